@@ -130,11 +130,17 @@ pub(crate) unsafe fn softmax_step_with(
     let args = Softmax {
         n_queries: n,
         group,
+        before: 0,
+        n_pages: 1,
         scores: scores.as_mut_ptr(),
+        stride: KEYS,
         seen: seen.as_ptr(),
+        seen_stride: 1,
         max: max.as_mut_ptr(),
         sum: sum.as_mut_ptr(),
         factors: factors.as_mut_ptr(),
+        weights: std::ptr::null_mut(),
+        weight_stride: 0,
     };
     // SAFETY: all slices are of `n` queries, and `seen` of their tokens; the rest is the caller's promise.
     unsafe { (kernels.attention.softmax_step)(&args) }

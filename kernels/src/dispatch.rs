@@ -10,7 +10,7 @@ pub(crate) use integers::{GroupKernels, IntTypeKernels};
 use tiles::TileKernels;
 
 use crate::GgmlType;
-use crate::generic::attention::{self, Brain, Element, Float, Half, Scores, Softmax, Values};
+use crate::generic::attention::{self, Brain, Element, Float, Half, InPlace, Scores, Softmax, Values};
 use crate::generic::blocks::{self, Decode, Encode};
 use crate::generic::float_panels::{self, PanelTile, PanelTiles};
 use crate::generic::products::{self, Product, Tile, Tiles};
@@ -343,7 +343,7 @@ macro_rules! instantiate {
             #[$attribute]
             unsafe fn softmax_step(softmax: &Softmax) {
                 // SAFETY: the caller's promise.
-                unsafe { attention::softmax_step::<$V>(softmax) }
+                unsafe { attention::softmax_step::<$V, InPlace>(softmax) }
             }
 
             #[$attribute]

@@ -1,12 +1,21 @@
-//! The same for many queries by a unit that multiplies tiles of bfloat16, where the CPU has one.
+//! The same for many queries and several pages by a unit that multiplies tiles of bfloat16, where the CPU has one.
+
+use std::ops::Range;
 
 use super::{CacheRows, KEYS};
 use crate::dispatch::{Kernels, kernels};
+use crate::generic::attention::Softmax;
 use crate::generic::tile_attention::{
-    PageRows, TileScores, TileValues, key_bytes, query_bytes, tile_scratch, value_bytes,
+    BYTES_OF_VALUES, BYTES_OF_WEIGHTS, PageRows, TileScores, TileValues, key_bytes, query_bytes, tile_scratch,
+    value_bytes, weight_stride,
 };
 use crate::prefetch::CACHE_LINE;
 use crate::simd::tiles::COLUMNS;
+
+/// Queries that are multiplied at a time: fewer take as long.
+pub const TILE_QUERIES: usize = COLUMNS;
+
+pub use crate::generic::tile_attention::score_stride;
 
 /// True if the CPU has a unit for tiles.
 pub fn has_tiles() -> bool {
@@ -23,19 +32,29 @@ fn start(operand: &[u8]) -> usize {
     operand.as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE)
 }
 
-/// Bytes of the operand that [`put_keys`] writes.
-pub fn bytes_of_keys(d: usize) -> usize {
-    key_bytes(d)
+/// Bytes of the operand that [`put_keys`] writes for `n_pages`.
+pub fn bytes_of_keys(d: usize, n_pages: usize) -> usize {
+    n_pages * key_bytes(d) + CACHE_LINE
 }
 
-/// Bytes of the operand that [`put_values`] writes.
-pub fn bytes_of_values(d: usize) -> usize {
-    value_bytes(d)
+/// Bytes of the operand that [`put_values`] writes for `n_pages`.
+pub fn bytes_of_values(d: usize, n_pages: usize) -> usize {
+    n_pages * value_bytes(d) + CACHE_LINE
 }
 
-/// Floats of scratch memory that these functions need for rows of `d` elements and up to `n` queries.
-pub fn scratch(d: usize, n: usize) -> usize {
-    tile_scratch(d, n)
+/// Bytes of the operand that [`weights`] writes for `n` queries and `n_pages`.
+pub fn bytes_of_weights(n: usize, n_pages: usize) -> usize {
+    n.next_multiple_of(COLUMNS) * weight_stride(n_pages) + CACHE_LINE
+}
+
+/// Floats of the scores of `n` queries with the keys of `n_pages`: [`score_stride`] to each query, and to those that fill up tiles.
+pub fn n_scores(n: usize, n_pages: usize) -> usize {
+    n.next_multiple_of(COLUMNS) * score_stride(n_pages)
+}
+
+/// Floats of scratch memory that these functions need for rows of `d` elements.
+pub fn scratch(d: usize) -> usize {
+    tile_scratch(d)
 }
 
 /// Writes queries of `d` elements as an operand of [`scores`].
@@ -70,13 +89,22 @@ pub(crate) unsafe fn put_queries_with(kernels: &'static Kernels, queries: &[f32]
     }
 }
 
-/// Writes the keys that are `wanted`, by bits, as an operand of [`scores`], each in two parts.
+/// One of the pages of an operand.
+#[derive(Clone, Copy, Debug)]
+pub struct PageOf {
+    /// Which one, from 0.
+    pub page: usize,
+    /// Pages of the operand.
+    pub n_pages: usize,
+}
+
+/// Writes the keys that are `wanted`, by bits, as a page of an operand of [`scores`], each in two parts.
 ///
 /// # Panics
 /// If the type cannot be dequantized, a slice is too short, there are more than [`KEYS`] rows, or the CPU has no unit for tiles.
-pub fn put_keys(keys: &CacheRows<'_>, wanted: u64, out: &mut [u8], scratch: &mut [f32]) {
+pub fn put_keys(keys: &CacheRows<'_>, wanted: u64, at: PageOf, out: &mut [u8], scratch: &mut [f32]) {
     // SAFETY: these kernels were chosen for this CPU.
-    unsafe { put_keys_with(kernels(), keys, wanted, out, scratch) }
+    unsafe { put_keys_with(kernels(), keys, wanted, at, out, scratch) }
 }
 
 /// [`put_keys`] with given kernels.
@@ -87,24 +115,26 @@ pub(crate) unsafe fn put_keys_with(
     kernels: &'static Kernels,
     keys: &CacheRows<'_>,
     wanted: u64,
+    at: PageOf,
     out: &mut [u8],
     scratch: &mut [f32],
 ) {
-    assert!(bytes_of_keys(keys.d) <= out.len(), "{} bytes for keys", out.len());
-    let rows = page_rows(kernels, keys, wanted, out, scratch);
+    check_page(at, bytes_of_keys(keys.d, at.n_pages), out);
+    let first = at.page * key_bytes(keys.d);
+    let rows = page_rows(kernels, keys, wanted, at.n_pages, out, first, scratch);
     keys.prefetch_all();
     // SAFETY: the caller's promise; all operands are as large as just asserted.
     unsafe { (kernels.over_tiles().put_keys)(&rows) }
 }
 
-/// Writes the values that are `wanted`, by bits, as an operand of [`add_values`], rounded to bfloat16. Others are not read. False if one of them is
-/// not finite: what sees it and what does not cannot be told apart then.
+/// Writes the values that are `wanted`, by bits, as a page of an operand of [`add_values`], rounded to bfloat16. Others are not read but are zero. False if one of them
+/// is not finite: what sees it and what does not cannot be told apart then.
 ///
 /// # Panics
 /// As for [`put_keys`].
-pub fn put_values(values: &CacheRows<'_>, wanted: u64, out: &mut [u8], scratch: &mut [f32]) -> bool {
+pub fn put_values(values: &CacheRows<'_>, wanted: u64, at: PageOf, out: &mut [u8], scratch: &mut [f32]) -> bool {
     // SAFETY: these kernels were chosen for this CPU.
-    unsafe { put_values_with(kernels(), values, wanted, out, scratch) }
+    unsafe { put_values_with(kernels(), values, wanted, at, out, scratch) }
 }
 
 /// [`put_values`] with given kernels.
@@ -115,11 +145,13 @@ pub(crate) unsafe fn put_values_with(
     kernels: &'static Kernels,
     values: &CacheRows<'_>,
     wanted: u64,
+    at: PageOf,
     out: &mut [u8],
     scratch: &mut [f32],
 ) -> bool {
-    assert!(bytes_of_values(values.d) <= out.len(), "{} bytes for values", out.len());
-    let rows = page_rows(kernels, values, wanted, out, scratch);
+    check_page(at, bytes_of_values(values.d, at.n_pages), out);
+    let first = at.page * BYTES_OF_VALUES;
+    let rows = page_rows(kernels, values, wanted, at.n_pages, out, first, scratch);
     values.prefetch_all();
     // SAFETY: the caller's promise; all operands are as large as just asserted.
     unsafe { (kernels.over_tiles().put_values)(&rows) }
@@ -132,8 +164,8 @@ pub struct ScoreOperands<'a> {
     pub keys: &'a [u8],
     /// Elements of a key.
     pub d: usize,
-    /// The keys that are wanted, by bits; they were when the operand was written.
-    pub wanted: u64,
+    /// The keys that are wanted, by bits, a word for each page; they were when the operand was written.
+    pub wanted: &'a [u64],
     /// As [`put_queries`] wrote them.
     pub queries: &'a [u8],
     /// The first query.
@@ -142,61 +174,168 @@ pub struct ScoreOperands<'a> {
     pub n: usize,
 }
 
-/// [`scores`](super::scores()), with some 16 bits of their products. Keys that are not wanted may be left out.
+/// Products of queries with keys, with some 16 bits of them: [`KEYS`] of each page to each query, [`score_stride`] floats apart. Those with keys that are
+/// not wanted are unspecified.
 ///
 /// # Panics
 /// If a slice is too short, or the CPU has no unit for tiles.
-pub fn scores(operands: &ScoreOperands<'_>, out: &mut [f32], scratch: &mut [f32]) {
+pub fn scores(operands: &ScoreOperands<'_>, out: &mut [f32]) {
     // SAFETY: these kernels were chosen for this CPU.
-    unsafe { scores_with(kernels(), operands, out, scratch) }
+    unsafe { scores_with(kernels(), operands, out) }
 }
 
 /// [`scores`] with given kernels.
 ///
 /// # Safety
 /// The CPU has the kernels' instructions.
-pub(crate) unsafe fn scores_with(
-    kernels: &'static Kernels,
-    operands: &ScoreOperands<'_>,
-    out: &mut [f32],
-    scratch: &mut [f32],
-) {
+pub(crate) unsafe fn scores_with(kernels: &'static Kernels, operands: &ScoreOperands<'_>, out: &mut [f32]) {
     let &ScoreOperands {
         keys,
         d,
+        wanted,
         queries,
         first,
         n,
-        ..
     } = operands;
-    check_scratch(d, n, scratch);
-    assert!(bytes_of_keys(d) <= keys.len(), "{} bytes of keys", keys.len());
+    let n_pages = wanted.len();
+    assert!(
+        bytes_of_keys(d, n_pages) <= keys.len(),
+        "{} bytes of {n_pages} pages of keys",
+        keys.len()
+    );
     // What is read are whole tiles of queries.
     let end = first + n.next_multiple_of(COLUMNS);
     let queries = &queries[start(queries)..];
     assert!(end * query_bytes(d) <= queries.len(), "{} bytes", queries.len());
-    assert!(n * KEYS <= out.len(), "{} scores for {n} queries", out.len());
+    assert!(
+        n_scores(n, n_pages) <= out.len(),
+        "{} scores for {n} queries",
+        out.len()
+    );
     let args = TileScores {
         keys: keys[start(keys)..].as_ptr(),
         d,
-        wanted: operands.wanted,
+        n_pages,
+        wanted: wanted.as_ptr(),
         queries: queries[first * query_bytes(d)..].as_ptr(),
         n_queries: n,
         out: out.as_mut_ptr(),
-        scratch: scratch.as_mut_ptr(),
     };
     // SAFETY: the caller's promise; all operands are as large as just asserted.
     unsafe { (kernels.over_tiles().scores)(&args) }
 }
 
-/// [`add_values`](super::add_values()) of values of `d` elements as [`put_values`] wrote them, with weights rounded to bfloat16; the weights of what is not seen
-/// are zero or next to it.
+/// What the online softmax knows of some queries: as [`softmax_step`](super::softmax_step()) has it.
+#[derive(Debug)]
+pub struct Running<'a> {
+    /// The largest score of each so far.
+    pub max: &'a mut [f32],
+    /// The sum of e^(score - largest).
+    pub sum: &'a mut [f32],
+    /// Receives the factor for values that were summed up before.
+    pub factors: &'a mut [f32],
+}
+
+/// Scores of some queries, which become weights.
+#[derive(Debug)]
+pub struct WeightOperands<'a> {
+    /// As [`scores`] writes them; unspecified afterwards.
+    pub scores: &'a mut [f32],
+    /// Pages of the operands.
+    pub n_pages: usize,
+    /// Those that are looked at.
+    pub pages: Range<usize>,
+    /// The keys that each token has seen, by bits, a word for each page.
+    pub seen: &'a [u64],
+    /// Queries of a token.
+    pub group: usize,
+    /// Queries of the first token that come before these.
+    pub before: usize,
+    /// What the queries have gathered so far.
+    pub running: Running<'a>,
+}
+
+/// [`softmax_step`](super::softmax_step()) with the scores of some pages. The weights go to `out` as an operand of [`add_values`].
+///
+/// # Panics
+/// If a slice is too short, or the CPU has no unit for tiles.
+pub fn weights(operands: WeightOperands<'_>, out: &mut [u8]) {
+    // SAFETY: these kernels were chosen for this CPU.
+    unsafe { weights_with(kernels(), operands, out) }
+}
+
+/// [`weights`] with given kernels.
+///
+/// # Safety
+/// The CPU has the kernels' instructions.
+pub(crate) unsafe fn weights_with(kernels: &'static Kernels, operands: WeightOperands<'_>, out: &mut [u8]) {
+    let WeightOperands {
+        scores,
+        n_pages,
+        pages,
+        seen,
+        group,
+        before,
+        running,
+    } = operands;
+    let n = running.max.len();
+    assert!(n_scores(n, n_pages) <= scores.len(), "{} scores", scores.len());
+    assert!(
+        bytes_of_weights(n, n_pages) <= out.len(),
+        "{} bytes of weights",
+        out.len()
+    );
+    assert!(running.sum.len() == n && running.factors.len() == n, "not {n} queries");
+    assert!(
+        (before + n).div_ceil(group) * n_pages <= seen.len(),
+        "{} words for {n} queries",
+        seen.len()
+    );
+    check_pages(&pages, n_pages);
+    let start = start(out);
+    let args = Softmax {
+        n_queries: n,
+        group,
+        before,
+        n_pages: pages.len(),
+        scores: scores[pages.start * KEYS..].as_mut_ptr(),
+        stride: score_stride(n_pages),
+        seen: seen[pages.start..].as_ptr(),
+        seen_stride: n_pages,
+        max: running.max.as_mut_ptr(),
+        sum: running.sum.as_mut_ptr(),
+        factors: running.factors.as_mut_ptr(),
+        weights: out[start + pages.start * BYTES_OF_WEIGHTS..].as_mut_ptr(),
+        weight_stride: weight_stride(n_pages),
+    };
+    // SAFETY: the caller's promise; all slices are of `n` queries, `seen` of their tokens, and the pages are there.
+    unsafe { (kernels.over_tiles().weights)(&args) }
+}
+
+/// Operands of [`add_values`].
+#[derive(Clone, Debug)]
+pub struct ValueOperands<'a> {
+    /// As [`put_values`] wrote them.
+    pub values: &'a [u8],
+    /// Elements of a value.
+    pub d: usize,
+    /// Pages of the operands.
+    pub n_pages: usize,
+    /// Those that are added.
+    pub pages: Range<usize>,
+    /// As [`weights`] wrote them; those of what is not seen are zero or next to it.
+    pub weights: &'a [u8],
+    /// A factor for the sums of each query so far.
+    pub factors: &'a [f32],
+}
+
+/// `out[q * d..] = factors[q] out[q * d..] + sum_i weights[q][i] values[i]`
 ///
 /// # Panics
 /// As for [`scores`].
-pub fn add_values(values: &[u8], d: usize, weights: &[f32], factors: &[f32], out: &mut [f32], scratch: &mut [f32]) {
+pub fn add_values(operands: &ValueOperands<'_>, out: &mut [f32], scratch: &mut [f32]) {
     // SAFETY: these kernels were chosen for this CPU.
-    unsafe { add_values_with(kernels(), values, d, weights, factors, out, scratch) }
+    unsafe { add_values_with(kernels(), operands, out, scratch) }
 }
 
 /// [`add_values`] with given kernels.
@@ -205,22 +344,38 @@ pub fn add_values(values: &[u8], d: usize, weights: &[f32], factors: &[f32], out
 /// The CPU has the kernels' instructions.
 pub(crate) unsafe fn add_values_with(
     kernels: &'static Kernels,
-    values: &[u8],
-    d: usize,
-    weights: &[f32],
-    factors: &[f32],
+    operands: &ValueOperands<'_>,
     out: &mut [f32],
     scratch: &mut [f32],
 ) {
-    let n = factors.len();
-    check_scratch(d, n, scratch);
-    assert!(bytes_of_values(d) <= values.len(), "{} bytes of values", values.len());
-    assert!(out.len() == n * d, "{} sums for {n} queries", out.len());
-    assert!(weights.len() >= n * KEYS, "{} weights for {n} queries", weights.len());
-    let args = TileValues {
-        values: values[start(values)..].as_ptr(),
+    let &ValueOperands {
+        values,
         d,
-        weights: weights.as_ptr(),
+        n_pages,
+        ref pages,
+        weights,
+        factors,
+    } = operands;
+    let n = factors.len();
+    check_scratch(d, scratch);
+    check_pages(pages, n_pages);
+    assert!(
+        bytes_of_values(d, n_pages) <= values.len(),
+        "{} bytes of values",
+        values.len()
+    );
+    assert!(
+        bytes_of_weights(n, n_pages) <= weights.len(),
+        "{} bytes of weights",
+        weights.len()
+    );
+    assert!(out.len() == n * d, "{} sums for {n} queries", out.len());
+    let args = TileValues {
+        values: values[start(values) + pages.start * BYTES_OF_VALUES..].as_ptr(),
+        n_pages,
+        n: pages.len(),
+        d,
+        weights: weights[start(weights) + pages.start * BYTES_OF_WEIGHTS..].as_ptr(),
         factors: factors.as_ptr(),
         n_queries: n,
         out: out.as_mut_ptr(),
@@ -230,16 +385,30 @@ pub(crate) unsafe fn add_values_with(
     unsafe { (kernels.over_tiles().values)(&args) }
 }
 
-/// The rows as the kernels take them, and checks of their sizes and the scratch memory's.
+fn check_pages(pages: &Range<usize>, n_pages: usize) {
+    assert!(
+        pages.start < pages.end && pages.end <= n_pages,
+        "pages {pages:?} of {n_pages}"
+    );
+}
+
+fn check_page(at: PageOf, bytes: usize, out: &[u8]) {
+    assert!(at.page < at.n_pages, "page {} of {}", at.page, at.n_pages);
+    assert!(bytes <= out.len(), "{} bytes for {} pages", out.len(), at.n_pages);
+}
+
+/// The rows as the kernels take them, to be written from byte `first` of the operand on, and checks of their sizes and the scratch memory's.
 fn page_rows(
     kernels: &'static Kernels,
     rows: &CacheRows<'_>,
     wanted: u64,
+    n_pages: usize,
     out: &mut [u8],
+    first: usize,
     scratch: &mut [f32],
 ) -> PageRows {
     rows.check(kernels, 0, usize::MAX);
-    check_scratch(rows.d, 0, scratch);
+    check_scratch(rows.d, scratch);
     let there = if rows.n < KEYS { (1 << rows.n) - 1 } else { u64::MAX };
     let start = start(out);
     PageRows {
@@ -249,13 +418,13 @@ fn page_rows(
         d: rows.d,
         dequantize: kernels.of_type(rows.ty).dequantize,
         wanted: wanted & there,
-        out: out[start..].as_mut_ptr(),
+        out: out[start + first..].as_mut_ptr(),
+        n_pages,
         scratch: scratch.as_mut_ptr(),
     }
 }
 
-fn check_scratch(d: usize, n: usize, scratch: &[f32]) {
-    let needed = tile_scratch(d, n);
-    let given = scratch.len();
+fn check_scratch(d: usize, scratch: &[f32]) {
+    let (needed, given) = (tile_scratch(d), scratch.len());
     assert!(needed <= given, "scratch memory of {given} floats, {needed} needed");
 }

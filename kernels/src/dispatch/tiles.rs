@@ -1,6 +1,7 @@
 //! Kernels over tiles of bfloat16 and of bytes.
 
 use super::N_TYPES;
+use crate::generic::attention::Softmax;
 use crate::generic::byte_tiles;
 use crate::generic::groups::UnpackGroup;
 use crate::generic::int_products::IntProduct;
@@ -37,6 +38,8 @@ pub(crate) struct TileKernels {
     pub put_keys: unsafe fn(&PageRows),
     /// Products of queries with keys.
     pub scores: unsafe fn(&TileScores),
+    /// A step of the online softmax.
+    pub weights: unsafe fn(&Softmax),
     /// Packs the values of a page, unless one is not finite.
     pub put_values: unsafe fn(&PageRows) -> bool,
     /// Weighted sums of values.
@@ -158,6 +161,12 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
+            unsafe fn weights(args: &Softmax) {
+                // SAFETY: the caller's promise.
+                unsafe { tile_attention::weights::<$U>(args) }
+            }
+
+            #[$attribute]
             unsafe fn values(args: &TileValues) {
                 // SAFETY: the caller's promise.
                 unsafe { tile_attention::values::<$U>(args) }
@@ -172,6 +181,7 @@ macro_rules! instantiate {
                 put_query,
                 put_keys,
                 scores,
+                weights,
                 put_values,
                 values,
             };

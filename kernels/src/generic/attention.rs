@@ -150,21 +150,56 @@ unsafe fn products<V: Simd, E: Element, const N: usize, const K: usize>(
     }
 }
 
-/// A page of scores of some queries, and what each has gathered so far.
+/// Scores of some queries with one or more pages, and what each query has gathered so far.
 pub(crate) struct Softmax {
     pub n_queries: usize,
-    /// Queries of a token.
+    /// Queries of a token, and those of the first token that come before.
     pub group: usize,
-    /// [`KEYS`] floats to a query.
+    pub before: usize,
+    pub n_pages: usize,
+    /// [`KEYS`] floats for each page to a query.
     pub scores: *mut f32,
-    /// Which of them count, by bits, for each token.
+    /// Floats from the scores of one query to those of the next.
+    pub stride: usize,
+    /// Which of them count, by bits: a word for each page.
     pub seen: *const u64,
+    /// Words from those of one token to those of the next.
+    pub seen_stride: usize,
     /// The largest score so far.
     pub max: *mut f32,
     /// The sum of e^(score - largest).
     pub sum: *mut f32,
     /// Receives the factor for values that were summed up before.
     pub factors: *mut f32,
+    /// Receives the weights, unless these take the place of the scores.
+    pub weights: *mut u8,
+    /// Bytes from the weights of one query to those of the next.
+    pub weight_stride: usize,
+}
+
+/// What becomes of weights.
+pub(crate) trait PutWeights<V: Simd> {
+    /// The exponential function, as precise as they are stored.
+    type Exp: Function;
+
+    /// Stores some weights: the scores from `score` on have become them, and they are number `i` and further ones of the row of weights.
+    ///
+    /// # Safety
+    /// The CPU has `V`'s instructions, and what is written is valid for a register.
+    unsafe fn put(weights: V, score: *mut f32, row: *mut u8, i: usize);
+}
+
+/// Weights take the place of scores.
+pub(crate) struct InPlace;
+
+impl<V: Simd> PutWeights<V> for InPlace {
+    type Exp = ExpUpTo0;
+
+    #[inline(always)]
+    unsafe fn put(weights: V, score: *mut f32, _: *mut u8, _: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { weights.store(score) }
+    }
 }
 
 /// Queries whose largest scores and sums are found side by side.
@@ -179,7 +214,7 @@ const NEXT_TO_NOTHING: f32 = 1.2e-38;
 /// # Safety
 /// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
 #[inline(always)]
-pub(crate) unsafe fn softmax_step<V: Simd>(s: &Softmax) {
+pub(crate) unsafe fn softmax_step<V: Simd, P: PutWeights<V>>(s: &Softmax) {
     for first in (0..s.n_queries).step_by(SIDE_BY_SIDE) {
         // SAFETY: the caller's promise.
         unsafe { raise::<V>(s, first, SIDE_BY_SIDE.min(s.n_queries - first)) }
@@ -201,7 +236,7 @@ pub(crate) unsafe fn softmax_step<V: Simd>(s: &Softmax) {
         unsafe {
             let mut sums = [V::splat(0.0); SIDE_BY_SIDE];
             for i in 0..n {
-                sums[i] = weights::<V>(s.scores.add((first + i) * KEYS), *s.max.add(first + i));
+                sums[i] = put_weights::<V, P>(s, first + i);
             }
             let sums = V::sum4(sums);
             for i in 0..n {
@@ -224,8 +259,7 @@ unsafe fn raise<V: Simd>(s: &Softmax, first: usize, n: usize) {
     unsafe {
         let mut largest = [V::splat(f32::NEG_INFINITY); SIDE_BY_SIDE];
         for i in 0..n {
-            let q = first + i;
-            largest[i] = larger::<V>(s.scores.add(q * KEYS), *s.seen.add(q / s.group));
+            largest[i] = larger::<V>(s, first + i);
         }
         let largest = V::largest4(largest);
         for i in 0..n {
@@ -239,45 +273,53 @@ unsafe fn raise<V: Simd>(s: &Softmax, first: usize, n: usize) {
     }
 }
 
-/// The scores that are seen, the larger ones in each lane; the others are set to minus infinity.
+/// The scores of query `q` that are seen, the larger ones in each lane; the others are set to minus infinity.
 ///
 /// # Safety
-/// As for [`softmax_step`], for one query.
+/// As for [`softmax_step`].
 #[inline(always)]
-unsafe fn larger<V: Simd>(scores: *mut f32, seen: u64) -> V {
+unsafe fn larger<V: Simd>(s: &Softmax, q: usize) -> V {
     // SAFETY: the caller's promise: `at` stays below KEYS, a multiple of `LANES`.
     unsafe {
         let hidden = V::splat(f32::NEG_INFINITY);
         let mut larger = hidden;
-        for at in (0..KEYS).step_by(V::LANES) {
-            let mut x = V::load(scores.add(at));
-            if seen != u64::MAX {
-                x = V::select(V::mask((seen >> at) as u32, 0), x, hidden);
-                x.store(scores.add(at));
+        for page in 0..s.n_pages {
+            let scores = s.scores.add(q * s.stride + page * KEYS);
+            let seen = *s.seen.add((s.before + q) / s.group * s.seen_stride + page);
+            for at in (0..KEYS).step_by(V::LANES) {
+                let mut x = V::load(scores.add(at));
+                if seen != u64::MAX {
+                    x = V::select(V::mask((seen >> at) as u32, 0), x, hidden);
+                    x.store(scores.add(at));
+                }
+                larger = x.max(larger);
             }
-            larger = x.max(larger);
         }
         larger
     }
 }
 
-/// Makes weights of the scores of a query; returns their sums in lanes.
+/// Makes weights of the scores of query `q`; returns their sums in lanes.
 ///
 /// # Safety
-/// As for [`softmax_step`], for one query.
+/// As for [`softmax_step`].
 #[inline(always)]
-unsafe fn weights<V: Simd>(scores: *mut f32, max: f32) -> V {
-    // SAFETY: the caller's promise: `at` stays below KEYS, a multiple of `LANES`.
+unsafe fn put_weights<V: Simd, P: PutWeights<V>>(s: &Softmax, q: usize) -> V {
+    // SAFETY: the caller's promise: `at` stays below the number of scores, a multiple of `LANES`.
     unsafe {
-        let mut sum = V::splat(0.0);
-        if max == f32::NEG_INFINITY {
-            scores.write_bytes(0, KEYS);
-            return sum;
-        }
-        let max = V::splat(max);
-        for at in (0..KEYS).step_by(V::LANES) {
-            let weight = ExpUpTo0::apply(V::load(scores.add(at)).sub(max));
-            weight.store(scores.add(at));
+        let (scores, row) = (s.scores.add(q * s.stride), s.weights.wrapping_add(q * s.weight_stride));
+        let max = *s.max.add(q);
+        let is_blind = max == f32::NEG_INFINITY;
+        let (none, max) = (V::splat(0.0), V::splat(max));
+        let mut sum = none;
+        for at in (0..s.n_pages * KEYS).step_by(V::LANES) {
+            let score = scores.add(at);
+            let weight = if is_blind {
+                none
+            } else {
+                P::Exp::apply(V::load(score).sub(max))
+            };
+            P::put(weight, score, row, at);
             sum = sum.add(weight);
         }
         sum

@@ -32,6 +32,24 @@ impl Function for ExpUpTo0 {
     }
 }
 
+/// e^x for x up to 0 within 2^-16 of it: for weights that are rounded to fewer bits. Where that is no normal number, the smallest of those.
+pub(crate) struct ExpOf16Bits;
+
+impl Function for ExpOf16Bits {
+    #[inline(always)]
+    fn apply<V: Simd>(x: V) -> V {
+        // As `ExpUpTo0`, with the series to r^5.
+        let x = x.constant(-87.336_54).max(x);
+        let n = x.mul(x.constant(std::f32::consts::LOG2_E)).round();
+        let r = n.mul_add(x.constant(-std::f32::consts::LN_2), x);
+        let one = x.constant(1.0);
+        let a = r.mul_add(x.constant(1.0 / 120.0), x.constant(1.0 / 24.0));
+        let b = r.mul_add(x.constant(1.0 / 6.0), x.constant(0.5));
+        let r2 = r.mul(r);
+        a.mul_add(r2, b).mul_add(r2, r.add(one)).mul(n.pow2())
+    }
+}
+
 /// tanh x
 pub(crate) struct Tanh;
 

@@ -1,22 +1,23 @@
-//! Attention of many queries to a page by a unit that multiplies tiles: products with keys, and weighted sums of values.
+//! Attention of many queries to some pages by a unit that multiplies tiles: products with keys, a step of the online softmax, and weighted sums of values.
 //!
 //! Queries and keys are two bfloat16 each, one for what the other leaves over: three of the four products are added up, and scores have some 16 bits.
 //! Weights and values are one bfloat16.
 
+use std::marker::PhantomData;
+
+use super::attention::{PutWeights, Softmax, softmax_step};
+use super::functions::ExpOf16Bits;
 use super::integers::spread;
 use super::tile_packing::{Dequantize, transpose};
 use crate::attention::KEYS;
 use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{Simd, TileUnit};
 
-/// Products that a product of a query with a key is made of: `high * high + high * low + low * high`, the query's part first.
-const PARTS: usize = 3;
+/// Numbers that an element of a query or of a key is.
+const PARTS: usize = 2;
 
 /// Bytes of a bfloat16.
 const BF16: usize = 2;
-
-/// Bytes of a query's row of weights.
-const WEIGHTS: usize = KEYS * BF16;
 
 /// Bytes to whose multiples operands are aligned.
 const ALIGN: usize = 64;
@@ -33,9 +34,9 @@ pub(crate) const fn query_bytes(d: usize) -> usize {
     spread(PARTS * steps(d) * STEP * BF16)
 }
 
-/// Bytes of the keys of a page as an operand, with room to align it: of each [`ROWS`] keys what [`PARTS`] need.
+/// Bytes of the keys of a page as an operand.
 pub(crate) const fn key_bytes(d: usize) -> usize {
-    KEYS / ROWS * bytes_of_keys(d) + ALIGN
+    KEYS / ROWS * bytes_of_keys(d)
 }
 
 /// Bytes of [`ROWS`] keys as an operand.
@@ -43,18 +44,30 @@ const fn bytes_of_keys(d: usize) -> usize {
     PARTS * steps(d) * 2 * TILE_BYTES
 }
 
-/// Bytes of the values of a page as an operand, with room to align it.
+/// Bytes of the values of a page as an operand: those of the same columns of all pages lie side by side.
 pub(crate) const fn value_bytes(d: usize) -> usize {
-    d.div_ceil(ROWS) * BYTES_OF_VALUES + ALIGN
+    d.div_ceil(ROWS) * BYTES_OF_VALUES
 }
 
-/// Bytes of [`ROWS`] columns of the values as an operand.
-const BYTES_OF_VALUES: usize = KEYS / STEP * 2 * TILE_BYTES;
+/// Bytes of [`ROWS`] columns of the values of a page as an operand.
+pub(crate) const BYTES_OF_VALUES: usize = KEYS / STEP * 2 * TILE_BYTES;
 
-/// Floats of scratch memory for rows of `d` elements and up to `n` queries.
-pub(crate) const fn tile_scratch(d: usize, n: usize) -> usize {
-    let weights = n.next_multiple_of(COLUMNS) * WEIGHTS;
-    KEYS * d + (weights + size_of::<TileSums>() + ALIGN) / size_of::<f32>()
+/// Floats from the scores of a query with `n_pages` to those of the next.
+pub const fn score_stride(n_pages: usize) -> usize {
+    spread(n_pages * KEYS * size_of::<f32>()) / size_of::<f32>()
+}
+
+/// Bytes from the weights of a query for `n_pages` to those of the next.
+pub(crate) const fn weight_stride(n_pages: usize) -> usize {
+    spread(n_pages * BYTES_OF_WEIGHTS)
+}
+
+/// Bytes of the weights of a query for a page.
+pub(crate) const BYTES_OF_WEIGHTS: usize = KEYS * BF16;
+
+/// Floats of scratch memory for rows of `d` elements.
+pub(crate) const fn tile_scratch(d: usize) -> usize {
+    KEYS * d + (size_of::<TileSums>() + ALIGN) / size_of::<f32>()
 }
 
 /// The keys or values of a page.
@@ -72,35 +85,39 @@ pub(crate) struct PageRows {
     pub wanted: u64,
     /// The operand to write, aligned to 64 bytes: [`key_bytes`] or [`value_bytes`].
     pub out: *mut u8,
+    /// Pages whose values lie side by side, of which these are one.
+    pub n_pages: usize,
     /// [`tile_scratch`] floats.
     pub scratch: *mut f32,
 }
 
-/// Products of queries with the keys of a page.
+/// Products of queries with the keys of some pages.
 pub(crate) struct TileScores {
-    /// As [`put_keys`] writes them.
+    /// As [`put_keys`] writes them, page after page.
     pub keys: *const u8,
     /// Elements of a key.
     pub d: usize,
-    /// The keys that are wanted, by bits.
-    pub wanted: u64,
+    pub n_pages: usize,
+    /// The keys that are wanted, by bits, a word for each page.
+    pub wanted: *const u64,
     /// Rows as [`put_query`] writes them, a multiple of [`COLUMNS`] of them.
     pub queries: *const u8,
     pub n_queries: usize,
-    /// [`KEYS`] floats to a query.
+    /// [`score_stride`] floats to a query, for a multiple of [`COLUMNS`] of them.
     pub out: *mut f32,
-    /// [`tile_scratch`] floats.
-    pub scratch: *mut f32,
 }
 
-/// Weighted sums of the values of a page.
+/// Weighted sums of the values of some pages.
 pub(crate) struct TileValues {
-    /// As [`put_values`] writes them.
+    /// As [`put_values`] writes them, from the first page on.
     pub values: *const u8,
+    /// Pages that lie side by side, and those from the first one on that are added.
+    pub n_pages: usize,
+    pub n: usize,
     /// Elements of a value.
     pub d: usize,
-    /// [`KEYS`] floats to a query.
-    pub weights: *const f32,
+    /// [`weight_stride`] bytes to a query, for a multiple of [`COLUMNS`] of them, from the first page on.
+    pub weights: *const u8,
     /// A factor for the sums of each query so far.
     pub factors: *const f32,
     pub n_queries: usize,
@@ -110,26 +127,23 @@ pub(crate) struct TileValues {
     pub scratch: *mut f32,
 }
 
-/// Scratch memory: sums, weights as an operand, and rows as floats.
+/// Scratch memory: sums, and rows as floats.
 struct Scratch {
     sums: *mut TileSums,
-    weights: *mut u8,
     rows: *mut f32,
 }
 
 impl Scratch {
     /// # Safety
-    /// `p` is valid for [`tile_scratch`] floats of `n` queries.
-    unsafe fn new(p: *mut f32, n: usize) -> Scratch {
+    /// `p` is valid for [`tile_scratch`] floats.
+    unsafe fn new(p: *mut f32) -> Scratch {
         // SAFETY: the caller's promise.
         unsafe {
             let sums = p.cast::<u8>();
             let sums = sums.add(sums.align_offset(ALIGN));
-            let weights = sums.add(size_of::<TileSums>());
             Scratch {
                 sums: sums.cast(),
-                weights,
-                rows: weights.add(n.next_multiple_of(COLUMNS) * WEIGHTS).cast(),
+                rows: sums.add(size_of::<TileSums>()).cast(),
             }
         }
     }
@@ -168,15 +182,12 @@ unsafe fn split<U: TileUnit>(x: *const f32, n: usize) -> Split {
 /// The CPU has the unit, `x` is valid for `d` floats and `out` for the operand.
 #[inline(always)]
 pub(crate) unsafe fn put_query<U: TileUnit>(x: *const f32, d: usize, out: *mut u8) {
-    let n = steps(d);
-    for step in 0..n {
+    for step in 0..steps(d) {
         // SAFETY: the caller's promise.
         unsafe {
-            let [high, low] = split::<U>(x.add(step * STEP), STEP.min(d - step * STEP));
-            for (part, bytes) in [high, high, low].into_iter().enumerate() {
-                let to = out.add((part * n + step) * TILE_WIDTH);
-                to.cast::<[u8; TILE_WIDTH]>().write_unaligned(bytes);
-            }
+            let parts = split::<U>(x.add(step * STEP), STEP.min(d - step * STEP));
+            let to = out.add(PARTS * step * TILE_WIDTH);
+            to.cast::<Split>().write_unaligned(parts);
         }
     }
 }
@@ -189,7 +200,7 @@ pub(crate) unsafe fn put_query<U: TileUnit>(x: *const f32, d: usize, out: *mut u
 pub(crate) unsafe fn put_keys<U: TileUnit>(keys: &PageRows) {
     // SAFETY: the caller's promise; keys lie below `n`.
     unsafe {
-        let scratch = Scratch::new(keys.scratch, 0);
+        let scratch = Scratch::new(keys.scratch);
         for first in (0..keys.n).step_by(ROWS) {
             if of_rows(keys.wanted, first) != 0 {
                 let to = keys.out.add(first / ROWS * bytes_of_keys(keys.d));
@@ -204,44 +215,57 @@ fn of_rows(bits: u64, first: usize) -> u64 {
     bits >> first & ((1 << ROWS) - 1)
 }
 
-/// Products of queries with keys.
+/// Products of queries with keys. Those with keys of which none is wanted are left out.
 ///
 /// # Safety
 /// The CPU has the unit, no other is in use in this thread, and the pointers are valid for what the fields say.
 #[inline(always)]
 pub(crate) unsafe fn scores<U: TileUnit>(s: &TileScores) {
-    let x_stride = query_bytes(s.d);
-    // SAFETY: the caller's promise; keys lie below `KEYS`, queries below `n_queries` rounded up.
+    let (x_stride, stride) = (query_bytes(s.d), score_stride(s.n_pages));
+    // SAFETY: the caller's promise; keys lie below `KEYS` of each page, queries below `n_queries` rounded up.
     unsafe {
         let mut unit = U::new();
-        let sums = Scratch::new(s.scratch, 0).sums;
-        for first in (0..KEYS).step_by(ROWS).filter(|&first| of_rows(s.wanted, first) != 0) {
-            for q in (0..s.n_queries).step_by(COLUMNS) {
-                let out = s.out.add(q * KEYS + first);
-                let is_whole = q + COLUMNS <= s.n_queries;
-                unit.add(&TileBlock {
-                    x: s.queries.add(q * x_stride),
-                    x_stride,
-                    w: s.keys.add(first / ROWS * bytes_of_keys(s.d)),
-                    streams: false,
-                    steps: PARTS * steps(s.d),
-                    sums: std::ptr::null(),
-                    to: if is_whole { out } else { sums.cast() },
-                    to_stride: if is_whole {
-                        KEYS * size_of::<f32>()
-                    } else {
-                        TileSums::STRIDE
-                    },
-                });
-                if !is_whole {
-                    let TileSums(sums) = &*sums;
-                    for (column, sums) in sums.iter().enumerate().take(s.n_queries - q) {
-                        out.add(column * KEYS).cast::<[f32; ROWS]>().write_unaligned(*sums);
-                    }
+        for q in (0..s.n_queries).step_by(COLUMNS) {
+            for at in (0..s.n_pages * KEYS).step_by(ROWS) {
+                if of_rows(*s.wanted.add(at / KEYS), at % KEYS) == 0 {
+                    continue;
                 }
+                let (x, w) = (s.queries.add(q * x_stride), s.keys.add(at / ROWS * bytes_of_keys(s.d)));
+                unit.begin(std::ptr::null());
+                for step in 0..steps(s.d) {
+                    unit.step_of_parts(
+                        x.add(step * PARTS * TILE_WIDTH),
+                        x_stride,
+                        w.add(step * PARTS * 2 * TILE_BYTES),
+                    );
+                }
+                unit.end(s.out.add(q * stride + at), stride * size_of::<f32>());
             }
         }
     }
+}
+
+/// Weights as rows of bfloat16.
+struct Rounded<U>(PhantomData<U>);
+
+impl<U: TileUnit> PutWeights<U::Float> for Rounded<U> {
+    type Exp = ExpOf16Bits;
+
+    #[inline(always)]
+    unsafe fn put(weights: U::Float, _: *mut f32, row: *mut u8, i: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { U::store_bf16(weights, row.add(i * BF16)) }
+    }
+}
+
+/// A step of the online softmax, whose weights are an operand of [`values`].
+///
+/// # Safety
+/// As for [`softmax_step`].
+#[inline(always)]
+pub(crate) unsafe fn weights<U: TileUnit>(s: &Softmax) {
+    // SAFETY: the caller's promise.
+    unsafe { softmax_step::<U::Float, Rounded<U>>(s) }
 }
 
 /// Packs [`ROWS`] keys from key `first` on. Those that there are not are zero. `rows` are [`TILE_ROWS`] rows of scratch memory.
@@ -267,11 +291,10 @@ unsafe fn pack_keys<U: TileUnit>(keys: &PageRows, first: usize, rows: *mut f32, 
                     parts[0][i] = high;
                     parts[1][i] = low;
                 }
-                let tile = |part: usize| to.add(((part * steps + step) * 2 + half) * TILE_BYTES);
                 for (part, rows) in parts.iter().enumerate() {
-                    transpose::<U::Float>(rows.as_ptr().cast(), tile(part).cast());
+                    let tile = to.add(((step * PARTS + part) * 2 + half) * TILE_BYTES);
+                    transpose::<U::Float>(rows.as_ptr().cast(), tile.cast());
                 }
-                tile(2).copy_from_nonoverlapping(tile(0), TILE_BYTES);
             }
         }
     }
@@ -285,12 +308,17 @@ unsafe fn pack_keys<U: TileUnit>(keys: &PageRows, first: usize, rows: *mut f32, 
 pub(crate) unsafe fn put_values<U: TileUnit>(values: &PageRows) -> bool {
     // SAFETY: the caller's promise; columns lie below `d`.
     unsafe {
-        let rows = Scratch::new(values.scratch, 0).rows;
+        let rows = Scratch::new(values.scratch).rows;
         if !read_values::<U::Float>(values, rows) {
             return false;
         }
         for c in (0..values.d).step_by(ROWS) {
-            pack_values::<U>(rows, values.d, c, values.out.add(c / ROWS * BYTES_OF_VALUES));
+            pack_values::<U>(
+                rows,
+                values.d,
+                c,
+                values.out.add(c / ROWS * values.n_pages * BYTES_OF_VALUES),
+            );
         }
     }
     true
@@ -302,24 +330,24 @@ pub(crate) unsafe fn put_values<U: TileUnit>(values: &PageRows) -> bool {
 /// As for [`scores`].
 #[inline(always)]
 pub(crate) unsafe fn values<U: TileUnit>(v: &TileValues) {
+    let x_stride = weight_stride(v.n_pages);
     // SAFETY: the caller's promise; columns lie below `d`, queries below `n_queries` or, of weights, below that rounded up.
     unsafe {
-        let scratch = Scratch::new(v.scratch, v.n_queries);
+        let sums = Scratch::new(v.scratch).sums;
         let mut unit = U::new();
-        put_weights::<U>(v, scratch.weights);
-        for c in (0..v.d).step_by(ROWS) {
-            for q in (0..v.n_queries).step_by(COLUMNS) {
+        for q in (0..v.n_queries).step_by(COLUMNS) {
+            for c in (0..v.d).step_by(ROWS) {
                 unit.add(&TileBlock {
-                    x: scratch.weights.add(q * WEIGHTS),
-                    x_stride: WEIGHTS,
-                    w: v.values.add(c / ROWS * BYTES_OF_VALUES),
+                    x: v.weights.add(q * x_stride),
+                    x_stride,
+                    w: v.values.add(c / ROWS * v.n_pages * BYTES_OF_VALUES),
                     streams: false,
-                    steps: KEYS / STEP,
+                    steps: v.n * (KEYS / STEP),
                     sums: std::ptr::null(),
-                    to: scratch.sums.cast(),
+                    to: sums.cast(),
                     to_stride: TileSums::STRIDE,
                 });
-                add_sums::<U::Float>(v, c, q, &*scratch.sums);
+                add_sums::<U::Float>(v, c, q, &*sums);
             }
         }
     }
@@ -353,18 +381,6 @@ unsafe fn read_values<V: Simd>(values: &PageRows, to: *mut f32) -> bool {
             }
         }
         zeros.sum() == 0.0
-    }
-}
-
-/// Writes the weights as rows of bfloat16. Those of queries that only fill up tiles are not set: their sums are dropped.
-///
-/// # Safety
-/// As for [`values`]; `to` is valid for the rows.
-#[inline(always)]
-unsafe fn put_weights<U: TileUnit>(v: &TileValues, to: *mut u8) {
-    for i in (0..v.n_queries * KEYS).step_by(U::Float::LANES) {
-        // SAFETY: the caller's promise.
-        unsafe { U::store_bf16(U::Float::load(v.weights.add(i)), to.add(i * BF16)) }
     }
 }
 

@@ -191,6 +191,18 @@ pub(crate) trait TileUnit {
         unsafe { self.step(x, x_stride, w) }
     }
 
+    /// Adds the products of [`STEP`] elements that are two bfloat16 each, one for what the other leaves over, but for the products of two such rests. At `x` are
+    /// the first ones and behind them the rests, at `w` two tiles of the first ones and two of rests.
+    #[inline(always)]
+    unsafe fn step_of_parts(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.step(x.add(TILE_WIDTH), x_stride, w);
+            self.step(x, x_stride, w);
+            self.step(x, x_stride, w.add(2 * TILE_BYTES));
+        }
+    }
+
     /// Writes the sums, as a [`TileBlock`] says.
     unsafe fn end(&mut self, to: *mut f32, to_stride: usize);
 

@@ -1,13 +1,17 @@
-//! Attention to a page by tiles, with a model of the unit and, where the CPU has it, with the unit itself.
+//! Attention to pages by tiles, with a model of the unit and, where the CPU has it, with the unit itself.
+
+use half::bf16;
 
 use super::attention::{Page, TYPES};
 use super::tiles::{U, tile_kernels};
 use super::*;
 use crate::attention::KEYS;
 use crate::attention::tiles::{
-    ScoreOperands, add_values_with, bytes_of_keys, bytes_of_queries, bytes_of_values, put_keys_with, put_queries_with,
-    put_values_with, scores_with, scratch,
+    PageOf, Running, ScoreOperands, ValueOperands, WeightOperands, add_values_with, bytes_of_keys, bytes_of_queries,
+    bytes_of_values, bytes_of_weights, n_scores, put_keys_with, put_queries_with, put_values_with, score_stride,
+    scores_with, scratch, weights_with,
 };
+use crate::generic::tile_attention::weight_stride;
 
 /// Queries, keys, and elements of a row: tiles that are full and such that are not.
 const SIZES: [(usize, usize, usize); 6] = [
@@ -22,30 +26,32 @@ const SIZES: [(usize, usize, usize); 6] = [
 /// Elements of rows for types without blocks.
 const ODD: [usize; 3] = [1, 40, 80];
 
-/// Products of the queries from query `first` on with the keys of a page.
+/// Pages of an operand, and the one that holds what is tested.
+const AT: PageOf = PageOf { page: 1, n_pages: 3 };
+
+/// Products of the queries from query `first` on with the keys of a page, [`KEYS`] to each.
 fn products(kernels: &'static Kernels, page: &Page, first: usize, queries: &[f32], d: usize) -> Vec<f32> {
     let all = queries.len() / d;
     let n = all - first;
-    let (mut operand, mut out) = (
-        vec![0xff; bytes_of_queries(first + n.next_multiple_of(32), d)],
-        vec![f32::NAN; n * KEYS],
-    );
-    let (mut keys, mut memory) = (vec![0xff; bytes_of_keys(d)], vec![f32::NAN; scratch(d, n)]);
+    let mut operand = vec![0xff; bytes_of_queries(first + n.next_multiple_of(32), d)];
+    let mut out = vec![f32::NAN; n_scores(n, AT.n_pages)];
+    let (mut keys, mut memory) = (vec![0xff; bytes_of_keys(d, AT.n_pages)], vec![f32::NAN; scratch(d)]);
     // SAFETY: the CPU has the instructions.
     unsafe {
         put_queries_with(kernels, queries, d, &mut operand);
-        put_keys_with(kernels, &page.rows(), u64::MAX, &mut keys, &mut memory);
+        put_keys_with(kernels, &page.rows(), u64::MAX, AT, &mut keys, &mut memory);
         let operands = ScoreOperands {
             keys: &keys,
             d,
-            wanted: u64::MAX,
+            wanted: &[0, u64::MAX, 0],
             queries: &operand,
             first,
             n,
         };
-        scores_with(kernels, &operands, &mut out, &mut memory);
+        scores_with(kernels, &operands, &mut out);
     }
-    out
+    let rows = out.chunks(score_stride(AT.n_pages)).take(n);
+    rows.flat_map(|row| row[AT.page * KEYS..][..KEYS].to_vec()).collect()
 }
 
 fn check_scores(kernels: &'static Kernels, ty: GgmlType, n: usize, n_keys: usize, d: usize) {
@@ -79,6 +85,77 @@ fn products_with_keys_have_16_bits() {
         }
         for d in ODD {
             check_scores(kernels, GgmlType::F16, 33, 40, d);
+        }
+    }
+}
+
+/// Scores of 70 queries, three to a token but for the first token's one, with three pages; what each token has seen of each page.
+fn scores_and_seen() -> (Vec<f32>, Vec<u64>) {
+    let mut scores = noise(11, n_scores(70, 3));
+    scores.iter_mut().for_each(|x| *x *= 30.0);
+    let seen = (0..24 * 3u64)
+        .map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        .collect();
+    (scores, seen)
+}
+
+#[test]
+fn weights_over_pages_are_those_of_a_softmax_with_8_bits() {
+    let (n, group, before, pages) = (70, 3, 2, 1..3);
+    let (scores, mut seen) = scores_and_seen();
+    seen[3 * 5..3 * 6].fill(0);
+    for kernels in tile_kernels() {
+        let (mut max, mut sum, mut factors) = (vec![-3.0; n], vec![0.5; n], vec![f32::NAN; n]);
+        let (mut of_kernel, mut out) = (scores.clone(), vec![0xff; bytes_of_weights(n, 3)]);
+        let operands = WeightOperands {
+            scores: &mut of_kernel,
+            n_pages: 3,
+            pages: pages.clone(),
+            seen: &seen,
+            group,
+            before,
+            running: Running {
+                max: &mut max,
+                sum: &mut sum,
+                factors: &mut factors,
+            },
+        };
+        // SAFETY: the CPU has the instructions.
+        unsafe { weights_with(kernels, operands, &mut out) };
+        let start = out.as_ptr().align_offset(64);
+        for q in 0..n {
+            let row = &scores[q * score_stride(3)..][..3 * KEYS];
+            let words = &seen[(before + q) / group * 3..][..3];
+            let is_seen = |i: usize| pages.contains(&(i / KEYS)) && words[i / KEYS] >> (i % KEYS) & 1 == 1;
+            let largest = (0..3 * KEYS)
+                .filter(|&i| is_seen(i))
+                .map(|i| row[i])
+                .fold(-3.0, f32::max);
+            assert_eq!(max[q], largest);
+            let exact = |i: usize| {
+                if is_seen(i) {
+                    f64::from(row[i] - largest).exp()
+                } else {
+                    0.0
+                }
+            };
+            let factor = f64::from(-3.0 - largest).exp();
+            let total = 0.5 * factor + (0..3 * KEYS).map(exact).sum::<f64>();
+            assert!(
+                (f64::from(sum[q]) / total - 1.0).abs() < 3e-5,
+                "{:?} query {q}: {}",
+                kernels.isa,
+                sum[q]
+            );
+            assert!((f64::from(factors[q]) - factor).abs() <= 1e-6 * factor + 1e-37);
+            for i in pages.start * KEYS..pages.end * KEYS {
+                let at = start + q * weight_stride(3) + 2 * i;
+                let got = f64::from(bf16::from_le_bytes([out[at], out[at + 1]]));
+                assert!(
+                    (got - exact(i)).abs() <= (U + 2f64.powi(-16)) * exact(i) + 1e-37,
+                    "query {q} key {i}: {got}"
+                );
+            }
         }
     }
 }
@@ -117,17 +194,38 @@ impl Sums {
         }
     }
 
+    /// The weights as an operand, which are numbers of no account for other pages.
+    fn weights(&self) -> Vec<u8> {
+        let mut out = vec![0xff; bytes_of_weights(self.seen.len(), AT.n_pages)];
+        let start = out.as_ptr().align_offset(64);
+        for (q, weights) in self.weights.chunks_exact(KEYS).enumerate() {
+            let row = start + q * weight_stride(AT.n_pages) + 2 * AT.page * KEYS;
+            for (to, &weight) in out[row..].chunks_exact_mut(2).zip(weights) {
+                to.copy_from_slice(&bf16::from_f32(weight).to_le_bytes());
+            }
+        }
+        out
+    }
+
     fn add(&self, kernels: &'static Kernels) -> Option<Vec<f32>> {
-        let (mut out, mut memory) = (self.before.clone(), vec![f32::NAN; scratch(self.d, self.seen.len())]);
+        let (mut out, mut memory) = (self.before.clone(), vec![f32::NAN; scratch(self.d)]);
         let seen = self.seen.iter().fold(0, |any, seen| any | seen);
-        let mut values = vec![0xff; bytes_of_values(self.d)];
+        let mut values = vec![0xff; bytes_of_values(self.d, AT.n_pages)];
         // SAFETY: the CPU has the instructions.
         unsafe {
-            if !put_values_with(kernels, &self.page.rows(), seen, &mut values, &mut memory) {
+            if !put_values_with(kernels, &self.page.rows(), seen, AT, &mut values, &mut memory) {
                 return None;
             }
-            let (weights, factors) = (&self.weights, &self.factors);
-            add_values_with(kernels, &values, self.d, weights, factors, &mut out, &mut memory);
+            let weights = self.weights();
+            let operands = ValueOperands {
+                values: &values,
+                d: self.d,
+                n_pages: AT.n_pages,
+                pages: AT.page..AT.page + 1,
+                weights: &weights,
+                factors: &self.factors,
+            };
+            add_values_with(kernels, &operands, &mut out, &mut memory);
         }
         Some(out)
     }
@@ -165,6 +263,62 @@ fn weighted_values_have_8_bits_and_nothing_unseen_gets_in() {
         }
         for d in ODD {
             Sums::new(GgmlType::F16, 33, 40, d).check(kernels);
+        }
+    }
+}
+
+#[test]
+fn values_of_several_pages_are_added_together() {
+    let (n, d) = (33, 80);
+    for kernels in tile_kernels() {
+        let pages = [Page::new(GgmlType::F16, KEYS, d, 1), Page::new(GgmlType::F16, 20, d, 2)];
+        let (mut values, mut memory) = (vec![0xff; bytes_of_values(d, 3)], vec![f32::NAN; scratch(d)]);
+        let mut weights = vec![0xff; bytes_of_weights(n, 3)];
+        let start = weights.as_ptr().align_offset(64);
+        let weight = |q: usize, i: usize| ((q * 7 + i * 5) % 13) as f32 / 16.0;
+        for q in 0..n {
+            for i in KEYS..3 * KEYS {
+                let at = start + q * weight_stride(3) + 2 * i;
+                weights[at..at + 2].copy_from_slice(&bf16::from_f32(weight(q, i)).to_le_bytes());
+            }
+        }
+        let mut out = vec![1.0; n * d];
+        // SAFETY: the CPU has the instructions.
+        unsafe {
+            for (i, page) in pages.iter().enumerate() {
+                let at = PageOf {
+                    page: 1 + i,
+                    n_pages: 3,
+                };
+                assert!(put_values_with(
+                    kernels,
+                    &page.rows(),
+                    u64::MAX,
+                    at,
+                    &mut values,
+                    &mut memory
+                ));
+            }
+            let operands = ValueOperands {
+                values: &values,
+                d,
+                n_pages: 3,
+                pages: 1..3,
+                weights: &weights,
+                factors: &vec![0.5; n],
+            };
+            add_values_with(kernels, &operands, &mut out, &mut memory);
+        }
+        for (at, got) in out.into_iter().enumerate() {
+            let (q, c) = (at / d, at % d);
+            let of_page = |p: usize, i: usize| weight(q, (p + 1) * KEYS + i) * pages[p].row(i)[c];
+            let products = (0..KEYS).map(|i| of_page(0, i)).chain((0..20).map(|i| of_page(1, i)));
+            let magnitude = 0.5 + products.clone().map(f32::abs).sum::<f32>();
+            let expected = 0.5 + products.sum::<f32>();
+            assert!(
+                (got - expected).abs() <= (U as f32 + 1e-5) * magnitude,
+                "query {q} column {c}: {got}, {expected}"
+            );
         }
     }
 }

@@ -251,6 +251,45 @@ impl TileUnit for Amx {
         unsafe { multiply_step!("tileloaddt1", x, x_stride, w) }
     }
 
+    /// As the default, with each tile loaded once. The weights are read once for some columns.
+    #[inline(always)]
+    unsafe fn step_of_parts(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
+        const { assert!(TILE_BYTES == 1024 && TILE_WIDTH == 64 && TILE_ROWS == 16) };
+        // SAFETY: as in `step`, of both parts.
+        unsafe {
+            asm!(
+                "tileloadd tmm4, [{first} + 1*{x_stride} + 64]",
+                "tileloaddt1 tmm6, [{w} + 1*{width}]",
+                "tileloaddt1 tmm7, [{w} + 1*{width} + 1024]",
+                "tileloadd tmm5, [{second} + 1*{x_stride} + 64]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tileloadd tmm4, [{first} + 1*{x_stride}]",
+                "tileloadd tmm5, [{second} + 1*{x_stride}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tileloaddt1 tmm6, [{w} + 1*{width} + 2048]",
+                "tileloaddt1 tmm7, [{w} + 1*{width} + 3072]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                first = in(reg) x,
+                second = in(reg) x.add(TILE_ROWS * x_stride),
+                x_stride = in(reg) x_stride,
+                w = in(reg) w,
+                width = in(reg) TILE_WIDTH,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
+    }
+
     #[inline(always)]
     unsafe fn end(&mut self, to: *mut f32, to_stride: usize) {
         // SAFETY: as above; what is written are the sums.

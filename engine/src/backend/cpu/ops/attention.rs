@@ -1,4 +1,4 @@
-//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist.
+//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist. A unit for tiles takes some pages at a time.
 //!
 //! A unit of work is some tokens with one page table and the query heads that share one key head, so that what is read of a cache serves as
 //! many queries as possible. The pages of a unit are cut into parts, and the results of parts are merged in order. The cut follows from the
@@ -6,12 +6,15 @@
 //! where they are few (one token) threads share parts. The heads of a page lie side by side in memory, so a thread that takes a part takes it for all heads, if
 //! parts are plenty.
 
+mod tiles;
+
 use std::ops::Range;
 
-use kernels::attention::{self as kernel, CacheRows, tiles};
+use kernels::attention::{self as kernel, CacheRows};
 use kernels::{FAST_COLUMNS, rows};
 
-use super::visible::{Page, Visible};
+use self::tiles::TileRoom;
+use super::visible::{Page, Span, Visible};
 use super::{Need, Task};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::Source;
@@ -20,11 +23,14 @@ use crate::graph::{Attention, AttentionOperands, Buckets, Graph, PAGE, Tensor, W
 /// Queries (tokens times heads) that a unit has at most, unless more heads share one key head.
 const QUERIES: usize = 48;
 
-/// The same where a unit for tiles multiplies them, as many at a time.
-const TILE_QUERIES: usize = 96;
+/// Queries of a block where a unit for tiles multiplies them: whole tiles of them, also with three heads to a key head.
+const BLOCK_QUERIES: usize = 96;
 
 /// As many times that the queries of a unit may be, since keys and values have to be prepared for tiles, once for all of them.
 const MAX_BLOCKS: usize = 4;
+
+/// Most tokens of a unit.
+const MAX_UNIT: usize = MAX_BLOCKS * BLOCK_QUERIES;
 
 /// Units per thread that have to be left then.
 const UNITS_FOR_BLOCKS: usize = 6;
@@ -38,8 +44,8 @@ const MANY_PIECES: usize = 4;
 /// Least pages of a part.
 const MIN_PART: usize = 2;
 
-/// The same where a unit for tiles multiplies: a part takes little time.
-const MIN_TILE_PART: usize = 8;
+/// The same where a unit for tiles multiplies: a part takes little time. Parts are multiples of it.
+const MIN_TILE_PART: usize = tiles::MOST_PAGES;
 
 /// Most parts of a unit.
 const MAX_PARTS: usize = 32;
@@ -72,9 +78,9 @@ struct Sizes {
 impl Sizes {
     /// A unit for tiles, if the CPU has one, is for batches of as many tokens as products take fewer bits for (`any_order`).
     fn new(at: &AttentionOperands<&Tensor>, any_order: bool, nth: usize) -> Sizes {
-        let by_tiles = any_order && at.q.ne[2] >= FAST_COLUMNS && tiles::has_tiles();
+        let by_tiles = any_order && at.q.ne[2] >= FAST_COLUMNS && kernel::tiles::has_tiles();
         let (n_head, n_head_kv, n_tokens) = (at.q.ne[1], at.k.ne[1], at.q.ne[2]);
-        let queries = if by_tiles { TILE_QUERIES } else { QUERIES };
+        let queries = if by_tiles { BLOCK_QUERIES } else { QUERIES };
         let block = (queries / (n_head / n_head_kv)).max(1);
         // Tokens with page tables of their own only make more units.
         let most = n_tokens.div_ceil(block) * n_head_kv / (UNITS_FOR_BLOCKS * nth);
@@ -117,20 +123,8 @@ impl Sizes {
     }
 
     fn kernel_scratch(&self) -> usize {
-        let floats = |d| kernel::scratch(d).max(tiles::scratch(d, self.together()));
+        let floats = |d| kernel::scratch(d).max(kernel::tiles::scratch(d));
         floats(self.dk).max(floats(self.dv))
-    }
-
-    /// Floats of queries, keys and values as a unit for tiles takes them.
-    fn operands(&self) -> [usize; 3] {
-        let bytes = if self.by_tiles {
-            // Blocks that do not fill their tiles are read beyond their end.
-            let queries = tiles::bytes_of_queries(self.max_queries() + self.together(), self.dk);
-            [queries, tiles::bytes_of_keys(self.dk), tiles::bytes_of_values(self.dv)]
-        } else {
-            [0; 3]
-        };
-        bytes.map(|bytes| bytes.div_ceil(size_of::<f32>()))
     }
 
     /// Floats of a unit's state.
@@ -150,7 +144,10 @@ struct Parts {
 impl Parts {
     fn new(n_pages: usize, s: &Sizes) -> Parts {
         let least = if s.by_tiles { MIN_TILE_PART } else { MIN_PART };
-        let pages = least.max(n_pages.div_ceil(MAX_PARTS));
+        let mut pages = least.max(n_pages.div_ceil(MAX_PARTS));
+        if s.by_tiles {
+            pages = pages.next_multiple_of(MIN_TILE_PART);
+        }
         Parts {
             n: n_pages.div_ceil(pages),
             pages,
@@ -224,7 +221,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> N
     // Enough for any precision.
     let s = Sizes::new(&at, true, nth);
     let n = s.max_queries();
-    let own = n * s.dk + s.together() * (PAGE + 1) + s.operands().iter().sum::<usize>() + s.kernel_scratch();
+    let own = n * s.dk + s.together() * (PAGE + 1) + TileRoom::floats(&s) + s.kernel_scratch();
     let parts = s.n_kv.div_ceil(PAGE).div_ceil(MIN_PART).min(MAX_PARTS);
     let shared = (MANY_UNITS * nth).saturating_mul(parts).saturating_mul(s.state());
     Need {
@@ -391,41 +388,27 @@ impl<'a> State<'a> {
     }
 }
 
-/// Queries of a unit that are computed together.
-struct Block {
-    first: usize,
-    n: usize,
-    /// Cells of a page that any of them sees, by bits.
-    wanted: u64,
-}
-
 /// A thread's scratch memory.
 struct Room<'a> {
     /// Queries times the scale, one after another.
     queries: &'a mut [f32],
-    /// The same as a unit for tiles takes them, and so the keys and values of a page.
-    tile_queries: &'a mut [u8],
-    tile_keys: &'a mut [u8],
-    tile_values: &'a mut [u8],
     /// Scores of a page and a block of queries, [`PAGE`] to each.
     scores: &'a mut [f32],
     /// For each query of a block the factor for what was summed up before a page.
     factors: &'a mut [f32],
     /// The kernel's own.
     kernel: &'a mut [f32],
+    tiles: TileRoom<'a>,
 }
 
 impl<'a> Room<'a> {
     fn new(scratch: &mut &'a mut [f32], s: &Sizes) -> Room<'a> {
-        let [queries, keys, values] = s.operands();
         Room {
             queries: take(scratch, s.max_queries() * s.dk),
-            tile_queries: bytemuck::cast_slice_mut(take(scratch, queries)),
-            tile_keys: bytemuck::cast_slice_mut(take(scratch, keys)),
-            tile_values: bytemuck::cast_slice_mut(take(scratch, values)),
             scores: take(scratch, s.together() * PAGE),
             factors: take(scratch, s.together()),
             kernel: take(scratch, s.kernel_scratch()),
+            tiles: TileRoom::new(scratch, s),
         }
     }
 }
@@ -543,22 +526,31 @@ impl<'a> Operands<'a> {
         if of_part.is_empty() {
             return;
         }
+        if self.s.by_tiles {
+            return self.attend_by_tiles(unit, of_part, next, state, room);
+        }
         for entry in of_part.clone() {
             let page = self.visible.page(entry);
-            let span = self.visible.span(&page);
-            let mut seen = [0u64; MAX_BLOCKS * TILE_QUERIES];
+            let mut seen = [0u64; QUERIES];
             let seen = &mut seen[..tokens.len()];
-            for (seen, t) in seen.iter_mut().zip(tokens.clone()) {
-                *seen = self.seen(t, &page, span);
-                if *seen != 0 {
-                    *seen &= self.selected(unit.head, t, page.first);
-                }
-            }
-            if seen.iter().any(|&seen| seen != 0) {
+            let any = self.look(unit, &page, seen.iter_mut());
+            if any != 0 {
                 let of_head = (entry + 1 < of_part.end).then(|| (unit.head, self.visible.page(entry + 1)));
                 self.attend_to_page(unit, &page, of_head.or(next), seen, state, room);
             }
         }
+    }
+
+    /// Sets the cells of a page that each token of the unit sees, by bits. Returns those that any of them sees.
+    fn look<'s>(&self, unit: &Unit, page: &Page, seen: impl Iterator<Item = &'s mut u64>) -> u64 {
+        let span = self.visible.span(page);
+        seen.zip(unit.tokens()).fold(0, |any, (seen, t)| {
+            *seen = self.seen(t, page, &span);
+            if *seen != 0 {
+                *seen &= self.selected(unit.head, t, page.first);
+            }
+            any | *seen
+        })
     }
 
     /// Attends the unit's queries to the cells of a page that their tokens have `seen`; `next` are the key head and the page after it.
@@ -574,57 +566,26 @@ impl<'a> Operands<'a> {
         #[cfg(test)]
         tests::N_SCORED.set(tests::N_SCORED.get() + 1);
         let s = &self.s;
-        let any = seen.iter().fold(0, |any, seen| any | seen);
         let keys = cache_rows(&self.k, unit.head, page, next);
         let values = cache_rows(&self.v, unit.head, page, next);
         // What is not seen is not touched: whatever other sequences left there, not even infinities get out.
-        let mut values_by_tiles = false;
-        if s.by_tiles {
-            tiles::put_keys(&keys, any, room.tile_keys, room.kernel);
-            values_by_tiles = tiles::put_values(&values, any, room.tile_values, room.kernel);
-        }
         for (i, seen) in seen.chunks(s.block).enumerate() {
-            let block = Block {
-                first: i * s.together(),
-                n: seen.len() * s.group(),
-                wanted: seen.iter().fold(0, |any, seen| any | seen),
-            };
-            if block.wanted == 0 {
+            let wanted = seen.iter().fold(0, |any, seen| any | seen);
+            if wanted == 0 {
                 continue;
             }
-            self.score(unit, &block, page, &keys, room);
-            let queries = block.first..block.first + block.n;
-            let (scores, factors) = (&mut room.scores[..block.n * PAGE], &mut room.factors[..block.n]);
+            let first = i * s.together();
+            let queries = first..first + seen.len() * s.group();
+            let n = queries.len();
+            let (scores, factors) = (&mut room.scores[..n * PAGE], &mut room.factors[..n]);
+            let of_block = &room.queries[queries.start * s.dk..queries.end * s.dk];
+            kernel::scores(&keys, wanted, of_block, scores, room.kernel);
+            self.adjust(unit, first, page, scores.chunks_exact_mut(PAGE));
             let (max, sum) = (&mut state.max[queries.clone()], &mut state.sum[queries.clone()]);
             kernel::softmax_step(scores, seen, max, sum, factors);
             let sums = &mut state.values[queries.start * s.dv..queries.end * s.dv];
-            if values_by_tiles {
-                tiles::add_values(room.tile_values, s.dv, scores, factors, sums, room.kernel);
-            } else {
-                kernel::add_values(&values, seen, scores, factors, sums, room.kernel);
-            }
+            kernel::add_values(&values, seen, scores, factors, sums, room.kernel);
         }
-    }
-
-    /// The scores of a block of the unit's queries with the keys of a page, which are prepared if a unit for tiles multiplies.
-    fn score(&self, unit: &Unit, block: &Block, page: &Page, keys: &CacheRows<'_>, room: &mut Room<'_>) {
-        let (dk, &Block { first, n, wanted }) = (self.s.dk, block);
-        let scores = &mut room.scores[..n * PAGE];
-        if self.s.by_tiles {
-            let operands = tiles::ScoreOperands {
-                keys: room.tile_keys,
-                d: dk,
-                wanted,
-                queries: room.tile_queries,
-                first,
-                n,
-            };
-            tiles::scores(&operands, scores, room.kernel);
-        } else {
-            let queries = &room.queries[first * dk..(first + n) * dk];
-            kernel::scores(keys, wanted, queries, scores, room.kernel);
-        }
-        self.adjust(unit, first, page, scores);
     }
 
     /// The unit's queries, token by token, times the scale.
@@ -639,21 +600,26 @@ impl<'a> Operands<'a> {
             rows::scale_in_place(out, self.p.scale, 0.0);
         }
         if self.s.by_tiles {
-            tiles::put_queries(out, self.s.dk, room.tile_queries);
+            kernel::tiles::put_queries(out, self.s.dk, room.tiles.queries);
         }
     }
 
-    /// Which cells of a page of its table token `t` sees, by bits; `span` are the first and the last position in the page.
-    fn seen(&self, t: usize, page: &Page, span: (i32, i32)) -> u64 {
+    /// Which cells of a page of its table token `t` sees, by bits; `span` is of the page's positions.
+    fn seen(&self, t: usize, page: &Page, span: &Span) -> u64 {
         let (from, to) = self.range(t);
-        if page.mask == 0 || span.0 > to {
+        if page.mask == 0 || span.low > to {
             return 0;
         }
-        if span.0 >= from && span.1 <= to {
+        if span.low >= from && span.high <= to {
             return page.mask;
         }
-        if span.1 < from && self.p.compressed_from.is_none() {
-            return 0;
+        if self.p.compressed_from.is_none() {
+            if span.high < from {
+                return 0;
+            }
+            if span.is_run {
+                return page.mask & span.run(from, to);
+            }
         }
         // What of these stands for single tokens.
         let n_single = self.p.compressed_from.map_or(PAGE, |c| c.saturating_sub(page.first));
@@ -701,13 +667,13 @@ impl<'a> Operands<'a> {
         (from.clamp(0, limit) as i32, to.clamp(-1, limit) as i32)
     }
 
-    /// Turns the products of the unit's queries from query `first` on with a page into scores: soft cap, ALiBi, biases by relative position.
-    fn adjust(&self, unit: &Unit, first: usize, page: &Page, scores: &mut [f32]) {
+    /// Turns products with a page into scores: soft cap, ALiBi, biases by relative position. `scores` are rows of the unit's queries from query `first` on.
+    fn adjust<'s>(&self, unit: &Unit, first: usize, page: &Page, scores: impl Iterator<Item = &'s mut [f32]>) {
         if self.p.softcap == 0.0 && self.p.max_bias == 0.0 && self.biases.is_none() {
             return;
         }
         let group = self.s.group();
-        for (i, scores) in (first..).zip(scores.chunks_exact_mut(PAGE)) {
+        for (i, scores) in (first..).zip(scores) {
             let (head, t) = (unit.head * group + i % group, unit.first + i / group);
             self.adjust_query(head, t, page.first, &mut scores[..page.len]);
         }

@@ -27,6 +27,29 @@ pub(super) struct Page {
     pub(super) mask: u64,
 }
 
+/// Positions of the cells of a page.
+pub(super) struct Span {
+    /// The least one.
+    pub(super) low: i32,
+    /// The largest one.
+    pub(super) high: i32,
+    /// True if each is one more than that of the cell before.
+    pub(super) is_run: bool,
+}
+
+impl Span {
+    /// The cells of a run whose positions lie from `from` to `to`, by bits.
+    pub(super) fn run(&self, from: i32, to: i32) -> u64 {
+        // Bits below the one of a position, at most all.
+        let below = |pos: i64| match pos - i64::from(self.low) {
+            i64::MIN..=0 => 0,
+            n @ 1..64 => (1 << n) - 1,
+            _ => u64::MAX,
+        };
+        below(i64::from(to) + 1) & !below(i64::from(from))
+    }
+}
+
 impl Page {
     /// True if some cell of the page is among these.
     pub(super) fn overlaps(&self, cells: &Range<usize>) -> bool {
@@ -82,13 +105,20 @@ impl<'a> Visible<'a> {
         }
     }
 
-    /// The least and the largest position of the cells of a page, whoever has them.
-    pub(super) fn span(&self, page: &Page) -> (i32, i32) {
+    /// The positions of the cells of a page, whoever has them.
+    pub(super) fn span(&self, page: &Page) -> Span {
         let positions = &self.cell_pos[page.first.min(self.cell_pos.len())..][..page.len];
-        let ends = (i32::MAX, i32::MIN);
-        positions
-            .iter()
-            .fold(ends, |(low, high), &pos| (low.min(pos), high.max(pos)))
+        let first = positions.first().map_or(0, |&pos| i64::from(pos));
+        let none = Span {
+            low: i32::MAX,
+            high: i32::MIN,
+            is_run: true,
+        };
+        (first..).zip(positions).fold(none, |span, (in_turn, &pos)| Span {
+            low: span.low.min(pos),
+            high: span.high.max(pos),
+            is_run: span.is_run & (i64::from(pos) == in_turn),
+        })
     }
 
     /// The pages of a token's table.
