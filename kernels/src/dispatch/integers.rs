@@ -199,7 +199,7 @@ macro_rules! instantiate {
 
             pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {
                 types: for_each_block!(type_table!()),
-                group_columns: PANEL_COLUMNS - 1,
+                group_columns: FAST_COLUMNS,
                 quantize_i16,
                 quantize_i8,
                 quantize_u8,

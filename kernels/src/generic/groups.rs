@@ -482,6 +482,7 @@ impl Totals for Wide {
                                 totals[j][g] = totals[j][g].add_pairs(values[g][odd], x);
                             }
                         }
+                        totals[j] = side_by_side(totals[j]);
                     }
                 }
             });
@@ -517,6 +518,7 @@ impl Totals for Narrow {
                                 sums[j][g][high] = sums[j][g][high].add16(values[g].multiply_bytes(x));
                             }
                         }
+                        parts_side_by_side(&mut sums[j]);
                     }
                     if (step + 1) % at_once == 0 || step + 1 == WORDS / 2 * (1 + half) && D::BY_16 {
                         for j in 0..N {
@@ -560,6 +562,7 @@ impl Totals for Fours {
                                 sums[j][g][high] = sums[j][g][high].add_fours(values[g], x);
                             }
                         }
+                        parts_side_by_side(&mut sums[j]);
                     }
                 }
             });
@@ -576,6 +579,25 @@ impl Totals for Fours {
                 }
             }
             totals
+        }
+    }
+}
+
+/// The sums of all groups with a column, computed [together](IntSimd::side_by_side) so far.
+#[inline(always)]
+fn side_by_side<V: IntSimd, const G: usize>(mut sums: [V; G]) -> [V; G] {
+    if let [a, b] = &mut sums[..] {
+        [*a, *b] = V::side_by_side([*a, *b]);
+    }
+    sums
+}
+
+/// The same of the sums of both parts.
+#[inline(always)]
+fn parts_side_by_side<V: IntSimd, const G: usize>(sums: &mut [[V; 2]; G]) {
+    if let [a, b] = &mut sums[..] {
+        for part in 0..2 {
+            [a[part], b[part]] = V::side_by_side([a[part], b[part]]);
         }
     }
 }

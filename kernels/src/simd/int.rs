@@ -109,6 +109,12 @@ pub(crate) trait IntSimd: Copy {
     }
     /// Sums of integers of 16 bits, which wrap around.
     fn add16(self, other: Self) -> Self;
+    /// The same two values, none of which is used before both are computed. For sums that have an operand in common: else the compiler may compute one sum over a
+    /// whole loop first, and keep all those operands in memory for the other.
+    #[inline(always)]
+    fn side_by_side(values: [Self; 2]) -> [Self; 2] {
+        values
+    }
     /// The square of groups of 4 bytes, transposed: group `i` of register `j` becomes group `j` of register `i`.
     fn transpose(registers: [Self; 8]) -> [Self; 8];
     /// Sums of integers of 32 bits.

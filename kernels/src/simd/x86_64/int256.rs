@@ -1,5 +1,6 @@
 //! AVX2: 32 bytes. Also what CPUs with AVX-512 use, because 512 bits would hold other rows than weights are interleaved by.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
@@ -104,6 +105,20 @@ impl<P> Int256<P> {
     pub(super) fn register(self) -> __m256i {
         self.0
     }
+}
+
+/// See [`IntSimd::side_by_side`]: no instruction, but the compiler takes each result to depend on both operands.
+///
+/// # Safety
+/// The CPU has AVX.
+#[inline]
+#[target_feature(enable = "avx")]
+unsafe fn side_by_side(mut a: __m256i, mut b: __m256i) -> [__m256i; 2] {
+    // SAFETY: nothing is done.
+    unsafe {
+        asm!("/* {} {} */", inout(ymm_reg) a, inout(ymm_reg) b, options(pure, nomem, nostack, preserves_flags));
+    }
+    [a, b]
 }
 
 /// Two bytes at each of `p + i stride` for `i` in `0..4`.
@@ -231,6 +246,10 @@ impl<P: Products> IntSimd for Int256<P> {
         fn add_pairs(self, a: Self, b: Self) -> Self = Self::new(P::add_pairs(self.0, a.0, b.0));
         fn add_fours(self, a: Self, b: Self) -> Self = Self::new(P::add_fours(self.0, a.0, b.0));
         fn add16(self, other: Self) -> Self = Self::new(_mm256_add_epi16(self.0, other.0));
+        fn side_by_side(values: [Self; 2]) -> [Self; 2] = {
+            let [a, b] = values;
+            side_by_side(a.0, b.0).map(Self::new)
+        };
         fn transpose(registers: [Self; 8]) -> [Self; 8] = {
             let [a, b, c, d, e, f, g, h] = registers;
             // Groups of two registers side by side, then of four, within each half; then the halves.
