@@ -14,6 +14,7 @@ mod embed;
 mod faults;
 mod habits;
 mod hub;
+mod instruction_sets;
 mod llama_cpp;
 mod loading;
 mod run;
