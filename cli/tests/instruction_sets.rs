@@ -1,6 +1,7 @@
-//! The binary with the kernels of every instruction set that this CPU has.
+//! The binary with the kernels of every instruction set that this CPU has, and on CPUs that have none but the baseline.
 
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use engine::gguf::logits::{Logits, nmse};
 use kernels::Isa;
@@ -127,5 +128,71 @@ fn names_of_instruction_sets_are_checked() {
     }
     for right in ["", "avx2", "Scalar", "amx-bf16"] {
         assert_eq!(list(right).status, 0, "{right:?}");
+    }
+}
+
+/// A command on a CPU that the emulator has by this name.
+fn emulated(cpu: &str, command: &Command) -> Command {
+    let mut emulator = Command::new("qemu-x86_64");
+    emulator
+        .args(["-cpu", cpu])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => emulator.env(name, value),
+            None => emulator.env_remove(name),
+        };
+    }
+    emulator.stdin(Stdio::null());
+    emulator
+}
+
+/// A program that uses one instruction of AVX2.
+fn program_with_avx2(home: &Home) -> Command {
+    let path = home.path("avx2");
+    let mut rustc = Command::new("rustc");
+    rustc
+        .args(["--edition", "2024", "-", "-o"])
+        .arg(&path)
+        .stdin(Stdio::piped());
+    let mut rustc = rustc.spawn().expect("rustc runs");
+    // SAFETY (of the program): the instruction changes a register that is named as changed, if the CPU has it.
+    let program = r#"fn main() { unsafe { std::arch::asm!("vpaddd ymm0, ymm0, ymm0", out("xmm0") _) } }"#;
+    let mut stdin = rustc.stdin.take().expect("a pipe");
+    stdin.write_all(program.as_bytes()).expect("rustc reads");
+    drop(stdin);
+    assert!(rustc.wait().expect("rustc ends").success());
+    Command::new(path)
+}
+
+#[test]
+#[ignore = "needs qemu-x86_64 (Debian's qemu-user), which emulates other CPUs"]
+fn cpus_without_avx2_run_models() {
+    let home = Home::new();
+    let avx2 = program_with_avx2(&home);
+    // What is refused leaves a core file.
+    let ends_well = |cpu| {
+        let mut program = emulated(cpu, &avx2);
+        let program = program.current_dir(home.path("")).stderr(Stdio::null());
+        program.status().expect("the emulator runs").success()
+    };
+    assert!(ends_well("max"));
+    let run = |model: &str| home.llama(&["run", model, "--raw", "abc", "-n", "8", "--temp", "0", "--no-stats"]);
+    let doctor = home.llama(&["doctor", "--json"]);
+    // SSE2 and SSE3, up to SSSE3, up to SSE4.2, and AVX.
+    for cpu in ["Opteron_G1", "Conroe", "Nehalem", "SandyBridge"] {
+        assert!(!ends_well(cpu), "{cpu} is emulated with AVX2");
+        assert_eq!(in_use(emulated(cpu, &doctor)), "scalar", "{cpu}");
+        for ty in ["q4_k_m", "q4_0", "f16"] {
+            let model = tiny(&home, ty);
+            let mut here = run(&model);
+            here.env("LLAMA_CPU_ISA", "scalar");
+            assert_eq!(
+                ended(emulated(cpu, &run(&model))).succeeds(),
+                ended(here).succeeds(),
+                "{cpu}, {ty}"
+            );
+        }
     }
 }
