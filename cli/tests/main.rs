@@ -5,6 +5,8 @@ mod common;
 mod bench;
 mod chat;
 mod chat_commands;
+#[cfg(target_os = "linux")]
+mod cpus;
 mod cuda;
 #[cfg(unix)]
 mod deploy;
