@@ -490,14 +490,15 @@ pub struct BenchArgs {
     /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX; on cards bfloat16 from 9 tokens on)
     #[arg(long, value_name = "HOW", default_value = "fast")]
     pub precision: PrecisionArg,
-    /// Print below each test where its time went, op by op
+    /// Print below each test where its time went, op by op; the rest is what no op takes
     #[arg(long, conflicts_with = "compare")]
     pub profile: bool,
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: BenchFormat,
-    /// Shell command that measures another engine with the same tests and prints JSON, as `llama-bench -o json` does. It is run after each
-    /// repetition, and speeds are compared round by round
+    /// Shell command that measures another engine with the same tests and prints JSON, as `llama-bench -o json` does, or for several sequences
+    /// `llama-batched-bench --output-format jsonl`, whose generations follow its prompts (-d). It is run after each repetition, and speeds are compared
+    /// round by round
     #[arg(long, value_name = "COMMAND")]
     pub compare: Option<String>,
     /// Where the model comes from
@@ -509,7 +510,8 @@ pub struct BenchArgs {
 }
 
 const BENCH_NOTES: &str = "Speeds are medians. Bytes of weights and cache are compared with what as many threads read from memory, and multiply-adds \
-    with weights with what they multiply in f32 and in 16-bit integers, all measured just before each test.";
+    with weights with what they multiply in f32, in integers and in bfloat16, all measured just before each test; with --compare in each round, of which \
+    the median counts.";
 
 /// How `llama bench` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -3,7 +3,9 @@
 
 use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, Command};
+use kernels::Isa;
 
+use crate::failure::{Failure, Outcome};
 use crate::llama_cpp;
 
 /// Before the name of each flag.
@@ -23,6 +25,22 @@ pub fn with_variables(command: Command) -> Command {
             }
         })
         .mut_subcommands(with_variables)
+}
+
+/// The variable by which a user keeps kernels from instructions that the CPU has.
+const INSTRUCTION_SET: &str = "LLAMA_CPU_ISA";
+
+/// Refuses a name of an instruction set that there is not: kernels would ignore it. No name is as if the variable were not set.
+pub fn check_instruction_set() -> Outcome {
+    let name = std::env::var_os(INSTRUCTION_SET).unwrap_or_default();
+    let name = name.to_string_lossy();
+    if name.is_empty() || Isa::from_name(&name).is_some() {
+        return Ok(());
+    }
+    Err(Failure::new(format_args!(
+        "{INSTRUCTION_SET}: there is no instruction set `{name}`; expected one of {}",
+        Isa::ALL.map(Isa::name).join(", ")
+    )))
 }
 
 fn with_variable(arg: Arg, name: String) -> Arg {

@@ -43,7 +43,7 @@ use failure::Outcome;
 
 fn main() -> ExitCode {
     let cli = parse().unwrap_or_else(|e| suggest::commands(e).exit());
-    match dispatch(cli.command) {
+    match environment::check_instruction_set().and_then(|()| dispatch(cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }

@@ -136,6 +136,48 @@ fn bench_prints_tables_and_csv() {
     assert_eq!((lines[1][at], lines[2][at]), ("16", "0"));
 }
 
+/// Parts of a profile are those of the time of all repetitions; memory is made ready before each, which is no part of it.
+#[test]
+fn profiles_add_up_to_the_whole_time() {
+    let home = Home::new();
+    let model = tiny(&home);
+    let found = rows(&bench(&home, &model, &["--profile", "-d", "0,70", "-o", "json"]));
+    assert_eq!(found.len(), 4);
+    for row in &found {
+        let number = |value: &serde_json::Value| value.as_f64().unwrap_or_else(|| panic!("a number in {row}"));
+        let parts = row["profile"].as_array().unwrap();
+        let sum = |name: &str| parts.iter().map(|part| number(&part[name])).sum::<f64>();
+        assert!((sum("share") - 1.0).abs() < 1e-9, "{row}");
+        let n_tokens = number(&row["n_prompt"]) + number(&row["n_gen"]);
+        let samples = row["samples_ts"].as_array().unwrap();
+        let wall: f64 = samples.iter().map(|speed| n_tokens / number(speed)).sum();
+        assert!(
+            (sum("seconds") / wall - 1.0).abs() < 1e-6,
+            "{} of {wall}: {row}",
+            sum("seconds")
+        );
+        let names: Vec<&str> = parts.iter().filter_map(|part| part["op"].as_str()).collect();
+        for name in ["mul_mat q8_0", "attention", "graph", "inputs", "results"] {
+            assert!(names.contains(&name), "{name} in {names:?}");
+        }
+        assert_eq!(names.last(), Some(&"rest"));
+        // As many products as the test has tokens to compute, whatever was computed before it.
+        let n_runs = number(&row["n_gen"]).max(1.0) * samples.len() as f64;
+        let of = |name: &str| number(&parts.iter().find(|part| part["op"] == name).unwrap()["n"]);
+        assert_eq!((of("inputs"), of("results")), (n_runs, n_runs), "{row}");
+    }
+    let table = bench(&home, &model, &["--profile"]);
+    let lines = table
+        .succeeds()
+        .lines()
+        .filter(|line| line.contains(" % ") && line.ends_with(" x"));
+    assert!(
+        lines.filter(|line| line.trim_start().starts_with("rest ")).count() == 2,
+        "{}",
+        table.out
+    );
+}
+
 /// The other engine is this one, with a known speed put in place of what it measured.
 #[test]
 fn bench_compares_round_by_round() {

@@ -5,6 +5,8 @@ mod common;
 mod bench;
 mod chat;
 mod chat_commands;
+#[cfg(target_os = "linux")]
+mod cpus;
 mod cuda;
 #[cfg(unix)]
 mod deploy;
@@ -14,6 +16,7 @@ mod embed;
 mod faults;
 mod habits;
 mod hub;
+mod instruction_sets;
 mod llama_cpp;
 mod loading;
 mod run;

@@ -4,11 +4,19 @@
 //! nanoseconds for each pair of a query and a key, bytes of keys and values read per second, and multiply-adds as a share of what
 //! the core can do.
 
+#[allow(dead_code, unused_imports, reason = "the bench of models uses the rest")]
+#[path = "../../cli/src/commands/bench/limits.rs"]
+mod limits;
+#[allow(dead_code, unused_imports, reason = "the bench of models uses the rest")]
+#[path = "../../cli/src/commands/bench/samples.rs"]
+mod samples;
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use kernels::attention::{CacheRows, KEYS, add_values, scores, scratch, softmax_step};
 use kernels::{GgmlType, isa, quantize_row};
+use limits::Limits;
 
 /// Heads of the cache, of which one is attended to at a time.
 const N_HEAD_KV: usize = 4;
@@ -24,7 +32,7 @@ const QUERIES: [(&str, usize); 5] = [
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
-    let roof = fma_per_ns();
+    let roof = Limits::measure(1).f32 * 1e-9;
     println!("one core, {}, {roof:.1} multiply-adds per ns", isa().name());
     println!(
         "{:>6} {:>5} {:>6} {:>10} {:>10} {:>8} {:>6}",
@@ -128,37 +136,4 @@ impl Cache {
         }
         best
     }
-}
-
-/// Multiply-adds that the core does in a nanosecond.
-fn fma_per_ns() -> f64 {
-    const N: usize = 100_000;
-    let mut best = Duration::MAX;
-    for _ in 0..50 {
-        let run = Instant::now();
-        #[cfg(target_arch = "x86_64")]
-        if isa() > kernels::Isa::Scalar {
-            // SAFETY: the instruction sets other than the scalar one have these instructions.
-            unsafe { chains_of_fma(black_box(N)) };
-        }
-        best = run.elapsed().min(best);
-    }
-    (N * CHAINS * LANES) as f64 / best.as_secs_f64() / 1e9
-}
-
-const CHAINS: usize = 12;
-const LANES: usize = 8;
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn chains_of_fma(n: usize) {
-    let (mut sums, a) = (black_box([[1.0f32; LANES]; CHAINS]), black_box([0.5f32; LANES]));
-    for _ in 0..n {
-        for sum in &mut sums {
-            for (sum, a) in sum.iter_mut().zip(a) {
-                *sum = sum.mul_add(a, a);
-            }
-        }
-    }
-    black_box(sums);
 }

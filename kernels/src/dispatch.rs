@@ -61,6 +61,11 @@ impl Isa {
         }
     }
 
+    /// The instruction set of a [name](Isa::name), in letters of either case.
+    pub fn from_name(name: &str) -> Option<Isa> {
+        Isa::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(name))
+    }
+
     /// True if this CPU can run the kernels. For AMX the process asks the system for permission.
     pub fn is_available(self) -> bool {
         match self {
@@ -92,7 +97,7 @@ impl Isa {
 }
 
 /// The instruction set in use: the strongest that the CPU has, capped by `LLAMA_CPU_ISA` (the [name](Isa::name) of one;
-/// anything else is ignored).
+/// anything else is ignored, and refused by the command line).
 pub fn isa() -> Isa {
     kernels().isa
 }
@@ -103,7 +108,7 @@ pub(crate) fn kernels() -> &'static Kernels {
     static CHOSEN: OnceLock<&'static Kernels> = OnceLock::new();
     CHOSEN.get_or_init(|| {
         let cap = std::env::var("LLAMA_CPU_ISA").unwrap_or_default();
-        let cap = Isa::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(&cap));
+        let cap = Isa::from_name(&cap);
         let usable = |isa: &Isa| cap.is_none_or(|cap| *isa <= cap) && isa.is_available();
         let best = Isa::ALL.into_iter().rfind(usable).unwrap_or(Isa::Scalar);
         kernels_of(best)

@@ -32,6 +32,7 @@ mod seeds;
 mod selections;
 mod speculation;
 mod state;
+mod synth;
 mod tables;
 mod threads;
 mod tidy;

@@ -1,14 +1,16 @@
-//! Steady-state decode allocates nothing, with and without adapters, on one device and on two: every thread of the process is watched while tokens are generated.
+//! Steady-state decode allocates nothing, with and without adapters, on one device and on two: every thread of the process is watched while tokens are generated,
+//! and while prompts are computed that are not the first of their size.
 
 #[path = "../../engine/tests/counting/mod.rs"]
 mod counting;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use counting::{ALLOCATIONS, ignore_harness};
 use engine::adapter::{ControlVector, LoraAdapter};
-use engine::context::{Batch, Context, SeqSet};
+use engine::context::{Batch, Context, ContextParams, SeqSet};
 use engine::gguf::{GgufFile, GgufWriter};
 use engine::model::{LoadParams, Model};
 use engine::speculate::{Lookup, MAX_DRAFTS, Mtp, Pace, Speculator, Step};
@@ -131,24 +133,28 @@ fn decoding_single_tokens_allocates_nothing() {
         }
     }
     every_kind_of_memory_allocates_nothing();
+    prompts_allocate_nothing();
     drafts_of_a_layer_of_the_model_allocate_nothing();
     drafts_of_many_sequences_allocate_nothing();
 }
 
+/// A model for each kind of memory.
+const KINDS: [&str; 10] = [
+    "llama-dense",     // keys and values
+    "gemma3-dense",    // windows
+    "mamba-dense",     // states
+    "falcon-h1-dense", // states beside keys and values
+    "lfm2-dense",      // states of some layers, keys and values of others
+    "deepseek2-moe",   // latent attention
+    "deepseek32-moe",  // an indexer's keys
+    "deepseek4-moe",   // compressed keys
+    "qwen4exp-moe",    // ids of earlier tokens, and chosen blocks
+    "t5-dense",        // what an encoder left
+];
+
 /// Beyond the places where graphs are built anew because more cells are in use.
 fn every_kind_of_memory_allocates_nothing() {
-    for name in [
-        "llama-dense",     // keys and values
-        "gemma3-dense",    // windows
-        "mamba-dense",     // states
-        "falcon-h1-dense", // states beside keys and values
-        "lfm2-dense",      // states of some layers, keys and values of others
-        "deepseek2-moe",   // latent attention
-        "deepseek32-moe",  // an indexer's keys
-        "deepseek4-moe",   // compressed keys
-        "qwen4exp-moe",    // ids of earlier tokens, and chosen blocks
-        "t5-dense",        // what an encoder left
-    ] {
+    for name in KINDS {
         let model = model(name);
         let tokens = tests::tokens(name);
         let open = || {
@@ -157,6 +163,96 @@ fn every_kind_of_memory_allocates_nothing() {
             ctx
         };
         assert_allocates_nothing(name, open, &tokens, 2000);
+    }
+}
+
+/// Prompts of one sequence, in one ubatch or in several, and of several sequences, which then go on together.
+fn prompts_allocate_nothing() {
+    let repacked = |name: &str| {
+        let file = GgufFile::from_bytes("model.gguf", &seeded_file(name, Some(GgmlType::Q4_0))).unwrap();
+        Arc::new(Model::from_file(file, archs::ALL, &LoadParams::default()).unwrap())
+    };
+    let plain = KINDS.map(|name| (name, model(name), Precision::Exact));
+    let fast = ["llama-dense", "llama-moe", "gemma3-dense", "falcon-h1-dense"];
+    let fast = fast.map(|name| (name, repacked(name), Precision::Fast));
+    let mut faults = Vec::new();
+    for (name, model, precision) in plain.into_iter().chain(fast) {
+        for (n_seqs, n_ubatch, sizes) in [
+            (1, 512, &[8, 31, 32, 33, 100, 256, 512][..]),
+            (1, 96, &[96, 100, 512]),
+            (4, 512, &[2, 8, 9, 64, 128]),
+        ] {
+            // What an encoder left is one sequence's.
+            if model.arch().encoder && n_seqs > 1 {
+                continue;
+            }
+            let mut prompts = Prompts::new(name, &model, n_seqs, |p| {
+                (p.n_ctx, p.n_seq_max, p.precision) = (2304, n_seqs, precision);
+                (p.n_batch, p.n_ubatch) = (512, n_ubatch);
+            });
+            // Alone, and with the other sizes between them: of these, graphs are built anew.
+            for sizes in sizes.chunks(1).chain([sizes]) {
+                sizes.iter().for_each(|&n| {
+                    prompts.run(n);
+                });
+                for &n in sizes.iter().chain(sizes) {
+                    let n_taken = prompts.run(n);
+                    if n_taken > 0 {
+                        let how = if sizes.len() > 1 { "among other sizes" } else { "alone" };
+                        faults.push(format!(
+                            "{name}, {precision:?}, {n_seqs} sequences of {n} tokens in ubatches of {n_ubatch}, {how}: {n_taken}"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "allocations:\n{}", faults.join("\n"));
+}
+
+/// Sequences that all have the same prompt.
+struct Prompts {
+    ctx: Context,
+    n_seqs: usize,
+    tokens: Vec<Token>,
+    batch: Batch,
+}
+
+impl Prompts {
+    fn new(name: &str, model: &Arc<Model>, n_seqs: usize, change: impl FnOnce(&mut ContextParams)) -> Prompts {
+        Prompts {
+            ctx: context(model, change),
+            n_seqs,
+            tokens: tests::tokens(name),
+            batch: Batch::new(),
+        }
+    }
+
+    /// How often something is taken from the heap for a prompt of `n` tokens and eight more of each sequence.
+    fn run(&mut self, n: usize) -> usize {
+        // An encoder is run once for each text.
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        self.ctx.clear();
+        let of_clearing = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        encode(&mut self.ctx, &self.tokens[..64]);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        self.decode(0..n);
+        (n..n + 8).for_each(|pos| self.decode(pos..pos + 1));
+        of_clearing + ALLOCATIONS.load(Ordering::Relaxed) - before
+    }
+
+    /// Decodes tokens of all sequences at these positions.
+    fn decode(&mut self, positions: Range<usize>) {
+        self.batch.clear();
+        for seq in 0..self.n_seqs {
+            for pos in positions.clone() {
+                let token = self.tokens[pos % self.tokens.len()];
+                self.batch.push(token, pos, SeqSet::one(seq), pos + 1 == positions.end);
+            }
+        }
+        self.ctx.decode(&self.batch).unwrap();
+        assert!(self.ctx.rejected().is_empty());
+        assert!(self.ctx.logits(self.batch.len() - 1).is_some());
     }
 }
 

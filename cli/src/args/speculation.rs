@@ -31,7 +31,7 @@ pub struct SpeculationArgs {
     #[arg(long, value_name = "TYPE", value_parser = spec_type, hide_short_help = true)]
     pub spec_type: Option<SpecType>,
     /// Most tokens guessed at once; fewer, or none, are where they would not pay
-    #[arg(long, value_name = "N", default_value_t = MAX_DRAFTS as u8, hide_short_help = true, value_parser = clap::value_parser!(u8).range(3..=MAX_DRAFTS as i64))]
+    #[arg(long, value_name = "N", default_value_t = MAX_DRAFTS as u8, hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=MAX_DRAFTS as i64))]
     pub draft_max: u8,
 }
 

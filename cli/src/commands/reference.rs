@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
+use kernels::Isa;
 
 use crate::args::Cli;
 use crate::argv;
@@ -17,7 +18,8 @@ pub fn run() -> Outcome {
     root.build();
     writeln!(
         out,
-        "# Command line\n\nPrinted by `llama reference`; a test keeps this page and the program in step.\n\nWhat a flag says can also come from the environment: `LLAMA_ARG_CTX_SIZE=8192` is `--ctx-size 8192` where that is not given."
+        "# Command line\n\nPrinted by `llama reference`; a test keeps this page and the program in step.\n\nWhat a flag says can also come from the environment: `LLAMA_ARG_CTX_SIZE=8192` is `--ctx-size 8192` where that is not given.\n`LLAMA_CPU_ISA` names the strongest instruction set that kernels of the CPU may use: {}.",
+        Isa::ALL.map(Isa::name).join(", ")
     )?;
     for command in visible(&root) {
         print(&mut out, command)?;

@@ -28,6 +28,9 @@ pub struct OpTime {
 /// Adds up the time of backends by kind of activity, from the beginning of each run to its end. Asked for in
 /// [`BackendParams`](super::BackendParams); what is not asked for costs nothing.
 ///
+/// A context adds what it does on its own thread between runs: `graph` (building one and placing it), `inputs` (writing them) and
+/// `results` (reading them).
+///
 /// Of threads that compute together one is watched. It waits for the others now and then, which is an activity of its own (`wait`).
 #[derive(Clone, Debug, Default)]
 pub struct Profile(Arc<Mutex<Vec<OpTime>>>);
@@ -48,6 +51,14 @@ impl Profile {
     /// Forgets all times.
     pub fn clear(&self) {
         self.lock().clear();
+    }
+
+    /// Adds the time of something that is done once.
+    pub(crate) fn during<T>(&self, name: &'static str, work: impl FnOnce() -> T) -> T {
+        let mut watch = self.watch();
+        let result = work();
+        watch.done(Activity { name, weights: None });
+        result
     }
 
     /// Watches a run from now on.

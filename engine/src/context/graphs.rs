@@ -6,7 +6,7 @@ use crate::graph::{Graph, TensorId};
 use crate::model::Model;
 
 /// Graphs that are kept. Each has tables for the largest graph, so that building any graph in any place takes no memory.
-const N_GRAPHS: usize = 4;
+const N_GRAPHS: usize = 5;
 
 /// What graphs are built from, apart from sizes.
 #[derive(Clone, Copy)]

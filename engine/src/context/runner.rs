@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::backend::{BackendParams, Held, MemoryMap, PendingRead, Usage};
+use crate::backend::{BackendParams, Held, MemoryMap, PendingRead, Profile, Usage};
 use crate::build::BuildParams;
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::Model;
@@ -18,6 +18,7 @@ pub(super) struct GraphRunner {
     sched: Scheduler,
     graphs: GraphCache,
     staging: Staging,
+    profile: Option<Profile>,
 }
 
 impl GraphRunner {
@@ -49,6 +50,7 @@ impl GraphRunner {
             sched,
             graphs: GraphCache::new(),
             staging: Staging::default(),
+            profile: params.profile.clone(),
         })
     }
 
@@ -102,9 +104,12 @@ impl GraphRunner {
 
     /// Gets the graph of these sizes ready; true if it had to be built.
     pub fn prepare(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<bool, DecodeError> {
-        let built = self.graphs.choose(source, params)?;
-        self.sched.alloc_graph(&mut self.graphs.current_mut().graph)?;
-        Ok(built)
+        let (graphs, sched) = (&mut self.graphs, &mut self.sched);
+        timed(self.profile.as_ref(), "graph", || {
+            let built = graphs.choose(source, params)?;
+            sched.alloc_graph(&mut graphs.current_mut().graph)?;
+            Ok(built)
+        })
     }
 
     /// Fills the inputs of the prepared graph and computes it.
@@ -116,7 +121,7 @@ impl GraphRunner {
             graph,
             staging: &mut self.staging,
         };
-        writer.write(inputs, ubatch)?;
+        timed(self.profile.as_ref(), "inputs", || writer.write(inputs, ubatch))?;
         self.sched.compute(graph)
     }
 
@@ -140,11 +145,14 @@ impl GraphRunner {
         let Some(from) = from else { return Ok(None) };
         let graph = &self.graphs.current().graph;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(rows);
-        let pending = self.sched.read_tensor_async(graph, from, bytes.len())?;
-        if pending.is_none() {
-            self.sched.read_tensor(graph, from, 0, bytes)?;
-        }
-        Ok(pending)
+        let sched = &mut self.sched;
+        timed(self.profile.as_ref(), "results", || {
+            let pending = sched.read_tensor_async(graph, from, bytes.len())?;
+            if pending.is_none() {
+                sched.read_tensor(graph, from, 0, bytes)?;
+            }
+            Ok(pending)
+        })
     }
 
     /// Computes a graph of the caller's with these inputs, in the memory that all graphs use: the next one has to be prepared again.
@@ -154,5 +162,13 @@ impl GraphRunner {
             self.sched.set_input(graph, id, values)?;
         }
         self.sched.compute(graph)
+    }
+}
+
+/// Does something whose time a profile is told, if there is one.
+fn timed<T>(profile: Option<&Profile>, name: &'static str, work: impl FnOnce() -> T) -> T {
+    match profile {
+        Some(profile) => profile.during(name, work),
+        None => work(),
     }
 }

@@ -1,8 +1,8 @@
 //! How many drafts to verify: as many as pay, by what decodes have cost and how many drafts were right; none where they do not.
 
-/// Numbers of drafts of a sequence to choose from. For one sequence a batch of each is a graph of its own, and a context keeps four: these
+/// Numbers of drafts of a sequence to choose from. For one sequence a batch of each is a graph of its own, and a context keeps five: these
 /// and the one without drafts.
-const SIZES: [usize; 3] = [3, 7, 15];
+const SIZES: [usize; 4] = [1, 3, 7, 15];
 
 /// Most drafts of a sequence in a batch.
 pub const MAX_DRAFTS: usize = SIZES[SIZES.len() - 1];
@@ -18,6 +18,9 @@ const LEAST_GAIN: f64 = 1.05;
 
 /// Steps without drafts after which some are tried all the same, in case they pay by now: a thousandth of the time.
 const PATIENCE: usize = 400;
+
+/// Levels that such a trial raises drafts by, beside one for each sequence: one draft alone would say little about more of them.
+const TRIED_LEVELS: usize = 1;
 
 /// Decodes without drafts before any are verified, to know their time. The first of a size may build a graph.
 const PLAIN_FIRST: usize = 2;
@@ -148,7 +151,7 @@ impl Pace {
         }
         self.n_idle += 1;
         if self.n_idle >= PATIENCE {
-            raise_times(choices, n_room, choices.len());
+            raise_times(choices, n_room, choices.len() + TRIED_LEVELS);
         }
     }
 
@@ -177,10 +180,11 @@ impl Pace {
     }
 }
 
-/// The drafts of a lone sequence's batch where `n` were made: sizes in between would be graphs of their own.
+/// The drafts of a lone sequence's batch where `n` were made: sizes in between would be graphs of their own. A batch is filled up by one
+/// token rather than cut.
 pub(super) fn batch_size(n: usize) -> usize {
-    let fits = SIZES.iter().rev().find(|&&size| size <= n);
-    fits.copied().unwrap_or(if n == 0 { 0 } else { SIZES[0] })
+    let fits = SIZES.iter().rev().find(|&&size| n > 0 && size <= n + 1);
+    fits.copied().unwrap_or(0)
 }
 
 /// Raises the level that is expected to bring the most for each draft, where there is room for it; the drafts that this adds.
@@ -407,7 +411,10 @@ mod tests {
 
     #[test]
     fn batches_have_few_sizes() {
-        assert_eq!([0, 1, 2, 3, 6, 7, 14, 15].map(batch_size), [0, 3, 3, 3, 3, 7, 7, 15]);
+        assert_eq!(
+            [0, 1, 2, 3, 5, 6, 7, 13, 14, 15].map(batch_size),
+            [0, 1, 3, 3, 3, 7, 7, 7, 15, 15]
+        );
     }
 
     #[test]
@@ -416,6 +423,21 @@ mod tests {
         assert_eq!(choose_one(&mut pace, luck, 100), 0, "nothing is known yet");
         (0..4).for_each(|_| pace.decoded(1, 0, 1.0));
         (0..40).for_each(|_| luck.judged(true));
-        assert_eq!([100, 6, 2].map(|n_room| choose_one(&mut pace, luck, n_room)), [7, 3, 0]);
+        let chosen = [100, 6, 2, 0].map(|n_room| choose_one(&mut pace, luck, n_room));
+        assert_eq!(chosen, [7, 3, 1, 0]);
+    }
+
+    /// A draft that is right every other time pays where two tokens cost little more than one, and more drafts cost more than they bring.
+    #[test]
+    fn one_draft_is_chosen_where_more_do_not_pay() {
+        let (mut pace, mut luck) = (Pace::new(MAX_DRAFTS), Luck::default());
+        for (n_drafts, seconds) in [(0, 1.0), (1, 1.1), (3, 1.8), (7, 3.0), (15, 5.0)] {
+            (0..4).for_each(|_| pace.decoded(1 + n_drafts, n_drafts, seconds));
+        }
+        (0..100).for_each(|i| luck.judged(i % 2 == 0));
+        assert_eq!(choose_one(&mut pace, luck, 100), 1);
+        // Where four tokens cost as much as two, three drafts are better.
+        (0..40).for_each(|_| pace.decoded(4, 3, 1.1));
+        assert_eq!(choose_one(&mut pace, luck, 100), 3);
     }
 }

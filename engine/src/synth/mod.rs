@@ -22,6 +22,7 @@ pub use shapes::{SHAPES, Shape};
 
 use blocks::RandomBlocks;
 use mix::Matrix;
+use shapes::Own;
 
 /// What to write.
 #[derive(Clone, Debug)]
@@ -97,10 +98,12 @@ impl Synth {
             return Err(SynthError::UnknownSetting { arch, name, known });
         }
         let wants_experts = params.settings.iter().any(|(name, _)| name.starts_with("n_expert"));
-        let draft = match draft(arch, archs, params, !wants_experts) {
-            Err(_) if !wants_experts => draft(arch, archs, params, false),
+        let with = |own: &[Own]| match draft(arch, archs, params, !wants_experts, own) {
+            Err(_) if !wants_experts => draft(arch, archs, params, false, own),
             draft => draft,
         };
+        // Where nothing helps, what is told is why the shape itself is not taken.
+        let draft = with(&[]).or_else(|e| Own::sets().iter().find_map(|own| with(own).ok()).ok_or(e));
         let mut draft = draft.map_err(Box::new)?;
         set_vocabulary(&mut draft.metadata)?;
         let tensors = tensors(&draft, archs, params)?;
@@ -195,8 +198,9 @@ fn draft(
     archs: &[Registered],
     params: &SynthParams,
     dense: bool,
+    own: &[Own],
 ) -> Result<Draft, ModelError> {
-    let sizes = params.shape.sizes(arch, dense, &params.settings);
+    let sizes = params.shape.sizes(arch, dense, own, &params.settings);
     let sizes: Vec<(&str, f64)> = sizes.iter().map(|(name, n)| (name.as_str(), *n)).collect();
     let wants = |t: &TensorDecl| t.gguf == "output" && !params.shape.tied;
     Draft::of_sizes(arch, archs, &sizes, wants)

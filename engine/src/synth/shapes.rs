@@ -115,6 +115,35 @@ pub const SHAPES: &[Shape] = &[
     },
 ];
 
+/// What an architecture has of its own where its declaration does not take the shape's: sizes that depend on one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Own {
+    /// As many key heads as in its `test { … }`.
+    KvHeads,
+    /// As large a part of a head that rotates, and keys of indexers that are as much longer.
+    PartsOfHeads,
+    /// As many layers.
+    Layers,
+    /// As many tokens, if that is more.
+    Vocabulary,
+}
+
+impl Own {
+    const ALL: [Own; 4] = [Own::KvHeads, Own::PartsOfHeads, Own::Layers, Own::Vocabulary];
+
+    /// All sets of them, small ones first.
+    pub fn sets() -> Vec<Vec<Own>> {
+        let set = |bits: usize| {
+            (0..Own::ALL.len())
+                .filter(move |i| bits >> i & 1 == 1)
+                .map(|i| Own::ALL[i])
+        };
+        let mut sets: Vec<Vec<Own>> = (0..1 << Own::ALL.len()).map(|bits| set(bits).collect()).collect();
+        sets.sort_by_key(Vec::len);
+        sets
+    }
+}
+
 impl Shape {
     /// The shape of this name.
     pub fn find(name: &str) -> Option<&'static Shape> {
@@ -122,8 +151,14 @@ impl Shape {
     }
 
     /// Symbols and values for an architecture: those of its `test { … }`, with the sizes of the shape in place of the sizes that the
-    /// architecture has. What `settings` say comes last. Dense models have no experts.
-    pub(super) fn sizes(&self, arch: &Architecture, dense: bool, settings: &[(String, f64)]) -> Vec<(String, f64)> {
+    /// architecture has, but for its `own`. What `settings` say comes last. Dense models have no experts.
+    pub(super) fn sizes(
+        &self,
+        arch: &Architecture,
+        dense: bool,
+        own: &[Own],
+        settings: &[(String, f64)],
+    ) -> Vec<(String, f64)> {
         let test = |symbol: &str| arch.test.iter().find(|(name, _)| *name == symbol).map(|&(_, n)| n);
         let mut sizes: Vec<(String, f64)> = (arch.test.iter())
             .filter(|(symbol, _)| !dense || !symbol.starts_with("n_expert"))
@@ -134,17 +169,31 @@ impl Shape {
             None => sizes.push((symbol.to_owned(), n)),
         };
         set("n_ctx_train", N_CTX_TRAIN);
-        set("n_layer", self.n_layer as f64);
+        if !own.contains(&Own::Layers) {
+            set("n_layer", self.n_layer as f64);
+        }
         set("n_embd", self.n_embd as f64);
-        set("n_vocab", self.n_vocab as f64);
+        let least = test("n_vocab").filter(|_| own.contains(&Own::Vocabulary));
+        set("n_vocab", least.unwrap_or(0.0).max(self.n_vocab as f64));
         if test("n_ff") != Some(0.0) {
             set("n_ff", self.n_ff as f64);
         }
         if test("n_head") != Some(0.0) {
             set("n_head", self.n_head as f64);
-            set("n_head_kv", self.n_head_kv as f64);
+            if !own.contains(&Own::KvHeads) {
+                set("n_head_kv", self.n_head_kv as f64);
+            }
             set("head_dim", self.head_dim as f64);
             set("head_dim_v", self.head_dim as f64);
+        }
+        let of_test = test("n_embd")
+            .zip(test("n_head"))
+            .map(|(n_embd, n_head)| n_embd / n_head);
+        if let (true, Some(head_dim)) = (own.contains(&Own::PartsOfHeads), test("head_dim").or(of_test)) {
+            let parts = ["n_rot", "index_dim"]
+                .into_iter()
+                .filter_map(|part| Some((part, test(part)?)));
+            parts.for_each(|(part, n)| set(part, n / head_dim * self.head_dim as f64));
         }
         // The inner width of a recurrence is a multiple of the residual stream's.
         if let (Some(inner), Some(n_embd)) = (test("d_inner"), test("n_embd")) {

@@ -33,6 +33,82 @@ pub(super) fn bits_of_infinity(ty: GgmlType) -> &'static [(usize, u8)] {
     }
 }
 
+/// Scales of blocks that tests ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scale {
+    Subnormal,
+    Infinite,
+    Nan,
+}
+
+impl Scale {
+    /// The half float with the sign and, if it is to be subnormal, the mantissa of another.
+    fn of(self, half: u16) -> u16 {
+        match self {
+            Scale::Subnormal => half & 0x83ff | 1,
+            Scale::Infinite => half & 0x8000 | 0x7c00,
+            Scale::Nan => half & 0x8000 | 0x7e00,
+        }
+    }
+}
+
+/// Gives a block other scales; false if the type has none of that kind, or no scales at all.
+pub(super) fn set_scales(ty: GgmlType, block: &mut [u8], scale: Scale) -> bool {
+    match ty {
+        GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 => return false,
+        // Powers of two of 8 bits, and floats of 8 bits without an infinity.
+        GgmlType::MXFP4 | GgmlType::NVFP4 if scale != Scale::Subnormal => return false,
+        GgmlType::MXFP4 => block[0] &= 1,
+        GgmlType::NVFP4 => block[..4].iter_mut().for_each(|scale| *scale = *scale & 7 | 1),
+        // A half float in the top nibbles of four words.
+        GgmlType::IQ1_M => {
+            let nibbles = [49, 51, 53, 55];
+            let half = nibbles
+                .iter()
+                .rev()
+                .fold(0, |half, &at| half << 4 | u16::from(block[at] >> 4));
+            for (i, at) in nibbles.into_iter().enumerate() {
+                block[at] = block[at] & 15 | ((scale.of(half) >> (4 * i)) as u8) << 4;
+            }
+        }
+        _ => {
+            for &(at, _) in bits_of_infinity(ty) {
+                let half = u16::from_le_bytes([block[at - 1], block[at]]);
+                block[at - 1..=at].copy_from_slice(&scale.of(half).to_le_bytes());
+            }
+        }
+    }
+    true
+}
+
+/// Blocks with subnormal scales and what they mean; `None` if the type has no scales.
+pub(super) fn with_subnormal_scales(ty: GgmlType, mut blocks: Vec<u8>) -> Option<(Vec<u8>, Vec<f32>)> {
+    let mut all = blocks.chunks_mut(ty.block_bytes());
+    if !all.all(|block| set_scales(ty, block, Scale::Subnormal)) {
+        return None;
+    }
+    let (_, dequantize) = scalar_decoders().into_iter().find(|(of, _)| *of == ty)?;
+    let mut floats = vec![f32::NAN; blocks.len() / ty.block_bytes() * ty.block_size()];
+    dequantize(&blocks, &mut floats);
+    assert!(
+        floats.iter().all(|x| x.is_finite()) && floats.iter().any(|x| *x != 0.0),
+        "{ty}"
+    );
+    Some((blocks, floats))
+}
+
+/// Ways to spoil row `i` of weights: its first or its last block gets a scale that is infinite or no number. None for types without.
+pub(super) fn spoiled(ty: GgmlType, blocks: &[u8], i: usize, k: usize) -> impl Iterator<Item = Vec<u8>> {
+    let (stride, bytes) = (ty.row_bytes(k).unwrap(), ty.block_bytes());
+    let ways = [0, stride - bytes]
+        .into_iter()
+        .flat_map(|at| [(at, Scale::Infinite), (at, Scale::Nan)]);
+    ways.filter_map(move |(at, scale)| {
+        let mut blocks = blocks.to_vec();
+        set_scales(ty, &mut blocks[i * stride + at..][..bytes], scale).then_some(blocks)
+    })
+}
+
 /// Random blocks with finite scales: `n` elements.
 fn random_blocks(ty: GgmlType, seed: u64, n: usize) -> Vec<u8> {
     let mut bytes = random_bytes(seed, ty.row_bytes(n).unwrap());
@@ -144,6 +220,104 @@ fn products_of_random_blocks() {
             for kernels in all_kernels() {
                 check_product(kernels, &weights, 7, K, 1, false);
                 check_product(kernels, &weights, 8, K, 5, false);
+            }
+        }
+    }
+}
+
+#[test]
+fn most_types_have_scales_of_all_kinds() {
+    let count = |scale| {
+        let can = |ty: GgmlType| {
+            let mut block = blocks(ty)[..ty.block_bytes()].to_vec();
+            set_scales(ty, &mut block, scale)
+        };
+        scalar_decoders().into_iter().filter(|(ty, _)| can(*ty)).count()
+    };
+    assert_eq!([Scale::Subnormal, Scale::Infinite, Scale::Nan].map(count), [25, 23, 23]);
+    for (ty, dequantize) in scalar_decoders() {
+        for bad in spoiled(ty, &blocks(ty), 0, 256.max(ty.block_size())) {
+            let mut floats = vec![0.0; 4096];
+            dequantize(&bad, &mut floats);
+            assert!(floats.iter().any(|x| !x.is_finite()), "{ty}");
+        }
+    }
+}
+
+#[test]
+fn products_of_floats_with_subnormal_scales() {
+    const K: usize = 512;
+    for (ty, _) in scalar_decoders() {
+        let Some((blocks, floats)) = with_subnormal_scales(ty, blocks(ty).repeat(5)) else {
+            continue;
+        };
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        for kernels in all_kernels() {
+            for (m, n, any_order) in [(7, 1, false), (17, 5, false), (33, 33, true)] {
+                check_product(kernels, &weights, m, K, n, any_order);
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_make_products_of_floats_so() {
+    const K: usize = 512;
+    for (ty, _) in scalar_decoders() {
+        for bad in spoiled(ty, &blocks(ty).repeat(3), 2, K) {
+            let weights = Weights {
+                ty,
+                blocks: &bad,
+                floats: &[],
+            };
+            for kernels in all_kernels() {
+                for (n, any_order) in [(1, false), (5, false), (33, true)] {
+                    let out = product(kernels, &weights, 5, K, n, any_order, 5);
+                    for (column, i) in (0..n).flat_map(|j| (0..5).map(move |i| (j, i))) {
+                        let x = out[column * 7 + i];
+                        assert_eq!(
+                            x.is_finite(),
+                            i != 2,
+                            "{:?} {ty}: row {i} column {column}: {x}",
+                            kernels.isa
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Weights that are floats themselves, in panels too.
+#[test]
+fn floats_that_are_not_finite_make_their_rows_so() {
+    const K: usize = 37;
+    for ty in [GgmlType::F32, GgmlType::F16, GgmlType::BF16] {
+        let bytes = ty.block_bytes();
+        for (at, bad) in [(0, f32::INFINITY), (K - 1, f32::NAN), (16, f32::NEG_INFINITY)] {
+            let mut blocks = blocks(ty);
+            crate::quantize_row(ty, &[bad], &mut blocks[(2 * K + at) * bytes..][..bytes]);
+            let weights = Weights {
+                ty,
+                blocks: &blocks,
+                floats: &[],
+            };
+            for kernels in all_kernels() {
+                for (n, any_order) in [(1, false), (5, false), (33, true)] {
+                    let out = product(kernels, &weights, 17, K, n, any_order, 17);
+                    for (j, row) in out.chunks(19).enumerate() {
+                        let is_expected = row[..17].iter().enumerate().all(|(i, x)| x.is_finite() == (i != 2));
+                        assert!(
+                            is_expected,
+                            "{:?} {ty}, column {j}, {bad} at {at}: {row:?}",
+                            kernels.isa
+                        );
+                    }
+                }
             }
         }
     }

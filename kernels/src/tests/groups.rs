@@ -127,6 +127,125 @@ fn groups_are_multiplied_as_panels_of_rows_are() {
     }
 }
 
+/// Few and many groups and columns, below and above what registers and tiles hold; rows of one block, with a rest, and longer than any block.
+#[test]
+fn any_number_of_groups_and_columns() {
+    let form = ActivationForm::I16Row;
+    for (ty, blocks) in types() {
+        for k in [32, 96, 288, 2304].into_iter().filter(|&k| can_interleave(ty, k)) {
+            let n_columns = 33;
+            for n_groups in [1, 2, 4, 5] {
+                let (m, stride) = (n_groups * GROUP_ROWS, ty.row_bytes(k).unwrap());
+                let rows: Vec<u8> = blocks.iter().copied().cycle().take(m * stride).collect();
+                let groups = interleaved(ty, &rows, k);
+                for kernels in kernels_and_model() {
+                    let x = Rows::new(kernels, form, k, &noise(54, n_columns * k));
+                    let plain = (ty, &rows[..], WeightLayout::Rows { stride });
+                    let expected = bits(&product_of(kernels, plain, m, &x, m, n_columns), m);
+                    for columns in [1, 2, 15, 16, 17, 31, 32, 33] {
+                        let weights = (ty, &groups[..], WeightLayout::Interleaved);
+                        let out = bits(&product_of(kernels, weights, m, &x, m, columns), m);
+                        let what = format!("{:?} {ty} k {k}", kernels.isa);
+                        assert!(
+                            out == expected,
+                            "{what}: {n_groups} groups, {columns} columns at a time"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Forms of activations that groups of a type take.
+fn forms(ty: GgmlType) -> impl Iterator<Item = ActivationForm> {
+    let takes_bytes = kernels_of(Isa::Scalar)
+        .int
+        .find(ty)
+        .is_some_and(|of_type| of_type.integers.bits <= 6);
+    let bytes = takes_bytes.then_some(ActivationForm::I8Block16);
+    [ActivationForm::I16Row, ActivationForm::U8Block32]
+        .into_iter()
+        .chain(bytes)
+}
+
+#[test]
+fn groups_with_subnormal_scales_are_multiplied_as_panels_of_rows_are() {
+    let (m, k) = (GROUPS * GROUP_ROWS, 512);
+    let stride = |ty: GgmlType| ty.row_bytes(k).unwrap();
+    for (ty, blocks) in types() {
+        let (blocks, _) = super::blocks::with_subnormal_scales(ty, blocks).unwrap();
+        let [rows, groups] = both_layouts(ty, &blocks, k);
+        let x: Vec<f32> = noise(55, COLUMNS * k).into_iter().map(|x| 1e20 * x).collect();
+        for (kernels, form) in kernels_and_model().flat_map(|kernels| forms(ty).map(move |form| (kernels, form))) {
+            let x = Rows::new(kernels, form, k, &x);
+            let plain = (ty, &rows[..], WeightLayout::Rows { stride: stride(ty) });
+            let expected = bits(&product_of(kernels, plain, m, &x, m, COLUMNS), m);
+            assert!(expected.iter().flatten().any(|x| *x << 1 != 0), "{ty}: all zeros");
+            let all: &[_] = if form == ActivationForm::I16Row {
+                &[1, 2, 3, 8, COLUMNS]
+            } else {
+                &[COLUMNS]
+            };
+            for &columns in all {
+                let weights = (ty, &groups[..], WeightLayout::Interleaved);
+                let out = bits(&product_of(kernels, weights, m, &x, m, columns), m);
+                assert!(
+                    out == expected,
+                    "{:?} {ty} {form:?}, {columns} columns at a time",
+                    kernels.isa
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_make_their_rows_so() {
+    let (m, k) = (GROUPS * GROUP_ROWS, 512);
+    for (ty, blocks) in types() {
+        for bad in super::blocks::spoiled(ty, &blocks, 11, k) {
+            let [_, groups] = both_layouts(ty, &bad, k);
+            let weights = (ty, &groups[..], WeightLayout::Interleaved);
+            for (kernels, form) in kernels_and_model().flat_map(|kernels| forms(ty).map(move |form| (kernels, form))) {
+                let x = Rows::new(kernels, form, k, &noise(56, COLUMNS * k));
+                for columns in [1, 2, 3, 8, COLUMNS] {
+                    let out = product_of(kernels, weights, m, &x, m, columns);
+                    for row in out.chunks(m + 2) {
+                        let is_expected = row[..m].iter().enumerate().all(|(i, x)| x.is_finite() == (i != 11));
+                        let what = format!("{:?} {ty} {form:?}, {columns} columns at a time", kernels.isa);
+                        assert!(is_expected, "{what}: {row:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_that_are_not_finite_spoil_their_column() {
+    let (m, k) = (GROUPS * GROUP_ROWS, 512);
+    for (ty, blocks) in types() {
+        let [_, groups] = both_layouts(ty, &blocks, k);
+        let weights = (ty, &groups[..], WeightLayout::Interleaved);
+        for (kernels, form) in kernels_and_model().flat_map(|kernels| forms(ty).map(move |form| (kernels, form))) {
+            for (bad, at) in [(f32::NAN, 0), (f32::INFINITY, 17), (f32::NEG_INFINITY, k - 1)] {
+                let mut x = noise(57, COLUMNS * k);
+                x[3 * k + at] = bad;
+                let x = Rows::new(kernels, form, k, &x);
+                for columns in [1, 2, 3, 8, COLUMNS] {
+                    let out = product_of(kernels, weights, m, &x, m, columns);
+                    for (j, row) in out.chunks(m + 2).enumerate() {
+                        let is_expected = row[..m].iter().all(|x| x.is_finite() == (j != 3));
+                        let what = format!("{:?} {ty} {form:?}, {columns} columns at a time", kernels.isa);
+                        assert!(is_expected, "{what}, column {j}: {row:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Rows are read as one stream, as two of neighbouring groups, or as two halves: it depends on how many there are and how long they are.
 #[test]
 fn rows_have_the_same_bits_in_any_order_of_reading() {

@@ -283,20 +283,41 @@ fn parts_and_sums_are_those_of_the_integers() {
 
 #[test]
 fn rows_of_zeros_and_tiny_numbers() {
-    let (ty, blocks, floats) = integer_types().next().unwrap();
-    let weights = Weights {
-        ty,
-        blocks: &blocks,
-        floats: &floats,
-    };
-    for kernels in all_kernels() {
-        let zeros = check(kernels, &weights, 4, &Rows::new(kernels, 64, vec![0.0; 64]));
-        assert!(zeros[..4].iter().all(|&x| x == 0.0), "{zeros:?}");
-        // Subnormal: rounded to multiples of the smallest normal number.
-        check(kernels, &weights, 4, &Rows::new(kernels, 64, vec![1e-40; 64]));
-        // Near the largest float.
-        let huge = Rows::new(kernels, 64, vec![f32::MAX; 64]);
-        assert!((huge.dequantized(0)[0] / f64::from(f32::MAX) - 1.0).abs() < 1e-4);
+    for (ty, blocks, floats) in integer_types() {
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        let k = 64.max(ty.block_size());
+        for kernels in all_kernels() {
+            let zeros = check(kernels, &weights, 4, &Rows::new(kernels, k, vec![0.0; k]));
+            assert!(zeros[..4].iter().all(|&x| x == 0.0), "{ty}: {zeros:?}");
+            // Subnormal: rounded to multiples of the smallest normal number.
+            check(kernels, &weights, 4, &Rows::new(kernels, k, vec![1e-40; k]));
+            // Near the largest float.
+            let huge = Rows::new(kernels, k, vec![f32::MAX; k]);
+            assert!((huge.dequantized(0)[0] / f64::from(f32::MAX) - 1.0).abs() < 1e-4);
+        }
+    }
+}
+
+/// Activations are so large that products of the smallest weights are not lost among what a sum may be off by.
+#[test]
+fn scales_that_are_subnormal() {
+    for (ty, blocks, _) in integer_types() {
+        let (blocks, floats) = super::blocks::with_subnormal_scales(ty, blocks).unwrap();
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        for kernels in all_kernels() {
+            for (m, n) in [(1, 1), (2, 2), (17, 3), (16, 8)] {
+                let x = noise(38, n * 512).into_iter().map(|x| 1e20 * x).collect();
+                check(kernels, &weights, m, &Rows::new(kernels, 512, x));
+            }
+        }
     }
 }
 
@@ -333,28 +354,20 @@ fn what_is_not_finite_stays_so() {
 #[test]
 fn weights_that_are_not_finite_make_products_so() {
     for (ty, blocks, floats) in integer_types() {
-        let mut blocks = blocks;
-        let block = &mut blocks[..ty.block_bytes()];
-        super::blocks::bits_of_infinity(ty).iter().for_each(|&(at, _)| {
-            // The whole exponent.
-            block[at] |= 0x7c;
-        });
-        if super::blocks::bits_of_infinity(ty).iter().all(|&(_, mask)| mask != 4) {
-            continue;
-        }
-        let weights = Weights {
-            ty,
-            blocks: &blocks,
-            floats: &floats,
-        };
-        for kernels in all_kernels() {
-            let x = Rows::new(kernels, 512, noise(36, 2 * 512));
-            let out = product(kernels, &weights, 1, &x, 1, 2);
-            assert!(
-                !out[0].is_finite() && !out[3].is_finite(),
-                "{:?} {ty}: {out:?}",
-                kernels.isa
-            );
+        for bad in super::blocks::spoiled(ty, &blocks, 2, 512) {
+            let weights = Weights {
+                ty,
+                blocks: &bad,
+                floats: &floats,
+            };
+            for (kernels, n) in all_kernels().flat_map(|kernels| [1, 2, 5].map(|n| (kernels, n))) {
+                let x = Rows::new(kernels, 512, noise(36, n * 512));
+                let out = product(kernels, &weights, 5, &x, 5, n);
+                for row in out.chunks(7) {
+                    let is_expected = row[..5].iter().enumerate().all(|(i, x)| x.is_finite() == (i != 2));
+                    assert!(is_expected, "{:?} {ty}: {row:?}", kernels.isa);
+                }
+            }
         }
     }
 }

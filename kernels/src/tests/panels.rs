@@ -333,6 +333,48 @@ fn what_is_not_finite_stays_so_in_its_column() {
 }
 
 #[test]
+fn scales_that_are_subnormal() {
+    let k = 512;
+    for (form, ty, blocks, _) in forms_and_types() {
+        let (blocks, floats) = super::blocks::with_subnormal_scales(ty, blocks).unwrap();
+        let weights = Weights {
+            ty,
+            blocks: &blocks,
+            floats: &floats,
+        };
+        // So large that products of the smallest weights are not lost among what a sum may be off by.
+        let x: Vec<f32> = noise(48, 17 * k).into_iter().map(|x| 1e20 * x).collect();
+        let least = 10.0 * magnitude(&floats);
+        for kernels in all_kernels() {
+            for m in [2, 17] {
+                check(kernels, &weights, m, &Rows::new(kernels, form, k, &x), least);
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_make_their_rows_so() {
+    let (m, k, n) = (17, 512, 17);
+    for (form, ty, blocks, floats) in forms_and_types() {
+        for bad in super::blocks::spoiled(ty, &blocks, 9, k) {
+            let weights = Weights {
+                ty,
+                blocks: &bad,
+                floats: &floats,
+            };
+            for kernels in all_kernels() {
+                let x = Rows::new(kernels, form, k, &noise(49, n * k));
+                for (j, row) in product(kernels, &weights, m, &x, m, n).chunks(m + 2).enumerate() {
+                    let is_expected = row[..m].iter().enumerate().all(|(i, x)| x.is_finite() == (i != 9));
+                    assert!(is_expected, "{:?} {ty} {form:?}, column {j}: {row:?}", kernels.isa);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn activations_of_8_bits_are_rounded_within_their_16() {
     for kernels in all_kernels() {
         for (k, factor) in [1, 5, 16, 31, 32, 33, 255, 257, 1000]

@@ -62,23 +62,36 @@ fn all_weights(m: usize, k: usize) -> impl Iterator<Item = Weights> {
         let bytes: Vec<u8> = blocks(ty).into_iter().cycle().take(m * stride).collect();
         let mut floats = vec![0.0; m * k];
         dequantize(&bytes, &mut floats);
-        let groups = can_interleave(ty, k).then(|| {
-            let mut groups = vec![0; m / GROUP_ROWS * interleaved_bytes(ty, k)];
-            let rows = bytes.chunks(GROUP_ROWS * stride);
+        let groups = can_interleave(ty, k).then_some(WeightLayout::Interleaved);
+        let layouts = groups.into_iter().chain([WeightLayout::Rows { stride }]);
+        layouts.map(move |layout| Weights {
+            floats: floats.clone(),
+            ..in_layout(ty, layout, k, bytes.clone())
+        })
+    })
+}
+
+/// Whole groups of rows in some layout. What they mean is left open.
+fn in_layout(ty: GgmlType, layout: WeightLayout, k: usize, rows: Vec<u8>) -> Weights {
+    let bytes = match layout {
+        WeightLayout::Rows { .. } => rows,
+        WeightLayout::Interleaved => {
+            let stride = ty.row_bytes(k).unwrap();
+            let mut groups = vec![0; rows.len() / stride / GROUP_ROWS * interleaved_bytes(ty, k)];
+            let rows = rows.chunks(GROUP_ROWS * stride);
             for (rows, group) in rows.zip(groups.chunks_mut(interleaved_bytes(ty, k))) {
                 interleave(ty, k, rows, group);
             }
-            (groups, WeightLayout::Interleaved)
-        });
-        let layouts = groups.into_iter().chain([(bytes, WeightLayout::Rows { stride })]);
-        layouts.map(move |(bytes, layout)| Weights {
-            ty,
-            layout,
-            k,
-            bytes,
-            floats: floats.clone(),
-        })
-    })
+            groups
+        }
+    };
+    Weights {
+        ty,
+        layout,
+        k,
+        bytes,
+        floats: Vec::new(),
+    }
 }
 
 /// Products with columns that have a single one are the weights: each must be in its place.
@@ -115,7 +128,12 @@ fn check(kernels: &'static Kernels, weights: &Weights, m: usize, x: &[f32]) {
             let of_weights = weights.rounding() * x.iter().map(|x| f64::from(x.abs())).sum::<f64>();
             // 32 elements are added up in two sums of 16, which are added to the total.
             let additions = (18 + k / 32) as f64 * 3.0 * 2f64.powi(-24);
-            let bound = (2.0 * U + U * U + additions) * magnitude + of_weights + 1e-37;
+            // What is subnormal may become zero.
+            let lost = x
+                .iter()
+                .map(|x| f64::from(x.abs()) * f64::from(f32::MIN_POSITIVE))
+                .sum::<f64>();
+            let bound = (2.0 * U + U * U + additions) * magnitude + of_weights + lost + 1e-37;
             let (got, expected) = (f64::from(out[j * (m + 2) + i]), products.sum::<f64>());
             let what = format!("{:?} {} {:?}", kernels.isa, weights.ty, weights.layout);
             assert!(
@@ -131,11 +149,17 @@ fn products_of_tiles_are_close_to_those_of_the_weights() {
     // Rows and columns around tiles and pairs of them; elements of one step, with rests, of several blocks.
     let sizes = [
         (1, 32, 1),
+        (2, 96, 2),
         (15, 64, 17),
+        (16, 224, 31),
+        (17, 544, 15),
         (31, 288, 33),
+        (32, 1056, 1),
         (33, 256, 16),
         (65, 544, 35),
         (8, 1280, 32),
+        (9, 2304, 8),
+        (3, 4352, 3),
     ];
     for (m, k, n) in sizes {
         let x = noise(71, n * k);
@@ -192,7 +216,7 @@ fn products_of_tiles_are_the_same_whatever_is_computed_with_them() {
 #[test]
 fn what_is_not_finite_stays_in_its_column() {
     let (m, n, k) = (8, 35, 544);
-    for weights in all_weights(m, k).filter(|weights| weights.ty == GgmlType::Q4_0) {
+    for weights in all_weights(m, k) {
         for kernels in tile_kernels() {
             let bad = [(3, 0, f32::NAN), (17, 31, f32::INFINITY), (34, 543, f32::NEG_INFINITY)];
             let mut x = noise(73, n * k);
@@ -201,8 +225,55 @@ fn what_is_not_finite_stays_in_its_column() {
             for (j, row) in out.chunks(m + 2).enumerate() {
                 let is_bad = bad.iter().any(|&(column, _, _)| column == j);
                 let as_expected = row[..m].iter().all(|x| x.is_finite() != is_bad);
-                assert!(as_expected, "{:?}, column {j}: {row:?}", kernels.isa);
+                let Weights { ty, layout, .. } = weights;
+                assert!(as_expected, "{:?} {ty} {layout:?}, column {j}: {row:?}", kernels.isa);
             }
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_make_their_rows_so() {
+    let (m, n, k) = (24, 35, 512);
+    for Weights { ty, layout, .. } in all_weights(m, k) {
+        let rows: Vec<u8> = blocks(ty)
+            .into_iter()
+            .cycle()
+            .take(m * ty.row_bytes(k).unwrap())
+            .collect();
+        for bad in super::blocks::spoiled(ty, &rows, 11, k) {
+            let weights = in_layout(ty, layout, k, bad);
+            for kernels in tile_kernels() {
+                let x = Rows::new(kernels, FORM, k, &noise(79, n * k));
+                for (j, row) in weights.product(kernels, m, &x, m, n).chunks(m + 2).enumerate() {
+                    let is_expected = row[..m].iter().enumerate().all(|(i, x)| x.is_finite() == (i != 11));
+                    assert!(is_expected, "{:?} {ty} {layout:?}, column {j}: {row:?}", kernels.isa);
+                }
+            }
+        }
+    }
+}
+
+/// Activations are so large that products of the smallest weights are not lost among what a sum may be off by.
+#[test]
+fn scales_that_are_subnormal() {
+    let (m, n, k) = (24, 17, 512);
+    let x: Vec<f32> = noise(80, n * k).into_iter().map(|x| 1e20 * x).collect();
+    for Weights { ty, layout, .. } in all_weights(m, k) {
+        let rows = blocks(ty)
+            .into_iter()
+            .cycle()
+            .take(m * ty.row_bytes(k).unwrap())
+            .collect();
+        let Some((rows, floats)) = super::blocks::with_subnormal_scales(ty, rows) else {
+            continue;
+        };
+        let weights = Weights {
+            floats,
+            ..in_layout(ty, layout, k, rows)
+        };
+        for kernels in tile_kernels() {
+            check(kernels, &weights, m, &x);
         }
     }
 }

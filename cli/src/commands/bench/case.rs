@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use engine::backend::Profile;
 use engine::build::Pooling;
 use engine::context::{Batch, Context, ContextParams, DecodeError, SeqSet};
 use engine::model::Model;
@@ -121,9 +122,10 @@ impl Case {
         }
     }
 
-    /// The test once. Getting its memory ready is not part of the time; neither sampling nor text is.
+    /// The test once. Getting its memory ready is part neither of the time nor of the profile; neither sampling nor text is.
     pub fn run(&mut self) -> Outcome<Repetition> {
         self.go_back()?;
+        self.context.params().profile.iter().for_each(Profile::clear);
         let (energy, start) = (system::Energy::read(), Instant::now());
         match self.test.n_gen {
             0 => self.prompt(self.test.n_depth, self.test.n_prompt)?,

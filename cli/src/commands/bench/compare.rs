@@ -21,6 +21,42 @@ pub struct Figures {
     figures: Vec<Figure>,
 }
 
+/// What an object of the output tells.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Printed {
+    Batched(Batched),
+    Single(Figure),
+}
+
+/// A prompt of several sequences and what they generate after it, by the names of `llama-batched-bench --output-format jsonl`.
+#[derive(Debug, Deserialize)]
+struct Batched {
+    pp: usize,
+    tg: usize,
+    pl: usize,
+    speed_pp: f64,
+    speed_tg: f64,
+}
+
+impl Batched {
+    /// The prompt, and the generation at its depth.
+    fn figures(&self) -> [Figure; 2] {
+        let figure = |n_prompt, n_gen, n_depth, speed| Figure {
+            n_prompt,
+            n_gen,
+            n_depth,
+            n_parallel: self.pl,
+            samples_ts: Vec::new(),
+            avg_ts: Some(speed),
+        };
+        [
+            figure(self.pp, 0, 0, self.speed_pp),
+            figure(0, self.tg, self.pp, self.speed_tg),
+        ]
+    }
+}
+
 /// One test, by the names of `llama-bench -o json`, which are also this program's.
 #[derive(Debug, Deserialize)]
 struct Figure {
@@ -63,7 +99,9 @@ impl Rival {
         let text = String::from_utf8_lossy(&output.stdout);
         let figures = figures(&text).ok_or_else(|| {
             failed(
-                "it printed no JSON of tests with n_prompt, n_gen and avg_ts, as `llama-bench -o json` does".to_owned(),
+                "it printed no JSON of tests with n_prompt, n_gen and avg_ts, as `llama-bench -o json` does, or as \
+                 `llama-batched-bench --output-format jsonl`"
+                    .to_owned(),
             )
         })?;
         Ok(Figures {
@@ -92,14 +130,18 @@ impl Figures {
 
 /// An array of tests, or one test in each line.
 fn figures(text: &str) -> Option<Vec<Figure>> {
-    if let Ok(all) = serde_json::from_str::<Vec<Figure>>(text) {
-        return Some(all);
+    let printed: Vec<Printed> = serde_json::from_str(text).unwrap_or_else(|_| {
+        let lines = text.lines();
+        lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
+    });
+    let mut figures = Vec::new();
+    for printed in printed {
+        match printed {
+            Printed::Batched(batched) => figures.extend(batched.figures()),
+            Printed::Single(figure) => figures.push(figure),
+        }
     }
-    let each: Vec<Figure> = text
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .collect();
-    (!each.is_empty()).then_some(each)
+    (!figures.is_empty()).then_some(figures)
 }
 
 #[cfg(test)]
@@ -139,6 +181,23 @@ mod tests {
             assert_eq!(figures.speed(&test(0, 64)).unwrap(), 4.0);
             assert!(figures.speed(&test(0, 32)).is_err());
         }
+    }
+
+    #[test]
+    fn sequences_computed_together_are_read() {
+        let text = r#"{"n_kv_max":4096,"pp":128,"tg":32,"pl":8,"n_kv":1280,"t_pp":2.0,"speed_pp":512.0,"t_tg":4.0,"speed_tg":64.0}"#;
+        let figures = Figures {
+            command: "x".to_owned(),
+            figures: figures(&format!("main: n_kv_max = 4096\n{text}\n")).unwrap(),
+        };
+        let test = |n_prompt, n_gen, n_depth| Test {
+            n_depth,
+            n_parallel: 8,
+            ..test(n_prompt, n_gen)
+        };
+        assert_eq!(figures.speed(&test(128, 0, 0)).unwrap(), 512.0);
+        assert_eq!(figures.speed(&test(0, 32, 128)).unwrap(), 64.0);
+        assert!(figures.speed(&test(0, 32, 0)).is_err());
     }
 
     #[test]

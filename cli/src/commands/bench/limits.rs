@@ -4,6 +4,8 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
+use super::samples::median;
+
 /// Limits of so many threads, each in units per second.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -34,6 +36,18 @@ impl Limits {
             i16: arithmetic::i16_limit(n_threads),
             i8: arithmetic::i8_limit(n_threads),
             bf16: bf16_limit(n_threads),
+        }
+    }
+
+    /// The median of each limit, measured several times. Those of no measurement are zeros.
+    pub fn median(measured: &[Limits]) -> Limits {
+        let of = |limit: fn(&Limits) -> Option<f64>| median(&measured.iter().filter_map(limit).collect::<Vec<_>>());
+        Limits {
+            read: of(|limits| Some(limits.read)).unwrap_or_default(),
+            f32: of(|limits| Some(limits.f32)).unwrap_or_default(),
+            i16: of(|limits| limits.i16),
+            i8: of(|limits| limits.i8),
+            bf16: of(|limits| limits.bf16),
         }
     }
 }
@@ -162,10 +176,15 @@ mod arithmetic {
         if !is_x86_feature_detected!("avx2") {
             return None;
         }
-        if has_vnni() {
+        if has_vnni_of_512() {
+            // SAFETY: the CPU has these instructions.
+            let seconds = best_time(n_threads, |_| unsafe { dpwssd_loop_of_512() });
+            return Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds);
+        }
+        if is_x86_feature_detected!("avxvnni") {
             // SAFETY: the CPU has these instructions.
             let seconds = best_time(n_threads, |_| unsafe { dpwssd_loop() });
-            return Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds);
+            return Some((n_threads * ROUNDS * CHAINS * 16) as f64 / seconds);
         }
         // SAFETY: the CPU has these instructions.
         let seconds = best_time(n_threads, |_| unsafe { madd_loop() });
@@ -176,10 +195,15 @@ mod arithmetic {
         if !is_x86_feature_detected!("avx2") {
             return None;
         }
-        if has_vnni() {
+        if has_vnni_of_512() {
+            // SAFETY: the CPU has these instructions.
+            let seconds = best_time(n_threads, |_| unsafe { dpbusd_loop_of_512() });
+            return Some((n_threads * ROUNDS * CHAINS * 64) as f64 / seconds);
+        }
+        if is_x86_feature_detected!("avxvnni") {
             // SAFETY: the CPU has these instructions.
             let seconds = best_time(n_threads, |_| unsafe { dpbusd_loop() });
-            return Some((n_threads * ROUNDS * CHAINS * 64) as f64 / seconds);
+            return Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds);
         }
         // SAFETY: the CPU has these instructions.
         let seconds = best_time(n_threads, |_| unsafe { maddubs_loop() });
@@ -187,7 +211,7 @@ mod arithmetic {
     }
 
     /// Whether the CPU adds up products of integers in registers of 512 bits.
-    fn has_vnni() -> bool {
+    fn has_vnni_of_512() -> bool {
         is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni")
     }
 
@@ -204,7 +228,7 @@ mod arithmetic {
     }
 
     #[target_feature(enable = "avx512f,avx512vnni")]
-    fn dpwssd_loop() {
+    fn dpwssd_loop_of_512() {
         let x = _mm512_set1_epi16(black_box(3));
         let mut sums = [x; CHAINS];
         for _ in 0..ROUNDS {
@@ -216,12 +240,36 @@ mod arithmetic {
     }
 
     #[target_feature(enable = "avx512f,avx512vnni")]
-    fn dpbusd_loop() {
+    fn dpbusd_loop_of_512() {
         let x = _mm512_set1_epi8(black_box(3));
         let mut sums = [x; CHAINS];
         for _ in 0..ROUNDS {
             for sum in &mut sums {
                 *sum = _mm512_dpbusd_epi32(*sum, x, x);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx2,avxvnni")]
+    fn dpwssd_loop() {
+        let x = _mm256_set1_epi16(black_box(3));
+        let mut sums = [x; CHAINS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm256_dpwssd_avx_epi32(*sum, x, x);
+            }
+        }
+        black_box(sums);
+    }
+
+    #[target_feature(enable = "avx2,avxvnni")]
+    fn dpbusd_loop() {
+        let x = _mm256_set1_epi8(black_box(3));
+        let mut sums = [x; CHAINS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm256_dpbusd_avx_epi32(*sum, x, x);
             }
         }
         black_box(sums);
@@ -303,6 +351,22 @@ mod tests {
     fn sums_hold_every_word() {
         let words: Vec<u64> = (0..1000).collect();
         assert_eq!(sum(&words), 499_500);
+    }
+
+    #[test]
+    fn each_limit_has_a_median_of_its_own() {
+        let limits = |read, f32, i8| Limits {
+            read,
+            f32,
+            i16: None,
+            i8: Some(i8),
+            bf16: None,
+        };
+        let found = Limits::median(&[limits(1.0, 9.0, 4.0), limits(3.0, 7.0, 5.0), limits(2.0, 8.0, 6.0)]);
+        assert_eq!(
+            (found.read, found.f32, found.i8, found.i16),
+            (2.0, 8.0, Some(5.0), None)
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod samples;
 mod system;
 pub mod work;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,6 +36,7 @@ use case::{Case, Test};
 use compare::Rival;
 use limits::Limits;
 use paper::Paper;
+use profile::Times;
 use report::{Report, Row};
 use samples::Samples;
 
@@ -198,23 +200,24 @@ fn alone(loaded: &Loaded, tests: &[Test], args: &BenchArgs, report: &mut Report<
         let mut case = Case::open(&loaded.model, test, &params)?;
         case.set_cancel(stop.flag());
         case.warm_up()?;
-        profile.iter().for_each(Profile::clear);
-        let mut samples = Samples::default();
+        let (mut samples, mut times) = (Samples::default(), Times::default());
         for _ in 0..args.repetitions {
-            samples.push(test.n_tokens(), case.run()?);
+            let repetition = case.run()?;
+            samples.push(test.n_tokens(), repetition);
+            if let Some(profile) = &profile {
+                times.add(Duration::from_secs_f64(repetition.seconds), profile);
+            }
         }
         let mut row = Row::new(loaded, &case, &samples, &limits, args);
-        row.profile = profile.as_ref().map(profile::shares);
+        row.profile = profile.map(|_| times.shares());
         report.row(&row)?;
     }
     Ok(())
 }
 
-/// In each round every test once, then the other engine: what disturbs the machine for a while disturbs both.
+/// In each round every test once, then the other engine, then the machine's limits: what disturbs the machine for a while disturbs all.
 fn compared(loaded: &Loaded, tests: &[Test], args: &BenchArgs, rival: &Rival, report: &mut Report<'_>) -> Outcome {
     let stop = interrupt::listen();
-    let n_threads = tests.iter().map(|t| t.n_threads).max().unwrap_or(1);
-    let limits = Limits::measure(n_threads);
     system::reset_peak_memory();
     let open = |&test: &Test| Case::open(&loaded.model, test, &params(args));
     let mut cases = tests.iter().map(open).collect::<Outcome<Vec<_>>>()?;
@@ -223,6 +226,8 @@ fn compared(loaded: &Loaded, tests: &[Test], args: &BenchArgs, rival: &Rival, re
         case.warm_up()?;
     }
     let mut samples = vec![Samples::default(); tests.len()];
+    // Of each round, by numbers of threads.
+    let mut limits: BTreeMap<usize, Vec<Limits>> = tests.iter().map(|test| (test.n_threads, Vec::new())).collect();
     for _ in 0..args.repetitions {
         for (case, samples) in cases.iter_mut().zip(&mut samples) {
             samples.push(case.test().n_tokens(), case.run()?);
@@ -231,8 +236,12 @@ fn compared(loaded: &Loaded, tests: &[Test], args: &BenchArgs, rival: &Rival, re
         for (test, samples) in tests.iter().zip(&mut samples) {
             samples.push_rival(theirs.speed(test)?);
         }
+        for (&n_threads, limits) in &mut limits {
+            limits.push(Limits::measure(n_threads));
+        }
     }
     for (case, samples) in cases.iter().zip(&samples) {
+        let limits = Limits::median(&limits[&case.test().n_threads]);
         report.row(&Row::new(loaded, case, samples, &limits, args))?;
     }
     Ok(())

@@ -40,7 +40,7 @@ pub struct Row {
     median_ts: f64,
     /// Bytes of weights and cache read in a second.
     read_bytes_per_s: Option<f64>,
-    /// What as many threads read in a second from memory, measured just before.
+    /// What as many threads read in a second from memory, measured in the same minute.
     read_limit: f64,
     /// Multiply-adds with weights in a second.
     multiply_adds_per_s: f64,

@@ -1,0 +1,64 @@
+//! Files of random weights, as `llama synth` writes them, of every architecture.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use engine::conformance::all_logits;
+use engine::context::ContextParams;
+use engine::model::{LoadParams, Model, Registered};
+use engine::synth::{Mix, Shape, Synth, SynthParams};
+
+/// Tokens of bytes: a prompt long enough for the products of many columns.
+const N_TOKENS: u32 = 40;
+
+/// Writes the smallest model of an architecture, loads it and computes logits.
+fn check(registered: &Registered, folder: &Path) -> Result<(), String> {
+    let arch = registered.arch;
+    let params = SynthParams {
+        shape: *Shape::find("tiny").expect("the shape is known"),
+        settings: Vec::new(),
+        mix: Mix::find("q4_k_m").expect("the mix is known"),
+        output: None,
+        seed: 3,
+    };
+    let path = folder.join(arch.name).with_extension("gguf");
+    let synth = Synth::new(arch, archs::ALL, &params).map_err(|e| e.to_string())?;
+    synth.write(&path).map_err(|e| e.to_string())?;
+    let model = Model::load(&path, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?;
+    let is_quantized = |name: &str| synth.types().contains_key(name);
+    if model.arch().name != arch.name || !is_quantized("q4_K") {
+        return Err(format!("{} with {:?}", model.arch().name, synth.types()));
+    }
+    let tokens: Vec<u32> = (0..N_TOKENS).map(|i| 3 + i * 37 % 256).collect();
+    let params = ContextParams {
+        n_threads: 1,
+        n_threads_batch: 1,
+        ..ContextParams::default()
+    };
+    let logits = all_logits(Arc::new(model), &tokens, &params).map_err(|e| e.to_string())?;
+    let is_some = logits.len().is_multiple_of(tokens.len()) && logits.iter().any(|x| *x != logits[0]);
+    match logits.iter().position(|x| !x.is_finite()) {
+        Some(at) => Err(format!("logit {at} is {}", logits[at])),
+        None if !is_some => Err(format!("{} logits, all {:?}", logits.len(), logits.first())),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn models_of_every_architecture_are_written_and_computed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (left, faults) = (Mutex::new(archs::ALL.iter()), Mutex::new(Vec::new()));
+    let next = || left.lock().expect("no thread panics").next();
+    let work = || {
+        while let Some(registered) = next() {
+            if let Err(e) = check(registered, folder.path()) {
+                let fault = format!("{}: {e}", registered.arch.name);
+                faults.lock().expect("no thread panics").push(fault);
+            }
+        }
+    };
+    std::thread::scope(|s| (0..2).for_each(|_| drop(s.spawn(work))));
+    let faults = faults.into_inner().expect("no thread panics");
+    let (n, all) = (faults.len(), archs::ALL.len());
+    assert!(all > 100 && n == 0, "{n} of {all}:\n{}", faults.join("\n"));
+}
