@@ -293,7 +293,7 @@ impl Served {
             request.constraint = self.when_called(&prompt, conversation.tools.as_ref(), splits);
         }
         let parser = self.parser(&prompt, conversation.tools.as_ref(), splits);
-        request.budget = self.budget(&prompt, &conversation);
+        request.budget = self.budget(&prompt, &conversation, request.reasoning_control);
         // What opens a call may be a control token, which is no text otherwise.
         let is_told_apart = prompt.tags.is_some() || request.budget.is_some();
         if self.is_harmony() || conversation.tools.is_some() || is_told_apart {
@@ -331,12 +331,13 @@ impl Served {
         grammar.map(constraint).transpose()
     }
 
-    /// What may be thought in the answer to a prompt, where there is a limit.
-    fn budget(&self, prompt: &Prompt, conversation: &Conversation) -> Option<Budget> {
+    /// What may be thought in the answer to a prompt, where there is a limit, or there may be one later.
+    fn budget(&self, prompt: &Prompt, conversation: &Conversation, is_controlled: bool) -> Option<Budget> {
         let n = match conversation.budget {
             Some(n) => usize::try_from(n).ok(),
             None => self.params.reasoning_budget,
         };
+        let n = n.or(is_controlled.then_some(usize::MAX));
         if conversation.without_reasoning || conversation.goes_on {
             return None;
         }

@@ -344,6 +344,8 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
     let mut request = generating(&mut fields, &served.params.defaults)?;
     request.client = client;
     let asked = max_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], 1)?;
+    let id = unique("chatcmpl-");
+    request.id = Some(id.as_str().into());
     request.max_tokens = match fields.integer("n_predict")?.filter(|_| asked.is_none()) {
         Some(n) => usize::try_from(n).ok(),
         None => served.max_tokens(asked),
@@ -363,7 +365,7 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
     let left_out = left_out(&mut fields)?;
     fields.finish()?;
     let told = Told {
-        id: unique("chatcmpl-"),
+        id,
         created: served.now(),
         include_usage,
         logprobs: request.logprobs.is_some(),
