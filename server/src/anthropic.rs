@@ -256,8 +256,8 @@ fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
         goes_on: said.last().is_some_and(is_begun),
         messages: said,
         variables,
-        without_reasoning: false,
         budget,
+        ..Conversation::default()
     })
 }
 

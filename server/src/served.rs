@@ -111,6 +111,8 @@ pub struct Conversation {
     pub without_reasoning: bool,
     /// Most tokens that are thought; less than 0: as many as it likes.
     pub budget: Option<i64>,
+    /// What is thought last where that is cut off, in place of what holds for all.
+    pub budget_message: Option<String>,
     /// Functions that may be called.
     pub tools: Option<Tools>,
 }
@@ -347,7 +349,9 @@ impl Served {
             },
             false => Marks::Tags(self.tags?),
         };
-        Some(Budget::new(marks, &prompt.text, n?, &self.params.reasoning_message))
+        let message = conversation.budget_message.as_ref();
+        let message = message.unwrap_or(&self.params.reasoning_message);
+        Some(Budget::new(marks, &prompt.text, n?, message))
     }
 
     /// What tells parts of the answer to a prompt from each other.

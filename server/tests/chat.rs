@@ -385,6 +385,8 @@ fn thinking_has_a_budget() {
         all.starts_with(some.trim_end()) && some.len() < all.len() && !answer.is_empty(),
         "{some} {answer}"
     );
+    let (said, _) = parts(&with(limited(4), "reasoning_budget_message", "enough".into()));
+    assert_eq!(said.trim_end(), format!("{}\nenough", some.trim_end()));
     let (none, answer) = parts(&limited(0));
     assert!(none.trim().is_empty() && !answer.is_empty(), "{none} {answer}");
     let streamed = told(&server.events(path, &with(limited(4), "stream", true.into())));

@@ -55,7 +55,8 @@ impl Infill {
         END_FACTOR * p_of(true) * candidates.len() as f32 > p_of(false)
     }
 
-    /// Sets `p` to the candidates' probabilities, where each of which the text begins or goes on another's has that one's, too, or has given its own away.
+    /// Sets `p` to the candidates' probabilities, and adds them up where the text of one begins the text of another: the likelier of the two has the sum,
+    /// the other one 0.
     fn join(&mut self, candidates: &[Candidate]) {
         let Infill {
             texts,

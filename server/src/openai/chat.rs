@@ -96,6 +96,11 @@ pub const FIELDS: &[Field] = &[
         doc: "The same, as it was called before.",
     },
     Field {
+        name: "reasoning_budget_message",
+        form: Form::Text,
+        doc: "What is thought last where thinking is cut off (`--reasoning-budget-message`).",
+    },
+    Field {
         name: "reasoning_format",
         form: Form::Text,
         doc: "`none` leaves what is thought in `content`; otherwise it is `reasoning_content`.",
@@ -308,7 +313,7 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
         Some(_) => return Err(ApiError::field("reasoning_format", "expected auto, deepseek or none")),
     };
     let tools = tools(fields)?;
-    let conversation = Conversation {
+    let mut conversation = Conversation {
         tools,
         messages: messages(list)?,
         variables,
@@ -321,7 +326,9 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
             (Some(n), _) | (None, Some(n)) => Some(n),
             (None, None) => None,
         },
+        budget_message: None,
     };
+    conversation.budget_message = fields.text("reasoning_budget_message")?;
     if fields.flag("add_generation_prompt")? == Some(conversation.goes_on) {
         return Err(ApiError::field(
             "add_generation_prompt",
