@@ -331,6 +331,7 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
         n_parallel: args.n_parallel.min(params.n_batch),
         max_waiting: args.max_waiting,
         t_step: Duration::from_millis(args.prompt_step),
+        ..Settings::default()
     };
     let scheduler = if Scheduler::encodes(&model) {
         Scheduler::idle(model.clone(), settings)
