@@ -196,7 +196,7 @@ def check_chat(page):
     assert page.one("#send").get_attribute("aria-label") == "Stop"
     page.wait(page.is_idle, "the answer")
     (body,) = page.sent()
-    assert set(body) == {"model", "messages", "stream", "stream_options"}, body
+    assert set(body) == {"model", "messages", "stream", "stream_options", "reasoning_control"}, body
     assert "of 8,192 tokens" in page.one("#figures").text and "per second" in page.one(".speed").text
     assert len(page.answers()[0]) > 100
     spoken = page.js("return document.querySelector('#said').textContent")
