@@ -187,7 +187,7 @@ impl Said<'_> {
 /// The template that is given, else that in the model's file, in Jinja.
 fn template_source(model: &Model, args: &TemplateArgs) -> Outcome<Option<String>> {
     let given = match &args.chat_template_file {
-        Some(path) => Some(input::read(path)?),
+        Some(path) => Some(input::read(path).map_err(|e| e.of_option("--chat-template-file"))?),
         None => args.chat_template.clone(),
     };
     let of_file = model.metadata().get("tokenizer.chat_template").and_then(Value::as_str);

@@ -28,6 +28,14 @@ impl Failure {
         Failure::Message(message.to_string())
     }
 
+    /// The same of the value of an option, which is named.
+    pub fn of_option(self, option: &str) -> Failure {
+        match self {
+            Failure::Message(message) => Failure::Message(format!("{option} {message}")),
+            other => other,
+        }
+    }
+
     /// Says what there is to say on stderr and gives the exit status.
     pub fn report(self) -> ExitCode {
         match self {

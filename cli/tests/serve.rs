@@ -103,6 +103,56 @@ fn it_answers_and_ends_when_it_is_told_to() {
     );
 }
 
+/// A seed has the text of `llama run`, alone and among 32 others that are all under way.
+#[test]
+fn a_seed_has_the_same_text_in_any_company() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let prompt = "once upon a time";
+    let seeded = ["--temp", "0.9", "--seed", "7", "-n", "24"];
+    let run = ended(home.llama(&[&["run", &model, prompt, "--raw", "--no-stats"][..], &seeded].concat()));
+    let run = run.succeeds().trim_end_matches('\n').to_owned();
+    let server = Serving::start(home.llama(&[
+        "serve", &model, "--port", "0", "-np", "33", "-c", "65536", "--alias", "tiny",
+    ]));
+    let text = || {
+        let body = format!("{{\"prompt\": \"{prompt}\", \"max_tokens\": 24, \"temperature\": 0.9, \"seed\": 7}}");
+        let answer = body_of(&server.request("POST /v1/completions", &body));
+        let text = answer["choices"][0]["text"].as_str().expect("a text");
+        text.trim_end_matches('\n').to_owned()
+    };
+    assert_eq!(text(), run, "alone");
+    let begin = |i: usize| {
+        let body = format!("{{\"prompt\": \"number {i}\", \"seed\": {i}, \"stream\": true, \"ignore_eos\": true}}");
+        let mut stream = TcpStream::connect(&server.address).expect("a connection");
+        let head = format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).expect("it is read");
+        let mut lines = BufReader::new(stream).lines();
+        let begun = lines.any(|line| line.expect("a stream").starts_with("data: {"));
+        assert!(begun, "it is under way");
+        lines
+    };
+    let others: Vec<_> = (0..32).map(begin).collect();
+    assert_eq!(text(), run, "among others");
+    let metrics = server.request("GET /metrics", "");
+    assert!(
+        metrics.contains("vllm:num_requests_running{model_name=\"tiny\"} 32"),
+        "{metrics}"
+    );
+    drop(others);
+    server.signal(libc::SIGTERM);
+    assert_eq!(server.end().0, Some(0));
+}
+
+/// The value that a response holds.
+fn body_of(response: &str) -> serde_json::Value {
+    let (_, body) = response.split_once("\r\n\r\n").expect("a body");
+    serde_json::from_str(body).unwrap_or_else(|e| panic!("{e}: {response}"))
+}
+
 #[test]
 fn scripts_for_llama_server_go_on_to_work() {
     let home = Home::new();
@@ -160,6 +210,13 @@ fn what_would_be_unsafe_or_cannot_be_is_said_before_anything_is_loaded() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     serve(&["--port", &port]).fails_saying(&["cannot be listened on", "--port"]);
+    for option in ["--api-key-file", "--slot-save-path", "--path"] {
+        serve(&[option, "/no/such"]).fails_saying(&[&format!("{option} /no/such: "), "o such f"]);
+    }
+    let folder = home.path("models");
+    std::fs::create_dir(&folder).unwrap();
+    let folder = folder.to_str().unwrap();
+    ended(home.llama(&["serve", folder])).fails_saying(&[&format!("--models-dir {folder}")]);
 }
 
 #[test]
@@ -388,9 +445,7 @@ fn models_of_a_file_have_options_of_their_own() {
     let mut server = Serving::start(home.llama(&args));
     // The prefix is a part of what it says.
     server.address = server.address.trim_end_matches("/llama").to_owned();
-    let body = |response: &str| -> serde_json::Value {
-        serde_json::from_str(response.split_once("\r\n\r\n").expect("a body").1).expect("JSON")
-    };
+    let body = body_of;
     let listed = body(&server.request("GET /llama/v1/models", ""));
     let status = |i: usize| {
         (
@@ -438,18 +493,21 @@ fn the_page_works_in_a_browser() {
     let model = model.to_str().expect("UTF-8");
     // Small models now and then find no end.
     let serve = |more: &[&str]| {
-        let base = ["serve", model, "--port", "0", "-c", "8192", "-n", "600"];
+        let base = ["serve", model, "--port", "0", "-c", "8192"];
         Serving::start(home.llama(&[&base, more].concat()))
     };
-    let (open, closed) = (serve(&[]), serve(&["--api-key", "sesame"]));
-    let urls = [&open, &closed].map(|server| format!("http://{}", server.address));
+    let thinks = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n<think>\n\
+                  {% if false %}</think>{% endif %}";
+    let (open, closed) = (serve(&["-n", "600"]), serve(&["-n", "600", "--api-key", "sesame"]));
+    let thinking = serve(&["--chat-template", thinks, "--ignore-eos"]);
+    let urls = [&open, &closed, &thinking].map(|server| format!("http://{}", server.address));
     let status = Command::new("python3")
         .arg(root().join("tests/tools/web_page.py"))
         .args(&urls)
         .arg("sesame")
         .status()
         .expect("python3 runs");
-    for server in [open, closed] {
+    for server in [open, closed, thinking] {
         server.signal(libc::SIGTERM);
         let (ended, said) = server.end();
         assert_eq!(ended, Some(0), "{said}");

@@ -98,6 +98,8 @@ struct Told {
 /// Answers a conversation.
 pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
     let of_app = app.clone();
+    let told = Told { id: unique("msg_") };
+    let id = told.id.as_str().into();
     let begin = move || {
         let Read {
             conversation,
@@ -107,6 +109,7 @@ pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Cl
             left_out,
         } = read(&of_app, body)?;
         request.client = client.0;
+        request.id = Some(id);
         if request.max_tokens.is_none() {
             return Err(ApiError::field("max_tokens", "there is none"));
         }
@@ -114,7 +117,6 @@ pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Cl
         Ok((answer, is_stream, left_out))
     };
     let (mut answer, is_stream, left_out) = blocking(begin).await?;
-    let told = Told { id: unique("msg_") };
     if is_stream {
         let telling = Stream {
             app,
@@ -254,8 +256,8 @@ fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
         goes_on: said.last().is_some_and(is_begun),
         messages: said,
         variables,
-        without_reasoning: false,
         budget,
+        ..Conversation::default()
     })
 }
 

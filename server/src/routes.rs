@@ -49,6 +49,15 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
+        paths: &["/v1/chat/completions/control"],
+        doc: "Ends what is being thought in an answer under way, as llama-server's interface of that name; the answer follows.",
+        fields: &[openai::CONTROL_FIELDS],
+        sampling: false,
+        query: &[],
+        router: || post(openai::control),
+    },
+    Route {
+        method: "POST",
         paths: &["/v1/completions"],
         doc: "Continues texts, as OpenAI's interface of that name.",
         fields: &[openai::COMPLETION_FIELDS, GENERATING, STRUCTURE],

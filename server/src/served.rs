@@ -111,6 +111,8 @@ pub struct Conversation {
     pub without_reasoning: bool,
     /// Most tokens that are thought; less than 0: as many as it likes.
     pub budget: Option<i64>,
+    /// What is thought last where that is cut off, in place of what holds for all.
+    pub budget_message: Option<String>,
     /// Functions that may be called.
     pub tools: Option<Tools>,
 }
@@ -293,7 +295,7 @@ impl Served {
             request.constraint = self.when_called(&prompt, conversation.tools.as_ref(), splits);
         }
         let parser = self.parser(&prompt, conversation.tools.as_ref(), splits);
-        request.budget = self.budget(&prompt, &conversation);
+        request.budget = self.budget(&prompt, &conversation, request.reasoning_control);
         // What opens a call may be a control token, which is no text otherwise.
         let is_told_apart = prompt.tags.is_some() || request.budget.is_some();
         if self.is_harmony() || conversation.tools.is_some() || is_told_apart {
@@ -331,12 +333,13 @@ impl Served {
         grammar.map(constraint).transpose()
     }
 
-    /// What may be thought in the answer to a prompt, where there is a limit.
-    fn budget(&self, prompt: &Prompt, conversation: &Conversation) -> Option<Budget> {
+    /// What may be thought in the answer to a prompt, where there is a limit, or there may be one later.
+    fn budget(&self, prompt: &Prompt, conversation: &Conversation, is_controlled: bool) -> Option<Budget> {
         let n = match conversation.budget {
             Some(n) => usize::try_from(n).ok(),
             None => self.params.reasoning_budget,
         };
+        let n = n.or(is_controlled.then_some(usize::MAX));
         if conversation.without_reasoning || conversation.goes_on {
             return None;
         }
@@ -346,7 +349,9 @@ impl Served {
             },
             false => Marks::Tags(self.tags?),
         };
-        Some(Budget::new(marks, &prompt.text, n?, &self.params.reasoning_message))
+        let message = conversation.budget_message.as_ref();
+        let message = message.unwrap_or(&self.params.reasoning_message);
+        Some(Budget::new(marks, &prompt.text, n?, message))
     }
 
     /// What tells parts of the answer to a prompt from each other.

@@ -1,8 +1,10 @@
 //! `/v1/chat/completions`, as OpenAI's clients expect it.
 
+use std::io::{BufRead, BufReader, Write};
+
 use serde_json::{Value as Json, json};
 
-use crate::common::{Options, Server, TEMPLATE};
+use crate::common::{Options, Server, TEMPLATE, head};
 
 fn hello() -> Json {
     json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 12})
@@ -383,6 +385,8 @@ fn thinking_has_a_budget() {
         all.starts_with(some.trim_end()) && some.len() < all.len() && !answer.is_empty(),
         "{some} {answer}"
     );
+    let (said, _) = parts(&with(limited(4), "reasoning_budget_message", "enough".into()));
+    assert_eq!(said.trim_end(), format!("{}\nenough", some.trim_end()));
     let (none, answer) = parts(&limited(0));
     assert!(none.trim().is_empty() && !answer.is_empty(), "{none} {answer}");
     let streamed = told(&server.events(path, &with(limited(4), "stream", true.into())));
@@ -395,6 +399,75 @@ fn thinking_has_a_budget() {
         (&json!(some), &json!("text"))
     );
     server.refused(path, &with(hello(), "reasoning_budget_tokens", "much".into()), 400);
+}
+
+/// The next event of a stream whose first choice has this field in its delta.
+fn next_with(lines: &mut impl Iterator<Item = std::io::Result<String>>, field: &str) -> Json {
+    for line in lines {
+        let line = line.expect("the stream goes on");
+        let Some(event) = line.strip_prefix("data: {") else {
+            continue;
+        };
+        let event: Json = serde_json::from_str(&format!("{{{event}")).expect("JSON");
+        let text = event["choices"][0]["delta"][field].as_str();
+        if text.is_some_and(|text| !text.trim().is_empty()) {
+            return event;
+        }
+    }
+    panic!("the stream has no {field}");
+}
+
+/// Who has read enough of what is thought asks for the answer.
+#[test]
+fn thinking_ends_when_it_is_asked_to() {
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>\n{% if false %}</think>{% endif %}";
+    let server = Server::with(Options {
+        template: Some(template),
+        n_ctx: 16_384,
+        keys: vec!["one".to_owned(), "two".to_owned()],
+        ..Options::default()
+    });
+    let control = |key: &str, body: &Json| {
+        let headers = [("x-api-key", key)];
+        let path = "/v1/chat/completions/control";
+        let response = server.request("POST", path, &headers, body.to_string().as_bytes());
+        (response.status, response.json())
+    };
+    let begin = |is_controlled: bool| {
+        let body = json!({"messages": [{"role": "user", "content": "hello"}], "stream": true, "ignore_eos": true, "reasoning_control": is_controlled});
+        let body = body.to_string();
+        let mut stream = server.connect();
+        let head = head("POST", "/v1/chat/completions", &[("x-api-key", "one")], body.len());
+        stream
+            .write_all(&[&head[..], body.as_bytes()].concat())
+            .expect("it is read");
+        BufReader::new(stream).lines()
+    };
+    let mut lines = begin(true);
+    let id = next_with(&mut lines, "reasoning_content")["id"].clone();
+    let end = json!({"id": id, "action": "reasoning_end"});
+    let (status, told) = control("two", &end);
+    assert_eq!((status, &told["success"]), (200, &json!(false)), "it is nobody else's");
+    assert_eq!(control("one", &end), (200, json!({"success": true})));
+    assert_eq!(next_with(&mut lines, "content")["id"], id);
+    let (_, told) = control("one", &end);
+    assert!(
+        told["message"].as_str().is_some_and(|why| why.contains("thought")),
+        "{told}"
+    );
+    drop(lines);
+    let mut lines = begin(false);
+    let id = next_with(&mut lines, "reasoning_content")["id"].clone();
+    assert_eq!(
+        control("one", &json!({"id": id, "action": "reasoning_end"})).1["success"],
+        false
+    );
+    assert_eq!(
+        control("one", &json!({"id": "chatcmpl-0", "action": "reasoning_end"})).1["success"],
+        false
+    );
+    assert_eq!(control("one", &json!({"id": id, "action": "stop"})).0, 400);
+    assert_eq!(control("one", &json!({"action": "reasoning_end"})).0, 400);
 }
 
 /// What is counted before is what is counted then.

@@ -34,6 +34,8 @@ pub struct Options {
     pub origins: Vec<String>,
     pub listen: ListenParams,
     pub slot_save_path: Option<PathBuf>,
+    /// A step that takes longer is stuck.
+    pub t_stuck: Duration,
     /// A model in place of the one with words.
     pub model: Option<Vec<u8>>,
     /// A template in place of the model's.
@@ -59,6 +61,7 @@ impl Default for Options {
             origins: Vec::new(),
             listen: ListenParams::default(),
             slot_save_path: None,
+            t_stuck: Settings::default().t_stuck,
             model: None,
             other_template: None,
             defaults: Defaults::default(),
@@ -232,6 +235,7 @@ pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<S
     let settings = Settings {
         n_parallel: options.n_parallel,
         max_waiting: options.max_waiting,
+        t_stuck: options.t_stuck,
         ..Settings::default()
     };
     let scheduler = match Scheduler::encodes(&model) {

@@ -95,7 +95,7 @@ fn prompts_are_rated() {
         400,
     );
     server.refused("/v1/completions", &json!({"prompt": "a", "n": 3, "best_of": 2}), 400);
-    server.refused("/v1/completions", &json!({"prompt": "a", "suffix": "b"}), 400);
+    server.refused("/v1/completions", &json!({"prompt": "a", "suffix": "b"}), 501);
 }
 
 #[test]

@@ -323,6 +323,39 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
 }
 
 /// What llama-server answers and this does not is told so, with the reason.
+/// The thread that computes hangs in a step, and whoever watches the server is told; it is well again once the step has ended.
+#[test]
+fn a_step_that_does_not_end_is_noticed() {
+    let server = Server::with(Options {
+        t_stuck: Duration::from_millis(100),
+        ..Options::default()
+    });
+    assert_eq!(server.get("/health").status, 200);
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let app = server.app.clone();
+    let hanging = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime");
+        let step = move |_: &mut _| Ok(wait.recv().is_ok());
+        runtime.block_on(app.served.scheduler.ask(step))
+    });
+    let status_is = |status: u16| {
+        let is_it = |_| {
+            std::thread::sleep(Duration::from_millis(20));
+            server.get("/health").status == status
+        };
+        (0..500).any(is_it)
+    };
+    assert!(status_is(503));
+    let told = server.get("/health");
+    assert!(told.body.contains("one step"), "{}", told.body);
+    assert_eq!(server.get("/ready").status, 200, "requests are taken");
+    go_on.send(()).expect("it waits");
+    assert!(hanging.join().expect("no panic").expect("the step ended"));
+    assert!(status_is(200));
+}
+
 #[test]
 fn what_is_left_out_says_why() {
     let server = Server::new();
@@ -332,7 +365,6 @@ fn what_is_left_out_says_why() {
         ("GET", "/cors-proxy?url=http://127.0.0.1", "pages"),
         ("GET", "/models/sse", "/v1/models"),
         ("GET", "/v1/stream/abc", "connection"),
-        ("POST", "/v1/chat/completions/control", "reasoning_budget_tokens"),
         ("POST", "/v1/audio/transcriptions", "text"),
         ("POST", "/models", "llama pull"),
         ("DELETE", "/models", "llama rm"),

@@ -32,14 +32,19 @@ export async function get(path) {
   return response.json();
 }
 
+/** The answer to a POST of JSON, as JSON. */
+export async function post(path, body) {
+  const response = await ask(path, posted(body));
+  return response.json();
+}
+
+function posted(body) {
+  return { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) };
+}
+
 /** The objects of a streamed answer. Ends early, without an error, only if `signal` says so. */
 export async function* stream(path, body, signal) {
-  const response = await ask(path, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json' },
-    body: JSON.stringify(body),
-    signal,
-  });
+  const response = await ask(path, { ...posted(body), signal });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   const events = new EventReader();
   for (;;) {

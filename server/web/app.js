@@ -3,7 +3,7 @@
 // `problem` (a sentence for the reader).
 
 import { begin, pause, take } from './answer.js';
-import { get, stream } from './api.js';
+import { get, post, stream } from './api.js';
 import { requestBody } from './settings.js';
 import { keep, kept } from './store.js';
 import { addMessage, children, newChat, path, show, title } from './tree.js';
@@ -21,7 +21,7 @@ export class App extends EventTarget {
   reachable = true;
   needsKey = false;
   #store;
-  /** Answers under way, by chat: what stops them, and their message. */
+  /** Answers under way, by chat: what stops them, their message, and what the server calls them. */
   #runs = new Map();
   #kept = new Map();
 
@@ -164,6 +164,19 @@ export class App extends EventTarget {
     this.#runs.get(this.current.id)?.controller.abort();
   }
 
+  /** Ends what is being thought in the answer under way, which then begins. */
+  async answerNow() {
+    const { id, node } = this.#runs.get(this.current.id) ?? {};
+    if (id === undefined) {
+      return;
+    }
+    try {
+      await post('v1/chat/completions/control', { id, action: 'reasoning_end', model: node.model });
+    } catch (error) {
+      this.#tell('problem', error.message);
+    }
+  }
+
   /** Says something and asks for an answer. */
   send(content) {
     const { current } = this;
@@ -245,6 +258,7 @@ export class App extends EventTarget {
       try {
         for await (const chunk of stream('v1/chat/completions', body, signal)) {
           take(node, chunk, Date.now());
+          Object.assign(this.#runs.get(chat.id) ?? {}, { id: chunk.id });
           this.#tell('node', { chat, node });
           if (Date.now() - this.#kept.get(chat.id) > KEEP_EVERY) {
             this.#keep(chat);

@@ -90,15 +90,14 @@ export class MessageView {
 
   #showNote(isRunning) {
     const { error, waits, content, reasoning, finish, role } = this.#node;
-    const key = JSON.stringify([error, waits, isRunning, content === '' && !reasoning, finish]);
+    const key = JSON.stringify([error, waits, isRunning, content === '', Boolean(reasoning), finish]);
     if (role === 'user' || this.#note.dataset.key === key) {
       return;
     }
     this.#note.dataset.key = key;
     this.#note.replaceChildren();
     if (isRunning) {
-      const dots = () => h('span', { class: 'waiting' }, h('span', { class: 'visually-hidden' }, 'Waiting for the answer'), h('i'), h('i'), h('i'));
-      this.#note.append(...(waits ? [h('span', { class: 'muted' }, waits)] : content === '' && !reasoning ? [dots()] : []));
+      this.#note.append(...this.#whileRunning());
     } else if (error) {
       const retry = h('button', { type: 'button', class: 'small-button', onclick: () => this.#app.retry(this.#node) }, 'Try again');
       this.#note.append(h('div', { class: 'error', role: 'alert' }, h('span', {}, sentence(error)), retry));
@@ -107,6 +106,21 @@ export class MessageView {
       const goOn = h('button', { type: 'button', class: 'small-button', onclick: () => this.#app.goOn(this.#node) }, 'Continue');
       this.#note.append(h('div', { class: 'cut' }, h('span', {}, why), content === '' ? null : goOn));
     }
+  }
+
+  #whileRunning() {
+    const { waits, content, reasoning } = this.#node;
+    if (waits) {
+      return [h('span', { class: 'muted' }, waits)];
+    }
+    if (content !== '') {
+      return [];
+    }
+    if (reasoning) {
+      const title = 'Ends the thinking';
+      return [h('button', { type: 'button', class: 'small-button', title, onclick: () => this.#app.answerNow() }, 'Answer now')];
+    }
+    return [h('span', { class: 'waiting' }, h('span', { class: 'visually-hidden' }, 'Waiting for the answer'), h('i'), h('i'), h('i'))];
   }
 
   #showActions(isRunning) {

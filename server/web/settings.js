@@ -135,6 +135,7 @@ export function requestBody(model, settings, messages) {
     messages: system ? [{ role: 'system', content: system }, ...said] : said,
     stream: true,
     stream_options: { include_usage: true },
+    reasoning_control: true,
     ...fields,
   };
   if (schema) {

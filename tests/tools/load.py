@@ -51,6 +51,7 @@ def arguments():
     parser.add_argument("--beginnings", type=int, default=4, help="beginnings that prompts share (%(default)s)")
     parser.add_argument("--shared", type=int, default=384, help="tokens of such a beginning (%(default)s)")
     parser.add_argument("--own", type=int, default=64, help="tokens of a prompt after it (%(default)s)")
+    parser.add_argument("--repeat", type=int, default=1, help="how often those are said, for answers that go on so (%(default)s)")
     parser.add_argument("--predict", type=int, default=64, help="tokens of an answer (%(default)s)")
     parser.add_argument("--prefix", default="", help="command that a round is started with, such as one that keeps the machine quiet")
     parser.add_argument("--json", type=pathlib.Path, help="file for the figures of every run")
@@ -86,7 +87,7 @@ def prompts(url, args, n_users):
     # Few requests for tokens: ends of prompts are pieces of one text.
     own = tokens(20_000)
     pieces = lambda: own[(at := rng.randrange(len(own) - args.own)) : at + args.own]
-    return [rng.choice(shared) + pieces() for _ in range(4000)]
+    return [rng.choice(shared) + pieces() * args.repeat for _ in range(4000)]
 
 
 def cpu_seconds(pid):
@@ -171,7 +172,7 @@ def one_round(args):
 
 def prefixed(args, servers, n_users):
     """A round in a process of its own, which the prefix starts."""
-    names = ["model", "warm", "seconds", "idle", "threads", "slots", "context", "beginnings", "shared", "own", "predict"]
+    names = ["model", "warm", "seconds", "idle", "threads", "slots", "context", "beginnings", "shared", "own", "repeat", "predict"]
     options = [part for name in names for part in (f"--{name}", str(getattr(args, name)))]
     options += [part for server in servers for part in ("--server", server)]
     command = [*shlex.split(args.prefix), sys.executable, __file__, *options, "--users", str(n_users), "--rounds", "0"]

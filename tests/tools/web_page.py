@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Uses the web page of servers as people do, in a Chromium without a screen.
 
-    python3 tests/tools/web_page.py http://127.0.0.1:8080 http://127.0.0.1:8081 KEY [FOLDER]
+    python3 tests/tools/web_page.py http://127.0.0.1:8080 http://127.0.0.1:8081 http://127.0.0.1:8082 KEY [FOLDER]
 
-The first server takes anybody, the second only who has the key; both have to serve a model that follows instructions. Needs `chromium` and
+The first server takes anybody, the second only who has the key, and the third lets its model think first and for long; all have to serve a model
+that follows instructions. Needs `chromium` and
 `chromedriver` (Debian's packages chromium and chromium-driver) and npm; selenium comes from PyPI, axe-core from npm, both into the cache. Prints a
 line for each check; any that fails ends it with a status other than 0. Screenshots go to FOLDER.
 """
@@ -195,7 +196,7 @@ def check_chat(page):
     assert page.one("#send").get_attribute("aria-label") == "Stop"
     page.wait(page.is_idle, "the answer")
     (body,) = page.sent()
-    assert set(body) == {"model", "messages", "stream", "stream_options"}, body
+    assert set(body) == {"model", "messages", "stream", "stream_options", "reasoning_control"}, body
     assert "of 8,192 tokens" in page.one("#figures").text and "per second" in page.one(".speed").text
     assert len(page.answers()[0]) > 100
     spoken = page.js("return document.querySelector('#said').textContent")
@@ -548,8 +549,23 @@ def check_key(page, key):
     print("key:", page.answers()[0][:40])
 
 
+def check_thinking(page):
+    page.ask("Tell me how plants live on light, step by step.", waits=False)
+    page.wait(lambda: "Thinking" in page.one(".last summary").text, "thoughts")
+    button = page.one(".last .note button")
+    assert button.text == "Answer now"
+    button.click()
+    page.wait(lambda: "Thought for" in page.one(".last summary").text and page.answers()[-1], "the answer")
+    page.press("\ue00c")
+    page.wait(page.is_idle, "Esc to end it")
+    page.look("thinking-light")
+    page.sent()
+    assert any(url.endswith("/v1/chat/completions/control") for url in page.requests)
+    print("thinking:", page.one(".last summary").text, "then", page.answers()[-1][:40])
+
+
 def main():
-    first, second, key, *rest = sys.argv[1:]
+    first, second, third, key, *rest = sys.argv[1:]
     shots = pathlib.Path(rest[0]) if rest else None
     if shots:
         shots.mkdir(parents=True, exist_ok=True)
@@ -563,6 +579,9 @@ def main():
     page = Page(second, shots)
     check_key(page, key)
     page.end("status of 401")
+    page = Page(third, shots)
+    check_thinking(page)
+    page.end()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ pub fn listen(args: &ServeArgs, has_keys: bool, runtime: &Runtime) -> Outcome<(L
     let certificate = args.ssl_cert_file.as_ref().zip(args.ssl_key_file.as_ref());
     let acceptor = certificate
         .map(|(certificate, key)| tls(certificate, key))
-        .transpose()?;
+        .transpose()
+        .map_err(|e| Failure::from(e).of_option("--ssl-cert-file and --ssl-key-file:"))?;
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(|e| {
         Failure::new(format_args!(
             "{address} cannot be listened on: {e}; --port chooses another port"

@@ -55,12 +55,7 @@ pub fn run(args: ServeArgs) -> Outcome {
         .enable_all()
         .build()?;
     check_models(args)?;
-    if let Some(folder) = args.path.as_ref().filter(|folder| !folder.is_dir()) {
-        return Err(Failure::new(format_args!(
-            "--path {}: there is no such folder",
-            folder.display()
-        )));
-    }
+    check_folders(args)?;
     // Before the model is loaded: a port that is taken should not be found out later.
     let (listener, place) = listen::listen(args, !keys.is_empty(), &runtime)?;
     let gate = Gate {
@@ -247,11 +242,31 @@ fn check_models(args: &ServeArgs) -> Outcome {
     }
 }
 
+/// Folders have to be there: who names one that is not is better told now than by the first request for it.
+fn check_folders(args: &ServeArgs) -> Outcome {
+    for (option, folder) in [("--path", &args.path), ("--slot-save-path", &args.slot_save_path)] {
+        if let Some(folder) = folder.as_ref().filter(|folder| !folder.is_dir()) {
+            let folder = folder.display();
+            return Err(Failure::new(format_args!("{option} {folder}: there is no such folder")));
+        }
+    }
+    let model = args.first.as_ref().or(args.model.as_ref());
+    match model.filter(|model| Path::new(model).is_dir()) {
+        Some(folder) => {
+            let folder = folder.display();
+            Err(Failure::new(format_args!(
+                "{folder} is a folder: --models-dir {folder} serves the models in it"
+            )))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Keys of the command line and of the file.
 fn keys(args: &ServeArgs) -> Outcome<Vec<String>> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
-        let text = input::read(path)?;
+        let text = input::read(path).map_err(|e| e.of_option("--api-key-file"))?;
         let before = keys.len();
         keys.extend(
             text.lines()
@@ -260,7 +275,10 @@ fn keys(args: &ServeArgs) -> Outcome<Vec<String>> {
                 .map(str::to_owned),
         );
         if keys.len() == before {
-            return Err(Failure::new(format_args!("{}: there is no key in it", path.display())));
+            let path = path.display();
+            return Err(Failure::new(format_args!(
+                "--api-key-file {path}: there is no key in it"
+            )));
         }
     }
     match keys.iter().any(|key| key.trim().is_empty()) {
@@ -313,6 +331,7 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
         n_parallel: args.n_parallel.min(params.n_batch),
         max_waiting: args.max_waiting,
         t_step: Duration::from_millis(args.prompt_step),
+        ..Settings::default()
     };
     let scheduler = if Scheduler::encodes(&model) {
         Scheduler::idle(model.clone(), settings)
@@ -360,7 +379,7 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
     let mut sampler = recommended.params;
     args.sampler.apply(&mut sampler)?;
     let template = match &args.template.chat_template_file {
-        Some(path) => Some(input::read(path)?),
+        Some(path) => Some(input::read(path).map_err(|e| e.of_option("--chat-template-file"))?),
         None => args.template.chat_template.clone(),
     };
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());

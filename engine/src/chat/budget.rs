@@ -113,6 +113,15 @@ impl Budget {
         }
     }
 
+    /// Has the thinking under way end now. False where nothing is being thought.
+    pub fn spend(&mut self) -> bool {
+        let thinks = self.part == Part::Reasoning;
+        if thinks {
+            self.left = 0;
+        }
+        thinks
+    }
+
     /// No mark is longer than what is kept.
     fn keep(&mut self, n: usize) {
         self.seen.drain(..self.seen.len().saturating_sub(n));
@@ -180,6 +189,17 @@ mod tests {
         assert_eq!(ended("", 0, &["\n", "<think>", "a"]), Some((2, end)));
         assert_eq!(ended("", 3, &["<think>", "a", "</th", "ink>", "b", "c", "d"]), None);
         assert_eq!(ended("", 1, &["no", "<think>", "a", "b"]), None);
+    }
+
+    #[test]
+    fn thinking_can_be_ended_while_it_goes_on() {
+        let mut budget = Budget::new(Marks::Tags(("<think>", "</think>")), "", usize::MAX, "");
+        assert!(!budget.spend(), "nothing is thought yet");
+        ["<think>", "a"].iter().for_each(|token| budget.push(token.as_bytes()));
+        assert_eq!(budget.end(), None);
+        assert!(budget.spend());
+        assert_eq!(budget.end().as_deref(), Some("\n</think>"));
+        assert!(!budget.spend(), "the answer has begun");
     }
 
     /// An answer in channels, of pieces that a model would write; what it is made to say instead stands in brackets.

@@ -273,6 +273,18 @@ impl Candidates {
         self.n_sorted = 0;
     }
 
+    /// Replaces the candidates by one, whether or not it was among them.
+    pub(super) fn only(&mut self, token: Token) {
+        self.data.clear();
+        self.data.push(Candidate {
+            token,
+            logit: 0.0,
+            p: 1.0,
+        });
+        self.n_sorted = 1;
+        self.selected = None;
+    }
+
     /// Replaces the candidates by those at `indices`, in that order.
     pub(super) fn pick(&mut self, indices: impl Iterator<Item = usize>) {
         self.scratch.clear();

@@ -45,6 +45,9 @@ pub trait Sampler: CopySampler + Send {
     /// Forgets all accepted tokens and restarts the random numbers.
     fn reset(&mut self) {}
 
+    /// From now on, no token is brought in that was not among the candidates: a grammar may have ruled it out.
+    fn keep_to_candidates(&mut self) {}
+
     /// Where this sampler, being the first one, lists the candidates itself: those that it would leave, of which the next sampler only looks at the
     /// `top_k` most likely. False if the chain has to list all of them and apply it.
     fn list(&mut self, _logits: &[f32], _top_k: Option<usize>, _candidates: &mut Candidates) -> bool {
@@ -58,7 +61,7 @@ pub trait Sampler: CopySampler + Send {
     }
 }
 
-/// What samplers need to know of a vocabulary. Only DRY's sequence breakers do.
+/// What samplers need to know of a vocabulary: those of DRY's sequence breakers and of infill do.
 pub trait Pieces {
     /// Tokens in the vocabulary.
     fn n_tokens(&self) -> usize;
@@ -66,8 +69,17 @@ pub trait Pieces {
     /// The text of a token, with special tokens spelled out.
     fn piece(&self, token: Token) -> Cow<'_, [u8]>;
 
+    /// The text of a token, empty for special tokens.
+    fn plain_piece(&self, token: Token) -> Cow<'_, [u8]>;
+
     /// The tokens of a text, without BOS or EOS and without parsing special tokens.
     fn tokenize(&self, text: &str) -> Vec<Token>;
+
+    /// The tokens that end a text.
+    fn eog_tokens(&self) -> &[Token];
+
+    /// The one of them that ends a turn, or else a text.
+    fn eot(&self) -> Option<Token>;
 }
 
 impl Pieces for Vocab {
@@ -79,8 +91,20 @@ impl Pieces for Vocab {
         Cow::Borrowed(self.token_to_piece(token, true))
     }
 
+    fn plain_piece(&self, token: Token) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.token_to_piece(token, false))
+    }
+
     fn tokenize(&self, text: &str) -> Vec<Token> {
         Vocab::tokenize(self, text, false, false)
+    }
+
+    fn eog_tokens(&self) -> &[Token] {
+        Vocab::eog_tokens(self)
+    }
+
+    fn eot(&self) -> Option<Token> {
+        Vocab::eot(self).or(self.eos())
     }
 }
 
@@ -115,7 +139,7 @@ pub(super) enum Stream {
 
 impl Chain {
     /// The chain that `params` describe, for logits of `n_vocab` tokens. `pieces`: the vocabulary, for the sequence
-    /// breakers of DRY; without one there are none.
+    /// breakers of DRY and for infill; without one there are neither.
     pub fn new(params: &SamplerParams, n_vocab: usize, pieces: Option<&dyn Pieces>) -> Result<Chain, SampleError> {
         params.check()?;
         if let Some(bias) = params.logit_bias.iter().find(|b| b.token as usize >= n_vocab) {
@@ -182,6 +206,7 @@ impl Chain {
     #[must_use]
     pub fn constrained(mut self, constraint: Constraint) -> Chain {
         let at = usize::from(self.names().next() == Some(BIAS));
+        self.samplers.iter_mut().for_each(|s| s.keep_to_candidates());
         self.samplers.insert(at, Box::new(Constrained::new(constraint)));
         self
     }

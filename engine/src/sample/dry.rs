@@ -221,8 +221,20 @@ mod tests {
             }
         }
 
+        fn plain_piece(&self, token: Token) -> std::borrow::Cow<'_, [u8]> {
+            self.piece(token)
+        }
+
         fn tokenize(&self, text: &str) -> Vec<Token> {
             text.bytes().map(|b| Token::from(b - b'a')).collect()
+        }
+
+        fn eog_tokens(&self) -> &[Token] {
+            &[]
+        }
+
+        fn eot(&self) -> Option<Token> {
+            None
         }
     }
 

@@ -3,7 +3,8 @@
 
 use super::chain::{Build, Sampler, Stream};
 use super::{
-    Dry, DynamicTemperature, MinP, Penalties, SampleError, Temperature, Token, TopK, TopNSigma, TopP, Typical, Xtc,
+    Dry, DynamicTemperature, Infill, MinP, Penalties, SampleError, Temperature, Token, TopK, TopNSigma, TopP, Typical,
+    Xtc,
 };
 
 /// One parameter: a row of [`PARAMS`].
@@ -82,11 +83,11 @@ macro_rules! sampler_table {
                 { $($own:tt)* }
         )* }
     ) => {
-        /// A sampler that [`SamplerParams::samplers`] can name, in the default order.
+        /// A sampler that [`SamplerParams::samplers`] can name, in the default order; infill is not part of it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum SamplerKind { $(#[doc = $kind_doc] $kind),* }
 
-        /// The samplers, in their default order.
+        /// The samplers, in their default order, and infill.
         pub static SAMPLERS: &[SamplerDef] = &[$(SamplerDef {
             kind: SamplerKind::$kind,
             name: $kind_name,
@@ -145,8 +146,8 @@ const UNIT: Allowed = Between(0.0, 1.0);
 sampler_table! {
     chain {
         seed: Option<u64> = None, "seed", Any, "Seed of the random numbers; -1 takes one from the system";
-        samplers: Vec<SamplerKind> = SAMPLERS.iter().map(|s| s.kind).collect(), "samplers", Count(32),
-            "Samplers in order, as names separated by ';' or as letters";
+        samplers: Vec<SamplerKind> = default_samplers(), "samplers", Count(32),
+            "Samplers in order, as names separated by ';' or as letters; infill is one, too";
         min_keep: usize = 0, "min-keep", Any, "Candidates that top-p, min-p, typical and XTC keep at least";
         logit_bias: Vec<LogitBias> = Vec::new(), "logit-bias", Count(1 << 20),
             "Added to the logit of a token, as TOKEN+BIAS or TOKEN-BIAS; TOKEN-inf bans it";
@@ -238,7 +239,17 @@ sampler_table! {
                 "The temperature follows the entropy within this distance of temp; 0 is off";
             dynatemp_exponent: f32 = 1.0, "dynatemp-exp", Between(0.0, 1e6), "Power by which the temperature follows the entropy";
         }
+        Infill("infill", 'i'): "Ends the text of a gap where nothing is likely to come, and joins tokens that begin alike" = |b| {
+            let banned = |token: &Token| b.params.logit_bias.iter().any(|l| l.token == *token && l.bias == f32::NEG_INFINITY);
+            b.pieces.map(|pieces| Box::new(Infill::new(pieces, pieces.eot().filter(|token| !banned(token)))) as Box<dyn Sampler>)
+        }; {}
     }
+}
+
+/// Every sampler but infill, which is for the text of gaps.
+fn default_samplers() -> Vec<SamplerKind> {
+    let kinds = SAMPLERS.iter().map(|s| s.kind);
+    kinds.filter(|kind| *kind != SamplerKind::Infill).collect()
 }
 
 fn boxed<S: Sampler + 'static>(on: bool, build: impl FnOnce() -> S) -> Option<Box<dyn Sampler>> {

@@ -555,7 +555,8 @@ fn the_default_chain_is_the_fields() {
     params.mirostat = 2;
     assert_eq!(names(&params), ["logit_bias", "temperature", "mirostat_v2"]);
     let letters: String = SAMPLERS.iter().map(|s| s.letter).collect();
-    assert_eq!(letters, "edskypmxt");
+    assert_eq!(letters, "edskypmxti");
+    assert!(!SamplerParams::default().samplers.contains(&SamplerKind::Infill));
 }
 
 #[test]

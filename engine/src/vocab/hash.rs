@@ -37,7 +37,7 @@ pub(super) fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
 
 /// Many texts by number, all bytes in one allocation.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
+pub(crate) struct Texts {
     bytes: Vec<u8>,
     /// `ends[id]` is where text `id` ends in `bytes`.
     ends: Vec<usize>,

@@ -53,7 +53,7 @@ pub use utf8::Utf8Stream;
 
 use bpe::Bpe;
 use detok::Spelling;
-use hash::Texts;
+pub(crate) use hash::Texts;
 use partition::{Fragment, Partition};
 use plamo2::Plamo2;
 use pre::Alphabet;

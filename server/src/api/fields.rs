@@ -5,6 +5,7 @@ use engine::sample::{PARAMS, ParamDef};
 use serde_json::{Map, Value as Json};
 
 use super::error::{ApiError, ApiResult};
+use super::others::Known;
 
 /// A field of a request: a row of a table from which the reader and `docs/server.md` come.
 #[derive(Debug)]
@@ -76,14 +77,17 @@ impl Fields {
     /// The fields of a body, of which `known` lists those that there are; `sampling`: those of the sampler chain, too. Null is as if it were not given.
     pub fn new(given: Map<String, Json>, known: &[&[Field]], sampling: bool) -> ApiResult<Fields> {
         let mut kept = Map::new();
-        for (name, value) in given {
+        let of_route = Known {
+            tables: known,
+            sampling,
+        };
+        for (name, value) in of_route.renamed(given)? {
             let field = known
                 .iter()
                 .flat_map(|table| table.iter())
                 .find(|field| field.name == name);
             let is_sampling = sampling && PARAMS.iter().any(|def| name_of(def) == name);
             match field {
-                _ if value.is_null() => {}
                 Some(field) if field.form == Form::Ignored => {}
                 None if !is_sampling => return Err(unknown(&name, known)),
                 _ => {

@@ -42,6 +42,11 @@ pub const GENERATING: &[Field] = &[
         form: Form::Integer,
         doc: "Most milliseconds from the request on, waiting included: the answer then ends with what it has, as if it had all its tokens.",
     },
+    Field {
+        name: "reasoning_control",
+        form: Form::Flag,
+        doc: "What is thought in the answer to a conversation can be ended by `/v1/chat/completions/control` (false).",
+    },
     ignored("timings_per_token", "The end of an answer has its times."),
     ignored("return_progress", "The end of an answer has its times."),
     ignored("verbose", "All is told that there is."),
@@ -50,7 +55,6 @@ pub const GENERATING: &[Field] = &[
         "A stream has a sign of life after 15 s without a word.",
     ),
     ignored("backend_sampling", "Where tokens are chosen changes none."),
-    ignored("reasoning_control", "Thinking ends with its budget."),
 ];
 
 /// A field of llama-server's that changes no answer.
@@ -90,6 +94,7 @@ pub fn generating(fields: &mut Fields, defaults: &Defaults) -> ApiResult<Request
     };
     request.ignore_eos = fields.flag("ignore_eos")?.unwrap_or(defaults.ignore_eos);
     request.reuse = fields.flag("cache_prompt")?.unwrap_or(true);
+    request.reasoning_control = fields.flag("reasoning_control")?.unwrap_or(false);
     let priority = fields.integer("priority")?.unwrap_or(0);
     request.priority = priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
     // Less than nothing is no limit, as in other servers.

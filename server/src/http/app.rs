@@ -167,11 +167,6 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
         "/v1/streams",
         "an answer is told to who asked for it, and ends with the connection",
     ),
-    (
-        "",
-        "/v1/chat/completions/control",
-        "a request says by `reasoning_budget_tokens` how much is thought",
-    ),
     ("", "/v1/audio", "models run on text only"),
     ("", "/audio", "models run on text only"),
     ("", "/v1/systemone", "models of that kind are not run"),

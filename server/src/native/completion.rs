@@ -3,19 +3,19 @@
 use axum::Extension;
 use axum::extract::State;
 use engine::sample::Token;
-use engine::vocab::Special;
 use serde_json::{Map, Value as Json, json};
 
+use super::gap::{INFILL_FIELDS, asked_gap};
 use super::indent::Indent;
 use crate::answer::{Answer, Piece, Usage};
 use crate::api::{
-    ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, between, generating, structure, text_of,
+    ApiError, ApiResult, Field, Fields, Form, GENERATING, Known, STRUCTURE, between, generating, lenient, structure,
+    text_of,
 };
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, warned};
 use crate::openai::{event, failed, of_chat, prompts, timings_json};
 use crate::parser::OutputParser;
 use crate::scheduler::{Finish, TokenLogprob};
-use crate::served::Served;
 
 /// The fields.
 pub const FIELDS: &[Field] = &[
@@ -88,25 +88,6 @@ pub const FIELDS: &[Field] = &[
         name: "id_slot",
         form: Form::Ignored,
         doc: "Sequences are chosen by what they hold.",
-    },
-];
-
-/// The fields of what fills a gap, besides those of completions.
-pub const INFILL_FIELDS: &[Field] = &[
-    Field {
-        name: "input_prefix",
-        form: Form::Text,
-        doc: "What stands before the gap.",
-    },
-    Field {
-        name: "input_suffix",
-        form: Form::Text,
-        doc: "What stands behind it.",
-    },
-    Field {
-        name: "input_extra",
-        form: Form::List,
-        doc: "Other files: objects with `filename` and `text`.",
     },
 ];
 
@@ -184,25 +165,19 @@ async fn tell(app: Shared, client: Client, body: Map<String, Json>, wanted: Want
     Ok(warned(json(&telling.only(body)), &left_out))
 }
 
-fn ask(
-    app: &App,
-    Client(client): Client,
-    mut body: Map<String, Json>,
-    wanted: Wanted,
-) -> ApiResult<(Answer, Told, bool)> {
+fn ask(app: &App, Client(client): Client, body: Map<String, Json>, wanted: Wanted) -> ApiResult<(Answer, Told, bool)> {
     let served = &app.served;
-    let known: &[&[Field]] = match wanted {
+    let tables: &[&[Field]] = match wanted {
         Wanted::Continuation => &[FIELDS, GENERATING, STRUCTURE],
         Wanted::Gap => &[FIELDS, INFILL_FIELDS, GENERATING, STRUCTURE],
     };
-    let mut left_out = Vec::new();
-    without_infill(&mut body, &mut left_out);
-    let mut fields = Fields::new(body, known, true)?;
+    let known = Known { tables, sampling: true };
+    let (mut fields, left_out) = lenient(body, known, "field")?;
     let prompt = fields.given("prompt").cloned().unwrap_or_default();
     let mut request = generating(&mut fields, &served.params.defaults)?;
     request.client = client;
     request.prompt = match wanted {
-        Wanted::Gap => gap(&mut fields, served)?,
+        Wanted::Gap => asked_gap(&mut fields)?.prompt(served)?,
         Wanted::Continuation => match &mut prompts(&mut fields, "prompt", 1, served)?[..] {
             [prompt] => std::mem::take(prompt),
             _ => return Err(ApiError::field("prompt", "expected one text or one list of tokens")),
@@ -250,61 +225,6 @@ fn only(fields: &mut Fields) -> ApiResult<Option<Vec<String>>> {
     let names: Option<Vec<String>> = list.into_iter().take(MAX_NAMES).map(text_of).collect();
     let wrong = || ApiError::field("response_fields", "expected a list of names");
     names.ok_or_else(wrong).map(Some)
-}
-
-/// Leaves out the sampler that llama-server's editors name, which joins tokens that begin alike.
-fn without_infill(body: &mut Map<String, Json>, left_out: &mut Vec<String>) {
-    const NAME: &str = "infill";
-    let Some(Json::Array(samplers)) = body.get_mut("samplers") else {
-        return;
-    };
-    let n = samplers.len();
-    samplers.retain(|name| name != NAME);
-    if samplers.len() < n {
-        left_out.push(format!("the sampler {NAME}"));
-    }
-}
-
-/// The prompt that asks for what is missing between two texts, by the tokens that the model was trained with for it.
-fn gap(fields: &mut Fields, served: &Served) -> ApiResult<Vec<Token>> {
-    let vocab = served.vocab();
-    let mark = |special: Special| {
-        let refused =
-            || ApiError::unsupported("this model was not trained to fill gaps: its vocabulary has no tokens for them");
-        vocab.special(special).ok_or_else(refused)
-    };
-    let (before, behind, between) = (mark(Special::FimPre)?, mark(Special::FimSuf)?, mark(Special::FimMid)?);
-    let tokens = |text: &str| vocab.tokenize(text, false, false);
-    let mut prompt = Vec::new();
-    if vocab.add_bos() {
-        prompt.extend(vocab.bos());
-    }
-    for (i, extra) in fields.list("input_extra")?.unwrap_or_default().iter().enumerate() {
-        let (Some(name), Some(text)) = (extra["filename"].as_str(), extra["text"].as_str()) else {
-            return Err(ApiError::field(
-                &format!("input_extra[{i}]"),
-                "expected an object with filename and text",
-            ));
-        };
-        match vocab.special(Special::FimSep) {
-            Some(separator) => {
-                prompt.push(separator);
-                prompt.extend(tokens(&format!("{name}\n{text}\n")));
-            }
-            None => prompt.extend(tokens(&format!("{name}:\n{text}\n\n"))),
-        }
-    }
-    let mut parts = [(before, "input_prefix"), (behind, "input_suffix")];
-    if served.params.is_suffix_first {
-        parts.reverse();
-    }
-    for (mark, name) in parts {
-        prompt.push(mark);
-        prompt.extend(tokens(&fields.text(name)?.unwrap_or_default()));
-    }
-    prompt.push(between);
-    prompt.extend(tokens(&fields.text("prompt")?.unwrap_or_default()));
-    Ok(prompt)
 }
 
 /// An answer on its way.

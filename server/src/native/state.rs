@@ -1,7 +1,6 @@
 //! How things stand: `/health`, `/ready`, `/props`, `/slots` and `/metrics`.
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -14,9 +13,6 @@ use crate::http::{Shared, json};
 use crate::metrics::{Counter, Gauges, Histogram, Metrics};
 use crate::scheduler::Scheduler;
 
-/// A step that takes longer than this is taken for one that never ends.
-const STUCK: Duration = Duration::from_secs(120);
-
 /// Says whether the model is being computed, or would be.
 pub async fn health(State(app): State<Shared>) -> ApiResult {
     check_health(&app.served.scheduler)?;
@@ -25,7 +21,8 @@ pub async fn health(State(app): State<Shared>) -> ApiResult {
 
 /// Why a model is not being computed.
 pub fn check_health(scheduler: &Scheduler) -> ApiResult<()> {
-    if let Some(age) = scheduler.metrics().step_age().filter(|&age| age > STUCK) {
+    let limit = scheduler.settings().t_stuck;
+    if let Some(age) = scheduler.metrics().step_age().filter(|&age| age > limit) {
         let seconds = age.as_secs();
         return Err(ApiError::unavailable(format!(
             "the model has been computing one step for {seconds} s"

@@ -6,15 +6,14 @@ use axum::Extension;
 use axum::extract::State;
 use engine::chat::Message;
 use engine::grammar::Grammar;
-use engine::model::nearest_names;
-use engine::sample::PARAMS;
 use serde_json::{Map, Value as Json, json};
 
 use super::{error_json, now};
 use crate::answer::{Answer, Choice, Piece, Usage};
-use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, generating, name_of};
+use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, Known, generating, lenient};
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, warned};
 use crate::messages::messages;
+use crate::native::Gap;
 use crate::openai::finish_reason;
 use crate::parser::OutputParser;
 use crate::scheduler::{Finish, Request};
@@ -56,7 +55,7 @@ pub const GENERATE_FIELDS: &[Field] = &[
     Field {
         name: "suffix",
         form: Form::Text,
-        doc: "Must be empty: `/infill` fills gaps.",
+        doc: "What stands behind a gap that is filled, with the prompt before it, by a model that was trained for that.",
     },
     Field {
         name: "images",
@@ -134,9 +133,6 @@ const fn ignored(name: &'static str) -> Field {
         doc: "The model is loaded already.",
     }
 }
-
-/// Options that are named of those that are left out.
-const MAX_NAMED: usize = 16;
 
 /// In which of the two forms an answer is told.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -252,20 +248,26 @@ fn ask_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult
     let mut fields = Fields::new(body, &[GENERATE_FIELDS], false)?;
     let mut common = common(&mut fields, served, client)?;
     let (prompt, system) = (fields.text("prompt")?.unwrap_or_default(), fields.text("system")?);
-    if fields.text("suffix")?.is_some_and(|text| !text.is_empty()) {
-        return Err(ApiError::field("suffix", "gaps are filled by /infill: expected none"));
-    }
+    let suffix = fields.text("suffix")?.filter(|text| !text.is_empty());
     if fields.list("images")?.is_some_and(|images| !images.is_empty()) {
         return Err(ApiError::field("images", "this model takes text: expected none"));
     }
     let is_raw = fields.flag("raw")?.unwrap_or(false);
     fields.finish()?;
-    if prompt.is_empty() {
+    if prompt.is_empty() && suffix.is_none() {
         return Ok(common.asked);
     }
-    if is_raw || served.template().is_empty() {
+    if is_raw || suffix.is_some() || served.template().is_empty() {
         common.request.constraint = served.constraint(common.grammar.as_ref())?;
-        common.request.prompt = served.tokens(&prompt);
+        common.request.prompt = match suffix {
+            None => served.tokens(&prompt),
+            Some(behind) => Gap {
+                before: prompt,
+                behind,
+                ..Gap::default()
+            }
+            .prompt(served)?,
+        };
         let events = served.submit(common.request)?;
         common.asked.answer = Some(Answer::new(vec![(events, 1)], &OutputParser::none()));
         return Ok(common.asked);
@@ -306,8 +308,7 @@ fn common(fields: &mut Fields, served: &Served, client: Client) -> ApiResult<Com
         Some(_) => return Err(ApiError::field("format", "expected \"json\" or a JSON schema")),
     };
     let options = fields.object("options")?.unwrap_or_default();
-    let (options, left_out) = known(options);
-    let mut options = Fields::new(options, &[OPTION_FIELDS, GENERATING], true)?;
+    let (mut options, left_out) = of_options(options)?;
     let mut request = generating(&mut options, &served.params.defaults)?;
     request.max_tokens = match options.integer("num_predict")? {
         None => served.params.max_tokens,
@@ -328,24 +329,27 @@ fn common(fields: &mut Fields, served: &Served, client: Client) -> ApiResult<Com
     })
 }
 
-/// The options that there are, and names of others: programs send those of other versions and servers, and Ollama passes over them.
-fn known(options: Map<String, Json>) -> (Map<String, Json>, Vec<String>) {
-    let names = || {
-        // What llama-server ignores is no word of Ollama's.
-        let generating = GENERATING.iter().filter(|field| !matches!(field.form, Form::Ignored));
-        let fields = OPTION_FIELDS.iter().chain(generating).map(|field| field.name);
-        fields.chain(PARAMS.iter().map(name_of))
+/// The options, and what is told of others: programs send those of other versions and servers, and Ollama passes over them.
+fn of_options(mut options: Map<String, Json>) -> ApiResult<(Fields, Vec<String>)> {
+    // What llama-server ignores is no word of Ollama's.
+    let is_ignored = |name: &str| {
+        GENERATING
+            .iter()
+            .any(|field| field.name == name && field.form == Form::Ignored)
     };
-    // What is nearly one of them is no other's, and is refused.
-    let is_known = |name: &str| names().any(|known| known == name) || !nearest_names(name, names()).is_empty();
-    let (known, others): (Map<_, _>, Map<_, _>) = options.into_iter().partition(|(name, _)| is_known(name));
-    let is_word = |name: &str| name.len() <= 40 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-    let told = |name: String| match is_word(&name) {
-        true => format!("the option {name}"),
-        false => "an option".to_owned(),
+    let mut left_out = Vec::new();
+    options.retain(|name, _| {
+        let stays = !is_ignored(name);
+        left_out.extend((!stays).then(|| format!("the option {name}")));
+        stays
+    });
+    let known = Known {
+        tables: &[OPTION_FIELDS, GENERATING],
+        sampling: true,
     };
-    let given = others.into_iter().filter(|(_, value)| !value.is_null());
-    (known, given.map(|(name, _)| told(name)).take(MAX_NAMED).collect())
+    let (fields, others) = lenient(options, known, "option")?;
+    left_out.extend(others);
+    Ok((fields, left_out))
 }
 
 /// Variables of the template that say whether to think.

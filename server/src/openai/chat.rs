@@ -96,6 +96,11 @@ pub const FIELDS: &[Field] = &[
         doc: "The same, as it was called before.",
     },
     Field {
+        name: "reasoning_budget_message",
+        form: Form::Text,
+        doc: "What is thought last where thinking is cut off (`--reasoning-budget-message`).",
+    },
+    Field {
         name: "reasoning_format",
         form: Form::Text,
         doc: "`none` leaves what is thought in `content`; otherwise it is `reasoning_content`.",
@@ -308,7 +313,7 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
         Some(_) => return Err(ApiError::field("reasoning_format", "expected auto, deepseek or none")),
     };
     let tools = tools(fields)?;
-    let conversation = Conversation {
+    let mut conversation = Conversation {
         tools,
         messages: messages(list)?,
         variables,
@@ -321,7 +326,9 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
             (Some(n), _) | (None, Some(n)) => Some(n),
             (None, None) => None,
         },
+        budget_message: None,
     };
+    conversation.budget_message = fields.text("reasoning_budget_message")?;
     if fields.flag("add_generation_prompt")? == Some(conversation.goes_on) {
         return Err(ApiError::field(
             "add_generation_prompt",
@@ -344,6 +351,8 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
     let mut request = generating(&mut fields, &served.params.defaults)?;
     request.client = client;
     let asked = max_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], 1)?;
+    let id = unique("chatcmpl-");
+    request.id = Some(id.as_str().into());
     request.max_tokens = match fields.integer("n_predict")?.filter(|_| asked.is_none()) {
         Some(n) => usize::try_from(n).ok(),
         None => served.max_tokens(asked),
@@ -363,7 +372,7 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
     let left_out = left_out(&mut fields)?;
     fields.finish()?;
     let told = Told {
-        id: unique("chatcmpl-"),
+        id,
         created: served.now(),
         include_usage,
         logprobs: request.logprobs.is_some(),

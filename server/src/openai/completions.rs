@@ -13,6 +13,7 @@ use crate::api::{
     structure, text_of,
 };
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
+use crate::native::Gap;
 use crate::parser::OutputParser;
 use crate::scheduler::{PromptDone, Request, TokenLogprob};
 use crate::served::Served;
@@ -67,7 +68,7 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "suffix",
         form: Form::Text,
-        doc: "Must be empty: models are not asked to fill gaps here.",
+        doc: "What stands behind a gap that is filled, with the prompt before it, by a model that was trained for that.",
     },
     Field {
         name: "user",
@@ -189,16 +190,20 @@ fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -
     fields.text("model")?;
     let mut request = generating(&mut fields, &served.params.defaults)?;
     request.client = client;
-    let prompts = prompts(&mut fields, "prompt", MAX_PROMPTS, served)?;
+    let suffix = fields.text("suffix")?.filter(|suffix| !suffix.is_empty());
+    let prompts = match &suffix {
+        None => prompts(&mut fields, "prompt", MAX_PROMPTS, served)?,
+        Some(suffix) => gaps(&mut fields, suffix, served)?,
+    };
     let n_parallel = served.scheduler.settings().n_parallel;
     request.n = between("n", fields.integer("n")?, 1, n_parallel as i64)?.unwrap_or(1);
     let n_told = request.n;
     let best_of = between("best_of", fields.integer("best_of")?, n_told as i64, n_parallel as i64)?;
     request.n = best_of.unwrap_or(n_told);
-    if fields.text("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
-        return Err(ApiError::field("suffix", "models are not asked to fill gaps here"));
-    }
     let echo = fields.flag("echo")?.unwrap_or(false);
+    if echo && suffix.is_some() {
+        return Err(ApiError::field("echo", "what fills a gap has no prompt before it"));
+    }
     request.max_tokens = served.max_tokens(max_tokens(&mut fields, &["max_tokens"], i64::from(!echo))?);
     request.logprobs = between("logprobs", fields.integer("logprobs")?, 0, MAX_TOP)?;
     request.prompt_logprobs = echo && request.logprobs.is_some();
@@ -239,6 +244,21 @@ fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -
         n_made: request.n,
     };
     Ok((Answer::new(asked, &OutputParser::none()), told, is_stream))
+}
+
+/// Prompts of gaps between texts and a suffix.
+fn gaps(fields: &mut Fields, suffix: &str, served: &Served) -> ApiResult<Vec<Vec<Token>>> {
+    let texts = fields.texts("prompt")?;
+    if texts.is_empty() || texts.len() > MAX_PROMPTS {
+        let what = format_args!("expected 1 to {MAX_PROMPTS} texts, found {}", texts.len());
+        return Err(ApiError::field("prompt", what));
+    }
+    let gap = |before: String| Gap {
+        before,
+        behind: suffix.to_owned(),
+        ..Gap::default()
+    };
+    texts.into_iter().map(|text| gap(text).prompt(served)).collect()
 }
 
 /// Prompts as texts or as tokens.

@@ -2,6 +2,7 @@
 
 mod chat;
 mod completions;
+mod control;
 mod embeddings;
 mod logprobs;
 mod models;
@@ -9,6 +10,7 @@ mod responses;
 
 pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation, count as count_chat};
 pub use completions::{FIELDS as COMPLETION_FIELDS, completions, prompts};
+pub use control::{FIELDS as CONTROL_FIELDS, control};
 pub use embeddings::{FIELDS as EMBEDDING_FIELDS, MAX_TEXTS, check_dimensions, embeddings};
 pub use logprobs::of_chat;
 pub use models::{model, model_json, models};

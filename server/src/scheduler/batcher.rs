@@ -40,7 +40,7 @@ pub struct Batcher {
     pub(super) metrics: Arc<Metrics>,
     gauges: Arc<Mutex<Gauges>>,
     pub(super) sequences: Sequences,
-    waiting: Vec<Work>,
+    pub(super) waiting: Vec<Work>,
     pub(super) running: Vec<Running>,
     /// Changes of adapters that wait for the end of what is under way; nothing is begun before them.
     pub(super) rescalings: Vec<Rescaling>,
@@ -636,6 +636,7 @@ impl Batcher {
                 tokens: work.tokens.clone(),
                 generations: vec![generation],
                 prompt_logprobs: None,
+                id: work.id.clone(),
                 ..*work
             };
             self.running.push(Running {

@@ -1,5 +1,5 @@
-//! What is asked of the thread that computes besides texts: to save, restore and forget what sequences hold, and to change adapters. It is done between
-//! two steps.
+//! What is asked of the thread that computes besides texts: to save, restore and forget what sequences hold, to change adapters, and to end what is
+//! thought. It is done between two steps.
 
 use std::path::PathBuf;
 
@@ -7,6 +7,7 @@ use engine::context::StateError;
 use tokio::sync::oneshot;
 
 use super::batcher::Batcher;
+use super::work::Work;
 
 /// Something for the thread to do between two steps.
 pub type Command = Box<dyn FnOnce(&mut Batcher) + Send>;
@@ -117,6 +118,19 @@ impl Batcher {
         let n = self.sequences.held(id).len();
         self.empty(id);
         Ok(n)
+    }
+
+    /// Ends what is being thought in answers to a client's request: whether anything was. `None` if no such request is under way.
+    pub fn end_reasoning(&mut self, client: u64, id: &str) -> Option<bool> {
+        let is_it = |work: &&mut Work| work.client == client && work.id.as_deref() == Some(id);
+        let works = self.running.iter_mut().map(|running| &mut running.work);
+        let found = works.chain(&mut self.waiting).filter(is_it);
+        let ended = found.map(|work| {
+            work.generations
+                .iter_mut()
+                .fold(false, |any, g| g.end_reasoning() | any)
+        });
+        ended.reduce(|a, b| a | b)
     }
 
     /// The factors of adapters, by number.

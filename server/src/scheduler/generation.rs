@@ -87,6 +87,11 @@ impl Generation {
         self.events.is_closed()
     }
 
+    /// Has the thinking under way end with the next token. False where nothing is being thought, or the request did not ask for this.
+    pub fn end_reasoning(&mut self) -> bool {
+        self.budget.as_mut().is_some_and(Budget::spend)
+    }
+
     /// Nothing is to be generated.
     pub fn wants_nothing(&self) -> bool {
         self.limits.max_tokens == Some(0)

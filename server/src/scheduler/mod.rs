@@ -50,6 +50,8 @@ pub struct Settings {
     pub max_waiting: usize,
     /// Time that a step with prompts is to take while texts under way wait for it.
     pub t_step: Duration,
+    /// A step that takes longer than this is taken for one that never ends.
+    pub t_stuck: Duration,
 }
 
 impl Default for Settings {
@@ -58,6 +60,7 @@ impl Default for Settings {
             n_parallel: 4,
             max_waiting: 256,
             t_step: batcher::STEP,
+            t_stuck: Duration::from_secs(120),
         }
     }
 }
@@ -254,6 +257,7 @@ impl Scheduler {
             // Logits of tokens that others have computed are gone.
             reuse: request.reuse && !request.prompt_logprobs,
             prompt_logprobs: request.prompt_logprobs.then(|| (n_top, Vec::new())),
+            id: request.id,
             client: request.client,
             priority: request.priority,
             tokens: request.prompt,

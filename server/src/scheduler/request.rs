@@ -43,6 +43,10 @@ pub struct Request {
     pub deadline: Option<Duration>,
     /// What may be thought.
     pub budget: Option<Budget>,
+    /// What it is called while it is under way, such as the id of its response.
+    pub id: Option<Arc<str>>,
+    /// What is thought can be ended by that name.
+    pub reasoning_control: bool,
 }
 
 impl Request {
@@ -65,6 +69,8 @@ impl Request {
             t_max: None,
             deadline: None,
             budget: None,
+            id: None,
+            reasoning_control: false,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Requests on their way through the scheduler: those that wait, in which order, and how many may.
 
 use std::cmp::Reverse;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use engine::sample::Token;
@@ -22,6 +22,8 @@ pub struct Work {
     pub reuse: bool,
     /// Log probabilities of the prompt so far, if they are wanted: the number of most likely tokens beside.
     pub prompt_logprobs: Option<(usize, Vec<TokenLogprob>)>,
+    /// What its request is called, if it has a name.
+    pub id: Option<Arc<str>>,
     /// Whom it is for.
     pub client: u64,
     /// Greater ones come first.
@@ -191,6 +193,7 @@ mod tests {
             generations: Vec::new(),
             reuse: true,
             prompt_logprobs: None,
+            id: None,
             client,
             priority,
             arrival,

@@ -12,12 +12,13 @@ test('only what is set is sent', () => {
     messages: [{ role: 'user', content: 'hi' }],
     stream: true,
     stream_options: { include_usage: true },
+    reasoning_control: true,
   });
 });
 
 test('settings become fields of the request', () => {
   const settings = { system: 'be brief', temperature: 0, top_k: 5, stop: ['a', 'b'], reasoning_effort: 'none', json_schema: '{"type":"object"}' };
-  const { messages, stream, stream_options: _, ...fields } = requestBody(null, settings, question);
+  const { messages, stream, stream_options: _, reasoning_control: __, ...fields } = requestBody(null, settings, question);
   assert.deepEqual(messages[0], { role: 'system', content: 'be brief' });
   assert.deepEqual(fields, { temperature: 0, top_k: 5, stop: ['a', 'b'], reasoning_effort: 'none', json_schema: { type: 'object' } });
   assert.equal(stream, true);

@@ -8,6 +8,8 @@ mod tools;
 pub use input::FIELDS;
 pub use kept::Kept;
 
+use std::sync::Arc;
+
 use axum::Extension;
 use axum::extract::{Path, State};
 use serde_json::{Map, Value as Json, json};
@@ -23,10 +25,12 @@ use items::{Item, Items};
 /// Answers a conversation.
 pub async fn responses(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
     let of_app = app.clone();
-    let (mut answer, asked) = blocking(move || ask(&of_app, client, body)).await?;
+    let id = unique("resp_");
+    let name = id.as_str().into();
+    let (mut answer, asked) = blocking(move || ask(&of_app, client, name, body)).await?;
     let (is_stream, left_out) = (asked.is_stream, asked.left_out.clone());
     let mut telling = Telling {
-        id: unique("resp_"),
+        id,
         created: app.served.now(),
         app,
         client,
@@ -87,10 +91,11 @@ fn unknown(id: &str) -> ApiError {
     ))
 }
 
-fn ask(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<(Answer, Asked)> {
+fn ask(app: &App, client: Client, id: Arc<str>, body: Map<String, Json>) -> ApiResult<(Answer, Asked)> {
     let served = &app.served;
     let (mut asked, conversation, mut request, grammar) = input::read(served, client, body)?;
     request.client = client.0;
+    request.id = Some(id);
     asked.max_tokens = request.max_tokens;
     let answer = served.answer(conversation, request, grammar.as_ref(), true)?;
     Ok((answer, asked))
