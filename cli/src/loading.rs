@@ -67,6 +67,12 @@ pub struct PlacementArgs {
     /// Keep the KV cache (-kvo) where the layers are: the default
     #[arg(long, overrides_with = "no_kv_offload", hide_short_help = true, help_heading = LOADING)]
     pub kv_offload: bool,
+    /// Compute products where their weights lie, those of prompts too
+    #[arg(long, overrides_with = "op_offload", hide_short_help = true, help_heading = LOADING)]
+    pub no_op_offload: bool,
+    /// Let devices compute products of prompts with weights in the memory of the CPU, where that pays: the default. Weights that were arranged for the CPU (see --no-repack) stay there
+    #[arg(long, overrides_with = "no_op_offload", hide_short_help = true, help_heading = LOADING)]
+    pub op_offload: bool,
     /// Leave weights arranged as in the file (-nr), whose pages are then used in place: slower products, a faster start, and memory that programs share
     #[arg(long, overrides_with = "repack", hide_short_help = true, help_heading = LOADING)]
     pub no_repack: bool,
@@ -181,7 +187,7 @@ impl PlacementArgs {
             Some(list) => list.devices()?,
             None => backend::devices()
                 .into_iter()
-                .filter(|d| d.kind() == DeviceKind::Gpu)
+                .filter(|d| d.kind() == DeviceKind::Gpu && is_usable(&**d))
                 .collect(),
         };
         let defaults = PlacementParams::default();
@@ -200,6 +206,7 @@ impl PlacementArgs {
             main_device: self.main_gpu,
             overrides: self.overrides(),
             offload_kv: !self.no_kv_offload,
+            offload_ops: !self.no_op_offload,
             repack: !self.no_repack,
             memory: memory.unwrap_or(defaults.memory),
             margin: self
@@ -216,6 +223,15 @@ impl PlacementArgs {
             ..LoadParams::default()
         })
     }
+}
+
+/// True if a device can be put to use. Else the CPU does without it, and a warning says why.
+fn is_usable(device: &dyn Device) -> bool {
+    let allocated = device.buffer_type().allocate(0);
+    if let Err(error) = &allocated {
+        say::line(format_args!("warning: {} is not used: {error}", device.name()));
+    }
+    allocated.is_ok()
 }
 
 impl LoadArgs {

@@ -82,9 +82,12 @@ fn a_card_that_cannot_be_used_is_an_error_that_says_why() {
         ("driver=11000", "the driver supports CUDA 11.0, and 11.2 is needed"),
         ("devices=0", "cuInit"),
         ("sm=75", "compute capability 7.5"),
+        ("busy=1", "CUDA_ERROR_DEVICE_UNAVAILABLE"),
         ("used=8G", "no layer fits into what is free of cuda0"),
         ("fail_alloc=2", "CUDA_ERROR_OUT_OF_MEMORY"),
         ("fail_launch=3", "cuLaunchKernel"),
+        ("fault_at=4", "CUDA_ERROR"),
+        ("fail_copy=3", "cuMemcpy"),
         ("lost_at=5", "CUDA_ERROR"),
     ] {
         let failed = llama(&home, settings, &args);
@@ -93,6 +96,102 @@ fn a_card_that_cannot_be_used_is_an_error_that_says_why() {
         assert!(!failed.err.contains("leak"), "{settings}: {}", failed.err);
         assert!(!failed.err.contains("panicked"), "{settings}: {}", failed.err);
     }
+}
+
+/// A device that is in nobody's command is used if it can be: otherwise the CPU answers.
+#[test]
+fn where_no_device_is_named_the_cpu_answers_instead_of_a_card_that_cannot_be_used() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let model = home.model("llama-dense", None);
+    let run = |settings: &str, more: &[&str]| {
+        let args = [&["run", &model, "abc", "-n", "3", "--temp", "0", "--no-stats"], more].concat();
+        llama(&home, settings, &args)
+    };
+    let on_cpu = run("", &["--device", "cpu"]);
+    let on_cpu = on_cpu.succeeds();
+    for settings in ["driver=11000", "devices=0", "sm=75", "busy=1", "used=8G"] {
+        let ended = run(settings, &[]);
+        assert_eq!(ended.succeeds(), on_cpu, "{settings}: {}", ended.err);
+        assert!(!ended.err.contains("leak"), "{settings}: {}", ended.err);
+    }
+}
+
+/// A driver that lacks a function is told with the function's name, and nothing panics.
+#[test]
+fn a_driver_that_lacks_a_function_is_named_with_it() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let folder = library_path()
+        .split(':')
+        .next()
+        .expect("the driver's folder comes first");
+    let mut driver = std::fs::read(std::path::Path::new(folder).join("libcuda.so")).expect("the driver is there");
+    let name = b"\0cuGraphLaunch\0";
+    let places: Vec<usize> = (0..driver.len() - name.len())
+        .filter(|&i| driver[i..].starts_with(name))
+        .collect();
+    assert!(!places.is_empty(), "the driver has this function");
+    places.iter().for_each(|&i| driver[i + 1] = b'_');
+    std::fs::write(home.path("libcuda.so"), driver).expect("there is room");
+    let path = format!("{}:{}", home.path("").display(), library_path());
+    let mut command = home.llama(&["devices"]);
+    command.env("LD_LIBRARY_PATH", path);
+    let listed = ended(command);
+    let told = "not usable: cuda: libcuda is too old: it has no cuGraphLaunch";
+    assert!(listed.succeeds().contains(told), "{}", listed.out);
+}
+
+/// A device that is lost while tokens are generated ends the answer with an error; what was generated before is there.
+#[test]
+fn a_card_that_is_lost_amid_an_answer_is_an_error() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let model = home.model("llama-dense", None);
+    let run = |settings: &str| {
+        let args = [
+            "run",
+            &model,
+            "abc",
+            "-n",
+            "12",
+            "--temp",
+            "0",
+            "--no-stats",
+            "--ignore-eos",
+            "-dev",
+            "cuda",
+        ];
+        llama(&home, settings, &args)
+    };
+    let whole = run("");
+    let whole = whole.succeeds();
+    let mut began = 0;
+    // Kernels that are launched one by one, and then those of recorded graphs.
+    for n in [20, 40, 80, 120, 160] {
+        for what in ["lost_at", "fail_launch", "fault_at"] {
+            let settings = format!("{what}={n}");
+            let ended = run(&settings);
+            assert_eq!(ended.status, 1, "{settings}: {}{}", ended.out, ended.err);
+            assert!(ended.err.contains("CUDA_ERROR"), "{settings}: {}", ended.err);
+            for word in ["leak", "panicked"] {
+                assert!(!ended.err.contains(word), "{settings}: {}", ended.err);
+            }
+            assert!(
+                whole.starts_with(ended.out.trim_end()),
+                "{settings}: {} of {whole}",
+                ended.out
+            );
+            began += usize::from(!ended.out.trim().is_empty());
+        }
+    }
+    assert!(began > 3, "{began} answers had begun");
 }
 
 /// A card that has room for some layers gets those, with their caches and intermediate results; a plan says the same.

@@ -5,9 +5,11 @@
 //
 // Where there are few tokens, several blocks share the pages of a token (SPLIT), and `merge` adds up what they found, in order as well.
 //
-// K, V: types of keys and values. DK, DV: their sizes. HEADS. SELECTS, BIASES, SINKS: there are such operands. SPLIT.
+// K, V: types of keys and values. DK, DV: their sizes. HEADS. SELECTS, BIASES, SINKS: there are such operands. SPLIT. ROUNDS: results are also rounded
+// for products with them; values are whole groups of 32 then.
 #include "attention.cuh"
 #include "blocks.cuh"
+#include "columns.cuh"
 
 using Keys = types::K;
 using Values = types::V;
@@ -39,7 +41,7 @@ using KeyPart = Part<Keys, DK>;
 using ValuePart = Part<Values, DV>;
 
 // Place of value `n` of a chunk behind the chunk's first.
-template <class T> DEVICE int place_of(int n) {
+template <class T> DEVICE int place_in_chunk(int n) {
     return n / T::RUN * T::GAP + n % T::RUN;
 }
 
@@ -66,8 +68,64 @@ struct Sums {
     }
 };
 
-__shared__ float warp_values[WARPS][HEADS][DV];
+// Where a value lies: lanes that store theirs 2, 4, 8, 16 or 32 apart find banks of their own.
+DEVICE constexpr int spread(int d) {
+    return d + d / 32;
+}
+
+__shared__ float warp_values[WARPS][HEADS][spread(DV)];
 __shared__ float warp_largest[WARPS][HEADS], warp_weights[WARPS][HEADS];
+
+// The largest score that a head starts with.
+DEVICE float sink_of(const Params &p, int head) {
+#if SINKS
+    return *(const float *)(p.sinks.data + head * p.sinks.nb[0]);
+#else
+    return -INF;
+#endif
+}
+
+// The quotient of what was summed up with weights and of the weights.
+DEVICE float mean(const Params &p, float sum, float weights, float sink, float largest) {
+#if SINKS
+    weights += expf(sink - largest);
+#endif
+    return sum == 0.0f && weights == 0.0f ? 0.0f : sum / weights;
+}
+
+// Stores results `i` to `i + n - 1` of some heads of a token one behind the other, `n` at most 4. Rounded, eight lanes have 32 neighbouring ones.
+template <int N> DEVICE void store_results(const Params &p, int token, int first_head, int i, const float (&x)[N], bool is_there) {
+    if (is_there) {
+        for (int n = 0; n < N; n++) {
+            int h = (i + n) / DV, d = (i + n) % DV;
+            *(float *)(p.y.data + d * p.y.nb[0] + (first_head + h) * p.y.nb[1] + token * p.y.nb[2]) = x[n];
+        }
+    }
+#if ROUNDS
+    store_rounded((Tile *)p.rounded, token, p.q.ne[1] * DV, first_head * DV + i, x, is_there);
+#endif
+}
+
+// Results that a thread computes at a time.
+#if ROUNDS
+const int RESULTS = 4;
+#else
+const int RESULTS = 1;
+#endif
+
+// The warps' sums of value `d` of a head of this block, added up. `largest`, `weights`: of them all.
+DEVICE float sum_of_warps(int h, int d, float &largest, float &weights) {
+    float sum = 0.0f;
+    weights = 0.0f;
+    for (int w = 0; w < WARPS; w++) largest = fmaxf(largest, warp_largest[w][h]);
+    for (int w = 0; w < WARPS; w++) {
+        if (warp_weights[w][h] == 0.0f) continue;
+        float factor = expf(warp_largest[w][h] - largest);
+        weights += warp_weights[w][h] * factor;
+        sum += warp_values[w][h][spread(d)] * factor;
+    }
+    return sum;
+}
 
 // Adds up the warps' sums and stores the result, or this block's part of it.
 DEVICE void combine(const Params &p, const Sums (&sums)[HEADS], int first_head, int n_heads, int token) {
@@ -75,8 +133,8 @@ DEVICE void combine(const Params &p, const Sums (&sums)[HEADS], int first_head, 
     for (int h = 0; h < HEADS; h++) {
         for (int i = 0; i < ValuePart::PER_LANE; i++) {
             if (!ValuePart::has(i)) continue;
-            float *to = warp_values[warp][h] + ValuePart::first(i);
-            for (int n = 0; n < Values::N; n++) to[place_of<Values>(n)] = sums[h].values[i][n];
+            int at = ValuePart::first(i);
+            for (int n = 0; n < Values::N; n++) warp_values[warp][h][spread(at + place_in_chunk<Values>(n))] = sums[h].values[i][n];
         }
         if (threadIdx.x % 32 == 0) {
             warp_largest[warp][h] = sums[h].largest;
@@ -84,57 +142,47 @@ DEVICE void combine(const Params &p, const Sums (&sums)[HEADS], int first_head, 
         }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < n_heads * DV; i += blockDim.x) {
-        int h = i / DV, d = i % DV;
-        float largest = -INF, weights = 0.0f, sum = 0.0f;
-#if SINKS && !SPLIT
-        float sink = *(const float *)(p.sinks.data + (first_head + h) * p.sinks.nb[0]);
-        largest = sink;
-#endif
-        for (int w = 0; w < WARPS; w++) largest = fmaxf(largest, warp_largest[w][h]);
-        for (int w = 0; w < WARPS; w++) {
-            if (warp_weights[w][h] == 0.0f) continue;
-            float factor = expf(warp_largest[w][h] - largest);
-            weights += warp_weights[w][h] * factor;
-            sum += warp_values[w][h][d] * factor;
-        }
+    int n = n_heads * DV;
 #if SPLIT
-        float *to = part_of(p, token, first_head + h, blockIdx.z);
-        to[d] = sum;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        int h = i / DV, d = i % DV;
+        float largest = -INF, weights, *to = part_of(p, token, first_head + h, blockIdx.z);
+        to[d] = sum_of_warps(h, d, largest, weights);
         if (d == 0) to[DV] = largest, to[DV + 1] = weights;
-#else
-#if SINKS
-        weights += expf(sink - largest);
-#endif
-        char *to = p.y.data + d * p.y.nb[0] + (first_head + h) * p.y.nb[1] + token * p.y.nb[2];
-        *(float *)to = sum == 0.0f && weights == 0.0f ? 0.0f : sum / weights;
-#endif
     }
+#else
+    for (int first = warp * 32 * RESULTS; first < n; first += blockDim.x * RESULTS) {
+        int i = first + threadIdx.x % 32 * RESULTS;
+        bool is_there = i < n;
+        float x[RESULTS] = {};
+        for (int e = 0; e < RESULTS && is_there; e++) {
+            int h = (i + e) / DV, d = (i + e) % DV;
+            float sink = sink_of(p, first_head + h), largest = sink, weights, sum = sum_of_warps(h, d, largest, weights);
+            x[e] = mean(p, sum, weights, sink, largest);
+        }
+        store_results(p, token, first_head, i, x, is_there);
+    }
+#endif
 }
 
 // Adds up what the blocks of a token found. Grid: tokens; heads.
 extern "C" __global__ void __launch_bounds__(32 * WARPS) merge(const __grid_constant__ Params p) {
-    int token = blockIdx.x, head = blockIdx.y;
-    float largest = -INF;
-#if SINKS
-    float sink = *(const float *)(p.sinks.data + head * p.sinks.nb[0]);
-    largest = sink;
-#endif
+    int token = blockIdx.x, head = blockIdx.y, warp = threadIdx.x / 32;
+    float sink = sink_of(p, head), largest = sink;
     for (int i = 0; i < p.n_parts; i++) largest = fmaxf(largest, part_of(p, token, head, i)[DV]);
-    for (int d = threadIdx.x; d < DV; d += blockDim.x) {
-        float weights = 0.0f, sum = 0.0f;
-        for (int i = 0; i < p.n_parts; i++) {
+    for (int first = warp * 32 * RESULTS; first < DV; first += blockDim.x * RESULTS) {
+        int at = first + threadIdx.x % 32 * RESULTS;
+        bool is_there = at < DV;
+        float weights = 0.0f, sums[RESULTS] = {};
+        for (int i = 0; i < p.n_parts && is_there; i++) {
             const float *part = part_of(p, token, head, i);
             if (part[DV + 1] == 0.0f) continue;
             float factor = expf(part[DV] - largest);
             weights += part[DV + 1] * factor;
-            sum += part[d] * factor;
+            for (int e = 0; e < RESULTS; e++) sums[e] += part[at + e] * factor;
         }
-#if SINKS
-        weights += expf(sink - largest);
-#endif
-        char *to = p.y.data + d * p.y.nb[0] + head * p.y.nb[1] + token * p.y.nb[2];
-        *(float *)to = sum == 0.0f && weights == 0.0f ? 0.0f : sum / weights;
+        for (int e = 0; e < RESULTS; e++) sums[e] = mean(p, sums[e], weights, sink, largest);
+        store_results(p, token, head, at, sums, is_there);
     }
 }
 
@@ -155,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) attention(const __gr
         const char *from = p.q.data + head * p.q.nb[1] + token * p.q.nb[2];
         for (int i = 0; i < KeyPart::PER_LANE; i++) {
             for (int n = 0; n < Keys::N; n++) {
-                int at = KeyPart::first(i) + place_of<Keys>(n);
+                int at = KeyPart::first(i) + place_in_chunk<Keys>(n);
                 q[h][i][n] = KeyPart::has(i) ? *(const float *)(from + at * p.q.nb[0]) : 0.0f;
             }
         }

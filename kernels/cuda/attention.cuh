@@ -19,6 +19,8 @@ struct Params {
     u8 near[136];
     // What blocks that share a token found: of each token, head and block DV sums, the largest score, and the weights.
     float *parts;
+    // Where results go as columns of products, if they are rounded.
+    char *rounded;
     int n_parts, padding;
 };
 

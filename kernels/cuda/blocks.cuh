@@ -299,10 +299,13 @@ struct mxfp4 {
 
 struct nvfp4 {
     BLOCK(64, 36, 4, 2, 8)
-    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
-        u32 bits = b[c / 2] & 0x7f;
+    static DEVICE float scale(u32 byte) {
+        u32 bits = byte & 0x7f;
         // As the bits of a float a scale is too small by 2^120; half of it is wanted.
-        float d = bits == 0x7f ? 0.0f : __uint_as_float(bits << 20) * __uint_as_float((127u + 119) << 23);
+        return bits == 0x7f ? 0.0f : __uint_as_float(bits << 20) * __uint_as_float((127u + 119) << 23);
+    }
+    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
+        float d = scale(b[c / 2]);
         u32 w = word<4>(b + 4 + 4 * c);
         for (int i = 0; i < 4; i++) {
             v[i] = fp4_value(byte_of(w, i) & 15) * d;

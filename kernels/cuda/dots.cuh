@@ -22,6 +22,11 @@ template <int ALIGN, int N> DEVICE void words(const u8 *s, int at, u32 (&out)[N]
             uint4 x = *(const uint4 *)(s + at + 4 * i);
             out[i] = x.x, out[i + 1] = x.y, out[i + 2] = x.z, out[i + 3] = x.w;
         }
+    } else if (ALIGN >= 8) {
+        for (int i = 0; i < N; i += 2) {
+            uint2 x = *(const uint2 *)(s + at + 4 * i);
+            out[i] = x.x, out[i + 1] = x.y;
+        }
     } else if (ALIGN >= 4) {
         for (int i = 0; i < N; i++) out[i] = *(const u32 *)(s + at + 4 * i);
     } else {
@@ -35,6 +40,17 @@ template <int ALIGN, int N> DEVICE void words(const u8 *s, int at, u32 (&out)[N]
 template <int N> DEVICE void words_within(const u8 *s, int odd, u32 (&out)[N]) {
     const u32 *from = (const u32 *)s;
     shifted_words(from, from + N, 8 * odd, out);
+}
+
+// As `words_within`, from `at` bytes behind `s` on, which are at most 4. `first`: the word at `s`. Lanes read the same words of their blocks, whatever `at` is.
+template <int N> DEVICE void words_behind(const u8 *s, int at, u32 &first, u32 (&out)[N]) {
+    const u32 *from = (const u32 *)s;
+    u32 low = first = from[0];
+    for (int i = 0; i < N; i++) {
+        u32 high = from[i + 1];
+        out[i] = __funnelshift_rc(low, high, 8 * at);
+        low = high;
+    }
 }
 
 // The half float at an even address of shared memory.
@@ -76,6 +92,11 @@ template <int RUNS, int GROUPS> struct Unit {
     float scale[GROUPS], min[GROUPS];
 };
 
+// In shared memory PAD bytes are left free behind every PAD_BLOCKS blocks, which end at a multiple of 16 bytes: so lanes find what they read at a time in
+// banks of their own.
+#define PADDED(blocks, bytes) static const int PAD_BLOCKS = blocks, PAD = bytes;
+#define NOT_PADDED PADDED(32, 0)
+
 #define DOTS(units, runs, gap, is_signed, offset, has_min)                                                                                     \
     static const int UNITS = units, RUNS = runs, GAP = gap, GROUPS = runs * gap / 32, OFFSET = offset;                                            \
     static const bool SIGNED = is_signed, HAS_MIN = has_min;                                                                                   \
@@ -86,17 +107,19 @@ namespace dots {
 // Blocks of 32 whose bytes hold a value of the first half and one of the second.
 struct q4_0 : types::q4_0 {
     DOTS(1, 2, 16, false, -8, false)
+    PADDED(8, 16)
     static DEVICE int first(int) { return 0; }
     static DEVICE void unit(const u8 *s, int odd, int, Unit &to) {
-        u32 w[4];
-        words<2>(s, odd + 2, w);
+        u32 first, w[4];
+        words_behind(s, odd + 2, first, w);
         for (int i = 0; i < 4; i++) to.q[0][i] = w[i] & 0x0f0f0f0fu, to.q[1][i] = w[i] >> 4 & 0x0f0f0f0fu;
-        to.scale[0] = shared_half(s + odd, 0);
+        to.scale[0] = half_to_float((u16)(first >> 8 * odd));
     }
 };
 
 struct q4_1 : types::q4_1 {
     DOTS(1, 2, 16, false, 0, true)
+    NOT_PADDED
     static DEVICE int first(int) { return 0; }
     static DEVICE void unit(const u8 *s, int, int, Unit &to) {
         u32 w[4];
@@ -116,6 +139,7 @@ template <class UNIT> DEVICE void add_fifth_bits(u32 qh, const u32 (&w)[4], UNIT
 
 struct q5_0 : types::q5_0 {
     DOTS(1, 2, 16, false, -16, false)
+    NOT_PADDED
     static DEVICE int first(int) { return 0; }
     static DEVICE void unit(const u8 *s, int odd, int, Unit &to) {
         u32 w[4], qh[1];
@@ -128,31 +152,34 @@ struct q5_0 : types::q5_0 {
 
 struct q5_1 : types::q5_1 {
     DOTS(1, 2, 16, false, 0, true)
+    NOT_PADDED
     static DEVICE int first(int) { return 0; }
     static DEVICE void unit(const u8 *s, int, int, Unit &to) {
-        u32 w[4], qh[1];
-        words<4>(s, 4, qh);
-        words<4>(s, 8, w);
-        add_fifth_bits(qh[0], w, to);
-        to.scale[0] = shared_half(s, 0);
-        to.min[0] = shared_half(s, 2);
+        u32 header[2], w[4];
+        words<8>(s, 0, header);
+        words<8>(s, 8, w);
+        add_fifth_bits(header[1], w, to);
+        to.scale[0] = half_to_float((u16)header[0]);
+        to.min[0] = half_to_float((u16)(header[0] >> 16));
     }
 };
 
 struct q8_0 : types::q8_0 {
     DOTS(1, 2, 16, true, 0, false)
+    PADDED(16, 32)
     static DEVICE int first(int) { return 0; }
     static DEVICE void unit(const u8 *s, int odd, int, Unit &to) {
-        u32 w[8];
-        words<2>(s, odd + 2, w);
+        u32 first, w[8];
+        words_behind(s, odd + 2, first, w);
         for (int i = 0; i < 8; i++) to.q[i / 4][i % 4] = w[i];
-        to.scale[0] = shared_half(s + odd, 0);
+        to.scale[0] = half_to_float((u16)(first >> 8 * odd));
     }
 };
 
 // Blocks of 256 in two halves of four groups of 32, whose bits lie in the same bytes: a unit has 16 values of each group of a half.
 struct q2_K : types::q2_K {
     DOTS(4, 4, 32, false, 0, true)
+    PADDED(4, 112)
     static DEVICE int first(int u) { return u / 2 * 128 + u % 2 * 16; }
     static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
         u32 w[4];
@@ -169,6 +196,7 @@ struct q2_K : types::q2_K {
 
 struct q3_K : types::q3_K {
     DOTS(4, 4, 32, false, -4, false)
+    NOT_PADDED
     static DEVICE int first(int u) { return u / 2 * 128 + u % 2 * 16; }
     static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
         u32 w[4], high[4];
@@ -207,6 +235,7 @@ template <class UNIT> DEVICE void scales_of_pair(const u8 *s, int pair, float of
 
 struct q4_K : types::q4_K {
     DOTS(4, 4, 16, false, 0, true)
+    NOT_PADDED
     static DEVICE int first(int u) { return 64 * u; }
     static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
         u32 w[8];
@@ -218,6 +247,7 @@ struct q4_K : types::q4_K {
 
 struct q5_K : types::q5_K {
     DOTS(4, 4, 16, false, 0, true)
+    NOT_PADDED
     static DEVICE int first(int u) { return 64 * u; }
     static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
         u32 w[8], high[8];
@@ -234,6 +264,7 @@ struct q5_K : types::q5_K {
 
 struct q6_K : types::q6_K {
     DOTS(4, 4, 32, false, -32, false)
+    NOT_PADDED
     static DEVICE int first(int u) { return u / 2 * 128 + u % 2 * 16; }
     static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
         u32 low[2][4], high[4];
@@ -263,38 +294,309 @@ DEVICE void iq4_values(u32 w, u32 &low, u32 &high) {
 
 struct iq4_nl : types::iq4_nl {
     DOTS(1, 2, 16, true, 0, false)
+    PADDED(8, 16)
     static DEVICE int first(int) { return 0; }
     static DEVICE void unit(const u8 *s, int odd, int, Unit &to) {
-        u32 w[4];
-        words<2>(s, odd + 2, w);
+        u32 first, w[4];
+        words_behind(s, odd + 2, first, w);
         for (int i = 0; i < 4; i++) iq4_values(w[i], to.q[0][i], to.q[1][i]);
-        to.scale[0] = shared_half(s + odd, 0);
+        to.scale[0] = half_to_float((u16)(first >> 8 * odd));
     }
 };
 
 struct iq4_xs : types::iq4_xs {
     DOTS(8, 2, 16, true, 0, false)
+    NOT_PADDED
     static DEVICE int first(int u) { return 32 * u; }
     static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
         u32 w[4], header[2];
-        words<4>(s, 0, header);
-        words<4>(s, 8 + 16 * u, w);
+        words<8>(s, 0, header);
+        words<8>(s, 8 + 16 * u, w);
         for (int i = 0; i < 4; i++) iq4_values(w[i], to.q[0][i], to.q[1][i]);
         u32 scale = (header[1] >> 4 * u & 15) | (header[0] >> (16 + 2 * u) & 3) << 4;
         to.scale[0] = half_to_float((u16)header[0]) * (float)((int)scale - 32);
     }
 };
 
+// As `fp4_value`.
+DEVICE void fp4_values(u32 w, u32 &low, u32 &high) {
+    const u32 table[4] = {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu};
+    of_table(table, w, low, high);
+}
+
 struct mxfp4 : types::mxfp4 {
     DOTS(1, 2, 16, true, 0, false)
+    PADDED(16, 48)
     static DEVICE int first(int) { return 0; }
     static DEVICE void unit(const u8 *s, int odd, int, Unit &to) {
-        const u32 table[4] = {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu};
-        u32 w[4], e = s[odd];
-        words<1>(s, odd + 1, w);
-        for (int i = 0; i < 4; i++) of_table(table, w[i], to.q[0][i], to.q[1][i]);
+        u32 first, w[4];
+        words_behind(s, odd + 1, first, w);
+        u32 e = first >> 8 * odd & 255;
+        for (int i = 0; i < 4; i++) fp4_values(w[i], to.q[0][i], to.q[1][i]);
         to.scale[0] = __uint_as_float(e < 2 ? 0x00200000u << e : e - 1 << 23);
     }
 };
+
+// Blocks of 64 with a scale for each 16 values: a unit has 16 values of each half.
+struct nvfp4 : types::nvfp4 {
+    DOTS(2, 2, 32, true, 0, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return 16 * u; }
+    static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
+        for (int r = 0; r < 2; r++) {
+            u32 w[2];
+            words<4>(s, 4 + 16 * r + 8 * u, w);
+            for (int i = 0; i < 2; i++) fp4_values(w[i], to.q[r][i], to.q[r][2 + i]);
+            to.scale[r] = types::nvfp4::scale(s[2 * r + u]);
+        }
+    }
+};
+
+struct q1_0 : types::q1_0 {
+    DOTS(4, 2, 16, true, 0, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return 32 * u; }
+    static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
+        u32 first, bits[1];
+        words_behind(s + 4 * u, odd + 2, first, bits);
+        // 1 or -1.
+        for (int i = 0; i < 8; i++) to.q[i / 4][i % 4] = 0xffffffffu ^ spread(bits[0] >> 4 * i) * 0xfe;
+        to.scale[0] = shared_half(s + odd, 0);
+    }
+};
+
+struct q2_0 : types::q2_0 {
+    DOTS(2, 2, 16, false, -1, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return 32 * u; }
+    static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
+        u32 first, w[2];
+        words_behind(s + 8 * u, odd + 2, first, w);
+        for (int i = 0; i < 8; i++) {
+            // Four pairs of bits, one to a byte.
+            u32 bits = w[i / 4] >> i % 4 * 8 & 255, apart = (bits | bits << 12) & 0x000f000fu;
+            to.q[i / 4][i % 4] = (apart | apart << 6) & 0x03030303u;
+        }
+        to.scale[0] = shared_half(s + odd, 0);
+    }
+};
+
+struct tq2_0 : types::tq2_0 {
+    DOTS(4, 4, 32, false, -1, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return u / 2 * 128 + u % 2 * 16; }
+    static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
+        u32 w[4];
+        words_within(s + 16 * u, odd, w);
+        float d = shared_half(s + odd, 64);
+        for (int r = 0; r < 4; r++) {
+            for (int i = 0; i < 4; i++) to.q[r][i] = w[i] >> 2 * r & 0x03030303u;
+            to.scale[r] = d;
+        }
+    }
+};
+
+// The digits to base 3 that the bytes of a word begin with once they are multiplied by a power of 3, whatever goes beyond a byte left out.
+DEVICE u32 digits(u32 word, u32 power) {
+    u32 even = ((word & 0x00ff00ffu) * power & 0x00ff00ffu) * 3 >> 8 & 0x00ff00ffu;
+    u32 uneven = ((word >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu) * 3 & 0xff00ff00u;
+    return even | uneven;
+}
+
+// Runs of 16 values are a digit each of 16 bytes: ten of the first 32, five of the next 16. The last run is four digits of the last four bytes.
+struct tq1_0 : types::tq1_0 {
+    DOTS(4, 4, 16, false, -1, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return 64 * u; }
+    static DEVICE u32 power(int digit) { return digit == 0 ? 1 : digit == 1 ? 3 : digit == 2 ? 9 : digit == 3 ? 27 : 81; }
+    static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
+        for (int r = 0; r < 4; r++) {
+            int run = 4 * u + r;
+            u32 w[4];
+            words_within(s + (run < 10 ? run % 2 * 16 : 32), odd, w);
+            u32 of_run = power(run < 10 ? run / 2 : run - 10);
+            for (int i = 0; i < 4; i++) to.q[r][i] = digits(w[i], of_run);
+        }
+        if (u == 3) {
+            u32 last[1];
+            words_within(s + 48, odd, last);
+            for (int i = 0; i < 4; i++) to.q[3][i] = digits(last[0], power(i));
+        }
+        to.scale[0] = to.scale[1] = shared_half(s + odd, 52);
+    }
+};
+
+#ifdef POINTS
+// The bytes of a word, none of them 0, negated where a bit of `signs` is set.
+DEVICE u32 negated(u32 word, u32 signs) {
+    u32 ones = spread(signs);
+    return (word ^ ones * 255) + ones;
+}
+
+// The word that begins `odd + 2` bytes behind `s`.
+DEVICE u32 word_behind(const u8 *s, int odd) {
+    u32 first, w[1];
+    words_behind(s, odd + 2, first, w);
+    return w[0];
+}
+
+#if POINTS_BITS == 64
+// Eight values of a run: a point with signs.
+DEVICE void signed_values(u64 point, u32 signs, u32 *to) {
+    to[0] = negated((u32)point, signs);
+    to[1] = negated((u32)(point >> 32), signs >> 4);
+}
+
+// Eight values of a run: eight times a point less one, and one more or, `down`, less.
+DEVICE void shifted_values(u64 point, bool down, u32 *to) {
+    u32 shift = down ? 0x77777777u : 0x79797979u;
+    to[0] = ((u32)point * 8 + shift) ^ 0x80808080u;
+    to[1] = ((u32)(point >> 32) * 8 + shift) ^ 0x80808080u;
+}
+
+struct iq2_xxs : types::iq2_xxs {
+    DOTS(4, 4, 16, true, 0, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return 64 * u; }
+    static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
+        u32 first, w[4];
+        words_behind(s + 16 * u, odd + 2, first, w);
+        float d = shared_half(s + odd, 0);
+        for (int g = 0; g < 2; g++) {
+            u32 rest = w[2 * g + 1];
+            for (int l = 0; l < 4; l++) {
+                u64 point = POINTS[byte_of(w[2 * g], l)];
+                signed_values(point, types::even_signs(rest >> 7 * l & 127), to.q[2 * g + l / 2] + l % 2 * 2);
+            }
+            to.scale[g] = d * (((float)(rest >> 28) + 0.5f) * 0.25f);
+        }
+    }
+};
+
+// A scale for each 16 values: a unit has 16 values of each of four groups of 32.
+struct iq2_xs : types::iq2_xs {
+    DOTS(4, 4, 32, true, 0, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return u / 2 * 128 + u % 2 * 16; }
+    static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
+        u32 scales = word_behind(s + 64 + u / 2 * 4, odd) >> u % 2 * 4;
+        float d = shared_half(s + odd, 0);
+        for (int r = 0; r < 4; r++) {
+            u32 w = word_behind(s + u / 2 * 32 + 8 * r + u % 2 * 4, odd);
+            for (int l = 0; l < 2; l++, w >>= 16) signed_values(POINTS[w & 511], types::even_signs(w >> 9 & 127), to.q[r] + 2 * l);
+            to.scale[r] = d * (((float)(scales >> 8 * r & 15) + 0.5f) * 0.25f);
+        }
+    }
+};
+
+struct iq2_s : types::iq2_s {
+    DOTS(4, 4, 32, true, 0, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return u / 2 * 128 + u % 2 * 16; }
+    static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
+        u32 first, low[4], signs[4];
+        words_behind(s + u / 2 * 16, odd + 2, first, low);
+        words_behind(s + 32 + u / 2 * 16, odd + 2, first, signs);
+        u32 high = word_behind(s + 64 + u / 2 * 4, odd) >> u % 2 * 4, scales = word_behind(s + 72 + u / 2 * 4, odd) >> u % 2 * 4;
+        float d = shared_half(s + odd, 0);
+        for (int r = 0; r < 4; r++) {
+            u32 q = low[r] >> u % 2 * 16, of_q = signs[r] >> u % 2 * 16, of_group = high >> 8 * r;
+            for (int l = 0; l < 2; l++) {
+                u32 index = byte_of(q, l) | (of_group >> 2 * l & 3) << 8;
+                signed_values(POINTS[index], byte_of(of_q, l), to.q[r] + 2 * l);
+            }
+            to.scale[r] = d * (((float)(scales >> 8 * r & 15) + 0.5f) * 0.25f);
+        }
+    }
+};
+
+struct iq1_s : types::iq1_s {
+    DOTS(4, 4, 16, true, 0, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return 64 * u; }
+    static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
+        u32 first, w[2], highs = word_behind(s + 32 + 4 * u, odd);
+        words_behind(s + 8 * u, odd + 2, first, w);
+        float d = shared_half(s + odd, 0);
+        for (int g = 0; g < 2; g++) {
+            u32 high = highs >> 16 * g & 0xffff;
+            for (int l = 0; l < 4; l++) {
+                u32 index = byte_of(w[g], l) | (high >> 3 * l & 7) << 8;
+                shifted_values(POINTS[index], high >> 15, to.q[2 * g + l / 2] + l % 2 * 2);
+            }
+            to.scale[g] = d * (((float)(high >> 12 & 7) + 0.5f) * 0.25f);
+        }
+    }
+};
+
+struct iq1_m : types::iq1_m {
+    DOTS(4, 4, 32, true, 0, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return u / 2 * 128 + u % 2 * 16; }
+    static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
+        u32 low[4], high[2], scales[2];
+        words<8>(s, u / 2 * 16, low);
+        words<8>(s, 32 + u / 2 * 8, high);
+        words<8>(s, 48, scales);
+        u32 bits = (scales[0] >> 12 & 15) | scales[0] >> 28 << 4 | (scales[1] >> 12 & 15) << 8 | scales[1] >> 28 << 12;
+        float d = half_to_float((u16)bits);
+        u32 of_half = scales[u / 2] >> u % 2 * 3;
+        for (int r = 0; r < 4; r++) {
+            u32 q = low[r] >> u % 2 * 16, of_q = high[r / 2] >> (r % 2 * 16 + u % 2 * 8);
+            for (int l = 0; l < 2; l++) {
+                u32 nibble = of_q >> 4 * l & 15;
+                shifted_values(POINTS[byte_of(q, l) | (nibble & 7) << 8], nibble >> 3, to.q[r] + 2 * l);
+            }
+            to.scale[r] = d * (((float)(of_half >> (r / 2 * 16 + r % 2 * 6) & 7) + 0.5f) * 0.25f);
+        }
+    }
+};
+#else
+// Four values, of the first or the second half of `signs`.
+DEVICE u32 signed_values(u32 point, u32 signs, int half) {
+    return negated(point, signs >> 4 * half);
+}
+
+struct iq3_xxs : types::iq3_xxs {
+    DOTS(4, 4, 16, true, 0, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return 64 * u; }
+    static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
+        u32 first, w[4], rest[2];
+        words_behind(s + 16 * u, odd + 2, first, w);
+        words_behind(s + 64 + 8 * u, odd + 2, first, rest);
+        float d = shared_half(s + odd, 0);
+        for (int g = 0; g < 2; g++) {
+            for (int i = 0; i < 8; i++) {
+                u32 signs = types::even_signs(rest[g] >> i / 2 * 7 & 127);
+                to.q[2 * g + i / 4][i % 4] = signed_values(POINTS[byte_of(w[2 * g + i / 4], i % 4)], signs, i % 2);
+            }
+            to.scale[g] = d * (((float)(rest[g] >> 28) + 0.5f) * 0.5f);
+        }
+    }
+};
+
+struct iq3_s : types::iq3_s {
+    DOTS(4, 4, 16, true, 0, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return 64 * u; }
+    static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
+        u32 first, w[4], signs[2];
+        words_behind(s + 16 * u, odd + 2, first, w);
+        words_behind(s + 72 + 8 * u, odd + 2, first, signs);
+        u32 packed = s[odd + 106 + u];
+        float d = shared_half(s + odd, 0);
+        for (int g = 0; g < 2; g++) {
+            u32 high = s[odd + 66 + 2 * u + g];
+            for (int i = 0; i < 8; i++) {
+                u32 index = byte_of(w[2 * g + i / 4], i % 4) | (high >> i & 1) << 8;
+                to.q[2 * g + i / 4][i % 4] = signed_values(POINTS[index], byte_of(signs[g], i / 2), i % 2);
+            }
+            to.scale[g] = d * (((float)(packed >> 4 * g & 15) + 0.5f) * 2.0f);
+        }
+    }
+};
+#endif
+#endif
 
 } // namespace dots

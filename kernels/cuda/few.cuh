@@ -16,6 +16,8 @@ struct Params {
     Tensor x, ids;
     // Columns of integers, one behind the other, if they are wanted so.
     const char *columns;
+    // Where results go as such columns, if they are rounded.
+    char *rounded;
     Fault *fault;
     u32 node;
     // Blocks before those of the second and of the third matrix.

@@ -26,7 +26,7 @@ struct Params {
 
 const int WARPS = 4;
 
-extern __shared__ float memory[];
+extern __shared__ __align__(8) float memory[];
 
 // The sum of the squares of a head, in the order in which a block of `rms_norm` adds up such a row: its warps' sums one by one, then their sum.
 DEVICE float sum_of_squares(const float *row, int n) {
@@ -59,10 +59,16 @@ DEVICE void load_head(const Section &s, const char *x, float *row) {
 DEVICE void turn(const Rope &p, int token, float *row) {
     for (int pair = threadIdx.x % 32; pair < p.n_dims / 2; pair += 32) {
         float2 r = turn_of(p, token, pair);
+#if NEIGHBOURS
+        // Both at once, so that lanes find theirs in banks of their own.
+        float2 x = ((const float2 *)row)[pair];
+        ((float2 *)row)[pair] = make_float2(x.x * r.y - x.y * r.x, x.x * r.x + x.y * r.y);
+#else
         int2 at = elements_of(p, pair);
         float a = row[at.x], b = row[at.y];
         row[at.x] = a * r.y - b * r.x;
         row[at.y] = a * r.x + b * r.y;
+#endif
     }
     __syncwarp();
 }
@@ -91,7 +97,7 @@ template <class T> DEVICE void head_of(const Params &p, const Section &s, int he
     store_head<T>(row, s.x.ne[0], s.y.data + head * s.y.nb[1] + at * s.y.nb[2]);
 }
 
-// Grid: heads of all sections by WARPS, tokens. `room`: floats of the largest head.
+// Grid: heads of all sections by WARPS, tokens. `room`: floats of the largest head, an even number.
 extern "C" __global__ void __launch_bounds__(32 * WARPS) heads(const __grid_constant__ Params p) {
     int warp = threadIdx.x / 32, head = blockIdx.x * WARPS + warp, token = blockIdx.y;
     float *row = memory + warp * p.room;

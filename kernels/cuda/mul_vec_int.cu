@@ -3,6 +3,7 @@
 // always has work.
 //
 // TYPE: type of the weights, whose rows begin at multiples of 16 bytes and are as long. COLS: columns of a warp. PARTS, GLU, IDS: see `few.cuh`.
+// ROUNDS: the results, whose rows are a multiple of RESULTS_OF_BLOCK, are also rounded for products with them.
 #include "dots.cuh"
 #include "columns.cuh"
 #include "few.cuh"
@@ -14,8 +15,11 @@ const int WARPS = 4, ROWS = 2;
 const int BLOCKS = 32 / W::UNITS, PIECE = BLOCKS * W::BYTES, TILES = BLOCKS * W::QK / Tile::N;
 static_assert(PIECE % 16 == 0, "pieces are fetched by 16 bytes");
 static_assert(TILES * Tile::N == BLOCKS * W::QK, "pieces go with whole tiles");
+// Bytes of a piece between which it is padded, and of a padded piece.
+const int PADDED = W::PAD_BLOCKS * W::BYTES, SPREAD = PIECE + (BLOCKS / W::PAD_BLOCKS - 1) * W::PAD;
+static_assert(W::PAD == 0 || PADDED % 16 == 0 && PIECE % PADDED == 0 && PIECE % 32 == 0, "pads lie between what is fetched at a time");
 // Pieces under way, as far as shared memory goes.
-const int STAGES = WARPS * ROWS * PIECE * 4 <= 40 << 10 ? 4 : 3, STAGE = ROWS * PIECE;
+const int STAGES = WARPS * ROWS * SPREAD * 4 <= 40 << 10 ? 4 : 3, STAGE = ROWS * SPREAD;
 
 // Rows of a warp, and of these the results: with GLU rows of both matrices take turns.
 #ifdef GLU
@@ -68,10 +72,10 @@ struct Stream {
                 if (r >= MATRICES && row + r >= of.end) break;
                 int at = threadIdx.x % 32 * 16 - ((int)(u64)from[r] & 16), behind = n - at;
                 const char *lane_from = from[r] + at;
-                u32 to = stages + stage + r * PIECE + at;
+                u32 to = stages + stage + r * SPREAD + at;
                 // Of a piece that is whole only the ends are not everybody's.
-                if (at >= 0) fetch_16<0>(to, lane_from, behind);
-                fetch_others<1>(to, lane_from, behind);
+                if (at >= 0) fetch_16<0>(to + pads<0>(at), lane_from, behind);
+                fetch_others<1>(to, at, lane_from, behind);
                 from[r] += PIECE;
             }
             left -= PIECE;
@@ -91,11 +95,20 @@ struct Stream {
                      : "memory");
     }
 
-    template <int AT> static DEVICE void fetch_others(u32 to, const char *from, int behind) {
+    template <int AT> static DEVICE void fetch_others(u32 to, int at, const char *from, int behind) {
         if constexpr (AT < N) {
-            fetch_16<AT>(to, from, behind);
-            fetch_others<AT + 1>(to, from, behind);
+            fetch_16<AT>(to + pads<AT>(at), from, behind);
+            fetch_others<AT + 1>(to, at, from, behind);
         }
+    }
+
+    // Bytes of pads before the 16 bytes at `at`, from -16 to 496, and AT * 512 of a piece.
+    template <int AT> static DEVICE u32 pads(int at) {
+        const int FIRST = AT ? (AT * 512 - 16) / PADDED : 0, LAST = (AT * 512 + 496) / PADDED;
+        if (W::PAD == 0) return 0;
+        if (FIRST == LAST) return FIRST * W::PAD;
+        if (FIRST + 1 == LAST) return at + AT * 512 < LAST * PADDED ? FIRST * W::PAD : LAST * W::PAD;
+        return (u32)(at + AT * 512) / PADDED * W::PAD;
     }
 };
 
@@ -172,6 +185,24 @@ DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, const
     }
 }
 
+#if ROUNDS
+// Results that share a scale when they are rounded: a block has them all.
+const int RESULTS_OF_BLOCK = 32;
+__shared__ float results[COLS][RESULTS_OF_BLOCK];
+
+// Rounds what the block's warps have left in `results`. `first`: the first of these rows. `number`: the number of the first of `n` columns.
+DEVICE void round_results(const Params &p, int first, int n_rows, i64 number, int n) {
+    __syncthreads();
+    // Eight lanes have a column.
+    int warp = threadIdx.x / 32, c = threadIdx.x / 8, in = threadIdx.x % 8 * 4;
+    if (warp * 4 >= COLS) return;
+    bool is_there = c < n;
+    float x[4] = {};
+    for (int i = 0; i < 4 && is_there; i++) x[i] = results[c][in + i];
+    store_rounded((Tile *)p.rounded, number + c, n_rows, first + in, x, is_there);
+}
+#endif
+
 // What a lane computes of each piece: its unit.
 struct Lane {
     int block, in, odd;
@@ -184,14 +215,14 @@ struct Lane {
         int first = block * W::QK + W::first(in);
         tile = columns.first + first / Tile::N;
         run = first % Tile::N / 16;
-        this->memory = memory + block * W::BYTES - odd;
+        this->memory = memory + block * W::BYTES + block / W::PAD_BLOCKS * W::PAD - odd;
     }
 };
 
 // The products of the next rows of weights with columns. The last of `n_rows` rows stands for those behind it.
 DEVICE void dot(Stream &stream, int &stage, const Lane &lane, int n_rows, int n_blocks, const Columns &columns, float (&sums)[ROWS][COLS]) {
     const Tile *tile = lane.tile;
-    int last = n_rows < RESULTS ? 0 : (ROWS - 1) * PIECE;
+    int last = n_rows < RESULTS ? 0 : (ROWS - 1) * SPREAD;
     for (int left = n_blocks; left > 0; left -= BLOCKS) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         // Now all lanes have what each of them fetched, and none reads the stage any more that is filled next.
@@ -200,7 +231,7 @@ DEVICE void dot(Stream &stream, int &stage, const Lane &lane, int n_rows, int n_
         if (lane.block < left) {
             W::Unit units[ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) W::unit(lane.memory + stage + min(r * PIECE, last), lane.odd, lane.in, units[r]);
+            for (int r = 0; r < ROWS; r++) W::unit(lane.memory + stage + min(r * SPREAD, last), lane.odd, lane.in, units[r]);
             add_unit(units, columns, tile, lane.run, sums);
         }
         tile += TILES;
@@ -233,7 +264,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_AT_ONCE) mul_vec
     for (int m = 0; m < MATRICES; m++) rows.matrices[m] = m ? p.parts[m].w.data : part.w.data;
 #if IDS
     int i1 = blockIdx.y, i2 = blockIdx.z, i3 = 0, id = chosen(p, i1, i2);
+#if ROUNDS
+    // The fault is noted; what is computed instead is not used.
+    id = max(id, 0);
+#else
     if (id < 0) return;
+#endif
 #pragma unroll
     for (int m = 0; m < MATRICES; m++) rows.matrices[m] += id * p.parts[m].w.nb[2];
     Columns columns = columns_of(p, i1 % p.x.ne[1], i2, 0, 1);
@@ -262,6 +298,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_AT_ONCE) mul_vec
 #endif
         // Found anew for each result: there are no registers to keep it in meanwhile.
         asm volatile("" : "+r"(i2));
-        if (is_first && first + row < rows.end) Output(part, i1 + c, i2, i3).store(first + row, sum);
+        if (is_first && first + row < rows.end) {
+            Output(part, i1 + c, i2, i3).store(first + row, sum);
+#if ROUNDS
+            results[c][(first + row) % RESULTS_OF_BLOCK] = sum;
+#endif
+        }
     }
+#if ROUNDS
+    i64 number = ((i64)i3 * part.y.ne[2] + i2) * part.y.ne[1] + i1;
+    round_results(p, block * RESULTS_OF_BLOCK, part.y.ne[0], number, columns.n);
+#endif
 }

@@ -12,11 +12,19 @@ use std::process::Command;
 /// # Panics
 /// If the driver or the compiler cannot be had, or the body fails.
 pub fn with_device(name: &str, body: impl FnOnce()) {
+    with_settings(name, "", body);
+}
+
+/// As [`with_device`], with these settings of the emulated driver, which a session on a card has none of.
+///
+/// # Panics
+/// If the driver or the compiler cannot be had, or the body fails.
+pub fn with_settings(name: &str, settings: &str, body: impl FnOnce()) {
     match std::env::var("LLAMA_CUDA").as_deref() {
         Ok("here") => body(),
         Ok("skip") => eprintln!("{name}: left out, since LLAMA_CUDA=skip"),
         Ok(other) => panic!("LLAMA_CUDA is {other:?}, expected `here` or `skip`"),
-        Err(_) => in_a_process_of_its_own(name),
+        Err(_) => in_a_process_of_its_own(name, settings),
     }
 }
 
@@ -37,8 +45,12 @@ pub fn without_compiler(name: &str, body: impl FnOnce()) {
     }
 }
 
-fn in_a_process_of_its_own(name: &str) {
-    let out = run_tests(&["--exact", name, "--include-ignored", "--nocapture"]);
+fn in_a_process_of_its_own(name: &str, settings: &str) {
+    let change = match settings {
+        "" => "true".to_owned(),
+        _ => format!("export LLAMA_CUDA_EMU={settings}"),
+    };
+    let out = run_in(&change, "here", &["--exact", name, "--include-ignored", "--nocapture"]);
     // A name that is no test's would pass without having run anything.
     assert!(out.contains("1 passed"), "{name} is no test: {out}");
 }

@@ -17,8 +17,8 @@ use tests::{context, decode_last, layouts, nmse, seeded_file, tokens};
 use crate::cuda::{card, params};
 
 /// Nodes on a card.
-struct Sketch {
-    graph: Graph,
+pub(crate) struct Sketch {
+    pub(crate) graph: Graph,
     memory: MemoryMap,
     precision: Precision,
     /// What is in memory before the nodes are computed.
@@ -28,7 +28,7 @@ struct Sketch {
 }
 
 impl Sketch {
-    fn new(precision: Precision) -> Sketch {
+    pub(crate) fn new(precision: Precision) -> Sketch {
         Sketch {
             graph: Graph::new(),
             memory: MemoryMap::default(),
@@ -38,14 +38,14 @@ impl Sketch {
         }
     }
 
-    fn leaf(&mut self, ty: GgmlType, ne: [usize; 4], contents: Vec<u8>) -> TensorId {
+    pub(crate) fn leaf(&mut self, ty: GgmlType, ne: [usize; 4], contents: Vec<u8>) -> TensorId {
         let id = self.graph.input(ty, ne, "leaf");
         self.contents.push((id, contents));
         id
     }
 
     /// A leaf of random values.
-    fn values(&mut self, ty: GgmlType, ne: [usize; 4]) -> TensorId {
+    pub(crate) fn values(&mut self, ty: GgmlType, ne: [usize; 4]) -> TensorId {
         let mut random = SplitMix64(self.contents.len() as u64 + 1);
         let floats: Vec<f32> = (0..ne.iter().product()).map(|_| random.uniform(-0.9, 0.9)).collect();
         let mut bytes = vec![0; ty.row_bytes(floats.len()).expect("rows are whole")];
@@ -60,7 +60,7 @@ impl Sketch {
         self.leaf(ty, ne, bytes)
     }
 
-    fn ints(&mut self, values: &[i32], ne: [usize; 4]) -> TensorId {
+    pub(crate) fn ints(&mut self, values: &[i32], ne: [usize; 4]) -> TensorId {
         self.leaf(GgmlType::I32, ne, values.iter().flat_map(|v| v.to_le_bytes()).collect())
     }
 
@@ -141,8 +141,8 @@ impl Sketch {
         }
     }
 
-    /// Nodes one by one, then all together.
-    fn both(&mut self, results: &[TensorId]) -> [(Vec<Vec<u8>>, Option<usize>); 2] {
+    /// Nodes one by one, then all together: bytes of results, and how many kernels there were.
+    pub(crate) fn both(&mut self, results: &[TensorId]) -> [(Vec<Vec<u8>>, Option<usize>); 2] {
         self.place();
         let nodes = self.graph.nodes().to_vec();
         let pieces: Vec<&[TensorId]> = nodes.chunks(1).collect();

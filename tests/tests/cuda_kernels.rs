@@ -138,6 +138,27 @@ fn kernels_of_plans_compile_without_spills() {
     });
 }
 
+/// A kernel that does not compile is named with what it is specialized by, and the compiler's words follow.
+#[test]
+fn a_kernel_that_does_not_compile_is_told_with_the_compilers_log() {
+    let name = "cuda_kernels::a_kernel_that_does_not_compile_is_told_with_the_compilers_log";
+    with_device(name, || {
+        let mut graph = Graph::new();
+        let w = graph.input(GgmlType::Q4_K, [256, 32, 1, 1], "w");
+        let x = graph.input(GgmlType::F32, [256, 1, 1, 1], "x");
+        let product = graph.mul_mat(w, x).expect("the shapes fit");
+        let kernels = specializations(&graph, product, Precision::Fast);
+        let kernel = kernels.last().expect("there is a kernel");
+        // There is no such architecture.
+        let error = kernel.ptx(10).expect_err("it does not compile");
+        let begins = error.starts_with(&format!("{} does not compile:\n", kernel.describe()));
+        assert!(
+            begins && error.contains("TYPE=q4_K") && error.contains("--gpu-architecture"),
+            "{error}"
+        );
+    });
+}
+
 #[test]
 #[ignore = "compiles the kernels of every fixture for three architectures"]
 fn every_node_of_every_model_has_kernels_that_compile() {

@@ -80,8 +80,6 @@ pub const IDLE: &[Idle] = &[
     value("--rpc", ""),
     value("--lazy-mode", ""),
     value("--numa", ""),
-    flag("--op-offload", ""),
-    flag("--no-op-offload", ""),
     flag("--backend-sampling", ""),
     value("--lookup-cache-static", ""),
     value("--lookup-cache-dynamic", ""),

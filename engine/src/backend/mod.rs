@@ -372,7 +372,7 @@ pub trait Device: Send + Sync {
 }
 
 /// Computes graphs on a device.
-pub trait Backend: Send {
+pub trait Backend: Any + Send {
     /// The device.
     fn device(&self) -> &Arc<dyn Device>;
 
@@ -441,8 +441,8 @@ pub trait Backend: Send {
     }
 
     /// Queues a copy of `len` bytes from memory that `source` computes into memory of this backend; buffers are given
-    /// with an offset in bytes, which the callee checks. The copy comes after all that is queued on `source`, and later work of both
-    /// backends after the copy. False, the default, if it cannot: the scheduler then waits for both and copies through the host.
+    /// with an offset in bytes, which the callee checks. The copy comes after all that is queued on `source` and on this backend, and later work
+    /// of both backends after the copy. False, the default, if it cannot: the scheduler then waits for both and copies through the host.
     fn copy_from_async(
         &mut self,
         source: &mut dyn Backend,

@@ -37,7 +37,10 @@ impl GraphRunner {
             .iter()
             .map(|d| d.clone().backend(&backend_params))
             .collect::<Result<_, _>>()?;
-        let mut sched = Scheduler::new(backends, MemoryMap::default(), SchedParams::default())?;
+        let sched_params = SchedParams {
+            op_offload: model.placement().offloads_ops(),
+        };
+        let mut sched = Scheduler::new(backends, MemoryMap::default(), sched_params)?;
         for (i, buffer) in model.buffers().iter().enumerate() {
             let id = sched.register_buffer(buffer.clone(), Usage::Weights);
             assert_eq!(

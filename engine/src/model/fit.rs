@@ -102,6 +102,14 @@ impl<'a> Outline<'a> {
             if n == 0 && placed.needs_layer {
                 return Err(self.no_layer_fits(&counted, params.mmap, &kept)?);
             }
+            if n == 0 && placed.overrides.is_empty() {
+                // A device without room for a layer may have none for anything.
+                let on_cpu = PlacementParams {
+                    devices: Vec::new(),
+                    ..placed.clone()
+                };
+                return self.place_as(&on_cpu, params.mmap, &kept);
+            }
             if n == 0 || needed.iter().zip(&compute).all(|(needed, room)| needed <= room) {
                 return Ok(best);
             }
@@ -171,7 +179,7 @@ impl<'a> Outline<'a> {
             n_ctx: memory.n_ctx.min(i32::MAX as usize),
             ..memory
         };
-        let mut measure = Measure::new(&placement.devices);
+        let mut measure = Measure::new(&placement.devices, placement.offloads_ops());
         // The first buffers stand for the memories of weights, in the order of the placement.
         for ty in &placement.types {
             measure.register(&**ty, Usage::Weights).map_err(text)?;

@@ -70,6 +70,9 @@ pub struct PlacementParams {
     pub overrides: Vec<TensorOverride>,
     /// Keep keys and values in the memory of the layer's device.
     pub offload_kv: bool,
+    /// Let devices compute products of many columns although the weights lie in the memory of the CPU, from which they are copied each time. Weights in
+    /// a layout that the CPU alone reads stay where they are.
+    pub offload_ops: bool,
     /// Store weights in the layouts that devices like best. If false all are plain, as in the file.
     pub repack: bool,
     /// The memory of a context that [`DeviceLayers::Auto`] leaves room for.
@@ -90,6 +93,7 @@ impl Default for PlacementParams {
             main_device: 0,
             overrides: Vec::new(),
             offload_kv: true,
+            offload_ops: true,
             repack: true,
             memory: MemoryParams::default(),
             margin: 256 << 20,
@@ -167,6 +171,7 @@ pub struct Placement {
     /// The parts of each row of the tensor table; of most one with all rows.
     pub parts: Vec<Vec<RowPart>>,
     offload_kv: bool,
+    offload_ops: bool,
     repack: bool,
 }
 
@@ -260,6 +265,7 @@ impl Placement {
             types,
             parts: Vec::new(),
             offload_kv: params.offload_kv,
+            offload_ops: params.offload_ops,
             repack: params.repack,
         };
         let shares = row_shares(params, &placement.devices);
@@ -323,6 +329,11 @@ impl Placement {
             n_layers: self.layers.len(),
             bytes,
         }
+    }
+
+    /// True if devices may compute products whose weights lie in the memory of the CPU.
+    pub fn offloads_ops(&self) -> bool {
+        self.offload_ops
     }
 
     /// True if weights may be stored in other layouts than the file's.

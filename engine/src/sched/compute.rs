@@ -149,7 +149,6 @@ impl Scheduler {
         if schedule.splits.is_input(graph, input.from) {
             return self.copy_graph_input(split, from, to, len);
         }
-        self.backends[split.backend.index()].synchronize()?;
         let source = schedule.backend_of(input.from).unwrap_or(split.backend);
         if self.copy_used_experts(graph, schedule, split, input, source)? {
             return Ok(());
@@ -157,6 +156,7 @@ impl Scheduler {
         if self.copy_async(source, split.backend, from, to, len)? {
             return Ok(());
         }
+        self.backends[split.backend.index()].synchronize()?;
         self.backends[source.index()].synchronize()?;
         Ok(self.memory.copy(from, to, len, &mut self.scratch.stage)?)
     }
@@ -219,6 +219,7 @@ impl Scheduler {
         else {
             return Ok(false);
         };
+        self.backends[split.backend.index()].synchronize()?;
         self.backends[source.index()].synchronize()?;
         // The ids themselves may be an input of this split that was not copied yet: then the original is read.
         let inputs = &schedule.splits.inputs[split.inputs.clone()];

@@ -17,10 +17,10 @@ pub struct Measure {
 
 impl Measure {
     /// For these devices, in the order of priority, the CPU last.
-    pub fn new(devices: &[Arc<dyn Device>]) -> Measure {
+    pub fn new(devices: &[Arc<dyn Device>], op_offload: bool) -> Measure {
         let sites = devices.iter().map(Site::of).collect();
         Measure {
-            sched: Scheduler::over(sites, Vec::new(), MemoryMap::default(), SchedParams::default()),
+            sched: Scheduler::over(sites, Vec::new(), MemoryMap::default(), SchedParams { op_offload }),
             planned: PlannedChunks::default(),
         }
     }

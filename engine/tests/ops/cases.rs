@@ -422,6 +422,19 @@ pub fn matrix_products_by_expert() -> Vec<Case> {
     all
 }
 
+/// So many columns for each expert that cards take tiles of 64 of them, or of 128.
+pub fn matrix_products_by_expert_in_tiles() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (m, n_expert, n_used, n_tokens) in [(850, 4, 2, 150), (3205, 2, 1, 290)] {
+        for ty in [F16, Q8_0] {
+            let x = floats([64, n_used, n_tokens, 1]);
+            let chosen = ids(n_expert, [n_used, n_tokens, 1, 1]);
+            all.push(Case::new(Op::MulMatId, &[weights(ty, [64, m, n_expert, 1]), x, chosen]));
+        }
+    }
+    all
+}
+
 pub fn rows_by_number() -> Vec<Case> {
     let mut all = vec![
         Case::new(Op::GetRows, &[floats([64, 10, 1, 1]), ids(10, [1, 1, 1, 1])]),

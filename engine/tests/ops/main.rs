@@ -133,19 +133,18 @@ fn nmse_of_seen(got: &[f32], want: &[f32]) -> f64 {
 fn products_of_quantized_activations() {
     // Four products of more than 8 columns with weights of F16, and with those of Q8_0.
     compare_quantized(&cases::matrix_products(), 2 * 4);
-    // Of the 13 types that cards multiply in integers all but Q2_K, Q3_K and Q6_K have rows of 512 values at multiples of 16 bytes; 17 columns of all types but
-    // F32 are rounded to bf16.
+    // Of quantized types 13 have rows of 512 values at multiples of 16 bytes, so that cards multiply them in integers; 17 columns of all types but F32 are
+    // rounded to bf16.
     compare_quantized(
         &cases::matrix_products_of_all_types(),
-        2 * 10 + cases::readable_types().count() - 1,
+        2 * 13 + cases::readable_types().count() - 1,
     );
 }
 
 #[test]
 fn products_of_quantized_activations_with_long_rows() {
-    // Rows of 6144 values of all 13 types begin at multiples of 16 bytes, of 3072 values all but those of Q3_K and Q6_K, of 1280 values also not those of
-    // Q2_K, IQ4_XS and MXFP4.
-    compare_quantized(&cases::matrix_products_of_long_rows(), 13 + 11 + 2 * 8);
+    // Rows of 6144 values of all quantized types begin at multiples of 16 bytes, of 3072 values those of 15, of 1280 values those of 9.
+    compare_quantized(&cases::matrix_products_of_long_rows(), 25 + 15 + 2 * 9);
 }
 
 #[test]
@@ -159,6 +158,8 @@ fn products_of_quantized_activations_in_tiles() {
 fn products_of_quantized_activations_by_expert() {
     // Of Q8_0 and Q4_0, those of 9 tokens and more.
     compare_quantized(&cases::matrix_products_by_expert(), 2 * 3 * 4);
+    let in_tiles = cases::matrix_products_by_expert_in_tiles();
+    compare_quantized(&in_tiles, in_tiles.len());
 }
 
 /// Scores of prompts on tensor cores have the accuracy of the keys, and weights 11 bits.

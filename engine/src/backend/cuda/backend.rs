@@ -1,24 +1,24 @@
 //! The backend: one stream, to which plans, inputs and results are queued in order.
 
-use std::collections::HashMap;
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytemuck::{Pod, Zeroable};
 use kernels::Precision;
 
 use super::CudaDevice;
 use super::buffer::{CudaBuffer, foreign};
-use super::context::{Context, DeviceMemory, Staging, Stream, device_error};
+use super::context::{DeviceMemory, Event, Staging, Stream, device_error};
 use super::device::Ready;
 use super::driver::CudaError;
+use super::faults::{Watch, Watched};
 use super::fuse;
 use super::ops::{self, Refusal};
 use super::plan::{Areas, CudaPlan, Launch, Planner, Scratch};
 use crate::backend::{
     Backend, BackendError, Buffer, Device, GraphView, MemoryMap, PendingRead, Plan, check_range, rules,
 };
-use crate::graph::{Graph, Name};
+use crate::graph::Graph;
 
 /// Staging memory that nobody uses, kept to be used again: pinning memory takes longer than copying through it.
 type Idle = Arc<Mutex<Vec<Staging>>>;
@@ -26,74 +26,9 @@ type Idle = Arc<Mutex<Vec<Staging>>>;
 /// Runs of a plan before its kernels are recorded: most graphs of prompts are computed once.
 const RUNS_BEFORE_RECORDING: u32 = 2;
 
-/// Pieces of staging memory that are kept.
+/// Pieces of staging memory that are kept, and bytes that are written through one of them.
 const MAX_IDLE: usize = 64;
-
-/// As kernels note a fault: see `common.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Fault {
-    /// Number of the node's name, counted from 1; 0 if there was none.
-    node: u32,
-    rows: u32,
-    row: i64,
-}
-
-/// What kernels noted: on the device, and as it was copied from there last.
-pub(super) struct Faults {
-    memory: DeviceMemory,
-    copied: Staging,
-    /// Names by number, less 1.
-    names: Vec<Name>,
-    numbers: HashMap<Name, u32>,
-}
-
-impl Faults {
-    fn new(context: &Arc<Context>, stream: &Stream) -> Result<Faults, CudaError> {
-        let memory = DeviceMemory::new(context, size_of::<Fault>())?;
-        stream.zero(&memory, 0, memory.len())?;
-        Ok(Faults {
-            copied: Staging::new(context, memory.len())?,
-            memory,
-            names: Vec::new(),
-            numbers: HashMap::new(),
-        })
-    }
-
-    pub(super) fn address(&self) -> u64 {
-        self.memory.address()
-    }
-
-    /// The number of a name.
-    pub(super) fn number(&mut self, name: Name) -> u32 {
-        let names = &mut self.names;
-        *self.numbers.entry(name).or_insert_with(|| {
-            names.push(name);
-            names.len() as u32
-        })
-    }
-
-    /// Queues the copy, once for each run that may have noted something.
-    fn fetch(&mut self, stream: &Stream) -> Result<(), CudaError> {
-        stream.queue_read(&self.memory, 0, &mut self.copied, size_of::<Fault>())
-    }
-
-    /// The first fault of the runs so far, which is then forgotten.
-    fn take(&mut self, device: &str, stream: &Stream) -> Result<(), BackendError> {
-        let failed = |error| device_error(device, &error);
-        let bytes = self.copied.wait().map_err(failed)?;
-        let fault: Fault = bytemuck::pod_read_unaligned(bytes);
-        let Some(name) = (fault.node as usize).checked_sub(1).and_then(|i| self.names.get(i)) else {
-            return Ok(());
-        };
-        bytes.fill(0);
-        stream.zero(&self.memory, 0, size_of::<Fault>()).map_err(failed)?;
-        Err(BackendError::Device {
-            device: device.to_owned(),
-            message: format!("{name}: row {} of {}", fault.row, fault.rows),
-        })
-    }
-}
+const MAX_STAGED: usize = 1 << 20;
 
 /// Computes graphs on a device.
 pub(super) struct CudaBackend {
@@ -102,7 +37,10 @@ pub(super) struct CudaBackend {
     precision: Precision,
     stream: Arc<Stream>,
     scratch: Scratch,
-    faults: Arc<Mutex<Faults>>,
+    own: Watched,
+    watch: Watch,
+    /// A point of the stream that streams of other devices wait for.
+    point: Event,
     idle: Idle,
 }
 
@@ -113,14 +51,17 @@ impl CudaBackend {
         precision: Precision,
     ) -> Result<CudaBackend, BackendError> {
         let failed = |error| device_error(device.name(), &error);
-        let stream = Stream::new(&ready.context).map_err(failed)?;
+        let stream = Arc::new(Stream::new(&ready.context).map_err(failed)?);
+        let own = Watched::new(device.clone(), &ready.context, &stream).map_err(failed)?;
         Ok(CudaBackend {
             scratch: Scratch {
                 memory: Arc::new(DeviceMemory::new(&ready.context, 0).map_err(failed)?),
                 sizes: Areas::default(),
             },
-            faults: Arc::new(Mutex::new(Faults::new(&ready.context, &stream).map_err(failed)?)),
-            stream: Arc::new(stream),
+            watch: Watch::new(own.clone()),
+            own,
+            point: Event::new(&ready.context).map_err(failed)?,
+            stream,
             idle: Idle::default(),
             device,
             ready,
@@ -192,13 +133,15 @@ impl CudaBackend {
         unsafe { self.stream.launch(&launch.function, launch.shape, parameters) }
     }
 
-    /// Staging memory of at least `len` bytes, new unless the copy of some that is kept is done.
+    /// Staging memory of at least `len` bytes, new unless the copy of some that is kept is done, or too many are under way: then the oldest is to be
+    /// waited for.
     fn staging(&self, len: usize) -> Result<Staging, BackendError> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        for i in 0..idle.len() {
-            if idle[i].len() >= len && idle[i].is_done().map_err(|error| self.failed(error))? {
-                return Ok(idle.remove(i));
-            }
+        // The oldest one that is large enough. Where its copy is under way, those of later ones are, too.
+        if let Some(i) = idle.iter().position(|staging| staging.len() >= len)
+            && (idle.len() == MAX_IDLE || idle[i].is_done().map_err(|error| self.failed(error))?)
+        {
+            return Ok(idle.remove(i));
         }
         drop(idle);
         Staging::new(&self.ready.context, len.next_power_of_two()).map_err(|error| self.failed(error))
@@ -222,7 +165,7 @@ impl Backend for CudaBackend {
         let steps = fuse::steps(view, memory, self.precision);
         self.set_scratch_aside(view, steps.moved_bytes)?;
         plan.scratch = Some(self.scratch.clone());
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut faults = self.own.lock();
         let mut planner = Planner {
             device: self.device.name(),
             graph: view.graph,
@@ -261,31 +204,28 @@ impl Backend for CudaBackend {
         }
         self.queue(plan, cancel)?;
         if plan.has_faults {
-            let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-            faults.fetch(&self.stream).map_err(|error| self.failed(error))?;
+            let fetched = self.own.lock().fetch(&self.stream);
+            fetched.map_err(|error| self.failed(error))?;
         }
         Ok(())
     }
 
     fn synchronize(&mut self) -> Result<(), BackendError> {
         self.stream.synchronize().map_err(|error| self.failed(error))?;
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        faults.take(self.device.name(), &self.stream)
+        self.watch.take()
     }
 
     fn write_async(&mut self, to: &mut dyn Buffer, offset: usize, data: &[u8]) -> Result<bool, BackendError> {
         check_range(to, offset, data.len())?;
         let buffer = to.as_any().downcast_ref::<CudaBuffer>().ok_or_else(|| foreign(to))?;
-        if data.is_empty() {
-            return Ok(true);
+        for (i, piece) in data.chunks(MAX_STAGED).enumerate() {
+            let (n, at) = (piece.len(), offset + i * MAX_STAGED);
+            let mut staging = self.staging(n)?;
+            staging.wait().map_err(|error| self.failed(error))?[..n].copy_from_slice(piece);
+            let queued = self.stream.queue_write(buffer.memory(), at, &mut staging, n);
+            queued.map_err(|error| self.failed(error))?;
+            give_back(&self.idle, staging);
         }
-        let mut staging = self.staging(data.len())?;
-        staging.wait().map_err(|error| self.failed(error))?[..data.len()].copy_from_slice(data);
-        let queued = self
-            .stream
-            .queue_write(buffer.memory(), offset, &mut staging, data.len());
-        queued.map_err(|error| self.failed(error))?;
-        give_back(&self.idle, staging);
         Ok(true)
     }
 
@@ -307,8 +247,7 @@ impl Backend for CudaBackend {
         }
         Ok(Some(Box::new(Pending {
             device: self.device.clone(),
-            stream: self.stream.clone(),
-            faults: self.faults.clone(),
+            watch: self.watch.clone(),
             idle: self.idle.clone(),
             staging,
         })))
@@ -323,20 +262,59 @@ impl Backend for CudaBackend {
     ) -> Result<bool, BackendError> {
         let (from, start) = from;
         check_range(from, start, len)?;
-        if from.host_ptr().is_none() {
+        if from.host_ptr().is_some() {
+            source.synchronize()?;
+            let bytes = from.bytes().unwrap_or_default();
+            return self.write_async(to.0, to.1, &bytes[start..][..len]);
+        }
+        check_range(to.0, to.1, len)?;
+        let buffers = (from.as_any().downcast_ref(), to.0.as_any().downcast_ref());
+        let (Some(from), Some(target)) = buffers else {
+            return Ok(false);
+        };
+        let source = (source as &mut dyn Any).downcast_mut::<CudaBackend>();
+        source.map_or(Ok(false), |source| {
+            self.copy_from_card(source, (from, start), (target, to.1), len)
+        })
+    }
+}
+
+impl CudaBackend {
+    /// Queues a copy between cards, without the host waiting for either. False if the memory is not that of these backends' devices.
+    fn copy_from_card(
+        &self,
+        source: &CudaBackend,
+        (from, start): (&CudaBuffer, usize),
+        (to, offset): (&CudaBuffer, usize),
+        len: usize,
+    ) -> Result<bool, BackendError> {
+        let is_of =
+            |buffer: &CudaBuffer, backend: &CudaBackend| Arc::ptr_eq(buffer.memory().context(), &backend.ready.context);
+        if !is_of(from, source) || !is_of(to, self) {
             return Ok(false);
         }
-        source.synchronize()?;
-        let bytes = from.bytes().unwrap_or_default();
-        self.write_async(to.0, to.1, &bytes[start..][..len])
+        let queue = || {
+            if self.watch.add(&source.watch) {
+                self.ready.context.reach(&source.ready.context)?;
+            }
+            source.stream.mark(&source.point)?;
+            self.stream.wait_for(&source.point)?;
+            if len > 0 {
+                self.stream
+                    .queue_copy((to.memory(), offset), (from.memory(), start), len)?;
+            }
+            // What the source computes next may be stored where the copy reads.
+            self.stream.mark(&self.point)?;
+            source.stream.wait_for(&self.point)
+        };
+        queue().map(|()| true).map_err(|error| self.failed(error))
     }
 }
 
 /// Bytes on their way from the device.
 struct Pending {
     device: Arc<dyn Device>,
-    stream: Arc<Stream>,
-    faults: Arc<Mutex<Faults>>,
+    watch: Watch,
     idle: Idle,
     staging: Staging,
 }
@@ -347,9 +325,7 @@ impl PendingRead for Pending {
         let bytes = self.staging.wait().map_err(|error| device_error(device, &error))?;
         out.copy_from_slice(&bytes[..out.len()]);
         give_back(&self.idle, self.staging);
-        // What was computed from a number beyond its table is not to be used.
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        faults.take(device, &self.stream)
+        self.watch.take()
     }
 }
 

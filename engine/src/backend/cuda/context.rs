@@ -45,6 +45,16 @@ impl Context {
     pub(super) fn synchronize(&self) -> Result<()> {
         self.bind()?.synchronize_context()
     }
+
+    /// Lets this device fetch from another one's memory by itself, if it can. Copies between them need not be told whether it does.
+    pub(super) fn reach(&self, other: &Context) -> Result<()> {
+        let driver = self.bind()?;
+        if self.device == other.device || !driver.can_reach(self.device, other.device)? {
+            return Ok(());
+        }
+        // SAFETY: the other context was retained and is released when dropped.
+        unsafe { driver.reach(other.handle) }
+    }
 }
 
 impl Drop for Context {
@@ -138,6 +148,31 @@ impl Stream {
         }
     }
 
+    /// Puts an event of the same device behind what is queued.
+    pub(super) fn mark(&self, event: &Event) -> Result<()> {
+        // SAFETY: both are alive.
+        unsafe { self.context.bind()?.record_event(event.handle, self.handle) }
+    }
+
+    /// Later work waits for an event, of whatever device.
+    pub(super) fn wait_for(&self, event: &Event) -> Result<()> {
+        // SAFETY: both are alive.
+        unsafe { self.context.bind()?.stream_waits(self.handle, event.handle) }
+    }
+
+    /// Queues a copy of `len` bytes from memory of any device to memory of this stream's. Both are given with an offset.
+    pub(super) fn queue_copy(
+        &self,
+        (to, to_offset): (&DeviceMemory, usize),
+        (from, from_offset): (&DeviceMemory, usize),
+        len: usize,
+    ) -> Result<()> {
+        let to_part = (to.part(to_offset, len), to.context.handle);
+        let from_part = (from.part(from_offset, len), from.context.handle);
+        // SAFETY: the bytes are there, and memory is not freed before its context is idle: `backend.rs` lets the sender's stream wait for the copy.
+        unsafe { self.context.bind()?.copy_between(to_part, from_part, len, self.handle) }
+    }
+
     /// Queues a kernel.
     ///
     /// # Safety
@@ -226,7 +261,7 @@ pub(super) struct Shape {
 
 /// A point in a stream that can be waited for. One that was never recorded counts as passed.
 #[derive(Debug)]
-struct Event {
+pub(super) struct Event {
     context: Arc<Context>,
     handle: cu::CUevent,
 }
@@ -237,7 +272,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    fn new(context: &Arc<Context>) -> Result<Event> {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Event> {
         let handle = context.bind()?.create_event()?;
         let context = context.clone();
         Ok(Event { context, handle })
@@ -280,6 +315,11 @@ impl DeviceMemory {
     /// Bytes.
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// The context that it is of.
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     /// Address of the first byte on the device.

@@ -156,6 +156,10 @@ impl Device for CudaDevice {
         ops::check(graph, node, Precision::Exact).is_ok()
     }
 
+    fn offload_op(&self, graph: &Graph, node: TensorId) -> bool {
+        ops::pays_to_bring_weights(graph, graph.tensor(node))
+    }
+
     fn upload(&self, buffer: Box<dyn Buffer>) -> Result<Box<dyn Upload>, BackendError> {
         let upload = CudaUpload::new(buffer, &self.ready()?.context);
         Ok(Box::new(upload.map_err(|error| device_error(&self.name, &error))?))

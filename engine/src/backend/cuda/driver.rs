@@ -31,6 +31,9 @@ const SUCCESS: u32 = cu::CUresult::CUDA_SUCCESS as u32;
 /// The code of a question about what is not done yet.
 const NOT_READY: u32 = cu::CUresult::CUDA_ERROR_NOT_READY as u32;
 
+/// The code of a request that was granted before.
+const ALREADY_ENABLED: u32 = cu::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as u32;
+
 /// A function that gives the name or the description of a code.
 type DescribeFn = unsafe extern "C" fn(u32, *mut *const c_char) -> u32;
 
@@ -251,6 +254,48 @@ impl Driver {
         self.check("cuMemcpyDtoHAsync", code)
     }
 
+    /// Queues a copy of `bytes` bytes from one device to another: directly where the receiving context may touch the other's memory, and through the
+    /// host otherwise.
+    ///
+    /// # Safety
+    /// Both sides have as many bytes, in memory of these contexts, until the copy is done. The stream is the receiving context's.
+    pub(super) unsafe fn copy_between(
+        self,
+        (to, to_context): (cu::CUdeviceptr, cu::CUcontext),
+        (from, from_context): (cu::CUdeviceptr, cu::CUcontext),
+        bytes: usize,
+        stream: cu::CUstream,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let code = unsafe {
+            driver!(
+                self,
+                cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, stream)
+            )
+        };
+        self.check("cuMemcpyPeerAsync", code)
+    }
+
+    /// True if a device can touch the memory of another one.
+    pub(super) fn can_reach(self, device: cu::CUdevice, other: cu::CUdevice) -> Result<bool> {
+        let mut can = 0;
+        // SAFETY: the number is written to `can`.
+        let code = unsafe { driver!(self, cuDeviceCanAccessPeer(&mut can, device, other)) };
+        self.check("cuDeviceCanAccessPeer", code).map(|()| can != 0)
+    }
+
+    /// Lets the thread's context touch the memory of another device's. Once more does nothing.
+    ///
+    /// # Safety
+    /// The other context is retained.
+    pub(super) unsafe fn reach(self, other: cu::CUcontext) -> Result<()> {
+        // SAFETY: the caller's promise.
+        match unsafe { driver!(self, cuCtxEnablePeerAccess(other, 0)) } {
+            ALREADY_ENABLED => Ok(()),
+            code => self.check("cuCtxEnablePeerAccess", code),
+        }
+    }
+
     /// Queues setting `bytes` bytes of the device to 0.
     ///
     /// # Safety
@@ -316,6 +361,17 @@ impl Driver {
     pub(super) unsafe fn record_event(self, event: cu::CUevent, stream: cu::CUstream) -> Result<()> {
         // SAFETY: the caller's promise.
         self.check("cuEventRecord", unsafe { driver!(self, cuEventRecord(event, stream)) })
+    }
+
+    /// Later work of a stream waits for an event, of whatever device.
+    ///
+    /// # Safety
+    /// Both are alive.
+    pub(super) unsafe fn stream_waits(self, stream: cu::CUstream, event: cu::CUevent) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.check("cuStreamWaitEvent", unsafe {
+            driver!(self, cuStreamWaitEvent(stream, event, 0))
+        })
     }
 
     /// Waits until what is before the event is done.

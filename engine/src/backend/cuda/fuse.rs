@@ -14,7 +14,7 @@ use std::ops::Range;
 use kernels::{GgmlType, Precision};
 
 use super::buffer::CudaBuffer;
-use super::ops::{self, MAX_ADDED, Normed, Step};
+use super::ops::{self, Attended, MAX_ADDED, Normed, Step};
 use crate::backend::{GraphView, MemoryMap};
 use crate::graph::{Graph, Op, Tensor, TensorId};
 
@@ -100,6 +100,7 @@ impl<'a> Pass<'a> {
             Op::Rope(_) => self.heads(i),
             Op::RmsNorm { .. } => self.heads(i).or_else(|| self.normed(i)),
             Op::Add => self.normed(i),
+            Op::Attention(_) => self.attended(i),
             _ => None,
         };
         match found {
@@ -154,7 +155,7 @@ impl<'a> Pass<'a> {
             _ => (self.norm_of_sum(i)?, Some(self.nodes[i])),
         };
         let norm = self.nodes[at];
-        let rounds = self.is_rounded(norm, at);
+        let rounds = self.rounded_rows(norm, at).is_some();
         if sum.is_none() && !rounds {
             return None;
         }
@@ -198,19 +199,27 @@ impl<'a> Pass<'a> {
         is_fine && (!stores_sum || self.is_apart(sum, norm))
     }
 
-    /// True if the next product that reads the result of node `i` takes it as integers.
-    fn is_rounded(&self, id: TensorId, i: usize) -> bool {
+    /// Attention with the rounding of its results, where a product reads them next.
+    fn attended(&self, i: usize) -> Option<(Step, Vec<usize>)> {
+        let attention = self.nodes[i];
+        let rows = self.rounded_rows(attention, i)?;
+        let (t, u) = (self.graph.tensor(attention), self.graph.tensor(rows));
+        let is_whole = u.view.is_none_or(|(_, offset)| offset == 0) && u.ne == [t.ne[0] * t.ne[1], t.ne[2], 1, 1];
+        let may = is_whole && t.is_contiguous() && u.is_contiguous() && t.ne[0].is_multiple_of(ops::ROUNDED_TOGETHER);
+        may.then(|| (Step::Attended(Attended { attention, rows }), vec![i]))
+    }
+
+    /// What the next product that reads the result of node `i` takes as integers: that or a view of it.
+    fn rounded_rows(&self, id: TensorId, i: usize) -> Option<TensorId> {
         let owner = |id: TensorId| self.graph.tensor(id).view.map_or(id, |(owner, _)| owner);
         let mut products = self.near(i + 1).map(|at| self.tensor(at)).filter(|t| {
             let multiplies = matches!(t.op, Op::MulMat | Op::MulMatId);
             multiplies && t.src[1].is_some_and(|x| owner(x) == id)
         });
-        products.next().is_some_and(|product| {
-            let weights = self.graph.tensor(product.source(0));
-            let address = self.address(product.source(0));
-            let takes = address.is_some_and(|address| ops::takes_integers(self.precision, weights, address));
-            takes && ops::has_few_columns(self.graph, product)
-        })
+        let product = products.next()?;
+        let (weights, address) = (self.graph.tensor(product.source(0)), self.address(product.source(0))?);
+        let takes = ops::takes_integers(self.precision, weights, address) && ops::has_few_columns(self.graph, product);
+        product.src[1].filter(|_| takes)
     }
 
     /// Address of a tensor's first byte.

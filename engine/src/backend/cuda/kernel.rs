@@ -92,7 +92,7 @@ pub(super) enum Value {
 }
 
 /// Most names that a text has values for.
-const MAX_DEFINES: usize = 9;
+const MAX_DEFINES: usize = 10;
 
 /// A kernel and what it is specialized by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

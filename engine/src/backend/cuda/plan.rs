@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use kernels::Precision;
 
-use super::backend::Faults;
 use super::buffer::{CudaBuffer, foreign};
 use super::context::{DeviceMemory, Function, Recording, Shape};
+use super::faults::Faults;
 use super::fuse::Moved;
 use super::kernel::Kernel;
 use super::library::Library;
-use super::ops::{ColumnForm, Refusal, Target, TensorArg};
+use super::ops::{COLUMNS_ALIGNMENT, ColumnForm, Refusal, Target, TensorArg};
 use crate::backend::{BackendError, MemoryMap, Plan};
 use crate::graph::{Graph, TensorId};
 
@@ -33,8 +33,10 @@ pub(super) struct CudaPlan {
     pub(super) words: Vec<u64>,
     /// Memory that kernels use between them.
     pub(super) scratch: Option<Scratch>,
-    /// The rows whose columns are there in a form, and their addresses, as long as neither is written.
-    pub(super) columns: Option<(TensorArg, ColumnForm, Range<u64>)>,
+    /// The columns that were made last, as long as neither they nor what they were made of is written.
+    pub(super) columns: Option<Columns>,
+    /// Whether these lie in the second place for columns.
+    pub(super) in_second: bool,
     /// Some kernel may find a number that is beyond its table.
     pub(super) has_faults: bool,
     /// Times that the kernels were queued one by one.
@@ -45,6 +47,16 @@ pub(super) struct CudaPlan {
 
 impl Plan for CudaPlan {}
 
+/// Columns of rows in a form.
+pub(super) struct Columns {
+    of: TensorArg,
+    form: ColumnForm,
+    /// Addresses of the rows.
+    rows: Range<u64>,
+    /// Address of the columns.
+    address: u64,
+}
+
 impl CudaPlan {
     /// Forgets all but the memory it takes.
     pub(super) fn clear(&mut self) {
@@ -52,6 +64,7 @@ impl CudaPlan {
         self.words.clear();
         self.scratch = None;
         self.columns = None;
+        self.in_second = false;
         self.has_faults = false;
         self.n_runs = 0;
         self.recording = None;
@@ -70,7 +83,7 @@ pub(super) struct Scratch {
 pub(super) struct Areas {
     /// What each node may use as it likes.
     pub(super) work: usize,
-    /// Columns in the form of products.
+    /// Columns in the form of products: two places, so that a product may write columns while it reads others.
     pub(super) columns: usize,
     /// Results that only kernels of the plan read.
     pub(super) moved: usize,
@@ -78,7 +91,7 @@ pub(super) struct Areas {
 
 impl Areas {
     /// Areas begin at multiples of this.
-    const ALIGNMENT: usize = 256;
+    const ALIGNMENT: usize = COLUMNS_ALIGNMENT;
 
     /// At least as large as both.
     pub(super) fn max(self, other: Areas) -> Areas {
@@ -97,12 +110,18 @@ impl Areas {
 }
 
 impl Scratch {
-    fn columns(&self) -> u64 {
-        self.memory.address() + self.sizes.work as u64
+    /// Bytes of a place for columns.
+    fn place(&self) -> usize {
+        self.sizes.columns / 2 / Areas::ALIGNMENT * Areas::ALIGNMENT
+    }
+
+    fn columns(&self, in_second: bool) -> u64 {
+        let place = if in_second { self.place() } else { 0 };
+        self.memory.address() + (self.sizes.work + place) as u64
     }
 
     fn moved(&self) -> u64 {
-        self.columns() + self.sizes.columns as u64
+        self.memory.address() + (self.sizes.work + self.sizes.columns) as u64
     }
 }
 
@@ -164,8 +183,8 @@ impl Target for Planner<'_> {
         }
         let written = written.then(|| address..address + tensor.nbytes() as u64);
         let overlaps = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
-        if let (Some(written), Some((_, _, read))) = (&written, &self.plan.columns)
-            && overlaps(written, read)
+        if let (Some(written), Some(Columns { rows, .. })) = (&written, &self.plan.columns)
+            && overlaps(written, rows)
         {
             self.plan.columns = None;
         }
@@ -185,16 +204,28 @@ impl Target for Planner<'_> {
     }
 
     fn columns(&mut self, of: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
-        let (of, address) = (of.as_rows(), self.scratch.columns());
-        let known = self.plan.columns.as_ref();
-        if known.is_some_and(|(known, of_form, _)| (*known, *of_form) == (of, form)) {
-            return Ok((address, false));
+        let of = of.as_rows();
+        let known = self
+            .plan
+            .columns
+            .as_ref()
+            .filter(|known| (known.of, known.form) == (of, form));
+        if let Some(known) = known {
+            return Ok((known.address, false));
         }
-        assert!(
-            bytes <= self.scratch.sizes.columns,
-            "memory for columns was set aside for every node"
-        );
-        self.plan.columns = Some((of, form, of.data..of.data + of.extent()));
+        let room = match form {
+            ColumnForm::Integers => self.scratch.place(),
+            ColumnForm::Bfloats => self.scratch.sizes.columns,
+        };
+        assert!(bytes <= room, "memory for columns was set aside for every node");
+        self.plan.in_second = form == ColumnForm::Integers && !self.plan.in_second;
+        let address = self.scratch.columns(self.plan.in_second);
+        self.plan.columns = Some(Columns {
+            of,
+            form,
+            rows: of.data..of.data + of.extent(),
+            address,
+        });
         Ok((address, true))
     }
 

@@ -179,6 +179,9 @@ driver_functions! {
     fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int) |driver| {
         let device = driver.device(device)?;
         driver.working(device)?;
+        if driver.config.busy {
+            return Err(Error::DEVICE_UNAVAILABLE);
+        }
         driver.devices[device as usize].retained += 1;
         put(context, Driver::context_handle(Some(device)))
     }

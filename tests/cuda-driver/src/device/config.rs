@@ -9,6 +9,7 @@
 //! | `memory=8G` | 8G | each device's memory, in bytes or with K, M or G |
 //! | `used=1G` | 0 | of it, what other programs use |
 //! | `peer=0` | 1 | whether devices can reach each other's memory |
+//! | `busy=1` | 0 | whether another program has the devices to itself |
 //! | `driver=11040` | 12090 | the CUDA version of the driver |
 //! | `threads=2` | the machine's | threads of the host that run blocks |
 //! | `races=0` | 1 | whether races on shared memory are looked for |
@@ -34,6 +35,7 @@ pub struct Config {
     pub memory: u64,
     pub used: u64,
     pub peer: bool,
+    pub busy: bool,
     pub driver: i32,
     pub threads: usize,
     pub races: bool,
@@ -54,6 +56,7 @@ impl Default for Config {
             memory: 8 << 30,
             used: 0,
             peer: true,
+            busy: false,
             driver: 12090,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             races: true,
@@ -85,6 +88,7 @@ impl Config {
                 "memory" => config.memory = number,
                 "used" => config.used = number,
                 "peer" => config.peer = number != 0,
+                "busy" => config.busy = number != 0,
                 "driver" => config.driver = number as i32,
                 "threads" => config.threads = (number as usize).max(1),
                 "races" => config.races = number != 0,

@@ -64,6 +64,7 @@ impl Pass<'_> {
         let products = Products {
             parts: vec![part(gate), part(up)],
             glu: Some(f),
+            rounds: self.rounded_rows(self.nodes[at_glu], at_glu).is_some(),
         };
         is_fine.then_some((Step::Products(products), members))
     }
@@ -158,5 +159,10 @@ impl Pass<'_> {
 fn step_of(found: Vec<Found>) -> (Step, Vec<usize>) {
     let members = found.iter().flat_map(|f| f.members.iter().copied()).collect();
     let parts = found.into_iter().map(|f| f.part).collect();
-    (Step::Products(Products { parts, glu: None }), members)
+    let products = Products {
+        parts,
+        glu: None,
+        rounds: false,
+    };
+    (Step::Products(products), members)
 }

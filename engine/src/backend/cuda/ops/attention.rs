@@ -8,8 +8,8 @@ use kernels::GgmlType;
 use self::tiles::Tiles;
 use super::super::kernel::{ATTENTION, Kernel, Value};
 use super::arguments::{TensorArg, VisibleArg};
-use super::{Refusal, Task, size};
-use crate::graph::{Attention, Buckets, Tensor, Window};
+use super::{Refusal, Task, integers, size};
+use crate::graph::{Attention, Buckets, Op, Tensor, TensorId, Window};
 
 /// Warps of a block.
 const WARPS: usize = 4;
@@ -45,9 +45,21 @@ struct Params {
     side: i32,
     near: Near,
     parts: u64,
+    rounded: u64,
     n_parts: i32,
     padding: i32,
 }
+
+/// Attention, and the rows of its results that products take as integers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(in super::super) struct Attended {
+    pub(in super::super) attention: TensorId,
+    /// Its results, of each token as one row.
+    pub(in super::super) rows: TensorId,
+}
+
+/// Values of a head that can be rounded are a multiple of this: those of a scale.
+pub(in super::super) const ROUNDED_TOGETHER: usize = integers::GROUP;
 
 /// Blocks with which a card is busy, and pages that are worth a block.
 const BUSY: usize = 264;
@@ -103,7 +115,16 @@ fn buckets(buckets: Buckets, n: usize) -> (i32, Near) {
     )
 }
 
-pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
+/// Plans attention with the rounding of its results, unless it is computed by tiles: then whoever asks for integers rounds.
+pub(super) fn plan_attended(task: &mut Task<'_>, attended: &Attended) -> Result<(), Refusal> {
+    match task.node.op {
+        Op::Attention(p) => plan(task, &p, Some(attended.rows)),
+        _ => Err("attention".into()),
+    }
+}
+
+/// Plans attention. `rounds`: its results as rows that are also rounded.
+pub(super) fn plan(task: &mut Task<'_>, p: &Attention, rounds: Option<TensorId>) -> Result<(), Refusal> {
     let at = p.operands();
     let (q, k, v) = (task.operand(at.q), task.operand(at.k), task.operand(at.v));
     let [dk, n_head, n_tokens, _] = q.ne;
@@ -127,6 +148,7 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
         1 => 0,
         _ => (task.target).scratch(size_of::<f32>() * n_tokens * n_head * n_parts * (dv + 2))?,
     };
+    let rounds = rounds.filter(|_| tiles.is_none());
     let params = Params {
         q: task.source(at.q)?,
         k: k_arg,
@@ -146,6 +168,7 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
         side,
         near,
         parts,
+        rounded: rounds.map_or(Ok(0), |rows| rounded(task, rows))?,
         n_parts: size(n_parts)? as i32,
         padding: 0,
     };
@@ -153,6 +176,13 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention) -> Result<(), Refusal> {
         Some(tiles) => tiles.plan(task, p, &params),
         None => plan_pages(task, p, &params, heads),
     }
+}
+
+/// Where rows of results go as columns of integers.
+fn rounded(task: &mut Task<'_>, rows: TensorId) -> Result<u64, Refusal> {
+    let address = task.target.address(rows, false)?;
+    let rows = TensorArg::new(task.graph.tensor(rows), address)?;
+    integers::written_columns(task, &rows)
 }
 
 /// A block for each token, or several, with so many query heads.
@@ -167,11 +197,13 @@ fn plan_pages(task: &mut Task<'_>, p: &Attention, params: &Params, heads: usize)
     } else {
         0
     };
-    if selected + 4 * WARPS * heads * (dv + 2) > SHARED {
+    if selected + 4 * WARPS * heads * (dv + dv / 32 + 2) > SHARED {
         return Err("sums and selections that fit in shared memory".into());
     }
     let (k_decoder, v_decoder) = (decoder(k, &params.k)?, decoder(v, &params.v)?);
-    let kernel = |name| {
+    // The last kernel rounds.
+    let rounds = |is_last: bool| (is_last && params.rounded != 0).into();
+    let kernel = |name, is_last| {
         Kernel::new(&ATTENTION, name)
             .with("K", k_decoder)
             .with("V", v_decoder)
@@ -182,12 +214,19 @@ fn plan_pages(task: &mut Task<'_>, p: &Attention, params: &Params, heads: usize)
             .with_int("BIASES", at.biases.is_some().into())
             .with_int("SINKS", p.sinks.into())
             .with_int("SPLIT", (n_parts > 1).into())
+            .with_int("ROUNDS", rounds(is_last))
     };
     let (threads, grid) = (32 * WARPS as u32, [size(n_tokens)?, size(y_blocks)?, n_parts]);
-    task.launch_with(kernel("attention"), grid, threads, size(selected)?, params)?;
+    task.launch_with(
+        kernel("attention", n_parts == 1),
+        grid,
+        threads,
+        size(selected)?,
+        params,
+    )?;
     if n_parts > 1 {
         let grid = [size(n_tokens)?, size(n_head)?, 1];
-        task.launch(kernel("merge"), grid, threads, params)?;
+        task.launch(kernel("merge", true), grid, threads, params)?;
     }
     Ok(())
 }

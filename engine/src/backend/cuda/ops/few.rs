@@ -26,6 +26,8 @@ pub(in super::super) struct Products {
     pub(in super::super) parts: Vec<Part>,
     /// There are two parts, and this function of the first one's product times the second one's is the result of the first.
     pub(in super::super) glu: Option<Unary>,
+    /// Products in integers read that result.
+    pub(in super::super) rounds: bool,
 }
 
 /// Most sums behind a product.
@@ -57,6 +59,7 @@ struct Params {
     x: TensorArg,
     ids: TensorArg,
     columns: u64,
+    rounded: u64,
     fault: u64,
     node: u32,
     first: [i32; 2],
@@ -81,6 +84,7 @@ impl Products {
         Products {
             parts: vec![part],
             glu: None,
+            rounds: false,
         }
     }
 }
@@ -98,7 +102,11 @@ pub(super) fn plan(task: &mut Task<'_>, products: &Products) -> Result<(), Refus
         if !same {
             return Err("two matrices that are read alike".into());
         }
-        return launch(task, products.glu, parts[0].0, &x, &[parts[0].1, parts[1].1]);
+        let glu = products.glu.map(|function| Glu {
+            function,
+            rounds: products.rounds,
+        });
+        return launch(task, glu, parts[0].0, &x, &[parts[0].1, parts[1].1]);
     }
     while let Some(&(form, _)) = parts.first() {
         let (of_form, others): (Vec<_>, Vec<_>) = parts.into_iter().partition(|(other, _)| *other == form);
@@ -141,14 +149,27 @@ fn turns_of(form: Form, parts: &[PartArg], rows: u32) -> u32 {
     }
 }
 
+/// Blocks with which it pays that each computes as many results as are rounded together.
+const MIN_ROUNDING_BLOCKS: usize = 192;
+
+/// Two matrices that give one result.
+#[derive(Clone, Copy)]
+struct Glu {
+    function: Unary,
+    rounds: bool,
+}
+
+/// True if blocks of `mul_vec_int.cu` can round these results, each of them those that share a scale.
+fn may_round(form: Form, y: &TensorArg, n_columns: usize) -> bool {
+    let n_rows = y.ne[0] as usize;
+    let is_dense = y.has_vectors(size_of::<f32>(), size_of::<f32>());
+    let has_blocks =
+        n_rows.is_multiple_of(integers::GROUP) && n_rows / integers::GROUP * n_columns >= MIN_ROUNDING_BLOCKS;
+    matches!(form, Form::Integers(_)) && is_dense && has_blocks
+}
+
 /// A launch of parts whose weights are read alike.
-fn launch(
-    task: &mut Task<'_>,
-    glu: Option<Unary>,
-    form: Form,
-    x: &TensorArg,
-    parts: &[PartArg],
-) -> Result<(), Refusal> {
+fn launch(task: &mut Task<'_>, glu: Option<Glu>, form: Form, x: &TensorArg, parts: &[PartArg]) -> Result<(), Refusal> {
     let by_ids = task.node.op == Op::MulMatId;
     let mut params = Params {
         x: *x,
@@ -188,7 +209,11 @@ fn launch(
         (Some(_), Form::Floats(_)) => (1, rows),
         (None, _) => (parts.len(), rows),
     };
-    let turns = turns_of(form, &parts[..n_parts], rows);
+    let rounds = glu.is_some_and(|glu| glu.rounds) && may_round(form, &parts[0].y, (grid[0] * grid[1]) as usize);
+    let turns = match rounds {
+        true => integers::GROUP as u32 / rows,
+        false => turns_of(form, &parts[..n_parts], rows),
+    };
     params.turns = turns as i32;
     let mut n_blocks = 0;
     for (i, part) in parts[..n_parts].iter().enumerate() {
@@ -201,8 +226,12 @@ fn launch(
         .with_int("COLS", columns as i64)
         .with_int("IDS", by_ids.into())
         .with_int("PARTS", n_parts as i64);
-    if let Some(f) = glu {
-        kernel = kernel.with("GLU", Value::Word(function(f)));
+    if let Some(glu) = glu {
+        kernel = kernel.with("GLU", Value::Word(function(glu.function)));
+    }
+    if rounds {
+        params.rounded = integers::written_columns(task, &parts[0].y)?;
+        kernel = kernel.with_int("ROUNDS", 1);
     }
     task.launch(kernel, [n_blocks, grid[0], grid[1]], THREADS, &params)
 }

@@ -143,7 +143,8 @@ pub(super) fn plan(task: &mut Task<'_>, heads: &Heads) -> Result<(), Refusal> {
             ..arg
         };
         params.n_heads += arg.x.ne[1];
-        params.room = params.room.max(arg.x.ne[0]);
+        // Neighbours are loaded as one.
+        params.room = params.room.max(arg.x.ne[0] + arg.x.ne[0] % 2);
         kernel = kernel.with_type(name, ty);
     }
     let n_heads = params.n_heads.unsigned_abs();

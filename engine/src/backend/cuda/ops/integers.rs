@@ -8,8 +8,8 @@ use super::arguments::TensorArg;
 use super::{ColumnForm, Refusal, Task, size};
 use crate::graph::Tensor;
 
-/// Types that `dots.cuh` knows as integers.
-const TYPES: [GgmlType; 13] = [
+/// Types that `dots.cuh` knows as integers: all that are quantized.
+const TYPES: [GgmlType; 25] = [
     GgmlType::Q4_0,
     GgmlType::Q4_1,
     GgmlType::Q5_0,
@@ -23,6 +23,18 @@ const TYPES: [GgmlType; 13] = [
     GgmlType::IQ4_NL,
     GgmlType::IQ4_XS,
     GgmlType::MXFP4,
+    GgmlType::NVFP4,
+    GgmlType::Q1_0,
+    GgmlType::Q2_0,
+    GgmlType::TQ1_0,
+    GgmlType::TQ2_0,
+    GgmlType::IQ1_S,
+    GgmlType::IQ1_M,
+    GgmlType::IQ2_XXS,
+    GgmlType::IQ2_XS,
+    GgmlType::IQ2_S,
+    GgmlType::IQ3_XXS,
+    GgmlType::IQ3_S,
 ];
 
 /// Rows of a block of `mul_vec_int.cu`.
@@ -32,7 +44,7 @@ pub(super) const ROWS: u32 = 8;
 const FETCH: usize = 16;
 
 /// Values that share a scale.
-const GROUP: usize = 32;
+pub(super) const GROUP: usize = 32;
 
 /// Values that a lane rounds.
 const PER_LANE: usize = 4;

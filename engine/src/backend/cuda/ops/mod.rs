@@ -19,9 +19,10 @@ use kernels::{GgmlType, Precision};
 
 use self::arguments::FaultArg;
 pub(super) use self::arguments::TensorArg;
+pub(super) use self::attention::{Attended, ROUNDED_TOGETHER};
 pub(super) use self::few::{MAX_ADDS, Part, Products};
 pub(super) use self::heads::{Heads, MAX_HEAD, MAX_SECTIONS, Section};
-pub(super) use self::products::has_few_columns;
+pub(super) use self::products::{has_few_columns, pays_to_bring_weights};
 pub(super) use self::rows::{MAX_ADDED, Normed};
 use super::context::Shape;
 use super::kernel::Kernel;
@@ -31,6 +32,9 @@ use crate::graph::{Graph, Layout, Op, Tensor, TensorId};
 
 /// Threads of a block of kernels that have one for each element.
 const THREADS: u32 = 256;
+
+/// Places for columns begin at multiples of this.
+pub(super) const COLUMNS_ALIGNMENT: usize = 256;
 
 /// Most blocks in the second and third dimension of a grid.
 const MAX_BLOCKS: u32 = 65535;
@@ -77,7 +81,7 @@ pub(super) trait Target {
     fn precision(&self) -> Precision;
 
     /// Address of memory for the columns of a tensor in a form, and whether they are not there yet, since nothing before needed them. Whoever asks
-    /// makes them then.
+    /// makes them then. Integers lie apart from those that were asked for before, which may still be read meanwhile.
     fn columns(&mut self, of: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal>;
 
     /// Address of the record of faults, and a node's number in it.
@@ -116,8 +120,12 @@ impl Target for DryRun {
         self.precision
     }
 
-    fn columns(&mut self, _: &TensorArg, _: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
-        self.need.columns = bytes;
+    fn columns(&mut self, _: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
+        self.need.columns = match form {
+            // Two places, for any two of these one behind the other.
+            ColumnForm::Integers => 2 * bytes.next_multiple_of(COLUMNS_ALIGNMENT),
+            ColumnForm::Bfloats => bytes,
+        };
         Ok((0, true))
     }
 
@@ -216,7 +224,7 @@ pub(super) fn plan(graph: &Graph, id: TensorId, target: &mut dyn Target) -> Resu
         Op::Rope(p) => rope::plan(&mut task, &p),
         Op::MulMat => products::mul_mat(&mut task),
         Op::MulMatId => products::mul_mat_id(&mut task),
-        Op::Attention(p) => attention::plan(&mut task, &p),
+        Op::Attention(p) => attention::plan(&mut task, &p, None),
         Op::Recur(recurrence) => recur::plan(&mut task, recurrence),
         Op::TopK { .. } | Op::TopMask { .. } | Op::IndexScores | Op::SelectBlocks(_) | Op::LastCells { .. } => {
             select::plan(&mut task)
@@ -235,6 +243,8 @@ pub(super) enum Step {
     Products(Products),
     /// Heads on their way to attention.
     Heads(Heads),
+    /// Attention with the rounding that products ask for.
+    Attended(Attended),
 }
 
 impl Step {
@@ -245,6 +255,7 @@ impl Step {
             Step::Normed(normed) => normed.norm,
             Step::Products(products) => products.parts[0].product,
             Step::Heads(heads) => heads.turned,
+            Step::Attended(attended) => attended.attention,
         }
     }
 }
@@ -263,6 +274,7 @@ pub(super) fn plan_step(graph: &Graph, step: &Step, target: &mut dyn Target) -> 
         Step::Normed(normed) => rows::plan_normed(&mut task, normed),
         Step::Products(products) => few::plan(&mut task, products),
         Step::Heads(heads) => heads::plan(&mut task, heads),
+        Step::Attended(attended) => attention::plan_attended(&mut task, attended),
     }
 }
 

@@ -6,7 +6,7 @@ use kernels::GgmlType;
 use super::super::kernel::{GROUP, Kernel, MUL_MAT, Value};
 use super::arguments::TensorArg;
 use super::few::{self, Products};
-use super::tensor::{self, Groups};
+use super::tensor::{self, Groups, Tile};
 use super::{Refusal, Task, size};
 use crate::graph::{Graph, Op, Tensor};
 
@@ -97,6 +97,23 @@ pub(in super::super) fn has_few_columns(graph: &Graph, product: &Tensor) -> bool
     }
 }
 
+/// Bytes in a second that come over the bus, and multiplications, each with its addition, that a CPU does in a second. Assumptions: of PCIe 4.0 with 16
+/// lanes, and of some 16 cores.
+const BUS: f64 = 25e9;
+const CPU: f64 = 1e12;
+
+/// True if a product has so many columns that the CPU would take longer for it than the bus takes to bring the weights.
+pub(in super::super) fn pays_to_bring_weights(graph: &Graph, product: &Tensor) -> bool {
+    let n_columns = match product.op {
+        Op::MulMat => product.ne[1..].iter().product::<usize>(),
+        Op::MulMatId => product.ne[1] * product.ne[2],
+        _ => return false,
+    };
+    let weights = graph.tensor(product.source(0));
+    let products = (weights.ne[0] * weights.ne[1] * n_columns) as f64;
+    products / CPU > weights.nbytes() as f64 / BUS
+}
+
 pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Refusal> {
     if !has_few_columns(task.graph, task.node) {
         return mul_mat_by_groups(task);
@@ -111,11 +128,8 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Refusal> {
     let [m, n_used, n_tokens, _] = task.node.ne;
     let (n_pairs, n_matrices) = (n_used * n_tokens, task.operand(0).ne[2]);
     let on_tensor_cores = tensor::suits(task.target.precision(), task.operand(0));
-    let tile = if on_tensor_cores {
-        tensor::GROUP_COLUMNS
-    } else {
-        TILE[1]
-    };
+    let large = Tile::of_groups(size(m)?, size(n_pairs / n_matrices)?, size(n_matrices)?);
+    let tile = if on_tensor_cores { large.columns } else { TILE[1] };
     // A tile of each matrix may be partly filled.
     let n_tiles = n_pairs / tile as usize + n_matrices.min(n_pairs);
     let list_bytes = (size_of::<i32>() * (3 * n_tiles + n_pairs)).next_multiple_of(ALIGNMENT);
@@ -147,6 +161,7 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Refusal> {
             n_tiles,
             n_used,
             columns: tiles + list_bytes as u64,
+            tile: large,
         };
         return tensor::plan(task, [w, x, y], Some(groups));
     }

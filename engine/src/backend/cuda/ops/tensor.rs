@@ -11,9 +11,9 @@ use crate::graph::Tensor;
 
 /// A tile of `mul_mat_tensor.cu`: rows and columns, and those of a warp's part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Tile {
+pub(super) struct Tile {
     rows: u32,
-    columns: u32,
+    pub(super) columns: u32,
     warp_rows: u32,
     warp_columns: u32,
 }
@@ -30,7 +30,7 @@ const fn tile(rows: u32, columns: u32, warp_rows: u32, warp_columns: u32) -> Til
 /// Tiles, those first that need the fewest reads and decode the fewest weights.
 const TILES: [Tile; 3] = [tile(128, 256, 64, 64), tile(128, 128, 64, 32), tile(64, 64, 32, 32)];
 
-/// The tile of few columns, and of groups of them.
+/// The tile of few columns.
 const FEW: Tile = tile(128, 32, 16, 32);
 
 /// Values of a row in shared memory, for each of two steps.
@@ -49,6 +49,16 @@ impl Tile {
             |t: &Tile| u64::from(rows.div_ceil(t.rows)) * u64::from(columns.div_ceil(t.columns)) * u64::from(outer);
         let large = TILES.into_iter().find(|t| n_blocks(t) >= BUSY.into());
         large.unwrap_or(TILES[TILES.len() - 1])
+    }
+
+    /// The tile for products of so many rows with groups of columns, of this size on average: not much larger than that, since a tile has columns of one
+    /// group.
+    pub(super) fn of_groups(rows: u32, columns: u32, n_groups: u32) -> Tile {
+        let fits = |t: &Tile| t.columns <= columns + columns / 4;
+        let n_blocks =
+            |t: &Tile| u64::from(rows.div_ceil(t.rows)) * u64::from(columns.div_ceil(t.columns)) * u64::from(n_groups);
+        let large = TILES.into_iter().find(|t| fits(t) && n_blocks(t) >= BUSY.into());
+        large.unwrap_or(FEW)
     }
 
     fn threads(self) -> u32 {
@@ -92,10 +102,8 @@ pub(super) struct Groups {
     pub(super) n_used: usize,
     /// Scratch memory for the columns.
     pub(super) columns: u64,
+    pub(super) tile: Tile,
 }
-
-/// Columns of a tile of groups.
-pub(super) const GROUP_COLUMNS: u32 = FEW.columns;
 
 /// True if the product of a node's weights may be computed so.
 pub(super) fn suits(precision: Precision, weights: &Tensor) -> bool {
@@ -143,7 +151,7 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
     }
     let [m, n, n2, n3] = task.node.ne;
     let (tile, y_blocks, z_blocks) = match groups {
-        Some(groups) => (FEW, size(groups.n_tiles)?, 1),
+        Some(groups) => (groups.tile, size(groups.n_tiles)?, 1),
         None => {
             let outer = size(n2 * n3)?;
             let tile = Tile::of(size(m)?, size(n)?, outer);
@@ -188,6 +196,19 @@ mod tests {
             (64, 64),
         ];
         assert_eq!(found.map(|(rows, n)| columns(rows, n)), [256, 128, 64, 256, 32, 64]);
+    }
+
+    #[test]
+    fn tiles_of_groups_are_about_as_large_as_these() {
+        let found = [
+            (1536, 32, 128),
+            (14336, 128, 8),
+            (14336, 100, 8),
+            (768, 60, 64),
+            (64, 300, 4),
+        ];
+        let columns = found.map(|(rows, columns, n_groups)| Tile::of_groups(rows, columns, n_groups).columns);
+        assert_eq!(columns, [32, 128, 64, 64, 32]);
     }
 
     #[test]
