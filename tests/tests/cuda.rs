@@ -170,9 +170,9 @@ fn products_of_one_token_move_the_weights_and_nothing_else() {
             return;
         };
         let (k, m) = (6144, 67);
+        // Pieces of Q1_0, TQ1_0 and TQ2_0 are short and end amid sectors, and types with grids read these, too.
         for ty in [
-            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0, Q2_0,
-            TQ1_0, TQ2_0,
+            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q2_0,
         ] {
             let (counts, n_bytes) = counted_product(counters, ty, k, m);
             let number = |value: &serde_json::Value| value.as_u64().expect("a counter") as usize;
