@@ -6,7 +6,8 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::groups::{GroupScales, Groups, Order, Part, UnpackGroup, has_mins, prefetch, row_of_sums, word};
+use super::group_order::{Groups, Order, Part};
+use super::groups::{GroupScales, UnpackGroup, has_mins, prefetch, row_of_sums, word};
 use super::int_products::{IntProduct, chunk, each_of_8};
 use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
 use super::panels::{HALVES, LANES};

@@ -4,7 +4,8 @@
 
 use std::marker::PhantomData;
 
-use super::groups::{GroupScales, GroupSums, Part, UnpackGroup, has_mins, prefetch, row_of_sums, word};
+use super::group_order::Part;
+use super::groups::{GroupScales, GroupSums, UnpackGroup, has_mins, prefetch, row_of_sums, word};
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{I16Header, RUN};
 use super::panels::{LANES, SIGN};

@@ -7,8 +7,9 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::double_width::DoubleWidthSums;
-use super::int_products::{IntProduct, chunk, each_of_8};
-use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Unpack};
+use super::group_order::{Order, Part};
+use super::int_products::{IntProduct, each_of_8};
+use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
 use super::panels::{HALVES, Integers, LANES, PanelChunk, PanelValues, SIGN};
 use crate::interleaved::{GROUP_ROWS, Interleaved, bytes_in_group};
 use crate::prefetch::CACHE_LINE;
@@ -183,9 +184,6 @@ const _: () = assert!(WORDS == RUNS);
 /// Groups that are multiplied with the same activations at a time, each read as a stream: two streams come faster from memory than one.
 const STREAMS: usize = 2;
 
-/// Bytes from which half of the rows is a stream of its own. Of fewer rows neighbouring groups are read in turn.
-const LONG: usize = 32 << 10;
-
 /// Bytes of a group up to which neighbours are read one after the other: as two streams they come no faster.
 const SHORT: usize = 8 << 10;
 
@@ -298,128 +296,6 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, S: GroupSums<G>, const G:
     }
 }
 
-/// The order in which groups are multiplied, `G` at a time: each stream reads so many neighbours among the groups, then goes on behind those of the others.
-pub(super) struct Order<const G: usize> {
-    n_groups: usize,
-    group_bytes: usize,
-    neighbours: usize,
-}
-
-impl<const G: usize> Order<G> {
-    fn new(p: &IntProduct, neighbours: usize) -> Order<G> {
-        Order {
-            n_groups: p.m / GROUP_ROWS,
-            group_bytes: GROUP_ROWS * p.row_stride,
-            neighbours,
-        }
-    }
-
-    /// Streams that each read a part of the rows in one go if those are [`LONG`], else neighbouring groups.
-    pub fn of_streams(p: &IntProduct) -> Order<G> {
-        let part = (p.m / GROUP_ROWS).div_ceil(G);
-        let is_long = part * GROUP_ROWS * p.row_stride >= LONG;
-        Order::new(p, if is_long { part } else { 1 })
-    }
-
-    /// Times that `G` groups are multiplied.
-    pub fn len(&self) -> usize {
-        self.n_groups.div_ceil(G)
-    }
-
-    /// The groups that are multiplied at some step. Where a stream has no group left, the last one is multiplied once more.
-    #[inline(always)]
-    pub fn groups(&self, step: usize) -> Groups<G> {
-        let (before, at) = (step / self.neighbours * self.neighbours, step % self.neighbours);
-        let mut numbers = [0; G];
-        for (g, number) in numbers.iter_mut().enumerate() {
-            *number = (G * before + g * self.neighbours + at).min(self.n_groups - 1);
-        }
-        Groups {
-            numbers,
-            bytes: self.group_bytes,
-            left: (self.neighbours - at) * self.group_bytes,
-            others: (G - 1) * self.neighbours * self.group_bytes,
-        }
-    }
-}
-
-/// Groups that are multiplied together.
-#[derive(Clone, Copy)]
-pub(super) struct Groups<const G: usize> {
-    numbers: [usize; G],
-    /// Bytes of each.
-    bytes: usize,
-    /// Bytes of a stream from its group on, until it goes on behind the others.
-    left: usize,
-    /// Bytes of the others in between.
-    others: usize,
-}
-
-impl<const G: usize> Groups<G> {
-    /// The first row of each.
-    #[inline(always)]
-    pub fn rows(&self) -> [usize; G] {
-        let mut rows = self.numbers;
-        for row in &mut rows {
-            *row *= GROUP_ROWS;
-        }
-        rows
-    }
-
-    /// The chunk that starts at element `c`, and that of the columns.
-    ///
-    /// # Safety
-    /// As for [`multiply`].
-    #[inline(always)]
-    pub unsafe fn part<V: IntSimd, D: UnpackGroup<V>>(
-        &self,
-        p: &IntProduct,
-        c: usize,
-        scales: *const GroupScales,
-    ) -> Part<G> {
-        let mut w = [p.w; G];
-        for g in 0..G {
-            w[g] = w[g].wrapping_add(self.numbers[g] * self.bytes + bytes_in_group::<D>(c));
-        }
-        Part {
-            w,
-            left: self.left - bytes_in_group::<D>(c),
-            others: self.others,
-            runs: RUNS.min((p.k - c) / RUN),
-            scales,
-            // SAFETY: the caller's promise.
-            x: unsafe { chunk(p.x, c) },
-            x_stride: p.x_stride,
-        }
-    }
-}
-
-/// A chunk of each of some groups and of several columns.
-#[derive(Clone, Copy)]
-pub(super) struct Part<const G: usize> {
-    pub w: [*const u8; G],
-    /// Bytes of a stream from the chunk on, until it goes on behind the others.
-    left: usize,
-    /// Bytes of the others in between.
-    others: usize,
-    /// Runs that there are.
-    pub runs: usize,
-    /// Of each group.
-    pub scales: *const GroupScales,
-    /// The first column.
-    x: *const I16Chunk,
-    /// Bytes from one column to the next.
-    x_stride: usize,
-}
-
-impl<const G: usize> Part<G> {
-    /// Column `j`.
-    #[inline(always)]
-    pub fn column(&self, j: usize) -> *const I16Chunk {
-        self.x.wrapping_byte_add(j * self.x_stride)
-    }
-}
-
 /// Sums of floats, or of integers of 32 bits, for each column and group.
 type ByGroup<T, const N: usize, const G: usize> = [[T; G]; N];
 
@@ -437,10 +313,10 @@ trait Totals {
 /// Weights of 8 bits and activations of 16 bits, as words.
 struct Wide;
 
-/// Any weights and both [parts](I16Chunk::parts) of activations, as bytes that are added up in 32 bits at once.
+/// Any weights and both [parts](super::integers::I16Chunk::parts) of activations, as bytes that are added up in 32 bits at once.
 struct Fours;
 
-/// Unsigned weights of at most [`NARROW_BITS`] bits and both [parts](I16Chunk::parts) of activations, as bytes. Products are added up in 16 bits as long as
+/// Unsigned weights of at most [`NARROW_BITS`] bits and both [parts](super::integers::I16Chunk::parts) of activations, as bytes. Products are added up in 16 bits as long as
 /// they fit: half the steps for a weight that need not be widened.
 struct Narrow;
 
@@ -621,7 +497,7 @@ unsafe fn of_zero<V: IntSimd, D: Unpack<V>, const G: usize>(
     }
 }
 
-/// The row of [`I16Chunk::totals`] and [`I16Chunk::sums`] that belongs to a scale.
+/// The row of [`I16Chunk::totals`](super::integers::I16Chunk::totals) and [`sums`](super::integers::I16Chunk::sums) that belongs to a scale.
 #[inline(always)]
 pub(super) fn row_of_sums<V: IntSimd, D: Unpack<V>>(half: usize) -> usize {
     if D::BY_16 { 1 + half } else { 0 }

@@ -8,6 +8,7 @@ pub(crate) mod dots;
 mod double_width;
 pub(crate) mod float_panels;
 pub(crate) mod functions;
+mod group_order;
 pub(crate) mod groups;
 pub(crate) mod i8_blocks;
 pub(crate) mod int_products;
