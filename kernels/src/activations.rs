@@ -61,7 +61,8 @@ pub enum Activations<'a> {
     },
 }
 
-/// Columns from which on products of integers go by panels: unpacking and interleaving weights once pays for itself.
+/// Columns from which on products of 16-bit integers with rows as in a file, and with interleaved rows on CPUs with AVX-VNNI alone, go by panels: unpacking and interleaving weights
+/// once pays for itself.
 pub(crate) const PANEL_COLUMNS: usize = 9;
 
 /// Rows of activations from which on [`Precision::Fast`] takes integers of 8 bits. Short questions, a few sequences that are decoded

@@ -12,11 +12,14 @@ const LONG: usize = 32 << 10;
 /// The order in which groups are multiplied, `G` at a time: each stream reads so many neighbours among the groups, then goes on behind those of the others.
 pub(super) struct Order<const G: usize> {
     n_groups: usize,
+    /// Bytes of a group.
     pub group_bytes: usize,
+    /// Groups that a stream reads one after the other.
     pub neighbours: usize,
 }
 
 impl<const G: usize> Order<G> {
+    /// Streams that read so many neighbours each.
     pub fn new(p: &IntProduct, neighbours: usize) -> Order<G> {
         Order {
             n_groups: p.m / GROUP_ROWS,

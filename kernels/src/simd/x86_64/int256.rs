@@ -114,7 +114,7 @@ impl<P> Int256<P> {
 #[inline]
 #[target_feature(enable = "avx")]
 unsafe fn side_by_side(mut a: __m256i, mut b: __m256i) -> [__m256i; 2] {
-    // SAFETY: nothing is done.
+    // SAFETY: there is no instruction in it, and the registers keep their values.
     unsafe {
         asm!("/* {} {} */", inout(ymm_reg) a, inout(ymm_reg) b, options(pure, nomem, nostack, preserves_flags));
     }
