@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 
 use super::blocks::bytes_of;
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Scales, Unpack};
+use super::streams::Streams;
 use crate::simd::{IntSimd, Simd};
 
 /// A chunk of a product with all it needs. See [`matmul`](crate::matmul()) for the meaning.
@@ -42,40 +43,6 @@ const AHEAD: usize = 1024;
 
 const LINE: usize = 64;
 
-/// The rows of a product in the order in which they are computed: `N` streams, which take turns.
-struct Streams<const N: usize> {
-    m: usize,
-    turns: usize,
-}
-
-impl<const N: usize> Streams<N> {
-    fn new(m: usize) -> Streams<N> {
-        Streams {
-            m,
-            turns: m.div_ceil(N),
-        }
-    }
-
-    /// The row that stream `s` is at in turn `i`.
-    #[inline(always)]
-    fn row(&self, s: usize, i: usize) -> usize {
-        s * self.turns + i
-    }
-
-    /// The number of streams that have a row in turn `i`.
-    #[inline(always)]
-    fn len(&self, i: usize) -> usize {
-        (0..N).filter(|&s| self.row(s, i) < self.m).count()
-    }
-
-    /// The rows of the weights in turn `i`; for streams that have none the first.
-    #[inline(always)]
-    fn weights(&self, p: &IntProduct, i: usize) -> [*const u8; N] {
-        let n = self.len(i);
-        std::array::from_fn(|s| p.w.wrapping_add(self.row(if s < n { s } else { 0 }, i) * p.row_stride))
-    }
-}
-
 /// Does the body for each of the 8 runs of a whole chunk, or registers of a run, whose number is then a constant if loops are
 /// [unrolled](IntSimd::UNROLLED).
 macro_rules! each_of_8 {
@@ -100,10 +67,10 @@ pub(crate) unsafe fn matvec<V: IntSimd, D: Unpack<V>>(p: &IntProduct) {
     let streams = Streams::<STREAMS>::new(p.m);
     let whole = p.k / CHUNK * CHUNK;
     let mut scales: [[Scales; 2]; STREAMS / 2] = Default::default();
-    for i in 0..streams.turns {
+    for i in 0..streams.turns() {
         // SAFETY: the caller's promise; rows lie below `m`, chunks below `k`.
         unsafe {
-            let mut w = streams.weights(p, i);
+            let mut w = streams.rows(p.w, p.row_stride, i);
             let mut sums = [V::Float::splat(0.0); STREAMS];
             for c in (0..whole).step_by(CHUNK) {
                 // All scales first: they take long to compute, which the work on other rows hides.
@@ -318,7 +285,7 @@ pub(crate) unsafe fn matmul<V: IntSimd, D: Unpack<V>>(p: &IntProduct, columns: &
                 out: p.out.add(j * p.out_stride),
                 ..*p
             };
-            for i in 0..streams.turns {
+            for i in 0..streams.turns() {
                 rows_times_columns::<V, D>(&part, &streams, i, columns, &mut unpacked);
             }
         }
@@ -337,7 +304,7 @@ unsafe fn rows_times_columns<V: IntSimd, D: Unpack<V>>(
     columns: &AllColumns,
     unpacked: &mut [MaybeUninit<Unpacked>; STREAMS_OF_COLUMNS],
 ) {
-    let (n, w) = (streams.len(i), streams.weights(p, i));
+    let (n, w) = (streams.len(i), streams.rows(p.w, p.row_stride, i));
     let mut sums = [[Sum([0.0; 8]); COLUMNS]; STREAMS_OF_COLUMNS];
     // SAFETY: the caller's promise; rows lie below `m`, chunks below `k`, columns below `p.n`.
     unsafe {

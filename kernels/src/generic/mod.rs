@@ -19,6 +19,7 @@ pub(crate) mod products;
 pub(crate) mod recurrent;
 pub(crate) mod rope;
 pub(crate) mod rows;
+mod streams;
 pub(crate) mod tile_attention;
 pub(crate) mod tile_packing;
 pub(crate) mod tiles;

@@ -4,6 +4,7 @@
 //! so that splitting rows over threads changes nothing.
 
 use super::blocks::{Decode, Dot, bytes_of, dequantize};
+use super::streams::Streams;
 use crate::GgmlType;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::Simd;
@@ -44,7 +45,7 @@ const BLOCK_K: usize = 1024;
 const ROWS: usize = 4;
 
 /// Bytes by which each of these streams is prefetched.
-const AHEAD: usize = 2048;
+const AHEAD: usize = 4096;
 
 /// One column: weights are decoded in registers and never stored.
 ///
@@ -52,56 +53,46 @@ const AHEAD: usize = 2048;
 /// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
 #[inline(always)]
 pub(crate) unsafe fn matvec<V: Simd, D: Decode<V>>(p: &Product) {
-    for i in (0..p.m).step_by(ROWS) {
-        // SAFETY: the caller's promise; rows `i..i + rows` lie below `m`.
+    let streams = Streams::<ROWS>::new(p.m);
+    for i in 0..streams.turns() {
+        // SAFETY: the caller's promise; the rows of streams that have one lie below `m`.
         unsafe {
-            let rows = ROWS.min(p.m - i);
-            let totals = dot_rows::<V, D>(p.w.add(i * p.row_stride), p.row_stride, rows, p.x, p.k);
-            totals.as_ptr().copy_to_nonoverlapping(p.out.add(i), rows);
+            let n = streams.len(i);
+            let totals = dot_rows::<V, D>(streams.rows(p.w, p.row_stride, i), n, p.x, p.k);
+            for (s, total) in totals.into_iter().enumerate().take(n) {
+                *p.out.add(streams.row(s, i)) = total;
+            }
         }
     }
 }
 
-/// Up to [`ROWS`] rows, 256 elements of each at a time. Their number is not a constant, so that the loop over them stays a loop:
+/// The first `n` of these rows, 256 elements of each at a time. Their number is not a constant, so that the loop over them stays a loop:
 /// unrolled, the work of several rows gets mixed up and does not fit the registers.
 ///
 /// # Safety
 /// As for [`matvec`].
 #[inline(always)]
-unsafe fn dot_rows<V: Simd, D: Decode<V>>(
-    w: *const u8,
-    row_stride: usize,
-    rows: usize,
-    x: *const f32,
-    k: usize,
-) -> [f32; ROWS] {
+unsafe fn dot_rows<V: Simd, D: Decode<V>>(rows: [*const u8; ROWS], n: usize, x: *const f32, k: usize) -> [f32; ROWS] {
     let turn = 256usize.next_multiple_of(D::STEP);
-    let row_bytes = bytes_of::<D>(k);
     // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [Dot::<V>::new(x); ROWS];
         for c in (0..k).step_by(turn) {
-            let n = turn.min(k - c);
-            for (r, sums) in sums.iter_mut().enumerate().take(rows) {
+            let elements = turn.min(k - c);
+            for (row, sums) in rows.iter().zip(&mut sums).take(n) {
                 let mut sink = *sums;
-                let at = bytes_of::<D>(c);
-                let mut p = w.add(r * row_stride + at);
-                // Behind its row a stream goes on behind the other rows.
-                let others = if at + AHEAD < row_bytes {
-                    0
-                } else {
-                    (ROWS - 1) * row_stride
-                };
-                for line in 0..bytes_of::<D>(n).div_ceil(CACHE_LINE) {
-                    prefetch(p.wrapping_add(AHEAD + others + line * CACHE_LINE), CacheLevel::First);
+                let mut p = row.add(bytes_of::<D>(c));
+                // Behind its row a stream goes on in the next one.
+                for line in 0..bytes_of::<D>(elements).div_ceil(CACHE_LINE) {
+                    prefetch(p.wrapping_add(AHEAD + line * CACHE_LINE), CacheLevel::First);
                 }
-                for _ in 0..n / D::STEP {
+                for _ in 0..elements / D::STEP {
                     D::decode(p, &mut sink);
                     sink.advance(D::STEP);
                     p = p.add(bytes_of::<D>(D::STEP));
                 }
-                if !n.is_multiple_of(D::STEP) {
-                    D::decode_rest(p, n % D::STEP, &mut sink);
+                if !elements.is_multiple_of(D::STEP) {
+                    D::decode_rest(p, elements % D::STEP, &mut sink);
                 }
                 *sums = sink;
             }
