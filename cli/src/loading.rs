@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use engine::adapter::{ControlVector, LoraAdapter};
 use engine::backend::reference::ReferenceDevice;
-use engine::backend::{self, Device, DeviceKind};
+use engine::backend::{self, BackendError, Device, DeviceKind};
 use engine::build::MemoryParams;
 use engine::context::Context;
 use engine::gguf::Value;
@@ -290,7 +290,7 @@ impl LoadArgs {
         let mut params = self.params(precision, memory)?;
         params.on_vocab = on_vocab;
         let has_none = params.placement.devices.is_empty();
-        let is_fitted = params.placement.n_layers == DeviceLayers::Auto;
+        let mut is_fitted = params.placement.n_layers == DeviceLayers::Auto;
         let stop = interrupt::listen();
         let (bar, flag) = (progress::bar("loading", STEPS), stop.flag());
         let bar = Arc::new(bar);
@@ -302,8 +302,17 @@ impl LoadArgs {
             }
             !flag.load(std::sync::atomic::Ordering::Relaxed)
         }));
-        let model = Model::load(path, archs::ALL, &params);
-        (params.progress, params.on_vocab) = (None, None);
+        let mut model = Model::load(path, archs::ALL, &params);
+        params.on_vocab = None;
+        if let Some(error) = self.failure_of_unnamed(&model, &params.placement.devices) {
+            say::line(format_args!(
+                "warning: {error}: everything is in the memory of the CPU instead"
+            ));
+            params.placement.devices.clear();
+            is_fitted = false;
+            model = Model::load(path, archs::ALL, &params);
+        }
+        params.progress = None;
         drop(bar);
         let wants_devices = matches!(self.placement.n_gpu_layers, Some(DeviceLayers::Count(1..)));
         if wants_devices && has_none {
@@ -325,6 +334,25 @@ impl LoadArgs {
         }
         warn_of_another_arch(&model);
         Ok(Arc::new(model))
+    }
+
+    /// What a device failed with while weights were loaded, if nobody named it: then the CPU does without it.
+    fn failure_of_unnamed<'a>(
+        &self,
+        loaded: &'a Result<Model, ModelError>,
+        devices: &[Arc<dyn Device>],
+    ) -> Option<&'a BackendError> {
+        let Err(ModelError::Backend { source, .. }) = loaded else {
+            return None;
+        };
+        let place = match source {
+            BackendError::OutOfMemory { buffer_type, .. } => buffer_type,
+            BackendError::Device { device, .. } => device,
+            _ => return None,
+        };
+        let is_its = |d: &Arc<dyn Device>| d.name() == place || d.buffer_type().name() == place;
+        let is_unnamed = self.placement.device.is_none();
+        (is_unnamed && devices.iter().any(is_its)).then_some(source)
     }
 }
 

@@ -259,3 +259,50 @@ fn what_fails_at_any_allocation_leaves_nothing_behind() {
     }
     panic!("there is no end of allocations");
 }
+
+/// Whatever allocation of a load finds no memory: without a device in the command the CPU takes everything, and one warning says so; with one it is an error.
+#[test]
+fn out_of_memory_amid_a_load_is_left_to_the_cpu_unless_a_device_is_named() {
+    let home = Home::new();
+    if is_left_out(&home) {
+        return;
+    }
+    let model = home.model("llama-dense", None);
+    let run = |settings: &str, more: &[&str]| {
+        let args = ["run", &model, "abc", "-n", "3", "--temp", "0", "--no-stats", "-c", "64"];
+        llama(&home, settings, &[&args, more].concat())
+    };
+    let on_cpu = run("", &["--device", "cpu"]);
+    let on_cpu = on_cpu.succeeds();
+    let told = "everything is in the memory of the CPU instead";
+    let mut n = 1;
+    loop {
+        let settings = format!("fail_alloc={n}");
+        let unnamed = run(&settings, &[]);
+        if !unnamed.err.contains(told) {
+            break;
+        }
+        assert_eq!(unnamed.succeeds(), on_cpu, "{settings}: {}", unnamed.err);
+        let warnings: Vec<&str> = unnamed.err.lines().filter(|line| line.contains("warning:")).collect();
+        assert!(
+            warnings.len() == 1 && warnings[0].contains("cuda0"),
+            "{settings}: {}",
+            unnamed.err
+        );
+        let named = run(&settings, &["--device", "cuda"]);
+        assert_eq!(named.status, 1, "{settings}: {}{}", named.out, named.err);
+        assert!(
+            named.err.contains("loading weights: cuda0: "),
+            "{settings}: {}",
+            named.err
+        );
+        for ended in [unnamed, named] {
+            for word in ["leak", "panicked"] {
+                assert!(!ended.err.contains(word), "{settings}: {}", ended.err);
+            }
+        }
+        n += 1;
+    }
+    // The weights, and the memory that they go through.
+    assert!(n > 4, "only {n} allocations were those of a load");
+}

@@ -140,14 +140,24 @@ DEVICE u32 five_bits(u32 w, u32 qh, int c, int i, int high) {
 
 struct q5_0 {
     BLOCK(32, 22, 4, 2, 16)
-    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
-        float d = half_at(b);
-        u32 qh = word<2>(b + 2), w = word<2>(b + 6 + 4 * c);
+    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) { of_parts<2>(b + 6 + 4 * c, b + 2, b, c, v); }
+    // Of the words with low bits and with fifth bits, whose addresses are multiples of ALIGN, and the scale.
+    template <int ALIGN> static DEVICE void of_parts(const u8 *low, const u8 *high, const u8 *scale, int c, float (&v)[N]) {
+        float d = half_at(scale);
+        u32 qh = word<ALIGN>(high), w = word<ALIGN>(low);
         for (int i = 0; i < 4; i++) {
             v[i] = (float)((int)five_bits(w, qh, c, i, 0) - 16) * d;
             v[4 + i] = (float)((int)five_bits(w, qh, c, i, 1) - 16) * d;
         }
     }
+};
+
+// Eight blocks in parts, as `engine/src/backend/cuda/parts.rs` arranges them: what lanes read at a time lies together, at addresses that are multiples of
+// what is read.
+struct q5_0_x8 {
+    BLOCK(256, 176, 4, 2, 16)
+    static const int HIGH = 128, SCALES = 160;
+    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) { q5_0::of_parts<4>(b + 4 * c, b + HIGH + c / 4 * 4, b + SCALES + c / 4 * 2, c % 4, v); }
 };
 
 struct q5_1 {
@@ -187,19 +197,30 @@ struct q2_K {
 
 struct q3_K {
     BLOCK(256, 110, 4, 4, 32)
-    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
-        float d = half_at(b + 108);
-        int half = c / 8, l = c % 8 * 4;
-        u32 w = word<2>(b + 32 + half * 32 + l), high = word<2>(b + l);
+    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) { of_parts<2>(b + 32 + 4 * c, b + c % 8 * 4, b + 96, b + 108, c, v); }
+    // Of the words with two low bits and with third bits, whose addresses are multiples of ALIGN, and of the scales of the block.
+    template <int ALIGN> static DEVICE void of_parts(const u8 *low, const u8 *third, const u8 *scales, const u8 *of_all, int c, float (&v)[N]) {
+        float d = half_at(of_all);
+        int half = c / 8;
+        u32 w = word<ALIGN>(low), high = word<ALIGN>(third);
         for (int r = 0; r < 4; r++) {
-            int g = half * 8 + r * 2 + l / 16;
-            u32 scale = (b[96 + g % 8] >> g / 8 * 4 & 15) | (b[104 + g % 4] >> g / 4 * 2 & 3) << 4;
+            int g = half * 8 + r * 2 + c % 8 / 4;
+            u32 scale = (scales[g % 8] >> g / 8 * 4 & 15) | (scales[8 + g % 4] >> g / 4 * 2 & 3) << 4;
             float factor = d * (float)((int)scale - 32);
             for (int i = 0; i < 4; i++) {
                 u32 q = (byte_of(w, i) >> 2 * r & 3) | (byte_of(high, i) >> (half * 4 + r) & 1) << 2;
                 v[4 * r + i] = factor * (float)((int)q - 4);
             }
         }
+    }
+};
+
+struct q3_K_x8 {
+    BLOCK(2048, 880, 4, 4, 32)
+    static const int HIGH = 512, SCALES = 768, OF_ALL = 864;
+    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
+        int block = c / 16;
+        q3_K::of_parts<4>(b + 4 * c, b + HIGH + 32 * block + c % 8 * 4, b + SCALES + 12 * block, b + OF_ALL + 2 * block, c % 16, v);
     }
 };
 
@@ -243,17 +264,32 @@ struct q5_K {
 struct q6_K {
     BLOCK(256, 210, 4, 4, 32)
     static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
-        float d = half_at(b + 208);
         int half = c / 8, l = c % 8 * 4;
-        const u32 low[2] = {word<2>(b + half * 64 + l), word<2>(b + half * 64 + 32 + l)};
-        u32 high = word<2>(b + 128 + half * 32 + l);
+        const u8 *low = b + half * 64 + l;
+        of_parts<2>(low, low + 32, b + 128 + 4 * c, b + 192 + half * 8 + l / 16, b + 208, v);
+    }
+    // Of the words with low bits of even and of uneven runs and with high bits, whose addresses are multiples of ALIGN; of the first of the runs' scales, which
+    // are two bytes apart, and the scale of the block.
+    template <int ALIGN> static DEVICE void of_parts(const u8 *even, const u8 *uneven, const u8 *top, const u8 *scales, const u8 *of_all, float (&v)[N]) {
+        float d = half_at(of_all);
+        const u32 low[2] = {word<ALIGN>(even), word<ALIGN>(uneven)};
+        u32 high = word<ALIGN>(top);
         for (int r = 0; r < 4; r++) {
-            float scale = d * (float)(i8)b[192 + half * 8 + r * 2 + l / 16];
+            float scale = d * (float)(i8)scales[2 * r];
             for (int i = 0; i < 4; i++) {
                 u32 q = (byte_of(low[r % 2], i) >> r / 2 * 4 & 15) | (byte_of(high, i) >> 2 * r & 3) << 4;
                 v[4 * r + i] = scale * (float)((int)q - 32);
             }
         }
+    }
+};
+
+struct q6_K_x8 {
+    BLOCK(2048, 1680, 4, 4, 32)
+    static const int UNEVEN = 512, HIGH = 1024, SCALES = 1536, OF_ALL = 1664;
+    static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
+        const u8 *even = b + 4 * c;
+        q6_K::of_parts<4>(even, even + UNEVEN, even + HIGH, b + SCALES + c / 8 * 8 + c % 8 / 4, b + OF_ALL + c / 16 * 2, v);
     }
 };
 

@@ -150,6 +150,19 @@ struct q5_0 : types::q5_0 {
     }
 };
 
+struct q5_0_x8 : types::q5_0_x8 {
+    DOTS(8, 2, 16, false, -16, false)
+    PADDED(1, 48)
+    static DEVICE int first(int u) { return 32 * u; }
+    static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
+        u32 w[4], qh[1];
+        words<16>(s, 16 * u, w);
+        words<4>(s, HIGH + 4 * u, qh);
+        add_fifth_bits(qh[0], w, to);
+        to.scale[0] = shared_half(s, SCALES + 2 * u);
+    }
+};
+
 struct q5_1 : types::q5_1 {
     DOTS(1, 2, 16, false, 0, true)
     NOT_PADDED
@@ -194,6 +207,11 @@ struct q2_K : types::q2_K {
     }
 };
 
+// Run `r` of a unit, whose third bits are those with number `bit` of their bytes.
+DEVICE void add_third_bits(const u32 (&w)[4], const u32 (&high)[4], int r, int bit, u32 (&q)[4]) {
+    for (int i = 0; i < 4; i++) q[i] = (w[i] >> 2 * r & 0x03030303u) | (high[i] >> bit & 0x01010101u) << 2;
+}
+
 struct q3_K : types::q3_K {
     DOTS(4, 4, 32, false, -4, false)
     NOT_PADDED
@@ -206,10 +224,28 @@ struct q3_K : types::q3_K {
         float d = shared_half(s, 108);
         for (int r = 0; r < 4; r++) {
             int bit = u / 2 * 4 + r, g = u / 2 * 8 + r * 2 + u % 2;
-            for (int i = 0; i < 4; i++) {
-                to.q[r][i] = (w[i] >> 2 * r & 0x03030303u) | (high[i] >> bit & 0x01010101u) << 2;
-            }
+            add_third_bits(w, high, r, bit, to.q[r]);
             u32 scale = (s[96 + g % 8] >> g / 8 * 4 & 15) | (s[104 + g % 4] >> g / 4 * 2 & 3) << 4;
+            to.scale[r] = d * (float)((int)scale - 32);
+        }
+    }
+};
+
+struct q3_K_x8 : types::q3_K_x8 {
+    DOTS(32, 4, 32, false, -4, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return u / 2 * 128 + u % 2 * 16; }
+    static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
+        u32 w[4], high[4], scales[3];
+        int block = u / 4, half = u % 4 / 2;
+        words<16>(s, 16 * u, w);
+        words<16>(s, HIGH + 32 * block + u % 2 * 16, high);
+        words<4>(s, SCALES + 12 * block, scales);
+        float d = shared_half(s, OF_ALL + 2 * block);
+        for (int r = 0; r < 4; r++) {
+            int at = r % 2 * 16 + u % 2 * 8;
+            add_third_bits(w, high, r, half * 4 + r, to.q[r]);
+            u32 scale = (scales[r / 2] >> (at + half * 4) & 15) | (scales[2] >> (at + half * 4 + r / 2 * 2) & 3) << 4;
             to.scale[r] = d * (float)((int)scale - 32);
         }
     }
@@ -262,6 +298,17 @@ struct q5_K : types::q5_K {
     }
 };
 
+template <class UNIT> DEVICE void add_high_bits(const u32 (&low)[2][4], const u32 (&high)[4], UNIT &to) {
+    for (int i = 0; i < 4; i++) {
+        // Bits of every other run, so that what is shifted across bytes is no half that is wanted.
+        u32 even = high[i] & 0x33333333u, uneven = high[i] & 0xccccccccu;
+        to.q[0][i] = halves(low[0][i], even << 4);
+        to.q[1][i] = halves(low[1][i], uneven << 2);
+        to.q[2][i] = halves(low[0][i] >> 4, even);
+        to.q[3][i] = halves(low[1][i] >> 4, uneven >> 2);
+    }
+}
+
 struct q6_K : types::q6_K {
     DOTS(4, 4, 32, false, -32, false)
     NOT_PADDED
@@ -272,17 +319,26 @@ struct q6_K : types::q6_K {
         words_within(lows, odd, low[0]);
         words_within(lows + 32, odd, low[1]);
         words_within(s + (128 + 16 * u), odd, high);
-        for (int i = 0; i < 4; i++) {
-            // Bits of every other run, so that what is shifted across bytes is no half that is wanted.
-            u32 even = high[i] & 0x33333333u, uneven = high[i] & 0xccccccccu;
-            to.q[0][i] = halves(low[0][i], even << 4);
-            to.q[1][i] = halves(low[1][i], uneven << 2);
-            to.q[2][i] = halves(low[0][i] >> 4, even);
-            to.q[3][i] = halves(low[1][i] >> 4, uneven >> 2);
-        }
+        add_high_bits(low, high, to);
         const u8 *scales = s + (odd + 192 + u / 2 * 8 + u % 2);
         float d = shared_half(s + odd, 208);
         for (int r = 0; r < 4; r++) to.scale[r] = d * (float)(i8)scales[2 * r];
+    }
+};
+
+struct q6_K_x8 : types::q6_K_x8 {
+    DOTS(32, 4, 32, false, -32, false)
+    NOT_PADDED
+    static DEVICE int first(int u) { return u / 2 * 128 + u % 2 * 16; }
+    static DEVICE void unit(const u8 *s, int, int u, Unit &to) {
+        u32 low[2][4], high[4], scales[2];
+        words<16>(s, 16 * u, low[0]);
+        words<16>(s, UNEVEN + 16 * u, low[1]);
+        words<16>(s, HIGH + 16 * u, high);
+        words<8>(s, SCALES + u / 2 * 8, scales);
+        add_high_bits(low, high, to);
+        float d = shared_half(s, OF_ALL + u / 4 * 2);
+        for (int r = 0; r < 4; r++) to.scale[r] = d * (float)(i8)(scales[r / 2] >> (r % 2 * 16 + u % 2 * 8));
     }
 };
 
@@ -352,16 +408,17 @@ struct nvfp4 : types::nvfp4 {
     }
 };
 
+// Two groups a unit, so that a piece is whole sectors.
 struct q1_0 : types::q1_0 {
-    DOTS(4, 2, 16, true, 0, false)
+    DOTS(2, 4, 16, true, 0, false)
     NOT_PADDED
-    static DEVICE int first(int u) { return 32 * u; }
+    static DEVICE int first(int u) { return 64 * u; }
     static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
-        u32 first, bits[1];
-        words_behind(s + 4 * u, odd + 2, first, bits);
+        u32 first, bits[2];
+        words_behind(s + 8 * u, odd + 2, first, bits);
         // 1 or -1.
-        for (int i = 0; i < 8; i++) to.q[i / 4][i % 4] = 0xffffffffu ^ spread(bits[0] >> 4 * i) * 0xfe;
-        to.scale[0] = shared_half(s + odd, 0);
+        for (int i = 0; i < 16; i++) to.q[i / 4][i % 4] = 0xffffffffu ^ spread(bits[i / 8] >> 4 * (i % 8)) * 0xfe;
+        to.scale[0] = to.scale[1] = shared_half(s + odd, 0);
     }
 };
 

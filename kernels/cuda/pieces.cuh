@@ -243,3 +243,20 @@ template <> struct Piece<types::q6_K> {
         }
     }
 };
+
+template <> struct Piece<types::q6_K_x8> : Piece<types::q6_K> {
+    DEVICE void fetch(const Tensor &w, const char *row, int piece) {
+        const u8 *b = (const u8 *)row + piece / 64 * 1680;
+        int block = piece % 64 / 8, second = piece / 2 % 2;
+        const u8 *even = b + 16 * (4 * block + piece % 8 / 4 * 2 + piece % 2);
+        u32 q[2][4], high[4];
+        words_at<16>(even, q[0]);
+        words_at<16>(even + types::q6_K_x8::UNEVEN, q[1]);
+        words_at<16>(even + types::q6_K_x8::HIGH, high);
+        for (int i = 0; i < 4; i++) x[i] = q[0][i], x[4 + i] = q[1][i], x[8 + i] = high[i];
+        const u8 *scales = b + types::q6_K_x8::SCALES + 16 * block + piece % 8 / 4 * 8 + 4 * second + piece % 2;
+        x[12] = scales[0] | scales[2] << 8;
+        x[13] = half_word(b + types::q6_K_x8::OF_ALL + 2 * block);
+        x[14] = second;
+    }
+};

@@ -113,7 +113,7 @@ fn tokens_one_by_one() {
     }
 }
 
-/// A vector of weights times activations on a card. Counters of the product's kernel, and bytes of the weights.
+/// A vector of weights, arranged as the card would have them, times activations. Counters of the product's kernel, and bytes of the weights.
 fn counted_product(counters: Counters, ty: GgmlType, k: usize, m: usize) -> (serde_json::Value, usize) {
     let device = engine::backend::device(&card()).expect("it was just there");
     let mut memory = MemoryMap::default();
@@ -132,6 +132,9 @@ fn counted_product(counters: Counters, ty: GgmlType, k: usize, m: usize) -> (ser
         leaf(GgmlType::F32, [k, 1, 1, 1]),
         leaf(GgmlType::F32, [m, 1, 1, 1]),
     );
+    let places = device.weight_storage();
+    let place = places.iter().find(|place| place.layout.accepts(ty, [k, m, 1, 1]));
+    graph.tensor_mut(w).layout = place.expect("there is a place for weights").layout;
     let product = graph.mul_mat(w, x).expect("the shapes fit");
     graph.tensor_mut(product).home = graph.home(y);
     graph.expand(product);
@@ -170,9 +173,9 @@ fn products_of_one_token_move_the_weights_and_nothing_else() {
             return;
         };
         let (k, m) = (6144, 67);
-        // Pieces of Q1_0, TQ1_0 and TQ2_0 are short and end amid sectors, and types with grids read these, too.
+        // Pieces of TQ1_0 and TQ2_0 end amid sectors, and types with grids read these, too.
         for ty in [
-            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q2_0,
+            Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0, Q2_0,
         ] {
             let (counts, n_bytes) = counted_product(counters, ty, k, m);
             let number = |value: &serde_json::Value| value.as_u64().expect("a counter") as usize;
@@ -187,6 +190,14 @@ fn products_of_one_token_move_the_weights_and_nothing_else() {
             assert!(
                 (n_bytes..=n_bytes + columns).contains(&read) && written == 4 * m,
                 "{ty}: {read} bytes read and {written} written: {counts}"
+            );
+            // Lanes find what they read at a time in banks of shared memory of their own.
+            let shared = &counts["instructions"]["shared"];
+            let (more, ways) = (number(&shared["moved"]), number(&shared["waves"]));
+            eprintln!("{ty}: {more} ways of shared memory more than {ways}");
+            assert!(
+                20 * more < more + ways || [NVFP4, Q1_0, Q2_0].contains(&ty),
+                "{ty}: {more} ways more than {ways}: {counts}"
             );
             // A warp of two rows moves the column once: what it loads at a time lies together.
             let from_caches = 32 * number(&counts["loads"]["sectors"]) - moved;

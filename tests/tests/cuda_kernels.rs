@@ -8,13 +8,14 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use engine::backend::cuda::{Specialization, compiler_flaw, loaded, specializations};
-use engine::graph::{Graph, TensorId};
+use engine::graph::{Graph, Layout, TensorId};
 use engine::sched::Observer;
 use kernels::{GgmlType, Precision};
 use rayon::prelude::*;
 use tests::emulator::with_device;
 use tests::{CORE, context, decode_last, fixture_names, model, tokens};
 
+use crate::cuda::card;
 use crate::cuda_fusion::quantized;
 
 /// Ampere, Hopper, Blackwell.
@@ -62,6 +63,13 @@ fn kernels_of<'a>(fixtures: impl IntoIterator<Item = &'a str>) -> Vec<Specializa
 
 /// What `ptxas` says of spills.
 pub(crate) fn spills(ptx: &str, capability: i32) -> String {
+    let text = assembled(ptx, capability);
+    let spills = |line: &&str| line.contains("spill") && !line.contains(" 0 bytes spill stores");
+    text.lines().filter(spills).collect::<Vec<_>>().join("\n")
+}
+
+/// What `ptxas` says of registers, spills and shared memory.
+fn assembled(ptx: &str, capability: i32) -> String {
     let mut ptxas = Command::new("ptxas");
     ptxas.args(["-v", &format!("-arch=sm_{capability}"), "-o", "/dev/null", "-"]);
     let mut child = (ptxas
@@ -76,10 +84,7 @@ pub(crate) fn spills(ptx: &str, capability: i32) -> String {
     let output = child.wait_with_output().expect("ptxas ends");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "sm_{capability}: {text}");
-    let lines = text
-        .lines()
-        .filter(|line| line.contains("spill") && !line.contains(" 0 bytes spill stores"));
-    lines.collect::<Vec<_>>().join("\n")
+    text
 }
 
 fn check(kernels: &[Specialization], capabilities: &[i32]) {
@@ -135,6 +140,42 @@ fn kernels_of_plans_compile_without_spills() {
         });
         assert!(fused.len() > 12 && !others.is_empty(), "{} kernels", fused.len());
         check(&fused, &CAPABILITIES[1..2]);
+    });
+}
+
+/// Decoding of every quantized type keeps everything in registers, arranged for the card and as in the file. `--nocapture` shows how many these are.
+#[test]
+fn products_of_all_types_in_integers_compile_without_spills() {
+    let name = "cuda_kernels::products_of_all_types_in_integers_compile_without_spills";
+    with_device(name, || {
+        let places = engine::backend::device(&card()).expect("it is there").weight_storage();
+        let kernel = |ty: GgmlType, layout: Layout, n: usize| {
+            let mut graph = Graph::new();
+            let w = graph.input(ty, [2048, 32, 1, 1], "w");
+            graph.tensor_mut(w).layout = layout;
+            let x = graph.input(GgmlType::F32, [2048, n, 1, 1], "x");
+            let product = graph.mul_mat(w, x).expect("the shapes fit");
+            let kernels = specializations(&graph, product, Precision::Fast);
+            let found = kernels
+                .into_iter()
+                .find(|kernel| kernel.describe().starts_with("mul_vec_int"));
+            found.unwrap_or_else(|| panic!("{ty}, {layout:?}: it is not computed in integers"))
+        };
+        let types = GgmlType::ALL
+            .iter()
+            .filter(|ty| ty.is_quantized() && kernels::can_dequantize(**ty));
+        let placed = types.flat_map(|&ty| places.iter().map(move |place| (ty, place.layout)));
+        let placed = placed.filter(|&(ty, layout)| layout.accepts(ty, [2048, 32, 1, 1]));
+        let kernels: Vec<_> = placed
+            .flat_map(|(ty, layout)| [1, 8].map(|n| kernel(ty, layout, n)))
+            .collect();
+        assert!(kernels.len() > 2 * 27, "{} kernels", kernels.len());
+        check(&kernels, &CAPABILITIES[1..2]);
+        for kernel in &kernels {
+            let text = assembled(&kernel.ptx(CAPABILITIES[1]).expect("it just compiled"), CAPABILITIES[1]);
+            let used = text.lines().find(|line| line.contains("registers")).unwrap_or_default();
+            eprintln!("{}: {used}", kernel.describe());
+        }
     });
 }
 

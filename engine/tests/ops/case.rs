@@ -31,6 +31,8 @@ pub enum Layout {
     Permuted([usize; 4]),
     /// Part of something larger, with this much more before and after it in each dimension (dimension 0: blocks of 32 elements).
     Part(usize),
+    /// In the first of the places that its device would have weights in.
+    AsWeights,
 }
 
 /// What an operand holds.
@@ -132,6 +134,11 @@ impl Operand {
 
     pub fn part(mut self, margin: usize) -> Operand {
         self.layout = Layout::Part(margin);
+        self
+    }
+
+    pub fn as_weights(mut self) -> Operand {
+        self.layout = Layout::AsWeights;
         self
     }
 }

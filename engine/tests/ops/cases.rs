@@ -399,6 +399,20 @@ pub fn matrix_products_of_long_rows() -> Vec<Case> {
     all
 }
 
+/// Weights as devices would have them: few columns and many, and by expert.
+pub fn matrix_products_of_arranged_weights() -> Vec<Case> {
+    let mut all = Vec::new();
+    for ty in readable_types().filter(|ty| ty.is_quantized()) {
+        let w = |ne| weights(ty, ne).as_weights();
+        for n in [1, 3, 33] {
+            all.push(Case::new(Op::MulMat, &[w([4096, 16, 1, 1]), floats([4096, n, 1, 1])]));
+        }
+        let x = floats([2048, 1, 2, 1]);
+        all.push(Case::new(Op::MulMatId, &[w([2048, 8, 3, 1]), x, ids(3, [2, 2, 1, 1])]));
+    }
+    all
+}
+
 pub fn matrix_products_by_expert() -> Vec<Case> {
     let mut all = Vec::new();
     for ty in [F32, Q8_0, Q4_0] {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Usage};
+use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Stored, Usage};
 use engine::graph::{Graph, Home, TensorId, contiguous_strides};
 use engine::random::SplitMix64;
 use kernels::GgmlType;
@@ -114,7 +114,7 @@ fn new_home(memory: &mut MemoryMap, device: &dyn Device, bytes: usize) -> Home {
 fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut MemoryMap, device: &dyn Device) -> TensorId {
     let block = o.ty.block_size();
     let (stored, offset) = match o.layout {
-        Layout::Dense => (o.ne, [0; 4]),
+        Layout::Dense | Layout::AsWeights => (o.ne, [0; 4]),
         Layout::Permuted(order) => (order.map(|d| o.ne[d]), [0; 4]),
         Layout::Part(margin) => {
             let margins = [margin * 32.max(block), margin, margin, margin];
@@ -123,11 +123,17 @@ fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut Memory
     };
     let leaf = g.input(o.ty, stored, "operand");
     let bytes = contents(o, stored.iter().product(), &mut random);
+    if let Layout::AsWeights = o.layout {
+        let (home, layout) = store_as_weights(o, &bytes, memory, device);
+        g.tensor_mut(leaf).home = Some(home);
+        g.tensor_mut(leaf).layout = layout;
+        return leaf;
+    }
     let home = new_home(memory, device, bytes.len());
     memory.write(home, &bytes).unwrap();
     g.tensor_mut(leaf).home = Some(home);
     match o.layout {
-        Layout::Dense => leaf,
+        Layout::Dense | Layout::AsWeights => leaf,
         Layout::Permuted(order) => g.permute(leaf, order).unwrap(),
         Layout::Part(_) => {
             let nb = contiguous_strides(o.ty, stored);
@@ -135,6 +141,30 @@ fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut Memory
             g.view(leaf, o.ne, nb, start).unwrap()
         }
     }
+}
+
+/// Stores a weight in the first of the places that a device would have such weights in.
+fn store_as_weights(
+    o: &Operand,
+    bytes: &[u8],
+    memory: &mut MemoryMap,
+    device: &dyn Device,
+) -> (Home, engine::graph::Layout) {
+    let mut places = device.weight_storage().into_iter();
+    let place = places.find(|place| place.layout.accepts(o.ty, o.ne)).unwrap();
+    let tensor = Stored {
+        ty: o.ty,
+        ne: o.ne,
+        layout: place.layout,
+        offset: 0,
+    };
+    let mut buffer = place.buffer_type.allocate(tensor.nbytes()).unwrap();
+    buffer.set_tensor(&tensor, 0..tensor.n_rows(), bytes).unwrap();
+    let home = Home {
+        buffer: memory.insert(buffer, Usage::Weights),
+        offset: 0,
+    };
+    (home, place.layout)
 }
 
 /// The bytes of `n` elements.

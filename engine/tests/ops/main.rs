@@ -148,6 +148,12 @@ fn products_of_quantized_activations_with_long_rows() {
 }
 
 #[test]
+fn products_of_quantized_activations_with_arranged_weights() {
+    // Of all 25 quantized types.
+    compare_quantized(&cases::matrix_products_of_arranged_weights(), 4 * 25);
+}
+
+#[test]
 fn products_of_quantized_activations_in_tiles() {
     // All but those with weights of F32.
     let cases = cases::matrix_products_in_tiles();
@@ -194,6 +200,7 @@ suites! { cases:
     attention_temperature
     matrix_products
     matrix_products_of_all_types
+    matrix_products_of_arranged_weights
     matrix_products_by_expert
     rows_by_number
     rows_by_number_of_all_types

@@ -10,9 +10,12 @@ use super::context::{Context, device_error};
 use super::driver::Attribute;
 use super::library::Library;
 use super::ops;
+use super::parts::IN_PARTS;
 use super::raw::{Compiler, Driver, Missing, cu};
-use crate::backend::{Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Upload};
-use crate::graph::{Graph, TensorId};
+use crate::backend::{
+    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Upload, WeightStorage,
+};
+use crate::graph::{Graph, Layout, TensorId};
 
 /// Compute capability that kernels need: 8.0, that of Ampere.
 const MIN_CAPABILITY: i32 = 80;
@@ -150,6 +153,14 @@ impl Device for CudaDevice {
 
     fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool {
         buffer_type.name() == self.name
+    }
+
+    fn weight_storage(&self) -> Vec<WeightStorage> {
+        let storage = |layout| WeightStorage {
+            buffer_type: self.buffer_type(),
+            layout,
+        };
+        [IN_PARTS, Layout::Plain].map(storage).into()
     }
 
     fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {

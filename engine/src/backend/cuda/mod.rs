@@ -6,7 +6,7 @@
 //! - [`context`] (what is owned: streams, memory, kernels),
 //! - [`kernel`] (sources and specializations), [`cache`], [`shipped`] (kernels as PTX in the binary), [`library`] (kernels of a device, compiled when first asked for),
 //! - [`counters`] (what the emulated driver of tests counts),
-//! - [`faults`] (what kernels find wrong with data), [`buffer`], [`ops`] (from a node to the kernels that compute it), [`fuse`] (nodes that are computed in one go), [`plan`], [`backend`], [`device`].
+//! - [`faults`] (what kernels find wrong with data), [`buffer`], [`parts`] (how weights are arranged there), [`ops`] (from a node to the kernels that compute it), [`fuse`] (nodes that are computed in one go), [`plan`], [`backend`], [`device`].
 
 mod backend;
 mod buffer;
@@ -21,6 +21,7 @@ mod fuse;
 mod kernel;
 mod library;
 mod ops;
+mod parts;
 mod plan;
 mod raw;
 mod shipped;

@@ -1,7 +1,6 @@
 //! Products of few columns: up to three matrices that multiply the same columns in one launch, with what is done with the results at once.
 
 use bytemuck::{Pod, Zeroable};
-use kernels::GgmlType;
 
 use super::super::kernel::{Kernel, MUL_VEC, MUL_VEC_INT, Value};
 use super::arguments::TensorArg;
@@ -69,7 +68,7 @@ struct Params {
 /// How weights are read.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
-    Integers(GgmlType),
+    Integers(Value),
     Floats(Value),
 }
 
@@ -134,8 +133,8 @@ fn form_and_arg(task: &mut Task<'_>, part: &Part) -> Result<(Form, PartArg), Ref
         }
     }
     let form = match integers::suits(task.target.precision(), weights, &w) {
-        true => Form::Integers(weights.ty),
-        false => Form::Floats(decoder(weights.ty, &w)),
+        true => Form::Integers(decoder(weights, &w)),
+        false => Form::Floats(decoder(weights, &w)),
     };
     Ok((form, PartArg { w, y, adds }))
 }
@@ -187,16 +186,17 @@ fn launch(task: &mut Task<'_>, glu: Option<Glu>, form: Form, x: &TensorArg, part
         (params.ids, params.fault, params.node) = (task.source(2)?, record, node);
     }
     let (kernel, rows) = match form {
-        Form::Integers(ty) => {
+        Form::Integers(decoder) => {
             params.columns = integers::columns(task, x)?;
             (
-                Kernel::new(&MUL_VEC_INT, "mul_vec_int").with_type("TYPE", ty),
+                Kernel::new(&MUL_VEC_INT, "mul_vec_int").with("TYPE", decoder),
                 integers::ROWS,
             )
         }
         Form::Floats(decoder) => {
             let has_runs = match decoder {
                 Value::Type(ty) => ty.is_quantized(),
+                // Floats several at a time, and blocks in parts.
                 _ => true,
             };
             let kernel = Kernel::new(&MUL_VEC, "mul_vec").with("TYPE", decoder);

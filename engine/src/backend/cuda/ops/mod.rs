@@ -26,9 +26,10 @@ pub(super) use self::products::{has_few_columns, pays_to_bring_weights};
 pub(super) use self::rows::{MAX_ADDED, Normed};
 use super::context::Shape;
 use super::kernel::Kernel;
+use super::parts::IN_PARTS;
 use crate::backend::BackendError;
 use crate::backend::rules::{self, Flaw};
-use crate::graph::{Graph, Layout, Op, Tensor, TensorId};
+use crate::graph::{Graph, Op, Tensor, TensorId};
 
 /// Threads of a block of kernels that have one for each element.
 const THREADS: u32 = 256;
@@ -141,8 +142,11 @@ impl Target for DryRun {
 /// What a node needs, or why it cannot be computed, which no precision changes. Views compute nothing and pass.
 pub(super) fn check(graph: &Graph, id: TensorId, precision: Precision) -> Result<Need, Flaw> {
     rules::check(graph, id)?;
-    rules::layouts(graph, id, Layout::Plain)?;
+    rules::layouts(graph, id, IN_PARTS)?;
     let node = graph.tensor(id);
+    if node.op == Op::GetRows && !graph.tensor(node.source(0)).layout.is_plain() {
+        return Err("a table whose rows lie as in the file");
+    }
     if !node.op.computes() {
         return Ok(Need::default());
     }

@@ -4,6 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
 
 use super::super::kernel::{GROUP, Kernel, MUL_MAT, Value};
+use super::super::parts::kernel_type;
 use super::arguments::TensorArg;
 use super::few::{self, Products};
 use super::tensor::{self, Groups, Tile};
@@ -52,17 +53,19 @@ const MAX_GROUPS: usize = 8192;
 const ALIGNMENT: usize = 256;
 
 /// The type by which weights are decoded: floats several at a time where they lie so.
-pub(super) fn decoder(ty: GgmlType, w: &TensorArg) -> Value {
-    match ty {
+pub(super) fn decoder(weights: &Tensor, w: &TensorArg) -> Value {
+    if let Some(name) = kernel_type(weights.ty).filter(|_| !weights.layout.is_plain()) {
+        return Value::Word(name);
+    }
+    match weights.ty {
         GgmlType::F32 if w.has_vectors(4, 16) => Value::Word("f32x4"),
         GgmlType::F16 if w.has_vectors(2, 16) => Value::Word("f16x8"),
         GgmlType::BF16 if w.has_vectors(2, 16) => Value::Word("bf16x8"),
-        _ => Value::Type(ty),
+        ty => Value::Type(ty),
     }
 }
 
 pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Refusal> {
-    let ty = task.operand(0).ty;
     let (w, x, y) = (task.source(0)?, task.source(1)?, task.result()?);
     let [m, n, n2, n3] = task.node.ne;
     let outer = size(n2 * n3)?;
@@ -79,12 +82,12 @@ pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Refusal> {
         y,
         ..MatParams::zeroed()
     };
-    task.launch(mat_kernel(ty, &w, false), grid, TILE_THREADS, &params)
+    task.launch(mat_kernel(task.operand(0), &w, false), grid, TILE_THREADS, &params)
 }
 
 /// A kernel of `mul_mat.cu` for these weights.
-fn mat_kernel(ty: GgmlType, w: &TensorArg, by_ids: bool) -> Kernel {
-    let kernel = Kernel::new(&MUL_MAT, "mul_mat").with("TYPE", decoder(ty, w));
+fn mat_kernel(weights: &Tensor, w: &TensorArg, by_ids: bool) -> Kernel {
+    let kernel = Kernel::new(&MUL_MAT, "mul_mat").with("TYPE", decoder(weights, w));
     kernel.with_int("IDS", by_ids.into())
 }
 
@@ -123,7 +126,6 @@ pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Refusal> {
 
 /// Groups columns by matrix on the device, then computes each group by tiles: each matrix is read once for a tile of columns.
 fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Refusal> {
-    let ty = task.operand(0).ty;
     let (w, x, y, ids) = (task.source(0)?, task.source(1)?, task.result()?, task.source(2)?);
     let [m, n_used, n_tokens, _] = task.node.ne;
     let (n_pairs, n_matrices) = (n_used * n_tokens, task.operand(0).ne[2]);
@@ -175,5 +177,5 @@ fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Refusal> {
         padding: 0,
     };
     let grid = [size(m)?.div_ceil(TILE[0]), size(n_tiles)?, 1];
-    task.launch(mat_kernel(ty, &w, true), grid, TILE_THREADS, &params)
+    task.launch(mat_kernel(task.operand(0), &w, true), grid, TILE_THREADS, &params)
 }

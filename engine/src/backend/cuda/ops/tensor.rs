@@ -159,7 +159,7 @@ pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option
         }
     };
     let kernel = Kernel::new(&MUL_MAT_TENSOR, "mul_mat_tensor")
-        .with("TYPE", decoder(weights.ty, &w))
+        .with("TYPE", decoder(weights, &w))
         .with_int("ALIGNED", alignment(&w))
         .with_int("ROWS", tile.rows.into())
         .with_int("COLUMNS", tile.columns.into())
