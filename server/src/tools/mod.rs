@@ -162,11 +162,66 @@ impl Tools {
 }
 
 impl Function {
-    /// The schema of its arguments, which are none where it has none.
+    /// The schema of its arguments, which are none where it has none. A function takes the arguments that it names and no others, unless its schema
+    /// says so: programs fail at those that they do not know, and small models make some up.
     fn schema(&self) -> Json {
         match &self.parameters {
-            Json::Object(_) => self.parameters.clone(),
+            Json::Object(schema) => {
+                let mut schema = schema.clone();
+                if schema.contains_key("properties") && !OPENING.iter().any(|key| schema.contains_key(*key)) {
+                    schema.insert("additionalProperties".to_owned(), false.into());
+                }
+                schema.into()
+            }
             _ => json!({ "type": "object", "additionalProperties": false }),
         }
+    }
+}
+
+/// Keywords that say which other properties an object may have, or may say so elsewhere.
+const OPENING: [&str; 12] = [
+    "additionalProperties",
+    "unevaluatedProperties",
+    "patternProperties",
+    "propertyNames",
+    "dependentSchemas",
+    "minProperties",
+    "$ref",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+];
+
+#[cfg(test)]
+mod of_functions {
+    use super::*;
+
+    #[test]
+    fn arguments_are_those_that_a_function_names() {
+        let schema = |parameters: Json| {
+            let name = "f".to_owned();
+            Function { name, parameters }.schema()
+        };
+        let named = json!({"type": "object", "properties": {"a": {"type": "object", "properties": {}}}});
+        let mut closed = named.clone();
+        closed["additionalProperties"] = false.into();
+        assert_eq!(
+            schema(named.clone()),
+            closed,
+            "objects within are as the schema has them"
+        );
+        for (key, value) in [
+            ("additionalProperties", json!(true)),
+            ("allOf", json!([{"properties": {"b": {}}}])),
+            ("patternProperties", json!({"^x": {}})),
+        ] {
+            let mut open = named.clone();
+            open[key] = value;
+            assert_eq!(schema(open.clone()), open);
+        }
+        assert_eq!(schema(json!({"type": "object"})), json!({"type": "object"}), "any");
+        assert_eq!(schema(Json::Null)["additionalProperties"], false, "none");
     }
 }
