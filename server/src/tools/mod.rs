@@ -157,24 +157,34 @@ impl Tools {
             ToolChoice::Required => true,
             ToolChoice::Named(name) => f.name == *name,
         };
-        self.functions().iter().filter(is_wanted).cloned().collect()
+        self.functions()
+            .iter()
+            .filter(is_wanted)
+            .map(Function::closed)
+            .collect()
     }
 }
 
 impl Function {
-    /// The schema of its arguments, which are none where it has none. A function takes the arguments that it names and no others, unless its schema
-    /// says so: programs fail at those that they do not know, and small models make some up.
+    /// The schema of its arguments, which are none where it has none.
     fn schema(&self) -> Json {
         match &self.parameters {
-            Json::Object(schema) => {
-                let mut schema = schema.clone();
-                if schema.contains_key("properties") && !OPENING.iter().any(|key| schema.contains_key(*key)) {
-                    schema.insert("additionalProperties".to_owned(), false.into());
-                }
-                schema.into()
-            }
+            Json::Object(_) => self.parameters.clone(),
             _ => json!({ "type": "object", "additionalProperties": false }),
         }
+    }
+
+    /// The same function with no arguments but those that it names, unless its schema says which: a model that is made to call makes some up. Where it calls
+    /// by itself it is left what its schema leaves it, since it would fill an argument of another meaning with what it wanted to say.
+    fn closed(&self) -> Function {
+        let mut function = self.clone();
+        if let Json::Object(schema) = &mut function.parameters
+            && schema.contains_key("properties")
+            && !OPENING.iter().any(|key| schema.contains_key(*key))
+        {
+            schema.insert("additionalProperties".to_owned(), false.into());
+        }
+        function
     }
 }
 
@@ -202,7 +212,7 @@ mod of_functions {
     fn arguments_are_those_that_a_function_names() {
         let schema = |parameters: Json| {
             let name = "f".to_owned();
-            Function { name, parameters }.schema()
+            Function { name, parameters }.closed().schema()
         };
         let named = json!({"type": "object", "properties": {"a": {"type": "object", "properties": {}}}});
         let mut closed = named.clone();
