@@ -42,8 +42,6 @@ pub struct ServedParams {
     pub is_plain: bool,
     /// Prompts for gaps have what is behind them first.
     pub is_suffix_first: bool,
-    /// Most tokens of an answer, unless a request says how many.
-    pub max_tokens: Option<usize>,
     /// Reasoning is told apart from answers.
     pub split_reasoning: bool,
     /// Most tokens that are thought before an answer, unless a request says how many.
@@ -323,6 +321,7 @@ impl Served {
         if !self.special.is_empty() {
             request.shown = self.special.clone();
         }
+        request.max_tokens.get_or_insert(self.max_tokens());
         self.scheduler.submit(request)
     }
 
@@ -409,8 +408,8 @@ impl Served {
     }
 
     /// Most tokens of an answer for which the request says none.
-    pub fn max_tokens(&self, asked: Option<usize>) -> Option<usize> {
-        asked.or(self.params.max_tokens)
+    pub fn max_tokens(&self) -> usize {
+        self.params.defaults.limit(self.thinks() || self.is_harmony())
     }
 }
 

@@ -257,7 +257,6 @@ pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<S
         shows_special: options.shows_special,
         is_plain: options.is_plain,
         is_suffix_first: options.is_suffix_first,
-        max_tokens: None,
         reasoning_budget: None,
         reasoning_message: String::new(),
         split_reasoning: true,

@@ -2,9 +2,9 @@
 
 use engine::grammar::Grammar;
 use serde_json::{Value as Json, json};
-use server::api::Defaults;
+use server::api::{Defaults, NO_LIMIT};
 
-use crate::common::{Options, Server};
+use crate::common::{Options, Server, TEMPLATE};
 
 fn server(defaults: Defaults) -> Server {
     Server::with(Options {
@@ -83,6 +83,85 @@ fn answers_keep_to_the_grammar_of_the_server() {
         called["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "f",
         "{called}"
     );
+}
+
+/// Whatever the interface, an answer for which the request says no number of tokens has as many as the server says, and the reason `length`.
+#[test]
+fn answers_have_the_length_of_the_server() {
+    let server = server(Defaults {
+        max_tokens: Some(7),
+        ignore_eos: true,
+        ..Defaults::default()
+    });
+    let said = json!([{"role": "user", "content": "hello"}]);
+    let chat = |more: Json| {
+        let mut body = json!({ "messages": said });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let answer = server.ask("/v1/chat/completions", &body);
+        assert_eq!(answer["choices"][0]["finish_reason"], "length", "{answer}");
+        answer["usage"]["completion_tokens"].as_u64().unwrap()
+    };
+    assert_eq!(chat(json!({})), 7);
+    assert_eq!(chat(json!({"max_completion_tokens": 9})), 9);
+    assert!(chat(json!({"n_predict": -1})) > 900, "to the end of the context");
+    let prompt = json!({"prompt": "hello"});
+    let answer = server.ask("/v1/completions", &prompt);
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    assert_eq!(answer["usage"]["completion_tokens"], 7);
+    let answer = server.ask("/completion", &prompt);
+    assert_eq!(
+        (&answer["tokens_predicted"], &answer["stop_type"]),
+        (&json!(7), &json!("limit"))
+    );
+    let answer = server.ask("/v1/responses", &json!({"input": "hello"}));
+    assert_eq!(answer["incomplete_details"]["reason"], "max_output_tokens");
+    assert_eq!(answer["usage"]["output_tokens"], 7);
+    assert_eq!(answer["max_output_tokens"], Json::Null, "it was not asked for");
+    let ollama = |options: Json| {
+        let body = json!({"prompt": "hello", "stream": false, "options": options});
+        let answer = server.ask("/api/generate", &body);
+        assert_eq!(answer["done_reason"], "length");
+        answer["eval_count"].as_u64().unwrap()
+    };
+    assert_eq!(ollama(json!({})), 7);
+    assert!(ollama(json!({"num_predict": -1})) > 900);
+    let limits = |server: &Server| server.get("/props").json()["default_generation_settings"]["params"].clone();
+    assert_eq!(
+        (&limits(&server)["n_predict"], &limits(&server)["max_tokens"]),
+        (&json!(7), &json!(7))
+    );
+}
+
+/// A model that finds no end does not go on for ever, however long the context is.
+#[test]
+fn answers_end_where_nobody_says_so() {
+    let served = |template: Option<&'static str>, max_tokens: Option<usize>| {
+        Server::with(Options {
+            n_ctx: 16_384,
+            template,
+            defaults: Defaults {
+                ignore_eos: true,
+                max_tokens,
+                ..Defaults::default()
+            },
+            ..Options::default()
+        })
+    };
+    let n_predict = |server: &Server| {
+        let props = server.get("/props").json();
+        props["default_generation_settings"]["params"]["n_predict"].clone()
+    };
+    let usual = served(Some(TEMPLATE), None);
+    assert_eq!(n_predict(&usual), 8192);
+    let answer = usual.ask(
+        "/v1/chat/completions",
+        &json!({"messages": [{"role": "user", "content": "hello"}]}),
+    );
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    assert_eq!(answer["usage"]["completion_tokens"], 8192);
+    let thinks = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>\n{% if false %}</think>{% endif %}";
+    assert_eq!(n_predict(&served(Some(thinks), None)), 32_768);
+    assert_eq!(n_predict(&served(Some(TEMPLATE), Some(NO_LIMIT))), -1);
 }
 
 #[test]

@@ -215,7 +215,7 @@ mod tests {
         assert_eq!((one.name.as_str(), one.at_start, two.at_start), ("one", true, false));
         assert_eq!(one.args.model.as_deref(), Some(std::path::Path::new("/a b.gguf")));
         assert_eq!(one.args.serving.context.ctx_size, Some(8192), "over that of all");
-        assert_eq!(one.args.serving.predict, 9, "the command line wins");
+        assert_eq!(one.args.serving.predict, Some(9), "the command line wins");
         assert_eq!(two.name, "user/repo:Q8_0");
         assert_eq!(two.args.serving.alias, ["x", "y"]);
         assert_eq!(two.args.serving.context.ctx_size, Some(4096));

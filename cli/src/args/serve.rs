@@ -119,10 +119,9 @@ pub struct ServingArgs {
     /// Milliseconds of computing prompts for which answers under way wait at most, about
     #[arg(long, value_name = "MS", default_value_t = 100, hide_short_help = true)]
     pub prompt_step: u64,
-    /// Most tokens of an answer for which the request says none; -1 goes on until the model ends or the context is full
-    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i64).range(-1..))]
-    pub predict: i64,
+    /// Most tokens of an answer for which the request says none; -1 goes on until the model ends or the context is full [default: 8192, or 32768 if the model thinks]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub predict: Option<i64>,
     /// How what a model thinks is told: `auto` and `deepseek` apart from the answer, `none` as part of it
     #[arg(long, value_name = "HOW", value_parser = ["auto", "deepseek", "none"], default_value = "auto", hide_short_help = true)]
     pub reasoning_format: String,

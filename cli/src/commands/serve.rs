@@ -9,7 +9,7 @@ use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::sample::Recommended;
 use engine::speculate::Pace;
-use server::api::Defaults;
+use server::api::{Defaults, limit};
 use server::http::{ANY_ORIGIN, App, Gate, ListenParams, Listener, Log, Record, serve};
 use server::routes::{Router, router};
 use server::scheduler::{Scheduler, Settings, Speculation};
@@ -394,12 +394,12 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
             sampler,
             stop: args.defaults.reverse_prompt.clone(),
             ignore_eos: args.defaults.ignore_eos,
+            max_tokens: args.predict.map(limit),
             grammar: args.defaults.grammar.grammar()?.map(|(_, grammar)| grammar),
         },
         shows_special: args.defaults.special,
         is_plain: args.defaults.skip_chat_parsing,
         is_suffix_first: args.defaults.spm_infill,
-        max_tokens: usize::try_from(args.predict).ok(),
         reasoning_budget: usize::try_from(args.template.reasoning_budget).ok(),
         reasoning_message: args.template.reasoning_budget_message.clone(),
         split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,

@@ -28,6 +28,22 @@ const PLAIN_FIRST: usize = 2;
 /// What a draft adds to the time of a decode as long as that is not known: little, so that it is found out.
 const UNTRIED: f64 = 0.1;
 
+/// What drafts may lose: a share of the time of decodes without them. Guesses at gains err where texts are short, times noisy or drafts right by turns; what
+/// was measured afterwards does not.
+const ALLOWED_LOSS: f64 = 0.005;
+
+/// Decodes without drafts that the first drafts may cost, before anything is known of them.
+const FIRST_LOSS: f64 = 2.0;
+
+/// Decodes that drafts have won which they may lose again, at most.
+const MOST_LEAD: f64 = 8.0;
+
+/// Acceptance that a new sequence is taken to have at least: other texts tell little of it.
+const LEAST_HOPE: f64 = 0.4;
+
+/// Share of a sequence that ends in what is expected of the next.
+const NEW_SEQUENCE: f64 = 0.2;
+
 /// What decodes cost, of the sequences that are decoded together, and how many drafts of each that pays for.
 #[derive(Clone, Debug)]
 pub struct Pace {
@@ -41,6 +57,20 @@ pub struct Pace {
     draft: f64,
     /// Steps since drafts were verified.
     n_idle: usize,
+    /// What drafts have won so far, or may still lose, in decodes without drafts. Below nothing there are none until such decodes have made up for it.
+    lead: f64,
+    /// The latest decode, as long as it is not known how many of its drafts were right.
+    latest: Option<Latest>,
+    /// The acceptance of sequences of late.
+    usual: f64,
+}
+
+/// A decode: its sequences, its drafts, and how long both took.
+#[derive(Clone, Copy, Debug)]
+struct Latest {
+    n_sequences: usize,
+    n_drafts: usize,
+    seconds: f64,
 }
 
 /// How right the drafts of a sequence were.
@@ -102,6 +132,9 @@ impl Pace {
             times: Times::default(),
             draft: 0.0,
             n_idle: 0,
+            lead: FIRST_LOSS,
+            latest: None,
+            usual: Luck::default().acceptance,
         }
     }
 
@@ -145,6 +178,10 @@ impl Pace {
             }
         }
         choices.iter_mut().for_each(|choice| choice.level = 0);
+        if self.lead < 0.0 {
+            self.n_idle += 1;
+            return;
+        }
         raise_times(choices, n_room, best_times);
         if best_times > 0 {
             return;
@@ -170,6 +207,40 @@ impl Pace {
         }
         self.times
             .add(n_tokens, if self.counts_tokens { n_tokens as f64 } else { seconds });
+        self.latest = Some(Latest {
+            n_sequences: n_tokens - n_drafts,
+            n_drafts,
+            seconds: seconds + n_drafts as f64 * self.draft,
+        });
+    }
+
+    /// So many drafts of the latest decode were right.
+    pub(super) fn yielded(&mut self, n_right: usize) {
+        let Some(latest) = self.latest.take().filter(|_| !self.counts_tokens) else {
+            return;
+        };
+        let n = latest.n_sequences;
+        let plain = self.times.estimate(n, n);
+        if latest.n_drafts == 0 || plain <= 0.0 {
+            self.lead += ALLOWED_LOSS;
+        } else {
+            // Without drafts all its tokens would have taken so many decodes.
+            self.lead += 1.0 + n_right as f64 / n.max(1) as f64 - latest.seconds / plain;
+        }
+        self.lead = self.lead.min(MOST_LEAD);
+    }
+
+    /// What is expected of a sequence of which nothing is known: what was true of others.
+    pub(super) fn luck(&self) -> Luck {
+        Luck {
+            acceptance: self.usual.max(LEAST_HOPE),
+            ..Luck::default()
+        }
+    }
+
+    /// A sequence is over.
+    pub(super) fn ended(&mut self, luck: Luck) {
+        self.usual += NEW_SEQUENCE * (luck.acceptance - self.usual);
     }
 
     /// Making `n` drafts took so long.
@@ -342,6 +413,7 @@ mod tests {
             let n_drafts: usize = choices.iter().map(Choice::n_drafts).sum();
             let seconds = 1.0 + n_drafts as f64 * cost;
             pace.decoded(rightly.len() + n_drafts, n_drafts, seconds);
+            let mut n_right = 0;
             time += seconds;
             for ((luck, choice), rightly) in lucks.iter_mut().zip(&choices).zip(rightly) {
                 let n = choice.n_drafts();
@@ -356,10 +428,86 @@ mod tests {
                         break;
                     }
                     tokens += 1.0;
+                    n_right += 1;
+                }
+            }
+            pace.yielded(n_right);
+        }
+        tokens / time
+    }
+
+    /// Four texts at once, of 128 tokens each and then another, as servers have them, whose decodes take times as on a processor: by what part of the time
+    /// without drafts they are sooner.
+    fn serving(costs: [f64; 3], is_right: impl Fn(usize) -> bool, noise: f64) -> f64 {
+        let [of_8, of_16, of_32] = costs;
+        let points = [(4.0, 1.0), (8.0, of_8), (16.0, of_16), (32.0, of_32)];
+        let time_of = |n: usize| {
+            let at = points.windows(2).find(|w| n as f64 <= w[1].0).unwrap();
+            at[0].1 + (n as f64 - at[0].0) * (at[1].1 - at[0].1) / (at[1].0 - at[0].0)
+        };
+        let mut pace = Pace::new(MAX_DRAFTS);
+        let mut texts = [0usize, 32, 64, 96].map(|n| (n, pace.luck()));
+        let (mut tokens, mut time, mut turn, mut random) = (0.0, 0.0, 0, 1u64);
+        for _ in 0..3000 {
+            let mut choices: Vec<Choice> = texts.iter().map(|(_, luck)| Choice::new(*luck, 100)).collect();
+            pace.choose(&mut choices, 27);
+            let n_drafts: usize = choices.iter().map(Choice::n_drafts).sum();
+            random = crate::random::splitmix64(random);
+            let seconds = time_of(4 + n_drafts) * (1.0 + noise * (random as f64 / u64::MAX as f64 - 0.5));
+            pace.decoded(4 + n_drafts, n_drafts, seconds);
+            time += time_of(4 + n_drafts);
+            let mut all_right = 0;
+            for ((n_text, luck), choice) in texts.iter_mut().zip(&choices) {
+                let n = choice.n_drafts();
+                luck.decoded(n);
+                let mut n_told = 1;
+                for _ in 0..n.max(1) {
+                    turn += 1;
+                    luck.judged(is_right(turn));
+                    if !is_right(turn) || n == 0 {
+                        break;
+                    }
+                    n_told += 1;
+                }
+                all_right += n_told - 1;
+                tokens += n_told as f64;
+                *n_text += n_told;
+                if *n_text >= 128 {
+                    pace.ended(*luck);
+                    (*n_text, *luck) = (0, pace.luck());
+                }
+            }
+            pace.yielded(all_right);
+        }
+        tokens / 4.0 / time
+    }
+
+    /// However often drafts are right, and whatever columns cost, a server is not slower by them.
+    #[test]
+    fn texts_that_come_and_go_lose_nothing_by_drafts() {
+        let mut least = f64::MAX;
+        for costs in [[1.1, 1.4, 2.0], [1.5, 2.5, 4.0], [1.8, 3.2, 6.0], [1.02, 2.5, 5.0]] {
+            for rightly in 0..=10 {
+                for noise in [0.0, 0.4] {
+                    // Right by chance, and in runs.
+                    for is_run in [false, true] {
+                        let is_right = |turn: usize| match is_run {
+                            true => turn / 20 * 7 % 10 < rightly,
+                            false => turn * 7 % 10 < rightly,
+                        };
+                        let found = serving(costs, is_right, noise);
+                        assert!(
+                            found > 0.99,
+                            "{found} where columns cost {costs:?}, {rightly} of 10, noise {noise}"
+                        );
+                        least = least.min(found);
+                    }
                 }
             }
         }
-        tokens / time
+        println!("at least {least}");
+        assert!(serving([1.5, 2.5, 4.0], |_| true, 0.4) > 1.4);
+        assert!(serving([1.1, 1.4, 2.0], |turn| turn % 8 != 0, 0.4) > 1.3);
     }
 
     #[test]

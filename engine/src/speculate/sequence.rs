@@ -27,11 +27,11 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence without drafts so far; without a drafter it never has any.
-    pub fn new(drafter: Option<Box<dyn Drafter>>) -> Sequence {
+    /// A sequence without drafts so far, of which so much luck is expected; without a drafter it never has any.
+    pub fn new(drafter: Option<Box<dyn Drafter>>, luck: Luck) -> Sequence {
         Sequence {
             drafter,
-            luck: Luck::default(),
+            luck,
             drafts: Vec::with_capacity(MAX_DRAFTS),
             n_made: 0,
             n_right: 0,

@@ -54,6 +54,8 @@ pub struct Speculator {
     /// Most tokens of it where it has drafts.
     n_most: usize,
     drafted: Drafted,
+    /// The same before the latest decode.
+    drafted_before: Drafted,
 }
 
 impl Speculator {
@@ -66,6 +68,7 @@ impl Speculator {
             batch: Batch::new(),
             n_most: usize::MAX,
             drafted: Drafted::default(),
+            drafted_before: Drafted::default(),
         }
     }
 
@@ -85,19 +88,24 @@ impl Speculator {
 
     /// As [`Speculator::with`]. What was known of the sequence is forgotten; the memory must hold no drafts of it.
     pub fn insert(&mut self, seq: usize, drafter: Box<dyn Drafter>) {
-        self.sequences.insert(seq, Sequence::new(Some(drafter)));
+        let sequence = Sequence::new(Some(drafter), self.pace.luck());
+        self.sequences.insert(seq, sequence);
     }
 
     /// Knows of a sequence no more, whose text has `n_text` tokens.
     pub fn remove(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
         let forgotten = self.forget_drafts(context, seq, n_text);
-        self.sequences.remove(&seq);
+        self.take(seq);
         forgotten
     }
 
     /// Knows of a sequence no more, and gives back its drafter; the memory must hold no drafts of it.
     pub fn take(&mut self, seq: usize) -> Option<Box<dyn Drafter>> {
-        self.sequences.remove(&seq)?.into_drafter()
+        let sequence = self.sequences.remove(&seq)?;
+        if sequence.has_drafter() {
+            self.pace.ended(sequence.luck());
+        }
+        sequence.into_drafter()
     }
 
     /// What became of drafts so far, those of all sequences.
@@ -135,6 +143,8 @@ impl Speculator {
     /// of theirs that were not accepted. An error leaves the sequences with their texts.
     pub fn decode(&mut self, context: &mut Context, steps: &mut [Step<'_>]) -> Result<(), DecodeError> {
         self.settle(context, steps)?;
+        self.pace.yielded(self.drafted.n_right - self.drafted_before.n_right);
+        self.drafted_before = self.drafted;
         self.choose(context, steps);
         self.batch.clear();
         let guessed = self.fill(steps);
@@ -178,7 +188,10 @@ impl Speculator {
         };
         self.choices.clear();
         for step in steps {
-            let sequence = self.sequences.entry(step.seq).or_insert_with(|| Sequence::new(None));
+            let sequence = self
+                .sequences
+                .entry(step.seq)
+                .or_insert_with(|| Sequence::new(None, self.pace.luck()));
             let n_room = match sequence.has_drafter() {
                 true => n_left(step.text.len()).saturating_sub(1),
                 false => 0,

@@ -71,6 +71,13 @@ const MAX_STOPS: usize = 16;
 /// Bytes of each.
 const MAX_STOP: usize = 1024;
 
+/// Most tokens of an answer where neither the request nor the server says how many: some fifteen pages, more than answers have that end.
+pub const USUAL_LIMIT: usize = 8192;
+/// The same of models that think before they answer, with what they think: as many as their makers give hard questions.
+pub const USUAL_LIMIT_OF_THINKING: usize = 32_768;
+/// The limit of an answer that has none but the context.
+pub const NO_LIMIT: usize = usize::MAX;
+
 /// What holds for requests that say nothing else.
 #[derive(Clone, Debug, Default)]
 pub struct Defaults {
@@ -80,8 +87,20 @@ pub struct Defaults {
     pub stop: Vec<String>,
     /// Never end an answer by itself.
     pub ignore_eos: bool,
+    /// Most tokens of an answer, [`NO_LIMIT`] for as many as there is room for; `None`: as many as is usual.
+    pub max_tokens: Option<usize>,
     /// What answers have to be that call no functions.
     pub grammar: Option<Grammar>,
+}
+
+impl Defaults {
+    /// Most tokens of an answer. A model that finds no end would otherwise go on until the context is full, and keep the others' place meanwhile.
+    pub fn limit(&self, thinks: bool) -> usize {
+        self.max_tokens.unwrap_or(match thinks {
+            true => USUAL_LIMIT_OF_THINKING,
+            false => USUAL_LIMIT,
+        })
+    }
 }
 
 /// Reads the fields into a request that has defaults; `prompt` is yet to come.
@@ -117,6 +136,11 @@ pub fn max_tokens(fields: &mut Fields, names: &[&str], least: i64) -> ApiResult<
         found = found.or(Some(n));
     }
     Ok(found)
+}
+
+/// Most tokens as llama-server and Ollama have them: less than nothing is no limit.
+pub fn limit(n: i64) -> usize {
+    usize::try_from(n).unwrap_or(NO_LIMIT)
 }
 
 /// The least and the greatest number that a field may have.
@@ -290,5 +314,12 @@ mod tests {
         assert_eq!(read(json!({"max_tokens": 0}), 0).unwrap(), Some(0));
         assert!(read(json!({"max_tokens": 0}), 1).is_err());
         assert!(read(json!({"max_tokens": -5}), 1).is_err());
+        assert_eq!([limit(0), limit(7), limit(-1)], [0, 7, NO_LIMIT]);
+        let said = |max_tokens| Defaults {
+            max_tokens,
+            ..Defaults::default()
+        };
+        assert_eq!([false, true].map(|thinks| said(None).limit(thinks)), [8192, 32_768]);
+        assert_eq!([false, true].map(|thinks| said(Some(3)).limit(thinks)), [3, 3]);
     }
 }

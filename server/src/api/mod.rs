@@ -8,6 +8,6 @@ mod structure;
 
 pub use error::{ApiError, ApiResult};
 pub use fields::{Field, Fields, Form, integer_of, name_of, shown, text_of};
-pub use generating::{Defaults, GENERATING, between, generating, ignored, max_tokens};
+pub use generating::{Defaults, GENERATING, NO_LIMIT, between, generating, ignored, limit, max_tokens};
 pub use others::{Known, lenient};
 pub use structure::{Constraints, STRUCTURE, structure};

@@ -9,8 +9,8 @@ use super::gap::{INFILL_FIELDS, asked_gap};
 use super::indent::Indent;
 use crate::answer::{Answer, Piece, Usage};
 use crate::api::{
-    ApiError, ApiResult, Field, Fields, Form, GENERATING, Known, STRUCTURE, between, generating, lenient, structure,
-    text_of,
+    ApiError, ApiResult, Field, Fields, Form, GENERATING, Known, STRUCTURE, between, generating, lenient, limit,
+    structure, text_of,
 };
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, warned};
 use crate::openai::{event, failed, of_chat, prompts, timings_json};
@@ -27,7 +27,7 @@ pub const FIELDS: &[Field] = &[
     Field {
         name: "n_predict",
         form: Form::Integer,
-        doc: "Most tokens; -1 goes on until the model ends or the context is full.",
+        doc: "Most tokens; -1 goes on until the model ends or the context is full. None given: as many as `-n` says.",
     },
     Field {
         name: "max_tokens",
@@ -184,11 +184,7 @@ fn ask(app: &App, Client(client): Client, body: Map<String, Json>, wanted: Wante
         },
     };
     let (n_predict, max_tokens) = (fields.integer("n_predict")?, fields.integer("max_tokens")?);
-    // Less than nothing is no limit, as in llama-server.
-    request.max_tokens = match n_predict.or(max_tokens) {
-        None => served.params.max_tokens,
-        Some(n) => usize::try_from(n).ok(),
-    };
+    request.max_tokens = n_predict.or(max_tokens).map(limit);
     let n_probs = between("n_probs", fields.integer("n_probs")?, 0, 20)?;
     let n_probs = n_probs.filter(|&n| n > 0);
     let tokens = fields.flag("return_tokens")?.unwrap_or(false);

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use engine::sample::PARAMS;
 use serde_json::{Map, Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, name_of};
+use crate::api::{ApiError, ApiResult, NO_LIMIT, name_of};
 use crate::http::{Shared, json};
 use crate::metrics::{Counter, Gauges, Histogram, Metrics};
 use crate::scheduler::Scheduler;
@@ -58,11 +58,14 @@ pub async fn props(State(app): State<Shared>) -> Response {
         let value = serde_json::from_str::<Json>(&text).ok().filter(Json::is_number);
         (name_of(def).to_owned(), value.unwrap_or(text.into()))
     });
+    let limit = served.max_tokens();
+    let limit = if limit == NO_LIMIT { json!(-1) } else { json!(limit) };
+    let limits = ["n_predict", "max_tokens"].map(|name| (name.to_owned(), limit.clone()));
     let text = |token: Option<u32>| token.map(|token| served.vocab().text(token).into_owned());
     json(&json!({
         "default_generation_settings": {
             "n_ctx": served.n_ctx(),
-            "params": settings.collect::<Map<String, Json>>(),
+            "params": settings.chain(limits).collect::<Map<String, Json>>(),
         },
         "total_slots": served.scheduler.settings().n_parallel,
         "model_alias": served.params.name,

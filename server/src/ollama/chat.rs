@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{error_json, now};
 use crate::answer::{Answer, Choice, Piece, Usage};
-use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, Known, generating, lenient};
+use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, Known, generating, lenient, limit};
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, warned};
 use crate::messages::messages;
 use crate::native::Gap;
@@ -310,10 +310,7 @@ fn common(fields: &mut Fields, served: &Served, client: Client) -> ApiResult<Com
     let options = fields.object("options")?.unwrap_or_default();
     let (mut options, left_out) = of_options(options)?;
     let mut request = generating(&mut options, &served.params.defaults)?;
-    request.max_tokens = match options.integer("num_predict")? {
-        None => served.params.max_tokens,
-        Some(n) => usize::try_from(n).ok(),
-    };
+    request.max_tokens = options.integer("num_predict")?.map(limit);
     options.finish()?;
     request.client = client.0;
     let asked = Asked {

@@ -10,7 +10,7 @@ use super::logprobs::of_chat;
 use super::{DONE, counted, event, failed, finish_reason, includes_usage, timings_json, usage_json};
 use crate::answer::{Choice, Piece, Usage};
 use crate::api::{
-    ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, between, generating, ignored, max_tokens,
+    ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, between, generating, ignored, limit, max_tokens,
     structure,
 };
 use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique, warned};
@@ -353,10 +353,7 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
     let asked = max_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], 1)?;
     let id = unique("chatcmpl-");
     request.id = Some(id.as_str().into());
-    request.max_tokens = match fields.integer("n_predict")?.filter(|_| asked.is_none()) {
-        Some(n) => usize::try_from(n).ok(),
-        None => served.max_tokens(asked),
-    };
+    request.max_tokens = asked.or(fields.integer("n_predict")?.map(limit));
     let n_parallel = served.scheduler.settings().n_parallel;
     request.n = between("n", fields.integer("n")?, 1, n_parallel as i64)?.unwrap_or(1);
     let n_top = between("top_logprobs", fields.integer("top_logprobs")?, 0, MAX_TOP)?;

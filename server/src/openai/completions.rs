@@ -204,7 +204,7 @@ fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -
     if echo && suffix.is_some() {
         return Err(ApiError::field("echo", "what fills a gap has no prompt before it"));
     }
-    request.max_tokens = served.max_tokens(max_tokens(&mut fields, &["max_tokens"], i64::from(!echo))?);
+    request.max_tokens = max_tokens(&mut fields, &["max_tokens"], i64::from(!echo))?;
     request.logprobs = between("logprobs", fields.integer("logprobs")?, 0, MAX_TOP)?;
     request.prompt_logprobs = echo && request.logprobs.is_some();
     let logprobs = request.logprobs.is_some();

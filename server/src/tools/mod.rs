@@ -157,7 +157,11 @@ impl Tools {
             ToolChoice::Required => true,
             ToolChoice::Named(name) => f.name == *name,
         };
-        self.functions().iter().filter(is_wanted).cloned().collect()
+        self.functions()
+            .iter()
+            .filter(is_wanted)
+            .map(Function::closed)
+            .collect()
     }
 }
 
@@ -168,5 +172,66 @@ impl Function {
             Json::Object(_) => self.parameters.clone(),
             _ => json!({ "type": "object", "additionalProperties": false }),
         }
+    }
+
+    /// The same function with no arguments but those that it names, unless its schema says which: a model that is made to call makes some up. Where it calls
+    /// by itself it is left what its schema leaves it, since it would fill an argument of another meaning with what it wanted to say.
+    fn closed(&self) -> Function {
+        let mut function = self.clone();
+        if let Json::Object(schema) = &mut function.parameters
+            && schema.contains_key("properties")
+            && !OPENING.iter().any(|key| schema.contains_key(*key))
+        {
+            schema.insert("additionalProperties".to_owned(), false.into());
+        }
+        function
+    }
+}
+
+/// Keywords that say which other properties an object may have, or may say so elsewhere.
+const OPENING: [&str; 12] = [
+    "additionalProperties",
+    "unevaluatedProperties",
+    "patternProperties",
+    "propertyNames",
+    "dependentSchemas",
+    "minProperties",
+    "$ref",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+];
+
+#[cfg(test)]
+mod of_functions {
+    use super::*;
+
+    #[test]
+    fn arguments_are_those_that_a_function_names() {
+        let schema = |parameters: Json| {
+            let name = "f".to_owned();
+            Function { name, parameters }.closed().schema()
+        };
+        let named = json!({"type": "object", "properties": {"a": {"type": "object", "properties": {}}}});
+        let mut closed = named.clone();
+        closed["additionalProperties"] = false.into();
+        assert_eq!(
+            schema(named.clone()),
+            closed,
+            "objects within are as the schema has them"
+        );
+        for (key, value) in [
+            ("additionalProperties", json!(true)),
+            ("allOf", json!([{"properties": {"b": {}}}])),
+            ("patternProperties", json!({"^x": {}})),
+        ] {
+            let mut open = named.clone();
+            open[key] = value;
+            assert_eq!(schema(open.clone()), open);
+        }
+        assert_eq!(schema(json!({"type": "object"})), json!({"type": "object"}), "any");
+        assert_eq!(schema(Json::Null)["additionalProperties"], false, "none");
     }
 }

@@ -163,7 +163,7 @@ pub fn read(
     fields.text("model")?;
     fields.object("metadata")?;
     let mut request = generating(&mut fields, &served.params.defaults)?;
-    request.max_tokens = served.max_tokens(max_tokens(&mut fields, &["max_output_tokens"], 1)?);
+    request.max_tokens = max_tokens(&mut fields, &["max_output_tokens"], 1)?;
     if fields.flag("background")?.unwrap_or(false) {
         return Err(ApiError::field(
             "background",
