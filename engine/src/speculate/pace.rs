@@ -38,6 +38,9 @@ const FIRST_LOSS: f64 = 2.0;
 /// Decodes that drafts have won which they may lose again, at most.
 const MOST_LEAD: f64 = 8.0;
 
+/// A decode is not charged with more than so many times what was expected of it: a computer that sleeps for a while says nothing of drafts.
+const MOST_SURPRISE: f64 = 2.0;
+
 /// Acceptance that a new sequence is taken to have at least: other texts tell little of it.
 const LEAST_HOPE: f64 = 0.4;
 
@@ -205,12 +208,24 @@ impl Pace {
         if n_drafts > 0 {
             self.n_idle = 0;
         }
-        self.times
-            .add(n_tokens, if self.counts_tokens { n_tokens as f64 } else { seconds });
+        let n_sequences = n_tokens - n_drafts;
+        let expected = self.times.estimate(n_sequences, n_tokens);
+        // What took much longer than expected was held up by something else.
+        let charged = if expected > 0.0 {
+            seconds.min(MOST_SURPRISE * expected)
+        } else {
+            seconds
+        };
+        let counted = match (self.counts_tokens, self.times.is_known(n_tokens)) {
+            (true, _) => n_tokens as f64,
+            (false, true) => charged,
+            (false, false) => seconds,
+        };
+        self.times.add(n_tokens, counted);
         self.latest = Some(Latest {
-            n_sequences: n_tokens - n_drafts,
+            n_sequences,
             n_drafts,
-            seconds: seconds + n_drafts as f64 * self.draft,
+            seconds: charged + n_drafts as f64 * self.draft,
         });
     }
 
@@ -508,6 +523,27 @@ mod tests {
         println!("at least {least}");
         assert!(serving([1.5, 2.5, 4.0], |_| true, 0.4) > 1.4);
         assert!(serving([1.1, 1.4, 2.0], |turn| turn % 8 != 0, 0.4) > 1.3);
+    }
+
+    #[test]
+    fn a_decode_that_is_held_up_does_not_end_drafts_for_long() {
+        let mut pace = Pace::new(MAX_DRAFTS);
+        let mut luck = Luck::default();
+        let mut step = |pace: &mut Pace, held_up: f64| {
+            let n = choose_one(pace, luck, 100);
+            luck.decoded(n);
+            (0..n).for_each(|_| luck.judged(true));
+            pace.decoded(1 + n, n, 1.0 + 0.1 * n as f64 + held_up);
+            pace.yielded(n);
+            n
+        };
+        (0..100).for_each(|_| {
+            step(&mut pace, 0.0);
+        });
+        // Whichever comes next with drafts takes as long as ten thousand others.
+        while step(&mut pace, 1e4) == 0 {}
+        let n_without = (0..2000).take_while(|_| step(&mut pace, 0.0) == 0).count();
+        assert!(n_without < 1000, "{n_without}");
     }
 
     #[test]
