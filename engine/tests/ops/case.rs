@@ -137,7 +137,7 @@ impl Operand {
         self
     }
 
-    pub fn as_weights(mut self) -> Operand {
+    pub fn into_weights(mut self) -> Operand {
         self.layout = Layout::AsWeights;
         self
     }

@@ -403,7 +403,7 @@ pub fn matrix_products_of_long_rows() -> Vec<Case> {
 pub fn matrix_products_of_arranged_weights() -> Vec<Case> {
     let mut all = Vec::new();
     for ty in readable_types().filter(|ty| ty.is_quantized()) {
-        let w = |ne| weights(ty, ne).as_weights();
+        let w = |ne| weights(ty, ne).into_weights();
         for n in [1, 3, 33] {
             all.push(Case::new(Op::MulMat, &[w([4096, 16, 1, 1]), floats([4096, n, 1, 1])]));
         }

@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn every_byte_of_eight_blocks_has_a_place_of_its_own() {
-        for ty in GgmlType::ALL {
+        for &ty in GgmlType::ALL {
             let n = 16 * ty.block_size();
             assert_eq!(runs(ty).is_empty(), kernel_type(ty).is_none(), "{ty}");
             assert_eq!(InParts.accepts(ty, [n, 3, 1, 1]), kernel_type(ty).is_some(), "{ty}");
