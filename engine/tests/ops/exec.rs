@@ -124,7 +124,7 @@ fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut Memory
     let leaf = g.input(o.ty, stored, "operand");
     let bytes = contents(o, stored.iter().product(), &mut random);
     if let Layout::AsWeights = o.layout {
-        let (home, layout) = store_into_weights(o, &bytes, memory, device);
+        let (home, layout) = store_as_weights(o, &bytes, memory, device);
         g.tensor_mut(leaf).home = Some(home);
         g.tensor_mut(leaf).layout = layout;
         return leaf;
@@ -144,7 +144,7 @@ fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut Memory
 }
 
 /// Stores a weight in the first of the places that a device would have such weights in.
-fn store_into_weights(
+fn store_as_weights(
     o: &Operand,
     bytes: &[u8],
     memory: &mut MemoryMap,
