@@ -38,13 +38,13 @@ const FIRST_LOSS: f64 = 2.0;
 /// Decodes that drafts have won which they may lose again, at most.
 const MOST_LEAD: f64 = 8.0;
 
-/// A decode is not charged with more than so many times what was expected of it: a computer that sleeps for a while says nothing of drafts.
+/// Outliers are cut: a decode counts with at most so many times its expected time, as a suspended computer or a busy core says nothing of drafts.
 const MOST_SURPRISE: f64 = 2.0;
 
-/// Acceptance that a new sequence is taken to have at least: other texts tell little of it.
+/// Least acceptance that a new sequence starts with: other texts tell little of it.
 const LEAST_HOPE: f64 = 0.4;
 
-/// Share of a sequence that ends in what is expected of the next.
+/// Weight of the latest finished sequence in the running mean of acceptance.
 const NEW_SEQUENCE: f64 = 0.2;
 
 /// What decodes cost, of the sequences that are decoded together, and how many drafts of each that pays for.
@@ -60,11 +60,11 @@ pub struct Pace {
     draft: f64,
     /// Steps since drafts were verified.
     n_idle: usize,
-    /// What drafts have won so far, or may still lose, in decodes without drafts. Below nothing there are none until such decodes have made up for it.
+    /// Time that drafts have saved so far, less what they cost, in decodes without drafts. Below 0 none are tried until decodes without them have made up for it.
     lead: f64,
     /// The latest decode, as long as it is not known how many of its drafts were right.
     latest: Option<Latest>,
-    /// The acceptance of sequences of late.
+    /// Running mean of the acceptance of finished sequences.
     usual: f64,
 }
 
