@@ -14,11 +14,11 @@ mod samples;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use kernels::attention::{CacheRows, KEYS, add_values, scores, scratch, softmax_step};
+use kernels::attention::{CacheRows, FEW_QUERIES, KEYS, add_values, scores, scratch, softmax_step};
 use kernels::{GgmlType, isa, quantize_row};
 use limits::Limits;
 
-/// Heads of the cache, of which one is attended to at a time.
+/// Heads of the cache.
 const N_HEAD_KV: usize = 4;
 
 /// Queries of a token, as many as share a head, or of several tokens of a prompt.
@@ -96,10 +96,13 @@ impl Cache {
         }
     }
 
-    /// The page of a head that starts at cell `first`.
-    fn page<'a>(&self, bytes: &'a [u8], head: usize, first: usize) -> CacheRows<'a> {
-        let start = first * self.stride + head * self.stride / N_HEAD_KV;
+    /// The page of some heads that starts at cell `first`.
+    fn page<'a>(&self, bytes: &'a [u8], head: usize, heads: usize, first: usize) -> CacheRows<'a> {
+        let head_stride = self.stride / N_HEAD_KV;
+        let start = first * self.stride + head * head_stride;
         CacheRows {
+            heads,
+            head_stride,
             ty: self.ty,
             bytes: &bytes[start..],
             stride: self.stride,
@@ -109,8 +112,10 @@ impl Cache {
         }
     }
 
-    /// The least time for `n` queries to attend to all cells, in each head.
+    /// The least time for `n` queries to attend to all cells, in each head: where they are few, in all heads at a time.
     fn measure(&self, n: usize) -> Duration {
+        let heads = if n <= FEW_QUERIES { N_HEAD_KV } else { 1 };
+        let n = n * heads;
         let queries: Vec<f32> = (0..n * self.d).map(|i| (i % 17) as f32 / 17.0 - 0.5).collect();
         let (mut products, mut scratch) = (vec![0.0; n * KEYS], vec![0.0; scratch(self.d)]);
         let (mut max, mut sum, mut factors) = (vec![0.0; n], vec![0.0; n], vec![0.0; n]);
@@ -119,15 +124,15 @@ impl Cache {
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(60) {
             let run = Instant::now();
-            for head in 0..N_HEAD_KV {
+            for head in (0..N_HEAD_KV).step_by(heads) {
                 max.fill(f32::NEG_INFINITY);
                 sum.fill(0.0);
                 out.fill(0.0);
                 for first in (0..self.n_keys).step_by(KEYS) {
-                    let keys = self.page(&self.keys, head, first);
+                    let keys = self.page(&self.keys, head, heads, first);
                     scores(&keys, u64::MAX, &queries, &mut products, &mut scratch);
                     softmax_step(&mut products, &seen, &mut max, &mut sum, &mut factors);
-                    let values = self.page(&self.values, head, first);
+                    let values = self.page(&self.values, head, heads, first);
                     add_values(&values, &seen, &products, &factors, &mut out, &mut scratch);
                 }
                 black_box(&mut out);

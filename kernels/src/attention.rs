@@ -8,33 +8,41 @@ pub mod tiles;
 use std::ops::Range;
 
 use crate::GgmlType;
-use crate::dispatch::{AttentionKernels, Kernels, kernels};
+use crate::dispatch::{ByRows, Kernels, kernels};
 use crate::generic::attention::{KEYS_OF_TILE, Scores, Softmax, Values};
+use crate::generic::decode_attention::{Heads, ROWS_OF_TILE, SCORES, SUMS, Seeing};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 
 /// Most cells of a page: each is a bit of a word.
 pub const KEYS: usize = 64;
 
-/// Rows of F16 and BF16 are converted in registers for up to as many queries; for more they are converted to memory first.
-const FEW: usize = 8;
+/// Rows of floats are read as they lie for up to as many queries of a head, those of all heads side by side. For more F16 and BF16 are converted to memory first.
+pub const FEW_QUERIES: usize = 16;
 
-/// Rows that are read in place together: few enough that a column of them stays in the first-level cache, even where rows are a large power
-/// of two apart.
+/// Rows of F32 that are read in place together for more queries: few enough that a column of them stays in the first-level cache, even where rows are a large
+/// power of two apart.
 const IN_PLACE: usize = 16;
+
+/// Bytes that rows of few queries are fetched ahead of their use.
+const AHEAD: usize = 4096;
 
 /// Floats that converted rows take up, if rows are not too long: half of a first-level cache.
 const PANEL: usize = 4096;
 
-/// The keys or the values of a page, of one head.
+/// The keys or the values of a page, of one head or of several.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheRows<'a> {
     /// A type that can be dequantized.
     pub ty: GgmlType,
     /// The rows; needs no alignment.
     pub bytes: &'a [u8],
-    /// Bytes from one row to the next.
+    /// Bytes from one row of a head to the next.
     pub stride: usize,
-    /// Rows, at most [`KEYS`].
+    /// Heads, at least one.
+    pub heads: usize,
+    /// Bytes from the row of one head to that of the next.
+    pub head_stride: usize,
+    /// Rows of a head, at most [`KEYS`].
     pub n: usize,
     /// Elements of a row: whole blocks of the type.
     pub d: usize,
@@ -53,7 +61,7 @@ fn chunk(d: usize) -> usize {
 }
 
 /// `out[q * KEYS + i] = sum_c keys[i][c] queries[q * d + c]` for the keys `i` whose bits are set in `wanted`. The products with other
-/// keys are unspecified.
+/// keys are unspecified. Queries and products of a head lie together, as many for each head.
 ///
 /// # Panics
 /// If the type cannot be dequantized, a slice is too short, or there are more than [`KEYS`] rows.
@@ -80,22 +88,44 @@ pub(crate) unsafe fn scores_with(
         "{} scores for {n_queries} queries",
         out.len()
     );
-    for chunk in keys.chunks(wanted, n_queries) {
-        // SAFETY: the caller's promise, and the chunk lies within the rows.
-        let rows = unsafe { keys.read(kernels, &chunk, n_queries, scratch) };
-        let tiles = &rows.kernels.scores;
-        for (first, n) in split(0..n_queries, tiles.len()) {
-            let args = Scores {
-                keys: rows.start,
-                stride: rows.stride,
-                n: chunk.n,
-                d: keys.d,
-                queries: queries[first * keys.d..].as_ptr(),
-                out: out[first * KEYS + chunk.first..].as_mut_ptr(),
-            };
-            // SAFETY: the queries and their scores lie within the slices as just asserted. A chunk starts at a multiple of
-            // `KEYS_OF_TILE`, so that rounded up it ends within the scores of its query.
-            unsafe { tiles[n - 1](&args) }
+    let of_head = n_queries / keys.heads;
+    if keys.by_rows(of_head) {
+        let Some(chunk) = keys.range(wanted) else { return };
+        let args = Scores {
+            keys: keys.bytes[chunk.first * keys.stride..].as_ptr(),
+            stride: keys.stride,
+            n: chunk.n,
+            d: keys.d,
+            queries: queries.as_ptr(),
+            out: out[chunk.first..].as_mut_ptr(),
+        };
+        let (heads, kernels) = (keys.side_by_side(&chunk, of_head), keys.read_in_place(kernels));
+        let mut parts = [Seeing::default(); FEW_QUERIES];
+        let parts = put_parts(
+            split(0..of_head, SCORES).map(|(first, n)| Seeing { first, n, seen: wanted }),
+            &mut parts,
+        );
+        // SAFETY: rows, queries and scores of all heads lie within the slices as just asserted; the chunk starts as below.
+        return unsafe { (kernels.scores)(&args, &heads, parts) };
+    }
+    for chunk in keys.chunks(wanted) {
+        for head in 0..keys.heads {
+            // SAFETY: the caller's promise, and the chunk lies within the rows.
+            let rows = unsafe { keys.read(kernels, &chunk, head, scratch) };
+            let tiles = &kernels.attention.scores;
+            for (first, n) in split(head * of_head..(head + 1) * of_head, tiles.len()) {
+                let args = Scores {
+                    keys: rows.start,
+                    stride: rows.stride,
+                    n: chunk.n,
+                    d: keys.d,
+                    queries: queries[first * keys.d..].as_ptr(),
+                    out: out[first * KEYS + chunk.first..].as_mut_ptr(),
+                };
+                // SAFETY: the queries and their scores lie within the slices as just asserted. A chunk starts at a multiple of
+                // `KEYS_OF_TILE`, so that rounded up it ends within the scores of its query.
+                unsafe { tiles[n - 1](&args) }
+            }
         }
     }
 }
@@ -147,7 +177,7 @@ pub(crate) unsafe fn softmax_step_with(
 }
 
 /// `out[q * d..] = factors[q] out[q * d..] + sum_i weights[q * KEYS + i] values[i]` over the cells `i` that the query's token has `seen`:
-/// each token has as many queries. Other values are not touched. Where nothing is seen, `out` stays as it is.
+/// each token has as many queries of each head. Other values are not touched. Where nothing is seen, `out` stays as it is. What belongs to a head lies together.
 ///
 /// # Panics
 /// If the type cannot be dequantized, a slice is too short, or there are more than [`KEYS`] rows.
@@ -182,34 +212,62 @@ pub(crate) unsafe fn add_values_with(
         "weights of {} queries for {n_queries}",
         factors.len()
     );
-    let group = group(n_queries, seen.len());
+    let of_head = n_queries / values.heads;
+    let group = group(of_head, seen.len());
     let any = seen.iter().fold(0, |any, seen| any | seen);
-    for chunk in values.chunks(any, n_queries) {
-        // SAFETY: the caller's promise, and the chunk lies within the rows.
-        let rows = unsafe { values.read(kernels, &chunk, n_queries, scratch) };
-        let tiles = &rows.kernels.values;
-        for (first, n) in alike(seen, group).flat_map(|queries| split(queries, tiles.len())) {
-            let seen = seen[first / group];
-            let of_chunk = chunk.bits(seen);
-            if of_chunk == 0 {
-                continue;
+    if values.by_rows(of_head) {
+        let Some(chunk) = values.range(any) else { return };
+        let mut parts = [Seeing::default(); FEW_QUERIES];
+        let seeing = alike(seen, group)
+            .flat_map(|queries| split(queries, SUMS))
+            .map(|(first, n)| Seeing {
+                first,
+                n,
+                seen: chunk.bits(seen[first / group]),
+            });
+        let parts = put_parts(seeing.filter(|part| part.seen != 0), &mut parts);
+        let args = Values {
+            values: values.bytes[chunk.first * values.stride..].as_ptr(),
+            stride: values.stride,
+            seen: chunk.bits(any),
+            d: values.d,
+            weights: weights[chunk.first..].as_ptr(),
+            factors: factors.as_ptr(),
+            out: out.as_mut_ptr(),
+        };
+        let (heads, kernels) = (values.side_by_side(&chunk, of_head), values.read_in_place(kernels));
+        // SAFETY: rows, weights, factors and sums of all heads lie within the slices as just asserted; parts are of queries that there are.
+        return unsafe { (kernels.values)(&args, &heads, parts) };
+    }
+    for chunk in values.chunks(any) {
+        for head in 0..values.heads {
+            // SAFETY: the caller's promise, and the chunk lies within the rows.
+            let rows = unsafe { values.read(kernels, &chunk, head, scratch) };
+            let tiles = &kernels.attention.values;
+            for (first, n) in alike(seen, group).flat_map(|queries| split(queries, tiles.len())) {
+                let seen = seen[first / group];
+                let of_chunk = chunk.bits(seen);
+                if of_chunk == 0 {
+                    continue;
+                }
+                let is_first = seen.trailing_zeros() as usize >= chunk.first;
+                let first = head * of_head + first;
+                let args = Values {
+                    values: rows.start,
+                    stride: rows.stride,
+                    seen: of_chunk,
+                    d: values.d,
+                    weights: weights[first * KEYS + chunk.first..].as_ptr(),
+                    factors: if is_first {
+                        factors[first..].as_ptr()
+                    } else {
+                        std::ptr::null()
+                    },
+                    out: out[first * values.d..].as_mut_ptr(),
+                };
+                // SAFETY: the rows are those of the chunk; weights, factors and sums lie within the slices as just asserted.
+                unsafe { tiles[n - 1](&args) }
             }
-            let is_first = seen.trailing_zeros() as usize >= chunk.first;
-            let args = Values {
-                values: rows.start,
-                stride: rows.stride,
-                seen: of_chunk,
-                d: values.d,
-                weights: weights[first * KEYS + chunk.first..].as_ptr(),
-                factors: if is_first {
-                    factors[first..].as_ptr()
-                } else {
-                    std::ptr::null()
-                },
-                out: out[first * values.d..].as_mut_ptr(),
-            };
-            // SAFETY: the rows are those of the chunk; weights, factors and sums lie within the slices as just asserted.
-            unsafe { tiles[n - 1](&args) }
         }
     }
 }
@@ -223,6 +281,15 @@ fn split(range: Range<usize>, most: usize) -> impl Iterator<Item = (usize, usize
         at += n;
         (at - n, n)
     })
+}
+
+/// Writes parts of the queries of a head, of which there are no more than queries.
+fn put_parts(parts: impl Iterator<Item = Seeing>, to: &mut [Seeing; FEW_QUERIES]) -> &[Seeing] {
+    let n = parts.zip(&mut *to).fold(0, |n, (part, to)| {
+        *to = part;
+        n + 1
+    });
+    &to[..n]
 }
 
 /// Queries of each of `n_tokens` tokens.
@@ -250,6 +317,16 @@ struct Chunk {
 }
 
 impl Chunk {
+    /// The part of it with the rows whose bits are set; it begins at a multiple of [`KEYS_OF_TILE`].
+    fn with(&self, wanted: u64) -> Option<Chunk> {
+        let bits = self.bits(wanted);
+        let skipped = bits.trailing_zeros() as usize / KEYS_OF_TILE * KEYS_OF_TILE;
+        (bits != 0).then(|| Chunk {
+            first: self.first + skipped,
+            n: bits.ilog2() as usize + 1 - skipped,
+        })
+    }
+
     /// Those of the page's bits that stand for these rows.
     fn bits(&self, page: u64) -> u64 {
         let all = if self.n < KEYS { (1 << self.n) - 1 } else { u64::MAX };
@@ -257,59 +334,70 @@ impl Chunk {
     }
 }
 
-/// Rows that can be read as they are, or were converted.
+/// Rows of a head that can be read as they are, or were converted.
 struct Readable {
     start: *const u8,
     stride: usize,
-    kernels: &'static AttentionKernels,
 }
 
 impl CacheRows<'_> {
-    /// Checks the sizes; the number of queries, given that as many floats are as many rows of this length.
+    /// Checks the sizes; the number of queries of all heads, given that as many floats are as many rows of this length.
     fn check(&self, kernels: &'static Kernels, floats: usize, scratch: usize) -> usize {
         let row_bytes = self.ty.row_bytes(self.d);
         let row_bytes = row_bytes.unwrap_or_else(|| panic!("{}: {} elements are not whole blocks", self.ty, self.d));
         kernels.of_type(self.ty);
         assert!(self.n <= KEYS, "{} rows of a page", self.n);
-        let end = self.n.saturating_sub(1).checked_mul(self.stride);
+        let last_row = self.n.saturating_sub(1).checked_mul(self.stride);
+        let last_head = self.heads.saturating_sub(1).checked_mul(self.head_stride);
+        let end = last_row
+            .zip(last_head)
+            .and_then(|(row, head)| row.checked_add(head)?.checked_add(row_bytes));
         assert!(
-            self.n == 0 || end.and_then(|end| end.checked_add(row_bytes)) <= Some(self.bytes.len()) && end.is_some(),
-            "{} bytes for {} rows",
+            self.n == 0 || end.is_some_and(|end| end <= self.bytes.len()),
+            "{} bytes for {} rows of {} heads",
             self.bytes.len(),
-            self.n
+            self.n,
+            self.heads
         );
         assert!(
             self.d > 0 && floats.is_multiple_of(self.d),
             "{floats} floats are not rows of {}",
             self.d
         );
+        let n_queries = floats / self.d;
+        assert!(
+            self.heads > 0 && n_queries.is_multiple_of(self.heads),
+            "{n_queries} queries of {} heads",
+            self.heads
+        );
         let needed = self::scratch(self.d);
         assert!(needed <= scratch, "scratch memory of {scratch} floats, {needed} needed");
-        floats / self.d
+        n_queries
     }
 
     /// Chunks with the rows whose bits are set, without those at the ends that are not.
-    fn chunks(&self, wanted: u64, n_queries: usize) -> impl Iterator<Item = Chunk> + use<> {
-        let size = if self.in_place(n_queries) {
+    fn chunks(&self, wanted: u64) -> impl Iterator<Item = Chunk> + use<> {
+        let size = if self.ty == GgmlType::F32 {
             IN_PLACE
         } else {
             chunk(self.d)
         };
         let wanted = wanted & Chunk { first: 0, n: self.n }.bits(u64::MAX);
-        (0..self.n).step_by(size).filter_map(move |first| {
-            let bits = Chunk { first, n: size }.bits(wanted);
-            let skipped = bits.trailing_zeros() as usize / KEYS_OF_TILE * KEYS_OF_TILE;
-            (bits != 0).then(|| Chunk {
-                first: first + skipped,
-                n: bits.ilog2() as usize + 1 - skipped,
-            })
-        })
+        (0..self.n)
+            .step_by(size)
+            .filter_map(move |first| Chunk { first, n: size }.with(wanted))
     }
 
-    /// Fetches as many of the rows that are read next.
-    fn prefetch_next(&self, chunk: &Chunk) {
+    /// From the first row whose bit is set to the last.
+    fn range(&self, wanted: u64) -> Option<Chunk> {
+        Chunk { first: 0, n: self.n }.with(wanted)
+    }
+
+    /// Fetches as many of a head's rows that are read next.
+    fn prefetch_next(&self, chunk: &Chunk, head: usize) {
         let row_bytes = self.d / self.ty.block_size() * self.ty.block_bytes();
-        for row in self.next.chunks(self.stride.max(1)).skip(chunk.first).take(chunk.n) {
+        let next = self.next.get(head * self.head_stride..).unwrap_or_default();
+        for row in next.chunks(self.stride.max(1)).skip(chunk.first).take(chunk.n) {
             row[..row_bytes.min(row.len())]
                 .chunks(CACHE_LINE)
                 .for_each(|line| prefetch(line.as_ptr(), CacheLevel::First));
@@ -318,33 +406,51 @@ impl CacheRows<'_> {
 
     /// Fetches the rows that are read next.
     fn prefetch_all(&self) {
-        self.prefetch_next(&Chunk { first: 0, n: self.n });
+        self.prefetch_next(&Chunk { first: 0, n: self.n }, 0);
     }
 
-    /// True if the rows are read as they are.
-    fn in_place(&self, n_queries: usize) -> bool {
-        self.ty == GgmlType::F32 || n_queries <= FEW && matches!(self.ty, GgmlType::F16 | GgmlType::BF16)
+    /// True if rows of all heads are read in the order in which they lie, as they are.
+    fn by_rows(&self, n_queries: usize) -> bool {
+        n_queries <= FEW_QUERIES && matches!(self.ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
     }
 
-    /// Makes the rows of a chunk readable.
+    /// The kernels for rows of floats that are read as they are.
+    fn read_in_place(&self, kernels: &'static Kernels) -> &'static ByRows {
+        match self.ty {
+            GgmlType::F16 => &kernels.attention.f16,
+            GgmlType::BF16 => &kernels.attention.bf16,
+            _ => &kernels.attention.f32,
+        }
+    }
+
+    /// The heads, for rows from the start of a chunk on.
+    fn side_by_side(&self, chunk: &Chunk, n_queries: usize) -> Heads {
+        Heads {
+            n: self.heads,
+            stride: self.head_stride,
+            n_queries,
+            rows: self.n - chunk.first,
+            next: if self.next.is_empty() {
+                std::ptr::null()
+            } else {
+                self.next.as_ptr()
+            },
+            ahead: (AHEAD / self.stride.max(1)).clamp(ROWS_OF_TILE, KEYS),
+        }
+    }
+
+    /// Makes the rows of a chunk and a head readable: those of F32 are as they are, others are converted.
     ///
     /// # Safety
-    /// The CPU has the kernels' instructions; the sizes were [checked](CacheRows::check) and the chunk is one of the [chunks](CacheRows::chunks).
-    unsafe fn read(&self, kernels: &'static Kernels, chunk: &Chunk, n_queries: usize, scratch: &mut [f32]) -> Readable {
-        let table = &kernels.attention;
-        let in_place = match self.ty {
-            _ if !self.in_place(n_queries) => None,
-            GgmlType::F16 => Some(&table.f16),
-            GgmlType::BF16 => Some(&table.bf16),
-            _ => Some(&table.f32),
-        };
-        let start = self.bytes[chunk.first * self.stride..].as_ptr();
-        self.prefetch_next(chunk);
-        if let Some(kernels) = in_place {
+    /// The CPU has the kernels' instructions; the sizes were [checked](CacheRows::check), the chunk is one of the [chunks](CacheRows::chunks) and the head one of
+    /// the heads.
+    unsafe fn read(&self, kernels: &'static Kernels, chunk: &Chunk, head: usize, scratch: &mut [f32]) -> Readable {
+        let start = self.bytes[chunk.first * self.stride + head * self.head_stride..].as_ptr();
+        self.prefetch_next(chunk, head);
+        if self.ty == GgmlType::F32 {
             return Readable {
                 start,
                 stride: self.stride,
-                kernels,
             };
         }
         let dequantize = kernels.of_type(self.ty).dequantize;
@@ -355,7 +461,6 @@ impl CacheRows<'_> {
         Readable {
             start: scratch.as_ptr().cast(),
             stride: self.d * size_of::<f32>(),
-            kernels: &table.f32,
         }
     }
 }

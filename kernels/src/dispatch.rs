@@ -12,6 +12,7 @@ use tiles::TileKernels;
 use crate::GgmlType;
 use crate::generic::attention::{self, Brain, Element, Float, Half, InPlace, Scores, Softmax, Values};
 use crate::generic::blocks::{self, Decode, Encode};
+use crate::generic::decode_attention::{self, Heads, Seeing};
 use crate::generic::float_panels::{self, PanelTile, PanelTiles};
 use crate::generic::products::{self, Product, Tile, Tiles};
 use crate::generic::recurrent::{self, ChannelScan, Scan, Wkv6, Wkv7};
@@ -148,16 +149,19 @@ pub(crate) struct TypeKernels {
 
 /// Kernels of attention.
 pub(crate) struct AttentionTable {
-    pub f32: AttentionKernels,
-    pub f16: AttentionKernels,
-    pub bf16: AttentionKernels,
+    /// For many queries of a head and rows of floats: those at `n - 1` are for `n` queries.
+    pub scores: [unsafe fn(&Scores); 3],
+    pub values: [unsafe fn(&Values); 6],
+    pub f32: ByRows,
+    pub f16: ByRows,
+    pub bf16: ByRows,
     pub softmax_step: unsafe fn(&Softmax),
 }
 
-/// Kernels of attention that depend on the type of the cache: those at `n - 1` are for `n` queries.
-pub(crate) struct AttentionKernels {
-    pub scores: [unsafe fn(&Scores); 3],
-    pub values: [unsafe fn(&Values); 6],
+/// Kernels for few queries of each of some heads, and rows of one type.
+pub(crate) struct ByRows {
+    pub scores: unsafe fn(&Scores, &Heads, &[Seeing]),
+    pub values: unsafe fn(&Values, &Heads, &[Seeing]),
 }
 
 type QuantizeRow = unsafe fn(*const f32, *mut u8, usize);
@@ -352,28 +356,33 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn scores<E: Element, const N: usize>(scores: &Scores) {
+            unsafe fn scores<const N: usize>(scores: &Scores) {
                 // SAFETY: the caller's promise.
-                unsafe { attention::scores::<$V, E, N>(scores) }
+                unsafe { attention::scores::<$V, N>(scores) }
             }
 
             #[$attribute]
-            unsafe fn values<E: Element, const N: usize>(values: &Values) {
+            unsafe fn values<const N: usize>(values: &Values) {
                 // SAFETY: the caller's promise.
-                unsafe { attention::values::<$V, E, N>(values) }
+                unsafe { attention::values::<$V, N>(values) }
             }
 
-            const fn attention_kernels<E: Element>() -> AttentionKernels {
-                AttentionKernels {
-                    scores: [scores::<E, 1>, scores::<E, 2>, scores::<E, 3>],
-                    values: [
-                        values::<E, 1>,
-                        values::<E, 2>,
-                        values::<E, 3>,
-                        values::<E, 4>,
-                        values::<E, 5>,
-                        values::<E, 6>,
-                    ],
+            #[$attribute]
+            unsafe fn scores_by_rows<E: Element>(scores: &Scores, heads: &Heads, queries: &[Seeing]) {
+                // SAFETY: the caller's promise.
+                unsafe { decode_attention::scores_by_rows::<$V, E>(scores, heads, queries) }
+            }
+
+            #[$attribute]
+            unsafe fn values_by_rows<E: Element>(values: &Values, heads: &Heads, queries: &[Seeing]) {
+                // SAFETY: the caller's promise.
+                unsafe { decode_attention::values_by_rows::<$V, E>(values, heads, queries) }
+            }
+
+            const fn by_rows<E: Element>() -> ByRows {
+                ByRows {
+                    scores: scores_by_rows::<E>,
+                    values: values_by_rows::<E>,
                 }
             }
 
@@ -381,9 +390,18 @@ macro_rules! instantiate {
                 isa: Isa::$isa,
                 types: for_each_block!(type_table!()),
                 attention: AttentionTable {
-                    f32: attention_kernels::<Float>(),
-                    f16: attention_kernels::<Half>(),
-                    bf16: attention_kernels::<Brain>(),
+                    scores: [scores::<1>, scores::<2>, scores::<3>],
+                    values: [
+                        values::<1>,
+                        values::<2>,
+                        values::<3>,
+                        values::<4>,
+                        values::<5>,
+                        values::<6>,
+                    ],
+                    f32: by_rows::<Float>(),
+                    f16: by_rows::<Half>(),
+                    bf16: by_rows::<Brain>(),
                     softmax_step,
                 },
                 int: &integers::$integers::KERNELS,

@@ -59,6 +59,7 @@ elements! {
 pub(crate) const KEYS_OF_TILE: usize = 4;
 
 /// Some rows of keys, and as many queries as the kernel is for.
+#[derive(Clone, Copy)]
 pub(crate) struct Scores {
     pub keys: *const u8,
     /// Bytes from one row to the next.
@@ -73,40 +74,46 @@ pub(crate) struct Scores {
     pub out: *mut f32,
 }
 
-/// Products of `N` queries with keys.
+/// Products of `N` queries with keys of floats.
 ///
 /// # Safety
 /// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
 #[inline(always)]
-pub(crate) unsafe fn scores<V: Simd, E: Element, const N: usize>(s: &Scores) {
-    for i in (0..s.n).step_by(KEYS_OF_TILE) {
-        // SAFETY: the caller's promise. Instead of rows that are missing at the end the last one is read.
-        unsafe {
-            let start = s.keys.add(i * s.stride);
-            let mut keys: [*const u8; KEYS_OF_TILE] = std::array::from_fn(|r| start.wrapping_add(r * s.stride));
-            if s.n - i < KEYS_OF_TILE {
-                let last = keys[s.n - i - 1];
-                keys[s.n - i..].fill(last);
+pub(crate) unsafe fn scores<V: Simd, const N: usize>(s: &Scores) {
+    for first in (0..s.n).step_by(KEYS_OF_TILE) {
+        // SAFETY: the caller's promise.
+        unsafe { scores_of_tile::<V, Float, N>(s, first) }
+    }
+}
+
+/// Products of `N` queries with [`KEYS_OF_TILE`] keys from key `first` on.
+///
+/// # Safety
+/// As for [`scores`].
+#[inline(always)]
+pub(crate) unsafe fn scores_of_tile<V: Simd, E: Element, const N: usize>(s: &Scores, first: usize) {
+    // SAFETY: the caller's promise. Instead of rows that are missing at the end the last one is read.
+    unsafe {
+        let (start, last) = (s.keys.add(first * s.stride), s.n - first - 1);
+        let keys: [*const u8; KEYS_OF_TILE] = std::array::from_fn(|r| start.add(r.min(last) * s.stride));
+        // As many sums at a time as fit the registers, with room for converted keys.
+        let sums = if N <= 2 || E::BYTES == size_of::<f32>() {
+            products::<V, E, N, KEYS_OF_TILE>(s, keys)
+        } else {
+            let [a, b, c, d] = keys;
+            let (low, high) = (products::<V, E, N, 2>(s, [a, b]), products::<V, E, N, 2>(s, [c, d]));
+            let mut sums = [[V::splat(0.0); KEYS_OF_TILE]; N];
+            for q in 0..N {
+                sums[q] = [low[q][0], low[q][1], high[q][0], high[q][1]];
             }
-            // As many sums at a time as fit the registers, with room for converted keys.
-            let sums = if N <= 2 || E::BYTES == size_of::<f32>() {
-                products::<V, E, N, KEYS_OF_TILE>(s, keys)
-            } else {
-                let [a, b, c, d] = keys;
-                let (low, high) = (products::<V, E, N, 2>(s, [a, b]), products::<V, E, N, 2>(s, [c, d]));
-                let mut sums = [[V::splat(0.0); KEYS_OF_TILE]; N];
-                for q in 0..N {
-                    sums[q] = [low[q][0], low[q][1], high[q][0], high[q][1]];
-                }
-                sums
-            };
-            for (q, sums) in sums.into_iter().enumerate() {
-                let totals = V::sum4(sums);
-                s.out
-                    .add(q * KEYS + i)
-                    .cast::<[f32; KEYS_OF_TILE]>()
-                    .write_unaligned(totals);
-            }
+            sums
+        };
+        for (q, sums) in sums.into_iter().enumerate() {
+            let totals = V::sum4(sums);
+            s.out
+                .add(q * KEYS + first)
+                .cast::<[f32; KEYS_OF_TILE]>()
+                .write_unaligned(totals);
         }
     }
 }
@@ -327,6 +334,7 @@ unsafe fn put_weights<V: Simd, P: PutWeights<V>>(s: &Softmax, q: usize) -> V {
 }
 
 /// Some rows of values, and the weights of as many queries as the kernel is for.
+#[derive(Clone, Copy)]
 pub(crate) struct Values {
     pub values: *const u8,
     /// Bytes from one row to the next.
@@ -343,27 +351,26 @@ pub(crate) struct Values {
     pub out: *mut f32,
 }
 
-/// Adds weighted rows to the sums of `N` queries: `out[q] = factor[q] out[q] + sum_i weight[q][i] values[i]`.
+/// Adds weighted rows of floats to the sums of `N` queries: `out[q] = factor[q] out[q] + sum_i weight[q][i] values[i]`.
 ///
 /// # Safety
 /// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
 #[inline(always)]
-pub(crate) unsafe fn values<V: Simd, E: Element, const N: usize>(v: &Values) {
+pub(crate) unsafe fn values<V: Simd, const N: usize>(v: &Values) {
     let mut at = 0;
     // SAFETY: the caller's promise; columns lie below `d`.
     unsafe {
         // As many sums as hide the latency of additions and fit the registers.
         match N {
-            1 => at = whole_columns::<V, E, N, 8>(v, at),
-            2 => at = whole_columns::<V, E, N, 4>(v, at),
-            3 if E::BYTES == size_of::<f32>() => at = whole_columns::<V, E, N, 4>(v, at),
-            _ if V::LANES == 16 => at = whole_columns::<V, E, N, 4>(v, at),
+            1 => at = whole_columns::<V, N, 8>(v, at),
+            2 | 3 => at = whole_columns::<V, N, 4>(v, at),
+            _ if V::LANES == 16 => at = whole_columns::<V, N, 4>(v, at),
             _ => {}
         }
-        at = whole_columns::<V, E, N, 2>(v, at);
-        at = whole_columns::<V, E, N, 1>(v, at);
+        at = whole_columns::<V, N, 2>(v, at);
+        at = whole_columns::<V, N, 1>(v, at);
         if at < v.d {
-            last_columns::<V, E, N>(v, at);
+            last_columns::<V, N>(v, at);
         }
     }
 }
@@ -386,7 +393,7 @@ macro_rules! for_each_row {
 /// # Safety
 /// As for [`values`].
 #[inline(always)]
-unsafe fn whole_columns<V: Simd, E: Element, const N: usize, const C: usize>(v: &Values, mut at: usize) -> usize {
+unsafe fn whole_columns<V: Simd, const N: usize, const C: usize>(v: &Values, mut at: usize) -> usize {
     while at + C * V::LANES <= v.d {
         // SAFETY: the caller's promise; the columns lie below `d`.
         unsafe {
@@ -398,7 +405,7 @@ unsafe fn whole_columns<V: Simd, E: Element, const N: usize, const C: usize>(v: 
                 }
             }
             for_each_row!(v.seen, |i| {
-                let row = v.values.add(i * v.stride + at * E::BYTES);
+                let row = v.values.add(i * v.stride + at * Float::BYTES);
                 // The fewer ones wait in registers.
                 if N < C {
                     let mut weights = [V::splat(0.0); N];
@@ -406,7 +413,7 @@ unsafe fn whole_columns<V: Simd, E: Element, const N: usize, const C: usize>(v: 
                         weights[q] = V::splat(*v.weights.add(q * KEYS + i));
                     }
                     for c in 0..C {
-                        let value: V = E::load(row.add(c * V::LANES * E::BYTES));
+                        let value: V = Float::load(row.add(c * V::LANES * Float::BYTES));
                         for q in 0..N {
                             sums[q][c] = value.mul_add(weights[q], sums[q][c]);
                         }
@@ -414,7 +421,7 @@ unsafe fn whole_columns<V: Simd, E: Element, const N: usize, const C: usize>(v: 
                 } else {
                     let mut values = [V::splat(0.0); C];
                     for c in 0..C {
-                        values[c] = E::load(row.add(c * V::LANES * E::BYTES));
+                        values[c] = Float::load(row.add(c * V::LANES * Float::BYTES));
                     }
                     for q in 0..N {
                         let weight = V::splat(*v.weights.add(q * KEYS + i));
@@ -440,7 +447,7 @@ unsafe fn whole_columns<V: Simd, E: Element, const N: usize, const C: usize>(v: 
 /// # Safety
 /// As for [`values`].
 #[inline(always)]
-unsafe fn last_columns<V: Simd, E: Element, const N: usize>(v: &Values, at: usize) {
+unsafe fn last_columns<V: Simd, const N: usize>(v: &Values, at: usize) {
     let n = v.d - at;
     for q in 0..N {
         // SAFETY: the caller's promise; the columns lie below `d`.
@@ -448,7 +455,7 @@ unsafe fn last_columns<V: Simd, E: Element, const N: usize>(v: &Values, at: usiz
             let out = v.out.add(q * v.d + at);
             let mut sum = V::load_partial(out, n).mul(V::splat(v.factor(q)));
             for_each_row!(v.seen, |i| {
-                let values: V = E::load_partial(v.values.add(i * v.stride + at * E::BYTES), n);
+                let values: V = Float::load_partial(v.values.add(i * v.stride + at * Float::BYTES), n);
                 sum = values.mul_add(V::splat(*v.weights.add(q * KEYS + i)), sum);
             });
             sum.store_partial(out, n);
@@ -460,7 +467,7 @@ impl Values {
     /// # Safety
     /// As for [`values`], `q` less than its `N`.
     #[inline(always)]
-    unsafe fn factor(&self, q: usize) -> f32 {
+    pub(super) unsafe fn factor(&self, q: usize) -> f32 {
         if self.factors.is_null() {
             return 1.0;
         }

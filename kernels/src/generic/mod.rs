@@ -4,6 +4,7 @@
 pub(crate) mod attention;
 pub(crate) mod blocks;
 pub(crate) mod byte_tiles;
+pub(crate) mod decode_attention;
 pub(crate) mod dots;
 mod double_width;
 pub(crate) mod float_panels;

@@ -50,9 +50,21 @@ impl Page {
             ty: self.ty,
             bytes: &self.bytes,
             stride: self.stride,
+            heads: 1,
+            head_stride: self.stride,
             n: self.n,
             d: self.d,
             next: &self.bytes,
+        }
+    }
+
+    /// The rows as those of several heads of `d` elements.
+    fn rows_of(&self, heads: usize, d: usize) -> CacheRows<'_> {
+        CacheRows {
+            heads,
+            head_stride: self.ty.row_bytes(d).unwrap(),
+            d,
+            ..self.rows()
         }
     }
 
@@ -81,7 +93,16 @@ struct Results {
 
 /// Attends queries to some pages of keys and values, as many for each token.
 fn attend(kernels: &'static Kernels, pages: &[(Page, Page)], seen: &[u64], queries: &[f32]) -> Results {
-    let (dk, dv) = (pages[0].0.d, pages[0].1.d);
+    let pages: Vec<_> = pages
+        .iter()
+        .map(|(keys, values)| [keys.rows(), values.rows()])
+        .collect();
+    attend_to(kernels, &pages, seen, queries)
+}
+
+/// The same of one head or several.
+fn attend_to(kernels: &'static Kernels, pages: &[[CacheRows<'_>; 2]], seen: &[u64], queries: &[f32]) -> Results {
+    let [dk, dv] = pages[0].map(|rows| rows.d);
     let n = queries.len() / dk;
     let mut scratch = vec![f32::NAN; scratch(dk).max(scratch(dv))];
     let (mut scores, mut factors) = (vec![f32::NAN; n * KEYS], vec![f32::NAN; n]);
@@ -91,20 +112,14 @@ fn attend(kernels: &'static Kernels, pages: &[(Page, Page)], seen: &[u64], queri
         values: vec![0.0; n * dv],
     };
     let any = seen.iter().fold(0, |any, seen| any | seen);
-    for (keys, values) in pages {
+    for [keys, values] in pages {
+        // Of each head.
+        let seen_by_all = seen.repeat(keys.heads);
         // SAFETY: the CPU has the instructions.
         unsafe {
-            scores_with(kernels, &keys.rows(), any, queries, &mut scores, &mut scratch);
-            softmax_step_with(kernels, &mut scores, seen, &mut r.max, &mut r.sum, &mut factors);
-            add_values_with(
-                kernels,
-                &values.rows(),
-                seen,
-                &scores,
-                &factors,
-                &mut r.values,
-                &mut scratch,
-            );
+            scores_with(kernels, keys, any, queries, &mut scores, &mut scratch);
+            softmax_step_with(kernels, &mut scores, &seen_by_all, &mut r.max, &mut r.sum, &mut factors);
+            add_values_with(kernels, values, seen, &scores, &factors, &mut r.values, &mut scratch);
         }
     }
     r
@@ -196,6 +211,66 @@ fn queries_attend_to_what_they_see() {
             }
         }
     }
+}
+
+/// Heads whose rows lie side by side get what each gets alone: few queries and many, with holes in what is seen.
+#[test]
+fn heads_side_by_side_are_as_alone() {
+    const HEADS: usize = 3;
+    for kernels in all_kernels() {
+        for ty in TYPES {
+            for (n, n_tokens, group) in [(64, 1, 1), (64, 1, 3), (37, 2, 4), (64, 3, 8), (5, 1, 7)] {
+                let (d, n_queries) = (64, n_tokens * group);
+                let there = if n < KEYS { (1 << n) - 1 } else { u64::MAX };
+                let seen: Vec<u64> = (0..n_tokens).map(|t| SEEN[t] & there).collect();
+                let (all, each) = heads_of_pages::<HEADS>(ty, n, d);
+                let queries = noise(9, HEADS * n_queries * d);
+                let found = attend_to(
+                    kernels,
+                    &[all.each_ref().map(|page| page.rows_of(HEADS, d))],
+                    &seen,
+                    &queries,
+                );
+                for (head, [keys, values]) in each.iter().enumerate() {
+                    let of_head = head * n_queries * d..(head + 1) * n_queries * d;
+                    let alone = attend_to(
+                        kernels,
+                        &[[keys.rows(), values.rows()]],
+                        &seen,
+                        &queries[of_head.clone()],
+                    );
+                    let what = format!(
+                        "{:?} {ty} {n} cells, {n_tokens} tokens of {group}, head {head}",
+                        kernels.isa
+                    );
+                    let of_queries = head * n_queries..(head + 1) * n_queries;
+                    assert_eq!(found.max[of_queries.clone()], alone.max, "{what}");
+                    assert_eq!(found.sum[of_queries], alone.sum, "{what}");
+                    assert_eq!(found.values[of_head], alone.values, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// Keys and values of `N` heads side by side, and those of each head.
+fn heads_of_pages<const N: usize>(ty: GgmlType, n: usize, d: usize) -> ([Page; 2], [[Page; 2]; N]) {
+    let all = [1, 2].map(|seed| Page::new(ty, n, N * d, seed));
+    let row_bytes = ty.row_bytes(d).unwrap();
+    let each = std::array::from_fn(|head| {
+        all.each_ref().map(|all| {
+            let mut page = Page::new(ty, n, d, 3);
+            for (to, from) in page
+                .bytes
+                .chunks_exact_mut(page.stride)
+                .zip(all.bytes.chunks_exact(all.stride))
+            {
+                to[..row_bytes].copy_from_slice(&from[head * row_bytes..(head + 1) * row_bytes]);
+            }
+            page
+        })
+    });
+    (all, each)
 }
 
 /// What a later token stands for is not touched by an earlier one, even if it is no number.

@@ -363,6 +363,18 @@ impl<'a> Source<'a> {
         unsafe { slice::from_raw_parts(self.at([0, i[0], i[1], i[2]]).as_ptr(), len) }
     }
 
+    /// The bytes from row `i` on with those of `n[1]` rows along dimension 2 and, of each, `n[0]` along dimension 1.
+    pub(super) fn block(&self, i: RowIndex, n: [usize; 2]) -> &'a [u8] {
+        let t = self.tensor;
+        let is_inside = |d: usize| n[d - 1] > 0 && i[d - 1] + n[d - 1] <= t.ne[d];
+        assert!(t.has_dense_rows() && is_inside(1) && is_inside(2) && i[2] < t.ne[3]);
+        let row_bytes = t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
+        let len = (n[0] - 1) * t.nb[1] + (n[1] - 1) * t.nb[2] + row_bytes;
+        // SAFETY: the last of the rows lies within the operand's buffer (see `PlannedNode::new`), and so does what is before it.
+        // Nobody writes there while this node is computed.
+        unsafe { slice::from_raw_parts(self.at([0, i[0], i[1], i[2]]).as_ptr(), len) }
+    }
+
     /// Where the operand starts.
     pub(super) fn address(&self) -> usize {
         self.start.as_ptr() as usize

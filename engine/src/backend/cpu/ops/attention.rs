@@ -1,18 +1,20 @@
 //! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist. A unit for tiles takes some pages at a time.
 //!
 //! A unit of work is some tokens with one page table and the query heads that share one key head, so that what is read of a cache serves as
-//! many queries as possible. The pages of a unit are cut into parts, and the results of parts are merged in order. The cut follows from the
+//! many queries as possible. Where queries are few reading the cache takes the time, and the heads of a cell lie side by side in memory: a unit then is of all heads, if
+//! there is enough to share among threads. The pages of a unit are cut into parts, and the results of parts are merged in order. The cut follows from the
 //! page table alone, so that results do not depend on who computes which part: where units are many each is computed by one thread, and
-//! where they are few (one token) threads share parts. The heads of a page lie side by side in memory, so a thread that takes a part takes it for all heads, if
-//! parts are plenty.
+//! where they are few (one token) threads share parts.
 
+mod state;
 mod tiles;
 
 use std::ops::Range;
 
-use kernels::attention::{self as kernel, CacheRows};
+use kernels::attention::{self as kernel, CacheRows, FEW_QUERIES};
 use kernels::{FAST_COLUMNS, rows};
 
+use self::state::State;
 use self::tiles::TileRoom;
 use super::visible::{Page, Span, Visible};
 use super::{Need, Task};
@@ -35,11 +37,8 @@ const MAX_UNIT: usize = MAX_BLOCKS * BLOCK_QUERIES;
 /// Units per thread that have to be left then.
 const UNITS_FOR_BLOCKS: usize = 6;
 
-/// Queries that a head has at most where a thread takes a part for all heads: for few queries memory is what takes time.
-const FEW_QUERIES: usize = 16;
-
-/// Pieces of work per thread from which on a piece is a part of all heads.
-const MANY_PIECES: usize = 4;
+/// Parts of all heads per thread from which on a unit is of all heads.
+const MANY_PARTS: usize = 2;
 
 /// Least pages of a part.
 const MIN_PART: usize = 2;
@@ -127,9 +126,14 @@ impl Sizes {
         floats(self.dk).max(floats(self.dv))
     }
 
-    /// Floats of a unit's state.
+    /// Most queries of a unit of all heads.
+    fn queries_of_all(&self) -> usize {
+        (self.n_tokens * self.group()).min(FEW_QUERIES) * self.n_head_kv
+    }
+
+    /// Floats of the largest state of a unit.
     fn state(&self) -> usize {
-        self.state_of(self.max_queries())
+        self.state_of(self.max_queries().max(self.queries_of_all()))
     }
 }
 
@@ -155,11 +159,10 @@ impl Parts {
     }
 }
 
-/// Tokens that are side by side and share a page table: each with every key head is a unit.
+/// Tokens that are side by side and share a page table.
 struct Tiles<'a> {
     /// First token of each, and the number of tokens.
     bounds: &'a [u32],
-    n_head_kv: usize,
 }
 
 impl<'a> Tiles<'a> {
@@ -175,35 +178,20 @@ impl<'a> Tiles<'a> {
             }
         }
         bounds[n] = s.n_tokens as u32;
-        Tiles {
-            bounds: &bounds[..=n],
-            n_head_kv: s.n_head_kv,
-        }
+        Tiles { bounds: &bounds[..=n] }
     }
 
     fn len(&self) -> usize {
         self.bounds.len() - 1
     }
-
-    fn n_units(&self) -> usize {
-        self.len() * self.n_head_kv
-    }
-
-    /// The last ones come first: later tokens see more, and what takes longest is begun first.
-    fn unit(&self, unit: usize) -> Unit {
-        let tile = self.len() - 1 - unit / self.n_head_kv;
-        Unit {
-            head: unit % self.n_head_kv,
-            first: self.bounds[tile] as usize,
-            end: self.bounds[tile + 1] as usize,
-        }
-    }
 }
 
-/// Some tokens with one page table, and a key head.
+/// Some tokens with one page table, and a key head or all of them.
 #[derive(Clone, Copy)]
 struct Unit {
+    /// The first key head.
     head: usize,
+    heads: usize,
     first: usize,
     end: usize,
 }
@@ -211,6 +199,11 @@ struct Unit {
 impl Unit {
     fn tokens(&self) -> Range<usize> {
         self.first..self.end
+    }
+
+    /// Queries of a key head, for as many query heads to each.
+    fn queries_of_head(&self, group: usize) -> usize {
+        self.tokens().len() * group
     }
 }
 
@@ -220,8 +213,7 @@ pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> N
     let at = p.operands().map(|i| graph.tensor(node.source(i)));
     // Enough for any precision.
     let s = Sizes::new(&at, true, nth);
-    let n = s.max_queries();
-    let own = n * s.dk + s.together() * (PAGE + 1) + TileRoom::floats(&s) + s.kernel_scratch();
+    let own = Room::floats(&s);
     let parts = s.n_kv.div_ceil(PAGE).div_ceil(MIN_PART).min(MAX_PARTS);
     let shared = (MANY_UNITS * nth).saturating_mul(parts).saturating_mul(s.state());
     Need {
@@ -233,38 +225,57 @@ pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> N
 /// How threads share the work on a node, as all of them find it.
 struct Cut<'a> {
     tiles: Tiles<'a>,
+    /// Key heads of a unit: one or all.
+    heads: usize,
     n_units: usize,
+    /// Units of the same tokens.
+    units_of_tile: usize,
     /// Parts of the longest page table: shorter ones leave some empty.
     n_parts: usize,
     /// Most queries of a unit.
     n_queries: usize,
     /// Floats of a state.
     state: usize,
-    /// Key heads whose part is one piece of work; `None` if each unit is computed by one thread.
-    heads: Option<usize>,
+    /// Threads share the parts of a unit.
+    by_parts: bool,
 }
 
 impl<'a> Cut<'a> {
     fn new(task: &Task<'_>, op: &Operands<'_>, bounds: &'a mut [f32]) -> Cut<'a> {
         let (s, nth) = (&op.s, task.share.nth);
         let tiles = Tiles::new(s, &op.visible, bytemuck::cast_slice_mut(bounds));
-        let (n_tiles, n_units) = (tiles.len(), tiles.n_units());
+        let n_tiles = tiles.len();
         let tables = tiles.bounds[..n_tiles].iter();
         let n_parts = tables.map(|&t| op.parts(t as usize).n).max().unwrap_or(0);
         let lengths = tiles.bounds.windows(2).map(|tile| (tile[1] - tile[0]) as usize);
-        let n_queries = lengths.max().unwrap_or(0) * s.group();
-        let state = s.state_of(n_queries);
+        let of_head = lengths.max().unwrap_or(0) * s.group();
+        let is_plenty = nth == 1 || n_tiles * n_parts >= MANY_PARTS * nth;
+        let all_heads = of_head <= FEW_QUERIES && is_plenty && op.sees_alike() && !s.by_tiles;
+        let heads = if all_heads { s.n_head_kv } else { 1 };
+        let (units_of_tile, n_queries) = (s.n_head_kv / heads, heads * of_head);
+        let (n_units, state) = (n_tiles * units_of_tile, s.state_of(n_queries));
         let floats = n_units.saturating_mul(n_parts).saturating_mul(state);
-        let all_heads = n_queries <= FEW_QUERIES && n_tiles * n_parts >= MANY_PIECES * nth;
-        let by_parts = n_parts > 1 && (all_heads || n_units < MANY_UNITS * nth);
         let fits = floats <= task.shared.len().min(MAX_SHARED);
         Cut {
             tiles,
+            heads,
             n_units,
+            units_of_tile,
             n_parts,
             n_queries,
             state,
-            heads: (nth > 1 && by_parts && fits).then_some(if all_heads { s.n_head_kv } else { 1 }),
+            by_parts: nth > 1 && n_parts > 1 && n_units < MANY_UNITS * nth && fits,
+        }
+    }
+
+    /// The last tokens come first: later ones see more, and what takes longest is begun first.
+    fn unit(&self, unit: usize) -> Unit {
+        let tile = self.tiles.len() - 1 - unit / self.units_of_tile;
+        Unit {
+            head: unit % self.units_of_tile * self.heads,
+            heads: self.heads,
+            first: self.tiles.bounds[tile] as usize,
+            end: self.tiles.bounds[tile + 1] as usize,
         }
     }
 
@@ -281,110 +292,67 @@ pub(super) fn attention(mut task: Task<'_>, p: &Attention) {
     let mut scratch = std::mem::take(&mut task.scratch);
     let cut = Cut::new(&task, &op, take(&mut scratch, s.n_tokens + 1));
     let mut room = Room::new(&mut scratch, &s);
-    if let Some(heads) = cut.heads {
-        return attend_to_parts(&task, &op, &cut, heads, &mut room);
+    if cut.by_parts {
+        return attend_to_parts(&task, &op, &cut, &mut room);
     }
     let mut whole = State::new(take(&mut scratch, cut.state), cut.n_queries);
     let of_part = take(&mut scratch, cut.state);
     while let Some(unit) = task.queue.take(cut.n_units) {
-        let unit = cut.tiles.unit(unit);
+        let unit = cut.unit(unit);
         whole.clear();
         op.load_queries(&unit, &mut room);
         for part in 0..op.parts(unit.first).n {
             let next = op.first_page(unit.first, part + 1).map(|page| (unit.head, page));
             op.attend(&unit, part, next, &mut State::new(of_part, cut.n_queries), &mut room);
-            whole.merge(of_part);
+            whole.merge(of_part, cut.n_queries, 0);
         }
         op.finish(&unit, &mut whole, &task);
     }
 }
 
-/// The results of parts, each for as many `heads`, to the memory that threads share.
-fn attend_to_parts(task: &Task<'_>, op: &Operands<'_>, cut: &Cut<'_>, heads: usize, room: &mut Room<'_>) {
-    let per_part = cut.n_units / heads;
-    while let Some(piece) = task.queue.take(per_part * cut.n_parts) {
-        let (part, first) = (piece / per_part, piece % per_part * heads);
-        for at in first..first + heads {
-            let unit = cut.tiles.unit(at);
-            // The same cells of the next head.
-            let next = (at + 1 < first + heads).then_some(unit.head + 1);
-            let next = next.and_then(|head| Some((head, op.first_page(unit.first, part)?)));
-            // SAFETY: no other thread takes this piece, and nobody reads it in this phase.
-            let shared = unsafe { task.shared.write(cut.state_at(at, part)) };
-            op.load_queries(&unit, room);
-            op.attend(&unit, part, next, &mut State::new(shared, cut.n_queries), room);
-        }
+/// The results of parts to the memory that threads share.
+fn attend_to_parts(task: &Task<'_>, op: &Operands<'_>, cut: &Cut<'_>, room: &mut Room<'_>) {
+    while let Some(piece) = task.queue.take(cut.n_units * cut.n_parts) {
+        let (part, at) = (piece / cut.n_units, piece % cut.n_units);
+        let unit = cut.unit(at);
+        // What this thread most likely takes next.
+        let after = piece + task.share.nth;
+        let next = op.first_page(unit.first, after / cut.n_units);
+        let next = next.map(|page| (cut.unit(after % cut.n_units).head, page));
+        // SAFETY: no other thread takes this piece, and nobody reads it in this phase.
+        let shared = unsafe { task.shared.write(cut.state_at(at, part)) };
+        op.load_queries(&unit, room);
+        op.attend(&unit, part, next, &mut State::new(shared, cut.n_queries), room);
     }
 }
 
-/// Merges the results of parts, in a phase after [`attention`], if threads shared units.
+/// Merges the results of parts, head by head, in a phase after [`attention`], if threads shared units.
 pub(super) fn merge(mut task: Task<'_>, p: &Attention) {
     let op = Operands::new(&task, p);
     let s = op.s;
     let mut scratch = std::mem::take(&mut task.scratch);
     let cut = Cut::new(&task, &op, take(&mut scratch, s.n_tokens + 1));
-    let mut whole = State::new(take(&mut scratch, cut.state), cut.n_queries);
-    while cut.heads.is_some()
-        && let Some(unit) = task.queue.take(cut.n_units)
-    {
+    if !cut.by_parts {
+        return;
+    }
+    let floats = take(&mut scratch, cut.state);
+    while let Some(piece) = task.queue.take(cut.n_units * cut.heads) {
+        let (at, head) = (piece / cut.heads, piece % cut.heads);
+        let unit = cut.unit(at);
+        let n = unit.queries_of_head(s.group());
+        let mut whole = State::new(&mut floats[..s.state_of(n)], n);
         whole.clear();
         for part in 0..cut.n_parts {
             // SAFETY: the states were written in an earlier phase, and are not written again in this one.
-            whole.merge(unsafe { task.shared.read(cut.state_at(unit, part)) });
+            let of_part = unsafe { task.shared.read(cut.state_at(at, part)) };
+            whole.merge(of_part, cut.n_queries, head * n);
         }
-        op.finish(&cut.tiles.unit(unit), &mut whole, &task);
-    }
-}
-
-/// Running results of a unit's queries: the largest score so far, the sum of e^(score - largest), and the values so weighted.
-struct State<'a> {
-    max: &'a mut [f32],
-    sum: &'a mut [f32],
-    values: &'a mut [f32],
-}
-
-impl<'a> State<'a> {
-    fn new(floats: &'a mut [f32], n_queries: usize) -> State<'a> {
-        let (max, rest) = floats.split_at_mut(n_queries);
-        let (sum, values) = rest.split_at_mut(n_queries);
-        State { max, sum, values }
-    }
-
-    fn clear(&mut self) {
-        self.max.fill(f32::NEG_INFINITY);
-        self.sum.fill(0.0);
-        self.values.fill(0.0);
-    }
-
-    fn values_of(&mut self, query: usize) -> &mut [f32] {
-        let dv = self.values.len() / self.max.len();
-        &mut self.values[query * dv..(query + 1) * dv]
-    }
-
-    /// Makes room for scores up to `max`: what was summed up is scaled down if that is larger than before.
-    fn raise(&mut self, query: usize, max: f32) {
-        let before = std::mem::replace(&mut self.max[query], max);
-        if max > before && self.sum[query] > 0.0 {
-            let factor = (before - max).exp();
-            self.sum[query] *= factor;
-            rows::scale_in_place(self.values_of(query), factor, 0.0);
-        }
-    }
-
-    /// Adds the results of other cells.
-    fn merge(&mut self, other: &[f32]) {
-        let n = self.max.len();
-        let (max, rest) = other.split_at(n);
-        let (sum, values) = rest.split_at(n);
-        let dv = values.len() / n;
-        for query in 0..n {
-            if sum[query] > 0.0 {
-                self.raise(query, self.max[query].max(max[query]));
-                let factor = (max[query] - self.max[query]).exp();
-                self.sum[query] += sum[query] * factor;
-                rows::axpy(factor, &values[query * dv..(query + 1) * dv], self.values_of(query));
-            }
-        }
+        let unit = Unit {
+            head: unit.head + head,
+            heads: 1,
+            ..unit
+        };
+        op.finish(&unit, &mut whole, &task);
     }
 }
 
@@ -403,13 +371,27 @@ struct Room<'a> {
 
 impl<'a> Room<'a> {
     fn new(scratch: &mut &'a mut [f32], s: &Sizes) -> Room<'a> {
+        let [queries, scores, factors, kernel] = Self::sizes(s).map(|floats| take(scratch, floats));
         Room {
-            queries: take(scratch, s.max_queries() * s.dk),
-            scores: take(scratch, s.together() * PAGE),
-            factors: take(scratch, s.together()),
-            kernel: take(scratch, s.kernel_scratch()),
+            queries,
+            scores,
+            factors,
+            kernel,
             tiles: TileRoom::new(scratch, s),
         }
+    }
+
+    /// Floats that it takes.
+    fn floats(s: &Sizes) -> usize {
+        Self::sizes(s).iter().sum::<usize>() + TileRoom::floats(s)
+    }
+
+    /// Floats of queries, scores, factors, and of the kernel's own.
+    fn sizes(s: &Sizes) -> [usize; 4] {
+        let (queries, together) = (s.max_queries(), s.together());
+        let all = s.queries_of_all();
+        let together = together.max(all);
+        [queries.max(all) * s.dk, together * PAGE, together, s.kernel_scratch()]
     }
 }
 
@@ -493,6 +475,11 @@ impl<'a> Operands<'a> {
         }
     }
 
+    /// True if all heads see the same cells.
+    fn sees_alike(&self) -> bool {
+        self.selection.is_none_or(|selection| selection.lists == 1)
+    }
+
     /// How the page table of a token is cut.
     fn parts(&self, t: usize) -> Parts {
         Parts::new(self.visible.entries(t).len(), &self.s)
@@ -564,39 +551,49 @@ impl<'a> Operands<'a> {
         room: &mut Room<'_>,
     ) {
         #[cfg(test)]
-        tests::N_SCORED.set(tests::N_SCORED.get() + 1);
+        tests::N_SCORED.set(tests::N_SCORED.get() + unit.heads);
         let s = &self.s;
-        let keys = cache_rows(&self.k, unit.head, page, next);
-        let values = cache_rows(&self.v, unit.head, page, next);
+        let of_heads = |source| cache_rows(source, unit.head, unit.heads, page, next);
+        let (keys, values) = (of_heads(&self.k), of_heads(&self.v));
         // What is not seen is not touched: whatever other sequences left there, not even infinities get out.
         for (i, seen) in seen.chunks(s.block).enumerate() {
             let wanted = seen.iter().fold(0, |any, seen| any | seen);
             if wanted == 0 {
                 continue;
             }
-            let first = i * s.together();
-            let queries = first..first + seen.len() * s.group();
+            // There are several blocks only of single heads.
+            let (first, of_head) = (i * s.together(), seen.len() * s.group());
+            let queries = first..first + unit.heads * of_head;
             let n = queries.len();
             let (scores, factors) = (&mut room.scores[..n * PAGE], &mut room.factors[..n]);
             let of_block = &room.queries[queries.start * s.dk..queries.end * s.dk];
             kernel::scores(&keys, wanted, of_block, scores, room.kernel);
-            self.adjust(unit, first, page, scores.chunks_exact_mut(PAGE));
             let (max, sum) = (&mut state.max[queries.clone()], &mut state.sum[queries.clone()]);
-            kernel::softmax_step(scores, seen, max, sum, factors);
+            for head in 0..unit.heads {
+                let at = head * of_head..(head + 1) * of_head;
+                let scores = &mut scores[at.start * PAGE..at.end * PAGE];
+                self.adjust(unit, unit.head + head, first, page, scores.chunks_exact_mut(PAGE));
+                kernel::softmax_step(
+                    scores,
+                    seen,
+                    &mut max[at.clone()],
+                    &mut sum[at.clone()],
+                    &mut factors[at],
+                );
+            }
             let sums = &mut state.values[queries.start * s.dv..queries.end * s.dv];
             kernel::add_values(&values, seen, scores, factors, sums, room.kernel);
         }
     }
 
-    /// The unit's queries, token by token, times the scale.
+    /// The unit's queries, key head by key head and token by token, times the scale.
     fn load_queries(&self, unit: &Unit, room: &mut Room<'_>) {
-        let (group, head) = (self.s.group(), unit.head);
-        let out = &mut room.queries[..unit.tokens().len() * group * self.s.dk];
-        let queries = unit
-            .tokens()
-            .flat_map(|t| (0..group).map(move |g| [head * group + g, t, 0]));
-        for (i, out) in queries.zip(out.chunks_exact_mut(self.s.dk)) {
-            self.q.copy_row(i, out);
+        let (group, of_head) = (self.s.group(), unit.queries_of_head(self.s.group()));
+        let out = &mut room.queries[..unit.heads * of_head * self.s.dk];
+        for (i, out) in out.chunks_exact_mut(self.s.dk).enumerate() {
+            let (head, i) = (unit.head + i / of_head, i % of_head);
+            self.q
+                .copy_row([head * group + i % group, unit.first + i / group, 0], out);
             rows::scale_in_place(out, self.p.scale, 0.0);
         }
         if self.s.by_tiles {
@@ -667,14 +664,21 @@ impl<'a> Operands<'a> {
         (from.clamp(0, limit) as i32, to.clamp(-1, limit) as i32)
     }
 
-    /// Turns products with a page into scores: soft cap, ALiBi, biases by relative position. `scores` are rows of the unit's queries from query `first` on.
-    fn adjust<'s>(&self, unit: &Unit, first: usize, page: &Page, scores: impl Iterator<Item = &'s mut [f32]>) {
+    /// Turns products with a page into scores: soft cap, ALiBi, biases by relative position. `scores` are rows of the queries of one of the unit's key heads from query `first` on.
+    fn adjust<'s>(
+        &self,
+        unit: &Unit,
+        head: usize,
+        first: usize,
+        page: &Page,
+        scores: impl Iterator<Item = &'s mut [f32]>,
+    ) {
         if self.p.softcap == 0.0 && self.p.max_bias == 0.0 && self.biases.is_none() {
             return;
         }
         let group = self.s.group();
         for (i, scores) in (first..).zip(scores) {
-            let (head, t) = (unit.head * group + i % group, unit.first + i / group);
+            let (head, t) = (head * group + i % group, unit.first + i / group);
             self.adjust_query(head, t, page.first, &mut scores[..page.len]);
         }
     }
@@ -700,11 +704,13 @@ impl<'a> Operands<'a> {
 
     /// Divides by the sums, sinks included, and writes the results.
     fn finish(&self, unit: &Unit, state: &mut State<'_>, task: &Task<'_>) {
-        let (s, first_head) = (&self.s, unit.head * self.s.group());
-        let queries = unit
-            .tokens()
-            .flat_map(|t| (first_head..first_head + s.group()).map(move |h| (h, t)));
-        for (i, (head, t)) in queries.enumerate() {
+        let (s, group) = (&self.s, self.s.group());
+        let of_head = unit.queries_of_head(group);
+        for i in 0..unit.heads * of_head {
+            let (head, t) = (
+                (unit.head + i / of_head) * group + i % group,
+                unit.first + i % of_head / group,
+            );
             if let Some(sinks) = &self.sinks
                 && state.sum[i] != 0.0
             {
@@ -730,15 +736,24 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// The keys or values of a page, of one head; `next` are the head and the page that are read after it.
-fn cache_rows<'a>(source: &Source<'a>, head: usize, page: &Page, next: Option<(usize, Page)>) -> CacheRows<'a> {
-    let rows = |(head, page): (usize, Page)| source.span(2, [head, page.first, 0], page.len);
+/// The keys or values of a page, of some heads from `head` on; `next` are the head and the page that are read after it.
+fn cache_rows<'a>(
+    source: &Source<'a>,
+    head: usize,
+    heads: usize,
+    page: &Page,
+    next: Option<(usize, Page)>,
+) -> CacheRows<'a> {
+    let t = source.tensor;
+    let rows = |(head, page): (usize, Page)| source.block([head, page.first, 0], [heads, page.len]);
     CacheRows {
-        ty: source.tensor.ty,
+        ty: t.ty,
         bytes: rows((head, *page)),
-        stride: source.tensor.nb[2],
+        stride: t.nb[2],
+        heads,
+        head_stride: t.nb[1],
         n: page.len,
-        d: source.tensor.ne[0],
+        d: t.ne[0],
         next: next.filter(|(_, page)| page.len > 0).map_or(&[], rows),
     }
 }

@@ -112,23 +112,24 @@ fn noise(t: &Tensor, seed: usize) -> Vec<u8> {
     bytes
 }
 
-/// A product of what `n` tokens of a sequence attend to, on some threads; `apart`: attention's result is stored as floats.
-fn product_of_attention(n: usize, [dk, n_head]: [usize; 2], n_threads: usize, apart: bool) -> Vec<u8> {
+/// A product of what the last of `n` tokens of a sequence attend to, on some threads; `apart`: attention's result is stored as floats.
+fn product_of_attention([n_tokens, n]: [usize; 2], [dk, n_head]: [usize; 2], n_threads: usize, apart: bool) -> Vec<u8> {
     let mut g = Graph::new();
     let mut list = |ty, n: usize| g.input(ty, [n, 1, 1, 1], "list");
     let n_pages = n.div_ceil(PAGE);
     let visible = VisibleCells {
         cell_pos: list(I32, n),
-        pos: list(I32, n),
-        table: list(I32, n),
+        pos: list(I32, n_tokens),
+        table: list(I32, n_tokens),
         starts: list(I32, 2),
         pages: list(I32, n_pages),
         masks: list(I64, n_pages),
     };
-    let qkv = [n_head, N_HEAD_KV, N_HEAD_KV].map(|heads| g.input(F32, [dk, heads, n, 1], "heads"));
+    let mut heads = |n_head: usize, n: usize| g.input(F32, [dk, n_head, n, 1], "heads");
+    let qkv = [(n_head, n_tokens), (N_HEAD_KV, n), (N_HEAD_KV, n)].map(|(n_head, n)| heads(n_head, n));
     let operands = AttentionOperands::new(qkv, visible);
     let attention = g.attention(Attention::causal(0.1), operands).unwrap();
-    let merged = g.reshape(attention, [dk * n_head, n, 1, 1]).unwrap();
+    let merged = g.reshape(attention, [dk * n_head, n_tokens, 1, 1]).unwrap();
     let weights = g.input(Q4_0, [dk * n_head, 40, 1, 1], "weights");
     let y = g.mul_mat(weights, merged).unwrap();
     g.tensor_mut(y).flags.output = true;
@@ -146,8 +147,8 @@ fn product_of_attention(n: usize, [dk, n_head]: [usize; 2], n_threads: usize, ap
     let (one_table, all) = ([0, n_pages as i32], vec![-1i64; n_pages]);
     let lists = [
         (visible.cell_pos, &count[..]),
-        (visible.pos, &count),
-        (visible.table, &vec![0; n]),
+        (visible.pos, &count[n - n_tokens..]),
+        (visible.table, &vec![0; n_tokens]),
         (visible.starts, &one_table),
         (visible.pages, &pages),
     ];
@@ -172,11 +173,35 @@ fn product_of_attention(n: usize, [dk, n_head]: [usize; 2], n_threads: usize, ap
 #[test]
 fn the_product_of_attention_has_the_same_bits_on_any_number_of_threads() {
     for (n, heads) in [(700, [64, 6]), (200, [32, 2]), (130, [48, 10]), (31, [64, 4])] {
-        let expected = product_of_attention(n, heads, 1, true);
+        let expected = product_of_attention([n, n], heads, 1, true);
         assert!(expected.iter().any(|&byte| byte != 0));
         for n_threads in 1..=3 {
-            let got = product_of_attention(n, heads, n_threads, false);
+            let got = product_of_attention([n, n], heads, n_threads, false);
             assert!(got == expected, "{n} tokens, heads {heads:?}, {n_threads} threads");
+        }
+    }
+}
+
+/// One thread takes all heads of few tokens at a time, and several do where there are parts enough: heads have the same bits alone and side by side. The last
+/// tokens of a prompt get the bits that they get alone.
+#[test]
+fn few_tokens_have_the_same_bits_on_any_number_of_threads() {
+    for n in [40, 130, 300, 700, 1500] {
+        for (n_tokens, heads) in [(1, [64, 6]), (1, [40, 2]), (4, [64, 6]), (5, [48, 8])] {
+            let expected = product_of_attention([n_tokens, n], heads, 1, true);
+            assert!(expected.iter().any(|&byte| byte != 0));
+            for n_threads in 1..=4 {
+                let got = product_of_attention([n_tokens, n], heads, n_threads, false);
+                assert!(
+                    got == expected,
+                    "{n_tokens} of {n} tokens, heads {heads:?}, {n_threads} threads"
+                );
+            }
+            let one = product_of_attention([1, n], heads, 2, false);
+            assert!(
+                expected.ends_with(&one),
+                "the last of {n} tokens, alone and with {n_tokens}"
+            );
         }
     }
 }

@@ -7,7 +7,8 @@ use kernels::attention::tiles::{
     self as kernel, PageOf, Running, ScoreOperands, TILE_QUERIES, ValueOperands, WeightOperands,
 };
 
-use super::{MAX_UNIT, Operands, Room, Sizes, State, Unit, cache_rows};
+use super::state::State;
+use super::{MAX_UNIT, Operands, Room, Sizes, Unit, cache_rows};
 use crate::backend::cpu::ops::visible::Page;
 use crate::backend::cpu::scratch::take;
 use crate::graph::PAGE;
@@ -154,9 +155,9 @@ impl Operands<'_> {
                 false => next,
             };
             let (at, of_entry) = (PageOf { page, n_pages }, self.visible.page(entry));
-            let keys = cache_rows(&self.k, unit.head, &of_entry, next);
+            let keys = cache_rows(&self.k, unit.head, 1, &of_entry, next);
             kernel::put_keys(&keys, wanted, at, room.tiles.keys, room.kernel);
-            let values = cache_rows(&self.v, unit.head, &of_entry, next);
+            let values = cache_rows(&self.v, unit.head, 1, &of_entry, next);
             if !kernel::put_values(&values, wanted, at, room.tiles.values, room.kernel) {
                 return false;
             }
@@ -247,7 +248,7 @@ impl Operands<'_> {
                 .chunks_mut(kernel::score_stride(n_pages))
                 .take(queries.len());
             let of_page = rows.map(|row| &mut row[page * PAGE..(page + 1) * PAGE]);
-            self.adjust(unit, queries.start, &self.visible.page(entry), of_page);
+            self.adjust(unit, unit.head, queries.start, &self.visible.page(entry), of_page);
         }
     }
 
