@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::activations::{Held, Quantized, Room};
 use super::ahead::Ahead;
 use super::barriers::{Access, Barriers};
-use super::fuse::{MAX_FUSED, Outlook};
+use super::fuse::{Fusion, MAX_FUSED, Outlook};
 use super::ops::{self, Need};
 use super::queue::Counters;
 use super::view::{NodePart, PlannedNode, locate};
@@ -20,6 +20,8 @@ use crate::graph::{Graph, MAX_SRC, Op, TensorId};
 #[derive(Default)]
 pub(super) struct CpuPlan {
     pub(super) nodes: Vec<PlannedNode>,
+    /// Norms that are no nodes of any phase, because every thread computes them for itself when it comes to a product of them.
+    pub(super) norms: Vec<PlannedNode>,
     /// Neighbouring nodes between barriers.
     pub(super) phases: Vec<Phase>,
     pub(super) ahead: Ahead,
@@ -106,8 +108,8 @@ impl Planner {
             precision,
             held: Held::default(),
             barriers: Barriers::new(),
-            // Results, operands and shared scratch memory of fused nodes.
-            accesses: Vec::with_capacity(MAX_FUSED * (MAX_SRC + 2)),
+            // Results, operands and shared scratch memory of fused nodes, and operands of a norm.
+            accesses: Vec::with_capacity(MAX_FUSED * (MAX_SRC + 2) + MAX_SRC),
         }
     }
 
@@ -122,6 +124,8 @@ impl Planner {
         plan.nodes.clear();
         // A node may have a step before it or after it.
         plan.nodes.reserve(2 * view.nodes.len());
+        plan.norms.clear();
+        plan.norms.reserve(view.nodes.len());
         plan.phases.clear();
         plan.phases.reserve(2 * view.nodes.len());
         plan.need = Need::default();
@@ -141,6 +145,11 @@ impl Planner {
                 precision: self.precision,
                 held: &self.held,
             };
+            if let Some(read) = outlook.own_norm(id, nodes.clone()) {
+                self.held.add_norm(read, id, plan.norms.len());
+                plan.norms.push(first);
+                continue;
+            }
             first.fusion = outlook.fusion(id, after);
             let mut others = [const { None }; MAX_FUSED - 1];
             for other in others
@@ -166,6 +175,10 @@ impl Planner {
                 self.held.store(read, form.as_operand());
             }
             self.quantize_before(plan, view, memory, &mut first)?;
+            if let (Some(Fusion::ProductsGlu { .. }), Some(second)) = (first.fusion, &mut others[0]) {
+                first.offers &= self.can_offer(view, memory, second)?;
+                second.offers = first.offers;
+            }
             let barrier = self.barriers.before(&self.accesses, first.solo);
             let merging = self.merging(view.graph, &first, n_threads);
             plan.push(first, barrier);
@@ -208,8 +221,13 @@ impl Planner {
         let (number, is_new) = self.held.number(x, quantized);
         node.activations_number = number;
         if quantized.room == Room::Own {
-            node.offers =
-                !node.solo && ops::can_offer(view.graph, tensor, &locate(view.graph, memory, tensor.source(0))?);
+            node.offers = !node.solo && self.can_offer(view, memory, node)?;
+            if let Some((norm, i)) = self.held.norm(x) {
+                node.norm = Some(i);
+                for source in view.graph.tensor(norm).sources() {
+                    self.accesses.push(locate(view.graph, memory, source)?.access(false));
+                }
+            }
             return Ok(());
         }
         self.accesses.push(Access::shared_activations(false));
@@ -221,6 +239,13 @@ impl Planner {
             plan.push(part, barrier);
         }
         Ok(())
+    }
+
+    /// True if threads may take over pieces of a product whose activations are in each thread's own memory.
+    fn can_offer(&self, view: &GraphView<'_>, memory: &MemoryMap, product: &PlannedNode) -> Result<bool, BackendError> {
+        let tensor = view.graph.tensor(product.id);
+        let weights = locate(view.graph, memory, tensor.source(0))?;
+        Ok(ops::can_offer(view.graph, tensor, &weights))
     }
 
     /// What is left of attention whose parts threads may share.
