@@ -324,7 +324,7 @@ impl Walk<'_> {
         thread.done(activity);
     }
 
-    /// A norm that every thread computes for itself.
+    /// A norm that every thread computes for itself, in phases of products that read it.
     fn norm(&self, i: usize) -> RmsNorm<'_> {
         let node = &self.plan.norms[i];
         let tensor = self.graph.tensor(node.id);

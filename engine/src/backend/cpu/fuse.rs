@@ -110,7 +110,9 @@ impl Outlook<'_> {
         let other = usize::from(sum.src[0] == Some(first));
         let b = graph.tensor(sum.source(other));
         let repeats_rows = b.ne[0] == sum.ne[0] && (b.ne[1] == 1 || b.ne[1] == sum.ne[1]);
-        let is_row_by_row = product.ne == sum.ne && repeats_rows && b.ty == GgmlType::F32 && b.is_contiguous();
+        let is_list = b.ty == GgmlType::F32 && b.is_contiguous();
+        let is_list = is_list && self.find(sum.source(other))?.is_aligned_to(size_of::<f32>());
+        let is_row_by_row = product.ne == sum.ne && repeats_rows && is_list;
         let at = self.find(second)?;
         let are_apart = self.is_apart_from_reads(&at, product);
         (sum.src[1 - other] == Some(first) && is_row_by_row && are_apart).then_some(Fusion::ProductAdd { other })

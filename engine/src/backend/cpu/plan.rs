@@ -20,7 +20,8 @@ use crate::graph::{Graph, MAX_SRC, Op, TensorId};
 #[derive(Default)]
 pub(super) struct CpuPlan {
     pub(super) nodes: Vec<PlannedNode>,
-    /// Norms that are no nodes of any phase, because every thread computes them for itself when it comes to a product of them.
+    /// Norms that are no nodes of any phase, because every thread computes them for itself when it comes to a product of them. What they are made of is not
+    /// written in the phases of these products.
     pub(super) norms: Vec<PlannedNode>,
     /// Neighbouring nodes between barriers.
     pub(super) phases: Vec<Phase>,
