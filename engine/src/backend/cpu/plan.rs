@@ -60,6 +60,21 @@ impl CpuPlan {
             .for_each(|phase| *phase.has_solo.get_mut() = false);
     }
 
+    /// Makes an empty plan for a view of so many nodes, in the memory that there is.
+    fn clear(&mut self, view: &GraphView<'_>, memory: &MemoryMap) {
+        let n = view.nodes.len();
+        self.nodes.clear();
+        // A node may have a step before it or after it.
+        self.nodes.reserve(2 * n);
+        self.norms.clear();
+        self.norms.reserve(n);
+        self.phases.clear();
+        self.phases.reserve(2 * n);
+        self.need = Need::default();
+        self.need_quantized = Need::default();
+        self.made_for = (view.graph.version(), memory.stamp());
+    }
+
     /// Adds a node, in a new phase if it needs a barrier before it.
     fn push(&mut self, node: PlannedNode, barrier: bool) {
         let at = self.nodes.len();
@@ -122,16 +137,7 @@ impl Planner {
         memory: &MemoryMap,
         n_threads: usize,
     ) -> Result<(), BackendError> {
-        plan.nodes.clear();
-        // A node may have a step before it or after it.
-        plan.nodes.reserve(2 * view.nodes.len());
-        plan.norms.clear();
-        plan.norms.reserve(view.nodes.len());
-        plan.phases.clear();
-        plan.phases.reserve(2 * view.nodes.len());
-        plan.need = Need::default();
-        plan.need_quantized = Need::default();
-        plan.made_for = (view.graph.version(), memory.stamp());
+        plan.clear(view, memory);
         self.barriers.start();
         self.held.start(view.nodes.len());
         let not_empty = |id: &TensorId| !view.graph.tensor(*id).ne.contains(&0);
@@ -140,12 +146,7 @@ impl Planner {
             self.accesses.clear();
             let mut first = self.plan_node(plan, view, memory, id, n_threads)?;
             let after = nodes.clone().take_while(|&next| ops::check(view.graph, next).is_ok());
-            let outlook = Outlook {
-                view,
-                memory,
-                precision: self.precision,
-                held: &self.held,
-            };
+            let outlook = self.outlook(view, memory);
             if let Some(read) = outlook.own_norm(id, nodes.clone()) {
                 self.held.add_norm(read, id, plan.norms.len());
                 plan.norms.push(first);
@@ -163,12 +164,7 @@ impl Planner {
                 plan.need = plan.need.max(ops::fused_need(view.graph, first.fusion, next));
                 *other = Some(node);
             }
-            let outlook = Outlook {
-                view,
-                memory,
-                precision: self.precision,
-                held: &self.held,
-            };
+            let outlook = self.outlook(view, memory);
             let fusion = first.fusion;
             let last = others.iter_mut().flatten().next_back().unwrap_or(&mut first);
             if let Some((read, form)) = outlook.stored_form(id, fusion, last.id, nodes.clone()) {
@@ -194,6 +190,15 @@ impl Planner {
         plan.taken.resize(plan.nodes.len(), n_threads);
         plan.look_ahead(view.graph);
         Ok(())
+    }
+
+    fn outlook<'a>(&'a self, view: &'a GraphView<'a>, memory: &'a MemoryMap) -> Outlook<'a> {
+        Outlook {
+            view,
+            memory,
+            precision: self.precision,
+            held: &self.held,
+        }
     }
 
     /// Adds the step that quantizes the activations of a product in memory that threads share, if it has any that no earlier product had. Adds
