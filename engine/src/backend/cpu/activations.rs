@@ -1,6 +1,7 @@
 //! Activations of matrix products as integers: made once for all products of one operand.
 //!
-//! A few rows are quantized by every thread for itself when it comes to the first product, which takes less time than waiting for others; many
+//! A few rows are quantized by every thread for itself when it comes to the first product, which takes less time than waiting for others, and where they are the
+//! rows of a norm that nothing else reads, every thread computes the norm for itself, too; many
 //! rows by all threads together, in memory that they share, in a step of its own with a barrier before the product. Where nothing but such products read
 //! a result, the op that makes it stores it in their form at once, in the place of the floats.
 
@@ -10,6 +11,7 @@ use kernels::{
 };
 
 use super::ops::Need;
+use super::ops::norm::RmsNorm;
 use super::queue::WorkQueue;
 use super::scratch::Parts;
 use super::view::{Place, Source, Target, row_index};
@@ -33,6 +35,13 @@ pub(super) enum Room {
     Shared,
     /// Where the operand itself is, which was [stored in this form](Quantized::can_be_stored) by the op that made it.
     Operand,
+}
+
+/// What rows are quantized of.
+pub(super) enum Origin<'a> {
+    Stored(Source<'a>),
+    /// A norm that is not stored.
+    Norm(RmsNorm<'a>),
 }
 
 /// Rows of activations in a form other than f32.
@@ -125,16 +134,19 @@ impl Quantized {
         round_to_bf16(x, out);
     }
 
-    /// Quantizes all rows of `x` to the own memory of thread `ith`. `scratch` has room for one row of floats.
+    /// Quantizes all rows to the own memory of thread `ith`. `scratch` has room for two rows of floats.
     ///
     /// # Safety
     /// Nobody reads or writes that memory until this returns.
-    pub(super) unsafe fn fill_own(&self, x: Source<'_>, parts: &Parts<'_>, scratch: &mut [f32], ith: usize) {
+    pub(super) unsafe fn fill_own(&self, from: &Origin<'_>, parts: &Parts<'_>, scratch: &mut [f32], ith: usize) {
         let row = self.stride() / size_of::<f32>();
         // SAFETY: the caller's promise.
         let own = unsafe { parts.of_thread(ith) };
         for (i, out) in own.chunks_exact_mut(row).take(self.n_rows).enumerate() {
-            self.quantize(x, i, scratch, out);
+            match from {
+                Origin::Stored(x) => self.quantize(x.row(row_index(&x.ne(), i), scratch), out),
+                Origin::Norm(norm) => self.quantize(norm.row(i, scratch), out),
+            }
         }
     }
 
@@ -154,15 +166,14 @@ impl Quantized {
             for i in piece * PIECE..self.n_rows.min((piece + 1) * PIECE) {
                 // SAFETY: the caller promises that nothing reads the rows, and no other thread takes this piece.
                 let out = unsafe { shared.write(i * row..(i + 1) * row) };
-                self.quantize(x, i, scratch, out);
+                self.quantize(x.row(row_index(&x.ne(), i), scratch), out);
             }
         }
     }
 
-    fn quantize(&self, x: Source<'_>, i: usize, scratch: &mut [f32], out: &mut [f32]) {
+    fn quantize(&self, row: &[f32], out: &mut [f32]) {
         let out: &mut [u8] = bytemuck::cast_slice_mut(out);
-        let out = &mut out[..activation_bytes(self.form, self.k)];
-        quantize_activations(self.form, x.row(row_index(&x.ne(), i), scratch), out);
+        quantize_activations(self.form, row, &mut out[..activation_bytes(self.form, self.k)]);
     }
 
     /// The rows, as thread `ith` has them, once they are filled in.
@@ -240,6 +251,8 @@ pub(super) struct Held {
     last_number: u32,
     /// Results that are stored in this form.
     stored: Vec<(TensorId, Quantized)>,
+    /// Norms that every thread computes for itself: what products read, the norm, and which of the plan's it is.
+    norms: Vec<(TensorId, (TensorId, usize))>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -255,6 +268,8 @@ impl Held {
         self.forget();
         self.stored.clear();
         self.stored.reserve(n_nodes);
+        self.norms.clear();
+        self.norms.reserve(n_nodes);
     }
 
     /// Nothing is known of the rooms: an operand may have been written.
@@ -271,6 +286,17 @@ impl Held {
     pub(super) fn stored(&self, id: TensorId) -> Option<Quantized> {
         let of_id = self.stored.iter().rev().find(|(stored, _)| *stored == id);
         of_id.map(|(_, quantized)| *quantized)
+    }
+
+    /// Every thread computes `norm`, the plan's norm number `i`, for itself for products that read `id`.
+    pub(super) fn add_norm(&mut self, id: TensorId, norm: TensorId, i: usize) {
+        self.norms.push((id, (norm, i)));
+    }
+
+    /// The norm that every thread computes for itself for products that read `id`, if there is one.
+    pub(super) fn norm(&self, id: TensorId) -> Option<(TensorId, usize)> {
+        let of_id = self.norms.iter().rev().find(|(read, _)| *read == id);
+        of_id.map(|(_, norm)| *norm)
     }
 
     /// The number of the activations `x` of a product, and whether they have to be quantized for it: they are noted then.

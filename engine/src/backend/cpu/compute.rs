@@ -4,11 +4,12 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::activations::{QuantizedRows, Room};
+use super::activations::{Origin, QuantizedRows, Room};
 use super::ahead::Cursor;
 use super::fuse::Fusion;
 use super::ops::gated::{Products, products_glu};
-use super::ops::norm::{Sum, add_rms_norm};
+use super::ops::mul_mat::product_add;
+use super::ops::norm::{RmsNorm, Sum, add_rms_norm};
 use super::ops::{self, Fault, Stop, Task};
 use super::phases::Piece;
 use super::plan::{CpuPlan, Phase, Planner};
@@ -30,6 +31,12 @@ const WAIT: Activity = Activity {
 /// Quantizing the activations of products.
 const QUANTIZE: Activity = Activity {
     name: "quantize",
+    weights: None,
+};
+
+/// Computing the norm of activations, and quantizing it.
+const NORM_QUANTIZE: Activity = Activity {
+    name: "rms_norm + quantize",
     weights: None,
 };
 
@@ -256,6 +263,7 @@ impl Walk<'_> {
             (_, NodePart::Quantize) => return QUANTIZE,
             (_, NodePart::Merge) => "attention merge",
             (Some(Fusion::AddRmsNorm { .. }), _) => "add + rms_norm",
+            (Some(Fusion::ProductAdd { .. }), _) => "mul_mat + add",
             (Some(Fusion::ProductsGlu { .. }), _) => "mul_mat + glu",
             (None, _) => tensor.op.name(),
         };
@@ -306,10 +314,28 @@ impl Walk<'_> {
         let ith = thread.worker.ith;
         // SAFETY: each thread asks for its own part, and the slice of the node before is gone.
         let scratch = unsafe { self.parts.of_thread(ith) };
+        let (from, activity) = match node.norm {
+            Some(norm) => (Origin::Norm(self.norm(norm)), NORM_QUANTIZE),
+            None => (Origin::Stored(node.source(self.graph, 1)), QUANTIZE),
+        };
         // SAFETY: rows in a thread's own part live as long as its task, and of that one there is none now.
-        unsafe { quantized.fill_own(node.source(self.graph, 1), &self.quantized, scratch, ith) };
+        unsafe { quantized.fill_own(&from, &self.quantized, scratch, ith) };
         thread.activations = number;
-        thread.done(QUANTIZE);
+        thread.done(activity);
+    }
+
+    /// A norm that every thread computes for itself, in phases of products that read it.
+    fn norm(&self, i: usize) -> RmsNorm<'_> {
+        let node = &self.plan.norms[i];
+        let tensor = self.graph.tensor(node.id);
+        let Op::RmsNorm { eps } = tensor.op else {
+            unreachable!("of norms only such are computed so");
+        };
+        RmsNorm {
+            x: node.source(self.graph, 0),
+            weight: tensor.src[1].map(|_| node.source(self.graph, 1)),
+            eps,
+        }
     }
 
     /// Computes a share of a node, and of one that is fused with it.
@@ -327,6 +353,14 @@ impl Walk<'_> {
                 let norm = &self.plan.nodes[at + 1];
                 add_rms_norm(self.task(norm, queue, share, thread), &sum, eps);
             }
+            Some(Fusion::ProductAdd { other }) => {
+                let sum = &self.plan.nodes[at + 1];
+                let operands = [node.source(self.graph, 0), sum.source(self.graph, other)];
+                let x = self
+                    .activations(node, thread)
+                    .expect("products are fused whose activations are quantized");
+                product_add(self.task(sum, queue, share, thread), operands, x)?;
+            }
             Some(Fusion::ProductsGlu { f, gate_is_first }) => {
                 let [gate, up] = if gate_is_first { [0, 1] } else { [1, 0] };
                 let weights = |i: usize| self.plan.nodes[at + i].source(self.graph, 0);
@@ -336,6 +370,7 @@ impl Walk<'_> {
                     x: self
                         .activations(node, thread)
                         .expect("products are fused whose activations are quantized"),
+                    is_of_few: node.activations.is_some_and(|q| q.room == Room::Own),
                     x_ne: node.source(self.graph, 1).ne(),
                     ids: (self.graph.tensor(node.id).op == Op::MulMatId).then(|| node.source(self.graph, 2)),
                 };

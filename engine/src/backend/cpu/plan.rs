@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::activations::{Held, Quantized, Room};
 use super::ahead::Ahead;
 use super::barriers::{Access, Barriers};
-use super::fuse::{MAX_FUSED, Outlook};
+use super::fuse::{Fusion, MAX_FUSED, Outlook};
 use super::ops::{self, Need};
 use super::queue::Counters;
 use super::view::{NodePart, PlannedNode, locate};
@@ -20,6 +20,9 @@ use crate::graph::{Graph, MAX_SRC, Op, TensorId};
 #[derive(Default)]
 pub(super) struct CpuPlan {
     pub(super) nodes: Vec<PlannedNode>,
+    /// Norms that are no nodes of any phase, because every thread computes them for itself when it comes to a product of them. What they are made of is not
+    /// written in the phases of these products.
+    pub(super) norms: Vec<PlannedNode>,
     /// Neighbouring nodes between barriers.
     pub(super) phases: Vec<Phase>,
     pub(super) ahead: Ahead,
@@ -55,6 +58,21 @@ impl CpuPlan {
         self.phases
             .iter_mut()
             .for_each(|phase| *phase.has_solo.get_mut() = false);
+    }
+
+    /// Makes an empty plan for a view of so many nodes, in the memory that there is.
+    fn clear(&mut self, view: &GraphView<'_>, memory: &MemoryMap) {
+        let n = view.nodes.len();
+        self.nodes.clear();
+        // A node may have a step before it or after it.
+        self.nodes.reserve(2 * n);
+        self.norms.clear();
+        self.norms.reserve(n);
+        self.phases.clear();
+        self.phases.reserve(2 * n);
+        self.need = Need::default();
+        self.need_quantized = Need::default();
+        self.made_for = (view.graph.version(), memory.stamp());
     }
 
     /// Adds a node, in a new phase if it needs a barrier before it.
@@ -106,8 +124,8 @@ impl Planner {
             precision,
             held: Held::default(),
             barriers: Barriers::new(),
-            // Results, operands and shared scratch memory of fused nodes.
-            accesses: Vec::with_capacity(MAX_FUSED * (MAX_SRC + 2)),
+            // Results, operands and shared scratch memory of fused nodes, and operands of a norm.
+            accesses: Vec::with_capacity(MAX_FUSED * (MAX_SRC + 2) + MAX_SRC),
         }
     }
 
@@ -119,14 +137,7 @@ impl Planner {
         memory: &MemoryMap,
         n_threads: usize,
     ) -> Result<(), BackendError> {
-        plan.nodes.clear();
-        // A node may have a step before it or after it.
-        plan.nodes.reserve(2 * view.nodes.len());
-        plan.phases.clear();
-        plan.phases.reserve(2 * view.nodes.len());
-        plan.need = Need::default();
-        plan.need_quantized = Need::default();
-        plan.made_for = (view.graph.version(), memory.stamp());
+        plan.clear(view, memory);
         self.barriers.start();
         self.held.start(view.nodes.len());
         let not_empty = |id: &TensorId| !view.graph.tensor(*id).ne.contains(&0);
@@ -135,12 +146,12 @@ impl Planner {
             self.accesses.clear();
             let mut first = self.plan_node(plan, view, memory, id, n_threads)?;
             let after = nodes.clone().take_while(|&next| ops::check(view.graph, next).is_ok());
-            let outlook = Outlook {
-                view,
-                memory,
-                precision: self.precision,
-                held: &self.held,
-            };
+            let outlook = self.outlook(view, memory);
+            if let Some(read) = outlook.own_norm(id, nodes.clone()) {
+                self.held.add_norm(read, id, plan.norms.len());
+                plan.norms.push(first);
+                continue;
+            }
             first.fusion = outlook.fusion(id, after);
             let mut others = [const { None }; MAX_FUSED - 1];
             for other in others
@@ -153,12 +164,7 @@ impl Planner {
                 plan.need = plan.need.max(ops::fused_need(view.graph, first.fusion, next));
                 *other = Some(node);
             }
-            let outlook = Outlook {
-                view,
-                memory,
-                precision: self.precision,
-                held: &self.held,
-            };
+            let outlook = self.outlook(view, memory);
             let fusion = first.fusion;
             let last = others.iter_mut().flatten().next_back().unwrap_or(&mut first);
             if let Some((read, form)) = outlook.stored_form(id, fusion, last.id, nodes.clone()) {
@@ -166,6 +172,10 @@ impl Planner {
                 self.held.store(read, form.as_operand());
             }
             self.quantize_before(plan, view, memory, &mut first)?;
+            if let (Some(Fusion::ProductsGlu { .. }), Some(second)) = (first.fusion, &mut others[0]) {
+                first.offers &= self.can_offer(view, memory, second)?;
+                second.offers = first.offers;
+            }
             let barrier = self.barriers.before(&self.accesses, first.solo);
             let merging = self.merging(view.graph, &first, n_threads);
             plan.push(first, barrier);
@@ -180,6 +190,15 @@ impl Planner {
         plan.taken.resize(plan.nodes.len(), n_threads);
         plan.look_ahead(view.graph);
         Ok(())
+    }
+
+    fn outlook<'a>(&'a self, view: &'a GraphView<'a>, memory: &'a MemoryMap) -> Outlook<'a> {
+        Outlook {
+            view,
+            memory,
+            precision: self.precision,
+            held: &self.held,
+        }
     }
 
     /// Adds the step that quantizes the activations of a product in memory that threads share, if it has any that no earlier product had. Adds
@@ -208,8 +227,13 @@ impl Planner {
         let (number, is_new) = self.held.number(x, quantized);
         node.activations_number = number;
         if quantized.room == Room::Own {
-            node.offers =
-                !node.solo && ops::can_offer(view.graph, tensor, &locate(view.graph, memory, tensor.source(0))?);
+            node.offers = !node.solo && self.can_offer(view, memory, node)?;
+            if let Some((norm, i)) = self.held.norm(x) {
+                node.norm = Some(i);
+                for source in view.graph.tensor(norm).sources() {
+                    self.accesses.push(locate(view.graph, memory, source)?.access(false));
+                }
+            }
             return Ok(());
         }
         self.accesses.push(Access::shared_activations(false));
@@ -221,6 +245,13 @@ impl Planner {
             plan.push(part, barrier);
         }
         Ok(())
+    }
+
+    /// True if threads may take over pieces of a product whose activations are in each thread's own memory.
+    fn can_offer(&self, view: &GraphView<'_>, memory: &MemoryMap, product: &PlannedNode) -> Result<bool, BackendError> {
+        let tensor = view.graph.tensor(product.id);
+        let weights = locate(view.graph, memory, tensor.source(0))?;
+        Ok(ops::can_offer(view.graph, tensor, &weights))
     }
 
     /// What is left of attention whose parts threads may share.

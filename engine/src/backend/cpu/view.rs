@@ -30,6 +30,8 @@ pub(super) struct PlannedNode {
     pub(super) stores: Option<Quantized>,
     /// How a product has its activations, if not as they are.
     pub(super) activations: Option<Quantized>,
+    /// Which of the plan's norms the activations of a product are, if every thread computes it for itself.
+    pub(super) norm: Option<usize>,
     /// A product of floats may add up in [any order](kernels::MatMul::any_order).
     pub(super) any_order: bool,
     /// Tells these activations from others.
@@ -142,6 +144,7 @@ impl PlannedNode {
             fusion: None,
             stores: None,
             activations: None,
+            norm: None,
             any_order: false,
             activations_number: 0,
             part: NodePart::Compute,
@@ -159,6 +162,7 @@ impl PlannedNode {
             fusion: None,
             stores: self.stores,
             activations: self.activations,
+            norm: self.norm,
             any_order: self.any_order,
             activations_number: self.activations_number,
             part,

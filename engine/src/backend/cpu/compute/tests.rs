@@ -8,6 +8,8 @@ use crate::backend::{Buffer, Usage, device};
 use crate::graph::{Home, Uses};
 use GgmlType::{F32, I32, Q4_0, Q8_0};
 
+mod layers;
+
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 const WIDTH: usize = 256;

@@ -1,14 +1,15 @@
 //! The gated half of a feed-forward layer: two products of the same activations, and the activation function of one times the other.
 //!
 //! Of a model of a billion weights with a ubatch of 512 tokens each product has 16 MiB of results. Here they are used where they are computed, in a thread's own memory, some rows of the
-//! weights at a time, so that caches need not fetch 32 MiB to write them, and again to read them. Tokens of an expert are gathered once for both.
+//! weights at a time, so that caches need not fetch 32 MiB to write them, and again to read them. Tokens of an expert are gathered once for both. With few tokens
+//! it saves a barrier.
 
 use std::ops::Range;
 
 use kernels::{MatMul, matmul, matmul_scratch};
 
 use super::elementwise::{glu_in_place, glu_of};
-use super::mul_mat::{self, Experts, Grid, LEAST_COLUMNS, Operand, Tile, weights};
+use super::mul_mat::{self, Experts, Grid, LEAST_COLUMNS, OfFew, Operand, RESULTS_OF_FEW, Tile, weights};
 use super::{Need, Stop, Task};
 use crate::backend::cpu::activations::{Quantized, QuantizedRows};
 use crate::backend::cpu::queue::WorkQueue;
@@ -34,6 +35,8 @@ pub(in crate::backend::cpu) struct Products<'a> {
     pub(in crate::backend::cpu) up: Source<'a>,
     /// Rows of `k` activations.
     pub(in crate::backend::cpu) x: QuantizedRows<'a>,
+    /// The columns are few and of one matrix, in the thread's own memory.
+    pub(in crate::backend::cpu) is_of_few: bool,
     /// Sizes of the activations.
     pub(in crate::backend::cpu) x_ne: [usize; 4],
     /// Which experts each token wants, if there are any.
@@ -58,7 +61,8 @@ pub(super) fn need(graph: &Graph, product: &Tensor) -> Need {
     }
     let (k, n) = (graph.tensor(product.source(1)).ne[0], product.ne[1]);
     Need {
-        per_thread: 2 * MOST_ROWS * n.min(MOST_COLUMNS) + matmul_scratch(k, n.min(MOST_COLUMNS)),
+        per_thread: (2 * MOST_ROWS * n.min(MOST_COLUMNS)).max(2 * RESULTS_OF_FEW)
+            + matmul_scratch(k, n.min(MOST_COLUMNS)),
         shared: 0,
     }
 }
@@ -72,6 +76,9 @@ pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<
     };
     if let Some(ids) = products.ids {
         return experts_glu(task.queue, task.scratch, products, ids, f, &out);
+    }
+    if products.is_of_few {
+        return few_glu(task.queue, task.scratch, products, f, &out, n);
     }
     let grid = Grid::new(m, n, products.x.is_for_tiles()).with_most_rows(MOST_ROWS);
     let mut scratch = task.scratch;
@@ -95,6 +102,29 @@ pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<
             }
         }
     }
+    Ok(())
+}
+
+/// [`products_glu`] with `n` columns, which are few.
+fn few_glu(
+    queue: &WorkQueue<'_>,
+    scratch: &mut [f32],
+    products: &Products<'_>,
+    f: Unary,
+    out: &Results<'_>,
+    n: usize,
+) -> Result<(), Stop> {
+    let both = OfFew {
+        weights: [products.gate, products.up],
+        x: products.x,
+        n,
+    };
+    both.for_each_piece(queue, scratch, |[gate, up], rows| {
+        let results = gate.chunks_exact_mut(rows.len()).zip(up.chunks_exact(rows.len()));
+        for (column, (gate, up)) in results.enumerate() {
+            out.put(f, gate, up, column, &rows);
+        }
+    })?;
     Ok(())
 }
 
@@ -140,11 +170,13 @@ fn experts_glu(
             // SAFETY: the results are this thread's own and as many as there are products.
             unsafe { matmul(&args, out.as_mut_ptr(), m, scratch) };
         }
+        // If the piece may be taken over, all of its products are computed in one go.
+        queue.finish()?;
         let results = gate.chunks_exact_mut(m).zip(up.chunks_exact(m));
         for ((gate, up), &row) in results.zip(piece.by) {
             out.put(f, gate, up, row as usize, &piece.rows);
         }
-        queue.finish()
+        Ok(())
     })
 }
 

@@ -8,7 +8,7 @@ mod index_scores;
 mod lane_step;
 mod layout;
 mod linear_attention;
-mod mul_mat;
+pub(super) mod mul_mat;
 pub(super) mod norm;
 mod recur;
 mod reduce;
@@ -187,6 +187,8 @@ pub(super) fn fused_need(graph: &Graph, fusion: Option<Fusion>, id: TensorId) ->
     let node = graph.tensor(id);
     match (fusion, node.op) {
         (Some(Fusion::AddRmsNorm { .. }), _) => norm::rms_norm_need(node),
+        // The need of the product is enough.
+        (Some(Fusion::ProductAdd { .. }), _) => Need::default(),
         (Some(Fusion::ProductsGlu { .. }), Op::MulMat | Op::MulMatId) => gated::need(graph, node),
         _ => Need::default(),
     }
@@ -226,6 +228,11 @@ pub(super) fn takes_pieces(op: Op) -> bool {
 /// True if threads may take over pieces of work on a product whose activations are in each thread's own memory, with these weights.
 pub(super) fn can_offer(graph: &Graph, node: &Tensor, weights: &Place) -> bool {
     weights.is_read_only() && mul_mat::can_offer(graph, node)
+}
+
+/// True if a product of one matrix has few columns: see [`mul_mat::OfFew`].
+pub(super) fn is_of_few(graph: &Graph, node: &Tensor) -> bool {
+    mul_mat::is_of_few(graph, node)
 }
 
 /// The weights of a product with one matrix, as threads share them.

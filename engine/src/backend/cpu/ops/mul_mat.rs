@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use kernels::rows::add_in_place;
 use kernels::{Activations, LEAST_TILE_ROWS, MOST_TILE_ROWS, MatMul, PANEL_ROWS, WeightLayout, matmul, matmul_scratch};
 
 use super::{Fault, Need, Stop, Task, row_number};
@@ -58,11 +59,16 @@ pub(super) fn results_by_experts(node: &Tensor) -> usize {
     (node.ne[2].min(GATHER_FOR_TILES) * MOST_TILE_ROWS).max(GATHER * MAX_PIECE)
 }
 
+/// True if a product of one matrix has so few columns that its pieces are computed in a thread's own memory first, if its activations are there too.
+pub(super) fn is_of_few(graph: &Graph, node: &Tensor) -> bool {
+    let x = graph.tensor(node.source(1));
+    node.op == Op::MulMat && x.nrows() == x.ne[1] && x.ne[1] <= GATHER
+}
+
 /// True if the pieces of a product with quantized activations are computed in a thread's own memory first, if those are there too.
 pub(super) fn can_offer(graph: &Graph, node: &Tensor) -> bool {
-    let x = graph.tensor(node.source(1));
     match node.op {
-        Op::MulMat => x.nrows() == x.ne[1] && x.ne[1] <= GATHER,
+        Op::MulMat => is_of_few(graph, node),
         Op::MulMatId => node.ne[1] * node.ne[2] <= GATHER,
         _ => false,
     }
@@ -231,37 +237,89 @@ impl Grid {
     }
 }
 
-/// A product with few columns: its pieces are computed in the thread's own memory, so that another thread may take them over.
+/// Products of matrices of one size with the same few columns: their pieces are computed in the thread's own memory, so that another thread may take them over.
+pub(super) struct OfFew<'a, const N: usize> {
+    pub(super) weights: [Source<'a>; N],
+    pub(super) x: QuantizedRows<'a>,
+    pub(super) n: usize,
+}
+
+/// Results of a piece of one product with few columns.
+pub(super) const RESULTS_OF_FEW: usize = GATHER * MAX_PIECE;
+
+impl<const N: usize> OfFew<'_, N> {
+    /// Calls `put` with the results of each piece that this thread takes, column by column, and their rows. Nobody else has these rows then.
+    pub(super) fn for_each_piece(
+        &self,
+        queue: &WorkQueue<'_>,
+        scratch: &mut [f32],
+        mut put: impl FnMut([&mut [f32]; N], Range<usize>),
+    ) -> Result<(), TakenOver> {
+        let (results, scratch) = scratch.split_at_mut(N * RESULTS_OF_FEW);
+        let n_rows = self.weights[0].ne()[1];
+        let most_rows = MAX_PIECE_OF_FEW.min(RESULTS_OF_FEW / self.n.max(1));
+        // What was prepared of activations for one type serves all products with it.
+        let are_alike = self.weights.iter().all(|w| w.tensor.ty == self.weights[0].tensor.ty);
+        let mut again = false;
+        while let Some(parts) = queue.take_some(n_rows.div_ceil(LEAST_ROWS), most_rows / LEAST_ROWS) {
+            let rows = parts.start * LEAST_ROWS..n_rows.min(parts.end * LEAST_ROWS);
+            for (w, out) in self.weights.iter().zip(results.chunks_exact_mut(RESULTS_OF_FEW)) {
+                let args = MatMul {
+                    x: self.x.as_activations(self.x.span(0, self.n)),
+                    n: self.n,
+                    again,
+                    ..weights(w, &rows, 0, 0)
+                };
+                let out = &mut out[..rows.len() * self.n];
+                // SAFETY: the results are this thread's own and as many as there are products.
+                unsafe { matmul(&args, out.as_mut_ptr(), rows.len(), scratch) };
+                again = are_alike;
+            }
+            queue.finish()?;
+            let mut of_each = results.chunks_exact_mut(RESULTS_OF_FEW);
+            let of_each = std::array::from_fn(|_| &mut of_each.next().expect("there are N")[..rows.len() * self.n]);
+            put(of_each, rows);
+        }
+        Ok(())
+    }
+}
+
+/// A product with few columns.
 fn mul_mat_offering(task: Task<'_>) -> Result<(), TakenOver> {
-    let (w, x, target) = (task.source(0), Operand::of(&task), task.target);
-    let (n, n_rows) = (x.ne[1], w.ne()[1]);
-    let (results, scratch) = task.scratch.split_at_mut(GATHER * MAX_PIECE);
-    let x = x.span([0; 3], n).expect("quantized rows lie side by side");
-    let most_rows = MAX_PIECE_OF_FEW.min(GATHER * MAX_PIECE / n.max(1));
-    let mut again = false;
-    while let Some(parts) = task
-        .queue
-        .take_some(n_rows.div_ceil(LEAST_ROWS), most_rows / LEAST_ROWS)
-    {
-        let rows = parts.start * LEAST_ROWS..n_rows.min(parts.end * LEAST_ROWS);
-        let args = MatMul {
-            x,
-            n,
-            again,
-            ..weights(&w, &rows, 0, 0)
-        };
-        // SAFETY: the results are this thread's own and as many as there are products.
-        unsafe { matmul(&args, results.as_mut_ptr(), rows.len(), scratch) };
-        again = true;
-        task.queue.finish()?;
-        for (i, result) in results.chunks_exact(rows.len()).take(n).enumerate() {
+    let target = task.target;
+    let products = OfFew {
+        weights: [task.planned.source(task.graph, 0)],
+        x: task.activations.expect("what is offered is quantized"),
+        n: task.node.ne[1],
+    };
+    products.for_each_piece(task.queue, task.scratch, |[results], rows| {
+        for (i, result) in results.chunks_exact(rows.len()).enumerate() {
             let out = target.tile(i, 1, rows.clone());
             // SAFETY: `tile` says that the columns are there; nobody else writes them, since this thread took these rows of weights and
             // nobody took them over.
             unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, rows.len()) };
         }
-    }
-    Ok(())
+    })
+}
+
+/// A product with few columns and its sum, `task`, with `other`, whose rows are as many or one.
+pub(in crate::backend::cpu) fn product_add(
+    task: Task<'_>,
+    [w, other]: [Source<'_>; 2],
+    x: QuantizedRows<'_>,
+) -> Result<(), TakenOver> {
+    let ([m, n, ..], target) = (task.node.ne, task.target);
+    let repeats = other.ne()[1];
+    let product = OfFew { weights: [w], x, n };
+    product.for_each_piece(task.queue, task.scratch, |[results], rows| {
+        for (i, result) in results.chunks_exact(rows.len()).enumerate() {
+            // SAFETY: nobody else has these elements of the sum, since this thread took these rows of weights and nobody took them over; the slice
+            // ends with the turn. The other operand lies elsewhere or, element by element, in the same place, where `copy_floats` makes no slice of it.
+            let out = unsafe { target.part(i * m + rows.start..i * m + rows.end) };
+            other.copy_floats(i % repeats * m + rows.start, out);
+            add_in_place(out, result);
+        }
+    })
 }
 
 /// Each expert multiplies all tokens routed to it at once, so that its weights are read once.

@@ -8,6 +8,26 @@ use crate::backend::cpu::activations::Quantized;
 use crate::backend::cpu::view::{RowIndex, Source, Target, row_index};
 use crate::graph::Tensor;
 
+/// The rows of [`Op::RmsNorm`](crate::graph::Op::RmsNorm).
+pub(in crate::backend::cpu) struct RmsNorm<'a> {
+    pub(in crate::backend::cpu) x: Source<'a>,
+    /// Of one row.
+    pub(in crate::backend::cpu) weight: Option<Source<'a>>,
+    pub(in crate::backend::cpu) eps: f32,
+}
+
+impl RmsNorm<'_> {
+    /// Row `i`, counted as if rows were dense. `scratch` has room for two rows.
+    pub(in crate::backend::cpu) fn row<'s>(&self, i: usize, scratch: &'s mut [f32]) -> &'s [f32] {
+        let ne = self.x.ne();
+        let (weight_row, row) = scratch.split_at_mut(ne[0]);
+        let (weight, row) = (self.weight.map(|w| w.row([0; 3], weight_row)), &mut row[..ne[0]]);
+        self.x.copy_row(row_index(&ne, i), row);
+        rows::rms_norm_in_place(row, weight, self.eps);
+        row
+    }
+}
+
 pub(super) fn rms_norm(task: Task<'_>, eps: f32) {
     let (x, weight) = (task.source(0), task.optional(1));
     let (weight_row, row) = task.scratch.split_at_mut(task.node.ne[0]);
