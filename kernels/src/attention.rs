@@ -3,6 +3,7 @@
 //! Keys and values are read as the cache holds them, once for all queries. Everything is computed in f32, but for [`tiles`]. The result for a query does not
 //! depend on which other queries are computed with it.
 
+pub mod prompt;
 pub mod tiles;
 
 use std::ops::Range;

@@ -1,12 +1,14 @@
 //! Which instructions the kernels use: decided once, from the CPU and the environment variable `LLAMA_CPU_ISA`.
 
 mod integers;
+mod prompt;
 mod tiles;
 
 use std::sync::OnceLock;
 
 use integers::IntKernels;
 pub(crate) use integers::{GroupKernels, IntTypeKernels};
+pub(crate) use prompt::PromptKernels;
 use tiles::TileKernels;
 
 use crate::GgmlType;
@@ -152,6 +154,8 @@ pub(crate) struct AttentionTable {
     pub f16: AttentionKernels,
     pub bf16: AttentionKernels,
     pub softmax_step: unsafe fn(&Softmax),
+    /// Those for many queries.
+    pub prompt: &'static PromptKernels,
 }
 
 /// Kernels of attention that depend on the type of the cache: those at `n - 1` are for `n` queries.
@@ -385,6 +389,7 @@ macro_rules! instantiate {
                     f16: attention_kernels::<Half>(),
                     bf16: attention_kernels::<Brain>(),
                     softmax_step,
+                    prompt: &prompt::$module::KERNELS,
                 },
                 int: &integers::$integers::KERNELS,
                 tile_unit: None,
