@@ -64,7 +64,7 @@ impl Function for Exp2UpTo0 {
         let r2 = r.mul(r);
         let a = r.mul_add(x.constant(1.540_353e-4), x.constant(1.333_355_8e-3));
         let b = r.mul_add(x.constant(9.618_129e-3), x.constant(5.550_411e-2));
-        let c = r.mul_add(x.constant(2.402_265_1e-1), x.constant(std::f32::consts::LN_2));
+        let c = r.mul_add(x.constant(2.402_265e-1), x.constant(std::f32::consts::LN_2));
         let p = a.mul_add(r2, b).mul_add(r2, c);
         p.mul_add(r, x.constant(1.0)).mul(n.pow2_or_zero())
     }

@@ -1,4 +1,4 @@
-//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist. A unit for tiles takes some pages at a time.
+//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist. A unit for tiles takes some pages at a time. Without one, queries of prompts are lanes.
 //!
 //! A unit of work is some tokens with one page table and the query heads that share one key head, so that what is read of a cache serves as
 //! many queries as possible. The pages of a unit are cut into parts, and the results of parts are merged in order. The cut follows from the
