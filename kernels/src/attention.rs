@@ -405,6 +405,27 @@ impl CacheRows<'_> {
         }
     }
 
+    /// Fetches the first rows, which nothing else fetches ahead of their use. Those behind them are fetched while these are read.
+    pub fn prefetch_first(&self) {
+        let row_bytes = self.d / self.ty.block_size() * self.ty.block_bytes();
+        for row in 0..self.rows_ahead().min(self.n) {
+            for head in 0..self.heads {
+                let start = self
+                    .bytes
+                    .as_ptr()
+                    .wrapping_add(row * self.stride + head * self.head_stride);
+                for at in (0..row_bytes).step_by(CACHE_LINE) {
+                    prefetch(start.wrapping_add(at), CacheLevel::First);
+                }
+            }
+        }
+    }
+
+    /// How many rows ahead of their use they are fetched for few queries.
+    fn rows_ahead(&self) -> usize {
+        (AHEAD / self.stride.max(1)).clamp(ROWS_OF_TILE, KEYS)
+    }
+
     /// Fetches the rows that are read next.
     fn prefetch_all(&self) {
         self.prefetch_next(&Chunk { first: 0, n: self.n }, 0);
@@ -436,7 +457,7 @@ impl CacheRows<'_> {
             } else {
                 self.next.as_ptr()
             },
-            ahead: (AHEAD / self.stride.max(1)).clamp(ROWS_OF_TILE, KEYS),
+            ahead: self.rows_ahead(),
         }
     }
 

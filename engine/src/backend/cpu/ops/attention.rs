@@ -6,6 +6,7 @@
 //! page table alone, so that results do not depend on who computes which part: where units are many each is computed by one thread, and
 //! where they are few (one token) threads share parts.
 
+mod biases;
 mod prompt;
 mod state;
 mod tiles;
@@ -16,13 +17,14 @@ use kernels::attention::prompt::Prompt;
 use kernels::attention::{self as kernel, CacheRows, FEW_QUERIES};
 use kernels::{FAST_COLUMNS, rows};
 
+use self::biases::{Biases, alibi_slope};
 use self::state::State;
 use self::tiles::TileRoom;
 use super::visible::{Page, Span, Visible};
 use super::{Need, Task};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::Source;
-use crate::graph::{Attention, AttentionOperands, Buckets, Graph, PAGE, Tensor, Window};
+use crate::graph::{Attention, AttentionOperands, Graph, PAGE, Tensor, Window};
 
 /// Queries (tokens times heads) that a unit has at most, unless more heads share one key head.
 const QUERIES: usize = 48;
@@ -306,6 +308,7 @@ pub(super) fn attention(mut task: Task<'_>, p: &Attention) {
     while let Some(unit) = task.queue.take(cut.n_units) {
         let unit = cut.unit(unit);
         whole.clear();
+        op.fetch_first(&unit, 0);
         op.load_queries(&unit, &mut room);
         for part in 0..op.parts(unit.first).n {
             let next = op.first_page(unit.first, part + 1).map(|page| (unit.head, page));
@@ -327,6 +330,7 @@ fn attend_to_parts(task: &Task<'_>, op: &Operands<'_>, cut: &Cut<'_>, room: &mut
         let next = next.map(|page| (cut.unit(after % cut.n_units).head, page));
         // SAFETY: no other thread takes this piece, and nobody reads it in this phase.
         let shared = unsafe { task.shared.write(cut.state_at(at, part)) };
+        op.fetch_first(&unit, part);
         op.load_queries(&unit, room);
         op.attend(&unit, part, next, &mut State::new(shared, cut.n_queries), room);
     }
@@ -428,41 +432,6 @@ struct Selection<'a> {
     lists: usize,
 }
 
-/// Biases by relative position.
-struct Biases<'a> {
-    /// `[n_head, n_buckets]`
-    table: &'a [f32],
-    /// Row of each distance within its side.
-    near: [u8; Buckets::FAR + 1],
-    /// First row for keys behind the query.
-    behind: usize,
-}
-
-impl<'a> Biases<'a> {
-    fn new(table: Source<'a>, buckets: Buckets) -> Biases<'a> {
-        let side = buckets.side(table.tensor.ne[1]);
-        Biases {
-            table: table.floats(0, table.tensor.nelements()),
-            // There are fewer than 256 rows.
-            near: std::array::from_fn(|distance| Buckets::near(side, distance) as u8),
-            behind: side,
-        }
-    }
-
-    /// Of head `head`, for a key `ahead` positions behind the query.
-    fn of(&self, buckets: Buckets, n_head: usize, head: usize, ahead: i64) -> f32 {
-        let around = buckets == Buckets::Around;
-        let distance = if around {
-            ahead.unsigned_abs()
-        } else {
-            ahead.min(0).unsigned_abs()
-        };
-        let near = self.near[distance.min(Buckets::FAR as u64) as usize];
-        let first = if around && ahead > 0 { self.behind } else { 0 };
-        self.table[head + n_head * (first + usize::from(near))]
-    }
-}
-
 impl<'a> Operands<'a> {
     fn new(task: &Task<'a>, p: &'a Attention) -> Operands<'a> {
         let at = p.operands().map(|i| task.source(i));
@@ -505,6 +474,15 @@ impl<'a> Operands<'a> {
         let n_pages = self.parts(t).pages;
         let first = entries.start.saturating_add(part * n_pages).min(entries.end);
         first..entries.end.min(first.saturating_add(n_pages))
+    }
+
+    /// Fetches the keys and values that a part begins with, while queries are loaded.
+    fn fetch_first(&self, unit: &Unit, part: usize) {
+        if let Some(page) = self.first_page(unit.first, part).filter(|page| page.len > 0) {
+            for source in [&self.k, &self.v] {
+                cache_rows(source, unit.head, unit.heads, &page, None).prefetch_first();
+            }
+        }
     }
 
     /// The first page of a part, if there is any.
@@ -778,17 +756,6 @@ fn cache_rows<'a>(
         d: t.ne[0],
         next: next.filter(|(_, page)| page.len > 0).map_or(&[], rows),
     }
-}
-
-/// Slopes of a geometric series over the largest power of two of heads; the others lie in between.
-fn alibi_slope(max_bias: f32, head: usize, n_head: usize) -> f32 {
-    let power = 1usize << n_head.ilog2();
-    let (first, exponent) = if head < power {
-        (-max_bias / power as f32, head + 1)
-    } else {
-        (-max_bias / 2.0 / power as f32, 2 * (head - power) + 1)
-    };
-    (first * exponent as f32).exp2()
 }
 
 #[cfg(test)]
