@@ -177,7 +177,8 @@ fn queries_of_prompts_are_lanes() {
     if kernels::attention::tiles::has_tiles() {
         return;
     }
-    for (n, expected) in [(31, 0), (32, 1), (64, 2), (130, 1 + 1 + 2 + 2 + 3)] {
+    // The last two of 130 tokens would leave most lanes empty.
+    for (n, expected) in [(31, 0), (32, 1), (64, 2), (130, 1 + 1 + 2 + 2)] {
         let before = N_IN_LANES.get();
         product_of_attention([n, n], [32, 6], 1, true);
         assert_eq!(N_IN_LANES.get() - before, expected * N_HEAD_KV, "{n} tokens");
