@@ -203,7 +203,7 @@ fn the_product_of_attention_has_the_same_bits_on_any_number_of_threads() {
 #[test]
 fn few_tokens_have_the_same_bits_on_any_number_of_threads() {
     for n in [40, 130, 300, 700, 1500] {
-        for (n_tokens, heads) in [(1, [64, 6]), (1, [40, 2]), (4, [64, 6]), (5, [48, 8])] {
+        for (n_tokens, heads) in [(1, [64, 6]), (1, [48, 2]), (4, [64, 6]), (5, [48, 8])] {
             let expected = product_of_attention([n_tokens, n], heads, 1, true);
             assert!(expected.iter().any(|&byte| byte != 0));
             for n_threads in 1..=4 {
