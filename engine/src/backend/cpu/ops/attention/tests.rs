@@ -101,9 +101,9 @@ impl Observer for Watch {
     }
 }
 
-/// Values for a tensor.
-fn noise(t: &Tensor, seed: usize) -> Vec<u8> {
-    let floats: Vec<f32> = (0..t.nelements())
+/// Values for a tensor: those of a longer one without its first `skipped`.
+fn noise(t: &Tensor, seed: usize, skipped: usize) -> Vec<u8> {
+    let floats: Vec<f32> = (skipped..skipped + t.nelements())
         .map(|i| ((i * i % 977 + 7 * i * seed) % 103) as f32 / 50.0 - 0.9)
         .collect();
     let mut bytes = vec![0; t.nbytes()];
@@ -159,7 +159,13 @@ fn product_of_attention([n_tokens, n]: [usize; 2], [dk, n_head]: [usize; 2], n_t
     }
     sched.set_input(&g, visible.masks, bytemuck::cast_slice(&all)).unwrap();
     for (id, seed) in qkv.into_iter().chain([weights]).zip(1..) {
-        let bytes = noise(g.tensor(id), seed);
+        // A token has the same query whatever tokens are computed with it.
+        let skipped = if id == operands.q {
+            (n - n_tokens) * dk * n_head
+        } else {
+            0
+        };
+        let bytes = noise(g.tensor(id), seed, skipped);
         sched.set_input(&g, id, &bytes).unwrap();
     }
     if apart {
