@@ -178,37 +178,6 @@ fn attention_of_prompts_by_tiles() {
     }
 }
 
-/// On a CPU without a unit for tiles queries of prompts are lanes: nothing is rounded, but sums have an order of their own. Scores that depend on positions have but one form.
-#[test]
-fn attention_of_prompts_in_lanes() {
-    if kernels::attention::tiles::has_tiles() {
-        return;
-    }
-    let [cpu, reference] = ["cpu", "reference"].map(|name| engine::backend::device(name).unwrap());
-    for (i, case) in attention::attention_of_prompts().iter().enumerate() {
-        let want = Prepared::new(case, reference.clone(), false).compute(1).unwrap();
-        let exact = Prepared::new(case, cpu.clone(), false).compute(1).unwrap();
-        let fast: Vec<_> = (1..=3)
-            .map(|n_threads| {
-                let params = BackendParams {
-                    precision: Precision::Fast,
-                    ..BackendParams::new(n_threads)
-                };
-                Prepared::new(case, cpu.clone(), false).compute_with(&params).unwrap()
-            })
-            .collect();
-        let error = nmse(&want, &fast[0]);
-        assert!(error <= 1e-11, "nmse {error:.3e} of {case:?}");
-        assert!(fast.iter().all(|r| *r == fast[0]), "threads matter: {case:?}");
-        let Op::Attention(p) = &case.op else { unreachable!() };
-        let by_position = p.max_bias != 0.0 || p.buckets != attention::PLAIN.buckets;
-        // Every other case has tokens of several sequences, few of which lie side by side.
-        if i % 2 == 0 || by_position {
-            assert_eq!(fast[0] == exact, by_position, "{case:?}");
-        }
-    }
-}
-
 macro_rules! suites {
     ($module:ident: $( $name:ident )*) => { $(
         #[test]
