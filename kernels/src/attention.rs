@@ -219,14 +219,7 @@ pub(crate) unsafe fn add_values_with(
     if values.by_rows(of_head) {
         let Some(chunk) = values.range(any) else { return };
         let mut parts = [Seeing::default(); FEW_QUERIES];
-        let seeing = alike(seen, group)
-            .flat_map(|queries| split(queries, SUMS))
-            .map(|(first, n)| Seeing {
-                first,
-                n,
-                seen: chunk.bits(seen[first / group]),
-            });
-        let parts = put_parts(seeing.filter(|part| part.seen != 0), &mut parts);
+        let parts = put_parts(parts_seeing(seen, group, &chunk), &mut parts);
         let args = Values {
             values: values.bytes[chunk.first * values.stride..].as_ptr(),
             stride: values.stride,
@@ -282,6 +275,17 @@ fn split(range: Range<usize>, most: usize) -> impl Iterator<Item = (usize, usize
         at += n;
         (at - n, n)
     })
+}
+
+/// Parts of the queries of a head that see some of a chunk, as many to a token as `group`.
+fn parts_seeing(seen: &[u64], group: usize, chunk: &Chunk) -> impl Iterator<Item = Seeing> {
+    let parts = alike(seen, group).flat_map(|queries| split(queries, SUMS));
+    let seeing = parts.map(move |(first, n)| Seeing {
+        first,
+        n,
+        seen: chunk.bits(seen[first / group]),
+    });
+    seeing.filter(|part| part.seen != 0)
 }
 
 /// Writes parts of the queries of a head, of which there are no more than queries.
