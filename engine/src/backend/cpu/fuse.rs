@@ -156,7 +156,8 @@ impl Outlook<'_> {
         let share_activations = Quantized::for_product(graph, b, self.precision) == Some(activations);
         let is_few_or_many = activations.room == Room::Shared || a.op == Op::MulMatId || ops::is_of_few(graph, a);
         let at = self.find(last)?;
-        let are_apart = [a, b].iter().all(|product| self.is_apart_from_reads(&at, product));
+        // Only then is the second one a product.
+        let are_apart = is_of_both && are_alike && [a, b].iter().all(|product| self.is_apart_from_reads(&at, product));
         (is_of_both && are_alike && share_activations && is_few_or_many && are_apart)
             .then_some(Fusion::ProductsGlu { f, gate_is_first })
     }
