@@ -14,7 +14,6 @@ mod samples;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use kernels::attention::prompt::{Prompt, PromptPage};
 use kernels::attention::{CacheRows, FEW_QUERIES, KEYS, add_values, scores, scratch, softmax_step};
 use kernels::{GgmlType, isa, quantize_row};
 use limits::Limits;
@@ -22,7 +21,7 @@ use limits::Limits;
 /// Heads of the cache.
 const N_HEAD_KV: usize = 4;
 
-/// Queries of a token, as many as share a head, or of several tokens of a prompt, as precisely as single tokens.
+/// Queries of a token, as many as share a head, or of several tokens of a prompt.
 const QUERIES: [(&str, usize); 5] = [
     ("decode 1", 1),
     ("decode 3", 3),
@@ -30,9 +29,6 @@ const QUERIES: [(&str, usize); 5] = [
     ("decode 8", 8),
     ("prompt 48", 48),
 ];
-
-/// Queries of a prompt in lanes.
-const IN_LANES: [(&str, usize); 2] = [("lanes 48", 48), ("lanes 96", 96)];
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
@@ -49,10 +45,8 @@ fn main() {
         for d in [64, 128, 256] {
             for n_keys in [128, 1024, 8192] {
                 let cache = Cache::new(ty, d, n_keys);
-                let page_by_page = QUERIES.map(|(name, n)| (name, n, cache.measure(n)));
-                let in_lanes = IN_LANES.map(|(name, n)| (name, n, cache.measure_in_lanes(n)));
-                for (name, n_queries, time) in page_by_page.into_iter().chain(in_lanes) {
-                    let ns = time.as_secs_f64() * 1e9;
+                for (name, n_queries) in QUERIES {
+                    let ns = cache.measure(n_queries).as_secs_f64() * 1e9;
                     let pairs = (n_queries * n_keys * N_HEAD_KV) as f64;
                     let bytes = (2 * n_keys * cache.stride) as f64;
                     println!(
@@ -138,30 +132,6 @@ impl Cache {
                     let values = self.page(&self.values, head, heads, first);
                     add_values(&values, &seen, &products, &factors, &mut out, &mut scratch);
                 }
-                black_box(&mut out);
-            }
-        })
-    }
-
-    /// The same with queries in lanes.
-    fn measure_in_lanes(&self, n: usize) -> Duration {
-        let (queries, d, seen) = (self.queries(n), self.d, vec![u64::MAX; n]);
-        let mut memory = vec![0.0; Prompt::floats(n, d, d)];
-        let mut prompt = Prompt::new(&mut memory, n, d, d);
-        let (mut max, mut sum, mut out) = (vec![0.0; n], vec![0.0; n], vec![0.0; n * d]);
-        least_time(|| {
-            for head in 0..N_HEAD_KV {
-                prompt.set_queries(&queries);
-                for first in (0..self.n_keys).step_by(KEYS) {
-                    let page = PromptPage {
-                        keys: self.page(&self.keys, head, 1, first),
-                        values: self.page(&self.values, head, 1, first),
-                        seen: &seen,
-                        softcap: 0.0,
-                    };
-                    assert!(prompt.attend(&page), "a value is not finite");
-                }
-                prompt.put_results(&mut max, &mut sum, &mut out);
                 black_box(&mut out);
             }
         })

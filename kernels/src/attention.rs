@@ -1,9 +1,8 @@
 //! Attention of some queries to a page of cells: products with its keys, a step of the online softmax, and the weighted sum of its values.
 //!
 //! Keys and values are read as the cache holds them, once for all queries. Everything is computed in f32, but for [`tiles`]. The result for a query does not
-//! depend on which other queries are computed with it. [`prompt`] is for many queries, with sums in another order.
+//! depend on which other queries are computed with it.
 
-pub mod prompt;
 pub mod tiles;
 
 use std::ops::Range;

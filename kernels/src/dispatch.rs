@@ -1,14 +1,12 @@
 //! Which instructions the kernels use: decided once, from the CPU and the environment variable `LLAMA_CPU_ISA`.
 
 mod integers;
-mod prompt;
 mod tiles;
 
 use std::sync::OnceLock;
 
 use integers::IntKernels;
 pub(crate) use integers::{GroupKernels, IntTypeKernels};
-pub(crate) use prompt::PromptKernels;
 use tiles::TileKernels;
 
 use crate::GgmlType;
@@ -158,8 +156,6 @@ pub(crate) struct AttentionTable {
     pub f16: ByRows,
     pub bf16: ByRows,
     pub softmax_step: unsafe fn(&Softmax),
-    /// Those for many queries.
-    pub prompt: &'static PromptKernels,
 }
 
 /// Kernels for few queries of each of some heads, and rows of one type.
@@ -407,7 +403,6 @@ macro_rules! instantiate {
                     f16: by_rows::<Half>(),
                     bf16: by_rows::<Brain>(),
                     softmax_step,
-                    prompt: &prompt::$module::KERNELS,
                 },
                 int: &integers::$integers::KERNELS,
                 tile_unit: None,

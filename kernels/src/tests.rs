@@ -289,7 +289,6 @@ mod groups;
 mod instruction_sets;
 mod integers;
 mod panels;
-mod prompt_attention;
 mod recurrent;
 mod rope;
 mod rows;

@@ -50,27 +50,6 @@ impl Function for ExpOf16Bits {
     }
 }
 
-/// 2^x for x up to 0 within 2^-22 of it; 0 where x is below -127.
-pub(crate) struct Exp2UpTo0;
-
-impl Function for Exp2UpTo0 {
-    #[inline(always)]
-    fn apply<V: Simd>(x: V) -> V {
-        // NaN passes: it is the second operand.
-        let x = x.constant(-127.0).max(x);
-        let n = x.round();
-        let r = x.sub(n);
-        // The series to r^7: powers of ln 2 over factorials. The next term is below 2^-27.
-        let r2 = r.mul(r);
-        let a = r.mul_add(x.constant(1.540_353e-4), x.constant(1.333_355_8e-3));
-        let a = r2.mul_add(x.constant(1.525_273_4e-5), a);
-        let b = r.mul_add(x.constant(9.618_129e-3), x.constant(5.550_411e-2));
-        let c = r.mul_add(x.constant(2.402_265e-1), x.constant(std::f32::consts::LN_2));
-        let p = a.mul_add(r2, b).mul_add(r2, c);
-        p.mul_add(r, x.constant(1.0)).mul(n.pow2_or_zero())
-    }
-}
-
 /// tanh x
 pub(crate) struct Tanh;
 

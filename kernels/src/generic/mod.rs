@@ -17,7 +17,6 @@ pub(crate) mod integers;
 pub(crate) mod panel_products;
 pub(crate) mod panels;
 pub(crate) mod products;
-pub(crate) mod prompt_attention;
 pub(crate) mod recurrent;
 pub(crate) mod rope;
 pub(crate) mod rows;

@@ -122,8 +122,6 @@ pub(crate) trait Simd: Copy {
     fn mul_pow2(self, n: Self) -> Self;
     /// `2^self` for integers in -126..=127.
     fn pow2(self) -> Self;
-    /// `2^self` for integers in -126..=127, 0 for -127.
-    fn pow2_or_zero(self) -> Self;
     /// `self` with `x` added in the lanes of the mask.
     fn add_where(self, mask: Self::Mask, x: Self) -> Self;
     /// `self` with the lanes of the mask negated.

@@ -206,12 +206,6 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn pow2_or_zero(self) -> Self {
-        // Nothing in place of the exponent.
-        self.pow2()
-    }
-
-    #[inline(always)]
     fn add_where(self, mask: Self::Mask, x: Self) -> Self {
         Portable(std::array::from_fn(|i| {
             if mask[i] { self.0[i] + x.0[i] } else { self.0[i] }

@@ -17,11 +17,11 @@ const SEEN: [u64; 7] = [u64::MAX, 0x1ff, 0xf0f0_0000_8001_0ff0, 1, 1 << 63, 0, u
 /// A page of noise, and what it means.
 pub(super) struct Page {
     ty: GgmlType,
-    pub(super) bytes: Vec<u8>,
-    pub(super) stride: usize,
-    pub(super) n: usize,
-    pub(super) d: usize,
-    pub(super) floats: Vec<f32>,
+    bytes: Vec<u8>,
+    stride: usize,
+    n: usize,
+    d: usize,
+    floats: Vec<f32>,
 }
 
 impl Page {

@@ -181,7 +181,6 @@ impl Simd for Avx2 {
             let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(self.0), _mm256_set1_epi32(127));
             Avx2(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
         };
-        fn pow2_or_zero(self) -> Self = self.pow2();
         fn add_where(self, mask: __m256i, x: Self) -> Self = {
             Avx2(_mm256_add_ps(self.0, _mm256_and_ps(_mm256_castsi256_ps(mask), x.0)))
         };

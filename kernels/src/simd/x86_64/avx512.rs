@@ -133,10 +133,6 @@ impl Simd for Avx512 {
         };
         fn mul_pow2(self, n: Self) -> Self = Avx512(_mm512_scalef_ps(self.0, n.0));
         fn pow2(self) -> Self = Avx512(_mm512_scalef_ps(_mm512_set1_ps(1.0), self.0));
-        fn pow2_or_zero(self) -> Self = {
-            let exponent = _mm512_add_epi32(_mm512_cvtps_epi32(self.0), _mm512_set1_epi32(127));
-            Avx512(_mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponent)))
-        };
         fn add_where(self, mask: __mmask16, x: Self) -> Self = {
             Avx512(_mm512_mask_add_ps(self.0, mask, self.0, x.0))
         };

@@ -1,4 +1,4 @@
-//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist. A unit for tiles takes some pages at a time. Without one, queries of prompts are lanes.
+//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist. A unit for tiles takes some pages at a time.
 //!
 //! A unit of work is some tokens with one page table and the query heads that share one key head, so that what is read of a cache serves as
 //! many queries as possible. Where queries are few reading the cache takes the time, and the heads of a cell lie side by side in memory: a unit then is of all heads, if
@@ -7,13 +7,11 @@
 //! where they are few (one token) threads share parts.
 
 mod biases;
-mod prompt;
 mod state;
 mod tiles;
 
 use std::ops::Range;
 
-use kernels::attention::prompt::Prompt;
 use kernels::attention::{self as kernel, CacheRows, FEW_QUERIES};
 use kernels::{FAST_COLUMNS, rows};
 
@@ -29,7 +27,7 @@ use crate::graph::{Attention, AttentionOperands, Graph, PAGE, Tensor, Window};
 /// Queries (tokens times heads) that a unit has at most, unless more heads share one key head.
 const QUERIES: usize = 48;
 
-/// Queries of a block of a prompt that is computed by tiles or in lanes: whole tiles of them, also with three heads to a key head.
+/// Queries of a block where a unit for tiles multiplies them: whole tiles of them, also with three heads to a key head.
 const BLOCK_QUERIES: usize = 96;
 
 /// As many times that the queries of a unit may be, since keys and values have to be prepared for tiles, once for all of them.
@@ -44,14 +42,10 @@ const UNITS_FOR_BLOCKS: usize = 6;
 /// Parts of all heads per thread from which on a unit is of all heads.
 const MANY_PARTS: usize = 2;
 
-/// Queries of prompts are lanes where no unit for tiles is: in tests only. It is up to 1.05 times as fast, but on the recorded text SmolLM2's likeliest token is
-/// the true one once less in 234 (0.9701, llama.cpp 0.9744), although the distributions are as close: see docs/performance.md.
-const LANES: bool = cfg!(test);
-
 /// Least pages of a part.
 const MIN_PART: usize = 2;
 
-/// The same of prompts by tiles or in lanes: a part takes little time, or is for many queries. Parts are multiples of it.
+/// The same where a unit for tiles multiplies: a part takes little time. Parts are multiples of it.
 const MIN_TILE_PART: usize = tiles::MOST_PAGES;
 
 /// Most parts of a unit.
@@ -76,8 +70,6 @@ struct Sizes {
     n_kv: usize,
     /// A unit for tiles multiplies.
     by_tiles: bool,
-    /// Queries are lanes of registers.
-    in_lanes: bool,
     /// Tokens that are computed together, unless there is none.
     block: usize,
     /// Blocks that a unit has at most.
@@ -85,14 +77,11 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// A unit for tiles, if the CPU has one, is for batches of as many tokens as products take fewer bits for (`any_order`). If it has none, queries of those are lanes, but
-    /// where scores depend on positions: what is rare has but one form.
-    fn new(at: &AttentionOperands<&Tensor>, p: &Attention, any_order: bool, nth: usize) -> Sizes {
-        let is_prompt = any_order && at.q.ne[2] >= FAST_COLUMNS;
-        let by_tiles = is_prompt && kernel::tiles::has_tiles();
-        let in_lanes = LANES && is_prompt && !by_tiles && p.max_bias == 0.0 && at.biases.is_none();
+    /// A unit for tiles, if the CPU has one, is for batches of as many tokens as products take fewer bits for (`any_order`).
+    fn new(at: &AttentionOperands<&Tensor>, any_order: bool, nth: usize) -> Sizes {
+        let by_tiles = any_order && at.q.ne[2] >= FAST_COLUMNS && kernel::tiles::has_tiles();
         let (n_head, n_head_kv, n_tokens) = (at.q.ne[1], at.k.ne[1], at.q.ne[2]);
-        let queries = if by_tiles || in_lanes { BLOCK_QUERIES } else { QUERIES };
+        let queries = if by_tiles { BLOCK_QUERIES } else { QUERIES };
         let block = (queries / (n_head / n_head_kv)).max(1);
         // Tokens with page tables of their own only make more units.
         let most = n_tokens.div_ceil(block) * n_head_kv / (UNITS_FOR_BLOCKS * nth);
@@ -104,7 +93,6 @@ impl Sizes {
             n_tokens,
             n_kv: at.k.ne[2],
             by_tiles,
-            in_lanes,
             block,
             n_blocks: if by_tiles { most.clamp(1, MAX_BLOCKS) } else { 1 },
         }
@@ -161,8 +149,11 @@ struct Parts {
 
 impl Parts {
     fn new(n_pages: usize, s: &Sizes) -> Parts {
-        let least = if s.by_tiles || s.in_lanes { MIN_TILE_PART } else { 1 };
-        let pages = MIN_PART.max(n_pages.div_ceil(MAX_PARTS)).next_multiple_of(least);
+        let least = if s.by_tiles { MIN_TILE_PART } else { MIN_PART };
+        let mut pages = least.max(n_pages.div_ceil(MAX_PARTS));
+        if s.by_tiles {
+            pages = pages.next_multiple_of(MIN_TILE_PART);
+        }
         Parts {
             n: n_pages.div_ceil(pages),
             pages,
@@ -223,7 +214,7 @@ impl Unit {
 pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> Need {
     let at = p.operands().map(|i| graph.tensor(node.source(i)));
     // Enough for any precision.
-    let s = Sizes::new(&at, p, true, nth);
+    let s = Sizes::new(&at, true, nth);
     let own = Room::floats(&s);
     let parts = s.n_kv.div_ceil(PAGE).div_ceil(MIN_PART).min(MAX_PARTS);
     let shared = (MANY_UNITS * nth).saturating_mul(parts).saturating_mul(s.state());
@@ -261,8 +252,7 @@ impl<'a> Cut<'a> {
         let lengths = tiles.bounds.windows(2).map(|tile| (tile[1] - tile[0]) as usize);
         let of_head = lengths.max().unwrap_or(0) * s.group();
         let is_plenty = nth == 1 || n_tiles * n_parts >= MANY_PARTS * nth;
-        let is_prompt = s.by_tiles || s.in_lanes && of_head >= prompt::LEAST_QUERIES;
-        let all_heads = of_head <= FEW_QUERIES && is_plenty && op.sees_alike() && !is_prompt;
+        let all_heads = of_head <= FEW_QUERIES && is_plenty && op.sees_alike() && !s.by_tiles;
         let heads = if all_heads { s.n_head_kv } else { 1 };
         let (units_of_tile, n_queries) = (s.n_head_kv / heads, heads * of_head);
         let (n_units, state) = (n_tiles * units_of_tile, s.state_of(n_queries));
@@ -381,8 +371,6 @@ struct Room<'a> {
     /// The kernel's own.
     kernel: &'a mut [f32],
     tiles: TileRoom<'a>,
-    /// The queries in lanes, if they are.
-    prompt: Option<Prompt<'a>>,
 }
 
 impl<'a> Room<'a> {
@@ -394,13 +382,12 @@ impl<'a> Room<'a> {
             factors,
             kernel,
             tiles: TileRoom::new(scratch, s),
-            prompt: prompt::room(scratch, s),
         }
     }
 
     /// Floats that it takes.
     fn floats(s: &Sizes) -> usize {
-        Self::sizes(s).iter().sum::<usize>() + TileRoom::floats(s) + prompt::floats(s)
+        Self::sizes(s).iter().sum::<usize>() + TileRoom::floats(s)
     }
 
     /// Floats of queries, scores, factors, and of the kernel's own.
@@ -439,12 +426,7 @@ struct Selection<'a> {
 impl<'a> Operands<'a> {
     fn new(task: &Task<'a>, p: &'a Attention) -> Operands<'a> {
         let at = p.operands().map(|i| task.source(i));
-        let s = Sizes::new(
-            &at.map(|source| source.tensor),
-            p,
-            task.planned.any_order,
-            task.share.nth,
-        );
+        let s = Sizes::new(&at.map(|source| source.tensor), task.planned.any_order, task.share.nth);
         Operands {
             p,
             s,
@@ -512,14 +494,9 @@ impl<'a> Operands<'a> {
         if self.s.by_tiles {
             return self.attend_by_tiles(unit, of_part, next, state, room);
         }
-        if let Some(prompt) = room.prompt.as_mut().filter(|_| self.is_in_lanes(unit))
-            && self.attend_in_lanes(unit, of_part.clone(), next, state, prompt)
-        {
-            return;
-        }
         for entry in of_part.clone() {
             let page = self.visible.page(entry);
-            let mut seen = [0u64; BLOCK_QUERIES];
+            let mut seen = [0u64; QUERIES];
             let seen = &mut seen[..tokens.len()];
             let any = self.look(unit, &page, seen.iter_mut());
             if any != 0 {
@@ -599,9 +576,6 @@ impl<'a> Operands<'a> {
         }
         if self.s.by_tiles {
             kernel::tiles::put_queries(out, self.s.dk, room.tiles.queries);
-        }
-        if let Some(prompt) = room.prompt.as_mut().filter(|_| self.is_in_lanes(unit)) {
-            prompt.set_queries(out);
         }
     }
 

@@ -11,8 +11,6 @@ use crate::sched::{Observer, SchedParams, Scheduler};
 thread_local! {
     /// Pages whose keys this thread has multiplied with queries.
     pub(super) static N_SCORED: Cell<usize> = const { Cell::new(0) };
-    /// Those of them whose queries were lanes.
-    pub(super) static N_IN_LANES: Cell<usize> = const { Cell::new(0) };
 }
 
 const N_HEAD_KV: usize = 2;
@@ -175,20 +173,6 @@ fn product_of_attention([n_tokens, n]: [usize; 2], [dk, n_head]: [usize; 2], n_t
     let mut out = vec![0; g.tensor(y).nbytes()];
     sched.read_tensor(&g, y, 0, &mut out).unwrap();
     out
-}
-
-/// Prompts take the way for prompts: of 96 queries that share a key head at a time, 32 tokens with three heads each.
-#[test]
-fn queries_of_prompts_are_lanes() {
-    if kernels::attention::tiles::has_tiles() {
-        return;
-    }
-    // The last two of 130 tokens would leave most lanes empty.
-    for (n, expected) in [(31, 0), (32, 1), (64, 2), (130, 1 + 1 + 2 + 2)] {
-        let before = N_IN_LANES.get();
-        product_of_attention([n, n], [32, 6], 1, true);
-        assert_eq!(N_IN_LANES.get() - before, expected * N_HEAD_KV, "{n} tokens");
-    }
 }
 
 /// How many queries share what is prepared for tiles depends on the number of threads, and results are stored in the form of the product or as floats.
