@@ -171,20 +171,12 @@ const ROW_OPS: &[RowOp] = &[
     RowOp {
         name: "rope_halves",
         bytes: |n| 12 * n,
-        run: |o| {
-            let (sin, cos) = o.y.split_at(o.y.len() / 2);
-            o.out.copy_from_slice(&o.x);
-            rope::rotate_halves(&mut o.out, sin, cos);
-        },
+        run: |o| rotate(o, rope::rotate_halves),
     },
     RowOp {
         name: "rope_pairs",
         bytes: |n| 12 * n,
-        run: |o| {
-            let (sin, cos) = o.y.split_at(o.y.len() / 2);
-            o.out.copy_from_slice(&o.x);
-            rope::rotate_pairs(&mut o.out, sin, cos);
-        },
+        run: |o| rotate(o, rope::rotate_pairs),
     },
     RowOp {
         name: "to_i16",
@@ -202,6 +194,12 @@ const ROW_OPS: &[RowOp] = &[
         run: |o| quantize(o, ActivationForm::Bf16Row),
     },
 ];
+
+fn rotate(o: &mut Operands, rotate: fn(&mut [f32], &[f32], &[f32])) {
+    let (sin, cos) = o.y.split_at(o.y.len() / 2);
+    o.out.copy_from_slice(&o.x);
+    rotate(&mut o.out, sin, cos);
+}
 
 fn quantize(o: &mut Operands, form: ActivationForm) {
     let n = activation_bytes(form, o.x.len());

@@ -10,7 +10,7 @@ use std::ops::Range;
 use crate::GgmlType;
 use crate::dispatch::{ByRows, Kernels, kernels};
 use crate::generic::attention::{KEYS_OF_TILE, Scores, Softmax, Values};
-use crate::generic::decode_attention::{Heads, ROWS_OF_TILE, SCORES, SUMS, Seeing};
+use crate::generic::decode_attention::{Heads, QueryTile, ROWS_OF_TILE, SCORES, SUMS};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 
 /// Most cells of a page: each is a bit of a word.
@@ -100,9 +100,9 @@ pub(crate) unsafe fn scores_with(
             out: out[chunk.first..].as_mut_ptr(),
         };
         let (heads, kernels) = (keys.side_by_side(&chunk, of_head), keys.read_in_place(kernels));
-        let mut parts = [Seeing::default(); FEW_QUERIES];
+        let mut parts = [QueryTile::default(); FEW_QUERIES];
         let parts = put_parts(
-            split(0..of_head, SCORES).map(|(first, n)| Seeing { first, n, seen: wanted }),
+            split(0..of_head, SCORES).map(|(first, n)| QueryTile { first, n, seen: wanted }),
             &mut parts,
         );
         // SAFETY: rows, queries and scores of all heads lie within the slices as just asserted; the chunk starts as below.
@@ -217,8 +217,8 @@ pub(crate) unsafe fn add_values_with(
     let any = seen.iter().fold(0, |any, seen| any | seen);
     if values.by_rows(of_head) {
         let Some(chunk) = values.range(any) else { return };
-        let mut parts = [Seeing::default(); FEW_QUERIES];
-        let parts = put_parts(parts_seeing(seen, group, &chunk), &mut parts);
+        let mut parts = [QueryTile::default(); FEW_QUERIES];
+        let parts = put_parts(query_tiles(seen, group, &chunk), &mut parts);
         let args = Values {
             values: values.bytes[chunk.first * values.stride..].as_ptr(),
             stride: values.stride,
@@ -277,9 +277,9 @@ fn split(range: Range<usize>, most: usize) -> impl Iterator<Item = (usize, usize
 }
 
 /// Parts of the queries of a head that see some of a chunk, as many to a token as `group`.
-fn parts_seeing(seen: &[u64], group: usize, chunk: &Chunk) -> impl Iterator<Item = Seeing> {
+fn query_tiles(seen: &[u64], group: usize, chunk: &Chunk) -> impl Iterator<Item = QueryTile> {
     let parts = alike(seen, group).flat_map(|queries| split(queries, SUMS));
-    let seeing = parts.map(move |(first, n)| Seeing {
+    let seeing = parts.map(move |(first, n)| QueryTile {
         first,
         n,
         seen: chunk.bits(seen[first / group]),
@@ -288,7 +288,7 @@ fn parts_seeing(seen: &[u64], group: usize, chunk: &Chunk) -> impl Iterator<Item
 }
 
 /// Writes parts of the queries of a head, of which there are no more than queries.
-fn put_parts(parts: impl Iterator<Item = Seeing>, to: &mut [Seeing; FEW_QUERIES]) -> &[Seeing] {
+fn put_parts(parts: impl Iterator<Item = QueryTile>, to: &mut [QueryTile; FEW_QUERIES]) -> &[QueryTile] {
     let n = parts.zip(&mut *to).fold(0, |n, (part, to)| {
         *to = part;
         n + 1

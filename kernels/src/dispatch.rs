@@ -12,7 +12,7 @@ use tiles::TileKernels;
 use crate::GgmlType;
 use crate::generic::attention::{self, Brain, Element, Float, Half, InPlace, Scores, Softmax, Values};
 use crate::generic::blocks::{self, Decode, Encode};
-use crate::generic::decode_attention::{self, Heads, Seeing};
+use crate::generic::decode_attention::{self, Heads, QueryTile};
 use crate::generic::float_panels::{self, PanelTile, PanelTiles};
 use crate::generic::products::{self, Product, Tile, Tiles};
 use crate::generic::recurrent::{self, ChannelScan, Scan, Wkv6, Wkv7};
@@ -160,8 +160,8 @@ pub(crate) struct AttentionTable {
 
 /// Kernels for few queries of each of some heads, and rows of one type.
 pub(crate) struct ByRows {
-    pub scores: unsafe fn(&Scores, &Heads, &[Seeing]),
-    pub values: unsafe fn(&Values, &Heads, &[Seeing]),
+    pub scores: unsafe fn(&Scores, &Heads, &[QueryTile]),
+    pub values: unsafe fn(&Values, &Heads, &[QueryTile]),
 }
 
 type QuantizeRow = unsafe fn(*const f32, *mut u8, usize);
@@ -368,13 +368,13 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn scores_by_rows<E: Element>(scores: &Scores, heads: &Heads, queries: &[Seeing]) {
+            unsafe fn scores_by_rows<E: Element>(scores: &Scores, heads: &Heads, queries: &[QueryTile]) {
                 // SAFETY: the caller's promise.
                 unsafe { decode_attention::scores_by_rows::<$V, E>(scores, heads, queries) }
             }
 
             #[$attribute]
-            unsafe fn values_by_rows<E: Element>(values: &Values, heads: &Heads, queries: &[Seeing]) {
+            unsafe fn values_by_rows<E: Element>(values: &Values, heads: &Heads, queries: &[QueryTile]) {
                 // SAFETY: the caller's promise.
                 unsafe { decode_attention::values_by_rows::<$V, E>(values, heads, queries) }
             }

@@ -53,9 +53,9 @@ impl Heads {
     }
 }
 
-/// Some neighbouring queries of a head that see the same, as many as are computed at a time.
+/// Neighbouring queries of a head that are computed at a time: they see the same rows.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Seeing {
+pub(crate) struct QueryTile {
     pub first: usize,
     pub n: usize,
     /// The rows that they see, by bits.
@@ -68,7 +68,7 @@ pub(crate) struct Seeing {
 /// # Safety
 /// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
 #[inline(always)]
-pub(crate) unsafe fn scores_by_rows<V: Simd, E: Element>(s: &Scores, heads: &Heads, queries: &[Seeing]) {
+pub(crate) unsafe fn scores_by_rows<V: Simd, E: Element>(s: &Scores, heads: &Heads, queries: &[QueryTile]) {
     for first in (0..s.n).step_by(KEYS_OF_TILE) {
         for head in 0..heads.n {
             heads.fetch_ahead(s.keys, head, s.stride, s.d * E::BYTES, first);
@@ -99,7 +99,7 @@ pub(crate) unsafe fn scores_by_rows<V: Simd, E: Element>(s: &Scores, heads: &Hea
 /// # Safety
 /// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
 #[inline(always)]
-pub(crate) unsafe fn values_by_rows<V: Simd, E: Element>(v: &Values, heads: &Heads, queries: &[Seeing]) {
+pub(crate) unsafe fn values_by_rows<V: Simd, E: Element>(v: &Values, heads: &Heads, queries: &[QueryTile]) {
     let parts = || (0..heads.n).flat_map(|head| queries.iter().map(move |queries| (head, queries)));
     // SAFETY: the caller's promise; heads, queries and rows are among those that there are.
     unsafe {

@@ -155,21 +155,27 @@ fn pieces_of_products_that_are_taken_over_leave_the_same_bits() {
     }
 }
 
+/// The plan of a whole graph.
+fn plan_of(graph: &Graph, memory: &MemoryMap, precision: Precision, n_threads: usize) -> CpuPlan {
+    let mut uses = Uses::default();
+    uses.count(graph, []);
+    let view = GraphView {
+        graph,
+        nodes: graph.nodes(),
+        uses: &uses,
+    };
+    let mut plan = CpuPlan::default();
+    Planner::new(precision)
+        .plan(&mut plan, &view, memory, n_threads)
+        .unwrap();
+    plan
+}
+
 #[test]
 fn nothing_is_offered_whose_weights_may_be_written() {
     let mut chain = Chain::new(1);
     let offers = |chain: &Chain| {
-        let mut uses = Uses::default();
-        uses.count(&chain.graph, []);
-        let view = GraphView {
-            graph: &chain.graph,
-            nodes: chain.graph.nodes(),
-            uses: &uses,
-        };
-        let mut plan = CpuPlan::default();
-        Planner::new(Precision::High)
-            .plan(&mut plan, &view, &chain.memory, 2)
-            .unwrap();
+        let plan = plan_of(&chain.graph, &chain.memory, Precision::High, 2);
         plan.nodes.iter().filter(|node| node.offers).count()
     };
     assert_eq!(offers(&chain), 3 * LAYERS);

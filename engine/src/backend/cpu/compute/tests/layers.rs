@@ -144,18 +144,7 @@ impl Layers {
     }
 
     fn plan(&self, n_threads: usize) -> CpuPlan {
-        let mut uses = Uses::default();
-        uses.count(&self.graph, []);
-        let view = GraphView {
-            graph: &self.graph,
-            nodes: self.graph.nodes(),
-            uses: &uses,
-        };
-        let mut plan = CpuPlan::default();
-        Planner::new(Precision::Fast)
-            .plan(&mut plan, &view, &self.memory, n_threads)
-            .unwrap();
-        plan
+        plan_of(&self.graph, &self.memory, Precision::Fast, n_threads)
     }
 
     /// Nodes that are computed together with the next ones.
