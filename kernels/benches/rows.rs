@@ -13,6 +13,7 @@ mod samples;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use kernels::attention::tiles::has_tiles;
 use kernels::{ActivationForm, activation_bytes, isa, quantize_activations, recurrent, rope, rows};
 use limits::Limits;
 
@@ -41,7 +42,8 @@ fn main() {
             && (names.is_empty() || names.iter().any(|word| *word == name))
     };
     for n in LENGTHS {
-        for op in ROW_OPS.iter().filter(|op| is_asked(op.name, n)) {
+        let of_tiles = has_tiles().then_some(&TO_BF16);
+        for op in ROW_OPS.iter().chain(of_tiles).filter(|op| is_asked(op.name, n)) {
             let (time, copy) = (op.measure(n), COPY.measure(n));
             let moved = (op.bytes)(n) as f64 / time.median;
             let of_copying = moved / ((COPY.bytes)(n) as f64 / copy.median);
@@ -188,12 +190,14 @@ const ROW_OPS: &[RowOp] = &[
         bytes: |n| 4 * n + activation_bytes(ActivationForm::I8Block16, n),
         run: |o| quantize(o, ActivationForm::I8Block16),
     },
-    RowOp {
-        name: "to_bf16",
-        bytes: |n| 4 * n + activation_bytes(ActivationForm::Bf16Row, n),
-        run: |o| quantize(o, ActivationForm::Bf16Row),
-    },
 ];
+
+/// For products in tiles, on CPUs that have a unit for them.
+const TO_BF16: RowOp = RowOp {
+    name: "to_bf16",
+    bytes: |n| 4 * n + activation_bytes(ActivationForm::Bf16Row, n),
+    run: |o| quantize(o, ActivationForm::Bf16Row),
+};
 
 fn rotate(o: &mut Operands, rotate: fn(&mut [f32], &[f32], &[f32])) {
     let (sin, cos) = o.y.split_at(o.y.len() / 2);
