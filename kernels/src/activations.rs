@@ -5,7 +5,7 @@ use crate::dispatch::{Kernels, kernels};
 use crate::generic::i8_blocks::i8_row_bytes;
 use crate::generic::integers::i16_row_bytes;
 use crate::generic::tiles::{bf16_row_bytes, rounds_floats};
-use crate::generic::u8_blocks::u8_row_bytes;
+use crate::generic::u8_chunks::u8_row_bytes;
 use crate::simd::tiles::STEP;
 
 /// What products may cost in accuracy.
@@ -33,9 +33,9 @@ pub enum ActivationForm {
     /// Integers of 8 bits with a multiplier of 15 bits for each 16 and one scale for the row; sums of each 16. Only for weights of at most
     /// 6 bits. An activation is off by at most 1/252 of the largest magnitude of its 16.
     I8Block16,
-    /// Unsigned integers of 8 bits with a scale and a minimum for each 32, and the sums of each 16, for CPUs with VNNI. An activation is off by at most 1/510 of the
-    /// difference between the largest and the smallest of its 32.
-    U8Block32,
+    /// Unsigned integers of 8 bits with a scale for each 256, of which the 4 largest are kept as floats, and the sums of each 16, for CPUs with VNNI. An activation
+    /// is off by at most 1/252 of the fifth largest magnitude of its 256.
+    U8Chunk,
     /// bfloat16, for CPUs with AMX, which multiplies them with weights rounded to bfloat16. An activation is off by at most 1/256 of itself.
     Bf16Row,
 }
@@ -82,7 +82,7 @@ pub(crate) fn form_with(kernels: &'static Kernels, ty: GgmlType, n: usize, preci
         (_, Some(_)) if by_tiles => ActivationForm::Bf16Row,
         (_, None) if by_tiles && rounds_floats(ty) => ActivationForm::Bf16Row,
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
-        (Precision::Fast, Some(_)) if n >= FAST_COLUMNS && kernels.int.prefers_dots => ActivationForm::U8Block32,
+        (Precision::Fast, Some(_)) if n >= FAST_COLUMNS && kernels.int.prefers_dots => ActivationForm::U8Chunk,
         (Precision::Fast, Some(of_type)) if n >= FAST_COLUMNS && of_type.integers.bits <= 6 => {
             ActivationForm::I8Block16
         }
@@ -96,7 +96,7 @@ pub const fn activation_bytes(form: ActivationForm, k: usize) -> usize {
         ActivationForm::F32 => k * size_of::<f32>(),
         ActivationForm::I16Row => i16_row_bytes(k),
         ActivationForm::I8Block16 => i8_row_bytes(k),
-        ActivationForm::U8Block32 => u8_row_bytes(k),
+        ActivationForm::U8Chunk => u8_row_bytes(k),
         ActivationForm::Bf16Row => bf16_row_bytes(k),
     }
 }
@@ -134,7 +134,7 @@ pub(crate) fn quantize_with(kernels: &'static Kernels, form: ActivationForm, x: 
         // SAFETY: as above.
         ActivationForm::I8Block16 => unsafe { (kernels.int.quantize_i8)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
         // SAFETY: as above.
-        ActivationForm::U8Block32 => unsafe { (kernels.int.quantize_u8)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
+        ActivationForm::U8Chunk => unsafe { (kernels.int.quantize_u8)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
         // SAFETY: as above.
         ActivationForm::Bf16Row => unsafe {
             (kernels.over_tiles().quantize)(x.as_ptr(), x.len(), out.as_mut_ptr());

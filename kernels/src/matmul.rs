@@ -409,7 +409,7 @@ unsafe fn multiply_panels(
         (ActivationForm::I16Row, _) => kernels.int.panels_i16,
         (ActivationForm::I8Block16, ..=5) => kernels.int.panels_i8,
         (ActivationForm::I8Block16, 6) => kernels.int.panels_i8_centered,
-        (ActivationForm::U8Block32, _) => kernels.int.dots,
+        (ActivationForm::U8Chunk, _) => kernels.int.dots,
         (ActivationForm::Bf16Row, _) => kernels.over_tiles().multiply,
         _ => panic!("{ty}: activations cannot be {form:?}"),
     };

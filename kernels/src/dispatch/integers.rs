@@ -12,7 +12,7 @@ use crate::generic::panel_products::{self, Kernel, Narrow, PanelProduct, Wide};
 use crate::generic::panels::{
     self, ByteValues, FillGroups, Integers, PanelChunk, PanelValues, RowChunk, SignedValues, UnpackRow, WideValues,
 };
-use crate::generic::u8_blocks;
+use crate::generic::u8_chunks;
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::IntSimd;
 use crate::simd::portable_int::PortableInt;
@@ -137,7 +137,7 @@ macro_rules! instantiate {
             #[$attribute]
             pub(super) unsafe fn quantize_u8(x: *const f32, k: usize, out: *mut u8) {
                 // SAFETY: the caller's promise.
-                unsafe { u8_blocks::quantize_u8::<$V>(x, k, out) }
+                unsafe { u8_chunks::quantize_u8::<$V>(x, k, out) }
             }
 
             #[$attribute]

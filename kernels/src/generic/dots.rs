@@ -1,7 +1,9 @@
 //! Products of weights with many rows of activations, both as bytes, for instruction sets that add up the products of 4 neighbouring bytes at once (VNNI).
 //!
-//! A weight is `scale * w + min` with a signed byte w, an activation `scale * q + min` with an unsigned one. So a run of 32 adds to an element of the result
-//! the sum of `w q` times both scales, the sum of its weights times the activations' minimum, and the weights' minimum times the sum of its activations.
+//! A weight is `scale * w + min` with a signed byte w, an activation `scale * (q - 128)` with an unsigned byte q and one scale for a chunk of 256. So a run of 32
+//! adds to an element of the result the sum of `w (q - 128)`, which starts at -128 times the sum of its weights, times the weights' scale, and the weights'
+//! minimum times the sum of its activations. The activations' scale comes at the end of a chunk, and then those that are kept aside as floats, times
+//! their weights as floats.
 //!
 //! Two registers of rows are multiplied with as many columns as have room for their sums, of integers and of floats. Sums of integers are exact; the
 //! order in which they are added up as floats only depends on the length of a row.
@@ -11,8 +13,9 @@ use std::ops::Range;
 
 use super::integers::{CHUNK, RUN, RUNS};
 use super::panel_products::PanelProduct;
-use super::panels::{GROUPS, Integers, LANES, PANEL_ROWS, PanelChunk, SignedValues, fill};
-use super::u8_blocks::U8Chunk;
+use super::panels::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, SignedValues, fill};
+use super::u8_chunks::{ASIDE, CENTER, U8Chunk};
+use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::dots::ByteDots;
 use crate::simd::{IntSimd, Simd};
 
@@ -35,9 +38,17 @@ const ALIGN: usize = 64;
 #[repr(C, align(64))]
 struct DotPanel {
     chunk: PanelChunk<SignedValues>,
-    /// The sums of each run's weights, without minimums.
-    sums: [[[f32; LANES]; GROUPS]; RUNS],
+    /// What sums of products start at, where integers of activations stand for less by [`CENTER`]: for each half of a run if those have scales of their
+    /// own, else for the whole run, in the place of its first half.
+    starts: [[[i32; LANES]; GROUPS]; HALVES],
 }
+
+/// The weights of a chunk of [`DOT_ROWS`] rows as floats, by element: those that are multiplied with activations kept aside.
+type Floats = [[f32; DOT_ROWS]; CHUNK];
+
+/// Neighbouring weights that may have a scale of their own, and registers of 4 of them.
+const HALF: usize = RUN / 2;
+const FOURS_OF_HALF: usize = HALF / 4;
 
 /// Panels of [`DOT_ROWS`] rows.
 const PANELS: usize = DOT_ROWS / PANEL_ROWS;
@@ -45,7 +56,8 @@ const PANELS: usize = DOT_ROWS / PANEL_ROWS;
 /// Floats of scratch memory for `n` columns.
 pub(crate) const fn dot_scratch(n: usize) -> usize {
     let n = if n < MAX_COLUMNS { n } else { MAX_COLUMNS };
-    let bytes = PANELS * size_of::<DotPanel>() + (MOST_ROWS * n + DOT_ROWS) * size_of::<f32>();
+    let sums = (MOST_ROWS * n + DOT_ROWS) * size_of::<f32>();
+    let bytes = PANELS * size_of::<DotPanel>() + size_of::<Floats>() + sums;
     (bytes + ALIGN) / size_of::<f32>()
 }
 
@@ -99,11 +111,14 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
     unsafe {
         let scratch = p.scratch.cast::<u8>();
         let panels = scratch.add(scratch.align_offset(ALIGN)).cast::<DotPanel>();
-        let sums = panels.add(PANELS).cast::<f32>();
+        let floats = panels.add(PANELS).cast::<Floats>();
+        let sums = floats.add(1).cast::<f32>();
         for c in 0..chunks {
+            let aside = Aside::of(p, c);
             for i in rows.clone().step_by(step) {
                 for panel in 0..step / PANEL_ROWS {
                     fill_panel::<V>(p, i + panel * PANEL_ROWS, c, &mut *panels.add(panel));
+                    aside.unpack(&*panels.add(panel), &p.w.integers, panel * PANEL_ROWS, &mut *floats);
                 }
                 let sums = sums.add((i - rows.start) * p.n);
                 let are_all = i + step <= p.w.m;
@@ -114,6 +129,7 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
                 };
                 let chunk = Chunk {
                     panels: panels.cast(),
+                    floats: floats.cast(),
                     integers: p.w.integers,
                     runs: RUNS.min((p.w.k - c * CHUNK) / RUN),
                     x: p.x.add(c * size_of::<U8Chunk>()),
@@ -121,6 +137,7 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
                     from: if c > 0 { sums } else { std::ptr::null() },
                     to,
                     to_stride,
+                    is_first: i == rows.start,
                 };
                 add_chunk::<D>(&chunk, p.n);
                 if c + 1 == chunks && !are_all {
@@ -137,23 +154,65 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
 /// As for [`multiply`].
 #[inline(always)]
 unsafe fn fill_panel<V: IntSimd>(p: &PanelProduct, i: usize, c: usize, to: &mut DotPanel) {
-    const FOURS_OF_HALF: usize = RUN / 8;
     // SAFETY: the caller's promise; what is read was just filled.
     unsafe {
         fill::<V, SignedValues>(&p.w, i, c, &mut to.chunk);
-        for run in 0..RUNS.min((p.w.k - c * CHUNK) / RUN) {
+        let runs = RUNS.min((p.w.k - c * CHUNK) / RUN);
+        let in_one_sum = if p.w.integers.by_16 { 1 } else { 2 };
+        for first in (0..2 * runs).step_by(in_one_sum) {
             for group in 0..GROUPS {
-                let mut sum = V::Float::splat(0.0);
-                for half in 2 * run..2 * run + 2 {
-                    let mut total = V::splat(0);
-                    for four in 0..FOURS_OF_HALF {
-                        let values = &to.chunk.values.0[half * FOURS_OF_HALF + four][group];
-                        total = total.add_fours(V::splat(1), V::load(values.as_ptr()));
-                    }
-                    let scale = V::Float::load(to.chunk.scales[half][group].as_ptr());
-                    sum = total.to_floats().mul_add(scale, sum);
+                let mut total = V::splat(0);
+                for values in &to.chunk.values.0[first * FOURS_OF_HALF..][..in_one_sum * FOURS_OF_HALF] {
+                    total = total.add_fours(V::splat(CENTER), V::load(values[group].as_ptr()));
                 }
-                sum.store(to.sums[run][group].as_mut_ptr());
+                let start = V::splat(0).sub32(total);
+                start.store(to.starts[first][group].as_mut_ptr().cast());
+            }
+        }
+    }
+}
+
+/// Which elements of a chunk are kept aside in some column: a bit for each.
+struct Aside([u64; CHUNK / 64]);
+
+impl Aside {
+    /// Those of chunk `c` of all columns.
+    ///
+    /// # Safety
+    /// As for [`multiply`].
+    #[inline(always)]
+    unsafe fn of(p: &PanelProduct, c: usize) -> Aside {
+        let mut bits = [0; CHUNK / 64];
+        for j in 0..p.n {
+            let at = j * p.x_stride + c * size_of::<U8Chunk>() + offset_of!(U8Chunk, aside_at);
+            // SAFETY: the caller's promise: chunk `c` of column `j`.
+            let aside_at = unsafe { p.x.add(at).cast::<[u16; ASIDE]>().read_unaligned() };
+            for at in aside_at {
+                bits[usize::from(at) / 64 % (CHUNK / 64)] |= 1 << (at % 64);
+            }
+        }
+        Aside(bits)
+    }
+
+    /// Writes the weights of a panel of these elements, as rows from `row` on.
+    #[inline(always)]
+    fn unpack(&self, panel: &DotPanel, integers: &Integers, row: usize, to: &mut Floats) {
+        for (word, &bits) in self.0.iter().enumerate() {
+            let mut bits = bits;
+            while bits != 0 {
+                let k = 64 * word + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                for group in 0..GROUPS {
+                    let fours: &[u8; 4 * LANES] = &panel.chunk.values.0[k / 4][group];
+                    let (scales, mins) = (&panel.chunk.scales[k / HALF][group], &panel.chunk.mins[k / HALF][group]);
+                    for lane in 0..LANES {
+                        let four = std::array::from_fn(|i| fours[4 * lane + i]);
+                        // The byte that is meant, with its sign.
+                        let w = i32::from_le_bytes(four) << (24 - 8 * (k % 4)) >> 24;
+                        let min = if integers.has_own_mins() { mins[lane] } else { 0.0 };
+                        to[k][row + group * LANES + lane] = w as f32 * scales[lane] + min;
+                    }
+                }
             }
         }
     }
@@ -163,6 +222,8 @@ unsafe fn fill_panel<V: IntSimd>(p: &PanelProduct, i: usize, c: usize, to: &mut 
 struct Chunk {
     /// [`DotPanel`]s.
     panels: *const u8,
+    /// [`Floats`].
+    floats: *const f32,
     integers: Integers,
     /// Runs that there are.
     runs: usize,
@@ -174,6 +235,8 @@ struct Chunk {
     /// Where they are written, `to_stride` floats apart.
     to: *mut f32,
     to_stride: usize,
+    /// Whether the columns' chunk is read for the first time, presumably from beyond the second-level cache.
+    is_first: bool,
 }
 
 /// Adds the product of a chunk with `n` columns.
@@ -229,42 +292,53 @@ unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool>(chunk: &Chun
 unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const C: usize>(chunk: &Chunk, j: usize) {
     let lanes = D::Float::LANES;
     let stride = const { register_stride::<D>() };
-    let fours = if BY_16 { RUN / 8 } else { RUN / 4 };
+    let fours = if BY_16 { FOURS_OF_HALF } else { 2 * FOURS_OF_HALF };
     // SAFETY: the caller's promise; all offsets are those of a panel and of a chunk of activations.
     unsafe {
         let x = chunk.x.add(j * chunk.x_stride);
         let mut sums = [[D::Float::splat(0.0); REGISTERS]; C];
-        if !chunk.from.is_null() {
-            for c in 0..C {
-                for r in 0..REGISTERS {
-                    sums[c][r] = D::Float::load(chunk.from.add(((j + c) * REGISTERS + r) * lanes));
-                }
-            }
-        }
         for run in 0..chunk.runs {
+            if chunk.is_first {
+                fetch_next::<C>(x, chunk.x_stride, run);
+            }
             for part in 0..if BY_16 { 2 } else { 1 } {
                 let half = 2 * run + part;
-                let w = chunk.panels.add(half * (RUN / 8) * PANEL_ROWS * 4);
-                let q = x.add(offset_of!(U8Chunk, values) + half * (RUN / 2));
-                let totals = dots::<D, C>(w, stride, q, chunk.x_stride, fours);
+                let w = chunk.panels.add(half * FOURS_OF_HALF * PANEL_ROWS * 4);
+                let q = x.add(offset_of!(U8Chunk, values) + half * HALF);
+                let starts = chunk.panels.add(offset_of!(DotPanel, starts) + half * PANEL_ROWS * 4);
+                let starts = [D::load(starts), D::load(starts.add(stride))];
+                let totals = dots::<D, C>(w, stride, q, chunk.x_stride, fours, starts);
                 let scales = of_rows::<D>(chunk, offset_of!(PanelChunk<SignedValues>, scales), half);
                 for c in 0..C {
-                    let scale = of_column::<D>(x.add(c * chunk.x_stride), offset_of!(U8Chunk, scales), run);
                     for r in 0..REGISTERS {
-                        sums[c][r] = totals[c][r].floats().mul_add(scales[r].mul(scale), sums[c][r]);
+                        sums[c][r] = totals[c][r].floats().mul_add(scales[r], sums[c][r]);
                     }
                 }
                 if MINS {
                     let mins = of_rows::<D>(chunk, offset_of!(PanelChunk<SignedValues>, mins), half);
                     let row = if BY_16 { 1 + part } else { 0 };
-                    let at = offset_of!(U8Chunk, sums) + row * RUNS * size_of::<f32>();
-                    add_outer::<D, C>(mins, x.wrapping_add(at), chunk.x_stride, run, &mut sums);
+                    let at = offset_of!(U8Chunk, sums) + (row * RUNS + run) * size_of::<f32>();
+                    for c in 0..C {
+                        let of_x = of_column::<D>(x.add(c * chunk.x_stride + at));
+                        for r in 0..REGISTERS {
+                            sums[c][r] = mins[r].mul_add(of_x, sums[c][r]);
+                        }
+                    }
                 }
             }
-            let of_weights = of_rows::<D>(chunk, offset_of!(DotPanel, sums), run);
-            let mins = x.wrapping_add(offset_of!(U8Chunk, mins));
-            add_outer::<D, C>(of_weights, mins, chunk.x_stride, run, &mut sums);
         }
+        for c in 0..C {
+            let scale = of_column::<D>(x.add(c * chunk.x_stride + offset_of!(U8Chunk, scale)));
+            for r in 0..REGISTERS {
+                sums[c][r] = if chunk.from.is_null() {
+                    sums[c][r].mul(scale)
+                } else {
+                    let from = D::Float::load(chunk.from.add(((j + c) * REGISTERS + r) * lanes));
+                    sums[c][r].mul_add(scale, from)
+                };
+            }
+        }
+        add_aside::<D, C>(chunk, x, &mut sums);
         for c in 0..C {
             for r in 0..REGISTERS {
                 sums[c][r].store(chunk.to.add((j + c) * chunk.to_stride + r * lanes));
@@ -273,7 +347,42 @@ unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const C: usize>(
     }
 }
 
-/// Sums of integers, for so many groups of 4 bytes from `w` and `q` on.
+/// Asks for cache line `i` of a chunk of the `C` columns after those from `x` on. A chunk has at most as many lines as runs.
+#[inline(always)]
+fn fetch_next<const C: usize>(x: *const u8, x_stride: usize, i: usize) {
+    const { assert!(size_of::<U8Chunk>() <= RUNS * CACHE_LINE) };
+    for c in C..2 * C {
+        prefetch(x.wrapping_add(c * x_stride + i * CACHE_LINE), CacheLevel::First);
+    }
+}
+
+/// Adds the products of the activations that are kept aside, of columns from `x` on.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn add_aside<D: ByteDots, const C: usize>(chunk: &Chunk, x: *const u8, sums: &mut [[D::Float; REGISTERS]; C]) {
+    for i in 0..ASIDE {
+        for c in 0..C {
+            // SAFETY: the caller's promise; places lie within a chunk.
+            unsafe {
+                let x = x.add(c * chunk.x_stride);
+                let at = x
+                    .add(offset_of!(U8Chunk, aside_at))
+                    .cast::<u16>()
+                    .add(i)
+                    .read_unaligned();
+                let w = chunk.floats.add(usize::from(at) * DOT_ROWS);
+                let x = of_column::<D>(x.add(offset_of!(U8Chunk, aside) + i * size_of::<f32>()));
+                for r in 0..REGISTERS {
+                    sums[c][r] = D::Float::load(w.add(r * D::Float::LANES)).mul_add(x, sums[c][r]);
+                }
+            }
+        }
+    }
+}
+
+/// Sums of integers from `starts` on, for so many groups of 4 bytes from `w` and `q` on.
 ///
 /// # Safety
 /// As for [`multiply`].
@@ -284,10 +393,11 @@ unsafe fn dots<D: ByteDots, const C: usize>(
     q: *const u8,
     q_stride: usize,
     fours: usize,
+    starts: [D; REGISTERS],
 ) -> [[D; REGISTERS]; C] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut totals = [[D::zero(); REGISTERS]; C];
+        let mut totals = [starts; C];
         for four in 0..fours {
             let w = w.add(four * PANEL_ROWS * 4);
             let w = [D::load(w), D::load(w.add(w_stride))];
@@ -318,35 +428,14 @@ unsafe fn of_rows<D: ByteDots>(chunk: &Chunk, offset: usize, i: usize) -> [D::Fl
     }
 }
 
-/// Float `i` of the array at `offset` of a chunk of a column, in each lane.
+/// A float of a column in each lane.
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn of_column<D: ByteDots>(x: *const u8, offset: usize, i: usize) -> D::Float {
+unsafe fn of_column<D: ByteDots>(x: *const u8) -> D::Float {
     // SAFETY: the caller's promise.
-    unsafe { D::Float::splat(x.add(offset).cast::<f32>().add(i).read_unaligned()) }
-}
-
-/// Adds the outer product of a number of each row and one of each column, float `i` at `x`.
-///
-/// # Safety
-/// As for [`multiply`].
-#[inline(always)]
-unsafe fn add_outer<D: ByteDots, const C: usize>(
-    of_rows: [D::Float; REGISTERS],
-    x: *const u8,
-    x_stride: usize,
-    i: usize,
-    sums: &mut [[D::Float; REGISTERS]; C],
-) {
-    for c in 0..C {
-        // SAFETY: the caller's promise.
-        let of_x = unsafe { of_column::<D>(x.wrapping_add(c * x_stride), 0, i) };
-        for r in 0..REGISTERS {
-            sums[c][r] = of_rows[r].mul_add(of_x, sums[c][r]);
-        }
-    }
+    unsafe { D::Float::splat(x.cast::<f32>().read_unaligned()) }
 }
 
 /// Writes the sums of the last rows, from row `i` on, as results.

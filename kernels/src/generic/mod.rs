@@ -24,4 +24,4 @@ mod streams;
 pub(crate) mod tile_attention;
 pub(crate) mod tile_packing;
 pub(crate) mod tiles;
-pub(crate) mod u8_blocks;
+pub(crate) mod u8_chunks;

@@ -54,7 +54,7 @@ pub(crate) trait IntSimd: Copy {
     /// 255 in byte `i` where bit `i` is set, else 0.
     unsafe fn from_bits(bits: u32) -> Self;
 
-    /// Rounds 32 floats of magnitude up to 32767 to integers of 16 bits: those with even index, those with odd index.
+    /// Rounds 32 floats of magnitude up to 32767 to integers of 16 bits: those with even index, those with odd index. Others become any integers.
     unsafe fn from_floats(x: [Self::Float; 4]) -> [Self; 2];
 
     /// Reads a half float at each of `p + i stride` for `i` in `0..8`.

@@ -127,6 +127,8 @@ pub(crate) trait Simd: Copy {
     /// `self` with the lanes of the mask negated.
     fn negate_where(self, mask: Self::Mask) -> Self;
 
+    /// The lanes that equal those of `other`.
+    fn equals(self, other: Self) -> Self::Mask;
     /// The lanes of `a` where the mask is set, of `b` elsewhere.
     fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
 

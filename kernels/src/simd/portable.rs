@@ -218,6 +218,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn equals(self, other: Self) -> Self::Mask {
+        std::array::from_fn(|i| self.0[i] == other.0[i])
+    }
+
+    #[inline(always)]
     fn select(mask: Self::Mask, a: Self, b: Self) -> Self {
         Portable(std::array::from_fn(|i| if mask[i] { a.0[i] } else { b.0[i] }))
     }

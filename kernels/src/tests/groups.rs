@@ -96,7 +96,7 @@ fn groups_are_multiplied_as_panels_of_rows_are() {
                 [
                     ActivationForm::I16Row,
                     ActivationForm::I8Block16,
-                    ActivationForm::U8Block32,
+                    ActivationForm::U8Chunk,
                 ]
                 .map(|form| (kernels, form))
             }) {
@@ -164,7 +164,7 @@ fn forms(ty: GgmlType) -> impl Iterator<Item = ActivationForm> {
         .find(ty)
         .is_some_and(|of_type| of_type.integers.bits <= 6);
     let bytes = takes_bytes.then_some(ActivationForm::I8Block16);
-    [ActivationForm::I16Row, ActivationForm::U8Block32]
+    [ActivationForm::I16Row, ActivationForm::U8Chunk]
         .into_iter()
         .chain(bytes)
 }

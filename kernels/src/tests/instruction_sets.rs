@@ -92,7 +92,7 @@ fn products_of_integers_have_the_same_bits() {
             continue;
         }
         check(ty, ActivationForm::I16Row, k);
-        check(ty, ActivationForm::U8Block32, k);
+        check(ty, ActivationForm::U8Chunk, k);
         if of_type.integers.bits <= 6 {
             check(ty, ActivationForm::I8Block16, k);
         }

@@ -31,7 +31,7 @@ fn with_vnni_many_columns_take_unsigned_integers() {
             assert_eq!(form(32, Precision::High), ActivationForm::I16Row);
             let expected = match kernels.tile_unit {
                 Some(_) => ActivationForm::Bf16Row,
-                None => ActivationForm::U8Block32,
+                None => ActivationForm::U8Chunk,
             };
             assert_eq!(form(32, Precision::Fast), expected, "{:?} {ty}", kernels.isa);
         }

@@ -210,7 +210,7 @@ pub(super) struct QuantizedRows<'a> {
 impl<'a> QuantizedRows<'a> {
     /// Whether they are multiplied with many rows of weights at a time: by a unit for tiles, or by VNNI with sums in registers.
     pub(super) fn is_for_tiles(&self) -> bool {
-        matches!(self.form, ActivationForm::Bf16Row | ActivationForm::U8Block32)
+        matches!(self.form, ActivationForm::Bf16Row | ActivationForm::U8Chunk)
     }
 
     /// `n` rows from row `i` on.
@@ -235,7 +235,7 @@ pub(super) fn row_floats(k: usize) -> usize {
 
 /// Most floats that a row of `k` activations takes up in a form [for tiles](QuantizedRows::is_for_tiles).
 pub(super) fn tile_row_floats(k: usize) -> usize {
-    let bytes = [ActivationForm::Bf16Row, ActivationForm::U8Block32].map(|form| row_bytes(form, k));
+    let bytes = [ActivationForm::Bf16Row, ActivationForm::U8Chunk].map(|form| row_bytes(form, k));
     bytes[0].max(bytes[1]) / size_of::<f32>()
 }
 

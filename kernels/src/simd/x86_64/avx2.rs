@@ -188,6 +188,7 @@ impl Simd for Avx2 {
             // A chosen lane is all ones, hence has the bit of the sign.
             Avx2(_mm256_xor_ps(self.0, _mm256_and_ps(_mm256_castsi256_ps(mask), _mm256_set1_ps(-0.0))))
         };
+        fn equals(self, other: Self) -> __m256i = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, other.0));
         fn select(mask: __m256i, a: Self, b: Self) -> Self = {
             Avx2(_mm256_blendv_ps(b.0, a.0, _mm256_castsi256_ps(mask)))
         };

@@ -139,6 +139,7 @@ impl Simd for Avx512 {
         fn negate_where(self, mask: __mmask16) -> Self = {
             Avx512(_mm512_mask_xor_ps(self.0, mask, self.0, _mm512_set1_ps(-0.0)))
         };
+        fn equals(self, other: Self) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(self.0, other.0);
         fn select(mask: __mmask16, a: Self, b: Self) -> Self = Avx512(_mm512_mask_blend_ps(mask, b.0, a.0));
         fn sum(self) -> f32 = avx2::sum4([fold(self.0); 4])[0];
         fn largest(self) -> f32 = _mm512_reduce_max_ps(self.0);

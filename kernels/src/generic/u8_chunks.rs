@@ -1,0 +1,204 @@
+//! Activations as unsigned integers of 8 bits with a scale for each 256, of which the largest few are kept as floats: what [`dots`](super::dots) multiplies.
+//!
+//! In language models few activations are many times as large as the others. With these kept aside one scale serves a whole chunk, so that it is no part
+//! of the inner loop, and the others keep more of their bits than with a scale for each 32.
+
+use super::integers::{CHUNK, RUN, RUNS, spread};
+use crate::simd::{IntSimd, Simd};
+
+/// Activations of a chunk that are kept as floats.
+pub(crate) const ASIDE: usize = 4;
+
+/// The integer that stands for 0.
+pub(crate) const CENTER: u8 = 128;
+
+/// The largest distance from it.
+const Q_MAX: f32 = 127.0;
+
+/// [`CHUNK`] activations, each `scale * (q - CENTER)`. What a row lacks at the end counts as zero in the last run and is not looked at beyond it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct U8Chunk {
+    /// Not a number if one of the activations is not finite.
+    pub scale: f32,
+    /// Those kept aside, and where they are. The integers there stand for 0.
+    pub aside: [f32; ASIDE],
+    pub aside_at: [u16; ASIDE],
+    pad: f32,
+    /// Sums of `q - CENTER`: of each run, then of the halves, `[half][run]`.
+    pub sums: [[f32; RUNS]; 3],
+    pub values: [[u8; RUN]; RUNS],
+}
+
+const _: () = assert!(size_of::<U8Chunk>().is_multiple_of(64));
+
+/// Bytes of a row of `k` activations.
+pub(crate) const fn u8_row_bytes(k: usize) -> usize {
+    spread(k.div_ceil(CHUNK) * size_of::<U8Chunk>())
+}
+
+/// Writes `k` activations as a row.
+///
+/// # Safety
+/// The CPU has `V`'s instructions, `x` is valid for `k` floats and `out` for [`u8_row_bytes`].
+#[inline(always)]
+pub(crate) unsafe fn quantize_u8<V: IntSimd>(x: *const f32, k: usize, out: *mut u8) {
+    // SAFETY: the caller's promise; all accesses lie below `k`, those of `out` within the row.
+    unsafe {
+        let chunks = k / CHUNK;
+        for chunk in 0..chunks {
+            quantize_chunk::<V>(x.add(chunk * CHUNK), out.add(chunk * size_of::<U8Chunk>()).cast());
+        }
+        if !k.is_multiple_of(CHUNK) {
+            let mut last = [0.0f32; CHUNK];
+            x.add(chunks * CHUNK)
+                .copy_to_nonoverlapping(last.as_mut_ptr(), k % CHUNK);
+            quantize_chunk::<V>(last.as_ptr(), out.add(chunks * size_of::<U8Chunk>()).cast());
+        }
+    }
+}
+
+/// Writes a chunk.
+///
+/// # Safety
+/// The CPU has `V`'s instructions, `x` is valid for [`CHUNK`] floats and `to`, which needs no alignment, for writes.
+#[inline(always)]
+unsafe fn quantize_chunk<V: IntSimd>(x: *const f32, to: *mut U8Chunk) {
+    // SAFETY: the caller's promise; all accesses lie within the chunks.
+    unsafe {
+        let largest = largest_of::<V::Float>(x);
+        // Not below the smallest normal float, so that inverses are finite: what is rounded away then is of no account.
+        let scale = largest
+            .as_ref()
+            .map_or(f32::NAN, |l| (l.next / Q_MAX).max(f32::MIN_POSITIVE));
+        let places = largest.map_or([0; ASIDE], |l| l.places);
+        let values = (&raw mut (*to).values).cast::<u8>();
+        store_rounded::<V>(x, 1.0 / scale, values);
+        (&raw mut (*to).scale).write_unaligned(scale);
+        (&raw mut (*to).pad).write_unaligned(0.0);
+        for (i, place) in places.into_iter().enumerate() {
+            (&raw mut (*to).aside[i]).write_unaligned(*x.add(place));
+            (&raw mut (*to).aside_at[i]).write_unaligned(place as u16);
+            *values.add(place) = 0;
+        }
+        let mut pairs = [V::splat(0); RUNS];
+        for (run, pairs) in pairs.iter_mut().enumerate() {
+            let q = V::load(values.add(run * RUN));
+            *pairs = V::splat(1).multiply_bytes(q);
+            q.xor(V::splat(CENTER)).store(values.add(run * RUN));
+        }
+        set_sums::<V>(pairs, to);
+    }
+}
+
+/// Writes the elements of a chunk times `inverse` as signed bytes. What exceeds those becomes any byte.
+///
+/// # Safety
+/// As for [`quantize_chunk`].
+#[inline(always)]
+unsafe fn store_rounded<V: IntSimd>(x: *const f32, inverse: f32, values: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let inverse = V::Float::splat(inverse);
+        for at in (0..CHUNK).step_by(RUN) {
+            let load = |i: usize| V::Float::load(x.add(at + i * V::Float::LANES)).mul(inverse);
+            let [even, odd] = V::from_floats([load(0), load(1), load(2), load(3)]);
+            even.and(V::words(0xff)).or(odd.shl(8)).store(values.add(at));
+        }
+    }
+}
+
+/// The largest of a chunk.
+struct Largest {
+    /// Where the [`ASIDE`] elements of largest magnitude are.
+    places: [usize; ASIDE],
+    /// The largest magnitude among the others.
+    next: f32,
+}
+
+/// The largest of a chunk; `None` if an element is not finite. Magnitudes that differ by less than 2^-15 of themselves count as equal: of those the first are
+/// taken.
+///
+/// # Safety
+/// The CPU has `F`'s instructions, and `x` is valid for [`CHUNK`] floats.
+#[inline(always)]
+unsafe fn largest_of<F: Simd>(x: *const f32) -> Option<Largest> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // The largest keys of each lane, in falling order.
+        let mut largest = [F::splat(0.0); ASIDE + 1];
+        let mut is_finite = F::splat(0.0);
+        for at in (0..CHUNK).step_by(F::LANES) {
+            is_finite = F::load(x.add(at)).mul_add(F::splat(0.0), is_finite);
+            // Magnitudes are in the order of their bits, of which the last make room for the place.
+            let magnitude = F::and(F::load_words(x.add(at).cast()), MAGNITUDE & !PLACE);
+            let mut key = F::from_bits(F::or(magnitude, F::load_words(PLACES.as_ptr().add(at).cast())));
+            for largest in &mut largest {
+                let smaller = key.min(*largest);
+                *largest = key.max(*largest);
+                key = smaller;
+            }
+        }
+        if is_finite.sum() != 0.0 {
+            return None;
+        }
+        let mut places = [0; ASIDE];
+        for place in &mut places {
+            let key = largest[0].largest();
+            *place = place_of(key);
+            let taken = largest[0].equals(F::splat(key));
+            for i in 0..ASIDE {
+                largest[i] = F::select(taken, largest[i + 1], largest[i]);
+            }
+        }
+        let next = *x.add(place_of(largest[0].largest()));
+        Some(Largest {
+            places,
+            next: next.abs(),
+        })
+    }
+}
+
+/// The bits of a float other than its sign.
+const MAGNITUDE: u32 = u32::MAX >> 1;
+
+/// The bits of a key that say which element it is of, as what is left to the last one.
+const PLACE: u32 = CHUNK as u32 - 1;
+
+/// Those bits of each element.
+const PLACES: [u32; CHUNK] = {
+    let mut places = [0; CHUNK];
+    let mut at = 0;
+    while at < CHUNK {
+        places[at] = PLACE - at as u32;
+        at += 1;
+    }
+    places
+};
+
+/// Which element a key is of.
+#[inline(always)]
+fn place_of(key: f32) -> usize {
+    (PLACE - (key.to_bits() & PLACE)) as usize
+}
+
+/// Sets the sums, given those of 16 neighbouring pairs of integers of each run.
+///
+/// # Safety
+/// As for [`quantize_chunk`].
+#[inline(always)]
+unsafe fn set_sums<V: IntSimd>(pairs: [V; RUNS], to: *mut U8Chunk) {
+    // 8 registers of two pairs of each run: those of the first half, then those of the second.
+    let pairs = V::transpose(pairs);
+    // SAFETY: the caller's promise; a lane for each run.
+    unsafe {
+        let halves = [0, 1].map(|half| {
+            let of_half = &pairs[4 * half..];
+            let total = of_half[0].add16(of_half[1]).add16(of_half[2].add16(of_half[3]));
+            total.multiply_pairs(V::words(1)).to_floats()
+        });
+        halves[0].add(halves[1]).store((&raw mut (*to).sums[0]).cast());
+        halves[0].store((&raw mut (*to).sums[1]).cast());
+        halves[1].store((&raw mut (*to).sums[2]).cast());
+    }
+}
