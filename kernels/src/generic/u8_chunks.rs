@@ -192,13 +192,18 @@ unsafe fn set_sums<V: IntSimd>(pairs: [V; RUNS], to: *mut U8Chunk) {
     let pairs = V::transpose(pairs);
     // SAFETY: the caller's promise; a lane for each run.
     unsafe {
-        let halves = [0, 1].map(|half| {
-            let of_half = &pairs[4 * half..];
-            let total = of_half[0].add16(of_half[1]).add16(of_half[2].add16(of_half[3]));
-            total.multiply_pairs(V::words(1)).to_floats()
-        });
+        let halves = [sum_of_half(&pairs[..4]), sum_of_half(&pairs[4..])];
         halves[0].add(halves[1]).store((&raw mut (*to).sums[0]).cast());
         halves[0].store((&raw mut (*to).sums[1]).cast());
         halves[1].store((&raw mut (*to).sums[2]).cast());
     }
+}
+
+/// The sums of a half of each run.
+#[inline(always)]
+fn sum_of_half<V: IntSimd>(pairs: &[V]) -> V::Float {
+    let total = pairs[0].add16(pairs[1]).add16(pairs[2].add16(pairs[3]));
+    // SAFETY: a value is proof of the instruction set.
+    let ones = unsafe { V::words(1) };
+    total.multiply_pairs(ones).to_floats()
 }
