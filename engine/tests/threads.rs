@@ -52,13 +52,17 @@ fn threads_do_not_get_into_each_others_way() {
                 let limit = match precision {
                     Precision::Exact => 1e-10,
                     Precision::High => 1e-3,
-                    // One token of 160 may go to another expert: its part of the result then differs altogether.
                     Precision::Fast => 1e-2,
                 };
-                // Of 80 tokens, one may have a value that rounds to the other neighbour when the cache takes it as F16.
-                let others = errors.split_off(n - n / 80);
+                // Of 80 tokens, one may have a value that rounds to the other neighbour when the cache takes it as F16. With 8 bits two may go to another
+                // expert, between which and their own there is next to nothing: their part of the result then differs altogether.
+                let (n_others, of_one) = match precision {
+                    Precision::Fast => (n / 40, 2.0),
+                    _ => (n / 80, F16_STEP.powi(2)),
+                };
+                let others = errors.split_off(n - n_others);
                 let (nmse, of_others) = (errors.iter().sum::<f64>(), others.iter().sum::<f64>());
-                let limit_of_others = limit + others.len() as f64 * F16_STEP.powi(2) / n as f64;
+                let limit_of_others = limit + others.len() as f64 * of_one / n as f64;
                 assert!(nmse < limit, "{case}: nmse {nmse:e}");
                 assert!(
                     of_others < limit_of_others,

@@ -13,7 +13,6 @@ mod samples;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use kernels::attention::tiles::has_tiles;
 use kernels::{
     ActivationForm, FAST_COLUMNS, GgmlType, Precision, activation_bytes, activation_form, isa, quantize_activations,
     recurrent, rope, rows,
@@ -45,8 +44,8 @@ fn main() {
             && (names.is_empty() || names.iter().any(|word| *word == name))
     };
     for n in LENGTHS {
-        let of_tiles = has_tiles().then_some(&TO_BF16);
-        let of_dots = has_dots().then_some(&TO_U8);
+        let of_tiles = takes(ActivationForm::Bf16Row).then_some(&TO_BF16);
+        let of_dots = takes(ActivationForm::U8Chunk).then_some(&TO_U8);
         for op in ROW_OPS
             .iter()
             .chain(of_tiles)
@@ -215,8 +214,9 @@ const TO_U8: RowOp = RowOp {
     run: |o| quantize(o, ActivationForm::U8Chunk),
 };
 
-fn has_dots() -> bool {
-    activation_form(GgmlType::Q4_0, FAST_COLUMNS, Precision::Fast) == ActivationForm::U8Chunk
+/// Whether prompts take activations in this form.
+fn takes(form: ActivationForm) -> bool {
+    activation_form(GgmlType::Q4_0, FAST_COLUMNS, Precision::Fast) == form
 }
 
 fn rotate(o: &mut Operands, rotate: fn(&mut [f32], &[f32], &[f32])) {

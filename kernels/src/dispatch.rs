@@ -1,10 +1,12 @@
 //! Which instructions the kernels use: decided once, from the CPU and the environment variable `LLAMA_CPU_ISA`.
 
+mod attention_tiles;
 mod integers;
 mod tiles;
 
 use std::sync::OnceLock;
 
+pub(crate) use attention_tiles::AttentionTiles;
 use integers::IntKernels;
 pub(crate) use integers::{GroupKernels, IntTypeKernels};
 use tiles::TileKernels;
@@ -211,6 +213,8 @@ macro_rules! define_kernels {
             pub int: &'static IntKernels,
             /// Those over tiles, if there is a unit for them.
             pub tile_unit: Option<&'static TileKernels>,
+            /// Those of attention for many queries and some pages, if it gains by them.
+            pub attention_tiles: Option<&'static AttentionTiles>,
             $( pub $name: unsafe fn($($ty),*) -> $ret, )*
         }
     };
@@ -231,6 +235,15 @@ impl Kernels {
     #[inline]
     pub(crate) fn find(&'static self, ty: GgmlType) -> Option<&'static TypeKernels> {
         self.types[ty.id() as usize].as_ref()
+    }
+
+    /// The kernels of attention for many queries and some pages.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub(crate) fn attention_by_tiles(&'static self) -> &'static AttentionTiles {
+        self.attention_tiles
+            .unwrap_or_else(|| panic!("{:?}: no attention by tiles", self.isa))
     }
 
     /// The kernels over tiles.
@@ -406,6 +419,7 @@ macro_rules! instantiate {
                 },
                 int: &integers::$integers::KERNELS,
                 tile_unit: None,
+                attention_tiles: None,
                 $( $name, )*
             };
         }
@@ -437,6 +451,7 @@ static AVX_VNNI: Kernels = Kernels {
 static AVX512_VNNI: Kernels = Kernels {
     isa: Isa::Avx512Vnni,
     int: &integers::avx512_vnni::KERNELS,
+    attention_tiles: Some(&attention_tiles::avx512_vnni::KERNELS),
     ..avx512::KERNELS
 };
 
@@ -446,6 +461,7 @@ static AMX_BF16: Kernels = Kernels {
     isa: Isa::AmxBf16,
     int: &integers::avx512_vnni::KERNELS,
     tile_unit: Some(&tiles::amx::KERNELS),
+    attention_tiles: Some(&tiles::amx::ATTENTION),
     ..avx512::KERNELS
 };
 
@@ -454,7 +470,22 @@ static AMX_BF16: Kernels = Kernels {
 pub(crate) static TILE_MODEL: Kernels = Kernels {
     isa: Isa::AmxBf16,
     tile_unit: Some(&tiles::model::KERNELS),
+    attention_tiles: Some(&tiles::model::ATTENTION),
     ..scalar::KERNELS
+};
+
+/// Attention by integers, which any CPU can run.
+#[cfg(test)]
+pub(crate) static INT_ATTENTION_MODEL: Kernels = Kernels {
+    attention_tiles: Some(&attention_tiles::scalar::KERNELS),
+    ..scalar::KERNELS
+};
+
+/// The same with registers of 256 bits.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) static INT_ATTENTION_AVX2: Kernels = Kernels {
+    attention_tiles: Some(&attention_tiles::avx2::KERNELS),
+    ..avx2::KERNELS
 };
 
 /// The kernels for VNNI in a form that CPUs with AVX2 can run.

@@ -287,6 +287,7 @@ mod attention;
 mod blocks;
 mod groups;
 mod instruction_sets;
+mod int_attention;
 mod integers;
 mod panels;
 mod recurrent;

@@ -1,14 +1,12 @@
-//! The same for many queries and several pages by a unit that multiplies tiles of bfloat16, where the CPU has one.
+//! The same for many queries and several pages at a time, where the CPU has kernels that are faster for them: with bfloat16 by a unit that multiplies tiles, or with integers of
+//! 16 bits.
 
 use std::ops::Range;
 
 use super::{CacheRows, KEYS};
-use crate::dispatch::{Kernels, kernels};
+use crate::dispatch::{AttentionTiles, Kernels, kernels};
 use crate::generic::attention::Softmax;
-use crate::generic::tile_attention::{
-    BYTES_OF_VALUES, BYTES_OF_WEIGHTS, PageRows, TileScores, TileValues, key_bytes, query_bytes, tile_scratch,
-    value_bytes, weight_stride,
-};
+use crate::generic::tile_attention::{PageRows, TileScores, TileValues, TileWeights, tile_scratch};
 use crate::prefetch::CACHE_LINE;
 use crate::simd::tiles::COLUMNS;
 
@@ -17,14 +15,19 @@ pub const TILE_QUERIES: usize = COLUMNS;
 
 pub use crate::generic::tile_attention::score_stride;
 
-/// True if the CPU has a unit for tiles.
+/// True if there are such kernels for the CPU.
 pub fn has_tiles() -> bool {
-    kernels().tile_unit.is_some()
+    kernels().attention_tiles.is_some()
+}
+
+/// The kernels in use.
+fn in_use() -> &'static AttentionTiles {
+    kernels().attention_by_tiles()
 }
 
 /// Bytes of the operand that [`put_queries`] writes for `n` queries of `d` elements.
 pub fn bytes_of_queries(n: usize, d: usize) -> usize {
-    n.next_multiple_of(COLUMNS) * query_bytes(d) + CACHE_LINE
+    in_use().bytes_of_queries(n, d)
 }
 
 /// Where the operand begins in the memory for it: the unit reads whole cache lines.
@@ -34,17 +37,17 @@ fn start(operand: &[u8]) -> usize {
 
 /// Bytes of the operand that [`put_keys`] writes for `n_pages`.
 pub fn bytes_of_keys(d: usize, n_pages: usize) -> usize {
-    n_pages * key_bytes(d) + CACHE_LINE
+    in_use().bytes_of_keys(d, n_pages)
 }
 
 /// Bytes of the operand that [`put_values`] writes for `n_pages`.
 pub fn bytes_of_values(d: usize, n_pages: usize) -> usize {
-    n_pages * value_bytes(d) + CACHE_LINE
+    in_use().bytes_of_values(d, n_pages)
 }
 
 /// Bytes of the operand that [`weights`] writes for `n` queries and `n_pages`.
 pub fn bytes_of_weights(n: usize, n_pages: usize) -> usize {
-    n.next_multiple_of(COLUMNS) * weight_stride(n_pages) + CACHE_LINE
+    in_use().bytes_of_weights(n, n_pages)
 }
 
 /// Floats of the scores of `n` queries with the keys of `n_pages`: [`score_stride`] to each query, and to those that fill up tiles.
@@ -60,7 +63,7 @@ pub fn scratch(d: usize) -> usize {
 /// Writes queries of `d` elements as an operand of [`scores`].
 ///
 /// # Panics
-/// If the slices are not of as many queries, or the CPU has no unit for tiles.
+/// If the slices are not of as many queries, or the CPU has no such kernels.
 pub fn put_queries(queries: &[f32], d: usize, out: &mut [u8]) {
     // SAFETY: these kernels were chosen for this CPU.
     unsafe { put_queries_with(kernels(), queries, d, out) }
@@ -73,19 +76,19 @@ pub fn put_queries(queries: &[f32], d: usize, out: &mut [u8]) {
 pub(crate) unsafe fn put_queries_with(kernels: &'static Kernels, queries: &[f32], d: usize, out: &mut [u8]) {
     let n = queries.len() / d;
     assert!(queries.len() == n * d, "{} floats for queries of {d}", queries.len());
+    let tiles = kernels.attention_by_tiles();
     assert!(
-        bytes_of_queries(n, d) <= out.len(),
+        tiles.bytes_of_queries(n, d) <= out.len(),
         "{} bytes for {n} queries",
         out.len()
     );
-    let put = kernels.over_tiles().put_query;
     let start = start(out);
     for (x, out) in queries
         .chunks_exact(d)
-        .zip(out[start..].chunks_exact_mut(query_bytes(d)))
+        .zip(out[start..].chunks_exact_mut((tiles.sizes.query)(d)))
     {
         // SAFETY: the caller's promise, and slices of a query.
-        unsafe { put(x.as_ptr(), d, out.as_mut_ptr()) }
+        unsafe { (tiles.put_query)(x.as_ptr(), d, out.as_mut_ptr()) }
     }
 }
 
@@ -98,11 +101,11 @@ pub struct PageOf {
     pub n_pages: usize,
 }
 
-/// Writes the keys that are `wanted`, by bits, as a page of an operand of [`scores`], each in two parts.
+/// Writes the keys that are `wanted`, by bits, as a page of an operand of [`scores`]. False if one of them is not finite and the operand cannot say so.
 ///
 /// # Panics
-/// If the type cannot be dequantized, a slice is too short, there are more than [`KEYS`] rows, or the CPU has no unit for tiles.
-pub fn put_keys(keys: &CacheRows<'_>, wanted: u64, at: PageOf, out: &mut [u8], scratch: &mut [f32]) {
+/// If the type cannot be dequantized, a slice is too short, there are more than [`KEYS`] rows, or the CPU has no such kernels.
+pub fn put_keys(keys: &CacheRows<'_>, wanted: u64, at: PageOf, out: &mut [u8], scratch: &mut [f32]) -> bool {
     // SAFETY: these kernels were chosen for this CPU.
     unsafe { put_keys_with(kernels(), keys, wanted, at, out, scratch) }
 }
@@ -118,16 +121,16 @@ pub(crate) unsafe fn put_keys_with(
     at: PageOf,
     out: &mut [u8],
     scratch: &mut [f32],
-) {
-    check_page(at, bytes_of_keys(keys.d, at.n_pages), out);
-    let first = at.page * key_bytes(keys.d);
-    let rows = page_rows(kernels, keys, wanted, at.n_pages, out, first, scratch);
+) -> bool {
+    let needed = kernels.attention_by_tiles().bytes_of_keys(keys.d, at.n_pages);
+    check_page(at, needed, out);
+    let rows = page_rows(kernels, keys, wanted, at, out, scratch);
     keys.prefetch_all();
     // SAFETY: the caller's promise; all operands are as large as just asserted.
-    unsafe { (kernels.over_tiles().put_keys)(&rows) }
+    unsafe { (kernels.attention_by_tiles().put_keys)(&rows) }
 }
 
-/// Writes the values that are `wanted`, by bits, as a page of an operand of [`add_values`], rounded to bfloat16. Others are not read but are zero. False if one of them
+/// Writes the values that are `wanted`, by bits, as a page of an operand of [`add_values`], rounded. Others are not read but are zero. False if one of them
 /// is not finite: what sees it and what does not cannot be told apart then.
 ///
 /// # Panics
@@ -149,12 +152,12 @@ pub(crate) unsafe fn put_values_with(
     out: &mut [u8],
     scratch: &mut [f32],
 ) -> bool {
-    check_page(at, bytes_of_values(values.d, at.n_pages), out);
-    let first = at.page * BYTES_OF_VALUES;
-    let rows = page_rows(kernels, values, wanted, at.n_pages, out, first, scratch);
+    let needed = kernels.attention_by_tiles().bytes_of_values(values.d, at.n_pages);
+    check_page(at, needed, out);
+    let rows = page_rows(kernels, values, wanted, at, out, scratch);
     values.prefetch_all();
     // SAFETY: the caller's promise; all operands are as large as just asserted.
-    unsafe { (kernels.over_tiles().put_values)(&rows) }
+    unsafe { (kernels.attention_by_tiles().put_values)(&rows) }
 }
 
 /// Operands of [`scores`].
@@ -174,11 +177,11 @@ pub struct ScoreOperands<'a> {
     pub n: usize,
 }
 
-/// Products of queries with keys, with some 16 bits of them: [`KEYS`] of each page to each query, [`score_stride`] floats apart. Those with keys that are
+/// Products of queries with keys, with some 12 bits of them and more: [`KEYS`] of each page to each query, [`score_stride`] floats apart. Those with keys that are
 /// not wanted are unspecified.
 ///
 /// # Panics
-/// If a slice is too short, or the CPU has no unit for tiles.
+/// If a slice is too short, or the CPU has no such kernels.
 pub fn scores(operands: &ScoreOperands<'_>, out: &mut [f32]) {
     // SAFETY: these kernels were chosen for this CPU.
     unsafe { scores_with(kernels(), operands, out) }
@@ -197,16 +200,17 @@ pub(crate) unsafe fn scores_with(kernels: &'static Kernels, operands: &ScoreOper
         first,
         n,
     } = operands;
-    let n_pages = wanted.len();
+    let (n_pages, tiles) = (wanted.len(), kernels.attention_by_tiles());
+    let query_bytes = (tiles.sizes.query)(d);
     assert!(
-        bytes_of_keys(d, n_pages) <= keys.len(),
+        tiles.bytes_of_keys(d, n_pages) <= keys.len(),
         "{} bytes of {n_pages} pages of keys",
         keys.len()
     );
     // What is read are whole tiles of queries.
     let end = first + n.next_multiple_of(COLUMNS);
     let queries = &queries[start(queries)..];
-    assert!(end * query_bytes(d) <= queries.len(), "{} bytes", queries.len());
+    assert!(end * query_bytes <= queries.len(), "{} bytes", queries.len());
     assert!(
         n_scores(n, n_pages) <= out.len(),
         "{} scores for {n} queries",
@@ -217,12 +221,12 @@ pub(crate) unsafe fn scores_with(kernels: &'static Kernels, operands: &ScoreOper
         d,
         n_pages,
         wanted: wanted.as_ptr(),
-        queries: queries[first * query_bytes(d)..].as_ptr(),
+        queries: queries[first * query_bytes..].as_ptr(),
         n_queries: n,
         out: out.as_mut_ptr(),
     };
     // SAFETY: the caller's promise; all operands are as large as just asserted.
-    unsafe { (kernels.over_tiles().scores)(&args) }
+    unsafe { (tiles.scores)(&args) }
 }
 
 /// What the online softmax knows of some queries: as [`softmax_step`](super::softmax_step()) has it.
@@ -258,7 +262,7 @@ pub struct WeightOperands<'a> {
 /// [`softmax_step`](super::softmax_step()) with the scores of some pages. The weights go to `out` as an operand of [`add_values`].
 ///
 /// # Panics
-/// If a slice is too short, or the CPU has no unit for tiles.
+/// If a slice is too short, or the CPU has no such kernels.
 pub fn weights(operands: WeightOperands<'_>, out: &mut [u8]) {
     // SAFETY: these kernels were chosen for this CPU.
     unsafe { weights_with(kernels(), operands, out) }
@@ -278,10 +282,10 @@ pub(crate) unsafe fn weights_with(kernels: &'static Kernels, operands: WeightOpe
         before,
         running,
     } = operands;
-    let n = running.max.len();
+    let (n, tiles) = (running.max.len(), kernels.attention_by_tiles());
     assert!(n_scores(n, n_pages) <= scores.len(), "{} scores", scores.len());
     assert!(
-        bytes_of_weights(n, n_pages) <= out.len(),
+        tiles.bytes_of_weights(n, n_pages) <= out.len(),
         "{} bytes of weights",
         out.len()
     );
@@ -293,7 +297,7 @@ pub(crate) unsafe fn weights_with(kernels: &'static Kernels, operands: WeightOpe
     );
     check_pages(&pages, n_pages);
     let start = start(out);
-    let args = Softmax {
+    let softmax = Softmax {
         n_queries: n,
         group,
         before,
@@ -305,11 +309,16 @@ pub(crate) unsafe fn weights_with(kernels: &'static Kernels, operands: WeightOpe
         max: running.max.as_mut_ptr(),
         sum: running.sum.as_mut_ptr(),
         factors: running.factors.as_mut_ptr(),
-        weights: out[start + pages.start * BYTES_OF_WEIGHTS..].as_mut_ptr(),
-        weight_stride: weight_stride(n_pages),
+        weights: out[start..].as_mut_ptr(),
+        weight_stride: (tiles.sizes.weights)(n_pages),
+    };
+    let args = TileWeights {
+        softmax,
+        n_pages,
+        first: pages.start,
     };
     // SAFETY: the caller's promise; all slices are of `n` queries, `seen` of their tokens, and the pages are there.
-    unsafe { (kernels.over_tiles().weights)(&args) }
+    unsafe { (tiles.weights)(&args) }
 }
 
 /// Operands of [`add_values`].
@@ -356,33 +365,34 @@ pub(crate) unsafe fn add_values_with(
         weights,
         factors,
     } = operands;
-    let n = factors.len();
+    let (n, tiles) = (factors.len(), kernels.attention_by_tiles());
     check_scratch(d, scratch);
     check_pages(pages, n_pages);
     assert!(
-        bytes_of_values(d, n_pages) <= values.len(),
+        tiles.bytes_of_values(d, n_pages) <= values.len(),
         "{} bytes of values",
         values.len()
     );
     assert!(
-        bytes_of_weights(n, n_pages) <= weights.len(),
+        tiles.bytes_of_weights(n, n_pages) <= weights.len(),
         "{} bytes of weights",
         weights.len()
     );
     assert!(out.len() == n * d, "{} sums for {n} queries", out.len());
     let args = TileValues {
-        values: values[start(values) + pages.start * BYTES_OF_VALUES..].as_ptr(),
+        values: values[start(values)..].as_ptr(),
         n_pages,
+        first: pages.start,
         n: pages.len(),
         d,
-        weights: weights[start(weights) + pages.start * BYTES_OF_WEIGHTS..].as_ptr(),
+        weights: weights[start(weights)..].as_ptr(),
         factors: factors.as_ptr(),
         n_queries: n,
         out: out.as_mut_ptr(),
         scratch: scratch.as_mut_ptr(),
     };
     // SAFETY: the caller's promise; all operands are as large as just asserted.
-    unsafe { (kernels.over_tiles().values)(&args) }
+    unsafe { (tiles.values)(&args) }
 }
 
 fn check_pages(pages: &Range<usize>, n_pages: usize) {
@@ -397,14 +407,13 @@ fn check_page(at: PageOf, bytes: usize, out: &[u8]) {
     assert!(bytes <= out.len(), "{} bytes for {} pages", out.len(), at.n_pages);
 }
 
-/// The rows as the kernels take them, to be written from byte `first` of the operand on, and checks of their sizes and the scratch memory's.
+/// The rows as the kernels take them, and checks of their sizes and the scratch memory's.
 fn page_rows(
     kernels: &'static Kernels,
     rows: &CacheRows<'_>,
     wanted: u64,
-    n_pages: usize,
+    at: PageOf,
     out: &mut [u8],
-    first: usize,
     scratch: &mut [f32],
 ) -> PageRows {
     rows.check(kernels, 0, usize::MAX);
@@ -418,8 +427,9 @@ fn page_rows(
         d: rows.d,
         dequantize: kernels.of_type(rows.ty).dequantize,
         wanted: wanted & there,
-        out: out[start + first..].as_mut_ptr(),
-        n_pages,
+        out: out[start..].as_mut_ptr(),
+        n_pages: at.n_pages,
+        page: at.page,
         scratch: scratch.as_mut_ptr(),
     }
 }
@@ -427,4 +437,27 @@ fn page_rows(
 fn check_scratch(d: usize, scratch: &[f32]) {
     let (needed, given) = (tile_scratch(d), scratch.len());
     assert!(needed <= given, "scratch memory of {given} floats, {needed} needed");
+}
+
+/// The sizes of operands, with room to align them.
+impl AttentionTiles {
+    pub(crate) fn bytes_of_weights(&self, n: usize, n_pages: usize) -> usize {
+        let sizes = &self.sizes;
+        n.next_multiple_of(COLUMNS) * (sizes.weights)(n_pages) + CACHE_LINE
+    }
+
+    pub(crate) fn bytes_of_values(&self, d: usize, n_pages: usize) -> usize {
+        let sizes = &self.sizes;
+        n_pages * (sizes.values)(d) + CACHE_LINE
+    }
+
+    pub(crate) fn bytes_of_keys(&self, d: usize, n_pages: usize) -> usize {
+        let sizes = &self.sizes;
+        n_pages * (sizes.keys)(d) + CACHE_LINE
+    }
+
+    pub(crate) fn bytes_of_queries(&self, n: usize, d: usize) -> usize {
+        let sizes = &self.sizes;
+        n.next_multiple_of(COLUMNS) * (sizes.query)(d) + CACHE_LINE
+    }
 }

@@ -1,13 +1,13 @@
 //! Kernels over tiles of bfloat16 and of bytes.
 
 use super::N_TYPES;
-use crate::generic::attention::Softmax;
+use super::attention_tiles::{AttentionTiles, OperandSizes};
 use crate::generic::byte_tiles;
 use crate::generic::groups::UnpackGroup;
 use crate::generic::int_products::IntProduct;
 use crate::generic::panel_products::PanelProduct;
 use crate::generic::panels::{GROUPS, RowLayout};
-use crate::generic::tile_attention::{self, PageRows, TileScores, TileValues};
+use crate::generic::tile_attention::{self, PageRows, TileScores, TileValues, TileWeights};
 use crate::generic::tile_packing::{self, FloatRows, PackGroups, PanelScales};
 use crate::generic::tiles::{self, TileProduct};
 use crate::quants::{self, Block, for_each_block};
@@ -32,18 +32,6 @@ pub(crate) struct TileKernels {
     pub multiply_floats: unsafe fn(&TileProduct<FloatRows>),
     /// See [`tiles::multiply_in_cache`].
     pub multiply_in_cache: unsafe fn(usize) -> usize,
-    /// Writes a query of attention.
-    pub put_query: unsafe fn(*const f32, usize, *mut u8),
-    /// Packs the keys of a page.
-    pub put_keys: unsafe fn(&PageRows),
-    /// Products of queries with keys.
-    pub scores: unsafe fn(&TileScores),
-    /// A step of the online softmax.
-    pub weights: unsafe fn(&Softmax),
-    /// Packs the values of a page, unless one is not finite.
-    pub put_values: unsafe fn(&PageRows) -> bool,
-    /// Weighted sums of values.
-    pub values: unsafe fn(&TileValues),
 }
 
 /// Products with one tile of columns, with two and so on.
@@ -143,7 +131,7 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn put_keys(keys: &PageRows) {
+            unsafe fn put_keys(keys: &PageRows) -> bool {
                 // SAFETY: the caller's promise.
                 unsafe { tile_attention::put_keys::<$U>(keys) }
             }
@@ -161,7 +149,7 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn weights(args: &Softmax) {
+            unsafe fn weights(args: &TileWeights) {
                 // SAFETY: the caller's promise.
                 unsafe { tile_attention::weights::<$U>(args) }
             }
@@ -178,6 +166,15 @@ macro_rules! instantiate {
                 columns: for_each_block!(group_table!(by_columns)),
                 multiply_floats,
                 multiply_in_cache,
+            };
+
+            pub(in crate::dispatch) static ATTENTION: AttentionTiles = AttentionTiles {
+                sizes: OperandSizes {
+                    query: tile_attention::query_bytes,
+                    keys: tile_attention::key_bytes,
+                    values: tile_attention::value_bytes,
+                    weights: tile_attention::weight_stride,
+                },
                 put_query,
                 put_keys,
                 scores,

@@ -247,10 +247,7 @@ pub(crate) unsafe fn softmax_step<V: Simd, P: PutWeights<V>>(s: &Softmax) {
             }
             let sums = V::sum4(sums);
             for i in 0..n {
-                let (sum, factor) = (s.sum.add(first + i), s.factors.add(first + i));
-                // What is left of very large values then would not be next to nothing.
-                *factor = if *factor < NEXT_TO_NOTHING { 0.0 } else { *factor };
-                *sum = *sum * *factor + sums[i];
+                add_to_sum(s, first + i, sums[i]);
             }
         }
     }
@@ -270,13 +267,39 @@ unsafe fn raise<V: Simd>(s: &Softmax, first: usize, n: usize) {
         }
         let largest = V::largest4(largest);
         for i in 0..n {
-            let q = first + i;
-            let before = *s.max.add(q);
-            let max = largest[i].max(before);
-            *s.max.add(q) = max;
-            // Nothing may have been seen so far: minus infinity.
-            *s.factors.add(q) = if max == before { 0.0 } else { before - max };
+            raise_to(s, first + i, largest[i]);
         }
+    }
+}
+
+/// Query `q` has a score as large as this. Its factor becomes what the largest score exceeds the largest so far by, negated.
+///
+/// # Safety
+/// As for [`softmax_step`].
+#[inline(always)]
+pub(super) unsafe fn raise_to(s: &Softmax, q: usize, score: f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let before = *s.max.add(q);
+        let max = score.max(before);
+        *s.max.add(q) = max;
+        // Nothing may have been seen so far: minus infinity.
+        *s.factors.add(q) = if max == before { 0.0 } else { before - max };
+    }
+}
+
+/// Adds weights to the sum of query `q`.
+///
+/// # Safety
+/// As for [`softmax_step`].
+#[inline(always)]
+pub(super) unsafe fn add_to_sum(s: &Softmax, q: usize, weights: f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (sum, factor) = (s.sum.add(q), s.factors.add(q));
+        // What is left of very large values then would not be next to nothing.
+        *factor = if *factor < NEXT_TO_NOTHING { 0.0 } else { *factor };
+        *sum = *sum * *factor + weights;
     }
 }
 
@@ -286,21 +309,34 @@ unsafe fn raise<V: Simd>(s: &Softmax, first: usize, n: usize) {
 /// As for [`softmax_step`].
 #[inline(always)]
 unsafe fn larger<V: Simd>(s: &Softmax, q: usize) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut larger = V::splat(f32::NEG_INFINITY);
+        for page in 0..s.n_pages {
+            larger = larger_of_page(s, q, page, larger);
+        }
+        larger
+    }
+}
+
+/// The same of one page, and of `larger`.
+///
+/// # Safety
+/// As for [`softmax_step`].
+#[inline(always)]
+pub(super) unsafe fn larger_of_page<V: Simd>(s: &Softmax, q: usize, page: usize, mut larger: V) -> V {
     // SAFETY: the caller's promise: `at` stays below KEYS, a multiple of `LANES`.
     unsafe {
         let hidden = V::splat(f32::NEG_INFINITY);
-        let mut larger = hidden;
-        for page in 0..s.n_pages {
-            let scores = s.scores.add(q * s.stride + page * KEYS);
-            let seen = *s.seen.add((s.before + q) / s.group * s.seen_stride + page);
-            for at in (0..KEYS).step_by(V::LANES) {
-                let mut x = V::load(scores.add(at));
-                if seen != u64::MAX {
-                    x = V::select(V::mask((seen >> at) as u32, 0), x, hidden);
-                    x.store(scores.add(at));
-                }
-                larger = x.max(larger);
+        let scores = s.scores.add(q * s.stride + page * KEYS);
+        let seen = *s.seen.add((s.before + q) / s.group * s.seen_stride + page);
+        for at in (0..KEYS).step_by(V::LANES) {
+            let mut x = V::load(scores.add(at));
+            if seen != u64::MAX {
+                x = V::select(V::mask((seen >> at) as u32, 0), x, hidden);
+                x.store(scores.add(at));
             }
+            larger = x.max(larger);
         }
         larger
     }

@@ -12,6 +12,7 @@ pub(crate) mod functions;
 mod group_order;
 pub(crate) mod groups;
 pub(crate) mod i8_blocks;
+pub(crate) mod int_attention;
 pub(crate) mod int_products;
 pub(crate) mod integers;
 pub(crate) mod panel_products;

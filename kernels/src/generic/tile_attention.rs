@@ -50,7 +50,7 @@ pub(crate) const fn value_bytes(d: usize) -> usize {
 }
 
 /// Bytes of [`ROWS`] columns of the values of a page as an operand.
-pub(crate) const BYTES_OF_VALUES: usize = KEYS / STEP * 2 * TILE_BYTES;
+const BYTES_OF_VALUES: usize = KEYS / STEP * 2 * TILE_BYTES;
 
 /// Floats from the scores of a query with `n_pages` to those of the next.
 pub const fn score_stride(n_pages: usize) -> usize {
@@ -63,7 +63,7 @@ pub(crate) const fn weight_stride(n_pages: usize) -> usize {
 }
 
 /// Bytes of the weights of a query for a page.
-pub(crate) const BYTES_OF_WEIGHTS: usize = KEYS * BF16;
+const BYTES_OF_WEIGHTS: usize = KEYS * BF16;
 
 /// Floats of scratch memory for rows of `d` elements.
 pub(crate) const fn tile_scratch(d: usize) -> usize {
@@ -83,10 +83,11 @@ pub(crate) struct PageRows {
     pub dequantize: Dequantize,
     /// The rows that are wanted, by bits. Of keys further ones may be read, of values none.
     pub wanted: u64,
-    /// The operand to write, aligned to 64 bytes: [`key_bytes`] or [`value_bytes`].
+    /// The operand to write, aligned to 64 bytes: [`key_bytes`] or [`value_bytes`] for each page.
     pub out: *mut u8,
-    /// Pages whose values lie side by side, of which these are one.
+    /// Its pages, and which of them this is.
     pub n_pages: usize,
+    pub page: usize,
     /// [`tile_scratch`] floats.
     pub scratch: *mut f32,
 }
@@ -107,16 +108,26 @@ pub(crate) struct TileScores {
     pub out: *mut f32,
 }
 
+/// A step of the online softmax with the scores of some pages.
+pub(crate) struct TileWeights {
+    /// Its pages are those that are looked at; its weights are rows of all pages.
+    pub softmax: Softmax,
+    /// Pages of the operand, and the first that is looked at.
+    pub n_pages: usize,
+    pub first: usize,
+}
+
 /// Weighted sums of the values of some pages.
 pub(crate) struct TileValues {
-    /// As [`put_values`] writes them, from the first page on.
+    /// As [`put_values`] writes them.
     pub values: *const u8,
-    /// Pages that lie side by side, and those from the first one on that are added.
+    /// Pages of the operands, the first that is added, and how many are.
     pub n_pages: usize,
+    pub first: usize,
     pub n: usize,
     /// Elements of a value.
     pub d: usize,
-    /// [`weight_stride`] bytes to a query, for a multiple of [`COLUMNS`] of them, from the first page on.
+    /// [`weight_stride`] bytes to a query, for a multiple of [`COLUMNS`] of them.
     pub weights: *const u8,
     /// A factor for the sums of each query so far.
     pub factors: *const f32,
@@ -192,22 +203,24 @@ pub(crate) unsafe fn put_query<U: TileUnit>(x: *const f32, d: usize, out: *mut u
     }
 }
 
-/// Packs the keys of a page that are wanted, whole [`ROWS`] of them.
+/// Packs the keys of a page that are wanted, whole [`ROWS`] of them. True: they may be infinite.
 ///
 /// # Safety
 /// The CPU has the unit, and the pointers are valid for what the fields say.
 #[inline(always)]
-pub(crate) unsafe fn put_keys<U: TileUnit>(keys: &PageRows) {
+pub(crate) unsafe fn put_keys<U: TileUnit>(keys: &PageRows) -> bool {
     // SAFETY: the caller's promise; keys lie below `n`.
     unsafe {
         let scratch = Scratch::new(keys.scratch);
+        let out = keys.out.add(keys.page * key_bytes(keys.d));
         for first in (0..keys.n).step_by(ROWS) {
             if of_rows(keys.wanted, first) != 0 {
-                let to = keys.out.add(first / ROWS * bytes_of_keys(keys.d));
+                let to = out.add(first / ROWS * bytes_of_keys(keys.d));
                 pack_keys::<U>(keys, first, scratch.rows, to);
             }
         }
     }
+    true
 }
 
 /// The bits of [`ROWS`] keys from `first` on.
@@ -263,9 +276,13 @@ impl<U: TileUnit> PutWeights<U::Float> for Rounded<U> {
 /// # Safety
 /// As for [`softmax_step`].
 #[inline(always)]
-pub(crate) unsafe fn weights<U: TileUnit>(s: &Softmax) {
+pub(crate) unsafe fn weights<U: TileUnit>(w: &TileWeights) {
+    let softmax = Softmax {
+        weights: w.softmax.weights.wrapping_add(w.first * BYTES_OF_WEIGHTS),
+        ..w.softmax
+    };
     // SAFETY: the caller's promise.
-    unsafe { softmax_step::<U::Float, Rounded<U>>(s) }
+    unsafe { softmax_step::<U::Float, Rounded<U>>(&softmax) }
 }
 
 /// Packs [`ROWS`] keys from key `first` on. Those that there are not are zero. `rows` are [`TILE_ROWS`] rows of scratch memory.
@@ -313,12 +330,8 @@ pub(crate) unsafe fn put_values<U: TileUnit>(values: &PageRows) -> bool {
             return false;
         }
         for c in (0..values.d).step_by(ROWS) {
-            pack_values::<U>(
-                rows,
-                values.d,
-                c,
-                values.out.add(c / ROWS * values.n_pages * BYTES_OF_VALUES),
-            );
+            let at = (c / ROWS * values.n_pages + values.page) * BYTES_OF_VALUES;
+            pack_values::<U>(rows, values.d, c, values.out.add(at));
         }
     }
     true
@@ -338,9 +351,9 @@ pub(crate) unsafe fn values<U: TileUnit>(v: &TileValues) {
         for q in (0..v.n_queries).step_by(COLUMNS) {
             for c in (0..v.d).step_by(ROWS) {
                 unit.add(&TileBlock {
-                    x: v.weights.add(q * x_stride),
+                    x: v.weights.add(q * x_stride + v.first * BYTES_OF_WEIGHTS),
                     x_stride,
-                    w: v.values.add(c / ROWS * v.n_pages * BYTES_OF_VALUES),
+                    w: v.values.add((c / ROWS * v.n_pages + v.first) * BYTES_OF_VALUES),
                     streams: false,
                     steps: v.n * (KEYS / STEP),
                     sums: std::ptr::null(),
@@ -358,7 +371,7 @@ pub(crate) unsafe fn values<U: TileUnit>(v: &TileValues) {
 /// # Safety
 /// As for [`put_values`]; `to` is valid for [`KEYS`] rows.
 #[inline(always)]
-unsafe fn read_values<V: Simd>(values: &PageRows, to: *mut f32) -> bool {
+pub(super) unsafe fn read_values<V: Simd>(values: &PageRows, to: *mut f32) -> bool {
     let d = values.d;
     // SAFETY: the caller's promise.
     unsafe {

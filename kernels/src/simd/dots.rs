@@ -1,4 +1,4 @@
-//! What products of bytes with many columns ask of an instruction set: a register of sums, a lane for each row of weights.
+//! What products of integers with many columns ask of an instruction set: a register of sums, a lane for each row of weights or for each key.
 
 use super::{IntSimd, Simd};
 
@@ -16,6 +16,9 @@ pub(crate) trait ByteDots: Copy {
     /// Columns whose sums fit the registers, for two registers of rows: integers and floats of each.
     const COLUMNS: usize;
 
+    /// Queries whose sums fit the registers, for two registers of keys: a divisor of 32.
+    const QUERIES: usize;
+
     /// Zero in each lane.
     unsafe fn zero() -> Self;
 
@@ -27,6 +30,9 @@ pub(crate) trait ByteDots: Copy {
 
     /// Sums, to which the products of unsigned and signed bytes of each lane are added.
     fn add_dots(self, unsigned: Self, signed: Self) -> Self;
+
+    /// Sums, to which the products of both integers of 16 bits of each lane are added.
+    fn add_pair_dots(self, a: Self, b: Self) -> Self;
 
     /// Sums as floats, rounded to nearest even.
     fn floats(self) -> Self::Float;
@@ -53,6 +59,7 @@ impl<V: IntSimd> ByteDots for V {
     type Float = V::Float;
 
     const COLUMNS: usize = if V::REGISTERS > 16 { 6 } else { 4 };
+    const QUERIES: usize = if V::REGISTERS > 16 { 8 } else { 4 };
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -75,6 +82,11 @@ impl<V: IntSimd> ByteDots for V {
     #[inline(always)]
     fn add_dots(self, unsigned: Self, signed: Self) -> Self {
         self.add_fours(unsigned, signed)
+    }
+
+    #[inline(always)]
+    fn add_pair_dots(self, a: Self, b: Self) -> Self {
+        self.add_pairs(a, b)
     }
 
     #[inline(always)]

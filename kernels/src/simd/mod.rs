@@ -84,6 +84,12 @@ pub(crate) trait Simd: Copy {
     /// Writes the lanes, integers in -128..=127, as `LANES` signed bytes.
     unsafe fn store_i8(self, p: *mut u8);
 
+    /// Writes the lanes, rounded to the nearest integers, as `LANES` integers of 16 bits. What is beyond those becomes any of them.
+    unsafe fn store_i16(self, p: *mut u8);
+
+    /// The same for pairs of integers: a lane of `even`, then that of `odd`.
+    unsafe fn store_i16_pairs(even: Self, odd: Self, p: *mut u8);
+
     /// The bytes of the words, lowest first, as unsigned integers; with 8 lanes only those of the first word.
     unsafe fn bytes(words: [u64; 2]) -> Self::Int;
 

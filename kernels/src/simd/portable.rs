@@ -135,6 +135,24 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    unsafe fn store_i16(self, p: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            p.cast::<[i16; LANES]>()
+                .write_unaligned(self.0.map(|x| x.round_ties_even() as i16));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_i16_pairs(even: Self, odd: Self, p: *mut u8) {
+        let pair = |i| [even.0[i], odd.0[i]].map(|x: f32| x.round_ties_even() as i16);
+        // SAFETY: the caller's promise.
+        unsafe {
+            p.cast::<[[i16; 2]; LANES]>().write_unaligned(std::array::from_fn(pair));
+        }
+    }
+
+    #[inline(always)]
     unsafe fn bytes(words: [u64; 2]) -> Self::Int {
         words[0].to_le_bytes().map(u32::from)
     }

@@ -78,6 +78,18 @@ impl Page {
         }
     }
 
+    /// Sets an element of a page of floats.
+    pub(super) fn set(&mut self, i: usize, c: usize, x: f32) {
+        assert!(self.ty == GgmlType::F32);
+        self.floats[i * self.d + c] = x;
+        self.bytes[i * self.stride + 4 * c..][..4].copy_from_slice(&x.to_le_bytes());
+    }
+
+    /// Sets all elements of a page of floats.
+    pub(super) fn fill(&mut self, x: f32) {
+        (0..self.n).for_each(|i| (0..self.d).for_each(|c| self.set(i, c, x)));
+    }
+
     pub(super) fn row(&self, i: usize) -> &[f32] {
         &self.floats[i * self.d..(i + 1) * self.d]
     }

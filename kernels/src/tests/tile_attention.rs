@@ -7,9 +7,8 @@ use super::tiles::{U, tile_kernels};
 use super::*;
 use crate::attention::KEYS;
 use crate::attention::tiles::{
-    PageOf, Running, ScoreOperands, ValueOperands, WeightOperands, add_values_with, bytes_of_keys, bytes_of_queries,
-    bytes_of_values, bytes_of_weights, n_scores, put_keys_with, put_queries_with, put_values_with, score_stride,
-    scores_with, scratch, weights_with,
+    PageOf, Running, ScoreOperands, ValueOperands, WeightOperands, add_values_with, n_scores, put_keys_with,
+    put_queries_with, put_values_with, score_stride, scores_with, scratch, weights_with,
 };
 use crate::generic::tile_attention::weight_stride;
 
@@ -33,13 +32,28 @@ const AT: PageOf = PageOf { page: 1, n_pages: 3 };
 fn products(kernels: &'static Kernels, page: &Page, first: usize, queries: &[f32], d: usize) -> Vec<f32> {
     let all = queries.len() / d;
     let n = all - first;
-    let mut operand = vec![0xff; bytes_of_queries(first + n.next_multiple_of(32), d)];
+    let mut operand = vec![
+        0xff;
+        kernels
+            .attention_by_tiles()
+            .bytes_of_queries(first + n.next_multiple_of(32), d)
+    ];
     let mut out = vec![f32::NAN; n_scores(n, AT.n_pages)];
-    let (mut keys, mut memory) = (vec![0xff; bytes_of_keys(d, AT.n_pages)], vec![f32::NAN; scratch(d)]);
+    let (mut keys, mut memory) = (
+        vec![0xff; kernels.attention_by_tiles().bytes_of_keys(d, AT.n_pages)],
+        vec![f32::NAN; scratch(d)],
+    );
     // SAFETY: the CPU has the instructions.
     unsafe {
         put_queries_with(kernels, queries, d, &mut operand);
-        put_keys_with(kernels, &page.rows(), u64::MAX, AT, &mut keys, &mut memory);
+        assert!(put_keys_with(
+            kernels,
+            &page.rows(),
+            u64::MAX,
+            AT,
+            &mut keys,
+            &mut memory
+        ));
         let operands = ScoreOperands {
             keys: &keys,
             d,
@@ -106,7 +120,10 @@ fn weights_over_pages_are_those_of_a_softmax_with_8_bits() {
     seen[3 * 5..3 * 6].fill(0);
     for kernels in tile_kernels() {
         let (mut max, mut sum, mut factors) = (vec![-3.0; n], vec![0.5; n], vec![f32::NAN; n]);
-        let (mut of_kernel, mut out) = (scores.clone(), vec![0xff; bytes_of_weights(n, 3)]);
+        let (mut of_kernel, mut out) = (
+            scores.clone(),
+            vec![0xff; kernels.attention_by_tiles().bytes_of_weights(n, 3)],
+        );
         let operands = WeightOperands {
             scores: &mut of_kernel,
             n_pages: 3,
@@ -195,8 +212,13 @@ impl Sums {
     }
 
     /// The weights as an operand, which are numbers of no account for other pages.
-    fn weights(&self) -> Vec<u8> {
-        let mut out = vec![0xff; bytes_of_weights(self.seen.len(), AT.n_pages)];
+    fn weights(&self, kernels: &'static Kernels) -> Vec<u8> {
+        let mut out = vec![
+            0xff;
+            kernels
+                .attention_by_tiles()
+                .bytes_of_weights(self.seen.len(), AT.n_pages)
+        ];
         let start = out.as_ptr().align_offset(64);
         for (q, weights) in self.weights.chunks_exact(KEYS).enumerate() {
             let row = start + q * weight_stride(AT.n_pages) + 2 * AT.page * KEYS;
@@ -210,13 +232,13 @@ impl Sums {
     fn add(&self, kernels: &'static Kernels) -> Option<Vec<f32>> {
         let (mut out, mut memory) = (self.before.clone(), vec![f32::NAN; scratch(self.d)]);
         let seen = self.seen.iter().fold(0, |any, seen| any | seen);
-        let mut values = vec![0xff; bytes_of_values(self.d, AT.n_pages)];
+        let mut values = vec![0xff; kernels.attention_by_tiles().bytes_of_values(self.d, AT.n_pages)];
         // SAFETY: the CPU has the instructions.
         unsafe {
             if !put_values_with(kernels, &self.page.rows(), seen, AT, &mut values, &mut memory) {
                 return None;
             }
-            let weights = self.weights();
+            let weights = self.weights(kernels);
             let operands = ValueOperands {
                 values: &values,
                 d: self.d,
@@ -272,8 +294,11 @@ fn values_of_several_pages_are_added_together() {
     let (n, d) = (33, 80);
     for kernels in tile_kernels() {
         let pages = [Page::new(GgmlType::F16, KEYS, d, 1), Page::new(GgmlType::F16, 20, d, 2)];
-        let (mut values, mut memory) = (vec![0xff; bytes_of_values(d, 3)], vec![f32::NAN; scratch(d)]);
-        let mut weights = vec![0xff; bytes_of_weights(n, 3)];
+        let (mut values, mut memory) = (
+            vec![0xff; kernels.attention_by_tiles().bytes_of_values(d, 3)],
+            vec![f32::NAN; scratch(d)],
+        );
+        let mut weights = vec![0xff; kernels.attention_by_tiles().bytes_of_weights(n, 3)];
         let start = weights.as_ptr().align_offset(64);
         let weight = |q: usize, i: usize| ((q * 7 + i * 5) % 13) as f32 / 16.0;
         for q in 0..n {

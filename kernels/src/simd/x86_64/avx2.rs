@@ -149,6 +149,15 @@ impl Simd for Avx2 {
             let words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
             _mm_storel_epi64(p.cast(), _mm_packs_epi16(words, words))
         };
+        fn store_i16(self, p: *mut u8) -> () = {
+            let x = _mm256_cvtps_epi32(self.0);
+            let words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+            _mm_storeu_si128(p.cast(), words)
+        };
+        fn store_i16_pairs(even: Self, odd: Self, p: *mut u8) -> () = {
+            let (even, odd) = (_mm256_cvtps_epi32(even.0), _mm256_slli_epi32::<16>(_mm256_cvtps_epi32(odd.0)));
+            _mm256_storeu_si256(p.cast(), _mm256_blend_epi16::<0xaa>(even, odd))
+        };
         fn bytes(words: [u64; 2]) -> __m256i = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(words[0] as i64));
         fn mask(bits: u32, at: usize) -> __m256i = {
             // One bit for each lane, shifted where the compiler can do it.

@@ -110,6 +110,13 @@ impl Simd for Avx512 {
         fn store_i8(self, p: *mut u8) -> () = {
             _mm_storeu_si128(p.cast(), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(self.0)))
         };
+        fn store_i16(self, p: *mut u8) -> () = {
+            _mm256_storeu_si256(p.cast(), _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(self.0)))
+        };
+        fn store_i16_pairs(even: Self, odd: Self, p: *mut u8) -> () = {
+            let (even, odd) = (_mm512_cvtps_epi32(even.0), _mm512_slli_epi32::<16>(_mm512_cvtps_epi32(odd.0)));
+            _mm512_storeu_si512(p.cast(), _mm512_mask_blend_epi16(0xaaaa_aaaa, even, odd))
+        };
         fn bytes(words: [u64; 2]) -> __m512i = {
             _mm512_cvtepu8_epi32(_mm_set_epi64x(words[1] as i64, words[0] as i64))
         };

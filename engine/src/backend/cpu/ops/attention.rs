@@ -1,4 +1,4 @@
-//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist. A unit for tiles takes some pages at a time.
+//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist. Batches of many tokens take some pages at a time, where the CPU has kernels for that.
 //!
 //! A unit of work is some tokens with one page table and the query heads that share one key head, so that what is read of a cache serves as
 //! many queries as possible. Where queries are few reading the cache takes the time, and the heads of a cell lie side by side in memory: a unit then is of all heads, if
@@ -68,7 +68,7 @@ struct Sizes {
     n_head_kv: usize,
     n_tokens: usize,
     n_kv: usize,
-    /// A unit for tiles multiplies.
+    /// Some pages are taken at a time.
     by_tiles: bool,
     /// Tokens that are computed together, unless there is none.
     block: usize,
@@ -77,7 +77,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// A unit for tiles, if the CPU has one, is for batches of as many tokens as products take fewer bits for (`any_order`).
+    /// Kernels for some pages at a time, if the CPU has them, are for batches of as many tokens as products take fewer bits for (`any_order`).
     fn new(at: &AttentionOperands<&Tensor>, any_order: bool, nth: usize) -> Sizes {
         let by_tiles = any_order && at.q.ne[2] >= FAST_COLUMNS && kernel::tiles::has_tiles();
         let (n_head, n_head_kv, n_tokens) = (at.q.ne[1], at.k.ne[1], at.q.ne[2]);

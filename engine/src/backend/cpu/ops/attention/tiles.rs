@@ -1,5 +1,5 @@
-//! Attention of many queries by a unit that multiplies tiles. Keys and values of some pages are prepared for it, once for all queries of a unit. Then each block of queries
-//! gets its scores with all of these pages, one step of the online softmax, and sums of values that stay in tiles from the first page to the last.
+//! Attention of many queries by a unit that multiplies tiles, or by integers. Keys and values of some pages are prepared for that, once for all queries of a unit. Then each block of
+//! queries gets its scores with all of these pages, one step of the online softmax, and sums of values.
 
 use std::ops::Range;
 
@@ -140,7 +140,7 @@ impl Operands<'_> {
         }
     }
 
-    /// Prepares the pages that are seen. False if a value is not finite.
+    /// Prepares the pages that are seen. False if a key or a value is not finite and so cannot be.
     fn prepare(&self, unit: &Unit, pages: &Pages<'_>, next: Option<(usize, Page)>, room: &mut Room<'_>) -> bool {
         let n_pages = pages.len();
         for (page, entry) in pages.entries.clone().enumerate() {
@@ -156,7 +156,9 @@ impl Operands<'_> {
             };
             let (at, of_entry) = (PageOf { page, n_pages }, self.visible.page(entry));
             let keys = cache_rows(&self.k, unit.head, 1, &of_entry, next);
-            kernel::put_keys(&keys, wanted, at, room.tiles.keys, room.kernel);
+            if !kernel::put_keys(&keys, wanted, at, room.tiles.keys, room.kernel) {
+                return false;
+            }
             let values = cache_rows(&self.v, unit.head, 1, &of_entry, next);
             if !kernel::put_values(&values, wanted, at, room.tiles.values, room.kernel) {
                 return false;

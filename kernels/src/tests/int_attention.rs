@@ -1,0 +1,356 @@
+//! Attention to pages by integers of 16 bits, against sums in f64.
+
+use std::ops::Range;
+
+use super::attention::{Page, TYPES};
+use super::*;
+use crate::attention::KEYS;
+use crate::attention::tiles::{
+    PageOf, Running, ScoreOperands, ValueOperands, WeightOperands, add_values_with, n_scores, put_keys_with,
+    put_queries_with, put_values_with, score_stride, scores_with, scratch, weights_with,
+};
+#[cfg(target_arch = "x86_64")]
+use crate::dispatch::INT_ATTENTION_AVX2;
+use crate::dispatch::INT_ATTENTION_MODEL;
+
+fn int_kernels() -> impl Iterator<Item = &'static Kernels> {
+    let by_integers = |kernels: &&'static Kernels| kernels.attention_tiles.is_some() && kernels.tile_unit.is_none();
+    let models = [
+        (&INT_ATTENTION_MODEL, Isa::Scalar),
+        #[cfg(target_arch = "x86_64")]
+        (&INT_ATTENTION_AVX2, Isa::Avx2),
+    ];
+    let models = models.into_iter().filter(|(_, isa)| isa.is_available());
+    models
+        .map(|(kernels, _)| kernels)
+        .chain(all_kernels().filter(by_integers))
+}
+
+/// Queries, keys of the second page, elements of a key, and of a value.
+const SIZES: [(usize, usize, usize, usize); 8] = [
+    (1, 1, 32, 32),
+    (2, 15, 64, 64),
+    (31, 64, 64, 128),
+    (32, 33, 96, 96),
+    (33, 16, 128, 80),
+    (70, 64, 256, 256),
+    (17, 40, 1, 40),
+    (33, 31, 80, 1),
+];
+
+/// What the pages of an operand hold: the first one nothing.
+const N_PAGES: usize = 3;
+const PAGES: Range<usize> = 1..N_PAGES;
+
+/// Queries of a token.
+const GROUP: usize = 3;
+
+/// Attention of some queries to two pages.
+struct Case {
+    d: usize,
+    dv: usize,
+    queries: Vec<f32>,
+    keys: Vec<Page>,
+    values: Vec<Page>,
+    /// What each token sees of each page.
+    seen: Vec<u64>,
+}
+
+/// What a query has gathered.
+struct Gathered {
+    max: Vec<f32>,
+    sum: Vec<f32>,
+    factors: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Case {
+    fn new(ty: GgmlType, (n, n_keys, d, dv): (usize, usize, usize, usize)) -> Case {
+        let page = |n, d, seed| Page::new(ty, n, d, seed);
+        let mut seen = vec![0; n.div_ceil(GROUP) * N_PAGES];
+        for (i, seen) in seen.iter_mut().enumerate() {
+            let there = match i % N_PAGES {
+                0 => 0,
+                1 => u64::MAX,
+                _ => u64::MAX >> (KEYS - n_keys),
+            };
+            // The first token sees one cell of a page, the second all, the others some.
+            *seen = there
+                & match i / N_PAGES {
+                    0 => u64::from(i % N_PAGES == 1),
+                    1 => u64::MAX,
+                    t => (t as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+                };
+        }
+        Case {
+            d,
+            dv,
+            queries: noise(4, n * d),
+            keys: vec![page(KEYS, d, 3), page(n_keys, d, 5)],
+            values: vec![page(KEYS, dv, 6), page(n_keys, dv, 7)],
+            seen,
+        }
+    }
+
+    fn n(&self) -> usize {
+        self.queries.len() / self.d
+    }
+
+    fn any(&self, page: usize) -> u64 {
+        self.seen
+            .iter()
+            .skip(page)
+            .step_by(N_PAGES)
+            .fold(0, |any, seen| any | seen)
+    }
+
+    /// The operands of keys and values; `None` if they are refused.
+    fn prepare(&self, kernels: &'static Kernels) -> Option<[Vec<u8>; 2]> {
+        let tiles = kernels.attention_by_tiles();
+        let (mut keys, mut values) = (
+            vec![0xff; tiles.bytes_of_keys(self.d, N_PAGES)],
+            vec![0xff; tiles.bytes_of_values(self.dv, N_PAGES)],
+        );
+        let mut memory = vec![f32::NAN; scratch(self.d.max(self.dv))];
+        for page in PAGES {
+            let (wanted, at) = (self.any(page), PageOf { page, n_pages: N_PAGES });
+            let (k, v) = (self.keys[page - 1].rows(), self.values[page - 1].rows());
+            // SAFETY: the CPU has the instructions.
+            let is_finite = unsafe {
+                put_keys_with(kernels, &k, wanted, at, &mut keys, &mut memory)
+                    && put_values_with(kernels, &v, wanted, at, &mut values, &mut memory)
+            };
+            if !is_finite {
+                return None;
+            }
+        }
+        Some([keys, values])
+    }
+
+    /// The scores of all queries with what is in `keys`.
+    fn scores(&self, kernels: &'static Kernels, keys: &[u8]) -> Vec<f32> {
+        let (n, tiles) = (self.n(), kernels.attention_by_tiles());
+        let mut queries = vec![0xff; tiles.bytes_of_queries(n, self.d)];
+        let mut out = vec![f32::NAN; n_scores(n, N_PAGES)];
+        let wanted: Vec<u64> = (0..N_PAGES).map(|page| self.any(page)).collect();
+        // SAFETY: the CPU has the instructions.
+        unsafe {
+            put_queries_with(kernels, &self.queries, self.d, &mut queries);
+            let operands = ScoreOperands {
+                keys,
+                d: self.d,
+                wanted: &wanted,
+                queries: &queries,
+                first: 0,
+                n,
+            };
+            scores_with(kernels, &operands, &mut out);
+        }
+        out
+    }
+
+    /// What queries that have gathered something before gather from these scores.
+    fn gather(&self, kernels: &'static Kernels, scores: &[f32], values: &[u8]) -> Gathered {
+        let (n, tiles) = (self.n(), kernels.attention_by_tiles());
+        let mut weights = vec![0xff; tiles.bytes_of_weights(n, N_PAGES)];
+        let mut memory = vec![f32::NAN; scratch(self.dv)];
+        let mut all = Gathered {
+            max: vec![-3.0; n],
+            sum: vec![0.5; n],
+            factors: vec![f32::NAN; n],
+            values: vec![0.25; n * self.dv],
+        };
+        let operands = WeightOperands {
+            scores: &mut scores.to_vec(),
+            n_pages: N_PAGES,
+            pages: PAGES,
+            seen: &self.seen,
+            group: GROUP,
+            before: 0,
+            running: Running {
+                max: &mut all.max,
+                sum: &mut all.sum,
+                factors: &mut all.factors,
+            },
+        };
+        // SAFETY: the CPU has the instructions.
+        unsafe {
+            weights_with(kernels, operands, &mut weights);
+            let operands = ValueOperands {
+                values,
+                d: self.dv,
+                n_pages: N_PAGES,
+                pages: PAGES,
+                weights: &weights,
+                factors: &all.factors,
+            };
+            add_values_with(kernels, &operands, &mut all.values, &mut memory);
+        }
+        all
+    }
+
+    /// Page and cell of what query `q` sees.
+    fn seen_by(&self, q: usize) -> Vec<(usize, usize)> {
+        let words = &self.seen[q / GROUP * N_PAGES..][..N_PAGES];
+        let cells = PAGES.flat_map(|page| (0..KEYS).map(move |i| (page, i)));
+        cells.filter(|&(page, i)| words[page] >> i & 1 == 1).collect()
+    }
+
+    fn check_scores(&self, kernels: &'static Kernels, scores: &[f32]) {
+        let largest = |x: &[f32]| x.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+        let max = ((1u64 << 31) as f64 / self.d as f64).sqrt().min(32767.0).floor() - 1.0;
+        for (q, query) in self.queries.chunks_exact(self.d).enumerate() {
+            for (page, i) in self.seen_by(q) {
+                let key = self.keys[page - 1].row(i);
+                // Half a step of either, and of both.
+                let steps = [largest(query), largest(key)].map(|x| f64::from(x) / max / 2.0);
+                let (mut expected, mut bound) = (0.0, 1e-37);
+                for (x, y) in query.iter().zip(key).map(|(x, y)| (f64::from(*x), f64::from(*y))) {
+                    expected += x * y;
+                    bound += x.abs() * steps[1] + y.abs() * steps[0] + steps[0] * steps[1] + 1e-6 * (x * y).abs();
+                }
+                let got = f64::from(scores[q * score_stride(N_PAGES) + page * KEYS + i]);
+                assert!(
+                    (got - expected).abs() <= bound,
+                    "{:?} query {q} of {}, page {page} key {i}: {got} is not {expected} within {bound}",
+                    kernels.isa,
+                    self.d
+                );
+            }
+        }
+    }
+
+    fn check_gathered(&self, kernels: &'static Kernels, scores: &[f32], got: &Gathered) {
+        for q in 0..self.n() {
+            let seen = self.seen_by(q);
+            let score = |&(page, i): &(usize, usize)| scores[q * score_stride(N_PAGES) + page * KEYS + i];
+            let max = seen.iter().map(score).fold(-3.0, f32::max);
+            assert_eq!(got.max[q], max, "{:?} query {q}", kernels.isa);
+            let weight = |score: f32| f64::from(score - max).exp();
+            let before = f64::from(-3.0 - max).exp();
+            let sum = 0.5 * before + seen.iter().map(|at| weight(score(at))).sum::<f64>();
+            let off = (f64::from(got.sum[q]) - sum).abs();
+            let steps = seen.len() as f64 / 8191.0 / 2.0;
+            assert!(
+                off <= 3e-5 * sum + steps,
+                "{:?} query {q}: {}, {sum}",
+                kernels.isa,
+                got.sum[q]
+            );
+            // Of the largest weight of a page that any cell may have half a step, and of the largest value of some columns.
+            let mut expected = vec![0.25 * before; self.dv];
+            let mut bound = vec![1e-5 * (0.25 * before) + 1e-37; self.dv];
+            for page in PAGES {
+                let cells = seen.iter().filter(|at| at.0 == page);
+                let top = cells.clone().map(score).fold(f32::NEG_INFINITY, f32::max);
+                let step = weight(top) / 8191.0 / 2.0;
+                let largest = (0..KEYS)
+                    .filter(|i| self.any(page) >> i & 1 == 1)
+                    .flat_map(|i| self.values[page - 1].row(i).iter().map(|x| x.abs()))
+                    .fold(0.0f32, f32::max);
+                for at in cells {
+                    let weight = weight(score(at));
+                    for (c, value) in self.values[page - 1].row(at.1).iter().enumerate() {
+                        let value = f64::from(*value);
+                        expected[c] += weight * value;
+                        bound[c] +=
+                            (step + 4e-5 * weight) * value.abs() + (weight + step) * f64::from(largest) / 4095.0 / 2.0;
+                    }
+                }
+            }
+            for c in 0..self.dv {
+                let got = f64::from(got.values[q * self.dv + c]);
+                assert!(
+                    (got - expected[c]).abs() <= bound[c],
+                    "{:?} query {q} column {c}: {got} is not {} within {}",
+                    kernels.isa,
+                    expected[c],
+                    bound[c]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_by_integers_is_off_by_half_a_step_of_its_operands() {
+    for kernels in int_kernels() {
+        for sizes in SIZES {
+            let has_blocks = |ty: GgmlType| ty.row_bytes(sizes.2).is_none() || ty.row_bytes(sizes.3).is_none();
+            for &ty in TYPES.iter().filter(|&&ty| !has_blocks(ty)) {
+                let mut case = Case::new(ty, sizes);
+                // What nobody sees is not looked at.
+                for page in PAGES {
+                    let any = case.any(page);
+                    case.keys[page - 1].spoil(&[any]);
+                    case.values[page - 1].spoil(&[any]);
+                }
+                let [keys, values] = case.prepare(kernels).expect("all that is seen is finite");
+                let scores = case.scores(kernels, &keys);
+                case.check_scores(kernels, &scores);
+                let got = case.gather(kernels, &scores, &values);
+                case.check_gathered(kernels, &scores, &got);
+            }
+        }
+    }
+}
+
+/// As large as sums of integers get: all elements, weights and values are the largest.
+#[test]
+fn sums_of_the_largest_integers_do_not_wrap_around() {
+    for kernels in int_kernels() {
+        for d in [1, 2, 64, 100, 128, 256, 576] {
+            let mut case = Case::new(GgmlType::F32, (32, KEYS, d, 40));
+            case.queries.fill(2.0);
+            case.keys.iter_mut().for_each(|page| page.fill(-3.0));
+            case.values.iter_mut().for_each(|page| page.fill(5.0));
+            case.seen
+                .chunks_exact_mut(N_PAGES)
+                .for_each(|seen| seen.copy_from_slice(&[0, u64::MAX, u64::MAX]));
+            let [keys, values] = case.prepare(kernels).expect("all is finite");
+            let scores = case.scores(kernels, &keys);
+            case.check_scores(kernels, &scores);
+            let got = case.gather(kernels, &scores, &values);
+            case.check_gathered(kernels, &scores, &got);
+        }
+    }
+}
+
+#[test]
+fn keys_and_values_that_are_not_finite_are_refused_if_seen() {
+    for kernels in int_kernels() {
+        for x in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+            let sizes = (33, 40, 80, 40);
+            let mut case = Case::new(GgmlType::F32, sizes);
+            case.keys[1].set(7, 3, x);
+            assert!(case.prepare(kernels).is_none(), "{:?} key {x}", kernels.isa);
+            case.seen.iter_mut().for_each(|seen| *seen &= !(1 << 7));
+            assert!(case.prepare(kernels).is_some(), "{:?} key {x}", kernels.isa);
+            let mut case = Case::new(GgmlType::F32, sizes);
+            case.values[1].set(7, 39, x);
+            assert!(case.prepare(kernels).is_none(), "{:?} value {x}", kernels.isa);
+        }
+    }
+}
+
+/// A query that is not finite has no finite score, and others are as they are without it.
+#[test]
+fn a_query_that_is_not_finite_spoils_only_itself() {
+    for kernels in int_kernels() {
+        let mut case = Case::new(GgmlType::F16, (33, 40, 80, 40));
+        let [keys, _] = case.prepare(kernels).expect("all is finite");
+        let before = case.scores(kernels, &keys);
+        case.queries[80 * 9 + 5] = f32::INFINITY;
+        let after = case.scores(kernels, &keys);
+        for q in 0..case.n() {
+            for (page, i) in case.seen_by(q) {
+                let at = q * score_stride(N_PAGES) + page * KEYS + i;
+                if q == 9 {
+                    assert!(after[at].is_nan());
+                } else {
+                    assert_eq!(after[at], before[at]);
+                }
+            }
+        }
+    }
+}
