@@ -54,8 +54,8 @@ fn threads_do_not_get_into_each_others_way() {
                     Precision::High => 1e-3,
                     Precision::Fast => 1e-2,
                 };
-                // Of 80 tokens, one may have a value that rounds to the other neighbour when the cache takes it as F16. With 8 bits two may go to another
-                // expert, between which and their own there is next to nothing: their part of the result then differs altogether.
+                // Of 80 tokens, one may have a value that rounds to the other neighbour when the cache takes it as F16. With 8 bits some, to
+                // which two experts are next to equal (3 of 160 with VNNI), go to the other one: their part of the result then differs altogether.
                 let (n_others, of_one) = match precision {
                     Precision::Fast => (n / 40, 2.0),
                     _ => (n / 80, F16_STEP.powi(2)),
