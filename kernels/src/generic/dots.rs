@@ -12,6 +12,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 use super::integers::{CHUNK, RUN, RUNS};
+use super::next_weights::NextWeights;
 use super::panel_products::PanelProduct;
 use super::panels::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, SignedValues, fill};
 use super::u8_chunks::{ASIDE, CENTER, U8Chunk};
@@ -115,11 +116,14 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
         let sums = floats.add(1).cast::<f32>();
         for c in 0..chunks {
             let aside = Aside::of(p, c);
+            let runs = RUNS.min((p.w.k - c * CHUNK) / RUN);
             for i in rows.clone().step_by(step) {
                 for panel in 0..step / PANEL_ROWS {
-                    fill_panel::<V>(p, i + panel * PANEL_ROWS, c, &mut *panels.add(panel));
-                    aside.unpack(&*panels.add(panel), &p.w.integers, panel * PANEL_ROWS, &mut *floats);
+                    let to = &mut *panels.add(panel);
+                    fill::<V, SignedValues>(&p.w, i + panel * PANEL_ROWS, c, &mut to.chunk);
+                    aside.unpack(to, &p.w.integers, panel * PANEL_ROWS, &mut *floats);
                 }
+                set_starts::<D>(panels.cast(), p.w.integers.by_16, runs);
                 let sums = sums.add((i - rows.start) * p.n);
                 let are_all = i + step <= p.w.m;
                 let (to, to_stride) = if c + 1 == chunks && are_all {
@@ -131,7 +135,7 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
                     panels: panels.cast(),
                     floats: floats.cast(),
                     integers: p.w.integers,
-                    runs: RUNS.min((p.w.k - c * CHUNK) / RUN),
+                    runs,
                     x: p.x.add(c * size_of::<U8Chunk>()),
                     x_stride: p.x_stride,
                     from: if c > 0 { sums } else { std::ptr::null() },
@@ -139,7 +143,15 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
                     to_stride,
                     is_first: i == rows.start,
                 };
-                add_chunk::<D>(&chunk, p.n);
+                let (next_i, next_c) = if i + step < rows.end {
+                    (i + step, c)
+                } else if c + 1 < chunks {
+                    (rows.start, c + 1)
+                } else {
+                    (rows.end, 0)
+                };
+                let mut next = NextWeights::new(&p.w, next_i, next_c, step, p.n.div_ceil(D::COLUMNS));
+                add_chunk::<D>(&chunk, p.n, &mut next);
                 if c + 1 == chunks && !are_all {
                     put::<D>(p, i, sums);
                 }
@@ -148,25 +160,25 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
     }
 }
 
-/// Fills a panel with rows from row `i` on, chunk `c` of each.
+/// Sets what sums of products start at, for the first `runs` runs of [`DotPanel`]s that hold as many rows as are multiplied at a time.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// The CPU has `D`'s instructions, and the panels have been filled.
 #[inline(always)]
-unsafe fn fill_panel<V: IntSimd>(p: &PanelProduct, i: usize, c: usize, to: &mut DotPanel) {
-    // SAFETY: the caller's promise; what is read was just filled.
+unsafe fn set_starts<D: ByteDots>(panels: *mut u8, by_16: bool, runs: usize) {
+    let stride = const { register_stride::<D>() };
+    let halves = if by_16 { 1 } else { 2 };
+    // SAFETY: the caller's promise; all offsets are those of a panel.
     unsafe {
-        fill::<V, SignedValues>(&p.w, i, c, &mut to.chunk);
-        let runs = RUNS.min((p.w.k - c * CHUNK) / RUN);
-        let in_one_sum = if p.w.integers.by_16 { 1 } else { 2 };
-        for first in (0..2 * runs).step_by(in_one_sum) {
-            for group in 0..GROUPS {
-                let mut total = V::splat(0);
-                for values in &to.chunk.values.0[first * FOURS_OF_HALF..][..in_one_sum * FOURS_OF_HALF] {
-                    total = total.add_fours(V::splat(CENTER), V::load(values[group].as_ptr()));
+        let center = D::broadcast([CENTER; 4].as_ptr());
+        for half in (0..2 * runs).step_by(halves) {
+            for r in 0..REGISTERS {
+                let panel = panels.add(r * stride);
+                let mut total = D::zero();
+                for four in half * FOURS_OF_HALF..(half + halves) * FOURS_OF_HALF {
+                    total = total.add_dots(center, D::load(panel.add(four * PANEL_ROWS * 4)));
                 }
-                let start = V::splat(0).sub32(total);
-                start.store(to.starts[first][group].as_mut_ptr().cast());
+                total.store_negative(panel.add(offset_of!(DotPanel, starts) + half * PANEL_ROWS * 4));
             }
         }
     }
@@ -182,16 +194,23 @@ impl Aside {
     /// As for [`multiply`].
     #[inline(always)]
     unsafe fn of(p: &PanelProduct, c: usize) -> Aside {
-        let mut bits = [0; CHUNK / 64];
+        // Bytes first, which are only written: a bit would have to wait for the one before.
+        let mut are_aside = [0u8; CHUNK];
         for j in 0..p.n {
             let at = j * p.x_stride + c * size_of::<U8Chunk>() + offset_of!(U8Chunk, aside_at);
             // SAFETY: the caller's promise: chunk `c` of column `j`.
             let aside_at = unsafe { p.x.add(at).cast::<[u16; ASIDE]>().read_unaligned() };
             for at in aside_at {
-                bits[usize::from(at) / 64 % (CHUNK / 64)] |= 1 << (at % 64);
+                are_aside[usize::from(at) % CHUNK] = 1;
             }
         }
-        Aside(bits)
+        let mut words = [0; CHUNK / 64];
+        for (i, eight) in are_aside.as_chunks::<8>().0.iter().enumerate() {
+            // The product has bit `j` of the sum's highest byte from byte `j`.
+            let bits = u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+            words[i / 8] |= bits << (i % 8 * 8);
+        }
+        Aside(words)
     }
 
     /// Writes the weights of a panel of these elements, as rows from `row` on.
@@ -244,43 +263,59 @@ struct Chunk {
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn add_chunk<D: ByteDots>(chunk: &Chunk, n: usize) {
+unsafe fn add_chunk<D: ByteDots>(chunk: &Chunk, n: usize, next: &mut NextWeights) {
     // SAFETY: the caller's promise.
     unsafe {
         match (chunk.integers.by_16, chunk.integers.has_own_mins()) {
-            (false, false) => add_all::<D, false, false>(chunk, n),
-            (false, true) => add_all::<D, false, true>(chunk, n),
-            (true, false) => add_all::<D, true, false>(chunk, n),
-            (true, true) => add_all::<D, true, true>(chunk, n),
+            (false, false) => add_all::<D, false, false>(chunk, n, next),
+            (false, true) => add_all::<D, false, true>(chunk, n, next),
+            (true, false) => add_all::<D, true, false>(chunk, n, next),
+            (true, true) => add_all::<D, true, true>(chunk, n, next),
         }
     }
 }
 
-/// [`add_chunk`], as many columns at a time as there are registers for.
+/// [`add_chunk`], about as many columns at a time as there are registers for: a few left over would wait for each of their sums.
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool>(chunk: &Chunk, n: usize) {
+unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool>(chunk: &Chunk, n: usize, next: &mut NextWeights) {
+    let tiles = n.div_ceil(D::COLUMNS);
+    let (columns, larger) = (n / tiles, n % tiles);
     let mut j = 0;
-    // SAFETY: the caller's promise.
-    unsafe {
-        if const { D::COLUMNS == 6 } {
-            while n - j >= 6 {
-                add::<D, BY_16, MINS, 6>(chunk, j);
-                j += 6;
+    for (columns, tiles) in [(columns + 1, larger), (columns, tiles - larger)] {
+        let end = j + columns * tiles;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match columns {
+                1 => add_tiles::<D, BY_16, MINS, 1>(chunk, j..end, next),
+                2 => add_tiles::<D, BY_16, MINS, 2>(chunk, j..end, next),
+                3 => add_tiles::<D, BY_16, MINS, 3>(chunk, j..end, next),
+                4 => add_tiles::<D, BY_16, MINS, 4>(chunk, j..end, next),
+                5 if const { D::COLUMNS >= 5 } => add_tiles::<D, BY_16, MINS, 5>(chunk, j..end, next),
+                6 if const { D::COLUMNS >= 6 } => add_tiles::<D, BY_16, MINS, 6>(chunk, j..end, next),
+                _ => {}
             }
         }
-        while n - j >= 4 {
-            add::<D, BY_16, MINS, 4>(chunk, j);
-            j += 4;
-        }
-        match n - j {
-            3 => add::<D, BY_16, MINS, 3>(chunk, j),
-            2 => add::<D, BY_16, MINS, 2>(chunk, j),
-            1 => add::<D, BY_16, MINS, 1>(chunk, j),
-            _ => {}
-        }
+        j = end;
+    }
+}
+
+/// [`add_chunk`] for some columns, `C` at a time.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn add_tiles<D: ByteDots, const BY_16: bool, const MINS: bool, const C: usize>(
+    chunk: &Chunk,
+    columns: Range<usize>,
+    next: &mut NextWeights,
+) {
+    for j in columns.step_by(C) {
+        next.fetch();
+        // SAFETY: the caller's promise.
+        unsafe { add::<D, BY_16, MINS, C>(chunk, j) };
     }
 }
 

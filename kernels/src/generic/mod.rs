@@ -15,6 +15,7 @@ pub(crate) mod i8_blocks;
 pub(crate) mod int_attention;
 pub(crate) mod int_products;
 pub(crate) mod integers;
+pub(crate) mod next_weights;
 pub(crate) mod panel_products;
 pub(crate) mod panels;
 pub(crate) mod products;

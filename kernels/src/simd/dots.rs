@@ -36,6 +36,9 @@ pub(crate) trait ByteDots: Copy {
 
     /// Sums as floats, rounded to nearest even.
     fn floats(self) -> Self::Float;
+
+    /// Writes the sums with the other sign, 4 bytes for each lane.
+    unsafe fn store_negative(self, p: *mut u8);
 }
 
 /// Registers that hold two of `V`'s, one after the other.
@@ -92,5 +95,11 @@ impl<V: IntSimd> ByteDots for V {
     #[inline(always)]
     fn floats(self) -> Self::Float {
         self.to_floats()
+    }
+
+    #[inline(always)]
+    unsafe fn store_negative(self, p: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(0).sub32(self).store(p) }
     }
 }

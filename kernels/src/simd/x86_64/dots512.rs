@@ -1,12 +1,12 @@
 //! AVX512-VNNI with all 512 bits: the sums of 16 rows.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2::Avx2;
 use super::avx512::Avx512;
 use super::int256::Avx512VnniInt;
 use super::methods;
+use super::pair_dots::add_pairs_512;
 use crate::simd::dots::{ByteDots, DoubleWidth};
 
 /// 64 bytes, or 16 sums.
@@ -21,26 +21,6 @@ impl Dots512 {
     }
 }
 
-/// `VPDPWSSD`. Of the intrinsic the compiler would make a product and a sum, at half the rate, to shorten chains that are not what takes the time.
-///
-/// # Safety
-/// The CPU has the instruction.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vnni")]
-unsafe fn add_pair_dots(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: registers go in, a register comes out.
-    unsafe {
-        asm!(
-            "vpdpwssd {sums}, {a}, {b}",
-            sums = inout(zmm_reg) sums,
-            a = in(zmm_reg) a,
-            b = in(zmm_reg) b,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    sums
-}
-
 impl ByteDots for Dots512 {
     type Float = Avx512;
     const COLUMNS: usize = 6;
@@ -50,13 +30,16 @@ impl ByteDots for Dots512 {
         fn zero() -> Self = Dots512(_mm512_setzero_si512());
         fn load(p: *const u8) -> Self = Dots512(_mm512_loadu_si512(p.cast()));
         fn broadcast(p: *const u8) -> Self = Dots512(_mm512_set1_epi32(p.cast::<i32>().read_unaligned()));
+        fn store_negative(self, p: *mut u8) -> () = {
+            _mm512_storeu_si512(p.cast(), _mm512_sub_epi32(_mm512_setzero_si512(), self.0))
+        };
     }
 
     methods! {
         fn add_dots(self, unsigned: Self, signed: Self) -> Self = {
             Dots512(_mm512_dpbusd_epi32(self.0, unsigned.0, signed.0))
         };
-        fn add_pair_dots(self, a: Self, b: Self) -> Self = Dots512(add_pair_dots(self.0, a.0, b.0));
+        fn add_pair_dots(self, a: Self, b: Self) -> Self = Dots512(add_pairs_512(self.0, a.0, b.0));
         fn floats(self) -> Avx512 = Avx512::from(_mm512_cvtepi32_ps(self.0));
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod dots512;
 pub(crate) mod int256;
+mod pair_dots;
 
 /// Implements methods of [`Simd`](super::Simd), [`IntSimd`](super::IntSimd) and [`Products`](int256::Products) by expressions over intrinsics.
 macro_rules! methods {

@@ -1,0 +1,57 @@
+//! Weights that are multiplied next, asked for while others are multiplied: with few columns a product takes no longer than reading its weights from memory.
+
+use super::panels::{LANES, RowLayout, WeightRows};
+use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
+
+/// A chunk of some rows. Of one piece after the other, which are rows or groups of them, each cache line is asked for once.
+pub(crate) struct NextWeights {
+    piece: *const u8,
+    stride: usize,
+    /// Pieces that are left, this one included.
+    pieces: usize,
+    lines: usize,
+    /// The line of this piece that is next.
+    line: usize,
+    /// Lines that are asked for at a time.
+    at_once: usize,
+}
+
+impl NextWeights {
+    /// Chunk `c` of `rows` rows from row `i` on, to be asked for in `times` times. Addresses beyond the last row or element do no harm.
+    #[inline(always)]
+    pub(crate) fn new(w: &WeightRows, i: usize, c: usize, rows: usize, times: usize) -> Self {
+        let (at, bytes, stride, pieces) = match w.layout {
+            RowLayout::Rows(_) => (i * w.row_stride + c * w.chunk_bytes, w.chunk_bytes, w.row_stride, rows),
+            RowLayout::Groups(_) => {
+                let stride = LANES * w.row_stride;
+                (w.place_in_groups(i, c), LANES * w.chunk_bytes, stride, rows / LANES)
+            }
+        };
+        let lines = bytes.div_ceil(CACHE_LINE);
+        NextWeights {
+            piece: w.w.wrapping_add(at),
+            stride,
+            pieces,
+            lines,
+            line: 0,
+            at_once: (lines * pieces).div_ceil(times.max(1)),
+        }
+    }
+
+    /// Asks for some lines.
+    #[inline(always)]
+    pub(crate) fn fetch(&mut self) {
+        for _ in 0..self.at_once {
+            if self.pieces == 0 {
+                return;
+            }
+            prefetch(self.piece.wrapping_add(self.line * CACHE_LINE), CacheLevel::Second);
+            self.line += 1;
+            if self.line == self.lines {
+                self.line = 0;
+                self.pieces -= 1;
+                self.piece = self.piece.wrapping_add(self.stride);
+            }
+        }
+    }
+}
