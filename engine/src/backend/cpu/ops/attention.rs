@@ -1,4 +1,4 @@
-//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist. Batches of many tokens take some pages at a time, where the CPU has kernels for that.
+//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist. Many tokens of one sequence take some pages at a time, where the CPU has kernels for that.
 //!
 //! A unit of work is some tokens with one page table and the query heads that share one key head, so that what is read of a cache serves as
 //! many queries as possible. Where queries are few reading the cache takes the time, and the heads of a cell lie side by side in memory: a unit then is of all heads, if
@@ -12,6 +12,7 @@ mod tiles;
 
 use std::ops::Range;
 
+use kernels::attention::tiles::TILE_QUERIES;
 use kernels::attention::{self as kernel, CacheRows, FEW_QUERIES};
 use kernels::{FAST_COLUMNS, rows};
 
@@ -68,7 +69,7 @@ struct Sizes {
     n_head_kv: usize,
     n_tokens: usize,
     n_kv: usize,
-    /// Some pages are taken at a time.
+    /// Tokens may take some pages at a time: see [`Operands::by_tiles`].
     by_tiles: bool,
     /// Tokens that are computed together, unless there is none.
     block: usize,
@@ -148,10 +149,10 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(n_pages: usize, s: &Sizes) -> Parts {
-        let least = if s.by_tiles { MIN_TILE_PART } else { MIN_PART };
+    fn new(n_pages: usize, by_tiles: bool) -> Parts {
+        let least = if by_tiles { MIN_TILE_PART } else { MIN_PART };
         let mut pages = least.max(n_pages.div_ceil(MAX_PARTS));
-        if s.by_tiles {
+        if by_tiles {
             pages = pages.next_multiple_of(MIN_TILE_PART);
         }
         Parts {
@@ -247,12 +248,12 @@ impl<'a> Cut<'a> {
         let (s, nth) = (&op.s, task.share.nth);
         let tiles = Tiles::new(s, &op.visible, bytemuck::cast_slice_mut(bounds));
         let n_tiles = tiles.len();
-        let tables = tiles.bounds[..n_tiles].iter();
-        let n_parts = tables.map(|&t| op.parts(t as usize).n).max().unwrap_or(0);
+        let firsts = || tiles.bounds[..n_tiles].iter().map(|&t| t as usize);
+        let n_parts = firsts().map(|t| op.parts(t).n).max().unwrap_or(0);
         let lengths = tiles.bounds.windows(2).map(|tile| (tile[1] - tile[0]) as usize);
         let of_head = lengths.max().unwrap_or(0) * s.group();
         let is_plenty = nth == 1 || n_tiles * n_parts >= MANY_PARTS * nth;
-        let all_heads = of_head <= FEW_QUERIES && is_plenty && op.sees_alike() && !s.by_tiles;
+        let all_heads = of_head <= FEW_QUERIES && is_plenty && op.sees_alike() && !firsts().any(|t| op.by_tiles(t));
         let heads = if all_heads { s.n_head_kv } else { 1 };
         let (units_of_tile, n_queries) = (s.n_head_kv / heads, heads * of_head);
         let (n_units, state) = (n_tiles * units_of_tile, s.state_of(n_queries));
@@ -449,9 +450,19 @@ impl<'a> Operands<'a> {
         self.selection.is_none_or(|selection| selection.lists == 1)
     }
 
+    /// Whether token `t` and those beside it with its page table have enough queries to prepare keys and values for. Units of one table, however long they
+    /// are, find the same.
+    fn by_tiles(&self, t: usize) -> bool {
+        let enough = TILE_QUERIES.div_ceil(self.s.group());
+        let shares_table = |other: &usize| self.visible.table(*other) == self.visible.table(t);
+        let before = || (0..t).rev().take_while(shares_table).take(enough).count();
+        let after = || (t..self.s.n_tokens).take_while(shares_table).take(enough).count();
+        self.s.by_tiles && before() + after() >= enough
+    }
+
     /// How the page table of a token is cut.
     fn parts(&self, t: usize) -> Parts {
-        Parts::new(self.visible.entries(t).len(), &self.s)
+        Parts::new(self.visible.entries(t).len(), self.by_tiles(t))
     }
 
     /// The entries of a part of a token's page table.
@@ -491,7 +502,7 @@ impl<'a> Operands<'a> {
         if of_part.is_empty() {
             return;
         }
-        if self.s.by_tiles {
+        if self.by_tiles(unit.first) {
             return self.attend_by_tiles(unit, of_part, next, state, room);
         }
         for entry in of_part.clone() {
@@ -574,7 +585,7 @@ impl<'a> Operands<'a> {
                 .copy_row([head * group + i % group, unit.first + i / group, 0], out);
             rows::scale_in_place(out, self.p.scale, 0.0);
         }
-        if self.s.by_tiles {
+        if self.by_tiles(unit.first) {
             kernel::tiles::put_queries(out, self.s.dk, room.tiles.queries);
         }
     }
