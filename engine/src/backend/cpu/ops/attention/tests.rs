@@ -2,6 +2,7 @@ use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use kernels::GgmlType::{F32, I32, I64, Q4_0};
+use kernels::attention::tiles::has_tiles;
 use kernels::{Precision, quantize_row};
 
 use crate::backend::{BackendParams, MemoryMap, device};
@@ -11,13 +12,20 @@ use crate::sched::{Observer, SchedParams, Scheduler};
 thread_local! {
     /// Pages whose keys this thread has multiplied with queries.
     pub(super) static N_SCORED: Cell<usize> = const { Cell::new(0) };
+    /// Pages of these that it has prepared for tiles.
+    pub(super) static N_PREPARED: Cell<usize> = const { Cell::new(0) };
 }
 
 const N_HEAD_KV: usize = 2;
 
-/// Computes attention of a token for each item of `tables`, the pages that it sees, on one thread: how many pages of keys are read.
-/// Tokens side by side with the same pages share a table.
+/// How many pages of keys are read, as [`pages_read`].
 fn n_pages_read(tables: &[&[usize]]) -> usize {
+    pages_read(tables, Precision::Exact).0
+}
+
+/// Computes attention of a token for each item of `tables`, the pages that it sees, on one thread: how many pages of keys are read, and how many prepared for tiles.
+/// Tokens side by side with the same pages share a table.
+fn pages_read(tables: &[&[usize]], precision: Precision) -> (usize, usize) {
     let n_kv = PAGE * (1 + tables.iter().flat_map(|pages| pages.iter()).max().unwrap());
     let (mut table, mut starts, mut pages) = (Vec::new(), vec![0], Vec::new());
     for (t, list) in tables.iter().enumerate() {
@@ -44,7 +52,11 @@ fn n_pages_read(tables: &[&[usize]]) -> usize {
     g.tensor_mut(y).flags.output = true;
     g.expand(y);
 
-    let backend = device("cpu").unwrap().backend(&BackendParams::new(1)).unwrap();
+    let params = BackendParams {
+        precision,
+        ..BackendParams::new(1)
+    };
+    let backend = device("cpu").unwrap().backend(&params).unwrap();
     let mut sched = Scheduler::new(vec![backend], MemoryMap::default(), SchedParams::default()).unwrap();
     sched.alloc_graph(&mut g).unwrap();
     let mut set = |id: TensorId, values: &[i32]| sched.set_input(&g, id, bytemuck::cast_slice(values)).unwrap();
@@ -58,9 +70,10 @@ fn n_pages_read(tables: &[&[usize]]) -> usize {
     }
     let all = vec![-1i64; pages.len()];
     sched.set_input(&g, visible.masks, bytemuck::cast_slice(&all)).unwrap();
-    let before = N_SCORED.get();
+    N_SCORED.set(0);
+    N_PREPARED.set(0);
     sched.compute(&g).unwrap();
-    N_SCORED.get() - before
+    (N_SCORED.get(), N_PREPARED.get())
 }
 
 #[test]
@@ -84,6 +97,28 @@ fn tokens_of_one_sequence_read_pages_together() {
         2 * 2 * N_HEAD_KV,
         "48 queries at a time, of two heads each"
     );
+}
+
+/// Two heads share a key head, so that 16 tokens fill a tile of 32 queries.
+#[test]
+fn pages_are_prepared_for_tiles_only_where_enough_queries_share_them() {
+    let is_prepared = |tables: &[&[usize]]| {
+        let (scored, prepared) = pages_read(tables, Precision::Fast);
+        assert!(scored > 0 && prepared <= scored);
+        prepared > 0
+    };
+    let sequences: Vec<[usize; 1]> = (0..40).map(|page| [page]).collect();
+    let apart: Vec<&[usize]> = sequences.iter().map(|pages| &pages[..]).collect();
+    assert!(!is_prepared(&apart), "40 sequences, each with pages of its own");
+    let shared = |n: usize| [&apart[..40 - n], &vec![&[40usize][..]; n]].concat();
+    assert!(!is_prepared(&shared(15)));
+    for n in [16, 17, 40] {
+        assert_eq!(
+            is_prepared(&shared(n)),
+            has_tiles(),
+            "{n} tokens of one sequence beside others"
+        );
+    }
 }
 
 /// Wants what attention gives, so that it is stored as floats.

@@ -149,7 +149,9 @@ impl Operands<'_> {
                 continue;
             }
             #[cfg(test)]
-            super::tests::N_SCORED.set(super::tests::N_SCORED.get() + 1);
+            for count in [&super::tests::N_SCORED, &super::tests::N_PREPARED] {
+                count.set(count.get() + 1);
+            }
             let next = match page + 1 < n_pages {
                 true => Some((unit.head, self.visible.page(entry + 1))),
                 false => next,
