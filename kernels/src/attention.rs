@@ -24,7 +24,7 @@ pub const FEW_QUERIES: usize = 16;
 const IN_PLACE: usize = 16;
 
 /// Bytes that rows of few queries are fetched ahead of their use.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 12288;
 
 /// Floats that converted rows take up, if rows are not too long: half of a first-level cache.
 const PANEL: usize = 4096;
