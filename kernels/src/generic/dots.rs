@@ -150,7 +150,7 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
                 } else {
                     (rows.end, 0)
                 };
-                let mut next = NextWeights::new(&p.w, next_i, next_c, step, p.n.div_ceil(D::COLUMNS));
+                let mut next = NextWeights::new(&p.w, next_i, next_c..next_c + 1, step, p.n.div_ceil(D::COLUMNS));
                 add_chunk::<D>(&chunk, p.n, &mut next);
                 if c + 1 == chunks && !are_all {
                     put::<D>(p, i, sums);

@@ -1,9 +1,11 @@
 //! Weights that are multiplied next, asked for while others are multiplied: with few columns a product takes no longer than reading its weights from memory.
 
+use std::ops::Range;
+
 use super::panels::{LANES, RowLayout, WeightRows};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 
-/// A chunk of some rows. Of one piece after the other, which are rows or groups of them, each cache line is asked for once.
+/// Some chunks of some rows. Of one piece after the other, which are rows or groups of them, each cache line is asked for once.
 pub(crate) struct NextWeights {
     piece: *const u8,
     stride: usize,
@@ -17,14 +19,15 @@ pub(crate) struct NextWeights {
 }
 
 impl NextWeights {
-    /// Chunk `c` of `rows` rows from row `i` on, to be asked for in `times` times. Addresses beyond the last row or element do no harm.
+    /// These chunks of `rows` rows from row `i` on, to be asked for in `times` times. Addresses beyond the last row or element do no harm.
     #[inline(always)]
-    pub(crate) fn new(w: &WeightRows, i: usize, c: usize, rows: usize, times: usize) -> Self {
+    pub(crate) fn new(w: &WeightRows, i: usize, chunks: Range<usize>, rows: usize, times: usize) -> Self {
+        let (c, bytes) = (chunks.start, chunks.len() * w.chunk_bytes);
         let (at, bytes, stride, pieces) = match w.layout {
-            RowLayout::Rows(_) => (i * w.row_stride + c * w.chunk_bytes, w.chunk_bytes, w.row_stride, rows),
+            RowLayout::Rows(_) => (i * w.row_stride + c * w.chunk_bytes, bytes, w.row_stride, rows),
             RowLayout::Groups(_) => {
                 let stride = LANES * w.row_stride;
-                (w.place_in_groups(i, c), LANES * w.chunk_bytes, stride, rows / LANES)
+                (w.place_in_groups(i, c), LANES * bytes, stride, rows / LANES)
             }
         };
         let lines = bytes.div_ceil(CACHE_LINE);

@@ -7,6 +7,7 @@ use std::mem::offset_of;
 
 use super::i8_blocks::I8Chunk;
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS};
+use super::next_weights::NextWeights;
 use super::panels::{
     ByteValues, GROUPS, Integers, LANES, PANEL_ROWS, PanelChunk, PanelValues, Sums, WeightRows, WideValues, add_mins,
     fill,
@@ -315,7 +316,16 @@ pub(crate) unsafe fn multiply<V: IntSimd, K: Kernel>(p: &PanelProduct) {
                         to = to.add(1);
                     }
                 }
+                let (next_i, next_first) = if part.end < chunks {
+                    (i, part.end)
+                } else {
+                    (i + PANELS * PANEL_ROWS, 0)
+                };
+                let next_end = chunks.min(next_first + step);
+                let (rows, times) = (PANELS * PANEL_ROWS, p.n.div_ceil(COLUMNS));
+                let mut next = NextWeights::new(&p.w, next_i, next_first..next_end, rows, times);
                 for j in (0..p.n).step_by(COLUMNS) {
+                    next.fetch();
                     let Totals(totals) = &mut *waiting.add(if step < chunks { j / COLUMNS } else { 0 });
                     let totals = &mut totals[..part.panels];
                     if first == 0 {
