@@ -289,6 +289,7 @@ mod groups;
 mod instruction_sets;
 mod int_attention;
 mod integers;
+mod next_weights;
 mod panels;
 mod recurrent;
 mod rope;

@@ -30,7 +30,8 @@ impl NextWeights {
                 (w.place_in_groups(i, c), LANES * bytes, stride, rows / LANES)
             }
         };
-        let lines = bytes.div_ceil(CACHE_LINE);
+        // One more, as pieces begin anywhere in a line.
+        let lines = bytes.div_ceil(CACHE_LINE) + 1;
         NextWeights {
             piece: w.w.wrapping_add(at),
             stride,
@@ -44,17 +45,26 @@ impl NextWeights {
     /// Asks for some lines.
     #[inline(always)]
     pub(crate) fn fetch(&mut self) {
-        for _ in 0..self.at_once {
+        for line in self.next_lines() {
+            prefetch(line, CacheLevel::Second);
+        }
+    }
+
+    /// The lines that are asked for at a time.
+    #[inline(always)]
+    pub(crate) fn next_lines(&mut self) -> impl Iterator<Item = *const u8> {
+        (0..self.at_once).map_while(|_| {
             if self.pieces == 0 {
-                return;
+                return None;
             }
-            prefetch(self.piece.wrapping_add(self.line * CACHE_LINE), CacheLevel::Second);
+            let line = self.piece.wrapping_add(self.line * CACHE_LINE);
             self.line += 1;
             if self.line == self.lines {
                 self.line = 0;
                 self.pieces -= 1;
                 self.piece = self.piece.wrapping_add(self.stride);
             }
-        }
+            Some(line)
+        })
     }
 }
