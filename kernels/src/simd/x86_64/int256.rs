@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use super::avx2::Avx2;
 use super::methods;
-use super::pair_dots::{add_pairs_evex, add_pairs_vex};
+use super::pair_dots::add_pairs_vex;
 use crate::simd::IntSimd;
 
 /// 32 bytes in a register. `P` says how products of them are added up.
@@ -72,7 +72,7 @@ impl Products for Evex {
     const HAS_FOURS: bool = true;
 
     methods! { unsafe
-        fn add_pairs(sums: __m256i, a: __m256i, b: __m256i) -> __m256i = add_pairs_evex(sums, a, b);
+        fn add_pairs(sums: __m256i, a: __m256i, b: __m256i) -> __m256i = _mm256_dpwssd_epi32(sums, a, b);
         fn add_fours(sums: __m256i, a: __m256i, b: __m256i) -> __m256i = _mm256_dpbusd_epi32(sums, a, b);
     }
 }
