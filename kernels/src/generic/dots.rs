@@ -295,6 +295,7 @@ unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool>(chunk: &Chun
                 4 => add_tiles::<D, BY_16, MINS, 4>(chunk, j..end, next),
                 5 if const { D::COLUMNS >= 5 } => add_tiles::<D, BY_16, MINS, 5>(chunk, j..end, next),
                 6 if const { D::COLUMNS >= 6 } => add_tiles::<D, BY_16, MINS, 6>(chunk, j..end, next),
+                // One more than fits where all tiles have the same width: there is no larger one.
                 _ => {}
             }
         }
