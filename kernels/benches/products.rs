@@ -4,7 +4,7 @@
 //! rows, a number of columns (`n=512`) or of threads (`threads=2`). What is not named is as it is shipped: `fast`, and interleaved where a type can be.
 //!
 //! One column reads weights once, from memory, so that time is compared with reading; products with more columns take weights that the second-level
-//! cache holds, and time is compared with multiplying. Times are those of a row of weights with all columns: the median of many runs, and the best one.
+//! cache holds, and time is compared with multiplying. The word `cached` does so with one column too. Times are those of a row of weights with all columns: the median of many runs, and the best one.
 //!
 //! A harness of its own: benches that count elements print time and speed, but no share of limits measured in the same run.
 
@@ -39,10 +39,13 @@ const COLUMNS: [usize; 4] = [1, 8, 32, 512];
 
 /// Bytes of weights that are beyond any cache, and that the second level holds.
 const MEMORY: usize = 256 << 20;
-const CACHE: usize = 256 << 10;
+const CACHE: usize = 512 << 10;
 
 /// Rows that are multiplied at once, at most: a piece of work of a thread.
-const ROWS: usize = 64;
+const ROWS: usize = 256;
+
+/// A multiple of what any kernel takes at a time, so that none multiplies rows that are not there. The longest rows then come from beyond the second-level cache.
+const FULL: usize = 32;
 
 /// Shortest time of a run, so that clocks do not matter, and of all runs of a case.
 const RUN: Duration = Duration::from_micros(100);
@@ -70,6 +73,7 @@ fn main() {
                             layout,
                             k,
                             n,
+                            is_from_memory: n == 1 && !asked.is_cached,
                         };
                         print_line(precision_name, &case, &case.measure(&weights, asked.n_threads), &limits);
                     }
@@ -85,6 +89,8 @@ struct Asked {
     types: Vec<GgmlType>,
     lengths: Vec<usize>,
     columns: Vec<usize>,
+    /// Whether weights come from the second-level cache with one column, too.
+    is_cached: bool,
     n_threads: usize,
 }
 
@@ -103,6 +109,7 @@ impl Asked {
             types: if named.is_empty() { TYPES.to_vec() } else { named },
             lengths: or(numbers(""), &LENGTHS),
             columns: or(numbers("n="), &COLUMNS),
+            is_cached: has("cached"),
             n_threads: numbers("threads=").first().copied().unwrap_or(1).max(1),
             words,
         }
@@ -159,7 +166,7 @@ fn print_line(precision: &str, case: &Case, speed: &Speed, limits: &Limits) {
     };
     let bytes_per_s = case.row_stride() as f64 / speed.median;
     let multiply_adds_per_s = (case.k * case.n) as f64 / speed.median;
-    let roof = match case.is_from_memory() {
+    let roof = match case.is_from_memory {
         true => Some(bytes_per_s / limits.read),
         false => case.arithmetic(limits).map(|limit| multiply_adds_per_s / limit),
     };
@@ -195,6 +202,7 @@ struct Case {
     layout: WeightLayout,
     k: usize,
     n: usize,
+    is_from_memory: bool,
 }
 
 /// Seconds that a row of weights takes, of all threads together.
@@ -206,10 +214,6 @@ struct Speed {
 impl Case {
     fn form(&self) -> ActivationForm {
         activation_form(self.ty, self.n, self.precision)
-    }
-
-    fn is_from_memory(&self) -> bool {
-        self.n == 1
     }
 
     /// Bytes of a row of weights.
@@ -247,9 +251,9 @@ impl Case {
     }
 
     fn of_one_thread(&self, weights: &[u8]) -> Speed {
-        let m = (CACHE / self.row_stride() / GROUP_ROWS * GROUP_ROWS).clamp(GROUP_ROWS, ROWS);
+        let m = (CACHE / self.row_stride() / FULL * FULL).clamp(FULL, ROWS);
         let piece = m * self.row_stride();
-        let weights = match self.is_from_memory() {
+        let weights = match self.is_from_memory {
             true => weights,
             false => &weights[..piece],
         };

@@ -4,6 +4,7 @@ use super::N_TYPES;
 use crate::GgmlType;
 use crate::activations::{FAST_COLUMNS, PANEL_COLUMNS};
 use crate::generic::dots;
+use crate::generic::double_width_rows;
 use crate::generic::groups::{self, UnpackGroup};
 use crate::generic::i8_blocks;
 use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
@@ -91,9 +92,10 @@ macro_rules! type_table {
     };
 }
 
-/// Instantiates the products of a register type that are made of sums of 4 neighbouring bytes or words, in functions with its instructions enabled.
+/// Instantiates the products of a register type that are made of sums of 4 neighbouring bytes or words, in functions with its instructions enabled. `$multiply` is the
+/// product of groups of rows of a type `D` with `N` columns.
 macro_rules! products {
-    ($V:ty, $D:ty, $attribute:meta) => {
+    ($V:ty, $D:ty, $multiply:path, $attribute:meta) => {
         #[$attribute]
         unsafe fn dots(product: &PanelProduct) {
             // SAFETY: the caller's promise.
@@ -109,7 +111,7 @@ macro_rules! products {
         #[$attribute]
         unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
             // SAFETY: the caller's promise.
-            unsafe { groups::multiply::<$V, D, N>(product) }
+            unsafe { $multiply(product) }
         }
     };
 }
@@ -120,7 +122,7 @@ macro_rules! instantiate {
         pub(super) mod $module {
             use super::*;
 
-            products!($V, $V, $attribute);
+            products!($V, $V, groups::multiply::<$V, D, N>, $attribute);
 
             #[$attribute]
             pub(super) unsafe fn quantize_i16(x: *const f32, k: usize, out: *mut u8) {
@@ -154,7 +156,7 @@ macro_rules! instantiate {
             const COLUMNS: &AllColumns = &[$( add_columns::<$n> ),*];
 
             #[$attribute]
-            unsafe fn matvec<D: Unpack<$V>>(product: &IntProduct) {
+            pub(super) unsafe fn matvec<D: Unpack<$V>>(product: &IntProduct) {
                 // SAFETY: the caller's promise.
                 unsafe { int_products::matvec::<$V, D>(product) }
             }
@@ -213,27 +215,32 @@ macro_rules! instantiate {
     };
 }
 
-/// Instantiates what VNNI is for. Unpacking and all that is bound by it is the same as with AVX2.
+/// Instantiates what VNNI is for. Unpacking and all that is bound by it is the same as with AVX2. `$matvec` is the product of rows of a type `D` with one column.
 #[cfg(target_arch = "x86_64")]
 macro_rules! instantiate_vnni {
-    ($module:ident, $V:ty, $D:ty, [$($columns:ident $n:literal)*], [$($W:ty)?], $most:expr, $attribute:meta) => {
+    ($module:ident, $V:ty, $D:ty, $multiply:path, [$($n:literal)*], $matvec:path, $most:expr, $attribute:meta) => {
         pub(super) mod $module {
-            use super::avx2::{quantize_i8, quantize_i16, quantize_u8, type_kernels};
+            use super::avx2::{quantize_i8, quantize_i16, quantize_u8};
             use super::*;
 
-            products!($V, $D, $attribute);
+            products!($V, $D, $multiply, $attribute);
 
-            $(
-                #[$attribute]
-                unsafe fn double_width<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
-                    // SAFETY: the caller's promise.
-                    unsafe { groups::multiply_double_width::<$V, $W, D, N>(product) }
+            #[$attribute]
+            unsafe fn matvec<D: Unpack<$V> + Unpack<Avx2Int>>(product: &IntProduct) {
+                // SAFETY: the caller's promise.
+                unsafe { $matvec(product) }
+            }
+
+            const fn type_kernels<D: Unpack<$V> + Unpack<Avx2Int>>(groups: Option<GroupKernels>) -> IntTypeKernels {
+                IntTypeKernels {
+                    matvec: matvec::<D>,
+                    ..avx2::type_kernels::<D>(groups)
                 }
-            )?
+            }
 
             const fn group_kernels<D: UnpackGroup<$V> + UnpackGroup<Avx2Int>>() -> GroupKernels {
                 GroupKernels {
-                    columns: &const { [$( $columns::<D, $n> ),*] },
+                    columns: &const { [$( columns::<D, $n> ),*] },
                     ..avx2::group_kernels::<D>()
                 }
             }
@@ -262,8 +269,9 @@ instantiate_vnni!(
     avx_vnni,
     AvxVnniInt,
     AvxVnniInt,
-    [columns 1 columns 2 columns 3 columns 4],
-    [],
+    groups::multiply::<AvxVnniInt, D, N>,
+    [1 2 3 4],
+    avx2::matvec::<D>,
     PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c,avxvnni")
 );
@@ -272,8 +280,9 @@ instantiate_vnni!(
     avx512_vnni,
     Avx512VnniInt,
     Dots512,
-    [columns 1 columns 2 double_width 3 double_width 4 double_width 5 double_width 6 double_width 7 double_width 8],
-    [Dots512],
+    groups::multiply_double_width::<Avx512VnniInt, Dots512, D, N>,
+    [1 2 3 4 5 6 7 8],
+    double_width_rows::matvec::<Avx512VnniInt, Dots512, D>,
     FAST_COLUMNS,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 );
@@ -282,8 +291,9 @@ instantiate_vnni!(
     vnni_model,
     VnniModelInt,
     VnniModelInt,
-    [columns 1 columns 2 columns 3 columns 4],
-    [],
+    groups::multiply::<VnniModelInt, D, N>,
+    [1 2 3 4],
+    avx2::matvec::<D>,
     PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c")
 );

@@ -2,8 +2,8 @@
 //!
 //! A weight is `scale * w + min` with a signed byte w, an activation `scale * (q - 128)` with an unsigned byte q and one scale for a chunk of 256. So a run of 32
 //! adds to an element of the result the sum of `w (q - 128)`, which starts at -128 times the sum of its weights, times the weights' scale, and the weights'
-//! minimum times the sum of its activations. The activations' scale comes at the end of a chunk, and then those that are kept aside as floats, times
-//! their weights as floats.
+//! minimum times the sum of its activations. Between runs come the activations that are kept aside as floats, times their weights as floats, and at the end of a chunk
+//! the activations' scale.
 //!
 //! Two registers of rows are multiplied with as many columns as have room for their sums, of integers and of floats. Sums of integers are exact; the
 //! order in which they are added up as floats only depends on the length of a row.
@@ -46,6 +46,9 @@ struct DotPanel {
 
 /// The weights of a chunk of [`DOT_ROWS`] rows as floats, by element: those that are multiplied with activations kept aside.
 type Floats = [[f32; DOT_ROWS]; CHUNK];
+
+/// Runs for each activation kept aside. Their products come between those of the runs: all at once, they would wait for each other.
+const RUNS_OF_ASIDE: usize = RUNS / ASIDE;
 
 /// Neighbouring weights that may have a scale of their own, and registers of 4 of them.
 const HALF: usize = RUN / 2;
@@ -362,6 +365,12 @@ unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const C: usize>(
                     }
                 }
             }
+            if run.is_multiple_of(RUNS_OF_ASIDE) {
+                add_aside::<D, C>(chunk, x, run / RUNS_OF_ASIDE, &mut sums);
+            }
+        }
+        for i in chunk.runs.div_ceil(RUNS_OF_ASIDE)..ASIDE {
+            add_aside::<D, C>(chunk, x, i, &mut sums);
         }
         for c in 0..C {
             let scale = of_column::<D>(x.add(c * chunk.x_stride + offset_of!(U8Chunk, scale)));
@@ -374,7 +383,6 @@ unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const C: usize>(
                 };
             }
         }
-        add_aside::<D, C>(chunk, x, &mut sums);
         for c in 0..C {
             for r in 0..REGISTERS {
                 sums[c][r].store(chunk.to.add((j + c) * chunk.to_stride + r * lanes));
@@ -392,26 +400,27 @@ fn fetch_next<const C: usize>(x: *const u8, x_stride: usize, i: usize) {
     }
 }
 
-/// Adds the products of the activations that are kept aside, of columns from `x` on.
+/// Adds the products of activation `i` of those kept aside, of columns from `x` on.
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn add_aside<D: ByteDots, const C: usize>(chunk: &Chunk, x: *const u8, sums: &mut [[D::Float; REGISTERS]; C]) {
-    // All places of a column are one load: loads are what this takes.
-    const { assert!(ASIDE * 16 == u64::BITS as usize) };
+unsafe fn add_aside<D: ByteDots, const C: usize>(
+    chunk: &Chunk,
+    x: *const u8,
+    i: usize,
+    sums: &mut [[D::Float; REGISTERS]; C],
+) {
     for c in 0..C {
         // SAFETY: the caller's promise; places lie within a chunk.
         unsafe {
             let x = x.add(c * chunk.x_stride);
-            let places = x.add(offset_of!(U8Chunk, aside_at)).cast::<u64>().read_unaligned();
-            for i in 0..ASIDE {
-                let at = (places >> (16 * i)) as u16;
-                let w = chunk.floats.add(usize::from(at) * DOT_ROWS);
-                let x = of_column::<D>(x.add(offset_of!(U8Chunk, aside) + i * size_of::<f32>()));
-                for r in 0..REGISTERS {
-                    sums[c][r] = D::Float::load(w.add(r * D::Float::LANES)).mul_add(x, sums[c][r]);
-                }
+            let at = x.add(offset_of!(U8Chunk, aside_at) + i * size_of::<u16>());
+            let at = at.cast::<u16>().read_unaligned();
+            let w = chunk.floats.add(usize::from(at) * DOT_ROWS);
+            let x = of_column::<D>(x.add(offset_of!(U8Chunk, aside) + i * size_of::<f32>()));
+            for r in 0..REGISTERS {
+                sums[c][r] = D::Float::load(w.add(r * D::Float::LANES)).mul_add(x, sums[c][r]);
             }
         }
     }

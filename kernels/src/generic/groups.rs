@@ -388,9 +388,9 @@ impl Totals for Narrow {
                         values[g] = D::group_values(part.w[g], i, word);
                     }
                     for j in 0..N {
-                        let x = (&raw const (*part.column(j)).parts[i]).cast::<u8>();
+                        let x = (&raw const (*part.column(j)).parts[0][i]).cast::<u8>();
                         for high in 0..2 {
-                            let x = V::broadcast(x.add(RUN * high + 4 * word));
+                            let x = V::broadcast(x.add(CHUNK * high + 4 * word));
                             for g in 0..G {
                                 sums[j][g][high] = sums[j][g][high].add16(values[g].multiply_bytes(x));
                             }
@@ -432,9 +432,9 @@ impl Totals for Fours {
                         values[g] = if D::SIGNED { bytes.xor(V::splat(SIGN)) } else { bytes };
                     }
                     for j in 0..N {
-                        let x = (&raw const (*part.column(j)).parts[i]).cast::<u8>();
+                        let x = (&raw const (*part.column(j)).parts[0][i]).cast::<u8>();
                         for high in 0..2 {
-                            let x = V::broadcast(x.add(RUN * high + 4 * word));
+                            let x = V::broadcast(x.add(CHUNK * high + 4 * word));
                             for g in 0..G {
                                 sums[j][g][high] = sums[j][g][high].add_fours(values[g], x);
                             }

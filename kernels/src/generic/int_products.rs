@@ -41,7 +41,7 @@ const COLUMNS: usize = 8;
 /// Bytes by which each stream is prefetched.
 const AHEAD: usize = 1024;
 
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// Does the body for each of the 8 runs of a whole chunk, or registers of a run, whose number is then a constant if loops are
 /// [unrolled](IntSimd::UNROLLED).
@@ -139,7 +139,12 @@ unsafe fn add_chunks<V: IntSimd, D: Unpack<V>>(
 /// # Safety
 /// As for [`matvec`].
 #[inline(always)]
-unsafe fn add_rest<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, x: *const I16Chunk, sum: V::Float) -> V::Float {
+pub(super) unsafe fn add_rest<V: IntSimd, D: Unpack<V>>(
+    w: *const u8,
+    runs: usize,
+    x: *const I16Chunk,
+    sum: V::Float,
+) -> V::Float {
     let mut scales = Scales::default();
     // SAFETY: the caller's promise.
     unsafe {
@@ -223,7 +228,7 @@ fn add_run<V: IntSimd>(w: [V; 2], x: [V; 2], scale: V::Float, sum: V::Float) -> 
 
 /// The minimums of both halves, which are the same where a run has one.
 #[inline(always)]
-fn mins_of<V: IntSimd, D: Unpack<V>>(scales: &Scales) -> [&[f32; RUNS]; 2] {
+pub(super) fn mins_of<V: IntSimd, D: Unpack<V>>(scales: &Scales) -> [&[f32; RUNS]; 2] {
     [&scales.mins[0], &scales.mins[usize::from(D::BY_16)]]
 }
 
@@ -232,7 +237,7 @@ fn mins_of<V: IntSimd, D: Unpack<V>>(scales: &Scales) -> [&[f32; RUNS]; 2] {
 /// # Safety
 /// As for [`matvec`].
 #[inline(always)]
-unsafe fn times_mins<V: IntSimd>(has_mins: bool, mins: [&[f32; RUNS]; 2], x: *const I16Chunk) -> V::Float {
+pub(super) unsafe fn times_mins<V: IntSimd>(has_mins: bool, mins: [&[f32; RUNS]; 2], x: *const I16Chunk) -> V::Float {
     // SAFETY: the caller's promise; 8 lanes each.
     unsafe {
         if !has_mins {

@@ -15,13 +15,16 @@ pub(crate) const CENTER: u8 = 128;
 /// The largest distance from it.
 const Q_MAX: f32 = 127.0;
 
-/// [`CHUNK`] activations, each `scale * (q - CENTER)`. What a row lacks at the end counts as zero in the last run and is not looked at beyond it.
+/// The smallest scale, as a part of the largest activation: far below what a float of that size can be told from.
+const LEAST_SCALE: f32 = 1.0 / (1u64 << 40) as f32;
+
+/// [`CHUNK`] activations, each `scale * (q - CENTER)`, or `scale * aside` for those kept aside. What a row lacks at the end counts as zero in the last run and is not looked at beyond it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct U8Chunk {
     /// Not a number if one of the activations is not finite.
     pub scale: f32,
-    /// Those kept aside, and where they are. The integers there stand for 0.
+    /// Those kept aside, in units of the scale, and where they are. The integers there stand for 0.
     pub aside: [f32; ASIDE],
     pub aside_at: [u16; ASIDE],
     pad: f32,
@@ -67,17 +70,17 @@ unsafe fn quantize_chunk<V: IntSimd>(x: *const f32, to: *mut U8Chunk) {
     // SAFETY: the caller's promise; all accesses lie within the chunks.
     unsafe {
         let largest = largest_of::<V::Float>(x);
-        // Not below the smallest normal float, so that inverses are finite: what is rounded away then is of no account.
-        let scale = largest
-            .as_ref()
-            .map_or(f32::NAN, |l| (l.next / Q_MAX).max(f32::MIN_POSITIVE));
-        let places = largest.map_or([0; ASIDE], |l| l.places);
+        let (scale, places) = largest.map_or((f32::NAN, [0; ASIDE]), |l| {
+            // Not so small that inverses or units of it are infinite: what is rounded away then is of no account.
+            let least = ((*x.add(l.places[0])).abs() * LEAST_SCALE).max(f32::MIN_POSITIVE);
+            ((l.next / Q_MAX).max(least), l.places)
+        });
         let values = (&raw mut (*to).values).cast::<u8>();
         store_rounded::<V>(x, 1.0 / scale, values);
         (&raw mut (*to).scale).write_unaligned(scale);
         (&raw mut (*to).pad).write_unaligned(0.0);
         for (i, place) in places.into_iter().enumerate() {
-            (&raw mut (*to).aside[i]).write_unaligned(*x.add(place));
+            (&raw mut (*to).aside[i]).write_unaligned(*x.add(place) / scale);
             (&raw mut (*to).aside_at[i]).write_unaligned(place as u16);
             *values.add(place) = 0;
         }

@@ -50,12 +50,18 @@ pub(crate) trait DoubleWidth<V: IntSimd>: ByteDots {
     fn join(first: V, second: V) -> Self;
     /// The lanes of both.
     fn join_floats(first: V::Float, second: V::Float) -> Self::Float;
+    /// Its lanes in two registers.
+    fn split_floats(both: Self::Float) -> [V::Float; 2];
     /// Sums of integers of 32 bits.
     fn add32(self, other: Self) -> Self;
     /// Differences of integers of 32 bits.
     fn sub32(self, other: Self) -> Self;
+    /// Bits of one or the other.
+    fn xor(self, other: Self) -> Self;
     /// Integers of 32 bits, shifted up.
     fn shl32(self, n: u32) -> Self;
+    /// In each lane the float at one of 16 places.
+    fn permute(floats: Self::Float, places: &[i32; 16]) -> Self::Float;
 }
 
 impl<V: IntSimd> ByteDots for V {

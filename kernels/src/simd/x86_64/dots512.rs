@@ -53,6 +53,15 @@ impl DoubleWidth<Avx512VnniInt> for Dots512 {
             let first = _mm512_castps256_ps512(first.register());
             Avx512::from(_mm512_insertf32x8::<1>(first, second.register()))
         };
+        fn split_floats(both: Avx512) -> [Avx2; 2] = {
+            let both = both.register();
+            [_mm512_castps512_ps256(both), _mm512_extractf32x8_ps::<1>(both)].map(Avx2::from)
+        };
+        fn permute(floats: Avx512, places: &[i32; 16]) -> Avx512 = {
+            let places = _mm512_loadu_si512(places.as_ptr().cast());
+            Avx512::from(_mm512_permutexvar_ps(places, floats.register()))
+        };
+        fn xor(self, other: Self) -> Self = Dots512(_mm512_xor_si512(self.0, other.0));
         fn add32(self, other: Self) -> Self = Dots512(_mm512_add_epi32(self.0, other.0));
         fn sub32(self, other: Self) -> Self = Dots512(_mm512_sub_epi32(self.0, other.0));
         // By a count in a register, which the compiler turns into the immediate form.

@@ -1,0 +1,159 @@
+//! Rows of weights as in a file times one column, in registers twice as long as those that weights are unpacked in: two neighbouring runs of a row at a time. The same bits as
+//! those of [`int_products`](super::int_products), whose two sums of a row, which take turns, are the halves of one register here.
+
+use super::blocks::bytes_of;
+use super::int_products::{IntProduct, LINE, add_rest, chunk, each_of_8, mins_of, times_mins};
+use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Scales, Unpack};
+use super::panels::SIGN;
+use super::streams::Streams;
+use crate::simd::dots::DoubleWidth;
+use crate::simd::{IntSimd, Simd};
+
+/// Rows that are multiplied at a time, as many streams from memory.
+const STREAMS: usize = 4;
+
+/// Bytes by which each stream is prefetched.
+const AHEAD: usize = 2048;
+
+/// Pairs of runs in a chunk.
+const PAIRS: usize = RUNS / 2;
+
+/// Lanes of a pair: one for each 4 weights.
+const LANES: usize = 2 * RUN / 4;
+
+/// For each lane of a pair, which of [`Scales::scales`] it takes: those of whole runs, those of halves.
+const PLACES: [[[i32; LANES]; PAIRS]; 2] = {
+    let mut places = [[[0; LANES]; PAIRS]; 2];
+    let mut at = 0;
+    while at < PAIRS * LANES {
+        let (pair, lane) = (at / LANES, at % LANES);
+        let (run, half) = (2 * pair + lane / (LANES / 2), lane / (LANES / 4) % 2);
+        places[0][pair][lane] = run as i32;
+        places[1][pair][lane] = (half * RUNS + run) as i32;
+        at += 1;
+    }
+    places
+};
+
+/// Multiplies: weights are unpacked in registers and never stored.
+///
+/// # Safety
+/// The CPU has the instructions of `V` and `W`, and `p` keeps the contract of [`matmul`](crate::matmul()).
+#[inline(always)]
+pub(crate) unsafe fn matvec<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(p: &IntProduct) {
+    let streams = Streams::<STREAMS>::new(p.m);
+    let whole = p.k / CHUNK * CHUNK;
+    let mut scales: [Scales; STREAMS] = Default::default();
+    for i in 0..streams.turns() {
+        // SAFETY: the caller's promise; rows lie below `m`, chunks below `k`.
+        unsafe {
+            let mut w = streams.rows(p.w, p.row_stride, i);
+            let mut sums = [V::Float::splat(0.0); STREAMS];
+            for c in (0..whole).step_by(CHUNK) {
+                let x = chunk(p.x, c);
+                let of_sign = if D::SIGNED {
+                    products_of_sign(x)
+                } else {
+                    [W::zero(); PAIRS]
+                };
+                // All scales first: they take long to compute, which the work on other rows hides.
+                for s in 0..STREAMS {
+                    prefetch::<V, D>(w[s]);
+                    D::scales(w[s], RUNS, &mut scales[s]);
+                }
+                // They are to be read from memory where they are used.
+                let scales = std::hint::black_box(&scales);
+                for s in 0..STREAMS {
+                    sums[s] = add_chunk::<V, W, D>(w[s], &scales[s], x, &of_sign, sums[s]);
+                    w[s] = w[s].wrapping_add(bytes_of::<D>(CHUNK));
+                }
+            }
+            if whole < p.k {
+                for s in 0..STREAMS {
+                    sums[s] = add_rest::<V, D>(w[s], (p.k - whole) / RUN, chunk(p.x, whole), sums[s]);
+                }
+            }
+            let totals = V::Float::sum4(sums);
+            let scale = I16Header::scale_at(p.x);
+            for (s, total) in totals.into_iter().enumerate().take(streams.len(i)) {
+                *p.out.add(streams.row(s, i)) = scale * total;
+            }
+        }
+    }
+}
+
+/// Prefetches what follows a chunk.
+///
+/// # Safety
+/// The CPU has `V`'s instructions.
+#[inline(always)]
+unsafe fn prefetch<V: IntSimd, D: Unpack<V>>(w: *const u8) {
+    for line in 0..bytes_of::<D>(CHUNK).div_ceil(LINE) {
+        // SAFETY: any address may be prefetched.
+        unsafe { V::prefetch(w.wrapping_add(AHEAD + line * LINE)) };
+    }
+}
+
+/// Adds the product of a whole chunk of a row to the row's sums.
+///
+/// # Safety
+/// As for [`matvec`].
+#[inline(always)]
+unsafe fn add_chunk<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(
+    w: *const u8,
+    scales: &Scales,
+    x: *const I16Chunk,
+    of_sign: &[W; PAIRS],
+    sum: V::Float,
+) -> V::Float {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = W::join_floats(sum, times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(scales), x));
+        let scales = W::Float::load(scales.scales.as_flattened().as_ptr());
+        each_of_8!(V, i => {
+            if i % 2 == 0 {
+                let values = W::join(D::values(w, i), D::values(w, i + 1));
+                let total = if D::SIGNED {
+                    let unsigned = values.xor(W::broadcast([SIGN; 4].as_ptr()));
+                    products(unsigned, x, i / 2).sub32(of_sign[i / 2])
+                } else {
+                    products(values, x, i / 2)
+                };
+                let scales = W::permute(scales, &PLACES[usize::from(D::BY_16)][i / 2]);
+                sums = total.floats().mul_add(scales, sums);
+            }
+        });
+        let [first, second] = W::split_floats(sums);
+        first.add(second)
+    }
+}
+
+/// The products of unsigned weights with the activations of a pair of runs: exact sums.
+///
+/// # Safety
+/// The CPU has `W`'s instructions, and there is a chunk at `x`.
+#[inline(always)]
+unsafe fn products<V: IntSimd, W: DoubleWidth<V>>(w: W, x: *const I16Chunk, pair: usize) -> W {
+    // SAFETY: the caller's promise: both parts of neighbouring runs follow each other.
+    unsafe {
+        let [low, high] = [0, 1].map(|part| W::load((&raw const (*x).parts[part][2 * pair]).cast()));
+        W::zero().add_dots(w, low).add32(W::zero().add_dots(w, high).shl32(8))
+    }
+}
+
+/// What the products of all pairs are too large by if signed weights are multiplied as unsigned ones.
+///
+/// # Safety
+/// As for [`products`].
+#[inline(always)]
+unsafe fn products_of_sign<V: IntSimd, W: DoubleWidth<V>>(x: *const I16Chunk) -> [W; PAIRS] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let sign = W::broadcast([SIGN; 4].as_ptr());
+        let mut products_of_sign = [W::zero(); PAIRS];
+        for (pair, to) in products_of_sign.iter_mut().enumerate() {
+            *to = products(sign, x, pair);
+        }
+        products_of_sign
+    }
+}
