@@ -4,6 +4,7 @@ use super::N_TYPES;
 use crate::GgmlType;
 use crate::activations::{FAST_COLUMNS, PANEL_COLUMNS};
 use crate::generic::dots;
+use crate::generic::double_width;
 use crate::generic::double_width_rows;
 use crate::generic::groups::{self, UnpackGroup};
 use crate::generic::i8_blocks;
@@ -11,7 +12,8 @@ use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
 use crate::generic::integers::{self, I16Chunk, Unpack};
 use crate::generic::panel_products::{self, Kernel, Narrow, PanelProduct, Wide};
 use crate::generic::panels::{
-    self, ByteValues, FillGroups, Integers, PanelChunk, PanelValues, RowChunk, SignedValues, UnpackRow, WideValues,
+    self, ByteValues, FillGroups, GROUPS, Integers, PanelChunk, PanelValues, RowChunk, SignedValues, UnpackRow,
+    WideValues,
 };
 use crate::generic::u8_chunks;
 use crate::quants::{self, Block, for_each_block};
@@ -168,23 +170,22 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn fill_group<D: UnpackGroup<$V>, F: PanelValues>(
-                p: *const u8,
+            unsafe fn fill_panel<D: UnpackGroup<$V>, F: PanelValues>(
+                groups: [*const u8; GROUPS],
                 runs: usize,
-                group: usize,
                 to: &mut PanelChunk<F>,
             ) {
                 // SAFETY: the caller's promise.
-                unsafe { groups::fill_group::<$V, D, F>(p, runs, group, to) }
+                unsafe { groups::fill_panel::<$V, D, F>(groups, runs, to) }
             }
 
             pub(super) const fn group_kernels<D: UnpackGroup<$V>>() -> GroupKernels {
                 GroupKernels {
                     columns: &const { [columns::<D, 1>, columns::<D, 2>, columns::<D, 3>, columns::<D, 4>] },
                     fill: FillGroups {
-                        bytes: fill_group::<D, ByteValues>,
-                        words: fill_group::<D, WideValues>,
-                        signed: fill_group::<D, SignedValues>,
+                        bytes: fill_panel::<D, ByteValues>,
+                        words: fill_panel::<D, WideValues>,
+                        signed: fill_panel::<D, SignedValues>,
                     },
                 }
             }
@@ -215,10 +216,11 @@ macro_rules! instantiate {
     };
 }
 
-/// Instantiates what VNNI is for. Unpacking and all that is bound by it is the same as with AVX2. `$matvec` is the product of rows of a type `D` with one column.
+/// Instantiates what VNNI is for. Unpacking and all that is bound by it is the same as with AVX2. `$matvec` is the product of rows of a type `D` with one column, `$fill` fills a panel
+/// from groups of that type.
 #[cfg(target_arch = "x86_64")]
 macro_rules! instantiate_vnni {
-    ($module:ident, $V:ty, $D:ty, $multiply:path, [$($n:literal)*], $matvec:path, $most:expr, $attribute:meta) => {
+    ($module:ident, $V:ty, $D:ty, $multiply:path, [$($n:literal)*], $matvec:path, $fill:path, $most:expr, $attribute:meta) => {
         pub(super) mod $module {
             use super::avx2::{quantize_i8, quantize_i16, quantize_u8};
             use super::*;
@@ -238,10 +240,24 @@ macro_rules! instantiate_vnni {
                 }
             }
 
+            #[$attribute]
+            unsafe fn fill_panel<D: UnpackGroup<$V>>(
+                groups: [*const u8; GROUPS],
+                runs: usize,
+                to: &mut PanelChunk<SignedValues>,
+            ) {
+                // SAFETY: the caller's promise.
+                unsafe { $fill(groups, runs, to) }
+            }
+
             const fn group_kernels<D: UnpackGroup<$V> + UnpackGroup<Avx2Int>>() -> GroupKernels {
+                let others = avx2::group_kernels::<D>();
                 GroupKernels {
                     columns: &const { [$( columns::<D, $n> ),*] },
-                    ..avx2::group_kernels::<D>()
+                    fill: FillGroups {
+                        signed: fill_panel::<D>,
+                        ..others.fill
+                    },
                 }
             }
 
@@ -272,6 +288,7 @@ instantiate_vnni!(
     groups::multiply::<AvxVnniInt, D, N>,
     [1 2 3 4],
     avx2::matvec::<D>,
+    groups::fill_panel::<AvxVnniInt, D, SignedValues>,
     PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c,avxvnni")
 );
@@ -283,6 +300,7 @@ instantiate_vnni!(
     groups::multiply_double_width::<Avx512VnniInt, Dots512, D, N>,
     [1 2 3 4 5 6 7 8],
     double_width_rows::matvec::<Avx512VnniInt, Dots512, D>,
+    double_width::fill_panel::<Avx512VnniInt, Dots512, D>,
     FAST_COLUMNS,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 );
@@ -294,6 +312,7 @@ instantiate_vnni!(
     groups::multiply::<VnniModelInt, D, N>,
     [1 2 3 4],
     avx2::matvec::<D>,
+    groups::fill_panel::<VnniModelInt, D, SignedValues>,
     PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c")
 );

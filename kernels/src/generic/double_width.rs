@@ -4,12 +4,13 @@
 //! the instructions.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use super::group_order::Part;
 use super::groups::{GroupScales, GroupSums, UnpackGroup, has_mins, prefetch, row_of_sums, word};
 use super::int_products::{IntProduct, each_of_8};
-use super::integers::{CHUNK, I16Header};
-use super::panels::{LANES, SIGN};
+use super::integers::{CHUNK, I16Header, RUN};
+use super::panels::{GROUPS, LANES, PanelChunk, SIGN, SignedValues};
 use crate::simd::dots::{ByteDots, DoubleWidth};
 use crate::simd::{IntSimd, Simd};
 
@@ -135,6 +136,43 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
                 totals[j] = low.add32(high.shl32(8));
             }
             totals
+        }
+    }
+}
+
+/// [`fill_panel`](super::groups::fill_panel) of signed bytes with both groups at a time.
+///
+/// # Safety
+/// As for that function, and the CPU has `W`'s instructions.
+#[inline(always)]
+pub(crate) unsafe fn fill_panel<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>>(
+    groups: [*const u8; GROUPS],
+    runs: usize,
+    to: &mut PanelChunk<SignedValues>,
+) {
+    let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; GROUPS];
+    // SAFETY: the caller's promise. Scales of the runs are set before they are read; what a panel has for both groups lies side by side.
+    unsafe {
+        for (scales, p) in scales.iter_mut().zip(groups) {
+            D::group_scales(p, runs, scales.as_mut_ptr());
+        }
+        let [first, second] = scales.each_ref().map(|scales| scales.as_ptr());
+        for half in 0..2 * runs {
+            let at = if D::BY_16 { half } else { half / 2 };
+            let scale = W::join_floats(GroupScales::scale(first, at), GroupScales::scale(second, at));
+            scale.store(to.scales[half].as_flattened_mut().as_mut_ptr());
+            if has_mins::<V, D>() {
+                let min = W::join_floats(GroupScales::min(first, at), GroupScales::min(second, at));
+                min.store(to.mins[half].as_flattened_mut().as_mut_ptr());
+            }
+        }
+        let zero = W::broadcast([D::ZERO; 4].as_ptr());
+        for i in 0..runs {
+            each_of_8!(V, j => {
+                let values = W::join(D::group_values(groups[0], i, j), D::group_values(groups[1], i, j));
+                let to = &mut to.values.0[i * (RUN / 4) + j];
+                values.sub_bytes(zero).store(to.as_flattened_mut().as_mut_ptr());
+            });
         }
     }
 }

@@ -51,8 +51,8 @@ pub(crate) unsafe fn matvec<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(p: &Int
             let mut sums = [V::Float::splat(0.0); STREAMS];
             for c in (0..whole).step_by(CHUNK) {
                 let x = chunk(p.x, c);
-                let of_sign = if D::SIGNED {
-                    products_of_sign(x)
+                let starts = if D::SIGNED {
+                    starts_of_signed(x)
                 } else {
                     [W::zero(); PAIRS]
                 };
@@ -64,7 +64,7 @@ pub(crate) unsafe fn matvec<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(p: &Int
                 // They are to be read from memory where they are used.
                 let scales = std::hint::black_box(&scales);
                 for s in 0..STREAMS {
-                    sums[s] = add_chunk::<V, W, D>(w[s], &scales[s], x, &of_sign, sums[s]);
+                    sums[s] = add_chunk::<V, W, D>(w[s], &scales[s], x, &starts, sums[s]);
                     w[s] = w[s].wrapping_add(bytes_of::<D>(CHUNK));
                 }
             }
@@ -103,7 +103,7 @@ unsafe fn add_chunk<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(
     w: *const u8,
     scales: &Scales,
     x: *const I16Chunk,
-    of_sign: &[W; PAIRS],
+    starts: &[W; PAIRS],
     sum: V::Float,
 ) -> V::Float {
     // SAFETY: the caller's promise.
@@ -113,12 +113,8 @@ unsafe fn add_chunk<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(
         each_of_8!(V, i => {
             if i % 2 == 0 {
                 let values = W::join(D::values(w, i), D::values(w, i + 1));
-                let total = if D::SIGNED {
-                    let unsigned = values.xor(W::broadcast([SIGN; 4].as_ptr()));
-                    products(unsigned, x, i / 2).sub32(of_sign[i / 2])
-                } else {
-                    products(values, x, i / 2)
-                };
+                let unsigned = if D::SIGNED { values.xor(W::broadcast([SIGN; 4].as_ptr())) } else { values };
+                let total = add_products(starts[i / 2], unsigned, x, i / 2);
                 let scales = W::permute(scales, &PLACES[usize::from(D::BY_16)][i / 2]);
                 sums = total.floats().mul_add(scales, sums);
             }
@@ -128,32 +124,32 @@ unsafe fn add_chunk<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(
     }
 }
 
-/// The products of unsigned weights with the activations of a pair of runs: exact sums.
+/// Adds the products of unsigned weights with the activations of a pair of runs: exact sums.
 ///
 /// # Safety
 /// The CPU has `W`'s instructions, and there is a chunk at `x`.
 #[inline(always)]
-unsafe fn products<V: IntSimd, W: DoubleWidth<V>>(w: W, x: *const I16Chunk, pair: usize) -> W {
+unsafe fn add_products<V: IntSimd, W: DoubleWidth<V>>(start: W, w: W, x: *const I16Chunk, pair: usize) -> W {
     // SAFETY: the caller's promise: both parts of neighbouring runs follow each other.
     unsafe {
         let [low, high] = [0, 1].map(|part| W::load((&raw const (*x).parts[part][2 * pair]).cast()));
-        W::zero().add_dots(w, low).add32(W::zero().add_dots(w, high).shl32(8))
+        start.add_dots(w, low).add32(W::zero().add_dots(w, high).shl32(8))
     }
 }
 
-/// What the products of all pairs are too large by if signed weights are multiplied as unsigned ones.
+/// What the sums of pairs start at where signed weights are multiplied as unsigned ones: so much less as [`SIGN`] adds to them.
 ///
 /// # Safety
-/// As for [`products`].
+/// As for [`add_products`].
 #[inline(always)]
-unsafe fn products_of_sign<V: IntSimd, W: DoubleWidth<V>>(x: *const I16Chunk) -> [W; PAIRS] {
+unsafe fn starts_of_signed<V: IntSimd, W: DoubleWidth<V>>(x: *const I16Chunk) -> [W; PAIRS] {
     // SAFETY: the caller's promise.
     unsafe {
         let sign = W::broadcast([SIGN; 4].as_ptr());
-        let mut products_of_sign = [W::zero(); PAIRS];
-        for (pair, to) in products_of_sign.iter_mut().enumerate() {
-            *to = products(sign, x, pair);
+        let mut starts = [W::zero(); PAIRS];
+        for (pair, start) in starts.iter_mut().enumerate() {
+            *start = W::zero().sub32(add_products(W::zero(), sign, x, pair));
         }
-        products_of_sign
+        starts
     }
 }

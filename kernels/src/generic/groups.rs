@@ -10,7 +10,7 @@ use super::double_width::DoubleWidthSums;
 use super::group_order::{Order, Part};
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
-use super::panels::{HALVES, Integers, LANES, PanelChunk, PanelValues, SIGN};
+use super::panels::{GROUPS, HALVES, Integers, LANES, PanelChunk, PanelValues, SIGN};
 use crate::interleaved::{GROUP_ROWS, Interleaved, bytes_in_group};
 use crate::prefetch::CACHE_LINE;
 use crate::simd::dots::DoubleWidth;
@@ -631,12 +631,28 @@ unsafe fn add_totals<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, c
     }
 }
 
+/// Fills a panel's chunk from the chunks of its groups.
+///
+/// # Safety
+/// As for [`UnpackGroup`].
+#[inline(always)]
+pub(crate) unsafe fn fill_panel<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
+    groups: [*const u8; GROUPS],
+    runs: usize,
+    to: &mut PanelChunk<F>,
+) {
+    for (group, p) in groups.into_iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { fill_group::<V, D, F>(p, runs, group, to) }
+    }
+}
+
 /// Fills the part of a panel's chunk that a group is, from the group's chunk at `p`.
 ///
 /// # Safety
-/// As for [`UnpackGroup`]; `to` is valid for writes.
+/// As for [`UnpackGroup`].
 #[inline(always)]
-pub(crate) unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
+unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     p: *const u8,
     runs: usize,
     group: usize,
@@ -665,8 +681,8 @@ pub(crate) unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     }
 }
 
-/// A function that is [`fill_group`] for some type.
-pub(crate) type FillGroup<F> = unsafe fn(*const u8, usize, usize, &mut PanelChunk<F>);
+/// A function that is [`fill_panel`] for some type.
+pub(crate) type FillPanel<F> = unsafe fn([*const u8; GROUPS], usize, &mut PanelChunk<F>);
 
 /// Puts one run of a group.
 ///

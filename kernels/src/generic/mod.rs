@@ -6,7 +6,7 @@ pub(crate) mod blocks;
 pub(crate) mod byte_tiles;
 pub(crate) mod decode_attention;
 pub(crate) mod dots;
-mod double_width;
+pub(crate) mod double_width;
 pub(crate) mod double_width_rows;
 pub(crate) mod float_panels;
 pub(crate) mod functions;

@@ -45,26 +45,25 @@ impl NextWeights {
     /// Asks for some lines.
     #[inline(always)]
     pub(crate) fn fetch(&mut self) {
-        for line in self.next_lines() {
-            prefetch(line, CacheLevel::Second);
-        }
+        self.for_each_next(|line| prefetch(line, CacheLevel::Second));
     }
 
-    /// The lines that are asked for at a time.
+    /// Calls `f` with the lines that are asked for at a time.
     #[inline(always)]
-    pub(crate) fn next_lines(&mut self) -> impl Iterator<Item = *const u8> {
-        (0..self.at_once).map_while(|_| {
-            if self.pieces == 0 {
-                return None;
+    pub(crate) fn for_each_next(&mut self, mut f: impl FnMut(*const u8)) {
+        let mut left = self.at_once;
+        while left > 0 && self.pieces > 0 {
+            let n = left.min(self.lines - self.line);
+            for line in self.line..self.line + n {
+                f(self.piece.wrapping_add(line * CACHE_LINE));
             }
-            let line = self.piece.wrapping_add(self.line * CACHE_LINE);
-            self.line += 1;
+            left -= n;
+            self.line += n;
             if self.line == self.lines {
                 self.line = 0;
                 self.pieces -= 1;
                 self.piece = self.piece.wrapping_add(self.stride);
             }
-            Some(line)
-        })
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What depends on the type of the weights is one function, which unpacks a chunk of a row; everything else is shared by all types.
 
-use super::groups::FillGroup;
+use super::groups::FillPanel;
 use super::integers::{CHUNK, RUN, RUNS, Scales, Unpack};
 use crate::GgmlType;
 use crate::simd::{IntSimd, Simd};
@@ -118,9 +118,9 @@ pub(crate) enum RowLayout {
 /// What fills panels of either form with groups.
 #[derive(Clone, Copy)]
 pub(crate) struct FillGroups {
-    pub bytes: FillGroup<ByteValues>,
-    pub words: FillGroup<WideValues>,
-    pub signed: FillGroup<SignedValues>,
+    pub bytes: FillPanel<ByteValues>,
+    pub words: FillPanel<WideValues>,
+    pub signed: FillPanel<SignedValues>,
 }
 
 /// A chunk of [`PANEL_ROWS`] rows. `F` holds the integers; those of runs that a row lacks are not set.
@@ -134,7 +134,7 @@ pub(crate) struct PanelChunk<F> {
 /// A form of the integers of a panel's chunk.
 pub(crate) trait PanelValues: Sized {
     /// What fills panels of this form.
-    fn of(fill: &FillGroups) -> FillGroup<Self>;
+    fn of(fill: &FillGroups) -> FillPanel<Self>;
 
     /// Puts a run of a group's rows, given the registers that each hold 4 neighbouring weights of all rows.
     ///
@@ -148,7 +148,7 @@ pub(crate) trait PanelValues: Sized {
 pub(crate) struct ByteValues(pub [[[[u8; 4 * LANES]; HALF / 4]; GROUPS]; HALVES]);
 
 impl PanelValues for ByteValues {
-    fn of(fill: &FillGroups) -> FillGroup<Self> {
+    fn of(fill: &FillGroups) -> FillPanel<Self> {
         fill.bytes
     }
 
@@ -170,7 +170,7 @@ impl PanelValues for ByteValues {
 pub(crate) struct WideValues(pub [[[[u8; 4 * LANES]; 2]; GROUPS]; CHUNK / 4]);
 
 impl PanelValues for WideValues {
-    fn of(fill: &FillGroups) -> FillGroup<Self> {
+    fn of(fill: &FillGroups) -> FillPanel<Self> {
         fill.words
     }
 
@@ -198,7 +198,7 @@ impl PanelValues for WideValues {
 pub(crate) struct SignedValues(pub [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4]);
 
 impl PanelValues for SignedValues {
-    fn of(fill: &FillGroups) -> FillGroup<Self> {
+    fn of(fill: &FillGroups) -> FillPanel<Self> {
         fill.signed
     }
 
@@ -221,16 +221,20 @@ impl PanelValues for SignedValues {
 #[inline(always)]
 pub(crate) unsafe fn fill<V: IntSimd, F: PanelValues>(w: &WeightRows, i: usize, c: usize, to: &mut PanelChunk<F>) {
     let runs = RUNS.min((w.k - c * CHUNK) / RUN);
-    for group in 0..GROUPS {
-        let i = i + group * LANES;
-        // SAFETY: the caller's promise; a group and a chunk that the operand has.
-        unsafe {
-            match &w.layout {
-                RowLayout::Rows(unpack) => fill_with_rows::<V, F>(w, *unpack, i, c, runs, group, to),
-                RowLayout::Groups(fill) => {
-                    let p = w.w.add(w.place_in_groups(i.min(w.m - LANES), c));
-                    F::of(fill)(p, runs, group, to);
+    // SAFETY: the caller's promise; groups and a chunk that the operand has.
+    unsafe {
+        match &w.layout {
+            RowLayout::Rows(unpack) => {
+                for group in 0..GROUPS {
+                    fill_with_rows::<V, F>(w, *unpack, i + group * LANES, c, runs, group, to);
                 }
+            }
+            RowLayout::Groups(fill) => {
+                let mut groups = [w.w; GROUPS];
+                for (group, p) in groups.iter_mut().enumerate() {
+                    *p = p.add(w.place_in_groups((i + group * LANES).min(w.m - LANES), c));
+                }
+                F::of(fill)(groups, runs, to);
             }
         }
     }

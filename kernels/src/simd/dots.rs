@@ -46,6 +46,8 @@ pub(crate) trait ByteDots: Copy {
 /// # Safety
 /// As for [`ByteDots`].
 pub(crate) trait DoubleWidth<V: IntSimd>: ByteDots {
+    /// Writes 64 bytes.
+    unsafe fn store(self, p: *mut u8);
     /// The lanes of both.
     fn join(first: V, second: V) -> Self;
     /// The lanes of both.
@@ -56,6 +58,8 @@ pub(crate) trait DoubleWidth<V: IntSimd>: ByteDots {
     fn add32(self, other: Self) -> Self;
     /// Differences of integers of 32 bits.
     fn sub32(self, other: Self) -> Self;
+    /// Differences of bytes, which wrap around.
+    fn sub_bytes(self, other: Self) -> Self;
     /// Bits of one or the other.
     fn xor(self, other: Self) -> Self;
     /// Integers of 32 bits, shifted up.

@@ -56,11 +56,11 @@ fn each_line_of_the_next_weights_is_asked_for_once() {
                 let mut next = NextWeights::new(&w, 8, chunks.clone(), 16, times);
                 let mut starts = HashSet::new();
                 for _ in 0..times {
-                    for line in next.next_lines() {
+                    next.for_each_next(|line| {
                         assert!(starts.insert(line.addr()), "a line that was asked for before");
-                    }
+                    });
                 }
-                assert_eq!(next.next_lines().count(), 0, "lines are left after {times} times");
+                next.for_each_next(|_| panic!("lines are left after {times} times"));
                 let asked: HashSet<usize> = starts.iter().map(|start| start / CACHE_LINE).collect();
                 assert!(places(&w, &chunks).all(|place| asked.contains(&(place / CACHE_LINE))));
             }

@@ -45,6 +45,10 @@ impl ByteDots for Dots512 {
 }
 
 impl DoubleWidth<Avx512VnniInt> for Dots512 {
+    methods! { unsafe
+        fn store(self, p: *mut u8) -> () = _mm512_storeu_si512(p.cast(), self.0);
+    }
+
     methods! {
         fn join(first: Avx512VnniInt, second: Avx512VnniInt) -> Self = {
             Dots512(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(first.register()), second.register()))
@@ -61,6 +65,7 @@ impl DoubleWidth<Avx512VnniInt> for Dots512 {
             let places = _mm512_loadu_si512(places.as_ptr().cast());
             Avx512::from(_mm512_permutexvar_ps(places, floats.register()))
         };
+        fn sub_bytes(self, other: Self) -> Self = Dots512(_mm512_sub_epi8(self.0, other.0));
         fn xor(self, other: Self) -> Self = Dots512(_mm512_xor_si512(self.0, other.0));
         fn add32(self, other: Self) -> Self = Dots512(_mm512_add_epi32(self.0, other.0));
         fn sub32(self, other: Self) -> Self = Dots512(_mm512_sub_epi32(self.0, other.0));
