@@ -1,7 +1,7 @@
 //! Two groups of interleaved rows in registers twice as long as theirs, times a few columns: the same bits as one group after the other.
 //!
 //! Weights are unpacked for each group, in its registers, and joined, which costs less than it saves, with one column too: their products, and activations that all lanes have, take half of
-//! the instructions.
+//! the instructions. Panels for many columns are filled in the same way.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
