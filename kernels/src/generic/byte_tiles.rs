@@ -134,8 +134,9 @@ unsafe fn put_columns<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usiz
             unsafe {
                 let parts: [[u8; RUN]; 2] = if j < p.n {
                     let column = chunk(p.x.add(j * p.x_stride), run * RUN);
-                    let part = |part: usize| (&raw const (*column).parts[part][run % RUNS]).cast::<[u8; RUN]>();
-                    [part(0).read_unaligned(), part(1).read_unaligned()]
+                    (&raw const (*column).parts[run % RUNS])
+                        .cast::<[[u8; RUN]; 2]>()
+                        .read_unaligned()
                 } else {
                     ZEROS
                 };

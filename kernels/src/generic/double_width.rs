@@ -1,7 +1,7 @@
 //! Two groups of interleaved rows in registers twice as long as theirs, times a few columns: the same bits as one group after the other.
 //!
-//! Weights are unpacked for each group, in its registers, and joined, which costs less than it saves, with one column too: their products, and activations that all lanes have, take half of
-//! the instructions. Panels for many columns are filled in the same way.
+//! Weights are unpacked for each group, in its registers, and joined. That costs less than it saves: products, and activations that all lanes have, take half of the instructions.
+//! Panels for many columns are filled in the same way.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use super::group_order::Part;
 use super::groups::{GroupScales, GroupSums, UnpackGroup, has_mins, prefetch, row_of_sums, word};
 use super::int_products::{IntProduct, each_of_8};
-use super::integers::{CHUNK, I16Header, RUN};
+use super::integers::{I16Header, RUN};
 use super::panels::{GROUPS, LANES, PanelChunk, SIGN, SignedValues};
 use crate::simd::dots::{ByteDots, DoubleWidth};
 use crate::simd::{IntSimd, Simd};
@@ -122,9 +122,9 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
                     }
                     let values = W::join(values[0], values[1]);
                     for j in 0..N {
-                        let x = (&raw const (*part.column(j)).parts[0][i]).cast::<u8>();
+                        let x = (&raw const (*part.column(j)).parts[i]).cast::<u8>();
                         for high in 0..2 {
-                            let x = W::broadcast(x.add(CHUNK * high + 4 * word));
+                            let x = W::broadcast(x.add(RUN * high + 4 * word));
                             sums[j][high] = sums[j][high].add_dots(values, x);
                         }
                     }

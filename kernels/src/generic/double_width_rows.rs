@@ -50,12 +50,7 @@ pub(crate) unsafe fn matvec<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(p: &Int
             let mut w = streams.rows(p.w, p.row_stride, i);
             let mut sums = [V::Float::splat(0.0); STREAMS];
             for c in (0..whole).step_by(CHUNK) {
-                let x = chunk(p.x, c);
-                let starts = if D::SIGNED {
-                    starts_of_signed(x)
-                } else {
-                    [W::zero(); PAIRS]
-                };
+                let x = Columns::<W>::new::<V, D>(chunk(p.x, c));
                 // All scales first: they take long to compute, which the work on other rows hides.
                 for s in 0..STREAMS {
                     prefetch::<V, D>(w[s]);
@@ -64,7 +59,7 @@ pub(crate) unsafe fn matvec<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(p: &Int
                 // They are to be read from memory where they are used.
                 let scales = std::hint::black_box(&scales);
                 for s in 0..STREAMS {
-                    sums[s] = add_chunk::<V, W, D>(w[s], &scales[s], x, &starts, sums[s]);
+                    sums[s] = add_chunk::<V, W, D>(w[s], &scales[s], &x, sums[s]);
                     w[s] = w[s].wrapping_add(bytes_of::<D>(CHUNK));
                 }
             }
@@ -102,19 +97,18 @@ unsafe fn prefetch<V: IntSimd, D: Unpack<V>>(w: *const u8) {
 unsafe fn add_chunk<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(
     w: *const u8,
     scales: &Scales,
-    x: *const I16Chunk,
-    starts: &[W; PAIRS],
+    x: &Columns<W>,
     sum: V::Float,
 ) -> V::Float {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = W::join_floats(sum, times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(scales), x));
+        let mut sums = W::join_floats(sum, times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(scales), x.chunk));
         let scales = W::Float::load(scales.scales.as_flattened().as_ptr());
         each_of_8!(V, i => {
             if i % 2 == 0 {
                 let values = W::join(D::values(w, i), D::values(w, i + 1));
                 let unsigned = if D::SIGNED { values.xor(W::broadcast([SIGN; 4].as_ptr())) } else { values };
-                let total = add_products(starts[i / 2], unsigned, x, i / 2);
+                let total = add_products(x.starts[i / 2], unsigned, x.parts[i / 2]);
                 let scales = W::permute(scales, &PLACES[usize::from(D::BY_16)][i / 2]);
                 sums = total.floats().mul_add(scales, sums);
             }
@@ -124,32 +118,52 @@ unsafe fn add_chunk<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(
     }
 }
 
-/// Adds the products of unsigned weights with the activations of a pair of runs: exact sums.
+/// Adds the products of unsigned weights with both parts of a pair's activations: exact sums.
 ///
 /// # Safety
-/// The CPU has `W`'s instructions, and there is a chunk at `x`.
+/// The CPU has `W`'s instructions.
 #[inline(always)]
-unsafe fn add_products<V: IntSimd, W: DoubleWidth<V>>(start: W, w: W, x: *const I16Chunk, pair: usize) -> W {
-    // SAFETY: the caller's promise: both parts of neighbouring runs follow each other.
-    unsafe {
-        let [low, high] = [0, 1].map(|part| W::load((&raw const (*x).parts[part][2 * pair]).cast()));
-        start.add_dots(w, low).add32(W::zero().add_dots(w, high).shl32(8))
-    }
+unsafe fn add_products<V: IntSimd, W: DoubleWidth<V>>(start: W, w: W, [low, high]: [W; 2]) -> W {
+    // SAFETY: the caller's promise.
+    unsafe { start.add_dots(w, low).add32(W::zero().add_dots(w, high).shl32(8)) }
 }
 
-/// What the sums of pairs start at where signed weights are multiplied as unsigned ones: so much less as [`SIGN`] adds to them.
-///
-/// # Safety
-/// As for [`add_products`].
-#[inline(always)]
-unsafe fn starts_of_signed<V: IntSimd, W: DoubleWidth<V>>(x: *const I16Chunk) -> [W; PAIRS] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let sign = W::broadcast([SIGN; 4].as_ptr());
-        let mut starts = [W::zero(); PAIRS];
-        for (pair, start) in starts.iter_mut().enumerate() {
-            *start = W::zero().sub32(add_products(W::zero(), sign, x, pair));
+/// A chunk of activations as all rows want it.
+struct Columns<W> {
+    chunk: *const I16Chunk,
+    /// The low and the high parts of each pair.
+    parts: [[W; 2]; PAIRS],
+    /// What the sums of pairs start at: where signed weights are multiplied as unsigned ones so much less as [`SIGN`] adds to them, else 0.
+    starts: [W; PAIRS],
+}
+
+impl<W> Columns<W> {
+    /// # Safety
+    /// The CPU has the instructions of `V` and `W`, and there is a chunk at `x`.
+    #[inline(always)]
+    unsafe fn new<V: IntSimd, D: Unpack<V>>(x: *const I16Chunk) -> Columns<W>
+    where
+        W: DoubleWidth<V>,
+    {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut parts = [[W::zero(); 2]; PAIRS];
+            let mut starts = [W::zero(); PAIRS];
+            for pair in 0..PAIRS {
+                for part in 0..2 {
+                    let [first, second] = [2 * pair, 2 * pair + 1].map(|run| (&raw const (*x).parts[run][part]).cast());
+                    parts[pair][part] = W::join(V::load(first), V::load(second));
+                }
+                if D::SIGNED {
+                    let sign = W::broadcast([SIGN; 4].as_ptr());
+                    starts[pair] = W::zero().sub32(add_products(W::zero(), sign, parts[pair]));
+                }
+            }
+            Columns {
+                chunk: x,
+                parts,
+                starts,
+            }
         }
-        starts
     }
 }

@@ -220,7 +220,13 @@ pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: 
     }
 }
 
-/// [`multiply`] with two groups in one register `W` of twice the width.
+/// Whether memory gives weights of a type no faster than one or two columns are multiplied with them in registers of 256 bits: those of 4 bits and more. Twice the width then
+/// gains nothing, and costs a few percent.
+const fn waits_for_memory<D: Interleaved>(n: usize) -> bool {
+    n <= 2 && 8 * bytes_in_group::<D>(CHUNK) >= 4 * GROUP_ROWS * CHUNK
+}
+
+/// [`multiply`] with two groups in one register `W` of twice the width, where that pays.
 ///
 /// # Safety
 /// As for [`multiply`], and the CPU has `W`'s instructions.
@@ -229,7 +235,13 @@ pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: Unp
     p: &IntProduct,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, &Order::of_streams(p)) }
+    unsafe {
+        if const { waits_for_memory::<D>(N) } {
+            multiply::<V, D, N>(p);
+        } else {
+            multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, &Order::of_streams(p));
+        }
+    }
 }
 
 /// [`multiply`] by the instructions of `T`.
@@ -388,9 +400,9 @@ impl Totals for Narrow {
                         values[g] = D::group_values(part.w[g], i, word);
                     }
                     for j in 0..N {
-                        let x = (&raw const (*part.column(j)).parts[0][i]).cast::<u8>();
+                        let x = (&raw const (*part.column(j)).parts[i]).cast::<u8>();
                         for high in 0..2 {
-                            let x = V::broadcast(x.add(CHUNK * high + 4 * word));
+                            let x = V::broadcast(x.add(RUN * high + 4 * word));
                             for g in 0..G {
                                 sums[j][g][high] = sums[j][g][high].add16(values[g].multiply_bytes(x));
                             }
@@ -432,9 +444,9 @@ impl Totals for Fours {
                         values[g] = if D::SIGNED { bytes.xor(V::splat(SIGN)) } else { bytes };
                     }
                     for j in 0..N {
-                        let x = (&raw const (*part.column(j)).parts[0][i]).cast::<u8>();
+                        let x = (&raw const (*part.column(j)).parts[i]).cast::<u8>();
                         for high in 0..2 {
-                            let x = V::broadcast(x.add(CHUNK * high + 4 * word));
+                            let x = V::broadcast(x.add(RUN * high + 4 * word));
                             for g in 0..G {
                                 sums[j][g][high] = sums[j][g][high].add_fours(values[g], x);
                             }

@@ -150,8 +150,8 @@ pub(crate) struct I16Chunk {
     pub totals: [[i32; RUNS]; 3],
     /// The integers of each run: those with even index, those with odd index, as [`IntSimd::widen`] leaves weights.
     pub values: [[[i16; RUN / 2]; 2]; RUNS],
-    /// The same integers `256 high + low`: the low parts of all runs, then the high parts.
-    pub parts: [[[i8; RUN]; RUNS]; 2],
+    /// The same integers `256 high + low`: the low parts of each run, then the high parts.
+    pub parts: [[[i8; RUN]; 2]; RUNS],
 }
 
 /// Bytes of a row of `k` activations.
@@ -196,9 +196,9 @@ pub(crate) unsafe fn quantize_i16<V: IntSimd>(x: *const f32, k: usize, out: *mut
                 values[0].store(to);
                 values[1].store(to.add(RUN));
                 let [low, high] = parts(values);
-                let to = chunk.add(std::mem::offset_of!(I16Chunk, parts) + i * RUN);
+                let to = chunk.add(std::mem::offset_of!(I16Chunk, parts) + i * 2 * RUN);
                 low.store(to);
-                high.store(to.add(CHUNK));
+                high.store(to.add(RUN));
                 pairs[i] = values[0]
                     .multiply_pairs(V::words(1))
                     .add32(values[1].multiply_pairs(V::words(1)));

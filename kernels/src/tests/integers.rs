@@ -273,7 +273,7 @@ fn parts_and_sums_are_those_of_the_integers() {
                     assert_eq!(i32::from_le_bytes(word(96 + at)) as f32, sum);
                 }
                 for (i, x) in x.iter().enumerate() {
-                    let [low, high] = [0, 256].map(|at| f32::from(chunk[192 + 512 + at + run * 32 + i] as i8));
+                    let [low, high] = [0, 32].map(|at| f32::from(chunk[192 + 512 + run * 64 + at + i] as i8));
                     assert_eq!(256.0 * high + low, *x, "{:?} k {k} run {run}", kernels.isa);
                 }
             }
