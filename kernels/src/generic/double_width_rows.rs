@@ -2,15 +2,12 @@
 //! those of [`int_products`](super::int_products), whose two sums of a row, which take turns, are the halves of one register here.
 
 use super::blocks::bytes_of;
-use super::int_products::{IntProduct, LINE, add_rest, chunk, each_of_8, mins_of, times_mins};
-use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Scales, Unpack};
+use super::int_products::{IntProduct, STREAMS, chunk, each_of_8, finish, mins_of, prefetch, times_mins};
+use super::integers::{CHUNK, I16Chunk, RUN, RUNS, Scales, Unpack};
 use super::panels::SIGN;
 use super::streams::Streams;
 use crate::simd::dots::DoubleWidth;
 use crate::simd::{IntSimd, Simd};
-
-/// Rows that are multiplied at a time, as many streams from memory.
-const STREAMS: usize = 4;
 
 /// Bytes by which each stream is prefetched.
 const AHEAD: usize = 2048;
@@ -53,7 +50,7 @@ pub(crate) unsafe fn matvec<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(p: &Int
                 let x = Columns::<W>::new::<V, D>(chunk(p.x, c));
                 // All scales first: they take long to compute, which the work on other rows hides.
                 for s in 0..STREAMS {
-                    prefetch::<V, D>(w[s]);
+                    prefetch::<V, D, AHEAD>(w[s]);
                     D::scales(w[s], RUNS, &mut scales[s]);
                 }
                 // They are to be read from memory where they are used.
@@ -63,29 +60,8 @@ pub(crate) unsafe fn matvec<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(p: &Int
                     w[s] = w[s].wrapping_add(bytes_of::<D>(CHUNK));
                 }
             }
-            if whole < p.k {
-                for s in 0..STREAMS {
-                    sums[s] = add_rest::<V, D>(w[s], (p.k - whole) / RUN, chunk(p.x, whole), sums[s]);
-                }
-            }
-            let totals = V::Float::sum4(sums);
-            let scale = I16Header::scale_at(p.x);
-            for (s, total) in totals.into_iter().enumerate().take(streams.len(i)) {
-                *p.out.add(streams.row(s, i)) = scale * total;
-            }
+            finish::<V, D>(p, &streams, i, w, sums);
         }
-    }
-}
-
-/// Prefetches what follows a chunk.
-///
-/// # Safety
-/// The CPU has `V`'s instructions.
-#[inline(always)]
-unsafe fn prefetch<V: IntSimd, D: Unpack<V>>(w: *const u8) {
-    for line in 0..bytes_of::<D>(CHUNK).div_ceil(LINE) {
-        // SAFETY: any address may be prefetched.
-        unsafe { V::prefetch(w.wrapping_add(AHEAD + line * LINE)) };
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct IntProduct {
 }
 
 /// Rows that are multiplied at a time with one column: as many streams from memory, each of which goes through neighbouring rows.
-const STREAMS: usize = 4;
+pub(super) const STREAMS: usize = 4;
 
 /// The same with several columns, which come from the second-level cache once for all of them.
 const STREAMS_OF_COLUMNS: usize = 8;
@@ -41,7 +41,7 @@ const COLUMNS: usize = 8;
 /// Bytes by which each stream is prefetched.
 const AHEAD: usize = 1024;
 
-pub(super) const LINE: usize = 64;
+const LINE: usize = 64;
 
 /// Does the body for each of the 8 runs of a whole chunk, or registers of a run, whose number is then a constant if loops are
 /// [unrolled](IntSimd::UNROLLED).
@@ -75,7 +75,7 @@ pub(crate) unsafe fn matvec<V: IntSimd, D: Unpack<V>>(p: &IntProduct) {
             for c in (0..whole).step_by(CHUNK) {
                 // All scales first: they take long to compute, which the work on other rows hides.
                 for s in 0..STREAMS {
-                    prefetch::<V, D>(w[s]);
+                    prefetch::<V, D, AHEAD>(w[s]);
                     D::scales(w[s], RUNS, &mut scales[s / 2][s % 2]);
                 }
                 for s in (0..STREAMS).step_by(2) {
@@ -85,16 +85,35 @@ pub(crate) unsafe fn matvec<V: IntSimd, D: Unpack<V>>(p: &IntProduct) {
                 }
                 w = w.map(|w| w.wrapping_add(bytes_of::<D>(CHUNK)));
             }
-            if whole < p.k {
-                for s in 0..STREAMS {
-                    sums[s] = add_rest::<V, D>(w[s], (p.k - whole) / RUN, chunk(p.x, whole), sums[s]);
-                }
+            finish::<V, D>(p, &streams, i, w, sums);
+        }
+    }
+}
+
+/// Adds what follows the last whole chunk, at `w`, to the sums of the rows in turn `i`, and writes the results.
+///
+/// # Safety
+/// As for [`matvec`].
+#[inline(always)]
+pub(super) unsafe fn finish<V: IntSimd, D: Unpack<V>>(
+    p: &IntProduct,
+    streams: &Streams<STREAMS>,
+    i: usize,
+    w: [*const u8; STREAMS],
+    mut sums: [V::Float; STREAMS],
+) {
+    let whole = p.k / CHUNK * CHUNK;
+    // SAFETY: the caller's promise; rows lie below `m`, chunks below `k`.
+    unsafe {
+        if whole < p.k {
+            for s in 0..STREAMS {
+                sums[s] = add_rest::<V, D>(w[s], (p.k - whole) / RUN, chunk(p.x, whole), sums[s]);
             }
-            let totals = V::Float::sum4(sums);
-            let scale = I16Header::scale_at(p.x);
-            for (s, total) in totals.into_iter().enumerate().take(streams.len(i)) {
-                *p.out.add(streams.row(s, i)) = scale * total;
-            }
+        }
+        let totals = V::Float::sum4(sums);
+        let scale = I16Header::scale_at(p.x);
+        for (s, total) in totals.into_iter().enumerate().take(streams.len(i)) {
+            *p.out.add(streams.row(s, i)) = scale * total;
         }
     }
 }
@@ -139,12 +158,7 @@ unsafe fn add_chunks<V: IntSimd, D: Unpack<V>>(
 /// # Safety
 /// As for [`matvec`].
 #[inline(always)]
-pub(super) unsafe fn add_rest<V: IntSimd, D: Unpack<V>>(
-    w: *const u8,
-    runs: usize,
-    x: *const I16Chunk,
-    sum: V::Float,
-) -> V::Float {
+unsafe fn add_rest<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, x: *const I16Chunk, sum: V::Float) -> V::Float {
     let mut scales = Scales::default();
     // SAFETY: the caller's promise.
     unsafe {
@@ -163,12 +177,12 @@ pub(super) unsafe fn add_rest<V: IntSimd, D: Unpack<V>>(
     }
 }
 
-/// Prefetches what follows a chunk.
+/// Prefetches as many bytes as a chunk has, some bytes ahead of it.
 ///
 /// # Safety
 /// The CPU has `V`'s instructions.
 #[inline(always)]
-unsafe fn prefetch<V: IntSimd, D: Unpack<V>>(w: *const u8) {
+pub(super) unsafe fn prefetch<V: IntSimd, D: Unpack<V>, const AHEAD: usize>(w: *const u8) {
     for line in 0..bytes_of::<D>(CHUNK).div_ceil(LINE) {
         // SAFETY: any address may be prefetched.
         unsafe { V::prefetch(w.wrapping_add(AHEAD + line * LINE)) };
@@ -316,7 +330,7 @@ unsafe fn rows_times_columns<V: IntSimd, D: Unpack<V>>(
         for c in (0..p.k).step_by(CHUNK) {
             for s in 0..n {
                 let w = w[s].add(bytes_of::<D>(c));
-                prefetch::<V, D>(w);
+                prefetch::<V, D, AHEAD>(w);
                 unpack::<V, D>(w, RUNS.min((p.k - c) / RUN), unpacked[s].as_mut_ptr());
             }
             for j in (0..p.n).step_by(columns.len()) {

@@ -15,7 +15,7 @@ pub(crate) const CENTER: u8 = 128;
 /// The largest distance from it.
 const Q_MAX: f32 = 127.0;
 
-/// The smallest scale, as a part of the largest activation: far below what a float of that size can be told from.
+/// The smallest scale, as a part of the largest activation: what is rounded by so little makes no difference to a sum with that activation in f32.
 const LEAST_SCALE: f32 = 1.0 / (1u64 << 40) as f32;
 
 /// [`CHUNK`] activations, each `scale * (q - CENTER)`, or `scale * aside` for those kept aside. What a row lacks at the end counts as zero in the last run and is not looked at beyond it.

@@ -60,7 +60,7 @@ pub(crate) trait DoubleWidth<V: IntSimd>: ByteDots {
     fn sub32(self, other: Self) -> Self;
     /// Differences of bytes, which wrap around.
     fn sub_bytes(self, other: Self) -> Self;
-    /// Bits of one or the other.
+    /// Bits in one of them.
     fn xor(self, other: Self) -> Self;
     /// Integers of 32 bits, shifted up.
     fn shl32(self, n: u32) -> Self;
