@@ -12,12 +12,13 @@ use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
 use crate::generic::integers::{self, I16Chunk, Unpack};
 use crate::generic::panel_products::{self, Kernel, Narrow, PanelProduct, Wide};
 use crate::generic::panels::{
-    self, ByteValues, FillGroups, GROUPS, Integers, PanelChunk, PanelValues, RowChunk, SignedValues, UnpackRow,
-    WideValues,
+    self, ByteValues, FillGroups, GROUPS, Integers, PanelChunk, PanelValues, RowChunk, ShiftedValues, SignedValues,
+    UnpackRow, WideValues,
 };
 use crate::generic::u8_chunks;
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::IntSimd;
+use crate::simd::dots::ByteDots;
 use crate::simd::portable_int::PortableInt;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::dots512::Dots512;
@@ -94,10 +95,16 @@ macro_rules! type_table {
     };
 }
 
-/// Instantiates the products of a register type that are made of sums of 4 neighbouring bytes or words, in functions with its instructions enabled. `$multiply` is the
+/// Instantiates the products of a register type that are made of sums of 4 neighbouring bytes or words, and what quantizes activations for them, in functions with its instructions enabled. `$multiply` is the
 /// product of groups of rows of a type `D` with `N` columns.
 macro_rules! products {
     ($V:ty, $D:ty, $multiply:path, $attribute:meta) => {
+        #[$attribute]
+        unsafe fn quantize_u8(x: *const f32, k: usize, out: *mut u8) {
+            // SAFETY: the caller's promise.
+            unsafe { u8_chunks::quantize_u8::<$V, <$D as ByteDots>::Float>(x, k, out) }
+        }
+
         #[$attribute]
         unsafe fn dots(product: &PanelProduct) {
             // SAFETY: the caller's promise.
@@ -136,12 +143,6 @@ macro_rules! instantiate {
             pub(super) unsafe fn quantize_i8(x: *const f32, k: usize, out: *mut u8) {
                 // SAFETY: the caller's promise.
                 unsafe { i8_blocks::quantize_i8::<$V>(x, k, out) }
-            }
-
-            #[$attribute]
-            pub(super) unsafe fn quantize_u8(x: *const f32, k: usize, out: *mut u8) {
-                // SAFETY: the caller's promise.
-                unsafe { u8_chunks::quantize_u8::<$V>(x, k, out) }
             }
 
             #[$attribute]
@@ -186,6 +187,7 @@ macro_rules! instantiate {
                         bytes: fill_panel::<D, ByteValues>,
                         words: fill_panel::<D, WideValues>,
                         signed: fill_panel::<D, SignedValues>,
+                        shifted: fill_panel::<D, ShiftedValues>,
                     },
                 }
             }
@@ -222,7 +224,7 @@ macro_rules! instantiate {
 macro_rules! instantiate_vnni {
     ($module:ident, $V:ty, $D:ty, $multiply:path, [$($n:literal)*], $matvec:path, $fill:path, $most:expr, $attribute:meta) => {
         pub(super) mod $module {
-            use super::avx2::{quantize_i8, quantize_i16, quantize_u8};
+            use super::avx2::{quantize_i8, quantize_i16};
             use super::*;
 
             products!($V, $D, $multiply, $attribute);
@@ -244,7 +246,7 @@ macro_rules! instantiate_vnni {
             unsafe fn fill_panel<D: UnpackGroup<$V>>(
                 groups: [*const u8; GROUPS],
                 runs: usize,
-                to: &mut PanelChunk<SignedValues>,
+                to: &mut PanelChunk<ShiftedValues>,
             ) {
                 // SAFETY: the caller's promise.
                 unsafe { $fill(groups, runs, to) }
@@ -255,7 +257,7 @@ macro_rules! instantiate_vnni {
                 GroupKernels {
                     columns: &const { [$( columns::<D, $n> ),*] },
                     fill: FillGroups {
-                        signed: fill_panel::<D>,
+                        shifted: fill_panel::<D>,
                         ..others.fill
                     },
                 }
@@ -288,7 +290,7 @@ instantiate_vnni!(
     groups::multiply::<AvxVnniInt, D, N>,
     [1 2 3 4],
     avx2::matvec::<D>,
-    groups::fill_panel::<AvxVnniInt, D, SignedValues>,
+    groups::fill_panel::<AvxVnniInt, D, ShiftedValues>,
     PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c,avxvnni")
 );
@@ -312,7 +314,7 @@ instantiate_vnni!(
     groups::multiply::<VnniModelInt, D, N>,
     [1 2 3 4],
     avx2::matvec::<D>,
-    groups::fill_panel::<VnniModelInt, D, SignedValues>,
+    groups::fill_panel::<VnniModelInt, D, ShiftedValues>,
     PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c")
 );

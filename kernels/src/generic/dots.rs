@@ -14,8 +14,8 @@ use std::ops::Range;
 use super::integers::{CHUNK, RUN, RUNS};
 use super::next_weights::NextWeights;
 use super::panel_products::PanelProduct;
-use super::panels::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, SignedValues, fill};
-use super::u8_chunks::{ASIDE, CENTER, U8Chunk};
+use super::panels::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, ShiftedValues, fill};
+use super::u8_chunks::{ASIDE, CENTER, U8Chunk, sign_of};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::dots::ByteDots;
 use crate::simd::{IntSimd, Simd};
@@ -38,13 +38,20 @@ const ALIGN: usize = 64;
 /// A chunk of [`PANEL_ROWS`] rows.
 #[repr(C, align(64))]
 struct DotPanel {
-    chunk: PanelChunk<SignedValues>,
-    /// What sums of products start at, where integers of activations stand for less by [`CENTER`]: for each half of a run if those have scales of their
-    /// own, else for the whole run, in the place of its first half.
+    chunk: PanelChunk<ShiftedValues>,
+    /// What sums of integers start at: the bits of [`OFFSET`], less [`CENTER`] times the sum of the weights. For each half of a run if those have scales of their own, else for
+    /// the whole run, in the place of its first half.
     starts: [[[i32; LANES]; GROUPS]; HALVES],
+    /// What sums of floats start at: `-OFFSET` times the sum of the scales, which have the signs of their runs.
+    sums: [[f32; LANES]; GROUPS],
 }
 
-/// The weights of a chunk of [`DOT_ROWS`] rows as floats, by element: those that are multiplied with activations kept aside.
+/// Sums of integers start at the bits of this float, in which the last bit counts 1: as long as they are below 2^22 they are the bits of a float themselves, `OFFSET` plus the
+/// sum, and need not be converted.
+const OFFSET: f32 = (3 << 22) as f32;
+const _: () = assert!(RUN as u64 * 128 * 128 < 1 << 22);
+
+/// The weights of a chunk of [`DOT_ROWS`] rows as floats, by element: those that are multiplied with activations kept aside. They have the signs of their runs, as those do.
 type Floats = [[f32; DOT_ROWS]; CHUNK];
 
 /// Runs for each activation kept aside. Their products come between those of the runs: all at once, they would wait for each other.
@@ -123,10 +130,10 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
             for i in rows.clone().step_by(step) {
                 for panel in 0..step / PANEL_ROWS {
                     let to = &mut *panels.add(panel);
-                    fill::<V, SignedValues>(&p.w, i + panel * PANEL_ROWS, c, &mut to.chunk);
-                    aside.unpack(to, &p.w.integers, panel * PANEL_ROWS, &mut *floats);
+                    fill::<V, ShiftedValues>(&p.w, i + panel * PANEL_ROWS, c, &mut to.chunk);
                 }
-                set_starts::<D>(panels.cast(), p.w.integers.by_16, runs);
+                set_starts::<D>(panels.cast(), &p.w.integers, runs);
+                aside.unpack::<D>(panels.cast(), &p.w.integers, floats);
                 let sums = sums.add((i - rows.start) * p.n);
                 let are_all = i + step <= p.w.m;
                 let (to, to_stride) = if c + 1 == chunks && are_all {
@@ -163,29 +170,45 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
     }
 }
 
-/// Sets what sums of products start at, for the first `runs` runs of [`DotPanel`]s that hold as many rows as are multiplied at a time.
+/// Sets what sums start at, for the first `runs` runs of [`DotPanel`]s that hold as many rows as are multiplied at a time, and makes scales those of shifted integers.
 ///
 /// # Safety
 /// The CPU has `D`'s instructions, and the panels have been filled.
 #[inline(always)]
-unsafe fn set_starts<D: ByteDots>(panels: *mut u8, by_16: bool, runs: usize) {
+unsafe fn set_starts<D: ByteDots>(panels: *mut u8, integers: &Integers, runs: usize) {
     let stride = const { register_stride::<D>() };
-    let halves = if by_16 { 1 } else { 2 };
+    let halves = if integers.by_16 { 1 } else { 2 };
+    let unit = 1.0 / (1u32 << integers.spare_bits()) as f32;
     // SAFETY: the caller's promise; all offsets are those of a panel.
     unsafe {
         let center = D::broadcast([CENTER; 4].as_ptr());
-        for half in (0..2 * runs).step_by(halves) {
-            for r in 0..REGISTERS {
-                let panel = panels.add(r * stride);
+        for r in 0..REGISTERS {
+            let panel = panels.add(r * stride);
+            let mut sum = D::Float::splat(0.0);
+            for half in (0..2 * runs).step_by(halves) {
                 let mut total = D::zero();
                 for four in half * FOURS_OF_HALF..(half + halves) * FOURS_OF_HALF {
                     total = total.add_dots(center, D::load(panel.add(four * PANEL_ROWS * 4)));
                 }
-                total.store_negative(panel.add(offset_of!(DotPanel, starts) + half * PANEL_ROWS * 4));
+                let at = half * PANEL_ROWS * 4;
+                total.store_less_than(OFFSET.to_bits(), panel.add(offset_of!(DotPanel, starts) + at));
+                for half in half..half + halves {
+                    let scales = panel.add(SCALES + half * PANEL_ROWS * 4).cast::<f32>();
+                    D::Float::load(scales)
+                        .mul(D::Float::splat(unit * sign_of(half / 2)))
+                        .store(scales);
+                }
+                let scales = D::Float::load(panel.add(SCALES + at).cast());
+                sum = scales.mul_add(D::Float::splat(-OFFSET), sum);
             }
+            sum.store(panel.add(offset_of!(DotPanel, sums)).cast());
         }
     }
 }
+
+/// Bytes from a panel to its scales, and to its minimums.
+const SCALES: usize = offset_of!(PanelChunk<ShiftedValues>, scales);
+const MINIMUMS: usize = offset_of!(PanelChunk<ShiftedValues>, mins);
 
 /// Which elements of a chunk are kept aside in some column: a bit for each.
 struct Aside([u64; CHUNK / 64]);
@@ -216,23 +239,33 @@ impl Aside {
         Aside(words)
     }
 
-    /// Writes the weights of a panel of these elements, as rows from `row` on.
+    /// Writes the weights of these elements as floats, with the signs of their runs.
+    ///
+    /// # Safety
+    /// The CPU has `D`'s instructions, and the panels' values and scales are set.
     #[inline(always)]
-    fn unpack(&self, panel: &DotPanel, integers: &Integers, row: usize, to: &mut Floats) {
+    unsafe fn unpack<D: ByteDots>(&self, panels: *const u8, integers: &Integers, to: *mut Floats) {
+        const BYTES: [[u8; 4]; 4] = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]];
         for (word, &bits) in self.0.iter().enumerate() {
             let mut bits = bits;
             while bits != 0 {
                 let k = 64 * word + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                for group in 0..GROUPS {
-                    let fours: &[u8; 4 * LANES] = &panel.chunk.values.0[k / 4][group];
-                    let (scales, mins) = (&panel.chunk.scales[k / HALF][group], &panel.chunk.mins[k / HALF][group]);
-                    for lane in 0..LANES {
-                        let four = std::array::from_fn(|i| fours[4 * lane + i]);
-                        // The byte that is meant, with its sign.
-                        let w = i32::from_le_bytes(four) << (24 - 8 * (k % 4)) >> 24;
-                        let min = if integers.has_own_mins() { mins[lane] } else { 0.0 };
-                        to[k][row + group * LANES + lane] = w as f32 * scales[lane] + min;
+                for r in 0..REGISTERS {
+                    let of_half = k / HALF * PANEL_ROWS * size_of::<f32>();
+                    // SAFETY: the caller's promise; `k` lies within a chunk.
+                    unsafe {
+                        let panel = panels.add(r * const { register_stride::<D>() });
+                        let four = D::load(panel.add(k / 4 * PANEL_ROWS * 4));
+                        let w = D::zero().add_dots(D::broadcast(BYTES[k % 4].as_ptr()), four).floats();
+                        let scale = D::Float::load(panel.add(SCALES + of_half).cast());
+                        let w = if integers.has_own_mins() {
+                            let min = D::Float::load(panel.add(MINIMUMS + of_half).cast());
+                            w.mul_add(scale, min.mul(D::Float::splat(sign_of(k / RUN))))
+                        } else {
+                            w.mul(scale)
+                        };
+                        w.store((&raw mut (*to)[k]).cast::<f32>().add(r * D::Float::LANES));
                     }
                 }
             }
@@ -298,6 +331,7 @@ unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool>(chunk: &Chun
                 4 => add_tiles::<D, BY_16, MINS, 4>(chunk, j..end, next),
                 5 if const { D::COLUMNS >= 5 } => add_tiles::<D, BY_16, MINS, 5>(chunk, j..end, next),
                 6 if const { D::COLUMNS >= 6 } => add_tiles::<D, BY_16, MINS, 6>(chunk, j..end, next),
+                7 if const { D::COLUMNS >= 7 } => add_tiles::<D, BY_16, MINS, 7>(chunk, j..end, next),
                 // One more than fits where all tiles have the same width: there is no larger one.
                 _ => {}
             }
@@ -335,7 +369,7 @@ unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const C: usize>(
     // SAFETY: the caller's promise; all offsets are those of a panel and of a chunk of activations.
     unsafe {
         let x = chunk.x.add(j * chunk.x_stride);
-        let mut sums = [[D::Float::splat(0.0); REGISTERS]; C];
+        let mut sums = [of_rows::<D>(chunk, offset_of!(DotPanel, sums), 0); C];
         for run in 0..chunk.runs {
             if chunk.is_first {
                 fetch_next::<C>(x, chunk.x_stride, run);
@@ -347,14 +381,14 @@ unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const C: usize>(
                 let starts = chunk.panels.add(offset_of!(DotPanel, starts) + half * PANEL_ROWS * 4);
                 let starts = [D::load(starts), D::load(starts.add(stride))];
                 let totals = dots::<D, C>(w, stride, q, chunk.x_stride, fours, starts);
-                let scales = of_rows::<D>(chunk, offset_of!(PanelChunk<SignedValues>, scales), half);
+                let scales = of_rows::<D>(chunk, SCALES, half);
                 for c in 0..C {
                     for r in 0..REGISTERS {
-                        sums[c][r] = totals[c][r].floats().mul_add(scales[r], sums[c][r]);
+                        sums[c][r] = totals[c][r].float_bits().mul_add(scales[r], sums[c][r]);
                     }
                 }
                 if MINS {
-                    let mins = of_rows::<D>(chunk, offset_of!(PanelChunk<SignedValues>, mins), half);
+                    let mins = of_rows::<D>(chunk, MINIMUMS, half);
                     let row = if BY_16 { 1 + part } else { 0 };
                     let at = offset_of!(U8Chunk, sums) + (row * RUNS + run) * size_of::<f32>();
                     for c in 0..C {
@@ -426,7 +460,7 @@ unsafe fn add_aside<D: ByteDots, const C: usize>(
     }
 }
 
-/// Sums of integers from `starts` on, for so many groups of 4 bytes from `w` and `q` on.
+/// Sums of integers from `starts` on, as the bits of floats, for so many groups of 4 bytes from `w` and `q` on.
 ///
 /// # Safety
 /// As for [`multiply`].

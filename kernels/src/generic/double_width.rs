@@ -10,7 +10,7 @@ use super::group_order::Part;
 use super::groups::{GroupScales, GroupSums, UnpackGroup, has_mins, prefetch, row_of_sums, word};
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{I16Header, RUN};
-use super::panels::{GROUPS, LANES, PanelChunk, SIGN, SignedValues};
+use super::panels::{GROUPS, Integers, LANES, PanelChunk, SIGN, ShiftedValues};
 use crate::simd::dots::{ByteDots, DoubleWidth};
 use crate::simd::{IntSimd, Simd};
 
@@ -140,7 +140,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
     }
 }
 
-/// [`fill_panel`](super::groups::fill_panel) of signed bytes with both groups at a time.
+/// [`fill_panel`](super::groups::fill_panel) of [`ShiftedValues`] with both groups at a time.
 ///
 /// # Safety
 /// As for that function, and the CPU has `W`'s instructions.
@@ -148,7 +148,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
 pub(crate) unsafe fn fill_panel<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>>(
     groups: [*const u8; GROUPS],
     runs: usize,
-    to: &mut PanelChunk<SignedValues>,
+    to: &mut PanelChunk<ShiftedValues>,
 ) {
     let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; GROUPS];
     // SAFETY: the caller's promise. Scales of the runs are set before they are read; what a panel has for both groups lies side by side.
@@ -166,10 +166,15 @@ pub(crate) unsafe fn fill_panel<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>
                 min.store(to.mins[half].as_flattened_mut().as_mut_ptr());
             }
         }
-        let zero = W::broadcast([D::ZERO; 4].as_ptr());
+        let n = const { Integers::of::<V, D>().spare_bits() };
+        let zero = W::broadcast([D::ZERO << n; 4].as_ptr());
         for i in 0..runs {
             each_of_8!(V, j => {
-                let values = W::join(D::group_values(groups[0], i, j), D::group_values(groups[1], i, j));
+                let mut values = [V::splat(0); GROUPS];
+                for g in 0..GROUPS {
+                    values[g] = D::group_values(groups[g], i, j).shl(n);
+                }
+                let values = W::join(values[0], values[1]);
                 let to = &mut to.values.0[i * (RUN / 4) + j];
                 values.sub_bytes(zero).store(to.as_flattened_mut().as_mut_ptr());
             });

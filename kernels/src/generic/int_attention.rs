@@ -363,6 +363,12 @@ pub(crate) unsafe fn weights<V: Simd>(w: &TileWeights) {
     }
 }
 
+/// Zero instead of a subnormal scale: it adds nothing to sums of any size, and makes products that take Intel's cores 150 cycles each.
+#[inline(always)]
+fn normal(scale: f32) -> f32 {
+    if scale < f32::MIN_POSITIVE { 0.0 } else { scale }
+}
+
 /// The scales of the pages of a row of weights.
 fn scales_of(row: *mut u8, n_pages: usize) -> *mut f32 {
     row.wrapping_add(n_pages * KEYS * size_of::<i16>()).cast()
@@ -399,7 +405,7 @@ unsafe fn put_weights<V: Simd>(w: &TileWeights, q: usize) -> f32 {
                 of_weights = of_weights.add(weight);
             }
             sum = of_weights.mul_add(scale, sum);
-            *scales.add(page) = scale.largest();
+            *scales.add(page) = normal(scale.largest());
         }
         sum.sum()
     }
@@ -425,7 +431,7 @@ pub(crate) unsafe fn values<D: ByteDots, const N: usize>(v: &TileValues) {
                         for (i, sums) in sums.into_iter().enumerate().take(v.n_queries - q) {
                             let factor = if page == v.first { *v.factors.add(q + i) } else { 1.0 };
                             let of_page = *scales_of(weights.add(i * stride).cast_mut(), v.n_pages).add(page);
-                            add::<D>(v, q + i, c + at, sums, factor, of_page * scale);
+                            add::<D>(v, q + i, c + at, sums, factor, normal(of_page * scale));
                         }
                     }
                 }

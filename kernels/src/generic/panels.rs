@@ -43,6 +43,15 @@ impl Integers {
     pub(crate) const fn has_own_mins(&self) -> bool {
         self.has_mins && self.zero == 0
     }
+
+    /// By how many bits unsigned integers can be shifted up and fit signed bytes, less [`ZERO`](Unpack::ZERO). Signed ones have none to spare.
+    pub(crate) const fn spare_bits(&self) -> u32 {
+        if self.signed {
+            return 0;
+        }
+        let is_centered = self.zero as u32 == 1 << self.bits >> 1;
+        i8::BITS - self.bits - if is_centered { 0 } else { 1 }
+    }
 }
 
 impl Integers {
@@ -121,6 +130,7 @@ pub(crate) struct FillGroups {
     pub bytes: FillPanel<ByteValues>,
     pub words: FillPanel<WideValues>,
     pub signed: FillPanel<SignedValues>,
+    pub shifted: FillPanel<ShiftedValues>,
 }
 
 /// A chunk of [`PANEL_ROWS`] rows. `F` holds the integers; those of runs that a row lacks are not set.
@@ -209,6 +219,28 @@ impl PanelValues for SignedValues {
             // SAFETY: the caller's promise; 32 bytes.
             unsafe {
                 register.sub(V::splat(integers.zero)).store(to.as_mut_ptr());
+            }
+        }
+    }
+}
+
+/// [`SignedValues`] times 2^[`spare_bits`](Integers::spare_bits).
+#[repr(C)]
+pub(crate) struct ShiftedValues(pub [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4]);
+
+impl PanelValues for ShiftedValues {
+    fn of(fill: &FillGroups) -> FillPanel<Self> {
+        fill.shifted
+    }
+
+    #[inline(always)]
+    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &Integers) {
+        let (zero, n) = (integers.zero, integers.spare_bits());
+        for (i, register) in registers.into_iter().enumerate() {
+            let to = &mut self.0[run * (RUN / 4) + i][group];
+            // SAFETY: the caller's promise; 32 bytes.
+            unsafe {
+                register.shl(n).sub(V::splat(zero << n)).store(to.as_mut_ptr());
             }
         }
     }

@@ -18,45 +18,50 @@ const Q_MAX: f32 = 127.0;
 /// The smallest scale, as a part of the largest activation: what is rounded by so little makes no difference to a sum with that activation in f32.
 const LEAST_SCALE: f32 = 1.0 / (1u64 << 40) as f32;
 
-/// [`CHUNK`] activations, each `scale * (q - CENTER)`, or `scale * aside` for those kept aside. What a row lacks at the end counts as zero in the last run and is not looked at beyond it.
+/// [`CHUNK`] activations, each `scale * (q - CENTER)`, or `scale * aside` for those kept aside, and the negative of that in runs with an odd number: see [`sign_of`]. What a row lacks at the end counts as zero in the last run and is not looked at beyond it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct U8Chunk {
     /// Not a number if one of the activations is not finite.
     pub scale: f32,
-    /// Those kept aside, in units of the scale, and where they are. The integers there stand for 0.
+    /// Those kept aside, in units of the scale and with the signs of their runs, and where they are. The integers there stand for 0.
     pub aside: [f32; ASIDE],
     pub aside_at: [u16; ASIDE],
     pad: f32,
-    /// Sums of `q - CENTER`: of each run, then of the halves, `[half][run]`.
+    /// Sums of activations in units of the scale: of each run, then of the halves, `[half][run]`.
     pub sums: [[f32; RUNS]; 3],
     pub values: [[u8; RUN]; RUNS],
 }
 
 const _: () = assert!(size_of::<U8Chunk>().is_multiple_of(64));
 
+/// The sign of the activations of a run in what stands for them. It alternates, so that what is added to the sums of all runs cancels out: see [`dots`](super::dots).
+pub(crate) const fn sign_of(run: usize) -> f32 {
+    if run.is_multiple_of(2) { 1.0 } else { -1.0 }
+}
+
 /// Bytes of a row of `k` activations.
 pub(crate) const fn u8_row_bytes(k: usize) -> usize {
     spread(k.div_ceil(CHUNK) * size_of::<U8Chunk>())
 }
 
-/// Writes `k` activations as a row.
+/// Writes `k` activations as a row. `F` holds as many floats as the CPU takes at a time: the result is the same.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, `x` is valid for `k` floats and `out` for [`u8_row_bytes`].
+/// The CPU has `V`'s and `F`'s instructions, `x` is valid for `k` floats and `out` for [`u8_row_bytes`].
 #[inline(always)]
-pub(crate) unsafe fn quantize_u8<V: IntSimd>(x: *const f32, k: usize, out: *mut u8) {
+pub(crate) unsafe fn quantize_u8<V: IntSimd, F: Simd>(x: *const f32, k: usize, out: *mut u8) {
     // SAFETY: the caller's promise; all accesses lie below `k`, those of `out` within the row.
     unsafe {
         let chunks = k / CHUNK;
         for chunk in 0..chunks {
-            quantize_chunk::<V>(x.add(chunk * CHUNK), out.add(chunk * size_of::<U8Chunk>()).cast());
+            quantize_chunk::<V, F>(x.add(chunk * CHUNK), out.add(chunk * size_of::<U8Chunk>()).cast());
         }
         if !k.is_multiple_of(CHUNK) {
             let mut last = [0.0f32; CHUNK];
             x.add(chunks * CHUNK)
                 .copy_to_nonoverlapping(last.as_mut_ptr(), k % CHUNK);
-            quantize_chunk::<V>(last.as_ptr(), out.add(chunks * size_of::<U8Chunk>()).cast());
+            quantize_chunk::<V, F>(last.as_ptr(), out.add(chunks * size_of::<U8Chunk>()).cast());
         }
     }
 }
@@ -64,23 +69,23 @@ pub(crate) unsafe fn quantize_u8<V: IntSimd>(x: *const f32, k: usize, out: *mut 
 /// Writes a chunk.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, `x` is valid for [`CHUNK`] floats and `to`, which needs no alignment, for writes.
+/// The CPU has `V`'s and `F`'s instructions, `x` is valid for [`CHUNK`] floats and `to`, which needs no alignment, for writes.
 #[inline(always)]
-unsafe fn quantize_chunk<V: IntSimd>(x: *const f32, to: *mut U8Chunk) {
+unsafe fn quantize_chunk<V: IntSimd, F: Simd>(x: *const f32, to: *mut U8Chunk) {
     // SAFETY: the caller's promise; all accesses lie within the chunks.
     unsafe {
-        let largest = largest_of::<V::Float>(x);
+        let largest = largest_of::<F>(x);
         let (scale, places) = largest.map_or((f32::NAN, [0; ASIDE]), |l| {
             // Not so small that inverses or units of it are infinite: what is rounded away then is of no account.
             let least = ((*x.add(l.places[0])).abs() * LEAST_SCALE).max(f32::MIN_POSITIVE);
             ((l.next / Q_MAX).max(least), l.places)
         });
         let values = (&raw mut (*to).values).cast::<u8>();
-        store_rounded::<V>(x, 1.0 / scale, values);
+        store_rounded::<V, F>(x, 1.0 / scale, values);
         (&raw mut (*to).scale).write_unaligned(scale);
         (&raw mut (*to).pad).write_unaligned(0.0);
         for (i, place) in places.into_iter().enumerate() {
-            (&raw mut (*to).aside[i]).write_unaligned(*x.add(place) / scale);
+            (&raw mut (*to).aside[i]).write_unaligned(*x.add(place) / scale * sign_of(place / RUN));
             (&raw mut (*to).aside_at[i]).write_unaligned(place as u16);
             *values.add(place) = 0;
         }
@@ -88,6 +93,7 @@ unsafe fn quantize_chunk<V: IntSimd>(x: *const f32, to: *mut U8Chunk) {
         for (run, pairs) in pairs.iter_mut().enumerate() {
             let q = V::load(values.add(run * RUN));
             *pairs = V::splat(1).multiply_bytes(q);
+            let q = if sign_of(run) < 0.0 { V::splat(0).sub(q) } else { q };
             q.xor(V::splat(CENTER)).store(values.add(run * RUN));
         }
         set_sums::<V>(pairs, to);
@@ -99,9 +105,16 @@ unsafe fn quantize_chunk<V: IntSimd>(x: *const f32, to: *mut U8Chunk) {
 /// # Safety
 /// As for [`quantize_chunk`].
 #[inline(always)]
-unsafe fn store_rounded<V: IntSimd>(x: *const f32, inverse: f32, values: *mut u8) {
+unsafe fn store_rounded<V: IntSimd, F: Simd>(x: *const f32, inverse: f32, values: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
+        if F::LANES > V::Float::LANES {
+            let inverse = F::splat(inverse);
+            for at in (0..CHUNK).step_by(F::LANES) {
+                F::load(x.add(at)).mul(inverse).store_i8(values.add(at));
+            }
+            return;
+        }
         let inverse = V::Float::splat(inverse);
         for at in (0..CHUNK).step_by(RUN) {
             let load = |i: usize| V::Float::load(x.add(at + i * V::Float::LANES)).mul(inverse);

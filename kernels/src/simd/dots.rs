@@ -37,8 +37,11 @@ pub(crate) trait ByteDots: Copy {
     /// Sums as floats, rounded to nearest even.
     fn floats(self) -> Self::Float;
 
-    /// Writes the sums with the other sign, 4 bytes for each lane.
-    unsafe fn store_negative(self, p: *mut u8);
+    /// The floats that have these bits.
+    fn float_bits(self) -> Self::Float;
+
+    /// Writes `from` minus the sums, 4 bytes for each lane.
+    unsafe fn store_less_than(self, from: u32, p: *mut u8);
 }
 
 /// Registers that hold two of `V`'s, one after the other.
@@ -108,8 +111,13 @@ impl<V: IntSimd> ByteDots for V {
     }
 
     #[inline(always)]
-    unsafe fn store_negative(self, p: *mut u8) {
-        // SAFETY: the caller's promise.
-        unsafe { V::splat(0).sub32(self).store(p) }
+    fn float_bits(self) -> Self::Float {
+        self.to_float_bits()
+    }
+
+    #[inline(always)]
+    unsafe fn store_less_than(self, from: u32, p: *mut u8) {
+        // SAFETY: the caller's promise, and 4 bytes.
+        unsafe { V::broadcast((&raw const from).cast()).sub32(self).store(p) }
     }
 }

@@ -125,4 +125,6 @@ pub(crate) trait IntSimd: Copy {
     fn shl32(self, n: u32) -> Self;
     /// Integers of 32 bits as floats, rounded to nearest even.
     fn to_floats(self) -> Self::Float;
+    /// The floats that have these bits.
+    fn to_float_bits(self) -> Self::Float;
 }

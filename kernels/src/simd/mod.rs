@@ -81,7 +81,7 @@ pub(crate) trait Simd: Copy {
     /// Reads `LANES` integers of 32 bits.
     unsafe fn load_words(p: *const u8) -> Self::Int;
 
-    /// Writes the lanes, integers in -128..=127, as `LANES` signed bytes.
+    /// Writes the lanes, rounded to the nearest integers, as `LANES` signed bytes. What is beyond those becomes any of them.
     unsafe fn store_i8(self, p: *mut u8);
 
     /// Writes the lanes, rounded to the nearest integers, as `LANES` integers of 16 bits. What is beyond those becomes any of them.

@@ -131,7 +131,10 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_i8(self, p: *mut u8) {
         // SAFETY: the caller's promise.
-        unsafe { p.cast::<[i8; LANES]>().write_unaligned(self.0.map(|x| x as i8)) }
+        unsafe {
+            p.cast::<[i8; LANES]>()
+                .write_unaligned(self.0.map(|x| x.round_ties_even() as i8))
+        }
     }
 
     #[inline(always)]

@@ -241,4 +241,11 @@ impl IntSimd for PortableInt {
         // SAFETY: eight floats.
         unsafe { <Portable as super::Simd>::load(lanes.as_ptr()) }
     }
+
+    #[inline(always)]
+    fn to_float_bits(self) -> Portable {
+        let lanes = self.to_i32().map(|x| f32::from_bits(x as u32));
+        // SAFETY: eight floats.
+        unsafe { <Portable as super::Simd>::load(lanes.as_ptr()) }
+    }
 }

@@ -23,15 +23,15 @@ impl Dots512 {
 
 impl ByteDots for Dots512 {
     type Float = Avx512;
-    const COLUMNS: usize = 6;
+    const COLUMNS: usize = 7;
     const QUERIES: usize = 8;
 
     methods! { unsafe
         fn zero() -> Self = Dots512(_mm512_setzero_si512());
         fn load(p: *const u8) -> Self = Dots512(_mm512_loadu_si512(p.cast()));
         fn broadcast(p: *const u8) -> Self = Dots512(_mm512_set1_epi32(p.cast::<i32>().read_unaligned()));
-        fn store_negative(self, p: *mut u8) -> () = {
-            _mm512_storeu_si512(p.cast(), _mm512_sub_epi32(_mm512_setzero_si512(), self.0))
+        fn store_less_than(self, from: u32, p: *mut u8) -> () = {
+            _mm512_storeu_si512(p.cast(), _mm512_sub_epi32(_mm512_set1_epi32(from as i32), self.0))
         };
     }
 
@@ -41,6 +41,7 @@ impl ByteDots for Dots512 {
         };
         fn add_pair_dots(self, a: Self, b: Self) -> Self = Dots512(add_pairs_512(self.0, a.0, b.0));
         fn floats(self) -> Avx512 = Avx512::from(_mm512_cvtepi32_ps(self.0));
+        fn float_bits(self) -> Avx512 = Avx512::from(_mm512_castsi512_ps(self.0));
     }
 }
 

@@ -285,5 +285,6 @@ impl<P: Products> IntSimd for Int256<P> {
         fn sub32(self, other: Self) -> Self = Self::new(_mm256_sub_epi32(self.0, other.0));
         fn shl32(self, n: u32) -> Self = Self::new(_mm256_sll_epi32(self.0, _mm_cvtsi32_si128(n as i32)));
         fn to_floats(self) -> Avx2 = Avx2::from(_mm256_cvtepi32_ps(self.0));
+        fn to_float_bits(self) -> Avx2 = Avx2::from(_mm256_castsi256_ps(self.0));
     }
 }
