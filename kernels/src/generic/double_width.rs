@@ -128,6 +128,10 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
                             sums[j][high] = sums[j][high].add_dots(values, x);
                         }
                     }
+                    // Word by word, not column by column.
+                    for j in 1..N {
+                        [sums[j - 1][0], sums[j][0]] = W::side_by_side([sums[j - 1][0], sums[j][0]]);
+                    }
                 }
             });
             let mut totals = [W::zero(); N];

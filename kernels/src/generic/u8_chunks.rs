@@ -51,31 +51,71 @@ pub(crate) const fn u8_row_bytes(k: usize) -> usize {
 /// The CPU has `V`'s and `F`'s instructions, `x` is valid for `k` floats and `out` for [`u8_row_bytes`].
 #[inline(always)]
 pub(crate) unsafe fn quantize_u8<V: IntSimd, F: Simd>(x: *const f32, k: usize, out: *mut u8) {
+    let chunks = k.div_ceil(CHUNK);
+    let mut last = [0.0f32; CHUNK];
     // SAFETY: the caller's promise; all accesses lie below `k`, those of `out` within the row.
     unsafe {
-        let chunks = k / CHUNK;
-        for chunk in 0..chunks {
-            quantize_chunk::<V, F>(x.add(chunk * CHUNK), out.add(chunk * size_of::<U8Chunk>()).cast());
-        }
-        if !k.is_multiple_of(CHUNK) {
-            let mut last = [0.0f32; CHUNK];
-            x.add(chunks * CHUNK)
-                .copy_to_nonoverlapping(last.as_mut_ptr(), k % CHUNK);
-            quantize_chunk::<V, F>(last.as_ptr(), out.add(chunks * size_of::<U8Chunk>()).cast());
+        let mut c = 0;
+        while c < chunks {
+            let n = if const { V::REGISTERS > 16 } {
+                at_once(chunks - c)
+            } else {
+                1
+            };
+            let mut from = [x; MOST_AT_ONCE];
+            for (i, from) in from.iter_mut().enumerate() {
+                *from = x.wrapping_add((c + i) * CHUNK);
+            }
+            if c + n == chunks && !k.is_multiple_of(CHUNK) {
+                from[n - 1].copy_to_nonoverlapping(last.as_mut_ptr(), k % CHUNK);
+                from[n - 1] = last.as_ptr();
+            }
+            let to = out.add(c * size_of::<U8Chunk>()).cast::<U8Chunk>();
+            match from {
+                [a, b, c] if n == 3 => quantize_chunks::<V, F, 3>([a, b, c], to),
+                [a, b, _] if n == 2 => quantize_chunks::<V, F, 2>([a, b], to),
+                [a, ..] => quantize_chunks::<V, F, 1>([a], to),
+            }
+            c += n;
         }
     }
 }
 
-/// Writes a chunk.
+/// Chunks that are quantized at a time.
+const MOST_AT_ONCE: usize = 3;
+
+/// How many of some chunks are quantized at a time: more than one if possible, as each step of finding the largest elements waits for the one before.
+const fn at_once(chunks: usize) -> usize {
+    match chunks {
+        1 | 3 => chunks,
+        _ => 2,
+    }
+}
+
+/// Writes `N` chunks, one after the other.
+///
+/// # Safety
+/// As for [`quantize_chunk`].
+#[inline(always)]
+unsafe fn quantize_chunks<V: IntSimd, F: Simd, const N: usize>(x: [*const f32; N], to: *mut U8Chunk) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let largest = largest_of::<F, N>(x);
+        for i in 0..N {
+            quantize_chunk::<V, F>(x[i], &largest[i], to.wrapping_add(i));
+        }
+    }
+}
+
+/// Writes a chunk, given the largest of its elements.
 ///
 /// # Safety
 /// The CPU has `V`'s and `F`'s instructions, `x` is valid for [`CHUNK`] floats and `to`, which needs no alignment, for writes.
 #[inline(always)]
-unsafe fn quantize_chunk<V: IntSimd, F: Simd>(x: *const f32, to: *mut U8Chunk) {
+unsafe fn quantize_chunk<V: IntSimd, F: Simd>(x: *const f32, largest: &Option<Largest>, to: *mut U8Chunk) {
     // SAFETY: the caller's promise; all accesses lie within the chunks.
     unsafe {
-        let largest = largest_of::<F>(x);
-        let (scale, places) = largest.map_or((f32::NAN, [0; ASIDE]), |l| {
+        let (scale, places) = largest.as_ref().map_or((f32::NAN, [0; ASIDE]), |l| {
             // Not so small that inverses or units of it are infinite: what is rounded away then is of no account.
             let least = ((*x.add(l.places[0])).abs() * LEAST_SCALE).max(f32::MIN_POSITIVE);
             ((l.next / Q_MAX).max(least), l.places)
@@ -125,6 +165,7 @@ unsafe fn store_rounded<V: IntSimd, F: Simd>(x: *const f32, inverse: f32, values
 }
 
 /// The largest of a chunk.
+#[derive(Clone, Copy)]
 struct Largest {
     /// Where the [`ASIDE`] elements of largest magnitude are.
     places: [usize; ASIDE],
@@ -132,47 +173,59 @@ struct Largest {
     next: f32,
 }
 
-/// The largest of a chunk; `None` if an element is not finite. Magnitudes that differ by less than 2^-15 of themselves count as equal: of those the first are
+/// The largest of each chunk; `None` if an element is not finite. Magnitudes that differ by less than 2^-15 of themselves count as equal: of those the first are
 /// taken.
 ///
 /// # Safety
-/// The CPU has `F`'s instructions, and `x` is valid for [`CHUNK`] floats.
+/// The CPU has `F`'s instructions, and `x` are valid for [`CHUNK`] floats.
 #[inline(always)]
-unsafe fn largest_of<F: Simd>(x: *const f32) -> Option<Largest> {
+unsafe fn largest_of<F: Simd, const N: usize>(x: [*const f32; N]) -> [Option<Largest>; N] {
     // SAFETY: the caller's promise.
     unsafe {
         // The largest keys of each lane, in falling order.
-        let mut largest = [F::splat(0.0); ASIDE + 1];
-        let mut is_finite = F::splat(0.0);
+        let mut largest = [[F::splat(0.0); ASIDE + 1]; N];
+        let mut is_finite = [F::splat(0.0); N];
         for at in (0..CHUNK).step_by(F::LANES) {
-            is_finite = F::load(x.add(at)).mul_add(F::splat(0.0), is_finite);
-            // Magnitudes are in the order of their bits, of which the last make room for the place.
-            let magnitude = F::and(F::load_words(x.add(at).cast()), MAGNITUDE & !PLACE);
-            let mut key = F::from_bits(F::or(magnitude, F::load_words(PLACES.as_ptr().add(at).cast())));
-            for largest in &mut largest {
-                let smaller = key.min(*largest);
-                *largest = key.max(*largest);
-                key = smaller;
+            for n in 0..N {
+                let x = x[n].add(at);
+                is_finite[n] = F::load(x).mul_add(F::splat(0.0), is_finite[n]);
+                // Magnitudes are in the order of their bits, of which the last make room for the place.
+                let magnitude = F::and(F::load_words(x.cast()), MAGNITUDE & !PLACE);
+                let mut key = F::from_bits(F::or(magnitude, F::load_words(PLACES.as_ptr().add(at).cast())));
+                for largest in &mut largest[n] {
+                    let smaller = key.min(*largest);
+                    *largest = key.max(*largest);
+                    key = smaller;
+                }
             }
         }
-        if is_finite.sum() != 0.0 {
-            return None;
-        }
-        let mut places = [0; ASIDE];
-        for place in &mut places {
-            let key = largest[0].largest();
-            *place = place_of(key);
-            let taken = largest[0].equals(F::splat(key));
-            for i in 0..ASIDE {
-                largest[i] = F::select(taken, largest[i + 1], largest[i]);
+        let mut places = [[0; ASIDE]; N];
+        for i in 0..ASIDE {
+            for n in 0..N {
+                places[n][i] = take_largest(&mut largest[n]);
             }
         }
-        let next = *x.add(place_of(largest[0].largest()));
-        Some(Largest {
-            places,
-            next: next.abs(),
-        })
+        let mut of_chunks = [None; N];
+        for n in 0..N {
+            let next = *x[n].add(place_of(largest[n][0].largest()));
+            if is_finite[n].sum() == 0.0 {
+                let (places, next) = (places[n], next.abs());
+                of_chunks[n] = Some(Largest { places, next });
+            }
+        }
+        of_chunks
     }
+}
+
+/// Takes the largest key out and returns its place.
+#[inline(always)]
+fn take_largest<F: Simd>(largest: &mut [F; ASIDE + 1]) -> usize {
+    let key = largest[0].largest();
+    let taken = largest[0].equals(largest[0].constant(key));
+    for i in 0..ASIDE {
+        largest[i] = F::select(taken, largest[i + 1], largest[i]);
+    }
+    place_of(key)
 }
 
 /// The bits of a float other than its sign.

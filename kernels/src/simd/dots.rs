@@ -61,6 +61,8 @@ pub(crate) trait DoubleWidth<V: IntSimd>: ByteDots {
     fn add32(self, other: Self) -> Self;
     /// Differences of integers of 32 bits.
     fn sub32(self, other: Self) -> Self;
+    /// The same two values, none of which is used before both are computed: see [`IntSimd::side_by_side`].
+    fn side_by_side(values: [Self; 2]) -> [Self; 2];
     /// Differences of bytes, which wrap around.
     fn sub_bytes(self, other: Self) -> Self;
     /// Bits in one of them.

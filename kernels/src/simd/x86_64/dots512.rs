@@ -1,5 +1,6 @@
 //! AVX512-VNNI with all 512 bits: the sums of 16 rows.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2::Avx2;
@@ -19,6 +20,20 @@ impl Dots512 {
     pub(super) fn register(self) -> __m512i {
         self.0
     }
+}
+
+/// See [`DoubleWidth::side_by_side`]: no instruction, but the compiler takes each result to depend on both operands.
+///
+/// # Safety
+/// The CPU has AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn side_by_side(mut a: __m512i, mut b: __m512i) -> [__m512i; 2] {
+    // SAFETY: there is no instruction in it, and the registers keep their values.
+    unsafe {
+        asm!("/* {} {} */", inout(zmm_reg) a, inout(zmm_reg) b, options(pure, nomem, nostack, preserves_flags));
+    }
+    [a, b]
 }
 
 impl ByteDots for Dots512 {
@@ -66,6 +81,7 @@ impl DoubleWidth<Avx512VnniInt> for Dots512 {
             let places = _mm512_loadu_si512(places.as_ptr().cast());
             Avx512::from(_mm512_permutexvar_ps(places, floats.register()))
         };
+        fn side_by_side(values: [Self; 2]) -> [Self; 2] = side_by_side(values[0].0, values[1].0).map(Dots512);
         fn sub_bytes(self, other: Self) -> Self = Dots512(_mm512_sub_epi8(self.0, other.0));
         fn xor(self, other: Self) -> Self = Dots512(_mm512_xor_si512(self.0, other.0));
         fn add32(self, other: Self) -> Self = Dots512(_mm512_add_epi32(self.0, other.0));
