@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::group_order::Part;
-use super::groups::{GroupScales, GroupSums, UnpackGroup, has_mins, prefetch, row_of_sums, word};
+use super::groups::{GroupScales, GroupSums, UnpackGroup, WORDS, has_mins, prefetch, row_of_sums, word};
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{I16Header, RUN};
 use super::panels::{GROUPS, Integers, LANES, PanelChunk, SIGN, ShiftedValues};
@@ -128,10 +128,6 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
                             sums[j][high] = sums[j][high].add_dots(values, x);
                         }
                     }
-                    // Word by word, not column by column.
-                    for j in 1..N {
-                        [sums[j - 1][0], sums[j][0]] = W::side_by_side([sums[j - 1][0], sums[j][0]]);
-                    }
                 }
             });
             let mut totals = [W::zero(); N];
@@ -140,6 +136,170 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
                 totals[j] = low.add32(high.shl32(8));
             }
             totals
+        }
+    }
+}
+
+/// Columns for whose sums there are registers where weights are in two.
+pub(super) const AT_ONCE: usize = 4;
+
+/// The sums of four groups, two in each register, with more columns than there are registers for at a time: an activation that all lanes have is read once for both. For types
+/// that are not [`BY_16`](super::integers::Unpack::BY_16): the others spend too much on their scales.
+pub(super) struct TwoRegisterSums<V: IntSimd, W: DoubleWidth<V>, D, const N: usize> {
+    sums: [[W::Float; 2]; N],
+    by: PhantomData<(V, D)>,
+}
+
+/// A run of four groups: the bytes that are multiplied, by word, and the scales.
+struct UnpackedRun<W: ByteDots> {
+    words: [[W; 2]; WORDS],
+    scales: [W::Float; 2],
+}
+
+impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums<4> for TwoRegisterSums<V, W, D, N> {
+    #[inline(always)]
+    unsafe fn new() -> Self {
+        TwoRegisterSums {
+            // SAFETY: the caller's promise.
+            sums: unsafe { [[W::Float::splat(0.0); 2]; N] },
+            by: PhantomData,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_chunk(&mut self, part: &Part<4>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            for i in 0..part.runs {
+                prefetch::<V, D, 4>(part, i);
+                let weights = Self::unpack(part, i);
+                self.add_columns::<AT_ONCE>(part, i, 0, &weights);
+                match N.saturating_sub(AT_ONCE) {
+                    1 => self.add_columns::<1>(part, i, AT_ONCE, &weights),
+                    2 => self.add_columns::<2>(part, i, AT_ONCE, &weights),
+                    3 => self.add_columns::<3>(part, i, AT_ONCE, &weights),
+                    _ => self.add_columns::<4>(part, i, AT_ONCE, &weights),
+                }
+            }
+            if has_mins::<V, D>() {
+                self.add_mins(part);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put(&self, p: &IntProduct, rows: [usize; 4]) {
+        for j in 0..N {
+            let mut sums = [[0.0f32; LANES]; 4];
+            // SAFETY: the caller's promise: rows of groups that the result has.
+            unsafe {
+                let scale = W::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
+                for r in 0..2 {
+                    let to = sums.as_flattened_mut().as_mut_ptr();
+                    self.sums[j][r].mul(scale).store(to.add(r * 2 * LANES));
+                }
+                for g in 0..4 {
+                    let out = p.out.add(j * p.out_stride + rows[g]);
+                    out.cast::<[f32; LANES]>().write_unaligned(sums[g]);
+                }
+            }
+        }
+    }
+}
+
+impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegisterSums<V, W, D, N> {
+    /// Unpacks run `i`.
+    ///
+    /// # Safety
+    /// As for [`groups::multiply`](super::groups::multiply).
+    #[inline(always)]
+    unsafe fn unpack(part: &Part<4>, i: usize) -> UnpackedRun<W> {
+        // SAFETY: the caller's promise; a run has 8 registers.
+        unsafe {
+            let mut words = [[W::zero(); 2]; WORDS];
+            each_of_8!(V, step => {
+                if let Some(word) = word::<V, D>(step, 0) {
+                    let mut values = [V::splat(0); 4];
+                    for g in 0..4 {
+                        let bytes = D::group_values(part.w[g], i, word);
+                        values[g] = if D::SIGNED { bytes.xor(V::splat(SIGN)) } else { bytes };
+                    }
+                    words[word] = [W::join(values[0], values[1]), W::join(values[2], values[3])];
+                }
+            });
+            let mut scales = [W::Float::splat(0.0); 2];
+            for r in 0..2 {
+                let (first, second) = (part.scales.add(2 * r), part.scales.add(2 * r + 1));
+                scales[r] = W::join_floats(GroupScales::scale(first, i), GroupScales::scale(second, i));
+            }
+            UnpackedRun { words, scales }
+        }
+    }
+
+    /// Adds the products of run `i` with `C` columns from column `j` on, by the operations of [`DoubleWidthSums`].
+    ///
+    /// # Safety
+    /// As for [`groups::multiply`](super::groups::multiply), and there are as many columns.
+    #[inline(always)]
+    unsafe fn add_columns<const C: usize>(&mut self, part: &Part<4>, i: usize, j: usize, weights: &UnpackedRun<W>) {
+        let zero = if D::SIGNED { SIGN } else { D::ZERO };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [[[W::zero(); 2]; 2]; C];
+            for word in 0..WORDS {
+                for c in 0..C {
+                    let x = (&raw const (*part.column(j + c)).parts[i]).cast::<u8>();
+                    for high in 0..2 {
+                        let x = W::broadcast(x.add(RUN * high + 4 * word));
+                        for r in 0..2 {
+                            sums[c][high][r] = sums[c][high][r].add_dots(weights.words[word][r], x);
+                        }
+                    }
+                }
+                // Word by word, not column by column: sums need not wait for each other then.
+                for c in 1..C {
+                    [sums[c - 1][0][0], sums[c][0][0]] = W::side_by_side([sums[c - 1][0][0], sums[c][0][0]]);
+                }
+            }
+            for c in 0..C {
+                for r in 0..2 {
+                    let [low, high] = [sums[c][0][r], sums[c][1][r]];
+                    let mut total = low.add32(high.shl32(8));
+                    if zero > 0 {
+                        let of_zero = W::broadcast((&raw const (*part.column(j + c)).totals[0][i]).cast());
+                        total = total.sub32(of_zero.shl32(zero.trailing_zeros()));
+                    }
+                    let sum = &mut self.sums[j + c][r];
+                    *sum = total.floats().mul_add(weights.scales[r], *sum);
+                }
+            }
+        }
+    }
+
+    /// Adds the minimums of a chunk.
+    ///
+    /// # Safety
+    /// As for [`groups::multiply`](super::groups::multiply).
+    #[inline(always)]
+    unsafe fn add_mins(&mut self, part: &Part<4>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut mins = [[W::Float::splat(0.0); 2]; N];
+            for i in 0..part.runs {
+                for r in 0..2 {
+                    let (first, second) = (part.scales.add(2 * r), part.scales.add(2 * r + 1));
+                    let min = W::join_floats(GroupScales::min(first, i), GroupScales::min(second, i));
+                    for j in 0..N {
+                        let of_x = (&raw const (*part.column(j)).sums[0][i]).read_unaligned();
+                        mins[j][r] = min.mul_add(W::Float::splat(of_x), mins[j][r]);
+                    }
+                }
+            }
+            for j in 0..N {
+                for r in 0..2 {
+                    self.sums[j][r] = self.sums[j][r].add(mins[j][r]);
+                }
+            }
         }
     }
 }

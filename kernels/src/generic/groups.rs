@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::double_width::DoubleWidthSums;
+use super::double_width::{AT_ONCE, DoubleWidthSums, TwoRegisterSums};
 use super::group_order::{Order, Part};
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
@@ -17,7 +17,7 @@ use crate::simd::dots::DoubleWidth;
 use crate::simd::{IntSimd, Simd};
 
 /// Registers of a run.
-const WORDS: usize = RUN / 4;
+pub(super) const WORDS: usize = RUN / 4;
 
 /// Bytes by which each stream of groups is prefetched. Fewer do not cover the latency of memory for a core that could read faster (Zen 5); more cost a few percent where all cores
 /// together read as fast as memory allows.
@@ -238,6 +238,12 @@ pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: Unp
     unsafe {
         if const { waits_for_memory::<D>(N) } {
             multiply::<V, D, N>(p);
+        } else if const { N > AT_ONCE && !D::BY_16 } {
+            // Four groups at a time, and what is left over.
+            let m = p.m / (4 * GROUP_ROWS) * (4 * GROUP_ROWS);
+            let (fours, rest) = (IntProduct { m, ..*p }, p.from_row(m));
+            multiply_with::<V, D, TwoRegisterSums<V, W, D, N>, 4>(&fours, &Order::of_streams(&fours));
+            multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(&rest, &Order::of_streams(&rest));
         } else {
             multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, &Order::of_streams(p));
         }

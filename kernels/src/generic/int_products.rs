@@ -29,6 +29,19 @@ pub(crate) struct IntProduct {
     pub again: bool,
 }
 
+impl IntProduct {
+    /// That with the rows from row `i` on.
+    #[inline(always)]
+    pub(super) fn from_row(&self, i: usize) -> IntProduct {
+        IntProduct {
+            w: self.w.wrapping_add(i * self.row_stride),
+            m: self.m - i,
+            out: self.out.wrapping_add(i),
+            ..*self
+        }
+    }
+}
+
 /// Rows that are multiplied at a time with one column: as many streams from memory, each of which goes through neighbouring rows.
 pub(super) const STREAMS: usize = 4;
 
