@@ -241,7 +241,7 @@ pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: Unp
         } else if const { N > AT_ONCE && !D::BY_16 } {
             // Four groups at a time, and what is left over.
             let m = p.m / (4 * GROUP_ROWS) * (4 * GROUP_ROWS);
-            let (fours, rest) = (IntProduct { m, ..*p }, p.from_row(m));
+            let (fours, rest) = (IntProduct { m, ..*p }, p.rows_from(m));
             multiply_with::<V, D, TwoRegisterSums<V, W, D, N>, 4>(&fours, &Order::of_streams(&fours));
             multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(&rest, &Order::of_streams(&rest));
         } else {

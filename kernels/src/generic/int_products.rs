@@ -32,7 +32,7 @@ pub(crate) struct IntProduct {
 impl IntProduct {
     /// That with the rows from row `i` on.
     #[inline(always)]
-    pub(super) fn from_row(&self, i: usize) -> IntProduct {
+    pub(super) fn rows_from(&self, i: usize) -> IntProduct {
         IntProduct {
             w: self.w.wrapping_add(i * self.row_stride),
             m: self.m - i,

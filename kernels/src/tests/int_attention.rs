@@ -151,6 +151,11 @@ impl Case {
 
     /// What queries that have gathered something before gather from these scores.
     fn gather(&self, kernels: &'static Kernels, scores: &[f32], values: &[u8]) -> Gathered {
+        self.gather_onto(0.25, kernels, scores, values)
+    }
+
+    /// The same, where what they have gathered is `before`.
+    fn gather_onto(&self, before: f32, kernels: &'static Kernels, scores: &[f32], values: &[u8]) -> Gathered {
         let (n, tiles) = (self.n(), kernels.attention_by_tiles());
         let mut weights = vec![0xff; tiles.bytes_of_weights(n, N_PAGES)];
         let mut memory = vec![f32::NAN; scratch(self.dv)];
@@ -158,7 +163,7 @@ impl Case {
             max: vec![-3.0; n],
             sum: vec![0.5; n],
             factors: vec![f32::NAN; n],
-            values: vec![0.25; n * self.dv],
+            values: vec![before; n * self.dv],
         };
         let operands = WeightOperands {
             scores: &mut scores.to_vec(),
@@ -312,6 +317,29 @@ fn sums_of_the_largest_integers_do_not_wrap_around() {
             case.check_scores(kernels, &scores);
             let got = case.gather(kernels, &scores, &values);
             case.check_gathered(kernels, &scores, &got);
+        }
+    }
+}
+
+/// A page that weighs next to nothing adds nothing: subnormal numbers would take some CPUs a hundred times as long.
+#[test]
+fn a_page_of_tiny_weights_gives_no_subnormal_numbers() {
+    for kernels in int_kernels() {
+        let mut case = Case::new(GgmlType::F32, (32, KEYS, 64, 40));
+        case.values[0].fill(0.0);
+        case.seen
+            .chunks_exact_mut(N_PAGES)
+            .for_each(|seen| seen.copy_from_slice(&[0, u64::MAX, u64::MAX]));
+        let [_, values] = case.prepare(kernels).expect("all is finite");
+        let mut scores = vec![0.0; n_scores(case.n(), N_PAGES)];
+        for below in 60..110 {
+            for of_query in scores.chunks_mut(score_stride(N_PAGES)) {
+                of_query[2 * KEYS..3 * KEYS].fill(-below as f32);
+            }
+            let got = case.gather_onto(0.0, kernels, &scores, &values);
+            let are_fine = got.values.iter().all(|x| *x == 0.0 || x.is_normal());
+            assert!(are_fine, "{:?}: scores {below} below the largest", kernels.isa);
+            assert!(below > 70 || got.values.iter().any(|x| *x != 0.0), "{below}");
         }
     }
 }

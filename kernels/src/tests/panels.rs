@@ -55,7 +55,7 @@ impl Rows {
         let f32_at = |at: usize| f64::from(f32::from_le_bytes(row[at..at + 4].try_into().unwrap()));
         if self.form == ActivationForm::U8Chunk {
             // Chunks of 256: a scale, 4 floats in units of it and where they are, sums and gap of 100 bytes, then integers; in every other run of 32 all have the other sign.
-            let sign = |i: usize| if i / 32 % 2 == 0 { 1.0 } else { -1.0 };
+            let sign = |i: usize| if (i / 32).is_multiple_of(2) { 1.0 } else { -1.0 };
             let value = |i: usize| {
                 let chunk = i / 256 * 384;
                 let is_aside = |j: &usize| usize::from(row[chunk + 20 + 2 * j]) == i % 256;
