@@ -1,7 +1,7 @@
 //! Products of weights with many rows of activations, both as bytes, for instruction sets that add up the products of 4 neighbouring bytes at once (VNNI).
 //!
-//! A weight is `scale * w + min` with a signed byte w, an activation `scale * (q - 128)` with an unsigned byte q and one scale for a chunk of 256. So a run of 32
-//! adds to an element of the result the sum of `w (q - 128)`, which starts at -128 times the sum of its weights, times the weights' scale, and the weights'
+//! A weight is `scale * w + min` with a signed byte w, an activation `scale * (q - 128)` with an unsigned byte q and one scale for a chunk of 256 (in every other run both have the other sign, see `OFFSET`). So a run of 32
+//! adds to an element of the result the sum of `w (q - 128)`, which starts at -128 times the sum of its weights and at `OFFSET`, times the weights' scale, and the weights'
 //! minimum times the sum of its activations. Between runs come the activations that are kept aside as floats, times their weights as floats, and at the end of a chunk
 //! the activations' scale.
 //!
@@ -192,7 +192,7 @@ unsafe fn set_starts<D: ByteDots>(panels: *mut u8, integers: &Integers, runs: us
                     total = total.add_dots(center, D::load(panel.add(four * PANEL_ROWS * 4)));
                 }
                 let at = half * PANEL_ROWS * 4;
-                total.store_less_than(OFFSET.to_bits(), panel.add(offset_of!(DotPanel, starts) + at));
+                total.store_subtracted_from(OFFSET.to_bits(), panel.add(offset_of!(DotPanel, starts) + at));
                 for half in half..half + halves {
                     let scales = panel.add(SCALES + half * PANEL_ROWS * 4).cast::<f32>();
                     D::Float::load(scales)
@@ -246,6 +246,7 @@ impl Aside {
     /// The CPU has `D`'s instructions, and the panels' values and scales are set.
     #[inline(always)]
     unsafe fn unpack<D: ByteDots>(&self, panels: *const u8, integers: &Integers, to: *mut Floats) {
+        // The product of 4 weights with one of these is one of the weights.
         const BYTES: [[u8; 4]; 4] = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]];
         for (word, &bits) in self.0.iter().enumerate() {
             let mut bits = bits;

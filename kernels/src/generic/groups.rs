@@ -226,7 +226,7 @@ const fn waits_for_memory<D: Interleaved>(n: usize) -> bool {
     n <= 2 && 8 * bytes_in_group::<D>(CHUNK) >= 4 * GROUP_ROWS * CHUNK
 }
 
-/// [`multiply`] with two groups in one register `W` of twice the width, where that pays.
+/// [`multiply`] with two groups in one register `W` of twice the width, or four in two of them, where that pays.
 ///
 /// # Safety
 /// As for [`multiply`], and the CPU has `W`'s instructions.

@@ -363,7 +363,7 @@ pub(crate) unsafe fn weights<V: Simd>(w: &TileWeights) {
     }
 }
 
-/// Zero instead of a subnormal scale: it adds nothing to sums of any size, and makes products that take Intel's cores 150 cycles each.
+/// Zero instead of a subnormal scale: it adds nothing to sums of any size, and products with it are many times slower on Intel's cores.
 #[inline(always)]
 fn normal(scale: f32) -> f32 {
     if scale < f32::MIN_POSITIVE { 0.0 } else { scale }

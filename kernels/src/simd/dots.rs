@@ -41,7 +41,7 @@ pub(crate) trait ByteDots: Copy {
     fn float_bits(self) -> Self::Float;
 
     /// Writes `from` minus the sums, 4 bytes for each lane.
-    unsafe fn store_less_than(self, from: u32, p: *mut u8);
+    unsafe fn store_subtracted_from(self, from: u32, p: *mut u8);
 }
 
 /// Registers that hold two of `V`'s, one after the other.
@@ -118,7 +118,7 @@ impl<V: IntSimd> ByteDots for V {
     }
 
     #[inline(always)]
-    unsafe fn store_less_than(self, from: u32, p: *mut u8) {
+    unsafe fn store_subtracted_from(self, from: u32, p: *mut u8) {
         // SAFETY: the caller's promise, and 4 bytes.
         unsafe { V::broadcast((&raw const from).cast()).sub32(self).store(p) }
     }

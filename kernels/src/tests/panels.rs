@@ -84,8 +84,8 @@ impl Rows {
         (0..self.k).map(|i| scale * integer(i) as f64).collect()
     }
 
-    /// What sums with row `j` may be off by, in units of the largest weight, because they have offsets for some time. In each chunk that is at most half of what rounding one
-    /// activation may cost.
+    /// What sums with row `j` may be off by, in units of the largest weight, because they have offsets for some time: a quarter of the activations' scale for each chunk, half of what rounding one
+    /// activation may cost. No derivation gives that bound: at most 0.155 was measured in these tests.
     fn rounding_of_offsets(&self, j: usize) -> f64 {
         if self.form != ActivationForm::U8Chunk {
             return 0.0;

@@ -45,7 +45,7 @@ impl ByteDots for Dots512 {
         fn zero() -> Self = Dots512(_mm512_setzero_si512());
         fn load(p: *const u8) -> Self = Dots512(_mm512_loadu_si512(p.cast()));
         fn broadcast(p: *const u8) -> Self = Dots512(_mm512_set1_epi32(p.cast::<i32>().read_unaligned()));
-        fn store_less_than(self, from: u32, p: *mut u8) -> () = {
+        fn store_subtracted_from(self, from: u32, p: *mut u8) -> () = {
             _mm512_storeu_si512(p.cast(), _mm512_sub_epi32(_mm512_set1_epi32(from as i32), self.0))
         };
     }
