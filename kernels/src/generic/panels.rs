@@ -70,7 +70,7 @@ impl Integers {
 #[derive(Default)]
 #[repr(C, align(32))]
 pub(crate) struct RowChunk {
-    scales: Scales,
+    pub scales: Scales,
     values: [[u8; RUN]; RUNS],
 }
 
