@@ -229,7 +229,7 @@ impl Case {
         match self.form() {
             ActivationForm::F32 => Some(limits.f32),
             ActivationForm::I16Row => limits.i16,
-            ActivationForm::I8Block16 | ActivationForm::U8Chunk => limits.i8,
+            ActivationForm::U8Chunk => limits.i8,
             ActivationForm::Bf16Row => limits.bf16,
         }
     }

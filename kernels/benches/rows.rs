@@ -45,13 +45,7 @@ fn main() {
     };
     for n in LENGTHS {
         let of_tiles = takes(ActivationForm::Bf16Row).then_some(&TO_BF16);
-        let of_dots = takes(ActivationForm::U8Chunk).then_some(&TO_U8);
-        for op in ROW_OPS
-            .iter()
-            .chain(of_tiles)
-            .chain(of_dots)
-            .filter(|op| is_asked(op.name, n))
-        {
+        for op in ROW_OPS.iter().chain(of_tiles).filter(|op| is_asked(op.name, n)) {
             let (time, copy) = (op.measure(n), COPY.measure(n));
             let moved = (op.bytes)(n) as f64 / time.median;
             let of_copying = moved / ((COPY.bytes)(n) as f64 / copy.median);
@@ -194,9 +188,9 @@ const ROW_OPS: &[RowOp] = &[
         run: |o| quantize(o, ActivationForm::I16Row),
     },
     RowOp {
-        name: "to_i8",
-        bytes: |n| 4 * n + activation_bytes(ActivationForm::I8Block16, n),
-        run: |o| quantize(o, ActivationForm::I8Block16),
+        name: "to_u8",
+        bytes: |n| 4 * n + activation_bytes(ActivationForm::U8Chunk, n),
+        run: |o| quantize(o, ActivationForm::U8Chunk),
     },
 ];
 
@@ -205,13 +199,6 @@ const TO_BF16: RowOp = RowOp {
     name: "to_bf16",
     bytes: |n| 4 * n + activation_bytes(ActivationForm::Bf16Row, n),
     run: |o| quantize(o, ActivationForm::Bf16Row),
-};
-
-/// For products of unsigned bytes, on CPUs that multiply those fastest.
-const TO_U8: RowOp = RowOp {
-    name: "to_u8",
-    bytes: |n| 4 * n + activation_bytes(ActivationForm::U8Chunk, n),
-    run: |o| quantize(o, ActivationForm::U8Chunk),
 };
 
 /// Whether prompts take activations in this form.

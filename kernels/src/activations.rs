@@ -2,7 +2,6 @@
 
 use crate::GgmlType;
 use crate::dispatch::{Kernels, kernels};
-use crate::generic::i8_blocks::i8_row_bytes;
 use crate::generic::integers::i16_row_bytes;
 use crate::generic::tiles::{bf16_row_bytes, rounds_floats};
 use crate::generic::u8_chunks::u8_row_bytes;
@@ -16,7 +15,7 @@ pub enum Precision {
     /// Integers of 16 bits: the fastest form that changes no result of a model to speak of.
     High,
     /// As [`Precision::High`] for few rows of activations. For [`FAST_COLUMNS`] and more, as in prefill, integers of 8 bits where the weights have at
-    /// most 6: about one and a half times as fast. With VNNI those are unsigned, and for weights of all types that have integers; with AMX bfloat16 instead, to which weights of all types but
+    /// most 6: about twice as fast. With VNNI those are for weights of all types that have integers; with AMX bfloat16 instead, to which weights of all types but
     /// F32 are rounded, too.
     #[default]
     Fast,
@@ -30,10 +29,7 @@ pub enum ActivationForm {
     /// Integers of 16 bits with one scale for the row, and the sums of each 16. An activation is off by at most 1/65278 of the row's largest
     /// magnitude.
     I16Row,
-    /// Integers of 8 bits with a multiplier of 15 bits for each 16 and one scale for the row; sums of each 16. Only for weights of at most
-    /// 6 bits. An activation is off by at most 1/252 of the largest magnitude of its 16.
-    I8Block16,
-    /// Unsigned integers of 8 bits with a scale for each 256, of which the 4 largest are kept as floats, and the sums of each 16, for CPUs with VNNI. An activation
+    /// Unsigned integers of 8 bits with a scale for each 256, of which the 4 largest are kept as floats, and the sums of each 16. An activation
     /// is off by at most 1/252 of the fifth largest magnitude of its 256.
     U8Chunk,
     /// bfloat16, for CPUs with AMX, which multiplies them with weights rounded to bfloat16. An activation is off by at most 1/256 of itself.
@@ -82,9 +78,10 @@ pub(crate) fn form_with(kernels: &'static Kernels, ty: GgmlType, n: usize, preci
         (_, Some(_)) if by_tiles => ActivationForm::Bf16Row,
         (_, None) if by_tiles && rounds_floats(ty) => ActivationForm::Bf16Row,
         (Precision::Exact, _) | (_, None) => ActivationForm::F32,
-        (Precision::Fast, Some(_)) if n >= FAST_COLUMNS && kernels.int.prefers_dots => ActivationForm::U8Chunk,
-        (Precision::Fast, Some(of_type)) if n >= FAST_COLUMNS && of_type.integers.bits <= 6 => {
-            ActivationForm::I8Block16
+        (Precision::Fast, Some(of_type))
+            if n >= FAST_COLUMNS && (kernels.int.prefers_dots || of_type.integers.sums_of_16_bits() > 0) =>
+        {
+            ActivationForm::U8Chunk
         }
         _ => ActivationForm::I16Row,
     }
@@ -95,7 +92,6 @@ pub const fn activation_bytes(form: ActivationForm, k: usize) -> usize {
     match form {
         ActivationForm::F32 => k * size_of::<f32>(),
         ActivationForm::I16Row => i16_row_bytes(k),
-        ActivationForm::I8Block16 => i8_row_bytes(k),
         ActivationForm::U8Chunk => u8_row_bytes(k),
         ActivationForm::Bf16Row => bf16_row_bytes(k),
     }
@@ -131,8 +127,6 @@ pub(crate) fn quantize_with(kernels: &'static Kernels, form: ActivationForm, x: 
         ActivationForm::F32 => out.copy_from_slice(bytemuck::cast_slice(x)),
         // SAFETY: the lengths agree, and these kernels are for this CPU.
         ActivationForm::I16Row => unsafe { (kernels.int.quantize_i16)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
-        // SAFETY: as above.
-        ActivationForm::I8Block16 => unsafe { (kernels.int.quantize_i8)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
         // SAFETY: as above.
         ActivationForm::U8Chunk => unsafe { (kernels.int.quantize_u8)(x.as_ptr(), x.len(), out.as_mut_ptr()) },
         // SAFETY: as above.

@@ -405,13 +405,11 @@ unsafe fn multiply_panels(
     scratch: &mut [f32],
 ) {
     let ty = args.ty;
-    let kernel = match (form, of_type.integers.bits) {
-        (ActivationForm::I16Row, _) => kernels.int.panels_i16,
-        (ActivationForm::I8Block16, ..=5) => kernels.int.panels_i8,
-        (ActivationForm::I8Block16, 6) => kernels.int.panels_i8_centered,
-        (ActivationForm::U8Chunk, _) => kernels.int.dots,
-        (ActivationForm::Bf16Row, _) => kernels.over_tiles().multiply,
-        _ => panic!("{ty}: activations cannot be {form:?}"),
+    let kernel = match form {
+        ActivationForm::I16Row => kernels.int.panels_i16,
+        ActivationForm::U8Chunk => kernels.int.dots,
+        ActivationForm::Bf16Row => kernels.over_tiles().multiply,
+        ActivationForm::F32 => panic!("{ty}: activations are floats"),
     };
     let needed = integer_scratch(args.k, args.n);
     check_scratch(needed, scratch);

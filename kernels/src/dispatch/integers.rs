@@ -7,13 +7,12 @@ use crate::generic::dots;
 use crate::generic::double_width;
 use crate::generic::double_width_rows;
 use crate::generic::groups::{self, UnpackGroup};
-use crate::generic::i8_blocks;
 use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
 use crate::generic::integers::{self, I16Chunk, Unpack};
-use crate::generic::panel_products::{self, Kernel, Narrow, PanelProduct, Wide};
+use crate::generic::panel_products::{self, PanelProduct};
 use crate::generic::panels::{
-    self, ByteValues, FillGroups, GROUPS, Integers, PanelChunk, PanelValues, RowChunk, ShiftedValues, SignedValues,
-    UnpackRow, WideValues,
+    self, FillGroups, GROUPS, Integers, PanelChunk, PanelValues, RowChunk, ShiftedValues, SignedValues, UnpackRow,
+    WideValues,
 };
 use crate::generic::u8_chunks;
 use crate::quants::{self, Block, for_each_block};
@@ -34,20 +33,14 @@ pub(crate) struct IntKernels {
     pub group_columns: usize,
     /// Writes a row of activations as integers of 16 bits.
     pub quantize_i16: unsafe fn(*const f32, usize, *mut u8),
-    /// Writes a row of activations as integers of 8 bits.
-    pub quantize_i8: unsafe fn(*const f32, usize, *mut u8),
     /// Writes a row of activations as unsigned integers of 8 bits.
     pub quantize_u8: unsafe fn(*const f32, usize, *mut u8),
-    /// Whether products of bytes with many columns are fastest by [`dots`](IntKernels::dots).
+    /// Whether products with many columns are fastest by [`dots`](IntKernels::dots) whatever the type of the weights; else where 16 bits hold the sums.
     pub prefers_dots: bool,
     /// Products of weights of any type, with unsigned activations of 8 bits.
     pub dots: unsafe fn(&PanelProduct),
     /// Products of panels, with activations of 16 bits.
     pub panels_i16: unsafe fn(&PanelProduct),
-    /// Products of panels of weights of at most 5 bits, with activations of 8 bits.
-    pub panels_i8: unsafe fn(&PanelProduct),
-    /// Products of panels of weights of 6 bits around 32, with activations of 8 bits.
-    pub panels_i8_centered: unsafe fn(&PanelProduct),
 }
 
 /// Integer kernels that depend on the type of the weights.
@@ -112,9 +105,9 @@ macro_rules! products {
         }
 
         #[$attribute]
-        pub(super) unsafe fn panels<K: Kernel>(product: &PanelProduct) {
+        unsafe fn panels_i16(product: &PanelProduct) {
             // SAFETY: the caller's promise.
-            unsafe { panel_products::multiply::<$V, K>(product) }
+            unsafe { panel_products::multiply::<$V>(product) }
         }
 
         #[$attribute]
@@ -137,12 +130,6 @@ macro_rules! instantiate {
             pub(super) unsafe fn quantize_i16(x: *const f32, k: usize, out: *mut u8) {
                 // SAFETY: the caller's promise.
                 unsafe { integers::quantize_i16::<$V>(x, k, out) }
-            }
-
-            #[$attribute]
-            pub(super) unsafe fn quantize_i8(x: *const f32, k: usize, out: *mut u8) {
-                // SAFETY: the caller's promise.
-                unsafe { i8_blocks::quantize_i8::<$V>(x, k, out) }
             }
 
             #[$attribute]
@@ -184,7 +171,6 @@ macro_rules! instantiate {
                 GroupKernels {
                     columns: &const { [columns::<D, 1>, columns::<D, 2>, columns::<D, 3>, columns::<D, 4>] },
                     fill: FillGroups {
-                        bytes: fill_panel::<D, ByteValues>,
                         words: fill_panel::<D, WideValues>,
                         signed: fill_panel::<D, SignedValues>,
                         shifted: fill_panel::<D, ShiftedValues>,
@@ -206,13 +192,10 @@ macro_rules! instantiate {
                 types: for_each_block!(type_table!()),
                 group_columns: FAST_COLUMNS,
                 quantize_i16,
-                quantize_i8,
                 quantize_u8,
                 prefers_dots: <$V>::HAS_FOURS,
                 dots,
-                panels_i16: panels::<Wide>,
-                panels_i8: panels::<Narrow<false>>,
-                panels_i8_centered: panels::<Narrow<true>>,
+                panels_i16,
             };
         }
     };
@@ -224,7 +207,7 @@ macro_rules! instantiate {
 macro_rules! instantiate_vnni {
     ($module:ident, $V:ty, $D:ty, $multiply:path, [$($n:literal)*], $matvec:path, $fill:path, $most:expr, $attribute:meta) => {
         pub(super) mod $module {
-            use super::avx2::{quantize_i8, quantize_i16};
+            use super::avx2::quantize_i16;
             use super::*;
 
             products!($V, $D, $multiply, $attribute);
@@ -267,13 +250,10 @@ macro_rules! instantiate_vnni {
                 types: for_each_block!(type_table!()),
                 group_columns: $most,
                 quantize_i16,
-                quantize_i8,
                 quantize_u8,
                 prefers_dots: <$V>::HAS_FOURS,
                 dots,
-                panels_i16: panels::<Wide>,
-                panels_i8: avx2::panels::<Narrow<false>>,
-                panels_i8_centered: avx2::panels::<Narrow<true>>,
+                panels_i16,
             };
         }
     };

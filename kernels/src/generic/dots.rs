@@ -1,9 +1,11 @@
-//! Products of weights with many rows of activations, both as bytes, for instruction sets that add up the products of 4 neighbouring bytes at once (VNNI).
+//! Products of weights with many rows of activations, both as bytes.
 //!
 //! A weight is `scale * w + min` with a signed byte w, an activation `scale * (q - 128)` with an unsigned byte q and one scale for a chunk of 256 (in every other run both have the other sign, see `OFFSET`). So a run of 32
 //! adds to an element of the result the sum of `w (q - 128)`, which starts at -128 times the sum of its weights and at `OFFSET`, times the weights' scale, and the weights'
 //! minimum times the sum of its activations. Between runs come the activations that are kept aside as floats, times their weights as floats, and at the end of a chunk
 //! the activations' scale.
+//!
+//! Instruction sets with VNNI add up the products of 4 neighbouring bytes at once. The others add up those of 2 in 16 bits, as long as they fit, and then in 32: the sums are the same.
 //!
 //! Two registers of rows are multiplied with as many columns as have room for their sums, of integers and of floats. Sums of integers are exact; the
 //! order in which they are added up as floats only depends on the length of a row.
@@ -14,7 +16,7 @@ use std::ops::Range;
 use super::integers::{CHUNK, RUN, RUNS};
 use super::next_weights::NextWeights;
 use super::panel_products::PanelProduct;
-use super::panels::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, ShiftedValues, fill};
+use super::panels::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, ShiftedValues, SignedValues, fill};
 use super::u8_chunks::{ASIDE, CENTER, U8Chunk, sign_of};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::dots::ByteDots;
@@ -39,8 +41,8 @@ const ALIGN: usize = 64;
 #[repr(C, align(64))]
 struct DotPanel {
     chunk: PanelChunk<ShiftedValues>,
-    /// What sums of integers start at: the bits of [`OFFSET`], less [`CENTER`] times the sum of the weights. For each half of a run if those have scales of their own, else for
-    /// the whole run, in the place of its first half.
+    /// What sums of integers start at: the bits of [`OFFSET`], less [`CENTER`] times the sum of the weights; or, in 16 bits, the latter alone. For each half of a run if those have scales,
+    /// or sums, of their own, else for the whole run, in the place of its first half.
     starts: [[[i32; LANES]; GROUPS]; HALVES],
     /// What sums of floats start at: `-OFFSET` times the sum of the scales, which have the signs of their runs.
     sums: [[f32; LANES]; GROUPS],
@@ -131,7 +133,13 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
             for i in rows.clone().step_by(step) {
                 for panel in 0..step / PANEL_ROWS {
                     let to = &mut *panels.add(panel);
-                    fill::<V, ShiftedValues>(&p.w, i + panel * PANEL_ROWS, c, &mut to.chunk);
+                    let i = i + panel * PANEL_ROWS;
+                    if D::ADDS_IN_16_BITS {
+                        // Shifted weights would not fit.
+                        fill::<V, SignedValues>(&p.w, i, c, &mut *(&raw mut to.chunk).cast());
+                    } else {
+                        fill::<V, ShiftedValues>(&p.w, i, c, &mut to.chunk);
+                    }
                 }
                 set_starts::<D>(panels.cast(), &p.w.integers, runs);
                 aside.unpack::<D>(panels.cast(), &p.w.integers, floats);
@@ -182,27 +190,53 @@ unsafe fn set_starts<D: ByteDots>(panels: *mut u8, integers: &Integers, runs: us
     let unit = 1.0 / (1u32 << integers.spare_bits()) as f32;
     // SAFETY: the caller's promise; all offsets are those of a panel.
     unsafe {
-        let center = D::broadcast([CENTER; 4].as_ptr());
         for r in 0..REGISTERS {
             let panel = panels.add(r * stride);
+            match sums_in_16_bits::<D>(integers) {
+                0 => set_starts_of_sums::<D, false>(panel, halves, runs),
+                sums => set_starts_of_sums::<D, true>(panel, halves / sums, runs),
+            }
             let mut sum = D::Float::splat(0.0);
             for half in (0..2 * runs).step_by(halves) {
-                let mut total = D::zero();
-                for four in half * FOURS_OF_HALF..(half + halves) * FOURS_OF_HALF {
-                    total = total.add_dots(center, D::load(panel.add(four * PANEL_ROWS * 4)));
-                }
-                let at = half * PANEL_ROWS * 4;
-                total.store_subtracted_from(OFFSET.to_bits(), panel.add(offset_of!(DotPanel, starts) + at));
                 for half in half..half + halves {
                     let scales = panel.add(SCALES + half * PANEL_ROWS * 4).cast::<f32>();
                     D::Float::load(scales)
                         .mul(D::Float::splat(unit * sign_of(half / 2)))
                         .store(scales);
                 }
-                let scales = D::Float::load(panel.add(SCALES + at).cast());
+                let scales = D::Float::load(panel.add(SCALES + half * PANEL_ROWS * 4).cast());
                 sum = scales.mul_add(D::Float::splat(-OFFSET), sum);
             }
             sum.store(panel.add(offset_of!(DotPanel, sums)).cast());
+        }
+    }
+}
+
+/// Sets what sums of integers start at, which have the weights of so many halves of runs.
+///
+/// # Safety
+/// As for [`set_starts`].
+#[inline(always)]
+unsafe fn set_starts_of_sums<D: ByteDots, const IN_16_BITS: bool>(panel: *mut u8, halves: usize, runs: usize) {
+    // SAFETY: the caller's promise; all offsets are those of a panel.
+    unsafe {
+        let center = D::broadcast([CENTER; 4].as_ptr());
+        for half in (0..2 * runs).step_by(halves) {
+            let mut total = D::zero();
+            for four in half * FOURS_OF_HALF..(half + halves) * FOURS_OF_HALF {
+                let w = D::load(panel.add(four * PANEL_ROWS * 4));
+                total = if IN_16_BITS {
+                    total.add_byte_pairs(center, w)
+                } else {
+                    total.add_dots(center, w)
+                };
+            }
+            let starts = panel.add(offset_of!(DotPanel, starts) + half * PANEL_ROWS * 4);
+            if IN_16_BITS {
+                total.store_negated_words(starts);
+            } else {
+                total.store_subtracted_from(OFFSET.to_bits(), starts);
+            }
         }
     }
 }
@@ -248,6 +282,7 @@ impl Aside {
     unsafe fn unpack<D: ByteDots>(&self, panels: *const u8, integers: &Integers, to: *mut Floats) {
         // The product of 4 weights with one of these is one of the weights.
         const BYTES: [[u8; 4]; 4] = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]];
+        let in_16_bits = sums_in_16_bits::<D>(integers) > 0;
         for (word, &bits) in self.0.iter().enumerate() {
             let mut bits = bits;
             while bits != 0 {
@@ -259,7 +294,14 @@ impl Aside {
                     unsafe {
                         let panel = panels.add(r * const { register_stride::<D>() });
                         let four = D::load(panel.add(k / 4 * PANEL_ROWS * 4));
-                        let w = D::zero().add_dots(D::broadcast(BYTES[k % 4].as_ptr()), four).floats();
+                        let one = D::broadcast(BYTES[k % 4].as_ptr());
+                        let w = if in_16_bits {
+                            let w = D::zero().add_byte_pairs(one, four);
+                            D::zero().add_pair_dots(w, D::words(shift(integers)))
+                        } else {
+                            D::zero().add_dots(one, four)
+                        };
+                        let w = w.floats();
                         let scale = D::Float::load(panel.add(SCALES + of_half).cast());
                         let w = if integers.has_own_mins() {
                             let min = D::Float::load(panel.add(MINIMUMS + of_half).cast());
@@ -302,15 +344,43 @@ struct Chunk {
 /// As for [`multiply`].
 #[inline(always)]
 unsafe fn add_chunk<D: ByteDots>(chunk: &Chunk, n: usize, next: &mut NextWeights) {
+    let (by_16, mins) = (chunk.integers.by_16, chunk.integers.has_own_mins());
     // SAFETY: the caller's promise.
     unsafe {
-        match (chunk.integers.by_16, chunk.integers.has_own_mins()) {
-            (false, false) => add_all::<D, false, false>(chunk, n, next),
-            (false, true) => add_all::<D, false, true>(chunk, n, next),
-            (true, false) => add_all::<D, true, false>(chunk, n, next),
-            (true, true) => add_all::<D, true, true>(chunk, n, next),
+        match sums_in_16_bits::<D>(&chunk.integers) {
+            1 if const { D::ADDS_IN_16_BITS } => match (by_16, mins) {
+                (false, false) => add_all::<D, false, false, 1>(chunk, n, next),
+                (false, true) => add_all::<D, false, true, 1>(chunk, n, next),
+                (true, false) => add_all::<D, true, false, 1>(chunk, n, next),
+                (true, true) => add_all::<D, true, true, 1>(chunk, n, next),
+            },
+            2 if const { D::ADDS_IN_16_BITS } => match mins {
+                false => add_all::<D, false, false, 2>(chunk, n, next),
+                true => add_all::<D, false, true, 2>(chunk, n, next),
+            },
+            _ => match (by_16, mins) {
+                (false, false) => add_all::<D, false, false, 0>(chunk, n, next),
+                (false, true) => add_all::<D, false, true, 0>(chunk, n, next),
+                (true, false) => add_all::<D, true, false, 0>(chunk, n, next),
+                (true, true) => add_all::<D, true, true, 0>(chunk, n, next),
+            },
         }
     }
+}
+
+/// How many sums of 16 bits the products that have one scale take; 0 if they are added up in 32 bits.
+#[inline(always)]
+fn sums_in_16_bits<D: ByteDots>(integers: &Integers) -> usize {
+    match integers.sums_of_16_bits() {
+        _ if !D::ADDS_IN_16_BITS => 0,
+        n if integers.by_16 => n.min(1),
+        n => n,
+    }
+}
+
+/// What shifts integers that were not shifted when they were put into the panel.
+const fn shift(integers: &Integers) -> i16 {
+    1 << integers.spare_bits()
 }
 
 /// [`add_chunk`], about as many columns at a time as there are registers for: a few left over would wait for each of their sums.
@@ -318,8 +388,13 @@ unsafe fn add_chunk<D: ByteDots>(chunk: &Chunk, n: usize, next: &mut NextWeights
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool>(chunk: &Chunk, n: usize, next: &mut NextWeights) {
-    let tiles = n.div_ceil(D::COLUMNS);
+unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: usize>(
+    chunk: &Chunk,
+    n: usize,
+    next: &mut NextWeights,
+) {
+    let most = const { columns_at_once::<D, SUMS>() };
+    let tiles = n.div_ceil(most);
     let (columns, larger) = (n / tiles, n % tiles);
     let mut j = 0;
     for (columns, tiles) in [(columns + 1, larger), (columns, tiles - larger)] {
@@ -327,13 +402,25 @@ unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool>(chunk: &Chun
         // SAFETY: the caller's promise.
         unsafe {
             match columns {
-                1 => add_tiles::<D, BY_16, MINS, 1>(chunk, j..end, next),
-                2 => add_tiles::<D, BY_16, MINS, 2>(chunk, j..end, next),
-                3 => add_tiles::<D, BY_16, MINS, 3>(chunk, j..end, next),
-                4 => add_tiles::<D, BY_16, MINS, 4>(chunk, j..end, next),
-                5 if const { D::COLUMNS >= 5 } => add_tiles::<D, BY_16, MINS, 5>(chunk, j..end, next),
-                6 if const { D::COLUMNS >= 6 } => add_tiles::<D, BY_16, MINS, 6>(chunk, j..end, next),
-                7 if const { D::COLUMNS >= 7 } => add_tiles::<D, BY_16, MINS, 7>(chunk, j..end, next),
+                1 => add_tiles::<D, BY_16, MINS, SUMS, 1>(chunk, j..end, next),
+                2 if const { columns_at_once::<D, SUMS>() >= 2 } => {
+                    add_tiles::<D, BY_16, MINS, SUMS, 2>(chunk, j..end, next)
+                }
+                3 if const { columns_at_once::<D, SUMS>() >= 3 } => {
+                    add_tiles::<D, BY_16, MINS, SUMS, 3>(chunk, j..end, next)
+                }
+                4 if const { columns_at_once::<D, SUMS>() >= 4 } => {
+                    add_tiles::<D, BY_16, MINS, SUMS, 4>(chunk, j..end, next)
+                }
+                5 if const { columns_at_once::<D, SUMS>() >= 5 } => {
+                    add_tiles::<D, BY_16, MINS, SUMS, 5>(chunk, j..end, next)
+                }
+                6 if const { columns_at_once::<D, SUMS>() >= 6 } => {
+                    add_tiles::<D, BY_16, MINS, SUMS, 6>(chunk, j..end, next)
+                }
+                7 if const { columns_at_once::<D, SUMS>() >= 7 } => {
+                    add_tiles::<D, BY_16, MINS, SUMS, 7>(chunk, j..end, next)
+                }
                 // One more than fits where all tiles have the same width: there is no larger one.
                 _ => {}
             }
@@ -342,12 +429,17 @@ unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool>(chunk: &Chun
     }
 }
 
+/// Columns that are multiplied at a time. Where products are added up in 32 bits for want of room in 16, a form of activations that is not preferred for the type, one is enough.
+const fn columns_at_once<D: ByteDots, const SUMS: usize>() -> usize {
+    if SUMS == 0 && D::ADDS_IN_16_BITS { 1 } else { D::COLUMNS }
+}
+
 /// [`add_chunk`] for some columns, `C` at a time.
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn add_tiles<D: ByteDots, const BY_16: bool, const MINS: bool, const C: usize>(
+unsafe fn add_tiles<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: usize, const C: usize>(
     chunk: &Chunk,
     columns: Range<usize>,
     next: &mut NextWeights,
@@ -355,18 +447,20 @@ unsafe fn add_tiles<D: ByteDots, const BY_16: bool, const MINS: bool, const C: u
     for j in columns.step_by(C) {
         next.fetch();
         // SAFETY: the caller's promise.
-        unsafe { add::<D, BY_16, MINS, C>(chunk, j) };
+        unsafe { add::<D, BY_16, MINS, SUMS, C>(chunk, j) };
     }
 }
 
-/// [`add_chunk`] for `C` columns from `j` on. `BY_16`: halves of runs have scales of their own; `MINS`: weights have minimums.
+/// [`add_chunk`] for `C` columns from `j` on. `BY_16`: halves of runs have scales of their own; `MINS`: weights have minimums; `SUMS`: see [`sums_in_16_bits`].
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const C: usize>(chunk: &Chunk, j: usize) {
+unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: usize, const C: usize>(
+    chunk: &Chunk,
+    j: usize,
+) {
     let lanes = D::Float::LANES;
-    let stride = const { register_stride::<D>() };
     let fours = if BY_16 { FOURS_OF_HALF } else { 2 * FOURS_OF_HALF };
     // SAFETY: the caller's promise; all offsets are those of a panel and of a chunk of activations.
     unsafe {
@@ -381,8 +475,12 @@ unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const C: usize>(
                 let w = chunk.panels.add(half * FOURS_OF_HALF * PANEL_ROWS * 4);
                 let q = x.add(offset_of!(U8Chunk, values) + half * HALF);
                 let starts = chunk.panels.add(offset_of!(DotPanel, starts) + half * PANEL_ROWS * 4);
-                let starts = [D::load(starts), D::load(starts.add(stride))];
-                let totals = dots::<D, C>(w, stride, q, chunk.x_stride, fours, starts);
+                let totals = if SUMS == 0 {
+                    dots::<D, C>(w, q, chunk.x_stride, fours, starts)
+                } else {
+                    let shift = D::words(shift(&chunk.integers));
+                    dots_in_16_bits::<D, SUMS, C>(w, q, chunk.x_stride, fours, starts, shift)
+                };
                 let scales = of_rows::<D>(chunk, SCALES, half);
                 for c in 0..C {
                     for r in 0..REGISTERS {
@@ -469,18 +567,16 @@ unsafe fn add_aside<D: ByteDots, const C: usize>(
 #[inline(always)]
 unsafe fn dots<D: ByteDots, const C: usize>(
     w: *const u8,
-    w_stride: usize,
     q: *const u8,
     q_stride: usize,
     fours: usize,
-    starts: [D; REGISTERS],
+    starts: *const u8,
 ) -> [[D; REGISTERS]; C] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut totals = [starts; C];
+        let mut totals = [both_registers::<D>(starts); C];
         for four in 0..fours {
-            let w = w.add(four * PANEL_ROWS * 4);
-            let w = [D::load(w), D::load(w.add(w_stride))];
+            let w = both_registers::<D>(w.add(four * PANEL_ROWS * 4));
             for c in 0..C {
                 let q = D::broadcast(q.add(c * q_stride + four * 4));
                 for r in 0..REGISTERS {
@@ -490,6 +586,58 @@ unsafe fn dots<D: ByteDots, const C: usize>(
         }
         totals
     }
+}
+
+/// The same sums as those of [`dots`], by way of `SUMS` sums of 16 bits. `shift` is what they lack because the weights were not shifted.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn dots_in_16_bits<D: ByteDots, const SUMS: usize, const C: usize>(
+    w: *const u8,
+    q: *const u8,
+    q_stride: usize,
+    fours: usize,
+    starts: *const u8,
+    shift: D,
+) -> [[D; REGISTERS]; C] {
+    let fours = fours / SUMS;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut totals = [[D::broadcast(OFFSET.to_bits().to_ne_bytes().as_ptr()); REGISTERS]; C];
+        for i in 0..SUMS {
+            let mut sums = [both_registers::<D>(starts.add(i * PANEL_ROWS * 4)); C];
+            // In two loops, of which the compiler unrolls the inner one.
+            for at in (i * fours..(i + 1) * fours).step_by(FOURS_OF_HALF) {
+                for four in at..at + FOURS_OF_HALF {
+                    let w = both_registers::<D>(w.add(four * PANEL_ROWS * 4));
+                    for c in 0..C {
+                        let q = D::broadcast(q.add(c * q_stride + four * 4));
+                        for r in 0..REGISTERS {
+                            sums[c][r] = sums[c][r].add_byte_pairs(q, w[r]);
+                        }
+                        sums[c] = D::both(sums[c]);
+                    }
+                }
+            }
+            for c in 0..C {
+                for r in 0..REGISTERS {
+                    totals[c][r] = totals[c][r].add_pair_dots(sums[c][r], shift);
+                }
+            }
+        }
+        totals
+    }
+}
+
+/// What the panels have for both registers of rows at `p`.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn both_registers<D: ByteDots>(p: *const u8) -> [D; REGISTERS] {
+    // SAFETY: the caller's promise.
+    unsafe { [D::load(p), D::load(p.add(const { register_stride::<D>() }))] }
 }
 
 /// Floats `i` of the rows in the array at `offset` of their panels.

@@ -258,7 +258,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
                 }
                 // Word by word, not column by column: sums need not wait for each other then.
                 for c in 1..C {
-                    [sums[c - 1][0][0], sums[c][0][0]] = W::side_by_side([sums[c - 1][0][0], sums[c][0][0]]);
+                    [sums[c - 1][0][0], sums[c][0][0]] = W::both([sums[c - 1][0][0], sums[c][0][0]]);
                 }
             }
             for c in 0..C {

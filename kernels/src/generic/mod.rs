@@ -12,7 +12,6 @@ pub(crate) mod float_panels;
 pub(crate) mod functions;
 mod group_order;
 pub(crate) mod groups;
-pub(crate) mod i8_blocks;
 pub(crate) mod int_attention;
 pub(crate) mod int_products;
 pub(crate) mod integers;

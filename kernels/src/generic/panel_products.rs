@@ -1,17 +1,13 @@
-//! Products of panels of weights with many rows of activations, both as integers: see [`PanelChunk`].
+//! Products of panels of weights with many rows of activations, both as integers of 16 bits: see [`PanelChunk`].
 //!
-//! Sums within 16 (or 32) elements are exact. They are added up in f32, in an order that only depends on the length of a row: an element of
+//! Sums of elements that have one scale are exact. They are added up in f32, in an order that only depends on the length of a row: an element of
 //! the result has the same bits whatever other rows and columns are computed with it.
 
 use std::mem::offset_of;
 
-use super::i8_blocks::I8Chunk;
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS};
 use super::next_weights::NextWeights;
-use super::panels::{
-    ByteValues, GROUPS, Integers, LANES, PANEL_ROWS, PanelChunk, PanelValues, Sums, WeightRows, WideValues, add_mins,
-    fill,
-};
+use super::panels::{GROUPS, LANES, PANEL_ROWS, PanelChunk, WeightRows, WideValues, fill};
 use crate::simd::{IntSimd, Simd};
 
 /// A chunk of a product with all it needs. See [`matmul`](crate::matmul()) for the meaning.
@@ -52,188 +48,39 @@ pub(crate) const fn panel_scratch(k: usize, n: usize) -> usize {
     (bytes + ALIGN) / size_of::<f32>()
 }
 
-/// The products of a form of panels with a form of activations.
-pub(crate) trait Kernel {
-    /// The panel's integers.
-    type Values: PanelValues;
-
-    /// Bytes of a chunk of activations.
-    const X_BYTES: usize;
-
-    /// Whether minimums of weights of this kind are to be multiplied with sums of activations.
-    fn adds_mins(integers: &Integers) -> bool;
-
-    /// The sums of activations.
-    type Sums: Sums;
-
-    /// Adds the product of a chunk's first `runs` runs, without minimums. `x` is the chunk of the first column, `sums` holds as many columns
-    /// as are multiplied.
-    ///
-    /// # Safety
-    /// The CPU has `V`'s instructions and the operands are as large as that.
-    unsafe fn add<V: IntSimd>(
-        panel: &PanelChunk<Self::Values>,
-        by_16: bool,
-        runs: usize,
-        x: *const u8,
-        x_stride: usize,
-        sums: &mut [[f32; PANEL_ROWS]],
-    );
-}
-
-/// Activations of 8 bits, with weights of at most 5 bits, or (`CENTERED`) of 6 bits around [`CENTER`](super::panels::CENTER).
-pub(crate) struct Narrow<const CENTERED: bool>;
-
-/// Any weights, activations of 16 bits.
-pub(crate) struct Wide;
-
-impl Sums for I8Chunk {
-    #[inline(always)]
-    unsafe fn of_run(x: *const u8, run: usize) -> f32 {
-        // SAFETY: the caller's promise.
-        unsafe { x.add(offset_of!(I8Chunk, sums)).cast::<f32>().add(run).read_unaligned() }
-    }
-
-    #[inline(always)]
-    unsafe fn of_half(x: *const u8, half: usize) -> f32 {
-        let at = (1 + half % 2) * RUNS + half / 2;
-        // SAFETY: the caller's promise.
-        unsafe { x.add(offset_of!(I8Chunk, sums)).cast::<f32>().add(at).read_unaligned() }
-    }
-}
-
-impl Sums for I16Chunk {
-    #[inline(always)]
-    unsafe fn of_run(x: *const u8, run: usize) -> f32 {
-        // SAFETY: the caller's promise.
-        unsafe {
-            x.add(offset_of!(I16Chunk, sums))
-                .cast::<f32>()
-                .add(run)
-                .read_unaligned()
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn of_half(x: *const u8, half: usize) -> f32 {
-        let at = (1 + half % 2) * RUNS + half / 2;
-        // SAFETY: the caller's promise.
-        unsafe { x.add(offset_of!(I16Chunk, sums)).cast::<f32>().add(at).read_unaligned() }
-    }
-}
-
-impl<const CENTERED: bool> Kernel for Narrow<CENTERED> {
-    type Values = ByteValues;
-    const X_BYTES: usize = size_of::<I8Chunk>();
-    type Sums = I8Chunk;
-
-    #[inline(always)]
-    fn adds_mins(integers: &Integers) -> bool {
-        // A centre is taken out of the sums of integers.
-        integers.has_mins && !CENTERED
-    }
-
-    #[inline(always)]
-    unsafe fn add<V: IntSimd>(
-        panel: &PanelChunk<ByteValues>,
-        _: bool,
-        runs: usize,
-        x: *const u8,
-        x_stride: usize,
-        sums: &mut [[f32; PANEL_ROWS]],
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { add_bytes::<V, CENTERED>(panel, runs, x, x_stride, sums) }
-    }
-}
-
-impl Kernel for Wide {
-    type Values = WideValues;
-    const X_BYTES: usize = size_of::<I16Chunk>();
-    type Sums = I16Chunk;
-
-    #[inline(always)]
-    fn adds_mins(integers: &Integers) -> bool {
-        // Integers around a zero are signed in the panel.
-        integers.has_own_mins()
-    }
-
-    #[inline(always)]
-    unsafe fn add<V: IntSimd>(
-        panel: &PanelChunk<WideValues>,
-        by_16: bool,
-        runs: usize,
-        x: *const u8,
-        x_stride: usize,
-        sums: &mut [[f32; PANEL_ROWS]],
-    ) {
-        let mut x = x;
-        for tile in sums.chunks_mut(4) {
-            // SAFETY: the caller's promise.
-            unsafe {
-                match tile.len() {
-                    4 => add_words::<V, 4>(panel, by_16, runs, x, x_stride, tile),
-                    3 => add_words::<V, 3>(panel, by_16, runs, x, x_stride, tile),
-                    2 => add_words::<V, 2>(panel, by_16, runs, x, x_stride, tile),
-                    _ => add_words::<V, 1>(panel, by_16, runs, x, x_stride, tile),
-                }
-            }
-            x = x.wrapping_add(4 * x_stride);
-        }
-    }
-}
-
-/// A half of a run at a time: its weights stay in registers while all columns are multiplied with them. The products of 16 weights of at
-/// most 5 bits fit into sums of 16 bits, two for each row. Those of 6 bits (`CENTERED`) do once the centre is taken out: sums wrap around
-/// until then.
+/// Adds the product of a chunk's first `runs` runs, without minimums. `x` is the chunk of the first column, `sums` holds as many columns
+/// as are multiplied.
 ///
 /// # Safety
-/// As for [`Kernel::add`].
+/// The CPU has `V`'s instructions and the operands are as large as that.
 #[inline(always)]
-unsafe fn add_bytes<V: IntSimd, const CENTERED: bool>(
-    panel: &PanelChunk<ByteValues>,
+unsafe fn add_products<V: IntSimd>(
+    panel: &PanelChunk<WideValues>,
+    by_16: bool,
     runs: usize,
     x: *const u8,
     x_stride: usize,
     sums: &mut [[f32; PANEL_ROWS]],
 ) {
-    for half in 0..2 * runs {
-        // SAFETY: the caller's promise; all offsets are those of a chunk.
+    let mut x = x;
+    for tile in sums.chunks_mut(4) {
+        // SAFETY: the caller's promise.
         unsafe {
-            let mut w = [[V::splat(0); 4]; GROUPS];
-            let mut scales = [V::Float::splat(0.0); GROUPS];
-            for group in 0..GROUPS {
-                scales[group] = V::Float::load(panel.scales[half][group].as_ptr());
-                for i in 0..4 {
-                    w[group][i] = V::load(panel.values.0[half][group][i].as_ptr());
-                }
-            }
-            let mut x = x;
-            for sums in sums.iter_mut() {
-                let center = V::broadcast(x.add(offset_of!(I8Chunk, centers) + 4 * half));
-                let mut totals = [if CENTERED { center } else { V::splat(0) }; GROUPS];
-                for i in 0..4 {
-                    let q = V::broadcast(x.add(offset_of!(I8Chunk, values) + 16 * half + 4 * i));
-                    for group in 0..GROUPS {
-                        totals[group] = totals[group].add16(w[group][i].multiply_bytes(q));
-                    }
-                }
-                let multiplier = V::broadcast(x.add(offset_of!(I8Chunk, multipliers) + 4 * half));
-                for group in 0..GROUPS {
-                    let to = sums.as_mut_ptr().add(group * LANES);
-                    let total = totals[group].multiply_pairs(multiplier).to_floats();
-                    total.mul_add(scales[group], V::Float::load(to)).store(to);
-                }
-                x = x.add(x_stride);
+            match tile.len() {
+                4 => add_words::<V, 4>(panel, by_16, runs, x, x_stride, tile),
+                3 => add_words::<V, 3>(panel, by_16, runs, x, x_stride, tile),
+                2 => add_words::<V, 2>(panel, by_16, runs, x, x_stride, tile),
+                _ => add_words::<V, 1>(panel, by_16, runs, x, x_stride, tile),
             }
         }
+        x = x.wrapping_add(4 * x_stride);
     }
 }
 
 /// `N` columns with sums of 32 bits in registers, for each run or half of one.
 ///
 /// # Safety
-/// As for [`Kernel::add`].
+/// As for [`add_products`].
 #[inline(always)]
 unsafe fn add_words<V: IntSimd, const N: usize>(
     panel: &PanelChunk<WideValues>,
@@ -290,17 +137,19 @@ struct Totals([ColumnSums; PANELS]);
 /// # Safety
 /// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
 #[inline(always)]
-pub(crate) unsafe fn multiply<V: IntSimd, K: Kernel>(p: &PanelProduct) {
+pub(crate) unsafe fn multiply<V: IntSimd>(p: &PanelProduct) {
     if p.n <= COLUMNS {
         // SAFETY: the caller's promise.
-        return unsafe { multiply_few::<V, K>(p) };
+        return unsafe { multiply_few::<V>(p) };
     }
     let chunks = p.w.k.div_ceil(CHUNK);
     let step = PANEL_CHUNKS.min(chunks);
     // SAFETY: the caller's promise; the scratch memory holds as many panels and sums, once aligned.
     unsafe {
         let scratch = p.scratch.cast::<u8>();
-        let panels = scratch.add(scratch.align_offset(ALIGN)).cast::<PanelChunk<K::Values>>();
+        let panels = scratch
+            .add(scratch.align_offset(ALIGN))
+            .cast::<PanelChunk<WideValues>>();
         let waiting = panels.add(step * PANELS).cast::<Totals>();
         for i in (0..p.w.m).step_by(PANELS * PANEL_ROWS) {
             for first in (0..chunks).step_by(step) {
@@ -312,7 +161,7 @@ pub(crate) unsafe fn multiply<V: IntSimd, K: Kernel>(p: &PanelProduct) {
                 let mut to = panels;
                 for c in part.first..part.end {
                     for panel in 0..part.panels {
-                        fill::<V, K::Values>(&p.w, i + panel * PANEL_ROWS, c, &mut *to);
+                        fill::<V, WideValues>(&p.w, i + panel * PANEL_ROWS, c, &mut *to);
                         to = to.add(1);
                     }
                 }
@@ -331,7 +180,7 @@ pub(crate) unsafe fn multiply<V: IntSimd, K: Kernel>(p: &PanelProduct) {
                     if first == 0 {
                         totals.as_flattened_mut().as_flattened_mut().fill(0.0);
                     }
-                    multiply_part::<V, K>(p, &part, panels, j, totals);
+                    multiply_part::<V>(p, &part, panels, j, totals);
                     if part.end == chunks {
                         put_totals::<V>(p, i, j, totals);
                     }
@@ -354,10 +203,10 @@ struct Part {
 /// # Safety
 /// As for [`multiply`]; the panels hold the chunks.
 #[inline(always)]
-unsafe fn multiply_part<V: IntSimd, K: Kernel>(
+unsafe fn multiply_part<V: IntSimd>(
     p: &PanelProduct,
     part: &Part,
-    mut panel: *const PanelChunk<K::Values>,
+    mut panel: *const PanelChunk<WideValues>,
     j: usize,
     totals: &mut [ColumnSums],
 ) {
@@ -366,7 +215,7 @@ unsafe fn multiply_part<V: IntSimd, K: Kernel>(
         for sums in &mut *totals {
             // SAFETY: the caller's promise; rows, columns and chunks lie within the operands.
             unsafe {
-                add_chunk::<V, K>(p, &*panel, c, p.x.add(j * p.x_stride), &mut sums[..columns]);
+                add_chunk::<V>(p, &*panel, c, p.x.add(j * p.x_stride), &mut sums[..columns]);
                 panel = panel.add(1);
             }
         }
@@ -378,9 +227,9 @@ unsafe fn multiply_part<V: IntSimd, K: Kernel>(
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn add_chunk<V: IntSimd, K: Kernel>(
+unsafe fn add_chunk<V: IntSimd>(
     p: &PanelProduct,
-    panel: &PanelChunk<K::Values>,
+    panel: &PanelChunk<WideValues>,
     c: usize,
     x: *const u8,
     sums: &mut [[f32; PANEL_ROWS]],
@@ -388,11 +237,87 @@ unsafe fn add_chunk<V: IntSimd, K: Kernel>(
     let (runs, integers) = (RUNS.min((p.w.k - c * CHUNK) / RUN), &p.w.integers);
     // SAFETY: the caller's promise; the chunk lies within the rows.
     unsafe {
-        let x = x.add(size_of::<I16Header>() + c * K::X_BYTES);
-        K::add::<V>(panel, integers.by_16, runs, x, p.x_stride, sums);
-        if K::adds_mins(integers) {
-            add_mins::<V, K::Values, K::Sums>(integers.by_16, panel, runs, x, p.x_stride, sums);
+        let x = x.add(size_of::<I16Header>() + c * size_of::<I16Chunk>());
+        add_products::<V>(panel, integers.by_16, runs, x, p.x_stride, sums);
+        // Integers around a zero are signed in the panel.
+        if integers.has_own_mins() {
+            add_mins::<V>(integers.by_16, panel, runs, x, p.x_stride, sums);
         }
+    }
+}
+
+/// Adds minimums times the sums of activations: `sums` holds as many columns as there are, `x` is the chunk of the first column.
+///
+/// # Safety
+/// The CPU has `V`'s instructions and the operands are as large as that.
+#[inline(always)]
+unsafe fn add_mins<V: IntSimd>(
+    by_16: bool,
+    panel: &PanelChunk<WideValues>,
+    runs: usize,
+    x: *const u8,
+    x_stride: usize,
+    sums: &mut [[f32; PANEL_ROWS]],
+) {
+    let mut column = 0;
+    let mut tiles = sums.chunks_exact_mut(4);
+    // SAFETY: the caller's promise.
+    unsafe {
+        for tile in &mut tiles {
+            add_mins_to::<V, 4>(by_16, panel, runs, x.add(column * x_stride), x_stride, tile);
+            column += 4;
+        }
+        for tile in tiles.into_remainder().chunks_exact_mut(1) {
+            add_mins_to::<V, 1>(by_16, panel, runs, x.add(column * x_stride), x_stride, tile);
+            column += 1;
+        }
+    }
+}
+
+/// [`add_mins`] for `N` columns.
+///
+/// # Safety
+/// As for [`add_mins`].
+#[inline(always)]
+unsafe fn add_mins_to<V: IntSimd, const N: usize>(
+    by_16: bool,
+    panel: &PanelChunk<WideValues>,
+    runs: usize,
+    x: *const u8,
+    x_stride: usize,
+    sums: &mut [[f32; PANEL_ROWS]],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut totals = [[V::Float::splat(0.0); GROUPS]; N];
+        for half in (0..2 * runs).step_by(if by_16 { 1 } else { 2 }) {
+            let mins = &panel.mins[half];
+            let mins = [V::Float::load(mins[0].as_ptr()), V::Float::load(mins[1].as_ptr())];
+            for j in 0..N {
+                let x = x.add(j * x_stride);
+                let of_x = V::Float::splat(sums_at(x, half / 2, if by_16 { 1 + half % 2 } else { 0 }));
+                totals[j] = [mins[0].mul_add(of_x, totals[j][0]), mins[1].mul_add(of_x, totals[j][1])];
+            }
+        }
+        for (sums, totals) in sums.iter_mut().zip(totals) {
+            for group in 0..GROUPS {
+                let to = sums.as_mut_ptr().add(group * LANES);
+                V::Float::load(to).add(totals[group]).store(to);
+            }
+        }
+    }
+}
+
+/// What a chunk of activations has in row `row` of its sums, for a run.
+///
+/// # Safety
+/// There is a chunk at `x`.
+#[inline(always)]
+unsafe fn sums_at(x: *const u8, run: usize, row: usize) -> f32 {
+    // SAFETY: the caller's promise; rows are of so many runs.
+    unsafe {
+        let sums = x.add(offset_of!(I16Chunk, sums)).cast::<f32>();
+        sums.add(row * RUNS + run).read_unaligned()
     }
 }
 
@@ -426,16 +351,18 @@ unsafe fn put_totals<V: IntSimd>(p: &PanelProduct, i: usize, j: usize, totals: &
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn multiply_few<V: IntSimd, K: Kernel>(p: &PanelProduct) {
+unsafe fn multiply_few<V: IntSimd>(p: &PanelProduct) {
     // SAFETY: the caller's promise; the scratch memory holds more panels than one, once aligned.
     unsafe {
         let scratch = p.scratch.cast::<u8>();
-        let panel = scratch.add(scratch.align_offset(ALIGN)).cast::<PanelChunk<K::Values>>();
+        let panel = scratch
+            .add(scratch.align_offset(ALIGN))
+            .cast::<PanelChunk<WideValues>>();
         for i in (0..p.w.m).step_by(PANEL_ROWS) {
             let mut totals = [[0.0; PANEL_ROWS]; COLUMNS];
             for c in 0..p.w.k.div_ceil(CHUNK) {
-                fill::<V, K::Values>(&p.w, i, c, &mut *panel);
-                add_chunk::<V, K>(p, &*panel, c, p.x, &mut totals[..p.n]);
+                fill::<V, WideValues>(&p.w, i, c, &mut *panel);
+                add_chunk::<V>(p, &*panel, c, p.x, &mut totals[..p.n]);
             }
             put_totals::<V>(p, i, 0, &[totals]);
         }

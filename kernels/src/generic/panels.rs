@@ -5,7 +5,7 @@
 use super::groups::FillPanel;
 use super::integers::{CHUNK, RUN, RUNS, Scales, Unpack};
 use crate::GgmlType;
-use crate::simd::{IntSimd, Simd};
+use crate::simd::IntSimd;
 
 /// Rows in a register.
 pub(crate) const LANES: usize = 8;
@@ -18,12 +18,6 @@ pub const PANEL_ROWS: usize = GROUPS * LANES;
 
 /// Halves of the runs of a chunk, which may have scales of their own: numbered in the order of the weights.
 pub(crate) const HALVES: usize = 2 * RUNS;
-
-/// Neighbouring weights that share a scale in a panel.
-const HALF: usize = RUN / 2;
-
-/// What unsigned integers of 6 bits stand for 0 with in [`ByteValues`].
-pub(crate) const CENTER: u8 = 32;
 
 /// Flips the sign of a byte: signed bytes then are unsigned, with this for 0.
 pub(crate) const SIGN: u8 = 128;
@@ -55,6 +49,21 @@ impl Integers {
 }
 
 impl Integers {
+    /// How many sums of 16 bits hold the products of a run of weights, less [`ZERO`](Unpack::ZERO), with integers up to 127, each for 2 neighbours of every 4; 0 if more than two
+    /// would be needed, or the sum of two products with unsigned bytes did not fit.
+    pub(crate) const fn sums_of_16_bits(&self) -> usize {
+        let largest = if self.signed || self.zero > 0 {
+            1 << self.bits >> 1
+        } else {
+            (1 << self.bits) - 1
+        };
+        let words = i16::MAX as usize / (2 * 127 * largest);
+        match (RUN / 4).div_ceil(if words > 0 { words } else { 1 }) {
+            n @ 1..=2 if 2 * 255 * largest <= i16::MAX as usize => n,
+            _ => 0,
+        }
+    }
+
     pub(crate) const fn of<V: IntSimd, D: Unpack<V>>() -> Integers {
         Integers {
             bits: D::BITS,
@@ -127,7 +136,6 @@ pub(crate) enum RowLayout {
 /// What fills panels of either form with groups.
 #[derive(Clone, Copy)]
 pub(crate) struct FillGroups {
-    pub bytes: FillPanel<ByteValues>,
     pub words: FillPanel<WideValues>,
     pub signed: FillPanel<SignedValues>,
     pub shifted: FillPanel<ShiftedValues>,
@@ -151,27 +159,6 @@ pub(crate) trait PanelValues: Sized {
     /// # Safety
     /// The CPU has `V`'s instructions.
     unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &Integers);
-}
-
-/// Bytes: 4 neighbouring weights of each row in a register, `[half][group][4 weights]`. Signed ones, which have 6 bits, are made unsigned: around 32.
-#[repr(C)]
-pub(crate) struct ByteValues(pub [[[[u8; 4 * LANES]; HALF / 4]; GROUPS]; HALVES]);
-
-impl PanelValues for ByteValues {
-    fn of(fill: &FillGroups) -> FillPanel<Self> {
-        fill.bytes
-    }
-
-    #[inline(always)]
-    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &Integers) {
-        // SAFETY: the caller's promise.
-        let center = unsafe { V::splat(if integers.signed { CENTER } else { 0 }) };
-        for (i, register) in registers.into_iter().enumerate() {
-            let to = &mut self.0[2 * run + i / 4][group][i % 4];
-            // SAFETY: 32 bytes.
-            unsafe { register.add(center).store(to.as_mut_ptr()) }
-        }
-    }
 }
 
 /// Integers of 16 bits, around 0 if the type has a [`ZERO`](Unpack::ZERO): of 4 neighbouring weights of each row those with even and those with odd
@@ -313,84 +300,6 @@ fn put_scales<F>(integers: &Integers, rows: &[RowChunk; LANES], group: usize, to
         for (lane, row) in rows.iter().enumerate() {
             to.scales[half][group][lane] = row.scales.scales[second][run];
             to.mins[half][group][lane] = row.scales.mins[second][run];
-        }
-    }
-}
-
-/// The sums of activations that minimums are multiplied with.
-pub(crate) trait Sums {
-    /// Those of a run and those of its halves, given a chunk of activations.
-    ///
-    /// # Safety
-    /// There is a chunk at `x`.
-    unsafe fn of_run(x: *const u8, run: usize) -> f32;
-    /// # Safety
-    /// There is a chunk at `x`.
-    unsafe fn of_half(x: *const u8, half: usize) -> f32;
-}
-
-/// Adds minimums times the sums of activations: `sums` holds as many columns as there are, `x` is the chunk of the first column.
-///
-/// # Safety
-/// The CPU has `V`'s instructions and the operands are as large as that.
-#[inline(always)]
-pub(crate) unsafe fn add_mins<V: IntSimd, F, S: Sums>(
-    by_16: bool,
-    panel: &PanelChunk<F>,
-    runs: usize,
-    x: *const u8,
-    x_stride: usize,
-    sums: &mut [[f32; PANEL_ROWS]],
-) {
-    let mut column = 0;
-    let mut tiles = sums.chunks_exact_mut(4);
-    // SAFETY: the caller's promise.
-    unsafe {
-        for tile in &mut tiles {
-            add_mins_to::<V, F, S, 4>(by_16, panel, runs, x.add(column * x_stride), x_stride, tile);
-            column += 4;
-        }
-        for tile in tiles.into_remainder().chunks_exact_mut(1) {
-            add_mins_to::<V, F, S, 1>(by_16, panel, runs, x.add(column * x_stride), x_stride, tile);
-            column += 1;
-        }
-    }
-}
-
-/// [`add_mins`] for `N` columns.
-///
-/// # Safety
-/// As for [`add_mins`].
-#[inline(always)]
-unsafe fn add_mins_to<V: IntSimd, F, S: Sums, const N: usize>(
-    by_16: bool,
-    panel: &PanelChunk<F>,
-    runs: usize,
-    x: *const u8,
-    x_stride: usize,
-    sums: &mut [[f32; PANEL_ROWS]],
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut totals = [[V::Float::splat(0.0); GROUPS]; N];
-        for half in (0..2 * runs).step_by(if by_16 { 1 } else { 2 }) {
-            let mins = &panel.mins[half];
-            let mins = [V::Float::load(mins[0].as_ptr()), V::Float::load(mins[1].as_ptr())];
-            for j in 0..N {
-                let x = x.add(j * x_stride);
-                let of_x = V::Float::splat(if by_16 {
-                    S::of_half(x, half)
-                } else {
-                    S::of_run(x, half / 2)
-                });
-                totals[j] = [mins[0].mul_add(of_x, totals[j][0]), mins[1].mul_add(of_x, totals[j][1])];
-            }
-        }
-        for (sums, totals) in sums.iter_mut().zip(totals) {
-            for group in 0..GROUPS {
-                let to = sums.as_mut_ptr().add(group * LANES);
-                V::Float::load(to).add(totals[group]).store(to);
-            }
         }
     }
 }

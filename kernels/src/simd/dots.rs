@@ -19,8 +19,14 @@ pub(crate) trait ByteDots: Copy {
     /// Queries whose sums fit the registers, for two registers of keys: a divisor of 32.
     const QUERIES: usize;
 
+    /// Whether products of bytes are added up in 16 bits first, where those hold the sums: no instruction adds up 4 neighbours in 32 bits (VNNI).
+    const ADDS_IN_16_BITS: bool;
+
     /// Zero in each lane.
     unsafe fn zero() -> Self;
+
+    /// `x` in all integers of 16 bits.
+    unsafe fn words(x: i16) -> Self;
 
     /// Reads 4 bytes for each lane.
     unsafe fn load(p: *const u8) -> Self;
@@ -30,6 +36,9 @@ pub(crate) trait ByteDots: Copy {
 
     /// Sums, to which the products of unsigned and signed bytes of each lane are added.
     fn add_dots(self, unsigned: Self, signed: Self) -> Self;
+
+    /// Sums of 16 bits, to which the products of unsigned and signed bytes are added, those of two neighbours. The sum of those two must fit; the others wrap around.
+    fn add_byte_pairs(self, unsigned: Self, signed: Self) -> Self;
 
     /// Sums, to which the products of both integers of 16 bits of each lane are added.
     fn add_pair_dots(self, a: Self, b: Self) -> Self;
@@ -42,6 +51,12 @@ pub(crate) trait ByteDots: Copy {
 
     /// Writes `from` minus the sums, 4 bytes for each lane.
     unsafe fn store_subtracted_from(self, from: u32, p: *mut u8);
+
+    /// Writes integers of 16 bits with the other sign.
+    unsafe fn store_negated_words(self, p: *mut u8);
+
+    /// The same two values, none of which is used before both are computed: see [`IntSimd::side_by_side`].
+    fn both(values: [Self; 2]) -> [Self; 2];
 }
 
 /// Registers that hold two of `V`'s, one after the other.
@@ -61,8 +76,6 @@ pub(crate) trait DoubleWidth<V: IntSimd>: ByteDots {
     fn add32(self, other: Self) -> Self;
     /// Differences of integers of 32 bits.
     fn sub32(self, other: Self) -> Self;
-    /// The same two values, none of which is used before both are computed: see [`IntSimd::side_by_side`].
-    fn side_by_side(values: [Self; 2]) -> [Self; 2];
     /// Differences of bytes, which wrap around.
     fn sub_bytes(self, other: Self) -> Self;
     /// Bits in one of them.
@@ -78,11 +91,18 @@ impl<V: IntSimd> ByteDots for V {
 
     const COLUMNS: usize = if V::REGISTERS > 16 { 6 } else { 4 };
     const QUERIES: usize = if V::REGISTERS > 16 { 8 } else { 4 };
+    const ADDS_IN_16_BITS: bool = !V::HAS_FOURS;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
         // SAFETY: the caller's promise.
         unsafe { V::splat(0) }
+    }
+
+    #[inline(always)]
+    unsafe fn words(x: i16) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { V::words(x) }
     }
 
     #[inline(always)]
@@ -100,6 +120,11 @@ impl<V: IntSimd> ByteDots for V {
     #[inline(always)]
     fn add_dots(self, unsigned: Self, signed: Self) -> Self {
         self.add_fours(unsigned, signed)
+    }
+
+    #[inline(always)]
+    fn add_byte_pairs(self, unsigned: Self, signed: Self) -> Self {
+        self.add16(unsigned.multiply_bytes(signed))
     }
 
     #[inline(always)]
@@ -121,5 +146,16 @@ impl<V: IntSimd> ByteDots for V {
     unsafe fn store_subtracted_from(self, from: u32, p: *mut u8) {
         // SAFETY: the caller's promise, and 4 bytes.
         unsafe { V::broadcast((&raw const from).cast()).sub32(self).store(p) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_negated_words(self, p: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.xor(V::words(-1)).add16(V::words(1)).store(p) }
+    }
+
+    #[inline(always)]
+    fn both(values: [Self; 2]) -> [Self; 2] {
+        V::side_by_side(values)
     }
 }

@@ -92,18 +92,9 @@ fn groups_are_multiplied_as_panels_of_rows_are() {
     for (ty, blocks) in types() {
         for k in lengths(ty) {
             let [rows, groups] = both_layouts(ty, &blocks, k);
-            for (kernels, form) in kernels_and_model().flat_map(|kernels| {
-                [
-                    ActivationForm::I16Row,
-                    ActivationForm::I8Block16,
-                    ActivationForm::U8Chunk,
-                ]
-                .map(|form| (kernels, form))
-            }) {
-                let takes_bytes = kernels.int.find(ty).is_some_and(|of_type| of_type.integers.bits <= 6);
-                if form == ActivationForm::I8Block16 && !takes_bytes {
-                    continue;
-                }
+            for (kernels, form) in kernels_and_model()
+                .flat_map(|kernels| [ActivationForm::I16Row, ActivationForm::U8Chunk].map(|form| (kernels, form)))
+            {
                 let x = Rows::new(kernels, form, k, &noise(51, COLUMNS * k));
                 let stride = ty.row_bytes(k).unwrap();
                 let plain = (ty, &rows[..], WeightLayout::Rows { stride });
@@ -157,17 +148,8 @@ fn any_number_of_groups_and_columns() {
     }
 }
 
-/// Forms of activations that groups of a type take.
-fn forms(ty: GgmlType) -> impl Iterator<Item = ActivationForm> {
-    let takes_bytes = kernels_of(Isa::Scalar)
-        .int
-        .find(ty)
-        .is_some_and(|of_type| of_type.integers.bits <= 6);
-    let bytes = takes_bytes.then_some(ActivationForm::I8Block16);
-    [ActivationForm::I16Row, ActivationForm::U8Chunk]
-        .into_iter()
-        .chain(bytes)
-}
+/// Forms of activations that groups take.
+const FORMS: [ActivationForm; 2] = [ActivationForm::I16Row, ActivationForm::U8Chunk];
 
 #[test]
 fn groups_with_subnormal_scales_are_multiplied_as_panels_of_rows_are() {
@@ -177,7 +159,7 @@ fn groups_with_subnormal_scales_are_multiplied_as_panels_of_rows_are() {
         let (blocks, _) = super::blocks::with_subnormal_scales(ty, blocks).unwrap();
         let [rows, groups] = both_layouts(ty, &blocks, k);
         let x: Vec<f32> = noise(55, COLUMNS * k).into_iter().map(|x| 1e20 * x).collect();
-        for (kernels, form) in kernels_and_model().flat_map(|kernels| forms(ty).map(move |form| (kernels, form))) {
+        for (kernels, form) in kernels_and_model().flat_map(|kernels| FORMS.map(move |form| (kernels, form))) {
             let x = Rows::new(kernels, form, k, &x);
             let plain = (ty, &rows[..], WeightLayout::Rows { stride: stride(ty) });
             let expected = bits(&product_of(kernels, plain, m, &x, m, COLUMNS), m);
@@ -207,7 +189,7 @@ fn weights_that_are_not_finite_make_their_rows_so() {
         for bad in super::blocks::spoiled(ty, &blocks, 11, k) {
             let [_, groups] = both_layouts(ty, &bad, k);
             let weights = (ty, &groups[..], WeightLayout::Interleaved);
-            for (kernels, form) in kernels_and_model().flat_map(|kernels| forms(ty).map(move |form| (kernels, form))) {
+            for (kernels, form) in kernels_and_model().flat_map(|kernels| FORMS.map(move |form| (kernels, form))) {
                 let x = Rows::new(kernels, form, k, &noise(56, COLUMNS * k));
                 for columns in [1, 2, 3, 8, COLUMNS] {
                     let out = product_of(kernels, weights, m, &x, m, columns);
@@ -228,7 +210,7 @@ fn activations_that_are_not_finite_spoil_their_column() {
     for (ty, blocks) in types() {
         let [_, groups] = both_layouts(ty, &blocks, k);
         let weights = (ty, &groups[..], WeightLayout::Interleaved);
-        for (kernels, form) in kernels_and_model().flat_map(|kernels| forms(ty).map(move |form| (kernels, form))) {
+        for (kernels, form) in kernels_and_model().flat_map(|kernels| FORMS.map(move |form| (kernels, form))) {
             for (bad, at) in [(f32::NAN, 0), (f32::INFINITY, 17), (f32::NEG_INFINITY, k - 1)] {
                 let mut x = noise(57, COLUMNS * k);
                 x[3 * k + at] = bad;

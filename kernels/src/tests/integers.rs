@@ -13,7 +13,7 @@ fn only_many_columns_take_8_bits() {
     for n in [1, 2, 8, 9, 16, 31] {
         assert_eq!(form(n, Precision::Fast), ActivationForm::I16Row);
     }
-    assert_eq!(form(32, Precision::Fast), ActivationForm::I8Block16);
+    assert_eq!(form(32, Precision::Fast), ActivationForm::U8Chunk);
     assert_eq!(form(32, Precision::High), ActivationForm::I16Row);
     assert_eq!(
         form_with(kernels, GgmlType::Q8_0, 32, Precision::Fast),

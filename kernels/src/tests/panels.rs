@@ -7,11 +7,7 @@ use crate::interleaved::{GROUP_ROWS, interleaved_bytes};
 use crate::{ActivationForm, activation_bytes};
 
 /// The forms that integers are multiplied in with many columns.
-const FORMS: [ActivationForm; 3] = [
-    ActivationForm::I16Row,
-    ActivationForm::I8Block16,
-    ActivationForm::U8Chunk,
-];
+const FORMS: [ActivationForm; 2] = [ActivationForm::I16Row, ActivationForm::U8Chunk];
 
 /// Rows of activations of a form, with a gap between rows and off any alignment.
 pub(super) struct Rows {
@@ -68,21 +64,13 @@ impl Rows {
             return (0..self.k).map(value).collect();
         }
         let i16_at = |at: usize| i16::from_le_bytes([row[at], row[at + 1]]);
-        let integer = |i: usize| match self.form {
-            // A header of 64 bytes; chunks of 256 with 256 bytes of multipliers and sums.
-            ActivationForm::I8Block16 => {
-                let chunk = 64 + i / 256 * 512;
-                let multiplier = i64::from(i16_at(chunk + i % 256 / 16 * 4));
-                multiplier * i64::from(row[chunk + 256 + i % 256] as i8)
-            }
-            // Chunks of 256 with 192 bytes of sums; runs of 32, even elements first.
-            _ => {
-                let run = 64 + i / 256 * 1216 + 192 + i % 256 / 32 * 64;
-                i64::from(i16_at(run + i % 2 * 32 + i % 32 / 2 * 2))
-            }
+        // A header of 64 bytes; chunks of 256 with 192 bytes of sums; runs of 32, even elements first.
+        let integer = |i: usize| {
+            let run = 64 + i / 256 * 1216 + 192 + i % 256 / 32 * 64;
+            f64::from(i16_at(run + i % 2 * 32 + i % 32 / 2 * 2))
         };
         let scale = f32_at(0);
-        (0..self.k).map(|i| scale * integer(i) as f64).collect()
+        (0..self.k).map(|i| scale * integer(i)).collect()
     }
 
     /// The scale of chunk `c` of row `j`, of [`ActivationForm::U8Chunk`].
@@ -138,21 +126,20 @@ fn rounding_of_chunk(integers: &Integers, chunk: &RowChunk, runs: usize) -> f64 
     sum * 1.5 * f64::from(1 << 23) * f64::from(f32::EPSILON) / 2.0
 }
 
-/// The types that take a form in panels, with blocks of weights and what they mean.
-fn types(form: ActivationForm) -> impl Iterator<Item = (GgmlType, Vec<u8>, Vec<f32>)> {
-    scalar_decoders().into_iter().filter_map(move |(ty, dequantize)| {
-        let of_type = kernels_of(Isa::Scalar).int.find(ty)?;
+/// The types that have integers, with blocks of weights and what they mean.
+fn types() -> impl Iterator<Item = (GgmlType, Vec<u8>, Vec<f32>)> {
+    scalar_decoders().into_iter().filter_map(|(ty, dequantize)| {
+        kernels_of(Isa::Scalar).int.find(ty)?;
         let (blocks, mut floats) = (blocks(ty), vec![0.0; 4096]);
         dequantize(&blocks, &mut floats);
-        let takes = form != ActivationForm::I8Block16 || of_type.integers.bits <= 6;
-        takes.then(|| (ty, blocks.repeat(8), floats.repeat(8)))
+        Some((ty, blocks.repeat(8), floats.repeat(8)))
     })
 }
 
 fn forms_and_types() -> impl Iterator<Item = (ActivationForm, GgmlType, Vec<u8>, Vec<f32>)> {
     FORMS
         .into_iter()
-        .flat_map(|form| types(form).map(move |(ty, blocks, floats)| (form, ty, blocks, floats)))
+        .flat_map(|form| types().map(move |(ty, blocks, floats)| (form, ty, blocks, floats)))
 }
 
 /// The product of the first `m` rows of weights, computed in chunks of `rows` rows and `columns` columns. Rows of the result have a gap.
@@ -345,7 +332,7 @@ fn an_element_has_the_same_bits_whatever_is_computed_with_it() {
 fn products_that_are_cut_have_the_same_bits() {
     let (m, k, n) = (270, 288, 530);
     let form = ActivationForm::U8Chunk;
-    for (ty, blocks, floats) in types(form).filter(|(ty, ..)| [GgmlType::Q4_0, GgmlType::Q5_1].contains(ty)) {
+    for (ty, blocks, floats) in types().filter(|(ty, ..)| [GgmlType::Q4_0, GgmlType::Q5_1].contains(ty)) {
         let blocks = blocks.repeat(3);
         let weights = Weights {
             ty,
@@ -432,28 +419,6 @@ fn weights_that_are_not_finite_make_their_rows_so() {
     }
 }
 
-#[test]
-fn activations_of_8_bits_are_rounded_within_their_16() {
-    for kernels in all_kernels() {
-        for (k, factor) in [1, 5, 16, 31, 32, 33, 255, 257, 1000]
-            .into_iter()
-            .flat_map(|k| [(k, 1.0), (k, 1e37), (k, 1e-30)])
-        {
-            // Neighbouring groups of 16 of very different magnitude.
-            let magnitude = |i: usize| factor * [1.0, 0.01, 30.0][i / 16 % 3];
-            let x: Vec<f32> = noise(44, k).iter().enumerate().map(|(i, x)| x * magnitude(i)).collect();
-            let values = Rows::new(kernels, ActivationForm::I8Block16, k, &x).dequantized(0);
-            for (x, values) in x.chunks(16).zip(values.chunks(16)) {
-                let max = x.iter().fold(0.0f64, |max, &x| max.max(f64::from(x.abs())));
-                for (x, value) in x.iter().zip(values) {
-                    let error = (f64::from(*x) - value).abs();
-                    assert!(error <= max / 240.0, "{:?} k {k}: {x} became {value}", kernels.isa);
-                }
-            }
-        }
-    }
-}
-
 /// A scale for each 256, of which the 4 largest are kept as they are.
 #[test]
 fn unsigned_activations_are_rounded_within_the_fifth_largest_of_their_256() {
@@ -528,12 +493,7 @@ fn zeros_and_subnormal_activations() {
 /// Integers are the same on every instruction set.
 #[test]
 fn instruction_sets_quantize_to_8_bits_alike() {
-    for form in [ActivationForm::I8Block16, ActivationForm::U8Chunk] {
-        quantize_alike(form);
-    }
-}
-
-fn quantize_alike(form: ActivationForm) {
+    let form = ActivationForm::U8Chunk;
     for k in LENGTHS.into_iter().filter(|&k| k > 0).chain([256, 4096]) {
         let mut x = noise(45, 3 * k);
         x[..k].iter_mut().for_each(|x| *x *= 1e-39);

@@ -22,7 +22,7 @@ impl Dots512 {
     }
 }
 
-/// See [`DoubleWidth::side_by_side`]: no instruction, but the compiler takes each result to depend on both operands.
+/// See [`ByteDots::both`]: no instruction, but the compiler takes each result to depend on both operands.
 ///
 /// # Safety
 /// The CPU has AVX-512.
@@ -40,13 +40,18 @@ impl ByteDots for Dots512 {
     type Float = Avx512;
     const COLUMNS: usize = 7;
     const QUERIES: usize = 8;
+    const ADDS_IN_16_BITS: bool = false;
 
     methods! { unsafe
         fn zero() -> Self = Dots512(_mm512_setzero_si512());
+        fn words(x: i16) -> Self = Dots512(_mm512_set1_epi16(x));
         fn load(p: *const u8) -> Self = Dots512(_mm512_loadu_si512(p.cast()));
         fn broadcast(p: *const u8) -> Self = Dots512(_mm512_set1_epi32(p.cast::<i32>().read_unaligned()));
         fn store_subtracted_from(self, from: u32, p: *mut u8) -> () = {
             _mm512_storeu_si512(p.cast(), _mm512_sub_epi32(_mm512_set1_epi32(from as i32), self.0))
+        };
+        fn store_negated_words(self, p: *mut u8) -> () = {
+            _mm512_storeu_si512(p.cast(), _mm512_sub_epi16(_mm512_setzero_si512(), self.0))
         };
     }
 
@@ -54,9 +59,13 @@ impl ByteDots for Dots512 {
         fn add_dots(self, unsigned: Self, signed: Self) -> Self = {
             Dots512(_mm512_dpbusd_epi32(self.0, unsigned.0, signed.0))
         };
+        fn add_byte_pairs(self, unsigned: Self, signed: Self) -> Self = {
+            Dots512(_mm512_add_epi16(self.0, _mm512_maddubs_epi16(unsigned.0, signed.0)))
+        };
         fn add_pair_dots(self, a: Self, b: Self) -> Self = Dots512(add_pairs_512(self.0, a.0, b.0));
         fn floats(self) -> Avx512 = Avx512::from(_mm512_cvtepi32_ps(self.0));
         fn float_bits(self) -> Avx512 = Avx512::from(_mm512_castsi512_ps(self.0));
+        fn both(values: [Self; 2]) -> [Self; 2] = side_by_side(values[0].0, values[1].0).map(Dots512);
     }
 }
 
@@ -81,7 +90,6 @@ impl DoubleWidth<Avx512VnniInt> for Dots512 {
             let places = _mm512_loadu_si512(places.as_ptr().cast());
             Avx512::from(_mm512_permutexvar_ps(places, floats.register()))
         };
-        fn side_by_side(values: [Self; 2]) -> [Self; 2] = side_by_side(values[0].0, values[1].0).map(Dots512);
         fn sub_bytes(self, other: Self) -> Self = Dots512(_mm512_sub_epi8(self.0, other.0));
         fn xor(self, other: Self) -> Self = Dots512(_mm512_xor_si512(self.0, other.0));
         fn add32(self, other: Self) -> Self = Dots512(_mm512_add_epi32(self.0, other.0));
