@@ -283,7 +283,7 @@ instantiate_vnni!(
     [1 2 3 4 5 6 7 8],
     double_width_rows::matvec::<Avx512VnniInt, Dots512, D>,
     double_width::fill_panel::<Avx512VnniInt, Dots512, D>,
-    FAST_COLUMNS,
+    usize::MAX,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 );
 #[cfg(all(test, target_arch = "x86_64"))]

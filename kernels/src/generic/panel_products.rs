@@ -77,7 +77,7 @@ unsafe fn add_products<V: IntSimd>(
     }
 }
 
-/// `N` columns with sums of 32 bits in registers, for each run or half of one.
+/// `N` columns with their sums in registers: of 32 bits for each run or half of one, of floats for all.
 ///
 /// # Safety
 /// As for [`add_products`].
@@ -90,40 +90,56 @@ unsafe fn add_words<V: IntSimd, const N: usize>(
     x_stride: usize,
     sums: &mut [[f32; PANEL_ROWS]],
 ) {
-    // Steps of 4 elements: for AVX2 the compiler must not know their number, or it unrolls the loop and runs out of registers.
-    let (parts, steps) = std::hint::black_box(if by_16 { (2, RUN / 8) } else { (1, RUN / 4) });
+    // Each takes as many quarters of a run as have the same scale.
+    let (parts, quarters) = if by_16 { (2, 2) } else { (1, 4) };
     // SAFETY: the caller's promise; all offsets are those of a chunk.
     unsafe {
+        let mut tile = [[V::Float::splat(0.0); GROUPS]; N];
+        for j in 0..N {
+            for group in 0..GROUPS {
+                tile[j][group] = V::Float::load(sums[j].as_ptr().add(group * LANES));
+            }
+        }
         let mut w = (&raw const panel.values).cast::<u8>();
         for part in 0..runs * parts {
             let (run, second) = (part / parts, part % parts);
             let mut x = x.add(offset_of!(I16Chunk, values) + run * 2 * RUN + second * RUN / 2);
             let mut totals = [[V::splat(0); GROUPS]; N];
-            for _ in 0..steps {
-                for odd in 0..2 {
-                    let of_groups = [V::load(w.add(odd * 32)), V::load(w.add(64 + odd * 32))];
-                    for j in 0..N {
-                        let q = V::broadcast(x.add(j * x_stride + odd * RUN));
-                        for group in 0..GROUPS {
-                            totals[j][group] = totals[j][group].add_pairs(of_groups[group], q);
+            for _ in 0..quarters {
+                for step in 0..QUARTER / 4 {
+                    for odd in 0..2 {
+                        let w = w.add(step * 128 + odd * 32);
+                        let of_groups = [V::load(w), V::load(w.add(64))];
+                        for j in 0..N {
+                            let q = V::broadcast(x.add(j * x_stride + step * 4 + odd * RUN));
+                            for group in 0..GROUPS {
+                                totals[j][group] = totals[j][group].add_pairs(of_groups[group], q);
+                            }
+                            totals[j] = V::side_by_side(totals[j]);
                         }
                     }
                 }
-                w = w.add(128);
-                x = x.add(4);
+                w = w.add(QUARTER / 4 * 128);
+                x = x.add(QUARTER);
             }
             let scales = &panel.scales[2 * run + second];
             let scales = [V::Float::load(scales[0].as_ptr()), V::Float::load(scales[1].as_ptr())];
             for j in 0..N {
                 for group in 0..GROUPS {
-                    let to = sums[j].as_mut_ptr().add(group * LANES);
-                    let total = totals[j][group].to_floats();
-                    total.mul_add(scales[group], V::Float::load(to)).store(to);
+                    tile[j][group] = totals[j][group].to_floats().mul_add(scales[group], tile[j][group]);
                 }
+            }
+        }
+        for j in 0..N {
+            for group in 0..GROUPS {
+                tile[j][group].store(sums[j].as_mut_ptr().add(group * LANES));
             }
         }
     }
 }
+
+/// Elements for which the loop over a run is unrolled.
+const QUARTER: usize = RUN / 4;
 
 /// The sums of a panel's rows with some columns.
 type ColumnSums = [[f32; PANEL_ROWS]; COLUMNS];
