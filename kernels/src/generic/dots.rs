@@ -429,7 +429,7 @@ unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: 
     }
 }
 
-/// Columns that are multiplied at a time. Where products are added up in 32 bits for want of room in 16, a form of activations that is not preferred for the type, one is enough.
+/// Columns that are multiplied at a time. One is enough where 16 bits do not hold the sums: products of such weights take another form of activations where speed matters.
 const fn columns_at_once<D: ByteDots, const SUMS: usize>() -> usize {
     if SUMS == 0 && D::ADDS_IN_16_BITS { 1 } else { D::COLUMNS }
 }

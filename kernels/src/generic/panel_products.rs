@@ -90,7 +90,7 @@ unsafe fn add_words<V: IntSimd, const N: usize>(
     x_stride: usize,
     sums: &mut [[f32; PANEL_ROWS]],
 ) {
-    // Each takes as many quarters of a run as have the same scale.
+    // Parts of a run that have a scale of their own, and the quarters of a run in each.
     let (parts, quarters) = if by_16 { (2, 2) } else { (1, 4) };
     // SAFETY: the caller's promise; all offsets are those of a chunk.
     unsafe {
@@ -138,7 +138,7 @@ unsafe fn add_words<V: IntSimd, const N: usize>(
     }
 }
 
-/// Elements for which the loop over a run is unrolled.
+/// Elements of a quarter of a run, for which the loop is unrolled.
 const QUARTER: usize = RUN / 4;
 
 /// The sums of a panel's rows with some columns.
