@@ -16,7 +16,7 @@ use crate::simd::{IntSimd, Simd};
 
 /// The sums of both groups with `N` columns.
 pub(super) struct DoubleWidthSums<V: IntSimd, W: DoubleWidth<V>, D, const N: usize> {
-    sums: [W::Float; N],
+    sums: [[W::Float; 1]; N],
     by: PhantomData<(V, D)>,
 }
 
@@ -26,7 +26,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
         const { assert!(<<W as ByteDots>::Float as Simd>::LANES == 2 * LANES) };
         DoubleWidthSums {
             // SAFETY: the caller's promise.
-            sums: unsafe { [W::Float::splat(0.0); N] },
+            sums: unsafe { [[W::Float::splat(0.0)]; N] },
             by: PhantomData,
         }
     }
@@ -47,7 +47,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
             }
             if has_mins::<V, D>() {
                 for j in 0..N {
-                    self.sums[j] = self.sums[j].add(mins[j]);
+                    self.sums[j][0] = self.sums[j][0].add(mins[j]);
                 }
             }
         }
@@ -55,18 +55,8 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
 
     #[inline(always)]
     unsafe fn put(&self, p: &IntProduct, rows: [usize; 2]) {
-        for j in 0..N {
-            let mut sums = [[0.0f32; LANES]; 2];
-            // SAFETY: the caller's promise: rows of groups that the result has.
-            unsafe {
-                let scale = W::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
-                self.sums[j].mul(scale).store(sums.as_flattened_mut().as_mut_ptr());
-                for g in 0..2 {
-                    let out = p.out.add(j * p.out_stride + rows[g]);
-                    out.cast::<[f32; LANES]>().write_unaligned(sums[g]);
-                }
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { put_sums(p, &self.sums, rows) }
     }
 }
 
@@ -94,7 +84,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
                     let of_zero = W::broadcast((&raw const (*column).totals[sums_at][i]).cast());
                     total = total.sub32(of_zero.shl32(zero.trailing_zeros()));
                 }
-                self.sums[j] = total.floats().mul_add(scale, self.sums[j]);
+                self.sums[j][0] = total.floats().mul_add(scale, self.sums[j][0]);
                 if has_mins::<V, D>() {
                     let min = W::join_floats(GroupScales::min(first, at), GroupScales::min(second, at));
                     let of_x = (&raw const (*column).sums[sums_at][i]).read_unaligned();
@@ -189,19 +179,34 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
 
     #[inline(always)]
     unsafe fn put(&self, p: &IntProduct, rows: [usize; 4]) {
-        for j in 0..N {
-            let mut sums = [[0.0f32; LANES]; 4];
-            // SAFETY: the caller's promise: rows of groups that the result has.
-            unsafe {
-                let scale = W::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
-                for r in 0..2 {
-                    let to = sums.as_flattened_mut().as_mut_ptr();
-                    self.sums[j][r].mul(scale).store(to.add(r * 2 * LANES));
-                }
-                for g in 0..4 {
-                    let out = p.out.add(j * p.out_stride + rows[g]);
-                    out.cast::<[f32; LANES]>().write_unaligned(sums[g]);
-                }
+        // SAFETY: the caller's promise.
+        unsafe { put_sums(p, &self.sums, rows) }
+    }
+}
+
+/// Writes sums of two groups in each of `R` registers as results, given the first row of each group.
+///
+/// # Safety
+/// The CPU has `F`'s instructions, and the result has the rows and columns.
+#[inline(always)]
+unsafe fn put_sums<F: Simd, const N: usize, const R: usize, const G: usize>(
+    p: &IntProduct,
+    sums: &[[F; R]; N],
+    rows: [usize; G],
+) {
+    const { assert!(F::LANES == 2 * LANES && G == 2 * R) };
+    for (j, of_column) in sums.iter().enumerate() {
+        let mut sums = [[0.0f32; LANES]; G];
+        // SAFETY: the caller's promise; all registers fit.
+        unsafe {
+            let scale = F::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
+            let to = sums.as_flattened_mut().as_mut_ptr();
+            for r in 0..R {
+                of_column[r].mul(scale).store(to.add(r * 2 * LANES));
+            }
+            for g in 0..G {
+                let out = p.out.add(j * p.out_stride + rows[g]);
+                out.cast::<[f32; LANES]>().write_unaligned(sums[g]);
             }
         }
     }
