@@ -29,7 +29,7 @@ use crate::simd::x86_64::int256::{Avx2Int, Avx512VnniInt, AvxVnniInt};
 /// All integer kernels of an instruction set.
 pub(crate) struct IntKernels {
     types: [Option<IntTypeKernels>; N_TYPES],
-    /// Most columns that are fastest by the kernels of [groups](GroupKernels), a few at a time; more take panels.
+    /// Most columns that are fastest by the kernels of [groups](GroupKernels), a few at a time; more take panels. `usize::MAX`: never panels, which have registers of half the width.
     pub group_columns: usize,
     /// Writes a row of activations as integers of 16 bits.
     pub quantize_i16: unsafe fn(*const f32, usize, *mut u8),

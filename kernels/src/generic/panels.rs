@@ -49,8 +49,8 @@ impl Integers {
 }
 
 impl Integers {
-    /// How many sums of 16 bits hold the products of a run of weights, less [`ZERO`](Unpack::ZERO), with integers up to 127, each for 2 neighbours of every 4; 0 if more than two
-    /// would be needed, or the sum of two products with unsigned bytes did not fit.
+    /// How many sums of 16 bits the products of a run take: of weights, less [`ZERO`](Unpack::ZERO), with integers from -127 to 127, where each lane of 16 bits adds up 2 of every 4
+    /// neighbours. 0 if one or two sums do not hold them, or if two products with unsigned bytes do not fit (`vpmaddubsw` would saturate).
     pub(crate) const fn sums_of_16_bits(&self) -> usize {
         let largest = if self.signed || self.zero > 0 {
             1 << self.bits >> 1

@@ -19,7 +19,7 @@ pub(crate) trait ByteDots: Copy {
     /// Queries whose sums fit the registers, for two registers of keys: a divisor of 32.
     const QUERIES: usize;
 
-    /// Whether products of bytes are added up in 16 bits first, where those hold the sums: no instruction adds up 4 neighbours in 32 bits (VNNI).
+    /// Whether products of bytes are added up in 16 bits first, where those hold the sums, because no instruction adds up 4 neighbours in 32 bits, as VNNI's do.
     const ADDS_IN_16_BITS: bool;
 
     /// Zero in each lane.

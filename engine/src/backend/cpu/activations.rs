@@ -208,7 +208,7 @@ pub(super) struct QuantizedRows<'a> {
 }
 
 impl<'a> QuantizedRows<'a> {
-    /// Whether they are multiplied with many rows of weights at a time: by a unit for tiles, or by VNNI with sums in registers.
+    /// Whether they are multiplied with many rows of weights at a time: by a unit for tiles, or as bytes with sums in registers.
     pub(super) fn is_for_tiles(&self) -> bool {
         matches!(self.form, ActivationForm::Bf16Row | ActivationForm::U8Chunk)
     }
