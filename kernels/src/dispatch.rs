@@ -122,11 +122,11 @@ pub(crate) fn kernels() -> &'static Kernels {
 pub(crate) fn kernels_of(isa: Isa) -> &'static Kernels {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => &avx2::KERNELS,
+        Isa::Avx2 => &AVX2,
         #[cfg(target_arch = "x86_64")]
         Isa::AvxVnni => &AVX_VNNI,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => &avx512::KERNELS,
+        Isa::Avx512 => &AVX512,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => &AVX512_VNNI,
         #[cfg(target_arch = "x86_64")]
@@ -434,17 +434,30 @@ row_kernels!(instantiate!(
     Avx512,
     avx512,
     Avx512,
-    avx2,
+    avx512,
     [1 2 3 4 5 6],
     [1 2 3 4 5 6 7 8 9 10 11 12],
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 ));
+
+/// Attention of many queries is by integers in all of these.
+#[cfg(target_arch = "x86_64")]
+static AVX2: Kernels = Kernels {
+    attention_tiles: Some(&attention_tiles::avx2::KERNELS),
+    ..avx2::KERNELS
+};
+#[cfg(target_arch = "x86_64")]
+static AVX512: Kernels = Kernels {
+    attention_tiles: Some(&attention_tiles::avx512::KERNELS),
+    ..avx512::KERNELS
+};
 
 /// VNNI is about integers: floats are those of the instruction set below it.
 #[cfg(target_arch = "x86_64")]
 static AVX_VNNI: Kernels = Kernels {
     isa: Isa::AvxVnni,
     int: &integers::avx_vnni::KERNELS,
+    attention_tiles: Some(&attention_tiles::avx2::KERNELS),
     ..avx2::KERNELS
 };
 #[cfg(target_arch = "x86_64")]
@@ -479,13 +492,6 @@ pub(crate) static TILE_MODEL: Kernels = Kernels {
 pub(crate) static INT_ATTENTION_MODEL: Kernels = Kernels {
     attention_tiles: Some(&attention_tiles::scalar::KERNELS),
     ..scalar::KERNELS
-};
-
-/// The same with registers of 256 bits.
-#[cfg(all(test, target_arch = "x86_64"))]
-pub(crate) static INT_ATTENTION_AVX2: Kernels = Kernels {
-    attention_tiles: Some(&attention_tiles::avx2::KERNELS),
-    ..avx2::KERNELS
 };
 
 /// The kernels for VNNI in a form that CPUs with AVX2 can run.

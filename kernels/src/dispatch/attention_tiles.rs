@@ -6,8 +6,8 @@ use crate::simd::dots::ByteDots;
 #[cfg(test)]
 use crate::simd::portable_int::PortableInt;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::x86_64::dots512::Dots512;
-#[cfg(all(test, target_arch = "x86_64"))]
+use crate::simd::x86_64::dots512::{SeparateDots512, VnniDots512};
+#[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::int256::Avx2Int;
 
 /// These kernels, whose operands have a form of their own.
@@ -104,11 +104,17 @@ macro_rules! by_integers {
 
 #[cfg(test)]
 by_integers!(scalar, PortableInt, inline(never));
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(target_arch = "x86_64")]
 by_integers!(avx2, Avx2Int, target_feature(enable = "avx2,fma,f16c"));
 #[cfg(target_arch = "x86_64")]
 by_integers!(
+    avx512,
+    SeparateDots512,
+    target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
+);
+#[cfg(target_arch = "x86_64")]
+by_integers!(
     avx512_vnni,
-    Dots512,
+    VnniDots512,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 );

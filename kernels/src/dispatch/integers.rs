@@ -20,11 +20,11 @@ use crate::simd::IntSimd;
 use crate::simd::dots::ByteDots;
 use crate::simd::portable_int::PortableInt;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::x86_64::dots512::Dots512;
+use crate::simd::x86_64::dots512::{SeparateDots512, VnniDots512};
 #[cfg(all(test, target_arch = "x86_64"))]
 use crate::simd::x86_64::int256::VnniModelInt;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::x86_64::int256::{Avx2Int, Avx512VnniInt, AvxVnniInt};
+use crate::simd::x86_64::int256::{Avx2Int, Avx512Int, Avx512VnniInt, AvxVnniInt};
 
 /// All integer kernels of an instruction set.
 pub(crate) struct IntKernels {
@@ -88,10 +88,9 @@ macro_rules! type_table {
     };
 }
 
-/// Instantiates the products of a register type that are made of sums of 4 neighbouring bytes or words, and what quantizes activations for them, in functions with its instructions enabled. `$multiply` is the
-/// product of groups of rows of a type `D` with `N` columns.
+/// Instantiates the products with many columns, and what quantizes activations for them, in functions with the instructions enabled that `$V` and `$D` are for: `$V` unpacks weights, `$D` multiplies them.
 macro_rules! products {
-    ($V:ty, $D:ty, $multiply:path, $attribute:meta) => {
+    ($V:ty, $D:ty, $attribute:meta) => {
         #[$attribute]
         unsafe fn quantize_u8(x: *const f32, k: usize, out: *mut u8) {
             // SAFETY: the caller's promise.
@@ -109,12 +108,6 @@ macro_rules! products {
             // SAFETY: the caller's promise.
             unsafe { panel_products::multiply::<$V>(product) }
         }
-
-        #[$attribute]
-        unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
-            // SAFETY: the caller's promise.
-            unsafe { $multiply(product) }
-        }
     };
 }
 
@@ -124,7 +117,13 @@ macro_rules! instantiate {
         pub(super) mod $module {
             use super::*;
 
-            products!($V, $V, groups::multiply::<$V, D, N>, $attribute);
+            products!($V, $V, $attribute);
+
+            #[$attribute]
+            unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
+                // SAFETY: the caller's promise.
+                unsafe { groups::multiply::<$V, D, N>(product) }
+            }
 
             #[$attribute]
             pub(super) unsafe fn quantize_i16(x: *const f32, k: usize, out: *mut u8) {
@@ -188,8 +187,11 @@ macro_rules! instantiate {
                 }
             }
 
+            /// By type id.
+            pub(super) const TYPES: [Option<IntTypeKernels>; N_TYPES] = for_each_block!(type_table!());
+
             pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {
-                types: for_each_block!(type_table!()),
+                types: TYPES,
                 group_columns: FAST_COLUMNS,
                 quantize_i16,
                 quantize_u8,
@@ -198,6 +200,28 @@ macro_rules! instantiate {
                 panels_i16,
             };
         }
+    };
+}
+
+/// What AVX-512 is for without VNNI: products with many columns. All else is as with AVX2.
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512 {
+    use super::*;
+
+    products!(
+        Avx512Int,
+        SeparateDots512,
+        target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
+    );
+
+    pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {
+        types: avx2::TYPES,
+        group_columns: FAST_COLUMNS,
+        quantize_i16: avx2::quantize_i16,
+        quantize_u8,
+        prefers_dots: false,
+        dots,
+        panels_i16,
     };
 }
 
@@ -210,7 +234,13 @@ macro_rules! instantiate_vnni {
             use super::avx2::quantize_i16;
             use super::*;
 
-            products!($V, $D, $multiply, $attribute);
+            products!($V, $D, $attribute);
+
+            #[$attribute]
+            unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
+                // SAFETY: the caller's promise.
+                unsafe { $multiply(product) }
+            }
 
             #[$attribute]
             unsafe fn matvec<D: Unpack<$V> + Unpack<Avx2Int>>(product: &IntProduct) {
@@ -278,11 +308,11 @@ instantiate_vnni!(
 instantiate_vnni!(
     avx512_vnni,
     Avx512VnniInt,
-    Dots512,
-    groups::multiply_double_width::<Avx512VnniInt, Dots512, D, N>,
+    VnniDots512,
+    groups::multiply_double_width::<Avx512VnniInt, VnniDots512, D, N>,
     [1 2 3 4 5 6 7 8],
-    double_width_rows::matvec::<Avx512VnniInt, Dots512, D>,
-    double_width::fill_panel::<Avx512VnniInt, Dots512, D>,
+    double_width_rows::matvec::<Avx512VnniInt, VnniDots512, D>,
+    double_width::fill_panel::<Avx512VnniInt, VnniDots512, D>,
     usize::MAX,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 );

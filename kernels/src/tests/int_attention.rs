@@ -9,21 +9,11 @@ use crate::attention::tiles::{
     PageOf, Running, ScoreOperands, ValueOperands, WeightOperands, add_values_with, n_scores, put_keys_with,
     put_queries_with, put_values_with, score_stride, scores_with, scratch, weights_with,
 };
-#[cfg(target_arch = "x86_64")]
-use crate::dispatch::INT_ATTENTION_AVX2;
 use crate::dispatch::INT_ATTENTION_MODEL;
 
 fn int_kernels() -> impl Iterator<Item = &'static Kernels> {
     let by_integers = |kernels: &&'static Kernels| kernels.attention_tiles.is_some() && kernels.tile_unit.is_none();
-    let models = [
-        (&INT_ATTENTION_MODEL, Isa::Scalar),
-        #[cfg(target_arch = "x86_64")]
-        (&INT_ATTENTION_AVX2, Isa::Avx2),
-    ];
-    let models = models.into_iter().filter(|(_, isa)| isa.is_available());
-    models
-        .map(|(kernels, _)| kernels)
-        .chain(all_kernels().filter(by_integers))
+    std::iter::once(&INT_ATTENTION_MODEL).chain(all_kernels().filter(by_integers))
 }
 
 /// Queries, keys of the second page, elements of a key, and of a value.

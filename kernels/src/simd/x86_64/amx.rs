@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::avx2::Avx2;
 use super::avx512::Avx512;
-use super::dots512::Dots512;
+use super::dots512::VnniDots512;
 use super::int256::Avx512VnniInt;
 use crate::simd::Simd;
 use crate::simd::byte_tiles::{ByteSums, ByteTileUnit};
@@ -164,8 +164,8 @@ impl TileUnit for Amx {
     unsafe fn put_scales(scales: [Avx2; 2], mins: [Avx2; 2], to: *mut TileScales) {
         // SAFETY: the caller's promise.
         unsafe {
-            let scales = Dots512::join_floats(scales[0], scales[1]);
-            let mins = Dots512::join_floats(mins[0], mins[1]);
+            let scales = VnniDots512::join_floats(scales[0], scales[1]);
+            let mins = VnniDots512::join_floats(mins[0], mins[1]);
             let (scale, min) = moved_scale(scales, mins);
             scale.store((*to).scales.as_mut_ptr());
             min.store((*to).mins.as_mut_ptr());
@@ -176,7 +176,7 @@ impl TileUnit for Amx {
     unsafe fn put_weights(bytes: [Avx512VnniInt; 2], flip: u8, scales: *const TileScales, to: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe {
-            let words = Dots512::join(bytes[0], bytes[1]).register();
+            let words = VnniDots512::join(bytes[0], bytes[1]).register();
             let scale = Avx512::load((*scales).scales.as_ptr());
             let min = Avx512::load((*scales).mins.as_ptr());
             let w = weights(words, flip, scale, min);
@@ -388,7 +388,7 @@ impl ByteTileUnit for AmxBytes {
     unsafe fn put_quads(bytes: [Avx512VnniInt; 2], zero: u8, to: *mut u8) {
         // SAFETY: the caller's promise. One store, which a load of the tile can take its row from.
         unsafe {
-            let mut row = Dots512::join(bytes[0], bytes[1]).register();
+            let mut row = VnniDots512::join(bytes[0], bytes[1]).register();
             if zero > 0 {
                 row = _mm512_sub_epi8(row, _mm512_set1_epi8(zero as i8));
             }
@@ -399,7 +399,7 @@ impl ByteTileUnit for AmxBytes {
     #[inline(always)]
     unsafe fn put_floats(halves: [Avx2; 2], to: *mut [f32; TILE_ROWS]) {
         // SAFETY: the caller's promise.
-        unsafe { Dots512::join_floats(halves[0], halves[1]).store(to.cast()) }
+        unsafe { VnniDots512::join_floats(halves[0], halves[1]).store(to.cast()) }
     }
 
     #[inline(always)]

@@ -1,20 +1,71 @@
-//! AVX512-VNNI with all 512 bits: the sums of 16 rows.
+//! AVX-512 with all 512 bits: the sums of 16 rows.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 use super::avx2::Avx2;
 use super::avx512::Avx512;
-use super::int256::Avx512VnniInt;
+use super::int256::{Evex, Int256, Products, Separate};
 use super::methods;
 use super::pair_dots::add_pairs_512;
 use crate::simd::dots::{ByteDots, DoubleWidth};
 
-/// 64 bytes, or 16 sums.
+/// 64 bytes, or 16 sums. `P` says how products are added up.
 #[derive(Clone, Copy)]
-pub(crate) struct Dots512(__m512i);
+pub(crate) struct Dots512<P>(__m512i, PhantomData<P>);
 
-impl Dots512 {
+/// With VNNI.
+pub(crate) type VnniDots512 = Dots512<Evex>;
+
+/// Without.
+pub(crate) type SeparateDots512 = Dots512<Separate<32>>;
+
+/// How products are added up in 512 bits.
+///
+/// # Safety
+/// As for [`Products`].
+pub(crate) trait Products512: Products {
+    /// See [`ByteDots::COLUMNS`].
+    const COLUMNS: usize;
+    /// See [`ByteDots::add_pair_dots`].
+    unsafe fn add_pairs_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i;
+    /// See [`ByteDots::add_dots`].
+    unsafe fn add_fours_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i;
+}
+
+impl Products512 for Evex {
+    const COLUMNS: usize = 7;
+
+    methods! { unsafe
+        fn add_pairs_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i = add_pairs_512(sums, a, b);
+        fn add_fours_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i = _mm512_dpbusd_epi32(sums, a, b);
+    }
+}
+
+impl Products512 for Separate<32> {
+    const COLUMNS: usize = 6;
+
+    methods! { unsafe
+        fn add_pairs_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i = {
+            _mm512_add_epi32(sums, _mm512_madd_epi16(a, b))
+        };
+        fn add_fours_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i = {
+            // Bytes with even index as integers of 16 bits, then those with odd index.
+            let even = _mm512_and_si512(a, _mm512_set1_epi16(0x00ff));
+            let even_signed = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(b));
+            let sums = Self::add_pairs_512(sums, even, even_signed);
+            Self::add_pairs_512(sums, _mm512_srli_epi16::<8>(a), _mm512_srai_epi16::<8>(b))
+        };
+    }
+}
+
+impl<P> Dots512<P> {
+    #[inline(always)]
+    fn new(register: __m512i) -> Self {
+        Dots512(register, PhantomData)
+    }
+
     /// The register.
     #[inline(always)]
     pub(super) fn register(self) -> __m512i {
@@ -36,17 +87,17 @@ unsafe fn side_by_side(mut a: __m512i, mut b: __m512i) -> [__m512i; 2] {
     [a, b]
 }
 
-impl ByteDots for Dots512 {
+impl<P: Products512> ByteDots for Dots512<P> {
     type Float = Avx512;
-    const COLUMNS: usize = 7;
+    const COLUMNS: usize = P::COLUMNS;
     const QUERIES: usize = 8;
-    const ADDS_IN_16_BITS: bool = false;
+    const ADDS_IN_16_BITS: bool = !P::HAS_FOURS;
 
     methods! { unsafe
-        fn zero() -> Self = Dots512(_mm512_setzero_si512());
-        fn words(x: i16) -> Self = Dots512(_mm512_set1_epi16(x));
-        fn load(p: *const u8) -> Self = Dots512(_mm512_loadu_si512(p.cast()));
-        fn broadcast(p: *const u8) -> Self = Dots512(_mm512_set1_epi32(p.cast::<i32>().read_unaligned()));
+        fn zero() -> Self = Self::new(_mm512_setzero_si512());
+        fn words(x: i16) -> Self = Self::new(_mm512_set1_epi16(x));
+        fn load(p: *const u8) -> Self = Self::new(_mm512_loadu_si512(p.cast()));
+        fn broadcast(p: *const u8) -> Self = Self::new(_mm512_set1_epi32(p.cast::<i32>().read_unaligned()));
         fn store_subtracted_from(self, from: u32, p: *mut u8) -> () = {
             _mm512_storeu_si512(p.cast(), _mm512_sub_epi32(_mm512_set1_epi32(from as i32), self.0))
         };
@@ -57,26 +108,26 @@ impl ByteDots for Dots512 {
 
     methods! {
         fn add_dots(self, unsigned: Self, signed: Self) -> Self = {
-            Dots512(_mm512_dpbusd_epi32(self.0, unsigned.0, signed.0))
+            Self::new(P::add_fours_512(self.0, unsigned.0, signed.0))
         };
         fn add_byte_pairs(self, unsigned: Self, signed: Self) -> Self = {
-            Dots512(_mm512_add_epi16(self.0, _mm512_maddubs_epi16(unsigned.0, signed.0)))
+            Self::new(_mm512_add_epi16(self.0, _mm512_maddubs_epi16(unsigned.0, signed.0)))
         };
-        fn add_pair_dots(self, a: Self, b: Self) -> Self = Dots512(add_pairs_512(self.0, a.0, b.0));
+        fn add_pair_dots(self, a: Self, b: Self) -> Self = Self::new(P::add_pairs_512(self.0, a.0, b.0));
         fn floats(self) -> Avx512 = Avx512::from(_mm512_cvtepi32_ps(self.0));
         fn float_bits(self) -> Avx512 = Avx512::from(_mm512_castsi512_ps(self.0));
-        fn both(values: [Self; 2]) -> [Self; 2] = side_by_side(values[0].0, values[1].0).map(Dots512);
+        fn both(values: [Self; 2]) -> [Self; 2] = side_by_side(values[0].0, values[1].0).map(Self::new);
     }
 }
 
-impl DoubleWidth<Avx512VnniInt> for Dots512 {
+impl<P: Products512> DoubleWidth<Int256<P>> for Dots512<P> {
     methods! { unsafe
         fn store(self, p: *mut u8) -> () = _mm512_storeu_si512(p.cast(), self.0);
     }
 
     methods! {
-        fn join(first: Avx512VnniInt, second: Avx512VnniInt) -> Self = {
-            Dots512(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(first.register()), second.register()))
+        fn join(first: Int256<P>, second: Int256<P>) -> Self = {
+            Self::new(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(first.register()), second.register()))
         };
         fn join_floats(first: Avx2, second: Avx2) -> Avx512 = {
             let first = _mm512_castps256_ps512(first.register());
@@ -90,11 +141,11 @@ impl DoubleWidth<Avx512VnniInt> for Dots512 {
             let places = _mm512_loadu_si512(places.as_ptr().cast());
             Avx512::from(_mm512_permutexvar_ps(places, floats.register()))
         };
-        fn sub_bytes(self, other: Self) -> Self = Dots512(_mm512_sub_epi8(self.0, other.0));
-        fn xor(self, other: Self) -> Self = Dots512(_mm512_xor_si512(self.0, other.0));
-        fn add32(self, other: Self) -> Self = Dots512(_mm512_add_epi32(self.0, other.0));
-        fn sub32(self, other: Self) -> Self = Dots512(_mm512_sub_epi32(self.0, other.0));
+        fn sub_bytes(self, other: Self) -> Self = Self::new(_mm512_sub_epi8(self.0, other.0));
+        fn xor(self, other: Self) -> Self = Self::new(_mm512_xor_si512(self.0, other.0));
+        fn add32(self, other: Self) -> Self = Self::new(_mm512_add_epi32(self.0, other.0));
+        fn sub32(self, other: Self) -> Self = Self::new(_mm512_sub_epi32(self.0, other.0));
         // By a count in a register, which the compiler turns into the immediate form.
-        fn shl32(self, n: u32) -> Self = Dots512(_mm512_sll_epi32(self.0, _mm_cvtsi32_si128(n as i32)));
+        fn shl32(self, n: u32) -> Self = Self::new(_mm512_sll_epi32(self.0, _mm_cvtsi32_si128(n as i32)));
     }
 }

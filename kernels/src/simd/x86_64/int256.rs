@@ -28,9 +28,9 @@ pub(crate) trait Products: Copy {
     unsafe fn add_fours(sums: __m256i, a: __m256i, b: __m256i) -> __m256i;
 }
 
-/// AVX2: products and their sums by separate instructions.
+/// AVX2, and AVX-512 without VNNI: products and their sums by separate instructions. There are so many registers.
 #[derive(Clone, Copy)]
-pub(crate) struct Separate;
+pub(crate) struct Separate<const REGISTERS: usize>;
 
 /// Products added up by one instruction, VNNI: the form with the prefix VEX (AVX-VNNI).
 #[derive(Clone, Copy)]
@@ -40,12 +40,13 @@ pub(crate) struct Vex;
 #[derive(Clone, Copy)]
 pub(crate) struct Evex;
 
-pub(crate) type Avx2Int = Int256<Separate>;
+pub(crate) type Avx2Int = Int256<Separate<16>>;
+pub(crate) type Avx512Int = Int256<Separate<32>>;
 pub(crate) type AvxVnniInt = Int256<Vex>;
 pub(crate) type Avx512VnniInt = Int256<Evex>;
 
-impl Products for Separate {
-    const REGISTERS: usize = 16;
+impl<const N: usize> Products for Separate<N> {
+    const REGISTERS: usize = N;
     const HAS_FOURS: bool = false;
 
     methods! { unsafe
@@ -91,8 +92,8 @@ impl Products for Model {
     const HAS_FOURS: bool = true;
 
     methods! { unsafe
-        fn add_pairs(sums: __m256i, a: __m256i, b: __m256i) -> __m256i = Separate::add_pairs(sums, a, b);
-        fn add_fours(sums: __m256i, a: __m256i, b: __m256i) -> __m256i = Separate::add_fours(sums, a, b);
+        fn add_pairs(sums: __m256i, a: __m256i, b: __m256i) -> __m256i = Separate::<16>::add_pairs(sums, a, b);
+        fn add_fours(sums: __m256i, a: __m256i, b: __m256i) -> __m256i = Separate::<16>::add_fours(sums, a, b);
     }
 }
 
