@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use super::group_order::Part;
 use super::groups::{GroupScales, GroupSums, UnpackGroup, WORDS, has_mins, prefetch, row_of_sums, word};
 use super::int_products::{IntProduct, each_of_8};
-use super::integers::{I16Header, RUN};
+use super::integers::{I16Header, RUN, Unpack};
 use super::panels::{GROUPS, Integers, LANES, PanelChunk, SIGN, ShiftedValues};
 use crate::simd::dots::{ByteDots, DoubleWidth};
 use crate::simd::{IntSimd, Simd};
@@ -130,20 +130,19 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
     }
 }
 
-/// Columns for whose sums there are registers where weights are in two.
-pub(super) const AT_ONCE: usize = 4;
+/// Fewest columns for which weights are in two registers: sums of fewer would wait for each other.
+pub(super) const COLUMNS_OF_TWO: usize = 5;
 
-/// The sums of four groups, two in each register, with more columns than there are registers for at a time: an activation that all lanes have is read once for both. For types
-/// that are not [`BY_16`](super::integers::Unpack::BY_16): the others spend too much on their scales.
+/// The sums of four groups, two in each register, with so many columns that an activation that all lanes have is better read once for both.
 pub(super) struct TwoRegisterSums<V: IntSimd, W: DoubleWidth<V>, D, const N: usize> {
     sums: [[W::Float; 2]; N],
     by: PhantomData<(V, D)>,
 }
 
-/// A run of four groups: the bytes that are multiplied, by word, and the scales.
+/// A run of four groups: the bytes that are multiplied, by word, and the scales of its halves, or of the whole run in the place of its first half.
 struct UnpackedRun<W: ByteDots> {
     words: [[W; 2]; WORDS],
-    scales: [W::Float; 2],
+    scales: [[W::Float; 2]; 2],
 }
 
 impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums<4> for TwoRegisterSums<V, W, D, N> {
@@ -163,12 +162,9 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
             for i in 0..part.runs {
                 prefetch::<V, D, 4>(part, i);
                 let weights = Self::unpack(part, i);
-                self.add_columns::<AT_ONCE>(part, i, 0, &weights);
-                match N.saturating_sub(AT_ONCE) {
-                    1 => self.add_columns::<1>(part, i, AT_ONCE, &weights),
-                    2 => self.add_columns::<2>(part, i, AT_ONCE, &weights),
-                    3 => self.add_columns::<3>(part, i, AT_ONCE, &weights),
-                    _ => self.add_columns::<4>(part, i, AT_ONCE, &weights),
+                self.add_totals(part, i, 0, &weights);
+                if D::BY_16 {
+                    self.add_totals(part, i, 1, &weights);
                 }
             }
             if has_mins::<V, D>() {
@@ -222,61 +218,86 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
         // SAFETY: the caller's promise; a run has 8 registers.
         unsafe {
             let mut words = [[W::zero(); 2]; WORDS];
-            each_of_8!(V, step => {
-                if let Some(word) = word::<V, D>(step, 0) {
-                    let mut values = [V::splat(0); 4];
-                    for g in 0..4 {
-                        let bytes = D::group_values(part.w[g], i, word);
-                        values[g] = if D::SIGNED { bytes.xor(V::splat(SIGN)) } else { bytes };
-                    }
-                    words[word] = [W::join(values[0], values[1]), W::join(values[2], values[3])];
+            each_of_8!(V, word => {
+                let mut values = [V::splat(0); 4];
+                for g in 0..4 {
+                    let bytes = D::group_values(part.w[g], i, word);
+                    values[g] = if D::SIGNED { bytes.xor(V::splat(SIGN)) } else { bytes };
                 }
+                words[word] = [W::join(values[0], values[1]), W::join(values[2], values[3])];
             });
-            let mut scales = [W::Float::splat(0.0); 2];
-            for r in 0..2 {
-                let (first, second) = (part.scales.add(2 * r), part.scales.add(2 * r + 1));
-                scales[r] = W::join_floats(GroupScales::scale(first, i), GroupScales::scale(second, i));
+            let mut scales = [[W::Float::splat(0.0); 2]; 2];
+            for half in 0..halves::<V, D>() {
+                let at = if D::BY_16 { 2 * i + half } else { i };
+                for r in 0..2 {
+                    let (first, second) = (part.scales.add(2 * r), part.scales.add(2 * r + 1));
+                    scales[half][r] = W::join_floats(GroupScales::scale(first, at), GroupScales::scale(second, at));
+                }
             }
             UnpackedRun { words, scales }
         }
     }
 
-    /// Adds the products of run `i` with `C` columns from column `j` on, by the operations of [`DoubleWidthSums`].
+    /// Adds what belongs to one scale, run `i` or half of it: the same bits as those of [`DoubleWidthSums`], with half as many sums of integers. Products with the high bytes come
+    /// first and are shifted, those with the low bytes follow.
     ///
     /// # Safety
-    /// As for [`groups::multiply`](super::groups::multiply), and there are as many columns.
+    /// As for [`groups::multiply`](super::groups::multiply).
     #[inline(always)]
-    unsafe fn add_columns<const C: usize>(&mut self, part: &Part<4>, i: usize, j: usize, weights: &UnpackedRun<W>) {
+    unsafe fn add_totals(&mut self, part: &Part<4>, i: usize, half: usize, weights: &UnpackedRun<W>) {
         let zero = if D::SIGNED { SIGN } else { D::ZERO };
+        let sums_at = row_of_sums::<V, D>(half);
         // SAFETY: the caller's promise.
         unsafe {
-            let mut sums = [[[W::zero(); 2]; 2]; C];
-            for word in 0..WORDS {
-                for c in 0..C {
-                    let x = (&raw const (*part.column(j + c)).parts[i]).cast::<u8>();
-                    for high in 0..2 {
-                        let x = W::broadcast(x.add(RUN * high + 4 * word));
-                        for r in 0..2 {
-                            sums[c][high][r] = sums[c][high][r].add_dots(weights.words[word][r], x);
-                        }
-                    }
-                }
-                // Word by word, not column by column: sums need not wait for each other then.
-                for c in 1..C {
-                    [sums[c - 1][0][0], sums[c][0][0]] = W::both([sums[c - 1][0][0], sums[c][0][0]]);
+            let mut sums = [[W::zero(); 2]; N];
+            Self::add_dots::<1>(part, i, half, weights, &mut sums);
+            for c in 0..N {
+                for r in 0..2 {
+                    sums[c][r] = sums[c][r].shl32(8);
                 }
             }
-            for c in 0..C {
+            Self::add_dots::<0>(part, i, half, weights, &mut sums);
+            for c in 0..N {
                 for r in 0..2 {
-                    let [low, high] = [sums[c][0][r], sums[c][1][r]];
-                    let mut total = low.add32(high.shl32(8));
+                    let mut total = sums[c][r];
                     if zero > 0 {
-                        let of_zero = W::broadcast((&raw const (*part.column(j + c)).totals[0][i]).cast());
+                        let of_zero = W::broadcast((&raw const (*part.column(c)).totals[sums_at][i]).cast());
                         total = total.sub32(of_zero.shl32(zero.trailing_zeros()));
                     }
-                    let sum = &mut self.sums[j + c][r];
-                    *sum = total.floats().mul_add(weights.scales[r], *sum);
+                    let sum = &mut self.sums[c][r];
+                    *sum = total.floats().mul_add(weights.scales[half][r], *sum);
                 }
+            }
+        }
+    }
+
+    /// Adds the products with the low bytes of activations (`HIGH` 0) or with the high ones (1).
+    ///
+    /// # Safety
+    /// As for [`groups::multiply`](super::groups::multiply).
+    #[inline(always)]
+    unsafe fn add_dots<const HIGH: usize>(
+        part: &Part<4>,
+        i: usize,
+        half: usize,
+        weights: &UnpackedRun<W>,
+        sums: &mut [[W; 2]; N],
+    ) {
+        let words = const { WORDS / halves::<V, D>() };
+        for word in half * words..(half + 1) * words {
+            for c in 0..N {
+                // SAFETY: the caller's promise.
+                let x = unsafe {
+                    let x = (&raw const (*part.column(c)).parts[i]).cast::<u8>();
+                    W::broadcast(x.add(RUN * HIGH + 4 * word))
+                };
+                for r in 0..2 {
+                    sums[c][r] = sums[c][r].add_dots(weights.words[word][r], x);
+                }
+            }
+            // Word by word, not column by column: sums need not wait for each other then.
+            for c in 1..N {
+                [sums[c - 1][0], sums[c][0]] = W::both([sums[c - 1][0], sums[c][0]]);
             }
         }
     }
@@ -287,15 +308,17 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
     /// As for [`groups::multiply`](super::groups::multiply).
     #[inline(always)]
     unsafe fn add_mins(&mut self, part: &Part<4>) {
+        let halves = halves::<V, D>();
         // SAFETY: the caller's promise.
         unsafe {
             let mut mins = [[W::Float::splat(0.0); 2]; N];
-            for i in 0..part.runs {
+            for at in 0..halves * part.runs {
+                let (i, sums_at) = (at / halves, row_of_sums::<V, D>(at % halves));
                 for r in 0..2 {
                     let (first, second) = (part.scales.add(2 * r), part.scales.add(2 * r + 1));
-                    let min = W::join_floats(GroupScales::min(first, i), GroupScales::min(second, i));
+                    let min = W::join_floats(GroupScales::min(first, at), GroupScales::min(second, at));
                     for j in 0..N {
-                        let of_x = (&raw const (*part.column(j)).sums[0][i]).read_unaligned();
+                        let of_x = (&raw const (*part.column(j)).sums[sums_at][i]).read_unaligned();
                         mins[j][r] = min.mul_add(W::Float::splat(of_x), mins[j][r]);
                     }
                 }
@@ -307,6 +330,11 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
             }
         }
     }
+}
+
+/// Parts of a run that have a scale of their own.
+const fn halves<V: IntSimd, D: Unpack<V>>() -> usize {
+    if D::BY_16 { 2 } else { 1 }
 }
 
 /// [`fill_panel`](super::groups::fill_panel) of [`ShiftedValues`] with both groups at a time.

@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::double_width::{AT_ONCE, DoubleWidthSums, TwoRegisterSums};
+use super::double_width::{COLUMNS_OF_TWO, DoubleWidthSums, TwoRegisterSums};
 use super::group_order::{Order, Part};
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
@@ -241,7 +241,7 @@ pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: Unp
     unsafe {
         if const { waits_for_memory::<D>(N) } {
             multiply::<V, D, N>(p);
-        } else if const { N > AT_ONCE && !D::BY_16 } {
+        } else if const { N >= COLUMNS_OF_TWO } {
             // Four groups at a time, and what is left over.
             let m = p.m / (4 * GROUP_ROWS) * (4 * GROUP_ROWS);
             let (fours, rest) = (IntProduct { m, ..*p }, p.rows_from(m));
