@@ -130,10 +130,10 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
     }
 }
 
-/// Fewest columns for which weights are in two registers: sums of fewer would wait for each other.
-pub(super) const COLUMNS_OF_TWO: usize = 5;
+/// Columns from which on sums of low and high bytes can take turns in the same registers. With fewer, too few sums are under way at a time.
+const COLUMNS_IN_TURN: usize = 5;
 
-/// The sums of four groups, two in each register, with so many columns that an activation that all lanes have is better read once for both.
+/// The sums of four groups, two in each register: an activation that all lanes have is read once for both.
 pub(super) struct TwoRegisterSums<V: IntSimd, W: DoubleWidth<V>, D, const N: usize> {
     sums: [[W::Float; 2]; N],
     by: PhantomData<(V, D)>,
@@ -238,8 +238,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
         }
     }
 
-    /// Adds what belongs to one scale, run `i` or half of it: the same bits as those of [`DoubleWidthSums`], with half as many sums of integers. Products with the high bytes come
-    /// first and are shifted, those with the low bytes follow.
+    /// Adds what belongs to one scale, run `i` or half of it: the same bits as those of [`DoubleWidthSums`].
     ///
     /// # Safety
     /// As for [`groups::multiply`](super::groups::multiply).
@@ -256,7 +255,17 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
                     sums[c][r] = sums[c][r].shl32(8);
                 }
             }
-            Self::add_dots::<0>(part, i, half, weights, &mut sums);
+            if const { N >= COLUMNS_IN_TURN } {
+                Self::add_dots::<0>(part, i, half, weights, &mut sums);
+            } else {
+                let mut low = [[W::zero(); 2]; N];
+                Self::add_dots::<0>(part, i, half, weights, &mut low);
+                for c in 0..N {
+                    for r in 0..2 {
+                        sums[c][r] = sums[c][r].add32(low[c][r]);
+                    }
+                }
+            }
             for c in 0..N {
                 for r in 0..2 {
                     let mut total = sums[c][r];

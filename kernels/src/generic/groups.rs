@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::double_width::{COLUMNS_OF_TWO, DoubleWidthSums, TwoRegisterSums};
+use super::double_width::{DoubleWidthSums, TwoRegisterSums};
 use super::group_order::{Order, Part};
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
@@ -229,6 +229,14 @@ const fn waits_for_memory<D: Interleaved>(n: usize) -> bool {
     n <= 2 && 8 * bytes_in_group::<D>(CHUNK) >= 4 * GROUP_ROWS * CHUNK
 }
 
+/// Fewest columns for which four groups at a time, in two registers, are faster than two: an activation is read once for both.
+const COLUMNS_OF_FOUR_GROUPS: usize = 3;
+
+/// Whether that is so with rows of `k` elements. Below so many columns short rows are slower (by 2 to 4 % in a model of 576).
+const fn takes_four_groups(n: usize, k: usize) -> bool {
+    n >= 5 || n >= COLUMNS_OF_FOUR_GROUPS && k >= 1024
+}
+
 /// [`multiply`] with two groups in one register `W` of twice the width, or four in two of them, where that pays.
 ///
 /// # Safety
@@ -241,7 +249,7 @@ pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: Unp
     unsafe {
         if const { waits_for_memory::<D>(N) } {
             multiply::<V, D, N>(p);
-        } else if const { N >= COLUMNS_OF_TWO } {
+        } else if const { N >= COLUMNS_OF_FOUR_GROUPS } && takes_four_groups(N, p.k) {
             // Four groups at a time, and what is left over.
             let m = p.m / (4 * GROUP_ROWS) * (4 * GROUP_ROWS);
             let (fours, rest) = (IntProduct { m, ..*p }, p.rows_from(m));
