@@ -5,11 +5,15 @@ use super::*;
 use crate::ActivationForm;
 use crate::interleaved::{GROUP_ROWS, can_interleave, interleave, interleaved_bytes};
 
-const ROWS: usize = 3 * GROUP_ROWS;
+/// Four groups, which some kernels take at a time, and one that is left over.
+const ROWS: usize = 5 * GROUP_ROWS;
+
+/// Most elements of a row: so many that four groups are taken at a time with few columns.
+const MOST: usize = 1024;
 
 /// Blocks of a type with weights of all kinds, and with the largest and smallest ones.
 fn kinds_of_blocks(ty: GgmlType) -> impl Iterator<Item = Vec<u8>> {
-    let blocks = blocks(ty).repeat(4);
+    let blocks = blocks(ty).repeat(ROWS * MOST / 4096);
     let extremes = [0x00, 0xff, 0xf0, 0x0f, 0x55, 0xaa, 0x7f, 0x80];
     let extremes = extremes.map(|pattern| filled(ty, &blocks, pattern));
     std::iter::once(blocks).chain(extremes)
@@ -58,7 +62,7 @@ fn integer_kernels() -> Vec<&'static Kernels> {
 fn check(ty: GgmlType, form: ActivationForm, k: usize) {
     for blocks in kinds_of_blocks(ty) {
         for (w, layout) in layouts(ty, k, &blocks) {
-            for columns in [1, 2, 3, 4, 8, 9] {
+            for columns in 1..=9 {
                 let bits = |kernels: &'static Kernels| {
                     let x = Rows::new(kernels, form, k, &activations(k));
                     let out = product_of(kernels, (ty, &w, layout), ROWS, &x, ROWS, columns);
@@ -83,7 +87,7 @@ fn check(ty: GgmlType, form: ActivationForm, k: usize) {
 fn products_of_integers_have_the_same_bits() {
     for (ty, k) in scalar_decoders()
         .into_iter()
-        .flat_map(|(ty, _)| [32, 288, 512].map(|k| (ty, k)))
+        .flat_map(|(ty, _)| [32, 288, 512, MOST].map(|k| (ty, k)))
     {
         if kernels_of(Isa::Scalar).int.find(ty).is_none() || k % ty.block_size() != 0 {
             continue;
