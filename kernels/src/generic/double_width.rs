@@ -130,7 +130,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
     }
 }
 
-/// Columns from which on sums of low and high bytes can take turns in the same registers. With fewer, too few sums are under way at a time.
+/// Fewest columns whose products with high bytes and with low bytes are added up one after the other, in the same registers. With fewer, each sum would wait for the one before.
 const COLUMNS_IN_TURN: usize = 5;
 
 /// The sums of four groups, two in each register: an activation that all lanes have is read once for both.

@@ -229,10 +229,10 @@ const fn waits_for_memory<D: Interleaved>(n: usize) -> bool {
     n <= 2 && 8 * bytes_in_group::<D>(CHUNK) >= 4 * GROUP_ROWS * CHUNK
 }
 
-/// Fewest columns for which four groups at a time, in two registers, are faster than two: an activation is read once for both.
+/// Fewest columns that may take four groups at a time, in two registers: an activation is read once for both.
 const COLUMNS_OF_FOUR_GROUPS: usize = 3;
 
-/// Whether that is so with rows of `k` elements. Below so many columns short rows are slower (by 2 to 4 % in a model of 576).
+/// Whether `n` columns do, with rows of `k` elements. With 3 and 4 columns short rows were 2 to 4 % slower (SmolLM2's of 576).
 const fn takes_four_groups(n: usize, k: usize) -> bool {
     n >= 5 || n >= COLUMNS_OF_FOUR_GROUPS && k >= 1024
 }
