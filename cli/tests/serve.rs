@@ -137,11 +137,12 @@ fn a_seed_has_the_same_text_in_any_company() {
     };
     let others: Vec<_> = (0..32).map(begin).collect();
     assert_eq!(text(), run, "among others");
-    let metrics = server.request("GET /metrics", "");
-    assert!(
-        metrics.contains("vllm:num_requests_running{model_name=\"tiny\"} 32"),
-        "{metrics}"
-    );
+    // The answer may be here before its sequence is let go of.
+    let others_run = || {
+        let metrics = server.request("GET /metrics", "");
+        metrics.contains("vllm:num_requests_running{model_name=\"tiny\"} 32")
+    };
+    assert!((0..100).any(|_| others_run()), "all others are under way");
     drop(others);
     server.signal(libc::SIGTERM);
     assert_eq!(server.end().0, Some(0));
