@@ -440,7 +440,7 @@ row_kernels!(instantiate!(
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 ));
 
-/// Attention of many queries is by integers in all of these.
+/// With attention of many queries by integers, as those for AVX-512 and VNNI below.
 #[cfg(target_arch = "x86_64")]
 static AVX2: Kernels = Kernels {
     attention_tiles: Some(&attention_tiles::avx2::KERNELS),

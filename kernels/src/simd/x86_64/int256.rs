@@ -28,7 +28,7 @@ pub(crate) trait Products: Copy {
     unsafe fn add_fours(sums: __m256i, a: __m256i, b: __m256i) -> __m256i;
 }
 
-/// AVX2, and AVX-512 without VNNI: products and their sums by separate instructions. There are so many registers.
+/// AVX2, and AVX-512 without VNNI: products and their sums by separate instructions. The CPU has `REGISTERS` registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Separate<const REGISTERS: usize>;
 
