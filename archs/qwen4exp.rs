@@ -87,7 +87,7 @@ arch_macros::arch! {
     fn ngram_embeddings(x) {
         let found = rust!([n_embd, T] => {
             let table = b.present(&m.w.hash_embd, "per_layer_token_embd");
-            b.ngram_embed(table, ::engine::build::NgramArgs {
+            b.ngram_embed(table, ::engine::builder::NgramArgs {
                 longest: m.hp.longest, per_length: m.hp.per_length, multipliers: &m.hp.multipliers,
                 offsets: &m.hp.offsets, sizes: &m.hp.sizes, end: m.hp.end,
             })

@@ -12,7 +12,7 @@ mod values;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use engine::build::Pooling;
+use engine::builder::Pooling;
 use engine::context::MAX_SEQUENCES;
 use engine::synth::{Mix, SHAPES, Shape};
 use kernels::GgmlType;

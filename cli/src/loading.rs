@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use engine::adapter::{ControlVector, LoraAdapter};
 use engine::backend::reference::ReferenceDevice;
 use engine::backend::{self, BackendError, Device, DeviceKind};
-use engine::build::MemoryParams;
+use engine::builder::MemoryParams;
 use engine::context::Context;
 use engine::gguf::Value;
 use engine::model::{

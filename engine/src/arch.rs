@@ -1,6 +1,6 @@
 //! What the expansion of `arch!` names: the architecture contract in one place.
 
-pub use crate::build::{
+pub use crate::builder::{
     AttentionArgs, BuildGraph, Builder, Embed, Experts, Gating, GraphPart, Linear, LinearAttentionArgs, Mamba2Args,
     MoeArgs, Norm, PerHead, Pooling, RopeArgs, Vector, chunked, standard, symmetric,
 };

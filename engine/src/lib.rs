@@ -5,7 +5,7 @@
 //! - [`model`]: what an architecture declares, hyper-parameters, the tensor table, loading
 //! - [`adapter`]: low-rank adapters and control vectors for a loaded model
 //! - [`graph`]: tensors and operations as descriptions, shape rules
-//! - [`build`]: the builder that architecture files call
+//! - [`builder`]: the graph builder that architecture files call
 //! - [`alloc`]: where the intermediate results of a graph lie
 //! - [`sched`]: which backend computes which node
 //! - [`backend`]: devices, buffers, kernels
@@ -18,11 +18,13 @@
 //! - [`conformance`]: checks of architectures against recorded logits
 //! - [`synth`]: files of random weights in known shapes
 
+#![warn(missing_docs)]
+
 pub mod adapter;
 pub mod alloc;
 pub mod arch;
 pub mod backend;
-pub mod build;
+pub mod builder;
 pub mod chat;
 pub mod conformance;
 pub mod context;

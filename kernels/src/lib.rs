@@ -32,7 +32,7 @@ pub use prefetch::{CACHE_LINE, CacheLevel, prefetch};
 pub use quants::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use types::GgmlType;
 
-pub use generic::panels::PANEL_ROWS;
+pub use generic::pack::PANEL_ROWS;
 pub use generic::tiles::{LEAST_TILE_ROWS, MOST_TILE_ROWS};
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use crate::activations::PANEL_COLUMNS;
 use crate::dispatch::{GroupKernels, IntTypeKernels, Kernels, kernels};
 use crate::generic::byte_tiles::{LEAST_BYTE_COLUMNS, MOST_BYTE_COLUMNS, byte_tile_scratch};
-use crate::generic::dots::dot_scratch;
+use crate::generic::gemm_u8::dot_scratch;
 use crate::generic::float_panels::{FLOAT_PANEL_COLUMNS, FLOAT_PANEL_SCRATCH};
 use crate::generic::int_products::IntProduct;
 use crate::generic::integers::CHUNK;
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
-use crate::generic::panels::{RowLayout, WeightRows};
+use crate::generic::pack::{RowLayout, WeightRows};
 use crate::generic::products::{Product, panel_size};
 use crate::generic::tile_packing::FloatRows;
 use crate::generic::tiles::{TileProduct, rounds_floats, tile_scratch};

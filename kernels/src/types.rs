@@ -8,7 +8,7 @@ macro_rules! ggml_types {
         /// A tensor element type of the GGML format. The discriminant is the id stored in GGUF files.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
         #[repr(u32)]
-        #[allow(non_camel_case_types, missing_docs)]
+        #[allow(non_camel_case_types)]
         pub enum GgmlType { $( $variant = $id, )* }
 
         impl GgmlType {

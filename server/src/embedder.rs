@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::build::Pooling;
+use engine::builder::Pooling;
 use engine::context::{Batch, Context, ContextParams, SeqSet};
 use engine::model::Model;
 use engine::sample::Token;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use engine::build::Pooling;
+use engine::builder::Pooling;
 use engine::chat::{Budget, ChatError, ChatTemplate, Marks, Message, ReasoningSplit, ReasoningTags, reasoning_tags};
 use engine::context::ContextParams;
 use engine::gguf::Metadata;

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use engine::build::BuildGraph;
-use engine::build::{
+use engine::builder::BuildGraph;
+use engine::builder::{
     BuildParams, BuildTables, Builder, GraphOutput, GraphPart, HiddenRows, Inputs, MemorySpecs, WeightLeaf,
 };
 use engine::gguf::{Gguf, GgufWriter};

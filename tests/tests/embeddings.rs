@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::build::{BuildError, Pooling};
+use engine::builder::{BuildError, Pooling};
 use engine::context::{Batch, Context, ContextError, SeqSet};
 use engine::gguf::seeded;
 use engine::model::Model;

@@ -146,7 +146,7 @@ fn modules_of_the_engine_use_each_other_in_one_direction() {
 
 #[test]
 fn graphs_are_built_without_io_or_data() {
-    for folder in ["engine/src/graph", "engine/src/build"] {
+    for folder in ["engine/src/graph", "engine/src/builder"] {
         refuse(folder, &["std::fs", "std::io", "dyn Buffer", "MemoryMap", "unsafe"]);
     }
 }

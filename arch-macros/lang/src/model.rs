@@ -419,7 +419,6 @@ pub enum ScalarKind {
 }
 
 /// Operators of scalars.
-#[allow(missing_docs)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScalarOp {
     Add,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use engine::build::Pooling;
+use engine::builder::Pooling;
 use engine::context::MAX_SEQUENCES;
 
 use super::{ContextArgs, LogArgs, SpeculationArgs, TemplateArgs, pooling, positive};

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::build::Pooling;
+use engine::builder::Pooling;
 use engine::context::{Batch, Context, ContextParams, DecodeError, SeqSet};
 use engine::model::Model;
 use engine::sample::Token;

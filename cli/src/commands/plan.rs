@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::backend::{self, Device};
-use engine::build::MemoryParams;
+use engine::builder::MemoryParams;
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Gguf, GgufSet};
 use engine::model::{self, DeviceLayers, LoadParams, PlacementParams, Plan};

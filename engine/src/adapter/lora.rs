@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use crate::backend::{BackendError, Buffer};
-use crate::build::{AdaptedUse, WeightId};
+use crate::builder::{AdaptedUse, WeightId};
 use crate::digest::Digest;
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::model::{Consumer, Model, TableRow};

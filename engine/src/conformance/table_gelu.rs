@@ -3,7 +3,7 @@
 //! Between -10 and 10 operand and result are rounded to f16, outside the result is 0 or the operand. The graph of a model is built of
 //! ordinary ops for that, so that no backend knows of it.
 
-use crate::build::{BuildGraph, Builder};
+use crate::builder::{BuildGraph, Builder};
 use crate::graph::{TensorId, Unary};
 
 /// A graph with the table's GELU in place of every exact one.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::adapter::{ControlVector, LoraAdapter, PlacedLeaf, ToPlace, place};
 use crate::backend::{BackendError, Buffer, BufferType, Usage};
-use crate::build::{Adaptation, AdapterLeaf, LowRankTerm};
+use crate::builder::{Adaptation, AdapterLeaf, LowRankTerm};
 use crate::digest::Digest;
 use crate::graph::{BufferId, Home};
 use crate::model::Model;

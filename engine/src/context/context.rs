@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::backend::Usage;
-use crate::build::{BuildParams, GraphPart, HiddenRows, MemorySpecs};
+use crate::builder::{BuildParams, GraphPart, HiddenRows, MemorySpecs};
 use crate::model::Model;
 use crate::sched::Observer;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use kernels::GgmlType;
 
 use crate::backend::BackendError;
-use crate::build::BuildError;
+use crate::builder::BuildError;
 use crate::sched::SchedError;
 use crate::vocab::Token;
 

@@ -1,7 +1,7 @@
 //! A small cache of built graphs, so that prompt processing and decode steps that alternate, or several numbers of tokens that do,
 //! build nothing.
 
-use crate::build::{Adaptation, BuildError, BuildParams, BuildTables, Builder, CacheView, GraphPart, Inputs, PoolView};
+use crate::builder::{Adaptation, BuildError, BuildParams, BuildTables, Builder, CacheView, GraphPart, Inputs, PoolView};
 use crate::graph::{Graph, TensorId};
 use crate::model::Model;
 

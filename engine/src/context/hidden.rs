@@ -1,7 +1,7 @@
 //! Hidden rows, the operands of a graph's last projection: those that a context gives beside logits, and those that a layer of multi-token
 //! prediction is given with its tokens.
 
-use crate::build::HiddenRows;
+use crate::builder::HiddenRows;
 use crate::model::Model;
 
 use super::DecodeError;

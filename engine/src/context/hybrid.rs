@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backend::{Buffer, Device};
-use crate::build::{CacheView, MemorySpecs};
+use crate::builder::{CacheView, MemorySpecs};
 use crate::graph::BufferId;
 
 use super::batch::BatchToken;

@@ -1,6 +1,6 @@
 //! Filling the inputs of a graph: each kind of input in a function of its own.
 
-use crate::build::{EncodedInputs, Inputs, JoinedInputs, PoolInputs, TableInputs};
+use crate::builder::{EncodedInputs, Inputs, JoinedInputs, PoolInputs, TableInputs};
 use crate::graph::{Graph, NO_ROW, PAGE, ROPE_AXES, TensorId};
 use crate::sched::{SchedError, Scheduler};
 

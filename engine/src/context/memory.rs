@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kernels::GgmlType;
 
 use crate::backend::{BackendError, Buffer, BufferType, Device};
-use crate::build::{CELL_STEP, CacheView, KeyPosition, KvSpec, MemorySpecs};
+use crate::builder::{CELL_STEP, CacheView, KeyPosition, KvSpec, MemorySpecs};
 use crate::graph::{BufferId, Home, PAGE, Window};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};

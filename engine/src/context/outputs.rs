@@ -1,6 +1,6 @@
 //! What a batch was asked for: logits of tokens, or embeddings of sequences, and where each is found.
 
-use crate::build::GraphOutput;
+use crate::builder::GraphOutput;
 use crate::model::Model;
 
 use super::batch::BatchToken;

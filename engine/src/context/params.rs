@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kernels::{GgmlType, Precision};
 
 use crate::backend::{Profile, ThreadPool};
-use crate::build::{MemoryParams, Pooling};
+use crate::builder::{MemoryParams, Pooling};
 
 /// Settings of a [`Context`](super::Context).
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! Which tokens' rows make up the embedding of each sequence of a batch.
 
-use crate::build::{GraphOutput, Pooling};
+use crate::builder::{GraphOutput, Pooling};
 use crate::model::Model;
 
 use super::batch::{BatchToken, MAX_SEQUENCES};

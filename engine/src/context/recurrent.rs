@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::backend::{Buffer, BufferType, Device};
-use crate::build::{StateSlot, StateSpec};
+use crate::builder::{StateSlot, StateSpec};
 use crate::graph::{BufferId, Home};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::backend::{BackendParams, Held, MemoryMap, PendingRead, Profile, Usage};
-use crate::build::BuildParams;
+use crate::builder::BuildParams;
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::Model;
 use crate::sched::{Observer, SchedError, SchedParams, Scheduler};

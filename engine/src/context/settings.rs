@@ -1,6 +1,6 @@
 //! The settings of a context with all defaults filled in, checked against the model.
 
-use crate::build::{BuildParams, GraphPart, HiddenRows, Pooling, RopeScaling};
+use crate::builder::{BuildParams, GraphPart, HiddenRows, Pooling, RopeScaling};
 use crate::model::Model;
 
 use super::batch::MAX_SEQUENCES;

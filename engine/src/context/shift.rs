@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use crate::build::{BuildError, KeyPosition, KvSlot, KvSpec};
+use crate::builder::{BuildError, KeyPosition, KvSlot, KvSpec};
 use crate::graph::{Flags, Graph, Name, ROPE_AXES, Rope, ShapeError, TensorId};
 use crate::model::Model;
 

@@ -14,7 +14,7 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::backend::{BackendError, MemoryMap};
-use crate::build::{KvSlot, KvSpec};
+use crate::builder::{KvSlot, KvSpec};
 use crate::graph::{Home, Window};
 use crate::model::Model;
 use crate::vocab::Token;

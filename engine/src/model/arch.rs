@@ -1,6 +1,6 @@
 //! What an architecture file becomes: static descriptions, and the function that declares its tensors.
 
-use crate::build::{BuildGraph, GraphPart, Pooling, Results};
+use crate::builder::{BuildGraph, GraphPart, Pooling, Results};
 use crate::graph::RopeKind;
 
 use super::{Base, HparamReader, TensorTable};

@@ -1,6 +1,6 @@
 //! The hyper-parameters that every architecture has, read from the keys that all of them share.
 
-use crate::build::{Pooling, RopeScaling};
+use crate::builder::{Pooling, RopeScaling};
 use crate::graph::ROPE_AXES;
 
 use super::HparamReader;

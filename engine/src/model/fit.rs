@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backend::{Device, Usage};
-use crate::build::{
+use crate::builder::{
     Adaptation, BuildError, BuildGraph, BuildParams, BuildTables, Builder, CacheView, GraphPart, HiddenRows, Inputs,
     MemoryParams, MemorySpecs, WeightLeaf,
 };
@@ -338,7 +338,7 @@ mod tests {
     use kernels::GgmlType;
 
     use crate::backend::DeviceKind;
-    use crate::build::{KeyPosition, KvSpec, StateSpec};
+    use crate::builder::{KeyPosition, KvSpec, StateSpec};
     use crate::graph::Window;
     use crate::sched::fake::FakeDevice;
 

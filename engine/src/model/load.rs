@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::backend::{BackendError, Buffer, Device};
-use crate::build::{
+use crate::builder::{
     BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart, HiddenRows, Inputs,
     KvSpec, MemorySpecs, WeightLeaf,
 };

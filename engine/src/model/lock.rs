@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::backend::Buffer;
-use crate::build::WeightLeaf;
+use crate::builder::WeightLeaf;
 
 use super::upload::stored_parts;
 

@@ -7,7 +7,7 @@ use kernels::GgmlType;
 use regex_lite::Regex;
 
 use crate::backend::{self, BufferType, Device, MemoryMap, Usage, WeightStorage};
-use crate::build::{MemoryParams, MemorySpecs};
+use crate::builder::{MemoryParams, MemorySpecs};
 use crate::graph::{Flags, Graph, Home, Layout, Name, ShapeError, TensorId, dense_bytes};
 
 use super::fit::layers_that_fit;

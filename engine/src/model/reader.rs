@@ -3,7 +3,7 @@
 use crate::gguf::{Metadata, Value};
 use crate::graph::ROPE_AXES;
 
-use crate::build::Pooling;
+use crate::builder::Pooling;
 
 use super::Base;
 

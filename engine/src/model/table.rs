@@ -9,7 +9,7 @@ use kernels::GgmlType;
 use crate::gguf::{Gguf, GgufSet, TensorInfo};
 use crate::graph::{Layout, dense_bytes};
 
-use crate::build::{Embed, Experts, Linear, Norm, PerHead, Vector, WeightId};
+use crate::builder::{Embed, Experts, Linear, Norm, PerHead, Vector, WeightId};
 
 /// The op that consumes a tensor; decides where it may be placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rayon::prelude::*;
 
 use crate::backend::{BackendError, Buffer, BufferType, Stored, Upload};
-use crate::build::{WeightLeaf, WeightPart};
+use crate::builder::{WeightLeaf, WeightPart};
 use crate::gguf::GgufSet;
 use crate::graph::{BufferId, Home, Layout, Name, dense_bytes};
 

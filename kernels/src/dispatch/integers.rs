@@ -3,14 +3,14 @@
 use super::N_TYPES;
 use crate::GgmlType;
 use crate::activations::{FAST_COLUMNS, PANEL_COLUMNS};
-use crate::generic::dots;
-use crate::generic::double_width;
-use crate::generic::double_width_rows;
-use crate::generic::groups::{self, UnpackGroup};
+use crate::generic::gemm_u8;
+use crate::generic::interleaved8_zmm;
+use crate::generic::rows_zmm;
+use crate::generic::interleaved8::{self, UnpackGroup};
 use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
 use crate::generic::integers::{self, I16Chunk, Unpack};
 use crate::generic::panel_products::{self, PanelProduct};
-use crate::generic::panels::{
+use crate::generic::pack::{
     self, FillGroups, GROUPS, Integers, PanelChunk, PanelValues, RowChunk, ShiftedValues, SignedValues, UnpackRow,
     WideValues,
 };
@@ -100,7 +100,7 @@ macro_rules! products {
         #[$attribute]
         unsafe fn dots(product: &PanelProduct) {
             // SAFETY: the caller's promise.
-            unsafe { dots::multiply::<$V, $D>(product) }
+            unsafe { gemm_u8::multiply::<$V, $D>(product) }
         }
 
         #[$attribute]
@@ -122,7 +122,7 @@ macro_rules! instantiate {
             #[$attribute]
             unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
                 // SAFETY: the caller's promise.
-                unsafe { groups::multiply::<$V, D, N>(product) }
+                unsafe { interleaved8::multiply::<$V, D, N>(product) }
             }
 
             #[$attribute]
@@ -134,7 +134,7 @@ macro_rules! instantiate {
             #[$attribute]
             unsafe fn unpack<D: Unpack<$V>>(p: *const u8, runs: usize, to: &mut RowChunk) {
                 // SAFETY: the caller's promise.
-                unsafe { panels::unpack_row::<$V, D>(p, runs, to) }
+                unsafe { pack::unpack_row::<$V, D>(p, runs, to) }
             }
 
             #[$attribute]
@@ -163,7 +163,7 @@ macro_rules! instantiate {
                 to: &mut PanelChunk<F>,
             ) {
                 // SAFETY: the caller's promise.
-                unsafe { groups::fill_panel::<$V, D, F>(groups, runs, to) }
+                unsafe { interleaved8::fill_panel::<$V, D, F>(groups, runs, to) }
             }
 
             pub(super) const fn group_kernels<D: UnpackGroup<$V>>() -> GroupKernels {
@@ -297,10 +297,10 @@ instantiate_vnni!(
     avx_vnni,
     AvxVnniInt,
     AvxVnniInt,
-    groups::multiply::<AvxVnniInt, D, N>,
+    interleaved8::multiply::<AvxVnniInt, D, N>,
     [1 2 3 4],
     avx2::matvec::<D>,
-    groups::fill_panel::<AvxVnniInt, D, ShiftedValues>,
+    interleaved8::fill_panel::<AvxVnniInt, D, ShiftedValues>,
     PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c,avxvnni")
 );
@@ -309,10 +309,10 @@ instantiate_vnni!(
     avx512_vnni,
     Avx512VnniInt,
     VnniDots512,
-    groups::multiply_double_width::<Avx512VnniInt, VnniDots512, D, N>,
+    interleaved8::multiply_double_width::<Avx512VnniInt, VnniDots512, D, N>,
     [1 2 3 4 5 6 7 8],
-    double_width_rows::matvec::<Avx512VnniInt, VnniDots512, D>,
-    double_width::fill_panel::<Avx512VnniInt, VnniDots512, D>,
+    rows_zmm::matvec::<Avx512VnniInt, VnniDots512, D>,
+    interleaved8_zmm::fill_panel::<Avx512VnniInt, VnniDots512, D>,
     usize::MAX,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
 );
@@ -321,10 +321,10 @@ instantiate_vnni!(
     vnni_model,
     VnniModelInt,
     VnniModelInt,
-    groups::multiply::<VnniModelInt, D, N>,
+    interleaved8::multiply::<VnniModelInt, D, N>,
     [1 2 3 4],
     avx2::matvec::<D>,
-    groups::fill_panel::<VnniModelInt, D, ShiftedValues>,
+    interleaved8::fill_panel::<VnniModelInt, D, ShiftedValues>,
     PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c")
 );

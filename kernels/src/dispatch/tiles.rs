@@ -3,10 +3,10 @@
 use super::N_TYPES;
 use super::attention_tiles::{AttentionTiles, OperandSizes};
 use crate::generic::byte_tiles;
-use crate::generic::groups::UnpackGroup;
+use crate::generic::interleaved8::UnpackGroup;
 use crate::generic::int_products::IntProduct;
 use crate::generic::panel_products::PanelProduct;
-use crate::generic::panels::{GROUPS, RowLayout};
+use crate::generic::pack::{GROUPS, RowLayout};
 use crate::generic::tile_attention::{self, PageRows, TileScores, TileValues, TileWeights};
 use crate::generic::tile_packing::{self, FloatRows, PackGroups, PanelScales};
 use crate::generic::tiles::{self, TileProduct};

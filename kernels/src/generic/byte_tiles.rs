@@ -1,4 +1,4 @@
-//! Two groups of interleaved rows times some columns, by a unit that multiplies tiles of bytes: the same bits as [`groups`](super::groups).
+//! Two groups of interleaved rows times some columns, by a unit that multiplies tiles of bytes: the same bits as [`groups`](super::interleaved8).
 //!
 //! The two parts of a column are two rows of a tile, so that one product of tiles gives both sums. A step is what has one scale: a run of weights, or half of one.
 //! Weights are unpacked some steps ahead, and sums are added up some steps behind, so that nothing waits for what was just begun.
@@ -6,11 +6,11 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::group_order::{Groups, Order, Part};
-use super::groups::{GroupScales, UnpackGroup, has_mins, prefetch, row_of_sums, word};
+use super::interleaved8_schedule::{Groups, Order, Part};
+use super::interleaved8::{GroupScales, UnpackGroup, has_mins, prefetch, row_of_sums, word};
 use super::int_products::{IntProduct, chunk, each_of_8};
 use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
-use super::panels::{HALVES, LANES};
+use super::pack::{HALVES, LANES};
 use crate::interleaved::GROUP_ROWS;
 use crate::simd::byte_tiles::{BYTE_COLUMNS, ByteSums, ByteTileUnit, MOST_TILES};
 use crate::simd::tiles::{TILE_ROWS, TILE_WIDTH};
@@ -79,7 +79,7 @@ struct Pair<'a, U: ByteTileUnit, D, const TILES: usize> {
 /// Up to `TILES` times [`BYTE_COLUMNS`] columns times groups of rows.
 ///
 /// # Safety
-/// As for [`groups::multiply`](super::groups::multiply), and the CPU has the unit; no other unit for tiles is in use in this thread. There is scratch memory of
+/// As for [`interleaved8::multiply`](super::interleaved8::multiply), and the CPU has the unit; no other unit for tiles is in use in this thread. There is scratch memory of
 /// [`byte_tile_scratch`] for them, which has them as tiles already if this is done [again](IntProduct::again).
 #[inline(always)]
 pub(crate) unsafe fn multiply<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize>(p: &IntProduct) {

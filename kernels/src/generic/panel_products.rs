@@ -6,8 +6,8 @@
 use std::mem::offset_of;
 
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS};
-use super::next_weights::NextWeights;
-use super::panels::{GROUPS, LANES, PANEL_ROWS, PanelChunk, WeightRows, WideValues, fill};
+use super::weight_prefetch::NextWeights;
+use super::pack::{GROUPS, LANES, PANEL_ROWS, PanelChunk, WeightRows, WideValues, fill};
 use crate::simd::{IntSimd, Simd};
 
 /// A chunk of a product with all it needs. See [`matmul`](crate::matmul()) for the meaning.

@@ -5,10 +5,10 @@
 
 use std::mem::MaybeUninit;
 
-use super::groups::{GroupScales, UnpackGroup, has_mins};
+use super::interleaved8::{GroupScales, UnpackGroup, has_mins};
 use super::int_products::each_of_8;
 use super::integers::{CHUNK, RUN, RUNS};
-use super::panels::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, SIGN, SignedValues, WeightRows, fill};
+use super::pack::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, SIGN, SignedValues, WeightRows, fill};
 use super::tiles::BF16;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::tiles::{ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileScales};

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::integers::{CHUNK, spread};
 use super::panel_products::PanelProduct;
-use super::panels::{PanelChunk, SignedValues};
+use super::pack::{PanelChunk, SignedValues};
 use super::tile_packing::{IntegerRows, PANELS, PackGroups, Packing, PanelScales, TileRows, WeightBlock};
 use crate::GgmlType;
 use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_WIDTH, TileBlock, TileSums};

@@ -1,4 +1,4 @@
-//! Activations as unsigned integers of 8 bits with a scale for each 256, of which the largest few are kept as floats: what [`dots`](super::dots) multiplies.
+//! Activations as unsigned integers of 8 bits with a scale for each 256, of which the largest few are kept as floats: what [`dots`](super::gemm_u8) multiplies.
 //!
 //! In language models few activations are many times as large as the others. With these kept aside one scale serves a whole chunk, so that it is no part
 //! of the inner loop, and the others keep more of their bits than with a scale for each 32.
@@ -35,7 +35,7 @@ pub(crate) struct U8Chunk {
 
 const _: () = assert!(size_of::<U8Chunk>().is_multiple_of(64));
 
-/// The sign of the activations of a run in what stands for them. It alternates, so that what is added to the sums of all runs cancels out: see [`dots`](super::dots).
+/// The sign of the activations of a run in what stands for them. It alternates, so that what is added to the sums of all runs cancels out: see [`dots`](super::gemm_u8).
 pub(crate) const fn sign_of(run: usize) -> f32 {
     if run.is_multiple_of(2) { 1.0 } else { -1.0 }
 }

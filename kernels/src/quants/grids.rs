@@ -338,9 +338,9 @@ macro_rules! grid_block {
             const REWRITE: Option<$crate::interleaved::Rewrite> = Some($crate::quants::levels::rewrite::<Self>());
         }
 
-        impl<V: $crate::simd::IntSimd> $crate::generic::groups::UnpackGroup<V> for $block {
+        impl<V: $crate::simd::IntSimd> $crate::generic::interleaved8::UnpackGroup<V> for $block {
             #[inline(always)]
-            unsafe fn group_scales(p: *const u8, _: usize, to: *mut $crate::generic::groups::GroupScales) {
+            unsafe fn group_scales(p: *const u8, _: usize, to: *mut $crate::generic::interleaved8::GroupScales) {
                 // SAFETY: the caller's promise.
                 unsafe { $crate::quants::levels::group_scales::<V::Float, Self>(p, to) }
             }

@@ -6,7 +6,7 @@ use super::iq4_nl::{FLOATS, VALUES};
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, bytes_of_group, halves_of_group, nibbles_of_group};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, bytes_of_group, halves_of_group, nibbles_of_group};
 use crate::generic::integers::{Scales, Unpack, set_scales};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};

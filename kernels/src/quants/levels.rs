@@ -7,7 +7,7 @@ use std::mem::offset_of;
 
 use super::Half;
 use super::grids::{Form, GridBlock, Parts, from_nibbles, nibbles};
-use crate::generic::groups::{
+use crate::generic::interleaved8::{
     GroupScales, bytes_of_group, halves_of_group, nibbles_of_group, pairs_of_group, word_of_group,
 };
 use crate::generic::integers::move_bits;
@@ -156,7 +156,7 @@ fn bits_of_bytes(bytes: u64) -> u8 {
     (0..8).map(|i| ((bytes >> (8 * i)) as u8 & 1) << i).sum()
 }
 
-/// [`UnpackGroup::group_scales`](crate::generic::groups::UnpackGroup::group_scales) of such a type.
+/// [`UnpackGroup::group_scales`](crate::generic::interleaved8::UnpackGroup::group_scales) of such a type.
 ///
 /// # Safety
 /// As for that function.
@@ -185,7 +185,7 @@ pub(super) unsafe fn group_scales<V: Simd, B: GridBlock>(p: *const u8, to: *mut 
     }
 }
 
-/// [`UnpackGroup::group_values`](crate::generic::groups::UnpackGroup::group_values) of such a type.
+/// [`UnpackGroup::group_values`](crate::generic::interleaved8::UnpackGroup::group_values) of such a type.
 ///
 /// # Safety
 /// As for that function.

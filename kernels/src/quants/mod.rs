@@ -85,7 +85,7 @@ pub(crate) trait Quantize: Block {
 }
 
 /// The list of types that can be computed with, handed to the macro `$then`: the block and what else it implements, [`Quantize`],
-/// [`Unpack`](crate::generic::integers::Unpack), and [`UnpackGroup`](crate::generic::groups::UnpackGroup) with [`Interleaved`](crate::interleaved::Interleaved).
+/// [`Unpack`](crate::generic::integers::Unpack), and [`UnpackGroup`](crate::generic::interleaved8::UnpackGroup) with [`Interleaved`](crate::interleaved::Interleaved).
 macro_rules! for_each_block {
     ($then:ident!($($args:tt)*)) => {
         $then! { ($($args)*)

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::Block;
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, block_of_run, nibbles_of_group};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, nibbles_of_group};
 use crate::generic::integers::{Scales, Unpack};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};

@@ -6,7 +6,7 @@ use super::Block;
 use super::mxfp4::{FLOATS, SHIFTED, VALUES, ZERO};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, block_of_run, bytes_of_group, word_of_group};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, bytes_of_group, word_of_group};
 use crate::generic::integers::{Scales, Unpack};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};

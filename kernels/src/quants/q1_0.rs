@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, block_of_run, set_group_scales, word_of_group};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, set_group_scales, word_of_group};
 use crate::generic::integers::{Scales, Unpack, halves_of_blocks, move_bits, set_scales};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, bytes_of_group, halves_of_group, pairs_of_group};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, bytes_of_group, halves_of_group, pairs_of_group};
 use crate::generic::integers::{Scales, Unpack, set_halves};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};

@@ -6,7 +6,7 @@ use super::q2_k::{IN_PLACE, bit_pairs};
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{
+use crate::generic::interleaved8::{
     GroupScales, UnpackGroup, halves_of_group, nibbles_of_group, pairs_of_group, word_of_group,
 };
 use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};

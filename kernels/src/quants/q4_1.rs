@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, best_line, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, block_of_run, halves_of_group, nibbles_of_group};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, halves_of_group, nibbles_of_group};
 use crate::generic::integers::{Scales, Unpack, halves_of_blocks};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};

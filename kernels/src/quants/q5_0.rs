@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::groups::{
+use crate::generic::interleaved8::{
     GroupScales, UnpackGroup, block_of_run, nibbles_of_group, set_group_scales, word_of_group,
 };
 use crate::generic::integers::{Scales, Unpack, halves_of_blocks, move_bits, set_scales};

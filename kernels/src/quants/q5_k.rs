@@ -7,7 +7,7 @@ use super::q5_0::five_bits_of_group;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup};
 use crate::generic::integers::{Scales, Unpack, move_bits};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, halves_of_group, nibbles_of_group, word_of_group};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, halves_of_group, nibbles_of_group, word_of_group};
 use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
 use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::groups::{GroupScales, UnpackGroup, pairs_of_group, set_group_scales};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, pairs_of_group, set_group_scales};
 use crate::generic::integers::{Scales, Unpack, set_scales};
 use crate::interleaved::{Field, Interleaved, Rewrite, Unit, field};
 use crate::simd::{IntSimd, Simd};

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::*;
 use crate::generic::integers::CHUNK;
-use crate::generic::next_weights::NextWeights;
-use crate::generic::panels::{LANES, RowLayout, WeightRows};
+use crate::generic::weight_prefetch::NextWeights;
+use crate::generic::pack::{LANES, RowLayout, WeightRows};
 use crate::interleaved::interleaved_bytes;
 use crate::prefetch::CACHE_LINE;
 

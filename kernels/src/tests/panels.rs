@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::activations::{PANEL_COLUMNS, quantize_with};
-use crate::generic::panels::{Integers, RowChunk};
+use crate::generic::pack::{Integers, RowChunk};
 use crate::interleaved::{GROUP_ROWS, interleaved_bytes};
 use crate::{ActivationForm, activation_bytes};
 

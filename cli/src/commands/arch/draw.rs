@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use engine::build::GraphPart;
+use engine::builder::GraphPart;
 use engine::model::{Architecture, FlowNode};
 
 use crate::args::Drawing;

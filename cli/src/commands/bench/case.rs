@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use engine::backend::Profile;
-use engine::build::Pooling;
+use engine::builder::Pooling;
 use engine::context::{Batch, Context, ContextParams, DecodeError, SeqSet};
 use engine::model::Model;
 use engine::random::SplitMix64;

@@ -28,7 +28,6 @@
 
 /// What there is, and what goes wrong: the module's table says what each setting is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Config {
     pub devices: u32,
     pub sm: u32,

@@ -8,7 +8,7 @@ use crate::graph::{
 };
 
 use super::Builder;
-use super::builder::Cache;
+use super::graph_builder::Cache;
 use super::handles::Vector;
 use super::inputs::{JoinedInputs, TableInputs};
 use super::position::{KeyPosition, Values, key_position};

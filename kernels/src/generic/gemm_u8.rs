@@ -14,9 +14,9 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 use super::integers::{CHUNK, RUN, RUNS};
-use super::next_weights::NextWeights;
+use super::weight_prefetch::NextWeights;
 use super::panel_products::PanelProduct;
-use super::panels::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, ShiftedValues, SignedValues, fill};
+use super::pack::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, ShiftedValues, SignedValues, fill};
 use super::u8_chunks::{ASIDE, CENTER, U8Chunk, sign_of};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::dots::ByteDots;

@@ -4,7 +4,7 @@
 use super::blocks::bytes_of;
 use super::int_products::{IntProduct, STREAMS, chunk, each_of_8, finish, mins_of, prefetch, times_mins};
 use super::integers::{CHUNK, I16Chunk, RUN, RUNS, Scales, Unpack};
-use super::panels::SIGN;
+use super::pack::SIGN;
 use super::streams::Streams;
 use crate::simd::dots::DoubleWidth;
 use crate::simd::{IntSimd, Simd};

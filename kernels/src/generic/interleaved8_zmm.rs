@@ -6,11 +6,11 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::group_order::Part;
-use super::groups::{GroupScales, GroupSums, UnpackGroup, WORDS, has_mins, prefetch, row_of_sums, word};
+use super::interleaved8_schedule::Part;
+use super::interleaved8::{GroupScales, GroupSums, UnpackGroup, WORDS, has_mins, prefetch, row_of_sums, word};
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{I16Header, RUN, Unpack};
-use super::panels::{GROUPS, Integers, LANES, PanelChunk, SIGN, ShiftedValues};
+use super::pack::{GROUPS, Integers, LANES, PanelChunk, SIGN, ShiftedValues};
 use crate::simd::dots::{ByteDots, DoubleWidth};
 use crate::simd::{IntSimd, Simd};
 
@@ -64,7 +64,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
     /// Adds what belongs to one scale, run `i` or half of it, and the minimums to `mins`.
     ///
     /// # Safety
-    /// As for [`groups::multiply`](super::groups::multiply).
+    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
     #[inline(always)]
     unsafe fn add_totals(&mut self, part: &Part<2>, i: usize, half: usize, mins: &mut [W::Float; N]) {
         let at = if D::BY_16 { 2 * i + half } else { i };
@@ -97,7 +97,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
     /// The products of weights and activations that have one scale: exact sums.
     ///
     /// # Safety
-    /// As for [`groups::multiply`](super::groups::multiply).
+    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
     #[inline(always)]
     unsafe fn totals(part: &Part<2>, i: usize, half: usize) -> [W; N] {
         // SAFETY: the caller's promise; a run has 8 registers.
@@ -212,7 +212,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
     /// Unpacks run `i`.
     ///
     /// # Safety
-    /// As for [`groups::multiply`](super::groups::multiply).
+    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
     #[inline(always)]
     unsafe fn unpack(part: &Part<4>, i: usize) -> UnpackedRun<W> {
         // SAFETY: the caller's promise; a run has 8 registers.
@@ -241,7 +241,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
     /// Adds what belongs to one scale, run `i` or half of it: the same bits as those of [`DoubleWidthSums`].
     ///
     /// # Safety
-    /// As for [`groups::multiply`](super::groups::multiply).
+    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
     #[inline(always)]
     unsafe fn add_totals(&mut self, part: &Part<4>, i: usize, half: usize, weights: &UnpackedRun<W>) {
         let zero = if D::SIGNED { SIGN } else { D::ZERO };
@@ -283,7 +283,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
     /// Adds the products with the low bytes of activations (`HIGH` 0) or with the high ones (1).
     ///
     /// # Safety
-    /// As for [`groups::multiply`](super::groups::multiply).
+    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
     #[inline(always)]
     unsafe fn add_dots<const HIGH: usize>(
         part: &Part<4>,
@@ -314,7 +314,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
     /// Adds the minimums of a chunk.
     ///
     /// # Safety
-    /// As for [`groups::multiply`](super::groups::multiply).
+    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
     #[inline(always)]
     unsafe fn add_mins(&mut self, part: &Part<4>) {
         let halves = halves::<V, D>();
@@ -346,7 +346,7 @@ const fn halves<V: IntSimd, D: Unpack<V>>() -> usize {
     if D::BY_16 { 2 } else { 1 }
 }
 
-/// [`fill_panel`](super::groups::fill_panel) of [`ShiftedValues`] with both groups at a time.
+/// [`fill_panel`](super::interleaved8::fill_panel) of [`ShiftedValues`] with both groups at a time.
 ///
 /// # Safety
 /// As for that function, and the CPU has `W`'s instructions.

@@ -6,7 +6,7 @@
 
 mod adapt;
 mod attention;
-mod builder;
+mod graph_builder;
 mod contract;
 mod depth;
 mod error;
@@ -27,7 +27,7 @@ pub use adapt::{Adaptation, AdaptedUse, AdapterLeaf, LowRankTerm};
 pub use attention::{
     AttentionArgs, CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, RopeArgs, chunked, standard, symmetric,
 };
-pub use builder::{BuildParams, BuildTables, Builder, WeightLeaf, WeightPart};
+pub use graph_builder::{BuildParams, BuildTables, Builder, WeightLeaf, WeightPart};
 pub use contract::{BuildGraph, GraphPart, Results, RopeScaling};
 pub use error::BuildError;
 pub use handles::{Embed, Experts, Linear, Norm, PerHead, Placeholder, Vector, WeightId};

@@ -1,6 +1,6 @@
-//! The order in which [groups](super::groups) of interleaved rows are multiplied: as streams that memory gives faster than one.
+//! The order in which [groups](super::interleaved8) of interleaved rows are multiplied: as streams that memory gives faster than one.
 
-use super::groups::{GroupScales, UnpackGroup};
+use super::interleaved8::{GroupScales, UnpackGroup};
 use super::int_products::{IntProduct, chunk};
 use super::integers::{I16Chunk, RUN, RUNS};
 use crate::interleaved::{GROUP_ROWS, bytes_in_group};

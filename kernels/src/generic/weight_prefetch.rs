@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::panels::{LANES, RowLayout, WeightRows};
+use super::pack::{LANES, RowLayout, WeightRows};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 
 /// Some chunks of some rows. Of one piece after the other, which are rows or groups of them, each cache line is asked for once.

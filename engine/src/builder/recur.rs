@@ -5,7 +5,7 @@ use kernels::GgmlType;
 use crate::graph::{Flags, Home, Name, Recurrence, TensorId, Unary};
 
 use super::Builder;
-use super::builder::Cache;
+use super::graph_builder::Cache;
 use super::handles::Vector;
 
 /// The state of one recurrent op for a sequence; recorded by a probe build, so that the memory layout follows from the graph.

@@ -6,11 +6,11 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::double_width::{DoubleWidthSums, TwoRegisterSums};
-use super::group_order::{Order, Part};
+use super::interleaved8_zmm::{DoubleWidthSums, TwoRegisterSums};
+use super::interleaved8_schedule::{Order, Part};
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
-use super::panels::{GROUPS, HALVES, Integers, LANES, PanelChunk, PanelValues, SIGN};
+use super::pack::{GROUPS, HALVES, Integers, LANES, PanelChunk, PanelValues, SIGN};
 use crate::interleaved::{GROUP_ROWS, Interleaved, bytes_in_group};
 use crate::prefetch::CACHE_LINE;
 use crate::simd::dots::DoubleWidth;

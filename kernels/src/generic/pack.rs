@@ -2,7 +2,7 @@
 //!
 //! What depends on the type of the weights is one function, which unpacks a chunk of a row; everything else is shared by all types.
 
-use super::groups::FillPanel;
+use super::interleaved8::FillPanel;
 use super::integers::{CHUNK, RUN, RUNS, Scales, Unpack};
 use crate::GgmlType;
 use crate::simd::IntSimd;
