@@ -1,5 +1,6 @@
-//! AFMoE (Trinity): scaled embeddings, windows and rotation in all but every fourth layer, gated attention, sandwich
-//! norms, dense leading layers, then experts selected with a bias beside shared ones.
+//! AFMoE (Trinity): sliding-window attention with rotary positions; every fourth layer has full attention
+//! without positions. Scaled embeddings, gated attention, and norms before and after each block. Dense
+//! leading layers, then experts selected with a bias, plus shared experts.
 
 arch_macros::arch! {
     name: "afmoe";
@@ -17,7 +18,7 @@ arch_macros::arch! {
             use qk_norm_attention;
             attn_gate: linear [n_embd -> n_head * head_dim_v];
             attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
-            use leading_dense(usual_gating = 2);
+            use leading_dense(default_gating = 2);
         }
     }
 
@@ -25,8 +26,8 @@ arch_macros::arch! {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            // Every fourth layer goes without rotation, whatever its window.
-            let attn = attend_heads(h, rotated = (il + 1) % 4 != 0, base = rope_base, window = standard(n_swa, is_swa));
+            // Every fourth layer has no rotary positions, regardless of its window.
+            let attn = attend_heads(h, rotated = (il + 1) % 4 != 0, base = rope_base, window = sliding(n_swa, is_swa));
             x += rms_norm(wo(attn * sigmoid(attn_gate(h))), attn_post_norm, eps);
             x += rms_norm(ffn_or_experts(rms_norm(x, ffn_norm, eps)), ffn_post_norm, eps);
         }

@@ -1,4 +1,4 @@
-//! Arcee AFM: the attention of Llama, but a feed-forward network without a gate, of squared ReLUs.
+//! Arcee AFM: Llama attention with a feed-forward network of squared ReLUs without a gate.
 
 arch_macros::arch! {
     name: "arcee";

@@ -1,4 +1,4 @@
-//! Arctic: a dense feed-forward network after attention, and in parallel to both a mixture of experts on the layer's
+//! Arctic: a dense feed-forward network after attention, in parallel with a mixture of experts on the layer's
 //! input.
 
 arch_macros::arch! {

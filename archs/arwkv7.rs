@@ -1,4 +1,4 @@
-//! ARWKV 7: Qwen2 whose attention was replaced by the time mixing of RWKV 7; gates and the norm of heads may be absent.
+//! ARWKV 7: Qwen2 with RWKV 7 time mixing in place of attention. The gates and the head norm are optional.
 
 arch_macros::arch! {
     name: "arwkv7";
@@ -34,10 +34,10 @@ arch_macros::arch! {
 
     graph {
         let x = token_embd[tokens];
-        let first = x[..n_att]; // values of the first layer, once it is done
+        let first = x[..n_att]; // replaced by the values of the first layer
         for layer {
             let h = rms_norm(x, att_norm, eps);
-            let step = previous(h) - h;
+            let step = token_shift(h) - h;
             let v = time_mix_values(h, step);
             if il == 0 {
                 first = v;

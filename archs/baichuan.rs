@@ -1,5 +1,5 @@
-//! Baichuan 1 and 2: the 7B model rotates queries and keys, the 13B model has ALiBi instead. The number of layers
-//! tells them apart.
+//! Baichuan 1 and 2: the 7B model uses rotary positions, the 13B model ALiBi. The number of layers identifies
+//! the model.
 
 arch_macros::arch! {
     name: "baichuan";
@@ -7,14 +7,15 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        // 32 layers are the 7B model, 40 the 13B; files of another size have neither rotation nor bias.
+        // The 7B model has 32 layers, the 13B model 40. Files of other sizes get neither rotary positions nor
+        // ALiBi.
         let use_rope = n_layer == 32;
-        // The slopes of ALiBi start below 2^-(8 / n_head).
+        // The largest ALiBi slope is 2^-(8 / n_head).
         let max_bias = if n_layer == 40 { 8.0 } else { 0.0 };
     }
 
     tensors {
-        use own_output;
+        use untied_output;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];

@@ -1,4 +1,5 @@
-//! Ling, the first: softmax routing beside shared experts in every layer; heads as wide as their rotated part.
+//! Ling 1: softmax routing and shared experts in every layer. The head size equals the number of rotated
+//! dimensions.
 
 arch_macros::arch! {
     name: "bailingmoe";
@@ -13,7 +14,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
+        use untied_output;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];

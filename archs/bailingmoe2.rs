@@ -1,5 +1,5 @@
-//! Ling 2 and Ring 2: dense leading layers, then experts chosen within the best groups by a biased sigmoid beside
-//! shared ones; RMS norms on each query and key head.
+//! Ling 2 and Ring 2: dense leading layers, then group-limited sigmoid routing with a selection bias, plus
+//! shared experts. RMS norms per query and key head.
 
 arch_macros::arch! {
     name: "bailingmoe2";
@@ -15,7 +15,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
+        use untied_output;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];

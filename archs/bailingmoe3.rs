@@ -1,4 +1,5 @@
-//! Ling 3: Kimi delta attention with bounded decays beside gated latent attention with rotations, and limited experts.
+//! Ling 3: layers of Kimi delta attention with bounded decays alternate with gated multi-head latent
+//! attention with rotary positions. Experts with clamped activations.
 
 arch_macros::arch! {
     name: "bailingmoe3";
@@ -9,7 +10,7 @@ arch_macros::arch! {
         let is_recurrent = n_head_kv == 0;
         safe_gate: bool = "kda.safe_gate" or true;
         min_decay: f32 = "kda.gate_lower_bound";
-        check safe_gate && min_decay < 0.0, "kda.safe_gate is true and kda.gate_lower_bound negative";
+        check safe_gate && min_decay < 0.0, "kda.safe_gate must be true and kda.gate_lower_bound negative";
         n_dense: usize = "leading_dense_block_count";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";

@@ -1,5 +1,5 @@
-//! BERT and its sentence encoders (MiniLM, BGE, E5, GTE): learned positions, norms behind each block, GELU; every token sees
-//! all of its sequence.
+//! BERT and its sentence encoders (MiniLM, BGE, E5, GTE): bidirectional attention, learned positions,
+//! post-norm blocks, and GELU.
 
 arch_macros::arch! {
     name: "bert";
@@ -9,7 +9,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_epsilon";
         n_token_types: usize = "/tokenizer.ggml.token_type_count";
-        check n_token_types > 0, "tokenizer.ggml.token_type_count is 0";
+        check n_token_types > 0, "tokenizer.ggml.token_type_count must not be 0";
     }
 
     tensors {
@@ -34,7 +34,7 @@ arch_macros::arch! {
 
     graph {
         let x = embeddings();
-        // Every token is of the first type: there is one text.
+        // A prompt is a single segment, so every token has type 0.
         if has(token_types) {
             x += row(token_types, 0);
         }

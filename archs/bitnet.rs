@@ -1,4 +1,5 @@
-//! BitNet b1.58: matrices of three values, with an RMS norm before the last projection of attention and feed-forward network.
+//! BitNet b1.58: ternary weights, with an RMS norm before the output projections of attention and the
+//! feed-forward network.
 
 arch_macros::arch! {
     name: "bitnet";

@@ -1,4 +1,5 @@
-//! BLOOM: ALiBi instead of positions, a layer norm right after the embedding, biased layers, a plain GELU feed-forward.
+//! BLOOM: ALiBi instead of positions, a layer norm on the embeddings, biases in all projections, and a GELU
+//! feed-forward network without a gate.
 
 arch_macros::arch! {
     name: "bloom";

@@ -1,5 +1,5 @@
-//! Chameleon: Llama with layer norms on queries and keys of each head and, in the larger model, norms after the blocks instead of before.
-//! Text only: it is kept from saying the tokens of images. The larger model's form is not verified: no results are recorded for it.
+//! Chameleon: Llama with layer norms per query and key head. The 34B model normalizes after the blocks
+//! instead of before; this form has no recorded reference results. Text only: image tokens are masked.
 
 arch_macros::arch! {
     name: "chameleon";
@@ -8,7 +8,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         norms_after: bool = "swin_norm" or false;
-        // Tokens 4 to 8195 are pieces of images.
+        // Tokens 4 to 8195 are image tokens.
         let says_images = n_vocab >= 8196;
     }
 

@@ -1,4 +1,4 @@
-//! ChatGLM 3 and GLM-4 9B: gate and values of the feed-forward in one matrix, rotary positions on half of each head.
+//! ChatGLM 3 and GLM-4 9B: a fused gate and up projection, and rotary positions on half of each head.
 
 arch_macros::arch! {
     name: "chatglm";
@@ -14,7 +14,7 @@ arch_macros::arch! {
         layer {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
-            up:   linear "ffn_up"   [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
+            up:   linear "ffn_up"   [n_embd -> 2 * n_ff]; // rows of the gate, then of the up projection
             down: linear "ffn_down" [n_ff -> n_embd];
         }
     }

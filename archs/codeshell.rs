@@ -1,4 +1,4 @@
-//! CodeShell: as GPT-2, with rotary positions and grouped-query attention.
+//! CodeShell: GPT-2 with rotary positions and grouped-query attention.
 
 arch_macros::arch! {
     name: "codeshell";

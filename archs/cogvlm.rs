@@ -1,5 +1,5 @@
-//! CogVLM's language model: queries, keys and values in one matrix, rotations of base 10000. The experts for images, a second set
-//! of matrices in every layer, are not for text.
+//! CogVLM language model: fused query, key, and value projection, rotary positions with base 10000. Text
+//! only: the vision experts in each layer are ignored.
 
 arch_macros::arch! {
     name: "cogvlm";
@@ -26,7 +26,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let qkv = wqkv(rms_norm(x, attn_norm, eps));
-            // Whatever the file says of rotations, they are plain ones.
+            // The rotary positions are unscaled, regardless of the keys in the file.
             let q = rope(heads(qkv[..width], n_head),
                          base = 10000.0, scale = 1.0, dims = head_dim, magnitude = 1.0, yarn = false);
             let k = rope(heads(qkv[width..width + n_head_kv * head_dim], n_head_kv),

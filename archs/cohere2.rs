@@ -1,5 +1,6 @@
-//! Command R7B and Command A: attention and feed-forward network side by side after one LayerNorm, sliding windows
-//! with rotation, full attention without positions in every fourth layer, scaled logits from the embedding matrix.
+//! Command R7B and Command A: parallel attention and feed-forward network after one layer norm. Sliding
+//! windows with rotary positions; every fourth layer has full attention without positions. Tied, scaled
+//! logits.
 
 arch_macros::arch! {
     name: "cohere2";
@@ -23,7 +24,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = layer_norm(x, attn_norm, eps);
-            x += attend(h, rotated = swa_pattern, window = standard(n_swa, is_swa)) + ffn(h);
+            x += attend(h, rotated = swa_pattern, window = sliding(n_swa, is_swa)) + ffn(h);
         }
         scale_logits(output(layer_norm(x, output_norm, eps)))
     }

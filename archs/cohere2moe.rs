@@ -1,5 +1,6 @@
-//! Command A with experts: attention and feed-forward side by side on one norm, windows and rotation in three of four
-//! layers, dense leading layers, then experts whose sum with a shared one is halved.
+//! Command A with experts: parallel attention and feed-forward network after one norm, sliding windows with
+//! rotary positions in three of four layers. Dense leading layers, then the mean of routed experts and a
+//! shared expert.
 
 arch_macros::arch! {
     name: "cohere2moe";
@@ -8,26 +9,26 @@ arch_macros::arch! {
     hparams {
         norm_eps: f32 = "attention.layer_norm_epsilon" or 0.0;
         rms_eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
-        check norm_eps > 0.0 || rms_eps > 0.0, "one of the two norm epsilons is given";
+        check norm_eps > 0.0 || rms_eps > 0.0, "one of the two norm epsilons must be set";
         n_dense: usize = "leading_dense_block_count";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count" or 0;
         n_ff_shexp: [usize] = "expert_shared_feed_forward_length" or n_ff_exp * n_shared;
-        // Full layers go without rotation, the dense leading ones excepted.
+        // Full-attention layers have no rotary positions, except for the dense leading layers.
         let rotated = swa_pattern || il < n_dense;
         let has_experts = il >= n_dense;
         let has_shared = has_experts && n_shared > 0;
     }
 
     tensors {
-        use tied_output, logit_scale, sliding_window(period = 4, kind = late_pattern);
+        use tied_output, logit_scale, sliding_window(period = 4, kind = dense_first);
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];
             use self_attention;
             if has_experts {
                 router: linear "ffn_gate_inp" [n_embd -> n_expert];
-                use fused_expert_stacks, expert_routing(usual_gating = 2);
+                use fused_expert_stacks, expert_routing(default_gating = 2);
             } else {
                 use gated_ffn;
             }
@@ -57,7 +58,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = normed(x, weight = attn_norm);
-            let attn = attend(h, rotated = rotated, base = rope_base, window = standard(n_swa, is_swa));
+            let attn = attend(h, rotated = rotated, base = rope_base, window = sliding(n_swa, is_swa));
             x += ffn_or_experts(h) + attn;
         }
         scale_logits(output(normed(x, weight = output_norm)))

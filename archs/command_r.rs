@@ -1,5 +1,5 @@
-//! Command R: attention and feed-forward network side by side after one LayerNorm, scaled logits from the embedding
-//! matrix; the models of 64 layers normalize each query and key head.
+//! Command R: parallel attention and feed-forward network after one layer norm, and tied, scaled logits.
+//! Models with 64 layers have norms per query and key head.
 
 arch_macros::arch! {
     name: "command-r";

@@ -1,4 +1,4 @@
-//! DBRX: layer norms without biases, queries, keys and values limited to a range, softmax routing with normalized
+//! DBRX: layer norms without biases, clamped queries, keys, and values, and softmax routing with normalized
 //! weights.
 
 arch_macros::arch! {
@@ -11,7 +11,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
+        use untied_output;
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];

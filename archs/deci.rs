@@ -1,5 +1,6 @@
-//! Nemotron (Llama-3_1-Nemotron-51B, -Ultra-253B): the layers of Llama after a search that took parts away. A layer may have no
-//! attention, a projection in its place, or no feed-forward network; head counts and widths differ by layer.
+//! Nemotron (Llama-3_1-Nemotron-51B and -Ultra-253B): Llama after an architecture search. A layer may have no
+//! attention, a linear projection in place of attention, or no feed-forward network. Head counts and
+//! feed-forward widths differ by layer.
 
 arch_macros::arch! {
     name: "deci";
@@ -12,7 +13,7 @@ arch_macros::arch! {
     tensors {
         use tied_output;
         use rope_factors;
-        ignore "attn_output", "ffn_down"; // their biases may be left in layers that have no such part
+        ignore "attn_output", "ffn_down"; // biases that remain in files for layers without attention or feed-forward network
 
         layer {
             if n_head > 0 {
@@ -39,11 +40,11 @@ arch_macros::arch! {
                 if n_head_kv > 0 {
                     y += attend(h, factors = rope_freqs, short = rope_short, long = rope_long);
                 } else {
-                    // Recorded results leave its bias out.
+                    // The bias is ignored, as in the recorded reference results.
                     y += linear_without_bias(mixer, h);
                 }
             }
-            // A layer without feed-forward network hands on what came in.
+            // A layer without a feed-forward network returns its input.
             if n_ff > 0 {
                 x = y + ffn(rms_norm(y, ffn_norm, eps));
             }

@@ -1,5 +1,5 @@
-//! DeepSeek MoE, the first: dense leading layers, then fine-grained experts with unnormalized softmax weights beside
-//! shared ones.
+//! DeepSeek MoE (first generation): dense leading layers, then fine-grained experts with unnormalized softmax
+//! weights, plus shared experts.
 
 arch_macros::arch! {
     name: "deepseek";

@@ -1,6 +1,6 @@
-//! DeepSeek V2, V3 and R1 and models of their kind (Kimi K2, GLM 4.7 Flash, GigaChat, Kanana 2): multi-head latent attention, whose cache
-//! holds one compressed vector per token, and fine-grained experts beside shared ones. Old files hold the projection of keys
-//! and values in one tensor, and are computed with keys and values of all heads.
+//! DeepSeek V2, V3, and R1, Kimi K2, GLM 4.7 Flash, GigaChat, and Kanana 2: multi-head latent attention,
+//! which caches one compressed vector per token, and fine-grained experts plus shared experts. Old files with
+//! a fused key and value projection cache the keys and values of all heads.
 
 arch_macros::arch! {
     name: "deepseek2";
@@ -11,16 +11,16 @@ arch_macros::arch! {
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
-        // The small models project queries at once. Their files may tell a rank all the same.
+        // The Lite models have a single query projection, although their files may contain a rank.
         let lite = n_layer == 26 || n_layer == 27 || (n_layer == 48 && n_vocab == 128256);
         q_rank_of_file: usize = "attention.q_lora_rank" or 0;
         let q_rank = if lite { 0 } else { q_rank_of_file };
         temperature: f32 = "attention.temperature_scale" or 0.0;
         temperature_length: usize = "attention.temperature_length" or 0;
-        check temperature == 0.0 || temperature_length > 0, "attention.temperature_length is not 0 where there is a temperature_scale";
+        check temperature == 0.0 || temperature_length > 0, "attention.temperature_scale requires attention.temperature_length > 0";
         attn_factor: f32 = "rope.scaling.attn_factor" or 1.0;
-        // A tenth of the factors by which YaRN sharpens attention over longer contexts: on rotated elements, where it is cancelled,
-        // and on all scores.
+        // YaRN's attention factors: one for the rotated dimensions, where DeepSeek cancels the factor, and
+        // one for all scores. The file stores a tenth of the multiplier.
         log_mul: f32 = "rope.scaling.yarn_log_multiplier" or 0.0;
         let sharper = 1.0 + 0.1 * ln(1.0 / rope_freq_scale);
         let magnitude = if rope_yarn && log_mul != 0.0 { attn_factor / sharper } else { attn_factor };
@@ -38,8 +38,8 @@ arch_macros::arch! {
                 use gated_ffn;
             } else {
                 router: linear "ffn_gate_inp" [n_embd -> n_expert];
-                // Files without a word on it mean softmax, but for GLM 4.7 Flash.
-                use expert_routing(usual_gating = if (n_layer == 47 || n_layer == 48) && n_vocab == 154880 { 2 } else { 1 });
+                // Without a key, the gating is softmax, except in GLM 4.7 Flash, which uses sigmoid.
+                use expert_routing(default_gating = if (n_layer == 47 || n_layer == 48) && n_vocab == 154880 { 2 } else { 1 });
                 probs_bias?: raw "exp_probs_b.bias" [n_expert];
                 use fused_expert_stacks, shared_experts(width = n_ff_exp * n_shared);
             }

@@ -1,5 +1,5 @@
-//! DeepSeek-OCR's language model: DeepSeek MoE whose experts are chosen as the file says; positions are rotated as trained, in pairs of
-//! halves. Text only.
+//! DeepSeek-OCR language model: DeepSeek MoE with the gating of the file, and rotary positions with NeoX
+//! pairing. Text only.
 
 arch_macros::arch! {
     name: "deepseek2-ocr";
@@ -8,9 +8,9 @@ arch_macros::arch! {
 
     hparams {
         without weights_scale;
-        check rope_freq_base == 10000.0, "rope.freq_base is 10000";
+        check rope_freq_base == 10000.0, "rope.freq_base must be 10000";
         let as_many = n_head_kv == n_head;
-        check as_many, "attention.head_count_kv is attention.head_count";
+        check as_many, "attention.head_count_kv must equal attention.head_count";
     }
 
     tensors {

@@ -1,4 +1,5 @@
-//! DeepSeek V3.2: DeepSeek V3 whose layers choose, by an indexer with keys of its own, the cells that a token attends to.
+//! DeepSeek V3.2: DeepSeek V3 with sparse attention. In each layer, an indexer with its own keys selects the
+//! cells that a token attends to.
 
 arch_macros::arch! {
     name: "deepseek32";
@@ -9,9 +10,9 @@ arch_macros::arch! {
         q_rank: usize = "attention.q_lora_rank";
         gating_func: usize = "expert_gating_func";
         let gating = gating_func;
-        check key_length_mla > 0, "attention.key_length_mla and attention.value_length_mla are there";
-        check n_selected > 0, "attention.indexer.top_k is at least 1";
-        check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
+        check key_length_mla > 0, "attention.key_length_mla and attention.value_length_mla must be set";
+        check n_selected > 0, "attention.indexer.top_k must be at least 1";
+        check n_rot <= index_dim, "attention.indexer.key_length must be at least rope.dimension_count";
         let magnitude = if rope_yarn { attn_factor / (1.0 + log_mul * ln(1.0 / rope_freq_scale)) } else { attn_factor };
     }
 
@@ -27,7 +28,7 @@ arch_macros::arch! {
     }
 
     fn selected(x, compressed) {
-        select_cells(x, compressed, magnitude = magnitude, halves = true)
+        select_cells(x, compressed, magnitude = magnitude, neox = true)
     }
 
     test {

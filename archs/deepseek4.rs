@@ -1,5 +1,6 @@
-//! DeepSeek V4: four residual streams; a short window of single tokens, and beside it groups of tokens, compressed to one key each, of which
-//! an indexer chooses where groups are small. Values are keys, whose rotation is undone. The first layers route by token.
+//! DeepSeek V4: hyper-connections over four residual streams. Attention covers a short window and, beyond it,
+//! groups of tokens compressed to one key each; an indexer selects among small groups. Keys also serve as
+//! values after an inverse rotation. The first layers select experts by token id.
 
 arch_macros::arch! {
     name: "deepseek4";
@@ -9,26 +10,26 @@ arch_macros::arch! {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         q_rank: usize = "attention.q_lora_rank";
         n_window: usize = "attention.sliding_window";
-        check n_window > 0, "attention.sliding_window is at least 1";
-        check n_head_kv == 1 && head_dim_v == head_dim, "attention.head_count_kv is 1, and keys are as long as values";
+        check n_window > 0, "attention.sliding_window must be at least 1";
+        check n_head_kv == 1 && head_dim_v == head_dim, "attention.head_count_kv must be 1, and keys and values must have the same length";
         o_rank: usize = "attention.output_lora_rank";
         o_groups: usize = "attention.output_group_count";
         let o_heads = n_head_max / o_groups;
-        check o_heads * o_groups == n_head, "attention.output_group_count divides attention.head_count";
+        check o_heads * o_groups == n_head, "attention.output_group_count must divide attention.head_count";
 
         ratio: [usize] = "attention.compress_ratios";
-        check ratio == 0 || ratio == 4 || ratio == 128, "attention.compress_ratios are 0, 4 or 128";
-        // Small groups look at the one before as well.
+        check ratio == 0 || ratio == 4 || ratio == 128, "attention.compress_ratios must be 0, 4 or 128";
+        // Small groups also average over the preceding group.
         let n_means = if ratio == 4 { 2 } else { 1 };
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
         n_selected: usize = "attention.indexer.top_k";
-        check n_selected > 0 && index_dim >= n_rot, "attention.indexer.top_k > 0, attention.indexer.key_length >= rope.dimension_count";
+        check n_selected > 0 && index_dim >= n_rot, "attention.indexer: top_k must be at least 1, key_length at least rope.dimension_count";
 
         compress_base: f32 = "attention.compress_rope_freq_base";
         let base = if ratio > 0 { compress_base } else { rope_freq_base };
         let scale = if ratio > 0 { rope_freq_scale } else { 1.0 };
-        // Rotations keep lengths.
+        // Cancels YaRN's attention factor, because values must keep their magnitude.
         let magnitude = if rope_yarn && ratio > 0 { 1.0 / (1.0 + 0.1 * ln(1.0 / rope_freq_scale)) } else { 1.0 };
 
         n_hash: usize = "hash_layer_count";
@@ -36,11 +37,11 @@ arch_macros::arch! {
         n_shared: usize = "expert_shared_count";
         limit: [f32] = "swiglu_clamp_exp";
         limit_of_file: [f32] = "swiglu_clamp_shexp" or limit;
-        check gating == 4, "expert_gating_func is 4";
+        check gating == 4, "expert_gating_func must be 4";
     }
 
     tensors {
-        use own_output, output_streams;
+        use untied_output, output_streams;
 
         layer {
             use hyper_connections, activation_limits;
@@ -73,13 +74,13 @@ arch_macros::arch! {
             } else {
                 probs_bias: raw "exp_probs_b.bias" [n_expert];
             }
-            // For tokens of images.
+            // Selection bias for image tokens.
             ignore "exp_probs_b_vl";
         }
     }
 
-    fn rotate(x, offset = head_dim - n_rot, every?, inverse = false) {
-        rope(x, base = base, scale = scale, yarn = ratio > 0, magnitude = magnitude, offset = offset, every = every, inverse = inverse)
+    fn rotate(x, offset = head_dim - n_rot, stride?, inverse = false) {
+        rope(x, base = base, scale = scale, yarn = ratio > 0, magnitude = magnitude, offset = offset, stride = stride, inverse = inverse)
     }
 
     fn attend(h) {
@@ -88,16 +89,16 @@ arch_macros::arch! {
         let kv = rotate(heads(rms_norm(wkv(h), kv_norm, eps), 1));
         let y = if ratio > 0 {
             let groups = rms_norm(compress(group_kv(h), group_gate(h), group_places, head_dim), group_norm, eps);
-            let groups = rotate(heads(groups, 1), every = ratio);
+            let groups = rotate(heads(groups, 1), stride = ratio);
             if ratio == 4 {
-                attention(q, kv, v_in_k = head_dim, sinks = sinks, window = standard(n_window, true), compressed = groups,
+                attention(q, kv, v_in_k = head_dim, sinks = sinks, window = sliding(n_window, true), compressed = groups,
                           ratio = ratio, selection = selected(h, compressed))
             } else {
-                attention(q, kv, v_in_k = head_dim, sinks = sinks, window = standard(n_window, true), compressed = groups,
+                attention(q, kv, v_in_k = head_dim, sinks = sinks, window = sliding(n_window, true), compressed = groups,
                           ratio = ratio)
             }
         } else {
-            attention(q, kv, v_in_k = head_dim, sinks = sinks, window = standard(n_window, true))
+            attention(q, kv, v_in_k = head_dim, sinks = sinks, window = sliding(n_window, true))
         };
         let y = merge(rotate(heads(y, o_heads * o_groups), inverse = true));
         o_b(merge(o_a(heads(y, o_groups))))
@@ -106,7 +107,7 @@ arch_macros::arch! {
     fn selected(h, compressed) {
         let q = rotate(heads(index_q(compressed), index_heads), offset = index_dim - n_rot);
         let k = rms_norm(compress(index_kv(h), index_gate(h), index_places, index_dim), index_norm, eps);
-        let k = rotate(heads(k, 1), offset = index_dim - n_rot, every = ratio);
+        let k = rotate(heads(k, 1), offset = index_dim - n_rot, stride = ratio);
         index_cells(q, k, index_proj(h), n_selected, ratio)
     }
 
@@ -140,6 +141,6 @@ arch_macros::arch! {
     test {
         n_embd: 64, n_head: 4, n_head_kv: 1, n_layer: 3, n_ff: 64, n_vocab: 128, n_expert: 4, n_expert_used: 2, q_rank: 32,
         n_window: 8, o_rank: 16, o_groups: 2, ratio: 4, index_heads: 4, index_dim: 32, n_selected: 4, n_hash: 1, n_ff_exp: 48,
-        n_shared: 1, n_stream: 4, n_balance: 2, gating_func: 4
+        n_shared: 1, n_stream: 4, n_sinkhorn: 2, gating_func: 4
     }
 }

@@ -1,5 +1,5 @@
-//! dots.llm1: dense leading layers, then experts selected with a bias beside shared ones; RMS norms on each query and
-//! key head.
+//! dots.llm1: dense leading layers, then experts selected with a bias, plus shared experts. RMS norms per
+//! query and key head.
 
 arch_macros::arch! {
     name: "dots1";

@@ -1,5 +1,5 @@
-//! Dots 3: multi-head latent attention with the head gates and the two kinds of layers of its own: those with a sliding window have other
-//! head sizes and another rank, the others attend to the cells that an indexer chooses.
+//! Dots 3: multi-head latent attention with a gate per head and two kinds of layers. Sliding-window layers
+//! have their own head sizes and latent rank; in the other layers, an indexer selects the cells to attend to.
 
 arch_macros::arch! {
     name: "dots3note";
@@ -21,11 +21,12 @@ arch_macros::arch! {
         value_length_mla: usize = "attention.value_length_mla";
         value_length_swa: usize = "attention.value_length_mla_swa";
         let mla_head_dim_v = if is_swa { value_length_swa } else { value_length_mla };
-        check mla_head_dim_k > n_rot, "attention.key_length_mla and attention.key_length_mla_swa are above rope.dimension_count";
-        check n_selected > 0, "attention.indexer.top_k is at least 1";
-        check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
+        check mla_head_dim_k > n_rot, "attention.key_length_mla and attention.key_length_mla_swa must be greater than rope.dimension_count";
+        check n_selected > 0, "attention.indexer.top_k must be at least 1";
+        check n_rot <= index_dim, "attention.indexer.key_length must be at least rope.dimension_count";
         indexes: [bool] = "attention.indexer.types";
-        check is_swa != indexes, "attention.indexer.types names the layers that attention.sliding_window_pattern leaves without a window";
+        check is_swa != indexes,
+              "attention.indexer.types must select exactly the layers without a window in attention.sliding_window_pattern";
     }
 
     tensors {
@@ -56,8 +57,8 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             let compressed = compressed_queries(h);
-            let y = attend_latent_heads(h, heads(q_b(compressed), n_head), base = rope_base, window = standard(n_swa, is_swa),
-                                        selection = if indexes { select_cells(h, compressed, halves = true) });
+            let y = attend_latent_heads(h, heads(q_b(compressed), n_head), base = rope_base, window = sliding(n_swa, is_swa),
+                                        selection = if indexes { select_cells(h, compressed, neox = true) });
             x += wo(merge(y * heads(sigmoid(head_gate(h)), n_head)));
             let h = rms_norm(x, ffn_norm, eps);
             x += if il < n_dense { ffn(h) } else { selected_experts(h) + shared_experts(h) };

@@ -1,4 +1,4 @@
-//! Dream, a diffusion model: the graph of Qwen2 without the output's bias, every token seeing all of its sequence.
+//! Dream: a diffusion model with the graph of Qwen2 and bidirectional attention, without the output bias.
 
 arch_macros::arch! {
     name: "dream";
@@ -6,6 +6,6 @@ arch_macros::arch! {
     attention: bidirectional;
 
     tensors {
-        ignore "output.bias"; // may be in a file; the model does not add it
+        ignore "output.bias"; // optional in files; not used by the model
     }
 }

@@ -1,5 +1,5 @@
-//! ERNIE 4.5, dense: grouped-query attention, SwiGLU. The attention output is projected without the bias that files
-//! may hold.
+//! ERNIE 4.5, dense: grouped-query attention and SwiGLU. The bias of the attention output projection is
+//! ignored.
 
 arch_macros::arch! {
     name: "ernie4_5";
@@ -8,7 +8,7 @@ arch_macros::arch! {
 
     tensors {
         layer {
-            ignore "attn_output.bias"; // recorded results leave it out
+            ignore "attn_output.bias"; // the recorded reference results ignore this bias
         }
     }
 

@@ -1,5 +1,5 @@
-//! ERNIE 4.5 with experts: experts in every n-th layer after the dense leading ones, softmax routing whose selection
-//! may see a bias, and in some a shared expert.
+//! ERNIE 4.5 with experts: dense leading layers, then experts in every n-th layer. Softmax routing with an
+//! optional selection bias, and an optional shared expert.
 
 arch_macros::arch! {
     name: "ernie4_5-moe";
@@ -9,7 +9,7 @@ arch_macros::arch! {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         n_dense: usize = "leading_dense_block_count" or 0;
         moe_step: usize = "interleave_moe_layer_step";
-        check moe_step > 0, "interleave_moe_layer_step is not 0";
+        check moe_step > 0, "interleave_moe_layer_step must not be 0";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_ff_shexp: usize = "expert_shared_feed_forward_length" or 0;
         let has_experts = il >= n_dense && (il + 1) % moe_step == 0;
@@ -18,7 +18,7 @@ arch_macros::arch! {
 
     tensors {
         use tied_output;
-        ignore "attn_output.bias"; // files may hold one that the published model does not use
+        ignore "attn_output.bias"; // optional in files; not used by the published model
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];

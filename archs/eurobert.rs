@@ -1,4 +1,4 @@
-//! EuroBERT: the graph of Qwen2 as an encoder, every token seeing all of its sequence.
+//! EuroBERT: the graph of Qwen2 as an encoder with bidirectional attention.
 
 arch_macros::arch! {
     name: "eurobert";

@@ -1,4 +1,5 @@
-//! EXAONE 3: grouped-query attention and SwiGLU, rotated in halves, with frequency factors for long contexts.
+//! EXAONE 3: grouped-query attention and SwiGLU, rotary positions with NeoX pairing and frequency factors for
+//! long contexts.
 
 arch_macros::arch! {
     name: "exaone";

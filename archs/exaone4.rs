@@ -1,5 +1,5 @@
-//! EXAONE 4: norms after attention and feed-forward network and none before, RMS norms on each query and key head.
-//! The 32B model has sliding windows and rotates in those layers alone.
+//! EXAONE 4: norms after attention and the feed-forward network instead of before, RMS norms per query and
+//! key head. The 32B model has sliding windows and applies rotary positions only in those layers.
 
 arch_macros::arch! {
     name: "exaone4";
@@ -7,7 +7,8 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        // Only the 32B model, known by its 64 layers, uses the window that files of all sizes may name.
+        // Only the 32B model, identified by its 64 layers, uses the window; smaller models may also have the
+        // key.
         let is_swa = n_layer == 64 && swa_pattern;
         let use_rope = n_layer != 64 || swa_pattern;
     }
@@ -25,7 +26,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let attn = attend(x, rotated = use_rope, factors = rope_freqs, window = standard(n_swa, is_swa));
+            let attn = attend(x, rotated = use_rope, factors = rope_freqs, window = sliding(n_swa, is_swa));
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(x), ffn_post_norm, eps);
         }

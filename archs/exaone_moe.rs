@@ -1,5 +1,5 @@
-//! K-EXAONE: windows and rotation in all but every fourth layer, dense leading layers, then experts selected with a
-//! bias beside a shared one; RMS norms on each query and key head.
+//! K-EXAONE: sliding windows with rotary positions except in every fourth layer. Dense leading layers, then
+//! experts selected with a bias, plus a shared expert. RMS norms per query and key head.
 
 arch_macros::arch! {
     name: "exaone-moe";
@@ -19,7 +19,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             x += attend(rms_norm(x, attn_norm, eps), rotated = swa_pattern, base = rope_base_swa, factors = rope_freqs,
-                        window = standard(n_swa, is_swa));
+                        window = sliding(n_swa, is_swa));
             x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

@@ -1,4 +1,5 @@
-//! Falcon: attention and feed-forward side by side; the 40B model has a norm of its own for attention. Few key heads.
+//! Falcon: parallel attention and feed-forward network with few key heads. The 40B model has a separate norm
+//! for attention.
 
 arch_macros::arch! {
     name: "falcon";

@@ -1,5 +1,5 @@
-//! Falcon H1: in every layer attention and a Mamba 2 mixer side by side on the same normed input, their sum added; the groups'
-//! norm may be absent.
+//! Falcon H1: in every layer, attention and a Mamba 2 mixer run in parallel on the same normalized input, and
+//! their outputs are added. The Mamba norm is optional.
 
 arch_macros::arch! {
     name: "falcon-h1";
@@ -7,13 +7,13 @@ arch_macros::arch! {
     rope: neox;
 
     tensors {
-        ignore "rope_freqs"; // the graph rotates without factors
+        ignore "rope_freqs"; // the graph uses no frequency factors
 
         layer {
             conv_b?:   raw    "ssm_conv1d.bias" [d_conv_in];
             ssm_norm?: vector "ssm_norm"        [d_inner / n_group, n_group];
             use self_attention, gated_ffn;
-            ignore "attn_output.bias"; // may be in a file; the model does not add it
+            ignore "attn_output.bias"; // optional in files; not used by the model
             ffn_norm: raw "ffn_norm" [n_embd];
         }
     }

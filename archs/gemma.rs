@@ -1,4 +1,5 @@
-//! Gemma: embeddings scaled by the square root of the width, GELU gates, heads whose size is independent of the width.
+//! Gemma: embeddings scaled by the square root of the width, GELU gates, and a head size independent of the
+//! width.
 
 arch_macros::arch! {
     name: "gemma";

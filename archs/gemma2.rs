@@ -1,4 +1,5 @@
-//! Gemma 2: Gemma with every other layer windowed, norms after attention and feed-forward too, and soft caps on scores and logits.
+//! Gemma 2: Gemma with sliding windows in every other layer, norms before and after each block, and soft caps
+//! on scores and logits.
 
 arch_macros::arch! {
     name: "gemma2";
@@ -7,7 +8,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         attn_cap: f32 = "attn_logit_softcapping" or 50.0;
-        // The 27B model alone scales by the width per head instead of the head's size.
+        // Only the 27B model scales by the width per head instead of the head size.
         let kq_scale = if n_layer == 46 { 1.0 / sqrt(1.0 * n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
     }
 
@@ -25,7 +26,7 @@ arch_macros::arch! {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let attn = attend(h, base = rope_base, scale = kq_scale, softcap = attn_cap, window = standard(n_swa, is_swa));
+            let attn = attend(h, base = rope_base, scale = kq_scale, softcap = attn_cap, window = sliding(n_swa, is_swa));
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
         }

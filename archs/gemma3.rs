@@ -1,5 +1,5 @@
-//! Gemma 3: scaled embeddings, sliding windows between full layers with their own rotary base, sandwich norms, RMS norms on each
-//! query and key head, GELU gates.
+//! Gemma 3: scaled embeddings, sliding-window layers with their own rotary base between full layers, norms
+//! before and after each block, RMS norms per query and key head, and GELU gates.
 
 arch_macros::arch! {
     name: "gemma3";
@@ -7,13 +7,13 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        // The 27B model alone scales by the width per head instead of the head's size.
+        // Only the 27B model scales by the width per head instead of the head size.
         let kq_scale = if n_layer == 62 { 1.0 / sqrt(1.0 * n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
     }
 
     tensors {
         use tied_output, logit_softcap(cap = 0.0), sliding_window(length = 0, period = 6, base = 10000.0);
-        ignore "dense_2", "dense_3"; // heads of the embedding models
+        ignore "dense_2", "dense_3"; // projections of the embedding models
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -27,7 +27,7 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             let attn = attend(h, base = rope_base, rope_scale = rope_scale, scale = kq_scale,
-                              window = standard(n_swa, is_swa));
+                              window = sliding(n_swa, is_swa));
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
         }

@@ -1,6 +1,6 @@
-//! Gemma 3n: four states per token of which one goes through the layer and corrects the others (AltUp), a low-rank bypass beside
-//! attention (Laurel), sparse gates in the first layers, an embedding of each token for each layer, and last layers that attend over
-//! keys of earlier ones.
+//! Gemma 3n: four states per token (AltUp); one state passes through the layer and corrects the others. A
+//! low-rank bypass of attention (LAuReL), sparse gates in the first layers, per-layer token embeddings, and
+//! shared keys and values in the last layers.
 
 arch_macros::arch! {
     name: "gemma3n";
@@ -9,7 +9,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         swa_pattern: pattern = "attention.sliding_window_pattern" or 5;
-        // What files do not say: the published models agree in it.
+        // Constants of the published models, not stored in files.
         let n_state = 4;
         let n_pl = 256;
         let is_sparse = il < 10;
@@ -30,12 +30,12 @@ arch_macros::arch! {
         rope(x, base = rope_base, scale = rope_scale)
     }
 
-    // Without keys of its own a layer has no use for a bias of queries either.
+    // Layers that share keys and values also omit the query bias.
     fn query(x) {
         if own_kv { wq(x) } else { linear_without_bias(wq, x) }
     }
 
-    // What exceeds the mean by 1.645 standard deviations: one value in twenty of a normal distribution.
+    // Keeps the excess over mean + 1.645 standard deviations: 5 % of the values of a normal distribution.
     fn gaussian_topk(x) {
         let centered = x - sum_rows(x) / n_ff;
         let deviation = sqrt(sum_rows(sqr(centered)) / (n_ff - 1));

@@ -1,5 +1,6 @@
-//! Gemma 4: Gemma 3 with heads of another size in windowed layers, proportional rotary frequencies in full ones, an embedding of each
-//! token for each layer, last layers that attend over keys of earlier ones, and experts beside the feed-forward network.
+//! Gemma 4: Gemma 3 with a different head size in sliding-window layers, proportional rotary frequencies in
+//! full layers, per-layer token embeddings, shared keys and values in the last layers, and experts in
+//! parallel with the feed-forward network.
 
 arch_macros::arch! {
     name: "gemma4";
@@ -16,7 +17,7 @@ arch_macros::arch! {
         let d = if is_swa { head_dim_swa } else { head_dim };
         let n_full = rust!(usize => swa_pattern.iter().filter(|windowed| !**windowed).count());
         check head_dim == head_dim_v && head_dim_swa == head_dim_v_swa,
-              "attention.key_length is attention.value_length, and attention.key_length_swa attention.value_length_swa";
+              "attention.key_length must equal attention.value_length, and attention.key_length_swa must equal attention.value_length_swa";
     }
 
     tensors {
@@ -31,7 +32,7 @@ arch_macros::arch! {
         layer {
             attn_norm: vector [n_embd];
             attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
-            use shared_kv_attention(head_dim_k = d, head_dim_v = d), experts_beside_ffn;
+            use shared_kv_attention(head_dim_k = d, head_dim_v = d), parallel_experts;
             override wv?: linear "attn_v" [n_embd -> n_head_kv * d];
             out_scale?: vector "layer_output_scale" [1];
             if n_pl > 0 {
@@ -48,14 +49,14 @@ arch_macros::arch! {
         }
     }
 
-    // Files without the projection take keys for values, before their norm.
+    // Without a value projection, the keys before their norm are the values.
     fn value(x, key) {
         if has(wv) { wv(x) } else { key }
     }
 
     graph {
         let x = token_embd[tokens] * sqrt(n_embd);
-        let per_layer = if n_pl > 0 { per_layer_embeddings(x) } else { rust!([n_pl * n_layer, T] => x) }; // or not used
+        let per_layer = if n_pl > 0 { per_layer_embeddings(x) } else { rust!([n_pl * n_layer, T] => x) }; // unused placeholder
         for layer {
             x += rms_norm(attend(rms_norm(x, attn_norm, eps)), attn_post_norm, eps);
             x += rms_norm(ffn_and_experts(x), ffn_post_norm, eps);

@@ -1,4 +1,4 @@
-//! EmbeddingGemma: Gemma 3 as an encoder, with symmetric windows and two projections behind pooling.
+//! EmbeddingGemma: Gemma 3 as an encoder with symmetric windows and two projections after pooling.
 
 arch_macros::arch! {
     name: "gemma-embedding";

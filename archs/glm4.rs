@@ -1,5 +1,5 @@
-//! GLM-4 (0414): ChatGLM with norms after attention and feed-forward too. Files of its vision
-//! model have positions with axes.
+//! GLM-4 (0414): ChatGLM with norms after attention and the feed-forward network in addition to the norms
+//! before them. Files of the vision model have multi-axis positions.
 
 arch_macros::arch! {
     name: "glm4";
@@ -16,7 +16,7 @@ arch_macros::arch! {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
             attn_post: vector "post_attention_norm" [n_embd];
-            up:        linear "ffn_up"              [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
+            up:        linear "ffn_up"              [n_embd -> 2 * n_ff]; // rows of the gate, then of the up projection
             down:      linear "ffn_down"            [n_ff -> n_embd];
             ffn_post:  vector "post_ffw_norm"       [n_embd];
         }

@@ -1,5 +1,5 @@
-//! GLM 4.5 to 4.7: dense leading layers, then experts selected with a bias beside shared ones; partial rotation, and in
-//! the large model RMS norms on each query and key head.
+//! GLM 4.5 to 4.7: partial rotary positions; dense leading layers, then experts selected with a bias, plus
+//! shared experts. The large model has RMS norms per query and key head.
 
 arch_macros::arch! {
     name: "glm4moe";
@@ -15,7 +15,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, post_norm: vector "attn_norm", "post_attention_norm" [n_embd];
-            use optional_qk_norm_attention, leading_dense(usual_gating = 2), mtp_layer;
+            use optional_qk_norm_attention, leading_dense(default_gating = 2), mtp_layer;
         }
     }
 

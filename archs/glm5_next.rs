@@ -1,5 +1,6 @@
-//! GLM 5 Next: delta attention and latent attention without positions around four residual streams, which each block reads and
-//! writes by weights of its own. Latent attention sees the pools of positions whose pooled keys an indexer scores highest.
+//! GLM 5 Next: layers of delta attention and of latent attention without positions, connected by
+//! hyper-connections over four residual streams. In latent attention, an indexer selects pools of positions
+//! by their pooled keys.
 
 arch_macros::arch! {
     name: "glm5-next";
@@ -9,7 +10,7 @@ arch_macros::arch! {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         let is_recurrent = n_head_kv == 0;
         min_decay: f32 = "kda.gate_lower_bound" or 0.0;
-        check n_rot == 0, "rope.dimension_count is 0";
+        check n_rot == 0, "rope.dimension_count must be 0";
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
@@ -22,11 +23,11 @@ arch_macros::arch! {
         n_chosen: usize = "attention.indexer.top_k";
         with_tail: bool = "attention.indexer.kpool_select_tail" or true;
         check n_pooled > 1 && n_chosen >= n_pooled && n_chosen % n_pooled == 0,
-              "attention.indexer.kpool is above 1 and divides attention.indexer.top_k";
+              "attention.indexer.kpool must be greater than 1 and divide attention.indexer.top_k";
     }
 
     tensors {
-        use own_output;
+        use untied_output;
         ignore "indexer.k_norm", "indexer.proj", "indexer.attn_k", "indexer.attn_q_b";
         ignore "indexer_compressor_gate", "indexer_compressor_ape";
 
@@ -49,7 +50,7 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use selected_experts(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
+                use selected_experts(default_gating = 2), shared_experts(width = n_ff_exp * n_shared);
             }
         }
     }
@@ -60,7 +61,7 @@ arch_macros::arch! {
         wo(merge(attend_latent_heads(h, heads(q_b(compressed), n_head), rotated = false, selection = cells)))
     }
 
-    // A pool's key is a mean of its tokens', weighted channel by channel.
+    // The key of a pool is a weighted mean of its tokens' keys, with weights per channel.
     fn selected(h, compressed) {
         if indexes {
             let kept = concat(layer_norm(index_k(h), index_k_norm, index_eps), pool_gate(h));
@@ -105,7 +106,7 @@ arch_macros::arch! {
     test {
         n_embd: 128, n_head: 1, n_layer: 2, n_ff: 192, n_vocab: 128, n_expert: 2, n_expert_used: 2, key_length_mla: 192,
         value_length_mla: 128,
-        kv_rank: 512, q_rank: 512, d_conv: 4, d_kda: 128, n_ff_exp: 192, n_shared: 1, n_stream: 4, n_balance: 2, n_pooled: 4,
+        kv_rank: 512, q_rank: 512, d_conv: 4, d_kda: 128, n_ff_exp: 192, n_shared: 1, n_stream: 4, n_sinkhorn: 2, n_pooled: 4,
         n_chosen: 8, index_heads: 64, index_dim: 128, n_rot: 0
     }
 }

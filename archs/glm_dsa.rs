@@ -1,5 +1,5 @@
-//! GLM 5: DeepSeek V3.2 with neighbours paired in the indexer too. In later models only some layers have an indexer, and the others attend
-//! to the cells that the last one before them chose.
+//! GLM 5: DeepSeek V3.2 with adjacent-pair rotary positions in the indexer. In later models, only some layers
+//! have an indexer; the other layers reuse the cells of the preceding indexer.
 
 arch_macros::arch! {
     name: "glm-dsa";
@@ -8,13 +8,14 @@ arch_macros::arch! {
     hparams {
         without log_mul;
         gating_func: usize = "expert_gating_func" or 0;
-        // Files without a word on it mean sigmoid.
+        // Files without this key use sigmoid gating.
         let gating = if gating_func > 0 { gating_func } else { 2 };
         let magnitude = attn_factor;
         let mscale = magnitude * sharper;
-        // GLM 5.2, told by its context, has indexers in its first two layers and from there in every fourth.
+        // GLM 5.2, identified by its context length, has indexers in its first two layers and then in every
+        // fourth.
         indexes: [bool] = "attention.indexer.types" or n_ctx_train < 1048576 || il < 2 || il % 4 == 2;
-        check il > 0 || indexes, "attention.indexer.types begins with a layer that has an indexer";
+        check il > 0 || indexes, "attention.indexer.types must start with a layer that has an indexer";
     }
 
     tensors {

@@ -1,4 +1,5 @@
-//! GPT-2: learned positions, biased layers with layer norms, a plain GELU feed-forward.
+//! GPT-2: learned positions, layer norms, biases in all projections, and a GELU feed-forward network without
+//! a gate.
 
 arch_macros::arch! {
     name: "gpt2";

@@ -1,5 +1,5 @@
-//! gpt-oss: attention sinks, windows on every second layer, biases everywhere, experts with a clamped gate weighted by
-//! a softmax over the chosen.
+//! gpt-oss: attention sinks, sliding windows in every other layer, biases in all projections, and experts
+//! with a clamped gate. The weights are a softmax over the selected experts.
 
 arch_macros::arch! {
     name: "gpt-oss";
@@ -11,7 +11,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output, sliding_window(period = 2);
+        use untied_output, sliding_window(period = 2);
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];
@@ -25,8 +25,8 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), base = rope_base, sinks = sinks, window = standard(n_swa, is_swa));
-            // The numbers of the published model: its files do not hold them.
+            x += attend(rms_norm(x, attn_norm, eps), base = rope_base, sinks = sinks, window = sliding(n_swa, is_swa));
+            // Constants of the published model, not stored in files.
             x += routed(rms_norm(x, post_norm, eps), act = gelu_quick, gating = softmax_weight, norm_weights = false,
                         limit = 7.0, up_offset = 1.0);
         }

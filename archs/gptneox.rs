@@ -1,5 +1,5 @@
-//! GPT-NeoX and Pythia: biased layers with layer norms; attention and feed-forward side by side, each with its own norm, or one
-//! after the other, as the file says.
+//! GPT-NeoX and Pythia: layer norms and biases in all projections. The file selects whether attention and the
+//! feed-forward network run in parallel or in sequence.
 
 arch_macros::arch! {
     name: "gptneox";
@@ -11,7 +11,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output(kind = norm);
+        use untied_output(kind = norm);
 
         layer {
             attn_norm, ffn_norm: norm [n_embd];

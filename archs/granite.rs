@@ -1,5 +1,5 @@
-//! Granite 3 and 4, dense and with experts, a shared one among them: Llama with factors on embeddings, attention,
-//! residual branches and logits; some files rotate nothing.
+//! Granite 3 and 4, dense or with experts and a shared expert: Llama with multipliers for embeddings,
+//! attention, residual branches, and logits. Some models have no rotary positions.
 
 arch_macros::arch! {
     name: "granite";
@@ -8,13 +8,13 @@ arch_macros::arch! {
     hparams {
         logit_scale: f32 = "logit_scale";
         let logit_divisor = logit_scale;
-        check logit_divisor != 0.0, "logit_scale, by which logits are divided, is not 0";
+        check logit_divisor != 0.0, "logit_scale must not be 0 (logits are divided by it)";
         embedding_factor: f32 = "embedding_scale" or 0.0;
         residual_factor: f32 = "residual_scale" or 0.0;
         attention_factor: f32 = "attention.scale" or 0.0;
         use_rope: bool = "rope.scaling.finetuned" or true;
         n_ff_shexp: usize = "expert_shared_feed_forward_length" or 0;
-        // A factor of 0 says that there is none.
+        // A factor of 0 disables the scaling.
         let embedding_scale = if embedding_factor == 0.0 { 1.0 } else { embedding_factor };
         let residual_scale = if residual_factor == 0.0 { 1.0 } else { residual_factor };
         let kq_scale = if attention_factor == 0.0 { 1.0 / sqrt(head_dim) } else { attention_factor };

@@ -1,5 +1,5 @@
-//! Granite with windowed layers: sinks in every head, layers without rotary positions by the file, factors on embeddings, residual
-//! branches and logits.
+//! Granite with sliding windows: attention sinks in every head, layers without rotary positions as listed in
+//! the file, and multipliers for embeddings, residual branches, and logits.
 
 arch_macros::arch! {
     name: "granite_swa";
@@ -18,7 +18,7 @@ arch_macros::arch! {
                 gate_up_exps?: experts "ffn_gate_up_exps" [n_embd -> 2 * n_ff; n_expert];
             }
             if has_shared {
-                up_shexp: linear "ffn_up_shexp" [n_embd -> 2 * n_ff_shexp]; // the gate's rows, then the values'
+                up_shexp: linear "ffn_up_shexp" [n_embd -> 2 * n_ff_shexp]; // rows of the gate, then of the up projection
             }
             without gate_shexp;
         }
@@ -29,7 +29,7 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             x += attend(h, rotated = use_rope, factors = rope_freqs, short = rope_short, long = rope_long, scale = kq_scale,
-                        sinks = sinks, window = standard(n_swa, is_swa)) * residual_scale;
+                        sinks = sinks, window = sliding(n_swa, is_swa)) * residual_scale;
             x += ffn_and_shared(rms_norm(x, ffn_norm, eps)) * residual_scale;
         }
         output(rms_norm(x, output_norm, eps)) / logit_scale

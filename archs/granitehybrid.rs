@@ -1,4 +1,5 @@
-//! Granite 4 hybrid: Granite in which layers without key heads are Mamba 2 mixers; experts may stand in every layer.
+//! Granite 4 hybrid: Granite whose layers without key heads are Mamba 2 mixers, with optional experts in
+//! every layer.
 
 arch_macros::arch! {
     name: "granitehybrid";
@@ -7,7 +8,7 @@ arch_macros::arch! {
     hparams {
         logit_scale: f32 = "logit_scale" or 0.0;
         let logit_divisor = if logit_scale == 0.0 { 1.0 } else { logit_scale };
-        check d_inner == 2 * n_embd, "ssm.inner_size is twice embedding_length";
+        check d_inner == 2 * n_embd, "ssm.inner_size must be twice embedding_length";
         let recurrent = n_head_kv == 0;
     }
 

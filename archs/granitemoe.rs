@@ -1,5 +1,5 @@
-//! Granite 3 and 4 with experts: factors on embeddings, attention, residual branches and logits, and in some a shared
-//! expert.
+//! Granite 3 and 4 with experts and an optional shared expert: multipliers for embeddings, attention,
+//! residual branches, and logits.
 
 arch_macros::arch! {
     name: "granitemoe";

@@ -1,5 +1,5 @@
-//! Grok 1 and 2: norms before and after attention and feed-forward network, soft-capped attention, GELU experts, beside them in
-//! Grok 2 a dense network.
+//! Grok 1 and 2: norms before and after attention and the feed-forward network, soft-capped attention, and
+//! GELU experts. Grok 2 adds a dense network in parallel with the experts.
 
 arch_macros::arch! {
     name: "grok";
@@ -8,8 +8,8 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length" or n_ff;
-        check n_expert > 0, "expert_count is not 0";
-        // Where a file is silent, the numbers of Grok 1.
+        check n_expert > 0, "expert_count must not be 0";
+        // The defaults are the values of Grok 1.
         embd_scale: f32 = "embedding_scale" or 78.38367176906169;
         kq_scale: f32 = "attention.output_scale" or 0.08838834764831845;
         attn_softcap: f32 = "attn_logit_softcapping" or 30.0;

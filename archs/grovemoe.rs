@@ -1,4 +1,5 @@
-//! GroveMoE: the layers of Qwen3 MoE, selected by sigmoids, followed by smaller experts that each serve a group of the others.
+//! GroveMoE: Qwen3 MoE with sigmoid routing, followed by smaller adjugate experts that each serve a group of
+//! experts.
 
 arch_macros::arch! {
     name: "grovemoe";
@@ -9,7 +10,7 @@ arch_macros::arch! {
         n_ff_adjugate: usize = "expert_chunk_feed_forward_length" or head_dim;
         group_scale: f32 = "expert_group_scale";
         group_size: usize = "experts_per_group";
-        check group_size > 0 && n_expert % max(group_size, 1) == 0, "experts_per_group divides expert_count";
+        check group_size > 0 && n_expert % max(group_size, 1) == 0, "experts_per_group must divide expert_count";
         let n_adjugate = n_expert / max(group_size, 1);
     }
 
@@ -30,7 +31,7 @@ arch_macros::arch! {
             let selection = sigmoid(scores);
             let y = moe(h, router = scores, selection = selection, gate = gate_exps, up = up_exps, down = down_exps,
                         act = silu, gating = softmax, n_used = n_expert_used, norm_weights = true);
-            // What the experts made goes through the small ones of their groups.
+            // The outputs of the experts pass through the small experts of their groups.
             let adjugate = moe(y, router = scores, selection = selection, gate = gate_adjugates, up = up_adjugates,
                                down = down_adjugates, act = silu, gating = softmax,
                                n_used = min(n_expert_used, n_adjugate), norm_weights = true,

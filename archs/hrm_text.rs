@@ -1,5 +1,6 @@
-//! HRM-Text: two stacks of layers over the same tokens, a low one run several times for each run of the high one, in cycles; every
-//! run has keys and values of its own. Norms have no weights, and a sigmoid gate stands before each attention output.
+//! HRM-Text: two stacks of layers over the same tokens. In each cycle the low stack runs several times, then
+//! the high stack once; every run has its own keys and values. RMS norms without weights, and a sigmoid gate
+//! before each attention output.
 
 arch_macros::arch! {
     name: "hrm_text";
@@ -12,8 +13,8 @@ arch_macros::arch! {
         n_stack: usize = "hrm.layers_per_stack";
         n_high: usize = "hrm.h_cycles";
         n_low: usize = "hrm.l_cycles";
-        check n_layer == n_stack * n_high * (n_low + 1), "block_count is hrm.layers_per_stack * hrm.h_cycles * (hrm.l_cycles + 1)";
-        check n_stack > 0 && n_high > 0 && n_low > 0, "a count of hrm is 0";
+        check n_layer == n_stack * n_high * (n_low + 1), "block_count must equal hrm.layers_per_stack * hrm.h_cycles * (hrm.l_cycles + 1)";
+        check n_stack > 0 && n_high > 0 && n_low > 0, "hrm.layers_per_stack, hrm.h_cycles and hrm.l_cycles must not be 0";
     }
 
     tensors {
@@ -21,7 +22,7 @@ arch_macros::arch! {
         output:     linear "output"       [n_embd -> n_vocab] or token_embd;
         low_init:   raw    "hrm.z_l_init" [n_embd];
 
-        // The low stack, then the high one.
+        // Layers of the low stack, then of the high stack.
         layer stack "blk" 2 * n_stack {
             use self_attention, gated_ffn;
             attn_gate: linear [n_embd -> n_head * head_dim_v];
@@ -30,7 +31,7 @@ arch_macros::arch! {
 
     graph {
         let high = token_embd[tokens] * scale;
-        let low = high * 0.0 + low_init; // one state for every token
+        let low = high * 0.0 + low_init; // every token starts from the same state
         for _ in 0..n_high {
             for run in 0..n_low + 1 {
                 let first = if run < n_low { 0 } else { n_stack };

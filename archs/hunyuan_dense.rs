@@ -1,5 +1,5 @@
-//! Hunyuan, dense: grouped-query attention, SwiGLU; RMS norms on each query and key head after the rotation, whose
-//! base grows with an extension factor.
+//! Hunyuan, dense: grouped-query attention and SwiGLU. RMS norms per query and key head follow the rotation,
+//! whose base is scaled by an extension factor.
 
 arch_macros::arch! {
     name: "hunyuan-dense";
@@ -8,7 +8,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         alpha: f32 = "rope.scaling.alpha" or 0.0;
-        // Positions stretched by alpha at the lowest frequency, not at all at the highest.
+        // NTK scaling: stretches the lowest frequency by alpha and leaves the highest unchanged.
         let stretch = if alpha > 0.0 { pow(alpha, 1.0 * head_dim / (head_dim - 2.0)) } else { 1.0 };
         let rope_base = rope_freq_base * stretch;
     }

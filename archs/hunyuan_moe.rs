@@ -1,5 +1,5 @@
-//! Hunyuan A13B: softmax routing beside a shared expert in every layer; RMS norms on each query and key head after
-//! rotation.
+//! Hunyuan A13B: softmax routing and a shared expert in every layer. RMS norms per query and key head follow
+//! the rotation.
 
 arch_macros::arch! {
     name: "hunyuan-moe";

@@ -1,4 +1,4 @@
-//! HunyuanOCR's language model: that of Hunyuan, rotated by the axes of positions where a file has sections.
+//! HunyuanOCR language model: Hunyuan with multi-axis rotary positions if the file contains sections.
 
 arch_macros::arch! {
     name: "hunyuan_vl";

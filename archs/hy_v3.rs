@@ -1,5 +1,5 @@
-//! Hunyuan 3: RMS norms on each query and key head, dense leading layers, then experts selected with a bias beside a shared one.
-//! Which layers are dense shows in their tensors.
+//! Hunyuan 3: RMS norms per query and key head; dense leading layers, then experts selected with a bias, plus
+//! a shared expert. The tensors present in a file determine which layers are dense.
 
 arch_macros::arch! {
     name: "hy_v3";
@@ -19,7 +19,7 @@ arch_macros::arch! {
             use qk_norm_attention;
             router?: linear "ffn_gate_inp" [n_embd -> n_expert];
             if has(router) {
-                use fused_expert_stacks, expert_routing(usual_gating = 2);
+                use fused_expert_stacks, expert_routing(default_gating = 2);
                 probs_bias?: raw "exp_probs_b" [n_expert];
                 use shared_experts(width = n_ff_shexp);
                 ignore "ffn_gate", "ffn_up", "ffn_down";

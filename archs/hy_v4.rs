@@ -1,5 +1,5 @@
-//! Hunyuan 4: several residual streams, of which each branch reads a mixture and writes back to all (hyper-connections), multi-head latent
-//! attention with sinks and an output gate, in some layers with an indexer that chooses cells for the layers up to the next one.
+//! Hunyuan 4: hyper-connections over several residual streams, and multi-head latent attention with sinks and
+//! an output gate. Indexers in some layers select the cells for all layers up to the next indexer.
 
 arch_macros::arch! {
     name: "hy_v4";
@@ -14,20 +14,20 @@ arch_macros::arch! {
         n_stream: usize = "hyper_connection.count";
         stream_eps: f32 = "hyper_connection.epsilon";
         magnitude: f32 = "hyper_connection.magnitude";
-        check n_stream > 0 && n_stream <= 64, "hyper_connection.count is 1 to 64";
-        // Models that attend to everything have no indexer.
+        check n_stream > 0 && n_stream <= 64, "hyper_connection.count must be 1 to 64";
+        // Models with dense attention have no indexer.
         n_selected: usize = "attention.indexer.top_k" or 0;
         index_heads: usize = "attention.indexer.head_count" or 0;
         index_dim: usize = "attention.indexer.key_length" or 0;
         indexer_here: [bool] = "attention.indexer.types" or false;
         let sparse = n_selected > 0;
         let indexes = n_selected > 0 && indexer_here;
-        check !sparse || index_dim > n_rot, "attention.indexer.key_length is above rope.dimension_count";
-        check !sparse || il > 0 || indexes, "attention.indexer.types begins with a layer that has an indexer";
+        check !sparse || index_dim > n_rot, "attention.indexer.key_length must be greater than rope.dimension_count";
+        check !sparse || il > 0 || indexes, "attention.indexer.types must start with a layer that has an indexer";
     }
 
     tensors {
-        use own_output, output_streams;
+        use untied_output, output_streams;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -46,18 +46,18 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use selected_experts(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
+                use selected_experts(default_gating = 2), shared_experts(width = n_ff_exp * n_shared);
                 override probs_bias?: raw "exp_probs_b.bias" [n_expert];
             }
         }
     }
 
-    // The mixture of streams that a branch reads.
+    // Input of a branch: a weighted sum of the streams.
     fn hc_pre(x, mixes, scale, base) {
         sum_heads(x * heads(sigmoid(mixes * scale + base) + stream_eps, n_stream))
     }
 
-    // What the result of a branch adds to each stream.
+    // Contribution of a branch's output to each stream.
     fn hc_post(y, mixes, scale, base) {
         let weights = sigmoid(mixes * scale + base) * magnitude + stream_eps;
         repeat_heads(heads(y, 1), n_stream) * heads(weights, n_stream)

@@ -1,4 +1,4 @@
-//! InternLM2, dense: the graph of Qwen2 with rotations of neighbours and an output matrix of its own.
+//! InternLM2, dense: the graph of Qwen2 with adjacent-pair rotary positions and an untied output projection.
 
 arch_macros::arch! {
     name: "internlm2";

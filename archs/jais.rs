@@ -1,4 +1,5 @@
-//! Jais: ALiBi instead of positions, scores divided by the head size instead of its root, SwiGLU with biases and layer norms.
+//! Jais: ALiBi instead of positions, attention scores divided by the head size instead of its square root,
+//! layer norms, and SwiGLU with biases.
 
 arch_macros::arch! {
     name: "jais";
@@ -10,7 +11,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output(kind = norm);
+        use untied_output(kind = norm);
 
         layer {
             attn_norm, ffn_norm: norm [n_embd];

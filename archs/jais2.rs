@@ -1,4 +1,5 @@
-//! Jais 2: biases everywhere, LayerNorms, a feed-forward network of squared ReLUs without a gate.
+//! Jais 2: layer norms, biases in all projections, and a feed-forward network of squared ReLUs without a
+//! gate.
 
 arch_macros::arch! {
     name: "jais2";

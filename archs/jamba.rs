@@ -1,4 +1,5 @@
-//! Jamba: Mamba layers with norms on step, B and C, some layers of attention without positions, experts in some of both.
+//! Jamba: Mamba layers with norms on the step, B, and C, interleaved with attention layers without positions.
+//! Experts in some layers of both kinds.
 
 arch_macros::arch! {
     name: "jamba";

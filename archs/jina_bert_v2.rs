@@ -1,5 +1,5 @@
-//! Jina Embeddings 2: BERT with ALiBi instead of positions, a feed-forward that most files gate (GEGLU), and, in the models for
-//! code, norms of queries and keys and a second norm behind attention.
+//! Jina Embeddings 2: BERT with ALiBi instead of learned positions and a feed-forward network that is gated
+//! (GEGLU) in most files. The code models add norms for queries and keys and a second norm after attention.
 
 arch_macros::arch! {
     name: "jina-bert-v2";
@@ -14,7 +14,7 @@ arch_macros::arch! {
             q_norm?:      norm "attn_q_norm" [n_head * head_dim];
             k_norm?:      norm "attn_k_norm" [n_head_kv * head_dim];
             attn_norm_2?: norm "attn_norm_2" [n_embd];
-            // Files may hold gates and ups in one tensor, `ffn_up`.
+            // Some files store the gate and up projections in one tensor, `ffn_up`.
             gate?: linear "ffn_gate" [n_embd -> n_ff];
         }
     }

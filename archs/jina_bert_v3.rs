@@ -1,4 +1,4 @@
-//! Jina Embeddings 3 (XLM-RoBERTa): the graph of BERT with rotary positions instead of learned ones.
+//! Jina Embeddings 3 (XLM-RoBERTa): the graph of BERT with rotary instead of learned positions.
 
 arch_macros::arch! {
     name: "jina-bert-v3";

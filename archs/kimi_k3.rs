@@ -1,5 +1,6 @@
-//! Kimi K3: delta attention and latent attention, both gated; experts in a latent space; soft limits on activations. A block of
-//! layers starts from nothing, and all layers read a weighted choice of what the blocks before started with.
+//! Kimi K3: gated layers of delta attention and latent attention, experts in a latent space, and soft-capped
+//! activations. With attention residuals, each block of layers starts a new residual stream, and every layer
+//! reads a weighted combination of the blocks' inputs.
 
 arch_macros::arch! {
     name: "kimi-k3";
@@ -13,11 +14,11 @@ arch_macros::arch! {
         block: usize = "attn_res.block_size";
         squash: f32 = "activation.situ_beta";
         up_squash: f32 = "activation.situ_linear_beta";
-        check squash > 0.0, "activation.situ_beta is positive";
+        check squash > 0.0, "activation.situ_beta must be greater than 0";
     }
 
     tensors {
-        use own_output;
+        use untied_output;
         if block > 0 {
             output_score: vector "output_res_score" [n_embd];
         }
@@ -47,7 +48,7 @@ arch_macros::arch! {
         sigmoid(gate) * (softcap(gate, squash) * if up_squash > 0.0 { softcap(up, up_squash) } else { up })
     }
 
-    // What the layer starts from: a choice among `x` and what the blocks before started with.
+    // Input of the layer: a weighted combination of `x` and the stored inputs of the preceding blocks.
     fn attn_residual(x, bank, score?, name?) {
         rust!([n_embd, T] => { let w = b.present(&l.score, name); b.recall(bank, x, w, m.hp.eps) })
     }
@@ -62,7 +63,7 @@ arch_macros::arch! {
 
     graph {
         let x = token_embd[tokens];
-        // What blocks of layers started with, beside each other: in truth [n_embd, blocks, T].
+        // Concatenated inputs of the preceding blocks; the actual shape is [n_embd, blocks, T].
         let bank = x;
         for layer {
             let h = if block > 0 && il > 0 { attn_residual(x, bank, score = attn_score, name = "attn_res_score") } else { x };

@@ -1,5 +1,5 @@
-//! Kimi Linear: most layers remember by a delta rule whose decay differs by channel, the others attend to a latent vector
-//! without positions. Experts are selected with a bias, beside shared ones.
+//! Kimi Linear: most layers use a delta rule with a decay per channel, the others multi-head latent attention
+//! without positions. Experts are selected with a bias, plus shared experts.
 
 arch_macros::arch! {
     name: "kimi-linear";
@@ -16,7 +16,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
+        use untied_output;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];

@@ -1,5 +1,6 @@
-//! Laguna: a softplus gate on each attention head or on each of its elements, windows with plain rotations of their own beside
-//! full layers with YaRN, dense leading layers, then experts selected with a bias beside a shared one.
+//! Laguna: softplus gates per attention head or per element. Sliding-window layers with unscaled rotary
+//! positions, full layers with YaRN. Dense leading layers, then experts selected with a bias, plus a shared
+//! expert.
 
 arch_macros::arch! {
     name: "laguna";
@@ -8,7 +9,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
-        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and at most attention.key_length";
+        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa must be even and at most attention.key_length";
         n_dense: usize = "leading_dense_block_count";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count" or 1;
@@ -17,7 +18,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use tied_output, sliding_window(length = 0, period = 4, kind = late_pattern);
+        use tied_output, sliding_window(length = 0, period = 4, kind = dense_first);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -29,7 +30,7 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use selected_experts(usual_gating = 2), shared_experts(width = n_ff_shexp);
+                use selected_experts(default_gating = 2), shared_experts(width = n_ff_shexp);
             }
         }
     }
@@ -48,7 +49,7 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             let attn = attend_heads(h, base = rope_base, rope_scale = rope_scale, dims = if is_swa { n_rot_swa },
-                                    magnitude = if is_swa { 1.0 }, yarn = !is_swa, window = standard(n_swa, is_swa));
+                                    magnitude = if is_swa { 1.0 }, yarn = !is_swa, window = sliding(n_swa, is_swa));
             x += wo(gated(attn, h));
             let h = rms_norm(x, ffn_norm, eps);
             x += if il < n_dense { ffn(h) } else { selected_experts(h) + shared_experts(h) };

@@ -1,5 +1,5 @@
-//! LFM2: most layers mix neighbouring tokens by a gated short convolution, those with key heads by attention with norms per query
-//! and key head, which may be windowed.
+//! LFM2: most layers use a gated short convolution; layers with key heads use attention with norms per query
+//! and key head and optional sliding windows.
 
 arch_macros::arch! {
     name: "lfm2";
@@ -8,7 +8,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         l_cache: usize = "shortconv.l_cache";
-        check l_cache > 1, "shortconv.l_cache, the length of the convolution, is at least 2";
+        check l_cache > 1, "shortconv.l_cache (the convolution length) must be at least 2";
         n_swa: usize = "attention.sliding_window" or 0;
         let recurrent = n_head_kv == 0;
     }
@@ -17,7 +17,7 @@ arch_macros::arch! {
         token_embd:  embed  "token_embd"      [n_embd, n_vocab];
         output_norm: vector "token_embd_norm" [n_embd];
         output:      linear "output"          [n_embd -> n_vocab] or token_embd;
-        ignore "dense_2"; // the head of the embedding models
+        ignore "dense_2"; // projection of the embedding models
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -41,7 +41,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            x += if recurrent { short_conv_mixer(h) } else { attend(h, window = standard(n_swa, n_swa > 0)) };
+            x += if recurrent { short_conv_mixer(h) } else { attend(h, window = sliding(n_swa, n_swa > 0)) };
             x += ffn(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

@@ -1,4 +1,5 @@
-//! LFM2 with experts: after dense leading layers, experts selected with a bias and weighted in proportion.
+//! LFM2 with experts: dense leading layers, then experts selected with a bias and weighted by normalized
+//! scores.
 
 arch_macros::arch! {
     name: "lfm2moe";
@@ -9,7 +10,7 @@ arch_macros::arch! {
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         gating_func: usize = "expert_gating_func";
-        check gating_func != 0 && gating_func <= 4, "expert_gating_func is one of 1 to 4";
+        check gating_func != 0 && gating_func <= 4, "expert_gating_func must be 1 to 4";
     }
 
     tensors {

@@ -1,4 +1,5 @@
-//! LLaDA, a diffusion model: the graph of Qwen2 with rotations of neighbours, every token seeing all of its sequence.
+//! LLaDA: a diffusion model with the graph of Qwen2, adjacent-pair rotary positions, and bidirectional
+//! attention.
 
 arch_macros::arch! {
     name: "llada";
@@ -7,7 +8,7 @@ arch_macros::arch! {
     attention: bidirectional;
 
     tensors {
-        // What may be in a file although the model does not use it.
+        // Optional in files; not used by the model.
         ignore "rope_freqs", "attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias";
     }
 }

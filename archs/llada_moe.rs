@@ -1,5 +1,5 @@
-//! LLaDA with experts, a diffusion model: the layers of Qwen3 MoE with unnormalized routing weights, every token seeing all of its
-//! sequence.
+//! LLaDA with experts: a diffusion model with the layers of Qwen3 MoE, unnormalized routing weights, and
+//! bidirectional attention.
 
 arch_macros::arch! {
     name: "llada-moe";
@@ -7,7 +7,7 @@ arch_macros::arch! {
     attention: bidirectional;
 
     tensors {
-        use own_output;
+        use untied_output;
     }
 
     graph {

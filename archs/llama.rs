@@ -1,5 +1,5 @@
-//! Llama 1 to 3, Mistral, Mixtral and the many models that share their graph: grouped-query attention, SwiGLU, dense or with
-//! experts.
+//! Llama 1 to 3, Mistral, Mixtral, and many models that share their graph: grouped-query attention and
+//! SwiGLU, dense or with experts.
 
 arch_macros::arch! {
     name: "llama";

@@ -1,5 +1,6 @@
-//! Llama 4: attention in chunks, every fourth layer without rotation but sharper with the position, experts in every n-th layer
-//! beside a shared one, their input weighted and not their output.
+//! Llama 4: chunked attention; every fourth layer has full attention without rotary positions and with a
+//! position-dependent temperature. Experts in every n-th layer, plus a shared expert; the routing weights
+//! scale the experts' input instead of the output.
 
 arch_macros::arch! {
     name: "llama4";
@@ -7,12 +8,12 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        // Whatever number the file gives, models were trained with this one; 0 is none.
+        // All models were trained with this chunk size, regardless of the file's value; 0 disables chunks.
         let n_chunk = 8192;
         let rotated = n_swa == 0 || (il + 1) % 4 != 0;
-        // All but the model of 128 experts.
+        // All models except the one with 128 experts.
         let has_qk_norm = n_expert != 128;
-        check n_expert > 0, "expert_count is not 0";
+        check n_expert > 0, "expert_count must not be 0";
         moe_step: usize = "interleave_moe_layer_step";
         let has_experts = moe_step > 0 && (il + 1) % max(moe_step, 1) == 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";

@@ -1,4 +1,4 @@
-//! Llama-Embed-Nemotron: the graph of Llama as an encoder, every token seeing all of its sequence.
+//! Llama-Embed-Nemotron: the graph of Llama as an encoder with bidirectional attention.
 
 arch_macros::arch! {
     name: "llama-embed";

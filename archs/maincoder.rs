@@ -1,4 +1,4 @@
-//! Maincoder: grouped-query attention, SwiGLU; RMS norms on each query and key head after the rotation.
+//! Maincoder: grouped-query attention and SwiGLU. RMS norms per query and key head follow the rotation.
 
 arch_macros::arch! {
     name: "maincoder";

@@ -1,5 +1,5 @@
-//! Mamba: no attention; each layer convolves its channels with their recent past and scans them with states of their own, whose
-//! decays depend on the input (arXiv 2312.00752). FalconMamba normalizes step, B and C.
+//! Mamba (arXiv 2312.00752): no attention. Each layer applies a short causal convolution and a selective scan
+//! with input-dependent decays per channel. FalconMamba normalizes the step, B, and C.
 
 arch_macros::arch! {
     name: "mamba";

@@ -1,5 +1,5 @@
-//! Mamba 2: scans of whole heads with one decay each, B and C shared by groups of heads, and a gated norm per group before the
-//! projection out (arXiv 2405.21060).
+//! Mamba 2 (arXiv 2405.21060): selective scans with one decay per head, B and C shared by groups of heads,
+//! and a gated norm per group before the output projection.
 
 arch_macros::arch! {
     name: "mamba2";

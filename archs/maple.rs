@@ -1,5 +1,5 @@
-//! Maple: windows and rotation in the layers that the file names, RMS norms on each query and key head, softmax
-//! routing, experts with limited gates.
+//! Maple: sliding windows with rotary positions in the layers that the file lists, RMS norms per query and
+//! key head, softmax routing, and experts with clamped gates.
 
 arch_macros::arch! {
     name: "maple";
@@ -12,7 +12,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output, sliding_window(kind = [bool]);
+        use untied_output, sliding_window(kind = [bool]);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -25,7 +25,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             x += attend(rms_norm(x, attn_norm, eps), rotated = swa_pattern, base = rope_base_swa,
-                        window = standard(n_swa, is_swa));
+                        window = sliding(n_swa, is_swa));
             x += routed(rms_norm(x, ffn_norm, eps), limit = swiglu_limit);
         }
         output(rms_norm(x, output_norm, eps))

@@ -1,5 +1,5 @@
-//! Mellum 2: windows in all but every fourth layer, which alone stretch their rotation; RMS norms on each query and key
-//! head, softmax routing with normalized weights.
+//! Mellum 2: sliding windows except in every fourth layer; only the full layers scale their rotary positions.
+//! RMS norms per query and key head, softmax routing with normalized weights.
 
 arch_macros::arch! {
     name: "mellum";
@@ -11,7 +11,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output, sliding_window(length = 0, period = 4);
+        use untied_output, sliding_window(length = 0, period = 4);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -24,7 +24,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             x += attend(rms_norm(x, attn_norm, eps), rope_scale = rope_scale, magnitude = if is_swa { 1.0 }, yarn = !is_swa,
-                        window = standard(n_swa, is_swa));
+                        window = sliding(n_swa, is_swa));
             x += routed(rms_norm(x, ffn_norm, eps));
         }
         output(rms_norm(x, output_norm, eps))

@@ -1,5 +1,5 @@
-//! MiMo-V2-Flash: windows with rotations of their own base and attention sinks, values narrower than keys, dense and expert layers
-//! told apart by their tensors.
+//! MiMo-V2-Flash: sliding-window layers with their own rotary base and attention sinks, and values narrower
+//! than keys. The tensors present in a file determine which layers are dense.
 
 arch_macros::arch! {
     name: "mimo2";
@@ -11,13 +11,13 @@ arch_macros::arch! {
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
         value_factor: f32 = "attention.value_scale" or 1.0;
-        // A factor of 0 says that there is none.
+        // A factor of 0 disables the scaling.
         let value_scale = if value_factor == 0.0 { 1.0 } else { value_factor };
     }
 
     tensors {
-        use own_output, sliding_window(kind = [bool], base = 10000.0);
-        // Recorded results leave these biases out.
+        use untied_output, sliding_window(kind = [bool], base = 10000.0);
+        // The recorded reference results exclude these biases.
         ignore "attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias";
 
         layer {
@@ -39,7 +39,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             x += value_scale * attend(rms_norm(x, attn_norm, eps), base = rope_base, rope_scale = rope_scale,
-                                      sinks = sinks, window = standard(n_swa, is_swa));
+                                      sinks = sinks, window = sliding(n_swa, is_swa));
             let h = rms_norm(x, ffn_norm, eps);
             if has(router) {
                 x += routed(h, gating = sigmoid, selection_bias = probs_bias, n_groups = n_group,

@@ -1,5 +1,5 @@
-//! MiniCPM 1 to 4, dense and with experts: Llama with factors on embeddings, residual branches and logits, which
-//! old files leave to their defaults.
+//! MiniCPM 1 to 4, dense and with experts: Llama with multipliers for embeddings, residual branches, and
+//! logits, which have defaults for old files.
 
 arch_macros::arch! {
     name: "minicpm";
@@ -7,12 +7,12 @@ arch_macros::arch! {
 
     hparams {
         without kq_scale;
-        // The defaults are the values of the first models, whose files have no such keys.
+        // Defaults are the values of the first models, whose files lack these keys.
         embedding_factor: f32 = "embedding_scale" or 12.0;
         residual_factor: f32 = "residual_scale" or 1.4 / sqrt(n_layer);
         logit_scale: f32 = "logit_scale" or 256.0 / n_embd;
-        check logit_scale != 0.0, "logit_scale, by which logits are divided, is not 0";
-        // A factor of 0 says that there is none.
+        check logit_scale != 0.0, "logit_scale must not be 0 (logits are divided by it)";
+        // A factor of 0 disables the scaling.
         let embedding_scale = if embedding_factor == 0.0 { 1.0 } else { embedding_factor };
         let residual_scale = if residual_factor == 0.0 { 1.0 } else { residual_factor };
     }

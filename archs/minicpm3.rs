@@ -1,5 +1,5 @@
-//! MiniCPM 3: keys and values of all heads from one compressed vector as in DeepSeek V2, with the fixed factors of MiniCPM on
-//! embeddings, residual branches and logits.
+//! MiniCPM 3: multi-head latent attention as in DeepSeek V2, with MiniCPM's fixed multipliers for embeddings,
+//! residual branches, and logits.
 
 arch_macros::arch! {
     name: "minicpm3";

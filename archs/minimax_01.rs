@@ -1,5 +1,5 @@
-//! MiniMax-01: lightning attention, a state that decays at a rate fixed per head and layer, with softmax attention every eighth
-//! layer; residuals start at the norms and are scaled.
+//! MiniMax-01: lightning attention with a fixed decay per head and layer, and softmax attention in every
+//! eighth layer. Scaled residual branches that start at the norms.
 
 arch_macros::arch! {
     name: "minimax-01";

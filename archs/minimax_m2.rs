@@ -1,4 +1,5 @@
-//! MiniMax M2: RMS norms over all query and all key heads together, partial rotation, experts selected with a bias.
+//! MiniMax M2: RMS norms over all query heads and over all key heads, partial rotary positions, and experts
+//! selected with a bias.
 
 arch_macros::arch! {
     name: "minimax-m2";
@@ -6,7 +7,7 @@ arch_macros::arch! {
 
     hparams {
         gating_func: usize = "expert_gating_func" or 1;
-        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
+        check gating_func <= 4, "expert_gating_func must be 1 to 4";
     }
 
     tensors {

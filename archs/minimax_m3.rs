@@ -1,5 +1,6 @@
-//! MiniMax M3: RMS norms on each query and key head, partial rotation, the clamped gate of gpt-oss in dense leading layers, experts and the
-//! shared one. Behind the dense layers each group of heads attends to the blocks of positions in which an indexer's head scores highest.
+//! MiniMax M3: RMS norms per query and key head, partial rotary positions, and gpt-oss's clamped gate in
+//! dense leading layers, experts, and the shared expert. After the dense layers, an indexer selects blocks of
+//! positions for each group of heads.
 
 arch_macros::arch! {
     name: "minimax-m3";
@@ -15,13 +16,13 @@ arch_macros::arch! {
         n_blocks: usize = "attention.indexer.top_k";
         block_size: usize = "attention.indexer.block_size";
         n_local: usize = "attention.indexer.local_blocks";
-        check n_blocks > 0 && block_size > 0, "attention.indexer.top_k and attention.indexer.block_size are at least 1";
-        check n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
-        check il < n_dense || index_heads == n_head_kv, "attention.indexer.head_count is attention.head_count_kv";
+        check n_blocks > 0 && block_size > 0, "attention.indexer.top_k and attention.indexer.block_size must be at least 1";
+        check n_rot <= index_dim, "attention.indexer.key_length must be at least rope.dimension_count";
+        check il < n_dense || index_heads == n_head_kv, "attention.indexer.head_count must equal attention.head_count_kv";
     }
 
     tensors {
-        use own_output;
+        use untied_output;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -29,7 +30,7 @@ arch_macros::arch! {
             if il < n_dense {
                 use gated_ffn;
             } else {
-                use selected_experts(usual_gating = 2), shared_experts(width = n_ff_exp * n_shared);
+                use selected_experts(default_gating = 2), shared_experts(width = n_ff_exp * n_shared);
                 index_q: linear "indexer.q_proj" [n_embd -> index_heads * index_dim];
                 index_k: linear "indexer.k_proj" [n_embd -> index_dim];
                 index_q_norm, index_k_norm: vector "indexer.q_norm", "indexer.k_norm" [index_dim];
@@ -43,7 +44,7 @@ arch_macros::arch! {
         index_blocks(q, k, n_blocks, block_size, n_local)
     }
 
-    // With the limit of the published model: its files do not hold it.
+    // Uses the limit of the published model, which files do not store.
     fn swiglu_oai(gates, ups) {
         gelu_quick(clamp(gates, -1000000000.0, 7.0)) * (clamp(ups, -7.0, 7.0) + 1.0)
     }

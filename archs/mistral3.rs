@@ -1,5 +1,5 @@
-//! Mistral 3 and Ministral 3, dense and with experts: the graph of Llama, with YaRN whose magnitude a key of the
-//! file cancels, and in some with attention that grows sharper with the position.
+//! Mistral 3 and Ministral 3, dense and with experts: the graph of Llama with YaRN, whose attention factor
+//! the file may cancel, and an optional position-dependent attention temperature.
 
 arch_macros::arch! {
     name: "mistral3";
@@ -9,11 +9,11 @@ arch_macros::arch! {
         temperature: f32 = "attention.temperature_scale" or 0.0;
         n_ctx_orig: usize = "rope.scaling.original_context_length" or n_ctx_train;
         check temperature == 0.0 || n_ctx_orig > 0,
-              "rope.scaling.original_context_length is not 0 where attention.temperature_scale is given";
+              "rope.scaling.original_context_length must not be 0 if attention.temperature_scale is set";
         attn_factor: f32 = "rope.scaling.attn_factor" or 1.0;
         // Only files with YaRN have this key.
         log_mul: f32 = "rope.scaling.yarn_log_multiplier" or 0.0;
-        // Undoes the factor by which YaRN sharpens attention over longer contexts, as far as the file says.
+        // Cancels YaRN's attention factor to the degree that the file specifies.
         let magnitude = attn_factor / (1.0 + 0.1 * log_mul * ln(1.0 / rope_freq_scale));
     }
 

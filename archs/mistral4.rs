@@ -1,4 +1,4 @@
-//! Mistral 4: the graph of DeepSeek V3 with YaRN whose magnitude a key of the file cancels.
+//! Mistral 4: the graph of DeepSeek V3 with YaRN, whose attention factor the file may cancel.
 
 arch_macros::arch! {
     name: "mistral4";

@@ -1,5 +1,5 @@
-//! ModernBERT and its embedding models: rotary positions with a base of their own inside symmetric windows, every third layer seeing
-//! all; norms before each block, gates and values of the feed-forward in one matrix.
+//! ModernBERT and its embedding models: symmetric sliding windows with their own rotary base, full attention
+//! in every third layer, pre-norm blocks, and a fused gate and up projection.
 
 arch_macros::arch! {
     name: "modern-bert";
@@ -9,15 +9,15 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_epsilon";
         act: string = "hidden_activation" or "gelu";
-        check act != "relu", "hidden_activation is `relu`, which does not gate";
+        check act != "relu", "hidden_activation `relu` is not supported: a gated activation is required";
         n_decision: usize = "decision_block_count" or 0;
-        check n_decision == 0, "decision_block_count is not 0: decision heads are not supported";
+        check n_decision == 0, "decision_block_count must be 0: decision heads are not supported";
         let gates_silu = act == "silu" || act == "swish" || act == "swiglu";
         let gates_relu = act == "reglu";
     }
 
     tensors {
-        use sliding_window(length = 0, period = 3, kind = late_pattern, base = 10000.0);
+        use sliding_window(length = 0, period = 3, kind = dense_first, base = 10000.0);
         token_embd: embed [n_embd, n_vocab];
         token_embd_norm, output_norm: vector [n_embd];
         cls?: linear [n_embd -> n_embd];
@@ -25,10 +25,10 @@ arch_macros::arch! {
         cls_output?: linear "cls.output" [n_embd -> n_labels];
 
         layer {
-            attn_norm?: vector [n_embd]; // the first layer goes without
+            attn_norm?: vector [n_embd]; // the first layer has no such norm
             use self_attention;
             ffn_norm: vector [n_embd];
-            // Files hold gates and ups in one tensor, `ffn_up`.
+            // Files store the gate and up projections in one tensor, `ffn_up`.
             use gated_ffn;
         }
     }

@@ -1,5 +1,5 @@
-//! MPT: ALiBi instead of positions, layer norms, optionally clamped projections, norms over all query and key heads, learned
-//! positions and scaled activations.
+//! MPT: ALiBi instead of positions and layer norms, with optional clamping of projections, norms over all
+//! query and key heads, learned positions, and scaled activations.
 
 arch_macros::arch! {
     name: "mpt";
@@ -29,7 +29,7 @@ arch_macros::arch! {
         heads(if has(q_norm) { layer_norm(q, q_norm, eps) } else { q }, n_head)
     }
 
-    // Files have both norms or none; a key norm alone is not applied by any engine.
+    // Files have both norms or neither; a key norm alone is ignored.
     fn keys(x) {
         let k = clip_qkv(wk(x));
         heads(if has(q_norm) && has(k_norm) { layer_norm(k, k_norm, eps) } else { k }, n_head_kv)

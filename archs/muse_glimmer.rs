@@ -1,5 +1,5 @@
-//! Muse Glimmer: a norm without weights on the embedding, rotary positions in windowed layers only, gated attention, norms per head
-//! and after each block, scaled and capped logits.
+//! Muse Glimmer: an RMS norm without weights on the embeddings, rotary positions in sliding-window layers
+//! only, gated attention, norms per head and after each block, and scaled, soft-capped logits.
 
 arch_macros::arch! {
     name: "muse-glimmer";
@@ -7,12 +7,12 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        // The norms after the blocks have an epsilon of their own, which no key holds.
+        // Epsilon of the norms after the blocks; not stored in files.
         let post_eps = 0.00000001;
     }
 
     tensors {
-        use own_output, logit_scale, logit_softcap(cap = 30.0), sliding_window(period = 4);
+        use untied_output, logit_scale, logit_softcap(cap = 30.0), sliding_window(period = 4);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -26,7 +26,7 @@ arch_macros::arch! {
         let x = rms_norm(token_embd[tokens], eps);
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let attn = attend_heads(h, rotated = swa_pattern, base = rope_base_swa, window = standard(n_swa, is_swa));
+            let attn = attend_heads(h, rotated = swa_pattern, base = rope_base_swa, window = sliding(n_swa, is_swa));
             x += rms_norm(wo(sigmoid(attn_gate(h)) * attn), attn_post_norm, post_eps);
             x += rms_norm(ffn(rms_norm(x, ffn_norm, eps)), ffn_post_norm, post_eps);
         }

@@ -1,5 +1,5 @@
-//! Nanbeige, looped: the layers of Llama run several times over with the same weights, each pass with keys and values of its own, and
-//! the output norm stands between passes.
+//! Nanbeige, looped: runs the layers of Llama several times with the same weights. Each pass has its own keys
+//! and values, and the output norm is applied between passes.
 
 arch_macros::arch! {
     name: "nanbeige";
@@ -8,7 +8,7 @@ arch_macros::arch! {
     hparams {
         n_loops: usize = "num_loops" or 1;
         skip_norm: bool = "skip_loop_final_norm" or false;
-        check n_loops > 0, "num_loops is 0";
+        check n_loops > 0, "num_loops must not be 0";
     }
 
     tensors {

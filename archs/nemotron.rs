@@ -1,5 +1,5 @@
-//! Nemotron 3 and 4 (Minitron): biased LayerNorms, rotation of a part of each head, a feed-forward network of
-//! squared ReLUs without a gate.
+//! Nemotron 3 and 4 (Minitron): layer norms with biases, partial rotary positions, and a feed-forward network
+//! of squared ReLUs without a gate.
 
 arch_macros::arch! {
     name: "nemotron";

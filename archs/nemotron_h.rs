@@ -1,5 +1,5 @@
-//! Nemotron H: every layer is one thing only, a Mamba 2 mixer, attention without positions, or a feed-forward network of squared
-//! ReLUs, which may be of experts that work in a narrower space.
+//! Nemotron H: each layer is either a Mamba 2 mixer, attention without positions, or a feed-forward network
+//! of squared ReLUs. Feed-forward layers may use experts in a narrower latent space.
 
 arch_macros::arch! {
     name: "nemotron_h";

@@ -1,4 +1,4 @@
-//! Nemotron H with experts: the declaration of Nemotron H under a name of its own.
+//! Nemotron H with experts: the graph of Nemotron H under a separate architecture name.
 
 arch_macros::arch! {
     name: "nemotron_h_moe";

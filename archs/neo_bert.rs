@@ -1,4 +1,5 @@
-//! NeoBERT: RMS norms before each block, rotary positions, SwiGLU with gates and values in one matrix.
+//! NeoBERT: a pre-norm encoder with RMS norms, rotary positions, and SwiGLU with a fused gate and up
+//! projection.
 
 arch_macros::arch! {
     name: "neo-bert";
@@ -17,7 +18,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            // Files hold gates and ups in one tensor, `ffn_up`.
+            // Files store the gate and up projections in one tensor, `ffn_up`.
             use self_attention, gated_ffn;
         }
     }

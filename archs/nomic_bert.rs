@@ -1,11 +1,11 @@
-//! Nomic Embed: BERT with rotary positions instead of learned ones and a gated feed-forward (SwiGLU).
+//! Nomic Embed: BERT with rotary instead of learned positions and SwiGLU.
 
 arch_macros::arch! {
     name: "nomic-bert";
     like: "jina-bert-v3";
 
     tensors {
-        ignore "ffn_up.bias", "ffn_down.bias"; // may be in a file; the model does not add them
+        ignore "ffn_up.bias", "ffn_down.bias"; // optional in files; not used by the model
 
         layer {
             gate: linear "ffn_gate" [n_embd -> n_ff];

@@ -1,4 +1,4 @@
-//! Nomic Embed 2: BERT with rotary positions, a mixture of experts in every n-th layer.
+//! Nomic Embed 2: BERT with rotary positions and a mixture of experts in every n-th layer.
 
 arch_macros::arch! {
     name: "nomic-bert-moe";

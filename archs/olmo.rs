@@ -1,4 +1,4 @@
-//! OLMo 1: LayerNorms without weights, queries, keys and values limited to a range, SwiGLU.
+//! OLMo 1: layer norms without weights, clamped queries, keys, and values, and SwiGLU.
 
 arch_macros::arch! {
     name: "olmo";

@@ -1,5 +1,6 @@
-//! OLMo 2 and 3: norms after attention and feed-forward network and none before, RMS norms over all query and all
-//! key heads at once; OLMo 3 adds sliding windows, whose layers keep the trained positions.
+//! OLMo 2 and 3: norms after attention and the feed-forward network instead of before, and RMS norms over all
+//! query heads and over all key heads. OLMo 3 adds sliding windows, whose layers use unscaled rotary
+//! positions.
 
 arch_macros::arch! {
     name: "olmo2";
@@ -10,7 +11,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output, sliding_window(length = 0, period = 4);
+        use untied_output, sliding_window(length = 0, period = 4);
 
         layer {
             use full_qk_norm_attention, gated_ffn;
@@ -21,7 +22,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let attn = attend(x, rope_scale = rope_scale, yarn = !is_swa, window = standard(n_swa, is_swa));
+            let attn = attend(x, rope_scale = rope_scale, yarn = !is_swa, window = sliding(n_swa, is_swa));
             x += rms_norm(attn, attn_post_norm, eps);
             x += rms_norm(ffn(x), ffn_post_norm, eps);
         }

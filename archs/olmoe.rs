@@ -1,4 +1,5 @@
-//! OLMoE: RMS norms over all query and all key heads together, softmax routing with unnormalized weights.
+//! OLMoE: RMS norms over all query heads and over all key heads, and softmax routing with unnormalized
+//! weights.
 
 arch_macros::arch! {
     name: "olmoe";
@@ -9,7 +10,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
+        use untied_output;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];

@@ -1,5 +1,5 @@
-//! OpenELM: head counts and feed-forward widths that grow from layer to layer, one matrix for queries, keys and values, norms per
-//! query and key head.
+//! OpenELM: head counts and feed-forward widths that grow with depth, a fused query, key, and value
+//! projection, and norms per query and key head.
 
 arch_macros::arch! {
     name: "openelm";

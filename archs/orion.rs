@@ -1,4 +1,4 @@
-//! Orion: the graph of StarCoder2 with a gated feed-forward network and an output matrix of its own.
+//! Orion: the graph of StarCoder2 with a gated feed-forward network and an untied output projection.
 
 arch_macros::arch! {
     name: "orion";

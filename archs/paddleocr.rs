@@ -1,4 +1,4 @@
-//! PaddleOCR-VL's language model: that of Qwen2-VL.
+//! PaddleOCR-VL language model: identical to Qwen2-VL.
 
 arch_macros::arch! {
     name: "paddleocr";

@@ -1,4 +1,5 @@
-//! Phi-2: attention and feed-forward side by side on one layer norm, biases everywhere, rotary positions on a part of each head.
+//! Phi-2: parallel attention and feed-forward network after one layer norm, biases in all projections, and
+//! partial rotary positions.
 
 arch_macros::arch! {
     name: "phi2";
@@ -9,7 +10,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output(kind = norm);
+        use untied_output(kind = norm);
 
         layer {
             attn_norm: norm "attn_norm" [n_embd];

@@ -1,4 +1,4 @@
-//! Phi-3 and Phi-4: gate and values of the feed-forward in one matrix, rotary frequencies divided by factors for short or long
+//! Phi-3 and Phi-4: a fused gate and up projection, and LongRoPE frequency factors for short and long
 //! contexts.
 
 arch_macros::arch! {
@@ -17,7 +17,7 @@ arch_macros::arch! {
         layer {
             attn_norm, ffn_norm: vector [n_embd];
             use self_attention;
-            up:   linear "ffn_up"   [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
+            up:   linear "ffn_up"   [n_embd -> 2 * n_ff]; // rows of the gate, then of the up projection
             down: linear "ffn_down" [n_ff -> n_embd];
         }
     }

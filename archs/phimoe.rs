@@ -1,4 +1,4 @@
-//! Phi-3.5 with experts: RMS norms with biases, rotary frequencies divided by factors for short or long contexts,
+//! Phi-3.5 with experts: norms with biases, LongRoPE frequency factors for short and long contexts, and
 //! softmax routing with normalized weights.
 
 arch_macros::arch! {
@@ -10,7 +10,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
+        use untied_output;
         output_norm_b: raw    "output_norm.bias"   [n_embd];
         rope_long?:    vector "rope_factors_long"  [n_rot / 2];
         rope_short?:   vector "rope_factors_short" [n_rot / 2];

@@ -1,4 +1,5 @@
-//! PLaMo: attention and feed-forward network side by side after one RMS norm, whole heads rotated, SwiGLU.
+//! PLaMo: parallel attention and feed-forward network after one RMS norm, rotary positions on whole heads,
+//! and SwiGLU.
 
 arch_macros::arch! {
     name: "plamo";
@@ -9,7 +10,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
+        use untied_output;
 
         layer {
             attn_norm: vector "attn_norm" [n_embd];

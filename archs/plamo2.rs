@@ -1,5 +1,5 @@
-//! PLaMo 2: layers without key heads are Mamba mixers with whole heads whose gates and values lie head by head in one projection;
-//! norms before and after each block and on step, B and C.
+//! PLaMo 2: layers without key heads are Mamba mixers with multi-channel heads, whose gates and values are
+//! interleaved by head in one projection. Norms before and after each block and on the step, B, and C.
 
 arch_macros::arch! {
     name: "plamo2";
@@ -10,8 +10,8 @@ arch_macros::arch! {
         d_conv: usize = "ssm.conv_kernel";
         inner: usize = "ssm.inner_size";
         d_state: usize = "ssm.state_size";
-        n_ssm: usize = "ssm.time_step_rank"; // heads
-        check n_ssm > 0 && inner % n_ssm == 0, "ssm.inner_size is a multiple of ssm.time_step_rank";
+        n_ssm: usize = "ssm.time_step_rank"; // number of SSM heads
+        check n_ssm > 0 && inner % n_ssm == 0, "ssm.inner_size must be a multiple of ssm.time_step_rank";
         let d_head = inner / n_ssm;
         let d_inner = d_head * n_ssm;
         let d_step = max(64, n_embd / 16);
@@ -38,7 +38,7 @@ arch_macros::arch! {
                 q_norm: vector "attn_q_norm" [head_dim, n_head];
                 k_norm: vector "attn_k_norm" [head_dim, n_head_kv];
             }
-            up:   linear "ffn_up"   [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
+            up:   linear "ffn_up"   [n_embd -> 2 * n_ff]; // rows of the gate, then of the up projection
             down: linear "ffn_down" [n_ff -> n_embd];
             attn_post, ffn_post: raw "post_attention_norm", "post_ffw_norm" [n_embd];
         }

@@ -1,5 +1,6 @@
-//! PLaMo 3: one matrix for queries, keys and values, norms per query and key head and after each block, gate and values of the
-//! feed-forward in one matrix; seven of eight layers may be windowed, with their own rotary base.
+//! PLaMo 3: a fused query, key, and value projection, a fused gate and up projection, and norms per query and
+//! key head and after each block. Up to seven of eight layers have sliding windows with their own rotary
+//! base.
 
 arch_macros::arch! {
     name: "plamo3";
@@ -17,7 +18,7 @@ arch_macros::arch! {
             use qk_norm_attention;
             attn_post: raw    "post_attention_norm" [n_embd];
             ffn_post:  raw    "post_ffw_norm"       [n_embd];
-            up:        linear "ffn_up"              [n_embd -> 2 * n_ff]; // the gate's rows, then the values'
+            up:        linear "ffn_up"              [n_embd -> 2 * n_ff]; // rows of the gate, then of the up projection
             down:      linear "ffn_down"            [n_ff -> n_embd];
         }
     }
@@ -25,7 +26,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let a = attend(rms_norm(x, attn_norm, eps), base = rope_base, window = standard(n_swa, is_swa));
+            let a = attend(rms_norm(x, attn_norm, eps), base = rope_base, window = sliding(n_swa, is_swa));
             x += rms_norm(a, eps) * attn_post;
             let h = up(rms_norm(x, ffn_norm, eps));
             x += rms_norm(down(silu(h[..n_ff]) * h[n_ff..]), eps) * ffn_post;

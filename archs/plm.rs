@@ -1,5 +1,4 @@
-//! PLM: keys and values of all heads from one compressed vector, the rotated part of the keys shared by the heads, a feed-forward
-//! network of squared ReLUs without a gate.
+//! PLM: multi-head latent attention and a feed-forward network of squared ReLUs without a gate.
 
 arch_macros::arch! {
     name: "plm";
@@ -14,7 +13,7 @@ arch_macros::arch! {
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
-            use latent_attention(low_rank_queries = false), plain_ffn; // files may tell a rank all the same
+            use latent_attention(low_rank_queries = false), plain_ffn; // a query rank in the file is ignored
         }
     }
 

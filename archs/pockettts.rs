@@ -1,4 +1,5 @@
-//! Pocket TTS: its text-to-latent decoder, with layer norms, rotary positions on neighbours and a plain GELU feed-forward.
+//! Pocket TTS text-to-latent decoder: layer norms, adjacent-pair rotary positions, and a GELU feed-forward
+//! network without a gate.
 
 arch_macros::arch! {
     name: "pockettts";

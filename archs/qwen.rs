@@ -1,5 +1,5 @@
-//! Qwen (the first): one biased matrix for queries, keys and values, as many key as query heads; the file counts gate and
-//! values together as the feed-forward length.
+//! Qwen 1: a fused query, key, and value projection with bias, and multi-head attention. The file's
+//! feed-forward length counts the gate and up projections together.
 
 arch_macros::arch! {
     name: "qwen";
@@ -10,7 +10,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
+        use untied_output;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];

@@ -1,4 +1,5 @@
-//! Qwen2 and Qwen2.5, dense: biased query, key and value projections, grouped-query attention, SwiGLU.
+//! Qwen2 and Qwen2.5, dense: query, key, and value projections with biases, grouped-query attention, and
+//! SwiGLU.
 
 arch_macros::arch! {
     name: "qwen2";

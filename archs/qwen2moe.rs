@@ -1,5 +1,4 @@
-//! Qwen1.5 and Qwen2 with experts: routed experts whose weights stay unnormalized, and a shared expert behind a gate of
-//! its own.
+//! Qwen1.5 and Qwen2 with experts: unnormalized routing weights, and a shared expert with its own gate.
 
 arch_macros::arch! {
     name: "qwen2moe";
@@ -12,7 +11,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output;
+        use untied_output;
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];

@@ -1,5 +1,5 @@
-//! Qwen2-VL's language model: the graph of Qwen2 with positions in time, height and width, each turning a section of the
-//! rotary pairs.
+//! Qwen2-VL language model: the graph of Qwen2 with positions in time, height, and width. Each axis rotates
+//! its own section of the dimensions.
 
 arch_macros::arch! {
     name: "qwen2vl";
@@ -7,11 +7,11 @@ arch_macros::arch! {
     rope: mrope;
 
     hparams {
-        // Recorded results are computed without; the published model's is 1e-6.
+        // The recorded reference results use 0; the published model uses 1e-6.
         eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
     }
 
     tensors {
-        ignore "output.bias"; // files may hold one that the model does not add
+        ignore "output.bias"; // optional in files; not used by the model
     }
 }

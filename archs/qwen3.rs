@@ -1,4 +1,4 @@
-//! Qwen3, dense: RMS norms on each query and key head, grouped-query attention, SwiGLU.
+//! Qwen3, dense: RMS norms per query and key head, grouped-query attention, and SwiGLU.
 
 arch_macros::arch! {
     name: "qwen3";

@@ -1,4 +1,4 @@
-//! Qwen3.5, dense: the layers of Qwen3.5 with experts, a gated network in their place.
+//! Qwen3.5, dense: Qwen3.5 with a gated feed-forward network in place of the experts.
 
 arch_macros::arch! {
     name: "qwen35";

@@ -1,5 +1,5 @@
-//! Qwen3.5 with experts: Qwen3-Next with rotations by the axes of a position, interleaved, and value heads that take turns at
-//! the key heads.
+//! Qwen3.5 with experts: Qwen3-Next with interleaved multi-axis rotary positions, and value heads assigned to
+//! key heads round-robin.
 
 arch_macros::arch! {
     name: "qwen35moe";

@@ -1,4 +1,4 @@
-//! Qwen3 with experts: RMS norms on each query and key head, softmax routing with weights divided by their sum.
+//! Qwen3 with experts: RMS norms per query and key head, and softmax routing with normalized weights.
 
 arch_macros::arch! {
     name: "qwen3moe";

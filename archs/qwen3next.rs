@@ -1,5 +1,5 @@
-//! Qwen3-Next: most layers remember by a gated delta rule behind a short convolution, every fourth attends with gated heads;
-//! experts beside a shared one behind a gate.
+//! Qwen3-Next: most layers are Gated DeltaNets with a short convolution; every fourth layer has gated
+//! attention. Routed experts, plus a shared expert with a gate.
 
 arch_macros::arch! {
     name: "qwen3next";

@@ -1,4 +1,5 @@
-//! Qwen3-TTS' talker: the language model of Qwen3-VL whose head knows speech codes alone, the last 3072 tokens of the vocabulary.
+//! Qwen3-TTS talker: the language model of Qwen3-VL with an output projection for speech codes only, which
+//! are the last 3072 tokens of the vocabulary.
 
 arch_macros::arch! {
     name: "qwen3tts";

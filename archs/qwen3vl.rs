@@ -1,5 +1,5 @@
-//! Qwen3-VL's dense language model: the graph of Qwen3 with positions in time, height and width that take turns over the
-//! rotary pairs. What its vision tower adds to the first layers is nothing for text.
+//! Qwen3-VL dense language model: the graph of Qwen3 with interleaved positions in time, height, and width.
+//! Text only: the vision features of the first layers are omitted.
 
 arch_macros::arch! {
     name: "qwen3vl";

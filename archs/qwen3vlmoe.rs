@@ -1,4 +1,4 @@
-//! Qwen3-VL's language model with experts: the graph of Qwen3 MoE, rotated as Qwen3-VL is.
+//! Qwen3-VL language model with experts: the graph of Qwen3 MoE with the rotary positions of Qwen3-VL.
 
 arch_macros::arch! {
     name: "qwen3vlmoe";

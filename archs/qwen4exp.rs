@@ -1,46 +1,48 @@
-//! Qwen 4, experimental: layers of Qwen3.5 around several residual streams that each branch reads through low-rank gates and writes with
-//! weights of its own, embeddings of hashed runs of tokens in one layer, and attention to chosen blocks of tokens.
+//! Qwen 4, experimental: Qwen3.5 layers over several residual streams, which each branch reads through
+//! low-rank gates and writes with its own weights. One layer adds embeddings of hashed n-grams, and attention
+//! may be restricted to selected blocks of tokens.
 
 arch_macros::arch! {
     name: "qwen4exp";
     like: "qwen35moe";
 
     hparams {
-        check n_expert > 0 && n_expert_used > 0, "expert_count and expert_used_count are above 0";
+        check n_expert > 0 && n_expert_used > 0, "expert_count and expert_used_count must be at least 1";
         n_stream: usize = "hyper_connection.count";
         n_low: usize = "hyper_connection.low_rank";
-        check n_stream > 1 && n_stream <= 64 && n_low > 0, "hyper_connection.count is 2 to 64, and hyper_connection.low_rank above 0";
-        // The layer with embeddings of runs, if there is one.
+        check n_stream > 1 && n_stream <= 64 && n_low > 0,
+              "hyper_connection.count must be 2 to 64 and hyper_connection.low_rank at least 1";
+        // Index of the layer with n-gram embeddings, if any.
         hash_layers: [usize; 0..] = "ple.layers";
         let n_hashing = rust!(usize => hash_layers.len());
         let hash_layer = rust!(usize => hash_layers.first().copied().unwrap_or(0));
         let hashes = n_hashing > 0 && il == hash_layer;
-        check n_hashing <= 1 && hash_layer < n_layer, "ple.layers names at most one layer";
-        check !hashes || is_recurrent, "ple.layers names a layer of attention.recurrent_layers";
+        check n_hashing <= 1 && hash_layer < n_layer, "ple.layers must contain at most one layer";
+        check !hashes || is_recurrent, "ple.layers must contain a layer of attention.recurrent_layers";
         longest: usize = "ple.ngram_size" or 1;
         per_length: usize = "ple.heads_per_ngram" or 0;
         n_conv: usize = "ple.conv_kernel" or 0;
         end: usize = "ple.eos_token_id" or n_vocab;
-        check n_hashing == 0 || end < n_vocab && n_vocab < 16777216, "ple.eos_token_id is a token, and vocab_size below 2^24";
+        check n_hashing == 0 || end < n_vocab && n_vocab < 16777216, "ple.eos_token_id must be a token id, and vocab_size less than 2^24";
         width: usize = "embedding_length_per_layer_input" or 0;
         let n_hash = (longest - 1) * per_length;
         check n_hashing == 0 || longest > 1 && longest <= 8 && n_hash > 0 && n_hash <= 64 && n_conv > 1,
-              "ple.ngram_size is 2 to 8, one less times ple.heads_per_ngram 1 to 64, and ple.conv_kernel above 1";
+              "ple.ngram_size must be 2 to 8, (ple.ngram_size - 1) * ple.heads_per_ngram 1 to 64, and ple.conv_kernel at least 2";
         check n_hashing == 0 || n_hash * width == n_embd,
-              "embedding_length is embedding_length_per_layer_input times ple.heads_per_ngram for each length up to ple.ngram_size";
+              "embedding_length must equal embedding_length_per_layer_input * (ple.ngram_size - 1) * ple.heads_per_ngram";
         multipliers: [usize; longest * n_hashing..] = "ple.layer_multipliers";
         offsets: [usize; n_hash * n_hashing..] = "ple.head_offsets";
         sizes: [usize; n_hash * n_hashing..] = "ple.head_vocab_sizes";
         let n_hashed = rust!(usize => offsets.iter().zip(&sizes).take(n_hash).map(|(o, n)| o.saturating_add(*n)).max().unwrap_or(0));
-        // Attention sees blocks of so many tokens, or all of them.
+        // Block size of sparse attention; 0 for full attention.
         block: [usize] = "attention.compress_ratios" or 0;
         let sparse = !is_recurrent && block > 0;
         n_chosen: usize = "attention.indexer.top_k";
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
         check block == 0 || block > 1 && block <= 256 && n_chosen >= block && n_chosen % block == 0,
-              "attention.compress_ratios are 2 to 256 and divide attention.indexer.top_k";
-        check block == 0 || n_rot <= index_dim, "attention.indexer.key_length is at least rope.dimension_count";
+              "attention.compress_ratios must be 2 to 256 and divide attention.indexer.top_k";
+        check block == 0 || n_rot <= index_dim, "attention.indexer.key_length must be at least rope.dimension_count";
     }
 
     tensors {
@@ -64,7 +66,7 @@ arch_macros::arch! {
                 hash_conv:  vector "ple_conv1d" [n_conv, n_stream * n_embd];
                 key_norm, query_norm, conv_norm: vector "ple_norm_key", "ple_norm_query", "ple_norm_conv" [n_embd, n_stream];
             }
-            ignore "attn_q.bias", "attn_k.bias", "attn_v.bias"; // may be in a file; the model does not add them
+            ignore "attn_q.bias", "attn_k.bias", "attn_v.bias"; // optional in files; not used by the model
             if sparse {
                 index_q: linear "indexer.q_proj" [n_embd -> index_heads * index_dim];
                 index_k: linear "indexer.k_proj" [n_embd -> index_dim];
@@ -83,7 +85,7 @@ arch_macros::arch! {
         repeat_heads(heads(y, 1), n_stream) * heads(sigmoid(weights / n_stream) * 2.0, n_stream)
     }
 
-    // What runs of tokens add to the streams, as far as each stream asks for it.
+    // Returns the n-gram embeddings for the streams, weighted by a gate per stream.
     fn ngram_embeddings(x) {
         let found = rust!([n_embd, T] => {
             let table = b.present(&m.w.hash_embd, "per_layer_token_embd");
@@ -104,10 +106,11 @@ arch_macros::arch! {
         value + heads(silu(before), n_stream)
     }
 
-    // A block's key is the mean of its tokens', which stands where the first of them does; all heads count alike.
+    // The key of a block is the mean of its tokens' keys, rotated at the position of the first token. All
+    // heads have equal weight.
     fn select_cells(h) {
         let mean = sum_heads(last_tokens(index_k(h), block)) / block;
-        let key = rope(heads(rms_norm(mean, index_k_norm, eps), 1), back = block - 1);
+        let key = rope(heads(rms_norm(mean, index_k_norm, eps), 1), lag = block - 1);
         let q = rope(rms_norm(heads(index_q(h), index_heads), index_q_norm, eps));
         index_pools(q, key, merge(sum_rows(q) * 0.0 + 1.0), n_chosen, block, true)
     }

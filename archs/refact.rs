@@ -1,4 +1,4 @@
-//! Refact: ALiBi instead of positions, a single key and value head, SwiGLU.
+//! Refact: ALiBi instead of positions, multi-query attention, and SwiGLU.
 
 arch_macros::arch! {
     name: "refact";
@@ -10,7 +10,7 @@ arch_macros::arch! {
 
     tensors {
         use tied_output;
-        // Files may carry these; the model has no use for them.
+        // Optional tensors that the model does not use.
         ignore "rope_freqs", "rope_factors_long", "rope_factors_short";
         ignore "attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias";
 
@@ -20,7 +20,7 @@ arch_macros::arch! {
             if n_expert == 0 {
                 use gated_ffn;
             } else {
-                // No model was published with experts: files that declare some are read, and their experts stay unused.
+                // No published model has experts. Expert tensors are accepted but not used.
                 ignore "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps";
             }
         }

@@ -1,4 +1,4 @@
-//! RND1, a diffusion model made of Qwen3 MoE: the same graph, every token seeing all of its sequence.
+//! RND1: a diffusion model converted from Qwen3 MoE, with the same graph and bidirectional attention.
 
 arch_macros::arch! {
     name: "rnd1";

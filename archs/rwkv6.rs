@@ -1,5 +1,5 @@
-//! RWKV 6 (Finch): no attention; each token is mixed with the one before it by weights that depend on both, then heads keep matrices
-//! of keys and values with decays by channel and token (arXiv 2404.05892).
+//! RWKV 6 (Finch, arXiv 2404.05892): no attention. Each token is interpolated with the preceding token by
+//! data-dependent weights, and each head keeps a matrix state with decays per channel and token.
 
 arch_macros::arch! {
     name: "rwkv6";
@@ -11,7 +11,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output(kind = norm);
+        use untied_output(kind = norm);
         embd_norm: norm "token_embd_norm" [n_embd];
 
         layer {
@@ -34,7 +34,7 @@ arch_macros::arch! {
         let x = layer_norm(token_embd[tokens], embd_norm, eps);
         for layer {
             let h = layer_norm(x, att_norm, eps);
-            let step = previous(h) - h;
+            let step = token_shift(h) - h;
             let low = ddlerp_low(h, step);
             let w = exp(log_decay(ddlerp(h, step, low, i = 0, own = lerp_w)));
             let k = heads(wk(ddlerp(h, step, low, i = 1, own = lerp_k)), n_wkv);
@@ -44,7 +44,7 @@ arch_macros::arch! {
             x += wo((merge(y) * ln + ln_b) * silu(wg(ddlerp(h, step, low, i = 4, own = lerp_g))));
 
             let h = layer_norm(x, ffn_norm, eps);
-            let step = previous(h) - h;
+            let step = token_shift(h) - h;
             let gate = sigmoid(ffn_gate(h + step * ffn_lerp_r));
             x += gate * ffn_value(relu_sqr(ffn_key(h + step * ffn_lerp_k)));
             if rescale > 0 && (il + 1) % rescale == 0 {

@@ -1,4 +1,5 @@
-//! QRWKV 6: Qwen2 whose attention was replaced by the time mixing of RWKV 6, as gated linear attention with grouped keys and values.
+//! QRWKV 6: Qwen2 with RWKV 6 time mixing in place of attention, used as gated linear attention with grouped
+//! keys and values.
 
 arch_macros::arch! {
     name: "rwkv6qwen2";
@@ -34,13 +35,13 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, att_norm, eps);
-            let step = previous(h) - h;
+            let step = token_shift(h) - h;
             let low = ddlerp_low(h, step);
             let decays = heads(log_decay(ddlerp(h, step, low, i = 0)), n_wkv);
             let k = repeat_heads(heads(wk(ddlerp(h, step, low, i = 1)), n_kv), n_wkv);
             let v = repeat_heads(heads(wv(ddlerp(h, step, low, i = 2)), n_kv), n_wkv);
             let r = heads(wr(ddlerp(h, step, low, i = 3)), n_wkv);
-            // What a channel keeps is not taken in anew.
+            // Scales the key of each channel by the decayed fraction of the state.
             let y = linear_attention(r, k - k * exp(decays), v, decay = decays);
             x += wo(merge(y) * sigmoid(wg(ddlerp(h, step, low, i = 4))));
             x += ffn(rms_norm(x, ffn_norm, eps));

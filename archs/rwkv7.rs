@@ -1,5 +1,5 @@
-//! RWKV 7 (Goose): heads keep matrices of keys and values that each token decays, corrects and adds to; the values of the first layer
-//! come back in all others (arXiv 2503.14456).
+//! RWKV 7 (Goose, arXiv 2503.14456): no attention. Each head keeps a matrix state that every token decays,
+//! corrects, and extends. All layers mix in the values of the first layer.
 
 arch_macros::arch! {
     name: "rwkv7";
@@ -10,7 +10,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output(kind = norm);
+        use untied_output(kind = norm);
         embd_norm: norm "token_embd_norm" [n_embd];
 
         layer {
@@ -25,10 +25,10 @@ arch_macros::arch! {
 
     graph {
         let x = layer_norm(token_embd[tokens], embd_norm, eps);
-        let first = x[..n_att]; // values of the first layer, once it is done
+        let first = x[..n_att]; // replaced by the values of the first layer
         for layer {
             let h = layer_norm(x, att_norm, eps);
-            let step = previous(h) - h;
+            let step = token_shift(h) - h;
             let v = time_mix_values(h, step);
             if il == 0 {
                 first = v;
@@ -38,7 +38,7 @@ arch_macros::arch! {
             x += wo(time_mix(h, step, v) * time_mix_gate(h, step));
 
             let h = layer_norm(x, ffn_norm, eps);
-            let step = previous(h) - h;
+            let step = token_shift(h) - h;
             x += ffn_value(relu_sqr(ffn_key(h + step * ffn_lerp_k)));
         }
         output(layer_norm(x, output_norm, eps))

@@ -1,5 +1,5 @@
-//! Seed-OSS: biased query, key and value projections, grouped-query attention, SwiGLU. The norm before the
-//! feed-forward network is stored as the one after attention.
+//! Seed-OSS: query, key, and value projections with biases, grouped-query attention, and SwiGLU. Files store
+//! the feed-forward norm as `post_attention_norm`.
 
 arch_macros::arch! {
     name: "seed_oss";

@@ -1,5 +1,5 @@
-//! SmallThinker: experts chosen from the layer's input before attention, ReLU gates, and every fourth layer without
-//! window and rotation.
+//! SmallThinker: experts with ReLU gates, selected from the layer's input before attention. Every fourth
+//! layer has full attention without rotary positions.
 
 arch_macros::arch! {
     name: "smallthinker";
@@ -9,13 +9,13 @@ arch_macros::arch! {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         gating_func: usize = "expert_gating_func" or 1;
-        check gating_func <= 4, "expert_gating_func is one of 1 to 4";
-        // Without windows all layers rotate, and in a model of four, for which the step is no step.
+        check gating_func <= 4, "expert_gating_func must be 1 to 4";
+        // All layers have rotary positions in models without windows and in a model with four layers.
         let rotated = n_swa == 0 || n_layer == 4 || il % 4 != 0;
     }
 
     tensors {
-        use tied_output, sliding_window(length = 0, period = 4, kind = late_pattern);
+        use tied_output, sliding_window(length = 0, period = 4, kind = dense_first);
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -28,8 +28,8 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let scores = router(x);
-            // Whatever length the file gives, models were trained with this one.
-            x += attend(rms_norm(x, attn_norm, eps), rotated = rotated, base = rope_base, window = standard(4096, is_swa));
+            // All models were trained with this window, regardless of the file's value.
+            x += attend(rms_norm(x, attn_norm, eps), rotated = rotated, base = rope_base, window = sliding(4096, is_swa));
             x += routed(rms_norm(x, ffn_norm, eps), scores = scores, act = relu, gating = gating_func);
         }
         output(rms_norm(x, output_norm, eps))

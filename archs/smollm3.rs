@@ -1,4 +1,4 @@
-//! SmolLM3: grouped-query attention and SwiGLU; every fourth layer sees no positions.
+//! SmolLM3: grouped-query attention and SwiGLU. Every fourth layer has no rotary positions.
 
 arch_macros::arch! {
     name: "smollm3";
@@ -6,7 +6,7 @@ arch_macros::arch! {
 
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
-        // Layers 3, 7, 11, ...: no key of the file says so.
+        // Layers 3, 7, 11, …; not stored in files.
         let use_rope = (il + 1) % 4 != 0;
     }
 

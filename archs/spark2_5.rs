@@ -1,4 +1,5 @@
-//! Spark 2.5: windowed and full layers by the file, which rotate different parts of heads, a sigmoid gate per attention head, GELU gates.
+//! Spark 2.5: sliding-window and full layers as listed in the file, with different numbers of rotated
+//! dimensions, a sigmoid gate per attention head, and GELU gates.
 
 arch_macros::arch! {
     name: "spark2_5";
@@ -7,7 +8,7 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
-        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and at most attention.key_length";
+        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa must be even and at most attention.key_length";
     }
 
     tensors {
@@ -25,7 +26,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let h = rms_norm(x, attn_norm, eps);
-            let attn = attend_heads(h, base = rope_base, dims = if is_swa { n_rot_swa }, window = standard(n_swa, is_swa));
+            let attn = attend_heads(h, base = rope_base, dims = if is_swa { n_rot_swa }, window = sliding(n_swa, is_swa));
             x += wo(merge(heads(attn, n_head) * heads(sigmoid(head_gate(h)), n_head)));
             x += ffn(rms_norm(x, ffn_norm, eps), act = gelu);
         }

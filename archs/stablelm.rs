@@ -1,5 +1,5 @@
-//! StableLM: layer norms, partial rotary positions; the 12B model norms each query and key head with its own weights and feeds
-//! attention and feed-forward side by side from one norm.
+//! StableLM: layer norms and partial rotary positions. The 12B model has norms with separate weights for each
+//! query and key head, and parallel attention and feed-forward network after one norm.
 
 arch_macros::arch! {
     name: "stablelm";
@@ -10,7 +10,7 @@ arch_macros::arch! {
     }
 
     tensors {
-        use own_output(kind = norm);
+        use untied_output(kind = norm);
 
         layer {
             attn_norm: norm "attn_norm" [n_embd];

@@ -1,4 +1,4 @@
-//! StarCoder and SantaCoder: GPT-2 with a single key and value head for all queries.
+//! StarCoder and SantaCoder: GPT-2 with multi-query attention.
 
 arch_macros::arch! {
     name: "starcoder";

@@ -1,4 +1,5 @@
-//! StarCoder2: biased layers with layer norms, grouped-query attention with rotary positions, a plain GELU feed-forward.
+//! StarCoder2: layer norms, biases in all projections, grouped-query attention with rotary positions, and a
+//! GELU feed-forward network without a gate.
 
 arch_macros::arch! {
     name: "starcoder2";

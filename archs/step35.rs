@@ -1,5 +1,6 @@
-//! Step 3.5: windows with rotations of whole heads, full layers with those of half heads; a gate for each head, limited gates and
-//! ups in feed-forward networks, experts beside a shared one; dense layers are told apart by their tensors.
+//! Step 3.5: sliding-window layers rotate whole heads, full layers half of each head. A gate per attention
+//! head, clamped gate and up projections, and experts plus a shared expert. The tensors present in a file
+//! determine which layers are dense.
 
 arch_macros::arch! {
     name: "step35";
@@ -8,15 +9,15 @@ arch_macros::arch! {
     hparams {
         eps: f32 = "attention.layer_norm_rms_epsilon";
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
-        check n_rot % 4 == 0, "rope.dimension_count is a multiple of 4, since full layers rotate half of it";
-        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa is even and at most attention.key_length";
+        check n_rot % 4 == 0, "rope.dimension_count must be a multiple of 4 (full layers rotate half of it)";
+        check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa must be even and at most attention.key_length";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_ff_shexp: [usize] = "expert_shared_feed_forward_length" or 0;
     }
 
     tensors {
-        use own_output, sliding_window(kind = [bool], base = 10000.0);
-        rope_freqs?: vector "rope_freqs" [n_rot_swa / 2]; // as many as the layers that rotate most
+        use untied_output, sliding_window(kind = [bool], base = 10000.0);
+        rope_freqs?: vector "rope_freqs" [n_rot_swa / 2]; // sized for the layers with the most rotated dimensions
 
         layer {
             attn_norm, ffn_norm: vector [n_embd];
@@ -24,7 +25,7 @@ arch_macros::arch! {
             head_gate?: linear "attn_gate"    [n_embd -> n_head];
             router?:    linear "ffn_gate_inp" [n_embd -> n_expert];
             if has(router) {
-                use expert_stacks(width = n_ff_exp), expert_routing(usual_gating = 2), shared_experts(width = n_ff_shexp);
+                use expert_stacks(width = n_ff_exp), expert_routing(default_gating = 2), shared_experts(width = n_ff_shexp);
                 probs_bias?: raw "exp_probs_b.bias" [n_expert];
                 ignore "ffn_gate", "ffn_up", "ffn_down";
             } else {
@@ -38,7 +39,7 @@ arch_macros::arch! {
         for layer {
             let h = rms_norm(x, attn_norm, eps);
             let attn = attend_heads(h, base = rope_base, rope_scale = rope_scale, dims = if is_swa { n_rot_swa } else { n_rot / 2 },
-                                    factors = if !is_swa { rope_freqs }, window = standard(n_swa, is_swa));
+                                    factors = if !is_swa { rope_freqs }, window = sliding(n_swa, is_swa));
             if has(head_gate) {
                 attn = merge(heads(attn, n_head) * heads(sigmoid(head_gate(h)), n_head));
             }

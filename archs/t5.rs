@@ -1,5 +1,5 @@
-//! T5, Flan-T5 and their kin: an encoder over the whole prompt, and a decoder that attends to what was encoded; no positions but biases
-//! by relative position on attention scores.
+//! T5, Flan-T5, and related models: an encoder over the whole prompt and a decoder with cross-attention.
+//! Relative position biases instead of position embeddings.
 
 arch_macros::arch! {
     name: "t5";

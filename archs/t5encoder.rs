@@ -1,5 +1,5 @@
-//! The encoder of T5 by itself, for embeddings: no positions but biases by relative position on attention scores, and a feed-forward
-//! network with a GELU gate or, without a gate in the file, with ReLU.
+//! T5 encoder for embeddings: relative position biases instead of position embeddings, and a feed-forward
+//! network with a GELU gate, or with ReLU if the file has no gate.
 
 arch_macros::arch! {
     name: "t5encoder";

@@ -1,4 +1,5 @@
-//! Talkie: norms without weights, a gain per query head, and the normed embedding added to every layer with a scale.
+//! Talkie: RMS norms without weights, a gain per query head, and a scaled copy of the normalized embedding
+//! added in every layer.
 
 arch_macros::arch! {
     name: "talkie";

@@ -1,4 +1,4 @@
-//! XVERSE: the graph of the first Llama, full-precision output matrix of its own; one graph from 7B to 65B.
+//! XVERSE: the graph of Llama 1 with an untied output projection, for the 7B to 65B models.
 
 arch_macros::arch! {
     name: "xverse";

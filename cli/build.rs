@@ -1,4 +1,4 @@
-//! Tells the program of which commit it is.
+//! Exports the git commit to the build as an environment variable.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ fn main() {
     println!("cargo::rustc-env=LLAMA_COMMIT={commit}");
     println!("cargo::rerun-if-changed=build.rs");
     for name in ["HEAD", "logs/HEAD"] {
-        // What is not there would count as changed each time.
+        // Cargo treats a missing path as changed and would rerun this script on every build.
         if let Some(path) = git(&["rev-parse", "--git-path", name]).filter(|path| Path::new(path).exists()) {
             println!("cargo::rerun-if-changed={path}");
         }

@@ -1,8 +1,9 @@
-//! rustc's tokens to `proc-macro2`'s own and back.
+//! Converts between the tokens of rustc and of `proc-macro2`.
 //!
-//! rustc gives the tokens of a parsed text no places, so the files of fragments could not be told apart from the declaration. Therefore
-//! the declaration's tokens are laid out as text with every token at its place, the compiler works on that, and in what it returns each
-//! token that stands at one of those places gets rustc's span of it again: errors, go to definition and rename find the source.
+//! rustc assigns no locations to the tokens of a parsed string, so tokens of fragments could not be
+//! distinguished from those of the declaration. This module therefore prints the declaration's tokens as
+//! text, each at its original location, and runs the compiler on that text. Tokens in the result at one of
+//! these locations get rustc's span back, so that errors, go to definition, and rename work.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -10,15 +11,15 @@ use std::str::FromStr;
 use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenStream, TokenTree};
 use proc_macro2::{Span as Place, TokenStream as Tokens, TokenTree as Token};
 
-/// Runs `work` on `input` as tokens with places.
+/// Runs `work` on `input` as tokens with locations.
 pub fn through(input: TokenStream, work: impl FnOnce(Tokens) -> Tokens) -> TokenStream {
-    // Everything in this library is to be of one kind of tokens.
+    // This library must use a single kind of tokens.
     proc_macro2::fallback::force();
     let mut layout = Layout::default();
     layout.stream(input);
     let tokens = match Tokens::from_str(&layout.text) {
         Ok(tokens) => tokens,
-        Err(_) => return error("the declaration cannot be read as text"),
+        Err(_) => return error("cannot re-parse the declaration as text"),
     };
     let mut spans = Spans::default();
     let mut given = layout.spans.into_iter();
@@ -37,15 +38,15 @@ fn error(message: &str) -> TokenStream {
     call.into_iter().collect()
 }
 
-/// Tokens as text.
+/// Prints tokens as text.
 struct Layout {
     text: String,
-    /// rustc's span of each token; of groups when they open and when they close.
+    /// rustc's span of each token. Groups have two: for the opening and the closing delimiter.
     spans: Vec<Span>,
-    /// Where the next character would stand, counted from 1.
+    /// Position of the next character, starting at 1.
     line: usize,
     column: usize,
-    /// The last token was the first part of an operator such as `->`.
+    /// The previous token is the first part of an operator such as `->`.
     joint: bool,
 }
 
@@ -80,16 +81,16 @@ impl Layout {
             Delimiter::Parenthesis => ("(", ")"),
             Delimiter::Brace => ("{", "}"),
             Delimiter::Bracket => ("[", "]"),
-            // What other macros put in as a whole.
+            // Invisible group that another macro inserted.
             Delimiter::None => return self.stream(g.stream()),
         };
-        // What stands where a group opens is the whole group.
+        // The opening delimiter gets the span of the whole group.
         self.token(open, g.span(), false);
         self.stream(g.stream());
         self.token(close, g.span_close(), false);
     }
 
-    /// Writes a token at its place, or behind the last where that is further on.
+    /// Writes a token at its location, or after the previous token if that ends later.
     fn token(&mut self, text: &str, span: Span, joint: bool) {
         let (line, column) = (span.line(), span.column());
         if line > self.line {
@@ -114,16 +115,16 @@ impl Layout {
     }
 }
 
-/// rustc's spans by places in the text.
+/// rustc's spans, by location in the text.
 #[derive(Default)]
 struct Spans {
-    /// What `proc-macro2` calls the text.
+    /// File name that `proc-macro2` assigned to the text.
     text: String,
     at: HashMap<(usize, usize), Span>,
 }
 
 impl Spans {
-    /// Notes the spans of all tokens, which come in the same order.
+    /// Records the spans of all tokens. `spans` yields them in the same order.
     fn note(&mut self, tokens: Tokens, spans: &mut impl Iterator<Item = Span>) {
         for token in tokens {
             match &token {
@@ -145,7 +146,8 @@ impl Spans {
         self.at.extend(span.map(|span| ((start.line, start.column), span)));
     }
 
-    /// rustc's span for a place; that of the whole `arch!` for what does not stand in the declaration.
+    /// Returns rustc's span of a location, or the span of the `arch!` call for tokens outside the
+    /// declaration.
     fn of(&self, place: Place) -> Span {
         let start = place.start();
         let known = self.at.get(&(start.line, start.column));
@@ -185,10 +187,10 @@ impl Spans {
                 };
                 Punct::new(p.as_char(), spacing).into()
             }
-            // The text of a literal is one.
+            // The text of a literal parses as a literal.
             Token::Literal(l) => match Literal::from_str(&l.to_string()) {
                 Ok(literal) => literal.into(),
-                Err(_) => Literal::string("a literal that cannot be read").into(),
+                Err(_) => Literal::string("invalid literal").into(),
             },
         };
         token.set_span(span);

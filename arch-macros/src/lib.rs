@@ -1,4 +1,4 @@
-//! The `arch!` macro: a thin door to the compiler in `arch-lang`, which never sees rustc's tokens.
+//! The `arch!` macro: a thin wrapper around the compiler in `arch-lang`, which never handles rustc's tokens.
 
 mod door;
 
@@ -6,15 +6,16 @@ use std::path::PathBuf;
 
 use proc_macro::{Span, TokenStream};
 
-/// Declares a model architecture; see CONTRIBUTING.md for the language.
+/// Declares a model architecture; see docs/architecture-language.md.
 #[proc_macro]
 pub fn arch(input: TokenStream) -> TokenStream {
-    let library = arch_lang::Folder(folder());
+    let library = arch_lang::Directory(source_dir());
     door::through(input, |tokens| arch_lang::expand_with(tokens, &library))
 }
 
-/// Where the other declarations are: beside the file of this one, or, where that is not known, in the folder of the crate.
-fn folder() -> PathBuf {
+/// Returns the directory of the file that contains the macro call, or the crate's directory if the file is
+/// unknown.
+fn source_dir() -> PathBuf {
     let file = Span::call_site().local_file();
     let beside = file.and_then(|file| file.parent().map(PathBuf::from));
     beside.unwrap_or_else(|| std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default().into())

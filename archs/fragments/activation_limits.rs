@@ -1,11 +1,11 @@
-//! Limits of a file on the activated gate and on the up projection of gated networks: `limit` for routed experts, `limit_shexp` for dense
-//! networks and shared experts.
+//! Clamping limits for the activated gate and the up projection of gated networks: `limit` for routed
+//! experts, `limit_shexp` for dense networks and shared experts.
 
 fragment! {
     hparams {
         limit: [f32] = "swiglu_clamp_exp" or 0.0;
         limit_of_file: [f32] = "swiglu_clamp_shexp" or 0.0;
-        // 0 is no limit.
+        // A limit of 0 means unlimited.
         let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
     }
 

@@ -1,5 +1,5 @@
-//! Alternating updates (AltUp, arXiv 2301.13310) in a layer: one of the `n_state` states of a token goes through the layer; all are
-//! predicted before it, and corrected by its result.
+//! Alternating updates (AltUp, arXiv 2301.13310) within a layer. One of a token's `n_state` states passes
+//! through the layer. All states are predicted before the layer and corrected by its result.
 
 fragment! {
     needs(eps: f32, n_state: usize);

@@ -1,5 +1,6 @@
-//! Alternating updates (AltUp, arXiv 2301.13310) around the layers: all states of a token but the first are projections of it, scaled to
-//! its length; behind the last layer they are projected back and averaged. Goes with `altup`.
+//! Alternating updates (AltUp, arXiv 2301.13310) around the layers. All states of a token except the first
+//! are projections of the first, scaled to its magnitude. After the last layer, the states are projected back
+//! and averaged. Use together with `altup`.
 
 fragment! {
     needs(n_state: usize);

@@ -1,4 +1,4 @@
-//! `self_attention` whose queries, keys and values are clipped to a range that the file may give.
+//! `self_attention` with queries, keys, and values clamped to an optional range from the file.
 
 fragment! {
     hparams {
@@ -21,7 +21,7 @@ fragment! {
         heads(clip_qkv(wv(x)), n_head_kv)
     }
 
-    // 0 is no limit.
+    // A limit of 0 disables clamping.
     fn clip_qkv(x) {
         if clamp_kqv > 0.0 { clamp(x, -clamp_kqv, clamp_kqv) } else { x }
     }

@@ -1,5 +1,5 @@
-//! The matrices of gated experts, from vectors of the size `space` to `width` and back. The declaration has a `router`, or gives
-//! `scores`.
+//! Weights of gated experts that project vectors of size `space` to `width` and back. The declaration
+//! provides a `router` or `scores`.
 
 fragment! {
     options(width = n_ff, space = n_embd);

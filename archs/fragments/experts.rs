@@ -1,4 +1,4 @@
-//! Gated experts and their router.
+//! Gated experts with a router.
 
 fragment! {
     options(width = n_ff);

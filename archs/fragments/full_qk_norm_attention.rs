@@ -1,4 +1,4 @@
-//! `self_attention` with one RMS norm over all query heads together and one over all key heads.
+//! `self_attention` with one RMS norm over all query heads and one over all key heads.
 
 fragment! {
     needs(eps: f32);

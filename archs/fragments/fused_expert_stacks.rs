@@ -1,4 +1,5 @@
-//! The matrices of gated experts, with gates and ups in two tensors or in one: `routed(x, gate_up = gate_up_exps)`.
+//! Weights of gated experts with separate or fused gate and up projections: `routed(x, gate_up =
+//! gate_up_exps)`.
 
 fragment! {
     options(width = n_ff_exp);

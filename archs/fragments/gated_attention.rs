@@ -1,5 +1,5 @@
-//! Grouped-query attention with RMS norms on each query and key head before they rotate, and a sigmoid gate on each element of the
-//! result, projected together with the queries.
+//! Grouped-query attention with RMS norms per query and key head before the rotation, and an elementwise
+//! sigmoid gate on the result. The gate is projected together with the queries.
 
 fragment! {
     needs(eps: f32);

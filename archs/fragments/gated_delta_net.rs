@@ -1,5 +1,5 @@
-//! Gated DeltaNet (arXiv 2412.06464): a delta rule with one decay per head behind a short convolution, its output normalized by heads and
-//! gated.
+//! Gated DeltaNet (arXiv 2412.06464): a delta rule with one decay per head after a short convolution. The
+//! output is normalized per head and gated.
 
 fragment! {
     needs(eps: f32);
@@ -12,8 +12,8 @@ fragment! {
         n_key: usize = "ssm.group_count";
         let per_key = n_value / n_key;
         check d_inner == d_state * n_value && n_value == n_key * per_key,
-              "ssm.inner_size is ssm.time_step_rank times ssm.state_size, and ssm.time_step_rank a multiple of ssm.group_count";
-        // Value heads stand next to each other that go with one key head; in later models they take turns.
+              "ssm.inner_size must equal ssm.time_step_rank * ssm.state_size, and ssm.group_count must divide ssm.time_step_rank";
+        // Value heads that share a key head are contiguous; later models assign them round-robin.
         let by_key = true;
     }
 
@@ -21,9 +21,9 @@ fragment! {
         wqkv?: linear "attn_qkv" [n_embd -> n_key * d_state * (2 + per_key)];
         if has(wqkv) {
             wz: linear "attn_gate" [n_embd -> n_key * d_state * per_key];
-            ignore "ssm_in"; // files may have both forms
+            ignore "ssm_in"; // files may contain both forms
         } else {
-            wqkvz: linear "ssm_in" [n_embd -> n_key * (d_state * (2 + 2 * per_key))]; // of older files
+            wqkvz: linear "ssm_in" [n_embd -> n_key * (d_state * (2 + 2 * per_key))]; // this tensor exists in older files
         }
         conv:     vector "ssm_conv1d"  [d_conv, n_key * d_state * (2 + per_key)];
         dt_bias:  raw    "ssm_dt.bias" [n_key * per_key];

@@ -1,4 +1,4 @@
-//! The gated feed-forward network: SwiGLU, or a gate of another activation.
+//! Gated feed-forward network: SwiGLU, or a gate with another activation.
 
 fragment! {
     options(width = n_ff);

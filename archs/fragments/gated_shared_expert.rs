@@ -1,4 +1,4 @@
-//! A shared expert, which every token passes, times a sigmoid gate of one number.
+//! Shared expert for all tokens, scaled by a scalar sigmoid gate.
 
 fragment! {
     options(width = n_ff_shexp);

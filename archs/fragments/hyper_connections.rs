@@ -1,14 +1,15 @@
-//! Manifold-constrained hyper-connections (mHC, arXiv 2512.24880) over several residual streams: `hc_pre` gives a block a weighted sum of
-//! the streams, `hc_post` mixes the streams by a doubly stochastic matrix and adds the result of the block to each.
+//! Manifold-constrained hyper-connections (mHC, arXiv 2512.24880) over several residual streams. `hc_pre`
+//! computes a block's input as a weighted sum of the streams. `hc_post` mixes the streams with a doubly
+//! stochastic matrix and adds the block's result to each.
 
 fragment! {
     hparams {
         n_stream: usize = "hyper_connection.count";
-        n_balance: usize = "hyper_connection.sinkhorn_iterations";
+        n_sinkhorn: usize = "hyper_connection.sinkhorn_iterations";
         stream_eps: f32 = "hyper_connection.epsilon";
-        check n_stream == 4, "hyper_connection.count is 4";
-        // The authors take 20; each is as much work for every token.
-        check n_balance <= 1000, "hyper_connection.sinkhorn_iterations is at most 1000";
+        check n_stream == 4, "hyper_connection.count must be 4";
+        // The paper uses 20 iterations. The limit bounds the work per token.
+        check n_sinkhorn <= 1000, "hyper_connection.sinkhorn_iterations must be at most 1000";
     }
 
     tensors {
@@ -29,6 +30,6 @@ fragment! {
         let w = sigmoid(weights[n_stream..2 * n_stream] * scale[1..2] + base[n_stream..2 * n_stream]) * 2.0;
         let mix = weights[2 * n_stream..] * scale[2..] + base[2 * n_stream..];
         repeat_heads(heads(y, 1), n_stream) * heads(w, n_stream)
-            + mix_heads(x, balance(mix, n_stream, n_balance, stream_eps))
+            + mix_heads(x, sinkhorn(mix, n_stream, n_sinkhorn, stream_eps))
     }
 }

@@ -1,5 +1,5 @@
-//! An indexer (DeepSeek sparse attention), which selects the cells that a token attends to by keys and queries of its own. The queries come from
-//! the compressed ones of `latent_attention`.
+//! Indexer of DeepSeek sparse attention: selects the cells that a token attends to with its own keys and
+//! queries. The queries are computed from the compressed queries of `latent_attention`.
 
 fragment! {
     needs(q_rank: usize);

@@ -1,5 +1,5 @@
-//! Kimi delta attention (KDA, arXiv 2510.26692): a delta rule with a decay per channel, behind short convolutions of queries, keys and
-//! values. The model computes decays and output gate.
+//! Kimi delta attention (KDA, arXiv 2510.26692): a delta rule with a decay per channel after short
+//! convolutions of queries, keys, and values. The declaration computes the decays and the output gate.
 
 fragment! {
     needs(eps: f32);
@@ -10,7 +10,7 @@ fragment! {
     }
 
     tensors {
-        // Files may hold biases, of which the models know nothing.
+        // Files may contain biases that the models do not use.
         ignore "attn_q.bias", "attn_k.bias", "attn_v.bias";
         wq, wk, wv: linear "attn_q", "attn_k", "attn_v" [n_embd -> n_head_max * d_kda];
         q_conv: vector "ssm_conv1d_q" [d_conv, 1, n_head_max * d_kda];

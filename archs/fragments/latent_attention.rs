@@ -1,6 +1,8 @@
-//! Multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434): keys and values of all heads come from one compressed vector per token,
-//! beside it the part of a key that rotates. Where a file has their projection split by head (`attn_k_b`, `attn_v_b`), it is absorbed: the cache
-//! holds the compressed vector, and queries move into its space. Where it has both in one (`attn_kv_b`), the cache holds keys and values of heads.
+//! Multi-head latent attention (MLA, DeepSeek-V2, arXiv 2405.04434): one compressed vector per token yields
+//! the keys and values of all heads; a separate part of the key is rotated.
+//! If a file has split projections (`attn_k_b`, `attn_v_b`), they are absorbed: the cache stores the
+//! compressed vector, and queries are projected into its space. With a fused projection (`attn_kv_b`), the
+//! cache stores the keys and values of all heads.
 
 fragment! {
     options(low_rank_queries = q_rank > 0);
@@ -12,12 +14,12 @@ fragment! {
         key_length_mla: usize = "attention.key_length_mla" or 0;
         value_length_mla: usize = "attention.value_length_mla" or 0;
         check (key_length_mla == 0) == (value_length_mla == 0),
-              "attention.key_length_mla and attention.value_length_mla are both there or both not";
-        // Files without these lengths give the heads' sizes as those of other attention.
+              "attention.key_length_mla and attention.value_length_mla must be set together";
+        // Files without these keys store the head sizes under the keys of ordinary attention.
         let mla_head_dim_k = if key_length_mla > 0 { key_length_mla } else { head_dim };
         let mla_head_dim_v = if value_length_mla > 0 { value_length_mla } else { head_dim_v };
-        check mla_head_dim_k >= n_rot, "attention.key_length_mla, or attention.key_length, is at least rope.dimension_count";
-        // Elements of a head without positions: the first ones.
+        check mla_head_dim_k >= n_rot, "attention.key_length_mla, or attention.key_length, must be at least rope.dimension_count";
+        // Number of leading elements of a head without rotary positions.
         let n_nope = mla_head_dim_k - n_rot;
     }
 
@@ -51,7 +53,7 @@ fragment! {
         heads(if low_rank_queries { q_b(compressed_queries(x)) } else { q_proj(x) }, n_head)
     }
 
-    // The results of the heads, `[mla_head_dim_v, n_head, T]`.
+    // Returns the results per head, `[mla_head_dim_v, n_head, T]`.
     fn attend_latent_heads(x, q, rotated = true, scale = 1.0 / sqrt(mla_head_dim_k), ..) {
         if rotated {
             q = rope(q, offset = n_nope, ..);

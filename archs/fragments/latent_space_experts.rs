@@ -1,5 +1,5 @@
-//! Experts that work in a space of their own size, if the file gives one, and shared experts outside of it, if it has any; with soft
-//! limits on activations.
+//! Experts in an optional latent space of their own width, and optional shared experts at full width, with
+//! soft-capped activations.
 
 fragment! {
     needs(eps: f32, squash: f32, up_squash: f32, limited_glu(gate, up));

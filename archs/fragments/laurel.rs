@@ -1,4 +1,5 @@
-//! A learned augmented residual layer (LAuReL, arXiv 2411.07501): the input of attention, and a projection of it of low rank.
+//! Learned augmented residual layer (LAuReL, arXiv 2411.07501): the input of attention plus a low-rank
+//! projection of that input.
 
 fragment! {
     options(rank);

@@ -1,7 +1,7 @@
-//! Dense leading layers; in the others experts selected with a bias, and shared ones where the file counts any.
+//! Dense leading layers, followed by layers with experts selected with a bias and optional shared experts.
 
 fragment! {
-    options(usual_gating = 1);
+    options(default_gating = 1);
 
     hparams {
         n_dense: usize = "leading_dense_block_count" or 0;
@@ -13,7 +13,7 @@ fragment! {
 
     tensors {
         if has_experts {
-            use selected_experts(usual_gating = usual_gating);
+            use selected_experts(default_gating = default_gating);
         } else {
             use gated_ffn;
         }

@@ -1,4 +1,5 @@
-//! A factor on logits: of a file that gives none, `value`, or without this option an error; 0 is none.
+//! Factor for the logits. If the file has none, `value` applies; without this option, the key is required. 0
+//! disables the scaling.
 
 fragment! {
     options(value?);

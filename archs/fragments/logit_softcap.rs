@@ -1,4 +1,4 @@
-//! A soft cap on logits, `cap` where a file gives none; 0 is none.
+//! Soft cap for the logits; `cap` is the default. 0 disables the cap.
 
 fragment! {
     options(cap);

@@ -1,5 +1,5 @@
-//! The decays of Kimi delta attention by a projection of low rank: with softplus, or between a negative `bound` and 0. Goes with
-//! `kimi_delta_attention`; `rate` is `a` as `[1, heads]`.
+//! Low-rank decays for `kimi_delta_attention`: with softplus, or between a negative `bound` and 0. `rate` is
+//! `a` as `[1, heads]`.
 
 fragment! {
     needs(d_kda: usize);

@@ -1,4 +1,4 @@
-//! The output gate of Kimi delta attention: a projection of low rank and a sigmoid. Goes with `kimi_delta_attention`.
+//! Output gate for `kimi_delta_attention`: a low-rank projection with a sigmoid.
 
 fragment! {
     needs(d_kda: usize);

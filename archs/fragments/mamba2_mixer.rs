@@ -1,5 +1,5 @@
-//! The mixer of Mamba 2 (arXiv 2405.21060): scans of whole heads with one decay each, B and C shared by groups of heads, and a gated
-//! norm per group before the projection out.
+//! Mixer of Mamba 2 (arXiv 2405.21060): selective scans with one decay per head, B and C shared by groups of
+//! heads, and a gated norm per group before the output projection.
 
 fragment! {
     needs(eps: f32);
@@ -8,11 +8,11 @@ fragment! {
         d_conv: usize = "ssm.conv_kernel";
         d_inner: usize = "ssm.inner_size";
         d_state: usize = "ssm.state_size";
-        n_ssm: usize = "ssm.time_step_rank"; // heads
+        n_ssm: usize = "ssm.time_step_rank"; // number of SSM heads
         n_group: usize = "ssm.group_count";
-        check n_group > 0 && n_ssm % n_group == 0, "ssm.time_step_rank is a multiple of ssm.group_count";
-        check n_ssm > 0 && d_inner % n_ssm == 0, "ssm.inner_size is a multiple of ssm.time_step_rank";
-        let d_conv_in = d_inner + 2 * n_group * d_state; // values, B and C go through the convolution
+        check n_group > 0 && n_ssm % n_group == 0, "ssm.time_step_rank must be a multiple of ssm.group_count";
+        check n_ssm > 0 && d_inner % n_ssm == 0, "ssm.inner_size must be a multiple of ssm.time_step_rank";
+        let d_conv_in = d_inner + 2 * n_group * d_state; // channels of the convolution: values, B, and C
     }
 
     tensors {

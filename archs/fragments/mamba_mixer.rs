@@ -1,5 +1,5 @@
-//! The mixer of Mamba (arXiv 2312.00752): each channel is convolved with its recent past and scanned with a state of its own, whose decay
-//! depends on the input. Models that norm the step, B and C replace `norm_dt`, `norm_b` and `norm_c`.
+//! Mixer of Mamba (arXiv 2312.00752): a short causal convolution and a selective scan with an input-dependent
+//! decay per channel. Models that normalize the step, B, and C replace `norm_dt`, `norm_b`, and `norm_c`.
 
 fragment! {
     hparams {
@@ -7,7 +7,7 @@ fragment! {
         d_inner: usize = "ssm.inner_size";
         d_state: usize = "ssm.state_size";
         dt_rank: usize = "ssm.time_step_rank";
-        check d_inner == 2 * n_embd, "ssm.inner_size is twice embedding_length";
+        check d_inner == 2 * n_embd, "ssm.inner_size must be twice embedding_length";
     }
 
     tensors {

@@ -1,6 +1,6 @@
-//! What a layer of multi-token prediction (MTP, DeepSeek-V3, arXiv 2412.19437, section 2.2) has beside an ordinary one: the embedding of a
-//! token and the model's hidden row before it, each normed, are projected to the residual stream that the layer continues. What files may lack
-//! is the model's own: embeddings, the norm behind the layer, and the output matrix.
+//! Additional tensors of a multi-token prediction layer (MTP, DeepSeek-V3, arXiv 2412.19437, section 2.2).
+//! The normalized embedding of a token and the normalized hidden state of the preceding token are projected
+//! to the layer's input. Embeddings, final norm, and output projection default to those of the main model.
 
 fragment! {
     needs(eps: f32);

@@ -1,4 +1,4 @@
-//! `self_attention` with RMS norms on each query and key head where a file has their weights.
+//! `self_attention` with optional RMS norms per query and key head.
 
 fragment! {
     needs(eps: f32);

@@ -1,4 +1,4 @@
-//! The residual streams of hyper-connections behind the last layer: their sum with weights that depend on the token.
+//! Combines the residual streams of hyper-connections after the last layer by token-dependent weights.
 
 fragment! {
     needs(eps: f32, n_stream: usize, stream_eps: f32);

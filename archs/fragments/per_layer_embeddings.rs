@@ -1,5 +1,5 @@
-//! For each token and layer a vector of its own, of the size `n_pl`, made of the token and of its embedding (Gemma 3n). Goes with
-//! `per_layer_input`.
+//! Per-layer token embeddings (Gemma 3n): for each token and layer, a vector of size `n_pl` computed from the
+//! token id and its embedding. Use together with `per_layer_input`.
 
 fragment! {
     needs(eps: f32, n_pl: usize);

@@ -1,4 +1,4 @@
-//! What a layer adds to its result from its part of `per_layer_embeddings`.
+//! Adds a layer's part of `per_layer_embeddings` to its result.
 
 fragment! {
     needs(eps: f32, n_pl: usize);

@@ -1,4 +1,4 @@
-//! The feed-forward network without a gate.
+//! Feed-forward network without a gate.
 
 fragment! {
     options(width = n_ff);

@@ -1,4 +1,4 @@
-//! `self_attention` with RMS norms on each query and key head before they rotate.
+//! `self_attention` with RMS norms per query and key head before the rotation.
 
 fragment! {
     needs(eps: f32);

@@ -1,5 +1,5 @@
-//! The block that encoder and decoder of T5 have in common: attention with biases by relative position in place of scales, and a
-//! feed-forward network with a GELU gate or, without a gate in the file, with ReLU.
+//! Block shared by T5's encoder and decoder: unscaled attention with relative position biases, and a
+//! feed-forward network with a GELU gate, or with ReLU if the file has no gate.
 
 fragment! {
     needs(n_buckets: usize);
@@ -19,7 +19,7 @@ fragment! {
     fn attend(h) {
         let q = heads(wq(h), n_head);
         let k = heads(wk(h), n_head_kv);
-        // A layer without biases of its own has those of the first.
+        // A layer without its own biases uses those of the first layer.
         let bias = if has(rel_b) { rel_b } else { first_layer(rel_b) };
         wo(attention(q, k, heads(wv(h), n_head_kv), scale = 1.0, relative = bias))
     }

@@ -1,4 +1,4 @@
-//! Frequency factors of rotary positions: one vector, or one for short and one for long contexts.
+//! Frequency factors for rotary positions: one vector, or one each for short and long contexts.
 
 fragment! {
     tensors {

@@ -1,11 +1,11 @@
-//! Experts selected by scores with a bias that counts for the selection alone (DeepSeek-V3, arXiv 2412.19437); gating, groups and weights
-//! as the file says.
+//! Experts whose selection, but not weighting, uses a bias (DeepSeek-V3, arXiv 2412.19437). The file
+//! configures gating, groups, and weights.
 
 fragment! {
-    options(width = n_ff_exp, usual_gating = 1);
+    options(width = n_ff_exp, default_gating = 1);
 
     tensors {
-        use experts(width = width), expert_routing(usual_gating = usual_gating);
+        use experts(width = width), expert_routing(default_gating = default_gating);
         probs_bias: raw "exp_probs_b.bias" [n_expert];
     }
 

@@ -1,6 +1,7 @@
-//! Grouped-query attention (GQA) on a normed `[n_embd, T]`: projections of queries, keys and values, rotary positions where `rotated`,
-//! the KV cache, and the output projection, which `attend_heads` leaves out. Models that norm or clip queries, keys or values replace
-//! `queries`, `keys` or `values`.
+//! Grouped-query attention (GQA) on a normalized input `[n_embd, T]`: query, key, and value projections,
+//! rotary positions if `rotated`, the KV cache, and the output projection. `attend_heads` omits the output
+//! projection. Models that normalize or clamp queries, keys, or values replace `queries`, `keys`, or
+//! `values`.
 
 fragment! {
     tensors {

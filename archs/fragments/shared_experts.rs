@@ -1,4 +1,4 @@
-//! Shared experts, which every token passes: one gated network.
+//! Shared experts for all tokens, computed as one gated network.
 
 fragment! {
     options(width = n_ff);

@@ -1,5 +1,6 @@
-//! Attention in windows or whole contexts, with RMS norms on query, key and value heads, where only the first layers have keys and
-//! values: the others attend over those of the last one before them with the same kind of window. `rotate(x)` is the declaration's.
+//! Windowed or full attention with RMS norms per query, key, and value head, where only the first layers
+//! compute keys and values. Each later layer attends to the keys and values of the last such layer with the
+//! same kind of window. The declaration provides `rotate(x)`.
 
 fragment! {
     options(head_dim_k = head_dim, head_dim_v = head_dim_v);
@@ -32,9 +33,9 @@ fragment! {
             let key = wk(x);
             let k = rotate(rms_norm(heads(key, n_head_kv), k_norm, eps));
             let v = rms_norm(heads(value(x, key), n_head_kv), eps);
-            attention(q, k, v, scale = 1.0, window = standard(n_swa, is_swa))
+            attention(q, k, v, scale = 1.0, window = sliding(n_swa, is_swa))
         } else {
-            attention_over(q, source, head_dim_v, scale = 1.0, window = standard(n_swa, is_swa))
+            attention_over(q, source, head_dim_v, scale = 1.0, window = sliding(n_swa, is_swa))
         };
         wo(y)
     }

@@ -1,7 +1,8 @@
-//! Sliding windows: their length `n_swa`, the layers that have one (`is_swa`), and the base and scale of rotary positions there. Files that
-//! lack the length have windows of `length`, 0 being none, and their `period` is the layers from one full layer to the next; without these
-//! options, files must have the keys. `kind = late_pattern` says that a period begins with its full layer, `kind = [bool]`
-//! that files name the layers one by one.
+//! Sliding windows: their length `n_swa`, the layers that have one (`is_swa`), and the base and scale of
+//! their rotary positions.
+//! The options `length` and `period` are defaults for the file's keys; without them, the keys are required. A
+//! length of 0 disables the windows. A period is the distance between full-attention layers; `kind =
+//! dense_first` puts the full layer first in each period, `kind = [bool]` reads one flag per layer.
 
 fragment! {
     options(length?, period?, kind = pattern, base = rope_freq_base);

@@ -1,4 +1,4 @@
-//! Token embeddings, which serve as the output matrix where a file has none, and the norm before it.
+//! Token embeddings, final norm, and output projection, which defaults to the embedding matrix.
 
 fragment! {
     options(kind = vector);

@@ -1,13 +1,13 @@
-//! Time mixing of RWKV 6 (arXiv 2404.05892): `h` is the normed token and `step` the difference of the one before it. `ddlerp`
-//! interpolates between the two by weights that depend on both: `low` is the part that its five uses share, `lerp_i` the constant part of
-//! use `i`.
+//! Time mixing of RWKV 6 (arXiv 2404.05892). `h` is the normalized token, `step` its difference to the
+//! preceding token. `ddlerp` interpolates between both by data-dependent weights: `low` is the low-rank part
+//! shared by all five uses, `lerp_i` the constant part of use `i`.
 
 fragment! {
     hparams {
         head_size: usize = "wkv.head_size";
         n_mix: usize = "time_mix_extra_dim";
         n_decay: usize = "time_decay_extra_dim";
-        check head_size > 0 && n_embd % head_size == 0, "embedding_length is a multiple of wkv.head_size";
+        check head_size > 0 && n_embd % head_size == 0, "embedding_length must be a multiple of wkv.head_size";
         let n_wkv = n_embd / head_size;
         let n_att = n_wkv * head_size;
     }

@@ -1,5 +1,6 @@
-//! Time mixing of RWKV 7 (arXiv 2503.14456): the state of a head is a matrix, which each token decays, corrects and adds to. `h` is the
-//! normed token and `step` the difference of the one before it, of which each use takes a part by `lerp`.
+//! Time mixing of RWKV 7 (arXiv 2503.14456): each head has a matrix state that every token decays, corrects,
+//! and extends. `h` is the normalized token, `step` its difference to the preceding token; each use adds a
+//! fraction `lerp` of the step.
 
 fragment! {
     hparams {
@@ -8,10 +9,10 @@ fragment! {
         n_rate: usize = "attention.iclr_lora_rank";
         n_value: usize = "attention.value_residual_mix_lora_rank";
         n_gate: usize = "attention.gate_lora_rank" or 0;
-        check head_size > 0 && n_embd % head_size == 0, "embedding_length is a multiple of wkv.head_size";
+        check head_size > 0 && n_embd % head_size == 0, "embedding_length must be a multiple of wkv.head_size";
         let n_wkv = n_embd / head_size;
         let n_att = n_wkv * head_size;
-        let n_back = if il == 0 { n_rate } else { n_value }; // not used in the first layer
+        let n_back = if il == 0 { n_rate } else { n_value }; // the first layer does not use this value
     }
 
     tensors {
@@ -42,7 +43,7 @@ fragment! {
         wv(h + step * part(lerp, 3))
     }
 
-    // Values with what those of the first layer say.
+    // Mixes in the values of the first layer.
     fn value_residual(v, first, h, step) {
         v + (first - v) * sigmoid(v2(v1(h + step * part(lerp, 3))) + v0)
     }

@@ -1,4 +1,5 @@
-//! The architectures: one declarative file each, beside this crate's manifest. A file's presence registers it.
+//! The model architectures, one declaration per file next to this crate's manifest. The build script
+//! registers all files.
 
 #[cfg(test)]
 mod listing;
@@ -7,7 +8,7 @@ use engine::arch::Registered;
 
 include!(concat!(env!("OUT_DIR"), "/registry.rs"));
 
-/// The architecture whose files say `general.architecture = name`.
+/// Returns the architecture for files with `general.architecture = name`.
 pub fn find(name: &str) -> Option<&'static Registered> {
     ALL.binary_search_by(|r| r.arch.name.cmp(name)).ok().map(|i| &ALL[i])
 }
@@ -17,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_is_sorted_and_says_what_each_is() {
+    fn all_is_sorted_and_described() {
         assert!(ALL.len() >= 5);
         assert!(ALL.windows(2).all(|p| p[0].arch.name < p[1].arch.name));
         for r in ALL {

@@ -1,24 +1,25 @@
-//! Which architectures there are: every `.rs` file in a folder, and what its first lines and its `name:` line say.
+//! Lists the architectures: the `.rs` files in a directory, with their descriptions and names.
 
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// One architecture file.
+/// An architecture file found in the directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The architecture's name: the string of the file's `name:` line.
+    /// Name of the architecture, from the file's `name:` line.
     pub name: String,
-    /// The file's leading `//!` lines in one line of text.
+    /// Description: the file's leading `//!` lines, joined by spaces.
     pub about: String,
-    /// Where the file is.
+    /// Path of the architecture file.
     pub path: PathBuf,
 }
 
-/// The `.rs` files directly in `folder`, sorted by architecture name. Two files with one name are an error naming both.
-pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
+/// Returns the `.rs` files directly in `dir`, sorted by architecture name. Fails if two files declare the
+/// same name.
+pub fn list(dir: &Path) -> io::Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    for file in std::fs::read_dir(folder)? {
+    for file in std::fs::read_dir(dir)? {
         let path = file?.path();
         if path.extension().is_some_and(|e| e == "rs") && path.is_file() {
             entries.push(read(path)?);
@@ -46,28 +47,29 @@ fn read(path: PathBuf) -> io::Result<Entry> {
     let about = about.join(" ").trim().to_owned();
     let name = text.lines().find_map(name_line);
     let Some(name) = name else {
-        let message = format!("{}: no line `name: \"…\";` as `arch!` has it", path.display());
+        let message = format!("{}: missing line `name: \"…\";` in `arch!`", path.display());
         return Err(io::Error::other(message));
     };
     Ok(Entry { name, about, path })
 }
 
-/// The string of a line `name: "…";`.
+/// Parses the string of a line `name: "…";`.
 fn name_line(line: &str) -> Option<String> {
     let rest = line.trim_start().strip_prefix("name")?.trim_start().strip_prefix(':')?;
     let (name, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
     Some(name.to_owned())
 }
 
-/// The registry as Rust source: a module per file, and the table `ALL`.
+/// Generates the registry as Rust source: a module per file, and the table `ALL`.
 pub fn source(entries: &[Entry]) -> String {
     let mut text = String::new();
     for (i, e) in entries.iter().enumerate() {
-        // Module names carry the position, since two names may differ only in characters that a Rust name cannot have.
+        // Module names include the index, because two architecture names may differ only in characters that
+        // are invalid in Rust identifiers.
         let (ident, path) = (ident(i, e), e.path.display().to_string());
         let _ = writeln!(text, "#[path = {path:?}]\nmod {ident};");
     }
-    text += "/// Every architecture, sorted by name.\npub static ALL: &[Registered] = &[\n";
+    text += "/// All architectures, sorted by name.\npub static ALL: &[Registered] = &[\n";
     for (i, e) in entries.iter().enumerate() {
         let _ = writeln!(
             text,
@@ -93,7 +95,7 @@ fn ident(i: usize, e: &Entry) -> String {
 mod tests {
     use super::*;
 
-    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    fn dir_with(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in files {
             std::fs::write(dir.path().join(name), text).unwrap();
@@ -102,9 +104,9 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_file_is_listed_and_registered() {
+    fn new_file_is_listed_and_registered() {
         let qwen = "//! Qwen3, dense.\n//! Second line.\n\narch_macros::arch! {\n    name: \"qwen3\";\n}\n";
-        let dir = folder(&[("qwen3.rs", qwen), ("notes.txt", "name: \"no\";")]);
+        let dir = dir_with(&[("qwen3.rs", qwen), ("notes.txt", "name: \"no\";")]);
         std::fs::create_dir(dir.path().join("src")).unwrap();
         assert_eq!(list(dir.path()).unwrap().len(), 1);
         std::fs::write(dir.path().join("mine.rs"), "arch! { \n name : \"a-new.one\"; }").unwrap();
@@ -120,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn one_name_twice_or_none_is_an_error_naming_the_files() {
-        let dir = folder(&[("a.rs", "name: \"x\";"), ("b.rs", "name: \"x\";")]);
+    fn duplicate_or_missing_name_is_rejected() {
+        let dir = dir_with(&[("a.rs", "name: \"x\";"), ("b.rs", "name: \"x\";")]);
         let error = list(dir.path()).unwrap_err().to_string();
         assert!(
             error.contains("`x`") && error.contains("a.rs") && error.contains("b.rs"),
             "{error}"
         );
-        let dir = folder(&[("a.rs", "fn main() {}")]);
+        let dir = dir_with(&[("a.rs", "fn main() {}")]);
         assert!(list(dir.path()).unwrap_err().to_string().contains("a.rs"));
     }
 }

@@ -1,43 +1,45 @@
-//! What hands know from other engines and clap cannot declare: flags of llama.cpp become those that are declared here, short ones of several
-//! letters among them, and flags or a model without a command are those of `run`.
+//! Rewrites llama.cpp-style arguments before clap parses them: foreign flag names, multi-letter short flags
+//! such as `-ngl`, and command lines without a subcommand, which default to `run`.
 
 use std::ffi::OsString;
 
 use clap::Command;
 use clap::error::ErrorKind;
 
-use crate::llama_cpp::{Foreign, Here, Idle, OPTIONS, commands_with, has_flag};
+use crate::llama_cpp::{CompatOption, IgnoredOption, OPTIONS, Support, commands_with, has_flag};
 
-/// The short form of several letters of a flag, as llama.cpp has it: `-ub` of `--ubatch-size`.
+/// Returns the multi-letter short form of a long flag: `-ub` for `--ubatch-size`.
 pub fn short_form(long: &str) -> Option<&'static str> {
     let of_flag = OPTIONS
         .iter()
-        .filter(|option| matches!(option.here, Here::Is(flag) if flag[2..] == *long));
+        .filter(|option| matches!(option.support, Support::Flag(flag) if flag[2..] == *long));
     let is_short = |name: &&str| !name.starts_with("--") && name.len() > 2;
     of_flag.flat_map(|option| option.names()).find(is_short)
 }
 
-/// What the program answers itself.
+/// Flags that clap handles at the top level.
 const OWN_FLAGS: &[&str] = &["-h", "--help", "-V", "--version"];
 
-/// What becomes of an argument.
-enum Taken {
-    /// It stays.
-    AsIs,
-    /// It is this.
-    Is(OsString),
-    /// It is left out, with its value.
-    Nothing { has_value: bool },
-    /// It is this, and its value is left out.
-    Told { told: OsString, has_value: bool },
-    /// It is these.
-    These(Vec<OsString>),
-    /// The whole line is this command.
+/// Rewrite of a command-line argument.
+enum Rewrite {
+    /// Keeps the argument unchanged.
+    Keep,
+    /// Replaces the argument.
+    Replace(OsString),
+    /// Drops the argument and its value, if any.
+    Drop { has_value: bool },
+    /// Replaces the argument and drops its value, if any.
+    Notice { notice: OsString, has_value: bool },
+    /// Replaces the argument with several arguments.
+    Expand(Vec<OsString>),
+    /// Replace the whole command line with this command.
     Command(&'static str),
 }
 
-/// The arguments with llama.cpp's flags translated, up to a `--`; `-ub=64` works as `-ub 64` does. Without a command it is `run`, if flags or a
-/// model come first; `help COMMAND` is `COMMAND --help`.
+/// Translates llama.cpp flags up to `--`.
+///
+/// `-ub=64` is equivalent to `-ub 64`. A command line that starts with a flag or a GGUF file runs `run`.
+/// `help COMMAND` becomes `COMMAND --help`.
 pub fn normalize(args: impl IntoIterator<Item = OsString>, program: &Command) -> Result<Vec<OsString>, clap::Error> {
     let mut args: Vec<OsString> = args.into_iter().collect();
     if args.get(1).and_then(|arg| arg.to_str()).is_some_and(is_for_run) {
@@ -57,26 +59,26 @@ pub fn normalize(args: impl IntoIterator<Item = OsString>, program: &Command) ->
             out.extend(args);
             break;
         }
-        let taken = match (arg.to_str(), is_value) {
+        let rewrite = match (arg.to_str(), is_value) {
             (Some(text), false) => translated(text, command, program)?,
-            _ => Taken::AsIs,
+            _ => Rewrite::Keep,
         };
         is_value = arg
             .to_str()
             .is_some_and(|text| !is_value && takes_any_text(command, text));
-        match taken {
-            Taken::AsIs => out.push(arg),
-            Taken::Is(arg) => out.push(arg),
-            Taken::Nothing { has_value } if has_value => drop(args.next()),
-            Taken::Nothing { .. } => {}
-            Taken::Told { told, has_value } => {
-                out.push(told);
+        match rewrite {
+            Rewrite::Keep => out.push(arg),
+            Rewrite::Replace(arg) => out.push(arg),
+            Rewrite::Drop { has_value } if has_value => drop(args.next()),
+            Rewrite::Drop { .. } => {}
+            Rewrite::Notice { notice, has_value } => {
+                out.push(notice);
                 if has_value {
                     drop(args.next());
                 }
             }
-            Taken::These(all) => out.extend(all),
-            Taken::Command(words) => {
+            Rewrite::Expand(all) => out.extend(all),
+            Rewrite::Command(words) => {
                 out.truncate(1);
                 out.extend(words.split(' ').map(OsString::from));
                 break;
@@ -91,8 +93,8 @@ fn is_for_run(first: &str) -> bool {
     is_flag || first.to_ascii_lowercase().ends_with(".gguf")
 }
 
-/// The command that a line names, or the program.
-fn command_of<'a>(program: &'a Command, args: &[OsString]) -> &'a Command {
+/// Returns the subcommand that a command line selects, or the program itself.
+pub fn command_of<'a>(program: &'a Command, args: &[OsString]) -> &'a Command {
     let words = args.iter().skip(1).map_while(|arg| arg.to_str());
     let mut command = program;
     for word in words {
@@ -104,7 +106,7 @@ fn command_of<'a>(program: &'a Command, args: &[OsString]) -> &'a Command {
     command
 }
 
-/// True if this is a flag that takes values which look like flags.
+/// Returns true if `text` is a flag whose value may start with a hyphen.
 fn takes_any_text(command: &Command, text: &str) -> bool {
     command.get_arguments().any(|arg| {
         let is_it = match text.strip_prefix("--") {
@@ -115,66 +117,70 @@ fn takes_any_text(command: &Command, text: &str) -> bool {
     })
 }
 
-fn translated(text: &str, command: &Command, program: &Command) -> Result<Taken, clap::Error> {
+fn translated(text: &str, command: &Command, program: &Command) -> Result<Rewrite, clap::Error> {
     let (given, value) = text.split_once('=').map_or((text, None), |(f, v)| (f, Some(v)));
-    // As llama.cpp takes them, too.
+    // llama.cpp also accepts underscores in long flags.
     let spelled = match given.strip_prefix("--") {
         Some(long) => format!("--{}", long.replace('_', "-")),
         None => given.to_owned(),
     };
     if !given.starts_with('-') || has_flag(command, given) || ["-h", "--help"].contains(&given) {
-        return Ok(Taken::AsIs);
+        return Ok(Rewrite::Keep);
     }
     let with_value = |flag: &str| value.map_or_else(|| flag.into(), |value| format!("{flag}={value}").into());
     if has_flag(command, &spelled) {
-        return Ok(Taken::Is(with_value(&spelled)));
+        return Ok(Rewrite::Replace(with_value(&spelled)));
     }
-    // Words of a command that takes any text may be one.
+    // Positional arguments of commands that accept arbitrary text may look like flags.
     let is_text = command.get_positionals().any(clap::Arg::is_allow_hyphen_values_set);
-    let Some(option) = Foreign::find(&spelled).filter(|option| !is_text || matches!(option.here, Here::Is(_))) else {
-        return Ok(Taken::AsIs);
+    let Some(option) =
+        CompatOption::find(&spelled).filter(|option| !is_text || matches!(option.support, Support::Flag(_)))
+    else {
+        return Ok(Rewrite::Keep);
     };
-    if let Some(idle) = Idle::find(&spelled).filter(|_| command.get_name() == "serve") {
-        return Ok(Taken::Told {
-            told: format!("--without-effect={spelled} has no effect here: {}", idle.why()).into(),
+    if let Some(idle) = IgnoredOption::find(&spelled).filter(|_| command.get_name() == "serve") {
+        return Ok(Rewrite::Notice {
+            notice: format!("--without-effect={spelled} has no effect: {}", idle.why()).into(),
             has_value: idle.has_value && value.is_none(),
         });
     }
-    match option.here {
-        Here::Is(flag) if OWN_FLAGS.contains(&flag) || has_flag(command, flag) => Ok(Taken::Is(with_value(flag))),
-        Here::Is(_) if is_text => Ok(Taken::AsIs),
-        Here::Is(flag) => Err(refused(
+    match option.support {
+        Support::Flag(flag) if OWN_FLAGS.contains(&flag) || has_flag(command, flag) => {
+            Ok(Rewrite::Replace(with_value(flag)))
+        }
+        Support::Flag(_) if is_text => Ok(Rewrite::Keep),
+        Support::Flag(flag) => Err(unsupported(
             &spelled,
-            &format!("it is an option of {}", commands_with(program, flag).join(", ")),
+            &format!("use it with {}", commands_with(program, flag).join(", ")),
         )),
-        Here::Command(words) => Ok(Taken::Command(words)),
-        Here::StandsFor(options) if command.get_name() == "serve" => stands_for(options, command, program),
-        Here::StandsFor(_) => Err(refused(&spelled, "it is an option of `llama serve`")),
-        Here::Always(_) => Ok(Taken::Nothing {
+        Support::Command(words) => Ok(Rewrite::Command(words)),
+        Support::Preset(options) if command.get_name() == "serve" => expand_preset(options, command, program),
+        Support::Preset(_) => Err(unsupported(&spelled, "use it with `llama serve`")),
+        Support::Ignored(_) => Ok(Rewrite::Drop {
             has_value: !option.value.is_empty() && value.is_none(),
         }),
-        Here::Differs(_) => Ok(Taken::AsIs),
-        Here::No(why) => Err(refused(&spelled, why)),
+        Support::Differs(_) => Ok(Rewrite::Keep),
+        Support::Unsupported(why) => Err(unsupported(&spelled, why)),
     }
 }
 
-/// The options that one stands for, each as it is here.
-fn stands_for(options: &str, command: &Command, program: &Command) -> Result<Taken, clap::Error> {
+/// Translates a flag that represents several options.
+fn expand_preset(options: &str, command: &Command, program: &Command) -> Result<Rewrite, clap::Error> {
     let one = |word: &str| match translated(word, command, program)? {
-        Taken::Is(arg) => Ok(arg),
+        Rewrite::Replace(arg) => Ok(arg),
         _ => Ok(word.into()),
     };
     let all = options
         .split(' ')
         .map(one)
         .collect::<Result<Vec<OsString>, clap::Error>>()?;
-    Ok(Taken::These(all))
+    Ok(Rewrite::Expand(all))
 }
 
-fn refused(name: &str, why: &str) -> clap::Error {
+fn unsupported(name: &str, why: &str) -> clap::Error {
     clap::Error::raw(
         ErrorKind::UnknownArgument,
-        format!("{name} is an option of llama.cpp that cannot be used here: {why}\n"),
+        format!("llama.cpp option {name} is not supported: {why}\n"),
     )
 }
 
@@ -186,11 +192,11 @@ mod tests {
     use crate::args::Cli;
 
     fn normalized(args: &[&str]) -> Vec<OsString> {
-        normalize(args.iter().map(OsString::from), &Cli::command()).expect("nothing is refused")
+        normalize(args.iter().map(OsString::from), &Cli::command()).expect("every argument is accepted")
     }
 
     #[test]
-    fn short_forms_become_long_ones() {
+    fn normalize_expands_short_flags() {
         assert_eq!(
             normalized(&["llama", "run", "-ub", "64", "-ctk=f32", "-t", "2"]),
             ["llama", "run", "--ubatch-size", "64", "--cache-type-k=f32", "-t", "2"]
@@ -202,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_nothing_is_left_out() {
+    fn normalize_drops_ignored_flags() {
         assert_eq!(
             normalized(&["llama", "--jinja", "-dt", "0.1", "hi", "--defrag-thold=2"]),
             ["llama", "run", "hi"]
@@ -214,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn text_stays_as_it_is() {
+    fn normalize_keeps_text() {
         assert_eq!(
             normalized(&["llama", "what does -ub do?", "--", "-ub"]),
             ["llama", "what does -ub do?", "--", "-ub"]
@@ -224,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_command_it_is_run() {
+    fn command_defaults_to_run() {
         assert_eq!(
             normalized(&["llama", "-hf", "user/repo"]),
             ["llama", "run", "--hf-repo", "user/repo"]

@@ -1,15 +1,16 @@
-//! Messages so far, and the prompt they make.
+//! Chat messages and the prompts rendered from them.
 
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-use engine::chat::{ChatError, ChatTemplate, Message, ReasoningTags, reasoning_tags};
+use engine::chat::{ChatError, Message, ReasoningTags};
 use engine::gguf::Value;
 use engine::model::Model;
 use engine::sample::Token;
 use engine::vocab::Vocab;
+use llama::parts::PromptTemplate;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
@@ -17,24 +18,20 @@ use crate::args::TemplateArgs;
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
 
-/// A conversation with a model, or, with a model that has no chat template, a text that both continue.
+/// A conversation with a model. Without a chat template, the messages form one plain text.
 pub struct Conversation {
-    template: Option<ChatTemplate>,
-    /// What reasoning stands between.
-    tags: Option<ReasoningTags>,
-    /// What the template is told besides the messages.
+    template: Option<PromptTemplate>,
+    /// Template variables other than the messages.
     variables: Map<String, Json>,
     messages: Vec<Message>,
 }
 
 impl Conversation {
-    /// An empty conversation. `raw`: do without a template.
+    /// Creates an empty conversation. With `raw`, the chat template is not applied.
     pub fn new(model: &Model, raw: bool, system: Option<&str>, args: &TemplateArgs) -> Outcome<Conversation> {
         let source = if raw { None } else { template_source(model, args)? };
         let template = template(model, source.as_deref().unwrap_or_default())?;
         let mut conversation = Conversation {
-            tags: (template.as_ref().zip(source.as_deref()))
-                .and_then(|(template, source)| reasoning_tags(template, source)),
             template,
             variables: args.variables(),
             messages: Vec::new(),
@@ -45,15 +42,17 @@ impl Conversation {
         Ok(conversation)
     }
 
-    /// True if there is no template: text is continued as it stands.
+    /// Returns true if no chat template is applied.
     pub fn is_raw(&self) -> bool {
         self.template.is_none()
     }
 
-    /// Replaces the instructions at the beginning; empty ones are removed.
+    /// Replaces the system message, or removes it if `text` is empty.
     pub fn set_system(&mut self, text: &str) -> Outcome {
         if self.is_raw() {
-            return Err(Failure::new("instructions need a chat template, and there is none"));
+            return Err(Failure::new(
+                "cannot set a system prompt: the model has no chat template",
+            ));
         }
         if self.messages.first().is_some_and(|m| m.role == "system") {
             self.messages.remove(0);
@@ -64,22 +63,22 @@ impl Conversation {
         Ok(())
     }
 
-    /// Adds what the user says.
+    /// Appends a user message.
     pub fn ask(&mut self, text: &str) {
         self.messages.push(Message::user(text));
     }
 
-    /// Adds what the model has said.
+    /// Appends an assistant message.
     pub fn answered(&mut self, text: &str) {
         self.messages.push(Message::assistant(text));
     }
 
-    /// Removes the last message if it is of this role.
+    /// Removes the last message if it has the given role.
     pub fn take_back(&mut self, role: &str) -> bool {
         self.messages.pop_if(|m| m.role == role).is_some()
     }
 
-    /// What somebody of this role said last.
+    /// Returns the last message with the given role.
     pub fn last(&self, role: &str) -> Option<&str> {
         self.messages
             .iter()
@@ -87,7 +86,7 @@ impl Conversation {
             .map(|m| m.content.as_str())
     }
 
-    /// The tokens of what was said so far.
+    /// Counts the tokens of the conversation.
     pub fn n_tokens(&self, vocab: &Vocab) -> Outcome<usize> {
         match self.messages.is_empty() {
             true => Ok(0),
@@ -95,7 +94,8 @@ impl Conversation {
         }
     }
 
-    /// Goes on from what was said to another model. Without a template there are no instructions.
+    /// Copies the messages of a conversation with another model. Without a chat template, the system message
+    /// is dropped.
     pub fn take_over(&mut self, other: &Conversation) {
         self.messages = other.messages.clone();
         if self.is_raw() {
@@ -103,7 +103,7 @@ impl Conversation {
         }
     }
 
-    /// The messages of a file in place of these. The number of messages.
+    /// Replaces the messages with those of a file and returns their number.
     pub fn replace_by(&mut self, file: &Path) -> Outcome<usize> {
         let before = std::mem::take(&mut self.messages);
         let restored = self.restore(file);
@@ -113,14 +113,15 @@ impl Conversation {
         restored
     }
 
-    /// Writes what was said to a file.
+    /// Writes the messages to a file.
     pub fn save(&self, file: &Path) -> Outcome {
-        let said: Vec<Said<'_>> = self.messages.iter().map(Said::of).collect();
-        let json = serde_json::to_vec_pretty(&said)?;
+        let saved: Vec<SavedMessage<'_>> = self.messages.iter().map(SavedMessage::of).collect();
+        let json = serde_json::to_vec_pretty(&saved)?;
         std::fs::write(file, json).map_err(|e| Failure::new(format_args!("{}: {e}", file.display())))
     }
 
-    /// Goes on from what [`Conversation::save`] wrote. The number of messages; 0 if there is no file. Instructions that were given anew stay.
+    /// Loads messages written by [`Conversation::save`] and returns their number; 0 if the file does not
+    /// exist. A system prompt given on the command line takes precedence.
     pub fn restore(&mut self, file: &Path) -> Outcome<usize> {
         let cannot = |e: &dyn Display| Failure::new(format_args!("{}: {e}", file.display()));
         let json = match std::fs::read(file) {
@@ -128,52 +129,57 @@ impl Conversation {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
             Err(e) => return Err(cannot(&e)),
         };
-        let said: Vec<Said<'_>> = serde_json::from_slice(&json).map_err(|e| cannot(&e))?;
+        let saved: Vec<SavedMessage<'_>> = serde_json::from_slice(&json).map_err(|e| cannot(&e))?;
         let has_system = !self.messages.is_empty();
-        for said in said.into_iter().filter(|said| !(has_system && said.role == "system")) {
-            self.messages.push(said.message());
+        for saved in saved
+            .into_iter()
+            .filter(|saved| !(has_system && saved.role == "system"))
+        {
+            self.messages.push(saved.message());
         }
         Ok(self.messages.len())
     }
 
-    /// Forgets all but the instructions.
+    /// Removes all messages except the system message.
     pub fn clear(&mut self) {
         self.messages.retain(|m| m.role == "system");
     }
 
-    /// The tags that reasoning stands between, if the template names some.
+    /// Returns the reasoning tags of the template, if it has any.
     pub fn tags(&self) -> Option<ReasoningTags> {
-        self.tags
+        self.template.as_ref().and_then(PromptTemplate::tags)
     }
 
-    /// What the model's next words follow, as text and as tokens.
+    /// Renders the prompt for the next response, as a string and as tokens.
     pub fn prompt(&self, vocab: &Vocab) -> Outcome<(String, Vec<Token>)> {
         self.prompt_until(vocab, true)
     }
 
-    /// The same, up to where the model's words begin, or to what was said last.
+    /// Renders the prompt, with the header of an assistant message if `generation` is true.
     fn prompt_until(&self, vocab: &Vocab, generation: bool) -> Outcome<(String, Vec<Token>)> {
         let Some(template) = &self.template else {
             let text: String = self.messages.iter().map(|m| m.content.as_str()).collect();
             let tokens = vocab.tokenize(&text, true, true);
             return Ok((text, tokens));
         };
-        let text = template.render(&self.messages, generation, &self.variables)?;
-        let tokens = vocab.tokenize(&text, !template.has_bos(&text), true);
-        Ok((text, tokens))
+        let prompt = match generation {
+            true => template.prompt(vocab, &self.messages, &self.variables)?,
+            false => template.transcript(vocab, &self.messages, &self.variables)?,
+        };
+        Ok((prompt.text, prompt.tokens))
     }
 }
 
-/// A message in a file.
+/// A message in a saved conversation.
 #[derive(Serialize, Deserialize)]
-struct Said<'a> {
+struct SavedMessage<'a> {
     role: Cow<'a, str>,
     content: Cow<'a, str>,
 }
 
-impl Said<'_> {
-    fn of(message: &Message) -> Said<'_> {
-        Said {
+impl SavedMessage<'_> {
+    fn of(message: &Message) -> SavedMessage<'_> {
+        SavedMessage {
             role: Cow::Borrowed(&message.role),
             content: Cow::Borrowed(&message.content),
         }
@@ -184,7 +190,7 @@ impl Said<'_> {
     }
 }
 
-/// The template that is given, else that in the model's file, in Jinja.
+/// Returns the Jinja template given on the command line, or the model's own.
 fn template_source(model: &Model, args: &TemplateArgs) -> Outcome<Option<String>> {
     let given = match &args.chat_template_file {
         Some(path) => Some(input::read(path).map_err(|e| e.of_option("--chat-template-file"))?),
@@ -194,13 +200,13 @@ fn template_source(model: &Model, args: &TemplateArgs) -> Outcome<Option<String>
     Ok(given.or(of_file.map(str::to_owned)))
 }
 
-/// The template; `None` if there is none.
-fn template(model: &Model, source: &str) -> Outcome<Option<ChatTemplate>> {
-    let vocab = model.vocab();
-    let text = |token: Option<Token>| token.map_or_else(String::new, |t| vocab.text(t).into_owned());
-    match ChatTemplate::new(source, &text(vocab.bos()), &text(vocab.eos())) {
+/// Parses a template; `None` if the model has none.
+fn template(model: &Model, source: &str) -> Outcome<Option<PromptTemplate>> {
+    match PromptTemplate::new(source, model.vocab()) {
         Ok(template) => Ok(Some(template)),
         Err(ChatError::NoTemplate) => Ok(None),
-        Err(e) => Err(Failure::new(format_args!("{e}; --raw does without it"))),
+        Err(e) => Err(Failure::new(format_args!(
+            "{e}; use --raw to run without a chat template"
+        ))),
     }
 }

@@ -1,13 +1,14 @@
-//! Where the user's files go.
+//! Directories of user data.
 
 use std::path::PathBuf;
 
-/// Downloads, beside what the engine keeps. `None` if no variable says where that is.
+/// Returns the cache directory for downloads, shared with the engine's cache. `None` if no environment
+/// variable defines it.
 pub fn cache() -> Option<PathBuf> {
     engine::backend::cuda::user_cache()
 }
 
-/// What a program remembers between runs: `llama` in the user's state folder.
+/// Returns the directory for state that persists between runs: `llama` in the user's state directory.
 pub fn state() -> Option<PathBuf> {
     ours("XDG_STATE_HOME", ".local/state")
 }
@@ -17,7 +18,7 @@ fn ours(name: &str, below_home: &str) -> Option<PathBuf> {
     Some(base.join("llama"))
 }
 
-/// The path in an environment variable that is set and not empty.
+/// Returns the path in an environment variable, unless the variable is unset or empty.
 pub fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from)
 }

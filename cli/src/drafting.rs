@@ -1,4 +1,4 @@
-//! What guesses tokens, for one text or for several.
+//! Creates the drafters for speculative decoding of one or several sequences.
 
 use engine::context::{Context, ContextParams};
 use engine::speculate::{DraftModel, Drafter, Lookup, MAX_DRAFTS, Mtp};
@@ -10,22 +10,22 @@ use crate::failure::{Failure, Outcome};
 use crate::hub::HubArgs;
 use crate::loading::LoadArgs;
 
-/// Most tokens that are verified at once where there are several texts: beyond, products round activations in another way.
+/// Maximum tokens verified per pass with several sequences. Larger matmuls round activations differently.
 const MOST_OUTPUTS: usize = 31;
 
-/// What is asked for, and what a smaller model is loaded with.
+/// Drafting options, and the options for loading a draft model.
 pub struct Source<'a> {
-    /// How to guess, [resolved](SpeculationArgs::resolved).
+    /// Drafting flags, [resolved](SpeculationArgs::resolved).
     pub speculation: &'a SpeculationArgs,
-    /// Where the smaller model comes from.
+    /// Download options of the draft model.
     pub hub: &'a HubArgs,
-    /// How the larger one is loaded.
+    /// Load options of the target model.
     pub load: &'a LoadArgs,
-    /// How it is computed.
+    /// Context options of the target model.
     pub context: &'a ContextArgs,
 }
 
-/// Makes room in a context for the drafts of `n` texts.
+/// Reserves rollback state and outputs for the drafts of `n` sequences.
 pub fn prepare(params: &mut ContextParams, speculation: &SpeculationArgs, n: usize) {
     params.n_rollback = params.n_rollback.max(MAX_DRAFTS);
     params.n_outputs_max = match n {
@@ -36,7 +36,7 @@ pub fn prepare(params: &mut ContextParams, speculation: &SpeculationArgs, n: usi
 }
 
 impl Source<'_> {
-    /// What guesses the tokens of `n` texts that a context continues; `None` if that was not asked for.
+    /// Creates drafters for `n` sequences of a context; `None` if speculation is off.
     pub fn drafters(&self, context: &Context, n: usize) -> Outcome<Option<Drafters>> {
         let speculation = self.speculation;
         Ok(Some(match (&speculation.draft, &speculation.lookup_file) {
@@ -64,7 +64,7 @@ impl Source<'_> {
                 let corpus = context.model().vocab().tokenize(&text, false, false);
                 Drafters::Lookup(Lookup::new(&corpus, context.n_ctx()))
             }
-            (None, None) if speculation.lookup => Drafters::Lookup(Lookup::new(&[], context.n_ctx())),
+            (None, None) if speculation.prompt_lookup => Drafters::Lookup(Lookup::new(&[], context.n_ctx())),
             (None, None) => return Ok(None),
         }))
     }

@@ -1,34 +1,35 @@
-//! Why a command ended without doing what it was asked to.
+//! Errors that end a command.
 
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use crate::say;
+use llama::hub::HubError;
 
-/// The end of a command that did not succeed.
+use crate::log;
+
+/// Reason why a command did not succeed.
 #[derive(Debug)]
 pub enum Failure {
-    /// One sentence for the user.
+    /// Error message for the user.
     Message(String),
-    /// Whoever read the output has gone: nothing is left to do, and nothing is wrong.
+    /// The reader of standard output has closed it; exit successfully.
     BrokenPipe,
     /// The user interrupted the command.
     Interrupted,
-    /// The command has said itself what failed.
+    /// The command has already printed its error.
     Reported,
 }
 
-/// What commands return.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// A failure with this sentence.
+    /// Creates a failure with a message.
     pub fn new(message: impl fmt::Display) -> Failure {
         Failure::Message(message.to_string())
     }
 
-    /// The same of the value of an option, which is named.
+    /// Prefixes the message with the option that caused it.
     pub fn of_option(self, option: &str) -> Failure {
         match self {
             Failure::Message(message) => Failure::Message(format!("{option} {message}")),
@@ -36,22 +37,22 @@ impl Failure {
         }
     }
 
-    /// Says what there is to say on stderr and gives the exit status.
+    /// Prints the message to stderr and returns the exit code.
     pub fn report(self) -> ExitCode {
         match self {
             Failure::Message(message) => {
-                say::line(format_args!("error: {message}"));
+                log::line(format_args!("error: {message}"));
                 ExitCode::FAILURE
             }
             Failure::BrokenPipe => ExitCode::SUCCESS,
-            // As shells count an end by SIGINT.
+            // Shells report termination by SIGINT as 128 + 2.
             Failure::Interrupted => ExitCode::from(130),
             Failure::Reported => ExitCode::FAILURE,
         }
     }
 }
 
-/// Every error becomes its own sentence, with its causes where the sentence does not tell them already.
+/// Formats an error with its causes. Causes already contained in the message are not repeated.
 impl<E: std::error::Error + 'static> From<E> for Failure {
     fn from(error: E) -> Failure {
         let is_broken_pipe = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
@@ -60,6 +61,9 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
             .is_some_and(is_broken_pipe)
         {
             return Failure::BrokenPipe;
+        }
+        if (&error as &dyn std::error::Error).downcast_ref::<HubError>() == Some(&HubError::Cancelled) {
+            return Failure::Interrupted;
         }
         let mut message = error.to_string();
         let mut source = error.source();
@@ -83,15 +87,15 @@ mod tests {
     struct Outer(#[source] io::Error);
 
     #[test]
-    fn causes_are_told_once() {
+    fn error_causes_are_not_repeated() {
         let Failure::Message(text) = Outer(io::Error::other("disk on fire")).into() else {
-            panic!("an error with a sentence")
+            panic!("expected Failure::Message")
         };
         assert_eq!(text, "cannot load: disk on fire");
     }
 
     #[test]
-    fn a_broken_pipe_is_not_an_error() {
+    fn broken_pipe_is_success() {
         let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert!(matches!(failure, Failure::BrokenPipe));
     }

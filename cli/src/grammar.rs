@@ -1,51 +1,52 @@
-//! The flags of structured output: what an answer has to be.
+//! Arguments for structured output: grammars, JSON schemas, regular expressions and choices.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
-use engine::grammar::{Compiler, Constraint, Grammar, GrammarError};
+use engine::grammar::Grammar;
 use engine::model::VocabHook;
 use engine::vocab::Vocab;
+use llama::Error;
+use llama::parts::PendingConstraint;
 
 use crate::commands::input;
 use crate::failure::{Failure, Outcome};
 
-/// What answers have to be.
+/// Structured output options.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Structured output")]
 #[group(id = "grammar_flags", multiple = false)]
 pub struct GrammarArgs {
-    /// Answers match the rule `root` of this grammar, written as for llama.cpp (GBNF)
+    /// GBNF grammar (as in llama.cpp) whose `root` rule responses must match
     #[arg(long, value_name = "TEXT", hide_short_help = true)]
     pub grammar: Option<String>,
-    /// The same, read from a file
+    /// File with a GBNF grammar that responses must match
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub grammar_file: Option<PathBuf>,
-    /// Answers are JSON documents that this schema allows; {} is any document
+    /// JSON schema that responses must match; {} allows any JSON document
     #[arg(short, long, value_name = "SCHEMA", hide_short_help = true)]
     pub json_schema: Option<String>,
-    /// The same (-jf), read from a file
+    /// File with a JSON schema that responses must match (-jf)
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub json_schema_file: Option<PathBuf>,
-    /// Answers match this regular expression from begin to end
+    /// Regular expression that whole responses must match
     #[arg(long, value_name = "REGEX", hide_short_help = true)]
     pub regex: Option<String>,
-    /// Answers are one of the texts given so (repeat it)
+    /// String that a response may consist of (repeat for each choice)
     #[arg(long, value_name = "TEXT", hide_short_help = true)]
     pub choice: Vec<String>,
 }
 
 impl GrammarArgs {
-    /// True if answers have to be something.
+    /// Returns true if any constraint is given.
     pub fn is_given(&self) -> bool {
         let texts = [&self.grammar, &self.json_schema, &self.regex];
         let files = [&self.grammar_file, &self.json_schema_file];
         texts.iter().any(|text| text.is_some()) || files.iter().any(|file| file.is_some()) || !self.choice.is_empty()
     }
 
-    /// The grammar, and what it is called in messages.
+    /// Returns the grammar and its name for error messages.
     pub fn grammar(&self) -> Outcome<Option<(String, Grammar)>> {
         let named = |name: &str, grammar| Some((name.to_owned(), grammar));
         Ok(if let Some(text) = &self.grammar {
@@ -65,96 +66,72 @@ impl GrammarArgs {
         })
     }
 
-    /// What every answer has to keep to, to be begun as soon as a vocabulary is there; `None` if nothing was asked for.
+    /// Returns the constraint, to be compiled once the vocabulary is loaded; `None` without a constraint.
     pub fn pending(&self) -> Outcome<Option<Pending>> {
-        let asked = self.grammar()?;
-        Ok(asked.map(|(name, grammar)| Pending {
+        let given = self.grammar()?;
+        Ok(given.map(|(name, grammar)| Pending {
             name,
             grammar,
-            begun: Arc::new(Mutex::new(None)),
+            started: Arc::new(Mutex::new(None)),
         }))
     }
 }
 
-/// A grammar whose compilation begins while the weights of a model are loaded.
+/// A grammar that is compiled while the model's weights are loaded.
 pub struct Pending {
     name: String,
     grammar: Grammar,
-    begun: Arc<Mutex<Option<Outcome<Prepared>>>>,
+    started: Arc<Mutex<Option<llama::Result<PendingConstraint>>>>,
 }
 
 impl Pending {
-    /// What begins it.
+    /// Returns the hook that starts the compilation.
     pub fn hook(&self) -> VocabHook {
-        let (name, grammar, begun) = (self.name.clone(), self.grammar.clone(), self.begun.clone());
+        let (grammar, started) = (self.grammar.clone(), self.started.clone());
         Arc::new(move |vocab: &Arc<Vocab>, n_logits| {
-            let prepared = begin(&name, &grammar, vocab, n_logits);
-            *begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(prepared);
+            let constraint = PendingConstraint::compile(&grammar, vocab.clone(), n_logits);
+            *started.lock().unwrap_or_else(PoisonError::into_inner) = Some(constraint);
         })
     }
 
-    /// What was begun; what can be told at once is wrong with the grammar now, and the rest when it is first used.
-    pub fn begun(self) -> Outcome<Prepared> {
-        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner).take();
-        begun.unwrap_or(Ok(Prepared::Failed))
+    /// Returns the running compilation. Syntax errors are reported here, all others on first use.
+    pub fn started(self) -> Outcome<Prepared> {
+        let started = self.started.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let constraint = started.unwrap_or(Err(Error::CompilerThread));
+        Ok(Prepared {
+            constraint: constraint.map_err(|e| named_error(&self.name, e))?,
+            name: self.name,
+        })
     }
 }
 
-fn fault(name: &str, error: GrammarError) -> Failure {
-    Failure::new(format_args!("{name}: {error}"))
+/// Converts an error of the grammar with this name.
+pub fn named_error(name: &str, error: Error) -> Failure {
+    match error {
+        Error::Grammar(error) => Failure::new(format_args!("{name}: {error}")),
+        error => error.into(),
+    }
 }
 
-/// Compiles in the background, first in the way that takes less time, for the first tokens, then in the one whose masks do.
-fn begin(name: &str, grammar: &Grammar, vocab: &Arc<Vocab>, n_logits: usize) -> Outcome<Prepared> {
-    grammar.check(vocab).map_err(|e| fault(name, e))?;
-    let (name, grammar, vocab) = (name.to_owned(), grammar.clone(), vocab.clone());
-    let (sender, receiver) = mpsc::channel();
-    let compile = move || -> Result<(), GrammarError> {
-        let quick = Compiler::unsliced(&vocab, n_logits).and_then(|c| Ok((c.compile(&grammar, &vocab)?, c)));
-        let (constraint, compiler) = match quick {
-            Ok((constraint, compiler)) => (constraint, compiler),
-            Err(e) => {
-                // Nobody may wait for it any more.
-                let _ = sender.send(Err(fault(&name, e)));
-                return Ok(());
-            }
-        };
-        let (constraint, faster) = constraint.until_faster();
-        if sender.send(Ok(constraint)).is_ok() {
-            faster.put(compiler.sliced()?.compile(&grammar, &vocab)?);
-        }
-        Ok(())
-    };
-    // Without the second form all goes on with the first.
-    let thread = std::thread::Builder::new().name("grammar".to_owned());
-    thread.spawn(move || compile().unwrap_or_default())?;
-    Ok(Prepared::Waiting(receiver))
-}
-
-/// What answers have to keep to, or what is being made of it.
-pub enum Prepared {
-    /// It is being compiled.
-    Waiting(Receiver<Outcome<Constraint>>),
-    /// It is there.
-    Ready(Box<Constraint>),
-    /// It could not be compiled.
-    Failed,
+/// A constraint, or its compilation in progress.
+pub struct Prepared {
+    name: String,
+    constraint: PendingConstraint,
 }
 
 impl Prepared {
-    /// The constraint, as soon as it is there.
-    pub fn get(&mut self) -> Outcome<Constraint> {
-        match std::mem::replace(self, Prepared::Failed) {
-            Prepared::Ready(constraint) => *self = Prepared::Ready(constraint),
-            Prepared::Waiting(receiver) => {
-                let failed = |_| Failure::new("the grammar cannot be used: compiling it failed");
-                *self = Prepared::Ready(Box::new(receiver.recv().map_err(failed)??));
-            }
-            Prepared::Failed => {}
-        }
-        match self {
-            Prepared::Ready(constraint) => Ok((**constraint).clone()),
-            _ => Err(Failure::new("the grammar cannot be used")),
-        }
+    /// Returns the name of the grammar for error messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn constraint(&mut self) -> &mut PendingConstraint {
+        &mut self.constraint
+    }
+
+    /// Waits until the constraint is compiled.
+    pub fn wait(&mut self) -> Outcome {
+        let compiled = self.constraint.get();
+        compiled.map(drop).map_err(|e| named_error(&self.name, e))
     }
 }

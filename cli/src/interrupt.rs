@@ -1,43 +1,48 @@
-//! Ctrl-C: while something that can be stopped is going on, it is stopped; otherwise the process ends as usual.
+//! Ctrl-C handling. Ctrl-C stops an interruptible operation; at other times it ends the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 static FLAG: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
-/// The program has a handler of its own.
+/// True if another handler is installed.
 static IS_HANDLED: AtomicBool = AtomicBool::new(false);
 
-/// From now on Ctrl-C is handled elsewhere: it does nothing here until [`stop`] is called.
+/// Disables the handler of this module. Only [`stop`] sets the flag from then on.
 pub fn leave_alone() {
     IS_HANDLED.store(true, Ordering::Relaxed);
 }
 
-/// Stops whatever can be stopped, now and later.
+/// Stops current and future interruptible operations.
 pub fn stop() {
     FLAG.store(true, Ordering::Relaxed);
 }
 
-/// While this lives, the first Ctrl-C sets the flag; a second one ends the process.
+/// Guard during which the first Ctrl-C sets the flag and the second ends the process.
 #[must_use]
 pub struct Guard(());
 
-/// Clears the flag and begins to listen.
+/// Clears the interrupt flag and installs the signal handler.
 pub fn listen() -> Guard {
     if !IS_HANDLED.load(Ordering::Relaxed) {
-        // Also makes sure that the flag exists before the handler can run.
+        // The access also initializes the flag before the handler can run.
         FLAG.store(false, Ordering::Relaxed);
         system::install();
     }
     Guard(())
 }
 
+/// Returns the flag that is set by Ctrl-C during an interruptible operation.
+pub fn flag() -> Arc<AtomicBool> {
+    FLAG.clone()
+}
+
 impl Guard {
-    /// The flag, to be given to whatever polls one.
+    /// Returns the flag, for code that polls it.
     pub fn flag(&self) -> Arc<AtomicBool> {
         FLAG.clone()
     }
 
-    /// True once Ctrl-C was pressed.
+    /// Returns true if Ctrl-C was pressed.
     pub fn is_set(&self) -> bool {
         FLAG.load(Ordering::Relaxed)
     }
@@ -56,13 +61,14 @@ mod system {
     use super::{FLAG, Ordering};
 
     extern "C" fn on_interrupt(_signal: libc::c_int) {
-        // An atomic load and store, which a signal handler may do: `listen` has initialized the flag.
+        // Async-signal-safe: only atomic accesses, because `listen` has initialized the lazy flag.
         FLAG.store(true, Ordering::Relaxed);
     }
 
     pub fn install() {
-        // SAFETY: a zeroed `sigaction` is a valid empty one, and the handler does nothing but touch an atomic.
-        // SA_RESETHAND: the second signal finds the default action. SA_RESTART: reads and writes go on.
+        // SAFETY: a zeroed `sigaction` is a valid empty action, and the handler only accesses an atomic.
+        // SA_RESETHAND restores the default action for the second signal. SA_RESTART resumes interrupted
+        // reads and writes.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_interrupt as *const () as libc::sighandler_t;

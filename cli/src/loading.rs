@@ -1,4 +1,4 @@
-//! The flags of loading: what the file is taken for, where its weights go, how they get there, and what is added to them.
+//! Arguments for loading models: architecture override, device placement, memory mapping and adapters.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,132 +6,153 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use engine::adapter::{ControlVector, LoraAdapter};
 use engine::backend::reference::ReferenceDevice;
-use engine::backend::{self, BackendError, Device, DeviceKind};
+use engine::backend::{self, Device};
 use engine::builder::MemoryParams;
 use engine::context::Context;
 use engine::gguf::Value;
 use engine::model::{
     DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, TensorOverride, VocabHook,
 };
+use llama::parts::{load_or_use_cpu, usable_gpus};
 use regex_lite::Regex;
 
 use crate::args::PrecisionArg;
 use crate::failure::{Failure, Outcome};
-use crate::{interrupt, progress, say};
+use crate::{interrupt, log, progress};
 
-/// What a file is taken for, and where its weights go.
+/// Architecture override and device placement options.
 #[derive(Clone, Debug, Args)]
 pub struct PlacementArgs {
-    /// Architecture to load the file as; `auto` is what the file says
-    #[arg(long, value_name = "NAME", default_value = "auto", help_heading = None)]
+    /// Architecture to load the file as; `auto` uses the file's metadata
+    #[arg(long, value_name = "NAME", default_value = "auto", help_heading = LOADING)]
     pub arch: String,
-    /// Metadata in place of the file's; TYPE is int, float, bool or str (may be repeated)
+    /// Override a metadata value; TYPE is int, float, bool or str (may be repeated)
     #[arg(long, value_name = "KEY=TYPE:VALUE", value_parser = override_kv, hide_short_help = true, help_heading = LOADING)]
     pub override_kv: Vec<(String, Value)>,
-    /// Devices (-dev) that hold layers, separated by commas; `cpu` is always there beside them, `cuda` are all cards, `reference:MIB` has so much memory [default: all GPUs]
+    /// Devices (-dev) for layers, comma-separated [default: all GPUs]
+    ///
+    /// `cuda` selects all CUDA GPUs, and `reference:MIB` a simulated device with this much memory. The CPU is
+    /// always available.
     #[arg(long, value_name = "LIST", value_parser = device_list, hide_short_help = true, help_heading = LOADING)]
     pub device: Option<DeviceList>,
-    /// Layers (-ngl) on the devices, the output being one and the last layers first: a number, `all`, or `auto`, as many as fit, and an error if none does on devices named without `cpu` [default: auto]
+    /// Layers on GPUs (-ngl): a number, all, or auto (as many as fit) [default: auto]
+    ///
+    /// The last layers are placed first, and the output counts as one layer. If --device names only GPUs, it
+    /// is an error if no layer fits.
     #[arg(long, value_name = "N", alias = "gpu-layers", value_parser = device_layers, hide_short_help = true, help_heading = LOADING)]
     pub n_gpu_layers: Option<DeviceLayers>,
-    /// Without -ngl: as many layers on the devices as fit in what is free of their memory, and a smaller context where the default one does not fit (on), or all (off)
-    #[arg(long, value_name = "HOW", value_parser = ["on", "off"], default_value = "on", hide_short_help = true, help_heading = LOADING)]
+    /// Fit layers and the default context size into free device memory
+    ///
+    /// Only applies without -ngl. `off` places all layers on the devices.
+    #[arg(long, value_name = "MODE", value_parser = ["on", "off"], default_value = "on", hide_short_help = true, help_heading = LOADING)]
     pub fit: String,
-    /// MiB of each device (-fitt) that are left free where as many layers are placed as fit [default: 256]
+    /// MiB to leave free on each device when fitting (-fitt) [default: 256]
     #[arg(long, value_name = "MIB", hide_short_help = true, help_heading = LOADING)]
     pub fit_target: Option<usize>,
-    /// Share (-ts) of each device, of the layers or, with `--split-mode row`, of the rows, as in 3,1 [default: by free memory]
+    /// Fraction of the model per device (-ts), such as 3,1 [default: by free memory]
+    ///
+    /// Fractions apply to layers, or to rows with `--split-mode row`.
     #[arg(long, value_name = "SHARES", value_parser = share, value_delimiter = ',', hide_short_help = true, help_heading = LOADING)]
     pub tensor_split: Vec<f32>,
-    /// How several devices (-sm) divide the model: none, layer or row (each matrix; `cpu` takes part if it is named)
+    /// How to split the model across devices (-sm): none, layer or row
+    ///
+    /// `row` splits each weight matrix; the CPU takes part if --device names it.
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Split::Layer, hide_possible_values = true, hide_short_help = true, help_heading = LOADING)]
     pub split_mode: Split,
-    /// Number of the device (-mg), the CPU not counted, that has everything with `--split-mode none`, and with `row` all but the matrices
+    /// Index of the main GPU (-mg)
+    ///
+    /// The main GPU runs the whole model with `--split-mode none`, and everything except split matrices with
+    /// `row`.
     #[arg(long, value_name = "INDEX", default_value_t = 0, hide_short_help = true, help_heading = LOADING)]
     pub main_gpu: usize,
-    /// Memory (-ot) for the tensors whose names match; the first match counts (may be repeated)
+    /// Memory for tensors with matching names (-ot); first match wins (may be repeated)
     #[arg(long, value_name = "REGEX=MEMORY", value_parser = override_tensor, hide_short_help = true, help_heading = LOADING)]
     pub override_tensor: Vec<TensorOverride>,
-    /// Keep the experts of all layers (-cmoe) in the memory of the CPU
+    /// Keep the expert weights of all layers in host memory (-cmoe)
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub cpu_moe: bool,
-    /// Keep the experts of the first N layers (-ncmoe) in the memory of the CPU
+    /// Keep the expert weights of the first N layers in host memory (-ncmoe)
     #[arg(long, value_name = "N", hide_short_help = true, help_heading = LOADING)]
     pub n_cpu_moe: Option<usize>,
-    /// Keep the feed-forward matrices of the first N layers (-ncffn) in the memory of the CPU, other than experts
+    /// Keep the dense feed-forward weights of N layers in host memory (-ncffn)
     #[arg(long, value_name = "N", hide_short_help = true, help_heading = LOADING)]
     pub n_cpu_ffn: Option<usize>,
-    /// Keep the KV cache (-nkvo) in the memory of the CPU
+    /// Keep the KV cache in host memory (-nkvo)
     #[arg(long, overrides_with = "kv_offload", hide_short_help = true, help_heading = LOADING)]
     pub no_kv_offload: bool,
-    /// Keep the KV cache (-kvo) where the layers are: the default
+    /// Keep the KV cache on the device of each layer (-kvo) (default)
     #[arg(long, overrides_with = "no_kv_offload", hide_short_help = true, help_heading = LOADING)]
     pub kv_offload: bool,
-    /// Compute products where their weights lie, those of prompts too
+    /// Run every matmul on the device that stores its weights
     #[arg(long, overrides_with = "op_offload", hide_short_help = true, help_heading = LOADING)]
     pub no_op_offload: bool,
-    /// Let devices compute products of prompts with weights in the memory of the CPU, where that pays: the default. Weights that were arranged for the CPU (see --no-repack) stay there
+    /// Run large matmuls with weights in host memory on a GPU (default)
+    ///
+    /// Weights repacked for the CPU are not offloaded (see --no-repack).
     #[arg(long, overrides_with = "no_op_offload", hide_short_help = true, help_heading = LOADING)]
     pub op_offload: bool,
-    /// Leave weights arranged as in the file (-nr), whose pages are then used in place: slower products, a faster start, and memory that programs share
+    /// Use weights in the file's layout without repacking (-nr)
+    ///
+    /// Startup is faster and processes share the mapped file, but matmuls are slower.
     #[arg(long, overrides_with = "repack", hide_short_help = true, help_heading = LOADING)]
     pub no_repack: bool,
-    /// Arrange weights for fast products: the default
+    /// Repack weights for fast matmuls (default)
     #[arg(long, overrides_with = "no_repack", hide_short_help = true, help_heading = LOADING)]
     pub repack: bool,
 }
 
-/// How a model is loaded.
+/// Model loading options.
 #[derive(Clone, Debug, Args)]
 pub struct LoadArgs {
-    /// What is loaded, and where it goes
     #[command(flatten)]
     pub placement: PlacementArgs,
-    /// Read all weights into memory instead of using the pages of the file
+    /// Read all weights into memory instead of mapping the file
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub no_mmap: bool,
-    /// Keep the weights in memory for good
+    /// Lock the weights in memory
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub mlock: bool,
-    /// Both (-lm) as llama.cpp names them: auto or mmap, none (--no-mmap), mlock (--no-mmap --mlock) or mmap+mlock (--mlock)
+    /// Loading mode by llama.cpp name (-lm)
+    ///
+    /// `none` is --no-mmap, `mmap+mlock` is --mlock, and `mlock` is both. `auto` and `mmap` are the default.
     #[arg(long, value_name = "MODE", value_parser = ["auto", "none", "mmap", "mlock", "mmap+mlock"],
           conflicts_with_all = ["no_mmap", "mlock"], hide_short_help = true, help_heading = LOADING)]
     pub load_mode: Option<String>,
-    /// Look at every weight, and refuse a file with values that are no finite numbers
+    /// Check all weights and reject a file with NaN or infinite values
     #[arg(long, hide_short_help = true, help_heading = LOADING)]
     pub check_tensors: bool,
-    /// The layer of multi-token prediction too
+    /// Load multi-token prediction layers, too.
     #[arg(skip)]
     pub mtp: bool,
 }
 
-/// Where a second model goes.
+/// Placement options of the draft model.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DraftPlacementArgs {
-    /// Devices (-devd) that hold layers of the smaller model [default: those of --device]
+    /// Devices for layers of the draft model (-devd) [default: --device]
     #[arg(long, value_name = "LIST", value_parser = device_list, requires = "draft", hide_short_help = true)]
     pub device_draft: Option<DeviceList>,
-    /// Layers of the smaller model (-ngld) on the devices [default: as --n-gpu-layers says]
+    /// Layers of the draft model on devices (-ngld) [default: --n-gpu-layers]
     #[arg(long, value_name = "N", alias = "gpu-layers-draft", value_parser = device_layers, requires = "draft", hide_short_help = true)]
     pub n_gpu_layers_draft: Option<DeviceLayers>,
 }
 
-/// What is added to a loaded model.
+/// LoRA adapter and control vector options.
 #[derive(Clone, Debug, Default, Args)]
 pub struct AdapterArgs {
-    /// LoRA adapter, and the factor of its effect (may be repeated, or a list with commas)
+    /// LoRA adapter and its scale (may be repeated, or comma-separated)
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
     pub lora: Vec<ScaledFile>,
-    /// The same, as llama.cpp has it: the factor stands behind a colon
+    /// LoRA adapter and its scale, in llama.cpp's syntax
     #[arg(long, value_name = "FILE:SCALE", value_parser = file_and_scale, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
     pub lora_scaled: Vec<ScaledFile>,
-    /// Control vector, and the factor of its effect (may be repeated, or a list with commas; all are added up)
+    /// Control vector and its scale (may be repeated, or comma-separated)
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
     pub control_vector: Vec<ScaledFile>,
-    /// The same, as llama.cpp has it: the factor stands behind a colon
+    /// Control vector and its scale, in llama.cpp's syntax
     #[arg(long, value_name = "FILE:SCALE", value_parser = file_and_scale, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
     pub control_vector_scaled: Vec<ScaledFile>,
-    /// First and last layer that control vectors act on [default: all]
+    /// First and last layer that control vectors apply to [default: all]
     #[arg(long, num_args = 2, value_names = ["FIRST", "LAST"], hide_short_help = true, help_heading = ADAPTERS)]
     pub control_vector_layer_range: Option<Vec<usize>>,
 }
@@ -139,22 +160,22 @@ pub struct AdapterArgs {
 const LOADING: &str = "Loading";
 const ADAPTERS: &str = "Adapters";
 
-/// How several devices divide a model.
+/// Method of splitting a model across devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Split {
-    /// One device has everything
+    /// The whole model on one device
     None,
-    /// Each has whole layers
+    /// Whole layers per device
     Layer,
-    /// Each has rows of every matrix
+    /// Rows of every weight matrix per device
     Row,
 }
 
-/// Devices as named on the command line.
+/// Device names from the command line.
 #[derive(Clone, Debug)]
 pub struct DeviceList(Vec<String>);
 
-/// A file, and the factor of its effect.
+/// An adapter file with its scale.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaledFile {
     path: PathBuf,
@@ -162,7 +183,7 @@ pub struct ScaledFile {
 }
 
 impl PlacementArgs {
-    /// Memory for tensors by name; what was named itself comes before experts in general.
+    /// Returns memory overrides by tensor name. Explicit overrides precede the MoE and FFN flags.
     fn overrides(&self) -> Vec<TensorOverride> {
         let mut overrides = self.override_tensor.clone();
         let first = |n: usize| (0..n).map(|i| i.to_string()).collect::<Vec<_>>().join("|");
@@ -181,14 +202,13 @@ impl PlacementArgs {
         overrides
     }
 
-    /// The engine's settings. `memory`: what an automatic placement leaves room for.
+    /// Converts the flags to engine parameters. Automatic placement leaves space for `memory`.
     pub fn params(&self, memory: Option<MemoryParams>) -> Outcome<LoadParams> {
         let devices = match &self.device {
             Some(list) => list.devices()?,
-            None => backend::devices()
-                .into_iter()
-                .filter(|d| d.kind() == DeviceKind::Gpu && is_usable(&**d))
-                .collect(),
+            None => usable_gpus(|device, error| {
+                log::line(format_args!("warning: device {} is not used: {error}", device.name()));
+            }),
         };
         let defaults = PlacementParams::default();
         let placement = PlacementParams {
@@ -212,7 +232,7 @@ impl PlacementArgs {
             margin: self
                 .fit_target
                 .map_or(defaults.margin, |mib| mib.saturating_mul(1 << 20)),
-            // Whoever names devices and not `cpu` wants them to compute.
+            // Naming devices without `cpu` means that they must be used.
             needs_layer: self.device.as_ref().is_some_and(|list| !list.has_cpu()),
             devices,
         };
@@ -225,17 +245,9 @@ impl PlacementArgs {
     }
 }
 
-/// True if a device can be put to use. Else the CPU does without it, and a warning says why.
-fn is_usable(device: &dyn Device) -> bool {
-    let allocated = device.buffer_type().allocate(0);
-    if let Err(error) = &allocated {
-        say::line(format_args!("warning: {} is not used: {error}", device.name()));
-    }
-    allocated.is_ok()
-}
-
 impl LoadArgs {
-    /// The engine's settings for contexts that compute with this precision. `memory`: what an automatic placement leaves room for.
+    /// Converts the flags to engine parameters for contexts of this precision. Automatic placement leaves
+    /// space for `memory`.
     pub fn params(&self, precision: PrecisionArg, memory: Option<MemoryParams>) -> Outcome<LoadParams> {
         let mut params = LoadParams {
             mmap: self
@@ -250,12 +262,12 @@ impl LoadArgs {
             mtp: self.mtp,
             ..self.placement.params(memory)?
         };
-        // Products with activations as floats read weights faster as they are in the file.
+        // Matmuls with f32 activations are faster with the file's weight layout.
         params.placement.repack &= precision != PrecisionArg::Exact;
         Ok(params)
     }
 
-    /// The same for a second model, of which what is said of the file does not hold.
+    /// Returns the options for a draft model, without overrides that apply only to the target model.
     pub fn of_draft(&self, placement: &DraftPlacementArgs) -> LoadArgs {
         let mut args = self.clone();
         if placement.device_draft.is_some() {
@@ -268,8 +280,8 @@ impl LoadArgs {
         args
     }
 
-    /// Loads a model, with a bar on terminals while weights are copied, and says what is unusual about the file. Ctrl-C
-    /// ends it.
+    /// Loads a model. Shows a progress bar on terminals while weights are copied, and prints warnings. Ctrl-C
+    /// aborts loading.
     pub fn load(
         &self,
         path: &std::path::Path,
@@ -279,7 +291,7 @@ impl LoadArgs {
         self.load_and(path, precision, memory, None)
     }
 
-    /// The same, with something that is begun as soon as the vocabulary is there.
+    /// Like [`LoadArgs::load`], and calls `hook` as soon as the vocabulary is loaded.
     pub fn load_and(
         &self,
         path: &std::path::Path,
@@ -296,27 +308,27 @@ impl LoadArgs {
         let bar = Arc::new(bar);
         let shown = bar.clone();
         params.progress = Some(Arc::new(move |done| {
-            // Begin and end are told in any case: without anything between them nothing was copied.
+            // The first and last call are unconditional; no other call means that nothing was copied.
             if done > 0.0 && done < 1.0 {
                 shown.set((done * STEPS as f32) as usize);
             }
             !flag.load(std::sync::atomic::Ordering::Relaxed)
         }));
-        let mut model = Model::load(path, archs::ALL, &params);
-        params.on_vocab = None;
-        if let Some(error) = self.failure_of_unnamed(&model, &params.placement.devices) {
-            say::line(format_args!(
-                "warning: {error}: everything is in the memory of the CPU instead"
-            ));
-            params.placement.devices.clear();
+        let (model, fallback) = match self.placement.device {
+            Some(_) => (Model::load(path, archs::ALL, &params), None),
+            // An automatically selected device may fail; the CPU replaces it.
+            None => load_or_use_cpu(path, &mut params),
+        };
+        if let Some(error) = fallback {
+            log::line(format_args!("warning: {error}; using host memory instead"));
             is_fitted = false;
-            model = Model::load(path, archs::ALL, &params);
         }
+        params.on_vocab = None;
         params.progress = None;
         drop(bar);
         let wants_devices = matches!(self.placement.n_gpu_layers, Some(DeviceLayers::Count(1..)));
         if wants_devices && has_none {
-            say::line("warning: there is no device for layers but the CPU; --device names some");
+            log::line("warning: no GPU available, so -ngl has no effect; see `llama devices`");
         }
         let model = match model {
             Err(ModelError::Cancelled { .. }) => return Err(Failure::Interrupted),
@@ -324,57 +336,38 @@ impl LoadArgs {
         };
         let placed = model.placement_summary();
         if is_fitted && !has_none && placed.n_offloaded < placed.n_layers {
-            say::aside(format_args!(
-                "{} of {} layers are on devices, as many as fit in what is free there; -ngl says otherwise",
+            log::hint(format_args!(
+                "{} of {} layers fit in free device memory; use -ngl to override",
                 placed.n_offloaded, placed.n_layers
             ));
         }
         for warning in model.warnings() {
-            say::line(format_args!("warning: {warning}"));
+            log::line(format_args!("warning: {warning}"));
         }
         warn_of_another_arch(&model);
         Ok(Arc::new(model))
     }
-
-    /// What a device failed with while weights were loaded, if nobody named it: then the CPU does without it.
-    fn failure_of_unnamed<'a>(
-        &self,
-        loaded: &'a Result<Model, ModelError>,
-        devices: &[Arc<dyn Device>],
-    ) -> Option<&'a BackendError> {
-        let Err(ModelError::Backend { source, .. }) = loaded else {
-            return None;
-        };
-        let place = match source {
-            BackendError::OutOfMemory { buffer_type, .. } => buffer_type,
-            BackendError::Device { device, .. } => device,
-            _ => return None,
-        };
-        let is_its = |d: &Arc<dyn Device>| d.name() == place || d.buffer_type().name() == place;
-        let is_unnamed = self.placement.device.is_none();
-        (is_unnamed && devices.iter().any(is_its)).then_some(source)
-    }
 }
 
-/// Says so where `--arch` is not what the file says: what comes out may mean nothing.
+/// Warns if `--arch` differs from the architecture in the file.
 fn warn_of_another_arch(model: &Model) {
     let of_file = model.metadata().get("general.architecture").and_then(Value::as_str);
     let taken_for = model.arch().name;
     if let Some(of_file) = of_file.filter(|name| *name != taken_for) {
-        say::line(format_args!(
-            "warning: the file says that its architecture is {of_file}, and is loaded as {taken_for}: answers may mean nothing"
+        log::line(format_args!(
+            "warning: the file's architecture is {of_file}, but it is loaded as {taken_for}; output may be meaningless"
         ));
     }
 }
 
 impl AdapterArgs {
-    /// The files of the adapters, in the order in which a context has them.
+    /// Returns the adapter files, in the order of their ids in a context.
     pub fn names(&self) -> Vec<String> {
         let files = self.lora.iter().chain(&self.lora_scaled);
         files.map(|file| file.path.display().to_string()).collect()
     }
 
-    /// The same, with factors of zero for LoRA adapters.
+    /// Returns the options with all LoRA scales set to 0.
     pub fn without_effect(&self) -> AdapterArgs {
         let mut args = self.clone();
         let all = args.lora.iter_mut().chain(&mut args.lora_scaled);
@@ -382,7 +375,7 @@ impl AdapterArgs {
         args
     }
 
-    /// Loads the adapters, and applies them to a context.
+    /// Loads the adapters and applies them to a context.
     pub fn apply(&self, context: &mut Context) -> Outcome {
         let model = context.model().clone();
         let mut loras = Vec::new();
@@ -390,7 +383,9 @@ impl AdapterArgs {
             let adapter = LoraAdapter::load(&file.path, &model)?;
             if !adapter.ignored().is_empty() {
                 let (path, names) = (file.path.display(), adapter.ignored().join(", "));
-                say::line(format_args!("warning: {path}: changed norms are not applied: {names}"));
+                log::line(format_args!(
+                    "warning: {path}: adapted norms are not supported and ignored: {names}"
+                ));
             }
             loras.push((Arc::new(adapter), file.scale));
         }
@@ -399,9 +394,7 @@ impl AdapterArgs {
         let load = |file: &ScaledFile| ControlVector::load(&file.path, &model);
         let files = || self.control_vector.iter().chain(&self.control_vector_scaled);
         if self.control_vector_layer_range.is_some() && files().next().is_none() {
-            return Err(Failure::new(
-                "--control-vector-layer-range says where control vectors act: give one by --control-vector",
-            ));
+            return Err(Failure::new("--control-vector-layer-range requires --control-vector"));
         }
         let vectors = files().map(load).collect::<Result<Vec<_>, _>>()?;
         let scales = files().map(|file| file.scale);
@@ -414,7 +407,7 @@ impl AdapterArgs {
         match self.control_vector_layer_range.as_deref() {
             Some(&[first, last]) if first <= last && first < n_layer => Ok(first..=last),
             Some(range) => Err(Failure::new(format_args!(
-                "--control-vector-layer-range is {range:?}, expected two layers of 0 to {} in order",
+                "--control-vector-layer-range {range:?}: expected two ascending layers from 0 to {}",
                 n_layer.saturating_sub(1)
             ))),
             None => Ok(0..=n_layer),
@@ -432,7 +425,10 @@ impl DeviceList {
         for name in &self.0 {
             for device in devices_of(name)? {
                 if devices.iter().any(|d| d.name() == device.name()) {
-                    return Err(Failure::new(format_args!("--device names `{}` twice", device.name())));
+                    return Err(Failure::new(format_args!(
+                        "--device: duplicate device `{}`",
+                        device.name()
+                    )));
                 }
                 devices.push(device);
             }
@@ -441,7 +437,7 @@ impl DeviceList {
     }
 }
 
-/// The device of this name, or all of the family of this name.
+/// Returns the device of this name, or all devices of a family such as `cuda`.
 fn devices_of(name: &str) -> Outcome<Vec<Arc<dyn Device>>> {
     let family = backend::registries().iter().find(|r| r.name() == name);
     match family.map(|r| r.devices()) {
@@ -451,38 +447,39 @@ fn devices_of(name: &str) -> Outcome<Vec<Arc<dyn Device>>> {
     }
 }
 
-/// The device of this name; `reference:MIB` is one whose memory has that size.
+/// Returns a device by name; `reference:MIB` creates a simulated device with this much memory.
 fn device(name: &str) -> Outcome<Arc<dyn Device>> {
     if let Some(size) = name.strip_prefix("reference:") {
         let bytes = size.parse().ok().and_then(|n: usize| n.checked_mul(1 << 20));
-        let bytes =
-            bytes.ok_or_else(|| Failure::new(format_args!("device `{name}`: {size:?} is not a number of MiB")))?;
+        let bytes = bytes.ok_or_else(|| {
+            Failure::new(format_args!(
+                "device `{name}`: expected a number of MiB, found {size:?}"
+            ))
+        })?;
         return Ok(Arc::new(ReferenceDevice::with_memory(bytes)));
     }
     backend::device(name).ok_or_else(|| no_device(name))
 }
 
-/// The error for a name of no device, with what is wrong with those of its family.
+/// Creates the error for an unknown device, including why devices of its family are unusable.
 fn no_device(name: &str) -> Failure {
     let names: Vec<_> = backend::devices().iter().map(|d| d.name().to_owned()).collect();
     let family = backend::registries().iter().filter(|r| name.starts_with(r.name()));
-    let flaws: String = family
-        .flat_map(|r| r.flaws())
-        .map(|flaw| format!(" ({flaw})"))
+    let problems: String = family
+        .flat_map(|r| r.problems())
+        .map(|problem| format!(" ({problem})"))
         .collect();
     let names = names.join(", ");
-    Failure::new(format_args!(
-        "there is no device `{name}` here; there is {names}{flaws}"
-    ))
+    Failure::new(format_args!("unknown device `{name}`; available: {names}{problems}"))
 }
 
-/// Positions of the bar.
+/// Number of progress bar steps.
 const STEPS: usize = 1000;
 
 fn device_list(text: &str) -> Result<DeviceList, String> {
     let names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();
     if names.iter().any(String::is_empty) {
-        return Err("expected names of devices, separated by commas".to_owned());
+        return Err("expected device names, separated by commas".to_owned());
     }
     Ok(DeviceList(names))
 }
@@ -500,30 +497,30 @@ fn device_layers(text: &str) -> Result<DeviceLayers, String> {
 
 fn share(text: &str) -> Result<f32, String> {
     let share = finite(text.trim()).filter(|x| *x >= 0.0);
-    share.ok_or_else(|| "expected numbers that are not negative, separated by commas".to_owned())
+    share.ok_or_else(|| "expected non-negative numbers, separated by commas".to_owned())
 }
 
 fn finite(text: &str) -> Option<f32> {
     text.parse().ok().filter(|x: &f32| x.is_finite())
 }
 
-/// Regular expressions may hold a `=`, names of memory do not.
+/// Splits at the last `=`, because the regular expression may contain one.
 fn override_tensor(text: &str) -> Result<TensorOverride, String> {
     let (pattern, memory) = text.rsplit_once('=').ok_or("expected REGEX=MEMORY")?;
     if pattern.is_empty() || memory.is_empty() {
         return Err("expected REGEX=MEMORY".to_owned());
     }
     Ok(TensorOverride {
-        pattern: Regex::new(pattern).map_err(|e| format!("{pattern:?} is no regular expression: {e}"))?,
+        pattern: Regex::new(pattern).map_err(|e| format!("invalid regular expression {pattern:?}: {e}"))?,
         buffer_type: memory.to_owned(),
     })
 }
 
 fn override_kv(text: &str) -> Result<(String, Value), String> {
-    let form = "expected KEY=TYPE:VALUE with a TYPE of int, float, bool or str";
+    let form = "expected KEY=TYPE:VALUE with TYPE int, float, bool or str";
     let (key, typed) = text.split_once('=').ok_or(form)?;
     let (ty, value) = typed.split_once(':').ok_or(form)?;
-    let wrong = || format!("{value:?} is no {ty}");
+    let wrong = || format!("expected a value of type {ty}, found {value:?}");
     let value = match ty {
         _ if key.is_empty() => return Err(form.to_owned()),
         "int" => value.parse::<i64>().map(Value::from).map_err(|_| wrong())?,
@@ -535,17 +532,17 @@ fn override_kv(text: &str) -> Result<(String, Value), String> {
     Ok((key.to_owned(), value))
 }
 
-/// `FILE:SCALE`.
+/// Parses `FILE:SCALE`.
 fn file_and_scale(text: &str) -> Result<ScaledFile, String> {
     let parts = text.rsplit_once(':').filter(|(path, _)| !path.is_empty());
     let (path, scale) = parts.ok_or("expected FILE:SCALE")?;
     Ok(ScaledFile {
         path: path.into(),
-        scale: finite(scale).ok_or_else(|| format!("expected FILE:SCALE, where {scale:?} is not a number"))?,
+        scale: finite(scale).ok_or_else(|| format!("expected FILE:SCALE with a number, found {scale:?}"))?,
     })
 }
 
-/// `FILE=SCALE` if what follows the last `=` is a number, else all of it is a file.
+/// Parses `FILE` or `FILE=SCALE`. The last `=` starts a scale only if a number follows.
 fn scaled_file(text: &str) -> Result<ScaledFile, String> {
     let (path, scale) = match text.rsplit_once('=') {
         Some((path, scale)) if finite(scale).is_some() => (path, finite(scale).unwrap_or(1.0)),
@@ -565,7 +562,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_is_typed() {
+    fn override_kv_parses_types() {
         let value = |text: &str| override_kv(text).map(|(_, value)| value);
         assert_eq!(override_kv("a.b=int:-3"), Ok(("a.b".into(), Value::I64(-3))));
         assert_eq!(value("a=float:1e3"), Ok(Value::F64(1000.0)));
@@ -577,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_follows_the_last_equals_sign() {
+    fn scale_follows_last_equals_sign() {
         let file = |path: &str, scale| {
             Ok(ScaledFile {
                 path: path.into(),
@@ -592,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_and_memories_are_told_apart() {
+    fn override_tensor_splits_at_last_equals_sign() {
         let o = override_tensor(r"ffn_(up|down)=x{1,2}=CPU").unwrap();
         assert_eq!(
             (o.pattern.as_str(), o.buffer_type.as_str()),
@@ -604,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_a_number_or_a_word() {
+    fn device_layers_parse_number_or_keyword() {
         assert_eq!(device_layers("7"), Ok(DeviceLayers::Count(7)));
         assert_eq!(device_layers("all"), Ok(DeviceLayers::Count(usize::MAX)));
         assert_eq!(device_layers("auto"), Ok(DeviceLayers::Auto));
@@ -612,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn simulated_memory_has_the_size_asked_for() {
+    fn reference_device_has_requested_memory() {
         let memory = |name| device(name).map(|d| d.memory().1).map_err(|_| ());
         assert_eq!(memory("reference:5"), Ok(5 << 20));
         assert_eq!(memory("reference:x"), Err(()));

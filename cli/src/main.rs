@@ -1,12 +1,14 @@
-//! The `llama` command line. Nothing below this package prints, exits or knows terminals, and nothing but `server` knows HTTP. Modules stand
-//! in the order the data flows:
+//! The `llama` command line. Only this crate prints and exits, and only the `server` crate implements HTTP.
+//! Modules follow the data flow:
 //!
-//! - [`argv`], [`llama_cpp`], [`args`], [`loading`], [`sampling`], [`grammar`], [`naming`], [`environment`], [`suggest`]: the command line, one declaration
-//! - [`commands`]: what each command does
-//! - [`hub`]: models by name; [`fetch`]: the default model
-//! - [`conversation`], [`drafting`], [`session`], [`output`], [`reasoning`], [`markdown`]: messages to prompts, tokens that are guessed, prompts to text,
-//!   what of it is thought, and how it looks
-//! - [`interrupt`], [`failure`], [`say`], [`progress`], [`dirs`], [`human`], [`version`]: Ctrl-C, errors, stderr, folders, numbers for people, the program itself
+//! - [`argv`], [`llama_cpp`], [`args`], [`loading`], [`sampling`], [`grammar`], [`naming`], [`environment`],
+//!   [`suggest`]: argument parsing
+//! - [`commands`]: implementations of the subcommands
+//! - [`hub`], [`fetch`]: model downloads, the default model
+//! - [`conversation`], [`drafting`], [`session`], [`reasoning`], [`markdown`]: chat templates,
+//!   speculative decoding, generation, reasoning, terminal rendering
+//! - [`interrupt`], [`failure`], [`log`], [`progress`], [`dirs`], [`format`], [`version`]: Ctrl-C, errors,
+//!   logging, directories, formatting, version
 
 mod args;
 mod argv;
@@ -17,19 +19,18 @@ mod drafting;
 mod environment;
 mod failure;
 mod fetch;
+mod format;
 mod grammar;
 mod hub;
-mod human;
 mod interrupt;
 mod llama_cpp;
 mod loading;
+mod log;
 mod markdown;
 mod naming;
-mod output;
 mod progress;
 mod reasoning;
 mod sampling;
-mod say;
 mod session;
 mod suggest;
 mod version;
@@ -39,26 +40,33 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command};
-use failure::Outcome;
+use environment::FromVariable;
+use failure::{Failure, Outcome};
 
 fn main() -> ExitCode {
-    let cli = parse().unwrap_or_else(|e| suggest::commands(e).exit());
+    let (cli, from_variables) = parse().unwrap_or_else(|e| suggest::commands(e).exit());
     match environment::check_instruction_set().and_then(|()| dispatch(cli.command)) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Message(message)) => {
+            Failure::Message(environment::name_variables(message, &from_variables)).report()
+        }
         Err(failure) => failure.report(),
     }
 }
 
-/// The command line and what the environment adds to it.
-fn parse() -> Result<Cli, clap::Error> {
+/// Parses the command line and environment variables. Also returns the flags that environment variables set.
+fn parse() -> Result<(Cli, Vec<FromVariable>), clap::Error> {
     let mut command = environment::with_variables(Cli::command()).version(version::short());
-    // Devices are looked for only where they are asked for.
+    // Listing devices is slow, so only `--version` does it.
     if std::env::args_os().nth(1).is_some_and(|arg| arg == "--version") {
         command = command.long_version(version::long());
     }
     let args = argv::normalize(std::env::args_os(), &command)?;
-    let matches = command.try_get_matches_from_mut(args)?;
-    Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut command))
+    let matches = command.try_get_matches_from_mut(&args);
+    let matches = matches.map_err(|e| environment::name_variable(e, argv::command_of(&command, &args), &args))?;
+    let from_variables = environment::set_by_variables(&command, &matches);
+    let cli = Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut command))?;
+    Ok((cli, from_variables))
 }
 
 fn dispatch(command: Command) -> Outcome {

@@ -1,12 +1,12 @@
-//! What words on a command line name: a model, or what is to be done with one. The same for all commands.
+//! Decides whether a positional argument names a model or is a prompt, for all commands.
 
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
 use crate::failure::{Failure, Outcome};
-use crate::hub::name::Name;
-use crate::hub::{HubArgs, no_name};
+use crate::hub::{HubArgs, Name, invalid_name_message};
 
-/// The model, given by `-m` or as the first word unless `hub` names it, and the other words, which are texts.
+/// Returns the model and the remaining arguments. The model is given by `-m`, by `hub`, or as the first
+/// positional argument.
 pub fn model_and_texts(
     model: Option<&Path>,
     hub: &HubArgs,
@@ -19,14 +19,16 @@ pub fn model_and_texts(
     match words.next() {
         Some(first) if names_a_model(&first) => Ok((Some(first.into()), words.collect())),
         Some(first) if looks_like_a_name(&first) => {
-            let why = no_name(&first);
-            Err(Failure::new(format_args!("{why}; -p {first:?} takes it as text")))
+            let why = invalid_name_message(&first);
+            Err(Failure::new(format_args!(
+                "{why}; use -p {first:?} to pass it as a prompt"
+            )))
         }
         first => Ok((None, first.into_iter().chain(words).collect())),
     }
 }
 
-/// A file that is not there must not be taken for a question.
+/// A path to a missing file must not be taken for a prompt.
 fn names_a_model(text: &str) -> bool {
     let looks_like_a_path = !text.contains(char::is_whitespace) && text.contains(MAIN_SEPARATOR);
     Path::new(text).is_file()
@@ -35,7 +37,7 @@ fn names_a_model(text: &str) -> bool {
         || text.to_ascii_lowercase().ends_with(".gguf")
 }
 
-/// One word with a digit or a colon, as in qwen3:0.6b: a question is hardly ever one.
+/// Returns true for a single word with a digit or colon, such as qwen3:0.6b. Prompts rarely look like this.
 fn looks_like_a_name(text: &str) -> bool {
     let is_of_names = |c: char| c.is_ascii_alphanumeric() || "._-:".contains(c);
     let tells = |c: char| c.is_ascii_digit() || c == ':';
@@ -53,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_word_is_a_model_if_it_looks_like_a_file() {
+    fn first_argument_is_model_if_file_like() {
         let of = |model: Option<&str>, texts: &[&str]| {
             let texts = texts.iter().map(ToString::to_string).collect();
             Some((model.map(str::to_owned), texts))
@@ -72,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_models_are_told_from_questions() {
+    fn model_names_differ_from_prompts() {
         for name in ["smollm2:135m", "qwen3", "gemma-3-1b-it", "Llama-3.2"] {
             assert!(looks_like_a_name(name), "{name}");
         }

@@ -1,15 +1,15 @@
-//! What is under way, on stderr where that is a terminal.
+//! Progress bars on stderr, shown only on terminals.
 
 use std::io::{self, IsTerminal};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::say;
+use crate::log;
 
-/// A bar that appears when it is first moved and is gone when it is dropped.
+/// Progress bar that appears on the first update and is cleared on drop.
 pub struct Bar(ProgressBar);
 
-/// A bar of so many steps, named by what is done.
+/// Creates a bar with `n_steps` steps.
 pub fn bar(what: &'static str, n_steps: usize) -> Bar {
     let bar = match is_hidden() {
         true => ProgressBar::hidden(),
@@ -21,18 +21,13 @@ pub fn bar(what: &'static str, n_steps: usize) -> Bar {
     Bar(bar.with_message(what))
 }
 
-/// True if nobody sees bars.
+/// Returns true if progress bars are not shown.
 pub fn is_hidden() -> bool {
-    !io::stderr().is_terminal() || say::is_simple()
+    !io::stderr().is_terminal() || log::is_simple()
 }
 
 impl Bar {
-    /// So many steps more are done.
-    pub fn advance(&self, n: usize) {
-        self.0.inc(n as u64);
-    }
-
-    /// So many steps are done.
+    /// Sets the bar to step `n`.
     pub fn set(&self, n: usize) {
         self.0.set_position(n as u64);
     }

@@ -1,53 +1,55 @@
-//! How a model's reasoning is shown beside its answer.
+//! Terminal rendering of reasoning and answers.
 
 use std::io;
 
-use engine::chat::{ReasoningSplit, ReasoningTags, Spoken};
+use engine::chat::{ReasoningSplit, ReasoningTags, Segment};
 
+use crate::log;
 use crate::markdown::Markdown;
-use crate::output::Emit;
-use crate::say;
 
-/// How reasoning is shown.
+/// Callback that receives generated text.
+pub type Emit<'a> = dyn FnMut(&str) -> io::Result<()> + 'a;
+
+/// Rendering of reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
-    /// As the answer is.
+    /// Rendered like the response.
     Plain,
-    /// Dimmed, as on a terminal.
+    /// Dimmed, for terminals.
     Dimmed,
-    /// Not at all, neither are its tags.
+    /// Omitted, including the tags.
     Hidden,
 }
 
 impl Show {
-    /// Dimmed where standard output is a terminal on which colours are welcome.
+    /// Returns `Dimmed` if standard output is a terminal with colors.
     pub fn on_stdout(hide: bool) -> Show {
         match hide {
             true => Show::Hidden,
-            false if say::is_plain(say::Stream::Out) => Show::Plain,
+            false if log::is_plain(log::Stream::Out) => Show::Plain,
             false => Show::Dimmed,
         }
     }
 }
 
-/// Text of an answer on its way out.
+/// Writer for a response that separates reasoning from the answer.
 pub struct Shown<'a> {
     out: Out<'a>,
     split: ReasoningSplit,
 }
 
-/// Where it goes.
+/// Output side of [`Shown`].
 struct Out<'a> {
     emit: &'a mut Emit<'a>,
     show: Show,
     is_dimmed: bool,
-    /// How the answer is shown on a terminal.
+    /// Markdown renderer for the answer, on terminals.
     markdown: Option<Markdown>,
     ends_line: Option<bool>,
 }
 
 impl<'a> Shown<'a> {
-    /// An answer to this prompt, whose end may have opened reasoning already.
+    /// Creates a writer for the response to `prompt`, which may already end in an open reasoning tag.
     pub fn new(show: Show, tags: Option<ReasoningTags>, prompt: &str, emit: &'a mut Emit<'a>) -> Shown<'a> {
         let tags = tags.filter(|_| show != Show::Plain);
         Shown {
@@ -62,21 +64,20 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// The same, with the markdown of the answer as a terminal shows it.
+    /// Renders the answer with the given Markdown renderer.
     #[must_use]
     pub fn with_markdown(mut self, markdown: Option<Markdown>) -> Shown<'a> {
         self.out.markdown = markdown;
         self
     }
 
-    /// Takes text.
     pub fn push(&mut self, text: &str) -> io::Result<()> {
-        self.split.push(text, |spoken, text| self.out.say(spoken, text))
+        self.split.push(text, |segment, text| self.out.write(segment, text))
     }
 
-    /// Lets out what is left, and ends what is dimmed.
+    /// Emits buffered text and ends dimming.
     pub fn finish(&mut self) -> io::Result<()> {
-        self.split.finish(|spoken, text| self.out.say(spoken, text))?;
+        self.split.finish(|segment, text| self.out.write(segment, text))?;
         self.out.dim(false)?;
         let left = self.out.markdown.as_mut().map(Markdown::finish).unwrap_or_default();
         if left.is_empty() {
@@ -86,18 +87,18 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Whether the text that went out ends a line; `None` if none did.
+    /// Returns whether the output ends with a newline; `None` if there was no output.
     pub fn ends_line(&self) -> Option<bool> {
         self.out.ends_line
     }
 }
 
 impl Out<'_> {
-    fn say(&mut self, spoken: Spoken, text: &str) -> io::Result<()> {
-        if self.show == Show::Hidden && spoken != Spoken::Answer {
+    fn write(&mut self, segment: Segment, text: &str) -> io::Result<()> {
+        if self.show == Show::Hidden && segment != Segment::Answer {
             return Ok(());
         }
-        let is_thought = matches!(spoken, Spoken::Tag | Spoken::Reasoning);
+        let is_thought = matches!(segment, Segment::Tag | Segment::Reasoning);
         self.dim(is_thought && self.show == Show::Dimmed)?;
         self.ends_line = Some(text.ends_with('\n'));
         match self.markdown.as_mut().filter(|_| !is_thought) {
@@ -121,7 +122,7 @@ mod tests {
 
     const THINK: Option<ReasoningTags> = Some(("<think>", "</think>"));
 
-    /// What goes out, the same whether text comes whole or by characters.
+    /// Returns the rendered text, and asserts that it does not depend on how the input is split.
     #[track_caller]
     fn shown(show: Show, prompt: &str, text: &str) -> String {
         let run = |pieces: &[&str]| {
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_is_dimmed_or_hidden_and_answers_are_not() {
+    fn reasoning_is_dimmed_or_hidden() {
         let text = "\n<think>\nEasy: a < b.\n</think>\n\nYes é.\n";
         assert_eq!(shown(Show::Plain, "", text), text);
         assert_eq!(
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_may_open_it() {
+    fn split_starts_in_reasoning_if_prompt_opens_it() {
         let text = "Easy.</think>Yes.";
         assert_eq!(shown(Show::Hidden, "<think>\n", text), "Yes.");
         assert_eq!(shown(Show::Dimmed, "<think>", text), "\x1b[2mEasy.</think>\x1b[0mYes.");
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_within_an_answer_are_text_and_what_ends_early_is_whole() {
+    fn split_keeps_later_tags_and_partial_output() {
         for text in ["Yes <think>no</think>", " ", "<thin", "<thing>", ""] {
             assert_eq!(shown(Show::Dimmed, "", text), text);
             assert_eq!(shown(Show::Hidden, "", text), text);

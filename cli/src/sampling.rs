@@ -1,28 +1,28 @@
-//! The flags of the sampler chain, from the engine's one table of its parameters, and biases of tokens by their text.
+//! Sampling flags, generated from the engine's parameter table, and logit biases by token text.
 
 use clap::builder::{Str, StyledStr};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use engine::sample::{Allowed, LogitBias, PARAMS, ParamDef, SampleError, SamplerParams, Token};
+use engine::sample::{LogitBias, NumberRange, PARAMS, ParamDef, SampleError, SamplerParams, Token};
 use engine::vocab::Vocab;
 
 use crate::failure::{Failure, Outcome};
 
-/// Shown by `-h`; the rest only by `--help`.
+/// Parameters shown by `-h`; `--help` shows all.
 const COMMON: &[&str] = &["seed", "temp", "top-k", "top-p", "min-p", "repeat-penalty"];
 
-/// Sampler parameters as given on the command line: names and values, which were checked.
+/// Validated sampling parameters from the command line, as names and values.
 #[derive(Clone, Debug, Default)]
 pub struct SamplerArgs(Vec<(&'static str, Vec<String>)>);
 
 impl SamplerArgs {
-    /// The most likely token was asked for.
+    /// Returns true if decoding is greedy (temperature 0).
     pub fn is_greedy(&self) -> bool {
         let mut params = SamplerParams::default();
         self.apply(&mut params).is_ok() && params.temp <= 0.0
     }
 
-    /// Sets what was given; the rest stays.
+    /// Sets the given parameters and leaves the others unchanged.
     pub fn apply(&self, params: &mut SamplerParams) -> Result<(), SampleError> {
         self.0.iter().try_for_each(|(name, values)| {
             let values: Vec<&str> = values.iter().map(String::as_str).collect();
@@ -51,7 +51,7 @@ fn flag(def: &'static ParamDef) -> Arg {
         .long(def.flag)
         .help(StyledStr::from(format!("{}{default}", def.doc)))
         .help_heading("Sampling")
-        .value_name(if matches!(def.allowed, Allowed::Count(_)) {
+        .value_name(if matches!(def.allowed, NumberRange::Count(_)) {
             "TEXT"
         } else {
             "N"
@@ -88,16 +88,18 @@ impl clap::FromArgMatches for SamplerArgs {
     }
 }
 
-/// Biases of tokens that are named by what they look like.
+/// Logit biases of tokens given by their text.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct TextBiasArgs {
-    /// Added to the logit of the token that is this text: " yes=5", "no=-inf" (may be repeated). Spaces count, and a text of several tokens is an error
+    /// Bias for the logit of a token given as text, such as " yes=5" (may be repeated)
+    ///
+    /// Use `-inf` to forbid the token. Spaces are significant, and the text must be exactly one token.
     #[arg(long, value_name = "TEXT=BIAS", value_parser = text_bias, hide_short_help = true)]
     logit_bias_text: Vec<TextBias>,
 }
 
-/// What looks like this, and what is added to its logit.
+/// A token's text with its logit bias.
 #[derive(Clone, Debug, PartialEq)]
 struct TextBias {
     text: String,
@@ -105,13 +107,13 @@ struct TextBias {
 }
 
 impl TextBiasArgs {
-    /// The same for the tokens of a vocabulary. `read`: what a text stands for.
+    /// Resolves the biases to token ids. `read` processes escape sequences.
     pub fn biases(&self, vocab: &Vocab, read: impl Fn(&str) -> String) -> Outcome<Vec<LogitBias>> {
         let mut biases = Vec::new();
         for TextBias { text, bias } in &self.logit_bias_text {
             let text = read(text);
             let ids = 0..Token::try_from(vocab.n_tokens()).unwrap_or(Token::MAX);
-            // Some vocabularies have a character twice: as itself and as a byte.
+            // Some vocabularies contain a character twice: as itself and as a byte.
             let tokens = ids.filter(|&token| vocab.token_to_piece(token, true) == text.as_bytes());
             let before = biases.len();
             biases.extend(tokens.map(|token| LogitBias { token, bias: *bias }));
@@ -123,17 +125,17 @@ impl TextBiasArgs {
     }
 }
 
-/// The error for a text that is no token, with the tokens that it consists of.
+/// Creates the error for a text that is not a single token, listing the tokens it consists of.
 fn no_token(vocab: &Vocab, text: &str) -> Failure {
     let piece = |&token: &Token| format!("{:?}", String::from_utf8_lossy(vocab.token_to_piece(token, true)));
     let pieces: Vec<_> = vocab.tokenize(text, false, true).iter().map(piece).collect();
     Failure::new(format_args!(
-        "--logit-bias-text: no token of this model is {text:?}, which becomes {}; each of those can have a bias",
+        "--logit-bias-text: {text:?} is not a single token of this model; it consists of {}. Each of these tokens can have a bias",
         pieces.join(", ")
     ))
 }
 
-/// Texts may hold a `=`, numbers do not.
+/// Splits at the last `=`, because the text may contain one.
 fn text_bias(given: &str) -> Result<TextBias, String> {
     let form = "expected TEXT=BIAS with a number, inf or -inf";
     let (text, bias) = given.rsplit_once('=').ok_or(form)?;
@@ -144,7 +146,7 @@ fn text_bias(given: &str) -> Result<TextBias, String> {
         .filter(|bias: &f32| !bias.is_nan())
         .ok_or(form)?;
     match text {
-        "" => Err("the text is empty: it is no token".to_owned()),
+        "" => Err("expected a non-empty token text".to_owned()),
         text => Ok(TextBias {
             text: text.to_owned(),
             bias,
@@ -168,17 +170,17 @@ mod tests {
     fn parse(args: &[&str]) -> Result<SamplerParams, clap::Error> {
         let line = Line::try_parse_from(std::iter::once(&"llama").chain(args))?;
         let mut params = SamplerParams::default();
-        line.sampler.apply(&mut params).expect("they were checked");
+        line.sampler.apply(&mut params).expect("clap validated the values");
         Ok(params)
     }
 
     #[test]
-    fn without_flags_there_are_the_defaults() {
+    fn sampler_without_flags_has_defaults() {
         assert_eq!(parse(&[]).unwrap(), SamplerParams::default());
     }
 
     #[test]
-    fn every_parameter_has_a_flag_that_takes_its_default() {
+    fn every_parameter_flag_accepts_its_default() {
         for def in PARAMS.iter().filter(|def| !def.repeatable) {
             let flag = format!("--{}={}", def.flag, def.default());
             assert_eq!(parse(&[&flag]).unwrap(), SamplerParams::default(), "{flag}");
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_follows_the_last_equals_sign() {
+    fn bias_follows_last_equals_sign() {
         let of = |text: &str, bias| {
             Ok(TextBias {
                 text: text.to_owned(),
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_checked_and_the_last_one_counts() {
+    fn sampler_values_are_validated_and_last_wins() {
         let params = parse(&[
             "--temp",
             "2",

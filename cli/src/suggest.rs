@@ -1,4 +1,4 @@
-//! The nearest command to one that does not exist.
+//! Suggestions for mistyped commands.
 
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -6,7 +6,7 @@ use engine::model::nearest_names;
 
 use crate::args::Cli;
 
-/// Adds commands that may have been meant to an error about one that does not exist.
+/// Adds similar command names to an unknown-command error.
 pub fn commands(mut error: clap::Error) -> clap::Error {
     let typed = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(typed)) if error.kind() == ErrorKind::InvalidSubcommand => typed.clone(),
@@ -20,7 +20,7 @@ pub fn commands(mut error: clap::Error) -> clap::Error {
         .collect();
     let mut near = nearest_names(&typed, known.iter().copied());
     if near.is_empty() {
-        // Letters that changed places count twice.
+        // Transposed letters count as two edits, so compare sorted letters, too.
         let sorted = |name: &str| {
             let mut letters: Vec<char> = name.chars().collect();
             letters.sort_unstable();

@@ -1,4 +1,4 @@
-//! What `-V` and `--version` say: which commit this is, and what it can do here.
+//! Output of `-V` and `--version`: commit, architectures and devices.
 
 use engine::backend;
 
@@ -7,7 +7,7 @@ pub fn short() -> String {
     format!("{} (commit {})", env!("CARGO_PKG_VERSION"), env!("LLAMA_COMMIT"))
 }
 
-/// The same, and the devices, what is not usable, and how many architectures there are.
+/// Returns the version, number of architectures, devices, and reasons why devices are unusable.
 pub fn long() -> String {
     let mut text = short();
     text += &format!("\n{} architectures", archs::ALL.len());
@@ -15,8 +15,8 @@ pub fn long() -> String {
         text += &format!("\ndevice {}: {}", device.name(), device.description());
     }
     for registry in backend::registries() {
-        for flaw in registry.flaws() {
-            text += &format!("\nnot usable: {}: {flaw}", registry.name());
+        for problem in registry.problems() {
+            text += &format!("\nunavailable: {}: {problem}", registry.name());
         }
     }
     text

@@ -1,12 +1,12 @@
-//! `llama synth` and `llama bench`.
+//! Tests of `llama synth` and `llama bench`.
 
 use std::collections::BTreeSet;
 
 use crate::common::{Ended, Home, ended};
 
-/// Files of random weights load, fit their declarations, and have the types asked for; sizes can be changed by name.
+/// Synthetic models load, match their declarations, have the requested types, and accept size overrides.
 #[test]
-fn synth_writes_models_of_any_type() {
+fn synth_writes_all_types() {
     let home = Home::new();
     let path = home.path("synth.gguf");
     let path = path.to_str().unwrap();
@@ -31,7 +31,7 @@ fn synth_writes_models_of_any_type() {
 }
 
 #[test]
-fn synth_tells_what_cannot_be_written() {
+fn synth_rejects_invalid_settings() {
     let home = Home::new();
     let path = home.path("no.gguf");
     let path = path.to_str().unwrap();
@@ -59,7 +59,7 @@ fn bench(home: &Home, model: &str, more: &[&str]) -> Ended {
 }
 
 fn rows(ended: &Ended) -> Vec<serde_json::Value> {
-    serde_json::from_str(ended.succeeds()).expect("a list of objects")
+    serde_json::from_str(ended.succeeds()).expect("a JSON list of objects")
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn bench_measures_every_combination() {
         }
         assert_eq!(row["read_bytes_per_s"].is_null(), number(row, "n_gen") == 0.0, "{row}");
     }
-    // Twice the sequences read the same weights, and more cells with more depth.
+    // Two sequences read the same weights once; a larger depth reads more KV cells.
     let bytes = |row: &serde_json::Value| {
         number(row, "read_bytes_per_s") / number(row, "median_ts") * number(row, "n_parallel")
     };
@@ -136,9 +136,9 @@ fn bench_prints_tables_and_csv() {
     assert_eq!((lines[1][at], lines[2][at]), ("16", "0"));
 }
 
-/// Parts of a profile are those of the time of all repetitions; memory is made ready before each, which is no part of it.
+/// The shares of a profile add up to the time of all repetitions; resetting the context is excluded.
 #[test]
-fn profiles_add_up_to_the_whole_time() {
+fn profile_adds_up_to_total_time() {
     let home = Home::new();
     let model = tiny(&home);
     let found = rows(&bench(&home, &model, &["--profile", "-d", "0,70", "-o", "json"]));
@@ -161,7 +161,7 @@ fn profiles_add_up_to_the_whole_time() {
             assert!(names.contains(&name), "{name} in {names:?}");
         }
         assert_eq!(names.last(), Some(&"rest"));
-        // As many products as the test has tokens to compute, whatever was computed before it.
+        // The number of matmuls depends only on the test, not on earlier computations.
         let n_runs = number(&row["n_gen"]).max(1.0) * samples.len() as f64;
         let of = |name: &str| number(&parts.iter().find(|part| part["op"] == name).unwrap()["n"]);
         assert_eq!((of("inputs"), of("results")), (n_runs, n_runs), "{row}");
@@ -178,9 +178,9 @@ fn profiles_add_up_to_the_whole_time() {
     );
 }
 
-/// The other engine is this one, with a known speed put in place of what it measured.
+/// The baseline is a script that prints fixed speeds.
 #[test]
-fn bench_compares_round_by_round() {
+fn bench_compares_baseline_per_round() {
     let home = Home::new();
     let model = tiny(&home);
     let rival =
@@ -212,7 +212,7 @@ fn bench_compares_round_by_round() {
 }
 
 #[test]
-fn bench_tells_what_cannot_be_measured() {
+fn bench_rejects_unsupported_tests() {
     let home = Home::new();
     let model = tiny(&home);
     let nothing = ["bench", "-m", &model, "-p", "0", "-n", "0"];
@@ -224,9 +224,9 @@ fn bench_tells_what_cannot_be_measured() {
     }
 }
 
-/// Models that embed texts compute prompts whole; what they cannot do is left out, or said where nothing is left.
+/// Embedding models only support prefill tests. Other tests are skipped; it is an error if none remain.
 #[test]
-fn bench_measures_prompts_of_models_that_embed_texts() {
+fn bench_measures_prefill_of_embedding_models() {
     let home = Home::new();
     let model = home.model("bert-dense", None);
     let found = rows(&bench(&home, &model, &["-np", "1,3", "-b", "8", "-o", "json"]));

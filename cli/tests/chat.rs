@@ -1,4 +1,4 @@
-//! `llama run` on a terminal: a chat.
+//! Tests of interactive chats on a pseudo-terminal.
 
 #![cfg(unix)]
 
@@ -13,12 +13,12 @@ const CTRL_D: &str = "\x04";
 fn chat(home: &Home, template: Option<&str>, args: &[&str]) -> Terminal {
     let model = home.model("llama-dense", template);
     let mut terminal = Terminal::start(home.llama(&[&["run", &model, "--temp", "0"], args].concat()));
-    terminal.wait_for("/help lists the commands");
+    terminal.wait_for("Type /help for commands");
     terminal.wait_for(PROMPT);
     terminal
 }
 
-/// Types a line and waits for what it leads to.
+/// Types a line and waits for the expected output.
 fn say(terminal: &mut Terminal, text: &str, answer: &str) -> String {
     terminal.press(text);
     terminal.press("\r");
@@ -28,21 +28,21 @@ fn say(terminal: &mut Terminal, text: &str, answer: &str) -> String {
 }
 
 #[test]
-fn a_conversation_goes_on_from_what_was_computed() {
+fn chat_reuses_context_between_turns() {
     let home = Home::new();
     let mut t = chat(&home, Some(TEMPLATE), &["-n", "4"]);
     let first = say(&mut t, "hello", "generated 4 tokens");
-    assert!(!first.contains("reused"), "{first}");
+    assert!(!first.contains(" cached)"), "{first}");
     let second = say(&mut t, "and on", "generated 4 tokens");
-    assert!(second.contains("reused"), "{second}");
+    assert!(second.contains(" cached)"), "{second}");
     let other = say(&mut t, "/regen", "generated 4 tokens");
-    assert!(other.contains("reused"), "{other}");
+    assert!(other.contains(" cached)"), "{other}");
     say(&mut t, "/clear", "");
-    say(&mut t, "/regen", "There is no answer yet");
+    say(&mut t, "/regen", "There is no response yet");
     say(&mut t, "/set top-k 5", "");
     say(&mut t, "/set top-k", " 5 ");
     say(&mut t, "/set top-p 7", "0 to 1");
-    say(&mut t, "/no", "There is no /no");
+    say(&mut t, "/no", "Unknown command /no");
     say(&mut t, "/help", "/regen");
     say(&mut t, "/etc/hosts is a file", "generated 4 tokens");
     t.press("/exit\r");
@@ -52,20 +52,20 @@ fn a_conversation_goes_on_from_what_was_computed() {
 }
 
 #[test]
-fn a_chat_with_a_session_goes_on_in_the_next_one() {
+fn chat_resumes_from_prompt_cache() {
     let home = Home::new();
     let file = home.path("session");
-    let args = ["-n", "4", "--session", file.to_str().unwrap()];
+    let args = ["-n", "4", "--prompt-cache", file.to_str().unwrap()];
     let mut t = chat(&home, Some(TEMPLATE), &args);
     say(&mut t, "hello", "generated 4 tokens");
     t.press("/exit\r");
     assert!(t.end().success());
     let model = home.model("llama-dense", Some(TEMPLATE));
     let mut t = Terminal::start(home.llama(&[&["run", &model, "--temp", "0"], &args[..]].concat()));
-    t.wait_for("goes on behind 2 messages");
+    t.wait_for("Resuming the conversation after 2 messages");
     t.wait_for(PROMPT);
     let second = say(&mut t, "and on", "generated 4 tokens");
-    assert!(second.contains("reused"), "{second}");
+    assert!(second.contains(" cached)"), "{second}");
     t.press("/exit\r");
     assert!(t.end().success());
     let messages = std::fs::read_to_string(home.path("session.messages.json")).unwrap();
@@ -77,7 +77,7 @@ fn a_chat_with_a_session_goes_on_in_the_next_one() {
 }
 
 #[test]
-fn a_full_context_can_be_shifted_from_within_the_chat() {
+fn chat_shift_command_drops_older_half() {
     let home = Home::new();
     let mut t = chat(&home, Some(TEMPLATE), &["-n", "6", "-c", "48"]);
     let mut turns = (0..8).map(|i| {
@@ -85,13 +85,13 @@ fn a_full_context_can_be_shifted_from_within_the_chat() {
         t.wait_for(PROMPT)
     });
     let full = turns.find(|turn| turn.contains("/shift"));
-    assert!(full.is_some(), "it says what to do");
+    assert!(full.is_some(), "the message suggests /shift");
     drop(turns);
-    say(&mut t, "/shift", "is forgotten");
+    say(&mut t, "/shift", "will be dropped");
     t.press("one more question\r");
     let went_on = t.wait_for(PROMPT);
     assert!(
-        went_on.contains("generated 6 tokens") && went_on.contains("forgotten"),
+        went_on.contains("generated 6 tokens") && went_on.contains(" dropped"),
         "{went_on}"
     );
     t.press("/exit\r");
@@ -99,7 +99,7 @@ fn a_full_context_can_be_shifted_from_within_the_chat() {
 }
 
 #[test]
-fn a_long_conversation_forgets_its_beginning_if_asked_to() {
+fn chat_with_context_shift_continues_when_full() {
     let home = Home::new();
     let mut t = chat(
         &home,
@@ -113,16 +113,16 @@ fn a_long_conversation_forgets_its_beginning_if_asked_to() {
             answer + &t.wait_for(PROMPT)
         })
         .collect();
-    assert!(turns.iter().any(|turn| turn.contains("forgotten")), "{turns:?}");
+    assert!(turns.iter().any(|turn| turn.contains(" dropped")), "{turns:?}");
     assert!(turns.iter().all(|turn| !turn.contains("error")), "{turns:?}");
     let last = turns.last().unwrap();
-    assert!(last.contains("reused"), "what is left is not computed again: {last}");
+    assert!(last.contains(" cached)"), "the remaining context is reused: {last}");
     t.press("/exit\r");
     assert!(t.end().success());
 }
 
 #[test]
-fn ctrl_c_stops_the_answer_and_not_the_chat() {
+fn ctrl_c_stops_response_but_not_chat() {
     let home = Home::new();
     let mut t = chat(&home, None, &["-c", "100000", "-n", "-1"]);
     t.press("go on and on\r");
@@ -133,14 +133,14 @@ fn ctrl_c_stops_the_answer_and_not_the_chat() {
     t.press(CTRL_C);
     t.wait_for(PROMPT);
     t.press(CTRL_C);
-    t.wait_for("Ctrl-D or /exit leaves");
+    t.wait_for("Press Ctrl-D or type /exit to leave");
     t.wait_for(PROMPT);
     t.press(CTRL_D);
     assert!(t.end().success());
 }
 
 #[test]
-fn text_of_several_lines_is_one_message() {
+fn multi_line_input_is_one_message() {
     let home = Home::new();
     let mut t = chat(&home, Some(TEMPLATE), &["-n", "2"]);
     t.press("\"\"\"one\r");
@@ -158,10 +158,10 @@ fn text_of_several_lines_is_one_message() {
 }
 
 #[test]
-fn what_goes_wrong_ends_a_turn_and_not_the_chat() {
+fn chat_continues_after_error() {
     let home = Home::new();
     let mut t = chat(&home, None, &["-c", "24", "-n", "2"]);
-    say(&mut t, &"word ".repeat(100), "but the context has room for 24");
+    say(&mut t, &"word ".repeat(100), "but the context only 24");
     say(&mut t, "/system be brief", "chat template");
     say(&mut t, "abc", "generated 2 tokens");
     t.press("/bye\r");
@@ -169,12 +169,12 @@ fn what_goes_wrong_ends_a_turn_and_not_the_chat() {
 }
 
 #[test]
-fn an_interrupted_answer_to_one_prompt_is_told_by_the_exit_status() {
+fn interrupted_prompt_exits_with_status_130() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let mut t = Terminal::start(home.llama(&["run", &model, "go on and on", "-c", "100000", "-n", "-1"]));
     t.wait_for("tok_");
     t.press(CTRL_C);
     t.wait_for("generated ");
-    assert_eq!(t.end().code(), Some(130), "as shells count an end by SIGINT");
+    assert_eq!(t.end().code(), Some(130), "exit status of SIGINT");
 }

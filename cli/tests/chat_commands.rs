@@ -1,4 +1,4 @@
-//! What a chat shows on a terminal, and what can be said to it besides questions.
+//! Tests of slash commands and terminal rendering in chats.
 
 #![cfg(unix)]
 
@@ -10,7 +10,7 @@ use crate::common::{Home, ended, ended_with_input};
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 const PROMPT: &str = "> ";
 
-/// An answer with all that markdown has.
+/// A response that uses every supported Markdown element.
 const ANSWER: &str = r##"# One **two**
 
 It is *so* or `let a = *b;` or 2 * 3.
@@ -23,11 +23,11 @@ a * b
 ```
 "##;
 
-/// A chat whose answers are this text: a grammar leaves the model nothing else.
+/// Starts a chat whose responses are forced to `answer` by a grammar.
 fn chat(home: &Home, answer: &str, args: &[&str]) -> Terminal {
     let model = home.model_with_text("llama", Some(TEMPLATE));
     let mut terminal = Terminal::start(home.llama(&[&["run", &model], &grammar_args(answer)[..], args].concat()));
-    terminal.wait_for("/help lists the commands");
+    terminal.wait_for("Type /help for commands");
     terminal.wait_for(PROMPT);
     terminal
 }
@@ -35,7 +35,7 @@ fn chat(home: &Home, answer: &str, args: &[&str]) -> Terminal {
 fn grammar_args(answer: &str) -> [&'static str; 5] {
     let text = answer.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let grammar: &'static str = Box::leak(format!("root ::= \"{text}\"").into_boxed_str());
-    ["--grammar", grammar, "--temp", "0", "--allow-loops"]
+    ["--grammar", grammar, "--temp", "0", "--no-loop-detection"]
 }
 
 fn say(terminal: &mut Terminal, text: &str, answer: &str) -> String {
@@ -52,7 +52,7 @@ fn leave(mut terminal: Terminal) {
 }
 
 #[test]
-fn markdown_is_shown_as_it_is_meant() {
+fn markdown_is_rendered_on_terminals() {
     let home = Home::new();
     let model = home.model_with_text("llama", Some(TEMPLATE));
     let args = [&["run", &model, "hello", "--no-stats"], &grammar_args(ANSWER)[..]].concat();
@@ -88,13 +88,13 @@ It is «i:so» or «c:let a = *b;» or 2 * 3.
         assert!(terminal.end().success());
     }
     let piped = ended(home.llama(&args));
-    assert_eq!(piped.succeeds(), ANSWER, "programs read it as it is");
+    assert_eq!(piped.succeeds(), ANSWER, "output to a pipe is not rendered");
     let coloured = ended(home.llama(&[&args[..], &["--color", "on"]].concat()));
     assert!(coloured.succeeds().contains("\x1b[3mso\x1b[0m or"));
 }
 
 #[test]
-fn files_and_the_editor_make_questions() {
+fn read_and_edit_commands_build_messages() {
     let home = Home::new();
     let (notes, editor) = (home.path("notes.txt"), home.path("editor.sh"));
     std::fs::write(&notes, "one two\n").unwrap();
@@ -110,68 +110,72 @@ fn files_and_the_editor_make_questions() {
     say(
         &mut t,
         &format!("/read {}", notes.display()),
-        "7 characters come before the next question",
+        "7 characters will be prepended",
     );
     say(&mut t, "what is it?", "<user>one two\r\n\r\nwhat is it?<assistant>");
     say(&mut t, "/edit one", "<user>one and more<assistant>");
     say(&mut t, "/edit", "<user>one and more and more<assistant>");
-    say(&mut t, "/read", "/read needs a file");
+    say(&mut t, "/read", "/read requires a file name");
     say(&mut t, "/read /no/such", "error: /no/such: ");
     leave(t);
     let mut command = home.llama(&[&["run", &model], &grammar_args("yes")[..]].concat());
     command.env("EDITOR", "false").env_remove("VISUAL");
     let mut t = Terminal::start(command);
     t.wait_for(PROMPT);
-    say(&mut t, "/edit one", "the editor \"false\" cannot be used");
+    say(&mut t, "/edit one", "cannot run the editor \"false\"");
     leave(t);
 }
 
 #[test]
-fn conversations_are_kept_and_gone_on_with() {
+fn conversations_are_saved_and_loaded() {
     let home = Home::new();
     let file = home.path("kept.json");
     let file = file.to_str().unwrap();
     let mut t = chat(&home, "yes", &["--display-prompt"]);
-    say(&mut t, "/resume", "no conversation was kept");
+    say(&mut t, "/resume", "there is no conversation saved");
     say(&mut t, "/load /no/such", "error: /no/such: ");
     say(&mut t, "one", "generated");
-    say(&mut t, &format!("/save {file}"), "The conversation is in ");
+    say(&mut t, &format!("/save {file}"), "Saved the conversation to ");
     say(&mut t, "/save", "state/llama/conversation.json");
     say(&mut t, "/clear", "");
     say(&mut t, "/tokens", "The conversation has 0 tokens");
-    say(&mut t, &format!("/load {file}"), "goes on behind 2 messages");
+    say(
+        &mut t,
+        &format!("/load {file}"),
+        "Resuming the conversation after 2 messages",
+    );
     say(&mut t, "two", "<user>one<assistant>yes<user>two<assistant>");
-    say(&mut t, "/resume", "goes on behind 2 messages");
+    say(&mut t, "/resume", "Resuming the conversation after 2 messages");
     leave(t);
     std::fs::write(file, "[{}").unwrap();
     let mut t = chat(&home, "yes", &["--display-prompt"]);
     say(&mut t, "three", "generated");
     say(&mut t, &format!("/load {file}"), "error: ");
     say(&mut t, "four", "<user>three<assistant>yes<user>four<assistant>");
-    say(&mut t, "/resume", "goes on behind 2 messages");
+    say(&mut t, "/resume", "Resuming the conversation after 2 messages");
     leave(t);
 }
 
 #[test]
-fn settings_are_confirmed_and_completed() {
+fn set_command_confirms_and_completes() {
     let home = Home::new();
     let mut t = chat(&home, "yes", &[]);
-    say(&mut t, "/set top-k 5", "top-k is 5; it was 40.");
+    say(&mut t, "/set top-k 5", "top-k is now 5; it was 40.");
     say(&mut t, "/set --top-p 7", "0 to 1");
-    say(&mut t, "/set topk", "The nearest are top-k");
+    say(&mut t, "/set topk", "Similar names: top-k");
     t.press("/se\t");
     t.wait_for("/set");
     t.press(" top-n\t");
     t.wait_for("top-n-sigma");
     t.press(" 2\r");
-    t.wait_for("top-n-sigma is 2; it was -1.");
+    t.wait_for("top-n-sigma is now 2; it was -1.");
     t.wait_for(PROMPT);
     std::fs::write(home.path("only one.txt"), "abc").unwrap();
     t.press(&format!(
         "/read {}/only\t\r",
         home.path("").display().to_string().trim_end_matches('/')
     ));
-    t.wait_for("3 characters come");
+    t.wait_for("3 characters will be prepended");
     t.wait_for(PROMPT);
     let tokens = say(&mut t, "/tokens abc", "1 token");
     assert!(tokens.contains("\"abc\""), "{tokens}");
@@ -179,7 +183,7 @@ fn settings_are_confirmed_and_completed() {
 }
 
 #[test]
-fn the_last_answer_is_copied() {
+fn copy_command_copies_last_response() {
     let home = Home::new();
     let model = home.model_with_text("llama", Some(TEMPLATE));
     let mut command = home.llama(&[&["run", &model], &grammar_args("yes no")[..]].concat());
@@ -189,15 +193,15 @@ fn the_last_answer_is_copied() {
         .env_remove("WAYLAND_DISPLAY");
     let mut t = Terminal::start(command);
     t.wait_for(PROMPT);
-    say(&mut t, "/copy", "There is no answer yet.");
+    say(&mut t, "/copy", "There is no response yet.");
     say(&mut t, "hello", "generated");
-    // "yes no" in base64, for the terminal.
+    // OSC 52 with "yes no" in base64.
     say(&mut t, "/copy", "\x1b]52;c;eWVzIG5v\x07");
     leave(t);
 }
 
 #[test]
-fn another_model_goes_on() {
+fn model_command_continues_conversation() {
     let home = Home::new();
     let other = home.model("llama-dense", Some(TEMPLATE));
     let mut t = chat(&home, "yes", &["--display-prompt", "-n", "3"]);
@@ -206,8 +210,8 @@ fn another_model_goes_on() {
     say(&mut t, "one", "generated");
     let refused = say(&mut t, &format!("/model {other}"), "error: ");
     assert!(
-        !refused.contains("goes on"),
-        "its tokens cannot spell the grammar: {refused}"
+        !refused.contains("Resuming"),
+        "the other model's tokens cannot match the grammar: {refused}"
     );
     leave(t);
     let model = home.model_with_text("gpt2", Some(TEMPLATE));
@@ -217,13 +221,13 @@ fn another_model_goes_on() {
     say(&mut t, "two", "<user>one<assistant>yes<user>two<assistant>");
     leave(t);
     let session = home.path("session");
-    let mut t = chat(&home, "yes", &["--session", session.to_str().unwrap()]);
-    say(&mut t, &format!("/model {model}"), "--session");
+    let mut t = chat(&home, "yes", &["--prompt-cache", session.to_str().unwrap()]);
+    say(&mut t, &format!("/model {model}"), "--prompt-cache");
     leave(t);
 }
 
 #[test]
-fn a_chat_can_do_without_a_terminal() {
+fn simple_io_chat_reads_plain_lines() {
     let home = Home::new();
     let model = home.model_with_text("llama", Some(TEMPLATE));
     let args = [&["run", &model, "--simple-io", "--no-stats"], &grammar_args("yes")[..]].concat();
@@ -240,7 +244,7 @@ fn a_chat_can_do_without_a_terminal() {
 }
 
 #[test]
-fn reading_a_long_prompt_is_shown() {
+fn long_prompt_shows_progress() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let long = "word ".repeat(700);
@@ -249,7 +253,11 @@ fn reading_a_long_prompt_is_shown() {
     t.wait_for("reading [");
     let rest = t.wait_for("generated 1 token");
     assert!(rest.contains("%"), "{rest}");
-    assert!(!t.screen().contains("reading"), "it is gone at the end: {}", t.screen());
+    assert!(
+        !t.screen().contains("reading"),
+        "the progress bar is cleared: {}",
+        t.screen()
+    );
     assert!(t.end().success());
     let piped = ended(home.llama(&args));
     assert!(piped.status == 0 && !piped.err.contains("reading"), "{}", piped.err);

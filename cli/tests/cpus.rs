@@ -1,4 +1,4 @@
-//! How many threads there are where the process may not use all CPUs: by its affinity, and by the quota of a control group.
+//! Tests of the default thread count under CPU affinity masks and control group quotas.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -8,36 +8,36 @@ use serde_json::Value;
 
 use crate::common::{Home, ended};
 
-/// CPUs that this process may run on.
+/// Returns the CPUs in the affinity mask of this process.
 fn allowed() -> Vec<usize> {
-    // SAFETY: all bits zero is an empty set; the call writes no more than its size.
+    // SAFETY: a zeroed cpu_set_t is a valid empty set, and the call writes at most its size.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &raw mut set), 0);
         set
     };
-    // SAFETY: the numbers are those of bits of the set.
+    // SAFETY: cpu < CPU_SETSIZE.
     (0..libc::CPU_SETSIZE as usize)
         .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
         .collect()
 }
 
-/// The command is to run on these CPUs only.
+/// Restricts a command to some CPUs.
 fn keep_on(command: &mut Command, cpus: &[usize]) {
-    // SAFETY: all bits zero is an empty set.
+    // SAFETY: a zeroed cpu_set_t is a valid empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for &cpu in cpus {
-        // SAFETY: the number is that of a bit of the set, as it came from one.
+        // SAFETY: cpu < CPU_SETSIZE, because the number comes from another set.
         unsafe { libc::CPU_SET(cpu, &mut set) };
     }
     let keep = move || {
-        // SAFETY: the set is as large as is said.
+        // SAFETY: the pointer and size describe `set`.
         match unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     };
-    // SAFETY: between fork and exec nothing is done but one system call.
+    // SAFETY: the closure makes a single system call, which is async-signal-safe.
     unsafe { command.pre_exec(keep) };
 }
 
@@ -46,12 +46,12 @@ fn json(command: Command) -> Value {
 }
 
 #[test]
-fn there_are_as_many_threads_as_cpus_that_the_process_may_use() {
+fn threads_default_to_allowed_cpus() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let allowed = allowed();
     for n in 1..=allowed.len().min(3) {
-        // The last ones: the first is no special case.
+        // Use the last CPUs, because CPU 0 would also be the default.
         let cpus = &allowed[allowed.len() - n..];
         let mut doctor = home.llama(&["doctor", "--json"]);
         keep_on(&mut doctor, cpus);
@@ -64,8 +64,9 @@ fn there_are_as_many_threads_as_cpus_that_the_process_may_use() {
     }
 }
 
-/// Where the control group of this process would be under a folder that has the place of `/sys/fs/cgroup`, by version.
-fn groups(folder: &Path) -> [PathBuf; 2] {
+/// Returns the directories of this process's control group in a replacement of `/sys/fs/cgroup`, for versions
+/// 1 and 2.
+fn groups(directory: &Path) -> [PathBuf; 2] {
     let list = std::fs::read_to_string("/proc/self/cgroup").expect("control groups");
     let path_of = |is_wanted: &dyn Fn(&str) -> bool| {
         let parts = list.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
@@ -73,14 +74,17 @@ fn groups(folder: &Path) -> [PathBuf; 2] {
         found.map_or("", |(_, path)| path.trim_start_matches('/')).to_owned()
     };
     let first = path_of(&|controllers| controllers.split(',').any(|name| name == "cpu"));
-    [folder.join("cpu").join(first), folder.join(path_of(&str::is_empty))]
+    [
+        directory.join("cpu").join(first),
+        directory.join(path_of(&str::is_empty)),
+    ]
 }
 
-/// Writes what a control group says of its quota, in the form of both versions. `None`: there is no quota.
-fn set_quota(folder: &Path, quota: Option<usize>, period: usize) {
-    let [first, second] = groups(folder);
+/// Writes a CPU quota in the format of both versions; `None` is no quota.
+fn set_quota(directory: &Path, quota: Option<usize>, period: usize) {
+    let [first, second] = groups(directory);
     let write = |group: &Path, name: &str, text: String| {
-        std::fs::create_dir_all(group).expect("a folder");
+        std::fs::create_dir_all(group).expect("a directory");
         std::fs::write(group.join(name), text + "\n").expect("a file");
     };
     let or = |none: &str| quota.map_or(none.to_owned(), |n| n.to_string());
@@ -90,8 +94,8 @@ fn set_quota(folder: &Path, quota: Option<usize>, period: usize) {
     write(&second, "cpu.max", format!("{} {period}", or("max")));
 }
 
-/// The command where the folder has the place of `/sys/fs/cgroup`.
-fn with_groups(command: &Command, folder: &Path) -> Command {
+/// Runs a command with `directory` mounted at `/sys/fs/cgroup`.
+fn with_groups(command: &Command, directory: &Path) -> Command {
     let mut inside = Command::new("unshare");
     inside.args([
         "--map-root-user",
@@ -100,7 +104,10 @@ fn with_groups(command: &Command, folder: &Path) -> Command {
         "-c",
         r#"mount --bind "$0" /sys/fs/cgroup && exec "$@""#,
     ]);
-    inside.arg(folder).arg(command.get_program()).args(command.get_args());
+    inside
+        .arg(directory)
+        .arg(command.get_program())
+        .args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => inside.env(name, value),
@@ -110,17 +117,17 @@ fn with_groups(command: &Command, folder: &Path) -> Command {
     inside
 }
 
-/// The program reads the files of a control group that has a quota; the kernel enforces none.
+/// The program reads quota files of a fake control group; the kernel does not enforce the quota.
 #[test]
-#[ignore = "needs two CPUs, and namespaces that this user may make"]
-fn there_are_as_many_threads_as_a_quota_gives_time_for() {
+#[ignore = "needs two CPUs and unprivileged user namespaces"]
+fn threads_default_to_cpu_quota() {
     let home = Home::new();
-    let folder = home.path("cgroup");
+    let directory = home.path("cgroup");
     let n_allowed = allowed().len();
-    assert!(n_allowed > 1, "of one CPU a quota leaves no less");
+    assert!(n_allowed > 1, "a quota needs at least two CPUs to make a difference");
     let report = |quota, period| {
-        set_quota(&folder, quota, period);
-        json(with_groups(&home.llama(&["doctor", "--json"]), &folder))
+        set_quota(&directory, quota, period);
+        json(with_groups(&home.llama(&["doctor", "--json"]), &directory))
     };
     for (quota, period, expected) in [
         (Some(100_000), 100_000, 1),
@@ -136,11 +143,11 @@ fn there_are_as_many_threads_as_a_quota_gives_time_for() {
         assert_eq!(told["allowed"], n_allowed);
         let is_said = report["advice"]
             .to_string()
-            .contains("a control group gives the process the time of");
+            .contains("a control group limits the process to");
         assert_eq!(is_said, expected < n_allowed, "{report}");
     }
-    set_quota(&folder, Some(100_000), 100_000);
+    set_quota(&directory, Some(100_000), 100_000);
     let model = home.model("llama-dense", None);
     let bench = home.llama(&["bench", "-m", &model, "-p", "4", "-n", "0", "-r", "1", "-o", "json"]);
-    assert_eq!(json(with_groups(&bench, &folder))[0]["n_threads"], 1);
+    assert_eq!(json(with_groups(&bench, &directory))[0]["n_threads"], 1);
 }

@@ -1,15 +1,15 @@
-//! Cards that are missing, old, too small or lost: what is said, and that nothing is left behind. The emulated driver does these things on
-//! request. `LLAMA_CUDA=skip` leaves that out where the compiler of kernels cannot be fetched.
+//! Tests of error messages and cleanup for GPUs that are missing, too old, too small or lost, simulated by
+//! the emulated driver. `LLAMA_CUDA=skip` skips them on machines that cannot download NVRTC.
 
 use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::common::{Ended, Home, ended, root};
 
-/// What the emulated card is called.
+/// Name of the emulated GPU.
 const EMULATED: &str = "Emulated CUDA device";
 
-/// The loader's path with the emulated driver and the compiler of kernels.
+/// Returns the LD_LIBRARY_PATH of the emulated driver and NVRTC.
 fn library_path() -> &'static str {
     static PATH: OnceLock<String> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -22,13 +22,13 @@ fn library_path() -> &'static str {
             .output()
             .expect("bash runs");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let hint = "LLAMA_CUDA=skip leaves this out where NVRTC cannot be fetched";
+        let hint = "set LLAMA_CUDA=skip if NVRTC cannot be downloaded";
         assert!(output.status.success(), "{}({hint})", text(&output.stderr));
         text(&output.stdout)
     })
 }
 
-/// Runs `llama` with these settings of the emulated driver, kernels compiled once for all runs.
+/// Runs `llama` with the given settings of the emulated driver. Compiled kernels are cached across runs.
 fn llama(home: &Home, settings: &str, args: &[&str]) -> Ended {
     let mut command = home.llama(args);
     command
@@ -39,10 +39,10 @@ fn llama(home: &Home, settings: &str, args: &[&str]) -> Ended {
     ended(command)
 }
 
-/// True if the emulated driver is to be left out; else it must be there.
+/// Returns true if CUDA tests are skipped.
 fn is_left_out(home: &Home) -> bool {
     if std::env::var("LLAMA_CUDA").is_ok_and(|value| value == "skip") {
-        eprintln!("left out, since LLAMA_CUDA=skip");
+        eprintln!("skipped because of LLAMA_CUDA=skip");
         return true;
     }
     let listed = llama(home, "", &["devices"]);
@@ -51,13 +51,13 @@ fn is_left_out(home: &Home) -> bool {
 }
 
 #[test]
-fn devices_are_listed_with_what_is_missing() {
+fn devices_lists_unavailable_devices() {
     let home = Home::new();
     let listed = ended(home.llama(&["devices"]));
     let listed = listed.succeeds();
     assert!(listed.starts_with("cpu"), "{listed}");
     assert!(
-        listed.contains("cuda0") || listed.contains("not usable: cuda: "),
+        listed.contains("cuda0") || listed.contains("unavailable: cuda: "),
         "{listed}"
     );
     let json = ended(home.llama(&["devices", "--json"]));
@@ -65,7 +65,7 @@ fn devices_are_listed_with_what_is_missing() {
 }
 
 #[test]
-fn a_card_that_cannot_be_used_is_an_error_that_says_why() {
+fn unusable_gpu_error_gives_reason() {
     let home = Home::new();
     if is_left_out(&home) {
         return;
@@ -79,11 +79,11 @@ fn a_card_that_cannot_be_used_is_an_error_that_says_why() {
         "logits", "--device", "cuda", "-m", model, "--tokens", "1,2,3", "-o", &out,
     ];
     for (settings, reason) in [
-        ("driver=11000", "the driver supports CUDA 11.0, and 11.2 is needed"),
+        ("driver=11000", "it supports CUDA 11.0, but 11.2 or newer is required"),
         ("devices=0", "cuInit"),
         ("sm=75", "compute capability 7.5"),
         ("busy=1", "CUDA_ERROR_DEVICE_UNAVAILABLE"),
-        ("used=8G", "no layer fits into what is free of cuda0"),
+        ("used=8G", "cannot offload a single layer to cuda0"),
         ("fail_alloc=2", "CUDA_ERROR_OUT_OF_MEMORY"),
         ("fail_launch=3", "cuLaunchKernel"),
         ("fault_at=4", "CUDA_ERROR"),
@@ -98,9 +98,9 @@ fn a_card_that_cannot_be_used_is_an_error_that_says_why() {
     }
 }
 
-/// A device that is in nobody's command is used if it can be: otherwise the CPU answers.
+/// If no device is named and the GPU cannot be used, the CPU is used instead.
 #[test]
-fn where_no_device_is_named_the_cpu_answers_instead_of_a_card_that_cannot_be_used() {
+fn cpu_replaces_unusable_gpu_by_default() {
     let home = Home::new();
     if is_left_out(&home) {
         return;
@@ -119,36 +119,37 @@ fn where_no_device_is_named_the_cpu_answers_instead_of_a_card_that_cannot_be_use
     }
 }
 
-/// A driver that lacks a function is told with the function's name, and nothing panics.
+/// If the driver lacks a function, the error names the function.
 #[test]
-fn a_driver_that_lacks_a_function_is_named_with_it() {
+fn driver_error_names_missing_function() {
     let home = Home::new();
     if is_left_out(&home) {
         return;
     }
-    let folder = library_path()
+    let directory = library_path()
         .split(':')
         .next()
-        .expect("the driver's folder comes first");
-    let mut driver = std::fs::read(std::path::Path::new(folder).join("libcuda.so")).expect("the driver is there");
+        .expect("LD_LIBRARY_PATH starts with the driver's directory");
+    let mut driver =
+        std::fs::read(std::path::Path::new(directory).join("libcuda.so")).expect("the emulated driver exists");
     let name = b"\0cuGraphLaunch\0";
     let places: Vec<usize> = (0..driver.len() - name.len())
         .filter(|&i| driver[i..].starts_with(name))
         .collect();
-    assert!(!places.is_empty(), "the driver has this function");
+    assert!(!places.is_empty(), "the driver exports cuGraphLaunch");
     places.iter().for_each(|&i| driver[i + 1] = b'_');
-    std::fs::write(home.path("libcuda.so"), driver).expect("there is room");
+    std::fs::write(home.path("libcuda.so"), driver).expect("the temporary directory is writable");
     let path = format!("{}:{}", home.path("").display(), library_path());
     let mut command = home.llama(&["devices"]);
     command.env("LD_LIBRARY_PATH", path);
     let listed = ended(command);
-    let told = "not usable: cuda: libcuda is too old: it has no cuGraphLaunch";
+    let told = "not usable: cuda: libcuda is too old: function cuGraphLaunch is missing";
     assert!(listed.succeeds().contains(told), "{}", listed.out);
 }
 
-/// A device that is lost while tokens are generated ends the answer with an error; what was generated before is there.
+/// Losing a device during generation is an error; the text generated before is printed.
 #[test]
-fn a_card_that_is_lost_amid_an_answer_is_an_error() {
+fn losing_gpu_during_generation_is_an_error() {
     let home = Home::new();
     if is_left_out(&home) {
         return;
@@ -173,7 +174,7 @@ fn a_card_that_is_lost_amid_an_answer_is_an_error() {
     let whole = run("");
     let whole = whole.succeeds();
     let mut began = 0;
-    // Kernels that are launched one by one, and then those of recorded graphs.
+    // Early launches are single kernels, later ones are CUDA graphs.
     for n in [20, 40, 80, 120, 160] {
         for what in ["lost_at", "fail_launch", "fault_at"] {
             let settings = format!("{what}={n}");
@@ -191,12 +192,12 @@ fn a_card_that_is_lost_amid_an_answer_is_an_error() {
             began += usize::from(!ended.out.trim().is_empty());
         }
     }
-    assert!(began > 3, "{began} answers had begun");
+    assert!(began > 3, "only {began} runs printed text before the failure");
 }
 
-/// A card that has room for some layers gets those, with their caches and intermediate results; a plan says the same.
+/// A GPU gets as many layers as fit with their caches and buffers; the plan predicts the number.
 #[test]
-fn as_many_layers_go_to_a_card_as_fit() {
+fn gpu_gets_layers_that_fit() {
     let home = Home::new();
     if is_left_out(&home) {
         return;
@@ -223,19 +224,19 @@ fn as_many_layers_go_to_a_card_as_fit() {
     assert_eq!(planned(""), 3);
     let n = planned("memory=12M");
     assert!((1..3).contains(&n), "{n}");
-    let told = format!("{n} of 3 layers are on devices, as many as fit");
+    let told = format!("{n} of 3 layers fit in free device memory");
     assert!(
-        some.err.contains(&told) && !all.err.contains("layers are on"),
+        some.err.contains(&told) && !all.err.contains("layers fit in"),
         "{}{}",
         some.err,
         all.err
     );
     let none = run("memory=4M", &[]);
-    none.fails_saying(&["no layer fits into what is free of cuda0"]);
+    none.fails_saying(&["cannot offload a single layer to cuda0"]);
 }
 
 #[test]
-fn what_fails_at_any_allocation_leaves_nothing_behind() {
+fn failed_allocation_leaks_nothing() {
     let home = Home::new();
     if is_left_out(&home) {
         return;
@@ -257,12 +258,13 @@ fn what_fails_at_any_allocation_leaves_nothing_behind() {
             return;
         }
     }
-    panic!("there is no end of allocations");
+    panic!("no run succeeded without a failed allocation");
 }
 
-/// Whatever allocation of a load finds no memory: without a device in the command the CPU takes everything, and one warning says so; with one it is an error.
+/// If an allocation fails while loading, the CPU takes over with a single warning. With an explicit --device,
+/// it is an error.
 #[test]
-fn out_of_memory_amid_a_load_is_left_to_the_cpu_unless_a_device_is_named() {
+fn out_of_memory_during_load_falls_back_to_cpu() {
     let home = Home::new();
     if is_left_out(&home) {
         return;
@@ -274,7 +276,7 @@ fn out_of_memory_amid_a_load_is_left_to_the_cpu_unless_a_device_is_named() {
     };
     let on_cpu = run("", &["--device", "cpu"]);
     let on_cpu = on_cpu.succeeds();
-    let told = "everything is in the memory of the CPU instead";
+    let told = "using host memory instead";
     let mut n = 1;
     loop {
         let settings = format!("fail_alloc={n}");
@@ -292,7 +294,7 @@ fn out_of_memory_amid_a_load_is_left_to_the_cpu_unless_a_device_is_named() {
         let named = run(&settings, &["--device", "cuda"]);
         assert_eq!(named.status, 1, "{settings}: {}{}", named.out, named.err);
         assert!(
-            named.err.contains("loading weights: cuda0: "),
+            named.err.contains("cannot load the weights: cuda0: "),
             "{settings}: {}",
             named.err
         );
@@ -303,6 +305,6 @@ fn out_of_memory_amid_a_load_is_left_to_the_cpu_unless_a_device_is_named() {
         }
         n += 1;
     }
-    // The weights, and the memory that they go through.
-    assert!(n > 4, "only {n} allocations were those of a load");
+    // Weights and staging buffers.
+    assert!(n > 4, "only {n} allocations belong to loading");
 }

@@ -1,4 +1,4 @@
-//! What stands in `deploy/`, tried with the programs that it is for.
+//! Tests of the files in `deploy/` with the programs that consume them.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,8 +10,8 @@ fn tool(name: &str) -> PathBuf {
 }
 
 #[test]
-#[ignore = "installs Ray from PyPI (750 MB), takes a published model and kills parts of a cluster: five minutes or ten"]
-fn a_cluster_loses_nothing_but_what_was_under_way() {
+#[ignore = "installs Ray from PyPI (750 MB), downloads a model, and kills nodes of a cluster: 5 to 10 minutes"]
+fn cluster_only_loses_running_requests() {
     let status = Command::new("python3")
         .arg(tool("ray_cluster.py"))
         .arg(env!("CARGO_BIN_EXE_llama"))
@@ -22,8 +22,8 @@ fn a_cluster_loses_nothing_but_what_was_under_way() {
 }
 
 #[test]
-#[ignore = "installs the schemas of Kubernetes' objects and the grammar of PromQL from npm"]
-fn manifests_keep_to_their_schemas() {
+#[ignore = "installs Kubernetes schemas and a PromQL parser from npm"]
+fn manifests_match_their_schemas() {
     let status = Command::new("python3")
         .arg(tool("manifests.py"))
         .status()

@@ -1,4 +1,4 @@
-//! `llama doctor`: the machine, and whether models fit.
+//! Tests of `llama doctor`.
 
 use serde_json::Value;
 
@@ -18,13 +18,13 @@ fn report(args: &[&str]) -> Value {
 }
 
 #[test]
-fn the_machine_is_told() {
+fn doctor_reports_machine() {
     let text = doctor(&[]);
     for part in [
         "instructions",
         "CPUs",
         "memory",
-        "GB/s from memory",
+        "GB/s (memory reads)",
         "multiply-adds",
         "devices\n",
         "reference",
@@ -41,7 +41,7 @@ fn the_machine_is_told() {
 }
 
 #[test]
-fn a_cap_on_instructions_is_told() {
+fn doctor_reports_instruction_set_limit() {
     let home = Home::new();
     let mut command = home.llama(&["doctor", "--json"]);
     command.env("LLAMA_CPU_ISA", "scalar");
@@ -57,9 +57,10 @@ fn a_cap_on_instructions_is_told() {
     assert_eq!(is_said, has_more, "{report}");
 }
 
-/// 28 layers with 8 heads of 128 keys and as many values; the estimate is what was measured by what a token reads.
+/// The model has 28 layers with 8 KV heads of 128 elements. The estimate is the measured bandwidth divided by
+/// the bytes read per token.
 #[test]
-fn a_model_that_fits_has_an_estimate() {
+fn doctor_estimates_speed_of_fitting_model() {
     let report = report(&["-dev", "cpu", "-c", "2048", &header()]);
     let model = &report["model"];
     assert_eq!((&model["fits"], &model["context"]), (&true.into(), &2048.into()));
@@ -68,54 +69,51 @@ fn a_model_that_fits_has_an_estimate() {
     let number = |value: &Value| value.as_f64().expect("a number");
     let (read, estimate) = (number(&report["machine"]["speed"]["read_bytes"]), &model["estimate"]);
     let bytes = number(&estimate["bytes_per_token"]);
-    // All weights but the rows that are looked up: embeddings are the output, too, in this file.
+    // The embedding matrix counts once: it is also the output matrix in this file.
     assert!((0.9e9..1.5e9).contains(&bytes), "{bytes}");
     let is_near = |key: &str, bytes: f64| (number(&estimate[key]) / (read / bytes) - 1.0).abs() < 1e-9;
     assert!(is_near("tokens_per_s", bytes) && is_near("tokens_per_s_full", bytes + kv as f64));
     let text = doctor(&["-dev", "cpu", &header()]);
-    for part in [
-        "it fits; estimate: about",
-        "keys and values of 4096 tokens take 448.00 MiB",
-    ] {
+    for part in ["fits; estimated", "KV cache: 4096 tokens, 448.00 MiB"] {
         assert!(text.succeeds().contains(part), "{part:?} in {}", text.out);
     }
 }
 
-/// The keys and values of 2048 tokens take 224 MiB, which the device has not; half as many of 8 bits fit.
+/// An f16 cache of 2048 tokens needs 224 MiB, which the device lacks; a q8_0 cache fits.
 #[test]
-fn what_would_make_a_model_fit_is_said() {
+fn doctor_suggests_changes_that_fit() {
     let advice = |args: &[&str]| {
         let header = header();
         let all = [&["-dev", "reference:1400", "-ngl", "all", &header], args].concat();
         let report = report(&all);
         let is_estimated = report["model"].get("estimate").is_some();
-        assert!(!is_estimated, "nobody has measured the device: {report}");
+        assert!(!is_estimated, "the bandwidth of the device was not measured: {report}");
         let last = report["advice"]
             .as_array()
             .and_then(|a| a.last()?.as_str().map(str::to_owned));
         (report["model"]["fits"].as_bool(), last.unwrap_or_default())
     };
-    // 1050.43 MiB of weights leave 349 for keys and values: 448 at 16 bits, 238 at 8.5.
+    // 1050.43 MiB of weights leave 349 MiB for the cache, which needs 448 MiB in f16 and 238 MiB in q8_0.
     assert_eq!(advice(&["-c", "2048"]).0, Some(true));
     assert_eq!(
         advice(&["-c", "4096"]),
-        (Some(false), "it fits with -ctk q8_0 -ctv q8_0".into())
+        (Some(false), "fits with -ctk q8_0 -ctv q8_0".into())
     );
     assert_eq!(
         advice(&["-c", "16384"]),
-        (Some(false), "it fits with -ctk q8_0 -ctv q8_0 -c 4096".into())
+        (Some(false), "fits with -ctk q8_0 -ctv q8_0 -c 4096".into())
     );
     assert_eq!(
         advice(&["-c", "16384", "-ctk", "q8_0", "-ctv", "q4_0"]),
-        (Some(false), "it fits with -c 4096".into())
+        (Some(false), "fits with -c 4096".into())
     );
-    // Nothing beyond the 40960 tokens that the model was trained for is said to fit, however much there is.
+    // The advice never exceeds the training context of 40960 tokens.
     let huge = report(&["-dev", "reference:99999", "-ngl", "all", "-c", "2000000000", &header()]);
     assert_eq!(
         huge["advice"].as_array().and_then(|a| a.last()),
-        Some(&"it fits with -ctk q8_0 -ctv q8_0 -c 40960".into())
+        Some(&"fits with -ctk q8_0 -ctv q8_0 -c 40960".into())
     );
     let (fits, none) = advice(&["-dev", "reference:900"]);
-    assert!(fits == Some(false) && none.contains("fewer bits"), "{none}");
+    assert!(fits == Some(false) && none.contains("more quantized"), "{none}");
     doctor(&["missing.gguf"]).fails_saying(&["missing.gguf"]);
 }

@@ -1,15 +1,15 @@
-//! `llama embed`: vectors, similarities and ranks of tiny models.
+//! Tests of `llama embed` with tiny models.
 
 use crate::common::{Home, ended, ended_with_input};
 
-/// Lines of numbers.
+/// Parses lines of numbers.
 fn vectors(text: &str) -> Vec<Vec<f32>> {
     let numbers = |line: &str| line.split(' ').map(|x| x.parse().expect("a number")).collect();
     text.lines().map(numbers).collect()
 }
 
 #[test]
-fn texts_become_vectors_of_length_one() {
+fn embed_prints_unit_vectors() {
     let home = Home::new();
     let model = home.model("bert-dense", None);
     let by_arguments = ended(home.llama(&["embed", &model, "one", "two words"]));
@@ -29,7 +29,7 @@ fn texts_become_vectors_of_length_one() {
 }
 
 #[test]
-fn formats_hold_the_same_numbers() {
+fn embed_formats_have_equal_numbers() {
     let home = Home::new();
     let model = home.model("qwen3-dense", None);
     let run = |format| ended(home.llama(&["embed", &model, "one", "--format", format, "--normalize", "none"]));
@@ -45,7 +45,7 @@ fn formats_hold_the_same_numbers() {
 }
 
 #[test]
-fn similarities_are_cosines() {
+fn embed_similarity_prints_cosines() {
     let home = Home::new();
     let model = home.model("bert-dense", None);
     let args = [
@@ -61,14 +61,17 @@ fn similarities_are_cosines() {
     let rows: Vec<Vec<f32>> = serde_json::from_str(ended(home.llama(&args)).succeeds()).unwrap();
     for i in 0..3 {
         assert!((rows[i][i] - 1.0).abs() < 1e-4);
-        assert!((rows[i][0] - rows[i][2]).abs() < 1e-4, "the first text is the third");
+        assert!(
+            (rows[i][0] - rows[i][2]).abs() < 1e-4,
+            "the first and third text are equal"
+        );
     }
     let each_token = ended(home.llama(&["embed", &model, "several tokens", "--similarity", "--pooling", "none"]));
     each_token.fails_saying(&["--pooling"]);
 }
 
 #[test]
-fn documents_are_ranked_by_a_classifier() {
+fn embed_rerank_orders_documents() {
     let home = Home::new();
     let model = home.model("bert-dense", None);
     let result = ended(home.llama(&["embed", &model, "--rerank", "q", "a", "b", "c", "--format", "json"]));
@@ -85,7 +88,7 @@ fn documents_are_ranked_by_a_classifier() {
 }
 
 #[test]
-fn texts_that_are_too_long_are_cut_only_if_asked_for() {
+fn embed_truncates_long_texts_only_with_flag() {
     let home = Home::new();
     let model = home.model("bert-dense", None);
     let long = "word ".repeat(400);

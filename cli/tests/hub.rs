@@ -1,4 +1,4 @@
-//! Models by name, from a hub that is a server of the test: pulled, run, listed, shown and removed.
+//! Tests of models by name with a fake hub: pull, run, list, show and remove.
 
 use std::process::Command;
 
@@ -9,11 +9,11 @@ use crate::common::{Ended, Home, ended};
 
 const SHORT: [&str; 5] = ["--temp", "0", "-n", "4", "--no-stats"];
 
-/// A hub with a tiny model as m-Q8_0.gguf in any repository.
+/// A hub that serves a tiny model as m-Q8_0.gguf in every repository.
 struct TinyHub {
     home: Home,
     server: Server,
-    /// The same model as a file.
+    /// Path of the same model as a local file.
     model: String,
 }
 
@@ -44,7 +44,7 @@ impl TinyHub {
 }
 
 #[test]
-fn a_name_stands_wherever_a_file_does() {
+fn model_name_replaces_file_in_all_commands() {
     let hub = TinyHub::new();
     let expected = ended(hub.home.llama(&[&["run", &hub.model, "abc"], &SHORT[..]].concat()))
         .succeeds()
@@ -88,13 +88,13 @@ fn a_name_stands_wherever_a_file_does() {
 }
 
 #[test]
-fn what_was_pulled_is_listed_and_removed() {
+fn pulled_model_is_listed_and_removed() {
     let hub = TinyHub::new();
     let pulled = ended(hub.llama(&["pull", "user/repo", "smollm2:360m"]));
     assert_eq!(pulled.succeeds().lines().count(), 2);
     let first = pulled.out.lines().next().unwrap();
     assert_eq!(std::fs::read(first).unwrap(), std::fs::read(&hub.model).unwrap());
-    assert!(pulled.err.contains("fetching user/repo"), "{}", pulled.err);
+    assert!(pulled.err.contains("downloading user/repo"), "{}", pulled.err);
     let list = ended(hub.llama(&["list"]));
     assert!(
         list.succeeds()
@@ -112,31 +112,31 @@ fn what_was_pulled_is_listed_and_removed() {
     let removed = ended(hub.llama(&["rm", "user/repo:Q8_0"]));
     assert!(removed.err.contains("removed user/repo:Q8_0"), "{}", removed.err);
     assert!(!ended(hub.llama(&["list"])).succeeds().contains("user/repo"));
-    ended(hub.llama(&["rm", "user/repo"])).fails_saying(&["user/repo is not there"]);
+    ended(hub.llama(&["rm", "user/repo"])).fails_saying(&["cannot remove user/repo: not found"]);
     hub.run(&["run", "--offline", "user/repo", "abc"])
         .fails_saying(&["--offline"]);
 }
 
 #[test]
-fn what_cannot_be_had_is_told_in_one_sentence() {
+fn failed_downloads_print_one_error() {
     let hub = TinyHub::new();
     for (args, told) in [
         (&["run", "none/none", "abc"][..], "404"),
-        (&["run", "user/repo:Q2_K", "abc"], "has no Q2_K; it has Q8_0"),
+        (&["run", "user/repo:Q2_K", "abc"], "has no Q2_K; available: Q8_0"),
         (
             &["run", "-hf", "user/repo", "-hff", "x.gguf", "abc"],
-            "it has m-Q8_0.gguf",
+            "available: m-Q8_0.gguf",
         ),
         (&["run", "-hf", "no name", "abc"], "user/repo:QUANT"),
         (&["run", "qwen3:06b", "abc"], "qwen3:0.6b"),
-        (&["run", "-m", "user/repo", "-hf", "user/repo", "abc"], "given twice"),
+        (&["run", "-m", "user/repo", "-hf", "user/repo", "abc"], "only one model can be loaded"),
         (
             &["run", "-mu", &format!("{}/torn.gguf", hub.server.address), "abc"],
-            "no whole model",
+            "not a complete model",
         ),
         (
             &["run", "-mu", &format!("{}/x.zip", hub.server.address), "abc"],
-            "does not end in the name of a GGUF file",
+            "ends in the name of a GGUF file",
         ),
     ] {
         let refused = hub.run(args);
@@ -150,18 +150,13 @@ fn what_cannot_be_had_is_told_in_one_sentence() {
         assert!(error.is_some_and(|e| e.contains(told)), "{told:?} in {}", refused.err);
     }
     let list = ended(hub.llama(&["list"]));
-    assert_eq!(
-        list.succeeds().lines().count(),
-        1,
-        "nothing counts as there: {}",
-        list.out
-    );
+    assert_eq!(list.succeeds().lines().count(), 1, "nothing is cached: {}", list.out);
 }
 
-/// A file of presets names a model of the hub: it is fetched when it is first asked for, and one that is not there is an error of its requests alone.
+/// A hub model of a preset file is downloaded on first use. A missing model only fails its own requests.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_model_of_a_preset_is_fetched_when_it_is_asked_for() {
+fn preset_hub_model_is_downloaded_on_first_use() {
     use crate::serve::Serving;
     let hub = TinyHub::new();
     let presets = hub.home.path("models.ini");
@@ -188,7 +183,7 @@ fn a_model_of_a_preset_is_fetched_when_it_is_asked_for() {
     let server = Serving::start(hub.llama(&args));
     let listed = server.request("GET /v1/models", "");
     assert!(listed.contains("\"far\"") && listed.contains("\"gone\""), "{listed}");
-    assert_eq!(hub.server.requests("").len(), 0, "looking fetches nothing");
+    assert_eq!(hub.server.requests("").len(), 0, "listing models downloads nothing");
     let gone = answer(&server, "gone");
     assert!(gone.starts_with("HTTP/1.1 422") && gone.contains("none/repo"), "{gone}");
     let answered = answer(&server, "far");
@@ -199,7 +194,7 @@ fn a_model_of_a_preset_is_fetched_when_it_is_asked_for() {
     assert_eq!(hub.server.requests("m-Q8_0.gguf").len(), 1);
     server.signal(libc::SIGTERM);
     assert_eq!(server.end().0, Some(0));
-    // What was fetched is there without the hub.
+    // The downloaded model works without the hub.
     let offline = Serving::start(hub.llama(&[&args[..], &["--offline"]].concat()));
     assert!(answer(&offline, "far").starts_with("HTTP/1.1 200"));
     offline.signal(libc::SIGTERM);
@@ -209,11 +204,11 @@ fn a_model_of_a_preset_is_fetched_when_it_is_asked_for() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn programs_that_run_are_told_with_their_models() {
+fn ps_lists_processes_with_models() {
     use crate::common::terminal::Terminal;
     let hub = TinyHub::new();
     let mut chat = Terminal::start(hub.llama(&["run", "user/repo"]));
-    chat.wait_for("/help lists the commands");
+    chat.wait_for("Type /help for commands");
     let ps = ended(hub.llama(&["ps", "--json"]));
     let rows: serde_json::Value = serde_json::from_str(ps.succeeds()).unwrap();
     let is_ours = |row: &serde_json::Value| {

@@ -1,4 +1,4 @@
-//! The binary with the kernels of every instruction set that this CPU has, and on CPUs that have none but the baseline.
+//! Runs the binary with the kernels of every instruction set of this CPU, and on emulated CPUs without AVX2.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use crate::common::{Home, ended};
 
-/// NMSE that conformance allows.
+/// NMSE limit of conformance tests.
 const EXACT: f64 = 1e-8;
-/// And of the products of `engine/tests/ops`, whose activations are rounded to 16 bits, and to 8 bits or bfloat16.
+/// NMSE limits of `engine/tests/ops` for activations in 16 bits, and in 8 bits or bf16.
 const ROUNDED_TO_16: f64 = 1e-8;
 const ROUNDED_TO_8: f64 = 1e-4;
-/// Products that follow one another in the tiny model: four in each of two layers, and the output.
+/// Consecutive matmuls of the tiny model: four in each of two layers, and the output.
 const PRODUCTS: f64 = 9.0;
 
 fn available() -> impl Iterator<Item = Isa> {
@@ -38,14 +38,14 @@ fn tiny(home: &Home, ty: &str) -> String {
     path
 }
 
-/// A command whose kernels are those of an instruction set at most.
+/// Limits the kernels of a command to an instruction set.
 fn capped(home: &Home, isa: &str, args: &[&str]) -> Command {
     let mut command = home.llama(args);
     command.env("LLAMA_CPU_ISA", isa);
     command
 }
 
-/// The logits of a prompt, whole or token by token.
+/// Returns the logits of a prompt, in one ubatch or token by token.
 fn logits(home: &Home, isa: Isa, model: &str, precision: &str, n_ubatch: &str) -> Vec<f32> {
     let out = home.path("logits").into_os_string().into_string().unwrap();
     let tokens: Vec<String> = (0..40).map(|i| (i * 37 % 256).to_string()).collect();
@@ -85,12 +85,12 @@ fn every_instruction_set_runs_models() {
     }
     for ty in ["q4_k_m", "q4_0", "q8_0"] {
         let model = tiny(&home, ty);
-        // 40 tokens are multiplied by panels or tiles, single ones by groups.
+        // 40 tokens use panel or tile kernels, single tokens use group kernels.
         for n_ubatch in ["512", "1"] {
             let found = |isa, precision| logits(&home, isa, &model, precision, n_ubatch);
             let [exact, high] = ["exact", "high"].map(|precision| found(Isa::Scalar, precision));
             for isa in available() {
-                let what = format!("{} {ty}, ubatches of {n_ubatch}", isa.name());
+                let what = format!("{} {ty}, ubatch size {n_ubatch}", isa.name());
                 for (precision, limit) in [
                     ("exact", EXACT),
                     ("high", PRODUCTS * ROUNDED_TO_16),
@@ -99,7 +99,7 @@ fn every_instruction_set_runs_models() {
                     let error = nmse(&exact, &found(isa, precision));
                     assert!(error <= limit, "{what}, {precision}: {error:e}");
                 }
-                // Integers of 16 bits are the same everywhere, as far as what they are rounded from is.
+                // 16-bit kernels are bit-identical up to differences in their f32 inputs.
                 let error = nmse(&high, &found(isa, "high"));
                 assert!(error <= EXACT, "{what}, high on both: {error:e}");
             }
@@ -107,9 +107,9 @@ fn every_instruction_set_runs_models() {
     }
 }
 
-/// Text by the kernels that any CPU can run.
+/// Generation works with scalar kernels.
 #[test]
-fn text_is_generated_without_any_instruction_set() {
+fn scalar_kernels_generate_text() {
     let home = Home::new();
     let model = tiny(&home, "q4_k_m");
     let run = ["run", &model, "--raw", "abc", "-n", "8", "--temp", "0", "--no-stats"];
@@ -119,7 +119,7 @@ fn text_is_generated_without_any_instruction_set() {
 }
 
 #[test]
-fn names_of_instruction_sets_are_checked() {
+fn instruction_set_names_are_validated() {
     let home = Home::new();
     let list = |isa: &str| ended(capped(&home, isa, &["list"]));
     for wrong in ["avx3", "avx2,fma", " avx2"] {
@@ -131,7 +131,7 @@ fn names_of_instruction_sets_are_checked() {
     }
 }
 
-/// A command on a CPU that the emulator has by this name.
+/// Runs a command on an emulated CPU.
 fn emulated(cpu: &str, command: &Command) -> Command {
     let mut emulator = Command::new("qemu-x86_64");
     emulator
@@ -148,7 +148,7 @@ fn emulated(cpu: &str, command: &Command) -> Command {
     emulator
 }
 
-/// A program that uses one instruction of AVX2.
+/// Builds a program that executes one AVX2 instruction.
 fn program_with_avx2(home: &Home) -> Command {
     let path = home.path("avx2");
     let mut rustc = Command::new("rustc");
@@ -157,7 +157,7 @@ fn program_with_avx2(home: &Home) -> Command {
         .arg(&path)
         .stdin(Stdio::piped());
     let mut rustc = rustc.spawn().expect("rustc runs");
-    // SAFETY (of the program): the instruction changes a register that is named as changed, if the CPU has it.
+    // SAFETY (of the program): the asm declares the register it clobbers.
     let program = r#"fn main() { unsafe { std::arch::asm!("vpaddd ymm0, ymm0, ymm0", out("xmm0") _) } }"#;
     let mut stdin = rustc.stdin.take().expect("a pipe");
     stdin.write_all(program.as_bytes()).expect("rustc reads");
@@ -167,11 +167,11 @@ fn program_with_avx2(home: &Home) -> Command {
 }
 
 #[test]
-#[ignore = "needs qemu-x86_64 (Debian's qemu-user), which emulates other CPUs"]
+#[ignore = "needs qemu-x86_64 (Debian package qemu-user)"]
 fn cpus_without_avx2_run_models() {
     let home = Home::new();
     let avx2 = program_with_avx2(&home);
-    // What is refused leaves a core file.
+    // An illegal instruction leaves a core file in the current directory.
     let ends_well = |cpu| {
         let mut program = emulated(cpu, &avx2);
         let program = program.current_dir(home.path("")).stderr(Stdio::null());
@@ -180,7 +180,7 @@ fn cpus_without_avx2_run_models() {
     assert!(ends_well("max"));
     let run = |model: &str| home.llama(&["run", model, "--raw", "abc", "-n", "8", "--temp", "0", "--no-stats"]);
     let doctor = home.llama(&["doctor", "--json"]);
-    // SSE2 and SSE3, up to SSSE3, up to SSE4.2, and AVX.
+    // Supports SSE3, SSSE3, SSE4.2 and AVX, respectively.
     for cpu in ["Opteron_G1", "Conroe", "Nehalem", "SandyBridge"] {
         assert!(!ends_well(cpu), "{cpu} is emulated with AVX2");
         assert_eq!(in_use(emulated(cpu, &doctor)), "scalar", "{cpu}");

@@ -1,10 +1,11 @@
-//! Options of llama.cpp that are taken: they do what they do there. The list of all of them is tested beside it, in `cli/src/llama_cpp`.
+//! Tests that accepted llama.cpp options have the expected effect. Unit tests in `cli/src/llama_cpp` cover
+//! the complete option table.
 
 use crate::common::{Ended, Home, ended};
 
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 
-/// Greedy and short, so that answers can be compared.
+/// Greedy and short, so that outputs can be compared.
 const SHORT: [&str; 4] = ["--temp", "0", "-n", "6"];
 
 fn run(home: &Home, model: &str, args: &[&str]) -> Ended {
@@ -12,7 +13,7 @@ fn run(home: &Home, model: &str, args: &[&str]) -> Ended {
 }
 
 #[test]
-fn a_prompt_and_its_tokens_are_shown_if_asked_for() {
+fn prompt_and_tokens_are_printed_with_flags() {
     let home = Home::new();
     let model = home.model("llama-dense", Some(TEMPLATE));
     let plain = run(&home, &model, &["--no-show-timings"]);
@@ -28,21 +29,21 @@ fn a_prompt_and_its_tokens_are_shown_if_asked_for() {
     assert!(hidden.err.contains("tok/s"));
     let tokens = run(&home, &model, &["--no-stats", "--verbose-prompt"]);
     let (head, rows) = tokens.err.split_once('\n').expect("lines");
-    let n: usize = head.split(' ').nth(3).and_then(|n| n.parse().ok()).expect("a number");
+    let n: usize = head.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
     assert!(
-        head.starts_with("the prompt has ") && rows.lines().count() == n,
+        head.starts_with("prompt: ") && rows.lines().count() == n,
         "{}",
         tokens.err
     );
 }
 
 #[test]
-fn special_tokens_are_named_if_asked_for() {
+fn special_tokens_are_printed_with_flag() {
     let home = Home::new();
     let model = home.model_with_text("llama", None);
-    // The bias makes each token the one that marks a beginning.
+    // The bias forces the BOS token.
     let answer = |args: &[&str]| {
-        let args = [&["--logit-bias", "1+inf", "--allow-loops", "--raw"], args].concat();
+        let args = [&["--logit-bias", "1+inf", "--no-loop-detection", "--raw"], args].concat();
         run(&home, &model, &args).succeeds().trim_end().to_owned()
     };
     assert_eq!(answer(&[]), "");
@@ -50,7 +51,7 @@ fn special_tokens_are_named_if_asked_for() {
 }
 
 #[test]
-fn messages_go_where_they_are_asked_to() {
+fn log_flags_redirect_messages() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let file = home.path("log.txt");
@@ -59,7 +60,7 @@ fn messages_go_where_they_are_asked_to() {
     let silent = run(&home, &model, &["--log-disable", "-c", "100000", "--log-file", file]);
     assert_eq!((silent.status, silent.err.as_str()), (0, ""));
     assert!(
-        read().contains("was trained for") && read().contains("tok/s"),
+        read().contains("exceeds the model's training context") && read().contains("tok/s"),
         "{}",
         read()
     );
@@ -76,7 +77,7 @@ fn messages_go_where_they_are_asked_to() {
         all.err
     );
     let json = run(&home, &model, &["--log-jsonl", "--log-timestamps"]);
-    let line: serde_json::Value = serde_json::from_str(json.err.trim()).expect("an object in a line");
+    let line: serde_json::Value = serde_json::from_str(json.err.trim()).expect("one JSON object per line");
     assert!(
         line["message"].as_str().is_some_and(|text| text.contains("tok/s")),
         "{line}"
@@ -86,7 +87,7 @@ fn messages_go_where_they_are_asked_to() {
 }
 
 #[test]
-fn variables_have_their_names_there_too() {
+fn llama_cpp_variables_are_accepted() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let said = |variables: &[(&str, &str)], args: &[&str]| {
@@ -99,23 +100,27 @@ fn variables_have_their_names_there_too() {
     let theirs = [("LLAMA_ARG_UBATCH", "16"), ("LLAMA_ARG_N_PREDICT", "3")];
     let by_theirs = said(&theirs, &[]);
     assert!(
-        by_theirs.contains("ubatches of 16") && by_theirs.contains("generated 3"),
+        by_theirs.contains("ubatch size 16") && by_theirs.contains("generated 3"),
         "{by_theirs}"
     );
     let both = [theirs[0], ("LLAMA_ARG_UBATCH_SIZE", "8"), ("LLAMA_ARG_PREDICT", "1")];
-    assert!(said(&both, &[]).contains("ubatches of 8"));
-    assert!(said(&theirs, &["-ub", "4"]).contains("ubatches of 4"));
+    assert!(said(&both, &[]).contains("ubatch size 8"));
+    assert!(said(&theirs, &["-ub", "4"]).contains("ubatch size 4"));
 }
 
 #[test]
-fn a_cache_of_any_type_serves() {
+fn every_cache_type_works() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let exact = run(&home, &model, &["-ctk", "f32", "-ctv", "f32"]);
     for ty in ["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"] {
         let answer = run(&home, &model, &["-ctk", ty, "-ctv", ty, "-v"]);
         answer.succeeds();
-        assert!(answer.err.contains(&format!("cache {ty} and {ty}")), "{}", answer.err);
+        assert!(
+            answer.err.contains(&format!("KV cache {ty} and {ty}")),
+            "{}",
+            answer.err
+        );
     }
     assert_eq!(
         run(&home, &model, &["-ctk", "f16", "-ctv", "f16"]).succeeds(),
@@ -126,7 +131,7 @@ fn a_cache_of_any_type_serves() {
 }
 
 #[test]
-fn positions_are_stretched_in_each_way() {
+fn rope_scaling_options_change_output() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let logits = |args: &[&str]| {
@@ -163,7 +168,7 @@ fn positions_are_stretched_in_each_way() {
 }
 
 #[test]
-fn matrices_of_the_first_layers_stay_with_the_cpu() {
+fn ffn_of_first_layers_stays_on_cpu() {
     let home = Home::new();
     let (dense, experts) = (home.model("llama-dense", None), home.model("llama-moe", None));
     let on_device = |model: &str, args: &[&str]| {
@@ -193,7 +198,7 @@ fn matrices_of_the_first_layers_stay_with_the_cpu() {
 }
 
 #[test]
-fn ways_to_guess_have_their_names_there() {
+fn spec_type_names_are_accepted() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let plain = run(&home, &model, &[]).succeeds().to_owned();
@@ -202,7 +207,7 @@ fn ways_to_guess_have_their_names_there() {
         assert_eq!(guessed.succeeds(), plain);
         assert!(guessed.err.contains("draft"), "{}", guessed.err);
     }
-    let none = run(&home, &model, &["--lookup", "--spec-type", "none"]);
+    let none = run(&home, &model, &["--prompt-lookup", "--spec-type", "none"]);
     assert!(none.status == 0 && !none.err.contains("draft"), "{}", none.err);
     let smaller = run(
         &home,
@@ -211,12 +216,12 @@ fn ways_to_guess_have_their_names_there() {
     );
     assert_eq!(smaller.succeeds(), plain);
     run(&home, &model, &["--spec-type", "draft-simple"]).fails_saying(&["--spec-type", "--draft"]);
-    run(&home, &model, &["--spec-type", "ngram-mod", "-md", &model]).fails_saying(&["another way"]);
+    run(&home, &model, &["--spec-type", "ngram-mod", "-md", &model]).fails_saying(&["another drafting method"]);
     run(&home, &model, &["--spec-type", "draft-mtp"]).fails_saying(&["--mtp"]);
 }
 
 #[test]
-fn a_session_can_be_read_and_not_written() {
+fn read_only_prompt_cache_is_not_written() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let file = home.path("session");
@@ -227,12 +232,12 @@ fn a_session_can_be_read_and_not_written() {
     let only_read = ["--prompt-cache-ro", "--prompt-cache-all", "-n", "9"];
     let read = run(&home, &model, &[&long[..], &only_read].concat());
     read.succeeds();
-    assert!(read.err.contains("reused"), "{}", read.err);
+    assert!(read.err.contains(" cached)"), "{}", read.err);
     assert_eq!(std::fs::read(file).unwrap(), before);
 }
 
 #[test]
-fn thinking_ends_when_its_budget_is_spent() {
+fn reasoning_ends_when_budget_is_exhausted() {
     let home = Home::new();
     let template = "{{ messages[0].content }}{% if false %}</think>{% endif %}<think>";
     let model = home.model_with_text("gpt2", Some(template));
@@ -240,7 +245,7 @@ fn thinking_ends_when_its_budget_is_spent() {
         run(
             &home,
             &model,
-            &[&["-n", "48", "--allow-loops", "--logit-bias", "127-inf"], args].concat(),
+            &[&["-n", "48", "--no-loop-detection", "--logit-bias", "127-inf"], args].concat(),
         )
         .succeeds()
         .to_owned()
@@ -253,19 +258,27 @@ fn thinking_ends_when_its_budget_is_spent() {
         .unwrap_or_else(|| panic!("{cut:?}"));
     assert!(free.starts_with(thought) && !thought.is_empty(), "{free:?} {cut:?}");
     assert!(answer(&["--reasoning-budget", "0"]).starts_with("\n</think>"));
-    // The tag is one token, a special one, and is seen all the same.
+    // The closing tag is a special token and is printed anyway.
     assert_eq!(answer(&["--reasoning-budget", "0", "-n", "2"]), "\n</think>\n");
     assert_eq!(answer(&["--reasoning-budget", "-1"]), free);
     assert!(!answer(&["--reasoning-budget", "0", "--hide-reasoning"]).contains("think"));
 }
 
 #[test]
-fn an_answer_has_a_limit_and_says_so() {
+fn default_token_limit_is_reported() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let run = |args: &[&str]| {
         let args = [
-            &["run", &model, "abc", "-c", "4096", "--allow-loops", "--ignore-eos"],
+            &[
+                "run",
+                &model,
+                "abc",
+                "-c",
+                "4096",
+                "--no-loop-detection",
+                "--ignore-eos",
+            ],
             args,
         ]
         .concat();
@@ -273,7 +286,11 @@ fn an_answer_has_a_limit_and_says_so() {
     };
     let stopped = run(&[]);
     stopped.succeeds();
-    for part in ["generated 2048 tokens", "as many as it may have", "-n -1"] {
+    for part in [
+        "generated 2048 tokens",
+        "reached the default limit of 2048 tokens",
+        "-n -1",
+    ] {
         assert!(stopped.err.contains(part), "{part}: {}", stopped.err);
     }
     let asked = run(&["-n", "20"]);
@@ -291,35 +308,39 @@ fn an_answer_has_a_limit_and_says_so() {
 }
 
 #[test]
-fn layers_and_the_context_are_made_to_fit() {
+fn layers_and_context_are_fitted_to_memory() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let on = |device: &str, args: &[&str]| run(&home, &model, &[&["-dev", device, "-ub", "16"], args].concat());
     let none = on("cpu,reference:16", &[]);
     none.succeeds();
     assert!(
-        none.err.contains("0 of 3 layers are on devices, as many as fit"),
+        none.err.contains("0 of 3 layers fit in free device memory"),
         "{}",
         none.err
     );
-    // Without `cpu` in the list, too; but then a device without any layer is an error.
+    // Without `cpu` in --device it is an error if no layer fits.
     let named = on("reference:16", &["-fitt", "4"]);
     named.succeeds();
     assert!(!named.err.contains("0 of 3"), "{}", named.err);
     let some = on("reference:12", &["-fitt", "4"]);
     some.succeeds();
-    assert!(some.err.contains("of 3 layers are on devices"), "{}", some.err);
-    on("reference:16", &[]).fails_saying(&["no layer fits into what is free of reference"]);
+    assert!(
+        some.err.contains("of 3 layers fit in free device memory"),
+        "{}",
+        some.err
+    );
+    on("reference:16", &[]).fails_saying(&["cannot offload a single layer to reference"]);
     on("reference:2", &["-ngl", "all"]).fails_saying(&["reference"]);
-    // What is left free is a setting, and what does not fit at all an error.
+    // -fitt sets the free memory. A model that does not fit is an error.
     let some = on("cpu,reference:16", &["-fitt", "4"]);
     some.succeeds();
     assert!(!some.err.contains("0 of 3"), "{}", some.err);
     on("cpu,reference:2", &["-fit", "off"]).fails_saying(&["reference"]);
-    // The cache of 4096 tokens takes 8 MiB, and the weights do half of that.
+    // A cache of 4096 tokens takes 8 MiB, and the weights take half of that.
     let small = on("reference:10", &["-ngl", "all"]);
     small.succeeds();
-    let told = "the context has 2048 tokens, since there is no memory for 4096";
+    let told = "context reduced to 2048 tokens: not enough memory for 4096";
     assert!(
         small.err.contains(told) && small.err.contains("of 2048"),
         "{}",
@@ -327,6 +348,6 @@ fn layers_and_the_context_are_made_to_fit() {
     );
     for fixed in [&["-c", "4096"][..], &["-fit", "off"], &["-fitc", "4096"]] {
         let refused = on("reference:10", &[&["-ngl", "all"], fixed].concat());
-        refused.fails_saying(&["the KV cache of 4096 tokens"]);
+        refused.fails_saying(&["cannot allocate the KV cache: 4096 tokens"]);
     }
 }

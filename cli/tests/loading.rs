@@ -1,4 +1,5 @@
-//! The flags of loading, in `run`, `logits`, `inspect` and `arch check`: where weights go, how they get there, what is added.
+//! Tests of loading options in `run`, `logits`, `inspect` and `arch check`: placement, memory mapping,
+//! overrides and adapters.
 
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ fn text(path: PathBuf) -> String {
     path.into_os_string().into_string().expect("a UTF-8 path")
 }
 
-/// Runs `llama logits` with an f32 cache; the logits are at `out.logits` of the home folder.
+/// Runs `llama logits` with an f32 cache. The logits are written to `out.logits` in the home directory.
 fn logits(home: &Home, model: &str, args: &[&str]) -> Ended {
     let out = text(home.path("out.logits"));
     let fixed = [
@@ -29,19 +30,19 @@ fn values(home: &Home, model: &str, args: &[&str]) -> Vec<f32> {
     Logits::read(home.path("out.logits")).unwrap().values().to_vec()
 }
 
-/// The plan of a real model of 28 layers, from its header, with weights as they are in the file.
+/// Returns the plan of a 28-layer model, from its header, without repacking.
 fn plan(args: &[&str]) -> Ended {
     best_plan(&[&["--no-repack"], args].concat())
 }
 
-/// The plan that the model would be loaded by.
+/// Returns the plan with default options.
 fn best_plan(args: &[&str]) -> Ended {
     let header = text(root().join("tests/data/headers/qwen3-1.7b-q4_k_m.header.gguf"));
     ended(Home::new().llama(&[&["inspect", &header, "--plan"], args].concat()))
 }
 
 #[test]
-fn a_plan_tells_layers_and_bytes() {
+fn plan_prints_layers_and_bytes() {
     let words = |args: &[&str]| -> Vec<String> {
         let result = plan(args);
         result.succeeds().split_whitespace().map(str::to_owned).collect()
@@ -64,7 +65,8 @@ fn a_plan_tells_layers_and_bytes() {
         &["--device", "reference", "-ngl", "1"],
         "1/29 layers on devices reference 243.44 MiB CPU 973.92 MiB",
     );
-    // 644 MiB beyond the margin: 243.44 for the output, 27 to 30 for a layer, 16 for its keys and values of 4096 tokens, and 36.02 for compute buffers.
+    // 644 MiB are available after the margin. The output takes 243.44 MiB, a layer 27 to 30 MiB, its cache of
+    // 4096 tokens 16 MiB, and the compute buffers 36.02 MiB.
     for args in [
         &["--device", "cpu,reference:900"][..],
         &["--device", "reference:900", "-ngl", "auto"],
@@ -77,16 +79,16 @@ fn a_plan_tells_layers_and_bytes() {
     assert!(line(&["--device", "cpu,reference:100"]).starts_with("0/29 layers"));
 }
 
-/// 28 layers with 8 heads of 128 keys and as many values, of which 28 or 9 lie on the device.
+/// The model has 28 layers with 8 KV heads of 128 elements; 28 or 9 layers are on the device.
 #[test]
-fn a_plan_tells_the_cache_of_a_context() {
+fn plan_prints_kv_cache() {
     let kv = |n_layers: usize, n_ctx: usize, bytes: f64| (n_layers * n_ctx * 2 * 8 * 128) as f64 * bytes / 1048576.0;
     let says = |args: &[&str], tokens: &str, lines: &[(&str, f64)]| {
         let plan = plan(args);
         let (_, cache) = plan
             .succeeds()
-            .split_once("keys and values of ")
-            .expect("it has a cache");
+            .split_once("KV cache for ")
+            .expect("the plan contains a cache");
         assert!(cache.starts_with(tokens), "{cache}");
         for (memory, mib) in lines {
             let has = |line: &str| {
@@ -115,22 +117,23 @@ fn a_plan_tells_the_cache_of_a_context() {
     let divided = [("CPU", kv(20, 4096, 2.0)), ("reference", kv(8, 4096, 2.0))];
     says(&["-dev", "reference", "-ngl", "9"], "4096 tokens", &divided);
     let little = plan(&["-dev", "reference:900", "-ngl", "auto"]);
-    assert!(little.succeeds().contains("that are free"), "{}", little.out);
+    assert!(little.succeeds().contains(" MiB needed, "), "{}", little.out);
     assert!(
-        little.out.contains("with 9 layers reference would take"),
+        little.out.contains("9 layers on reference would need"),
         "{}",
         little.out
     );
     let none = plan(&["-dev", "reference:300"]);
-    let why = "with 1 layer reference would take 244.02 MiB of 300.00 MiB that are free, of which 256.00 MiB are to stay free";
+    let why = "1 layer on reference would need 244.02 MiB of 300.00 MiB free memory, but 256.00 MiB must stay free";
     assert!(none.succeeds().contains(why), "{}", none.out);
     let absurd = plan(&["-c", "9000000000000000000"]);
-    assert!(absurd.succeeds().contains("too much"), "{}", absurd.out);
+    assert!(absurd.succeeds().contains("insufficient"), "{}", absurd.out);
 }
 
-/// Of a ubatch of 512 tokens, with keys and values of 4096, the device holds some rows of 2048 and 6144 floats at once.
+/// With ubatches of 512 tokens and a context of 4096, the device needs several rows of 2048 and 6144 floats
+/// at a time.
 #[test]
-fn a_plan_tells_the_compute_buffers() {
+fn plan_prints_compute_buffers() {
     let buffers = |args: &[&str]| -> Vec<(String, u64)> {
         let result = plan(&[&["--json"], args].concat());
         let json: serde_json::Value = serde_json::from_str(result.succeeds()).unwrap();
@@ -151,13 +154,17 @@ fn a_plan_tells_the_compute_buffers() {
     assert!(text.succeeds().contains("compute buffers\nCPU"), "{}", text.out);
 }
 
-/// A layer of this Mamba 2 keeps 3 tokens of the 1024 channels of its convolution, and 128 numbers for each of 512 channels of its scan.
+/// A layer of this Mamba 2 model stores 3 tokens of 1024 convolution channels, and 128 numbers for each of
+/// 512 scan channels.
 #[test]
-fn a_plan_tells_the_bytes_of_recurrent_states() {
+fn plan_prints_recurrent_states() {
     let header = text(root().join("tests/data/archs/mamba2-dense.header.gguf"));
     let inspect = |args: &[&str]| ended(Home::new().llama(&[&["inspect", &header, "--plan"], args].concat()));
     let bytes = 2 * 4 * (3 * 1024 + 128 * 512);
-    let line = format!("each sequence has two: {:.2} MiB", f64::from(bytes) / 1048576.0);
+    let line = format!(
+        "recurrent state (two per sequence): {:.2} MiB",
+        f64::from(bytes) / 1048576.0
+    );
     let (text, json) = (inspect(&[]), inspect(&["--json"]));
     assert!(text.succeeds().contains(&line), "{line}");
     let json: serde_json::Value = serde_json::from_str(json.succeeds()).unwrap();
@@ -165,7 +172,7 @@ fn a_plan_tells_the_bytes_of_recurrent_states() {
 }
 
 #[test]
-fn a_plan_tells_the_memory_of_each_tensor() {
+fn plan_prints_each_tensor() {
     let result = plan(&[
         "--plan-tensors",
         "-dev",
@@ -202,9 +209,9 @@ fn a_plan_tells_the_memory_of_each_tensor() {
     assert_eq!(bytes(&report["tensors"]), bytes(&report["memory"]));
 }
 
-/// Weights of products are repacked; rows of token embeddings are looked up where they lie in the file.
+/// Matmul weights are repacked; token embeddings are read from the mapped file.
 #[test]
-fn a_plan_counts_repacked_weights() {
+fn plan_counts_repacked_weights() {
     let tensors = |plan: Ended| -> Vec<(String, String, u64)> {
         let report: serde_json::Value = serde_json::from_str(plan.succeeds()).unwrap();
         let rows = report["tensors"].as_array().unwrap().iter();
@@ -230,15 +237,18 @@ fn a_plan_counts_repacked_weights() {
 }
 
 #[test]
-fn wrong_placements_are_told() {
+fn invalid_placement_is_rejected() {
     let fails = |args: &[&str], parts: &[&str]| plan(args).fails_saying(parts);
-    fails(&["-dev", "no-such"], &["no device `no-such`", "cpu, reference"]);
-    fails(&["-dev", "reference,reference"], &["`reference` twice"]);
-    fails(&["-dev", "reference:many"], &["\"many\" is not a number of MiB"]);
+    fails(&["-dev", "no-such"], &["unknown device `no-such`", "cpu, reference"]);
+    fails(&["-dev", "reference,reference"], &["duplicate device `reference`"]);
+    fails(
+        &["-dev", "reference:many"],
+        &["expected a number of MiB, found \"many\""],
+    );
     fails(&["-dev", "reference", "-ts", "1,1"], &["tensor_split"]);
     fails(&["-dev", "reference", "-ts", "0"], &["tensor_split"]);
     fails(&["-dev", "reference", "-sm", "none", "-mg", "3"], &["main_device", "3"]);
-    fails(&["-ot", "nothing=VRAM"], &["no memory `VRAM`", "CPU"]);
+    fails(&["-ot", "nothing=VRAM"], &["unknown buffer type `VRAM`", "CPU"]);
     fails(&["--arch", "no-such"], &["no-such"]);
     for usage in [
         ["-ngl", "some"],
@@ -264,7 +274,7 @@ fn wrong_placements_are_told() {
 }
 
 #[test]
-fn every_configuration_passes_however_it_is_loaded() {
+fn arch_check_passes_with_every_load_mode() {
     let dir = text(fixtures());
     for args in [
         &["--device", "cpu,reference", "-ngl", "2"][..],
@@ -285,7 +295,7 @@ fn every_configuration_passes_however_it_is_loaded() {
 }
 
 #[test]
-fn logits_do_not_depend_on_how_a_model_is_loaded() {
+fn logits_are_equal_for_every_load_mode() {
     let home = Home::new();
     let model = home.model("llama-moe", None);
     let whole = values(&home, &model, &[]);
@@ -301,8 +311,8 @@ fn logits_do_not_depend_on_how_a_model_is_loaded() {
     }
     let split = ["--device", "cpu,reference", "-ngl", "2"];
     let halves = values(&home, &model, &split);
-    assert_eq!(values(&home, &model, &split), halves, "twice the same");
-    assert_ne!(halves, whole, "the reference device rounds in its own way");
+    assert_eq!(values(&home, &model, &split), halves, "results are reproducible");
+    assert_ne!(halves, whole, "the reference device rounds differently");
     assert!(nmse(&whole, &halves) < 1e-6);
     let rows = values(
         &home,
@@ -313,16 +323,16 @@ fn logits_do_not_depend_on_how_a_model_is_loaded() {
     let warned = logits(&home, &model, &["-ngl", "7"]);
     assert_eq!(
         warned.err,
-        "warning: there is no device for layers but the CPU; --device names some\n"
+        "warning: no GPU available, so -ngl has no effect; see `llama devices`\n"
     );
     let locked = logits(&home, &model, &["--mlock"]);
     locked.succeeds();
-    // The limit may be too low here.
-    assert!(locked.err.is_empty() || locked.err.starts_with("warning: ") && locked.err.contains("cannot be locked"));
+    // The lock limit of the test machine may be too low.
+    assert!(locked.err.is_empty() || locked.err.starts_with("warning: ") && locked.err.contains("cannot lock "));
 }
 
-/// Spreads the tensors of a model over three files beside it, and returns their names.
-fn in_three_files(home: &Home, model: &str) -> Vec<String> {
+/// Writes a model as three shards and returns their names.
+fn split_into_three_files(home: &Home, model: &str) -> Vec<String> {
     let file = GgufFile::open(model).unwrap();
     let n = file.tensors().len();
     let part = |no: u16| split::part_path(&home.path("split"), no, 3);
@@ -344,18 +354,18 @@ fn in_three_files(home: &Home, model: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_model_in_three_files_is_one_model() {
+fn sharded_model_equals_single_file() {
     let home = Home::new();
     let model = home.model("gemma3-dense", None);
-    let parts = in_three_files(&home, &model);
+    let parts = split_into_three_files(&home, &model);
     let whole = values(&home, &model, &[]);
     assert_eq!(values(&home, &parts[0], &[]), whole);
     assert_eq!(values(&home, &parts[0], &["--no-mmap"]), whole);
     let of = |model: &str| ended(home.llama(&["inspect", "--plan", "-dev", "reference", model]));
-    // What is free changes from run to run.
+    // Free memory differs between runs.
     let of_model = |model: &str| -> Vec<String> {
         let lines = of(model).succeeds().lines().map(str::to_owned).collect::<Vec<_>>();
-        lines.into_iter().filter(|line| !line.ends_with("are free")).collect()
+        lines.into_iter().filter(|line| !line.ends_with(" free")).collect()
     };
     assert_eq!(of_model(&parts[0]), of_model(&model));
     for part in &parts[1..] {
@@ -367,7 +377,7 @@ fn a_model_in_three_files_is_one_model() {
 }
 
 #[test]
-fn metadata_can_be_replaced() {
+fn override_kv_replaces_metadata() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let plain = values(&home, &model, &[]);
@@ -383,11 +393,11 @@ fn metadata_can_be_replaced() {
 }
 
 #[test]
-fn values_are_looked_at_when_asked_to() {
+fn check_tensors_rejects_nan() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let file = GgufFile::open(&model).unwrap();
-    let t = file.tensor("blk.1.ffn_up.weight").expect("it has one");
+    let t = file.tensor("blk.1.ffn_up.weight").expect("the model has this tensor");
     let at = file.tensor_offset(t) + 4 * 7;
     drop(file);
     let mut bytes = std::fs::read(&model).unwrap();
@@ -397,11 +407,11 @@ fn values_are_looked_at_when_asked_to() {
     logits(&home, &model, &["--check-tensors"]).fails_saying(&["blk.1.ffn_up.weight", "NaN", "element 7"]);
 }
 
-/// Writes factors of rank 1 for one matrix of a model, and returns the adapter's path.
+/// Writes a rank-1 LoRA adapter for one matrix and returns its path.
 fn lora(home: &Home, model: &str, b: f32) -> String {
     let file = GgufFile::open(model).unwrap();
     let name = "blk.0.attn_q.weight";
-    let ne = file.tensor(name).expect("it has one").ne;
+    let ne = file.tensor(name).expect("the model has this tensor").ne;
     let mut writer = GgufWriter::new();
     writer.set("general.type", "adapter").set("adapter.type", "lora");
     writer.set(
@@ -422,13 +432,13 @@ fn lora(home: &Home, model: &str, b: f32) -> String {
 }
 
 #[test]
-fn lora_adapters_act_by_their_scale() {
+fn lora_scale_is_applied() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let (one, two) = (lora(&home, &model, 0.5), lora(&home, &model, 1.0));
     let plain = values(&home, &model, &[]);
     let adapted = values(&home, &model, &["--lora", &two]);
-    assert!(nmse(&plain, &adapted) > 1e-6, "it changes something");
+    assert!(nmse(&plain, &adapted) > 1e-6, "the adapter changes the logits");
     let same = |args: &[&str]| assert!(nmse(&adapted, &values(&home, &model, args)) < 1e-9, "{args:?}");
     same(&["--lora", &format!("{one}=2")]);
     same(&["--lora", &one, "--lora", &one]);
@@ -451,10 +461,11 @@ fn lora_adapters_act_by_their_scale() {
     let other = home.model("qwen2-dense", None);
     logits(&home, &other, &["--lora", &one]).fails_saying(&["general.architecture", "qwen2"]);
     assert_eq!(logits(&home, &model, &["--lora", ""]).status, 2);
-    // A session knows its adapters.
+    // A prompt cache records its adapters.
     let file = text(home.path("adapted"));
-    let run =
-        |more: &[&str]| ended(home.llama(&[&["run", &model, "abc", "-n", "2", "--session", &file], more].concat()));
+    let run = |more: &[&str]| {
+        ended(home.llama(&[&["run", &model, "abc", "-n", "2", "--prompt-cache", &file], more].concat()))
+    };
     run(&["--lora", &one]).succeeds();
     run(&["--lora", &one]).succeeds();
     run(&["--lora", &two]).fails_saying(&["adapted", "settings", "adapters"]);
@@ -462,7 +473,7 @@ fn lora_adapters_act_by_their_scale() {
 }
 
 #[test]
-fn control_vectors_act_on_their_layers() {
+fn control_vector_applies_to_layer_range() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let n_embd: usize = GgufFile::open(&model)
@@ -480,7 +491,7 @@ fn control_vectors_act_on_their_layers() {
     let with = |args: &[&str]| values(&home, &model, args);
     let scaled = format!("{path}=0.5");
     let acting = with(&["--control-vector", &path]);
-    assert!(nmse(&plain, &acting) > 1e-6, "it changes something");
+    assert!(nmse(&plain, &acting) > 1e-6, "the control vector changes the logits");
     assert_eq!(
         with(&["--control-vector", &scaled, "--control-vector", &scaled]),
         acting
@@ -502,7 +513,7 @@ fn control_vectors_act_on_their_layers() {
 }
 
 #[test]
-fn a_session_goes_on_where_it_ended() {
+fn prompt_cache_resumes() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let file = text(home.path("session"));
@@ -510,37 +521,37 @@ fn a_session_goes_on_where_it_ended() {
         let fixed = ["run", &model, prompt, "--temp", "0", "-n", "6"];
         ended(home.llama(&[&fixed[..], args].concat()))
     };
-    let kept = ["--session", &file];
+    let kept = ["--prompt-cache", &file];
     for prompt in ["once upon a time", "once upon a time", "once upon a hill", "once"] {
         assert_eq!(run(prompt, &kept).succeeds(), run(prompt, &[]).succeeds(), "{prompt}");
     }
     run("once upon a hill", &kept).succeeds();
     let again = run("once upon a hill", &kept);
-    assert!(again.err.contains("reused"), "{}", again.err);
+    assert!(again.err.contains(" cached)"), "{}", again.err);
 
     let state = std::fs::read(&file).unwrap();
     let refused = |content: &[u8], args: &[&str], parts: &[&str]| {
         std::fs::write(&file, content).unwrap();
         run("once", &[&kept[..], args].concat()).fails_saying(parts);
-        assert_eq!(std::fs::read(&file).unwrap(), content, "the file is left alone");
+        assert_eq!(std::fs::read(&file).unwrap(), content, "the file is unchanged");
     };
     refused(b"something else", &[], &["session", "not a saved state"]);
     refused(b"", &[], &["session"]);
     refused(&state[..state.len() - 1], &[], &["session", "bytes"]);
     let mut damaged = state.clone();
     damaged[state.len() / 2] ^= 1;
-    refused(&damaged, &[], &["session", "damaged"]);
+    refused(&damaged, &[], &["session", "corrupt state"]);
     refused(&state, &["-ctk", "f32"], &["session", "settings"]);
     let other = home.model("qwen2-dense", None);
     std::fs::write(&file, &state).unwrap();
-    ended(home.llama(&["run", &other, "once", "--session", &file])).fails_saying(&["session", "another model"]);
-    run("once", &["--session", "no/such/folder/s"]).fails_saying(&["no/such/folder"]);
-    run("once", &["--session", &text(home.path(""))]).fails_saying(&["not a regular file"]);
+    ended(home.llama(&["run", &other, "once", "--prompt-cache", &file])).fails_saying(&["session", "another model"]);
+    run("once", &["--prompt-cache", "no/such/folder/s"]).fails_saying(&["no/such/folder"]);
+    run("once", &["--prompt-cache", &text(home.path(""))]).fails_saying(&["not a regular file"]);
 }
 
 #[cfg(unix)]
 #[test]
-fn a_bar_shows_that_weights_are_copied() {
+fn loading_shows_progress_bar() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let mut terminal = crate::common::terminal::Terminal::start(home.llama(&[

@@ -1,20 +1,21 @@
-//! The tests of the binary `llama`, in one binary: linking the engine once is much faster than once a file.
+//! Integration tests of the `llama` binary, in one test binary to link the engine only once.
 
 mod common;
 
 mod bench;
 mod chat;
 mod chat_commands;
+mod conventions;
 #[cfg(target_os = "linux")]
 mod cpus;
+#[cfg(unix)]
+mod crash_safety;
 mod cuda;
 #[cfg(unix)]
 mod deploy;
 mod doctor;
+mod documents;
 mod embed;
-#[cfg(unix)]
-mod faults;
-mod habits;
 mod hub;
 mod instruction_sets;
 mod llama_cpp;

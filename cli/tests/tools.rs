@@ -1,4 +1,4 @@
-//! `llama inspect`, `tokenize`, `arch` and `logits`, and the pages that the program prints.
+//! Tests of `llama inspect`, `tokenize`, `arch` and `logits`, and of the generated documentation.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
-fn inspect_shows_a_file_whose_data_is_missing() {
+fn inspect_accepts_missing_tensor_data() {
     let result = llama(&["inspect", &fixture("qwen3-dense.header.gguf")]);
     let text = result.succeeds();
     for part in [
@@ -22,7 +22,7 @@ fn inspect_shows_a_file_whose_data_is_missing() {
         "qwen3.block_count",
         "blk.0.attn_q_norm.weight",
         "f32",
-        "before its tensors do",
+        "the file is truncated",
     ] {
         assert!(text.contains(part), "{part:?} in {text}");
     }
@@ -49,7 +49,7 @@ fn inspect_prints_json() {
 }
 
 #[test]
-fn inspect_tells_what_is_no_model() {
+fn inspect_rejects_other_files() {
     llama(&["inspect", "missing.gguf"]).fails_saying(&["missing.gguf"]);
     llama(&["inspect", "."]).fails_saying(&["not a regular file"]);
     llama(&["inspect", root().join("Cargo.toml").to_str().unwrap()]).fails_saying(&["Cargo.toml", "not a GGUF file"]);
@@ -73,7 +73,7 @@ fn tokenize_prints_tokens_and_ids() {
 }
 
 #[test]
-fn logits_are_those_recorded() {
+fn logits_match_recording() {
     let home = Home::new();
     let model = home.model("qwen2-dense", None);
     let recorded = Logits::read(fixture("qwen2-dense.logits")).unwrap();
@@ -98,7 +98,7 @@ fn logits_are_those_recorded() {
     assert_eq!(ended(home.llama(&["logits", "-m", &model, "-o", out])).status, 2);
 }
 
-/// The names of the lines, and the last line.
+/// Runs `llama arch check` and returns the names of its lines and the last line.
 fn checked(args: &[&str]) -> (crate::common::Ended, Vec<String>, String) {
     let dir = fixtures();
     let result = llama(&[&["arch", "check", "--fixtures", dir.to_str().unwrap()], args].concat());
@@ -108,7 +108,7 @@ fn checked(args: &[&str]) -> (crate::common::Ended, Vec<String>, String) {
 }
 
 #[test]
-fn arch_check_passes_what_was_recorded() {
+fn arch_check_passes_recorded_configurations() {
     let (result, lines, last) = checked(&["--known"]);
     assert_eq!(result.status, 0, "{}", result.out);
     assert_eq!(last, format!("{} passed, 0 failed", lines.len()));
@@ -125,7 +125,7 @@ fn arch_check_passes_what_was_recorded() {
 }
 
 #[test]
-fn arch_check_holds_for_ubatches_and_half_precision() {
+fn arch_check_passes_with_ubatches_and_f16_cache() {
     for args in [&["--ubatch", "1"][..], &["-ub", "7"], &["-ctk", "f16", "--ctv", "f16"]] {
         let (result, _, last) = checked(&[&["--known"], args].concat());
         assert_eq!(result.status, 0, "{args:?}: {}", result.out);
@@ -134,7 +134,7 @@ fn arch_check_holds_for_ubatches_and_half_precision() {
 }
 
 #[test]
-fn arch_check_takes_names_of_configurations_and_architectures() {
+fn arch_check_selects_by_name() {
     let (_, lines, last) = checked(&["llama"]);
     assert_eq!((lines.len(), last.as_str()), (2, "2 passed, 0 failed"));
     let (_, lines, _) = checked(&["llama-moe", "qwen3"]);
@@ -144,7 +144,7 @@ fn arch_check_takes_names_of_configurations_and_architectures() {
 }
 
 #[test]
-fn arch_check_fails_what_differs_and_what_is_not_declared() {
+fn arch_check_fails_for_differences_and_unknown_architectures() {
     let (result, lines, last) = checked(&["qwen3", "--seed", "2"]);
     assert_eq!(
         (result.status, last.as_str(), result.err.as_str()),
@@ -173,7 +173,7 @@ fn arch_check_fails_what_differs_and_what_is_not_declared() {
         "{lines:?}"
     );
     assert!(
-        lines[2].starts_with("new") && lines[2].contains("`qwenX` is not supported"),
+        lines[2].starts_with("new") && lines[2].contains("unsupported architecture `qwenX`"),
         "{lines:?}"
     );
     assert_eq!(lines[3], "0 passed, 3 failed");
@@ -207,14 +207,15 @@ fn arch_lists_shows_and_draws() {
     llama(&["arch", "qwn3"]).fails_saying(&["`qwn3`", "did you mean qwen3"]);
 }
 
-/// What a declaration says that its graph alone does not: families, windows and their bases, branches, the two graphs of an encoder-decoder.
+/// `llama arch` shows information beyond the graph: families, windows with their RoPE bases, branches, and
+/// both graphs of an encoder-decoder model.
 #[test]
 fn arch_shows_families_windows_branches_and_both_graphs() {
     let shown = llama(&["arch", "gemma3"]);
     for part in [
         "blk.N.attn_q.weight",
         "attn_post_norm",
-        "standard(n_swa) if is_swa",
+        "sliding(n_swa) if is_swa",
         "base=rope_base",
         "if logit_cap > 0.0",
     ] {
@@ -245,7 +246,7 @@ fn arch_shows_families_windows_branches_and_both_graphs() {
 }
 
 #[test]
-fn pages_are_what_the_program_prints() {
+fn generated_documents_are_current() {
     let pages = [
         ("docs/cli.md", &["reference"][..]),
         ("docs/architectures.md", &["arch", "list", "--markdown"]),
@@ -258,15 +259,15 @@ fn pages_are_what_the_program_prints() {
         let is_current = std::fs::read_to_string(&path).unwrap() == printed.succeeds();
         assert!(
             is_current,
-            "{page} is old: `llama {}` prints it, and LLAMA_UPDATE=1 rewrites it",
+            "{page} is outdated: `llama {}` prints it, and LLAMA_UPDATE=1 rewrites it",
             args.join(" ")
         );
     }
 }
 
-/// A model written from a declaration passes its self-check; with a recording beside it, the recording decides.
+/// A seeded model passes its self-check; if a recording exists, its logits are compared.
 #[test]
-fn seeded_models_are_checked_with_a_recording_and_without() {
+fn arch_check_compares_seeded_model_with_recording() {
     let home = Home::new();
     let dir = home.path("seeds");
     let dir = dir.to_str().unwrap();
@@ -277,8 +278,8 @@ fn seeded_models_are_checked_with_a_recording_and_without() {
     for part in [
         "n_embd 256",
         "n_head_kv 1",
-        "for each token in 2 layers",
-        "not shown",
+        "per token in 2 layers",
+        "not checked against",
         "qwen3.logits",
     ] {
         assert!(checked.succeeds().contains(part), "{part:?} in {}", checked.out);
@@ -301,11 +302,11 @@ fn seeded_models_are_checked_with_a_recording_and_without() {
 }
 
 #[test]
-fn declarations_are_checked_without_a_build() {
+fn arch_check_file_reports_errors() {
     let home = Home::new();
     let good = root().join("archs/qwen3.rs");
     let checked = llama(&["arch", "check", "--file", good.to_str().unwrap()]);
-    assert!(checked.succeeds().contains("no faults"), "{}", checked.out);
+    assert!(checked.succeeds().contains("no errors"), "{}", checked.out);
     let text = std::fs::read_to_string(&good).unwrap();
     let faulty = home.path("my.rs");
     std::fs::write(&faulty, text.replace("rms_norm(x, ffn_norm", "rms_norm(x, ffn_nrm")).unwrap();
@@ -329,7 +330,7 @@ fn declarations_are_checked_without_a_build() {
 }
 
 #[test]
-fn declarations_are_laid_out() {
+fn arch_fmt_formats_declarations() {
     let home = Home::new();
     let file = home.path("my.rs");
     let text = std::fs::read_to_string(root().join("archs/qwen3.rs")).unwrap();
@@ -337,7 +338,7 @@ fn declarations_are_laid_out() {
     let path = file.to_str().unwrap();
     let checked = llama(&["arch", "fmt", "--check", path]);
     assert_eq!(checked.status, 1);
-    assert!(checked.out.contains("my.rs: not as"), "{}", checked.out);
+    assert!(checked.out.contains("my.rs: needs formatting"), "{}", checked.out);
     llama(&["arch", "fmt", path]).succeeds();
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
     assert_eq!(llama(&["arch", "fmt", "--check", path]).succeeds(), "");
@@ -351,7 +352,7 @@ fn declarations_are_laid_out() {
 }
 
 #[test]
-fn help_is_short_and_the_long_help_is_complete() {
+fn short_help_omits_rare_flags() {
     let (short, long) = (llama(&["run", "-h"]), llama(&["run", "--help"]));
     assert!(short.succeeds().lines().count() < 50, "{}", short.out);
     for flag in ["--temp", "--ctx-size", "--arch", "--no-stats"] {
@@ -363,7 +364,7 @@ fn help_is_short_and_the_long_help_is_complete() {
 }
 
 #[test]
-fn shells_and_man_know_all_commands() {
+fn completions_and_man_pages_cover_all_commands() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish"] {
         let script = ended(home.llama(&["completions", shell]));
@@ -371,8 +372,8 @@ fn shells_and_man_know_all_commands() {
             assert!(script.succeeds().contains(part), "{part} for {shell}");
         }
     }
-    let folder = home.path("");
-    ended(home.llama(&["man", "-o", folder.to_str().unwrap()])).succeeds();
+    let directory = home.path("");
+    ended(home.llama(&["man", "-o", directory.to_str().unwrap()])).succeeds();
     for (page, part) in [
         ("llama.1", "tokenize"),
         ("llama-run.1", "repeat\\-penalty"),

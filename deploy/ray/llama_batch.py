@@ -1,10 +1,10 @@
-"""`llama batch` on many machines: a Ray Data job, in OpenAI's batch format.
+"""Ray Data job that runs batches in OpenAI's format on several machines.
 
     python llama_batch.py in.jsonl out.jsonl --model /models/NAME.gguf --replicas 8
 
-Each replica owns a `llama serve` and is given a few lines at a time. Answers are written as they come, in any order,
-each with the number of its line as `llama batch` has it: either goes on where the other was stopped, and no line is
-answered twice. What an engine or a machine was working on when it died is asked again of another.
+Each replica owns a `llama serve` process and receives a few lines at a time. Results are written as they arrive, with
+line numbers in the format of `llama batch`, so either program can resume the other's output. Lines of a lost engine
+or machine are retried elsewhere.
 """
 
 import argparse
@@ -19,21 +19,21 @@ import ray
 
 from llama_engine import Engine
 
-# What ids of answers begin with; the number of the line follows.
+# Prefix of result ids; the line number follows.
 ID = "batch_req_"
 
 
 class Answerer:
-    """Owns a `llama serve`, and answers lines."""
+    """Owns a `llama serve` process and runs requests."""
 
     def __init__(self, binary, model, options, n_parallel):
-        # Ray starts another as soon as this process is gone, and gives it the same lines.
+        # If this process exits, Ray retries its lines on another one.
         options = ["--n-parallel", str(n_parallel), *options]
         self._engine = Engine(binary, model, options, lambda _: os._exit(1))
         self._pool = ThreadPoolExecutor(2 * n_parallel)
 
     def __call__(self, lines):
-        """Takes columns `number` and `line`, returns a column `answer`."""
+        """Maps the columns `number` and `line` to a column `answer`."""
         answers = self._pool.map(self._answered, lines["number"], lines["line"])
         return {"answer": [json.dumps(answer) for answer in answers]}
 
@@ -53,9 +53,9 @@ class Answerer:
         try:
             response = urllib.request.urlopen(request)
         except urllib.error.HTTPError as error:
-            # Nothing is wrong with the line: Ray is to try it elsewhere, or to stop.
+            # The engine failed, not the request: let Ray retry or stop.
             if error.code == 503:
-                raise RuntimeError(f"the model is not computed any more: {error.read(1000)}") from None
+                raise RuntimeError(f"the model has stopped: {error.read(1000)}") from None
             response = error
         with response:
             request_id, text = response.headers["x-request-id"], response.read()
@@ -63,7 +63,7 @@ class Answerer:
 
 
 def read(line):
-    """A line as a request; ValueError says what is wrong with it."""
+    """Parses a line; raises ValueError if it is invalid."""
     try:
         asked = json.loads(line)
     except RecursionError:
@@ -71,17 +71,17 @@ def read(line):
     if not isinstance(asked, dict) or not isinstance(asked.get("custom_id"), str):
         raise ValueError("the line has no custom_id")
     if asked.get("method", "POST") != "POST":
-        raise ValueError("expected the method POST")
+        raise ValueError("unsupported method: expected POST")
     url, body = asked.get("url"), asked.get("body")
     if not isinstance(url, str) or not url.startswith("/v1/") or not url.isascii() or not url.isprintable() or " " in url:
-        raise ValueError("expected a url such as /v1/chat/completions")
+        raise ValueError("unsupported url: expected a path such as /v1/chat/completions")
     if not isinstance(body, dict) or body.get("stream"):
-        raise ValueError("expected a body that asks for no stream")
+        raise ValueError("expected a body without `stream`")
     return {"custom_id": asked["custom_id"], "url": url, "body": body}
 
 
 def finished(path):
-    """The custom ids of lines that are answered, by number. The file then ends behind its last whole line."""
+    """Returns the custom ids of finished lines by line number. Truncates a partial last line."""
     found, end = {}, 0
     with open(path, "a+b") as file:
         file.seek(0)
@@ -93,13 +93,13 @@ def finished(path):
                 answer = json.loads(line)
                 found[int(answer["id"].removeprefix(ID))] = answer["custom_id"]
             except (ValueError, KeyError, TypeError, AttributeError):
-                raise SystemExit(f"{path}: a line is no answer of a batch: the file is something else") from None
+                raise SystemExit(f"cannot resume the batch: {path} contains a line that is not a batch result") from None
         file.truncate(end)
     return found
 
 
 def waiting(path, done):
-    """The lines that are not answered, each with its number."""
+    """Yields the unfinished lines with their numbers."""
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             if number in done:
@@ -114,16 +114,16 @@ def _check_same(number, line, expected):
     except ValueError:
         return
     if found != expected:
-        raise SystemExit(f"line {number} has the custom_id {found!r}, the output has {expected!r}: it is of another input")
+        raise SystemExit(f"cannot resume the batch: line {number} has custom_id {found!r}, but the output has {expected!r}")
 
 
 def run(args):
-    """Answers what is not answered yet; returns how many lines that were."""
+    """Runs the unfinished lines; returns their number."""
     lines = list(waiting(args.input, finished(args.output)))
     if not lines:
-        print(f"{args.output}: nothing is left to be done")
+        print(f"{args.output}: already complete")
         return 0
-    # A few lines to each task: what dies with a machine is small, and answers come soon.
+    # Small tasks, so that little work is lost with a machine and results arrive early.
     n_at_once = 4 * args.n_parallel
     n_tasks = -(-len(lines) // n_at_once)
     n_replicas = min(args.replicas, n_tasks)
@@ -141,23 +141,23 @@ def run(args):
             file.write(row["answer"].encode() + b"\n")
             n_done += 1
         os.fsync(file.fileno())
-    print(f"{args.output}: {n_done} lines answered")
+    print(f"{args.output}: {n_done} requests finished")
     return n_done
 
 
 def main():
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("input")
     parser.add_argument("output")
-    parser.add_argument("--model", required=True, help="a file that every machine has, or a model by name")
+    parser.add_argument("--model", required=True, help="path that exists on every machine, or a model name")
     parser.add_argument("--binary", default="llama")
-    parser.add_argument("--option", action="append", default=[], help="of llama serve, such as --option=-t --option=8")
-    parser.add_argument("--n-parallel", type=int, default=4, help="answers that a replica works on at once")
-    parser.add_argument("--replicas", type=int, default=1, help="replicas at most")
-    parser.add_argument("--cpus", type=float, default=1, help="of a replica")
-    parser.add_argument("--gpus", type=float, default=0, help="of a replica")
-    parser.add_argument("--address", help="of the Ray cluster; without one, this machine")
+    parser.add_argument("--option", action="append", default=[], help="option of llama serve (repeatable), such as --option=-t --option=8")
+    parser.add_argument("--n-parallel", type=int, default=4, help="parallel requests per replica")
+    parser.add_argument("--replicas", type=int, default=1, help="maximum number of replicas")
+    parser.add_argument("--cpus", type=float, default=1, help="CPUs per replica")
+    parser.add_argument("--gpus", type=float, default=0, help="GPUs per replica")
+    parser.add_argument("--address", help="address of the Ray cluster (default: this machine)")
     args = parser.parse_args()
     here = str(pathlib.Path(__file__).resolve().parent)
     ray.init(address=args.address, runtime_env={"working_dir": here})

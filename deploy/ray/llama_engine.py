@@ -1,4 +1,4 @@
-"""A `llama serve` that belongs to this process: started on a free port, ended with it, and missed when it dies."""
+"""Runs `llama serve` as a child process on a free port. The child ends with this process, and its death is reported."""
 
 import os
 import re
@@ -7,13 +7,13 @@ import sys
 import threading
 import urllib.request
 
-# Asks Linux to kill this process when the thread that started it ends, and becomes the command.
+# Requests SIGKILL from Linux when the parent thread ends, then executes the command.
 TIE = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("whoever wanted this has gone")
+    sys.exit("the parent process has exited")
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 
@@ -21,18 +21,18 @@ ADDRESS = re.compile(r" at (http://[0-9.:]+)/v1")
 
 
 class EngineFailed(RuntimeError):
-    """The program did not become ready, and what it said."""
+    """The server did not become ready; the message includes its output."""
 
 
 class Engine:
-    """A running `llama serve`.
+    """A running `llama serve` process.
 
-    It is started by a thread that waits for its end. The system kills the program when that thread ends, hence with
-    this process however that goes; and when the program ends first, `on_death` is called at once with its status.
+    A thread starts the process and waits for its end. Linux kills the process when that thread ends, so it never
+    outlives this process. If the process ends first, `on_death` is called with its exit status.
     """
 
     def __init__(self, binary, model, options=(), on_death=lambda status: None, timeout_s=600):
-        """Returns when requests are taken; raises EngineFailed if that does not happen within `timeout_s`."""
+        """Returns when the server is ready; raises EngineFailed after `timeout_s` seconds."""
         command = [binary, "serve", model, "--port", "0", "--no-webui", *options]
         self.address = self._process = None
         self._said, self._is_ending, self._known = [], False, threading.Event()
@@ -42,7 +42,7 @@ class Engine:
         is_known = self._known.wait(timeout_s)
         if not self.address:
             self.end(drain_s=0)
-            why = "it ended" if is_known else f"it was not ready within {timeout_s} s"
+            why = "the process exited" if is_known else f"not ready within {timeout_s} s"
             raise EngineFailed(f"{' '.join(command)}: {why}: {''.join(self._said)}")
 
     def _keep(self, command):
@@ -68,15 +68,15 @@ class Engine:
 
     @property
     def pid(self):
-        """The id of its process."""
+        """Returns the process id."""
         return self._process.pid
 
     def check(self, timeout_s=10):
-        """Raises unless it says that the model is computed; a stuck one is told by that."""
+        """Raises if the health check fails, also if the model is stuck."""
         urllib.request.urlopen(f"{self.address}/health", timeout=timeout_s).close()
 
     def end(self, drain_s=30):
-        """Lets requests under way finish for so many seconds, then ends it."""
+        """Shuts the server down; running requests get up to `drain_s` seconds."""
         self._is_ending = True
         if not self._process:
             return

@@ -1,7 +1,7 @@
-"""Which replica has computed which beginnings of prompts, and which of them a request goes to. Knows nothing of Ray.
+"""Prefix-aware routing, independent of Ray: tracks which replica has cached which prompt prefixes.
 
-Prompts are compared by their first whole blocks of characters, each told by a hash of itself and all before it: two
-prompts whose hashes agree up to some block begin with the same text.
+A prompt is divided into blocks of characters. The hash of a block covers all preceding text, so equal hashes mean an
+equal prefix.
 """
 
 import collections
@@ -9,14 +9,14 @@ import dataclasses
 import hashlib
 import json
 
-# Characters of a block: about a page of 64 tokens of English.
+# Characters per block: about 64 tokens of English text, the page size of the engine's cache.
 BLOCK = 256
-# Blocks of a prompt that are looked at: what two prompts share lies at their beginning.
+# Maximum number of blocks per prompt.
 MAX_BLOCKS = 256
 
 
 def blocks_of(text):
-    """The hashes of the whole blocks at the beginning of a text."""
+    """Returns the hashes of the complete blocks of a text, up to MAX_BLOCKS."""
     hashes, before = [], b""
     for start in range(0, min(len(text), MAX_BLOCKS * BLOCK) - BLOCK + 1, BLOCK):
         block = text[start : start + BLOCK].encode("utf-8", "surrogatepass")
@@ -27,20 +27,20 @@ def blocks_of(text):
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """What is looked at of a request."""
+    """Routing information of a request."""
 
-    # Hashes of the blocks that it begins with.
+    # Block hashes of the prompt.
     blocks: list = dataclasses.field(default_factory=list)
-    # A hash of what a conversation began with, up to its first question: the same in all its turns.
+    # Hash of the conversation up to the first user message; equal in all turns.
     home: bytes | None = None
-    # There were turns before.
+    # True if this is not the first turn.
     is_begun: bool = False
 
 
 def prompt_of(body):
-    """The prompt of an OpenAI or Anthropic request, in the order in which templates have it.
+    """Returns the routing information of an OpenAI or Anthropic request.
 
-    The next turn of a conversation begins with the blocks of the one before.
+    The parts are ordered as in chat templates, so that each turn extends the blocks of the previous one.
     """
     if not isinstance(body, dict):
         return Prompt()
@@ -59,19 +59,18 @@ def prompt_of(body):
 
 @dataclasses.dataclass
 class Weights:
-    """What is weighed against what, in requests that would be ahead of one."""
+    """Weights of the routing cost, in units of queued requests."""
 
-    # Blocks whose computing keeps one waiting as long as a request that is ahead: the best in the simulation, where half
-    # of it and twice as much are hardly worse (docs/scale.md).
+    # Uncached blocks that cost as much as one queued request. 2 is best in the simulation; 1 and 4 are nearly as good.
     blocks_per_request: float = 2.0
-    # Requests that may be ahead at a new conversation's home before it begins elsewhere.
+    # Extra cost, in requests, up to which a new conversation starts at its home replica.
     requests_at_home: float = 1.0
 
 
 class PrefixTable:
-    """Remembers who has seen which blocks, the last `n_max` of them."""
+    """Maps the most recent `n_max` blocks to the replicas that have computed them."""
 
-    # Replicas that are remembered for a block: those that saw it last.
+    # Maximum number of replicas per block, most recent first.
     HOLDERS = 8
 
     def __init__(self, n_max=200_000, weights=Weights()):
@@ -80,7 +79,7 @@ class PrefixTable:
         self._weights = weights
 
     def remember(self, blocks, replica):
-        """The replica computes a prompt that begins so."""
+        """Records that a replica computes these blocks."""
         for block in blocks:
             holders = self._holders.pop(block, {})
             holders.pop(replica, None)
@@ -92,7 +91,7 @@ class PrefixTable:
             self._holders.popitem(last=False)
 
     def known(self, blocks):
-        """By replica, how many blocks at the beginning it has seen."""
+        """Returns the number of leading blocks cached by each replica."""
         known = {}
         for i, block in enumerate(blocks):
             holders = self._holders.get(block, {})
@@ -103,11 +102,11 @@ class PrefixTable:
         return known
 
     def ranked(self, prompt, loads):
-        """The replicas, best first. `loads` has how many requests each of them works on.
+        """Returns the replicas, best first. `loads` maps each replica to its number of requests.
 
-        A replica costs what it would have to compute anew and whom one would wait for. Each conversation has a home
-        among the replicas, which follows from its beginning: routers that know nothing of each other agree on it. It
-        begins there unless that costs more by so much, and a later turn takes it that all before is known there.
+        The cost of a replica is its load plus the uncached blocks. Each conversation has a home replica, derived from
+        a hash, on which independent routers agree. A new conversation starts at home unless that is much more
+        expensive; later turns assume that the home has cached all earlier turns.
         """
         known, weights = self.known(prompt.blocks), self._weights
         missing = lambda replica: (len(prompt.blocks) - known.get(replica, 0)) / weights.blocks_per_request

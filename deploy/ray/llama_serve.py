@@ -1,10 +1,10 @@
-"""`llama serve` on many machines: a Ray Serve application.
+"""Ray Serve application that runs `llama serve` on several machines.
 
     serve run --working-dir deploy/ray llama_serve:build model=/models/NAME.gguf max_replicas=8
 
-A *gateway* takes requests over HTTP and looks at how their prompts begin; a *replica* owns one `llama serve` and passes
-requests on to it. What has been said to a client stays said: a request whose replica dies is asked again as long as
-nothing of its answer has gone out, and otherwise its stream ends with an error event.
+A *gateway* accepts HTTP requests and hashes their prompt prefixes. A *replica* owns one `llama serve` process and
+forwards requests to it. If a replica dies, its requests are retried unless output was already sent; otherwise the
+stream ends with an error event.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from llama_engine import Engine
 from llama_prefixes import Weights, prompt_of
 from llama_router import PrefixRouter
 
-# What is passed on. The rest of the server's routes are about one server's state, and there are many here.
+# Forwarded routes. The other routes concern the state of a single server.
 ROUTES = {
     "/v1/chat/completions",
     "/v1/completions",
@@ -40,69 +40,69 @@ ROUTES = {
     "/health",
     "/ready",
 }
-# As `llama serve` has it.
+# Body limit of `llama serve`.
 MAX_BODY = 16 << 20
-# Times that a request is asked as long as nothing of its answer has gone out.
+# Attempts per request before output has been sent.
 ATTEMPTS = 4
-# Headers that are about a connection and not about what is said on it, and those that Serve makes itself.
+# Hop-by-hop headers, and headers that Ray Serve sets.
 HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
 MADE_ANEW = {"date", "x-request-id"}
 
 
 class Settings(BaseModel):
-    """What `serve run` is told, as NAME=VALUE or in a file."""
+    """Arguments of `serve run`, given as NAME=VALUE or in a configuration file."""
 
     model_config = ConfigDict(extra="forbid")
 
-    # A file that every machine has, or a model by name.
+    # Path that exists on every machine, or a model name.
     model: str
     binary: str = "llama"
-    # Further options of `llama serve`, as one text with spaces or as a list.
+    # Further options of `llama serve`, as a list or a space-separated string.
     options: str | list[str] = []
-    # Answers that a replica works on at once. Those that wait, wait here, and are what replicas are added for.
+    # Parallel requests per replica. Further requests queue in the gateway, which triggers scaling.
     n_parallel: int = 4
-    # Requests that may wait in a gateway; further ones get status 429.
+    # Maximum queued requests per gateway; further ones get status 429.
     max_waiting: int = 256
     min_replicas: int = 1
     max_replicas: int = 1
-    # Seconds that queues have to be long, or short, before replicas are added, or taken away.
+    # Seconds of high or low load before replicas are added or removed.
     upscale_delay_s: float = 5
     downscale_delay_s: float = 300
-    # Seconds for answers under way when a replica goes.
+    # Seconds for running requests when a replica is removed.
     drain_s: float = 600
-    # What a replica takes of its machine, in Ray's units.
+    # Resources per replica, in Ray's units.
     cpus: float = 1
     gpus: float = 0
     gateways: int = 1
     gateway_resources: dict[str, float] = {}
-    # Of the router: see `llama_prefixes.Weights`.
+    # Router settings; see `llama_prefixes.Weights`.
     blocks_per_request: float = Weights().blocks_per_request
     requests_at_home: float = Weights().requests_at_home
 
     def engine_options(self):
-        """The options of each replica's `llama serve`."""
+        """Returns the `llama serve` options of a replica."""
         more = self.options.split() if isinstance(self.options, str) else self.options
-        return ["--n-parallel", str(self.n_parallel), "--drain", str(int(self.drain_s)), *more]
+        return ["--n-parallel", str(self.n_parallel), "--shutdown-timeout", str(int(self.drain_s)), *more]
 
 
 class EngineLost(RuntimeError):
-    """A replica's `llama serve` went away in the middle of a request."""
+    """The `llama serve` process of a replica ended during a request."""
 
 
 class Replica:
-    """Owns a `llama serve`, and lives and dies with it."""
+    """Owns a `llama serve` process; both end together."""
 
     def __init__(self, settings):
-        # Serve starts another replica as soon as this process is gone.
+        # Ray Serve replaces the replica when this process exits.
         self._engine = Engine(settings.binary, settings.model, settings.engine_options(), lambda _: os._exit(1))
         self._drain_s = settings.drain_s
         self._session = None
         self._name = serve.get_replica_context().replica_id.unique_id
 
     async def answer(self, request, prompt):
-        """Yields status and headers with the beginning of the body, then the rest of it; events of a stream whole.
+        """Yields status, headers and the start of the body, then the rest; streams are split at event boundaries.
 
-        `prompt` is for the router, and of no use here.
+        `prompt` is used only by the router.
         """
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None)
@@ -122,7 +122,7 @@ class Replica:
             raise EngineLost(f"{type(error).__name__}: {error}") from None
 
     async def check_health(self):
-        """Raises if the model is not computed any more; Serve then starts another replica."""
+        """Raises if the engine is unhealthy; Ray Serve then replaces the replica."""
         await asyncio.to_thread(self._engine.check)
 
     def __del__(self):
@@ -130,7 +130,7 @@ class Replica:
 
 
 async def _whole_events(content):
-    """A stream cut at its empty lines, so that nobody is told half an event."""
+    """Splits a stream at event boundaries, so that clients never receive a partial event."""
     rest = b""
     async for chunk in content.iter_any():
         whole, end, rest = (rest + chunk).rpartition(b"\n\n")
@@ -145,26 +145,26 @@ def _passed_on(headers):
 
 
 class Gateway:
-    """Takes requests over HTTP, sends each to a replica and passes on what comes back."""
+    """Accepts HTTP requests, forwards each to a replica and returns the response."""
 
     def __init__(self, replicas):
         self._replicas = replicas.options(stream=True)
 
     async def __call__(self, request):
-        """Answers one request."""
+        """Handles a request."""
         try:
             refused = _refusal(request)
             if refused:
                 return refused
             body = await _body(request)
             if body is None:
-                return _error(413, f"the body has more than {MAX_BODY} bytes")
+                return _error(413, f"the request body exceeds the limit of {MAX_BODY} bytes")
             asked = _asked(request, body)
             if isinstance(asked, JSONResponse):
                 return asked
             return await self._answered(request.url.path, *asked)
         except ClientDisconnect:
-            return _error(499, "the client has gone")
+            return _error(499, "the client disconnected")
 
     async def _answered(self, path, request, prompt):
         for attempt in range(ATTEMPTS):
@@ -174,9 +174,9 @@ class Gateway:
                 is_stream = not begin and any(value == "text/event-stream" for _, value in headers)
                 begin = await anext(answer) if is_stream else begin
             except BackPressureError:
-                return _error(429, "too many requests wait; try again later", retry_after=1)
+                return _error(429, "the queue is full; retry later", retry_after=1)
             except DeploymentUnavailableError as error:
-                return _error(503, f"no replica could be started: {error.message}", retry_after=10)
+                return _error(503, f"cannot start a replica: {error.message}", retry_after=10)
             except RayError as error:
                 if not _is_loss(error):
                     raise
@@ -188,11 +188,11 @@ class Gateway:
             response = StreamingResponse(pieces, status)
             response.raw_headers = [(name.lower().encode(), value.encode()) for name, value in headers]
             return response
-        return _error(503, f"the replicas that were to answer this died, {ATTEMPTS} times", retry_after=1)
+        return _error(503, f"replicas failed in {ATTEMPTS} attempts", retry_after=1)
 
 
 async def _pieces(path, begin, answer, is_stream):
-    """What comes back, and an error event where a stream breaks off. Other answers are whole before anything is said."""
+    """Yields the response body. If a stream breaks, yields an error event; other responses are already complete."""
     yield begin
     if not is_stream:
         return
@@ -202,13 +202,13 @@ async def _pieces(path, begin, answer, is_stream):
     except RayError as error:
         if not _is_loss(error):
             raise
-        yield _error_event(path, "the replica that gave this answer died; what has come of it is right, and not all")
+        yield _error_event(path, "the replica failed; the output is valid but incomplete")
     finally:
         answer.cancel()
 
 
 def _is_loss(error):
-    """True where a replica, its machine or its engine went away, and nothing is wrong with the request."""
+    """Returns True if the replica, its machine or its engine was lost, as opposed to an invalid request."""
     if isinstance(error, TaskCancelledError):
         return False
     return isinstance(error, EngineLost) or not isinstance(error, RayTaskError)
@@ -221,12 +221,12 @@ def _refusal(request):
     if path.startswith("/v1/models/"):
         return None
     if path == "/metrics":
-        return _error(404, "each replica has metrics of its own; queues and replicas are among Ray's metrics")
-    return _error(404, f"there is nothing at {request.method} {path[:128]} for all replicas together")
+        return _error(404, "each replica has its own metrics; Ray reports queues and replicas")
+    return _error(404, f"not found: {request.method} {path[:128]} is not available with several replicas")
 
 
 async def _body(request):
-    """All of it; None if that is too much."""
+    """Returns the request body; None if it is too large."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -236,14 +236,14 @@ async def _body(request):
 
 
 def _asked(request, body):
-    """What a replica is asked, and what the router is to know of it; or why it is not asked."""
+    """Returns the request for the replica and the prompt for the router, or an error response."""
     try:
         fields = json.loads(body) if body else None
     except (ValueError, RecursionError):
-        # The replica says what is wrong with it.
+        # The replica reports the error.
         fields = None
     if isinstance(fields, dict) and fields.get("previous_response_id"):
-        return _error(501, "previous_response_id: responses are kept by one replica and not by all; send the conversation")
+        return _error(501, "previous_response_id is not supported with several replicas; send the whole conversation")
     target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     asked = (request.method, target, _passed_on(request.headers.items()), body)
     return asked, prompt_of(fields)
@@ -261,7 +261,7 @@ def _error(status, message, retry_after=None):
 
 
 def _error_event(path, message):
-    """The end of a stream that broke off, in the form of its interface."""
+    """Returns the final error event of a stream in the format of its API."""
     if path.startswith("/v1/messages"):
         error = {"type": "error", "error": {"type": "api_error", "message": message}}
         return f"event: error\ndata: {json.dumps(error)}\n\n".encode()
@@ -272,12 +272,12 @@ def _error_event(path, message):
 
 
 def build(settings: Settings) -> serve.Application:
-    """The application that `serve run` starts."""
+    """Returns the application that `serve run` starts."""
     replicas = serve.deployment(
         Replica,
         name="replica",
         ray_actor_options={"num_cpus": settings.cpus, "num_gpus": settings.gpus},
-        # A few more than are worked on, so that none is idle between two answers.
+        # More than n_parallel, so that a slot is never idle between requests.
         max_ongoing_requests=settings.n_parallel + max(1, settings.n_parallel // 2),
         max_queued_requests=settings.max_waiting,
         autoscaling_config={
@@ -303,7 +303,7 @@ def build(settings: Settings) -> serve.Application:
         name="gateway",
         num_replicas=settings.gateways,
         ray_actor_options={"num_cpus": 0, "resources": settings.gateway_resources},
-        # Waiting costs nothing here.
+        # Waiting requests are cheap in the gateway.
         max_ongoing_requests=10_000,
         graceful_shutdown_timeout_s=settings.drain_s,
     ).bind(replicas)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures one replica as the simulation needs it: users who ask one question after the other, with prompts of their own.
+"""Measures the speed of one replica for the simulation, with users who send distinct prompts one after the other.
 
     llama serve MODEL -c 32768 --n-parallel 16 &
     python3 deploy/simulation/measure.py http://127.0.0.1:8080 [--users 1,2,4,8,16] [--seconds 30] [--words 400]
 
-Prints a line for each number of users: tokens in a second, time to the first token, time between tokens, by the clock of
-the client; medians, so that an interruption of the machine does not count. Then the speeds that fit: tokens of prompts
-in a second, and a step's time without texts and for each of them.
+Prints a row for each number of users: tokens per second, time to first token, and time between tokens, measured by the
+client. Medians exclude interruptions of the machine. The last line has fitted speeds: prompt tokens per second, fixed
+time per step, and additional time per sequence.
 """
 
 import argparse
@@ -22,14 +22,14 @@ WORDS = "river stone lamp garden winter paper engine music silver bridge forest 
 
 
 def body(rng, n_words, n_max):
-    """A question that nobody has asked before."""
+    """Returns a request with a random prompt."""
     text = " ".join(rng.choice(WORDS) for _ in range(n_words))
     options = {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True, "temperature": 0}
     return json.dumps({"messages": [{"role": "user", "content": text}], "max_tokens": n_max, **options})
 
 
 def ask(host, text):
-    """Tokens of the prompt, seconds to the first token, and seconds between those after it."""
+    """Sends a request; returns prompt tokens, seconds to the first token, and seconds between later tokens."""
     connection = http.client.HTTPConnection(host)
     begun = time.monotonic()
     connection.request("POST", "/v1/chat/completions", text, {"content-type": "application/json"})
@@ -48,7 +48,7 @@ def ask(host, text):
 
 
 def measure(host, n_users, args):
-    """All that so many users were told within some seconds."""
+    """Runs `n_users` users concurrently; returns all results and the elapsed time."""
     end, answers = time.monotonic() + args.seconds, []
 
     def use(number):
@@ -66,7 +66,7 @@ def measure(host, n_users, args):
 
 
 def fitted(steps):
-    """Line through the times of steps by how many texts they have: seconds without any, and for each."""
+    """Fits step time to the number of sequences; returns intercept and slope in seconds."""
     n = len(steps)
     mean_x, mean_y = sum(x for x, _ in steps) / n, sum(y for _, y in steps) / n
     spread = sum((x - mean_x) ** 2 for x, _ in steps)
@@ -75,7 +75,7 @@ def fitted(steps):
 
 
 def main():
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url")
     parser.add_argument("--users", default="1,2,4,8,16")

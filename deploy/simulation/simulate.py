@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Conversations on many replicas: how often beginnings of prompts are known, and how long one waits, by ways of routing.
+"""Simulates conversations on many replicas: prefix cache hits and latency by routing policy.
 
     python3 deploy/simulation/simulate.py [--replicas N] [--users N] [--seconds S] [--gateways N] [--seed N]
 
-A replica computes as `llama serve` does: prompts one after the other, in parts between which all texts under way get a
-token each; what it has computed stays known until its place is needed, longest unused first. Its speeds are measured
-(docs/scale.md) and can be set. Routing is that of deploy/ray, the same code. Nothing but the standard library is
-needed, and the same seed gives the same figures.
+A replica behaves like `llama serve`: prompts are prefilled one after the other in chunks, between which all running
+sequences decode a token. Computed blocks stay cached until the least recently used ones are evicted. Speeds are
+measured (deploy/README.md) and configurable. The routing code is that of deploy/ray. Needs only the standard library;
+results are reproducible for a given seed.
 """
 
 import argparse
@@ -21,44 +21,44 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "ray"))
 from llama_prefixes import PrefixTable, Prompt, Weights  # noqa: E402
 
-# Tokens of a block, as of a page of the context.
+# Tokens per block, the page size of the engine's cache.
 BLOCK = 64
-# Seconds of computing prompts between two tokens of texts under way (`--prompt-step`).
+# Seconds of prefill per step (`--prefill-budget-ms`).
 PROMPT_STEP = 0.1
-# What the router weighs, unless one is to try something else.
+# Default weight of the router.
 WEIGHT = Weights().blocks_per_request
 
 
 @dataclasses.dataclass(frozen=True)
 class Speeds:
-    """One replica, as it was measured."""
+    """Measured speed of a replica."""
 
-    # Tokens of prompts in a second.
+    # Prompt tokens per second.
     prompt_per_s: float = 710.0
-    # Seconds of a step in which texts get a token each: without any, and for each of them.
+    # Seconds per decode step: fixed, and per sequence.
     step_s: float = 0.020
     step_more_s: float = 0.0047
-    # Answers at once, and tokens that the context holds.
+    # Parallel requests, and context size in tokens.
     n_parallel: int = 8
     n_ctx: int = 32768
 
 
 @dataclasses.dataclass(frozen=True)
 class Habits:
-    """What users do: a conversation after the other, each a few turns long. Lengths in tokens, all but the first two means."""
+    """User behavior: successive conversations of a few turns. Lengths are in tokens; all except the first two are means."""
 
     n_systems: int = 50
     system: int = 512
     question: int = 96
     answer: int = 160
     turns: float = 5.0
-    # Seconds from an answer to the next question.
+    # Seconds from a completion to the next question.
     think_s: float = 20.0
 
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """A question with all that was said before it."""
+    """A question with its conversation."""
 
     user: "User"
     arrived: float
@@ -70,20 +70,20 @@ class Request:
 
 
 class User:
-    """Has one conversation after the other."""
+    """A user with successive conversations."""
 
     def __init__(self, number, habits, rng):
         self._number, self._habits, self._rng = number, habits, rng
         self._n_conversations, self._n_left, self._blocks = 0, 0, []
 
     def ask(self, now):
-        """The next question."""
+        """Returns the next question."""
         habits, rng = self._habits, self._rng
         is_begun = self._n_left > 0
         if not is_begun:
             self._n_conversations += 1
             self._n_left = 1 + int(rng.expovariate(1) * (habits.turns - 1) + 0.5)
-            # A few system prompts are the most common ones by far.
+            # System prompts follow a Pareto distribution.
             system = min(int(rng.paretovariate(1.0)), habits.n_systems)
             self._blocks = [f"system {system} {i}".encode() for i in range(habits.system // BLOCK)]
         self._n_left -= 1
@@ -92,7 +92,7 @@ class User:
         return Request(self, now, Prompt(list(self._blocks), home, is_begun), self._length(habits.answer))
 
     def hear(self, request):
-        """The answer belongs to the conversation; returns how long the user thinks."""
+        """Adds the completion to the conversation; returns the thinking time."""
         self._say(request.n_answer)
         return self._rng.expovariate(1 / self._habits.think_s)
 
@@ -106,7 +106,7 @@ class User:
 
 
 class Replica:
-    """Computes requests. Between events all speeds are constant."""
+    """Processes requests. Speeds are constant between events."""
 
     def __init__(self, speeds):
         self._speeds = speeds
@@ -117,18 +117,18 @@ class Replica:
 
     @property
     def load(self):
-        """Requests that it has."""
+        """Returns the number of requests."""
         return len(self._waiting) + len(self._prompts) + len(self._texts)
 
     def add(self, request, now):
-        """A request comes; returns those that are done by now."""
+        """Adds a request; returns the requests finished by now."""
         done = self.advance(now)
         self._waiting.append(request)
         self._begin()
         return done
 
     def advance(self, now):
-        """Computes up to a time; returns the requests that are done by then, each with its time."""
+        """Advances to a time; returns the finished requests with their times."""
         done = []
         while True:
             until = min(self.next_event(), now)
@@ -139,7 +139,7 @@ class Replica:
                 return done
 
     def next_event(self):
-        """When something is done, if nothing comes."""
+        """Returns the time of the next completion without new requests."""
         prompt_rate, text_rate = self._rates()
         left = [self._prompts[0][1] / prompt_rate] if self._prompts else []
         left += [min(self._texts.values()) / text_rate] if self._texts else []
@@ -184,7 +184,7 @@ class Replica:
             while request.n_known < len(request.prompt.blocks) and request.prompt.blocks[request.n_known] in self._known:
                 request.n_known += 1
             self._keep(request.prompt.blocks)
-            # At least the last token is computed.
+            # At least the last token is recomputed.
             n_left = max(1, (len(request.prompt.blocks) - request.n_known) * BLOCK)
             self._prompts.append([request, n_left])
 
@@ -197,12 +197,12 @@ class Replica:
 
 
 def random_one(rng, **_):
-    """Any replica."""
+    """Random replica."""
     return lambda request, replicas: rng.randrange(len(replicas))
 
 
 def fewest(rng, **_):
-    """The better of two that are drawn, as Ray Serve does without a router of one's own."""
+    """Less loaded of two random replicas, Ray Serve's default policy."""
 
     def choose(request, replicas):
         drawn = [rng.randrange(len(replicas)) for _ in range(2)]
@@ -212,7 +212,7 @@ def fewest(rng, **_):
 
 
 def prefix(rng, n_gateways, weight):
-    """As deploy/ray: by what is known, who waits and where conversations are at home. Each gateway knows what it has routed itself."""
+    """Policy of deploy/ray: cached prefix, load, and home replica. Each gateway records only its own decisions."""
     tables = [PrefixTable(weights=Weights(blocks_per_request=weight)) for _ in range(n_gateways)]
 
     def choose(request, replicas):
@@ -230,7 +230,7 @@ ROUTES = {"random": random_one, "fewest": fewest, "prefix": prefix}
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of it. Times in seconds."""
+    """Results; times are in seconds."""
 
     n_requests: int
     n_answered: int
@@ -242,12 +242,12 @@ class Result:
 
 
 def simulate(route, n_replicas, n_users, seconds, seed=0, n_gateways=1, weight=WEIGHT, speeds=Speeds(), habits=Habits()):
-    """Users come one by one in the first `think_s` seconds; what is asked in the second half of the time is counted."""
+    """Runs a simulation. Users arrive within the first `think_s` seconds; the second half of the time is evaluated."""
     rng = random.Random(seed)
     choose = ROUTES[route](rng, n_gateways=n_gateways, weight=weight)
     replicas = [Replica(speeds) for _ in range(n_replicas)]
     users = [User(i, habits, random.Random(f"{seed} {i}")) for i in range(n_users)]
-    # Times with a number that makes them differ, and a user who asks or a replica that is looked at.
+    # Events: time, unique number, and the user who asks or the replica to advance.
     events = [(rng.uniform(0, habits.think_s), i, user) for i, user in enumerate(users)]
     heapq.heapify(events)
     asked, answered, n_events = [], [], n_users
@@ -259,7 +259,7 @@ def simulate(route, n_replicas, n_users, seconds, seed=0, n_gateways=1, weight=W
             n_events += 1
             heapq.heappush(events, (at + request.user.hear(request), n_events, request.user))
 
-    # When each replica is looked at next; earlier plans stay among the events and are passed over.
+    # Next event of each replica; outdated events in the heap are skipped.
     due = [math.inf] * n_replicas
     while events and events[0][0] < seconds:
         now, _, what = heapq.heappop(events)
@@ -281,7 +281,7 @@ def simulate(route, n_replicas, n_users, seconds, seed=0, n_gateways=1, weight=W
 
 
 def summed_up(asked, answered, replicas, seconds):
-    """The figures of the second half of the time."""
+    """Summarizes the second half of the time."""
     late = [request for at, request in answered if request.arrived >= seconds / 2]
     waits = sorted(request.first_token - request.arrived for request in late) or [math.nan]
     n_blocks = sum(len(request.prompt.blocks) for request in late) or 1
@@ -298,7 +298,7 @@ def summed_up(asked, answered, replicas, seconds):
 
 
 def main():
-    """The command line: a table with a line for each way of routing."""
+    """Prints a table with a row per routing policy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in [("replicas", 8), ("users", 160), ("seconds", 600), ("gateways", 1), ("seed", 0)]:
         parser.add_argument(f"--{name}", type=int, default=default)

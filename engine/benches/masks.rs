@@ -1,7 +1,8 @@
-//! Time of a grammar's masks over whole vocabularies: `cargo bench -p llama-engine --bench masks -- MODEL.gguf...`.
+//! Benchmarks grammar masks over whole vocabularies: `cargo bench -p llama-engine --bench masks --
+//! MODEL.gguf...`.
 //!
-//! Of each vocabulary: how long it takes to be made ready, and for several grammars the nanoseconds of a mask and of taking a token, over the tokens of
-//! a document. A mask is computed for each token that is generated.
+//! For each vocabulary, prints the preparation time and, for several grammars, the nanoseconds per mask and
+//! per accepted token over the tokens of a document. One mask is computed per generated token.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use engine::gguf::Gguf;
 use engine::grammar::{Compiler, Constraint, Grammar};
 use engine::vocab::{Token, Vocab};
 
-/// JSON in the notation of llama.cpp, with strings of any length.
+/// JSON as a llama.cpp grammar, with strings of any length.
 const JSON: &str = r#"
 root   ::= object
 value  ::= object | array | string | number | ("true" | "false" | "null") ws
@@ -24,7 +25,7 @@ const SCHEMA: &str = r#"{"type": "object", "properties": {"name": {"type": "stri
     "districts": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}, "area": {"type": "number"}}, "required": ["name", "area"]}},
     "notes": {"type": "string"}}, "required": ["name", "country", "population", "districts", "notes"]}"#;
 
-/// A document that all the grammars take.
+/// A document that all grammars accept.
 const DOCUMENT: &str = r#"{"name": "Paris", "country": "France", "population": 2102650, "districts": [{"name": "Louvre", "area": 1.826}, {"name": "Montmartre and Pigalle", "area": 6.005}], "notes": "The city lies on the Seine; its \"islands\" are the oldest part, and more than thirty bridges cross the river there."}"#;
 
 const ROUNDS: usize = 20;
@@ -32,7 +33,7 @@ const ROUNDS: usize = 20;
 fn main() {
     let files: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     if files.is_empty() {
-        println!("expected files with vocabularies: cargo bench -p llama-engine --bench masks -- MODEL.gguf...");
+        println!("usage: cargo bench -p llama-engine --bench masks -- MODEL.gguf...");
     }
     for file in files {
         let header = Gguf::open_header(&file).unwrap_or_else(|e| panic!("{e}"));
@@ -44,9 +45,9 @@ fn main() {
 fn measure(file: &str, vocab: &Vocab) {
     let n = vocab.n_tokens() as usize;
     let start = Instant::now();
-    let unsliced = Compiler::unsliced(vocab, n).expect("a vocabulary for grammars");
+    let unsliced = Compiler::unsliced(vocab, n).expect("the vocabulary supports grammars");
     let quick = start.elapsed();
-    let sliced = unsliced.sliced().expect("a vocabulary for grammars");
+    let sliced = unsliced.sliced().expect("the vocabulary supports grammars");
     let (quick, whole) = (quick.as_secs_f64(), start.elapsed().as_secs_f64());
     println!("{file}: {n} tokens, ready in {quick:.3} s without slices, in {whole:.3} s with them");
     println!(
@@ -81,16 +82,16 @@ fn measure(file: &str, vocab: &Vocab) {
     }
 }
 
-/// Generates the document, noting the time of each mask.
+/// Feeds the document to the constraint and records the time of each mask.
 fn walk(mut constraint: Constraint, tokens: &[Token], masks: &mut Vec<Duration>, taken: &mut Duration) {
     for &token in tokens {
         let start = Instant::now();
         let allowed = constraint.allowed();
         masks.push(start.elapsed());
         let is_allowed = allowed.is_ok_and(|allowed| allowed.has(token));
-        assert!(is_allowed, "the document keeps to the grammar");
+        assert!(is_allowed, "the grammar accepts the document");
         let start = Instant::now();
-        constraint.accept(token).expect("it was allowed");
+        constraint.accept(token).expect("the mask allowed the token");
         *taken += start.elapsed();
     }
 }

@@ -1,4 +1,4 @@
-//! Looks into the graph while it is computed: prints name, op, shape, and the first values of every node of a prompt.
+//! Prints every node of a prompt's graph during decode: name, op, type, shape, and the first values.
 //!
 //!     cargo run --release -p llama-engine --example eval_callback -- MODEL.gguf "Hello"
 
@@ -12,14 +12,14 @@ use engine::model::{LoadParams, Model};
 use engine::sched::Observer;
 use kernels::GgmlType;
 
-/// Values printed of each node.
+/// Number of values to print per node.
 const N_VALUES: usize = 4;
 
 struct Printer;
 
 impl Observer for Printer {
-    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
-        // Views have no values of their own.
+    fn observes(&mut self, graph: &Graph, node: TensorId) -> bool {
+        // Views share the values of their source.
         let op = graph.tensor(node).op;
         op != Op::None && !op.is_view()
     }
@@ -42,7 +42,7 @@ impl Observer for Printer {
     }
 }
 
-/// The value at the start of `bytes`, if it is of one of the types that are not stored in blocks.
+/// Formats the first value in `bytes`, or returns `None` for block-quantized types.
 fn value(ty: GgmlType, bytes: &[u8]) -> Option<String> {
     match ty {
         GgmlType::I32 => Some(i32::from_le_bytes(*bytes.first_chunk()?).to_string()),

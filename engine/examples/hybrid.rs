@@ -1,10 +1,11 @@
-//! One graph on two backends: `y = w1 (w0 x + b0) + b1`, the first step where its weights lie, on the `reference` device, the
-//! second on the CPU. Prints how the scheduler split it, where everything lies, and the result.
+//! Computes one graph on two backends: `y = w1 (w0 x + b0) + b1`. The first step runs on the `reference`
+//! device, the second on the CPU, because each step runs where its weights are. Prints the splits, the
+//! location of each tensor, and the result.
 //!
-//! `cargo run --example hybrid`
+//!     cargo run --release -p llama-engine --example hybrid
 
 use engine::backend::{BackendParams, MemoryMap, Usage, device};
-use engine::graph::{Flags, Graph, Home, Name};
+use engine::graph::{BufferSlice, Flags, Graph, Name};
 use engine::sched::{SchedParams, Scheduler};
 use kernels::GgmlType;
 
@@ -19,13 +20,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let mut sched = Scheduler::new(backends, MemoryMap::default(), SchedParams::default())?;
 
-    // Weights `[N, N]` and biases `[N]` of each step, in the memory of its device.
+    // Allocates the weights `[N, N]` and biases `[N]` of each step on its device.
     let mut graph = Graph::new();
     let names = [("w0", "b0", "mul_mat0", "y0"), ("w1", "b1", "mul_mat1", "y1")];
     let mut stored = |graph: &mut Graph, step: usize, name: &'static str, ne: [usize; 4], values: &[f32]| {
         let mut buffer = devices[step].buffer_type().allocate(4 * values.len())?;
         buffer.write(0, bytemuck::cast_slice(values))?;
-        let home = Home {
+        let home = BufferSlice {
             buffer: sched.register_buffer(buffer, Usage::Weights),
             offset: 0,
         };
@@ -42,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let x = graph.input(GgmlType::F32, [N, 1, 1, 1], "x");
     let mut y = x;
     for (step, (w, b, product, sum)) in names.into_iter().enumerate() {
-        // Twice the identity, and a constant.
+        // The weight matrix is twice the identity, and the bias is constant.
         let doubling: Vec<f32> = (0..N * N).map(|i| if i % (N + 1) == 0 { 2.0 } else { 0.0 }).collect();
         let w = stored(&mut graph, step, w, [N, N, 1, 1], &doubling)?;
         let b = stored(&mut graph, step, b, [N, 1, 1, 1], &[step as f32 + 1.0; N])?;

@@ -1,25 +1,26 @@
-//! A 64-bit digest that tells damaged or foreign data from the right one. Not cryptographic: it guards against accidents.
+//! 64-bit digest that detects damaged or mismatched data. It is not cryptographic and protects only against
+//! accidents.
 
 use std::io::{self, Write};
 
-/// Digest of the bytes written to it, however they are cut into writes.
+/// Digest of a byte stream, independent of how it is split into writes.
 ///
-/// Each step is a bijection of the state and of the word it takes in, so that two inputs of one length which differ in
-/// a single aligned 8-byte word never agree.
+/// Each step is a bijection of the state and of the input word, so inputs of equal length that differ in a
+/// single aligned 8-byte word have different digests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Digest {
     state: u64,
-    /// Bytes that do not make up a word yet.
+    /// Bytes of an incomplete word.
     rest: [u8; 8],
     n_rest: usize,
     len: u64,
 }
 
-/// Odd, with bits spread evenly: 2^64 divided by the golden ratio.
+/// 2^64 divided by the golden ratio, an odd number with evenly distributed bits.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Digest {
-    /// Takes in bytes.
+    /// Adds bytes.
     pub fn update(&mut self, mut bytes: &[u8]) {
         self.len = self.len.wrapping_add(bytes.len() as u64);
         if self.n_rest > 0 {
@@ -39,15 +40,15 @@ impl Digest {
         self.n_rest = rest.len();
     }
 
-    /// The digest of all bytes so far.
+    /// Returns the digest of all bytes added so far.
     pub fn finish(&self) -> u64 {
         let mut last = [0; 8];
         last[..self.n_rest].copy_from_slice(&self.rest[..self.n_rest]);
-        // The length tells a missing byte from a zero.
+        // The length distinguishes missing bytes from zeros.
         mix(mix(self.state, u64::from_le_bytes(last)), self.len)
     }
 
-    /// The digest of `bytes`.
+    /// Returns the digest of `bytes`.
     pub fn of(bytes: &[u8]) -> u64 {
         let mut digest = Digest::default();
         digest.update(bytes);
@@ -69,7 +70,7 @@ impl Write for Digest {
 #[inline]
 fn mix(state: u64, word: u64) -> u64 {
     let x = (state ^ word).wrapping_mul(FACTOR);
-    // A product's low bits depend on low bits only; the high half brings the others down.
+    // The low bits of a product depend only on low bits, so the high half is mixed in.
     (x ^ (x >> 32)).wrapping_add(FACTOR)
 }
 
@@ -78,19 +79,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuts_do_not_matter() {
+    fn digest_is_independent_of_chunking() {
         let bytes: Vec<u8> = (0..100u32).map(|i| (i * 37) as u8).collect();
         for len in [0, 1, 7, 8, 9, 63, 100] {
             for step in [1, 3, 8, 11] {
                 let mut digest = Digest::default();
                 bytes[..len].chunks(step).for_each(|c| digest.update(c));
-                assert_eq!(digest.finish(), Digest::of(&bytes[..len]), "{len} bytes by {step}");
+                assert_eq!(
+                    digest.finish(),
+                    Digest::of(&bytes[..len]),
+                    "{len} bytes in chunks of {step}"
+                );
             }
         }
     }
 
     #[test]
-    fn every_flipped_bit_and_every_missing_byte_shows() {
+    fn digest_detects_flipped_bits_and_missing_bytes() {
         let bytes: Vec<u8> = (0..67u32).map(|i| (i * 91) as u8).collect();
         let whole = Digest::of(&bytes);
         for bit in 0..bytes.len() * 8 {

@@ -1,22 +1,22 @@
-//! Loads GGUF models and runs them. Modules stand in the order the data flows:
+//! Loads GGUF models and runs them. Modules, in the order of the data flow:
 //!
-//! - [`gguf`]: files of metadata and tensors, read and written
-//! - [`vocab`]: text to tokens and back
-//! - [`model`]: what an architecture declares, hyper-parameters, the tensor table, loading
-//! - [`adapter`]: low-rank adapters and control vectors for a loaded model
-//! - [`graph`]: tensors and operations as descriptions, shape rules
-//! - [`builder`]: the graph builder that architecture files call
-//! - [`alloc`]: where the intermediate results of a graph lie
-//! - [`sched`]: which backend computes which node
+//! - [`gguf`]: reading and writing GGUF files
+//! - [`vocab`]: tokenizing and detokenizing
+//! - [`model`]: architecture declarations, hyper-parameters, tensor table, loading
+//! - [`adapter`]: LoRA adapters and control vectors
+//! - [`graph`]: tensors, operations, and shape rules
+//! - [`builder`]: graph builder used by architecture files
+//! - [`alloc`]: memory planning for intermediate results
+//! - [`sched`]: assignment of nodes to backends
 //! - [`backend`]: devices, buffers, kernels
-//! - [`context`]: batches, KV memory, decode
-//! - [`grammar`]: what tokens may come next in a text that keeps to a grammar
-//! - [`sample`]: logits to tokens
-//! - [`speculate`]: tokens guessed, and verified many at once
-//! - [`chat`]: messages to prompts
-//! - [`random`]: numbers for seeded weights and tests
+//! - [`context`]: batches, KV cache, decoding
+//! - [`grammar`]: grammar-constrained generation
+//! - [`sample`]: sampler chain
+//! - [`speculate`]: speculative decoding
+//! - [`chat`]: chat templates
+//! - [`random`]: random numbers for seeded weights and tests
 //! - [`conformance`]: checks of architectures against recorded logits
-//! - [`synth`]: files of random weights in known shapes
+//! - [`synth`]: synthetic models for benchmarks
 
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! The chat templates that come with published models.
+//! Renders the chat templates of published models.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use engine::gguf::Gguf;
 use engine::vocab::Vocab;
 use serde_json::Map;
 
-/// The folder of vocabularies.
+/// Returns the directory of vocabularies.
 fn vocabs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/vocabs")
 }
 
-/// The template of a model file.
+/// Loads the chat template of a model file.
 fn template(path: &Path) -> Result<ChatTemplate, ChatError> {
     let gguf = Gguf::open_header(path).unwrap_or_else(|e| panic!("{e}"));
     if !gguf.metadata.contains("tokenizer.chat_template") {
@@ -24,10 +24,10 @@ fn template(path: &Path) -> Result<ChatTemplate, ChatError> {
 
 #[test]
 fn every_published_template_renders() {
-    let folder = vocabs();
+    let dir = vocabs();
     let mut n_rendered = 0;
-    for entry in std::fs::read_dir(&folder).expect("the folder is readable") {
-        let path = entry.expect("the folder is readable").path();
+    for entry in std::fs::read_dir(&dir).expect("the directory of vocabularies is readable") {
+        let path = entry.expect("the directory of vocabularies is readable").path();
         if path.extension().is_none_or(|e| e != "gguf") {
             continue;
         }
@@ -36,23 +36,23 @@ fn every_published_template_renders() {
             result => result.unwrap_or_else(|e| panic!("{}: {e}", path.display())),
         };
         let texts = ["SYSTEM-TEXT", "FIRST-TEXT", "ANSWER-TEXT", "SECOND-TEXT"];
-        let [system, first, answer, second] = texts;
+        let [system, first, completion, second] = texts;
         let messages = [
             Message::system(system),
             Message::user(first),
-            Message::assistant(answer),
+            Message::assistant(completion),
             Message::user(second),
         ];
         for n in [2, 4] {
             let prompt = template.render(&messages[..n], true, &Map::new());
             let prompt = prompt.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-            // All texts, in order.
+            // The prompt contains all messages in order.
             let places: Vec<usize> = texts[..n].iter().filter_map(|text| prompt.find(text)).collect();
             assert!(places.len() == n && places.is_sorted(), "{}: {prompt}", path.display());
         }
         n_rendered += 1;
     }
-    assert_eq!(n_rendered, 5, " templates in {}", folder.display());
+    assert_eq!(n_rendered, 5, "number of rendered templates in {}", dir.display());
 }
 
 #[test]

@@ -1,20 +1,21 @@
-//! Every op, and whatever else is tested on all devices, on the emulated CUDA driver.
+//! Runs the op tests, and all other tests of every device, on the emulated CUDA driver.
 
 use crate::emulator::{run_tests, with_device};
 
-/// Where tests run that go through all devices.
+/// Test modules that iterate over all devices.
 const SUITES: [&str; 4] = ["ops::", "soundness::", "scheduler_devices::", "profile::"];
 
-/// Several tests at a time in one process: that is how streams, memory and kernels of many backends meet on a device.
+/// Runs several tests concurrently in one process, so that streams, memory, and kernels of many backends
+/// share a device.
 #[test]
 fn all_ops_compute_on_the_emulated_device() {
     let name = "cuda::all_ops_compute_on_the_emulated_device";
     match std::env::var("LLAMA_CUDA") {
-        // The tests are in this very run.
+        // The test harness of this process already runs the suites.
         Ok(_) => with_device(name, || {}),
         Err(_) => {
             let out = run_tests(&SUITES);
-            assert!(!out.contains(" 0 passed"), "there are no such tests: {out}");
+            assert!(!out.contains(" 0 passed"), "no tests matched the suites: {out}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What parsing a header may cost: memory in proportion to the file, whatever the file says.
+//! Limits the cost of parsing a header: memory must be proportional to the file, whatever the header claims.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ fn headers() -> Vec<Vec<u8>> {
     headers
 }
 
-/// Spoils a header in one to four places, mostly with numbers where lengths and counts may stand.
+/// Corrupts a header in one to four locations, mostly with numbers in place of lengths and counts.
 fn mutate(bytes: &mut Vec<u8>, random: &mut SplitMix64) {
     for _ in 0..=random.below(4) {
         let i = random.below(bytes.len());
@@ -42,17 +42,19 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut SplitMix64) {
     }
 }
 
-/// Most memory that parsing any of the fixtures' headers may take, spoiled or not.
+/// Returns the maximum memory for parsing a fixture's header, corrupted or not.
 ///
-/// Three times the file is for tensors: a description of 32 bytes, 8 for each dimension and its name becomes 88 bytes, the name, and two
-/// numbers of 8 bytes that put it in the order of names and of offsets. Pairs are few, but each is 80 bytes for its hash, key and value whatever its
-/// size in the file; while their table grows from 112 to 224, the most that fixtures need, it exists twice. What is fixed is for that.
+/// Three times the file covers the tensors: a description of 32 bytes, 8 bytes per dimension, and the name
+/// become 88 bytes, the name, and two 8-byte indices for the orders by name and by offset. Metadata pairs are
+/// few, but each takes 80 bytes for hash, key, and value, independent of its size in the file. While their
+/// table grows from 112 to 224 entries, the maximum for the fixtures, it exists twice. The constant term
+/// covers that.
 fn memory_max(file: usize) -> usize {
     16 * 1024 + 3 * file
 }
 
 #[test]
-fn a_hundred_thousand_mutated_headers_take_little_memory_and_time() {
+fn mutated_headers_take_bounded_memory_and_time() {
     const CASES: usize = 100_000;
     let headers = headers();
     let (mut accepted, start) = (0, Instant::now());
@@ -74,15 +76,15 @@ fn a_hundred_thousand_mutated_headers_take_little_memory_and_time() {
     println!("{accepted} of {CASES} accepted, {elapsed:.1?}");
     assert!(
         (1..CASES).contains(&accepted),
-        "mutations neither all harmless nor all fatal"
+        "some mutations are harmless and some are fatal"
     );
     assert!(elapsed < Duration::from_secs(300));
 }
 
-/// The densest files: as many things as fit in few bytes, each of which is larger in memory. What grows as it is read exists up to three
-/// times: the old table and one of twice its size.
+/// Parses the densest files: as many entries as possible in few bytes, each larger in memory. A growing table
+/// exists up to three times: the old table and a new one of twice the size.
 #[test]
-fn dense_files_take_memory_in_proportion() {
+fn dense_files_take_proportional_memory() {
     let n = 100_000;
     let mut empty_strings = GgufWriter::new();
     empty_strings.set("k", std::iter::repeat_n("", n).collect::<StringArray>());
@@ -97,25 +99,26 @@ fn dense_files_take_memory_in_proportion() {
             .unwrap();
     }
     for (what, writer, ratio_max) in [
-        // 8 bytes of length become 4; the second pass asks for all memory at once.
+        // 8 bytes of length become 4; the second pass allocates all memory at once.
         ("strings", empty_strings, 0.6),
-        // 12 bytes become 48.
+        // An empty array takes 12 bytes in the file and 48 in memory.
         ("arrays", empty_arrays, 12.0),
-        // 18 bytes become 80, and about 12 of the table.
+        // 18 bytes become 80, plus about 12 bytes of the table.
         ("keys", keys, 16.0),
-        // 36 bytes become 104 and the name, asked for at once.
+        // 36 bytes become 104 plus the name, allocated at once.
         ("tensors", tensors, 3.2),
     ] {
         let bytes = writer.header().unwrap();
         let (header, peak) = peak_of(|| Gguf::parse_header(&bytes).unwrap());
         let ratio = peak as f64 / bytes.len() as f64;
         println!("{what}: {:.1} times {} bytes", ratio, bytes.len());
-        assert!(ratio < ratio_max, "{what}: {ratio:.1} times the file");
+        assert!(ratio < ratio_max, "{what}: {ratio:.1} times the file size");
         drop(header);
     }
 }
 
-/// Counts that claim the world, before a file that is otherwise large enough to be taken seriously.
+/// Huge counts must not reserve memory, even if the file is large enough for them to pass a first
+/// plausibility check.
 #[test]
 fn counts_do_not_reserve_memory() {
     for ty in ValueType::ALL {

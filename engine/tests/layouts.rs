@@ -1,19 +1,19 @@
-//! Weights stored in other layouts than the file's: round trips, and who may read them.
+//! Weights in repacked layouts: round trips, and which ops may read them.
 
 use std::sync::Arc;
 
 use crate::once::compute;
 use engine::backend::reference::ReferenceDevice;
 use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Stored, Usage, WeightStorage, device};
-use engine::graph::{Flags, Graph, Home, Layout, Name, Tensor, TensorId, dense_bytes};
+use engine::graph::{BufferSlice, Flags, Graph, Layout, Name, Tensor, TensorId, dense_bytes};
 use engine::sched::{SchedError, SchedParams, Scheduler};
 use kernels::GgmlType::{self, F32, I32, Q4_0, Q8_0};
 
-/// A device that asks for rows interleaved in fours, and that layout.
+/// Returns a device that stores rows interleaved in groups of four, and that layout.
 fn interleaving() -> (Arc<dyn Device>, Layout) {
     let device = ReferenceDevice::interleaving(1 << 24);
     let [WeightStorage { layout, .. }, last] = &device.weight_storage()[..] else {
-        panic!("two storages, the best first");
+        panic!("expected two storage options, best first");
     };
     assert!(!layout.is_plain() && last.layout.is_plain());
     let layout = *layout;
@@ -35,9 +35,10 @@ fn stored(ty: GgmlType, ne: [usize; 4], layout: Layout) -> Stored {
     }
 }
 
-/// Rows that were stored a few at a time come back as they were, all at once or a few at a time, in host memory and elsewhere.
+/// Rows that are stored a few at a time are read back unchanged, all at once or a few at a time, in host
+/// memory and elsewhere.
 #[test]
-fn tensors_come_back_as_the_file_has_them() {
+fn stored_tensors_round_trip() {
     let (device_, interleaved) = interleaving();
     for (ty, ne) in [
         (F32, [5, 8, 1, 1]),
@@ -74,7 +75,7 @@ fn tensors_come_back_as_the_file_has_them() {
 }
 
 #[test]
-fn rows_that_do_not_move_alone_are_errors() {
+fn incomplete_row_groups_are_rejected() {
     let (_, interleaved) = interleaving();
     let mut buffer = device("cpu").unwrap().buffer_type().allocate(64 + 8 * 16).unwrap();
     let data = bytes(8 * 16);
@@ -114,7 +115,7 @@ fn rows_that_do_not_move_alone_are_errors() {
     }
 }
 
-/// A product and other ops on one matrix of `[8, 8]` on the device.
+/// A graph with a matmul and other ops on an `[8, 8]` matrix on the device.
 struct Lab {
     device: Arc<dyn Device>,
     graph: Graph,
@@ -132,7 +133,7 @@ impl Lab {
         let floats: Vec<f32> = (0..64).map(|i| (i * i % 23) as f32 - 9.0).collect();
         buffer.set_tensor(&tensor, 0..8, bytemuck::cast_slice(&floats)).unwrap();
         let mut memory = MemoryMap::default();
-        let home = Home {
+        let home = BufferSlice {
             buffer: memory.insert(buffer, Usage::Weights),
             offset: 0,
         };
@@ -151,7 +152,7 @@ impl Lab {
         }
     }
 
-    /// An operand or result in a buffer of its own.
+    /// Places an operand or result in its own buffer.
     fn place(&mut self, id: TensorId, data: &[u8]) {
         let mut buffer = self
             .device
@@ -159,7 +160,7 @@ impl Lab {
             .allocate(self.graph.tensor(id).nbytes())
             .unwrap();
         buffer.write(0, data).unwrap();
-        let home = Home {
+        let home = BufferSlice {
             buffer: self.memory.insert(buffer, Usage::Any),
             offset: 0,
         };
@@ -194,7 +195,7 @@ impl Lab {
 }
 
 #[test]
-fn products_and_look_ups_read_a_repacked_matrix_and_nothing_else_does() {
+fn only_matmul_and_get_rows_support_repacked_weights() {
     let (device_, interleaved) = interleaving();
     let product = |layout| {
         let mut lab = Lab::new(layout, device_.clone());
@@ -234,7 +235,7 @@ fn products_and_look_ups_read_a_repacked_matrix_and_nothing_else_does() {
 }
 
 #[test]
-fn a_device_that_does_not_know_a_layout_refuses_it() {
+fn device_rejects_unknown_layout() {
     let (_, interleaved) = interleaving();
     let mut lab = Lab::new(interleaved, device("cpu").unwrap());
     let x = lab.input(F32, [8, 3, 1, 1]);
@@ -243,9 +244,10 @@ fn a_device_that_does_not_know_a_layout_refuses_it() {
     assert!(matches!(lab.compute(y), Err(BackendError::Unsupported { .. })));
 }
 
-/// The scheduler takes a product to the device that reads the layout, and names an op for which there is none.
+/// The scheduler assigns a matmul to the device that supports the layout, and reports an op that no device
+/// supports.
 #[test]
-fn ops_go_where_their_layout_is_read() {
+fn ops_are_assigned_to_device_that_reads_layout() {
     let (device_, interleaved) = interleaving();
     let run = |op: fn(&mut Graph, TensorId, TensorId) -> TensorId| {
         let Lab {
@@ -269,11 +271,11 @@ fn ops_go_where_their_layout_is_read() {
         engine::sched::BackendId(0)
     );
     let error = run(|g, w, x| g.add(x, w).unwrap()).unwrap_err();
-    assert!(error.to_string().contains("no backend computes add"), "{error}");
+    assert!(error.to_string().contains("no backend supports add"), "{error}");
 }
 
 #[test]
-fn sizes_are_those_of_the_layout_or_refused() {
+fn sizes_follow_layout_or_are_rejected() {
     let (_, interleaved) = interleaving();
     let tensor = |ne, layout| Tensor {
         layout,

@@ -1,6 +1,8 @@
-//! All tests that need no process of their own, in one binary: linking the engine once is much faster than once a file.
+//! All tests that need no separate process, in one binary: linking the engine once is much faster than
+//! linking it per file.
 //!
-//! A new file is a line here. What needs a process of its own is a `[[test]]` in `Cargo.toml`.
+//! Add a line here for each new file. Tests that need their own process are `[[test]]` entries in
+//! `Cargo.toml`.
 
 mod chat_templates;
 mod counting;
@@ -15,7 +17,7 @@ mod soundness;
 mod threads;
 mod vocab_conformance;
 
-#[expect(dead_code, reason = "the engine's tests need the compiler of kernels")]
+#[expect(dead_code, reason = "the engine tests use only some of these helpers")]
 #[path = "../../tests/src/emulator.rs"]
 mod emulator;
 #[path = "ops/main.rs"]

@@ -1,4 +1,4 @@
-//! The time of the CPU backend's ops is told when it is asked for.
+//! The CPU backend reports the time of each op if profiling is enabled.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ static NEVER: AtomicBool = AtomicBool::new(false);
 
 #[test]
 fn each_op_is_counted() {
-    // Of several threads the one that is watched may find a phase done before it comes to it.
+    // With several threads, the measured thread may find a phase complete before it enters the phase.
     for n_threads in [1, 2] {
         ops_are_counted(n_threads);
     }
@@ -43,7 +43,7 @@ fn ops_are_counted(n_threads: usize) {
             .map(|t| t.n)
             .sum::<u64>()
     };
-    // Two products share an operand. A norm that only products read is computed where it is quantized.
+    // Two matmuls share an operand. A norm that only matmuls read is computed when it is quantized.
     let quantized = count("quantize") + count("rms_norm + quantize");
     for (activity, found, n) in [
         (Op::MulMat.name(), count(Op::MulMat.name()), 10),

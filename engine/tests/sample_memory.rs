@@ -1,15 +1,15 @@
-//! Sampling allocates nothing once it runs.
+//! Tests that sampling does not allocate in steady state.
 
 mod counting;
 
 use std::sync::atomic::Ordering;
 
 use counting::{ALLOCATIONS, ignore_harness};
-use engine::sample::{Chain, Rng, SamplerParams};
+use engine::sample::{Rng, SamplerChain, SamplerParams};
 
-/// One test alone: others in this process would be counted too.
+/// This test is the only one of its binary, because allocations of other tests would be counted, too.
 #[test]
-fn sampling_allocates_nothing() {
+fn sampling_does_not_allocate() {
     ignore_harness();
     let n_vocab = 50_000;
     let mut rng = Rng::new(1, 1);
@@ -39,14 +39,14 @@ fn sampling_allocates_nothing() {
         mirostat(1),
         mirostat(2),
     ] {
-        let mut chain = Chain::new(&params, n_vocab, None).unwrap();
+        let mut chain = SamplerChain::new(&params, n_vocab, None).unwrap();
         let mut run = |n| {
             for _ in 0..n {
                 let token = chain.sample(&logits).unwrap();
                 chain.accept(token);
             }
         };
-        // Until the work space has grown and the windows of the penalties are full.
+        // Run until the workspace has grown and the penalty windows are full.
         run(80);
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         run(40);

@@ -1,5 +1,5 @@
-//! A small transformer on the devices of this machine, by one and by two: memory that is reused, ops in place, splits and
-//! copies must not change what is computed.
+//! A small transformer on one and two devices of this machine. Memory reuse, in-place ops, splits, and copies
+//! must not change the results.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ const N_FF: usize = 96;
 const N_KV: usize = 8;
 const N_LAYER: usize = 4;
 
-/// Weights and caches of one layer.
+/// Weights and caches of a layer.
 struct Layer {
-    attn_norm: Home,
-    ffn_norm: Home,
-    q: Home,
-    k: Home,
-    v: Home,
-    o: Home,
-    gate: Home,
-    up: Home,
-    down: Home,
-    k_cache: Home,
-    v_cache: Home,
+    attn_norm: BufferSlice,
+    ffn_norm: BufferSlice,
+    q: BufferSlice,
+    k: BufferSlice,
+    v: BufferSlice,
+    o: BufferSlice,
+    gate: BufferSlice,
+    up: BufferSlice,
+    down: BufferSlice,
+    k_cache: BufferSlice,
+    v_cache: BufferSlice,
 }
 
-/// What the caller fills, and the result.
+/// Input tensors and the result of a graph.
 struct Built {
     x: TensorId,
     rows: TensorId,
@@ -39,7 +39,7 @@ struct Built {
     out: TensorId,
 }
 
-/// Numbers in -0.5..0.5 that depend on the seed alone.
+/// Returns numbers in -0.5..0.5 that depend only on the seed.
 fn numbers(n: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
     let mut next = || {
@@ -49,12 +49,12 @@ fn numbers(n: usize, seed: u32) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-fn stored(sched: &mut Scheduler, device: &dyn Device, n: usize, seed: u32, usage: Usage) -> Home {
+fn stored(sched: &mut Scheduler, device: &dyn Device, n: usize, seed: u32, usage: Usage) -> BufferSlice {
     let mut buffer = device.buffer_type().allocate(4 * n).unwrap();
     if usage == Usage::Weights {
         buffer.write(0, bytemuck::cast_slice(&numbers(n, seed))).unwrap();
     }
-    Home {
+    BufferSlice {
         buffer: sched.register_buffer(buffer, usage),
         offset: 0,
     }
@@ -81,7 +81,7 @@ fn layer(sched: &mut Scheduler, device: &dyn Device, il: usize) -> Layer {
     }
 }
 
-fn external(g: &mut Graph, home: Home, ne: [usize; 2], base: &'static str, il: usize) -> TensorId {
+fn external(g: &mut Graph, home: BufferSlice, ne: [usize; 2], base: &'static str, il: usize) -> TensorId {
     let layer = Some(il as u32);
     let ne = [ne[0], ne[1], 1, 1];
     g.external(GgmlType::F32, ne, Name { base, layer }, home, Flags::default())
@@ -108,7 +108,7 @@ fn attend(g: &mut Graph, b: &Built, w: &Layer, il: usize, x: TensorId, n_tokens:
     let heads = [HEAD_DIM, N_HEAD, n_tokens, 1];
     let norm = external(g, w.attn_norm, [N_EMBD, 1], "attn_norm", il);
     let x = g.rms_norm(x, Some(norm), 1e-5).unwrap();
-    let mut project = |home: Home, name: &'static str| {
+    let mut project = |home: BufferSlice, name: &'static str| {
         let w = external(g, home, [N_EMBD, N_EMBD], name, il);
         g.mul_mat(w, x).unwrap()
     };
@@ -118,7 +118,7 @@ fn attend(g: &mut Graph, b: &Built, w: &Layer, il: usize, x: TensorId, n_tokens:
     let k = g.reshape(k, heads).unwrap();
     let k = g.rope(k, b.visible.pos, None, rope()).unwrap();
     let k = g.reshape(k, [N_EMBD, n_tokens, 1, 1]).unwrap();
-    let mut remember = |home: Home, rows: TensorId, name: &'static str| {
+    let mut remember = |home: BufferSlice, rows: TensorId, name: &'static str| {
         let cache = external(g, home, [N_EMBD, N_KV], name, il);
         let written = g.set_rows(cache, rows, b.rows).unwrap();
         g.expand(written);
@@ -184,7 +184,7 @@ fn fill(s: &mut Scheduler, g: &Graph, b: &Built, first_pos: usize, n_tokens: usi
     let x = numbers(N_EMBD * n_tokens, first_pos as u32 + 7);
     s.set_input(g, b.x, bytemuck::cast_slice(&x)).unwrap();
     s.set_input(g, b.rows, bytemuck::cast_slice(&rows)).unwrap();
-    // One sequence with one page.
+    // The single sequence occupies one page.
     let table = vec![0i32; n_tokens];
     let lists: [(TensorId, &[i32]); 5] = [
         (b.visible.cell_pos, &cell_pos),
@@ -199,15 +199,15 @@ fn fill(s: &mut Scheduler, g: &Graph, b: &Built, first_pos: usize, n_tokens: usi
     s.set_input(g, b.visible.masks, bytemuck::cast_slice(&[-1i64])).unwrap();
 }
 
-/// How to run the model.
+/// Configuration of a run.
 struct Setup<'a> {
-    /// In the order of priority.
+    /// Device names in order of priority.
     devices: &'a [&'a str],
-    /// Index of the device of a layer.
+    /// Returns the index of the device of a layer.
     device_of: fn(usize) -> usize,
-    /// No memory is reused and nothing runs in place, because everything is an output.
+    /// Marks every node as an output, so that no memory is reused and nothing runs in place.
     keep_all: bool,
-    /// Nodes that are put on a backend by hand.
+    /// Manual assignments of nodes to backends.
     by_hand: fn(&Graph, TensorId) -> Option<BackendId>,
 }
 
@@ -222,7 +222,8 @@ impl Default for Setup<'_> {
     }
 }
 
-/// Results of a prompt of five tokens and of two more, one at a time; and the number of splits.
+/// Returns the results of a prompt of five tokens and of two more tokens, one at a time, and the number of
+/// splits.
 fn run(setup: &Setup<'_>) -> (Vec<f32>, usize) {
     let devices: Vec<Arc<dyn Device>> = setup.devices.iter().map(|name| device(name).unwrap()).collect();
     let params = BackendParams::new(2);
@@ -254,7 +255,7 @@ fn run(setup: &Setup<'_>) -> (Vec<f32>, usize) {
 }
 
 #[test]
-fn reused_memory_and_ops_in_place_change_nothing() {
+fn memory_reuse_and_in_place_ops_keep_results() {
     for name in ["reference", "cpu"] {
         let devices = &[name][..];
         let (found, n_splits) = run(&Setup {
@@ -266,14 +267,17 @@ fn reused_memory_and_ops_in_place_change_nothing() {
             keep_all: true,
             ..Setup::default()
         });
-        assert!(truth.iter().any(|&x| x > 0.1), "{name}: a flat result shows nothing");
+        assert!(
+            truth.iter().any(|&x| x > 0.1),
+            "{name}: the result is too close to zero to be meaningful"
+        );
         assert_eq!(found, truth, "{name}");
         assert_eq!(n_splits, 1);
     }
 }
 
 #[test]
-fn layers_on_two_devices_give_the_result_of_one() {
+fn layers_on_two_devices_match_one_device() {
     let (truth, _) = run(&Setup::default());
     let halves = Setup {
         devices: &["reference", "cpu"],
@@ -283,7 +287,7 @@ fn layers_on_two_devices_give_the_result_of_one() {
     let (found, n_splits) = run(&halves);
     assert_eq!(n_splits, 2);
     assert!(nmse(&truth, &found) < 1e-10, "{}", nmse(&truth, &found));
-    assert_eq!(run(&halves).0, found, "from run to run");
+    assert_eq!(run(&halves).0, found, "results are reproducible");
 
     let (found, n_splits) = run(&Setup {
         device_of: |il| il % 2,
@@ -294,7 +298,7 @@ fn layers_on_two_devices_give_the_result_of_one() {
 }
 
 #[test]
-fn nodes_put_on_devices_by_hand_give_the_same_result() {
+fn manually_assigned_nodes_give_same_result() {
     let (truth, _) = run(&Setup::default());
     let (found, n_splits) = run(&Setup {
         devices: &["reference", "cpu"],

@@ -1,5 +1,5 @@
-//! Once its tables have grown, the scheduler takes nothing from the heap: not for a graph built anew, not for one reused,
-//! with one device or two. Alone in its binary, because it counts every allocation of the process.
+//! Once its tables have grown, the scheduler does not allocate: neither for a rebuilt nor for a reused graph,
+//! with one or two devices. A separate binary, since it counts every allocation of the process.
 
 mod counting;
 
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use counting::{ALLOCATIONS, ignore_harness};
 use engine::backend::*;
-use engine::graph::{Flags, Graph, Home, Name, TensorId};
+use engine::graph::{BufferSlice, Flags, Graph, Name, TensorId};
 use engine::sched::{SchedParams, Scheduler};
 use kernels::GgmlType;
 
-/// Memory that only its own device can use.
+/// Memory that only its own device can access.
 struct Memory(&'static str);
 
 struct Bytes {
@@ -43,7 +43,7 @@ impl BufferType for Memory {
     }
 }
 
-// SAFETY: it gives no address of host memory.
+// SAFETY: `host_ptr` returns `None`, so no address is exposed.
 unsafe impl Buffer for Bytes {
     fn buffer_type(&self) -> &Arc<dyn BufferType> {
         &self.ty
@@ -76,7 +76,7 @@ unsafe impl Buffer for Bytes {
     }
 }
 
-/// A device that fills every result with a number, so that only the scheduler's own work is measured.
+/// A device that fills every result with a constant, so that only the scheduler's own work is measured.
 struct Filler(Arc<dyn BufferType>, DeviceKind);
 
 impl Device for Filler {
@@ -140,7 +140,7 @@ impl Backend for FillerBackend {
         _: &AtomicBool,
     ) -> Result<(), BackendError> {
         for &node in &plan.downcast_mut::<Nodes>("filler")?.0 {
-            let home = graph.home(node).expect("every node has a home");
+            let home = graph.home(node).expect("the scheduler placed every node");
             memory.write(home, &[7])?;
         }
         Ok(())
@@ -152,8 +152,9 @@ struct Nodes(Vec<TensorId>);
 
 impl Plan for Nodes {}
 
-/// A chain over two weights of `n_layer` layers, the first half of which lie on the first device.
-fn build(graph: &mut Graph, homes: &[Home], n_tokens: usize) -> (TensorId, TensorId) {
+/// Builds a chain of matmuls with one weight per layer. The weights of the first half are on the first
+/// device.
+fn build(graph: &mut Graph, homes: &[BufferSlice], n_tokens: usize) -> (TensorId, TensorId) {
     graph.clear();
     let x = graph.input(GgmlType::F32, [32, n_tokens, 1, 1], "x");
     let mut h = x;
@@ -184,11 +185,11 @@ fn count(n_devices: usize) {
     let params = BackendParams::new(1);
     let backends = devices.iter().map(|d| d.clone().backend(&params).unwrap()).collect();
     let mut sched = Scheduler::new(backends, MemoryMap::default(), SchedParams::default()).unwrap();
-    let homes: Vec<Home> = (0..12)
+    let homes: Vec<BufferSlice> = (0..12)
         .map(|il| {
             let device = &devices[il * n_devices / 12];
             let buffer = device.buffer_type().allocate(32 * 32 * 4).unwrap();
-            Home {
+            BufferSlice {
                 buffer: sched.register_buffer(buffer, Usage::Weights),
                 offset: 0,
             }
@@ -213,7 +214,7 @@ fn count(n_devices: usize) {
         assert_eq!(out[0], 7);
         assert_eq!(sched.n_splits(), n_devices);
     };
-    // Staging memory and the like come with the first computation.
+    // The first computation allocates staging buffers.
     round(8);
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     for n_tokens in [1, 1, 8, 3, 1, 5] {

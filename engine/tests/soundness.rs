@@ -1,12 +1,13 @@
-//! What safe code cannot do, whatever it asks for: reach memory that is not the tensor's own, write what others read, compute in memory
-//! that is gone. What does not compile at all stands beside `Buffer`, `MemoryMap` and `Backend` in their documentation.
+//! Guarantees for safe code: no access outside a tensor's memory, no writes to shared memory, and no
+//! computation in released memory. The compile-time guarantees are documented and tested at `Buffer`,
+//! `MemoryMap`, and `Backend`.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 
 use crate::once::compute;
 use engine::backend::{BackendError, BackendParams, Buffer, Device, MemoryMap, Stored, Usage, device, devices};
-use engine::graph::{BufferId, Flags, Graph, Home, Layout, Name, Op, Recurrence, Tensor, TensorId};
+use engine::graph::{BufferId, BufferSlice, Flags, Graph, Layout, Name, Op, Recurrence, Tensor, TensorId};
 use engine::sched::{SchedError, SchedParams, Scheduler};
 use kernels::GgmlType::{F32, I32};
 
@@ -17,7 +18,7 @@ fn params() -> BackendParams {
     BackendParams::new(2)
 }
 
-/// A buffer of floats that are all `value`.
+/// Returns a buffer of floats that are all `value`.
 fn filled(device: &dyn Device, value: f32) -> Box<dyn Buffer> {
     let mut buffer = device.buffer_type().allocate(BYTES).unwrap();
     buffer.write(0, bytemuck::cast_slice(&[value; N])).unwrap();
@@ -30,16 +31,21 @@ fn floats(buffer: &dyn Buffer) -> Vec<f32> {
     out
 }
 
-fn external(g: &mut Graph, home: Home) -> TensorId {
+fn external(g: &mut Graph, home: BufferSlice) -> TensorId {
     g.external(F32, [N, 1, 1, 1], Name::default(), home, Flags::default())
 }
 
-fn start_of(buffer: BufferId) -> Home {
-    Home { buffer, offset: 0 }
+fn start_of(buffer: BufferId) -> BufferSlice {
+    BufferSlice { buffer, offset: 0 }
 }
 
-/// `2 x` from one place to another.
-fn double(device: &Arc<dyn Device>, memory: &mut MemoryMap, from: Home, to: Home) -> Result<(), BackendError> {
+/// Computes `2 x` from one location to another.
+fn double(
+    device: &Arc<dyn Device>,
+    memory: &mut MemoryMap,
+    from: BufferSlice,
+    to: BufferSlice,
+) -> Result<(), BackendError> {
     let mut g = Graph::new();
     let x = external(&mut g, from);
     let y = g.scale(x, 2.0, 0.0).unwrap();
@@ -47,11 +53,12 @@ fn double(device: &Arc<dyn Device>, memory: &mut MemoryMap, from: Home, to: Home
     compute(&mut *device.clone().backend(&params())?, &g, &[y], memory)
 }
 
-/// An offset that wraps around to a place before the buffer once a length is added, and others beyond the end.
+/// Invalid offsets: one that wraps around to an address before the buffer when a length is added, and some
+/// past the end.
 const BEYOND: [usize; 4] = [usize::MAX - 31, usize::MAX - BYTES + 1, BYTES, 4];
 
 #[test]
-fn no_copy_reaches_beyond_its_buffers() {
+fn copy_past_buffer_end_is_rejected() {
     for (from_device, to_device) in [("cpu", "cpu"), ("cpu", "reference"), ("reference", "cpu")] {
         let (from_device, to_device) = (device(from_device).unwrap(), device(to_device).unwrap());
         let mut memory = MemoryMap::default();
@@ -60,11 +67,11 @@ fn no_copy_reaches_beyond_its_buffers() {
         let to = memory.insert(filled(&*to_device, 2.0), Usage::Any);
         for offset in BEYOND {
             for (from_offset, to_offset) in [(offset, 0), (0, offset), (offset, offset)] {
-                let from = Home {
+                let from = BufferSlice {
                     buffer: from,
                     offset: from_offset,
                 };
-                let to = Home {
+                let to = BufferSlice {
                     buffer: to,
                     offset: to_offset,
                 };
@@ -81,16 +88,17 @@ fn no_copy_reaches_beyond_its_buffers() {
     }
 }
 
-/// The scheduler copies a weight of the CPU to the other device: nothing of a neighbouring buffer comes along.
+/// The scheduler copies a CPU weight to the other device. The copy must not include bytes of an adjacent
+/// buffer.
 #[test]
-fn no_scheduled_copy_reaches_beyond_its_buffer() {
+fn scheduled_copy_past_buffer_end_is_rejected() {
     let cpu = device("cpu").unwrap();
     for offset in BEYOND {
         let backends = ["reference", "cpu"].map(|name| device(name).unwrap().backend(&params()).unwrap());
         let mut sched = Scheduler::new(backends.into(), MemoryMap::default(), SchedParams::default()).unwrap();
         let buffer = sched.register_buffer(filled(&*cpu, 1.0), Usage::Any);
         let mut g = Graph::new();
-        let x = external(&mut g, Home { buffer, offset });
+        let x = external(&mut g, BufferSlice { buffer, offset });
         let y = g.scale(x, 2.0, 0.0).unwrap();
         g.tensor_mut(y).flags.output = true;
         g.expand(y);
@@ -108,13 +116,13 @@ fn no_scheduled_copy_reaches_beyond_its_buffer() {
 }
 
 #[test]
-fn an_address_is_given_only_with_all_its_bytes() {
+fn host_range_is_returned_only_within_bounds() {
     let mut memory = MemoryMap::default();
     let id = memory.insert(filled(&*device("cpu").unwrap(), 1.0), Usage::Any);
     let range = memory.host_range(start_of(id), BYTES).unwrap().unwrap();
     assert!(range.writable && range.len == BYTES);
     for offset in BEYOND {
-        let home = Home { buffer: id, offset };
+        let home = BufferSlice { buffer: id, offset };
         assert!(memory.host_range(home, BYTES).is_err());
         assert!(memory.read(home, &mut [0; BYTES]).is_err());
         assert!(memory.write(home, &[0; BYTES]).is_err());
@@ -153,16 +161,16 @@ fn shared_buffers_are_read_and_never_written() {
     }
 }
 
-/// A recurrence writes an operand: that too only where it may.
+/// A recurrence writes to an operand, which must be writable, too.
 #[test]
-fn states_are_not_written_in_shared_buffers_nor_over_other_operands() {
+fn states_in_shared_or_overlapping_memory_are_rejected() {
     for device in devices() {
         let mut memory = MemoryMap::default();
         let shared = memory.insert(Arc::from(filled(&*device, 1.0)), Usage::Weights);
         let own = memory.insert(filled(&*device, 0.0), Usage::Any);
         let cells = memory.insert(filled(&*device, 0.0), Usage::Any);
         let out = memory.insert(filled(&*device, 0.0), Usage::Any);
-        let mut compute = |states: Home, x: Home| {
+        let mut compute = |states: BufferSlice, x: BufferSlice| {
             let mut g = Graph::new();
             let mut leaf = |ty, ne, home| g.external(ty, ne, Name::default(), home, Flags::default());
             let sources = [
@@ -172,7 +180,7 @@ fn states_are_not_written_in_shared_buffers_nor_over_other_operands() {
                 leaf(F32, [4, 1, 1, 1], x),
             ];
             let mut node = Tensor::new(F32, [4, 1, 1, 1], Name::default());
-            node.op = Op::Recur(Recurrence::Previous);
+            node.op = Op::Recur(Recurrence::TokenShift);
             node.home = Some(start_of(out));
             for (to, from) in node.src.iter_mut().zip(sources) {
                 *to = Some(from);
@@ -181,7 +189,7 @@ fn states_are_not_written_in_shared_buffers_nor_over_other_operands() {
             let mut backend = device.clone().backend(&params()).unwrap();
             crate::once::compute(&mut *backend, &g, &[node], &mut memory)
         };
-        let elsewhere = Home {
+        let elsewhere = BufferSlice {
             buffer: own,
             offset: 32,
         };
@@ -191,7 +199,7 @@ fn states_are_not_written_in_shared_buffers_nor_over_other_operands() {
         if device.name() == "cpu" {
             let error = compute(
                 start_of(own),
-                Home {
+                BufferSlice {
                     buffer: own,
                     offset: 16,
                 },
@@ -204,7 +212,7 @@ fn states_are_not_written_in_shared_buffers_nor_over_other_operands() {
 }
 
 #[test]
-fn buffers_that_are_gone_are_errors() {
+fn released_buffers_are_rejected() {
     for device in devices() {
         let mut memory = MemoryMap::default();
         let (from, to) = (
@@ -214,7 +222,7 @@ fn buffers_that_are_gone_are_errors() {
         let stamp = memory.stamp();
         double(&device, &mut memory, start_of(from), start_of(to)).unwrap();
         assert_eq!(memory.stamp(), stamp);
-        // A smaller one in its place.
+        // Replaces the buffer by a smaller one with the same id.
         memory.replace(from, device.buffer_type().allocate(8).unwrap());
         assert_ne!(memory.stamp(), stamp);
         assert!(double(&device, &mut memory, start_of(from), start_of(to)).is_err());
@@ -235,9 +243,9 @@ fn buffers_that_are_gone_are_errors() {
     }
 }
 
-/// The scheduler's memory can be exchanged under a prepared graph.
+/// The scheduler's memory can be replaced after a graph was prepared.
 #[test]
-fn a_prepared_graph_without_its_memory_is_an_error() {
+fn prepared_graph_without_memory_is_rejected() {
     for name in ["cpu", "reference"] {
         let backends = vec![device(name).unwrap().backend(&params()).unwrap()];
         let mut sched = Scheduler::new(backends, MemoryMap::default(), SchedParams::default()).unwrap();
@@ -257,16 +265,16 @@ fn a_prepared_graph_without_its_memory_is_an_error() {
     }
 }
 
-/// Results of a node that a view of another tensor places beyond its owner's buffer.
+/// A view can place the result of a node past the end of the owner's buffer.
 #[test]
-fn views_do_not_lead_out_of_their_buffer() {
+fn view_past_buffer_end_is_rejected() {
     for device in devices() {
         let mut memory = MemoryMap::default();
         let id = memory.insert(filled(&*device, 1.0), Usage::Any);
         let to = memory.insert(filled(&*device, 0.0), Usage::Any);
         for offset in [usize::MAX - 15, 48, 1 << 40] {
             let mut g = Graph::new();
-            let owner = external(&mut g, Home { buffer: id, offset: 16 });
+            let owner = external(&mut g, BufferSlice { buffer: id, offset: 16 });
             let x = external(&mut g, start_of(id));
             g.tensor_mut(x).home = None;
             g.tensor_mut(x).view = Some((owner, offset));
@@ -280,7 +288,7 @@ fn views_do_not_lead_out_of_their_buffer() {
 }
 
 #[test]
-fn uploads_do_not_reach_beyond_their_buffer() {
+fn upload_past_buffer_end_is_rejected() {
     for device in devices() {
         for offset in BEYOND {
             let mut upload = device.upload(filled(&*device, 1.0)).unwrap();

@@ -1,4 +1,5 @@
-//! Once it has prepared the largest graph the CPU backend prepares and computes others without touching the heap. Alone in its program, since others would allocate meanwhile.
+//! After preparing the largest graph, the CPU backend prepares and computes other graphs without allocating.
+//! A separate binary, since other tests would allocate in the meantime.
 
 mod counting;
 mod layer;
@@ -18,7 +19,7 @@ fn nothing_is_allocated_after_the_largest_graph() {
     ignore_harness();
     let cpu = device("cpu").unwrap();
     let (largest, mut memory) = layer(80, &*cpu);
-    // The same for all: they have the same nodes.
+    // The same counts for all graphs, since they have the same nodes.
     let uses = uses_of(&largest);
     let mut graphs = [1, 2, 80].map(|n| layer(n, &*cpu));
     let computed = |g: &Graph, op: Op| g.nodes().iter().any(|&id: &TensorId| g.tensor(id).op == op);
@@ -29,7 +30,7 @@ fn nothing_is_allocated_after_the_largest_graph() {
             ..BackendParams::new(n_threads)
         };
         let mut backend = cpu.clone().backend(&params).unwrap();
-        // The first run may set up what the system's primitives and the choice of kernels need.
+        // The first run may initialize system primitives and the kernel dispatch.
         let mut plan = prepare(&mut *backend, &largest, &uses, &memory, None);
         backend.set_threads(n_threads);
         backend.run(&mut *plan, &largest, &mut memory, &NEVER).unwrap();

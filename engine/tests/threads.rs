@@ -1,4 +1,5 @@
-//! A layer on the CPU backend gives one result, however many threads share the work and however they are scheduled.
+//! The CPU backend computes the same result for a layer, regardless of the number of threads and their
+//! scheduling.
 
 use std::sync::atomic::AtomicBool;
 
@@ -6,14 +7,14 @@ use crate::layer::{layer, prepare, result, uses_of};
 use engine::backend::{BackendParams, device};
 use kernels::Precision;
 
-/// From one F16 to its neighbour, as a part of it at most.
+/// Upper bound of the relative distance between adjacent F16 values.
 const F16_STEP: f64 = 1.0 / 1024.0;
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// Many times over, since what is tested is that no thread is ever too early.
+/// The computation is repeated many times, to detect threads that start too early.
 #[test]
-fn threads_do_not_get_into_each_others_way() {
+fn layer_result_is_independent_of_threads() {
     let (cpu, reference) = (device("cpu").unwrap(), device("reference").unwrap());
     for (n, precision) in [
         (1, Precision::Exact),
@@ -54,7 +55,7 @@ fn threads_do_not_get_into_each_others_way() {
                     Precision::High => 1e-3,
                     Precision::Fast => 1e-2,
                 };
-                // Of 80 tokens, one may have a value that rounds to the other neighbour when the cache takes it as F16.
+                // Out of 80 tokens, one may have a value that rounds to the adjacent F16 value in the cache.
                 let others = errors.split_off(n - n / 80);
                 let (nmse, of_others) = (errors.iter().sum::<f64>(), others.iter().sum::<f64>());
                 let limit_of_others = limit + others.len() as f64 * F16_STEP.powi(2) / n as f64;

@@ -1,13 +1,14 @@
-//! Published vocabularies against recorded tokens; `tests/data/vocabs/README.md` says where both come from.
+//! Compares published vocabularies with recorded tokens; `tests/data/vocabs/README.md` documents the origin
+//! of both.
 
 use std::path::{Path, PathBuf};
 
 use engine::gguf::Gguf;
 use engine::vocab::{Vocab, VocabError, VocabKind};
 
-/// A folder of the tests' data.
-fn data(folder: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(folder)
+/// Returns a directory of the test data.
+fn data(dir: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(dir)
 }
 
 fn load(path: &Path) -> Result<Vocab, VocabError> {
@@ -18,13 +19,13 @@ fn ids(line: &str) -> Vec<u32> {
     line.split_whitespace().map(|id| id.parse().unwrap()).collect()
 }
 
-/// A text and the tokens recorded for it.
+/// An input string and its recorded tokens.
 type Case = (String, Vec<u32>);
 
-/// The vocabularies with what is recorded for them.
-fn cases(folder: &Path) -> Vec<(PathBuf, Vec<Case>)> {
+/// Returns the vocabularies with their recorded cases.
+fn cases(dir: &Path) -> Vec<(PathBuf, Vec<Case>)> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
+    for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|extension| extension != "gguf") {
             continue;
@@ -50,15 +51,16 @@ fn cases(folder: &Path) -> Vec<(PathBuf, Vec<Case>)> {
 }
 
 #[test]
-fn vocabularies_give_the_recorded_tokens() {
-    // 14 published vocabularies with 46 texts each, one with 50, and two small ones with 19 texts for SentencePiece and 267 for PLaMo-2's tokenizer.
-    assert_eq!(check_folder(&data("vocabs")), 14 * 46 + 50 + 19 + 267);
+fn vocabularies_match_recorded_tokens() {
+    // 14 published vocabularies with 46 strings each, one with 50, and two small ones with 19 strings for
+    // SentencePiece and 267 for PLaMo-2's tokenizer.
+    assert_eq!(check_dir(&data("vocabs")), 14 * 46 + 50 + 19 + 267);
 }
 
-/// Compares all vocabularies of a folder with their records and returns the number of texts.
-fn check_folder(folder: &Path) -> usize {
+/// Compares all vocabularies of a directory with their records and returns the number of strings.
+fn check_dir(dir: &Path) -> usize {
     let mut n = 0;
-    for (path, cases) in cases(folder) {
+    for (path, cases) in cases(dir) {
         let vocab = match load(&path) {
             Ok(vocab) => vocab,
             Err(error) => panic!("{}: {error}", path.display()),
@@ -86,9 +88,9 @@ fn check_folder(folder: &Path) -> usize {
 
 #[test]
 fn headers_without_real_vocabularies_load() {
-    for (folder, kind) in [("archs", VocabKind::Test), ("headers", VocabKind::None)] {
-        let folder = data(folder);
-        let paths = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    for (dir, kind) in [("archs", VocabKind::Test), ("headers", VocabKind::None)] {
+        let dir = data(dir);
+        let paths = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
         let mut n = 0;
         for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "gguf")) {
             let vocab = load(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -100,6 +102,6 @@ fn headers_without_real_vocabularies_load() {
             );
             n += 1;
         }
-        assert!(n > 0, "{}", folder.display());
+        assert!(n > 0, "{}", dir.display());
     }
 }

@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (vocabulary, template) = (corpus("vocabulary")?, corpus("template")?);
     for (i, text) in TEMPLATES.iter().enumerate() {
         fs::write(template.join(format!("{i}")), text)?;
-        // As the structured input wants it: two texts and a bool, lengths last.
+        // Layout of the structured input: two strings and a bool, with lengths at the end.
         fs::write(
             template.join(format!("{i}-message")),
             format!("{text}Why is the sky blue?\u{1}"),
@@ -52,7 +52,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// States with one sequence, with several that share cells, with more than the window holds, and of one sequence.
+/// Writes states with one sequence, with several sequences that share cells, with more tokens than the
+/// window, and of a single sequence.
 fn states(folder: &Path) -> Result<(), Box<dyn Error>> {
     let mut ctx = fuzz_targets::state_context();
     let (mut empty, mut one, mut shared, mut long, mut seq) = (vec![], vec![], vec![], vec![], vec![]);
@@ -86,7 +87,7 @@ fn states(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Adapters for matrices, tables and stacks of experts, and control vectors.
+/// Writes adapters for matrices, embeddings, and expert stacks, and control vectors.
 fn adapters(folder: &Path) -> Result<(), Box<dyn Error>> {
     const RANK: usize = 2;
     for (model, weights) in fuzz_targets::adapted_models().iter().zip([
@@ -123,7 +124,8 @@ fn adapters(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The fixture with all sizes from 64 on divided by eight and 16 tokens, so that a model of it is loaded in no time.
+/// Returns the fixture with all sizes of at least 64 divided by eight and a vocabulary of 16 tokens, so that
+/// its model loads quickly.
 fn smaller(header: &Gguf) -> Result<Vec<u8>, Box<dyn Error>> {
     let small = |n: usize| if n >= 64 { n / 8 } else { n };
     let metadata: Metadata = header

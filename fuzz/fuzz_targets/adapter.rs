@@ -1,4 +1,5 @@
-//! Adapter files: a header, zeros for its tensors, loaded as a LoRA adapter and as a control vector, and, if that works, used.
+//! Fuzzes adapter files: a header with zeroed tensors is loaded as a LoRA adapter and as a control vector,
+//! and applied if loading succeeds.
 
 #![no_main]
 
@@ -10,7 +11,7 @@ use engine::context::{Batch, Context};
 use engine::gguf::{Gguf, GgufFile};
 use libfuzzer_sys::fuzz_target;
 
-/// Larger adapters only take time.
+/// Size limit in bytes. Larger adapters only slow down fuzzing.
 const MAX_BYTES: usize = 1 << 20;
 
 thread_local! {
@@ -27,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let mut whole = bytes.to_vec();
     whole.resize(needed.max(bytes.len()), 0);
-    let file = GgufFile::from_bytes("fuzz.gguf", &whole).expect("as long as it says");
+    let file = GgufFile::from_bytes("fuzz.gguf", &whole).expect("file length should match the header");
     CONTEXTS.with_borrow_mut(|contexts| contexts.iter_mut().for_each(|ctx| adapt(ctx, &file)));
 });
 
@@ -37,18 +38,18 @@ fn adapt(ctx: &mut Context, file: &GgufFile) {
         Ok(lora) => {
             let lora = Arc::new(lora);
             ctx.set_adapters(&[(lora.clone(), 1.0), (lora, -0.5)])
-                .expect("it was loaded for this model");
+                .expect("adapter should apply to the model it was loaded for");
             decode(ctx);
-            ctx.set_adapters(&[]).expect("the model itself");
+            ctx.set_adapters(&[]).expect("model should decode without the adapter");
         }
         Err(e) => assert!(!e.to_string().is_empty()),
     }
     match ControlVector::from_file(file, &model) {
         Ok(vector) => {
             ctx.set_control_vectors(&[(&vector, 1.0)], 0..=usize::MAX)
-                .expect("it was loaded for this model");
+                .expect("control vector should apply to the model it was loaded for");
             decode(ctx);
-            ctx.set_control_vectors(&[], 0..=0).expect("the model itself");
+            ctx.set_control_vectors(&[], 0..=0).expect("model should decode without the control vector");
         }
         Err(e) => assert!(!e.to_string().is_empty()),
     }
@@ -58,5 +59,5 @@ fn decode(ctx: &mut Context) {
     ctx.clear();
     let mut batch = Batch::new();
     batch.push_prompt(&[1, 2], 0, 0);
-    ctx.decode(&batch).expect("there is room");
+    ctx.decode(&batch).expect("batch should have space for the token");
 }

@@ -1,4 +1,4 @@
-//! Hyper-parameters and tensor tables: a header's keys as every architecture reads them.
+//! Fuzzes hyper-parameters and tensor tables: every architecture reads the keys of the header.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The GGUF parser: any bytes give a header or a sentence.
+//! Fuzzes the GGUF parser: any input must yield a header or an error.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Whole models: a header, zeros for weights, and, if that can be loaded, a few tokens.
+//! Fuzzes model loading: a header with zeroed weights, followed by decoding a few tokens if loading succeeds.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use engine::gguf::{Gguf, GgufFile};
 use engine::model::{LoadParams, Model};
 use libfuzzer_sys::fuzz_target;
 
-/// Larger models only take time.
+/// Size limit in bytes. Larger models only slow down fuzzing.
 const MAX_BYTES: usize = 4 << 20;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let mut whole = bytes.to_vec();
     whole.resize(needed.max(bytes.len()), 0);
-    let file = GgufFile::from_bytes("fuzz.gguf", &whole).expect("as long as it says");
+    let file = GgufFile::from_bytes("fuzz.gguf", &whole).expect("file length should match the header");
     let model = match Model::from_file(file, archs::ALL, &LoadParams::default()) {
         Ok(model) => Arc::new(model),
         Err(e) => return assert!(!e.to_string().is_empty()),

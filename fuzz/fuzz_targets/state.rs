@@ -1,6 +1,8 @@
-//! Saved states: any bytes are refused with a sentence, or give a context that decodes on and saves a state that can be restored.
+//! Fuzzes saved states: restoring any input must return an error, or a context that can decode and save a
+//! state that can be restored.
 //!
-//! Under `cfg(fuzzing)` the checksum counts as right, and the length is corrected here: what is behind them is to be found.
+//! With `cfg(fuzzing)`, every checksum is accepted, and this target corrects the length, so that the fuzzer
+//! reaches the code after these checks.
 
 #![no_main]
 
@@ -9,7 +11,7 @@ use std::cell::RefCell;
 use engine::context::{Batch, Context};
 use libfuzzer_sys::fuzz_target;
 
-/// Where a state says how long it is.
+/// Offset of the state's length field.
 const LENGTH: std::ops::Range<usize> = 16..24;
 
 thread_local! {
@@ -23,11 +25,11 @@ fuzz_target!(|bytes: &[u8]| {
     }
     CONTEXT.with_borrow_mut(|ctx| {
         ctx.clear();
-        // Something to move out of the way, and something that has to stay.
+        // Content to be replaced, and content that must be preserved.
         let mut batch = Batch::new();
         batch.push_prompt(&[1, 2, 3], 0, 0);
         batch.push_prompt(&[4, 5], 0, 1);
-        ctx.decode(&batch).expect("there is room");
+        ctx.decode(&batch).expect("batch should have space for the tokens");
         match ctx.load_state(&state) {
             Ok(()) => goes_on(ctx),
             Err(e) => {
@@ -35,7 +37,7 @@ fuzz_target!(|bytes: &[u8]| {
                 assert_eq!(
                     (ctx.n_past(0), ctx.n_past(1)),
                     (3, 2),
-                    "a refused state changes nothing"
+                    "a rejected state must not change the context"
                 );
             }
         }
@@ -48,12 +50,12 @@ fuzz_target!(|bytes: &[u8]| {
 
 fn goes_on(ctx: &mut Context) {
     let mut again = Vec::new();
-    ctx.save_state(&mut again).expect("memory can be written to");
-    ctx.load_state(&again).expect("what was saved can be restored");
+    ctx.save_state(&mut again).expect("writing to memory should succeed");
+    ctx.load_state(&again).expect("a saved state should be restorable");
     for seq in 0..3 {
         let mut batch = Batch::new();
         batch.push_prompt(&[7], ctx.n_past(seq), seq);
-        // There may be no room.
+        // Decoding may fail if the cache is full.
         let _ = ctx.decode(&batch);
     }
 }

@@ -1,4 +1,5 @@
-//! Chat templates: any text compiles or is refused, and renders or is refused, within the limits of time, depth and memory.
+//! Fuzzes chat templates: any input must compile and render, or return an error, within the limits on time,
+//! depth, and memory.
 
 #![no_main]
 

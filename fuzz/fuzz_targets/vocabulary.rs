@@ -1,4 +1,4 @@
-//! Vocabularies: arrays and ids of any length and value, then text to tokens and back.
+//! Fuzzes vocabularies: arrays and ids of any length and value, followed by tokenizing and detokenizing.
 
 #![no_main]
 
@@ -14,7 +14,7 @@ struct Input<'a> {
     model: u8,
     pre: Option<Pre<'a>>,
     tokens: Vec<&'a [u8]>,
-    /// Scores and types of other lengths are refused at once: most inputs get those that fit.
+    /// Scores and types with the wrong lengths are rejected early, so most inputs get matching lengths.
     fit: bool,
     scores: Option<Vec<f32>>,
     types: Option<Vec<i8>>,

@@ -1,4 +1,4 @@
-//! Tiny models that the targets restore states and load adapters into, and that the seeds of their corpora are made with.
+//! Tiny models for the fuzz targets and their seed corpora.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use engine::gguf::{Gguf, GgufFile, seeded};
 use engine::model::{LoadParams, Model};
 use kernels::GgmlType;
 
-/// Headers of models with matrices alone, with stacks of experts, and with windows beside full attention.
+/// Headers of a dense model, a model with experts, and a model with sliding-window and full attention.
 const DENSE: &[u8] = include_bytes!("../../tests/data/archs/qwen3-dense.header.gguf");
 const EXPERTS: &[u8] = include_bytes!("../../tests/data/archs/llama-moe.header.gguf");
 const WINDOWS: &[u8] = include_bytes!("../../tests/data/archs/gemma3-dense.header.gguf");
 
-/// The models that adapters are loaded for.
+/// Models that adapters are loaded for.
 pub fn adapted_models() -> [Arc<Model>; 2] {
     [model(DENSE), model(EXPERTS)]
 }
 
-/// A context with two groups of cells and small rows, so that a state of a few cells is short.
+/// Creates a context with two groups of cells and small rows, so that saved states are short.
 pub fn state_context() -> Context {
     let params = ContextParams {
         n_ctx: 48,
@@ -26,16 +26,16 @@ pub fn state_context() -> Context {
         type_v: GgmlType::Q4_0,
         ..small_batches()
     };
-    Context::new(model(WINDOWS), &params).expect("the context is made")
+    Context::new(model(WINDOWS), &params).expect("context parameters should be valid")
 }
 
-/// A context for one or two tokens.
+/// Creates a context for one or two tokens.
 pub fn adapted_context(model: &Arc<Model>) -> Context {
     let params = ContextParams {
         n_ctx: 8,
         ..small_batches()
     };
-    Context::new(model.clone(), &params).expect("the context is made")
+    Context::new(model.clone(), &params).expect("context parameters should be valid")
 }
 
 fn small_batches() -> ContextParams {
@@ -49,8 +49,8 @@ fn small_batches() -> ContextParams {
 }
 
 fn model(header: &[u8]) -> Arc<Model> {
-    let header = Gguf::parse_header(header).expect("the fixture is sound");
-    let bytes = seeded::seeded_model(&header, 1).expect("the weights are made");
-    let file = GgufFile::from_bytes("model.gguf", &bytes).expect("the file is whole");
-    Arc::new(Model::from_file(file, archs::ALL, &LoadParams::default()).expect("the model is loaded"))
+    let header = Gguf::parse_header(header).expect("fixture should parse");
+    let bytes = seeded::seeded_model(&header, 1).expect("weights should be allocated");
+    let file = GgufFile::from_bytes("model.gguf", &bytes).expect("file should be complete");
+    Arc::new(Model::from_file(file, archs::ALL, &LoadParams::default()).expect("model should load"))
 }

@@ -1,13 +1,13 @@
-//! Speed of attention on one core: `cargo bench -p llama-kernels --bench attention [-- TYPE...]`.
+//! Benchmark of attention on one core: `cargo bench -p llama-kernels --bench attention [-- TYPE...]`.
 //!
-//! For one head of keys in a cache of [`N_HEAD_KV`], queries that share it, and contexts that do and do not fit the caches of the CPU:
-//! nanoseconds for each pair of a query and a key, bytes of keys and values read per second, and multiply-adds as a share of what
-//! the core can do.
+//! Measures one head of a cache with [`N_HEAD_KV`] heads, several numbers of queries that share it, and
+//! contexts that do and do not fit the CPU caches. Prints nanoseconds per pair of query and key, bytes of
+//! keys and values read per second, and multiply-adds relative to the peak of the core.
 
-#[allow(dead_code, unused_imports, reason = "the bench of models uses the rest")]
+#[allow(dead_code, unused_imports, reason = "used by the bench command of the CLI")]
 #[path = "../../cli/src/commands/bench/limits.rs"]
 mod limits;
-#[allow(dead_code, unused_imports, reason = "the bench of models uses the rest")]
+#[allow(dead_code, unused_imports, reason = "used by the bench command of the CLI")]
 #[path = "../../cli/src/commands/bench/samples.rs"]
 mod samples;
 
@@ -18,10 +18,10 @@ use kernels::attention::{CacheRows, FEW_QUERIES, KEYS, add_values, scores, scrat
 use kernels::{GgmlType, isa, quantize_row};
 use limits::Limits;
 
-/// Heads of the cache.
+/// Number of heads in the cache.
 const N_HEAD_KV: usize = 4;
 
-/// Queries of a token, as many as share a head, or of several tokens of a prompt.
+/// Numbers of queries: those of a token that share a head, or of several tokens of a prompt.
 const QUERIES: [(&str, usize); 5] = [
     ("decode 1", 1),
     ("decode 3", 3),
@@ -62,12 +62,12 @@ fn main() {
     }
 }
 
-/// Keys and values of all heads.
+/// KV cache with the keys and values of all heads.
 struct Cache {
     ty: GgmlType,
     d: usize,
     n_keys: usize,
-    /// Bytes of a cell.
+    /// Returns the size of a cell in bytes.
     stride: usize,
     keys: Vec<u8>,
     values: Vec<u8>,
@@ -75,7 +75,7 @@ struct Cache {
 
 impl Cache {
     fn new(ty: GgmlType, d: usize, n_keys: usize) -> Cache {
-        let stride = N_HEAD_KV * ty.row_bytes(d).expect("heads are whole blocks");
+        let stride = N_HEAD_KV * ty.row_bytes(d).expect("a head is a whole number of blocks");
         let rows = |factor: usize| {
             let mut bytes = vec![0; n_keys * stride];
             for (i, row) in bytes.chunks_exact_mut(stride).enumerate() {
@@ -96,7 +96,7 @@ impl Cache {
         }
     }
 
-    /// The page of some heads that starts at cell `first`.
+    /// Returns the page of some heads that starts at cell `first`.
     fn page<'a>(&self, bytes: &'a [u8], head: usize, heads: usize, first: usize) -> CacheRows<'a> {
         let head_stride = self.stride / N_HEAD_KV;
         let start = first * self.stride + head * head_stride;
@@ -112,7 +112,8 @@ impl Cache {
         }
     }
 
-    /// The least time for `n` queries to attend to all cells, in each head: where they are few, in all heads at a time.
+    /// Returns the minimum time in which `n` queries attend to all cells of each head. A few queries process
+    /// all heads at a time.
     fn measure(&self, n: usize) -> Duration {
         let heads = if n <= FEW_QUERIES { N_HEAD_KV } else { 1 };
         let n = n * heads;
@@ -142,7 +143,7 @@ impl Cache {
     }
 }
 
-/// The least time of some runs.
+/// Returns the minimum time of several runs.
 fn least_time(mut f: impl FnMut()) -> Duration {
     let mut best = Duration::MAX;
     let start = Instant::now();

@@ -1,17 +1,27 @@
-//! Speed of matrix products beside what the machine can do: `cargo bench -p llama-kernels --bench products [-- WORD...]`.
+//! Benchmark of matmuls relative to the limits of the machine: `cargo bench -p llama-kernels --bench products
+//! [-- WORD...]`.
 //!
-//! A word is a type of weights (`all`: every type), a precision (`exact`, `high`, `fast`), a layout (`rows`: as in a file, `groups`: interleaved), a length of
-//! rows, a number of columns (`n=512`) or of threads (`threads=2`). What is not named is as it is shipped: `fast`, and interleaved where a type can be.
+//! Each word selects something to measure:
+//! - a type of weights (`all`: every type)
+//! - a precision (`exact`, `high`, `fast`)
+//! - a layout (`rows`: as in a file, `groups`: interleaved)
+//! - a row length, such as `4096`
+//! - a number of columns, such as `n=512`
+//! - a number of threads, such as `threads=2`
+//! - `cached`: weights in the L2 cache even with one column
 //!
-//! One column reads weights once, from memory, so that time is compared with reading; products with more columns take weights that the second-level
-//! cache holds, and time is compared with multiplying. The word `cached` does so with one column too. Times are those of a row of weights with all columns: the median of many runs, and the best one.
+//! The defaults are `fast` and the layout that models use. With one column, weights are read from memory and
+//! the time is compared with the memory bandwidth. With more columns, weights are in the L2 cache and the
+//! time is compared with the multiply-add rate. The times are per row of weights with all columns, as the
+//! median and minimum of many runs.
 //!
-//! A harness of its own: benches that count elements print time and speed, but no share of limits measured in the same run.
+//! This is not a criterion benchmark, because criterion cannot relate the results to limits measured in the
+//! same run.
 
-#[allow(dead_code, unused_imports, reason = "the bench of models uses the rest")]
+#[allow(dead_code, unused_imports, reason = "used by the bench command of the CLI")]
 #[path = "../../cli/src/commands/bench/limits.rs"]
 mod limits;
-#[allow(dead_code, unused_imports, reason = "the bench of models uses the rest")]
+#[allow(dead_code, unused_imports, reason = "used by the bench command of the CLI")]
 #[path = "../../cli/src/commands/bench/samples.rs"]
 mod samples;
 
@@ -26,7 +36,7 @@ use kernels::{
 use limits::Limits;
 use memmap2::{Advice, MmapMut};
 
-/// What is measured where nothing is asked for.
+/// Types, row lengths, and numbers of columns measured by default.
 const TYPES: [GgmlType; 5] = [
     GgmlType::Q4_0,
     GgmlType::Q4_K,
@@ -37,17 +47,17 @@ const TYPES: [GgmlType; 5] = [
 const LENGTHS: [usize; 6] = [64, 256, 1024, 4096, 16384, 32768];
 const COLUMNS: [usize; 4] = [1, 8, 32, 512];
 
-/// Bytes of weights that are beyond any cache, and that the second level holds.
+/// Bytes of weights that exceed all caches, and that fit the L2 cache.
 const MEMORY: usize = 256 << 20;
 const CACHE: usize = 512 << 10;
 
-/// Rows that are multiplied at once, at most: a piece of work of a thread.
+/// Maximum rows multiplied at once, similar to a thread's unit of work.
 const ROWS: usize = 256;
 
-/// A multiple of what any kernel takes at a time, so that none multiplies rows that are not there. The longest rows then come from beyond the second-level cache.
+/// A multiple of the rows that any kernel multiplies at a time. The longest rows then exceed the L2 cache.
 const FULL: usize = 32;
 
-/// Shortest time of a run, so that clocks do not matter, and of all runs of a case.
+/// Minimum time of a run, long enough for the clock's resolution, and of all runs of a case.
 const RUN: Duration = Duration::from_micros(100);
 const RUNS: Duration = Duration::from_millis(100);
 
@@ -58,24 +68,29 @@ const PRECISIONS: [(&str, Precision); 3] = [
 ];
 
 fn main() {
-    let asked = Asked::new(std::env::args().skip(1).filter(|arg| !arg.starts_with("--")));
+    let selection = Selection::new(std::env::args().skip(1).filter(|arg| !arg.starts_with("--")));
     let weights = weights(MEMORY);
-    let limits = Limits::measure(asked.n_threads);
-    print_head(&asked, &limits);
-    for &ty in &asked.types {
-        for (precision_name, precision) in asked.precisions() {
-            for &k in asked.lengths.iter().filter(|&&k| ty.row_bytes(k).is_some()) {
-                for layout in asked.layouts(ty, k) {
-                    for &n in &asked.columns {
+    let limits = Limits::measure(selection.n_threads);
+    print_head(&selection, &limits);
+    for &ty in &selection.types {
+        for (precision_name, precision) in selection.precisions() {
+            for &k in selection.lengths.iter().filter(|&&k| ty.row_bytes(k).is_some()) {
+                for layout in selection.layouts(ty, k) {
+                    for &n in &selection.columns {
                         let case = Case {
                             ty,
                             precision,
                             layout,
                             k,
                             n,
-                            is_from_memory: n == 1 && !asked.is_cached,
+                            is_from_memory: n == 1 && !selection.is_cached,
                         };
-                        print_line(precision_name, &case, &case.measure(&weights, asked.n_threads), &limits);
+                        print_line(
+                            precision_name,
+                            &case,
+                            &case.measure(&weights, selection.n_threads),
+                            &limits,
+                        );
                     }
                 }
             }
@@ -83,19 +98,19 @@ fn main() {
     }
 }
 
-/// What is to be measured.
-struct Asked {
+/// Benchmarks selected on the command line.
+struct Selection {
     words: Vec<String>,
     types: Vec<GgmlType>,
     lengths: Vec<usize>,
     columns: Vec<usize>,
-    /// Whether weights come from the second-level cache with one column, too.
+    /// Whether weights are in the L2 cache even with one column.
     is_cached: bool,
     n_threads: usize,
 }
 
-impl Asked {
-    fn new(words: impl Iterator<Item = String>) -> Asked {
+impl Selection {
+    fn new(words: impl Iterator<Item = String>) -> Selection {
         let words: Vec<String> = words.collect();
         let or = |found: Vec<usize>, default: &[usize]| if found.is_empty() { default.to_vec() } else { found };
         let numbers = |prefix: &str| {
@@ -105,7 +120,7 @@ impl Asked {
         let has = |name: &str| words.iter().any(|word| word.eq_ignore_ascii_case(name));
         let can = GgmlType::ALL.iter().copied().filter(|&ty| can_dequantize(ty));
         let named: Vec<GgmlType> = can.filter(|ty| has("all") || has(ty.name())).collect();
-        Asked {
+        Selection {
             types: if named.is_empty() { TYPES.to_vec() } else { named },
             lengths: or(numbers(""), &LENGTHS),
             columns: or(numbers("n="), &COLUMNS),
@@ -121,11 +136,11 @@ impl Asked {
 
     fn precisions(&self) -> impl Iterator<Item = (&'static str, Precision)> {
         let is_any = PRECISIONS.iter().any(|(name, _)| self.has(name));
-        let is_asked = move |&(name, _): &(&str, Precision)| if is_any { self.has(name) } else { name == "fast" };
-        PRECISIONS.into_iter().filter(is_asked)
+        let is_selected = move |&(name, _): &(&str, Precision)| if is_any { self.has(name) } else { name == "fast" };
+        PRECISIONS.into_iter().filter(is_selected)
     }
 
-    /// Layouts that a type has, of those that are asked for; the shipped one if none is.
+    /// Returns the selected layouts that the type has, or the layout that models use if none is selected.
     fn layouts(&self, ty: GgmlType, k: usize) -> Vec<WeightLayout> {
         let rows = WeightLayout::Rows {
             stride: ty.row_bytes(k).expect("rows fit"),
@@ -133,20 +148,20 @@ impl Asked {
         let groups = can_interleave(ty, k).then_some(WeightLayout::Interleaved);
         match (self.has("rows"), self.has("groups")) {
             (false, false) => vec![groups.unwrap_or(rows)],
-            (wants_rows, wants_groups) => {
-                let groups = groups.filter(|_| wants_groups);
-                groups.into_iter().chain(wants_rows.then_some(rows)).collect()
+            (with_rows, with_groups) => {
+                let groups = groups.filter(|_| with_groups);
+                groups.into_iter().chain(with_rows.then_some(rows)).collect()
             }
         }
     }
 }
 
-fn print_head(asked: &Asked, limits: &Limits) {
+fn print_head(selection: &Selection, limits: &Limits) {
     let giga = |limit: Option<f64>| limit.map_or("-".to_owned(), |x| format!("{:.1}", x * 1e-9));
     println!(
         "{} with {} thread(s): {} GB/s from memory; G multiply-adds/s: f32 {}, i16 {}, i8 {}, bf16 {}",
         isa().name(),
-        asked.n_threads,
+        selection.n_threads,
         giga(Some(limits.read)),
         giga(Some(limits.f32)),
         giga(limits.i16),
@@ -184,7 +199,8 @@ fn print_line(precision: &str, case: &Case, speed: &Speed, limits: &Limits) {
     );
 }
 
-/// Any bytes are blocks. These make no float of any type infinite or subnormal. In huge pages where the system has them, as a model's weights.
+/// Returns weights that are neither infinite nor subnormal in any type. They use huge pages if available,
+/// like the weights of a model.
 fn weights(n: usize) -> MmapMut {
     let mut bytes = MmapMut::map_anon(n).expect("memory");
     let _ = bytes.advise(Advice::HugePage);
@@ -194,7 +210,7 @@ fn weights(n: usize) -> MmapMut {
     bytes
 }
 
-/// A product.
+/// A matmul to measure.
 #[derive(Clone, Copy)]
 struct Case {
     ty: GgmlType,
@@ -205,7 +221,7 @@ struct Case {
     is_from_memory: bool,
 }
 
-/// Seconds that a row of weights takes, of all threads together.
+/// Seconds per row of weights, for all threads together.
 struct Speed {
     median: f64,
     best: f64,
@@ -216,7 +232,7 @@ impl Case {
         activation_form(self.ty, self.n, self.precision)
     }
 
-    /// Bytes of a row of weights.
+    /// Returns the size of a row of weights in bytes.
     fn row_stride(&self) -> usize {
         match self.layout {
             WeightLayout::Rows { stride } => stride,
@@ -224,7 +240,8 @@ impl Case {
         }
     }
 
-    /// Multiply-adds of the numbers that the activations are; those of 16 bits are two of 8 in some kernels, at the same rate.
+    /// Returns the peak multiply-add rate for the form of the activations. Some kernels split 16-bit
+    /// activations into two bytes, which have twice the rate.
     fn arithmetic(&self, limits: &Limits) -> Option<f64> {
         match self.form() {
             ActivationForm::F32 => Some(limits.f32),
@@ -234,15 +251,15 @@ impl Case {
         }
     }
 
-    /// The speed of all threads, each with weights of its own.
+    /// Measures all threads, each with its own weights.
     fn measure(&self, weights: &[u8], n_threads: usize) -> Speed {
         let parts = weights.chunks(weights.len() / n_threads).take(n_threads);
         let speeds: Vec<Speed> = std::thread::scope(|scope| {
-            let threads: Vec<_> = parts.map(|part| scope.spawn(|| self.of_one_thread(part))).collect();
+            let threads: Vec<_> = parts.map(|part| scope.spawn(|| self.measure_thread(part))).collect();
             let threads = threads.into_iter();
             threads.map(|thread| thread.join().expect("a measurement")).collect()
         });
-        // Rows per second add up.
+        // Rates add up across threads.
         let together = |of: fn(&Speed) -> f64| 1.0 / speeds.iter().map(|speed| 1.0 / of(speed)).sum::<f64>();
         Speed {
             median: together(|speed| speed.median),
@@ -250,7 +267,7 @@ impl Case {
         }
     }
 
-    fn of_one_thread(&self, weights: &[u8]) -> Speed {
+    fn measure_thread(&self, weights: &[u8]) -> Speed {
         let m = (CACHE / self.row_stride() / FULL * FULL).clamp(FULL, ROWS);
         let piece = m * self.row_stride();
         let weights = match self.is_from_memory {
@@ -265,7 +282,7 @@ impl Case {
             }
             start.elapsed()
         };
-        // What is first touched is slow.
+        // Warm up: the first access to memory is slow.
         pass(1);
         let n_passes = (RUN.as_nanos() / pass(1).as_nanos().max(1)) as usize + 1;
         let (start, mut seconds) = (Instant::now(), Vec::new());
@@ -280,12 +297,12 @@ impl Case {
     }
 }
 
-/// Bytes aligned to a cache line.
+/// A buffer of bytes aligned to a cache line.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// A product with its activations and its result.
+/// A matmul with its activations and result buffer.
 struct Product {
     case: Case,
     m: usize,
@@ -315,7 +332,7 @@ impl Product {
         }
     }
 
-    /// Multiplies `m` rows.
+    /// Multiplies `m` rows of weights with the activations.
     fn run(&mut self, w: &[u8]) {
         let Case { ty, layout, k, n, .. } = self.case;
         let x = match self.case.form() {
@@ -337,10 +354,10 @@ impl Product {
             k,
             x,
             n,
-            any_order: true,
-            again: false,
+            allow_reassociation: true,
+            reuse_prepared_x: false,
         };
-        // SAFETY: `out` holds n rows of m floats.
+        // SAFETY: `out` has `n` rows of `m` floats.
         unsafe { matmul(black_box(&args), self.out.as_mut_ptr(), self.m, &mut self.scratch) };
         black_box(&mut self.out);
     }

@@ -1,12 +1,14 @@
-//! Speed of operations on rows of floats and of steps of recurrent states, on one core: `cargo bench -p llama-kernels --bench rows [-- WORD...]`.
+//! Benchmark of row operations and recurrent state steps on one core: `cargo bench -p llama-kernels --bench
+//! rows [-- WORD...]`.
 //!
-//! A word is the name of an operation or a length. Everything is in the caches, as it is where rows were just written. Operations on rows are compared with
-//! copying rows of this length, steps of recurrent states with the multiply-adds that the core can do. Times are medians of many runs, and the best one.
+//! A word is the name of an operation or a row length. All operands are in the caches, like rows that were
+//! just written. Row operations are compared with copying rows of the same length, state steps with the
+//! multiply-add rate of the core. The times are the median and minimum of many runs.
 
-#[allow(dead_code, unused_imports, reason = "the bench of models uses the rest")]
+#[allow(dead_code, unused_imports, reason = "used by the bench command of the CLI")]
 #[path = "../../cli/src/commands/bench/limits.rs"]
 mod limits;
-#[allow(dead_code, unused_imports, reason = "the bench of models uses the rest")]
+#[allow(dead_code, unused_imports, reason = "used by the bench command of the CLI")]
 #[path = "../../cli/src/commands/bench/samples.rs"]
 mod samples;
 
@@ -19,13 +21,13 @@ use kernels::{
 };
 use limits::Limits;
 
-/// Elements of rows.
+/// Row lengths to measure.
 const LENGTHS: [usize; 6] = [64, 256, 1024, 4096, 16384, 32768];
 
-/// Elements of the rows of a recurrent state, which has as many rows.
+/// Elements per row of a recurrent state, which is square.
 const STATES: [usize; 2] = [64, 128];
 
-/// Shortest time of a run, so that clocks do not matter, and of all runs of a case.
+/// Minimum time of a run, long enough for the clock's resolution, and of all runs of a case.
 const RUN: Duration = Duration::from_micros(50);
 const RUNS: Duration = Duration::from_millis(50);
 
@@ -44,7 +46,7 @@ fn main() {
             && (names.is_empty() || names.iter().any(|word| *word == name))
     };
     for n in LENGTHS {
-        let of_tiles = takes(ActivationForm::Bf16Row).then_some(&TO_BF16);
+        let of_tiles = is_prompt_form(ActivationForm::Bf16Row).then_some(&TO_BF16);
         for op in ROW_OPS.iter().chain(of_tiles).filter(|op| is_asked(op.name, n)) {
             let (time, copy) = (op.measure(n), COPY.measure(n));
             let moved = (op.bytes)(n) as f64 / time.median;
@@ -77,20 +79,20 @@ fn print_line(name: &str, n: usize, time: &Time, bytes_per_s: f64, of_limit: f64
     );
 }
 
-/// Seconds of one call.
+/// Median and minimum time of a call in seconds.
 struct Time {
     median: f64,
     best: f64,
 }
 
-/// Measures calls.
+/// Measures the time of a call.
 fn measure(mut call: impl FnMut()) -> Time {
     let mut pass = |n: usize| {
         let start = Instant::now();
         (0..n).for_each(|_| call());
         start.elapsed()
     };
-    // What is first touched is slow.
+    // Warm up: the first access to memory is slow.
     pass(1);
     let n = (RUN.as_nanos() / pass(1).as_nanos().max(1)) as usize + 1;
     let (start, mut seconds) = (Instant::now(), Vec::new());
@@ -103,7 +105,7 @@ fn measure(mut call: impl FnMut()) -> Time {
     }
 }
 
-/// Two rows of floats to read, one to write, and bytes to write.
+/// Operands of row operations: two input rows, an output row, and output bytes.
 struct Operands {
     x: Vec<f32>,
     y: Vec<f32>,
@@ -123,10 +125,10 @@ impl Operands {
     }
 }
 
-/// An operation on rows.
+/// A row operation.
 struct RowOp {
     name: &'static str,
-    /// Bytes that it reads and writes, each once.
+    /// Bytes that a call reads and writes, each counted once.
     bytes: fn(usize) -> usize,
     run: fn(&mut Operands),
 }
@@ -194,15 +196,15 @@ const ROW_OPS: &[RowOp] = &[
     },
 ];
 
-/// For products in tiles, on CPUs that have a unit for them.
+/// Conversion for tile matmuls, on CPUs that support them.
 const TO_BF16: RowOp = RowOp {
     name: "to_bf16",
     bytes: |n| 4 * n + activation_bytes(ActivationForm::Bf16Row, n),
     run: |o| quantize(o, ActivationForm::Bf16Row),
 };
 
-/// Whether prompts take activations in this form.
-fn takes(form: ActivationForm) -> bool {
+/// Returns true if prompts use activations in this form.
+fn is_prompt_form(form: ActivationForm) -> bool {
     activation_form(GgmlType::Q4_0, FAST_COLUMNS, Precision::Fast) == form
 }
 
@@ -227,10 +229,10 @@ impl RowOp {
     }
 }
 
-/// A step of the recurrent state of one head: `n` rows of as many elements.
+/// A step of the recurrent state of one head: `n` rows of `n` elements.
 struct Step {
     name: &'static str,
-    /// For each element of the state.
+    /// Multiply-adds per element of the state.
     multiply_adds: usize,
     run: fn(&[Vec<f32>; 6], &mut [f32], &mut [f32]),
 }
@@ -251,7 +253,7 @@ const STEPS: &[Step] = &[
         multiply_adds: 5,
         run: |[r, w, k, v, a, b], state, y| recurrent::wkv7([r, w, k, v, a, b], state, y),
     },
-    // A gated delta rule: what the state holds for a key, decay and correction, what a query reads.
+    // Gated delta rule: read the state for a key, decay and correct it, read it for a query.
     Step {
         name: "delta_rule",
         multiply_adds: 4,
@@ -268,7 +270,7 @@ const STEPS: &[Step] = &[
 
 impl Step {
     fn measure(&self, n: usize) -> Time {
-        // Below 1, so that states stay finite.
+        // Factors below 1 keep the states finite.
         let row = |seed: usize| -> Vec<f32> { (0..n).map(|i| ((i * seed) % 13) as f32 / 32.0).collect() };
         let operands = [3, 5, 7, 9, 11, 2].map(row);
         let (mut state, mut y) = (vec![0.1; n * n], vec![0.0; n]);

@@ -1,12 +1,15 @@
-// Attention without stored scores: online softmax over the cells that a token's page table lists.
+// Attention with online softmax over the cells in a token's page table. Scores are never stored.
 //
-// A block has a token and HEADS query heads of one key head. Each of its warps takes every WARPSth page; lanes have parts of keys and values. The
-// warps' sums are added up in order, so that bits follow from the page table alone.
+// A block computes a token with HEADS query heads of one KV head. Each warp takes every WARPSth page, and the
+// lanes hold parts of keys and values. The warps' sums are added in order, so that results depend only on the
+// page table.
 //
-// Where there are few tokens, several blocks share the pages of a token (SPLIT), and `merge` adds up what they found, in order as well.
+// With few tokens, several blocks share the pages of a token (SPLIT), and `merge` adds their results in
+// order.
 //
-// K, V: types of keys and values. DK, DV: their sizes. HEADS. SELECTS, BIASES, SINKS: there are such operands. SPLIT. ROUNDS: results are also rounded
-// for products with them; values are whole groups of 32 then.
+// K, V: types of keys and values. DK, DV: their sizes. HEADS: query heads per block. SELECTS, BIASES, SINKS:
+// true if the corresponding operand exists. SPLIT: several blocks per token. ROUNDS: results are also
+// quantized for matmuls; DV must then be a multiple of 32.
 #include "attention.cuh"
 #include "blocks.cuh"
 #include "columns.cuh"
@@ -16,18 +19,18 @@ using Values = types::V;
 
 const int WARPS = 4;
 
-// What one of these blocks found.
+// Returns the partial results of a block.
 DEVICE float *part_of(const Params &p, int token, int head, int part) {
     return p.parts + (((i64)token * p.q.ne[1] + head) * p.n_parts + part) * (DV + 2);
 }
 
-// The chunks of a row of SIZE values that a lane has.
+// The chunks of a row of SIZE values that a lane holds.
 template <class T, int SIZE> struct Part {
     static const int CHUNKS = SIZE / T::N, PER_LANE = (CHUNKS + 31) / 32;
-    // Chunk `i` of a lane, if there is one.
+    // Returns true if the lane holds chunk `i`.
     static DEVICE bool has(int i) { return i * 32 + threadIdx.x % 32 < CHUNKS; }
     static DEVICE int chunk(int i) { return i * 32 + threadIdx.x % 32; }
-    // The first value of the chunk in its row.
+    // Returns the index within the row of the chunk's first value.
     static DEVICE int first(int i) {
         return chunk(i) / T::CHUNKS * T::QK + chunk_start<T>(chunk(i) % T::CHUNKS);
     }
@@ -40,12 +43,12 @@ template <class T, int SIZE> struct Part {
 using KeyPart = Part<Keys, DK>;
 using ValuePart = Part<Values, DV>;
 
-// Place of value `n` of a chunk behind the chunk's first.
+// Returns the distance of value `n` of a chunk from the chunk's first value.
 template <class T> DEVICE int place_in_chunk(int n) {
     return n / T::RUN * T::GAP + n % T::RUN;
 }
 
-// What a warp has summed up for a head.
+// Accumulators of a warp for one head.
 struct Sums {
     float largest, weights;
     float values[ValuePart::PER_LANE][Values::N];
@@ -57,7 +60,8 @@ struct Sums {
         }
     }
 
-    // Makes `score` the largest if it is larger. The weight of a key with this score; a score of minus infinity weighs nothing.
+    // Raises the maximum to `score` if necessary, and returns the weight of a key with this score. A score of
+    // minus infinity has weight 0.
     DEVICE float take(float score) {
         float before = largest;
         largest = fmaxf(largest, score);
@@ -68,7 +72,8 @@ struct Sums {
     }
 };
 
-// Where a value lies: lanes that store theirs 2, 4, 8, 16 or 32 apart find banks of their own.
+// Returns the index of a value in shared memory. The padding avoids bank conflicts for strides of 2, 4, 8,
+// 16, and 32.
 DEVICE constexpr int spread(int d) {
     return d + d / 32;
 }
@@ -76,7 +81,7 @@ DEVICE constexpr int spread(int d) {
 __shared__ float warp_values[WARPS][HEADS][spread(DV)];
 __shared__ float warp_largest[WARPS][HEADS], warp_weights[WARPS][HEADS];
 
-// The largest score that a head starts with.
+// Returns the initial maximum score of a head.
 DEVICE float sink_of(const Params &p, int head) {
 #if SINKS
     return *(const float *)(p.sinks.data + head * p.sinks.nb[0]);
@@ -85,7 +90,7 @@ DEVICE float sink_of(const Params &p, int head) {
 #endif
 }
 
-// The quotient of what was summed up with weights and of the weights.
+// Returns the weighted mean, including the weight of the sink.
 DEVICE float mean(const Params &p, float sum, float weights, float sink, float largest) {
 #if SINKS
     weights += expf(sink - largest);
@@ -93,7 +98,8 @@ DEVICE float mean(const Params &p, float sum, float weights, float sink, float l
     return sum == 0.0f && weights == 0.0f ? 0.0f : sum / weights;
 }
 
-// Stores results `i` to `i + n - 1` of some heads of a token one behind the other, `n` at most 4. Rounded, eight lanes have 32 neighbouring ones.
+// Stores results `i` to `i + N - 1` of some heads of a token; N is at most 4. If results are quantized, eight
+// lanes hold 32 adjacent results.
 template <int N> DEVICE void store_results(const Params &p, int token, int first_head, int i, const float (&x)[N], bool is_there) {
     if (is_there) {
         for (int n = 0; n < N; n++) {
@@ -106,14 +112,14 @@ template <int N> DEVICE void store_results(const Params &p, int token, int first
 #endif
 }
 
-// Results that a thread computes at a time.
+// Number of results that a thread computes at a time.
 #if ROUNDS
 const int RESULTS = 4;
 #else
 const int RESULTS = 1;
 #endif
 
-// The warps' sums of value `d` of a head of this block, added up. `largest`, `weights`: of them all.
+// Adds the warps' sums of value `d` of a head. Also returns the total maximum and sum of weights.
 DEVICE float sum_of_warps(int h, int d, float &largest, float &weights) {
     float sum = 0.0f;
     weights = 0.0f;
@@ -127,7 +133,7 @@ DEVICE float sum_of_warps(int h, int d, float &largest, float &weights) {
     return sum;
 }
 
-// Adds up the warps' sums and stores the result, or this block's part of it.
+// Adds the warps' sums and stores the result, or this block's part of it.
 DEVICE void combine(const Params &p, const Sums (&sums)[HEADS], int first_head, int n_heads, int token) {
     int warp = threadIdx.x / 32;
     for (int h = 0; h < HEADS; h++) {
@@ -165,7 +171,7 @@ DEVICE void combine(const Params &p, const Sums (&sums)[HEADS], int first_head, 
 #endif
 }
 
-// Adds up what the blocks of a token found. Grid: tokens; heads.
+// Adds the results of the blocks of a token. Grid: tokens; heads.
 extern "C" __global__ void __launch_bounds__(32 * WARPS) merge(const __grid_constant__ Params p) {
     int token = blockIdx.x, head = blockIdx.y, warp = threadIdx.x / 32;
     float sink = sink_of(p, head), largest = sink;
@@ -186,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) merge(const __grid_cons
     }
 }
 
-// Grid: tokens; key heads, each as often as its query heads are divided by HEADS; blocks that share a token.
+// Grid: tokens; KV heads times the number of blocks per group of query heads; blocks that share a token.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) attention(const __grid_constant__ Params p) {
     const Visible &visible = p.visible;
     int token = blockIdx.x, group = p.q.ne[1] / p.k.ne[1], per_group = (group + HEADS - 1) / HEADS;
@@ -198,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) attention(const __gr
     Sums sums[HEADS];
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
-        // Heads beyond the group do what its last one does, and are not stored.
+        // Heads past the end of the group repeat the last head and are not stored.
         int head = first_head + min(h, n_heads - 1);
         const char *from = p.q.data + head * p.q.nb[1] + token * p.q.nb[2];
         for (int i = 0; i < KeyPart::PER_LANE; i++) {

@@ -1,6 +1,6 @@
-// What kernels of attention share: their parameters, which cells a query sees, and scores.
+// Definitions shared by the attention kernels: parameters, visible cells, and scores.
 //
-// SELECTS, BIASES, SINKS: there are such operands.
+// SELECTS, BIASES, SINKS: true if the corresponding operand exists.
 #pragma once
 #include "visible.cuh"
 
@@ -11,15 +11,16 @@ struct Params {
     Visible visible;
     float scale, softcap, max_bias;
     int causal, window, window_size;
-    // Cells from this number on stand for groups of tokens.
+    // First cell that represents a group of tokens.
     int compressed_from;
-    // Rows of the table of biases for keys behind the query start here; 0 if they have none of their own.
+    // First bias table row for keys after the query; 0 if these keys share the rows for earlier keys.
     int side;
-    // Row of the table for each distance.
+    // Row of the bias table for each distance.
     u8 near[136];
-    // What blocks that share a token found: of each token, head and block DV sums, the largest score, and the weights.
+    // Partial results of blocks that share a token. For each token, head, and block: DV sums, the maximum
+    // score, and the sum of weights.
     float *parts;
-    // Where results go as columns of products, if they are rounded.
+    // Destination of the quantized results, if requested.
     char *rounded;
     int n_parts, padding;
 };
@@ -28,7 +29,7 @@ struct Params {
 extern __shared__ u32 selected[];
 #endif
 
-// Marks the selected cells, one bit for each.
+// Sets a bit for each selected cell.
 DEVICE void mark_selected(const Params &p, int token, int head_kv) {
 #if SELECTS
     const Tensor &s = p.selection;
@@ -45,10 +46,11 @@ DEVICE void mark_selected(const Params &p, int token, int head_kv) {
 #endif
 }
 
-// Does some query from position `low` to `high` see a cell at `k_pos`, which their page table lists? Given the two the other way round: does every one?
+// Returns true if some query with a position in `low..=high` sees a listed cell at `k_pos`. With `low` and
+// `high` swapped, returns true if every such query sees the cell.
 DEVICE bool sees(const Params &p, int cell, int low, int high, int k_pos) {
     bool compressed = p.compressed_from >= 0 && cell >= p.compressed_from;
-    // First and last position of the window; without branches, since lanes have cells of their own.
+    // First and last position of the window. Without branches, since each lane tests a different cell.
     i64 first = p.window == STANDARD    ? (i64)low - p.window_size + 1
                 : p.window == CHUNKED   ? (i64)(low / p.window_size * p.window_size)
                 : p.window == SYMMETRIC ? (i64)low - p.window_size / 2
@@ -64,7 +66,8 @@ DEVICE bool sees(const Params &p, int cell, int low, int high, int k_pos) {
     return seen;
 }
 
-// The cells of a page that some query from position `low` to `high` sees, each lane of a warp having looked at two.
+// Returns a mask of the cells of a page that some query with a position in `low..=high` sees. Each lane of
+// the warp tests two cells.
 DEVICE u64 seen_of(const Params &p, const Page &page, int low, int high) {
     u32 halves[2];
     for (int half = 0; half < 2; half++) {
@@ -75,7 +78,8 @@ DEVICE u64 seen_of(const Params &p, const Page &page, int low, int high) {
     return halves[0] | (u64)halves[1] << 32;
 }
 
-// ALiBi's slope of a head: a geometric series over the largest power of two of heads, the rest in between.
+// Returns the ALiBi slope of a head. The slopes form a geometric series over the largest power of two of
+// heads; the remaining heads interpolate.
 DEVICE float slope_of(const Params &p, int head) {
     if (p.max_bias == 0.0f) return 0.0f;
     int power = 1 << (31 - __clz(p.q.ne[1]));
@@ -83,7 +87,7 @@ DEVICE float slope_of(const Params &p, int head) {
     return exp2f(-p.max_bias * share / (float)power);
 }
 
-// A raw product as a score.
+// Converts a dot product to a score.
 DEVICE float score_of(const Params &p, float product, int head, float slope, int ahead) {
     float score = product * p.scale;
     if (p.softcap != 0.0f) score = p.softcap * tanhf(score / p.softcap);

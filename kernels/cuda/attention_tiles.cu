@@ -1,11 +1,14 @@
-// Attention of many tokens on tensor cores: tiles of 64 queries by the 64 cells of a page, with an online softmax.
+// Attention of many tokens on tensor cores: tiles of 64 queries by the 64 cells of a page, with online
+// softmax.
 //
-// A block has as many tokens as make 64 rows with HEADS query heads of one key head, and a warp has 16 rows. With long keys there are 32 rows, and
-// long values are computed in PARTS, by a block each. Keys and values are numbers of 16 bits in
-// shared memory: bf16 if they are that in the cache, otherwise f16. Queries are two such numbers each, so that scores have the accuracy of keys as they are
-// stored; weights of values are one of f16, or two of bf16. A row's sums are added up in the order of its page table.
+// A block has 64 rows: tokens times HEADS query heads of one KV head, 16 rows per warp. With long keys, a
+// block has 32 rows, and long values are divided into PARTS, one block each. Keys and values are 16-bit
+// floats in shared memory: bf16 if the cache is bf16, otherwise f16. Each query is split into two such
+// floats, so that scores have the precision of the stored keys. Weights are one f16 value, or two bf16
+// values. The sums of a row are added in the order of its page table.
 //
-// K, V: types of keys and values. DK, DV: their sizes. HEADS. PARTS: of values. BIASES, SINKS: there are such operands.
+// K, V: types of keys and values. DK, DV: their sizes. HEADS: query heads per block. PARTS: parts of values.
+// BIASES, SINKS: true if the corresponding operand exists.
 #define SELECTS 0
 #include "attention.cuh"
 #include "blocks.cuh"
@@ -14,16 +17,16 @@
 using Keys = types::K;
 using Values = types::V;
 
-// Long queries do not fit in registers beside the sums.
+// Long queries do not fit in registers along with the sums.
 const bool KEEPS_QUERIES = DK <= 128;
 const int WARPS = KEEPS_QUERIES ? 4 : 2, THREADS = 32 * WARPS, ROWS = 16 * WARPS, TOKENS = ROWS / HEADS;
-// Values of a part.
+// Value elements per part.
 const int N_VALUES = DV / PARTS;
 const int KEY_STRIDE = DK + 8, VALUE_STRIDE = N_VALUES + 8;
-// Steps of 16 along a key, of cells and of results.
+// Steps of 16 along the key, the cells, and the results.
 const int K_STEPS = DK / 16, CELL_STEPS = PAGE / 16, V_STEPS = N_VALUES / 16;
 
-// Numbers of 16 bits, two to a word.
+// Conversion of pairs of 16-bit floats in a word.
 template <bool IS_BFLOAT> struct Halves {
     static DEVICE u32 pair(float low, float high) {
         u32 x;
@@ -36,7 +39,7 @@ template <bool IS_BFLOAT> struct Halves {
     }
     static DEVICE float low(u32 x) { return IS_BFLOAT ? __uint_as_float(x << 16) : half_to_float((u16)x); }
     static DEVICE float high(u32 x) { return IS_BFLOAT ? __uint_as_float(x & 0xffff0000u) : half_to_float((u16)(x >> 16)); }
-    // What rounding took of two floats.
+    // Returns the rounding error of two floats.
     static DEVICE u32 rest(u32 x, float low, float high) { return pair(low - Halves::low(x), high - Halves::high(x)); }
     static DEVICE void multiply(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         if (IS_BFLOAT) return ::multiply(sums, a, b0, b1);
@@ -44,7 +47,7 @@ template <bool IS_BFLOAT> struct Halves {
     }
 };
 
-// A type that is stored as it is computed with.
+// Types that are used in their stored form.
 template <class T> struct Stored {
     static const bool AS_IS = false, IS_BFLOAT = false;
 };
@@ -62,24 +65,25 @@ extern __shared__ __align__(16) u16 shared[];
 __shared__ u64 masks[TOKENS];
 __shared__ int cell_pos[PAGE];
 
-// A page that some of a block's tokens see, and which of its cells these are.
+// A page that some tokens of a block see, with masks of the cells that some and every token sees.
 struct Seen {
     int entry;
     Page page;
     u64 some, every;
 };
 
-// Tokens of a block with the same page table: from `first` up to `end`, counted within the block, and between which positions they stand.
+// Tokens of a block with the same page table: `first..end` within the block, and the range of their
+// positions.
 struct Run {
     int first, end, low, high;
 };
 
-// What a block works at.
+// Range of queries and keys that a thread block computes.
 struct Tile {
     int first_token, n_tokens, head_kv, first_head, n_heads;
 
     DEVICE Tile(const Params &p) {
-        // Tokens with the most before them first.
+        // The first thread blocks compute the tokens with the most predecessors.
         int group = p.q.ne[1] / p.k.ne[1], per_group = (group + HEADS - 1) / HEADS, in_group = blockIdx.y % per_group * HEADS;
         first_token = (gridDim.x - 1 - blockIdx.x) * TOKENS;
         n_tokens = min(TOKENS, p.q.ne[2] - first_token);
@@ -88,7 +92,7 @@ struct Tile {
         n_heads = min(HEADS, group - in_group);
     }
 
-    // A row's token within the block, and its head. Rows behind the last are as the last one, and are not stored.
+    // Token within the block, and head of a row. Rows past the end repeat the last row and are not stored.
     DEVICE int token_of(int row) const { return min(row / HEADS, n_tokens - 1); }
     DEVICE int head_of(int row) const { return first_head + min(row % HEADS, n_heads - 1); }
     DEVICE bool has(int row) const { return row / HEADS < n_tokens && row % HEADS < n_heads; }
@@ -115,7 +119,7 @@ DEVICE Run run_from(const Params &p, const Tile &tile, int first) {
     return run;
 }
 
-// The next page from `entry` on that some token of a run sees. Each warp looks for itself, and all find the same.
+// Returns the next page at or after `entry` that some token of a run sees. All warps compute the same result.
 DEVICE Seen next_page(const Params &p, const Run &run, int entry, int end) {
     Seen seen = {entry};
     for (; seen.entry < end; seen.entry++) {
@@ -127,12 +131,12 @@ DEVICE Seen next_page(const Params &p, const Run &run, int entry, int end) {
     return seen;
 }
 
-// True if rows of the tile see different cells of a page, or cells are missing.
+// Returns true if the rows of the tile see different cells of a page, or the page has missing cells.
 DEVICE bool is_partial(const Tile &tile, const Run &run, const Seen &seen) {
     return seen.every != ~0ull || run.first > 0 || run.end < tile.n_tokens;
 }
 
-// Notes what each token sees of a page.
+// Stores a mask of the cells that each token sees.
 DEVICE void note_masks(const Params &p, const Tile &tile, const Run &run, const Seen &seen) {
     for (int token = threadIdx.x / 32; token < tile.n_tokens; token += WARPS) {
         u64 mask = 0;
@@ -145,7 +149,8 @@ DEVICE void note_masks(const Params &p, const Tile &tile, const Run &run, const 
     for (int i = threadIdx.x; i < PAGE; i += THREADS) cell_pos[i] = seen.some >> i & 1 ? p.visible.cell_pos[seen.page.first + i] : 0;
 }
 
-// Begins to bring a part of SIZE values of rows of keys or values of a page to shared memory; zeros for cells that nobody sees, whatever they hold.
+// Starts loading SIZE values of each row of a page's keys or values to shared memory. Cells that no token
+// sees are replaced by zeros, whatever they contain.
 template <class T, int SIZE> DEVICE void load_rows(const Tensor &t, int head, int part, const Seen &seen, u16 *to) {
     const char *from = t.data + head * t.nb[1] + part * (SIZE / T::QK * T::BYTES);
     const int STRIDE = SIZE + 8;
@@ -170,11 +175,11 @@ template <class T, int SIZE> DEVICE void load_rows(const Tensor &t, int head, in
     }
 }
 
-// A lane's part of the queries of its warp: its own in registers, or behind one another in shared memory.
+// A lane's part of its warp's queries, in registers or, for long queries, in shared memory.
 struct Queries {
     u32 high[KEEPS_QUERIES ? K_STEPS : 1][4], low[KEEPS_QUERIES ? K_STEPS : 1][4];
     u16 *stored;
-    // What scores of the lane's two rows are to be multiplied by: queries are stored as between 1 and 2 at most.
+    // Scale factors of the lane's two rows. Queries are stored with a magnitude of at most 2.
     float factors[2];
 
     DEVICE Queries(const Params &p, const Tile &tile, u16 *stored) : stored(stored) {
@@ -187,7 +192,7 @@ struct Queries {
             float largest = 0.0f;
             for (int i = lane % 4; i < DK; i += 4) largest = fmaxf(largest, fabsf(*(const float *)(rows[r] + i * p.q.nb[0])));
             for (int step = 1; step < 4; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, step));
-            // Powers of two that can be inverted.
+            // Clamps the scale to powers of two that have an inverse.
             u32 exponent = min(max(__float_as_uint(largest) >> 23, 1u), 253u);
             factors[r] = __uint_as_float(exponent << 23);
             inverse[r] = __uint_as_float((254 - exponent) << 23);
@@ -210,7 +215,7 @@ struct Queries {
         }
     }
 
-    // Those of a step along the key.
+    // Returns the queries for a step along the key.
     DEVICE void of_step(int i, u32 (&rounded)[4], u32 (&rest)[4]) const {
         if (KEEPS_QUERIES) {
             for (int n = 0; n < 4; n++) rounded[n] = high[i % K_STEPS][n], rest[n] = low[i % K_STEPS][n];
@@ -223,7 +228,8 @@ struct Queries {
     }
 };
 
-// Products of a warp's queries with the keys of a page: of a lane rows `l / 4` and 8 more, columns `8 n + l % 4 * 2` and the next.
+// Multiplies a warp's queries with the keys of a page. A lane gets rows `l / 4` and `l / 4 + 8`, and columns
+// `8 n + l % 4 * 2` and the next.
 DEVICE void multiply_keys(const Queries &queries, const u16 *keys, float (&products)[PAGE / 8][4]) {
     int lane = threadIdx.x % 32;
 #pragma unroll KEEPS_QUERIES ? K_STEPS : 1
@@ -250,12 +256,13 @@ DEVICE float power_of_2(float x) {
     return y;
 }
 
-// A lane's two rows: the largest score so far, as a power of two, and the sum of weights, of which each lane has its columns' part.
+// State of a lane's two rows: the maximum score so far (base 2), and the sum of weights over the lane's
+// columns.
 struct Rows {
     float largest[2] = {-INF, -INF}, weights[2] = {0.0f, 0.0f};
     float sums[2 * V_STEPS][4] = {};
 
-    // Makes weights of scores, which are powers of two.
+    // Converts scores (base 2) to weights.
     DEVICE void take(float (&scores)[PAGE / 8][4]) {
         float largest_of_page[2] = {-INF, -INF}, shift[2];
 #pragma unroll
@@ -265,7 +272,7 @@ struct Rows {
             for (int step = 1; step < 4; step *= 2) largest_of_page[r] = fmaxf(largest_of_page[r], __shfl_xor_sync(ALL_LANES, largest_of_page[r], step));
             float before = largest[r];
             largest[r] = fmaxf(before, largest_of_page[r]);
-            // As long as a row has seen nothing all its weights are nothing.
+            // While a row has seen no cell, all of its weights are 0.
             shift[r] = largest[r] == -INF ? 0.0f : largest[r];
             float factor = power_of_2(before - shift[r]);
             weights[r] *= factor;
@@ -279,7 +286,7 @@ struct Rows {
         }
     }
 
-    // Adds the values of a page by their weights.
+    // Adds the weighted values of a page.
     DEVICE void add(const u16 *values, const float (&weights)[PAGE / 8][4]) {
         int lane = threadIdx.x % 32;
 #pragma unroll
@@ -303,7 +310,7 @@ struct Rows {
     }
 };
 
-// Makes scores of products, as powers of two; minus infinity where a row does not see a cell.
+// Converts dot products to scores (base 2), and masked cells to minus infinity.
 DEVICE void score(const Params &p, const Tile &tile, const Queries &queries, bool is_partial, float (&products)[PAGE / 8][4]) {
     int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16;
     bool is_plain = !BIASES && p.softcap == 0.0f && p.max_bias == 0.0f;
@@ -358,7 +365,8 @@ DEVICE void store(const Params &p, const Tile &tile, Rows &rows) {
     }
 }
 
-// Grid: tokens by TOKENS; key heads, each as often as its query heads are divided by HEADS; parts of values.
+// Grid: tokens in groups of TOKENS; KV heads times the number of blocks per group of query heads; parts of
+// values.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) attention_tiles(const __grid_constant__ Params p) {
     Tile tile(p);
     u16 *keys = shared, *values = keys + PAGE * KEY_STRIDE;

@@ -1,11 +1,11 @@
-// What the blocks of each tensor type mean. A type decodes a chunk at a time: RUNS runs of RUN neighbouring values, GAP values apart, so that
-// the bytes that hold bits of several values are read once. Values have the bits that the definitions in `kernels/src/quants` give, but for
-// the rounding of sums.
+// Dequantization of each tensor type. A type decodes a chunk at a time: RUNS runs of RUN adjacent values, GAP
+// values apart, so that bytes with bits of several values are read once. The values are bit-identical to
+// those of `kernels/src/quants`, except for the rounding of sums.
 #pragma once
 #include "common.cuh"
 #include "codebooks.cuh"
 
-// The four bytes at an address that is a multiple of ALIGN.
+// Loads four bytes from an address that is a multiple of ALIGN.
 template <int ALIGN> DEVICE u32 word(const u8 *p) {
     if (ALIGN >= 4) return *(const u32 *)p;
     if (ALIGN == 2) return *(const u16 *)p | (u32) * (const u16 *)(p + 2) << 16;
@@ -16,7 +16,7 @@ DEVICE u16 half_word(const u8 *p) {
     return *(const u16 *)p;
 }
 
-// The half float at an address.
+// Loads an f16 value.
 DEVICE float half_at(const u8 *p) {
     return half_to_float(half_word(p));
 }
@@ -25,7 +25,7 @@ DEVICE u32 byte_of(u32 word, int i) {
     return word >> 8 * i & 255;
 }
 
-// Element `n` of a table of 16 bytes.
+// Returns element `n` of a table of 16 bytes.
 DEVICE float of_table(const u32 (&table)[4], u32 n) {
     u32 low = __byte_perm(table[0], table[1], n & 7), high = __byte_perm(table[2], table[3], n & 7);
     return (float)(i8)(n & 8 ? high : low);
@@ -43,7 +43,7 @@ DEVICE float fp4_value(u32 n) {
     return of_table(table, n);
 }
 
-// Types whose chunks are of this form.
+// Defines the chunk layout of a block type.
 #define BLOCK(qk, bytes, run, runs, gap)                                                                               \
     static const int QK = qk, BYTES = bytes, RUN = run, RUNS = runs, GAP = gap, N = run * runs;                        \
     static const int CHUNKS = qk / N;
@@ -65,7 +65,7 @@ struct bf16 {
     static DEVICE void chunk(const u8 *b, int, float (&v)[N]) { v[0] = bfloat_to_float(half_word(b)); }
 };
 
-// Several floats as one block, where rows are whole and aligned.
+// Several floats as one block, for contiguous and aligned rows.
 struct f32x4 {
     BLOCK(4, 16, 4, 1, 4)
     static DEVICE void chunk(const u8 *b, int, float (&v)[N]) {
@@ -133,7 +133,8 @@ struct q4_1 {
     }
 };
 
-// The 5 bits of values `4 c + i` and `4 c + i + 16`, given their low bits and the fifth bits of all.
+// Returns the 5 bits of value `4 c + i` or `4 c + i + 16`, given the low bits of these values and the fifth
+// bits of all values.
 DEVICE u32 five_bits(u32 w, u32 qh, int c, int i, int high) {
     return (byte_of(w, i) >> 4 * high & 15) | (qh >> (4 * c + i + 16 * high) & 1) << 4;
 }
@@ -141,7 +142,8 @@ DEVICE u32 five_bits(u32 w, u32 qh, int c, int i, int high) {
 struct q5_0 {
     BLOCK(32, 22, 4, 2, 16)
     static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) { of_parts<2>(b + 6 + 4 * c, b + 2, b, c, v); }
-    // Of the words with low bits and with fifth bits, whose addresses are multiples of ALIGN, and the scale.
+    // Decodes a chunk from the words with the low bits and the fifth bits, which are aligned to ALIGN bytes,
+    // and the scale.
     template <int ALIGN> static DEVICE void of_parts(const u8 *low, const u8 *high, const u8 *scale, int c, float (&v)[N]) {
         float d = half_at(scale);
         u32 qh = word<ALIGN>(high), w = word<ALIGN>(low);
@@ -152,8 +154,8 @@ struct q5_0 {
     }
 };
 
-// Eight blocks in parts, as `engine/src/backend/cuda/parts.rs` arranges them: what lanes read at a time lies together, at addresses that are multiples of
-// what is read.
+// Eight blocks stored in parts, as arranged by `engine/src/backend/cuda/parts.rs`. The lanes of a warp read
+// adjacent, aligned addresses.
 struct q5_0_x8 {
     BLOCK(256, 176, 4, 2, 16)
     static const int HIGH = 128, SCALES = 160;
@@ -198,7 +200,8 @@ struct q2_K {
 struct q3_K {
     BLOCK(256, 110, 4, 4, 32)
     static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) { of_parts<2>(b + 32 + 4 * c, b + c % 8 * 4, b + 96, b + 108, c, v); }
-    // Of the words with two low bits and with third bits, whose addresses are multiples of ALIGN, and of the scales of the block.
+    // Decodes a chunk from the words with the low two bits and the third bits, which are aligned to ALIGN
+    // bytes, and the scales of the block.
     template <int ALIGN> static DEVICE void of_parts(const u8 *low, const u8 *third, const u8 *scales, const u8 *of_all, int c, float (&v)[N]) {
         float d = half_at(of_all);
         int half = c / 8;
@@ -224,7 +227,7 @@ struct q3_K_x8 {
     }
 };
 
-// Scale and minimum of group `g` of Q4_K and Q5_K, of 6 bits each in 12 bytes.
+// Returns the 6-bit scale and minimum of group `g` of Q4_K and Q5_K, which are packed into 12 bytes.
 DEVICE uint2 scale_and_min(const u8 *s, int g) {
     if (g < 4) return make_uint2(s[g] & 63, s[g + 4] & 63);
     return make_uint2((s[g + 4] & 15) | s[g - 4] >> 6 << 4, s[g + 4] >> 4 | s[g] >> 6 << 4);
@@ -268,8 +271,9 @@ struct q6_K {
         const u8 *low = b + half * 64 + l;
         of_parts<2>(low, low + 32, b + 128 + 4 * c, b + 192 + half * 8 + l / 16, b + 208, v);
     }
-    // Of the words with low bits of even and of uneven runs and with high bits, whose addresses are multiples of ALIGN; of the first of the runs' scales, which
-    // are two bytes apart, and the scale of the block.
+    // Decodes a chunk from the words with the low bits of even and odd runs and the high bits, which are
+    // aligned to ALIGN bytes, the first of the runs' scales, which are two bytes apart, and the scale of the
+    // block.
     template <int ALIGN> static DEVICE void of_parts(const u8 *even, const u8 *uneven, const u8 *top, const u8 *scales, const u8 *of_all, float (&v)[N]) {
         float d = half_at(of_all);
         const u32 low[2] = {word<ALIGN>(even), word<ALIGN>(uneven)};
@@ -323,7 +327,7 @@ struct mxfp4 {
     BLOCK(32, 17, 4, 2, 16)
     static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
         u32 e = b[0];
-        // Half of 2 to the power of e - 127, which values of the table are twice of.
+        // The scale is half of 2^(e - 127), since the values in the table are doubled.
         float d = __uint_as_float(e < 2 ? 0x00200000u << e : e - 1 << 23);
         u32 w = word<1>(b + 1 + 4 * c);
         for (int i = 0; i < 4; i++) {
@@ -337,7 +341,8 @@ struct nvfp4 {
     BLOCK(64, 36, 4, 2, 8)
     static DEVICE float scale(u32 byte) {
         u32 bits = byte & 0x7f;
-        // As the bits of a float a scale is too small by 2^120; half of it is wanted.
+        // Interpreted as a float, the bits of the scale are too small by 2^120. The result is halved, since
+        // the values in the table are doubled.
         return bits == 0x7f ? 0.0f : __uint_as_float(bits << 20) * __uint_as_float((127u + 119) << 23);
     }
     static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
@@ -383,7 +388,8 @@ struct tq1_0 {
     BLOCK(256, 54, 4, 2, 4)
     static DEVICE void chunk(const u8 *b, int c, float (&v)[N]) {
         float d = half_at(b + 52);
-        // Eight values are as many bytes of a run with one digit each, or two digits of the last four bytes.
+        // Eight values are one base-3 digit of each of eight bytes of a run, or two digits of each of the
+        // last four bytes.
         int first = 8 * c, run = first < 160 ? 0 : first < 240 ? 32 : 48, len = first < 160 ? 32 : first < 240 ? 16 : 4;
         int at = first < 160 ? first : first < 240 ? first - 160 : first - 240;
         for (int i = 0; i < 8; i++) {
@@ -395,7 +401,8 @@ struct tq1_0 {
     }
 };
 
-// Eight elements of a point, the first in the lowest byte, negated where a bit of `signs` is set.
+// Decodes eight elements of a codebook point, the first in the lowest byte, negated where a bit of `signs` is
+// set.
 DEVICE void signed_point(u64 point, u32 signs, float scale, float (&v)[8]) {
     for (int i = 0; i < 8; i++) {
         float x = (float)byte_of((u32)(point >> (i < 4 ? 0 : 32)), i % 4);
@@ -403,7 +410,7 @@ DEVICE void signed_point(u64 point, u32 signs, float scale, float (&v)[8]) {
     }
 }
 
-// The same for the IQ1 types, whose points are shifted by an eighth instead.
+// Decodes eight elements of an IQ1 codebook point, which is shifted by an eighth instead of signed.
 DEVICE void shifted_point(u64 point, bool down, float scale, float (&v)[8]) {
     for (int i = 0; i < 8; i++) {
         float x = (float)byte_of((u32)(point >> (i < 4 ? 0 : 32)), i % 4);
@@ -411,7 +418,7 @@ DEVICE void shifted_point(u64 point, bool down, float scale, float (&v)[8]) {
     }
 }
 
-// Seven signs and the eighth, which makes the number of negative elements even.
+// Adds the eighth sign, which makes the number of negative elements even.
 DEVICE u32 even_signs(u32 seven) {
     return seven | (__popc(seven) & 1) << 7;
 }
@@ -495,13 +502,13 @@ struct iq3_s {
 
 } // namespace types
 
-// The first value of a chunk within its block.
+// Returns the index within the block of the first value of a chunk.
 template <class T> DEVICE int chunk_start(int c) {
     const int per_group = T::GAP / T::RUN;
     return c / per_group * (T::GAP * T::RUNS) + c % per_group * T::RUN;
 }
 
-// Value `i` of a row whose blocks follow one another.
+// Returns value `i` of a row of contiguous blocks.
 template <class T> DEVICE float element(const char *row, u32 i) {
     const u8 *block = (const u8 *)row + (i64)(i / T::QK) * T::BYTES;
     if (T::QK == 1) {
@@ -518,7 +525,7 @@ template <class T> DEVICE float element(const char *row, u32 i) {
     return x;
 }
 
-// Value `i` of a row of a tensor, which only plain types may have apart.
+// Returns value `i` of a row of a tensor. Only unquantized types may have gaps between elements.
 template <class T> DEVICE float element(const Tensor &t, const char *row, u32 i) {
     return T::QK == 1 ? element<T>(row + i * t.nb[0], 0) : element<T>(row, i);
 }

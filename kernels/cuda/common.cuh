@@ -1,4 +1,5 @@
-// What all kernels share: tensors as the host describes them, sums over warps and blocks, numbers of 16 bits, the record of faults.
+// Definitions shared by all kernels: tensor descriptors, reductions over warps and blocks, 16-bit floats, and
+// the error record.
 #pragma once
 
 typedef signed char i8;
@@ -11,21 +12,22 @@ typedef unsigned long long u64;
 #define DEVICE __device__ __forceinline__
 #define INF __int_as_float(0x7f800000)
 
-// A tensor: address of its first byte, strides in bytes, sizes, innermost first.
+// Tensor descriptor: address of the first byte, strides in bytes, and sizes, innermost dimension first.
 struct Tensor {
     char *data;
     i64 nb[4];
     int ne[4];
 };
 
-// The first number that a kernel found to lie beyond its table: `node` tells the op, counted from 1; 0 if there was none.
+// The first index out of range that a kernel found. `node` identifies the op, starting at 1; 0 if no error
+// occurred.
 struct Fault {
     u32 node;
     u32 rows;
     i64 row;
 };
 
-// Notes that `row` is none of `rows` rows.
+// Records that `row` is out of range for a table of `rows` rows.
 DEVICE void report(Fault *fault, u32 node, i64 row, int rows) {
     if (atomicCAS(&fault->node, 0u, node) == 0u) {
         fault->row = row;
@@ -33,12 +35,12 @@ DEVICE void report(Fault *fault, u32 node, i64 row, int rows) {
     }
 }
 
-// Indices of an element, innermost first.
+// Indices of an element, innermost dimension first.
 struct Index {
     u32 i[4];
 };
 
-// The indices of the element with number `n` of a shape.
+// Returns the indices of element number `n` of a shape.
 DEVICE Index unravel(u32 n, const int (&ne)[4]) {
     Index at;
     for (int d = 0; d < 3; d++) {
@@ -50,18 +52,18 @@ DEVICE Index unravel(u32 n, const int (&ne)[4]) {
     return at;
 }
 
-// Bytes from the first element to the one at these indices, its own index in dimension 0 left out.
+// Returns the byte offset of an element, excluding its index in dimension 0.
 DEVICE i64 row_offset(const Tensor &t, const Index &at) {
     return at.i[1] * t.nb[1] + at.i[2] * t.nb[2] + at.i[3] * t.nb[3];
 }
 
-// The indices of the element that stands there when the tensor is repeated.
+// Returns the source indices of an element of the broadcast tensor.
 DEVICE Index repeated(const Tensor &t, Index at) {
     for (int d = 0; d < 4; d++) at.i[d] = t.ne[d] == 1 ? 0 : at.i[d] % (u32)t.ne[d];
     return at;
 }
 
-// The number of this thread among all of a grid of one dimension.
+// Returns the index of this thread in a one-dimensional grid.
 DEVICE u32 thread_number() {
     return blockIdx.x * blockDim.x + threadIdx.x;
 }
@@ -82,7 +84,7 @@ DEVICE float bfloat_to_float(u16 bits) {
     return __uint_as_float((u32)bits << 16);
 }
 
-// Rounded to nearest, ties to even; NaN stays one.
+// Rounds to nearest, ties to even. NaN stays NaN.
 DEVICE u16 float_to_bfloat(float x) {
     u32 bits = __float_as_uint(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (u16)(bits >> 16 | 0x40);
@@ -91,17 +93,18 @@ DEVICE u16 float_to_bfloat(float x) {
 
 const u32 ALL_LANES = 0xffffffffu;
 
-// The sum over the lanes of a warp, in each of them.
+// Returns the sum over the lanes of a warp, in every lane.
 DEVICE float warp_sum(float x) {
     for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(ALL_LANES, x, step);
     return x;
 }
 
-// Sums of N values over the lanes of a warp: lane `l` has that of value `l * N / 32`. N is a power of two. Sums have the bits of `warp_sum`.
+// Reduces N values over the lanes of a warp: lane `l` gets the sum of value `l * N / 32`. N must be a power
+// of two. The results are bit-identical to `warp_sum`.
 template <int N> DEVICE float warp_sums(float (&x)[N]) {
 #pragma unroll
     for (int step = 16, n = N; step > 0; step /= 2, n = (n + 1) / 2) {
-        // Half of the values goes to the lanes beyond, the other half comes from there.
+        // Each lane sends half of its values to its partner and receives the other half.
         bool is_upper = threadIdx.x & step;
 #pragma unroll
         for (int i = 0; i < (n + 1) / 2; i++) {
@@ -112,13 +115,14 @@ template <int N> DEVICE float warp_sums(float (&x)[N]) {
     return x[0];
 }
 
-// The largest over the lanes of a warp, in each of them.
+// Returns the maximum over the lanes of a warp, in every lane.
 DEVICE float warp_max(float x) {
     for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
     return x;
 }
 
-// Combines a value of each thread of a block, in each of them. `shared` has 32 elements, which nobody uses.
+// Reduces a value over the threads of a block; every thread gets the result. `shared` is scratch memory for
+// 32 elements.
 template <float (*OF_WARP)(float)> DEVICE float block_reduce(float x, float none, float *shared) {
     x = OF_WARP(x);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -129,12 +133,12 @@ template <float (*OF_WARP)(float)> DEVICE float block_reduce(float x, float none
     return x;
 }
 
-// The sum over the threads of a block, whose number is a multiple of 32.
+// Returns the sum over the threads of a block, whose size is a multiple of 32.
 DEVICE float block_sum(float x, float *shared) {
     return block_reduce<warp_sum>(x, 0.0f, shared);
 }
 
-// The largest over the threads of a block.
+// Returns the maximum over the threads of a block.
 DEVICE float block_max(float x, float *shared) {
     return block_reduce<warp_max>(x, -INF, shared);
 }

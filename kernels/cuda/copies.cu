@@ -1,4 +1,4 @@
-// Ops that move elements, and what is computed from integers alone.
+// Ops that move elements, and ops on integers.
 //
 // A: type of the first operand.
 #include "blocks.cuh"
@@ -23,12 +23,13 @@ DEVICE int &int_at(const Tensor &t, const Index &at) {
     return *(int *)place(t, at);
 }
 
-// The element of any type.
+// Returns an element of any type.
 DEVICE float value(const Tensor &t, const Index &at) {
     return element<types::A>(t, t.data + row_offset(t, at), at.i[0]);
 }
 
-// The row that an element of a list names; -1, which is noted, if there is none.
+// Returns the row that an element of a list selects. If the row is out of range, records an error and returns
+// -1.
 DEVICE int row_of(const Params &p, int i0, int i1, int i2, int rows) {
     int row = *(const int *)(p.ids.data + i0 * p.ids.nb[0] + i1 * p.ids.nb[1] + i2 * p.ids.nb[2]);
     if ((u32)row < (u32)rows) return row;
@@ -36,13 +37,13 @@ DEVICE int row_of(const Params &p, int i0, int i1, int i2, int rows) {
     return -1;
 }
 
-// The elements of `a` in their order, in another shape.
+// Copies the elements of `a` in order to a tensor of another shape.
 extern "C" __global__ void cont(const __grid_constant__ Params p) {
     u32 n = thread_number();
     if (n < p.n) float_at(p.y, unravel(n, p.y.ne)) = value(p.a, unravel(n, p.a.ne));
 }
 
-// `a` then `b` along dimension `i0`.
+// Concatenates `a` and `b` along dimension `i0`.
 extern "C" __global__ void concat(const __grid_constant__ Params p) {
     u32 n = thread_number();
     if (n >= p.n) return;
@@ -57,7 +58,7 @@ extern "C" __global__ void concat(const __grid_constant__ Params p) {
     float_at(p.y, at) = float_at(second ? p.b : p.a, from);
 }
 
-// Adds to each row of `a` the row of `b` that its number in `ids` says.
+// Adds to each row of `a` the row of `b` selected by `ids`.
 extern "C" __global__ void add_id(const __grid_constant__ Params p) {
     u32 n = thread_number();
     if (n >= p.n) return;
@@ -68,7 +69,7 @@ extern "C" __global__ void add_id(const __grid_constant__ Params p) {
     float_at(p.y, at) = float_at(p.a, at) + b;
 }
 
-// Rows of `a` by number. A thread decodes a chunk: a grid of chunks of a row, rows, outer dimensions.
+// Gathers rows of `a`. Each thread decodes a chunk. Grid: chunks of a row, rows, outer dimensions.
 extern "C" __global__ void get_rows(const __grid_constant__ Params p) {
     using T = types::A;
     u32 c = thread_number();
@@ -88,7 +89,7 @@ extern "C" __global__ void get_rows(const __grid_constant__ Params p) {
     }
 }
 
-// The same of integers, a thread for each.
+// Gathers rows of integers, with one thread per element.
 extern "C" __global__ void get_int_rows(const __grid_constant__ Params p) {
     u32 n = thread_number();
     if (n >= p.n) return;
@@ -109,7 +110,7 @@ extern "C" __global__ void to_floats(const __grid_constant__ Params p) {
     if (n < p.n) float_at(p.y, unravel(n, p.y.ne)) = (float)int_at(p.a, unravel(n, p.a.ne));
 }
 
-// Positions less `i0`, the same for each axis.
+// Subtracts `i0` from the positions, for each axis.
 extern "C" __global__ void earlier_positions(const __grid_constant__ Params p) {
     u32 n = thread_number();
     if (n >= p.n) return;
@@ -118,7 +119,7 @@ extern "C" __global__ void earlier_positions(const __grid_constant__ Params p) {
     int_at(p.y, at) = (int)max(pos, (i64)-2147483647 - 1);
 }
 
-// 1 + c0 ln(floor((position + c1) / i0) + 1)
+// Computes 1 + c0 ln(floor((position + c1) / i0) + 1).
 extern "C" __global__ void attention_temperature(const __grid_constant__ Params p) {
     u32 n = thread_number();
     if (n >= p.n) return;

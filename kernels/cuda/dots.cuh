@@ -1,11 +1,14 @@
-// What blocks mean as integers of 8 bits, for products with activations that are integers, too. A type gives a unit of a block at a time: RUNS runs
-// of 16 neighbouring values, GAP values apart, so that the bytes that hold bits of several values are read once. Runs next to each other are halves of a
-// group of 32 with one scale. A value is its group's scale times its integer and OFFSET, plus the group's minimum. Blocks lie in shared memory: `s` is
-// a block's address, rounded down to a multiple of 4 by `odd` bytes.
+// Blocks as 8-bit integers, for matmuls with integer activations.
+//
+// A type decodes a unit of a block at a time: RUNS runs of 16 adjacent values, GAP values apart, so that
+// bytes with bits of several values are read once. Adjacent runs are halves of a group of 32 values with one
+// scale. A value is the group's scale times (integer + OFFSET), plus the group's minimum. Blocks are in
+// shared memory: `s` is the address of a block, rounded down to a multiple of 4 by `odd` bytes.
 #pragma once
 #include "blocks.cuh"
 
-// Words that begin `shift` bits behind an address. `last`: the word that the last one ends in.
+// Returns words that start `shift` bits after an address. `last` is the word that contains the end of the
+// last result.
 template <int N> DEVICE void shifted_words(const u32 *from, const u32 *last, int shift, u32 (&out)[N]) {
     u32 low = from[0];
     for (int i = 0; i < N; i++) {
@@ -15,7 +18,7 @@ template <int N> DEVICE void shifted_words(const u32 *from, const u32 *last, int
     }
 }
 
-// The words from `at` bytes behind `s` on.
+// Loads words starting at `s + at`.
 template <int ALIGN, int N> DEVICE void words(const u8 *s, int at, u32 (&out)[N]) {
     if (ALIGN >= 16) {
         for (int i = 0; i < N; i += 4) {
@@ -30,19 +33,21 @@ template <int ALIGN, int N> DEVICE void words(const u8 *s, int at, u32 (&out)[N]
     } else if (ALIGN >= 4) {
         for (int i = 0; i < N; i++) out[i] = *(const u32 *)(s + at + 4 * i);
     } else {
-        // A word that lies across two is put together from both. Where none does, nothing behind the last one is read.
+        // Combines each unaligned word from two aligned words. If the address is aligned, nothing past the
+        // last word is read.
         const u32 *from = (const u32 *)(s + (at & ~3));
         shifted_words(from, from + (at & 3 ? N : N - 1), 8 * (at & 3), out);
     }
 }
 
-// The words that begin `odd` bytes behind `s`, whose word behind the last one is part of the block, too.
+// Loads words starting at `s + odd`. The word after the last one must be part of the block, too.
 template <int N> DEVICE void words_within(const u8 *s, int odd, u32 (&out)[N]) {
     const u32 *from = (const u32 *)s;
     shifted_words(from, from + N, 8 * odd, out);
 }
 
-// As `words_within`, from `at` bytes behind `s` on, which are at most 4. `first`: the word at `s`. Lanes read the same words of their blocks, whatever `at` is.
+// Loads words starting at `s + at`, where `at` is at most 4, with the requirement of `words_within`. `first`
+// is the word at `s`. All lanes read the same words of their blocks, for any `at`.
 template <int N> DEVICE void words_behind(const u8 *s, int at, u32 &first, u32 (&out)[N]) {
     const u32 *from = (const u32 *)s;
     u32 low = first = from[0];
@@ -53,12 +58,12 @@ template <int N> DEVICE void words_behind(const u8 *s, int at, u32 &first, u32 (
     }
 }
 
-// The half float at an even address of shared memory.
+// Loads an f16 value from an even address in shared memory.
 DEVICE float shared_half(const u8 *shared, int at) {
     return half_to_float(*(const u16 *)(shared + at));
 }
 
-// The values of a table of 16 bytes that the low and the high halves of the bytes of a word stand for.
+// Looks up the low and high nibbles of the bytes of a word in a table of 16 bytes.
 DEVICE void of_table(const u32 (&table)[4], u32 w, u32 &low, u32 &high) {
     u32 parts[2];
     for (int i = 0; i < 2; i++, w >>= 16) {
@@ -69,31 +74,31 @@ DEVICE void of_table(const u32 (&table)[4], u32 w, u32 &low, u32 &high) {
     high = __byte_perm(parts[0], parts[1], 0x7531);
 }
 
-// The lowest four bits of `bits`, one to a byte.
+// Spreads the lowest four bits to one bit per byte.
 DEVICE u32 spread(u32 bits) {
     return (bits & 15) * 0x00204081u & 0x01010101u;
 }
 
-// The low halves of the bytes of one word, the high ones of another.
+// Combines the low nibbles of one word with the high nibbles of another.
 DEVICE u32 halves(u32 low, u32 high) {
     u32 out;
     asm("lop3.b32 %0, %1, %2, 0x0f0f0f0f, 0xe4;" : "=r"(out) : "r"(low), "r"(high));
     return out;
 }
 
-// A byte of a word as a float, and 2^23 more.
+// Returns a byte of a word as a float, plus 2^23.
 DEVICE float byte_and_2_23(u32 word, int i) {
     return __uint_as_float(__byte_perm(word, 0x4b000000, 0x7440 | i));
 }
 
-// Groups of a unit, of one or two runs.
+// The groups of a unit, with one or two runs each.
 template <int RUNS, int GROUPS> struct Unit {
     u32 q[RUNS][4];
     float scale[GROUPS], min[GROUPS];
 };
 
-// In shared memory PAD bytes are left free behind every PAD_BLOCKS blocks, which end at a multiple of 16 bytes: so lanes find what they read at a time in
-// banks of their own.
+// In shared memory, PAD bytes follow every PAD_BLOCKS blocks, which end at a multiple of 16 bytes. Lanes then
+// access different banks.
 #define PADDED(blocks, bytes) static const int PAD_BLOCKS = blocks, PAD = bytes;
 #define NOT_PADDED PADDED(32, 0)
 
@@ -104,7 +109,7 @@ template <int RUNS, int GROUPS> struct Unit {
 
 namespace dots {
 
-// Blocks of 32 whose bytes hold a value of the first half and one of the second.
+// Blocks of 32 values. Each byte holds a value of the first half and a value of the second half.
 struct q4_0 : types::q4_0 {
     DOTS(1, 2, 16, false, -8, false)
     PADDED(8, 16)
@@ -189,7 +194,8 @@ struct q8_0 : types::q8_0 {
     }
 };
 
-// Blocks of 256 in two halves of four groups of 32, whose bits lie in the same bytes: a unit has 16 values of each group of a half.
+// Blocks of 256 values in two halves of four groups of 32, whose bits share the same bytes. A unit holds 16
+// values of each group of a half.
 struct q2_K : types::q2_K {
     DOTS(4, 4, 32, false, 0, true)
     PADDED(4, 112)
@@ -207,7 +213,7 @@ struct q2_K : types::q2_K {
     }
 };
 
-// Run `r` of a unit, whose third bits are those with number `bit` of their bytes.
+// Assembles run `r` of a unit. Its third bits are bit number `bit` of their bytes.
 DEVICE void add_third_bits(const u32 (&w)[4], const u32 (&high)[4], int r, int bit, u32 (&q)[4]) {
     for (int i = 0; i < 4; i++) q[i] = (w[i] >> 2 * r & 0x03030303u) | (high[i] >> bit & 0x01010101u) << 2;
 }
@@ -251,17 +257,18 @@ struct q3_K_x8 : types::q3_K_x8 {
     }
 };
 
-// Scales and minimums of a pair of groups of Q4_K and Q5_K. The high halves of bytes of the second group are left where they are by Q4_K: they count 16
-// times.
+// Decodes the scales and minimums of a pair of groups of Q4_K and Q5_K. Q4_K leaves the second group's values
+// in the high nibbles, where they count 16 times, and adjusts the scale with `of_second`.
 template <class UNIT> DEVICE void scales_of_pair(const u8 *s, int pair, float of_second, UNIT &to) {
     u32 w[4];
     words<16>(s, 0, w);
     float d = half_to_float((u16)w[0]), dmin = half_to_float((u16)(w[0] >> 16));
-    // Bytes of both groups: two of scales, two of minimums. Those of the last two pairs have their low four bits elsewhere.
+    // Bytes of both groups: two scales and two minimums. The last two pairs store their low four bits
+    // elsewhere.
     u32 at = pair % 2 ? 0x7632 : 0x5410, bytes = __byte_perm(w[1], w[2], at);
     u32 low = __byte_perm(w[3], w[3] >> 4, at);
     bytes = (pair < 2 ? bytes : halves(low, bytes >> 2)) & 0x3f3f3f3fu;
-    // Products of bytes are exact before 2^23 of them are taken away.
+    // The products are exact before 2^23 times the scale is subtracted.
     float less = d * -8388608.0f, less_min = dmin * 8388608.0f;
     to.scale[0] = __fmaf_rn(d, byte_and_2_23(bytes, 0), less);
     to.scale[1] = of_second * __fmaf_rn(d, byte_and_2_23(bytes, 1), less);
@@ -300,7 +307,7 @@ struct q5_K : types::q5_K {
 
 template <class UNIT> DEVICE void add_high_bits(const u32 (&low)[2][4], const u32 (&high)[4], UNIT &to) {
     for (int i = 0; i < 4; i++) {
-        // Bits of every other run, so that what is shifted across bytes is no half that is wanted.
+        // Masks alternate bit pairs, so that bits shifted across bytes never reach a selected nibble.
         u32 even = high[i] & 0x33333333u, uneven = high[i] & 0xccccccccu;
         to.q[0][i] = halves(low[0][i], even << 4);
         to.q[1][i] = halves(low[1][i], uneven << 2);
@@ -342,7 +349,7 @@ struct q6_K_x8 : types::q6_K_x8 {
     }
 };
 
-// As `iq4_value`.
+// Looks up 4-bit indices in the table of `iq4_value`.
 DEVICE void iq4_values(u32 w, u32 &low, u32 &high) {
     const u32 table[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
     of_table(table, w, low, high);
@@ -374,7 +381,7 @@ struct iq4_xs : types::iq4_xs {
     }
 };
 
-// As `fp4_value`.
+// Looks up 4-bit indices in the table of `fp4_value`.
 DEVICE void fp4_values(u32 w, u32 &low, u32 &high) {
     const u32 table[4] = {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu};
     of_table(table, w, low, high);
@@ -393,7 +400,7 @@ struct mxfp4 : types::mxfp4 {
     }
 };
 
-// Blocks of 64 with a scale for each 16 values: a unit has 16 values of each half.
+// Blocks of 64 values with a scale per 16 values. A unit holds 16 values of each half.
 struct nvfp4 : types::nvfp4 {
     DOTS(2, 2, 32, true, 0, false)
     NOT_PADDED
@@ -408,7 +415,7 @@ struct nvfp4 : types::nvfp4 {
     }
 };
 
-// Two groups a unit, so that a piece is whole sectors.
+// Two groups per unit, so that a piece consists of whole sectors.
 struct q1_0 : types::q1_0 {
     DOTS(2, 4, 16, true, 0, false)
     NOT_PADDED
@@ -416,7 +423,7 @@ struct q1_0 : types::q1_0 {
     static DEVICE void unit(const u8 *s, int odd, int u, Unit &to) {
         u32 first, bits[2];
         words_behind(s + 8 * u, odd + 2, first, bits);
-        // 1 or -1.
+        // Each bit encodes 1 or -1.
         for (int i = 0; i < 16; i++) to.q[i / 4][i % 4] = 0xffffffffu ^ spread(bits[i / 8] >> 4 * (i % 8)) * 0xfe;
         to.scale[0] = to.scale[1] = shared_half(s + odd, 0);
     }
@@ -430,7 +437,7 @@ struct q2_0 : types::q2_0 {
         u32 first, w[2];
         words_behind(s + 8 * u, odd + 2, first, w);
         for (int i = 0; i < 8; i++) {
-            // Four pairs of bits, one to a byte.
+            // Spreads four pairs of bits to one pair per byte.
             u32 bits = w[i / 4] >> i % 4 * 8 & 255, apart = (bits | bits << 12) & 0x000f000fu;
             to.q[i / 4][i % 4] = (apart | apart << 6) & 0x03030303u;
         }
@@ -453,14 +460,15 @@ struct tq2_0 : types::tq2_0 {
     }
 };
 
-// The digits to base 3 that the bytes of a word begin with once they are multiplied by a power of 3, whatever goes beyond a byte left out.
+// Returns the leading base-3 digit of each byte after a multiplication by a power of 3 modulo 256.
 DEVICE u32 digits(u32 word, u32 power) {
     u32 even = ((word & 0x00ff00ffu) * power & 0x00ff00ffu) * 3 >> 8 & 0x00ff00ffu;
     u32 uneven = ((word >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu) * 3 & 0xff00ff00u;
     return even | uneven;
 }
 
-// Runs of 16 values are a digit each of 16 bytes: ten of the first 32, five of the next 16. The last run is four digits of the last four bytes.
+// Each run of 16 values is one digit of 16 bytes: ten runs in the first 32 bytes and five in the next 16. The
+// last run is four digits of the last four bytes.
 struct tq1_0 : types::tq1_0 {
     DOTS(4, 4, 16, false, -1, false)
     NOT_PADDED
@@ -484,13 +492,13 @@ struct tq1_0 : types::tq1_0 {
 };
 
 #ifdef POINTS
-// The bytes of a word, none of them 0, negated where a bit of `signs` is set.
+// Negates the nonzero bytes of a word where a bit of `signs` is set.
 DEVICE u32 negated(u32 word, u32 signs) {
     u32 ones = spread(signs);
     return (word ^ ones * 255) + ones;
 }
 
-// The word that begins `odd + 2` bytes behind `s`.
+// Loads the word at `s + odd + 2`.
 DEVICE u32 word_behind(const u8 *s, int odd) {
     u32 first, w[1];
     words_behind(s, odd + 2, first, w);
@@ -498,13 +506,13 @@ DEVICE u32 word_behind(const u8 *s, int odd) {
 }
 
 #if POINTS_BITS == 64
-// Eight values of a run: a point with signs.
+// Decodes eight values of a run: a codebook point with signs.
 DEVICE void signed_values(u64 point, u32 signs, u32 *to) {
     to[0] = negated((u32)point, signs);
     to[1] = negated((u32)(point >> 32), signs >> 4);
 }
 
-// Eight values of a run: eight times a point less one, and one more or, `down`, less.
+// Decodes eight values of a run: eight times (point - 1), plus 1, or minus 1 if `down`.
 DEVICE void shifted_values(u64 point, bool down, u32 *to) {
     u32 shift = down ? 0x77777777u : 0x79797979u;
     to[0] = ((u32)point * 8 + shift) ^ 0x80808080u;
@@ -530,7 +538,7 @@ struct iq2_xxs : types::iq2_xxs {
     }
 };
 
-// A scale for each 16 values: a unit has 16 values of each of four groups of 32.
+// A scale per 16 values. A unit holds 16 values of each of four groups of 32.
 struct iq2_xs : types::iq2_xs {
     DOTS(4, 4, 32, true, 0, false)
     NOT_PADDED
@@ -609,7 +617,7 @@ struct iq1_m : types::iq1_m {
     }
 };
 #else
-// Four values, of the first or the second half of `signs`.
+// Decodes four values with the first or second half of `signs`.
 DEVICE u32 signed_values(u32 point, u32 signs, int half) {
     return negated(point, signs >> 4 * half);
 }

@@ -1,6 +1,7 @@
-// Ops that compute each element from the elements at its place.
+// Ops that compute each element from the elements at the same position.
 //
-// OP: the function below. GATED: it is one of `a`, and `b` multiplies the result. B: type of `b`, of ops that have one.
+// OP: one of the functions below. GATED: OP is applied to `a`, and the result is multiplied by `b`. B: type
+// of `b`, for ops with two operands.
 #include "blocks.cuh"
 #include "unary.cuh"
 
@@ -10,13 +11,13 @@ struct Params {
     u32 n;
 };
 
-// Of two operands.
+// Elementwise functions of two operands.
 DEVICE float add(float a, float b) { return a + b; }
 DEVICE float sub(float a, float b) { return a - b; }
 DEVICE float mul(float a, float b) { return a * b; }
 DEVICE float div(float a, float b) { return a / b; }
 
-// Of one and the constants.
+// Elementwise functions of one operand and constants.
 DEVICE float scale(float x, const Params &p) { return x * p.c0 + p.c1; }
 DEVICE float clamp(float x, const Params &p) { return fminf(fmaxf(x, p.c0), p.c1); }
 DEVICE float repeat(float x, const Params &) { return x; }
@@ -42,7 +43,7 @@ extern "C" __global__ void binary(const __grid_constant__ Params p) {
 #endif
 }
 #else
-// `a` is repeated to the shape of the result.
+// Broadcasts `a` to the shape of the result.
 extern "C" __global__ void unary(const __grid_constant__ Params p) {
     u32 n = thread_number();
     if (n >= p.n) return;

@@ -1,5 +1,6 @@
-// Floats as blocks of every type that has a quantizer, with the bits that `kernels/src/quants` gives: floats are added up in the same order there and
-// here. To be compiled without fused products and sums.
+// Quantization of floats to every type that has a quantizer. The results are bit-identical to
+// `kernels/src/quants`, since floats are summed in the same order. Must be compiled without fused
+// multiply-add.
 #pragma once
 #include "common.cuh"
 
@@ -7,24 +8,25 @@ DEVICE void put_half(u8 *p, float x) {
     *(u16 *)p = float_to_half(x);
 }
 
-// 1 / x, and 0 for 0.
+// Returns 1 / x, or 0 for 0.
 DEVICE float inverse(float x) {
     return x == 0.0f ? 0.0f : 1.0f / x;
 }
 
-// Rounded to the nearest integer of 0 to `most`.
+// Rounds to the nearest integer in 0..=most.
 DEVICE u32 round_to(float x, float most) {
     return (u32)fminf(fmaxf(rintf(x), 0.0f), most);
 }
 
-// The element of largest magnitude, with its sign.
+// Returns the element with the largest magnitude, including its sign.
 DEVICE float signed_max(const float (&x)[32]) {
     float largest = 0.0f;
     for (int i = 0; i < 32; i++) largest = fabsf(x[i]) > fabsf(largest) ? x[i] : largest;
     return largest;
 }
 
-// Among scales that put the element of largest magnitude at one of some ends before rounding, the one of least squared error.
+// Search over scales that map the element with the largest magnitude to given values; keeps the scale with
+// the least squared error.
 struct BestScale {
     float scale, gain;
 
@@ -44,7 +46,8 @@ struct BestScale {
     }
 };
 
-// The line through the elements over their indices as rounded by a line, and how much it takes off the squared error.
+// Fits a line through the elements over their quantized indices, and returns the reduction of the squared
+// error.
 DEVICE float fit_line(const float (&x)[32], float &scale, float &base, float most) {
     float inv = inverse(scale), mean_x = 0.0f, mean_q = 0.0f, sum_xq = 0.0f, sum_qq = 0.0f;
 #pragma unroll
@@ -63,7 +66,8 @@ DEVICE float fit_line(const float (&x)[32], float &scale, float &base, float mos
     return sum_xq * scale;
 }
 
-// Scale and minimum of least squared error among those found by rounding and fitting in turn, from slightly narrowed ranges.
+// Returns the scale and minimum with the least squared error, found by alternating rounding and fitting from
+// slightly narrowed ranges.
 DEVICE float2 best_line(const float (&x)[32], float most) {
     float low = INF, high = -INF;
     for (int i = 0; i < 32; i++) low = fminf(low, x[i]), high = fmaxf(high, x[i]);
@@ -85,7 +89,8 @@ DEVICE float2 best_line(const float (&x)[32], float most) {
     return best;
 }
 
-// Stores 32 values of 4 or 5 bits: low nibbles of the first 16, high nibbles of the others, and the fifth bits at `qh`.
+// Stores 32 values of 4 or 5 bits: low nibbles for the first 16, high nibbles for the rest, and the fifth
+// bits at `qh`.
 template <class Q> DEVICE void put_values(u8 *qs, u8 *qh, Q q) {
     u32 high = 0;
     for (int j = 0; j < 16; j++) {
@@ -98,7 +103,8 @@ template <class Q> DEVICE void put_values(u8 *qs, u8 *qh, Q q) {
     }
 }
 
-// A scale for values of `-zero` to `zero - 1`: the largest element mostly belongs on the side that reaches further.
+// Returns a scale for values in `-zero..=zero - 1`. The largest element usually maps to the side that reaches
+// further.
 DEVICE float scale_around(const float (&x)[32], float zero) {
     float largest = signed_max(x);
     BestScale best = {0.0f, 0.0f};
@@ -114,7 +120,7 @@ DEVICE float scale_around(const float (&x)[32], float zero) {
 
 __constant__ const i8 IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-// The index of the nearest value of the table.
+// Returns the index of the nearest value in the table.
 DEVICE u32 nearest_iq4(float x) {
     int above = 0;
     for (int i = 0; i < 16; i++) above += (float)IQ4_VALUES[i] < x;
@@ -192,7 +198,7 @@ struct iq4_nl {
         float largest = signed_max(x);
         BestScale best = {0.0f, 0.0f};
         if (largest != 0.0f) {
-            // The largest element near either end of the table.
+            // Maps the largest element close to either end of the table.
 #pragma unroll 1
             for (int i = 0; i < 20; i++) {
                 float end = (float)(i < 11 ? 4 * i - 140 : 4 * (i - 11) + 96);

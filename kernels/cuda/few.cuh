@@ -1,32 +1,34 @@
-// Products of few columns: up to three matrices multiply the same columns in one launch, and results go on to what is done with each of them.
+// Matmuls with few columns. A launch multiplies up to three matrices with the same columns and includes the
+// subsequent sums or gated unit.
 //
-// PARTS: matrices. GLU: a function of `unary.cuh`; then two matrices give one result, the function of the first one's times the second one's. IDS: the
-// matrix of each column is chosen by a list of numbers.
+// PARTS: number of matrices. GLU: an activation function of `unary.cuh`; if defined, the single result is
+// GLU(first) * second. IDS: a list of expert ids selects the matrix of each column.
 #pragma once
 #include "unary.cuh"
 
 struct Part {
     Tensor w, y;
-    // Added to the result, if they are there. Strides are 0 where they are repeated.
+    // Optional addends. A stride is 0 for broadcast dimensions.
     Tensor adds[2];
 };
 
 struct Params {
     Part parts[3];
     Tensor x, ids;
-    // Columns of integers, one behind the other, if they are wanted so.
+    // Contiguous quantized columns, for integer matmuls.
     const char *columns;
-    // Where results go as such columns, if they are rounded.
+    // Destination of the quantized results, if requested.
     char *rounded;
     Fault *fault;
     u32 node;
-    // Blocks before those of the second and of the third matrix.
+    // Number of blocks before those of the second and third matrix.
     int first[2];
-    // Results of a warp of `mul_vec_int.cu`, or of two matrices with GLU, one after the other.
+    // Results that a warp of `mul_vec_int.cu` computes in sequence (pairs of results with GLU).
     int turns;
 };
 
-// What a block works at: its matrix, and how many blocks of this matrix come before it. With GLU the first matrix.
+// Returns the matrix of this block, and sets `block` to the block's index within the matrix. With GLU,
+// returns the first matrix.
 DEVICE Part part_of(const Params &p, int &block) {
     block = blockIdx.x;
 #if PARTS > 2
@@ -44,7 +46,7 @@ DEVICE Part part_of(const Params &p, int &block) {
     return p.parts[0];
 }
 
-// Where elements of a column of the result go, and what is added to them.
+// Destination and addends of a column of the result.
 struct Output {
     char *y;
     const char *adds[2];
@@ -69,7 +71,8 @@ struct Output {
 };
 
 #if IDS
-// The number of the matrix that a place of a token chooses; -1, which is noted, if there is none.
+// Returns the matrix that slot `place` of a token selects. If the id is out of range, records an error and
+// returns -1.
 DEVICE int chosen(const Params &p, int place, int token) {
     int id = *(const int *)(p.ids.data + place * p.ids.nb[0] + token * p.ids.nb[1]), n = p.parts[0].w.ne[2];
     if ((u32)id < (u32)n) return id;

@@ -1,4 +1,5 @@
-// Columns grouped by the matrix that their numbers choose, without the host: a single block of threads.
+// Groups columns by the matrix that their ids select, without involving the host. Runs as a single block of
+// threads.
 #include "common.cuh"
 
 struct Params {
@@ -6,16 +7,16 @@ struct Params {
     Fault *fault;
     int *tiles, *order;
     u32 node;
-    // Matrices, columns of a tile, tiles that there may be.
+    // Number of matrices, columns per tile, and maximum number of tiles.
     int n_matrices, tile, n_tiles;
 };
 
 const int THREADS = 256;
 
-// Of each matrix how many columns choose it, then where the next of them goes.
+// Number of columns per matrix, later the position of the next column.
 extern __shared__ int counts[];
 
-// Matrix of the column with this number, -1 if it is none.
+// Returns the matrix of a column, or -1 if its id is out of range.
 DEVICE int matrix_of(const Params &p, int pair) {
     int place = pair % p.ids.ne[0], token = pair / p.ids.ne[0];
     int id = *(const int *)(p.ids.data + place * p.ids.nb[0] + token * p.ids.nb[1]);
@@ -51,7 +52,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) group(const __grid_constan
         }
     }
     __syncthreads();
-    // Within a group columns come in any order: what is computed of a column does not depend on its neighbours.
+    // The order of columns within a group is arbitrary, since the result of a column does not depend on its
+    // neighbors.
     for (int pair = threadIdx.x; pair < n_pairs; pair += THREADS) {
         int matrix = matrix_of(p, pair);
         if (matrix >= 0) p.order[atomicAdd(&counts[matrix], 1)] = pair;

@@ -1,18 +1,20 @@
-// Heads between their products and attention: normed, turned by their token's position, and stored as floats or in a cache. A warp has a head of a token.
+// Processing of heads between their matmuls and attention: norm, RoPE, and storage as floats or in a cache. A
+// warp handles one head of a token.
 //
-// SECTIONS: how many kinds of heads there are, such as queries, keys and values. S0, S1, S2: types that they are stored as. NEIGHBOURS: see `rope.cuh`.
+// SECTIONS: number of kinds of heads, such as query, key, and value. S0, S1, S2: types in which they are
+// stored. NEIGHBOURS: see `rope.cuh`.
 #include "encode.cuh"
 #include "rope.cuh"
 
 struct Section {
-    // Floats of heads and tokens; what they are multiplied with after they are normed, if anything.
+    // Floats of all heads and tokens, and the optional weight of the norm.
     Tensor x, weight;
-    // Where heads go: rows of a token, or those of a table that `ids` name.
+    // Destination of the heads: rows of a token, or rows of a table selected by `ids`.
     Tensor y, ids;
     float eps;
-    // Number of the node that names rows, in the record of faults.
+    // Index in the error record of the node with the row ids.
     u32 node;
-    // Whether heads are normed, whether they are turned, and how many heads other sections have before this one.
+    // Whether to normalize, whether to rotate, and the number of heads in earlier sections.
     int is_normed, is_turned, first, padding;
 };
 
@@ -28,7 +30,8 @@ const int WARPS = 4;
 
 extern __shared__ __align__(8) float memory[];
 
-// The sum of the squares of a head, in the order in which a block of `rms_norm` adds up such a row: its warps' sums one by one, then their sum.
+// Returns the sum of squares of a head, added in the same order as by a block of `rms_norm`: per warp first,
+// then over the warps.
 DEVICE float sum_of_squares(const float *row, int n) {
     int lane = threadIdx.x % 32, n_warps = (n + 127) / 128;
     float of_warps = 0.0f;
@@ -41,7 +44,7 @@ DEVICE float sum_of_squares(const float *row, int n) {
     return warp_sum(of_warps);
 }
 
-// The head's elements in `row`, as they are or normed.
+// Loads the head into `row` and normalizes it if required.
 DEVICE void load_head(const Section &s, const char *x, float *row) {
     int n = s.x.ne[0], lane = threadIdx.x % 32;
     for (int i = lane; i < n; i += 32) row[i] = *(const float *)(x + i * s.x.nb[0]);
@@ -60,7 +63,7 @@ DEVICE void turn(const Rope &p, int token, float *row) {
     for (int pair = threadIdx.x % 32; pair < p.n_dims / 2; pair += 32) {
         float2 r = turn_of(p, token, pair);
 #if NEIGHBOURS
-        // Both at once, so that lanes find theirs in banks of their own.
+        // Accesses both elements at once, which avoids bank conflicts.
         float2 x = ((const float2 *)row)[pair];
         ((float2 *)row)[pair] = make_float2(x.x * r.y - x.y * r.x, x.x * r.x + x.y * r.y);
 #else
@@ -73,7 +76,7 @@ DEVICE void turn(const Rope &p, int token, float *row) {
     __syncwarp();
 }
 
-// Stores blocks of type T at `to`.
+// Quantizes and stores blocks of type T.
 template <class T> DEVICE void store_head(const float *row, int n, char *to) {
     for (int block = threadIdx.x % 32; block < n / T::QK; block += 32) {
         float x[T::QK];
@@ -97,7 +100,8 @@ template <class T> DEVICE void head_of(const Params &p, const Section &s, int he
     store_head<T>(row, s.x.ne[0], s.y.data + head * s.y.nb[1] + at * s.y.nb[2]);
 }
 
-// Grid: heads of all sections by WARPS, tokens. `room`: floats of the largest head, an even number.
+// Grid: heads of all sections in groups of WARPS, tokens. `room` is the size of the largest head in floats,
+// rounded up to an even number.
 extern "C" __global__ void __launch_bounds__(32 * WARPS) heads(const __grid_constant__ Params p) {
     int warp = threadIdx.x / 32, head = blockIdx.x * WARPS + warp, token = blockIdx.y;
     float *row = memory + warp * p.room;

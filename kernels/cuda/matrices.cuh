@@ -1,8 +1,8 @@
-// Fragments of matrices for tensor cores, and where tiles of 16-bit numbers lie in shared memory.
+// Matrix fragments for tensor cores, and the layout of 16-bit tiles in shared memory.
 #pragma once
 #include "common.cuh"
 
-// Four matrices of 8 by 8, of whose rows lane `l` points to row `l % 8` of matrix `l / 8`.
+// Loads four 8 x 8 matrices. Lane `l` provides the address of row `l % 8` of matrix `l / 8`.
 DEVICE void load_matrices(u32 (&x)[4], const u16 *row) {
     u32 address = (u32)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -11,7 +11,7 @@ DEVICE void load_matrices(u32 (&x)[4], const u16 *row) {
                  : "memory");
 }
 
-// The same with each matrix transposed.
+// Loads four 8 x 8 matrices, each transposed.
 DEVICE void load_transposed(u32 (&x)[4], const u16 *row) {
     u32 address = (u32)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -20,27 +20,27 @@ DEVICE void load_transposed(u32 (&x)[4], const u16 *row) {
                  : "memory");
 }
 
-// Sums of 16 by 8, more by a product of 16 by 16 with 16 by 8 numbers of bf16.
+// Multiplies a 16 x 16 by a 16 x 8 bf16 matrix and adds the result to the 16 x 8 sums.
 DEVICE void multiply(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same with numbers of f16.
+// Multiplies a 16 x 16 by a 16 x 8 f16 matrix and adds the result to the 16 x 8 sums.
 DEVICE void multiply_halves(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Copies 16 bytes to shared memory, or zeros if they are not there. The thread goes on meanwhile.
+// Starts an asynchronous copy of 16 bytes to shared memory. Stores zeros if the source does not exist.
 DEVICE void copy_ahead(u16 *to, const char *from, bool is_there) {
     u32 address = (u32)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(is_there ? 16 : 0) : "memory");
 }
 
-// Until all that the thread copies is there.
+// Waits for all asynchronous copies of this thread.
 DEVICE void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }

@@ -1,20 +1,22 @@
-// Products of a matrix with many columns, in floats: tiles of both operands are decoded to shared memory, and a thread computes 4 rows by 2
-// columns of the result.
+// Matmuls with many columns, in f32. Tiles of both operands are decoded to shared memory, and each thread
+// computes 4 rows by 2 columns of the result.
 //
-// TYPE: type of the weights. IDS: columns were grouped by the matrix that their numbers choose (see `group.cu`), and a tile has columns of one group.
+// TYPE: type of the weights. IDS: columns are grouped by expert (see `group.cu`), and a tile contains columns
+// of one group.
 #include "blocks.cuh"
 
 using W = types::TYPE;
 
 const int ROWS = 32, COLUMNS = 32, THREADS = 128;
-// Values of a row that are decoded at a time: whole groups of runs.
+// Values of a row to decode at a time: whole groups of runs.
 const int STEP = W::GAP * W::RUNS > 32 ? W::GAP * W::RUNS : 32;
-// Padding keeps threads that store different rows apart, and vectors aligned.
+// The padding avoids bank conflicts between rows and keeps vectors aligned.
 const int ROW_STRIDE = ROWS + 4, COLUMN_STRIDE = COLUMNS + 2;
 
 struct Params {
     Tensor w, x, y;
-    // Of each tile its matrix, -1 for none, and its first column and the end of its group in `order`; then columns by group.
+    // For each tile: its matrix (-1 for none), its first column, and the end of its group in `order`. `order`
+    // lists the columns by group.
     const int *tiles, *order;
     int n_used, padding;
 };
@@ -37,11 +39,11 @@ DEVICE void load_weights(const Params &p, const char *w, int first_row, int k) {
     }
 }
 
-// Where the tile's columns begin, and where their results go; null for columns that are not there.
+// Addresses of the tile's columns and of their results; null for missing columns.
 __shared__ const char *from[COLUMNS];
 __shared__ char *to[COLUMNS];
 
-// Finds the tile's columns. Address of its matrix; null if there are none.
+// Finds the tile's columns, and returns the address of its matrix, or null if the tile is empty.
 DEVICE const char *find_columns(const Params &p) {
     int c = threadIdx.x;
 #if IDS
@@ -73,7 +75,7 @@ DEVICE void load_columns(const Params &p, int k) {
     }
 }
 
-// Grid: rows by ROWS; columns by COLUMNS, or tiles of groups; outer dimensions.
+// Grid: rows in groups of ROWS; columns in groups of COLUMNS, or tiles of groups; outer dimensions.
 extern "C" __global__ void __launch_bounds__(THREADS) mul_mat(const __grid_constant__ Params p) {
     int first_row = blockIdx.x * ROWS, row = threadIdx.x % 8 * 4, column = threadIdx.x / 8 * 2;
     const char *w = find_columns(p);

@@ -1,43 +1,46 @@
-// Products of a matrix with many columns on tensor cores: weights and columns rounded to bf16, sums of f32. Weights are decoded to shared memory,
-// columns lie in memory as bf16 already. While a step is multiplied the next one's columns are copied and its weights fetched.
+// Matmuls with many columns on tensor cores, in bf16 with f32 accumulation. Weights are decoded to shared
+// memory; columns are already bf16 in global memory. While a step is multiplied, the next step's columns are
+// copied and its weights loaded.
 //
-// TYPE: type of the weights. ALIGNED: see `pieces.cuh`. ROWS, COLUMNS: of a tile. WARP_ROWS, WARP_COLUMNS: of a warp's part of it. IDS: columns were grouped
-// by the matrix that their numbers choose (see `group.cu`), and a tile has columns of one group.
+// TYPE: type of the weights. ALIGNED: see `pieces.cuh`. ROWS, COLUMNS: size of a tile. WARP_ROWS,
+// WARP_COLUMNS: size of a warp's part of the tile. IDS: columns are grouped by expert (see `group.cu`), and a
+// tile contains columns of one group.
 #include "matrices.cuh"
 #include "pieces.cuh"
 
 using Weights = Piece<types::TYPE>;
 
-// Values of a row that are decoded at a time.
+// Values of a row to decode at a time.
 const int STEP = 64;
 const int WARPS_OF_COLUMNS = COLUMNS / WARP_COLUMNS, THREADS = 32 * WARPS_OF_COLUMNS * (ROWS / WARP_ROWS);
-// Tiles of `mma` of a warp: 16 rows by 8 columns.
+// Number of `mma` tiles per warp, of 16 rows by 8 columns.
 const int M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
-// Pieces of a step that a thread decodes, and 16 bytes of columns that it copies.
+// Pieces that a thread decodes per step, and 16-byte copies of columns.
 const int PIECES = ROWS * STEP / 32 / THREADS, COPIES = COLUMNS * STEP / 8 / THREADS;
-static_assert(PIECES * 32 * THREADS == ROWS * STEP && COPIES * 8 * THREADS == COLUMNS * STEP, "threads have as much to do");
+static_assert(PIECES * 32 * THREADS == ROWS * STEP && COPIES * 8 * THREADS == COLUMNS * STEP, "threads must have equal amounts of work");
 
 struct Params {
     Tensor w, x, y;
-    // Columns as bf16, and bytes from one to the next.
+    // Columns as bf16, and the distance between columns in bytes.
     const char *columns;
-    // Of each tile its matrix, -1 for none, and its first column and the end of its group in `order`; then columns by group.
+    // For each tile: its matrix (-1 for none), its first column, and the end of its group in `order`. `order`
+    // lists the columns by group.
     const int *tiles, *order;
     int n_used, stride;
 };
 
-// Of each of two steps weights, then columns.
+// Double buffer: weights and columns of two steps.
 extern __shared__ __align__(128) u16 shared[];
 #if IDS
 __shared__ const char *from[COLUMNS];
 __shared__ char *to[COLUMNS];
 #endif
 
-// What a block works at.
+// Rows and columns that a thread block computes.
 struct Work {
-    // Its matrix; null if there is nothing to do.
+    // Address of the matrix, or null if there is no work.
     const char *w;
-    // The first of its columns, and the end of them.
+    // First column of the thread block, and the number of columns.
     const char *columns;
     char *y;
     int n_columns;
@@ -65,8 +68,8 @@ DEVICE Work find_work(const Params &p) {
 #endif
 }
 
-// Where the `unit`-th 8 values of a row of a step lie: units change places by the row, so that neither rows that a matrix is loaded from nor threads that
-// store to several rows meet in a bank.
+// Returns the location of the `unit`-th group of 8 values of a row of a step. Units are swizzled by row, so
+// that neither matrix loads nor stores to several rows cause bank conflicts.
 DEVICE u16 *place_of_weights(u16 *step, int row, int unit) {
     int turn = Weights::APART ? (row & 1) | (row & 2) << 1 | (row & 4) >> 1 : row & 7;
     return step + row * STEP + (unit ^ turn) * 8;
@@ -76,7 +79,7 @@ DEVICE u16 *place_of_columns(u16 *step, int column, int unit) {
     return step + (ROWS + column) * STEP + (unit ^ (column & 7)) * 8;
 }
 
-// Copies values `k` to `k + STEP - 1` of the tile's columns; zeros where there are none.
+// Copies values `k` to `k + STEP - 1` of the tile's columns, and zeros for missing columns.
 DEVICE void load_columns(const Params &p, const Work &work, u16 *step, int k) {
     int unit = threadIdx.x % (STEP / 8), at = 2 * (k + 8 * unit);
 #pragma unroll
@@ -97,7 +100,7 @@ DEVICE void load_columns(const Params &p, const Work &work, u16 *step, int k) {
 DEVICE void fetch_weights(const Params &p, const char *w, int first_row, int k, Weights (&pieces)[PIECES]) {
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
-        // Rows behind the last one are as that one; nobody asks for what they give.
+        // Rows past the end repeat the last row; their results are not stored.
         int n = threadIdx.x + i * THREADS, row = min(first_row + n / 2, p.w.ne[1] - 1);
         pieces[i].fetch(p.w, w + row * p.w.nb[1], k / 32 + n % 2);
     }
@@ -117,7 +120,7 @@ DEVICE void store_weights(u16 *step, const Weights (&pieces)[PIECES]) {
     }
 }
 
-// Adds a step's products to a warp's sums.
+// Multiplies a step and adds to a warp's sums.
 DEVICE void multiply_step(u16 *step, int row, int column, float (&sums)[M][N][4]) {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -133,7 +136,7 @@ DEVICE void multiply_step(u16 *step, int row, int column, float (&sums)[M][N][4]
     }
 }
 
-// Grid: rows by ROWS; columns by COLUMNS, or tiles of groups; outer dimensions.
+// Grid: rows in groups of ROWS; columns in groups of COLUMNS, or tiles of groups; outer dimensions.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) mul_mat_tensor(const __grid_constant__ Params p) {
     int first_row = blockIdx.x * ROWS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int row = warp / WARPS_OF_COLUMNS * WARP_ROWS, column = warp % WARPS_OF_COLUMNS * WARP_COLUMNS;

@@ -1,7 +1,8 @@
-// Products of a matrix with a few columns. A warp computes COLS elements of a row of the result, so that each byte of the weights is read once
-// for all of them.
+// Matmuls with few columns. A warp computes COLS elements of a row of the result, so that each byte of the
+// weights is read once for all columns.
 //
-// TYPE: type of the weights. COLS: columns of a warp. X4: columns are read 4 values at a time. PARTS, GLU, IDS: see `few.cuh`.
+// TYPE: type of the weights. COLS: columns per warp. X4: columns are read 4 values at a time. PARTS, GLU,
+// IDS: see `few.cuh`.
 #include "blocks.cuh"
 #include "few.cuh"
 
@@ -9,7 +10,7 @@ using W = types::TYPE;
 
 const int WARPS = 4;
 
-// Values `i` to `i + RUN - 1` of a column.
+// Loads values `i` to `i + RUN - 1` of a column.
 DEVICE void load_run(const Tensor &x, const char *column, int i, float (&v)[W::RUN]) {
 #if X4
     float4 run = *(const float4 *)(column + 4 * (i64)i);
@@ -27,7 +28,7 @@ DEVICE void add_chunk(const Tensor &x, const char *column, int first, const floa
     }
 }
 
-// The products of a row of weights with columns, in every lane.
+// Computes the dot products of a row of weights with the columns, in every lane.
 DEVICE void dot(const Tensor &w, const char *row, const Tensor &x, const char *const (&columns)[COLS], float (&sums)[COLS]) {
     const i64 block_bytes = W::QK == 1 ? w.nb[0] : (i64)W::BYTES;
     const int n_chunks = w.ne[0] / W::QK * W::CHUNKS;
@@ -41,7 +42,8 @@ DEVICE void dot(const Tensor &w, const char *row, const Tensor &x, const char *c
     for (int n = 0; n < COLS; n++) sums[n] = warp_sum(sums[n]);
 }
 
-// Grid: rows by WARPS, of one matrix after the other; columns by COLS, or places of `ids`; outer dimensions, or tokens.
+// Grid: x covers rows in groups of WARPS, one matrix after the other. y covers columns in groups of COLS, or
+// slots of `ids`. z covers outer dimensions, or tokens.
 extern "C" __global__ void __launch_bounds__(32 * WARPS) mul_vec(const __grid_constant__ Params p) {
     int block;
     Part part = part_of(p, block);

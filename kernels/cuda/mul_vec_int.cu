@@ -1,9 +1,10 @@
-// Products of a matrix of quantized weights with a few columns, in integers. A warp computes ROWS rows at a time: it fetches pieces of them as they lie,
-// 16 bytes a lane, several pieces ahead of what it computes and on into its next rows, so that every byte of the weights is moved once and the memory
-// always has work.
+// Integer matmuls of quantized weights with few columns. A warp computes ROWS rows at a time. It streams
+// their raw bytes in pieces, 16 bytes per lane, several pieces ahead and across row boundaries. Every byte of
+// the weights is loaded once, and memory is always busy.
 //
-// TYPE: type of the weights, whose rows begin at multiples of 16 bytes and are as long. COLS: columns of a warp. PARTS, GLU, IDS: see `few.cuh`.
-// ROUNDS: the results, whose rows are a multiple of RESULTS_OF_BLOCK, are also rounded for products with them.
+// TYPE: type of the weights; rows must start at and span multiples of 16 bytes. COLS: columns per warp.
+// PARTS, GLU, IDS: see `few.cuh`. ROUNDS: results are also quantized for matmuls; the number of rows must
+// then be a multiple of RESULTS_OF_BLOCK.
 #include "dots.cuh"
 #include "columns.cuh"
 #include "few.cuh"
@@ -11,43 +12,43 @@
 using W = dots::TYPE;
 
 const int WARPS = 4, ROWS = 2;
-// Blocks of a piece: a unit for each lane. Tiles of columns that go with it.
+// Number of blocks per piece (one unit per lane), and number of corresponding column tiles.
 const int BLOCKS = 32 / W::UNITS, PIECE = BLOCKS * W::BYTES, TILES = BLOCKS * W::QK / Tile::N;
-static_assert(PIECE % 16 == 0, "pieces are fetched by 16 bytes");
-static_assert(TILES * Tile::N == BLOCKS * W::QK, "pieces go with whole tiles");
-// Bytes of a piece between which it is padded, and of a padded piece.
+static_assert(PIECE % 16 == 0, "pieces are loaded 16 bytes at a time");
+static_assert(TILES * Tile::N == BLOCKS * W::QK, "a piece must match whole column tiles");
+// Bytes of a piece between paddings, and size of a padded piece.
 const int PADDED = W::PAD_BLOCKS * W::BYTES, SPREAD = PIECE + (BLOCKS / W::PAD_BLOCKS - 1) * W::PAD;
-static_assert(W::PAD == 0 || PADDED % 16 == 0 && PIECE % PADDED == 0 && PIECE % 32 == 0, "pads lie between what is fetched at a time");
-// Pieces under way, as far as shared memory goes.
+static_assert(W::PAD == 0 || PADDED % 16 == 0 && PIECE % PADDED == 0 && PIECE % 32 == 0, "padding must not split a 16-byte load");
+// Number of pieces in flight, limited by shared memory.
 const int STAGES = WARPS * ROWS * SPREAD * 4 <= 40 << 10 ? 4 : 3, STAGE = ROWS * SPREAD;
 
-// Rows of a warp, and of these the results: with GLU rows of both matrices take turns.
+// Matrices per warp, and results per row pair. With GLU, rows of the two matrices alternate.
 #ifdef GLU
 const int MATRICES = 2;
 #else
 const int MATRICES = 1;
 #endif
 const int RESULTS = ROWS / MATRICES;
-static_assert(ROWS == 2, "one row may be missing");
+static_assert(ROWS == 2, "the code supports one missing row");
 
 __shared__ __align__(16) u8 stages[WARPS][STAGES * STAGE];
 
-// The rows of a warp: matrices, bytes from row to row, the first row and the one behind the last, bytes of each.
+// The rows of a warp: matrices, distance between rows in bytes, row range, and bytes per row.
 struct Rows {
     const char *matrices[MATRICES];
     i64 stride;
     int first, end, bytes;
 };
 
-// The stage behind another.
+// Returns the stage after another.
 DEVICE int stage_behind(int stage) {
     return stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
 }
 
-// What a warp fetches: pieces of RESULTS rows of each matrix, then of the next ones.
+// The sequence of pieces that a warp loads: RESULTS rows of each matrix, then the next rows.
 struct Stream {
-    // Times that a lane fetches 16 bytes of a row. The first place may be empty, so that lanes with even numbers begin at multiples of 32 bytes, which
-    // memory moves at once.
+    // Number of 16-byte loads per lane and row. The first load may be skipped, so that lanes with even
+    // numbers start at multiples of 32 bytes, the size of a memory sector.
     static const int N = (PIECE / 16 + 1 + 31) / 32;
     const Rows &of;
     const char *from[ROWS];
@@ -56,14 +57,14 @@ struct Stream {
 
     DEVICE Stream(const Rows &of, const void *memory) : of(of), row(of.first), stage(0), stages((u32)__cvta_generic_to_shared(memory)) { begin_rows(); }
 
-    // Rows behind the last one are not fetched.
+    // Rows past the end of the matrix are not loaded.
     DEVICE void begin_rows() {
         left = of.bytes;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) from[r] = of.matrices[r % MATRICES] + min(row + r / MATRICES, of.end - 1) * of.stride;
     }
 
-    // Begins to fetch the next piece. There is a stage for each, even for those behind the last piece.
+    // Starts loading the next piece. Every piece uses a stage, including those past the end.
     DEVICE void fetch() {
         if (row < of.end) {
             int n = min(left, PIECE);
@@ -73,7 +74,7 @@ struct Stream {
                 int at = threadIdx.x % 32 * 16 - ((int)(u64)from[r] & 16), behind = n - at;
                 const char *lane_from = from[r] + at;
                 u32 to = stages + stage + r * SPREAD + at;
-                // Of a piece that is whole only the ends are not everybody's.
+                // In a complete piece, only the first and last load are conditional.
                 if (at >= 0) fetch_16<0>(to + pads<0>(at), lane_from, behind);
                 fetch_others<1>(to, at, lane_from, behind);
                 from[r] += PIECE;
@@ -88,7 +89,7 @@ struct Stream {
         stage = stage_behind(stage);
     }
 
-    // The 16 bytes at AT * 512, if there are as many behind the lane's place.
+    // Loads the 16 bytes at AT * 512 if they are within the piece.
     template <int AT> static DEVICE void fetch_16(u32 to, const char *from, int behind) {
         asm volatile("{ .reg .pred is_there; setp.gt.s32 is_there, %2, %3; @is_there cp.async.cg.shared.global [%0 + %3], [%1 + %3], 16; }" ::"r"(to), "l"(from),
                      "r"(behind), "n"(AT * 512)
@@ -102,7 +103,7 @@ struct Stream {
         }
     }
 
-    // Bytes of pads before the 16 bytes at `at`, from -16 to 496, and AT * 512 of a piece.
+    // Returns the padding before the 16 bytes at `at` (-16 to 496) plus AT * 512 of a piece.
     template <int AT> static DEVICE u32 pads(int at) {
         const int FIRST = AT ? (AT * 512 - 16) / PADDED : 0, LAST = (AT * 512 + 496) / PADDED;
         if (W::PAD == 0) return 0;
@@ -112,13 +113,13 @@ struct Stream {
     }
 };
 
-// The columns of a warp: tiles of the first, how many columns there are, and tiles of each.
+// The columns of a warp: tiles of the first column, number of columns, and tiles per column.
 struct Columns {
     const Tile *first;
     int n, n_tiles;
 };
 
-// N floats that lie at a multiple of their bytes.
+// Loads N floats, aligned to their total size.
 template <int N> DEVICE void load(const float *from, float (&to)[N]) {
     if (N == 4) {
         float4 x = *(const float4 *)from;
@@ -131,16 +132,17 @@ template <int N> DEVICE void load(const float *from, float (&to)[N]) {
     }
 }
 
-// `sum` and the products of four weights with four values of a column.
+// Returns `sum` plus the products of four weights with four values of a column.
 DEVICE int add_products(u32 weights, int x, int sum) {
     if (W::SIGNED) return __dp4a((int)weights, x, sum);
     asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(weights), "r"(x));
     return sum;
 }
 
-// Adds the products of a unit of each row with the columns. `tile`: where the unit's values are of the first column, and `run`: the first of them there.
+// Adds the products of a unit of each row with the columns. `tile` and `run` give the location of the unit's
+// values in the first column.
 DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, const Tile *tile, int run, float (&sums)[ROWS][COLS]) {
-    // Runs next to each other are the halves of a group; else each is the same half of a group of its own.
+    // Adjacent runs are the halves of a group. Otherwise each run is the same half of a different group.
     const int HALVES = W::GAP == 16 ? 2 : 1, GROUPS = W::GROUPS;
     const bool HAS_SUMS = W::HAS_MIN || W::OFFSET;
     int place = place_of(run), group = run / 2;
@@ -160,7 +162,7 @@ DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, const
             int highs[ROWS] = {}, lows[ROWS] = {};
 #pragma unroll
             for (int r = g * HALVES; r < (g + 1) * HALVES; r++) {
-                // The next run is in the next 8 places.
+                // The next run is 8 positions further.
                 int at = place + r * (W::GAP / 16) * 128;
                 int4 high = *(const int4 *)(x.high + at), low = *(const int4 *)(x.low + at);
                 const int h[4] = {high.x, high.y, high.z, high.w}, l[4] = {low.x, low.y, low.z, low.w};
@@ -172,7 +174,7 @@ DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, const
                     }
                 }
             }
-            // Rounded as written here, whatever else the kernel is specialized by.
+            // Rounding is explicit, so that the result does not depend on the specialization.
             float sum = HALVES > 1 ? __fadd_rn(of_values[g], others[g]) : of_values[g], offset = __fmul_rn((float)W::OFFSET, sum);
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
@@ -186,14 +188,15 @@ DEVICE void add_unit(const W::Unit (&units)[ROWS], const Columns &columns, const
 }
 
 #if ROUNDS
-// Results that share a scale when they are rounded: a block has them all.
+// Results that share a scale when quantized. They are computed by a single block.
 const int RESULTS_OF_BLOCK = 32;
 __shared__ float results[COLS][RESULTS_OF_BLOCK];
 
-// Rounds what the block's warps have left in `results`. `first`: the first of these rows. `number`: the number of the first of `n` columns.
+// Quantizes the results that the block's warps left in `results`. `first` is the first row, and `number` the
+// index of the first of `n` columns.
 DEVICE void round_results(const Params &p, int first, int n_rows, i64 number, int n) {
     __syncthreads();
-    // Eight lanes have a column.
+    // Eight lanes quantize one column.
     int warp = threadIdx.x / 32, c = threadIdx.x / 8, in = threadIdx.x % 8 * 4;
     if (warp * 4 >= COLS) return;
     bool is_there = c < n;
@@ -203,7 +206,7 @@ DEVICE void round_results(const Params &p, int first, int n_rows, i64 number, in
 }
 #endif
 
-// What a lane computes of each piece: its unit.
+// The unit that a lane computes of each piece.
 struct Lane {
     int block, in, odd;
     const Tile *tile;
@@ -219,13 +222,14 @@ struct Lane {
     }
 };
 
-// The products of the next rows of weights with columns. The last of `n_rows` rows stands for those behind it.
+// Computes the dot products of the next rows of weights with the columns. The last of `n_rows` rows
+// substitutes for missing rows.
 DEVICE void dot(Stream &stream, int &stage, const Lane &lane, int n_rows, int n_blocks, const Columns &columns, float (&sums)[ROWS][COLS]) {
     const Tile *tile = lane.tile;
     int last = n_rows < RESULTS ? 0 : (ROWS - 1) * SPREAD;
     for (int left = n_blocks; left > 0; left -= BLOCKS) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-        // Now all lanes have what each of them fetched, and none reads the stage any more that is filled next.
+        // All lanes can now read each other's loads, and none still reads the stage to be overwritten next.
         __syncwarp();
         stream.fetch();
         if (lane.block < left) {
@@ -239,17 +243,19 @@ DEVICE void dot(Stream &stream, int &stage, const Lane &lane, int n_rows, int n_
     }
 }
 
-// The columns from that with number `i1` on of those with outer indices `i2` and `i3`.
+// Returns `n` columns starting at `i1`, with outer indices `i2` and `i3`.
 DEVICE Columns columns_of(const Params &p, int i1, int i2, int i3, int n) {
     i64 number = ((i64)i3 * p.x.ne[2] + i2) * p.x.ne[1] + i1;
     int n_tiles = (p.x.ne[0] + Tile::N - 1) / Tile::N;
     return {(const Tile *)p.columns + number * n_tiles, n, n_tiles};
 }
 
-// Blocks that a multiprocessor has registers for. Not told, the assembler takes few registers and spills.
+// Number of blocks per multiprocessor for the register limit. Without it, the assembler uses too few
+// registers and spills.
 const int BLOCKS_AT_ONCE = COLS > 2 ? 2 : COLS > 1 ? 3 : 4;
 
-// Grid: rows by WARPS * RESULTS * turns, of one matrix after the other; 1, or places of `ids`; outer dimensions, or tokens.
+// Grid: x covers rows in groups of WARPS * RESULTS * turns, one matrix after the other. y is 1, or covers
+// slots of `ids`. z covers outer dimensions, or tokens.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_AT_ONCE) mul_vec_int(const __grid_constant__ Params p) {
     int block;
     Part part = part_of(p, block);
@@ -265,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_AT_ONCE) mul_vec
 #if IDS
     int i1 = blockIdx.y, i2 = blockIdx.z, i3 = 0, id = chosen(p, i1, i2);
 #if ROUNDS
-    // The fault is noted; what is computed instead is not used.
+    // The error is recorded, and the result will not be used.
     id = max(id, 0);
 #else
     if (id < 0) return;
@@ -280,7 +286,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_AT_ONCE) mul_vec
     for (int m = 0; m < MATRICES; m++) rows.matrices[m] += outer;
     Columns columns = columns_of(p, 0, i2, i3, p.x.ne[1]);
 #endif
-    // Each of the sums is some lanes'; the first of them stores it.
+    // Several lanes hold each of the sums; the first of them stores the sum.
     const int SUMS = ROWS * COLS, LANES = 32 / SUMS;
     int row = lane / LANES / COLS, c = lane / LANES % COLS;
     bool is_first = lane % LANES == 0 && row < RESULTS && c < columns.n;
@@ -296,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS_AT_ONCE) mul_vec
         float other = __shfl_xor_sync(ALL_LANES, sum, 16);
         sum = GLU(sum) * other;
 #endif
-        // Found anew for each result: there are no registers to keep it in meanwhile.
+        // Recomputed for each result, since no register is free to keep it.
         asm volatile("" : "+r"(i2));
         if (is_first && first + row < rows.end) {
             Output(part, i1 + c, i2, i3).store(first + row, sum);

@@ -1,4 +1,4 @@
-// Table rows of n-grams by a hash of their tokens.
+// Table rows of n-grams, computed as a hash of their tokens.
 #include "common.cuh"
 
 struct Params {
@@ -7,7 +7,8 @@ struct Params {
     u32 n, end, first, size;
 };
 
-// A token's number as it stands in the table of numbers: what is no number counts as none, and what is too large as the largest.
+// Returns the number of a token in the table. NaN and negative values count as 0, and values that are too
+// large as the maximum.
 DEVICE u64 number_at(const Params &p, u32 i, u32 token) {
     float x = *(const float *)(p.numbers.data + i * p.numbers.nb[0] + token * p.numbers.nb[1]);
     if (!(x > 0.0f)) return 0;
@@ -23,7 +24,8 @@ extern "C" __global__ void ngram_hash(const __grid_constant__ Params p) {
     for (u32 i = 0; i < 8; i++) {
         if (i >= p.n) break;
         u64 number = number_at(p, i, token), id = number - 1;
-        // N-grams do not reach across the end of a text: it and all before it count as the end.
+        // N-grams do not extend across the end of a document: the end token and all tokens before it count as
+        // the end.
         ended = ended || (i > 0 && (number == 0 || id == p.end));
         id = ended ? p.end : number == 0 ? 0 : id;
         mixed ^= id * p.multipliers[i];

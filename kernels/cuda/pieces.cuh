@@ -1,28 +1,30 @@
-// Weights on their way to tensor cores: a piece of a row at a time, which is two runs of 16 values as bf16. What a thread reads of memory (`fetch`) is
-// apart from what it makes of that (`decode`), so that products can be computed in between.
+// Weights for tensor cores, processed in pieces: two runs of 16 values as bf16. Loading (`fetch`) and
+// conversion (`decode`) are separate, so that matrix instructions can run in between.
 //
-// ALIGNED: what addresses of rows are multiples of.
+// ALIGNED: alignment of the rows in bytes.
 #pragma once
 #include "dots.cuh"
 
-// Two floats as bf16, rounded to nearest, the first in the low half.
+// Rounds two floats to a pair of bf16 values, the first in the low half.
 DEVICE u32 pair_of(float low, float high) {
     u32 pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
 
-// What lies between a number's bits in the low end of a float of this size and the number.
+// A float with this exponent stores an integer below 2^23 in its low bits; subtracting the constant gives the
+// integer.
 const float BITS = 8388608.0f;
 
-// The bits of a mask as a float, and BITS more.
+// Returns the masked bits as a float, plus BITS.
 template <u32 MASK> DEVICE float masked(u32 word) {
     u32 bits;
     asm("lop3.b32 %0, %1, %2, 0x4b000000, 0xea;" : "=r"(bits) : "r"(word), "n"(MASK));
     return __uint_as_float(bits);
 }
 
-// Words at an address that is a multiple of A: 16, 4 or 2. With 2 nothing behind the last word is read, and up to 2 bytes before the first.
+// Loads words from an address that is a multiple of A (16, 4, or 2). With A = 2, reads up to 2 bytes before
+// the first word and nothing after the last.
 template <int A, int N> DEVICE void words_at(const u8 *p, u32 (&out)[N]) {
     if (A == 16) {
         for (int i = 0; i < N; i += 4) {
@@ -43,7 +45,7 @@ template <int A, int N> DEVICE void words_at(const u8 *p, u32 (&out)[N]) {
     }
 }
 
-// Sixteen values, each a byte's distance from OFFSET times a scale, and a minimum less.
+// Decodes sixteen values: (byte - OFFSET) * scale - min.
 template <int OFFSET> DEVICE void scaled_bytes(const u32 (&q)[4], float scale, float min, u32 *out) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -52,7 +54,7 @@ template <int OFFSET> DEVICE void scaled_bytes(const u32 (&q)[4], float scale, f
     }
 }
 
-// Low and high halves of 16 bytes as values.
+// Decodes the low and high nibbles of 16 bytes.
 DEVICE void scaled_halves(const u32 (&w)[4], float low, float low_min, float high, float high_min, int offset, u32 (&out)[16]) {
     const float sixteenth = 1.0f / 16, by_256 = 1.0f / 256;
     float scales[4] = {low, high * sixteenth, low * by_256, high * (sixteenth * by_256)};
@@ -66,12 +68,12 @@ DEVICE void scaled_halves(const u32 (&w)[4], float low, float low_min, float hig
     }
 }
 
-// A run's values lie together, but runs of one piece may be 32 values apart: then two pieces share 64 values.
+// The values of a run are contiguous. If the runs of a piece are 32 values apart, two pieces share 64 values.
 #define PIECE(apart, n)                                                                                                                        \
     static const bool APART = apart;                                                                                                           \
     u32 x[n];
 
-// A type by its chunks. Pieces beyond the row's end are zeros.
+// Decodes a type by its chunks. Pieces past the end of a row are zeros.
 template <class T> struct Piece {
     PIECE((T::GAP > 16), 16)
 
@@ -80,7 +82,7 @@ template <class T> struct Piece {
         const int PER_PIECE = 32 / T::N < 1 ? 1 : 32 / T::N, n_chunks = w.ne[0] / T::QK * T::CHUNKS;
         float v[32];
         if (T::RUNS == 4) {
-            // Chunks of 128 values hold runs of both halves.
+            // Chunks of 128 values contain runs of both halves.
             bool is_second = piece / 2 % 2;
 #pragma unroll
             for (int n = 0; n < 4; n++) {
@@ -122,7 +124,7 @@ template <> struct Piece<types::bf16x8> {
     }
 };
 
-// True if a row has this piece; a block is read whole, and rows are whole blocks.
+// Returns true if a row contains this piece. Blocks are loaded as a whole, and rows consist of whole blocks.
 DEVICE bool has_piece(const Tensor &w, int piece) {
     return 32 * piece < w.ne[0];
 }
@@ -166,7 +168,8 @@ template <> struct Piece<types::q8_0> {
     }
 };
 
-// The parts of Q4_K and Q5_K that both have: two scales and minimums of 6 bits as floats, of the groups `2 pair` and `2 pair + 1`.
+// Decodes the common part of Q4_K and Q5_K: the 6-bit scales and minimums of groups `2 pair` and `2 pair +
+// 1`, as floats.
 DEVICE void scales_and_mins(const u32 (&header)[4], int pair, float (&scale)[2], float (&min)[2]) {
     const u32 shift = pair % 2 * 16;
     u32 a = header[1] >> shift, b = header[2] >> shift, c = header[3] >> shift;

@@ -1,4 +1,4 @@
-// Rows of floats written into a table of any type that has a quantizer.
+// Writes rows of floats into a table of any type with a quantizer.
 //
 // TYPE: type of the table.
 #include "encode.cuh"
@@ -10,7 +10,7 @@ struct Params {
     u32 node, n_blocks;
 };
 
-// Grid: blocks of a row, rows.
+// Grid: x covers the blocks of a row, one per thread; y is the row.
 extern "C" __global__ void set_rows(const __grid_constant__ Params p) {
     using T = types::TYPE;
     u32 block = thread_number();

@@ -1,18 +1,18 @@
-// Columns of floats as integers of 16 bits in two parts of 8, for products with weights that are integers. A value of a column is
-// `scale * (254 * high + low)`, off by at most 1/64516 of the largest magnitude of its 32.
+// Quantizes columns of floats to 16-bit integers, split into two 8-bit parts, for integer matmuls. A value is
+// `scale * (254 * high + low)`, with an error of at most 1/64516 of the largest magnitude in its group of 32.
 #include "common.cuh"
 #include "columns.cuh"
 
 struct Params {
     Tensor x;
-    // Those of all columns.
+    // Destination of the quantized columns.
     Tile *tiles;
     int n_groups;
-    // Whether 4 values can be loaded at a time.
+    // True if 4 values can be loaded at a time.
     int is_dense;
 };
 
-// Grid: groups of 32 values of all columns, 4 to a warp.
+// Grid: groups of 32 values of all columns, 4 per warp.
 extern "C" __global__ void __launch_bounds__(256) quantize_columns(const __grid_constant__ Params p) {
     int per_column = p.x.ne[0] / 32, group = thread_number() / 8;
     bool is_there = group < p.n_groups;

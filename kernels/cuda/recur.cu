@@ -1,4 +1,5 @@
-// Recurrences over tokens in order: threads or warps have lanes of the state, which nobody else reads or writes.
+// Recurrences over tokens in order. Each thread or warp owns lanes of the state, which no other thread
+// accesses.
 #include "common.cuh"
 
 struct Params {
@@ -8,11 +9,11 @@ struct Params {
     int i0;
 };
 
-// The cells of a token.
+// State cells that a token reads and writes.
 struct Cells {
-    // Address of the lane's state before the token, null for zeros.
+    // Address of the lane's previous state, or null for zeros.
     const float *from;
-    // Address of its state after it; null if the token's cells are none.
+    // Address of the lane's new state, or null if the token's cells are invalid.
     float *to;
 };
 
@@ -20,7 +21,8 @@ DEVICE int int_at(const Tensor &list, int i) {
     return *(const int *)(list.data + i * list.nb[0]);
 }
 
-// The cells of a token, `offset` floats into their rows. Numbers of cells that are not there are noted.
+// Returns the cells of a token at a row offset of `offset` floats. Records an error if a cell is out of
+// range.
 DEVICE Cells cells_of(const Params &p, int token, i64 offset) {
     int from = int_at(p.from, token), to = int_at(p.to, token), n = p.states.ne[1];
     Cells cells = {nullptr, nullptr};
@@ -41,7 +43,8 @@ DEVICE float &result(const Params &p, int i0, int i1, int i2) {
     return *(float *)(p.y.data + i0 * p.y.nb[0] + i1 * p.y.nb[1] + i2 * p.y.nb[2]);
 }
 
-// A channel's convolution with its last inputs: `x [c, T]`, `weight [k, c]`. A thread has a channel; `i0` is the dilation.
+// Convolution of a channel with its last inputs: `x [c, T]`, `weight [k, c]`. One thread per channel; `i0` is
+// the dilation.
 extern "C" __global__ void short_conv(const __grid_constant__ Params p) {
     const Tensor &x = p.operands[0], &weight = p.operands[1];
     int c = thread_number(), past = weight.ne[0] - 1, dilation = p.i0;
@@ -55,13 +58,13 @@ extern "C" __global__ void short_conv(const __grid_constant__ Params p) {
             sum += before * at(weight, j, c, 0);
         }
         result(p, c, t, 0) = sum + now * at(weight, past, c, 0);
-        // From the first on, so that a state may be moved within itself.
+        // Elements are copied in ascending order, so that a state can be shifted in place.
         for (int j = 0; j + 1 < past * dilation; j++) s.to[j] = s.from ? s.from[j + 1] : 0.0f;
         s.to[past * dilation - 1] = now;
     }
 }
 
-// The previous token's `x [c, T]`.
+// Returns the previous token's `x [c, T]`.
 extern "C" __global__ void previous(const __grid_constant__ Params p) {
     const Tensor &x = p.operands[0];
     int c = thread_number();
@@ -74,7 +77,8 @@ extern "C" __global__ void previous(const __grid_constant__ Params p) {
     }
 }
 
-// One more value for a mean: its largest score, the sum of e^(score - largest), and that of the values so weighted.
+// Adds a value to a mean: the maximum score, the sum of exp(score - max), and the sum of the values weighted
+// by the same factors.
 DEVICE void take_in(float (&mean)[3], float score, float x) {
     float largest = mean[1] == 0.0f ? score : fmaxf(score, mean[0]);
     float before = mean[1] == 0.0f ? 0.0f : expf(mean[0] - largest), now = expf(score - largest);
@@ -83,7 +87,8 @@ DEVICE void take_in(float (&mean)[3], float score, float x) {
     mean[2] = mean[2] * before + x * now;
 }
 
-// Softmax-weighted means of groups of tokens: `x` and `gate [w, T]`, `places [w, n]`. A thread has a channel; `i0`: groups overlap.
+// Softmax-weighted means of groups of tokens: `x` and `gate [w, T]`, `places [w, n]`. One thread per channel;
+// `i0` is 1 if groups overlap.
 extern "C" __global__ void compress(const __grid_constant__ Params p) {
     const Tensor &x = p.operands[0], &gate = p.operands[1], &places = p.operands[2];
     int c = thread_number(), n_channels = p.y.ne[0], size = p.i0 ? 7 : 4;
@@ -112,7 +117,8 @@ extern "C" __global__ void compress(const __grid_constant__ Params p) {
     }
 }
 
-// Selective scan: `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]`, `b` and `c [n, g, T]`. A warp has the `n` values of an element of a head.
+// Selective scan: `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]`, `b` and `c [n, g, T]`. One warp per element of
+// a head, with `n` state values.
 extern "C" __global__ void ssm_scan(const __grid_constant__ Params p) {
     const Tensor &x = p.operands[0], &dt = p.operands[1], &a = p.operands[2], &b = p.operands[3], &c = p.operands[4];
     int warp = thread_number() / 32, lane = threadIdx.x % 32, n_elements = x.ne[0], n_heads = x.ne[1], n = b.ne[0];
@@ -133,7 +139,7 @@ extern "C" __global__ void ssm_scan(const __grid_constant__ Params p) {
     }
 }
 
-// RWKV 6: `r`, `k`, `v`, `w [d, h, T]`, `u [d, h]`. A warp has the row of the state of an element of a head.
+// RWKV 6: `r`, `k`, `v`, `w [d, h, T]`, `u [d, h]`. One warp per row of a head's state.
 extern "C" __global__ void wkv6(const __grid_constant__ Params p) {
     const Tensor &r = p.operands[0], &k = p.operands[1], &v = p.operands[2], &w = p.operands[3], &u = p.operands[4];
     int warp = thread_number() / 32, lane = threadIdx.x % 32, d = r.ne[0];
@@ -153,7 +159,7 @@ extern "C" __global__ void wkv6(const __grid_constant__ Params p) {
     }
 }
 
-// RWKV 7: `r`, `w`, `k`, `v`, `a`, `b [d, h, T]`. A warp has the row of the state of an element of a head.
+// RWKV 7: `r`, `w`, `k`, `v`, `a`, `b [d, h, T]`. One warp per row of a head's state.
 extern "C" __global__ void wkv7(const __grid_constant__ Params p) {
     const Tensor &r = p.operands[0], &w = p.operands[1], &k = p.operands[2], &v = p.operands[3];
     const Tensor &a = p.operands[4], &b = p.operands[5];
@@ -184,14 +190,14 @@ struct LinearParams {
     int delta, tiled, has_decay, has_beta;
 };
 
-// What a head's state keeps of element `i`.
+// Returns the decay factor of row `i` of a head's state.
 DEVICE float kept(const LinearParams &l, int i, int head, int t) {
     const Tensor &decay = l.p.operands[3];
     if (l.has_decay) return expf(at(decay, decay.ne[0] == 1 ? 0 : i, head, t));
     return expf(-l.slope * exp2f(-8.0f * (float)(head + 1) / (float)l.p.operands[2].ne[1]));
 }
 
-// A thread has a column of the state of a head: the values that element `j` of the result is made of.
+// Each thread owns a column of a head's state: the values that contribute to element `j` of the result.
 extern "C" __global__ void linear_attention(const __grid_constant__ LinearParams l) {
     const Params &p = l.p;
     const Tensor &q = p.operands[0], &k = p.operands[1], &v = p.operands[2], &beta = p.operands[4];

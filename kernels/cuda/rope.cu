@@ -1,4 +1,4 @@
-// Rotary positions. A block has a token, a thread some pairs of all its heads.
+// Rotary position embeddings. One block per token; each thread handles some pairs of all heads.
 #include "rope.cuh"
 
 struct Params {

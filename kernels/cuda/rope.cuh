@@ -1,6 +1,6 @@
-// Angles of rotary positions.
+// Angles of rotary position embeddings.
 //
-// NEIGHBOURS: pairs are neighbouring elements; else they lie half the rotated elements apart.
+// NEIGHBOURS: the elements of a pair are adjacent; otherwise they are half the rotated dimensions apart.
 #pragma once
 #include "common.cuh"
 
@@ -21,7 +21,7 @@ DEVICE int axis_of(const Rope &p, int pair) {
     return (at >= t) + (at >= t + h) + (at >= t + h + w);
 }
 
-// The position that the angle of a pair is computed from.
+// Returns the position from which the angle of a pair is computed.
 DEVICE float place(const Rope &p, int token, int axis) {
     i64 pos = *(const int *)(p.positions.data + token * p.positions.nb[0] + axis * p.positions.nb[1]);
     i64 down = pos >= 0 ? pos / p.every : -((p.every - 1 - pos) / p.every);
@@ -29,16 +29,16 @@ DEVICE float place(const Rope &p, int token, int axis) {
     return (float)(p.inverse ? min(-pos, 2147483647ll) : pos);
 }
 
-// Sine and cosine of a pair's angle, times the magnitude.
+// Returns the sine and cosine of a pair's angle, times the magnitude.
 DEVICE float2 rotation(const Rope &p, float extrapolated, int pair) {
     float angle = p.freq_scale * extrapolated;
     if (p.ext_factor != 0.0f) {
         float ramp = ((float)pair - p.low) / fmaxf(p.high - p.low, 0.001f);
         float mix = (1.0f - fminf(fmaxf(ramp, 0.0f), 1.0f)) * p.ext_factor;
-        // As two products and a sum: an angle is exact to the last bit, whatever its size.
+        // Two products and a sum, without fused multiply-add, so that angles of any size are bit-exact.
         angle = __fadd_rn(__fmul_rn(angle, 1.0f - mix), __fmul_rn(extrapolated, mix));
     }
-    // Half turns, whole turns left out, in double precision: large angles keep their digits.
+    // Angles in half turns, without whole turns. Double precision retains the digits of large angles.
     double half_turns = (double)angle * 0.31830988618379067154;
     half_turns -= 2.0 * rint(0.5 * half_turns);
     float sine, cosine;
@@ -46,16 +46,17 @@ DEVICE float2 rotation(const Rope &p, float extrapolated, int pair) {
     return make_float2(sine * p.magnitude, cosine * p.magnitude);
 }
 
-// Sine and cosine of a pair of a token's heads.
+// Returns the sine and cosine for a pair of a token's heads.
 DEVICE float2 turn_of(const Rope &p, int token, int pair) {
-    // In floats, each pair's angle from the one before: models are trained and served with these very angles.
+    // Each pair's angle is computed in f32 from the previous pair's angle, as in training and in other
+    // engines.
     float theta = place(p, token, axis_of(p, pair));
     for (int i = 0; i < pair; i++) theta = __fmul_rn(theta, p.step);
     if (p.factors.data) theta /= *(const float *)(p.factors.data + pair * p.factors.nb[0]);
     return rotation(p, theta, pair);
 }
 
-// The elements of a pair.
+// Returns the indices of a pair's elements.
 DEVICE int2 elements_of(const Rope &p, int pair) {
 #if NEIGHBOURS
     return make_int2(2 * pair, 2 * pair + 1);

@@ -1,14 +1,15 @@
-// Columns of floats as bf16, for products on tensor cores.
+// Rounds columns of floats to bf16, for matmuls on tensor cores.
 #include "common.cuh"
 
 struct Params {
     Tensor x;
-    // Where the columns go, and bytes from one to the next: up to there they end with zeros.
+    // Destination of the columns, and the distance between columns in bytes. The rest of each column is
+    // filled with zeros.
     char *columns;
     int stride, n;
 };
 
-// Grid: pairs of values of all columns, one to a thread.
+// Grid: pairs of values of all columns, one per thread.
 extern "C" __global__ void __launch_bounds__(256) round_columns(const __grid_constant__ Params p) {
     int per_column = p.stride / 4, number = thread_number();
     if (number >= p.n) return;

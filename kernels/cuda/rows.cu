@@ -1,7 +1,8 @@
-// Ops over dimension 0: a block of threads has a row.
+// Ops over dimension 0, with one block of threads per row.
 //
-// Of `rms_norm`: W: type of a weight that multiplies the result, if there is one. ADDS: the row is the sum of two, which is stored if that is wanted.
-// X4: all rows can be loaded and stored 4 elements at a time. ROUNDS: it is also rounded for products, which takes X4.
+// Parameters of `rms_norm`: W: type of the weight, if any. ADDS: the row is the sum of two operands, which is
+// stored if `sum` is set. X4: all rows can be accessed 4 elements at a time. ROUNDS: the result is also
+// quantized for matmuls; requires X4.
 #include "blocks.cuh"
 #include "columns.cuh"
 
@@ -9,20 +10,20 @@ struct Params {
     Tensor x, w, y;
     float c0;
     int i0, i1, padding;
-    // What is added to `x`, and where the sum goes.
+    // Operand to add to `x`, and destination of the sum.
     Tensor b, sum;
     Tile *tiles;
 };
 
 __shared__ float shared[32];
 
-// Where the block's row begins.
+// Returns the start of the block's row.
 DEVICE char *row_of(const Tensor &t) {
     u32 n = blockIdx.x, i1 = n % t.ne[1], rest = n / t.ne[1];
     return t.data + i1 * t.nb[1] + rest % t.ne[2] * t.nb[2] + rest / t.ne[2] * t.nb[3];
 }
 
-// Address of element `i` of a row of a tensor.
+// Returns the address of element `i` of a row.
 DEVICE const float *element_at(const Tensor &t, const char *row, int i) {
 #if X4
     return (const float *)row + i;
@@ -44,7 +45,7 @@ DEVICE void load_4(const float *from, float (&to)[4]) {
     to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
 }
 
-// The sum over the row of what `f` makes of an element.
+// Returns the sum of `f(x)` over the row.
 template <class F> DEVICE float sum_of(const Params &p, const char *row, F f) {
     float sum = 0.0f;
     for (int i = threadIdx.x; i < p.x.ne[0]; i += blockDim.x) sum += f(x_at(p, row, i));
@@ -55,7 +56,7 @@ DEVICE float sum_of_squares(const Params &p, const char *row) {
     return sum_of(p, row, [](float x) { return x * x; });
 }
 
-// Where the block's row of what is added begins: of one row, or of as many as `x` has.
+// Returns the start of the block's row of the broadcast addend.
 DEVICE const char *added_row(const Tensor &b, const Tensor &x) {
     u32 n = blockIdx.x, i1 = n % x.ne[1], rest = n / x.ne[1];
     return b.data + i1 % b.ne[1] * b.nb[1] + rest % x.ne[2] % b.ne[2] * b.nb[2] + rest / x.ne[2] % b.ne[3] * b.nb[3];
@@ -65,7 +66,8 @@ extern "C" __global__ void rms_norm(const __grid_constant__ Params p) {
     const char *row = row_of(p.x);
     int n = p.x.ne[0];
 #if ADDS
-    // Every thread comes back to the elements that it added, so that each may be stored where one of the two was.
+    // Each thread accesses the same elements again, so that the sum or result may overwrite one of the
+    // operands.
     extern __shared__ __align__(16) float added[];
     const char *other = added_row(p.b, p.x);
     char *sum_row = p.sum.data ? row_of(p.sum) : nullptr;
@@ -83,7 +85,7 @@ extern "C" __global__ void rms_norm(const __grid_constant__ Params p) {
     float factor = 1.0f / sqrtf(squares / (float)n + p.c0);
 #if X4
     char *to = row_of(p.y);
-    // Blocks that share a row store their part of it.
+    // Blocks that share a row each store a part of the result.
     int warp = threadIdx.x / 32 * gridDim.y + blockIdx.y;
     for (int first = warp * 128; first < n; first += 4 * blockDim.x * gridDim.y) {
         int i = first + threadIdx.x % 32 * 4;
@@ -152,7 +154,7 @@ extern "C" __global__ void sum_rows(const __grid_constant__ Params p) {
 
 extern __shared__ float matrix[];
 
-// Divides each element by the sum of its row or column, plus a little. `sums` has room for as many.
+// Divides each element by the sum of its row or column plus `eps`. `sums` holds `n` floats.
 DEVICE void divide(int n, bool columns, float eps, float *sums) {
     for (int a = threadIdx.x; a < n; a += blockDim.x) {
         float sum = 0.0f;
@@ -164,7 +166,7 @@ DEVICE void divide(int n, bool columns, float eps, float *sums) {
     __syncthreads();
 }
 
-// The block's row as a matrix of `i0` by `i0`, whose columns are normalized `i1` times.
+// Sinkhorn normalization of the block's row as an `i0` by `i0` matrix, with `i1` iterations.
 extern "C" __global__ void balance(const __grid_constant__ Params p) {
     const char *row = row_of(p.x);
     int n = p.i0;

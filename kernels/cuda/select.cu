@@ -1,6 +1,6 @@
 // Sparse attention: scores of cells, their selection, and cells found by position.
 //
-// K: type of keys, of which a row has DK values.
+// K: type of the keys. DK: key size.
 #include "blocks.cuh"
 #include "select.cuh"
 #include "visible.cuh"
@@ -13,7 +13,7 @@ struct Params {
     int n_slots, block_size, n_blocks, local, whole, tail, by_head, n_rows;
 };
 
-// Minus infinity for all elements.
+// Fills the result with minus infinity.
 extern "C" __global__ void hide_all(const __grid_constant__ Params p) {
     u32 n = thread_number();
     u32 all = (u32)p.y.ne[0] * p.y.ne[1] * p.y.ne[2];
@@ -22,7 +22,7 @@ extern "C" __global__ void hide_all(const __grid_constant__ Params p) {
     *(float *)(p.y.data + row_offset(p.y, at) + at.i[0] * p.y.nb[0]) = -INF;
 }
 
-// The product of a token's query of a head with a key, in all lanes.
+// Returns the dot product of a token's query of a head with a key, in all lanes.
 DEVICE float product(const Params &p, const char *key, int head, int token) {
     using T = types::K;
     const char *q = p.q.data + head * p.q.nb[1] + token * p.q.nb[2];
@@ -38,7 +38,7 @@ DEVICE float product(const Params &p, const char *key, int head, int token) {
     return warp_sum(sum);
 }
 
-// Scores of the cells that a token sees. Grid: pages by warps, tokens.
+// Scores the cells that a token sees. Grid: pages in groups of warps, tokens.
 extern "C" __global__ void index_scores(const __grid_constant__ Params p) {
     int token = blockIdx.y, q_pos = p.visible.pos[token], n_warps = gridDim.x * blockDim.x / 32;
     int2 entries = entries_of(p.visible, token);
@@ -65,7 +65,8 @@ extern "C" __global__ void index_scores(const __grid_constant__ Params p) {
     }
 }
 
-// The lowest cell that a token sees at each of its last positions, 0 where there is none. A warp has a position.
+// Returns the lowest cell that a token sees at each of its last positions, or 0 if none exists. One warp per
+// position.
 extern "C" __global__ void last_cells(const __grid_constant__ Params p) {
     u32 n = thread_number() / 32, lane = threadIdx.x % 32;
     if (n >= (u32)p.y.ne[0] * p.y.ne[1]) return;
@@ -86,7 +87,7 @@ extern "C" __global__ void last_cells(const __grid_constant__ Params p) {
 const int THREADS = 256;
 const u32 NONE = 0xffffffffu;
 
-// Blocks of positions by number, with open addressing: some slot stays empty.
+// Hash table of blocks with open addressing. At least one slot stays empty.
 struct Table {
     u32 *number, *score, *count;
     u32 mask;
@@ -96,7 +97,7 @@ struct Table {
         __syncthreads();
     }
 
-    // The slot of a block, which is its own from then on.
+    // Returns the slot of a block, inserting the block if necessary.
     DEVICE u32 add(u32 block) {
         u32 slot = block & mask;
         for (;;) {
@@ -106,7 +107,7 @@ struct Table {
         }
     }
 
-    // The slot of a block that was added.
+    // Returns the slot of an existing block.
     DEVICE u32 find(u32 block) const {
         u32 slot = block & mask;
         while (number[slot] != block) slot = (slot + 1) & mask;
@@ -114,7 +115,7 @@ struct Table {
     }
 };
 
-// Which blocks of a row are chosen.
+// The selected blocks of a row.
 struct Choice {
     const Params &p;
     Table table;
@@ -122,7 +123,8 @@ struct Choice {
     u32 own;
     u64 least;
 
-    // 0 for a slot that cannot be chosen; else blocks with higher scores have larger keys, and of equal ones the first.
+    // Returns the sort key of a slot: 0 if its block cannot be selected. Otherwise higher scores have larger
+    // keys, and among equal scores lower block numbers.
     DEVICE u64 key(u32 slot) const {
         u32 number = table.number[slot];
         if (number == NONE || (p.whole && table.count[slot] < (u32)p.block_size)) return 0;
@@ -140,7 +142,8 @@ struct Choice {
 __shared__ u32 counts[N_COUNTS];
 __shared__ u32 first_pos, warp_counts[THREADS / 32];
 
-// The cell that thread `threadIdx.x` looks at from entry `entry` on, if its token sees it: 4 pages are looked at together.
+// Returns true if the token sees the cell assigned to this thread, where the threads process 4 pages at a
+// time starting at `entry`.
 DEVICE bool seen_cell(const Visible &v, int2 entries, int entry, int q_pos, int &cell, int &pos) {
     int mine = entry + threadIdx.x / PAGE, i = threadIdx.x % PAGE;
     if (mine >= entries.y) return false;
@@ -149,7 +152,8 @@ DEVICE bool seen_cell(const Visible &v, int2 entries, int entry, int q_pos, int 
     return lists(v, page, i, pos) && pos <= q_pos;
 }
 
-// The first position of a token's sequence, whatever the token sees of it; 0 if no cell holds it.
+// Returns the first cached position of a token's sequence, regardless of visibility, or 0 if no cell belongs
+// to the sequence.
 DEVICE int first_of(const Visible &v, int2 entries) {
     if (threadIdx.x == 0) first_pos = NONE;
     __syncthreads();
@@ -161,7 +165,7 @@ DEVICE int first_of(const Visible &v, int2 entries) {
     return first_pos == NONE ? 0 : (int)first_pos;
 }
 
-// Stores the chosen cells of a row in their order, then -1.
+// Stores the selected cells of a row in order, followed by -1.
 DEVICE void store_cells(const Params &p, const Choice &choice, int2 entries, int q_pos, char *out) {
     int n = 0, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int entry = entries.x; entry < entries.y; entry += THREADS / PAGE) {
@@ -181,7 +185,8 @@ DEVICE void store_cells(const Params &p, const Choice &choice, int2 entries, int
     for (int i = n + threadIdx.x; i < p.y.ne[0]; i += THREADS) *(int *)(out + i * p.y.nb[0]) = -1;
 }
 
-// The cells of the best blocks of positions; a block of threads has every `gridDim.x`th row. `q` are the scores.
+// Selects the cells of the best blocks of positions. A block of threads handles every `gridDim.x`th row. `q`
+// holds the scores.
 extern "C" __global__ void __launch_bounds__(THREADS) select_blocks(const __grid_constant__ Params p) {
     const Tensor &scores = p.q;
     u32 *memory = p.tables + (u64)blockIdx.x * p.n_slots * 3;

@@ -1,22 +1,24 @@
-// The largest of many keys, by a block of threads.
+// Selection of the k largest keys by a block of threads.
 #pragma once
 #include "common.cuh"
 
-// Floats in their total order as integers, negative zero below zero.
+// Maps a float to an integer with the same total order. Negative zero is less than zero.
 DEVICE u32 ordered(float x) {
     u32 bits = __float_as_uint(x);
     return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
 }
 
-// Keys that order floats from the largest down, equal ones from the lowest index up: no two are the same.
+// Returns a unique key that orders floats from the largest down, and equal floats by ascending index.
 DEVICE u64 key_of(float x, u32 index) {
     return (u64)ordered(x) << 32 | (u32)~index;
 }
 
-// Words of shared memory that `kth_largest` counts in: one for each digit, then the digit that was found and how many are left to find.
+// Words of shared memory for the counters of `kth_largest`: one per digit, then the digit found and the
+// remaining rank.
 const int N_COUNTS = 258;
 
-// Finds the digit of the `k`th largest of what was counted. For the first warp, whose lanes have 8 digits each, the first the highest.
+// Finds the digit of the `k`th largest counted key. Called by the first warp; each lane handles 8 digits,
+// starting with the highest.
 DEVICE void find_digit(u32 *counts, u32 k) {
     int lane = threadIdx.x, digit = 255 - 8 * lane;
     u32 sum = 0;
@@ -33,8 +35,11 @@ DEVICE void find_digit(u32 *counts, u32 k) {
     counts[257] = left;
 }
 
-// The `k`th largest of the keys `key(i)`, i below `n`, each of which occurs once; `key` gives 0 for what is no key. 1 if there are fewer than `k`. Found
-// 8 bits at a time, from the highest. `counts` is shared memory; all threads get the result.
+// Returns the `k`th largest of the unique keys `key(i)` for i < n, or 1 if there are fewer than `k`. `key`
+// returns 0 for an absent key.
+//
+// A radix search of 8 bits per pass, starting with the highest. `counts` is shared memory, and all threads
+// get the result.
 template <class F> DEVICE u64 kth_largest(int n, u32 k, F key, u32 (&counts)[N_COUNTS]) {
     u64 prefix = 0;
     for (int shift = 56; shift >= 0; shift -= 8) {
@@ -51,7 +56,7 @@ template <class F> DEVICE u64 kth_largest(int n, u32 k, F key, u32 (&counts)[N_C
         prefix |= (u64)counts[256] << shift;
         k = counts[257];
         __syncthreads();
-        // No digit is found only if there are too few of the first.
+        // The search for the first digit fails only if there are fewer than `k` keys.
         if (k == 0) return 1;
     }
     return prefix;

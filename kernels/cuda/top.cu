@@ -1,4 +1,4 @@
-// The largest values of rows: a block has a row.
+// The largest values of rows, with one block of threads per row.
 #include "select.cuh"
 
 struct Params {
@@ -10,20 +10,20 @@ __shared__ u32 counts[N_COUNTS];
 __shared__ u32 n_chosen;
 extern __shared__ u64 chosen[];
 
-// Where the block's row begins.
+// Returns the start of the block's row.
 DEVICE char *row_of(const Tensor &t) {
     u32 n = blockIdx.x, i1 = n % t.ne[1], rest = n / t.ne[1];
     return t.data + i1 * t.nb[1] + rest % t.ne[2] * t.nb[2] + rest / t.ne[2] * t.nb[3];
 }
 
-// The key of element `i` of the block's row.
+// Returns the key of element `i` of the block's row.
 struct KeyOfRow {
     const char *row;
     i64 stride;
     DEVICE u64 operator()(int i) const { return key_of(*(const float *)(row + i * stride), i); }
 };
 
-// 1 for the `k` largest of a row, 0 for the others.
+// Stores 1 for the `k` largest elements of a row, and 0 for the rest.
 extern "C" __global__ void top_mask(const __grid_constant__ Params p) {
     KeyOfRow key = {row_of(p.x), p.x.nb[0]};
     u64 least = kth_largest(p.x.ne[0], p.k, key, counts);
@@ -32,7 +32,7 @@ extern "C" __global__ void top_mask(const __grid_constant__ Params p) {
     }
 }
 
-// The indices of the `k` largest of a row, largest first.
+// Stores the indices of the `k` largest elements of a row, largest first.
 extern "C" __global__ void top_k(const __grid_constant__ Params p) {
     KeyOfRow key = {row_of(p.x), p.x.nb[0]};
     if (threadIdx.x == 0) n_chosen = 0;
@@ -41,7 +41,7 @@ extern "C" __global__ void top_k(const __grid_constant__ Params p) {
         if (key(i) >= least) chosen[atomicAdd(&n_chosen, 1u)] = key(i);
     }
     __syncthreads();
-    // They came in any order; a key's rank is the number of larger ones.
+    // The keys are in arbitrary order. The rank of a key is the number of larger keys.
     for (int i = threadIdx.x; i < p.k; i += blockDim.x) {
         int rank = 0;
         for (int j = 0; j < p.k; j++) rank += chosen[j] > chosen[i];

@@ -1,4 +1,4 @@
-// Functions of one value.
+// Activation functions.
 #pragma once
 #include "common.cuh"
 
@@ -16,7 +16,7 @@ DEVICE float sigmoid(float x) { return sigmoid_of(x); }
 DEVICE float relu(float x) { return fmaxf(x, 0.0f); }
 DEVICE float relu_sqr(float x) { return relu(x) * relu(x); }
 DEVICE float silu(float x) { return x * sigmoid_of(x); }
-// tanh(z) is 2 sigmoid(2 z) - 1, which makes of 0.5 (1 + tanh(z)) a sigmoid that keeps its precision where it is small.
+// 0.5 (1 + tanh(z)) equals sigmoid(2 z), which keeps its precision for small results.
 DEVICE float gelu(float x) { return x * sigmoid_of(1.5957691216057308f * (x + 0.044715f * x * x * x)); }
 DEVICE float gelu_erf(float x) { return 0.5f * x * erfcf(-0.7071067811865476f * x); }
 DEVICE float gelu_quick(float x) { return x * sigmoid_of(1.702f * x); }

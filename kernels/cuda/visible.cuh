@@ -1,8 +1,9 @@
-// What tokens see, as page tables say it. Whatever the tables hold, no cell is listed that is not there.
+// The KV cells that each token sees, given by page tables. Invalid tables never yield cells outside the
+// cache.
 #pragma once
 #include "common.cuh"
 
-// Cells of a page.
+// KV cells per page.
 const int PAGE = 64;
 
 struct Visible {
@@ -11,7 +12,7 @@ struct Visible {
     int n_kv, n_starts, n_entries, padding;
 };
 
-// The entries of a token's page table: from x up to y.
+// Returns the entries of a token's page table as a half-open range.
 DEVICE int2 entries_of(const Visible &v, int token) {
     int table = v.table[token];
     if (table < 0 || table + 1 >= v.n_starts) return make_int2(0, 0);
@@ -22,9 +23,9 @@ DEVICE int2 entries_of(const Visible &v, int token) {
 }
 
 struct Page {
-    // The first cell.
+    // First cell of the page.
     int first;
-    // Those of the sequence, lowest first.
+    // Bit mask of the sequence's cells, lowest bit first.
     u64 mask;
 };
 
@@ -36,7 +37,7 @@ DEVICE Page page_of(const Visible &v, int entry) {
     return page;
 }
 
-// True if cell `i` of a page is listed and in use; its position.
+// Returns true if cell `i` of a page is listed and occupied, and its position.
 DEVICE bool lists(const Visible &v, const Page &page, int i, int &pos) {
     if (!(page.mask >> i & 1)) return false;
     pos = v.cell_pos[page.first + i];

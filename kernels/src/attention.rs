@@ -1,83 +1,86 @@
-//! Attention of some queries to a page of cells: products with its keys, a step of the online softmax, and the weighted sum of its values.
+//! Attention of some queries to a page of cells of the KV cache: scores, a step of the online softmax, and
+//! the weighted sum of values.
 //!
-//! Keys and values are read as the cache holds them, once for all queries. Everything is computed in f32, but for [`tiles`]. The result for a query does not
-//! depend on which other queries are computed with it.
+//! Keys and values are read in the type of the cache, once for all queries. All arithmetic is f32, except in
+//! [`tiles`]. The result for a query does not depend on the other queries.
 
 pub mod tiles;
 
 use std::ops::Range;
 
 use crate::GgmlType;
-use crate::dispatch::{ByRows, Kernels, kernels};
-use crate::generic::attention::{KEYS_OF_TILE, Scores, Softmax, Values};
-use crate::generic::decode_attention::{Heads, QueryTile, ROWS_OF_TILE, SCORES, SUMS};
+use crate::dispatch::{Kernels, RowKernels, kernels};
+use crate::generic::attention::{Scores, Softmax, TILE_KEYS, Values};
+use crate::generic::decode_attention::{Heads, QueryTile, SCORES, SUMS, TILE_ROWS};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 
-/// Most cells of a page: each is a bit of a word.
+/// Maximum cells per page, one bit of a `u64` each.
 pub const KEYS: usize = 64;
 
-/// Rows of floats are read as they lie for up to as many queries of a head, those of all heads side by side. For more F16 and BF16 are converted to memory first.
+/// Maximum queries per head for which F32, F16, and BF16 rows are read without conversion, all heads in
+/// memory order. For more queries, F16 and BF16 rows are converted to memory first.
 pub const FEW_QUERIES: usize = 16;
 
-/// Rows of F32 that are read in place together for more queries: few enough that a column of them stays in the first-level cache, even where rows are a large
+/// F32 rows read together for many queries. One column of them stays in the L1 cache even if rows are a large
 /// power of two apart.
-const IN_PLACE: usize = 16;
+const F32_ROWS: usize = 16;
 
-/// Bytes that rows of few queries are fetched ahead of their use.
-const AHEAD: usize = 12288;
+/// Prefetch distance in bytes for few queries.
+const PREFETCH_DISTANCE: usize = 12288;
 
-/// Floats that converted rows take up, if rows are not too long: half of a first-level cache.
-const PANEL: usize = 4096;
+/// Floats of converted rows (unless rows are very long): half of the L1 cache.
+const CONVERTED_FLOATS: usize = 4096;
 
-/// The keys or the values of a page, of one head or of several.
+/// Keys or values of a page, for one or several heads.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheRows<'a> {
-    /// A type that can be dequantized.
+    /// Type of the rows; must support dequantization.
     pub ty: GgmlType,
-    /// The rows; needs no alignment.
+    /// Bytes of the rows; may be unaligned.
     pub bytes: &'a [u8],
-    /// Bytes from one row of a head to the next.
+    /// Distance between rows of a head in bytes.
     pub stride: usize,
-    /// Heads, at least one.
+    /// Number of heads, at least 1.
     pub heads: usize,
-    /// Bytes from the row of one head to that of the next.
+    /// Distance between the rows of adjacent heads in bytes.
     pub head_stride: usize,
-    /// Rows of a head, at most [`KEYS`].
+    /// Rows per head, at most [`KEYS`].
     pub n: usize,
-    /// Elements of a row: whole blocks of the type.
+    /// Elements of a row, a whole number of blocks.
     pub d: usize,
-    /// Bytes of the rows that are read next, if those are known: as far apart, they are fetched while these are read.
+    /// The rows read next, with the same strides, which are prefetched; empty if unknown.
     pub next: &'a [u8],
 }
 
-/// Floats of scratch memory that [`scores`] and [`add_values`] need for rows of `d` elements.
+/// Returns the scratch memory in floats that [`scores`] and [`add_values`] need for rows of `d` elements.
 pub fn scratch(d: usize) -> usize {
     chunk(d) * d
 }
 
-/// Rows that are converted together.
+/// Returns the number of rows converted together.
 fn chunk(d: usize) -> usize {
-    (PANEL / d.max(1)).clamp(2 * KEYS_OF_TILE, KEYS) / KEYS_OF_TILE * KEYS_OF_TILE
+    (CONVERTED_FLOATS / d.max(1)).clamp(2 * TILE_KEYS, KEYS) / TILE_KEYS * TILE_KEYS
 }
 
-/// `out[q * KEYS + i] = sum_c keys[i][c] queries[q * d + c]` for the keys `i` whose bits are set in `wanted`. The products with other
-/// keys are unspecified. Queries and products of a head lie together, as many for each head.
+/// Computes `out[q * KEYS + i] = sum_c keys[i][c] * queries[q * d + c]` for the keys `i` whose bits are set
+/// in `mask`. Other scores are unspecified. Queries and scores are grouped by head, with the same number
+/// for each head.
 ///
 /// # Panics
-/// If the type cannot be dequantized, a slice is too short, or there are more than [`KEYS`] rows.
-pub fn scores(keys: &CacheRows<'_>, wanted: u64, queries: &[f32], out: &mut [f32], scratch: &mut [f32]) {
-    // SAFETY: these kernels were chosen for this CPU.
-    unsafe { scores_with(kernels(), keys, wanted, queries, out, scratch) }
+/// If the type cannot be dequantized, a slice is too short, or the number of rows exceeds [`KEYS`].
+pub fn scores(keys: &CacheRows<'_>, mask: u64, queries: &[f32], out: &mut [f32], scratch: &mut [f32]) {
+    // SAFETY: `kernels()` selects kernels that this CPU supports.
+    unsafe { scores_with(kernels(), keys, mask, queries, out, scratch) }
 }
 
-/// [`scores`] with given kernels.
+/// Computes scores like [`scores`] with the given kernels.
 ///
 /// # Safety
-/// The CPU has the kernels' instructions.
+/// The CPU supports `kernels`.
 pub(crate) unsafe fn scores_with(
     kernels: &'static Kernels,
     keys: &CacheRows<'_>,
-    wanted: u64,
+    mask: u64,
     queries: &[f32],
     out: &mut [f32],
     scratch: &mut [f32],
@@ -85,12 +88,12 @@ pub(crate) unsafe fn scores_with(
     let n_queries = keys.check(kernels, queries.len(), scratch.len());
     assert!(
         n_queries * KEYS <= out.len(),
-        "{} scores for {n_queries} queries",
+        "cannot store the scores of {n_queries} queries in {} floats",
         out.len()
     );
-    let of_head = n_queries / keys.heads;
-    if keys.by_rows(of_head) {
-        let Some(chunk) = keys.range(wanted) else { return };
+    let queries_per_head = n_queries / keys.heads;
+    if keys.is_read_in_place(queries_per_head) {
+        let Some(chunk) = keys.range(mask) else { return };
         let args = Scores {
             keys: keys.bytes[chunk.first * keys.stride..].as_ptr(),
             stride: keys.stride,
@@ -99,21 +102,25 @@ pub(crate) unsafe fn scores_with(
             queries: queries.as_ptr(),
             out: out[chunk.first..].as_mut_ptr(),
         };
-        let (heads, kernels) = (keys.side_by_side(&chunk, of_head), keys.read_in_place(kernels));
-        let mut parts = [QueryTile::default(); FEW_QUERIES];
-        let parts = put_parts(
-            split(0..of_head, SCORES).map(|(first, n)| QueryTile { first, n, seen: wanted }),
-            &mut parts,
+        let (heads, kernels) = (
+            keys.describe_heads(&chunk, queries_per_head),
+            keys.in_place_kernels(kernels),
         );
-        // SAFETY: rows, queries and scores of all heads lie within the slices as just asserted; the chunk starts as below.
-        return unsafe { (kernels.scores)(&args, &heads, parts) };
+        let mut tiles_of_head = [QueryTile::default(); FEW_QUERIES];
+        let tiles_of_head = collect_tiles(
+            split(0..queries_per_head, SCORES).map(|(first, n)| QueryTile { first, n, seen: mask }),
+            &mut tiles_of_head,
+        );
+        // SAFETY: `check` and the assertion above cover the rows, queries, and scores of all heads. The chunk
+        // starts at a multiple of `TILE_KEYS`.
+        return unsafe { (kernels.scores)(&args, &heads, tiles_of_head) };
     }
-    for chunk in keys.chunks(wanted) {
+    for chunk in keys.chunks(mask) {
         for head in 0..keys.heads {
-            // SAFETY: the caller's promise, and the chunk lies within the rows.
+            // SAFETY: the sizes were checked above, and the chunk is within the rows.
             let rows = unsafe { keys.read(kernels, &chunk, head, scratch) };
             let tiles = &kernels.attention.scores;
-            for (first, n) in split(head * of_head..(head + 1) * of_head, tiles.len()) {
+            for (first, n) in split(head * queries_per_head..(head + 1) * queries_per_head, tiles.len()) {
                 let args = Scores {
                     keys: rows.start,
                     stride: rows.stride,
@@ -122,29 +129,32 @@ pub(crate) unsafe fn scores_with(
                     queries: queries[first * keys.d..].as_ptr(),
                     out: out[first * KEYS + chunk.first..].as_mut_ptr(),
                 };
-                // SAFETY: the queries and their scores lie within the slices as just asserted. A chunk starts at a multiple of
-                // `KEYS_OF_TILE`, so that rounded up it ends within the scores of its query.
+                // SAFETY: the queries and scores are within the slices, checked above. A chunk starts at a
+                // multiple of `TILE_KEYS`, so its rounded-up end is within the scores of the query.
                 unsafe { tiles[n - 1](&args) }
             }
         }
     }
 }
 
-/// A step of the online softmax of some tokens' queries, as many for each token. Of `scores`, [`KEYS`] of each query, those that the token
-/// has `seen` become e^(score - largest); the others are unspecified. `max` and `sum` are the largest score and the sum of these weights so
-/// far; `factors` are what sums of values so far have to be multiplied with.
+/// Performs a step of the online softmax for the queries of some tokens, with the same number of queries per
+/// token.
+///
+/// Of `scores` ([`KEYS`] per query), those visible to the token (`seen`) become `e^(score - max)`; others are
+/// unspecified. `max` and `sum` are updated to the largest score and the sum of the weights so far. `factors`
+/// receives the factors by which earlier sums of values must be multiplied.
 ///
 /// # Panics
-/// If the slices are not of as many queries, or these not of whole tokens.
+/// If the slices differ in the number of queries, or that is not a multiple of the number of tokens.
 pub fn softmax_step(scores: &mut [f32], seen: &[u64], max: &mut [f32], sum: &mut [f32], factors: &mut [f32]) {
-    // SAFETY: these kernels were chosen for this CPU.
+    // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { softmax_step_with(kernels(), scores, seen, max, sum, factors) }
 }
 
-/// [`softmax_step`] with given kernels.
+/// Performs a [`softmax_step`] with the given kernels.
 ///
 /// # Safety
-/// The CPU has the kernels' instructions.
+/// The CPU supports `kernels`.
 pub(crate) unsafe fn softmax_step_with(
     kernels: &'static Kernels,
     scores: &mut [f32],
@@ -154,7 +164,11 @@ pub(crate) unsafe fn softmax_step_with(
     factors: &mut [f32],
 ) {
     let n = max.len();
-    assert!(scores.len() == n * KEYS, "{} scores for {n} queries", scores.len());
+    assert!(
+        scores.len() == n * KEYS,
+        "expected the scores of {n} queries, found {} floats",
+        scores.len()
+    );
     assert!(sum.len() == n && factors.len() == n, "not {n} queries");
     let group = group(n, seen.len());
     let args = Softmax {
@@ -172,15 +186,19 @@ pub(crate) unsafe fn softmax_step_with(
         weights: std::ptr::null_mut(),
         weight_stride: 0,
     };
-    // SAFETY: all slices are of `n` queries, and `seen` of their tokens; the rest is the caller's promise.
+    // SAFETY: all slices have `n` queries and `seen` has their tokens, as checked above; the CPU supports the
+    // kernels (function contract).
     unsafe { (kernels.attention.softmax_step)(&args) }
 }
 
-/// `out[q * d..] = factors[q] out[q * d..] + sum_i weights[q * KEYS + i] values[i]` over the cells `i` that the query's token has `seen`:
-/// each token has as many queries of each head. Other values are not touched. Where nothing is seen, `out` stays as it is. What belongs to a head lies together.
+/// Computes `out[q * d..] = factors[q] * out[q * d..] + sum_i weights[q * KEYS + i] * values[i]` over the
+/// cells `i` visible to the query's token (`seen`).
+///
+/// Every token has the same number of queries per head. Hidden values are not read. If no cell is visible,
+/// `out` is unchanged. All operands are grouped by head.
 ///
 /// # Panics
-/// If the type cannot be dequantized, a slice is too short, or there are more than [`KEYS`] rows.
+/// If the type cannot be dequantized, a slice is too short, or the number of rows exceeds [`KEYS`].
 pub fn add_values(
     values: &CacheRows<'_>,
     seen: &[u64],
@@ -189,14 +207,14 @@ pub fn add_values(
     out: &mut [f32],
     scratch: &mut [f32],
 ) {
-    // SAFETY: these kernels were chosen for this CPU.
+    // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { add_values_with(kernels(), values, seen, weights, factors, out, scratch) }
 }
 
-/// [`add_values`] with given kernels.
+/// Adds values like [`add_values`] with the given kernels.
 ///
 /// # Safety
-/// The CPU has the kernels' instructions.
+/// The CPU supports `kernels`.
 pub(crate) unsafe fn add_values_with(
     kernels: &'static Kernels,
     values: &CacheRows<'_>,
@@ -209,16 +227,16 @@ pub(crate) unsafe fn add_values_with(
     let n_queries = values.check(kernels, out.len(), scratch.len());
     assert!(
         factors.len() == n_queries && weights.len() >= n_queries * KEYS,
-        "weights of {} queries for {n_queries}",
+        "expected weights and factors of {n_queries} queries, found {} factors",
         factors.len()
     );
-    let of_head = n_queries / values.heads;
-    let group = group(of_head, seen.len());
+    let queries_per_head = n_queries / values.heads;
+    let group = group(queries_per_head, seen.len());
     let any = seen.iter().fold(0, |any, seen| any | seen);
-    if values.by_rows(of_head) {
+    if values.is_read_in_place(queries_per_head) {
         let Some(chunk) = values.range(any) else { return };
-        let mut parts = [QueryTile::default(); FEW_QUERIES];
-        let parts = put_parts(query_tiles(seen, group, &chunk), &mut parts);
+        let mut tiles_of_head = [QueryTile::default(); FEW_QUERIES];
+        let tiles_of_head = collect_tiles(query_tiles(seen, group, &chunk), &mut tiles_of_head);
         let args = Values {
             values: values.bytes[chunk.first * values.stride..].as_ptr(),
             stride: values.stride,
@@ -228,23 +246,26 @@ pub(crate) unsafe fn add_values_with(
             factors: factors.as_ptr(),
             out: out.as_mut_ptr(),
         };
-        let (heads, kernels) = (values.side_by_side(&chunk, of_head), values.read_in_place(kernels));
-        // SAFETY: rows, weights, factors and sums of all heads lie within the slices as just asserted; parts are of queries that there are.
-        return unsafe { (kernels.values)(&args, &heads, parts) };
+        let (heads, kernels) = (
+            values.describe_heads(&chunk, queries_per_head),
+            values.in_place_kernels(kernels),
+        );
+        // SAFETY: `check` and the assertion cover all rows, weights, factors, sums, and queries.
+        return unsafe { (kernels.values)(&args, &heads, tiles_of_head) };
     }
     for chunk in values.chunks(any) {
         for head in 0..values.heads {
-            // SAFETY: the caller's promise, and the chunk lies within the rows.
+            // SAFETY: the sizes were checked above, and the chunk is within the rows.
             let rows = unsafe { values.read(kernels, &chunk, head, scratch) };
             let tiles = &kernels.attention.values;
-            for (first, n) in alike(seen, group).flat_map(|queries| split(queries, tiles.len())) {
+            for (first, n) in same_mask_ranges(seen, group).flat_map(|queries| split(queries, tiles.len())) {
                 let seen = seen[first / group];
                 let of_chunk = chunk.bits(seen);
                 if of_chunk == 0 {
                     continue;
                 }
                 let is_first = seen.trailing_zeros() as usize >= chunk.first;
-                let first = head * of_head + first;
+                let first = head * queries_per_head + first;
                 let args = Values {
                     values: rows.start,
                     stride: rows.stride,
@@ -258,14 +279,15 @@ pub(crate) unsafe fn add_values_with(
                     },
                     out: out[first * values.d..].as_mut_ptr(),
                 };
-                // SAFETY: the rows are those of the chunk; weights, factors and sums lie within the slices as just asserted.
+                // SAFETY: `rows` holds the chunk; the sizes of the other slices were checked above.
                 unsafe { tiles[n - 1](&args) }
             }
         }
     }
 }
 
-/// Cuts a range into parts of at most `most`, as equal as possible: first index and length of each.
+/// Splits a range into parts of at most `most`, as equal as possible. Yields the start and the length of each
+/// part.
 fn split(range: Range<usize>, most: usize) -> impl Iterator<Item = (usize, usize)> {
     let n_parts = range.len().div_ceil(most);
     let mut at = range.start;
@@ -276,10 +298,10 @@ fn split(range: Range<usize>, most: usize) -> impl Iterator<Item = (usize, usize
     })
 }
 
-/// Parts of the queries of a head that see some of a chunk, as many to a token as `group`.
+/// Splits the queries of a head, `group` per token, into tiles that see the same rows of a chunk.
 fn query_tiles(seen: &[u64], group: usize, chunk: &Chunk) -> impl Iterator<Item = QueryTile> {
-    let parts = alike(seen, group).flat_map(|queries| split(queries, SUMS));
-    let seeing = parts.map(move |(first, n)| QueryTile {
+    let tiles_of_head = same_mask_ranges(seen, group).flat_map(|queries| split(queries, SUMS));
+    let seeing = tiles_of_head.map(move |(first, n)| QueryTile {
         first,
         n,
         seen: chunk.bits(seen[first / group]),
@@ -287,26 +309,26 @@ fn query_tiles(seen: &[u64], group: usize, chunk: &Chunk) -> impl Iterator<Item 
     seeing.filter(|part| part.seen != 0)
 }
 
-/// Writes parts of the queries of a head, of which there are no more than queries.
-fn put_parts(parts: impl Iterator<Item = QueryTile>, to: &mut [QueryTile; FEW_QUERIES]) -> &[QueryTile] {
-    let n = parts.zip(&mut *to).fold(0, |n, (part, to)| {
+/// Collects tiles of a head's queries; the number of tiles is at most the number of queries.
+fn collect_tiles(tiles_of_head: impl Iterator<Item = QueryTile>, to: &mut [QueryTile; FEW_QUERIES]) -> &[QueryTile] {
+    let n = tiles_of_head.zip(&mut *to).fold(0, |n, (part, to)| {
         *to = part;
         n + 1
     });
     &to[..n]
 }
 
-/// Queries of each of `n_tokens` tokens.
+/// Returns the number of queries per token.
 fn group(n_queries: usize, n_tokens: usize) -> usize {
     assert!(
         n_tokens > 0 && n_queries.is_multiple_of(n_tokens),
-        "{n_queries} queries of {n_tokens} tokens"
+        "expected whole tokens, found {n_queries} queries of {n_tokens} tokens"
     );
     n_queries / n_tokens
 }
 
-/// The queries of neighbouring tokens that have seen the same.
-fn alike(seen: &[u64], group: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+/// Groups the queries of adjacent tokens that see the same cells.
+fn same_mask_ranges(seen: &[u64], group: usize) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut end = 0;
     seen.chunk_by(|a, b| a == b).map(move |same| {
         end += same.len() * group;
@@ -314,43 +336,46 @@ fn alike(seen: &[u64], group: usize) -> impl Iterator<Item = Range<usize>> + '_ 
     })
 }
 
-/// Neighbouring rows.
+/// A range of key or value rows.
 struct Chunk {
     first: usize,
     n: usize,
 }
 
 impl Chunk {
-    /// The part of it with the rows whose bits are set; it begins at a multiple of [`KEYS_OF_TILE`].
-    fn with(&self, wanted: u64) -> Option<Chunk> {
-        let bits = self.bits(wanted);
-        let skipped = bits.trailing_zeros() as usize / KEYS_OF_TILE * KEYS_OF_TILE;
+    /// Returns the smallest range that contains the rows with set bits and starts at a multiple of
+    /// [`TILE_KEYS`].
+    fn with(&self, mask: u64) -> Option<Chunk> {
+        let bits = self.bits(mask);
+        let skipped = bits.trailing_zeros() as usize / TILE_KEYS * TILE_KEYS;
         (bits != 0).then(|| Chunk {
             first: self.first + skipped,
             n: bits.ilog2() as usize + 1 - skipped,
         })
     }
 
-    /// Those of the page's bits that stand for these rows.
+    /// Returns the bits of a page's mask that belong to these rows.
     fn bits(&self, page: u64) -> u64 {
         let all = if self.n < KEYS { (1 << self.n) - 1 } else { u64::MAX };
         page >> self.first & all
     }
 }
 
-/// Rows of a head that can be read as they are, or were converted.
-struct Readable {
+/// Rows of a head, in place or converted to f32.
+struct F32Rows {
     start: *const u8,
     stride: usize,
 }
 
 impl CacheRows<'_> {
-    /// Checks the sizes; the number of queries of all heads, given that as many floats are as many rows of this length.
+    /// Checks all sizes and returns the number of queries of all heads, which have `floats` elements
+    /// together.
     fn check(&self, kernels: &'static Kernels, floats: usize, scratch: usize) -> usize {
         let row_bytes = self.ty.row_bytes(self.d);
-        let row_bytes = row_bytes.unwrap_or_else(|| panic!("{}: {} elements are not whole blocks", self.ty, self.d));
-        kernels.of_type(self.ty);
-        assert!(self.n <= KEYS, "{} rows of a page", self.n);
+        let row_bytes = row_bytes
+            .unwrap_or_else(|| panic!("{}: expected whole blocks, found rows of {} elements", self.ty, self.d));
+        kernels.for_type(self.ty);
+        assert!(self.n <= KEYS, "page has {} rows, more than the maximum", self.n);
         let last_row = self.n.saturating_sub(1).checked_mul(self.stride);
         let last_head = self.heads.saturating_sub(1).checked_mul(self.head_stride);
         let end = last_row
@@ -358,46 +383,49 @@ impl CacheRows<'_> {
             .and_then(|(row, head)| row.checked_add(head)?.checked_add(row_bytes));
         assert!(
             self.n == 0 || end.is_some_and(|end| end <= self.bytes.len()),
-            "{} bytes for {} rows of {} heads",
+            "page needs more than {} bytes for {} rows of {} heads",
             self.bytes.len(),
             self.n,
             self.heads
         );
         assert!(
             self.d > 0 && floats.is_multiple_of(self.d),
-            "{floats} floats are not rows of {}",
+            "expected whole rows of {} elements, found {floats} floats",
             self.d
         );
         let n_queries = floats / self.d;
         assert!(
             self.heads > 0 && n_queries.is_multiple_of(self.heads),
-            "{n_queries} queries of {} heads",
+            "expected whole heads, found {n_queries} queries of {} heads",
             self.heads
         );
         let needed = self::scratch(self.d);
-        assert!(needed <= scratch, "scratch memory of {scratch} floats, {needed} needed");
+        assert!(
+            needed <= scratch,
+            "attention needs {needed} floats of scratch memory, found {scratch}"
+        );
         n_queries
     }
 
-    /// Chunks with the rows whose bits are set, without those at the ends that are not.
-    fn chunks(&self, wanted: u64) -> impl Iterator<Item = Chunk> + use<> {
+    /// Yields chunks of the rows with set bits, without clear bits at either end.
+    fn chunks(&self, mask: u64) -> impl Iterator<Item = Chunk> + use<> {
         let size = if self.ty == GgmlType::F32 {
-            IN_PLACE
+            F32_ROWS
         } else {
             chunk(self.d)
         };
-        let wanted = wanted & Chunk { first: 0, n: self.n }.bits(u64::MAX);
+        let mask = mask & Chunk { first: 0, n: self.n }.bits(u64::MAX);
         (0..self.n)
             .step_by(size)
-            .filter_map(move |first| Chunk { first, n: size }.with(wanted))
+            .filter_map(move |first| Chunk { first, n: size }.with(mask))
     }
 
-    /// From the first row whose bit is set to the last.
-    fn range(&self, wanted: u64) -> Option<Chunk> {
-        Chunk { first: 0, n: self.n }.with(wanted)
+    /// Returns the range from the first row with a set bit to the last.
+    fn range(&self, mask: u64) -> Option<Chunk> {
+        Chunk { first: 0, n: self.n }.with(mask)
     }
 
-    /// Fetches as many of a head's rows that are read next.
+    /// Prefetches the next rows of a head that correspond to `chunk`.
     fn prefetch_next(&self, chunk: &Chunk, head: usize) {
         let row_bytes = self.d / self.ty.block_size() * self.ty.block_bytes();
         let next = self.next.get(head * self.head_stride..).unwrap_or_default();
@@ -408,7 +436,8 @@ impl CacheRows<'_> {
         }
     }
 
-    /// Fetches the first rows, which nothing else fetches ahead of their use. Those behind them are fetched while these are read.
+    /// Prefetches the first rows, which no earlier read prefetches. Reading them prefetches the rows that
+    /// follow.
     pub fn prefetch_first(&self) {
         let row_bytes = self.d / self.ty.block_size() * self.ty.block_bytes();
         for row in 0..self.rows_ahead().min(self.n) {
@@ -424,23 +453,23 @@ impl CacheRows<'_> {
         }
     }
 
-    /// How many rows ahead of their use they are fetched for few queries.
+    /// Returns the prefetch distance in rows for few queries.
     fn rows_ahead(&self) -> usize {
-        (AHEAD / self.stride.max(1)).clamp(ROWS_OF_TILE, KEYS)
+        (PREFETCH_DISTANCE / self.stride.max(1)).clamp(TILE_ROWS, KEYS)
     }
 
-    /// Fetches the rows that are read next.
+    /// Prefetches the rows that are read next.
     fn prefetch_all(&self) {
         self.prefetch_next(&Chunk { first: 0, n: self.n }, 0);
     }
 
-    /// True if rows of all heads are read in the order in which they lie, as they are.
-    fn by_rows(&self, n_queries: usize) -> bool {
+    /// Returns true if rows of all heads are read in memory order without conversion.
+    fn is_read_in_place(&self, n_queries: usize) -> bool {
         n_queries <= FEW_QUERIES && matches!(self.ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
     }
 
-    /// The kernels for rows of floats that are read as they are.
-    fn read_in_place(&self, kernels: &'static Kernels) -> &'static ByRows {
+    /// Returns the kernels that read this type without conversion.
+    fn in_place_kernels(&self, kernels: &'static Kernels) -> &'static RowKernels {
         match self.ty {
             GgmlType::F16 => &kernels.attention.f16,
             GgmlType::BF16 => &kernels.attention.bf16,
@@ -448,8 +477,8 @@ impl CacheRows<'_> {
         }
     }
 
-    /// The heads, for rows from the start of a chunk on.
-    fn side_by_side(&self, chunk: &Chunk, n_queries: usize) -> Heads {
+    /// Describes the heads for rows from the start of a chunk on.
+    fn describe_heads(&self, chunk: &Chunk, n_queries: usize) -> Heads {
         Heads {
             n: self.heads,
             stride: self.head_stride,
@@ -464,26 +493,28 @@ impl CacheRows<'_> {
         }
     }
 
-    /// Makes the rows of a chunk and a head readable: those of F32 are as they are, others are converted.
+    /// Returns the rows of a chunk and a head as f32. F32 rows are used in place; other types are converted
+    /// to `scratch`.
     ///
     /// # Safety
-    /// The CPU has the kernels' instructions; the sizes were [checked](CacheRows::check), the chunk is one of the [chunks](CacheRows::chunks) and the head one of
-    /// the heads.
-    unsafe fn read(&self, kernels: &'static Kernels, chunk: &Chunk, head: usize, scratch: &mut [f32]) -> Readable {
+    /// - The CPU supports `kernels`.
+    /// - The sizes were [checked](CacheRows::check), `chunk` is one of the [chunks](CacheRows::chunks), and
+    ///   `head < self.heads`.
+    unsafe fn read(&self, kernels: &'static Kernels, chunk: &Chunk, head: usize, scratch: &mut [f32]) -> F32Rows {
         let start = self.bytes[chunk.first * self.stride + head * self.head_stride..].as_ptr();
         self.prefetch_next(chunk, head);
         if self.ty == GgmlType::F32 {
-            return Readable {
+            return F32Rows {
                 start,
                 stride: self.stride,
             };
         }
-        let dequantize = kernels.of_type(self.ty).dequantize;
+        let dequantize = kernels.for_type(self.ty).dequantize;
         for (i, row) in scratch.chunks_exact_mut(self.d).enumerate().take(chunk.n) {
-            // SAFETY: the caller's promise: the row's bytes lie within the slice.
+            // SAFETY: row `i` of the chunk is within `bytes`, and `row` has `d` floats (function contract).
             unsafe { dequantize(start.add(i * self.stride), row.as_mut_ptr(), self.d) }
         }
-        Readable {
+        F32Rows {
             start: scratch.as_ptr().cast(),
             stride: self.d * size_of::<f32>(),
         }

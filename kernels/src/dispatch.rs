@@ -1,4 +1,4 @@
-//! Which instructions the kernels use: decided once, from the CPU and the environment variable `LLAMA_CPU_ISA`.
+//! Kernel tables per instruction set, and the choice of one at run time from the CPU and `LLAMA_CPU_ISA`.
 
 mod attention_tiles;
 mod integers;
@@ -24,25 +24,25 @@ use crate::simd::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::{amx, avx2::Avx2, avx512::Avx512};
 
-/// An instruction set for which there are kernels, weakest first.
+/// Instruction sets with kernels of their own, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Isa {
-    /// Plain Rust, compiled for the target's baseline.
+    /// Portable Rust code, compiled for the target's baseline.
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// The same with AVX-VNNI.
+    /// AVX2 with AVX-VNNI.
     AvxVnni,
-    /// AVX-512 F, BW, DQ and VL.
+    /// AVX-512 F, BW, DQ, and VL.
     Avx512,
-    /// The same with AVX512-VNNI.
+    /// AVX-512 with VNNI.
     Avx512Vnni,
-    /// The same with AVX512-BF16, and AMX with tiles of bfloat16 and of bytes, if the system lets the process use it.
+    /// AVX-512 with VNNI and BF16, and AMX with bf16 and int8 tiles, if the operating system permits its use.
     AmxBf16,
 }
 
 impl Isa {
-    /// All of them, weakest first.
+    /// All instruction sets in ascending order.
     pub const ALL: [Isa; 6] = [
         Isa::Scalar,
         Isa::Avx2,
@@ -52,7 +52,7 @@ impl Isa {
         Isa::AmxBf16,
     ];
 
-    /// Lower-case name, as `LLAMA_CPU_ISA` takes it.
+    /// Returns the lower-case name, as accepted by `LLAMA_CPU_ISA`.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Scalar => "scalar",
@@ -64,12 +64,13 @@ impl Isa {
         }
     }
 
-    /// The instruction set of a [name](Isa::name), in letters of either case.
+    /// Parses a [name](Isa::name), ignoring case.
     pub fn from_name(name: &str) -> Option<Isa> {
         Isa::ALL.into_iter().find(|isa| isa.name().eq_ignore_ascii_case(name))
     }
 
-    /// True if this CPU can run the kernels. For AMX the process asks the system for permission.
+    /// Returns true if this CPU can run the kernels. For AMX, this requests permission from the operating
+    /// system.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Scalar => true,
@@ -99,17 +100,18 @@ impl Isa {
     }
 }
 
-/// The instruction set in use: the strongest that the CPU has, capped by `LLAMA_CPU_ISA` (the [name](Isa::name) of one;
-/// anything else is ignored, and refused by the command line).
+/// Returns the instruction set in use: the highest that the CPU supports, limited by the environment variable
+/// `LLAMA_CPU_ISA`. The variable is ignored if it is not a [name](Isa::name); the command line rejects such
+/// values.
 pub fn isa() -> Isa {
     kernels().isa
 }
 
-/// The kernels in use.
+/// Returns the kernels in use, chosen on the first call.
 #[inline]
 pub(crate) fn kernels() -> &'static Kernels {
-    static CHOSEN: OnceLock<&'static Kernels> = OnceLock::new();
-    CHOSEN.get_or_init(|| {
+    static SELECTED: OnceLock<&'static Kernels> = OnceLock::new();
+    SELECTED.get_or_init(|| {
         let cap = std::env::var("LLAMA_CPU_ISA").unwrap_or_default();
         let cap = Isa::from_name(&cap);
         let usable = |isa: &Isa| cap.is_none_or(|cap| *isa <= cap) && isa.is_available();
@@ -118,7 +120,7 @@ pub(crate) fn kernels() -> &'static Kernels {
     })
 }
 
-/// The kernels of an instruction set, which the CPU must have before any is called.
+/// Returns the kernels of an instruction set. The CPU must support it before any kernel is called.
 pub(crate) fn kernels_of(isa: Isa) -> &'static Kernels {
     match isa {
         #[cfg(target_arch = "x86_64")]
@@ -137,11 +139,11 @@ pub(crate) fn kernels_of(isa: Isa) -> &'static Kernels {
 
 /// Kernels that depend on the type of one operand.
 pub(crate) struct TypeKernels {
-    /// Product with one column.
+    /// Matmul with one column.
     pub matvec: unsafe fn(&Product),
-    /// Product with several columns.
+    /// Matmul with several columns.
     pub matmul: unsafe fn(&Product),
-    /// The same for many columns, whose sums have an order of their own.
+    /// Matmul with many columns, which adds in a different order.
     pub panels: unsafe fn(&Product),
     pub dequantize: unsafe fn(*const u8, *mut f32, usize),
     pub dot: unsafe fn(*const u8, *const f32, usize) -> f32,
@@ -149,26 +151,26 @@ pub(crate) struct TypeKernels {
     pub quantize: Option<QuantizeRow>,
 }
 
-/// Kernels of attention.
+/// Attention kernels.
 pub(crate) struct AttentionTable {
-    /// For many queries of a head and rows of floats: those at `n - 1` are for `n` queries.
+    /// Kernels for many queries per head and f32 rows; the kernel at index `n - 1` takes `n` queries.
     pub scores: [unsafe fn(&Scores); 3],
     pub values: [unsafe fn(&Values); 6],
-    pub f32: ByRows,
-    pub f16: ByRows,
-    pub bf16: ByRows,
+    pub f32: RowKernels,
+    pub f16: RowKernels,
+    pub bf16: RowKernels,
     pub softmax_step: unsafe fn(&Softmax),
 }
 
-/// Kernels for few queries of each of some heads, and rows of one type.
-pub(crate) struct ByRows {
+/// Kernels for a few queries per head and rows of one type.
+pub(crate) struct RowKernels {
     pub scores: unsafe fn(&Scores, &Heads, &[QueryTile]),
     pub values: unsafe fn(&Values, &Heads, &[QueryTile]),
 }
 
 type QuantizeRow = unsafe fn(*const f32, *mut u8, usize);
 
-/// The list of row kernels, handed to the macro `$then`.
+/// Passes the list of row kernels to the macro `$then`.
 macro_rules! row_kernels {
     ($then:ident!($($args:tt)*)) => {
         $then! { ($($args)*)
@@ -211,9 +213,9 @@ macro_rules! define_kernels {
             pub types: [Option<TypeKernels>; N_TYPES],
             pub attention: AttentionTable,
             pub int: &'static IntKernels,
-            /// Those over tiles, if there is a unit for them.
+            /// Kernels for AMX tiles, if available.
             pub tile_unit: Option<&'static TileKernels>,
-            /// Those of attention for many queries and some pages, if it gains by them.
+            /// Attention kernels for many queries per page, if they are faster.
             pub attention_tiles: Option<&'static AttentionTiles>,
             $( pub $name: unsafe fn($($ty),*) -> $ret, )*
         }
@@ -222,44 +224,44 @@ macro_rules! define_kernels {
 row_kernels!(define_kernels!());
 
 impl Kernels {
-    /// The kernels of a type.
+    /// Returns the kernels of a type.
     ///
     /// # Panics
-    /// If there are none, see [`can_dequantize`](crate::can_dequantize).
+    /// If the type has none; see [`can_dequantize`](crate::can_dequantize).
     #[inline]
-    pub(crate) fn of_type(&'static self, ty: GgmlType) -> &'static TypeKernels {
-        self.find(ty).unwrap_or_else(|| panic!("{ty}: no kernels"))
+    pub(crate) fn for_type(&'static self, ty: GgmlType) -> &'static TypeKernels {
+        self.find(ty).unwrap_or_else(|| panic!("{ty} has no kernels"))
     }
 
-    /// The kernels of a type, if there are any.
+    /// Returns the kernels of a type, or `None`.
     #[inline]
     pub(crate) fn find(&'static self, ty: GgmlType) -> Option<&'static TypeKernels> {
         self.types[ty.id() as usize].as_ref()
     }
 
-    /// The kernels of attention for many queries and some pages.
+    /// Returns the attention kernels for many queries per page.
     ///
     /// # Panics
-    /// If there are none.
-    pub(crate) fn attention_by_tiles(&'static self) -> &'static AttentionTiles {
+    /// If this instruction set has none.
+    pub(crate) fn tiled_attention(&'static self) -> &'static AttentionTiles {
         self.attention_tiles
-            .unwrap_or_else(|| panic!("{:?}: no attention by tiles", self.isa))
+            .unwrap_or_else(|| panic!("{:?} has no tiled attention", self.isa))
     }
 
-    /// The kernels over tiles.
+    /// Returns the kernels for AMX tiles.
     ///
     /// # Panics
-    /// If there are none.
-    pub(crate) fn over_tiles(&'static self) -> &'static TileKernels {
+    /// If this instruction set has none.
+    pub(crate) fn amx_kernels(&'static self) -> &'static TileKernels {
         self.tile_unit
-            .unwrap_or_else(|| panic!("{:?}: no unit for tiles", self.isa))
+            .unwrap_or_else(|| panic!("{:?} has no tile unit", self.isa))
     }
 }
 
-/// More than the largest type id.
+/// Exclusive upper bound of the type ids.
 const N_TYPES: usize = 48;
 
-/// The kernels of all types, by type id.
+/// Builds the table of kernels of all types, indexed by type id.
 macro_rules! type_table {
     (() $( $block:ident [$($quantize:ident)?] $unpack:tt $interleave:tt; )*) => { {
         let mut table = [const { None }; N_TYPES];
@@ -273,7 +275,7 @@ macro_rules! type_table {
     (@ $block:ident quantize) => { Some(quantize_type::<quants::$block> as QuantizeRow) };
 }
 
-/// Instantiates the generic kernels for a register type, in functions with its instructions enabled.
+/// Instantiates the generic kernels for a register type in functions that enable its instructions.
 macro_rules! instantiate {
     (($isa:ident, $module:ident, $V:ty, $integers:ident, [$($tile:literal)*], [$($panel_tile:literal)*], $attribute:meta)
         $( fn $from:ident::$name:ident($($arg:ident: $ty:ty),*) -> $ret:ty; )*) => {
@@ -283,40 +285,46 @@ macro_rules! instantiate {
             $(
                 #[$attribute]
                 unsafe fn $name($($arg: $ty),*) -> $ret {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                    // instructions of `$V`.
                     unsafe { $from::$name::<$V>($($arg),*) }
                 }
             )*
 
             #[$attribute]
             unsafe fn tile<const N: usize>(tile: &Tile) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `products::tile`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { products::tile::<$V, N>(tile) }
             }
             const TILES: &Tiles = &[$( tile::<$tile> ),*];
 
             #[$attribute]
             unsafe fn panel_tile<const N: usize>(tile: &PanelTile) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `float_panels::tile`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { float_panels::tile::<$V, N>(tile) }
             }
             const PANEL_TILES: &PanelTiles = &[$( panel_tile::<$panel_tile> ),*];
 
             #[$attribute]
             unsafe fn matvec<D: Decode<$V>>(product: &Product) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `products::matvec`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { products::matvec::<$V, D>(product) }
             }
 
             #[$attribute]
             unsafe fn matmul<D: Decode<$V>>(product: &Product) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `products::matmul`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { products::matmul::<$V, D>(product, TILES) }
             }
 
             #[$attribute]
             unsafe fn panels<D: Decode<$V>>(product: &Product) {
-                // SAFETY: the caller's promise.
+                // SAFETY: both callees require the invariants of `Product`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe {
                     if const { float_panels::is_for(D::TYPE) } {
                         float_panels::multiply::<$V, D>(product, PANEL_TILES)
@@ -328,25 +336,29 @@ macro_rules! instantiate {
 
             #[$attribute]
             unsafe fn dequantize_type<D: Decode<$V>>(p: *const u8, out: *mut f32, n: usize) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `blocks::dequantize`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { blocks::dequantize::<$V, D>(p, out, n) }
             }
 
             #[$attribute]
             unsafe fn dot_type<D: Decode<$V>>(p: *const u8, x: *const f32, n: usize) -> f32 {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `blocks::dot`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { blocks::dot::<$V, D>(p, x, n) }
             }
 
             #[$attribute]
             unsafe fn axpy_type<D: Decode<$V>>(a: f32, p: *const u8, y: *mut f32, n: usize) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `blocks::axpy`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { blocks::axpy::<$V, D>(a, p, y, n) }
             }
 
             #[$attribute]
             unsafe fn quantize_type<E: Encode<$V>>(x: *const f32, out: *mut u8, n: usize) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `blocks::quantize`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { blocks::quantize::<$V, E>(x, out, n) }
             }
 
@@ -364,36 +376,41 @@ macro_rules! instantiate {
 
             #[$attribute]
             unsafe fn softmax_step(softmax: &Softmax) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `attention::softmax_step`; `$attribute` enables
+                // the instructions of `$V`.
                 unsafe { attention::softmax_step::<$V, InPlace>(softmax) }
             }
 
             #[$attribute]
             unsafe fn scores<const N: usize>(scores: &Scores) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `attention::scores`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { attention::scores::<$V, N>(scores) }
             }
 
             #[$attribute]
             unsafe fn values<const N: usize>(values: &Values) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `attention::values`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { attention::values::<$V, N>(values) }
             }
 
             #[$attribute]
             unsafe fn scores_by_rows<E: Element>(scores: &Scores, heads: &Heads, queries: &[QueryTile]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `scores_by_rows`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { decode_attention::scores_by_rows::<$V, E>(scores, heads, queries) }
             }
 
             #[$attribute]
             unsafe fn values_by_rows<E: Element>(values: &Values, heads: &Heads, queries: &[QueryTile]) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `values_by_rows`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { decode_attention::values_by_rows::<$V, E>(values, heads, queries) }
             }
 
-            const fn by_rows<E: Element>() -> ByRows {
-                ByRows {
+            const fn row_order_kernels<E: Element>() -> RowKernels {
+                RowKernels {
                     scores: scores_by_rows::<E>,
                     values: values_by_rows::<E>,
                 }
@@ -412,9 +429,9 @@ macro_rules! instantiate {
                         values::<5>,
                         values::<6>,
                     ],
-                    f32: by_rows::<Float>(),
-                    f16: by_rows::<Half>(),
-                    bf16: by_rows::<Brain>(),
+                    f32: row_order_kernels::<Float>(),
+                    f16: row_order_kernels::<Half>(),
+                    bf16: row_order_kernels::<Brain>(),
                     softmax_step,
                 },
                 int: &integers::$integers::KERNELS,
@@ -440,7 +457,7 @@ row_kernels!(instantiate!(
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 ));
 
-/// With attention of many queries by integers, as those for AVX-512 and VNNI below.
+/// AVX2 kernels, with integer attention for many queries.
 #[cfg(target_arch = "x86_64")]
 static AVX2: Kernels = Kernels {
     attention_tiles: Some(&attention_tiles::avx2::KERNELS),
@@ -452,7 +469,7 @@ static AVX512: Kernels = Kernels {
     ..avx512::KERNELS
 };
 
-/// VNNI is about integers: floats are those of the instruction set below it.
+/// AVX2 kernels with VNNI for integers; f32 kernels are those of AVX2.
 #[cfg(target_arch = "x86_64")]
 static AVX_VNNI: Kernels = Kernels {
     isa: Isa::AvxVnni,
@@ -468,7 +485,7 @@ static AVX512_VNNI: Kernels = Kernels {
     ..avx512::KERNELS
 };
 
-/// Tiles are for several columns; all else is as with VNNI.
+/// AVX512-VNNI kernels with AMX tiles for matmuls of several columns and for attention.
 #[cfg(target_arch = "x86_64")]
 static AMX_BF16: Kernels = Kernels {
     isa: Isa::AmxBf16,
@@ -478,7 +495,7 @@ static AMX_BF16: Kernels = Kernels {
     ..avx512::KERNELS
 };
 
-/// The kernels for tiles with a model of the unit, which any CPU can run.
+/// Tile kernels with a software model of AMX, which any CPU can run.
 #[cfg(test)]
 pub(crate) static TILE_MODEL: Kernels = Kernels {
     isa: Isa::AmxBf16,
@@ -487,14 +504,14 @@ pub(crate) static TILE_MODEL: Kernels = Kernels {
     ..scalar::KERNELS
 };
 
-/// Attention by integers, which any CPU can run.
+/// Integer attention kernels that run on any CPU.
 #[cfg(test)]
 pub(crate) static INT_ATTENTION_MODEL: Kernels = Kernels {
     attention_tiles: Some(&attention_tiles::scalar::KERNELS),
     ..scalar::KERNELS
 };
 
-/// The kernels for VNNI in a form that CPUs with AVX2 can run.
+/// VNNI kernels that are emulated with AVX2.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) static VNNI_MODEL: Kernels = Kernels {
     isa: Isa::AvxVnni,

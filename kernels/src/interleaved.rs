@@ -1,59 +1,75 @@
-//! Rows of weights in groups of [`GROUP_ROWS`], interleaved: what kernels read faster than the rows of a file.
+//! Interleaved layout of weights: groups of [`GROUP_ROWS`] rows, stored so that kernels need no shuffles.
 //!
-//! Each block of a group's rows becomes one block of the group, as long as all of them: byte `o` of the blocks goes to byte `8 o`, where a unit of
-//! 1, 2 or 4 bytes of the first row is followed by that of the second, and so on. A register then holds 4 neighbouring bytes of each of 8 rows,
-//! scales of 8 rows lie side by side, and nothing has to be moved between the lanes of a register. Where a byte of a file has bits of several runs of 32
-//! weights, they are sorted first (`Unit::Runs`), so that the same few instructions unpack any run. Blocks that hold indices of a grid are rewritten first, with
-//! what the grid has there, and digits to base 3 as two bits each: only such groups take more bytes than the rows.
+//! A group is a sequence of blocks, each of which combines the blocks at the same position of its 8 rows.
+//! Every field of a block is split into units of 1, 2, or 4 bytes. Unit `u` of rows 0 to 7 is stored
+//! contiguously:
+//!
+//! ```text
+//! rows in a file                                one block of the group
+//! row 0 | d0 | a0 a1 a2 a3 | a4 a5 a6 a7 | ..   | d0 d1 .. d7 |       2-byte units: f16 scales
+//! row 1 | d1 | b0 b1 b2 b3 | b4 b5 b6 b7 | ..   | a0 a1 a2 a3 | b0 b1 b2 b3 | .. | h0 h1 h2 h3 |   4-byte units
+//!   ..                                          | a4 a5 a6 a7 | b4 b5 b6 b7 | .. | h4 h5 h6 h7 |
+//! row 7 | d7 | h0 h1 h2 h3 | h4 h5 h6 h7 | ..     ..
+//! ```
+//!
+//! A 32-byte load then yields 4 adjacent bytes of each row, one row per 32-bit lane, and the scales of 8 rows
+//! fill one register.
+//!
+//! Two kinds of types change more than the order of bytes:
+//! - If a byte of the file holds bits of several runs of 32 weights, the bits are regrouped by run
+//!   (`Unit::Runs`), so that the same few instructions unpack any run.
+//! - Blocks that hold grid indices (IQ1, IQ2, IQ3) or base-3 digits (TQ1_0) are rewritten to the values they
+//!   encode (`Rewrite`). Only these groups are larger than the rows in the file.
 
 use crate::GgmlType;
 use crate::quants::{self, Block, for_each_block};
 
-/// Rows of a group.
+/// Number of rows per row group.
 pub const GROUP_ROWS: usize = 8;
 
-/// A part of a block and how it is interleaved.
+/// A part of a block and the unit in which it is interleaved.
 pub(crate) struct Field {
-    /// Bytes of the part in a block.
+    /// Size of the part in a block.
     pub bytes: usize,
-    /// What stays together.
     pub unit: Unit,
 }
 
-/// What stays together of a row.
+/// The unit of a row's bytes that stays contiguous.
 #[derive(Clone, Copy)]
 pub(crate) enum Unit {
-    /// Single bytes: small scales.
+    /// Unit of one byte, for small scales.
     One,
-    /// Two bytes: half floats.
+    /// Unit of two bytes, for f16 scales.
     Two,
-    /// Four bytes: the bits of four or more weights.
+    /// Four bytes, which hold the bits of four or more weights.
     Four,
-    /// Four bytes with one bit for each of 32 weights, which are transposed: bit `4 j + b` becomes bit `j` of byte `b`, so that each byte has the bits of
-    /// the weights that a byte of the other fields has.
+    /// Four bytes with one bit for each of 32 weights, transposed: bit `4 j + b` becomes bit `j` of byte `b`.
+    /// Each byte then holds bits of the same weights as a byte of the other fields.
     Bits,
-    /// Four bytes, once the weights of each run are brought together: of 32 bytes, each with as many bits of weights of several runs, part `r` of byte
-    /// `4 bits s + b` becomes part `s` of byte `4 bits r + b`. So each run has bytes of its own, in which its weights lie as in blocks of a single run.
+    /// Four bytes, after the bits of each run are brought together. Each byte of a 32-byte piece holds bits
+    /// of several runs: part `r` of byte `4 bits s + b` becomes part `s` of byte `4 bits r + b`. Every run
+    /// then has its own bytes, laid out like a block with a single run.
     Runs {
-        /// Bits of a weight: 4, 2 or 1.
+        /// Number of bits per weight: 4, 2, or 1.
         bits: usize,
     },
 }
 
-/// A field of `bytes` bytes in units of 1, 2 or 4.
+/// Describes a field of `bytes` bytes.
 pub(crate) const fn field(bytes: usize, unit: Unit) -> Field {
     Field { bytes, unit }
 }
 
-/// A block whose rows can be interleaved.
+/// A block type whose rows can be interleaved.
 pub(crate) trait Interleaved: Block {
-    /// Its parts in order, all of it; or those of what it is rewritten to.
+    /// Fields of the block in order, covering all of it. If [`REWRITE`](Self::REWRITE) is set, they describe
+    /// the rewritten block.
     const FIELDS: &'static [Field];
 
-    /// How blocks are rewritten before they are interleaved, if they are.
+    /// Conversion applied to each block before interleaving.
     const REWRITE: Option<Rewrite> = None;
 
-    /// Bytes of a block in a group.
+    /// Bytes of a block per row in a group.
     const BLOCK_BYTES: usize = {
         let (mut bytes, mut i) = (0, 0);
         while i < Self::FIELDS.len() {
@@ -65,34 +81,35 @@ pub(crate) trait Interleaved: Block {
     };
 }
 
-/// Bytes of `n` weights of each of a group's rows: whole blocks.
+/// Returns the size of `n` weights of each row of a group. `n` is a whole number of blocks.
 #[inline(always)]
 pub(crate) const fn bytes_in_group<B: Interleaved>(n: usize) -> usize {
     GROUP_ROWS * (n / B::TYPE.block_size() * B::BLOCK_BYTES)
 }
 
-/// Most bytes of a block in a group.
+/// Maximum bytes of a block per row in a group.
 const MAX_BLOCK: usize = 256;
 
-/// How the blocks of a type are written in another way, and back: with the same weights, and the bytes that encoders of the type write for them.
+/// A lossless conversion of blocks for interleaving. Converting back yields the bytes that the type's encoder
+/// writes for the same weights.
 #[derive(Clone, Copy)]
 pub(crate) struct Rewrite {
-    /// From a block of a file.
-    pub forth: fn(&[u8], &mut [u8]),
-    /// To a block of a file.
-    pub back: fn(&[u8], &mut [u8]),
+    /// Converts a block of a file to its form in a group.
+    pub to_group: fn(&[u8], &mut [u8]),
+    /// Converts a block of a group to its form in a file.
+    pub to_file: fn(&[u8], &mut [u8]),
 }
 
-/// How a type is interleaved.
+/// The interleaved layout of a type.
 #[derive(Clone, Copy)]
 struct Form {
     fields: &'static [Field],
     rewrite: Option<Rewrite>,
-    /// Bytes of a block in a group.
+    /// Bytes of a block per row in a group.
     block_bytes: usize,
 }
 
-/// How a type is interleaved, if it can be.
+/// Returns the interleaved layout of `ty`, or `None` if the type has none.
 fn form(ty: GgmlType) -> Option<Form> {
     macro_rules! find {
         (() $( $block:ident $quantize:tt $unpack:tt [$($interleave:ident)?]; )*) => {
@@ -110,49 +127,50 @@ fn form(ty: GgmlType) -> Option<Form> {
     for_each_block!(find!())
 }
 
-/// True if rows of `k` weights of this type can be interleaved.
+/// Returns true if rows of `k` weights of type `ty` can be interleaved.
 pub fn can_interleave(ty: GgmlType, k: usize) -> bool {
     k > 0 && ty.row_bytes(k).is_some() && form(ty).is_some()
 }
 
-/// Bytes of a group of [`GROUP_ROWS`] rows of `k` weights: as many as those of the rows, but for TQ1_0 and the types with grids.
+/// Returns the size in bytes of a group of [`GROUP_ROWS`] rows of `k` weights. This equals the size of the
+/// rows in a file, except for TQ1_0 and the grid types.
 ///
 /// # Panics
 /// If such rows [cannot be interleaved](can_interleave).
 pub fn interleaved_bytes(ty: GgmlType, k: usize) -> usize {
-    assert!(can_interleave(ty, k), "{ty}: rows of {k} cannot be interleaved");
+    assert!(can_interleave(ty, k), "cannot interleave rows of {k} {ty} weights");
     let block_bytes = form(ty).map_or(0, |form| form.block_bytes);
     GROUP_ROWS * (k / ty.block_size() * block_bytes)
 }
 
-/// Interleaves a group of rows of `k` weights.
+/// Interleaves [`GROUP_ROWS`] rows of `k` weights into a group.
 ///
 /// # Panics
-/// If `rows` is not as long as such rows are in a file, or `group` not [`interleaved_bytes`] long.
+/// If `rows` does not have the size of 8 rows in a file, or `group` is not [`interleaved_bytes`] long.
 pub fn interleave(ty: GgmlType, k: usize, rows: &[u8], group: &mut [u8]) {
-    let form = checked(ty, k, rows.len(), group.len());
+    let form = checked_form(ty, k, rows.len(), group.len());
     let (row, block) = (rows.len() / GROUP_ROWS, ty.block_bytes());
     let mut rewritten = [[0; MAX_BLOCK]; GROUP_ROWS];
     for (b, to) in group.chunks_exact_mut(GROUP_ROWS * form.block_bytes).enumerate() {
-        let of_row = |r: usize| &rows[r * row + b * block..][..block];
+        let row_block = |r: usize| &rows[r * row + b * block..][..block];
         if let Some(rewrite) = form.rewrite {
             for (r, to) in rewritten.iter_mut().enumerate() {
-                (rewrite.forth)(of_row(r), &mut to[..form.block_bytes]);
+                (rewrite.to_group)(row_block(r), &mut to[..form.block_bytes]);
             }
             interleave_blocks(form.fields, |r| &rewritten[r], to);
         } else {
-            interleave_blocks(form.fields, of_row, to);
+            interleave_blocks(form.fields, row_block, to);
         }
     }
 }
 
-/// Interleaves a block of each row.
+/// Interleaves the blocks at one position of all rows.
 #[inline(always)]
-fn interleave_blocks<'a>(fields: &[Field], of_row: impl Fn(usize) -> &'a [u8], mut to: &mut [u8]) {
+fn interleave_blocks<'a>(fields: &[Field], row_block: impl Fn(usize) -> &'a [u8], mut to: &mut [u8]) {
     let mut at = 0;
     for field in fields {
         let (part, rest) = to.split_at_mut(GROUP_ROWS * field.bytes);
-        let from = |r: usize| &of_row(r)[at..][..field.bytes];
+        let from = |r: usize| &row_block(r)[at..][..field.bytes];
         match field.unit {
             Unit::One => gather::<1>(from, part, |unit| unit),
             Unit::Two => gather::<2>(from, part, |unit| unit),
@@ -165,39 +183,43 @@ fn interleave_blocks<'a>(fields: &[Field], of_row: impl Fn(usize) -> &'a [u8], m
     }
 }
 
-/// The inverse of [`interleave`].
+/// Restores the rows of a group; the inverse of [`interleave`].
 ///
 /// # Panics
-/// As for [`interleave`].
+/// If `rows` does not have the size of 8 rows in a file, or `group` is not [`interleaved_bytes`] long.
 pub fn deinterleave(ty: GgmlType, k: usize, group: &[u8], rows: &mut [u8]) {
-    checked(ty, k, rows.len(), group.len());
+    checked_form(ty, k, rows.len(), group.len());
     let row_bytes = rows.len() / GROUP_ROWS;
     for (r, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
         deinterleave_row(ty, k, group, r, row);
     }
 }
 
-/// Row `r` of a group.
+/// Restores row `r` of a group.
 ///
 /// # Panics
-/// If `group` is not [`interleaved_bytes`] long or `row` no row of it.
+/// If `group` is not [`interleaved_bytes`] long, `row` does not have the size of a row in a file, or `r` is
+/// at least [`GROUP_ROWS`].
 pub fn deinterleave_row(ty: GgmlType, k: usize, group: &[u8], r: usize, row: &mut [u8]) {
-    let form = checked(ty, k, GROUP_ROWS * row.len(), group.len());
-    assert!(r < GROUP_ROWS, "row {r} of {GROUP_ROWS}");
+    let form = checked_form(ty, k, GROUP_ROWS * row.len(), group.len());
+    assert!(
+        r < GROUP_ROWS,
+        "row {r} is out of range for a group of {GROUP_ROWS} rows"
+    );
     let mut rewritten = [0; MAX_BLOCK];
     let groups = group.chunks_exact(GROUP_ROWS * form.block_bytes);
     for (from, to) in groups.zip(row.chunks_exact_mut(ty.block_bytes())) {
         if let Some(rewrite) = form.rewrite {
             let rewritten = &mut rewritten[..form.block_bytes];
             deinterleave_block(form.fields, from, r, rewritten);
-            (rewrite.back)(rewritten, to);
+            (rewrite.to_file)(rewritten, to);
         } else {
             deinterleave_block(form.fields, from, r, to);
         }
     }
 }
 
-/// The block of row `r`.
+/// Restores the block of row `r` from a block of the group.
 fn deinterleave_block(fields: &[Field], mut from: &[u8], r: usize, to: &mut [u8]) {
     let mut at = 0;
     for field in fields {
@@ -215,20 +237,20 @@ fn deinterleave_block(fields: &[Field], mut from: &[u8], r: usize, to: &mut [u8]
     }
 }
 
-/// How the type is interleaved.
-fn checked(ty: GgmlType, k: usize, rows: usize, group: usize) -> Form {
+/// Returns the layout of `ty` after checking the sizes of the rows and the group in bytes.
+fn checked_form(ty: GgmlType, k: usize, rows: usize, group: usize) -> Form {
     let (of_group, of_rows) = (
         interleaved_bytes(ty, k),
         GROUP_ROWS * ty.row_bytes(k).unwrap_or_default(),
     );
     assert!(
         rows == of_rows && group == of_group,
-        "{ty}: {rows} bytes of rows and {group} of a group, not {of_rows} and {of_group}"
+        "cannot interleave {ty}: expected {of_rows} bytes of rows and {of_group} of a group, found {rows} and {group}"
     );
-    form(ty).unwrap_or_else(|| panic!("{ty} cannot be interleaved"))
+    form(ty).unwrap_or_else(|| panic!("{ty} has no interleaved layout"))
 }
 
-/// Units of `N` bytes of a field of each row, side by side.
+/// Copies a field of all rows to the group in units of `N` bytes, applying `f` to each unit.
 #[inline(always)]
 fn gather<'a, const N: usize>(from: impl Fn(usize) -> &'a [u8], to: &mut [u8], f: impl Fn([u8; N]) -> [u8; N]) {
     let rows: [&[[u8; N]]; GROUP_ROWS] = std::array::from_fn(|r| from(r).as_chunks().0);
@@ -240,7 +262,7 @@ fn gather<'a, const N: usize>(from: impl Fn(usize) -> &'a [u8], to: &mut [u8], f
     }
 }
 
-/// The field of row `r`.
+/// Copies a field of row `r` from the group in units of `N` bytes, applying `f` to each unit.
 #[inline(always)]
 fn scatter<const N: usize>(from: &[u8], r: usize, to: &mut [u8], f: impl Fn([u8; N]) -> [u8; N]) {
     let (units, _) = from.as_chunks::<N>();
@@ -249,7 +271,7 @@ fn scatter<const N: usize>(from: &[u8], r: usize, to: &mut [u8], f: impl Fn([u8;
     }
 }
 
-/// The field of row `r`, sorted by runs.
+/// Restores a [`Unit::Runs`] field of row `r`.
 fn scatter_runs(bits: usize, from: &[u8], r: usize, to: &mut [u8]) {
     scatter::<4>(from, r, to, |unit| unit);
     for piece in to.as_chunks_mut::<PIECE>().0 {
@@ -259,7 +281,7 @@ fn scatter_runs(bits: usize, from: &[u8], r: usize, to: &mut [u8]) {
     }
 }
 
-/// The fields of a group's rows, sorted by runs.
+/// Interleaves a [`Unit::Runs`] field of all rows.
 fn gather_runs<'a>(bits: usize, from: impl Fn(usize) -> &'a [u8], to: &mut [u8]) {
     gather::<4>(from, to, |unit| unit);
     for pieces in to.as_chunks_mut::<{ GROUP_ROWS * PIECE }>().0 {
@@ -269,14 +291,15 @@ fn gather_runs<'a>(bits: usize, from: impl Fn(usize) -> &'a [u8], to: &mut [u8])
     }
 }
 
-/// Bytes that are sorted together: see [`Unit::Runs`].
+/// Bytes of a row that are regrouped together for [`Unit::Runs`].
 const PIECE: usize = 32;
 const PIECE_WORDS: usize = PIECE / 4;
 
-/// [`Unit::Runs`] for a piece of each of some rows, given by words: a square of parts of bytes is transposed, so that this is its own inverse.
+/// Regroups the bits of one piece of each row by run (see [`Unit::Runs`]). This transposes a square of bit
+/// fields, so it is its own inverse.
 #[inline(always)]
 fn sort_by_runs<const ROWS: usize>(bits: usize, words: &mut [[u32; ROWS]; PIECE_WORDS]) {
-    // Halves of bytes that are half of the piece apart change places, then quarters, then eighths.
+    // Swap nibbles of bytes half a piece apart, then pairs of bits, then single bits.
     exchange::<4, ROWS>(words);
     if bits <= 2 {
         exchange::<2, ROWS>(words);
@@ -286,7 +309,7 @@ fn sort_by_runs<const ROWS: usize>(bits: usize, words: &mut [[u32; ROWS]; PIECE_
     }
 }
 
-/// Bits of bytes that are `SHIFT` apart change places between words that are as many apart.
+/// Swaps bits that are `SHIFT` apart within their byte between words that are `SHIFT` apart.
 #[inline(always)]
 fn exchange<const SHIFT: usize, const ROWS: usize>(words: &mut [[u32; ROWS]; PIECE_WORDS]) {
     let mask = u32::MAX / ((1 << SHIFT) + 1);
@@ -302,11 +325,11 @@ fn exchange<const SHIFT: usize, const ROWS: usize>(words: &mut [[u32; ROWS]; PIE
     }
 }
 
-/// Bit `4 j + b` becomes bit `8 b + j`.
+/// Moves bit `4 j + b` to bit `8 b + j`.
 fn transpose_bits(bytes: [u8; 4]) -> [u8; 4] {
     let bits = u32::from_le_bytes(bytes);
     std::array::from_fn(|b| {
-        // Every fourth bit, brought together.
+        // Gathers every fourth bit.
         let bits = bits >> b & 0x1111_1111;
         let bits = (bits | bits >> 3) & 0x0303_0303;
         let bits = (bits | bits >> 6) & 0x000f_000f;
@@ -314,7 +337,7 @@ fn transpose_bits(bytes: [u8; 4]) -> [u8; 4] {
     })
 }
 
-/// The inverse of [`transpose_bits`].
+/// Moves bit `8 b + j` to bit `4 j + b`; the inverse of [`transpose_bits`].
 fn transpose_back(bytes: [u8; 4]) -> [u8; 4] {
     let bits = u32::from_le_bytes(bytes);
     let moved = (0..32).map(|i| (bits >> (i % 4 * 8 + i / 4) & 1) << i);

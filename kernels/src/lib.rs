@@ -1,12 +1,22 @@
-//! CPU kernels over plain slices, in the order data flows through them:
-//! [`types`] (names, ids and sizes of the tensor types), [`quants`] (blocks to floats and back),
-//! [`interleaved`] (rows of weights in groups), [`matmul()`] (the matrix product), [`attention`] (queries, keys and values), [`recurrent`] (steps of states), [`rope`] (rotary positions), [`rows`] (everything else that is done with a row of floats).
+//! CPU kernels for GGUF tensors.
 //!
-//! Nothing here knows a graph, a model or a thread pool: a kernel takes slices and numbers.
+//! | module | contents |
+//! |---|---|
+//! | [`types`] | names, ids, and block sizes of the tensor types |
+//! | [`quants`] | quantization and dequantization of blocks |
+//! | [`interleaved`] | repacked weights in groups of 8 rows |
+//! | [`matmul()`] | matmul of weights with activations |
+//! | [`attention`] | scores, online softmax, and weighted values |
+//! | [`recurrent`] | steps of recurrent state (SSM, RWKV) |
+//! | [`rope`] | rotary position embeddings |
+//! | [`rows`] | all other operations on rows of floats |
 //!
-//! Below the public functions: `generic` holds the algorithms, written once over the trait of `simd`; `simd` has one thin file for
-//! each instruction set; `dispatch` instantiates the former for the latter and chooses once at run time ([`isa`]).
-//! The scalar decoders in `quants` are the definition that every other form is tested against.
+//! A kernel takes slices and numbers; the crate has no notion of a graph, a model, or a thread pool.
+//!
+//! Internally, `generic` holds the algorithms, written once over the traits of `simd`. `simd` has one thin
+//! file per instruction set. `dispatch` instantiates the algorithms for each instruction set and selects one
+//! at run time ([`isa`]). The scalar decoders in `quants` are the reference that all other implementations
+//! are tested against.
 
 mod activations;
 pub mod attention;
@@ -33,7 +43,7 @@ pub use quants::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use types::GgmlType;
 
 pub use generic::pack::PANEL_ROWS;
-pub use generic::tiles::{LEAST_TILE_ROWS, MOST_TILE_ROWS};
+pub use generic::tiles::{MAX_TILE_ROWS, MIN_TILE_ROWS};
 
 #[cfg(test)]
 mod tests;

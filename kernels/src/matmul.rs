@@ -1,14 +1,14 @@
-//! The matrix product that models spend their time in.
+//! Matmul of weights in any GGUF type with rows of activations.
 
 use crate::activations::PANEL_COLUMNS;
 use crate::dispatch::{GroupKernels, IntTypeKernels, Kernels, kernels};
-use crate::generic::byte_tiles::{LEAST_BYTE_COLUMNS, MOST_BYTE_COLUMNS, byte_tile_scratch};
+use crate::generic::byte_tiles::{MAX_BYTE_COLUMNS, MIN_BYTE_COLUMNS, byte_tile_scratch};
+use crate::generic::float_panels::{FLOAT_PANEL_COLUMNS, FLOAT_PANEL_SCRATCH, is_for};
 use crate::generic::gemm_u8::dot_scratch;
-use crate::generic::float_panels::{FLOAT_PANEL_COLUMNS, FLOAT_PANEL_SCRATCH};
 use crate::generic::int_products::IntProduct;
 use crate::generic::integers::CHUNK;
-use crate::generic::panel_products::{PanelProduct, panel_scratch};
 use crate::generic::pack::{RowLayout, WeightRows};
+use crate::generic::panel_products::{PanelProduct, panel_scratch};
 use crate::generic::products::{Product, panel_size};
 use crate::generic::tile_packing::FloatRows;
 use crate::generic::tiles::{TileProduct, rounds_floats, tile_scratch};
@@ -16,32 +16,34 @@ use crate::interleaved::{GROUP_ROWS, deinterleave, interleaved_bytes};
 use crate::simd::byte_tiles::BYTE_COLUMNS;
 use crate::{ActivationForm, Activations, GgmlType, activation_bytes};
 
-/// Operands of [`matmul`]: `out[j * out_stride + i] = sum_c w[i][c] * x[j][c]` for `i` in `0..m`, `j` in `0..n`.
+/// Operands of [`matmul`]: `out[j * out_stride + i] = sum_c w[i][c] * x[j][c]` for `i` in `0..m`, `j` in
+/// `0..n`.
 #[derive(Clone, Copy, Debug)]
 pub struct MatMul<'a> {
     /// Type of the weights.
     pub ty: GgmlType,
-    /// `m` rows of weights, each `k` elements; needs no alignment.
+    /// `m` rows of `k` weights each; may be unaligned.
     pub w: &'a [u8],
-    /// How the rows lie in `w`.
+    /// Layout of the rows in `w`.
     pub layout: WeightLayout,
-    /// Rows of weights.
+    /// Number of rows of weights.
     pub m: usize,
-    /// Elements of a row: whole blocks of the type.
+    /// Elements per row, a whole number of blocks.
     pub k: usize,
-    /// `n` rows of activations, each `k` elements.
+    /// Activations: `n` rows of `k` elements.
     pub x: Activations<'a>,
-    /// Rows of activations.
+    /// Number of rows of activations.
     pub n: usize,
-    /// Sums of floats may have another order with many columns than with few, which is faster.
-    pub any_order: bool,
-    /// Whether the last product with this scratch memory had the same activations and weights of the same type, and the memory is as that left it: what was prepared of the activations is
-    /// then used again.
-    pub again: bool,
+    /// Allows a different, faster order of f32 additions for large `n`.
+    pub allow_reassociation: bool,
+    /// Reuses the prepared form of the activations in the scratch memory. The previous matmul with this
+    /// scratch memory must have had the same activations and the same type of weights, and the memory must be
+    /// unchanged.
+    pub reuse_prepared_x: bool,
 }
 
 impl MatMul<'_> {
-    /// Bytes from one row to the next; of interleaved rows an eighth of a group's.
+    /// Returns the distance between rows in bytes. For interleaved rows, this is an eighth of a group's size.
     fn row_stride(&self) -> usize {
         match self.layout {
             WeightLayout::Rows { stride } => stride,
@@ -50,32 +52,34 @@ impl MatMul<'_> {
     }
 }
 
-/// How rows of weights lie in memory.
+/// Layout of rows of weights in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WeightLayout {
-    /// One after the other, as in a file.
+    /// Rows in file order.
     Rows {
-        /// Bytes from one row to the next.
+        /// Distance between rows in bytes.
         stride: usize,
     },
-    /// In groups of [`GROUP_ROWS`] rows as [`interleave`](crate::interleaved::interleave) writes them, one after the other. There are whole groups.
+    /// Groups of [`GROUP_ROWS`] rows, as written by [`interleave`](crate::interleaved::interleave). The
+    /// number of rows is a multiple of the group size.
     Interleaved,
 }
 
-/// Floats of scratch memory that [`matmul`] needs for these sizes, with activations of any form.
+/// Returns the scratch memory in floats that [`matmul`] needs for rows of `k` elements and `n` columns,
+/// whatever the form of the activations.
 pub fn matmul_scratch(k: usize, n: usize) -> usize {
     let (rows, stride) = panel_size(k);
     let floats = match n {
         0..=1 => 0,
         2..FLOAT_PANEL_COLUMNS => rows * stride,
-        // At least as much as for fewer columns.
+        // The scratch memory must not shrink as the number of columns grows.
         _ => FLOAT_PANEL_SCRATCH.max(rows * stride),
     };
-    let of_floats = floats + group_floats(k);
-    of_floats.max(integer_scratch(k, n))
+    let float_scratch = floats + group_floats(k);
+    float_scratch.max(integer_scratch(k, n))
 }
 
-/// Floats of scratch memory for quantized activations.
+/// Returns the scratch memory in floats for quantized activations.
 fn integer_scratch(k: usize, n: usize) -> usize {
     panel_scratch(k, n)
         .max(tile_scratch(k, n))
@@ -83,40 +87,85 @@ fn integer_scratch(k: usize, n: usize) -> usize {
         .max(dot_scratch(n))
 }
 
-/// Floats that hold a group's rows of any type that can be interleaved: none takes more than 34 bytes for 32 weights.
+/// Returns the floats that hold the deinterleaved rows of a group. No interleaved type takes more than 34
+/// bytes per 32 weights.
 const fn group_floats(k: usize) -> usize {
     GROUP_ROWS * k.div_ceil(32) * 34 / size_of::<f32>() + 1
 }
 
-/// Multiplies. To share the work, split the rows of `w` between threads, each with its part of `out` and scratch memory of its own.
+/// Multiplies weights by activations. To parallelize, split the rows of `w` between threads. Each thread
+/// needs its own part of `out` and its own scratch memory.
 ///
-/// With activations as floats, weights are decoded exactly, multiplied with them, and added up in f32. An element of the result does not
-/// depend on how rows were split. It may depend on `n` by rounding: one column is computed in another way than several, and with [`MatMul::any_order`] those in another
-/// way than many.
+/// Results never depend on how rows are split. Other properties depend on the form of the activations:
 ///
-/// With quantized activations, which only types take that [`activation_form`](crate::activation_form) says it of, sums of products of integers
-/// are exact within 16 or 32 elements, then added up in f32. An element of the result does not depend on how rows were split, nor on `n` among
-/// those up to 8, nor among those above. Of interleaved rows and [`ActivationForm::I16Row`] it does not depend on `n` at all.
-///
-/// With activations as bfloat16, weights are rounded to bfloat16 as well, and added up in f32 by a unit that multiplies tiles. An element of the result does
-/// not depend on how rows were split, nor on `n`.
+/// - f32: weights are decoded exactly and accumulated in f32. Results may differ by rounding between `n = 1`
+///   and larger `n`, and with [`MatMul::allow_reassociation`] between small and large `n`.
+/// - Integers: dot products of 16 or 32 elements are exact, then accumulated in f32.
+///   [`activation_form`](crate::activation_form) returns which types support this. Results are the same for
+///   all `n` up to 8 and for all larger `n`. With interleaved weights and [`ActivationForm::I16Row`] they do
+///   not depend on `n`.
+/// - bf16: weights are rounded to bf16 and accumulated in f32 by AMX. Results do not depend on `n`.
 ///
 /// # Panics
-/// If the type cannot be dequantized or does not take the form of the activations, `k` is not whole blocks, a slice is too short, or the
-/// scratch memory smaller than [`matmul_scratch`] says.
+/// If the type cannot be dequantized, the type does not support the form of the activations, `k` is not a
+/// whole number of blocks, a slice is too short, or the scratch memory is smaller than [`matmul_scratch`].
 ///
 /// # Safety
-/// For each `j < n` the `m` floats at `out + j * out_stride` are valid for writes, and nothing else reads or writes them, or
-/// overlaps `args` with them, during the call. They need not be initialized.
+/// - For each `j < n`, the `m` floats at `out + j * out_stride` are valid for writes. They may be
+///   uninitialized.
+/// - During the call, these floats are neither accessed elsewhere nor part of `args`.
 pub unsafe fn matmul(args: &MatMul, out: *mut f32, out_stride: usize, scratch: &mut [f32]) {
-    // SAFETY: the caller's promise; these kernels were chosen for this CPU.
+    // SAFETY: the caller upholds the contract of `matmul_with`; `kernels()` selects kernels that this CPU
+    // supports.
     unsafe { matmul_with(kernels(), args, out, out_stride, scratch) }
 }
 
-/// [`matmul`] with given kernels.
+/// Algorithm of a matmul, named after the module of `generic` that implements it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Algorithm {
+    Products,
+    FloatPanels,
+    Interleaved8,
+    ByteTiles,
+    IntProducts,
+    PanelProducts,
+    GemmU8,
+    Tiles,
+}
+
+impl Algorithm {
+    /// Selects the algorithm for activations in `form`. The table in `README.md` is generated from this
+    /// function.
+    pub(crate) fn select(kernels: &'static Kernels, args: &MatMul, form: ActivationForm) -> Algorithm {
+        let &MatMul { ty, n, .. } = args;
+        let is_interleaved = args.layout == WeightLayout::Interleaved;
+        match form {
+            ActivationForm::F32 if n >= FLOAT_PANEL_COLUMNS && args.allow_reassociation && is_for(ty) => {
+                Algorithm::FloatPanels
+            }
+            ActivationForm::F32 => Algorithm::Products,
+            ActivationForm::I16Row if is_interleaved && n <= kernels.int.group_columns => {
+                let column_kernels = kernels.tile_unit.and_then(|unit| unit.columns[ty.id() as usize]);
+                if column_kernels.is_some() && n >= MIN_BYTE_COLUMNS {
+                    Algorithm::ByteTiles
+                } else {
+                    Algorithm::Interleaved8
+                }
+            }
+            ActivationForm::I16Row if !is_interleaved && n < PANEL_COLUMNS => Algorithm::IntProducts,
+            ActivationForm::I16Row => Algorithm::PanelProducts,
+            ActivationForm::U8Chunk => Algorithm::GemmU8,
+            ActivationForm::Bf16Row => Algorithm::Tiles,
+        }
+    }
+}
+
+/// Multiplies like [`matmul`] with the given kernels.
 ///
 /// # Safety
-/// As for [`matmul`], and the CPU must have the kernels' instructions.
+/// - The CPU supports `kernels`.
+/// - For each `j < n`, the `m` floats at `out + j * out_stride` are valid for writes, and nothing else
+///   accesses them during the call.
 pub(crate) unsafe fn matmul_with(
     kernels: &'static Kernels,
     args: &MatMul,
@@ -127,7 +176,7 @@ pub(crate) unsafe fn matmul_with(
     let &MatMul { ty, m, k, n, .. } = args;
     let row_bytes = ty
         .row_bytes(k)
-        .unwrap_or_else(|| panic!("{ty}: {k} elements are not whole blocks"));
+        .unwrap_or_else(|| panic!("{ty}: expected whole blocks, found rows of {k} elements"));
     if m == 0 || n == 0 {
         return;
     }
@@ -135,13 +184,18 @@ pub(crate) unsafe fn matmul_with(
         WeightLayout::Rows { stride } => (m - 1) * stride + row_bytes,
         WeightLayout::Interleaved => m.div_ceil(GROUP_ROWS) * interleaved_bytes(ty, k),
     };
-    assert!(needed <= args.w.len(), "{} bytes of weights for {m} rows", args.w.len());
+    assert!(
+        needed <= args.w.len(),
+        "matmul of {m} rows: weights have only {} bytes",
+        args.w.len()
+    );
     let is_interleaved = args.layout == WeightLayout::Interleaved;
     assert!(
         !is_interleaved || m.is_multiple_of(GROUP_ROWS),
-        "{m} rows are no whole groups"
+        "expected whole row groups, found {m} rows"
     );
-    // SAFETY: the weights are large enough as just asserted; the rest is the caller's promise.
+    // SAFETY: `needed <= w.len()` was asserted above, and each branch checks the activations and the scratch
+    // memory. `out` is valid by contract.
     unsafe {
         match args.x {
             Activations::F32 { x, stride } if is_interleaved => {
@@ -152,38 +206,51 @@ pub(crate) unsafe fn matmul_with(
                 if form == ActivationForm::Bf16Row && rounds_floats(ty) && !is_interleaved =>
             {
                 check_activations((n - 1) * stride + activation_bytes(form, k), rows.len(), n);
-                multiply_floats_by_tiles(kernels, args, rows, stride, out, out_stride, scratch);
+                multiply_floats_in_tiles(kernels, args, rows, stride, out, out_stride, scratch);
             }
             Activations::Quantized { form, rows, stride } => {
-                let of_type = kernels.int.find(ty);
-                let of_type = of_type.unwrap_or_else(|| panic!("{ty}: no integer kernels"));
+                let type_kernels = kernels.int.find(ty);
+                let type_kernels = type_kernels.unwrap_or_else(|| panic!("{ty} has no integer kernels"));
                 check_activations((n - 1) * stride + activation_bytes(form, k), rows.len(), n);
-                let is_16 = form == ActivationForm::I16Row;
-                if is_16 && is_interleaved && n <= kernels.int.group_columns {
-                    multiply_groups(kernels, of_type, args, rows, stride, out, out_stride, scratch);
-                } else if is_16 && !is_interleaved && n < PANEL_COLUMNS {
-                    multiply_rows(of_type, args, rows, stride, out, out_stride, scratch);
-                } else {
-                    multiply_panels(kernels, of_type, args, form, rows, stride, out, out_stride, scratch);
+                match Algorithm::select(kernels, args, form) {
+                    Algorithm::Interleaved8 | Algorithm::ByteTiles => {
+                        multiply_groups(kernels, type_kernels, args, rows, stride, out, out_stride, scratch);
+                    }
+                    Algorithm::IntProducts => {
+                        multiply_rows(type_kernels, args, rows, stride, out, out_stride, scratch);
+                    }
+                    _ => multiply_panels(
+                        kernels,
+                        type_kernels,
+                        args,
+                        form,
+                        rows,
+                        stride,
+                        out,
+                        out_stride,
+                        scratch,
+                    ),
                 }
             }
         }
     }
 }
 
-/// Multiplies tiles of bfloat16 that stay in the cache for some `rounds`, if the CPU has a unit for them: the multiply-adds that were done. For benchmarks, as
-/// what the unit does at most.
+/// Runs matmuls on bf16 tiles in the L1 cache for `rounds` rounds and returns the number of multiply-adds, or
+/// `None` without AMX. Benchmarks use this as the peak rate.
 pub fn multiply_tiles_in_cache(rounds: usize) -> Option<usize> {
-    // SAFETY: these kernels were chosen for this CPU, and no other call is under way in this thread.
+    // SAFETY: `kernels()` selects kernels that this CPU supports, and no other tile unit is active in this
+    // thread.
     kernels()
         .tile_unit
         .map(|unit| unsafe { (unit.multiply_in_cache)(rounds) })
 }
 
-/// The product of interleaved rows with rows of floats: each group is brought into the order of a file first.
+/// Multiplies interleaved rows by f32 activations, restoring one group at a time to the file layout.
 ///
 /// # Safety
-/// As for [`matmul_with`], and the weights are large enough.
+/// - The contract of [`matmul_with`] holds.
+/// - `args.w` has been checked to hold `m` rows.
 unsafe fn multiply_groups_of_floats(
     kernels: &'static Kernels,
     args: &MatMul,
@@ -205,7 +272,7 @@ unsafe fn multiply_groups_of_floats(
             m: GROUP_ROWS,
             ..*args
         };
-        // SAFETY: the caller's promise, for rows of this group.
+        // SAFETY: the group's 8 rows of the output are part of the `m` rows (contract of `matmul_with`).
         unsafe {
             let out = out.add(i * GROUP_ROWS);
             multiply_floats(kernels, &args, x, x_stride, out, out_stride, scratch);
@@ -213,10 +280,11 @@ unsafe fn multiply_groups_of_floats(
     }
 }
 
-/// The product with rows of floats.
+/// Multiplies rows in file layout by f32 activations.
 ///
 /// # Safety
-/// As for [`matmul_with`], and the weights are large enough.
+/// - The contract of [`matmul_with`] holds.
+/// - `args.w` has been checked to hold `m` rows.
 unsafe fn multiply_floats(
     kernels: &'static Kernels,
     args: &MatMul,
@@ -226,16 +294,9 @@ unsafe fn multiply_floats(
     out_stride: usize,
     scratch: &mut [f32],
 ) {
-    let &MatMul {
-        ty,
-        w,
-        m,
-        k,
-        n,
-        any_order,
-        ..
-    } = args;
-    let kernels = kernels.of_type(ty);
+    let &MatMul { ty, w, m, k, n, .. } = args;
+    let algorithm = Algorithm::select(kernels, args, ActivationForm::F32);
+    let kernels = kernels.for_type(ty);
     check_activations((n - 1) * x_stride + k, x.len(), n);
     let needed = matmul_scratch(k, n) - group_floats(k);
     check_scratch(needed, scratch);
@@ -251,19 +312,21 @@ unsafe fn multiply_floats(
         out_stride,
         panel: scratch.as_mut_ptr(),
     };
-    let kernel = match n {
-        0..=1 => kernels.matvec,
-        FLOAT_PANEL_COLUMNS.. if any_order => kernels.panels,
+    let kernel = match algorithm {
+        Algorithm::FloatPanels => kernels.panels,
+        _ if n == 1 => kernels.matvec,
         _ => kernels.matmul,
     };
-    // SAFETY: the operands are large enough as just asserted, the output as the caller promises, and so are the instructions.
+    // SAFETY: the sizes of weights, activations, and scratch memory were checked above; `out` and the
+    // instruction set are valid by contract.
     unsafe { kernel(&product) }
 }
 
-/// The product with few rows of [`ActivationForm::I16Row`].
+/// Multiplies rows in file layout by a few rows of [`ActivationForm::I16Row`].
 ///
 /// # Safety
-/// As for [`multiply_floats`], and the activations are large enough.
+/// - The contract of [`matmul_with`] holds.
+/// - `args.w` and `x` have been checked to hold `m` and `n` rows.
 unsafe fn multiply_rows(
     kernels: &IntTypeKernels,
     args: &MatMul,
@@ -284,20 +347,21 @@ unsafe fn multiply_rows(
         out,
         out_stride,
         scratch: scratch.as_mut_ptr(),
-        again: args.again,
+        reuse_prepared_x: args.reuse_prepared_x,
     };
     let kernel = if args.n == 1 { kernels.matvec } else { kernels.matmul };
-    // SAFETY: the caller's promise.
+    // SAFETY: `product` satisfies the invariants of `IntProduct` (sizes checked in `matmul_with`).
     unsafe { kernel(&product) }
 }
 
-/// The product of groups with some rows of [`ActivationForm::I16Row`], a few of them at a time.
+/// Multiplies row groups by rows of [`ActivationForm::I16Row`], a few columns at a time.
 ///
 /// # Safety
-/// As for [`multiply_rows`].
+/// - The contract of [`matmul_with`] holds.
+/// - `args.w` and `x` have been checked to hold `m` and `n` rows.
 unsafe fn multiply_groups(
     kernels: &'static Kernels,
-    of_type: &IntTypeKernels,
+    type_kernels: &IntTypeKernels,
     args: &MatMul,
     x: &[u8],
     x_stride: usize,
@@ -305,9 +369,9 @@ unsafe fn multiply_groups(
     out_stride: usize,
     scratch: &mut [f32],
 ) {
-    let by_tiles = kernels.tile_unit.and_then(|unit| unit.columns[args.ty.id() as usize]);
-    let columns = of_groups(of_type, args.ty).columns;
-    let needed = if by_tiles.is_some() {
+    let tile_kernels = kernels.tile_unit.and_then(|unit| unit.columns[args.ty.id() as usize]);
+    let columns = group_kernels(type_kernels, args.ty).columns;
+    let needed = if tile_kernels.is_some() {
         byte_tile_scratch(args.k, args.n)
     } else {
         0
@@ -316,18 +380,19 @@ unsafe fn multiply_groups(
     let mut first = 0;
     while first < args.n {
         let left = args.n - first;
-        let (n, kernel) = match by_tiles {
-            Some(kernels) if left >= LEAST_BYTE_COLUMNS => {
-                let n = left.min(MOST_BYTE_COLUMNS);
+        let (n, kernel) = match tile_kernels {
+            Some(kernels) if left >= MIN_BYTE_COLUMNS => {
+                let n = left.min(MAX_BYTE_COLUMNS);
                 (n, kernels[(n - 1) / BYTE_COLUMNS])
             }
             _ => {
-                // As many each time, not many and then a few.
+                // Divide the columns evenly instead of leaving a few for the last call.
                 let n = left.div_ceil(left.div_ceil(columns.len()));
                 (n, columns[n - 1])
             }
         };
-        // SAFETY: the caller's promise, for columns below `n`.
+        // SAFETY: `first + n <= args.n`, so `product` satisfies the invariants of `IntProduct` (sizes checked
+        // in `matmul_with`).
         unsafe {
             let product = IntProduct {
                 w: args.w.as_ptr(),
@@ -340,7 +405,7 @@ unsafe fn multiply_groups(
                 out: out.add(first * out_stride),
                 out_stride,
                 scratch: scratch.as_mut_ptr().wrapping_add(byte_tile_scratch(args.k, first)),
-                again: args.again,
+                reuse_prepared_x: args.reuse_prepared_x,
             };
             kernel(&product);
         }
@@ -348,11 +413,12 @@ unsafe fn multiply_groups(
     }
 }
 
-/// The product of rows of floats with rows of bfloat16.
+/// Multiplies rows of floats by rows of bf16 activations.
 ///
 /// # Safety
-/// As for [`multiply_rows`].
-unsafe fn multiply_floats_by_tiles(
+/// - The contract of [`matmul_with`] holds.
+/// - `args.w` and `x` have been checked to hold `m` and `n` rows.
+unsafe fn multiply_floats_in_tiles(
     kernels: &'static Kernels,
     args: &MatMul,
     x: &[u8],
@@ -370,7 +436,7 @@ unsafe fn multiply_floats_by_tiles(
             float_bytes: args.ty.block_bytes(),
             m: args.m,
             k: args.k,
-            dequantize: kernels.of_type(args.ty).dequantize,
+            dequantize: kernels.for_type(args.ty).dequantize,
         },
         x: x.as_ptr(),
         x_stride,
@@ -379,23 +445,24 @@ unsafe fn multiply_floats_by_tiles(
         out_stride,
         scratch: scratch.as_mut_ptr(),
     };
-    // SAFETY: the caller's promise; the scratch memory is large enough as just asserted.
-    unsafe { (kernels.over_tiles().multiply_floats)(&product) }
+    // SAFETY: weights and activations were checked in `matmul_with`, the scratch memory above.
+    unsafe { (kernels.amx_kernels().multiply_floats)(&product) }
 }
 
-/// The kernels for groups.
-fn of_groups(kernels: &IntTypeKernels, ty: GgmlType) -> &GroupKernels {
+/// Returns the kernels for row groups of a type.
+fn group_kernels(kernels: &IntTypeKernels, ty: GgmlType) -> &GroupKernels {
     let groups = kernels.groups.as_ref();
-    groups.unwrap_or_else(|| panic!("{ty}: no kernels for interleaved rows"))
+    groups.unwrap_or_else(|| panic!("{ty} has no kernels for interleaved rows"))
 }
 
-/// The product with rows of integers, by panels.
+/// Multiplies weights by quantized activations, unpacking the weights to panels or tiles.
 ///
 /// # Safety
-/// As for [`multiply_rows`].
+/// - The contract of [`matmul_with`] holds.
+/// - `args.w` and `x` have been checked to hold `m` and `n` rows.
 unsafe fn multiply_panels(
     kernels: &'static Kernels,
-    of_type: &IntTypeKernels,
+    type_kernels: &IntTypeKernels,
     args: &MatMul,
     form: ActivationForm,
     x: &[u8],
@@ -408,8 +475,8 @@ unsafe fn multiply_panels(
     let kernel = match form {
         ActivationForm::I16Row => kernels.int.panels_i16,
         ActivationForm::U8Chunk => kernels.int.dots,
-        ActivationForm::Bf16Row => kernels.over_tiles().multiply,
-        ActivationForm::F32 => panic!("{ty}: activations are floats"),
+        ActivationForm::Bf16Row => kernels.amx_kernels().multiply,
+        ActivationForm::F32 => panic!("{ty}: expected quantized activations, found f32"),
     };
     let needed = integer_scratch(args.k, args.n);
     check_scratch(needed, scratch);
@@ -424,10 +491,10 @@ unsafe fn multiply_panels(
                 WeightLayout::Rows { .. } => CHUNK / ty.block_size() * ty.block_bytes(),
                 WeightLayout::Interleaved => interleaved_bytes(ty, CHUNK) / GROUP_ROWS,
             },
-            integers: of_type.integers,
+            integers: type_kernels.integers,
             layout: match args.layout {
-                WeightLayout::Rows { .. } => RowLayout::Rows(of_type.unpack),
-                WeightLayout::Interleaved => RowLayout::Groups(of_groups(of_type, ty).fill),
+                WeightLayout::Rows { .. } => RowLayout::Rows(type_kernels.unpack),
+                WeightLayout::Interleaved => RowLayout::Groups(group_kernels(type_kernels, ty).fill),
             },
         },
         x: x.as_ptr(),
@@ -437,18 +504,21 @@ unsafe fn multiply_panels(
         out_stride,
         scratch: scratch.as_mut_ptr(),
     };
-    // SAFETY: the caller's promise; the scratch memory is large enough as just asserted.
+    // SAFETY: weights and activations were checked in `matmul_with`, the scratch memory above.
     unsafe { kernel(&product) }
 }
 
 fn check_scratch(needed: usize, scratch: &[f32]) {
     let len = scratch.len();
-    assert!(needed <= len, "scratch memory of {len} floats, {needed} needed");
+    assert!(
+        needed <= len,
+        "matmul needs {needed} floats of scratch memory, found {len}"
+    );
 }
 
 fn check_activations(needed: usize, len: usize, n: usize) {
     assert!(
         needed <= len,
-        "activations of length {len} for {n} rows that need {needed}"
+        "expected activations of length {needed} for {n} rows, found {len}"
     );
 }

@@ -1,26 +1,25 @@
-//! Asking for memory ahead of its use.
+//! Software prefetch.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
-/// Bytes that are fetched together.
+/// Cache line size in bytes.
 pub const CACHE_LINE: usize = 64;
 
-/// A cache of the processor, each larger and slower than the one before.
+/// Level of the CPU cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheLevel {
-    /// For what is read next.
+    /// L1 cache, for data that is read next.
     First,
-    /// For what is read some time later.
+    /// L2 cache, for data that is read later.
     Second,
 }
 
-/// Asks for the cache line at `p`, which may be any address, to be brought into a cache. Nothing happens where the processor has no such
-/// instruction.
+/// Requests the cache line at `p`, which may be any address. This is a no-op on targets other than x86-64.
 #[inline(always)]
 pub fn prefetch(p: *const u8, cache: CacheLevel) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: any address may be asked for; the instruction is part of x86-64.
+    // SAFETY: a prefetch may take any address, and SSE is part of x86-64.
     unsafe {
         match cache {
             CacheLevel::First => _mm_prefetch::<_MM_HINT_T0>(p.cast()),

@@ -1,13 +1,19 @@
-//! Steps of recurrent states: one token of some heads. A state is a matrix of floats, which a step changes in place.
+//! Steps of recurrent state for one token and some heads. The state is a matrix of floats that is updated in
+//! place.
 //!
-//! Lengths that disagree are programming errors and panic.
+//! All functions panic if the lengths of their arguments disagree.
 
 use crate::dispatch::kernels;
 use crate::generic::recurrent::{ChannelScan, Scan, Wkv6, Wkv7};
 use crate::rows::same_length;
 
-/// A token of one head of a state space model, whose state has a row of `b.len()` floats for each element of `x`:
-/// `state[j][i] = decay[i] state[j][i] + scale x[j] b[i]`, then `y[j] = sum_i state[j][i] c[i]`.
+/// Computes one token of one head of a state space model (Mamba-2). The state has a row of `b.len()` floats
+/// for each element of `x`.
+///
+/// ```text
+/// state[j][i] = decay[i] * state[j][i] + scale * x[j] * b[i]
+/// y[j]        = sum_i state[j][i] * c[i]
+/// ```
 ///
 /// # Panics
 /// If lengths disagree.
@@ -27,12 +33,17 @@ pub fn scan(decay: &[f32], scale: f32, x: &[f32], b: &[f32], c: &[f32], state: &
         m,
         n,
     };
-    // SAFETY: the lengths were just checked; the kernels were chosen for this CPU.
+    // SAFETY: the lengths were checked above; `kernels()` matches this CPU.
     unsafe { (kernels().scan)(&args) }
 }
 
-/// A token of channels of a state space model, each a head of its own with a row of `b.len()` floats as its state:
-/// `state[j][i] = e^(dt[j] a[j][i]) state[j][i] + dt[j] x[j] b[i]`, then `y[j] = sum_i state[j][i] c[i]`.
+/// Computes one token of the channels of a state space model (Mamba). Each channel has a row of `b.len()`
+/// floats as its state.
+///
+/// ```text
+/// state[j][i] = e^(dt[j] * a[j][i]) * state[j][i] + dt[j] * x[j] * b[i]
+/// y[j]        = sum_i state[j][i] * c[i]
+/// ```
 ///
 /// # Panics
 /// If lengths disagree.
@@ -59,12 +70,17 @@ pub fn scan_channels(dt: &[f32], a: &[f32], x: &[f32], b: &[f32], c: &[f32], sta
         m,
         n,
     };
-    // SAFETY: the lengths were just checked; the kernels were chosen for this CPU.
+    // SAFETY: the lengths were checked above; `kernels()` matches this CPU.
     unsafe { (kernels().scan_channels)(&args) }
 }
 
-/// A token of one head of RWKV-6, whose state has a row of keys for each channel of the value: `y[j] = sum_i state[j][i] r[i] + bonus v[j]`,
-/// then `state[j][i] = w[i] state[j][i] + v[j] k[i]`. All rows are of one length.
+/// Computes one token of one head of RWKV-6. The state has a row of keys for each channel of the value. All
+/// rows have the same length.
+///
+/// ```text
+/// y[j]        = sum_i state[j][i] * r[i] + bonus * v[j]
+/// state[j][i] = w[i] * state[j][i] + v[j] * k[i]
+/// ```
 ///
 /// # Panics
 /// If lengths disagree.
@@ -89,13 +105,18 @@ pub fn wkv6([r, w, k, v]: [&[f32]; 4], bonus: f32, state: &mut [f32], y: &mut [f
         y: y.as_mut_ptr(),
         n,
     };
-    // SAFETY: the lengths were just checked; the kernels were chosen for this CPU.
+    // SAFETY: the lengths were checked above; `kernels()` matches this CPU.
     unsafe { (kernels().wkv6)(&args) }
 }
 
-/// A token of one head of RWKV-7, whose state has a row of keys for each channel of the value. What row `j` holds for `a`,
-/// `held = sum_i state[j][i] a[i]`, is replaced: `state[j][i] = w[i] state[j][i] + v[j] k[i] + held b[i]`, then
-/// `y[j] = sum_i state[j][i] r[i]`. All rows are of one length.
+/// Computes one token of one head of RWKV-7. The state has a row of keys for each channel of the value. All
+/// rows have the same length.
+///
+/// ```text
+/// held[j]     = sum_i state[j][i] * a[i]
+/// state[j][i] = w[i] * state[j][i] + v[j] * k[i] + held[j] * b[i]
+/// y[j]        = sum_i state[j][i] * r[i]
+/// ```
 ///
 /// # Panics
 /// If lengths disagree.
@@ -117,6 +138,6 @@ pub fn wkv7([r, w, k, v, a, b]: [&[f32]; 6], state: &mut [f32], y: &mut [f32]) {
         y: y.as_mut_ptr(),
         n,
     };
-    // SAFETY: the lengths were just checked; the kernels were chosen for this CPU.
+    // SAFETY: the lengths were checked above; `kernels()` matches this CPU.
     unsafe { (kernels().wkv7)(&args) }
 }

@@ -1,42 +1,43 @@
-//! Operations on rows of floats, and on rows of other types with rows of floats.
+//! Operations on rows of floats, and on rows of other types together with rows of floats.
 //!
-//! Lengths that disagree are programming errors and panic. Sums run in many lanes, so their rounding errors are those of
-//! pairwise rather than running addition.
+//! Functions panic if lengths disagree. Sums use many lanes, so their rounding errors resemble those of
+//! pairwise summation.
 
 use crate::GgmlType;
 use crate::dispatch::kernels;
 use crate::quants::check_lengths;
 
-/// `sum_i a[i] b[i]`
+/// Returns `sum_i a[i] * b[i]`.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     same_length(a.len(), b.len());
-    // SAFETY: both have this length; the kernels were chosen for this CPU.
+    // SAFETY: both rows have `a.len()` floats; `kernels()` matches this CPU.
     unsafe { (kernels().dot)(a.as_ptr(), b.as_ptr(), a.len()) }
 }
 
-/// `sum_i x[i]`
+/// Returns `sum_i x[i]`.
 pub fn sum(x: &[f32]) -> f32 {
-    // SAFETY: `x` has this length; the kernels were chosen for this CPU.
+    // SAFETY: `x` has `x.len()` floats; `kernels()` matches this CPU.
     unsafe { (kernels().sum)(x.as_ptr(), x.len()) }
 }
 
-/// `sum_i x[i]^2`
+/// Returns `sum_i x[i]^2`.
 pub fn sum_of_squares(x: &[f32]) -> f32 {
-    // SAFETY: `x` has this length; the kernels were chosen for this CPU.
+    // SAFETY: `x` has `x.len()` floats; `kernels()` matches this CPU.
     unsafe { (kernels().sum_of_squares)(x.as_ptr(), x.len()) }
 }
 
-/// `y[i] += a x[i]`
+/// Computes `y[i] += a * x[i]`.
 pub fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
     same_length(x.len(), y.len());
-    // SAFETY: both have this length; the kernels were chosen for this CPU.
+    // SAFETY: both rows have `x.len()` floats; `kernels()` matches this CPU.
     unsafe { (kernels().axpy)(a, x.as_ptr(), y.as_mut_ptr(), x.len()) }
 }
 
-/// `y[i] += sum_j a[j] x[j * stride + i]`: rows of `x` weighted and added up, such as those of a recurrent state.
+/// Computes `y[i] += sum_j a[j] * x[j * stride + i]`, a weighted sum of rows such as those of a recurrent
+/// state.
 ///
 /// # Panics
-/// If `x` is too short for as many rows as `a` has factors.
+/// If `x` is too short for `a.len()` rows.
 pub fn axpy_rows(a: &[f32], x: &[f32], stride: usize, y: &mut [f32]) {
     if a.is_empty() {
         return;
@@ -46,53 +47,53 @@ pub fn axpy_rows(a: &[f32], x: &[f32], stride: usize, y: &mut [f32]) {
         .and_then(|start| start.checked_add(y.len()));
     assert!(
         end.is_some_and(|end| end <= x.len()),
-        "{} floats for {} rows",
+        "{} floats are too few for {} rows",
         x.len(),
         a.len()
     );
-    // SAFETY: the rows lie within `x`; the kernels were chosen for this CPU.
+    // SAFETY: the rows are within `x`, asserted above; `kernels()` matches this CPU.
     unsafe { (kernels().axpy_rows)(a.as_ptr(), a.len(), x.as_ptr(), stride, y.as_mut_ptr(), y.len()) }
 }
 
-/// `x[j n + i] = c[j] x[j n + i] + a[j] d[i]` for the rows of `x`, each of the length `n` of `d`: a matrix decays row by row and an
-/// outer product is added, which is a step of a recurrent state.
+/// Computes `x[j * n + i] = c[j] * x[j * n + i] + a[j] * d[i]`, where `n` is the length of `d`. This is a
+/// step of a recurrent state: rows decay, and an outer product is added.
 ///
 /// # Panics
-/// If `c`, `a` and `x` are not of as many rows.
+/// If `c`, `a`, and `x` differ in the number of rows.
 pub fn scale_add_outer(c: &[f32], a: &[f32], d: &[f32], x: &mut [f32]) {
     same_length(c.len(), a.len());
     assert!(
         c.len().checked_mul(d.len()) == Some(x.len()),
-        "{} floats for {} rows of {}",
+        "expected whole rows, found {} floats for {} rows of {}",
         x.len(),
         c.len(),
         d.len()
     );
-    // SAFETY: the rows lie within `x`; the kernels were chosen for this CPU.
+    // SAFETY: `x` has `c.len()` rows of `d.len()` floats, asserted above; `kernels()` matches this CPU.
     unsafe { (kernels().scale_add_outer)(c.as_ptr(), a.as_ptr(), c.len(), d.as_ptr(), x.as_mut_ptr(), d.len()) }
 }
 
-/// `sum_i row[i] x[i]` for a row of any type that can be dequantized. `row` needs no alignment.
+/// Returns `sum_i row[i] * x[i]` for a row of any type that can be dequantized. `row` may be unaligned.
 pub fn dot_row(ty: GgmlType, row: &[u8], x: &[f32]) -> f32 {
     check_lengths(ty, row.len(), x.len());
-    // SAFETY: the lengths agree; the kernels were chosen for this CPU.
-    unsafe { (kernels().of_type(ty).dot)(row.as_ptr(), x.as_ptr(), x.len()) }
+    // SAFETY: `check_lengths` checked both lengths; `kernels()` matches this CPU.
+    unsafe { (kernels().for_type(ty).dot)(row.as_ptr(), x.as_ptr(), x.len()) }
 }
 
-/// `y[i] += a row[i]` for a row of any type that can be dequantized. `row` needs no alignment.
+/// Computes `y[i] += a * row[i]` for a row of any type that can be dequantized. `row` may be unaligned.
 pub fn axpy_row(ty: GgmlType, a: f32, row: &[u8], y: &mut [f32]) {
     check_lengths(ty, row.len(), y.len());
-    // SAFETY: the lengths agree; the kernels were chosen for this CPU.
-    unsafe { (kernels().of_type(ty).axpy)(a, row.as_ptr(), y.as_mut_ptr(), y.len()) }
+    // SAFETY: `check_lengths` checked both lengths; `kernels()` matches this CPU.
+    unsafe { (kernels().for_type(ty).axpy)(a, row.as_ptr(), y.as_mut_ptr(), y.len()) }
 }
 
-/// `x = softmax(scale x)`. A row of `-inf` only becomes NaN.
+/// Replaces `x` by `softmax(scale * x)`. A row of only negative infinities becomes NaN.
 pub fn softmax(x: &mut [f32], scale: f32) {
-    // SAFETY: `x` has this length; the kernels were chosen for this CPU.
+    // SAFETY: `x` has `x.len()` floats; `kernels()` matches this CPU.
     unsafe { (kernels().softmax)(x.as_mut_ptr(), scale, x.len()) }
 }
 
-/// Defines an operation twice: into another row, and over its first operand.
+/// Defines two variants of an operation: one writes to another row, the other overwrites its first operand.
 macro_rules! element_wise {
     ($( $(#[$doc:meta])* $name:ident, $in_place:ident($x:ident $(, $y:ident)?) $(with $($p:ident: $ty:ty),+)?; )*) => { $(
         $(#[$doc])*
@@ -102,7 +103,7 @@ macro_rules! element_wise {
             element_wise!(@ $name [$x.as_ptr()] [$($y)?] [$($($p)+)?] out.as_mut_ptr(), out.len())
         }
 
-        #[doc = concat!("[`", stringify!($name), "`] with the result in place of `", stringify!($x), "`.")]
+        #[doc = concat!("[`", stringify!($name), "`] with the result stored in `", stringify!($x), "`.")]
         pub fn $in_place($x: &mut [f32] $(, $y: &[f32])? $($(, $p: $ty)+)?) {
             $( same_length($x.len(), $y.len()); )?
             let out = $x.as_mut_ptr();
@@ -110,66 +111,67 @@ macro_rules! element_wise {
         }
     )* };
     (@ $name:ident [$x:expr] [$($y:ident)?] [$($p:ident)*] $out:expr, $n:expr) => {
-        // SAFETY: all rows have this length; `out` is a row of its own or equals `x`; the kernels were chosen for this CPU.
+        // SAFETY: all rows have the same length, and `out` is a separate row or equals `x`; `kernels()`
+        // matches this CPU.
         unsafe { (kernels().$name)($($p,)* $x, $($y.as_ptr(),)? $out, $n) }
     };
 }
 
 element_wise! {
-    /// `out[i] = a[i] + b[i]`
+    /// Computes `out[i] = a[i] + b[i]`.
     add, add_in_place(a, b);
-    /// `out[i] = a[i] b[i]`
+    /// Computes `out[i] = a[i] * b[i]`.
     mul, mul_in_place(a, b);
-    /// `out[i] = scale x[i] + bias`
+    /// Computes `out[i] = scale * x[i] + bias`.
     scale, scale_in_place(x) with scale: f32, bias: f32;
-    /// `out[i] = cap tanh(x[i] / cap)`
+    /// Computes `out[i] = cap * tanh(x[i] / cap)`.
     softcap, softcap_in_place(x) with cap: f32;
-    /// `out[i] = e^x[i]`, within 2 units in the last place.
+    /// Computes `out[i] = e^x[i]`, with an error of at most 2 ulp.
     exp, exp_in_place(x);
-    /// `out[i] = 1 / (1 + e^-x[i])`
+    /// Computes `out[i] = 1 / (1 + e^-x[i])`.
     sigmoid, sigmoid_in_place(x);
-    /// `out[i] = x[i] sigmoid(x[i])`
+    /// Computes `out[i] = x[i] * sigmoid(x[i])`.
     silu, silu_in_place(x);
-    /// `out[i] = ln(1 + e^x[i])`
+    /// Computes `out[i] = ln(1 + e^x[i])`.
     softplus, softplus_in_place(x);
-    /// `out[i] = x[i]/2 (1 + tanh(sqrt(2/pi) (x[i] + 0.044715 x[i]^3)))`
+    /// Computes `out[i] = x[i] / 2 * (1 + tanh(sqrt(2 / pi) * (x[i] + 0.044715 x[i]^3)))`.
     gelu, gelu_in_place(x);
-    /// `out[i] = silu(gate[i]) up[i]`
+    /// Computes `out[i] = silu(gate[i]) * up[i]`.
     silu_mul, silu_mul_in_place(gate, up);
-    /// `out[i] = gelu(gate[i]) up[i]`
+    /// Computes `out[i] = gelu(gate[i]) * up[i]`.
     gelu_mul, gelu_mul_in_place(gate, up);
 }
 
-/// `out[i] = x[i] / sqrt(mean(x^2) + eps)`, times `weight[i]` if given.
+/// Computes `out[i] = x[i] / sqrt(mean(x^2) + eps)`, multiplied by `weight[i]` if given.
 pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
     same_length(x.len(), out.len());
     let weight = weight_ptr(weight, x.len());
-    // SAFETY: all rows have this length; the kernels were chosen for this CPU.
+    // SAFETY: all rows have the same length; `kernels()` matches this CPU.
     unsafe { (kernels().rms_norm)(x.as_ptr(), weight, eps, out.as_mut_ptr(), x.len()) }
 }
 
-/// [`rms_norm`] with the result in place of `x`.
+/// Computes [`rms_norm`] in place.
 pub fn rms_norm_in_place(x: &mut [f32], weight: Option<&[f32]>, eps: f32) {
     let (weight, x_ptr) = (weight_ptr(weight, x.len()), x.as_mut_ptr());
-    // SAFETY: all rows have this length, and `out` may equal `x`; the kernels were chosen for this CPU.
+    // SAFETY: all rows have the same length, and `out` may equal `x`; `kernels()` matches this CPU.
     unsafe { (kernels().rms_norm)(x_ptr, weight, eps, x_ptr, x.len()) }
 }
 
-/// `out[i] = (x[i] - mean(x)) / sqrt(variance(x) + eps)`
+/// Computes `out[i] = (x[i] - mean(x)) / sqrt(variance(x) + eps)`.
 pub fn norm(x: &[f32], eps: f32, out: &mut [f32]) {
     same_length(x.len(), out.len());
-    // SAFETY: both rows have this length; the kernels were chosen for this CPU.
+    // SAFETY: both rows have the same length; `kernels()` matches this CPU.
     unsafe { (kernels().norm)(x.as_ptr(), eps, out.as_mut_ptr(), x.len()) }
 }
 
-/// [`norm`] with the result in place of `x`.
+/// Computes [`norm`] in place.
 pub fn norm_in_place(x: &mut [f32], eps: f32) {
     let x_ptr = x.as_mut_ptr();
-    // SAFETY: `out` may equal `x`; the kernels were chosen for this CPU.
+    // SAFETY: `out` may equal `x`; `kernels()` matches this CPU.
     unsafe { (kernels().norm)(x_ptr, eps, x_ptr, x.len()) }
 }
 
-/// Null for none, as the kernel takes it.
+/// Returns the pointer that the kernel expects: null without weights.
 fn weight_ptr(weight: Option<&[f32]>, n: usize) -> *const f32 {
     weight.map_or(std::ptr::null(), |weight| {
         same_length(n, weight.len());
@@ -178,5 +180,5 @@ fn weight_ptr(weight: Option<&[f32]>, n: usize) -> *const f32 {
 }
 
 pub(crate) fn same_length(a: usize, b: usize) {
-    assert!(a == b, "rows of {a} and {b} elements");
+    assert!(a == b, "rows must have the same length, found {a} and {b} elements");
 }

@@ -1,4 +1,5 @@
-//! Every kernel of every instruction set that this CPU has, against plain double-precision code on shared data.
+//! Tests of every kernel of every instruction set that this CPU supports, against double-precision code on
+//! shared data.
 
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use crate::matmul::matmul_with;
 use crate::quants::{scalar_decoders, scalar_encoders};
 use crate::{Activations, GgmlType, Isa, MatMul, WeightLayout, matmul_scratch};
 
-/// Lengths around the registers' and the unrolled loops'.
+/// Lengths around those of registers and unrolled loops.
 const LENGTHS: [usize; 18] = [0, 1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 129, 577, 1023];
 
 fn all_kernels() -> impl Iterator<Item = &'static Kernels> {
@@ -15,7 +16,7 @@ fn all_kernels() -> impl Iterator<Item = &'static Kernels> {
     available.chain(vnni_model())
 }
 
-/// The kernels for VNNI, which are to be tested where the CPU lacks it, too.
+/// Returns the emulated VNNI kernels, which test the VNNI code on CPUs without it.
 fn vnni_model() -> Option<&'static Kernels> {
     #[cfg(target_arch = "x86_64")]
     return Isa::Avx2.is_available().then_some(&crate::dispatch::VNNI_MODEL);
@@ -30,7 +31,7 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// 4096 elements' worth of blocks.
+/// Returns blocks of 4096 elements.
 fn blocks(ty: GgmlType) -> Vec<u8> {
     fixture(&if ty == GgmlType::F32 {
         "source.f32".to_owned()
@@ -39,7 +40,7 @@ fn blocks(ty: GgmlType) -> Vec<u8> {
     })
 }
 
-/// Numbers in -1..1 (SplitMix64).
+/// Returns pseudo-random numbers in -1..1 (SplitMix64).
 fn noise(seed: u64, n: usize) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -51,7 +52,7 @@ fn noise(seed: u64, n: usize) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// The same numbers in double precision.
+/// Converts to double precision.
 fn wide(x: &[f32]) -> impl Iterator<Item = f64> + Clone + '_ {
     x.iter().map(|&x| f64::from(x))
 }
@@ -61,17 +62,17 @@ fn assert_close(what: &str, got: f32, expected: f64, magnitude: f64) {
     assert_close_within(what, got, expected, magnitude, 0.0);
 }
 
-/// As [`assert_close`], where the result may be off by some more.
+/// Asserts closeness like [`assert_close`], with the additional tolerance `more`.
 fn assert_close_within(what: &str, got: f32, expected: f64, magnitude: f64, more: f64) {
     let error = (f64::from(got) - expected).abs();
     assert!(
         error <= 4e-7 * magnitude + more + 1e-37,
-        "{what}: {got} is not {expected}"
+        "{what}: {got} instead of {expected}"
     );
 }
 
 #[test]
-fn decoders_give_the_bits_of_the_definition() {
+fn decoders_match_scalar_bitwise() {
     for (ty, dequantize) in scalar_decoders() {
         let blocks = blocks(ty);
         let mut expected = vec![f32::NAN; 4096];
@@ -84,20 +85,24 @@ fn decoders_give_the_bits_of_the_definition() {
             {
                 let mut out = vec![f32::NAN; n];
                 let bytes = &blocks[..ty.row_bytes(n).unwrap()];
-                // SAFETY: lengths agree, the CPU has the instructions.
-                unsafe { (kernels.of_type(ty).dequantize)(bytes.as_ptr(), out.as_mut_ptr(), n) };
-                // Not compared by bits, because 0 and -0 are the same weight.
+                // SAFETY: `bytes` and `out` have `n` elements, and the CPU supports `kernels`.
+                unsafe { (kernels.for_type(ty).dequantize)(bytes.as_ptr(), out.as_mut_ptr(), n) };
+                // Compared as floats, because 0 and -0 are the same weight.
                 let differing = out.iter().zip(&expected).position(|(a, b)| a != b);
-                assert_eq!(differing, None, "{:?} {ty} {n}: first difference", kernels.isa);
+                assert_eq!(
+                    differing, None,
+                    "{:?} {ty} {n}: index of the first difference",
+                    kernels.isa
+                );
             }
         }
     }
 }
 
-/// Compares the encoders that each instruction set calls with the scalar ones; what those compute is tested beside them. F16, BF16 and
-/// Q8_0 have vector code, the others call the scalar encoder everywhere.
+/// Compares the encoders of each instruction set with the scalar ones, which have their own tests. F16, BF16,
+/// and Q8_0 have vector code; the other types call the scalar encoder.
 #[test]
-fn encoders_give_the_bits_of_the_definition() {
+fn encoders_match_scalar_bitwise() {
     let mut x = noise(1, 1024);
     x[..8].copy_from_slice(&[0.0, -0.0, 1e-8, -7e-7, 65519.0, -65520.0, 3e38, 1e-40]);
     for (ty, quantize) in scalar_encoders() {
@@ -110,8 +115,8 @@ fn encoders_give_the_bits_of_the_definition() {
             quantize(&x[..n], &mut expected);
             for kernels in all_kernels() {
                 let mut out = vec![0x55; expected.len()];
-                // SAFETY: lengths agree, the CPU has the instructions.
-                unsafe { kernels.of_type(ty).quantize.unwrap()(x.as_ptr(), out.as_mut_ptr(), n) };
+                // SAFETY: `x` has at least `n` elements and `out` their blocks; the CPU supports `kernels`.
+                unsafe { kernels.for_type(ty).quantize.unwrap()(x.as_ptr(), out.as_mut_ptr(), n) };
                 assert_eq!(out, expected, "{:?} {ty} {n}", kernels.isa);
             }
         }
@@ -119,7 +124,7 @@ fn encoders_give_the_bits_of_the_definition() {
 }
 
 #[test]
-fn typed_rows_are_multiplied_and_added() {
+fn dot_and_axpy_match_f64() {
     for (ty, dequantize) in scalar_decoders() {
         let blocks = blocks(ty);
         let mut weights = vec![0.0; 4096];
@@ -139,10 +144,10 @@ fn typed_rows_are_multiplied_and_added() {
                     .map(|(w, x)| f64::from(*w) * f64::from(*x));
                 let magnitude: f64 = products.clone().map(f64::abs).sum();
                 let mut y = x[..n].to_vec();
-                // SAFETY: lengths agree, the CPU has the instructions.
+                // SAFETY: all slices have at least `n` elements, and the CPU supports `kernels`.
                 let dot = unsafe {
-                    (kernels.of_type(ty).axpy)(0.5, blocks.as_ptr(), y.as_mut_ptr(), n);
-                    (kernels.of_type(ty).dot)(blocks.as_ptr(), x.as_ptr(), n)
+                    (kernels.for_type(ty).axpy)(0.5, blocks.as_ptr(), y.as_mut_ptr(), n);
+                    (kernels.for_type(ty).dot)(blocks.as_ptr(), x.as_ptr(), n)
                 };
                 assert_close(&what, dot, products.sum(), magnitude);
                 for i in 0..n {
@@ -154,26 +159,26 @@ fn typed_rows_are_multiplied_and_added() {
     }
 }
 
-/// Blocks and what they mean.
+/// Quantized blocks with their dequantized values.
 struct Weights<'a> {
     ty: GgmlType,
     blocks: &'a [u8],
     floats: &'a [f32],
 }
 
-/// The product of the first `m` rows of weights with noise, computed in chunks of `rows`.
+/// Multiplies the first `m` rows of weights by noise, in chunks of `rows` rows.
 fn product(
     kernels: &'static Kernels,
     w: &Weights,
     m: usize,
     k: usize,
     n: usize,
-    any_order: bool,
+    allow_reassociation: bool,
     rows: usize,
 ) -> Vec<f32> {
     let &Weights { ty, blocks, .. } = w;
     let row_bytes = ty.row_bytes(k).unwrap();
-    // Rows apart and off any alignment.
+    // Tests rows that are neither contiguous nor aligned.
     let row_stride = row_bytes + 3;
     let mut w = vec![0u8; m * row_stride];
     for (row, bytes) in w.chunks_mut(row_stride).zip(blocks.chunks(row_bytes)) {
@@ -195,22 +200,30 @@ fn product(
                 stride: x_stride,
             },
             n,
-            any_order,
-            again: i > 0,
+            allow_reassociation,
+            reuse_prepared_x: i > 0,
         };
-        // SAFETY: `out` holds n rows of m floats from row i on; the CPU has the instructions.
+        // SAFETY: `out` has `n` rows of `m` floats, `out_stride` apart; the CPU supports `kernels`.
         unsafe { matmul_with(kernels, &args, out.as_mut_ptr().add(i), out_stride, &mut scratch) };
     }
     for row in out.chunks(out_stride) {
-        assert!(row[m..].iter().all(|x| x.is_nan()), "written beyond row {m}");
+        assert!(row[m..].iter().all(|x| x.is_nan()), "wrote past row {m}");
     }
     out
 }
 
-/// The product of the first `m` rows of weights with noise in `n` columns: right, and the same in whatever chunks.
-fn check_product(kernels: &'static Kernels, weights: &Weights, m: usize, k: usize, n: usize, any_order: bool) {
+/// Checks the matmul of the first `m` rows of weights with `n` columns of noise, and that splitting the rows
+/// does not change a bit.
+fn check_product(
+    kernels: &'static Kernels,
+    weights: &Weights,
+    m: usize,
+    k: usize,
+    n: usize,
+    allow_reassociation: bool,
+) {
     let &Weights { ty, floats, .. } = weights;
-    let out = product(kernels, weights, m, k, n, any_order, m);
+    let out = product(kernels, weights, m, k, n, allow_reassociation, m);
     let x = noise(3, n * (k + 5));
     for j in 0..n {
         for i in 0..m {
@@ -222,18 +235,18 @@ fn check_product(kernels: &'static Kernels, weights: &Weights, m: usize, k: usiz
         }
     }
     for rows in [1, 3, 4, 6] {
-        let split = product(kernels, weights, m, k, n, any_order, rows);
+        let split = product(kernels, weights, m, k, n, allow_reassociation, rows);
         let same = out.iter().zip(&split).all(|(a, b)| a.to_bits() == b.to_bits());
         assert!(
             same,
-            "{:?} {ty} m {m} k {k} n {n}: chunks of {rows} rows change the result",
+            "{:?} {ty} m {m} k {k} n {n}: splitting into chunks of {rows} rows changed the result",
             kernels.isa
         );
     }
 }
 
 #[test]
-fn products_are_right_and_independent_of_the_split() {
+fn matmul_f32_matches_f64_and_split_keeps_bits() {
     for (ty, dequantize) in scalar_decoders() {
         let (blocks, mut floats) = (blocks(ty), vec![0.0; 4096]);
         dequantize(&blocks, &mut floats);
@@ -249,7 +262,7 @@ fn products_are_right_and_independent_of_the_split() {
             for n in 1..=17 {
                 check_product(kernels, &weights, (4096 / k).min(1 + n % 13), k, n, false);
             }
-            // Whole panels of rows and rests, and tiles of all widths.
+            // Whole and partial panels of rows, and tiles of all widths.
             for (m, n) in [(16, 32), (31, 33), (32, 38), (33, 41), (40, 64)] {
                 check_product(kernels, &weights, (4096 / k).min(m), k, n, true);
             }
@@ -258,7 +271,7 @@ fn products_are_right_and_independent_of_the_split() {
 }
 
 #[test]
-fn long_rows_and_many_columns() {
+fn matmul_f32_handles_large_shapes() {
     for (ty, dequantize) in scalar_decoders() {
         let (blocks, mut floats) = (blocks(ty), vec![0.0; 4096]);
         dequantize(&blocks, &mut floats);
@@ -275,7 +288,7 @@ fn long_rows_and_many_columns() {
 }
 
 #[test]
-fn nothing_times_something() {
+fn matmul_accepts_empty_operands() {
     let args = MatMul {
         ty: GgmlType::Q4_0,
         w: &[],
@@ -284,23 +297,25 @@ fn nothing_times_something() {
         k: 32,
         x: Activations::F32 { x: &[], stride: 32 },
         n: 0,
-        any_order: false,
-        again: false,
+        allow_reassociation: false,
+        reuse_prepared_x: false,
     };
-    // SAFETY: there is nothing to write.
+    // SAFETY: the output is empty.
     unsafe { crate::matmul(&args, std::ptr::NonNull::dangling().as_ptr(), 0, &mut []) };
 }
 
 mod attention;
 mod blocks;
-mod groups;
 mod instruction_sets;
 mod int_attention;
 mod integers;
-mod next_weights;
+mod interleaved8;
+#[cfg(target_arch = "x86_64")]
+mod kernel_table;
 mod panels;
 mod recurrent;
 mod rope;
 mod rows;
 mod tile_attention;
 mod tiles;
+mod weight_prefetch;

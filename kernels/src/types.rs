@@ -1,36 +1,36 @@
-//! The tensor types of the GGML/GGUF format: one table from which names, ids and sizes are derived.
+//! Tensor types of the GGUF format: a table of names, ids, and block sizes.
 
 use std::fmt;
 
-/// Bytes of one row of `n` elements and the like can exceed `usize` for sizes read from a file; callers check.
+/// Generates [`GgmlType`] from a table.
 macro_rules! ggml_types {
     ($( $variant:ident = $id:literal, $name:literal, block $block:literal, bytes $bytes:literal; )*) => {
-        /// A tensor element type of the GGML format. The discriminant is the id stored in GGUF files.
+        /// Element type of a tensor in the GGUF format. The discriminant is the id stored in files.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
         #[repr(u32)]
         #[allow(non_camel_case_types)]
         pub enum GgmlType { $( $variant = $id, )* }
 
         impl GgmlType {
-            /// Every live type, in id order of the table.
+            /// All types in the order of their ids.
             pub const ALL: &'static [GgmlType] = &[ $( GgmlType::$variant, )* ];
 
-            /// The type with this GGUF id, or `None` for ids that are unknown or were removed from the format.
+            /// Returns the type with this id, or `None` if the id is unknown or was removed from the format.
             pub const fn from_id(id: u32) -> Option<GgmlType> {
                 match id { $( $id => Some(GgmlType::$variant), )* _ => None }
             }
 
-            /// The format's lower-case name, such as `q4_K`.
+            /// Returns the format's name of the type, such as `q4_K`.
             pub const fn name(self) -> &'static str {
                 match self { $( GgmlType::$variant => $name, )* }
             }
 
-            /// Elements in one block (1 for plain types).
+            /// Returns the number of elements per block; 1 for plain types.
             pub const fn block_size(self) -> usize {
                 match self { $( GgmlType::$variant => $block, )* }
             }
 
-            /// Bytes of one block.
+            /// Returns the size of a block in bytes.
             pub const fn block_bytes(self) -> usize {
                 match self { $( GgmlType::$variant => $bytes, )* }
             }
@@ -77,22 +77,23 @@ ggml_types! {
 }
 
 impl GgmlType {
-    /// The id stored in GGUF files.
+    /// Returns the id stored in GGUF files.
     pub const fn id(self) -> u32 {
         self as u32
     }
 
-    /// The type whose name equals `name`, ignoring case.
+    /// Returns the type with this name, ignoring case.
     pub fn from_name(name: &str) -> Option<GgmlType> {
         Self::ALL.iter().copied().find(|t| t.name().eq_ignore_ascii_case(name))
     }
 
-    /// True for types stored in blocks of several elements.
+    /// Returns true for types stored in blocks of several elements.
     pub const fn is_quantized(self) -> bool {
         self.block_size() > 1
     }
 
-    /// Bytes of a row of `n` elements; `None` if `n` is not a multiple of the block size or the size overflows.
+    /// Returns the size in bytes of a row of `n` elements. Returns `None` if `n` is not a multiple of the
+    /// block size, or the size overflows.
     pub const fn row_bytes(self, n: usize) -> Option<usize> {
         if !n.is_multiple_of(self.block_size()) {
             return None;

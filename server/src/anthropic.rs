@@ -1,4 +1,4 @@
-//! The interface of Anthropic: `/v1/messages` and `/v1/messages/count_tokens`.
+//! Anthropic's Messages API: `/v1/messages` and `/v1/messages/count_tokens`.
 
 use axum::Extension;
 use axum::extract::State;
@@ -6,129 +6,131 @@ use engine::chat::Message;
 use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
-use crate::answer::{Piece, Usage};
 use crate::api::{
-    ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, generating, integer_of, max_tokens, structure,
-    text_of,
+    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, generating, integer_of,
+    max_tokens, structure, text_of,
 };
-use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique, warned};
-use crate::messages::{self, is_begun};
+use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, unique, warned};
+use crate::messages::{self, can_continue};
+use crate::output::{OutputDelta, Usage};
 use crate::scheduler::{Finish, Request};
-use crate::served::Conversation;
+use crate::service::Conversation;
 use crate::tools::{Call, ToolChoice, Tools, checked};
 
-/// The fields of both.
+/// Request fields of both Messages routes.
 pub const FIELDS: &[Field] = &[
     Field {
         name: "messages",
-        form: Form::List,
-        doc: "What was said, oldest first: objects with `role` and `content`, a text or a list of blocks that are text. A last one of the assistant's is the beginning of the answer.",
+        form: FieldType::List,
+        doc: "Messages, oldest first: objects with `role` and `content` (a string or a list of text blocks). The output continues a final assistant message.",
     },
     Field {
         name: "system",
-        form: Form::Any,
-        doc: "Instructions: a text, or a list of blocks that are text.",
+        form: FieldType::Any,
+        doc: "System prompt: a string or a list of text blocks.",
     },
     Field {
         name: "model",
-        form: Form::Text,
-        doc: "The model; there is one, which answers whatever name is given.",
+        form: FieldType::Text,
+        doc: "Model name; selects a model if the server has several.",
     },
     Field {
         name: "max_tokens",
-        form: Form::Integer,
-        doc: "Most tokens of the answer, what is thought included.",
+        form: FieldType::Integer,
+        doc: "Maximum completion tokens, including reasoning. Required.",
     },
     Field {
         name: "stop_sequences",
-        form: Form::List,
-        doc: "Texts that end an answer before them.",
+        form: FieldType::List,
+        doc: "Strings that end the output; a matching string is not returned.",
     },
     Field {
         name: "stream",
-        form: Form::Flag,
-        doc: "Tell the answer as it comes, as events.",
+        form: FieldType::Flag,
+        doc: "Stream the output (false; in Ollama's API true).",
     },
     Field {
         name: "thinking",
-        form: Form::Object,
-        doc: "`{\"type\": …}` of `enabled`, `adaptive` or `disabled`, where the template lets one choose; `budget_tokens`: most tokens that are thought.",
+        form: FieldType::Object,
+        doc: "`type`: `enabled`, `adaptive` or `disabled`, if the chat template supports it; `budget_tokens`: maximum reasoning tokens.",
     },
     Field {
         name: "tools",
-        form: Form::List,
-        doc: "Functions that may be called, in the form that the model's template writes calls in.",
+        form: FieldType::List,
+        doc: "Tool definitions.",
     },
     Field {
         name: "tool_choice",
-        form: Form::Object,
-        doc: "`{\"type\": …}` of `auto` (default), `none`, `any`, or `tool` with a `name`; arguments keep to its schema.",
+        form: FieldType::Object,
+        doc: "`type`: `auto` (default), `none`, `any`, or `tool` with a `name`. Forced calls match the tool's schema.",
     },
     Field {
         name: "output_config",
-        form: Form::Object,
-        doc: "`effort`: how much to think, where the template knows of it; `format`: `{\"type\": \"json_schema\", \"schema\": …}`.",
+        form: FieldType::Object,
+        doc: "`effort`: reasoning effort, if the chat template supports it; `format`: `{\"type\": \"json_schema\", \"schema\": …}`.",
     },
     Field {
         name: "context_management",
-        form: Form::Object,
-        doc: "Left out, which the header `warning` tells: nothing of a conversation is ever cut.",
+        form: FieldType::Object,
+        doc: "Ignored with a warning; conversations are never truncated.",
     },
     Field {
         name: "metadata",
-        form: Form::Ignored,
-        doc: "Who asks.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "service_tier",
-        form: Form::Ignored,
-        doc: "There is one.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "cache_control",
-        form: Form::Ignored,
-        doc: "Whatever was computed is found.",
+        form: FieldType::Ignored,
+        doc: "Ignored; prefix caching is automatic.",
     },
 ];
 
-struct Told {
+struct ResponseMeta {
     id: String,
 }
 
-/// Answers a conversation.
+/// Handles `POST /v1/messages`.
 pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    let of_app = app.clone();
-    let told = Told { id: unique("msg_") };
-    let id = told.id.as_str().into();
+    let shared_app = app.clone();
+    let meta = ResponseMeta { id: unique("msg_") };
+    let id = meta.id.as_str().into();
     let begin = move || {
-        let Read {
+        let ParsedRequest {
             conversation,
             mut request,
             grammar,
             is_stream,
-            left_out,
-        } = read(&of_app, body)?;
+            ignored_fields,
+        } = read(&shared_app, body)?;
         request.client = client.0;
         request.id = Some(id);
         if request.max_tokens.is_none() {
-            return Err(ApiError::field("max_tokens", "there is none"));
+            return Err(ApiError::field("max_tokens", "missing; expected a token limit"));
         }
-        let answer = of_app.served.answer(conversation, request, grammar.as_ref(), true)?;
-        Ok((answer, is_stream, left_out))
+        let completion = shared_app
+            .service
+            .start_chat(conversation, request, grammar.as_ref(), true)?;
+        Ok((completion, is_stream, ignored_fields))
     };
-    let (mut answer, is_stream, left_out) = blocking(begin).await?;
+    let (mut completion, is_stream, ignored_fields) = blocking(begin).await?;
     if is_stream {
-        let telling = Stream {
+        let encoder = Stream {
             app,
-            told,
+            meta,
             block: None,
             n_blocks: 0,
             finish: None,
             n_calls: 0,
         };
-        return Ok(warned(stream(answer, telling), &left_out));
+        return Ok(warned(stream(completion, encoder), &ignored_fields));
     }
-    let (mut choices, _) = answer.whole().await?;
+    let (mut choices, _) = completion.whole().await?;
     let choice = choices.pop().unwrap_or_default();
     let mut content = Vec::new();
     if !choice.reasoning.is_empty() {
@@ -139,36 +141,36 @@ pub async fn messages(State(app): State<Shared>, Extension(client): Extension<Cl
     }
     content.extend(choice.calls.iter().map(call_json));
     let (reason, sequence) = stopped(choice.finish.as_ref(), choice.calls.len());
-    let mut message = head(&app, &told, content, &answer.usage);
+    let mut message = head(&app, &meta, content, &completion.usage);
     message["stop_reason"] = reason;
     message["stop_sequence"] = sequence;
-    Ok(warned(json(&message), &left_out))
+    Ok(warned(json(&message), &ignored_fields))
 }
 
-/// Tells how many tokens a conversation's prompt has.
+/// Handles `POST /v1/messages/count_tokens`.
 pub async fn count_tokens(State(app): State<Shared>, Body(body): Body) -> ApiResult {
     blocking(move || {
         let read = read(&app, body)?;
-        let n = app.served.count(read.conversation, read.grammar.as_ref())?;
+        let n = app.service.count(read.conversation, read.grammar.as_ref())?;
         Ok(json(&json!({ "input_tokens": n })))
     })
     .await
 }
 
-/// A request as it was read.
-struct Read {
+/// A parsed Messages request.
+struct ParsedRequest {
     conversation: Conversation,
     request: Request,
     grammar: Option<Grammar>,
     is_stream: bool,
-    left_out: Vec<String>,
+    ignored_fields: Vec<String>,
 }
 
-fn read(app: &App, body: Map<String, Json>) -> ApiResult<Read> {
-    let served = &app.served;
-    let mut fields = Fields::new(body, &[FIELDS, GENERATING, STRUCTURE], true)?;
+fn read(app: &App, body: Map<String, Json>) -> ApiResult<ParsedRequest> {
+    let service = &app.service;
+    let mut fields = Fields::new(body, &[FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS], true)?;
     let stops = fields.texts("stop_sequences")?;
-    let mut request = generating(&mut fields, &served.params.defaults)?;
+    let mut request = generating(&mut fields, &service.params.defaults)?;
     request.stop.extend(stops);
     request.max_tokens = max_tokens(&mut fields, &["max_tokens"], 1)?;
     let is_stream = fields.flag("stream")?.unwrap_or(false);
@@ -177,7 +179,7 @@ fn read(app: &App, body: Map<String, Json>) -> ApiResult<Read> {
     if format.is_some() && grammar.is_some() {
         return Err(ApiError::field(
             "output_config",
-            "the answer is told what to be by another field too",
+            "cannot be combined with another field that constrains the output",
         ));
     }
     grammar = grammar.or(format);
@@ -188,48 +190,48 @@ fn read(app: &App, body: Map<String, Json>) -> ApiResult<Read> {
         .object("context_management")?
         .is_some_and(|edits| !edits.is_empty());
     fields.finish()?;
-    Ok(Read {
+    Ok(ParsedRequest {
         conversation,
         request,
         grammar,
         is_stream,
-        left_out: managed.then(|| "context_management".to_owned()).into_iter().collect(),
+        ignored_fields: managed.then(|| "context_management".to_owned()).into_iter().collect(),
     })
 }
 
-/// How much to think, and what the answer has to be.
+/// Parses `output_config` into the reasoning effort and the grammar.
 fn output(fields: &mut Fields) -> ApiResult<(Option<String>, Option<Grammar>)> {
     let mut config = fields.object("output_config")?.unwrap_or_default();
     let wrong = |what: &str| ApiError::field("output_config", what);
     let given = |value: &Json| !value.is_null();
     let effort = match config.remove("effort").filter(given) {
         None => None,
-        Some(effort) => Some(text_of(effort).ok_or_else(|| wrong("effort is no text"))?),
+        Some(effort) => Some(text_of(effort).ok_or_else(|| wrong("effort: expected a string"))?),
     };
     let format = match config.remove("format").filter(given) {
         None => None,
         Some(format) => match (format["type"].as_str(), format.get("schema")) {
             (Some("json_schema"), Some(schema)) => Some(Grammar::JsonSchema(schema.to_string())),
-            _ => return Err(wrong("expected a format of the type json_schema with a schema")),
+            _ => return Err(wrong("format: expected type json_schema with a schema")),
         },
     };
     match config.keys().next() {
         None => Ok((effort, format)),
-        Some(_) => Err(wrong("expected effort and format")),
+        Some(_) => Err(wrong("unknown key: expected effort or format")),
     }
 }
 
-/// What was said, with the instructions as the first message.
+/// Reads the messages, with the system prompt as the first message.
 fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
     fields.text("model")?;
     let list = fields
         .list("messages")?
-        .ok_or_else(|| ApiError::field("messages", "there are none"))?;
-    let mut said = messages::messages(list.into_iter().flat_map(plain).collect())?;
+        .ok_or_else(|| ApiError::field("messages", "missing; expected a list of messages"))?;
+    let mut history = messages::messages(list.into_iter().flat_map(plain).collect())?;
     if let Some(system) = fields.take("system") {
         let text = messages::text(instructions(system)).map_err(|what| ApiError::field("system", what))?;
         if !text.is_empty() {
-            said.insert(0, Message::system(text));
+            history.insert(0, Message::system(text));
         }
     }
     let (mut variables, mut budget) = (Map::new(), None);
@@ -240,11 +242,11 @@ fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
             _ => {
                 return Err(ApiError::field(
                     "thinking",
-                    "expected a type of enabled, adaptive or disabled",
+                    "expected type enabled, adaptive or disabled",
                 ));
             }
         };
-        let wrong = || ApiError::field("thinking", "budget_tokens is no whole number");
+        let wrong = || ApiError::field("thinking", "budget_tokens: expected a non-negative integer");
         budget = match thinking.get("budget_tokens") {
             None | Some(Json::Null) => None,
             Some(n) => Some(integer_of(n).filter(|&n| n >= 0).ok_or_else(wrong)?),
@@ -253,15 +255,16 @@ fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
     let tools = functions(fields)?;
     Ok(Conversation {
         tools,
-        goes_on: said.last().is_some_and(is_begun),
-        messages: said,
+        continues_last: history.last().is_some_and(can_continue),
+        messages: history,
         variables,
         budget,
         ..Conversation::default()
     })
 }
 
-/// Instructions without the block that counts requests: it is different each time, and would let nothing be found that was computed before.
+/// Removes Claude Code's billing block from the system prompt. The block differs in every request and would
+/// prevent prefix cache hits.
 fn instructions(system: Json) -> Json {
     let is_count = |block: &Json| {
         let text = block.get("text").and_then(Json::as_str);
@@ -276,7 +279,8 @@ fn instructions(system: Json) -> Json {
     }
 }
 
-/// A message as OpenAI has it: calls and what was thought beside the text, and results as messages of their own before it.
+/// Converts a message to OpenAI's format. Tool calls and reasoning become fields of the message; tool results
+/// become separate messages before it.
 fn plain(mut message: Json) -> Vec<Json> {
     let blocks = match message.get_mut("content") {
         Some(Json::Array(blocks)) => std::mem::take(blocks),
@@ -286,7 +290,7 @@ fn plain(mut message: Json) -> Vec<Json> {
     let mut thought = String::new();
     for block in blocks {
         match block["type"].as_str() {
-            // Nobody but who wrote them can read those.
+            // Only Anthropic can decrypt this reasoning.
             Some("redacted_thinking") => {}
             Some("thinking") => thought += block["thinking"].as_str().unwrap_or_default(),
             Some("tool_use") => calls.push(json!({
@@ -317,16 +321,16 @@ fn plain(mut message: Json) -> Vec<Json> {
     all
 }
 
-/// Functions that may be called.
+/// Reads the tools that the request declares.
 fn functions(fields: &mut Fields) -> ApiResult<Option<Tools>> {
     let list = fields.list("tools")?.unwrap_or_default();
     let choice = fields.object("tool_choice")?.unwrap_or_default();
-    let wrong = || ApiError::field("tool_choice", "expected a type of auto, none, any, or tool with a name");
+    let wrong = || ApiError::field("tool_choice", "expected type auto, none, any, or tool with a name");
     let is_single = choice
         .get("disable_parallel_tool_use")
         .and_then(Json::as_bool)
         .unwrap_or(false);
-    let wanted = match (
+    let choice_of_tool = match (
         choice.get("type").and_then(Json::as_str),
         choice.get("name").and_then(Json::as_str),
     ) {
@@ -349,19 +353,19 @@ fn functions(fields: &mut Fields) -> ApiResult<Option<Tools>> {
                 .filter_map(|(from, to)| Some(((*to).to_owned(), tool.get(*from)?.clone())));
             json!({ "type": "function", "function": given.collect::<Map<String, Json>>() })
         }
-        // Those of Anthropic's own, which are refused.
+        // `checked` rejects Anthropic's built-in tools.
         Some(_) => tool,
     };
-    checked(list.into_iter().map(function).collect(), wanted, !is_single)
+    checked(list.into_iter().map(function).collect(), choice_of_tool, !is_single)
 }
 
-/// A call as a block.
+/// Formats a tool call as a content block.
 fn call_json(call: &Call) -> Json {
     let input = serde_json::from_str::<Json>(&call.arguments).unwrap_or_else(|_| json!({}));
     json!({ "type": "tool_use", "id": unique("toolu_"), "name": call.name, "input": input })
 }
 
-/// Anthropic's words for why an answer ended, and the text that ended it.
+/// Returns Anthropic's stop reason and the stop sequence that matched.
 fn stopped(finish: Option<&Finish>, n_calls: usize) -> (Json, Json) {
     match finish {
         None => (Json::Null, Json::Null),
@@ -382,12 +386,12 @@ fn usage_json(usage: &Usage) -> Json {
     })
 }
 
-fn head(app: &App, told: &Told, content: Vec<Json>, usage: &Usage) -> Json {
+fn head(app: &App, meta: &ResponseMeta, content: Vec<Json>, usage: &Usage) -> Json {
     json!({
-        "id": told.id,
+        "id": meta.id,
         "type": "message",
         "role": "assistant",
-        "model": app.served.params.name,
+        "model": app.service.params.name,
         "content": content,
         "stop_reason": null,
         "stop_sequence": null,
@@ -395,7 +399,8 @@ fn head(app: &App, told: &Told, content: Vec<Json>, usage: &Usage) -> Json {
     })
 }
 
-/// An error in Anthropic's form. Clients shorten a conversation of which they are told in its words that it is too long.
+/// Formats an error for Anthropic's clients. Clients recognize this wording of a context overflow and shorten
+/// the conversation.
 pub fn error_json(error: &ApiError, request_id: &str) -> Json {
     let kind = match (error.status.as_u16(), error.kind) {
         (413, _) => "request_too_large",
@@ -417,8 +422,8 @@ fn event(data: &Json) -> String {
 
 struct Stream {
     app: Shared,
-    told: Told,
-    /// The kind of the block that is open.
+    meta: ResponseMeta,
+    /// Type of the content block that is open in the stream.
     block: Option<&'static str>,
     n_blocks: usize,
     finish: Option<Finish>,
@@ -426,15 +431,15 @@ struct Stream {
 }
 
 impl Stream {
-    /// A call is a block of its own.
+    /// Opens a new content block for a tool call.
     fn call(&mut self, name: &str) -> String {
-        let said = self.close();
+        let output = self.close();
         let block = call_json(&Call {
             name: name.to_owned(),
             arguments: String::new(),
         });
         self.block = Some("tool_use");
-        said + &event(&json!({ "type": "content_block_start", "index": self.n_blocks, "content_block": block }))
+        output + &event(&json!({ "type": "content_block_start", "index": self.n_blocks, "content_block": block }))
     }
 
     fn arguments(&self, text: &str) -> String {
@@ -442,26 +447,26 @@ impl Stream {
         event(&json!({ "type": "content_block_delta", "index": self.n_blocks, "delta": delta }))
     }
 
-    /// A piece of a block, which is opened first where another is open, or none.
+    /// Appends to a content block. Opens a block if the last block has another type.
     fn delta(&mut self, kind: &'static str, text: &str) -> String {
         if text.is_empty() {
             return String::new();
         }
-        let mut said = String::new();
+        let mut output = String::new();
         if self.block != Some(kind) {
-            said += &self.close();
+            output += &self.close();
             let block = match kind {
                 "thinking" => json!({ "type": kind, "thinking": "", "signature": "" }),
                 _ => json!({ "type": kind, "text": "" }),
             };
-            said += &event(&json!({ "type": "content_block_start", "index": self.n_blocks, "content_block": block }));
+            output += &event(&json!({ "type": "content_block_start", "index": self.n_blocks, "content_block": block }));
             self.block = Some(kind);
         }
         let delta = match kind {
             "thinking" => json!({ "type": "thinking_delta", "thinking": text }),
             _ => json!({ "type": "text_delta", "text": text }),
         };
-        said + &event(&json!({ "type": "content_block_delta", "index": self.n_blocks, "delta": delta }))
+        output + &event(&json!({ "type": "content_block_delta", "index": self.n_blocks, "delta": delta }))
     }
 
     fn close(&mut self) -> String {
@@ -473,27 +478,27 @@ impl Stream {
     }
 }
 
-impl Teller for Stream {
+impl EventEncoder for Stream {
     fn pause(&self) -> &'static str {
         "event: ping\ndata: {\"type\": \"ping\"}\n\n"
     }
 
-    fn piece(&mut self, piece: Piece, usage: &Usage) -> String {
+    fn piece(&mut self, piece: OutputDelta, usage: &Usage) -> String {
         match piece {
-            // Before it is computed nobody knows how much of it was known.
-            Piece::Prompt { .. } => {
-                event(&json!({ "type": "message_start", "message": head(&self.app, &self.told, Vec::new(), usage) }))
+            // The event is sent after prefill, because `usage` includes the cached tokens.
+            OutputDelta::Prompt { .. } => {
+                event(&json!({ "type": "message_start", "message": head(&self.app, &self.meta, Vec::new(), usage) }))
             }
-            Piece::Text { reasoning, content, .. } => {
+            OutputDelta::Text { reasoning, content, .. } => {
                 self.delta("thinking", &reasoning) + &self.delta("text", &content)
             }
-            Piece::Call { name, .. } => self.call(&name),
-            Piece::Arguments { text, .. } => self.arguments(&text),
-            Piece::End { finish, n_calls, .. } => {
+            OutputDelta::Call { name, .. } => self.call(&name),
+            OutputDelta::Arguments { text, .. } => self.arguments(&text),
+            OutputDelta::End { finish, n_calls, .. } => {
                 (self.finish, self.n_calls) = (Some(finish), n_calls);
                 self.close()
             }
-            Piece::Failed(text) => event(&error_json(&ApiError::server(text), "")),
+            OutputDelta::Failed(text) => event(&error_json(&ApiError::server(text), "")),
         }
     }
 
@@ -513,7 +518,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_of_requests_is_left_out_of_the_instructions() {
+    fn billing_block_is_removed_from_system_prompt() {
         let counted = json!([
             {"type": "text", "text": "x-anthropic-billing-header: cch=1234;"},
             {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},

@@ -1,5 +1,6 @@
-//! Requests from lines of a file, answered through the same routes as those of clients, in the format of OpenAI's batches. Each answer is a line that is
-//! written whole, and lines that are there already are not done again.
+//! Offline batches in the format of OpenAI's Batch API. The input is a JSONL file of requests; the output
+//! gets one JSON line per request. An interrupted batch resumes: requests whose result is already in the
+//! output are skipped.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,57 +16,58 @@ use tower::ServiceExt;
 
 use crate::api::text_of;
 
-/// Most bytes of a line.
+/// Maximum length of an input line in bytes.
 const MAX_LINE: usize = 16 << 20;
 
-/// Why a batch cannot be done or gone on with.
+/// Error that stops a batch.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
-    /// The file with the answers has something else in it.
-    #[error("line {line} of the output is no answer of a batch: the file is something else")]
+    /// The output file contains other data.
+    #[error("cannot resume the batch: line {line} of the output is not a batch result; use another output file")]
     Output {
-        /// Its number, from 1.
+        /// Line number in the output file, from 1.
         line: usize,
     },
-    /// The files do not belong together.
+    /// The output file belongs to another input file.
     #[error(
-        "line {line} of the input has the custom_id {found:?}; the output has an answer to {expected:?} there: it is of another input"
+        "cannot resume the batch: line {line} of the input has custom_id {found:?}, but its result in the output has {expected:?}; use the original input file"
     )]
     Other {
-        /// Its number, from 1.
+        /// Line number in the output file, from 1.
         line: usize,
-        /// As the input has it.
+        /// `custom_id` in the input.
         found: String,
-        /// As the output has it.
+        /// `custom_id` in the output.
         expected: String,
     },
-    /// The model cannot be computed any more.
-    #[error("the model is not computed any more; what is finished is kept, and the same command goes on from there")]
+    /// The scheduler has stopped.
+    #[error("the model has stopped; finished results are saved, run the same command to resume")]
     Over,
     /// A file could not be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// How far a batch is.
+/// Progress of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Lines that were answered before.
+    /// Number of requests finished in earlier runs.
     pub n_before: usize,
-    /// Lines that were answered now.
+    /// Number of requests finished in this run.
     pub n_done: usize,
-    /// Those of them with an error.
+    /// Number of requests in this run that failed.
     pub n_failed: usize,
 }
 
-/// Answers by the number of their line, from 1, with their custom id.
-pub type Finished = HashMap<usize, String>;
+/// Finished requests: line number (from 1) to `custom_id`.
+pub type FinishedRequests = HashMap<usize, String>;
 
-/// Reads which lines are answered in a file, which then ends behind the last whole one: half a line is what a program leaves that was killed.
-pub fn finished(output: &mut File) -> Result<Finished, BatchError> {
+/// Reads the finished requests from an output file. Truncates a partial last line, which an interrupted run
+/// may have left.
+pub fn finished(output: &mut File) -> Result<FinishedRequests, BatchError> {
     output.seek(SeekFrom::Start(0))?;
     let mut reader = BufReader::new(&mut *output);
-    let (mut found, mut end, mut n) = (Finished::new(), 0, 0);
+    let (mut found, mut end, mut n) = (FinishedRequests::new(), 0, 0);
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -74,14 +76,14 @@ pub fn finished(output: &mut File) -> Result<Finished, BatchError> {
             break;
         }
         n += 1;
-        let answer: Option<Json> = serde_json::from_slice(&line).ok();
-        let number = answer
+        let result: Option<Json> = serde_json::from_slice(&line).ok();
+        let number = result
             .as_ref()
-            .and_then(|answer| answer["id"].as_str()?.strip_prefix(ID)?.parse().ok());
-        let (Some(answer), Some(number)) = (answer, number) else {
+            .and_then(|result| result["id"].as_str()?.strip_prefix(ID)?.parse().ok());
+        let (Some(result), Some(number)) = (result, number) else {
             return Err(BatchError::Output { line: n });
         };
-        found.insert(number, answer["custom_id"].as_str().unwrap_or_default().to_owned());
+        found.insert(number, result["custom_id"].as_str().unwrap_or_default().to_owned());
         end += len as u64;
     }
     drop(reader);
@@ -90,25 +92,25 @@ pub fn finished(output: &mut File) -> Result<Finished, BatchError> {
     Ok(found)
 }
 
-/// What ids of answers begin with; the number of the line follows.
+/// Prefix of result ids; the line number follows.
 const ID: &str = "batch_req_";
 
-/// Answers all lines of `input` that are not among `finished`, `n_at_once` at a time, and writes each answer to `output` as it comes. `tell` is told how
-/// far it is.
+/// Runs all requests of `input` that are not in `finished`, up to `n_at_once` concurrently. Appends each
+/// result to `output` and calls `on_progress` with the progress.
 pub async fn batch(
     routes: Router,
     mut input: impl BufRead,
     output: &mut File,
-    finished: &Finished,
+    finished: &FinishedRequests,
     n_at_once: usize,
-    mut tell: impl FnMut(Progress),
+    mut on_progress: impl FnMut(Progress),
 ) -> Result<Progress, BatchError> {
     let mut progress = Progress::default();
-    let mut under_way: JoinSet<Option<(Json, bool)>> = JoinSet::new();
+    let mut in_flight: JoinSet<Option<(Json, bool)>> = JoinSet::new();
     let mut number = 0;
     let mut is_over = false;
-    while !is_over || !under_way.is_empty() {
-        if !is_over && under_way.len() < n_at_once {
+    while !is_over || !in_flight.is_empty() {
+        if !is_over && in_flight.len() < n_at_once {
             let Some(line) = next_line(&mut input)? else {
                 is_over = true;
                 continue;
@@ -117,10 +119,10 @@ pub async fn batch(
             if line.as_ref().is_ok_and(|line| line.trim_ascii().is_empty()) {
                 continue;
             }
-            let asked = line.and_then(|line| Asked::read(&line));
-            let id = asked.as_ref().map_or("", |asked| &asked.custom_id);
+            let request = line.and_then(|line| BatchRequest::read(&line));
+            let id = request.as_ref().map_or("", |request| &request.custom_id);
             if let Some(expected) = finished.get(&number) {
-                if asked.is_ok() && expected != id {
+                if request.is_ok() && expected != id {
                     let (found, expected) = (id.to_owned(), expected.clone());
                     return Err(BatchError::Other {
                         line: number,
@@ -131,24 +133,24 @@ pub async fn batch(
                 progress.n_before += 1;
                 continue;
             }
-            under_way.spawn(answered(routes.clone(), number, asked));
+            in_flight.spawn(run_request(routes.clone(), number, request));
             continue;
         }
-        // A task that panicked is one whose line has no answer, as of one that was not begun.
-        let Some(Ok(Some((answer, is_fine)))) = under_way.join_next().await else {
+        // If the task panicked, its request has no result and runs again on resume.
+        let Some(Ok(Some((result, is_fine)))) = in_flight.join_next().await else {
             return Err(BatchError::Over);
         };
-        // One call: what is written by halves is found and cut off by whoever goes on.
-        output.write_all(format!("{answer}\n").as_bytes())?;
+        // A single call, so that an interruption leaves at most one partial line.
+        output.write_all(format!("{result}\n").as_bytes())?;
         progress.n_done += 1;
         progress.n_failed += usize::from(!is_fine);
-        tell(progress);
+        on_progress(progress);
     }
     output.sync_all()?;
     Ok(progress)
 }
 
-/// The next line, or what is wrong with it; `None` at the end.
+/// Reads the next line. The inner result is an error if the line is invalid; `None` at end of file.
 fn next_line(input: &mut impl BufRead) -> io::Result<Option<Result<Vec<u8>, String>>> {
     let mut line = Vec::new();
     let mut len = 0;
@@ -168,21 +170,21 @@ fn next_line(input: &mut impl BufRead) -> io::Result<Option<Result<Vec<u8>, Stri
             break;
         }
     }
-    let too_long = || format!("the line has {len} bytes, expected at most {MAX_LINE}");
+    let too_long = || format!("line too long: {len} bytes, maximum {MAX_LINE}");
     Ok((len > 0).then(|| if len <= MAX_LINE { Ok(line) } else { Err(too_long()) }))
 }
 
-/// A line as it was read.
-struct Asked {
+/// Request parsed from an input line.
+struct BatchRequest {
     custom_id: String,
     method: Method,
     url: String,
     body: Json,
 }
 
-impl Asked {
-    fn read(line: &[u8]) -> Result<Asked, String> {
-        let mut line: Json = serde_json::from_slice(line).map_err(|e| format!("the line is not JSON: {e}"))?;
+impl BatchRequest {
+    fn read(line: &[u8]) -> Result<BatchRequest, String> {
+        let mut line: Json = serde_json::from_slice(line).map_err(|e| format!("the line is not valid JSON: {e}"))?;
         let custom_id = line
             .get("custom_id")
             .cloned()
@@ -190,7 +192,7 @@ impl Asked {
             .ok_or("the line has no custom_id")?;
         let method = match line["method"].as_str() {
             None | Some("POST") => Method::POST,
-            Some(_) => return Err("expected the method POST".to_owned()),
+            Some(_) => return Err("unsupported method: expected POST".to_owned()),
         };
         let url = line
             .get("url")
@@ -198,13 +200,13 @@ impl Asked {
             .and_then(text_of)
             .ok_or("the line has no url")?;
         if !url.starts_with("/v1/") {
-            return Err("expected a url such as /v1/chat/completions".to_owned());
+            return Err("unsupported url: expected a path such as /v1/chat/completions".to_owned());
         }
         let body = line["body"].take();
         if body["stream"] == true {
-            return Err("answers of a batch are no streams".to_owned());
+            return Err("streaming is not supported in a batch; remove `stream`".to_owned());
         }
-        Ok(Asked {
+        Ok(BatchRequest {
             custom_id,
             method,
             url,
@@ -213,8 +215,9 @@ impl Asked {
     }
 }
 
-/// The answer to a line, and whether it is one; `None` if nobody computes any more.
-async fn answered(routes: Router, number: usize, asked: Result<Asked, String>) -> Option<(Json, bool)> {
+/// Runs one request. Returns the output line and whether the request succeeded; `None` if the scheduler has
+/// stopped.
+async fn run_request(routes: Router, number: usize, request: Result<BatchRequest, String>) -> Option<(Json, bool)> {
     let id = format!("{ID}{number}");
     let refused = |custom_id: Option<String>, message: String| {
         let error = json!({ "code": "invalid_line", "message": format!("line {number}: {message}") });
@@ -223,20 +226,20 @@ async fn answered(routes: Router, number: usize, asked: Result<Asked, String>) -
             false,
         ))
     };
-    let asked = match asked {
-        Ok(asked) => asked,
+    let line = match request {
+        Ok(line) => line,
         Err(message) => return refused(None, message),
     };
     let request = Request::builder()
-        .method(asked.method)
-        .uri(&asked.url)
+        .method(line.method)
+        .uri(&line.url)
         .header(header::CONTENT_TYPE, "application/json")
-        .body(Body::from(asked.body.to_string()));
+        .body(Body::from(line.body.to_string()));
     let request = match request {
         Ok(request) => request,
-        Err(error) => return refused(Some(asked.custom_id), error.to_string()),
+        Err(error) => return refused(Some(line.custom_id), error.to_string()),
     };
-    // The router answers everything.
+    // The router's error type is `Infallible`.
     let response = routes.oneshot(request).await.ok()?;
     let status = response.status();
     if status == StatusCode::SERVICE_UNAVAILABLE {
@@ -250,6 +253,6 @@ async fn answered(routes: Router, number: usize, asked: Result<Asked, String>) -
     let bytes = response.into_body().collect().await.ok()?.to_bytes();
     let body: Json = serde_json::from_slice(&bytes).unwrap_or(Json::Null);
     let response = json!({ "status_code": status.as_u16(), "request_id": request_id, "body": body });
-    let answer = json!({ "id": id, "custom_id": asked.custom_id, "response": response, "error": null });
-    Some((answer, status.is_success()))
+    let result = json!({ "id": id, "custom_id": line.custom_id, "response": response, "error": null });
+    Some((result, status.is_success()))
 }

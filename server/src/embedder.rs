@@ -1,43 +1,37 @@
-//! Texts to vectors, many at once, in a context of their own that is made when the first ones come.
+//! Embeddings and reranking scores. Batches run in a separate context, which is created on the first request.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::builder::Pooling;
-use engine::context::{Batch, Context, ContextParams, SeqSet};
+use engine::context::{Context, ContextParams};
 use engine::model::Model;
 use engine::sample::Token;
+use llama::parts::{MAX_TEXTS, decode_texts, default_pooling, n_fitting, normalized};
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, Fields};
 use crate::http::{App, Shared, blocking};
-use crate::served::Served;
+use crate::service::ModelService;
 
-/// Most texts computed at once.
-const MAX_TEXTS: usize = 64;
-/// Most tokens of several texts computed at once: answers under way wait for them.
+/// Maximum number of tokens in a batch of several inputs. The limit is low because running completions wait
+/// for a batch.
 const MAX_TOKENS: usize = 512;
 
-/// Makes vectors.
+/// Computes embeddings or reranking scores.
 pub struct Embedder {
     model: Arc<Model>,
     params: ContextParams,
-    /// One caller at a time computes.
+    /// Context of the model; locked during a computation.
     context: Mutex<Option<Context>>,
-    turn: tokio::sync::Mutex<()>,
+    exclusive: tokio::sync::Mutex<()>,
 }
 
 impl Embedder {
-    /// Nothing is computed or reserved yet. `params`: how the context is made, of which `n_batch` is the longest text.
+    /// Creates an embedder without allocating its context. `params.n_batch` limits the length of an input in
+    /// tokens.
     pub fn new(model: Arc<Model>, params: ContextParams) -> Embedder {
         let n_batch = params.n_batch.min(model.base().n_ctx_train());
-        let pooling = params
-            .pooling
-            .or(model.base().pooling)
-            .unwrap_or(match model.bidirectional() {
-                true => Pooling::Mean,
-                // What a causal model knows of a text stands in its last token.
-                false => Pooling::Last,
-            });
+        let pooling = params.pooling.unwrap_or_else(|| default_pooling(&model));
         let params = ContextParams {
             n_ctx: n_batch,
             n_batch,
@@ -50,61 +44,56 @@ impl Embedder {
             model,
             params,
             context: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
+            exclusive: tokio::sync::Mutex::default(),
         }
     }
 
-    /// Most tokens of a text.
+    /// Returns the maximum number of tokens per input.
     pub fn n_max(&self) -> usize {
         self.params.n_batch
     }
 
-    /// Waits for a turn to [`Embedder::embed`]: callers who do not would each keep a thread waiting.
-    pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.turn.lock().await
+    /// Waits for exclusive access. Call it before [`Embedder::embed`], which would otherwise block a thread
+    /// per caller.
+    pub async fn exclusive(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.exclusive.lock().await
     }
 
-    /// A vector of length one for each text. Takes as long as computing does.
+    /// Computes an embedding of length 1 for each input. Blocks until the batch is done.
     pub fn embed(&self, texts: &[Vec<Token>]) -> ApiResult<Vec<Vec<f32>>> {
         if matches!(self.params.pooling, Some(Pooling::None | Pooling::Rank)) {
-            return Err(ApiError::unsupported("this model does not make one vector of a text"));
+            return Err(ApiError::unsupported("this model does not produce embeddings"));
         }
         let vectors = self.compute(texts, "input")?;
         Ok(vectors.iter().map(|vector| normalized(vector)).collect())
     }
 
-    /// How well each text, a question and a document together, was rated by a classifier.
+    /// Computes a relevance score for each input, a query joined with a document. Needs a reranking model.
     pub fn rank(&self, texts: &[Vec<Token>]) -> ApiResult<Vec<f32>> {
         let vectors = self.compute(texts, "documents")?;
         Ok(vectors.iter().filter_map(|vector| vector.first().copied()).collect())
     }
 
-    /// What the model makes of each text. `name`: the field that they are from.
+    /// Computes the pooled output of each input. `name` is the request field reported in errors.
     fn compute(&self, texts: &[Vec<Token>], name: &str) -> ApiResult<Vec<Vec<f32>>> {
         self.check(texts, name)?;
-        let mut place = self.context.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = |e: &dyn std::fmt::Display| ApiError::server(format!("the texts could not be computed: {e}"));
-        if place.is_none() {
+        let mut slot = self.context.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = |e: &dyn std::fmt::Display| ApiError::server(format!("cannot compute embeddings: {e}"));
+        if slot.is_none() {
             let made = Context::new(self.model.clone(), &self.params);
-            // The one thing that a model may lack for it.
-            let refused = |e| ApiError::unsupported(format!("this model does not make that of texts: {e}"));
-            *place = Some(made.map_err(refused)?);
+            // Creating the context fails only if the model lacks the requested pooling.
+            let refused =
+                |e| ApiError::unsupported(format!("this model does not support embeddings or reranking: {e}"));
+            *slot = Some(made.map_err(refused)?);
         }
-        let Some(context) = place.as_mut() else {
+        let Some(context) = slot.as_mut() else {
             return Ok(Vec::new());
         };
         let mut vectors = Vec::with_capacity(texts.len());
         let mut rest = texts;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(n_fitting(rest, self.n_max().min(MAX_TOKENS)));
-            let mut batch = Batch::new();
-            for (seq, text) in now.iter().enumerate() {
-                for (pos, &token) in text.iter().enumerate() {
-                    batch.push(token, pos, SeqSet::one(seq), true);
-                }
-            }
-            context.clear();
-            context.decode(&batch).map_err(|e| failed(&e))?;
+            decode_texts(context, now).map_err(|e| failed(&e))?;
             if let Some(rejected) = context.rejected().first() {
                 return Err(failed(&rejected.error));
             }
@@ -122,21 +111,18 @@ impl Embedder {
         let (n_max, n_vocab) = (self.n_max(), self.model.base().n_vocab());
         for (i, text) in texts.iter().enumerate() {
             if text.is_empty() {
-                return Err(ApiError::field(name, format_args!("text {i} has no tokens")));
+                return Err(ApiError::field(name, format_args!("input {i} is empty")));
             }
             if text.len() > n_max {
                 let n = text.len();
-                let mut error = ApiError::field(
-                    name,
-                    format_args!("text {i} has {n} tokens, the model takes at most {n_max}"),
-                );
+                let mut error = ApiError::field(name, format_args!("input {i} has {n} tokens; the maximum is {n_max}"));
                 error.code = Some("context_length_exceeded");
                 return Err(error);
             }
             if let Some(token) = text.iter().find(|&&token| token as usize >= n_vocab) {
                 return Err(ApiError::field(
                     name,
-                    format_args!("text {i} has the token {token}, the vocabulary has {n_vocab}"),
+                    format_args!("input {i} contains token {token}, but the vocabulary has {n_vocab} tokens"),
                 ));
             }
         }
@@ -144,38 +130,21 @@ impl Embedder {
     }
 }
 
-/// How many of the next texts fit into a batch; at least one.
-fn n_fitting(texts: &[Vec<Token>], n_batch: usize) -> usize {
-    let mut n_tokens = 0;
-    let fitting = texts.iter().take(MAX_TEXTS).take_while(|text| {
-        n_tokens += text.len();
-        n_tokens <= n_batch
-    });
-    fitting.count().max(1)
-}
-
-/// The vector divided by its length. One of zeros stays one.
-fn normalized(vector: &[f32]) -> Vec<f32> {
-    let length = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
-    let scale = if length > 0.0 { 1.0 / length } else { 1.0 };
-    vector.iter().map(|&x| (f64::from(x) * scale) as f32).collect()
-}
-
-/// Answers a request when it is its turn: `which` embedder has to be waited for, `known` are the fields.
-pub async fn in_turn(
+/// Handles a request once `which` embedder is free. `known` lists the accepted fields.
+pub async fn with_embedder(
     app: Shared,
-    which: fn(&Served) -> &Embedder,
+    which: fn(&ModelService) -> &Embedder,
     body: Map<String, Json>,
     known: &'static [Field],
-    answer: fn(&App, Fields) -> ApiResult,
+    handler: fn(&App, Fields) -> ApiResult,
 ) -> ApiResult {
-    let of_app = app.clone();
-    let _turn = which(&of_app.served).turn().await;
-    blocking(move || answer(&app, Fields::new(body, &[known], false)?)).await
+    let shared = app.clone();
+    let _guard = which(&shared.service).exclusive().await;
+    blocking(move || handler(&app, Fields::new(body, &[known], false)?)).await
 }
 
-/// How many tokens were taken, where none are answered.
-pub fn usage_of_prompts(prompts: &[Vec<Token>]) -> Json {
+/// Returns the usage object of a request that generates no tokens.
+pub fn prompt_usage(prompts: &[Vec<Token>]) -> Json {
     let n: usize = prompts.iter().map(Vec::len).sum();
     json!({ "prompt_tokens": n, "total_tokens": n })
 }
@@ -187,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_have_the_length_one_and_are_the_same_in_any_company() {
+    fn embeddings_are_normalized_and_independent_of_batch() {
         let embedder = Embedder::new(model("llama-dense"), exact().context);
         let texts: Vec<Vec<Token>> = (1..70)
             .map(|n| (0..n % 9 + 1).map(|i| (i * n) % 128).collect())
@@ -203,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_cannot_be_are_named() {
+    fn invalid_inputs_are_rejected_by_index() {
         let embedder = Embedder::new(model("llama-dense"), exact().context);
         let too_long = vec![1; embedder.n_max() + 1];
         for text in [vec![], vec![128], too_long] {
             let error = embedder.embed(&[vec![1], text]).unwrap_err();
-            assert!(error.message.contains("text 1"), "{}", error.message);
+            assert!(error.message.contains("input 1"), "{}", error.message);
         }
     }
 }

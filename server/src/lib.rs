@@ -1,32 +1,36 @@
-//! Serves a model to many clients at once. Modules stand in the order in which a request goes through them, from the inside out:
+//! HTTP server that runs one or more models for many concurrent clients.
 //!
-//! - [`scheduler`]: prompts to texts, many at a time in one context; [`metrics`]: what it counts
-//! - [`embedder`]: texts to vectors
-//! - [`api`]: fields of requests, and what is wrong with them
-//! - [`messages`], [`served`]: messages to prompts, for the model as it is served
-//! - [`tools`]: functions that a model may call, and calls of them
-//! - [`parser`]: reasoning and calls, told from answers; [`answer`]: what is told of a request, piece by piece
-//! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the interfaces of OpenAI, Anthropic, Ollama and llama-server
-//! - [`web`]: the page for browsers
-//! - [`http`], [`routes`], [`openapi`]: connections, and what can be asked for
-//! - [`fleet`]: several models behind one address; [`batch`]: requests from lines of a file
+//! The modules, from the scheduler outward to the network:
+//!
+//! - [`scheduler`]: continuous batching of sequences in one context; [`metrics`]: its counters
+//! - [`embedder`]: embeddings and reranking
+//! - [`api`]: request fields, validation and errors
+//! - [`messages`], [`service`]: chat messages, prompts and the per-model service
+//! - [`tools`]: tool definitions, tool-call grammars and tool-call parsing
+//! - [`parser`]: splits model output into reasoning, content and tool calls; [`output`]: turns scheduler
+//!   events into output deltas
+//! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the APIs of OpenAI, Anthropic, Ollama and
+//!   llama-server
+//! - [`web`]: the browser UI
+//! - [`http`], [`routes`], [`openapi`]: connections, the route table and its OpenAPI document
+//! - [`model_pool`]: several models behind one address; [`batch`]: offline requests from a JSONL file
 
-pub mod answer;
 pub mod anthropic;
 pub mod api;
 pub mod batch;
 pub mod embedder;
-pub mod fleet;
 pub mod http;
 pub mod messages;
 pub mod metrics;
+pub mod model_pool;
 pub mod native;
 pub mod ollama;
 pub mod openai;
 pub mod openapi;
+pub mod output;
 pub mod parser;
 pub mod routes;
 pub mod scheduler;
-pub mod served;
+pub mod service;
 pub mod tools;
 pub mod web;

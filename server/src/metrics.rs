@@ -1,4 +1,4 @@
-//! What the scheduler counts.
+//! Counters and histograms of the scheduler.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -7,77 +7,77 @@ use std::time::{Duration, Instant};
 
 use crate::scheduler::Finish;
 
-/// Counters and distributions since the start; gauges are in [`Gauges`].
+/// Counters and histograms since the start of the server. Gauges are in [`Gauges`].
 #[derive(Debug)]
 pub struct Metrics {
-    /// Tokens of prompts that were computed.
+    /// Number of prompt tokens computed.
     pub n_prompt: Counter,
-    /// Tokens of prompts that were computed before.
+    /// Number of prompt tokens found in the cache.
     pub n_cached: Counter,
-    /// Tokens of prompts, by the requests that have been begun.
+    /// Number of prompt tokens of all started requests.
     pub n_queried: Counter,
-    /// Tokens generated.
+    /// Generated tokens.
     pub n_generated: Counter,
-    /// Tokens guessed and verified.
+    /// Number of drafted tokens that were verified.
     pub n_drafts: Counter,
-    /// Those of them that were right.
+    /// Number of drafted tokens that were accepted.
     pub n_right: Counter,
-    /// Time of steps with prompts, in microseconds.
+    /// Time of steps that include prefill, in microseconds.
     pub t_prompt: Counter,
-    /// Time of steps with single tokens, in microseconds.
+    /// Time of decode-only steps, in microseconds.
     pub t_decode: Counter,
-    /// Calls of decode.
+    /// Number of calls of `decode`.
     pub n_decode: Counter,
-    /// Sequences in the calls with single tokens.
+    /// Sequences in decode-only steps, summed over the steps.
     pub n_decoded_sequences: Counter,
-    /// Sequences that had to give way.
+    /// Preempted sequences.
     pub n_preempted: Counter,
-    /// Most tokens that a sequence has held.
+    /// Largest number of tokens in a sequence.
     pub n_tokens_max: Counter,
-    /// Continuations that ended by themselves or by a stop text.
+    /// Completions that ended with an end-of-sequence token or a stop string.
     pub n_stopped: Counter,
-    /// Continuations that ended for want of tokens or room.
+    /// Completions that ended at a token limit or a full context.
     pub n_limited: Counter,
-    /// Requests whose client went before the end.
+    /// Number of requests whose client disconnected before the end.
     pub n_abandoned: Counter,
-    /// From the request to its first token.
+    /// Time from the request to its first token.
     pub to_first_token: Histogram,
-    /// From one token to the next of a continuation.
+    /// Time between consecutive tokens of a completion.
     pub between_tokens: Histogram,
-    /// From the request to the beginning of its work.
+    /// Time from the request to the start of prefill.
     pub queued: Histogram,
     started: Instant,
-    /// Microseconds since the start at which the step under way began; 0: none is.
+    /// Start of the running step in microseconds since `started`; 0 if the scheduler is idle.
     step: AtomicU64,
 }
 
-/// A number that only grows.
+/// Monotonic counter.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds.
+    /// Adds `n`.
     pub fn add(&self, n: usize) {
         self.0.fetch_add(n as u64, Ordering::Relaxed);
     }
 
-    /// Adds microseconds.
+    /// Adds a duration in microseconds.
     pub fn add_time(&self, time: Duration) {
         self.0.fetch_add(micros(time), Ordering::Relaxed);
     }
 
-    /// At least this.
+    /// Raises the counter to at least `n`.
     pub fn raise(&self, n: usize) {
         self.0.fetch_max(n as u64, Ordering::Relaxed);
     }
 
-    /// The number.
+    /// Returns the value of the counter.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A distribution of times.
+/// Histogram of durations.
 #[derive(Debug)]
 pub struct Histogram {
     counts: Mutex<Counts>,
@@ -85,12 +85,12 @@ pub struct Histogram {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
-    /// By bucket; the last is of what is above all bounds.
+    /// Counts by bucket; the last bucket is unbounded.
     by_bucket: [u64; BOUNDS.len() + 1],
     sum: f64,
 }
 
-/// Upper bounds of buckets in seconds.
+/// Upper bounds of the buckets in seconds.
 const BOUNDS: [f64; 16] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 60.0,
 ];
@@ -102,7 +102,7 @@ impl Histogram {
         }
     }
 
-    /// Counts a time.
+    /// Records a duration in the histogram.
     pub fn observe(&self, time: Duration) {
         let seconds = time.as_secs_f64();
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,7 +110,8 @@ impl Histogram {
         counts.sum += seconds;
     }
 
-    /// As Prometheus reads it: upper bounds with the number of times up to each, the sum in seconds, and how many there are.
+    /// Returns the histogram as Prometheus expects it: upper bounds with cumulative counts, the sum in
+    /// seconds, and the total count.
     pub fn cumulative(&self) -> (Vec<(f64, u64)>, f64, u64) {
         let counts = *self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let mut n = 0;
@@ -123,22 +124,22 @@ impl Histogram {
     }
 }
 
-/// How things stand.
+/// Current state of the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Gauges {
-    /// Sequences that are worked on.
+    /// Number of sequences in prefill or decode.
     pub n_running: usize,
-    /// Requests that wait.
+    /// Queued requests.
     pub n_waiting: usize,
-    /// Sequences that are kept for what they hold.
+    /// Number of idle sequences in the prefix cache.
     pub n_kept: usize,
-    /// Cells of the context in use, with those that are only kept.
+    /// KV cache cells in use, including cached sequences.
     pub n_used: usize,
-    /// Those of them that belong to sequences that are worked on: the others go when they are needed.
+    /// KV cache cells of running sequences; the other used cells can be evicted.
     pub n_busy: usize,
-    /// Cells of the context.
+    /// Number of KV cache cells in the context.
     pub n_ctx: usize,
-    /// True if cells limit what the context can hold.
+    /// True if the number of cells limits the context.
     pub is_limited: bool,
 }
 
@@ -170,12 +171,12 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts tokens.
+    /// Counts generated tokens.
     pub fn generated(&self, n: usize) {
         self.n_generated.add(n);
     }
 
-    /// Counts a continuation that is over.
+    /// Counts a finished completion.
     pub fn completed(&self, finish: &Finish) {
         match finish {
             Finish::Model(_) | Finish::Stop(_) => self.n_stopped.add(1),
@@ -183,24 +184,24 @@ impl Metrics {
         }
     }
 
-    /// A step begins.
+    /// Marks the start of a scheduler step.
     pub fn begin_step(&self) {
         let now = micros(self.started.elapsed()).max(1);
         self.step.store(now, Ordering::Relaxed);
     }
 
-    /// There is nothing to do.
+    /// Marks the scheduler as idle.
     pub fn rest(&self) {
         self.step.store(0, Ordering::Relaxed);
     }
 
-    /// How long the step under way has taken so far; `None` if none is.
+    /// Returns the time since the running step started; `None` if the scheduler is idle.
     pub fn step_age(&self) -> Option<Duration> {
-        let begun = self.step.load(Ordering::Relaxed);
-        (begun > 0).then(|| self.started.elapsed().saturating_sub(Duration::from_micros(begun)))
+        let started_at = self.step.load(Ordering::Relaxed);
+        (started_at > 0).then(|| self.started.elapsed().saturating_sub(Duration::from_micros(started_at)))
     }
 
-    /// Since the start.
+    /// Returns the time since the start of the server.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_add_up() {
+    fn histogram_buckets_are_cumulative() {
         let histogram = Histogram::new();
         for ms in [1, 2, 30, 1_000, 100_000] {
             histogram.observe(Duration::from_millis(ms));

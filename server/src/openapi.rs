@@ -1,29 +1,29 @@
-//! `/openapi.json`: all routes and fields for programs, from the same tables as `docs/server.md`.
+//! Generates `/openapi.json` from the tables that `docs/server.md` is generated from.
 
 use axum::extract::State;
 use engine::sample::PARAMS;
 use serde_json::{Map, Value as Json, json};
 
-use crate::api::{ApiResult, Field, Form, name_of};
-use crate::fleet::FLEET;
+use crate::api::{ApiResult, Field, FieldType, name_of};
 use crate::http::{Shared, json};
+use crate::model_pool::POOL_ROUTES;
 use crate::routes::{ROUTES, Route};
 
-/// The document.
+/// Handles `GET /openapi.json`.
 pub async fn openapi(State(app): State<Shared>) -> ApiResult {
-    Ok(json(&document(&app.served.params.build)))
+    Ok(json(&document(&app.service.params.build)))
 }
 
-/// The document of all routes.
+/// Returns the OpenAPI document of all routes.
 pub fn document(version: &str) -> Json {
     let mut paths = Map::new();
     ROUTES.iter().for_each(|route| add(&mut paths, route));
-    FLEET.iter().for_each(|route| add(&mut paths, route));
+    POOL_ROUTES.iter().for_each(|route| add(&mut paths, route));
     json!({
         "openapi": "3.1.0",
         "info": { "title": "llama serve", "version": version },
         "components": { "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } } },
-        // The key is asked for only if the server has some.
+        // Requests need a key only if the server has API keys.
         "security": [{}, { "key": [] }],
         "paths": paths,
     })
@@ -40,8 +40,8 @@ fn operation<S>(route: &Route<S>, path: &str) -> Json {
     let mut operation = json!({
         "summary": route.doc,
         "responses": {
-            "200": { "description": "The answer." },
-            "default": { "description": "An error: an object with the sentence and the field that it is about." },
+            "200": { "description": "Success." },
+            "default": { "description": "An error object with a message and the field that caused it." },
         },
     });
     let in_path = path
@@ -85,13 +85,13 @@ fn body<S>(route: &Route<S>) -> Json {
 
 fn property(field: &Field) -> (String, Json) {
     let schema = match field.form {
-        Form::Text => json!({ "type": "string" }),
-        Form::Flag => json!({ "type": "boolean" }),
-        Form::Integer => json!({ "type": "integer" }),
-        Form::Number => json!({ "type": "number" }),
-        Form::Object => json!({ "type": "object" }),
-        Form::List => json!({ "type": "array", "items": {} }),
-        Form::Any | Form::Ignored => json!({}),
+        FieldType::Text => json!({ "type": "string" }),
+        FieldType::Flag => json!({ "type": "boolean" }),
+        FieldType::Integer => json!({ "type": "integer" }),
+        FieldType::Number => json!({ "type": "number" }),
+        FieldType::Object => json!({ "type": "object" }),
+        FieldType::List => json!({ "type": "array", "items": {} }),
+        FieldType::Any | FieldType::Ignored => json!({}),
     };
     (field.name.to_owned(), described(schema, field.doc))
 }

@@ -1,27 +1,27 @@
-//! What a model says, told apart as it comes: what it thinks, what it answers, and functions that it calls.
+//! Splits model output into reasoning, content and tool calls while it streams.
 
 use std::convert::Infallible;
 
-use engine::chat::{ReasoningSplit, Spoken};
+use engine::chat::{ReasoningSplit, Segment};
 
-use crate::tools::{Harmony, Said, ToolSplit};
+use crate::tools::{Harmony, OutputEvent, ToolCallParser};
 
-/// Tells parts of an answer from each other.
+/// Incremental parser of one completion.
 #[derive(Clone, Debug)]
 pub enum OutputParser {
-    /// Reasoning between tags, and calls in the answer behind it.
+    /// Reasoning between tags, followed by content with tool calls.
     Tags {
-        /// Tells reasoning.
+        /// Splits reasoning from the content.
         reasoning: ReasoningSplit,
-        /// Tells calls, if functions may be called.
-        calls: Option<ToolSplit>,
+        /// Splits off tool calls; `None` if the request has no tools.
+        calls: Option<ToolCallParser>,
     },
-    /// Messages in channels.
+    /// Parser of the Harmony format, with messages in channels.
     Harmony(Harmony),
 }
 
 impl OutputParser {
-    /// All is answer.
+    /// Returns a parser that treats all output as content.
     pub fn none() -> OutputParser {
         OutputParser::Tags {
             reasoning: ReasoningSplit::new(None, ""),
@@ -29,23 +29,24 @@ impl OutputParser {
         }
     }
 
-    /// Takes text, and gives what is sure; with `is_last` all of it.
-    pub fn push(&mut self, text: &str, is_last: bool) -> Vec<Said> {
-        let mut said = Vec::new();
+    /// Parses the next piece of output and returns the events that are certain. With `is_last`, flushes the
+    /// remaining output.
+    pub fn push(&mut self, text: &str, is_last: bool) -> Vec<OutputEvent> {
+        let mut events = Vec::new();
         match self {
             OutputParser::Harmony(harmony) => {
-                harmony.push(text, &mut said);
+                harmony.push(text, &mut events);
                 if is_last {
-                    harmony.finish(&mut said);
+                    harmony.finish(&mut events);
                 }
             }
             OutputParser::Tags { reasoning, calls } => {
                 let (mut thought, mut content) = (String::new(), String::new());
-                let mut take = |spoken: Spoken, text: &str| -> Result<(), Infallible> {
-                    match spoken {
-                        Spoken::Reasoning => thought.push_str(text),
-                        Spoken::Answer => content.push_str(text),
-                        Spoken::Tag | Spoken::Gap => {}
+                let mut take = |segment: Segment, text: &str| -> Result<(), Infallible> {
+                    match segment {
+                        Segment::Reasoning => thought.push_str(text),
+                        Segment::Answer => content.push_str(text),
+                        Segment::Tag | Segment::Gap => {}
                     }
                     Ok(())
                 };
@@ -54,20 +55,20 @@ impl OutputParser {
                     let Ok(()) = reasoning.finish(&mut take);
                 }
                 if !thought.is_empty() {
-                    said.push(Said::Reasoning(thought));
+                    events.push(OutputEvent::Reasoning(thought));
                 }
                 match calls {
                     Some(calls) => {
-                        calls.push(&content, &mut said);
+                        calls.push(&content, &mut events);
                         if is_last {
-                            calls.finish(&mut said);
+                            calls.finish(&mut events);
                         }
                     }
                     None if content.is_empty() => {}
-                    None => said.push(Said::Text(content)),
+                    None => events.push(OutputEvent::Text(content)),
                 }
             }
         }
-        said
+        events
     }
 }

@@ -1,39 +1,39 @@
-//! All routes: one table, from which the router and `docs/server.md` come.
+//! The route table, from which the router, the OpenAPI document and `docs/server.md` are generated.
 
 pub use axum::Router;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 
-use crate::api::{ApiError, Field, GENERATING, STRUCTURE};
-use crate::http::{Gate, Shared, guarded};
+use crate::api::{ApiError, Field, GENERATION_FIELDS, STRUCTURE_FIELDS};
+use crate::http::{AccessPolicy, Shared, guarded};
 use crate::openapi::openapi;
 use crate::{anthropic, native, ollama, openai, web};
 
-/// Something that can be asked for. `S`: what its handler shares with others.
+/// A route: one method and its paths. `S` is the state that the handler receives.
 pub struct Route<S: 'static = Shared> {
-    /// GET, POST or DELETE.
+    /// HTTP method of the route: `GET`, `POST` or `DELETE`.
     pub method: &'static str,
-    /// Where, the usual path first.
+    /// Paths of the route; the canonical path is first.
     pub paths: &'static [&'static str],
-    /// What it does, in one sentence.
+    /// Summary of the route in one sentence.
     pub doc: &'static str,
-    /// Tables of the fields that it takes.
+    /// Tables of the accepted body fields.
     pub fields: &'static [&'static [Field]],
-    /// The fields of the sampler chain, too.
+    /// True if the sampling parameters ([`engine::sample::PARAMS`]) are accepted, too.
     pub sampling: bool,
-    /// Parameters of the query: the name, what each may be, and what it does.
+    /// Query parameters: name, allowed values, description.
     pub query: &'static [(&'static str, &'static [&'static str], &'static str)],
-    /// What answers.
+    /// Function that creates the handler.
     pub(crate) router: fn() -> MethodRouter<S>,
 }
 
-/// The routes.
+/// Routes of a single model.
 pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/v1/chat/completions", "/chat/completions"],
-        doc: "Answers a conversation, as OpenAI's interface of that name.",
-        fields: &[openai::CHAT_FIELDS, GENERATING, STRUCTURE],
+        doc: "Creates a chat completion (OpenAI).",
+        fields: &[openai::CHAT_FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS],
         sampling: true,
         query: &[],
         router: || post(openai::chat),
@@ -41,7 +41,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"],
-        doc: "Tells how many tokens its prompt has; takes the same fields.",
+        doc: "Counts the prompt tokens of a chat completion request.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -50,7 +50,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/v1/chat/completions/control"],
-        doc: "Ends what is being thought in an answer under way, as llama-server's interface of that name; the answer follows.",
+        doc: "Ends the reasoning of a running chat completion (llama-server).",
         fields: &[openai::CONTROL_FIELDS],
         sampling: false,
         query: &[],
@@ -59,8 +59,8 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/v1/completions"],
-        doc: "Continues texts, as OpenAI's interface of that name.",
-        fields: &[openai::COMPLETION_FIELDS, GENERATING, STRUCTURE],
+        doc: "Creates text completions (OpenAI).",
+        fields: &[openai::COMPLETION_FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS],
         sampling: true,
         query: &[],
         router: || post(openai::completions),
@@ -68,8 +68,8 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/v1/responses", "/responses"],
-        doc: "Answers a conversation, as OpenAI's interface of that name.",
-        fields: &[openai::RESPONSE_FIELDS, GENERATING],
+        doc: "Creates a response (OpenAI).",
+        fields: &[openai::RESPONSE_FIELDS, GENERATION_FIELDS],
         sampling: true,
         query: &[],
         router: || post(openai::responses),
@@ -77,7 +77,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/v1/responses/input_tokens", "/responses/input_tokens"],
-        doc: "Tells how many tokens its prompt has; takes the same fields.",
+        doc: "Counts the prompt tokens of a response request.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -86,7 +86,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/v1/responses/{id}"],
-        doc: "Tells a response again that is kept.",
+        doc: "Returns a stored response.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -95,7 +95,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "DELETE",
         paths: &["/v1/responses/{id}"],
-        doc: "Forgets it.",
+        doc: "Deletes a stored response.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -104,7 +104,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/v1/embeddings", "/embeddings"],
-        doc: "Turns texts into vectors of length one.",
+        doc: "Creates embeddings (OpenAI), normalized to length 1.",
         fields: &[openai::EMBEDDING_FIELDS],
         sampling: false,
         query: &[],
@@ -113,7 +113,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/v1/models", "/models"],
-        doc: "Lists the model that is served, or all of several, with the length of the context of each that is loaded.",
+        doc: "Lists the served models, with the context length of each loaded model.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -122,7 +122,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/v1/models/{name}"],
-        doc: "The same of one by name.",
+        doc: "Describes one model.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -131,8 +131,8 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/v1/messages"],
-        doc: "Answers a conversation, as Anthropic's interface of that name.",
-        fields: &[anthropic::FIELDS, GENERATING, STRUCTURE],
+        doc: "Creates a message (Anthropic).",
+        fields: &[anthropic::FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS],
         sampling: true,
         query: &[],
         router: || post(anthropic::messages),
@@ -140,7 +140,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/v1/messages/count_tokens"],
-        doc: "Tells how many tokens its prompt has; takes the same fields.",
+        doc: "Counts the prompt tokens of a message request.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -149,7 +149,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/api/chat"],
-        doc: "Answers a conversation, as Ollama's interface of that name.",
+        doc: "Creates a chat completion (Ollama).",
         fields: &[ollama::CHAT_FIELDS],
         sampling: false,
         query: &[],
@@ -158,7 +158,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/api/generate"],
-        doc: "Answers a prompt, as Ollama's interface of that name.",
+        doc: "Creates a text completion (Ollama).",
         fields: &[ollama::GENERATE_FIELDS],
         sampling: false,
         query: &[],
@@ -167,7 +167,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/api/embed"],
-        doc: "Turns texts into vectors, as Ollama's interface of that name.",
+        doc: "Creates embeddings (Ollama).",
         fields: &[ollama::EMBED_FIELDS],
         sampling: false,
         query: &[],
@@ -176,7 +176,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/api/embeddings"],
-        doc: "Turns a text into a vector, as Ollama's interface had it before.",
+        doc: "Creates one embedding (Ollama, deprecated form).",
         fields: &[ollama::EMBEDDINGS_FIELDS],
         sampling: false,
         query: &[],
@@ -185,7 +185,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/api/tags"],
-        doc: "Lists the model or models, as Ollama's interface of that name.",
+        doc: "Lists the served models (Ollama).",
         fields: &[],
         sampling: false,
         query: &[],
@@ -194,7 +194,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/api/show"],
-        doc: "Tells what the model is, as Ollama's interface of that name.",
+        doc: "Describes one model (Ollama).",
         fields: &[ollama::SHOW_FIELDS],
         sampling: false,
         query: &[],
@@ -203,7 +203,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/api/ps"],
-        doc: "Lists those that are loaded.",
+        doc: "Lists the loaded models (Ollama).",
         fields: &[],
         sampling: false,
         query: &[],
@@ -212,7 +212,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/api/version"],
-        doc: "Tells which version of Ollama's interface this is.",
+        doc: "Returns the version of the Ollama API that this server implements.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -221,8 +221,8 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/completion", "/completions"],
-        doc: "Continues a text, as llama-server's interface of that name.",
-        fields: &[native::COMPLETION_FIELDS, GENERATING, STRUCTURE],
+        doc: "Creates a text completion (llama-server).",
+        fields: &[native::COMPLETION_FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS],
         sampling: true,
         query: &[],
         router: || post(native::completion),
@@ -230,8 +230,13 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/infill"],
-        doc: "Fills a gap between two texts, as llama-server's interface of that name; `prompt` is the beginning of what fills it.",
-        fields: &[native::COMPLETION_FIELDS, native::INFILL_FIELDS, GENERATING, STRUCTURE],
+        doc: "Fills in text between a prefix and a suffix (llama-server). `prompt` is the start of the insertion.",
+        fields: &[
+            native::COMPLETION_FIELDS,
+            native::INFILL_FIELDS,
+            GENERATION_FIELDS,
+            STRUCTURE_FIELDS,
+        ],
         sampling: true,
         query: &[],
         router: || post(native::infill),
@@ -239,7 +244,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/embedding"],
-        doc: "Turns texts into vectors, as llama-server's interface of that name.",
+        doc: "Creates embeddings (llama-server).",
         fields: &[native::EMBEDDING_FIELDS],
         sampling: false,
         query: &[],
@@ -248,7 +253,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"],
-        doc: "Rates documents by a question, with a model that does.",
+        doc: "Scores documents against a query; requires a reranking model.",
         fields: &[native::RERANK_FIELDS],
         sampling: false,
         query: &[],
@@ -257,7 +262,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/tokenize"],
-        doc: "Turns a text into tokens.",
+        doc: "Tokenizes a string.",
         fields: &[native::TOKENIZE_FIELDS],
         sampling: false,
         query: &[],
@@ -266,7 +271,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/detokenize"],
-        doc: "Turns tokens into a text.",
+        doc: "Converts tokens to text.",
         fields: &[native::DETOKENIZE_FIELDS],
         sampling: false,
         query: &[],
@@ -275,7 +280,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/tokenizer_info"],
-        doc: "Tells names of special tokens, the length of the context and the chat template, as vLLM does.",
+        doc: "Returns special tokens, context length and chat template (vLLM).",
         fields: &[],
         sampling: false,
         query: &[],
@@ -284,7 +289,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/apply-template"],
-        doc: "Tells the prompt that messages become.",
+        doc: "Renders messages with the chat template and returns the prompt.",
         fields: &[native::TEMPLATE_FIELDS],
         sampling: false,
         query: &[],
@@ -293,7 +298,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/health", "/v1/health"],
-        doc: "Status 200 as long as the model is computed where there is something to compute; for everybody.",
+        doc: "Liveness: status 200 while the model makes progress or is idle; needs no API key.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -302,7 +307,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/ready"],
-        doc: "Status 200 as long as new requests are taken; for everybody.",
+        doc: "Readiness: status 200 while new requests are accepted; needs no API key.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -311,7 +316,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/props"],
-        doc: "Tells default settings, the chat template and what the model takes.",
+        doc: "Returns default settings, the chat template and model properties.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -320,7 +325,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/slots"],
-        doc: "Tells of sequences: which are worked on, and how many tokens each holds.",
+        doc: "Lists the slots with their state and cached tokens.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -329,16 +334,16 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/slots/{id}"],
-        doc: "With `?action=save`, `restore` or `erase`: writes what a sequence holds to a file, reads it, or forgets it.",
+        doc: "Runs `?action=save`, `restore` or `erase` on the cached tokens of a slot.",
         fields: &[native::SLOT_FIELDS],
         sampling: false,
-        query: &[("action", &["save", "restore", "erase"], "What is to be done.")],
+        query: &[("action", &["save", "restore", "erase"], "Operation on the slot.")],
         router: || post(native::slot),
     },
     Route {
         method: "GET",
         paths: &["/lora-adapters"],
-        doc: "Lists the adapters of `--lora` and their factors.",
+        doc: "Lists the LoRA adapters (`--lora`) and their scales.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -347,16 +352,16 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         paths: &["/lora-adapters"],
-        doc: "Changes factors: a list of objects with `id` and `scale`; adapters that are not named get 0. Answers under way keep theirs.",
+        doc: "Sets adapter scales: a list of objects with `id` and `scale`. Omitted adapters get scale 0.",
         fields: &[],
         sampling: false,
         query: &[],
-        router: || post(native::rescale),
+        router: || post(native::set_adapter_scales),
     },
     Route {
         method: "GET",
         paths: &["/openapi.json"],
-        doc: "Describes all of this for programs, as OpenAPI 3.1 has it.",
+        doc: "Returns this API as an OpenAPI 3.1 document.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -365,7 +370,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/metrics"],
-        doc: "Counters for Prometheus, under the names of llama-server and those of vLLM that gateways look for.",
+        doc: "Returns Prometheus metrics under the names of llama-server and vLLM.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -373,12 +378,12 @@ pub const ROUTES: &[Route] = &[
     },
 ];
 
-/// The page for browsers, which can be left out.
+/// Routes of the web UI (`--no-webui` disables them).
 pub const PAGE: &[Route<()>] = &[
     Route {
         method: "GET",
         paths: &["/", "/index.html"],
-        doc: "A page to chat with the model in a browser; for everybody, and `--no-webui` leaves it out.",
+        doc: "Web UI for chat; needs no API key, `--no-webui` disables it.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -387,7 +392,7 @@ pub const PAGE: &[Route<()>] = &[
     Route {
         method: "GET",
         paths: &["/web/{*file}"],
-        doc: "What the page is made of; for everybody.",
+        doc: "Assets of the web UI; needs no API key.",
         fields: &[],
         sampling: false,
         query: &[],
@@ -395,19 +400,19 @@ pub const PAGE: &[Route<()>] = &[
     },
 ];
 
-/// The router of a model.
-pub fn router(app: Shared, gate: Gate) -> Router {
-    guarded(with_page(of_model(app), &gate), gate)
+/// Returns the complete router of a single model.
+pub fn router(app: Shared, policy: AccessPolicy) -> Router {
+    guarded(with_page(model_routes(app), &policy), policy)
 }
 
-/// The same without what is asked of every request.
-pub fn of_model(app: Shared) -> Router {
+/// Returns the routes of a model, without authentication and the other checks that apply to every request.
+pub fn model_routes(app: Shared) -> Router {
     with(Router::new(), ROUTES).with_state(app)
 }
 
-/// Adds the page, unless it is left out.
-pub fn with_page(routes: Router, gate: &Gate) -> Router {
-    with(routes, if gate.page { PAGE } else { &[] })
+/// Adds the web UI unless the policy disables it.
+pub fn with_page(routes: Router, policy: &AccessPolicy) -> Router {
+    with(routes, if policy.page { PAGE } else { &[] })
 }
 
 fn with<S: Clone + Send + Sync + 'static>(router: Router<S>, routes: &[Route<S>]) -> Router<S> {
@@ -417,7 +422,7 @@ fn with<S: Clone + Send + Sync + 'static>(router: Router<S>, routes: &[Route<S>]
     paths.fold(router, |router, (path, handler)| router.route(path, handler()))
 }
 
-/// An error in the form of the interface that a path belongs to.
+/// Returns an error response in the format of the API that `path` belongs to.
 pub fn refusal(path: &str, error: &ApiError, request_id: &str) -> Response {
     if path.starts_with("/v1/messages") {
         error.response(&anthropic::error_json(error, request_id))

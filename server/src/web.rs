@@ -1,4 +1,5 @@
-//! The page for browsers at `/`. Its sources stand in `server/web`, are part of the binary as they are, and ask for nothing from elsewhere.
+//! Web UI, served at `/`. The files from `server/web` are embedded in the binary unchanged, and the page
+//! loads nothing from other hosts.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::LazyLock;
@@ -8,11 +9,11 @@ use axum::response::{IntoResponse, Response};
 
 use crate::api::ApiError;
 
-/// A file of the page.
+/// File of the web UI.
 pub struct File {
-    /// Its path below `server/web`; it is served below `/web/`, and `index.html` also at `/`.
+    /// Path relative to `server/web`. Served under `/web/`; `index.html` also at `/`.
     pub path: &'static str,
-    /// What is in it.
+    /// Contents.
     pub bytes: &'static [u8],
 }
 
@@ -22,7 +23,7 @@ macro_rules! files {
     };
 }
 
-/// The files, those of others with their licenses.
+/// All files, including third-party code with its licenses.
 pub const FILES: &[File] = files![
     "index.html",
     "icon.svg",
@@ -32,7 +33,7 @@ pub const FILES: &[File] = files![
     "theme.js",
     "main.js",
     "app.js",
-    "answer.js",
+    "completion.js",
     "api.js",
     "chat_view.js",
     "composer.js",
@@ -60,13 +61,13 @@ pub const FILES: &[File] = files![
     "vendor/temml.LICENSE",
 ];
 
-/// What the page may do: run its own scripts, speak to this server, and parse HTML only through DOMPurify. What a model writes cannot make a
-/// browser ask others for anything.
+/// Content security policy: own scripts only, connections to this server only, HTML parsing only through
+/// DOMPurify. Model output therefore cannot make the browser contact other hosts.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify";
 
 impl File {
-    /// The file that a request's path names.
+    /// Returns the file at a request path.
     pub fn at(path: &str) -> Option<&'static File> {
         let name = match path {
             "/" | "/index.html" => "index.html",
@@ -86,22 +87,22 @@ impl File {
         }
     }
 
-    /// A name of this state of the file.
+    /// Returns the entity tag, a hash of the contents.
     fn tag(&self) -> HeaderValue {
-        // Keys are fixed, unlike those of a map.
+        // `DefaultHasher::new` uses fixed keys, unlike a `HashMap`'s hasher.
         let mut hasher = DefaultHasher::new();
         hasher.write(self.bytes);
         let tag = format!("\"{:016x}\"", hasher.finish());
-        HeaderValue::from_str(&tag).expect("digits and quotation marks")
+        HeaderValue::from_str(&tag).expect("an entity tag contains only hex digits and quotes")
     }
 }
 
 static TAGS: LazyLock<Vec<HeaderValue>> = LazyLock::new(|| FILES.iter().map(File::tag).collect());
 
-/// Gives a file, or says that the one that the browser has is as it was.
+/// Serves a file, or status 304 if the browser's copy is current.
 pub async fn file(uri: Uri, headers: HeaderMap) -> Response {
     let Some(i) = File::at(uri.path()).and_then(|file| FILES.iter().position(|f| f.path == file.path)) else {
-        return ApiError::not_found("there is no such file of the page").into_response();
+        return ApiError::not_found("the web UI has no such file").into_response();
     };
     let (file, tag) = (&FILES[i], &TAGS[i]);
     let of_browser = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
@@ -113,7 +114,7 @@ pub async fn file(uri: Uri, headers: HeaderMap) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::ETAG, tag.clone());
     let fixed: [(HeaderName, &str); 6] = [
-        // Another version of the program has another page at the same place.
+        // Revalidate on each load, because another version of the program serves other files at these paths.
         (header::CACHE_CONTROL, "no-cache"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -1,4 +1,4 @@
-//! `/v1/messages`, as Anthropic's clients expect it.
+//! `/v1/messages`, as Anthropic's clients use it.
 
 use serde_json::{Value as Json, json};
 
@@ -13,7 +13,7 @@ fn hello(more: Json) -> Json {
 }
 
 #[test]
-fn an_answer_has_what_clients_read() {
+fn response_has_fields_that_clients_read() {
     let server = Server::new();
     let answer = server.ask(PATH, &hello(json!({})));
     assert_eq!(
@@ -43,7 +43,7 @@ fn an_answer_has_what_clients_read() {
     );
 }
 
-/// The events of a stream, whose names are their types.
+/// Returns the events of a stream; checks that event names equal their types.
 fn events(server: &Server, body: &Json) -> Vec<Json> {
     let response = server.post(PATH, body);
     assert_eq!(response.status, 200, "{}", response.body);
@@ -68,22 +68,22 @@ fn kinds(events: &[Json]) -> Vec<&str> {
 }
 
 #[test]
-fn a_stream_says_the_same_in_blocks() {
+fn stream_equals_response_in_blocks() {
     let server = Server::new();
     let whole = server.ask(PATH, &hello(json!({})));
-    let told = events(&server, &hello(json!({"stream": true})));
+    let events_of_stream = events(&server, &hello(json!({"stream": true})));
     let block = ["content_block_start", "content_block_delta", "content_block_stop"];
     assert_eq!(
-        kinds(&told),
+        kinds(&events_of_stream),
         [&["message_start"], &block[..], &["message_delta", "message_stop"]].concat()
     );
-    let text: String = told
+    let text: String = events_of_stream
         .iter()
         .filter_map(|event| event["delta"]["text"].as_str())
         .collect();
     assert_eq!(whole["content"][0]["text"], text);
-    assert_eq!(told[0]["message"]["content"], json!([]));
-    let last = &told[told.len() - 2];
+    assert_eq!(events_of_stream[0]["message"]["content"], json!([]));
+    let last = &events_of_stream[events_of_stream.len() - 2];
     assert_eq!(
         (&last["delta"]["stop_reason"], &last["usage"]["output_tokens"]),
         (&json!("max_tokens"), &json!(12))
@@ -91,7 +91,7 @@ fn a_stream_says_the_same_in_blocks() {
 }
 
 #[test]
-fn what_is_thought_is_a_block_of_its_own() {
+fn reasoning_is_a_separate_block() {
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>{% if false %}</think>{% endif %}";
     let server = Server::with(Options {
         template: Some(template),
@@ -99,13 +99,13 @@ fn what_is_thought_is_a_block_of_its_own() {
     });
     let whole = server.ask(PATH, &hello(json!({})));
     assert_eq!(whole["content"][0]["type"], "thinking");
-    let told = events(&server, &hello(json!({"stream": true})));
-    let thought: String = told
+    let events_of_stream = events(&server, &hello(json!({"stream": true})));
+    let thought: String = events_of_stream
         .iter()
         .filter_map(|event| event["delta"]["thinking"].as_str())
         .collect();
     assert_eq!(whole["content"][0]["thinking"], thought);
-    // It comes back as a block of the next request, which this template does not want.
+    // The client returns the block in its next request; this template ignores it.
     let messages = json!([{"role": "user", "content": "hello"}, {"role": "assistant", "content": [whole["content"][0], {"type": "text", "text": "hi"}]}, {"role": "user", "content": "so?"}]);
     server.ask(
         PATH,
@@ -114,7 +114,7 @@ fn what_is_thought_is_a_block_of_its_own() {
 }
 
 #[test]
-fn what_is_wrong_is_told_in_anthropics_form() {
+fn errors_use_anthropic_format() {
     let server = Server::with(Options {
         keys: vec!["k".to_owned()],
         ..Options::default()
@@ -159,9 +159,9 @@ fn what_is_wrong_is_told_in_anthropics_form() {
     );
 }
 
-/// What was thought goes to the template, which keeps it or leaves it out.
+/// Earlier reasoning is passed to the template, which may include or drop it.
 #[test]
-fn what_was_thought_before_is_the_templates() {
+fn earlier_reasoning_is_passed_to_template() {
     let template =
         "{% for m in messages %}<{{ m.role }}>{{ m.reasoning_content }}{{ m.content }}{% endfor %}<assistant>";
     let server = Server::with(Options {
@@ -181,9 +181,9 @@ fn what_was_thought_before_is_the_templates() {
     assert!(count(json!([thought, text])) > count(json!([text])));
 }
 
-/// As programs that write code send it.
+/// Accepts the request settings of coding agents.
 #[test]
-fn settings_of_newer_clients_are_taken() {
+fn agent_settings_are_accepted() {
     let server = Server::new();
     let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false});
     let format = json!({"effort": "high", "format": {"type": "json_schema", "schema": schema}});
@@ -196,7 +196,7 @@ fn settings_of_newer_clients_are_taken() {
     assert_eq!(response.status, 200, "{}", response.body);
     assert_eq!(
         response.header("warning"),
-        Some("299 - \"left out: context_management\"")
+        Some("299 - \"ignored: context_management\"")
     );
     for wrong in [
         json!({"effort": 3}),
@@ -207,9 +207,9 @@ fn settings_of_newer_clients_are_taken() {
     }
 }
 
-/// Clients shorten the conversation when they are told so in the interface's words.
+/// Clients recognize a context overflow by Anthropic's wording and shorten the conversation.
 #[test]
-fn a_prompt_that_is_too_long_is_told_in_words_that_clients_look_for() {
+fn context_overflow_uses_anthropic_wording() {
     let server = Server::new();
     let messages = json!([{"role": "user", "content": "z".repeat(2000)}]);
     let response = server.post(PATH, &json!({"max_tokens": 10, "stream": true, "messages": messages}));
@@ -230,22 +230,22 @@ fn a_prompt_that_is_too_long_is_told_in_words_that_clients_look_for() {
     );
 }
 
-/// As programs that write code send it: instructions amid the conversation, behind a result.
+/// Coding agents send system messages in the middle of a conversation, after a tool result.
 #[test]
-fn instructions_amid_a_conversation_reach_every_template() {
+fn mid_conversation_system_message_reaches_template() {
     let template = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}\
         <{{ m.role }}>{{ m.content }}{% endfor %}<assistant>";
     let server = Server::with(Options {
         template: Some(template),
         ..Options::default()
     });
-    let count = |said: Json| {
-        let body = json!({"model": "any", "system": [{"type": "text", "text": "Be brief."}], "messages": said});
+    let count = |messages: Json| {
+        let body = json!({"model": "any", "system": [{"type": "text", "text": "Be brief."}], "messages": messages});
         server.ask("/v1/messages/count_tokens", &body)["input_tokens"]
             .as_u64()
             .unwrap()
     };
-    let asked = json!({"role": "user", "content": "hello"});
-    let told = json!({"role": "system", "content": "Soon."});
-    assert!(count(json!([asked, told])) > count(json!([asked])));
+    let request = json!({"role": "user", "content": "hello"});
+    let instruction = json!({"role": "system", "content": "Soon."});
+    assert!(count(json!([request, instruction])) > count(json!([request])));
 }

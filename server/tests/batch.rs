@@ -1,4 +1,4 @@
-//! Batches: every line is answered once, whatever it says and however often the program is killed.
+//! Batches: every line gets exactly one result, whatever it contains and however often the process is killed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::io::Write;
 
 use serde_json::{Value as Json, json};
 use server::batch::{BatchError, Progress, batch, finished};
-use server::http::Gate;
+use server::http::AccessPolicy;
 use server::routes::router;
 
 use crate::common::Server;
@@ -24,7 +24,7 @@ fn run(server: &Server, input: &str, output: &mut File) -> Result<Progress, Batc
         .unwrap();
     let mut last = 0;
     runtime.block_on(batch(
-        router(server.app.clone(), Gate::default()),
+        router(server.app.clone(), AccessPolicy::default()),
         input.as_bytes(),
         output,
         &done,
@@ -52,7 +52,7 @@ fn open(path: &std::path::Path) -> File {
 }
 
 #[test]
-fn every_line_is_answered_once_whenever_it_is_killed() {
+fn interrupted_batch_resumes_without_duplicates() {
     let (server, folder) = (Server::new(), tempfile::tempdir().unwrap());
     let path = folder.path().join("out.jsonl");
     let input: String = (0..20).map(|i| format!("{}\n", line(i))).collect();
@@ -66,7 +66,7 @@ fn every_line_is_answered_once_whenever_it_is_killed() {
         }
     );
     let whole = std::fs::read(&path).unwrap();
-    // As after a kill at any byte: what is whole stays, and the rest is done.
+    // Simulates a kill at various offsets: complete results remain, and the missing results are computed.
     for cut in [0, 1, whole.len() / 3, whole.len() / 2, whole.len() - 1, whole.len()] {
         std::fs::write(&path, &whole[..cut]).unwrap();
         let n_kept = whole[..cut].iter().filter(|&&byte| byte == b'\n').count();
@@ -88,7 +88,7 @@ fn every_line_is_answered_once_whenever_it_is_killed() {
 }
 
 #[test]
-fn what_is_wrong_with_a_line_is_told_there() {
+fn invalid_line_gets_error_result() {
     let (server, folder) = (Server::new(), tempfile::tempdir().unwrap());
     let path = folder.path().join("out.jsonl");
     let mut stream = line(1);
@@ -129,7 +129,7 @@ fn what_is_wrong_with_a_line_is_told_there() {
 }
 
 #[test]
-fn files_that_do_not_belong_together_are_refused() {
+fn mismatched_output_file_is_rejected() {
     let (server, folder) = (Server::new(), tempfile::tempdir().unwrap());
     let path = folder.path().join("out.jsonl");
     run(&server, &line(1).to_string(), &mut open(&path)).unwrap();

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`, as OpenAI's clients expect it.
+//! `/v1/chat/completions`, as OpenAI's clients use it.
 
 use std::io::{BufRead, BufReader, Write};
 
@@ -16,7 +16,7 @@ fn with(mut body: Json, name: &str, value: Json) -> Json {
 }
 
 #[test]
-fn an_answer_has_what_clients_read() {
+fn response_has_fields_that_clients_read() {
     let server = Server::new();
     let answer = server.ask("/v1/chat/completions", &hello());
     assert_eq!(
@@ -35,7 +35,7 @@ fn an_answer_has_what_clients_read() {
         (&json!("length"), &Json::Null)
     );
     let usage = &answer["usage"];
-    // A token that begins, and a space before the first text, for "<user>hello<assistant>".
+    // BOS token and leading space in addition to "<user>hello<assistant>".
     assert_eq!(
         (&usage["prompt_tokens"], &usage["completion_tokens"]),
         (&json!(22), &json!(12))
@@ -44,33 +44,33 @@ fn an_answer_has_what_clients_read() {
         (&usage["total_tokens"], &usage["prompt_tokens_details"]["cached_tokens"]),
         (&json!(34), &json!(0))
     );
-    // Again: the same, and nothing but the last token of the prompt is computed.
+    // A repeated request returns an equal result and recomputes only the last prompt token.
     let again = server.ask("/v1/chat/completions", &hello());
     assert_eq!(again["choices"], answer["choices"]);
     assert_eq!(again["usage"]["prompt_tokens_details"]["cached_tokens"], 21);
     assert_ne!(again["id"], answer["id"]);
 }
 
-/// The texts of a stream by choice, and their ends.
-fn told(events: &[String]) -> Vec<(String, String, Option<String>)> {
-    let mut told: Vec<(String, String, Option<String>)> = Vec::new();
+/// Returns content, reasoning and finish reason of each choice of a stream.
+fn choices_of(events: &[String]) -> Vec<(String, String, Option<String>)> {
+    let mut choices: Vec<(String, String, Option<String>)> = Vec::new();
     for event in events.iter().filter(|event| *event != "[DONE]") {
         let event: Json = serde_json::from_str(event).unwrap();
         for choice in event["choices"].as_array().unwrap() {
             let at = choice["index"].as_u64().unwrap() as usize;
-            told.resize(told.len().max(at + 1), Default::default());
+            choices.resize(choices.len().max(at + 1), Default::default());
             let text = |name: &str| choice["delta"][name].as_str().unwrap_or_default().to_owned();
-            told[at].0 += &text("content");
-            told[at].1 += &text("reasoning_content");
-            assert!(told[at].2.is_none(), "nothing follows the end");
-            told[at].2 = choice["finish_reason"].as_str().map(str::to_owned);
+            choices[at].0 += &text("content");
+            choices[at].1 += &text("reasoning_content");
+            assert!(choices[at].2.is_none(), "no delta follows the finish reason");
+            choices[at].2 = choice["finish_reason"].as_str().map(str::to_owned);
         }
     }
-    told
+    choices
 }
 
 #[test]
-fn a_stream_says_the_same() {
+fn stream_equals_response() {
     let server = Server::new();
     let whole = server.ask("/v1/chat/completions", &hello());
     let events = server.events("/v1/chat/completions", &with(hello(), "stream", true.into()));
@@ -84,16 +84,16 @@ fn a_stream_says_the_same() {
         json!({"role": "assistant", "content": ""}),
         "the role comes first"
     );
-    assert!(parsed.len() > 5, "it comes in pieces");
+    assert!(parsed.len() > 5, "the content arrives in several chunks");
     for event in &parsed {
         assert_eq!(
             (&event["object"], &event["id"]),
             (&json!("chat.completion.chunk"), &parsed[0]["id"])
         );
-        assert!(event.get("usage").is_none(), "nobody asked for it");
+        assert!(event.get("usage").is_none(), "usage was not requested");
         assert_eq!(event["choices"].as_array().unwrap().len(), 1);
     }
-    let [(text, _, finish)] = &told(&events)[..] else {
+    let [(text, _, finish)] = &choices_of(&events)[..] else {
         panic!("one choice")
     };
     assert_eq!(whole["choices"][0]["message"]["content"], *text);
@@ -101,7 +101,7 @@ fn a_stream_says_the_same() {
 }
 
 #[test]
-fn counts_come_last_where_they_are_asked_for() {
+fn usage_event_is_last_if_requested() {
     let server = Server::new();
     let body = with(
         with(hello(), "stream", true.into()),
@@ -126,7 +126,7 @@ fn counts_come_last_where_they_are_asked_for() {
 }
 
 #[test]
-fn stop_texts_end_an_answer_before_them() {
+fn stop_string_ends_output_before_match() {
     let server = Server::new();
     let whole = server.ask("/v1/chat/completions", &hello());
     let text = whole["choices"][0]["message"]["content"].as_str().unwrap();
@@ -141,13 +141,13 @@ fn stop_texts_end_an_answer_before_them() {
             (&json!(before), &json!("stop"))
         );
         let body = with(with(hello(), "stop", stop), "stream", true.into());
-        let streamed = told(&server.events("/v1/chat/completions", &body));
+        let streamed = choices_of(&server.events("/v1/chat/completions", &body));
         assert_eq!(streamed, [(before.to_owned(), String::new(), Some("stop".to_owned()))]);
     }
 }
 
 #[test]
-fn several_answers_to_one_prompt() {
+fn n_returns_several_choices() {
     let server = Server::new();
     let body = |seed: u64, n: u64| json!({"messages": hello()["messages"], "max_tokens": 10, "temperature": 1.0, "seed": seed, "n": n});
     let many = server.ask("/v1/chat/completions", &body(3, 3));
@@ -159,17 +159,17 @@ fn several_answers_to_one_prompt() {
     assert_eq!(
         text(&server.ask("/v1/chat/completions", &body(4, 1)), 0),
         text(&many, 1),
-        "seeds follow one another"
+        "choices use consecutive seeds"
     );
     let events = server.events("/v1/chat/completions", &with(body(3, 3), "stream", true.into()));
-    let streamed = told(&events);
+    let streamed = choices_of(&events);
     assert_eq!(streamed.len(), 3);
     assert!((0..3).all(|i| text(&many, i) == streamed[i].0));
     assert_eq!(events.iter().filter(|event| event.contains("\"role\"")).count(), 3);
 }
 
 #[test]
-fn probabilities_are_told_where_they_are_asked_for() {
+fn logprobs_are_returned_if_requested() {
     let server = Server::new();
     let body = with(with(hello(), "logprobs", true.into()), "top_logprobs", 3.into());
     let answer = server.ask("/v1/chat/completions", &body);
@@ -177,17 +177,17 @@ fn probabilities_are_told_where_they_are_asked_for() {
     let content = choice["logprobs"]["content"].as_array().unwrap();
     assert_eq!(content.len(), 12);
     let mut text = Vec::new();
-    for told in content {
-        let top = told["top_logprobs"].as_array().unwrap();
+    for token in content {
+        let top = token["top_logprobs"].as_array().unwrap();
         assert_eq!(top.len(), 3);
-        // The most likely token is what was chosen.
+        // Greedy sampling chooses the most likely token.
         assert_eq!(
             (&top[0]["token"], &top[0]["logprob"]),
-            (&told["token"], &told["logprob"])
+            (&token["token"], &token["logprob"])
         );
-        assert!(told["logprob"].as_f64().unwrap() <= 0.0);
+        assert!(token["logprob"].as_f64().unwrap() <= 0.0);
         text.extend(
-            told["bytes"]
+            token["bytes"]
                 .as_array()
                 .unwrap()
                 .iter()
@@ -214,9 +214,9 @@ fn probabilities_are_told_where_they_are_asked_for() {
     );
 }
 
-/// A bias that makes one token certain, and one that bans it.
+/// Logit biases can force and ban tokens.
 #[test]
-fn tokens_can_be_favoured_and_banned() {
+fn logit_bias_forces_and_bans_tokens() {
     let server = Server::new();
     let tokens = server.ask("/tokenize", &json!({"content": "x", "with_pieces": true}));
     let id = tokens["tokens"].as_array().unwrap().last().unwrap()["id"].to_string();
@@ -236,7 +236,7 @@ fn tokens_can_be_favoured_and_banned() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn invalid_fields_are_rejected_by_name() {
     let server = Server::new();
     let path = "/v1/chat/completions";
     for (name, value) in [
@@ -264,12 +264,12 @@ fn what_is_wrong_is_named() {
     }
     let tools = json!([{"type": "function", "function": {"name": "f"}}]);
     server.ask(path, &with(with(hello(), "tools", tools), "tool_choice", "none".into()));
-    // Fields that change nothing are taken.
+    // Fields without effect are accepted.
     server.ask(path, &with(with(hello(), "user", "me".into()), "model", "gpt-9".into()));
 }
 
 #[test]
-fn a_prompt_that_is_too_long_is_told_so() {
+fn prompt_longer_than_context_is_rejected() {
     let server = Server::new();
     let body = json!({"messages": [{"role": "user", "content": "z".repeat(2000)}]});
     for stream in [false, true] {
@@ -285,17 +285,17 @@ fn a_prompt_that_is_too_long_is_told_so() {
         );
         assert!(error["message"].as_str().unwrap().contains("1024"), "{error}");
     }
-    // Without a limit an answer goes on to the end of the context.
+    // Without a limit, a completion continues to the end of the context.
     let filled = server.ask(
         "/v1/chat/completions",
         &json!({"messages": [{"role": "user", "content": "z".repeat(900)}], "ignore_eos": true}),
     );
     assert_eq!(filled["choices"][0]["finish_reason"], "length");
-    assert_eq!(filled["usage"]["total_tokens"], 1025, "the last one takes no place");
+    assert_eq!(filled["usage"]["total_tokens"], 1025, "the last token needs no cell");
 }
 
 #[test]
-fn an_answer_can_be_begun() {
+fn final_assistant_message_is_continued() {
     let server = Server::new();
     let messages = json!([{"role": "user", "content": "hello"}, {"role": "assistant", "content": "I am"}]);
     let body = json!({"messages": messages, "continue_final_message": true, "max_tokens": 5});
@@ -312,9 +312,9 @@ fn an_answer_can_be_begun() {
     assert_eq!(chat["choices"][0]["message"]["content"], plain["choices"][0]["text"]);
 }
 
-/// The prompt opens what is thought; with what an answer has to be there is none of it.
+/// The prompt opens a reasoning section, which constrained completions skip.
 #[test]
-fn reasoning_is_told_apart() {
+fn reasoning_is_split_from_content() {
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>\n{% if false %}</think>{% endif %}";
     let server = Server::with(Options {
         template: Some(template),
@@ -325,7 +325,7 @@ fn reasoning_is_told_apart() {
     let message = &thought["choices"][0]["message"];
     assert_eq!(message["content"], "");
     assert!(!message["reasoning_content"].as_str().unwrap().is_empty());
-    let streamed = told(&server.events(path, &with(hello(), "stream", true.into())));
+    let streamed = choices_of(&server.events(path, &with(hello(), "stream", true.into())));
     assert_eq!(message["reasoning_content"], streamed[0].1);
     let plain = server.ask(path, &with(hello(), "reasoning_format", "none".into()));
     assert_eq!(plain["choices"][0]["message"]["content"], message["reasoning_content"]);
@@ -338,7 +338,7 @@ fn reasoning_is_told_apart() {
 }
 
 #[test]
-fn a_model_without_a_template_takes_no_messages() {
+fn model_without_template_rejects_messages() {
     let server = Server::with(Options {
         template: None,
         ..Options::default()
@@ -357,9 +357,9 @@ fn a_model_without_a_template_takes_no_messages() {
     assert!(TEMPLATE.contains("assistant"));
 }
 
-/// Where thinking has to end, its tag follows, and then the answer.
+/// At the end of the budget, the closing tag is forced and the content follows.
 #[test]
-fn thinking_has_a_budget() {
+fn reasoning_ends_at_budget() {
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>\n{% if false %}</think>{% endif %}";
     let server = Server::with(Options {
         template: Some(template),
@@ -385,11 +385,11 @@ fn thinking_has_a_budget() {
         all.starts_with(some.trim_end()) && some.len() < all.len() && !answer.is_empty(),
         "{some} {answer}"
     );
-    let (said, _) = parts(&with(limited(4), "reasoning_budget_message", "enough".into()));
-    assert_eq!(said.trim_end(), format!("{}\nenough", some.trim_end()));
+    let (reasoning, _) = parts(&with(limited(4), "reasoning_budget_message", "enough".into()));
+    assert_eq!(reasoning.trim_end(), format!("{}\nenough", some.trim_end()));
     let (none, answer) = parts(&limited(0));
     assert!(none.trim().is_empty() && !answer.is_empty(), "{none} {answer}");
-    let streamed = told(&server.events(path, &with(limited(4), "stream", true.into())));
+    let streamed = choices_of(&server.events(path, &with(limited(4), "stream", true.into())));
     assert_eq!(streamed[0].1, some);
     let anthropic = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 40, "temperature": 0,
         "thinking": {"type": "enabled", "budget_tokens": 4}});
@@ -401,10 +401,10 @@ fn thinking_has_a_budget() {
     server.refused(path, &with(hello(), "reasoning_budget_tokens", "much".into()), 400);
 }
 
-/// The next event of a stream whose first choice has this field in its delta.
+/// Returns the next event whose first choice has `field` in its delta.
 fn next_with(lines: &mut impl Iterator<Item = std::io::Result<String>>, field: &str) -> Json {
     for line in lines {
-        let line = line.expect("the stream goes on");
+        let line = line.expect("the stream continues");
         let Some(event) = line.strip_prefix("data: {") else {
             continue;
         };
@@ -417,9 +417,9 @@ fn next_with(lines: &mut impl Iterator<Item = std::io::Result<String>>, field: &
     panic!("the stream has no {field}");
 }
 
-/// Who has read enough of what is thought asks for the answer.
+/// Clients can end the reasoning of a running completion.
 #[test]
-fn thinking_ends_when_it_is_asked_to() {
+fn control_ends_reasoning() {
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>\n{% if false %}</think>{% endif %}";
     let server = Server::with(Options {
         template: Some(template),
@@ -440,20 +440,24 @@ fn thinking_ends_when_it_is_asked_to() {
         let head = head("POST", "/v1/chat/completions", &[("x-api-key", "one")], body.len());
         stream
             .write_all(&[&head[..], body.as_bytes()].concat())
-            .expect("it is read");
+            .expect("the server reads the request");
         BufReader::new(stream).lines()
     };
     let mut lines = begin(true);
     let id = next_with(&mut lines, "reasoning_content")["id"].clone();
     let end = json!({"id": id, "action": "reasoning_end"});
-    let (status, told) = control("two", &end);
-    assert_eq!((status, &told["success"]), (200, &json!(false)), "it is nobody else's");
+    let (status, result) = control("two", &end);
+    assert_eq!(
+        (status, &result["success"]),
+        (200, &json!(false)),
+        "clients cannot control requests of others"
+    );
     assert_eq!(control("one", &end), (200, json!({"success": true})));
     assert_eq!(next_with(&mut lines, "content")["id"], id);
-    let (_, told) = control("one", &end);
+    let (_, result) = control("one", &end);
     assert!(
-        told["message"].as_str().is_some_and(|why| why.contains("thought")),
-        "{told}"
+        result["message"].as_str().is_some_and(|why| why.contains("reasoning")),
+        "{result}"
     );
     drop(lines);
     let mut lines = begin(false);
@@ -470,9 +474,9 @@ fn thinking_ends_when_it_is_asked_to() {
     assert_eq!(control("one", &json!({"action": "reasoning_end"})).0, 400);
 }
 
-/// What is counted before is what is counted then.
+/// Token counts of prompts equal the usage of the actual request.
 #[test]
-fn prompts_are_counted_by_every_interface() {
+fn token_counts_match_usage_in_every_api() {
     let server = Server::new();
     let messages = json!([{"role": "user", "content": "hello there"}]);
     let chat = json!({"messages": messages, "max_tokens": 1, "temperature": 0.5, "stop": ["x"], "stream": true, "regex": "[ab]"});
@@ -498,7 +502,7 @@ fn prompts_are_counted_by_every_interface() {
 }
 
 #[test]
-fn what_only_others_do_is_left_out_and_told() {
+fn unsupported_openai_fields_are_ignored_with_warning() {
     let server = Server::new();
     let path = "/v1/chat/completions";
     let warning = |body: &Json| {
@@ -508,16 +512,16 @@ fn what_only_others_do_is_left_out_and_told() {
     };
     assert_eq!(warning(&with(hello(), "modalities", json!(["text"]))), None);
     assert_eq!(warning(&with(hello(), "verbosity", "medium".into())), None);
-    let told = warning(&with(hello(), "verbosity", "low".into()));
-    assert_eq!(told.as_deref(), Some("299 - \"left out: verbosity\""));
+    let ignored = warning(&with(hello(), "verbosity", "low".into()));
+    assert_eq!(ignored.as_deref(), Some("299 - \"ignored: verbosity\""));
     let body = with(with(hello(), "verbosity", "low".into()), "stream", true.into());
-    assert_eq!(warning(&body), told);
+    assert_eq!(warning(&body), ignored);
     server.refused(path, &with(hello(), "modalities", json!(["text", "audio"])), 400);
 }
 
-/// As clients of llama-server send them.
+/// Accepts the fields that llama-server's clients send.
 #[test]
-fn fields_of_llama_server_are_taken() {
+fn llama_server_fields_are_accepted() {
     let server = Server::new();
     let path = "/v1/chat/completions";
     let n_told = |n: i64| {
@@ -529,13 +533,13 @@ fn fields_of_llama_server_are_taken() {
         server.ask(path, &body)["usage"]["completion_tokens"].as_u64().unwrap()
     };
     assert_eq!(n_told(3), 3);
-    assert!(n_told(-1) > 900, "it goes on to the end of the context");
-    let begun = json!({
+    assert!(n_told(-1) > 900, "the completion continues to the end of the context");
+    let continued = json!({
         "messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "on"}],
         "add_generation_prompt": false, "continue_final_message": true, "max_tokens": 1,
     });
-    server.ask(path, &begun);
-    let error = server.refused(path, &with(begun, "add_generation_prompt", true.into()), 400);
+    server.ask(path, &continued);
+    let error = server.refused(path, &with(continued, "add_generation_prompt", true.into()), 400);
     assert_eq!(error["param"], "add_generation_prompt");
     server.refused(path, &with(hello(), "add_generation_prompt", false.into()), 400);
 }

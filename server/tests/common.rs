@@ -1,4 +1,4 @@
-//! A server in this process, and a client that sends what it is told to.
+//! Test server in this process, and an HTTP client.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,17 +11,17 @@ use engine::model::{LoadParams, Model};
 use engine::sample::SamplerParams;
 use serde_json::{Map, Value as Json};
 use server::api::Defaults;
-use server::http::{App, Gate, ListenParams, Listener, serve};
+use server::http::{AccessPolicy, App, ListenParams, Listener, serve};
 use server::routes::router;
 use server::scheduler::{Scheduler, Settings};
-use server::served::{Served, ServedParams};
+use server::service::{ModelService, ServiceParams};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// Marks roles; the assistant's answer follows `<assistant>`.
+/// Chat template with role tags; the completion follows `<assistant>`.
 pub const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
 
-/// What can be different about a server.
+/// Options of a test server.
 pub struct Options {
     pub n_parallel: usize,
     pub max_waiting: usize,
@@ -34,17 +34,17 @@ pub struct Options {
     pub origins: Vec<String>,
     pub listen: ListenParams,
     pub slot_save_path: Option<PathBuf>,
-    /// A step that takes longer is stuck.
+    /// Step duration after which the scheduler counts as stuck.
     pub t_stuck: Duration,
-    /// A model in place of the one with words.
+    /// Model file that replaces the default tiny model.
     pub model: Option<Vec<u8>>,
-    /// A template in place of the model's.
+    /// Chat template that overrides the model's template.
     pub other_template: Option<&'static str>,
-    /// What holds for requests that say nothing else, but for how tokens are chosen.
+    /// Default request settings, except sampling.
     pub defaults: Defaults,
-    pub shows_special: bool,
-    pub is_plain: bool,
-    pub is_suffix_first: bool,
+    pub show_special_tokens: bool,
+    pub raw_output: bool,
+    pub suffix_first: bool,
 }
 
 impl Default for Options {
@@ -65,14 +65,14 @@ impl Default for Options {
             model: None,
             other_template: None,
             defaults: Defaults::default(),
-            shows_special: false,
-            is_plain: false,
-            is_suffix_first: false,
+            show_special_tokens: false,
+            raw_output: false,
+            suffix_first: false,
         }
     }
 }
 
-/// A server with a tiny model, which ends with it.
+/// Server with a tiny model; dropping it stops the server.
 pub struct Server {
     pub address: SocketAddr,
     pub app: Arc<App>,
@@ -89,7 +89,7 @@ impl Server {
         Server::on(options, Listener::Tcp)
     }
 
-    /// One that listens in a way of its own, given a free port.
+    /// Starts a server with a custom listener, given a free port.
     pub fn on(options: Options, listener: impl FnOnce(TcpListener) -> Listener) -> Server {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("tiny.gguf");
@@ -101,27 +101,27 @@ impl Server {
                 .unwrap_or_else(|| tests::text_model("llama", options.template)),
         )
         .expect("writing a model");
-        let served = served(&options, &path, "tiny").expect("a model");
-        let gate = Gate {
+        let service = service(&options, &path, "tiny").expect("a model");
+        let policy = AccessPolicy {
             keys: options.keys,
             page: options.page,
             folder: options.folder,
             prefix: options.prefix,
             origins: options.origins,
-            for_all: false,
+            is_public: false,
             log: None,
         };
-        Server::listening(Arc::new(App { served }), gate, options.listen, listener)
+        Server::listening(Arc::new(App { service }), policy, options.listen, listener)
     }
 
     fn listening(
         app: Arc<App>,
-        gate: Gate,
+        policy: AccessPolicy,
         listen: ListenParams,
         listener: impl FnOnce(TcpListener) -> Listener,
     ) -> Server {
-        let (end, told) = oneshot::channel();
-        let routes = router(app.clone(), gate);
+        let (end, ended) = oneshot::channel();
+        let routes = router(app.clone(), policy);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -134,8 +134,8 @@ impl Server {
         let thread = std::thread::spawn(move || {
             runtime.block_on(async {
                 let end = async {
-                    // Dropping the sender ends it, too.
-                    let _ = told.await;
+                    // Dropping the sender ends the server, too.
+                    let _ = ended.await;
                 };
                 serve(listener, routes, listen, end).await.expect("it serves")
             })
@@ -148,25 +148,25 @@ impl Server {
         }
     }
 
-    /// Tells it to end, and waits for it. True if all requests were done.
+    /// Shuts the server down and waits. Returns true if all requests finished.
     pub fn end(&mut self) -> bool {
         drop(self.end.take());
         self.thread.take().is_none_or(|thread| thread.join().expect("no panic"))
     }
 
-    /// A connection.
+    /// Opens a connection.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("a connection");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
         stream
     }
 
-    /// The response to a POST of a value.
+    /// Sends a POST request with a JSON body.
     pub fn post(&self, path: &str, body: &Json) -> Response {
         self.request("POST", path, &[], body.to_string().as_bytes())
     }
 
-    /// The body of a successful POST.
+    /// Sends a POST request that must succeed; returns the body.
     #[track_caller]
     pub fn ask(&self, path: &str, body: &Json) -> Json {
         let response = self.post(path, body);
@@ -174,7 +174,7 @@ impl Server {
         response.json()
     }
 
-    /// The error object of a POST that is refused with a status.
+    /// Sends a POST request that must fail with `status`; returns the error object.
     #[track_caller]
     pub fn refused(&self, path: &str, body: &Json, status: u16) -> Json {
         let response = self.post(path, body);
@@ -182,7 +182,7 @@ impl Server {
         response.json()["error"].clone()
     }
 
-    /// The events of a successful POST, without what comes before their data.
+    /// Sends a POST request that must succeed; returns the data of its events.
     #[track_caller]
     pub fn events(&self, path: &str, body: &Json) -> Vec<String> {
         let response = self.post(path, body);
@@ -202,27 +202,27 @@ impl Server {
         let mut stream = self.connect();
         stream
             .write_all(&head(method, path, headers, body.len()))
-            .expect("it is read");
-        // It may be refused before it is read.
+            .expect("the server accepts the request head");
+        // The server may reject the request before reading the body.
         let _ = stream.write_all(body);
         Response::read(&mut stream).expect("a response")
     }
 
-    /// Waits until nothing is worked on and nothing waits.
+    /// Waits until no request is running or queued.
     pub fn rest(&self) {
         for _ in 0..6000 {
-            let gauges = self.app.served.scheduler.gauges();
+            let gauges = self.app.service.scheduler.gauges();
             if (gauges.n_running, gauges.n_waiting) == (0, 0) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("it never rests: {:?}", self.app.served.scheduler.gauges());
+        panic!("requests are still running: {:?}", self.app.service.scheduler.gauges());
     }
 }
 
-/// A model of a file with everything that it needs, or why that cannot be.
-pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<Served, String> {
+/// Loads a model file and creates its service.
+pub fn service(options: &Options, path: &std::path::Path, name: &str) -> Result<ModelService, String> {
     let model = Arc::new(Model::load(path, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?);
     let params = ContextParams {
         n_ctx: options.n_ctx,
@@ -245,7 +245,7 @@ pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<S
             Scheduler::start(context, settings).expect("a scheduler")
         }
     };
-    let served = ServedParams {
+    let service = ServiceParams {
         name: name.to_owned(),
         aliases: vec![format!("{name}-again")],
         template: options.other_template.map(str::to_owned),
@@ -254,9 +254,9 @@ pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<S
             sampler: SamplerParams::greedy(),
             ..options.defaults.clone()
         },
-        shows_special: options.shows_special,
-        is_plain: options.is_plain,
-        is_suffix_first: options.is_suffix_first,
+        show_special_tokens: options.show_special_tokens,
+        raw_output: options.raw_output,
+        suffix_first: options.suffix_first,
         reasoning_budget: None,
         reasoning_message: String::new(),
         split_reasoning: true,
@@ -264,7 +264,7 @@ pub fn served(options: &Options, path: &std::path::Path, name: &str) -> Result<S
         adapters: Vec::new(),
         build: "test".to_owned(),
     };
-    Served::new(scheduler, served, params).map_err(|e| e.to_string())
+    ModelService::new(scheduler, service, params).map_err(|e| e.to_string())
 }
 
 impl Drop for Server {
@@ -273,7 +273,7 @@ impl Drop for Server {
     }
 }
 
-/// The head of a request.
+/// Returns a request head.
 pub fn head(method: &str, path: &str, headers: &[(&str, &str)], len: usize) -> Vec<u8> {
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {len}\r\n");
     for (name, value) in headers {
@@ -282,7 +282,7 @@ pub fn head(method: &str, path: &str, headers: &[(&str, &str)], len: usize) -> V
     (head + "\r\n").into_bytes()
 }
 
-/// A whole response.
+/// A complete response.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -291,10 +291,10 @@ pub struct Response {
 }
 
 impl Response {
-    /// Reads to the end of the connection; `None` if nothing comes.
+    /// Reads until the connection closes; `None` if no response arrives.
     pub fn read(stream: &mut TcpStream) -> Option<Response> {
         let mut bytes = Vec::new();
-        // A connection that is cut has given what it has.
+        // A reset connection may still have delivered data.
         let _ = stream.read_to_end(&mut bytes);
         let at = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
         let (head, body) = (String::from_utf8_lossy(&bytes[..at]).into_owned(), &bytes[at + 4..]);

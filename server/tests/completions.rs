@@ -1,4 +1,4 @@
-//! `/v1/completions`, `/completion`, tokens and vectors.
+//! `/v1/completions`, `/completion`, tokenization and embeddings.
 
 use base64::Engine;
 use serde_json::{Value as Json, json};
@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use crate::common::Server;
 
 #[test]
-fn texts_and_tokens_are_continued_alike() {
+fn string_and_token_prompts_are_equivalent() {
     let server = Server::new();
     let of = |prompt: Json| server.ask("/v1/completions", &json!({"prompt": prompt, "max_tokens": 8}));
     let one = of("once upon".into());
@@ -35,7 +35,7 @@ fn texts_and_tokens_are_continued_alike() {
 }
 
 #[test]
-fn streams_of_several_prompts_say_the_same() {
+fn stream_of_several_prompts_equals_response() {
     let server = Server::new();
     let body = |stream: bool| json!({"prompt": ["ab", "cd"], "n": 2, "max_tokens": 6, "temperature": 0.9, "seed": 5, "stream": stream, "echo": true});
     let whole = server.ask("/v1/completions", &body(false));
@@ -53,9 +53,9 @@ fn streams_of_several_prompts_say_the_same() {
     }
 }
 
-/// What evaluation programs ask for: how likely is this text?
+/// Evaluation harnesses request the log probabilities of a prompt.
 #[test]
-fn prompts_are_rated() {
+fn prompt_logprobs_match_generation() {
     let server = Server::new();
     let body = json!({"prompt": "hello abc", "max_tokens": 0, "echo": true, "logprobs": 2});
     let rated = server.ask("/v1/completions", &body);
@@ -78,7 +78,7 @@ fn prompts_are_rated() {
             .all(|top| top.as_object().unwrap().len() == 2)
     );
     assert_eq!(rated["usage"]["completion_tokens"], 0);
-    // With an answer behind it, the beginning is the same.
+    // The prompt's values are the same if a completion follows.
     let longer = server.ask(
         "/v1/completions",
         &json!({"prompt": "hello abc", "max_tokens": 3, "echo": true, "logprobs": 2}),
@@ -99,7 +99,7 @@ fn prompts_are_rated() {
 }
 
 #[test]
-fn llama_server_is_spoken_too() {
+fn completion_route_matches_openai_route() {
     let server = Server::new();
     let body = |more: Json| {
         let mut body = json!({"prompt": "once upon", "n_predict": 6});
@@ -139,7 +139,7 @@ fn llama_server_is_spoken_too() {
 }
 
 #[test]
-fn tokens_go_there_and_back() {
+fn tokenize_and_detokenize_are_inverse() {
     let server = Server::new();
     let tokens = server.ask("/tokenize", &json!({"content": "hello abc"}))["tokens"].clone();
     assert_eq!(
@@ -153,9 +153,9 @@ fn tokens_go_there_and_back() {
     );
     let plain = server.ask("/tokenize", &json!({"content": "<s>", "parse_special": false}));
     assert!(plain["tokens"].as_array().unwrap().len() > 2);
-    // Programs that know vLLM ask so.
-    let asked = json!({"model": "any", "prompt": "hello abc", "add_special_tokens": false});
-    let found = server.ask("/tokenize", &asked);
+    // vLLM's clients use these field names.
+    let request = json!({"model": "any", "prompt": "hello abc", "add_special_tokens": false});
+    let found = server.ask("/tokenize", &request);
     assert_eq!(
         (&found["tokens"], &found["count"]),
         (&tokens, &json!(tokens.as_array().unwrap().len()))
@@ -181,7 +181,7 @@ fn tokens_go_there_and_back() {
 }
 
 #[test]
-fn vectors_come_as_numbers_and_as_base64() {
+fn embeddings_support_float_and_base64() {
     let server = Server::new();
     let of = |more: Json| {
         let mut body = json!({"input": ["abc", "hello"]});
@@ -221,7 +221,7 @@ fn vectors_come_as_numbers_and_as_base64() {
 }
 
 #[test]
-fn the_best_of_several_are_told() {
+fn best_of_returns_most_likely_choices() {
     let server = Server::new();
     let body =
         json!({"prompt": "hello", "max_tokens": 6, "temperature": 1.5, "seed": 9, "logprobs": 0, "ignore_eos": true});
@@ -237,8 +237,8 @@ fn the_best_of_several_are_told() {
     let all = ask(4, 4);
     let all = all["choices"].as_array().unwrap();
     let best = all.iter().max_by(|a, b| mean(a).total_cmp(&mean(b))).unwrap();
-    let told = ask(1, 4);
-    assert_eq!(told["choices"].as_array().unwrap().len(), 1);
-    assert_eq!(told["choices"][0]["text"], best["text"]);
-    assert_eq!(told["usage"]["completion_tokens"], 24);
+    let response = ask(1, 4);
+    assert_eq!(response["choices"].as_array().unwrap().len(), 1);
+    assert_eq!(response["choices"][0]["text"], best["text"]);
+    assert_eq!(response["usage"]["completion_tokens"], 24);
 }

@@ -1,4 +1,4 @@
-//! What holds for requests that say nothing else: a request's own field wins.
+//! Server defaults apply unless a request sets the field.
 
 use engine::grammar::Grammar;
 use serde_json::{Value as Json, json};
@@ -13,7 +13,7 @@ fn server(defaults: Defaults) -> Server {
     })
 }
 
-/// What a model goes on with.
+/// Returns the completion of a fixed prompt.
 fn text(server: &Server, more: Json) -> String {
     let mut body = json!({"prompt": "hello", "n_predict": 30, "ignore_eos": true});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -21,9 +21,9 @@ fn text(server: &Server, more: Json) -> String {
 }
 
 #[test]
-fn answers_end_at_texts_of_the_server() {
+fn default_stop_strings_apply() {
     let all = text(&Server::new(), json!({}));
-    let (at, _) = all.char_indices().nth(all.chars().count() / 2).expect("a text");
+    let (at, _) = all.char_indices().nth(all.chars().count() / 2).expect("a string");
     let (before, stop) = all.split_at(at);
     let end = stop.to_owned();
     let server = server(Defaults {
@@ -38,25 +38,25 @@ fn answers_end_at_texts_of_the_server() {
 }
 
 #[test]
-fn answers_keep_to_the_grammar_of_the_server() {
+fn default_grammar_applies() {
     let yes_or_no = Grammar::Choice(vec!["yes".to_owned(), "no".to_owned()]);
     let server = server(Defaults {
         grammar: Some(yes_or_no),
         ..Defaults::default()
     });
-    let is_kept = |text: &Json| ["yes", "no"].contains(&text.as_str().expect("a text"));
-    let said = json!([{"role": "user", "content": "hello"}]);
-    for (path, body, place) in [
+    let is_kept = |text: &Json| ["yes", "no"].contains(&text.as_str().expect("a string"));
+    let messages = json!([{"role": "user", "content": "hello"}]);
+    for (path, body, pointer) in [
         ("/completion", json!({"prompt": "hello"}), "/content"),
         ("/v1/completions", json!({"prompt": "hello"}), "/choices/0/text"),
         (
             "/v1/chat/completions",
-            json!({"messages": said}),
+            json!({"messages": messages}),
             "/choices/0/message/content",
         ),
         (
             "/v1/messages",
-            json!({"messages": said, "max_tokens": 9}),
+            json!({"messages": messages, "max_tokens": 9}),
             "/content/0/text",
         ),
         ("/v1/responses", json!({"input": "hello"}), "/output/0/content/0/text"),
@@ -72,12 +72,12 @@ fn answers_keep_to_the_grammar_of_the_server() {
         ),
     ] {
         let answer = server.ask(path, &body);
-        assert!(answer.pointer(place).is_some_and(is_kept), "{path}: {answer}");
+        assert!(answer.pointer(pointer).is_some_and(is_kept), "{path}: {answer}");
     }
     assert_eq!(text(&server, json!({"choice": ["one"]})), "one");
-    // Calls have to be possible.
+    // A default grammar must not prevent tool calls.
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}, "additionalProperties": false}}}]);
-    let body = json!({"messages": said, "tools": tools, "tool_choice": "required", "max_tokens": 60});
+    let body = json!({"messages": messages, "tools": tools, "tool_choice": "required", "max_tokens": 60});
     let called = server.ask("/v1/chat/completions", &body);
     assert_eq!(
         called["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "f",
@@ -85,17 +85,17 @@ fn answers_keep_to_the_grammar_of_the_server() {
     );
 }
 
-/// Whatever the interface, an answer for which the request says no number of tokens has as many as the server says, and the reason `length`.
+/// In all APIs, a completion without a token limit gets the server's limit and finish reason `length`.
 #[test]
-fn answers_have_the_length_of_the_server() {
+fn default_token_limit_applies() {
     let server = server(Defaults {
         max_tokens: Some(7),
         ignore_eos: true,
         ..Defaults::default()
     });
-    let said = json!([{"role": "user", "content": "hello"}]);
+    let messages = json!([{"role": "user", "content": "hello"}]);
     let chat = |more: Json| {
-        let mut body = json!({ "messages": said });
+        let mut body = json!({ "messages": messages });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let answer = server.ask("/v1/chat/completions", &body);
         assert_eq!(answer["choices"][0]["finish_reason"], "length", "{answer}");
@@ -103,7 +103,10 @@ fn answers_have_the_length_of_the_server() {
     };
     assert_eq!(chat(json!({})), 7);
     assert_eq!(chat(json!({"max_completion_tokens": 9})), 9);
-    assert!(chat(json!({"n_predict": -1})) > 900, "to the end of the context");
+    assert!(
+        chat(json!({"n_predict": -1})) > 900,
+        "the completion continues to the end of the context"
+    );
     let prompt = json!({"prompt": "hello"});
     let answer = server.ask("/v1/completions", &prompt);
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
@@ -116,7 +119,7 @@ fn answers_have_the_length_of_the_server() {
     let answer = server.ask("/v1/responses", &json!({"input": "hello"}));
     assert_eq!(answer["incomplete_details"]["reason"], "max_output_tokens");
     assert_eq!(answer["usage"]["output_tokens"], 7);
-    assert_eq!(answer["max_output_tokens"], Json::Null, "it was not asked for");
+    assert_eq!(answer["max_output_tokens"], Json::Null, "the request did not set it");
     let ollama = |options: Json| {
         let body = json!({"prompt": "hello", "stream": false, "options": options});
         let answer = server.ask("/api/generate", &body);
@@ -132,10 +135,10 @@ fn answers_have_the_length_of_the_server() {
     );
 }
 
-/// A model that finds no end does not go on for ever, however long the context is.
+/// A model that never stops is limited, however long the context is.
 #[test]
-fn answers_end_where_nobody_says_so() {
-    let served = |template: Option<&'static str>, max_tokens: Option<usize>| {
+fn completion_without_limit_gets_server_limit() {
+    let service = |template: Option<&'static str>, max_tokens: Option<usize>| {
         Server::with(Options {
             n_ctx: 16_384,
             template,
@@ -151,7 +154,7 @@ fn answers_end_where_nobody_says_so() {
         let props = server.get("/props").json();
         props["default_generation_settings"]["params"]["n_predict"].clone()
     };
-    let usual = served(Some(TEMPLATE), None);
+    let usual = service(Some(TEMPLATE), None);
     assert_eq!(n_predict(&usual), 8192);
     let answer = usual.ask(
         "/v1/chat/completions",
@@ -159,16 +162,16 @@ fn answers_end_where_nobody_says_so() {
     );
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
     assert_eq!(answer["usage"]["completion_tokens"], 8192);
-    let thinks = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>\n{% if false %}</think>{% endif %}";
-    assert_eq!(n_predict(&served(Some(thinks), None)), 32_768);
-    assert_eq!(n_predict(&served(Some(TEMPLATE), Some(NO_LIMIT))), -1);
+    let has_reasoning = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>\n{% if false %}</think>{% endif %}";
+    assert_eq!(n_predict(&service(Some(has_reasoning), None)), 32_768);
+    assert_eq!(n_predict(&service(Some(TEMPLATE), Some(NO_LIMIT))), -1);
 }
 
 #[test]
-fn special_tokens_have_a_text_where_that_is_wanted() {
-    let begins = |shows_special: bool| {
+fn special_tokens_are_shown_if_enabled() {
+    let begins = |show_special_tokens: bool| {
         let server = Server::with(Options {
-            shows_special,
+            show_special_tokens,
             ..Options::default()
         });
         text(&server, json!({"n_predict": 1, "logit_bias": [[1, 1000]]}))
@@ -177,12 +180,12 @@ fn special_tokens_have_a_text_where_that_is_wanted() {
 }
 
 #[test]
-fn nothing_is_told_apart_where_that_is_not_wanted() {
+fn raw_output_is_not_split() {
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant><think>\n{% if false %}</think>{% endif %}";
-    let message = |is_plain: bool| {
+    let message = |raw_output: bool| {
         let server = Server::with(Options {
             template: Some(template),
-            is_plain,
+            raw_output,
             ..Options::default()
         });
         let body = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 20, "ignore_eos": true});

@@ -1,13 +1,14 @@
-//! `docs/server.md` in step with the table of routes. `LLAMA_UPDATE=1 cargo test -p llama-server` rewrites its generated part.
+//! Keeps `docs/server.md` up to date with the route table. `LLAMA_UPDATE=1 cargo test -p llama-server`
+//! rewrites its generated part.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use engine::sample::PARAMS;
 use serde_json::json;
-use server::api::{Field, Form, name_of};
-use server::fleet::FLEET;
-use server::routes::{PAGE, ROUTES, Route};
+use server::api::{Field, FieldType, name_of};
+use server::model_pool::POOL_ROUTES;
+use server::routes::{ROUTES, Route};
 
 use crate::common::Server;
 
@@ -15,85 +16,126 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-fn rows(text: &mut String, fields: &[Field]) {
-    for field in fields {
-        let (name, form) = (field.name, field.form.name());
-        writeln!(text, "| `{name}` | {form} | {} |", cell(field.doc)).unwrap();
+/// Appends a list of fields.
+fn list<'a>(text: &mut String, fields: impl IntoIterator<Item = &'a Field>) {
+    let items: String = fields
+        .into_iter()
+        .map(|field| format!("- `{}`: {}\n", field.name, field.doc))
+        .collect();
+    if !items.is_empty() {
+        write!(text, "\n{items}").unwrap();
     }
 }
 
-/// What a route is, in a table.
-fn row<S>(route: &Route<S>) -> String {
-    let paths: Vec<String> = route
-        .paths
-        .iter()
-        .map(|path| format!("`{} {path}`", route.method))
-        .collect();
-    format!("| {} | {} |\n", paths.join(", "), cell(route.doc))
+/// Appends a line that lists fields by name, if there are any.
+fn names<'a>(text: &mut String, label: &str, fields: impl IntoIterator<Item = &'a Field>) {
+    let names: Vec<String> = fields.into_iter().map(|field| format!("`{}`", field.name)).collect();
+    if !names.is_empty() {
+        writeln!(text, "\n{label}: {}.", names.join(", ")).unwrap();
+    }
 }
 
-/// The routes, and the fields of each; tables that several have in common stand once.
+/// Returns the row of a route in the table of routes.
+fn row<S>(route: &Route<S>) -> String {
+    let (first, others) = route.paths.split_first().expect("a route has a path");
+    let others: Vec<String> = others.iter().map(|path| format!("`{path}`")).collect();
+    let others = match others.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", others.join(", ")),
+    };
+    format!("| `{} {first}`{others} | {} |\n", route.method, cell(route.doc))
+}
+
+/// Returns the generated part of the page. Fields that several routes share are described once.
 fn reference() -> String {
     let is_same = |a: &[Field], b: &[Field]| a.iter().map(|field| field.name).eq(b.iter().map(|field| field.name));
-    let has = |route: &Route, table: &[Field]| route.fields.iter().any(|of_route| is_same(of_route, table));
-    let shared = |table: &&&[Field]| ROUTES.iter().filter(|route| has(route, table)).count() > 2;
-    let mut text = String::from("| request | what it does |\n|---|---|\n");
+    let uses = |route: &Route, fields: &[Field]| route.fields.iter().any(|other| is_same(other, fields));
+    let is_generating = |fields: &[Field]| ROUTES.iter().filter(|route| uses(route, fields)).count() > 2;
+    let is_ignored = |field: &&Field| field.form == FieldType::Ignored;
+    let own = |route: &'static Route| route.fields.iter().filter(move |fields| !is_generating(fields));
+    let user_before = |i: usize, fields: &[Field]| ROUTES[..i].iter().find(|other| uses(other, fields));
+    let new = |(i, route): (usize, &'static Route)| own(route).filter(move |fields| user_before(i, fields).is_none());
+    let all = || ROUTES.iter().enumerate().flat_map(new).flat_map(|fields| fields.iter());
+    let is_equal = |a: &Field, b: &Field| a.name == b.name && a.doc == b.doc;
+    let is_common = |field: &&Field| all().filter(|other| is_equal(other, field)).count() > 1;
+
+    let mut text = String::from("| route | description |\n|---|---|\n");
     text.extend(ROUTES.iter().map(row));
-    text.extend(FLEET.iter().map(row));
-    text.extend(PAGE.iter().map(row));
-    let head = "\n\n| field | form | what it does |\n|---|---|---|\n";
-    for route in ROUTES.iter().filter(|route| !route.fields.is_empty()) {
-        write!(text, "\n### `{}`{head}", route.paths[0]).unwrap();
-        route
-            .fields
-            .iter()
-            .filter(|table| !shared(table))
-            .for_each(|table| rows(&mut text, table));
-        if route.sampling {
-            text += "\nand those of all routes that generate text, below.\n";
+    text.extend(POOL_ROUTES.iter().map(row));
+    let mut common: Vec<&Field> = Vec::new();
+    for field in all().filter(|field| !is_ignored(field) && is_common(field)) {
+        if !common.iter().any(|other| is_equal(other, field)) {
+            common.push(field);
         }
     }
-    write!(text, "\n### Fields of all routes that generate text{head}").unwrap();
-    let generating = ROUTES.iter().find(|route| route.sampling).expect("there is one");
-    generating
-        .fields
-        .iter()
-        .filter(shared)
-        .for_each(|table| rows(&mut text, table));
-    for def in PARAMS {
-        let form = match (def.is_whole, def.repeatable || def.name == "samplers") {
-            (_, true) => "see there",
-            (true, _) => Form::Integer.name(),
-            (false, _) => Form::Number.name(),
-        };
-        writeln!(text, "| `{}` | {form} | {}. |", name_of(def), cell(def.doc)).unwrap();
+    text += "\n### Common fields\n\nA route has those that it lists after \"Plus\".\n";
+    list(&mut text, common);
+    for (i, route) in ROUTES.iter().enumerate().filter(|(_, route)| !route.fields.is_empty()) {
+        writeln!(text, "\n### `{}`", route.paths[0]).unwrap();
+        for other in own(route).filter_map(|fields| user_before(i, fields)) {
+            writeln!(text, "\nAll fields of `{}`, and:", other.paths[0]).unwrap();
+        }
+        let fields = || new((i, route)).flat_map(|fields| fields.iter());
+        list(
+            &mut text,
+            fields().filter(|field| !is_ignored(field) && !is_common(field)),
+        );
+        let mut shared: Vec<String> = fields()
+            .filter(|field| !is_ignored(field) && is_common(field))
+            .map(|field| format!("`{}`", field.name))
+            .collect();
+        if route.sampling {
+            shared.push("the [generation fields](#generation-fields)".into());
+        }
+        if !shared.is_empty() {
+            writeln!(text, "\nPlus {}.", shared.join(", ")).unwrap();
+        }
+        names(&mut text, "Ignored", fields().filter(is_ignored));
     }
+    text += "\n### Generation fields\n";
+    let route = ROUTES
+        .iter()
+        .find(|route| route.sampling)
+        .expect("a route generates text");
+    let shared = || {
+        let tables = route.fields.iter().filter(|fields| is_generating(fields));
+        tables.flat_map(|fields| fields.iter())
+    };
+    list(&mut text, shared().filter(|field| !is_ignored(field)));
+    let sampling: Vec<String> = PARAMS.iter().map(|def| format!("`{}`", name_of(def))).collect();
+    writeln!(
+        text,
+        "\nSampling parameters, described with the [command-line options](cli.md#llama-run): {}.",
+        sampling.join(", ")
+    )
+    .unwrap();
+    names(&mut text, "Ignored", shared().filter(is_ignored));
     text
 }
 
 #[test]
-fn the_page_is_in_step_with_the_routes() {
+fn server_md_matches_route_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/server.md");
-    let text = std::fs::read_to_string(&path).expect("the page is readable");
+    let text = std::fs::read_to_string(&path).expect("docs/server.md is readable");
     let (begin, end) = (
         "<!-- routes: generated, see server/tests/docs.rs -->\n",
         "<!-- end of routes -->",
     );
-    let (before, rest) = text.split_once(begin).expect("the page marks the routes");
-    let (part, after) = rest.split_once(end).expect("the page ends the routes");
+    let (before, rest) = text.split_once(begin).expect("docs/server.md has the start marker");
+    let (part, after) = rest.split_once(end).expect("docs/server.md has the end marker");
     if part.trim() == reference().trim() {
         return;
     }
     assert!(
         std::env::var_os("LLAMA_UPDATE").is_some(),
-        "docs/server.md is not what the routes say; LLAMA_UPDATE=1 rewrites it"
+        "docs/server.md is out of date; run the test with LLAMA_UPDATE=1"
     );
     let new = format!("{before}{begin}{}\n{end}{after}", reference().trim());
-    std::fs::write(&path, new).expect("the page is writable");
+    std::fs::write(&path, new).expect("docs/server.md is writable");
 }
 
 #[test]
-fn fields_have_a_sentence_and_one_meaning_in_a_route() {
+fn field_docs_are_sentences_and_names_unique_per_route() {
     for route in ROUTES {
         let names: Vec<&str> = route
             .fields
@@ -101,7 +143,7 @@ fn fields_have_a_sentence_and_one_meaning_in_a_route() {
             .flat_map(|table| table.iter().map(|field| field.name))
             .collect();
         for (i, name) in names.iter().enumerate() {
-            assert!(!names[..i].contains(name), "{}: {name} stands twice", route.paths[0]);
+            assert!(!names[..i].contains(name), "{}: {name} is listed twice", route.paths[0]);
         }
         let fields = route.fields.iter().flat_map(|table| table.iter());
         assert!(
@@ -112,16 +154,16 @@ fn fields_have_a_sentence_and_one_meaning_in_a_route() {
     }
 }
 
-/// A field that is listed is read wherever it is listed, or has no effect: none is an error of the server.
+/// Each listed field is read by each route that lists it.
 #[test]
-fn every_field_of_every_route_is_read() {
+fn listed_fields_are_accepted_by_every_route() {
     let server = Server::new();
     for route in ROUTES.iter().filter(|route| !route.fields.is_empty()) {
         let fields = route.fields.iter().flat_map(|table| table.iter());
         let sampling = PARAMS
             .iter()
             .filter(|_| route.sampling)
-            .map(|def| (name_of(def), Form::Number));
+            .map(|def| (name_of(def), FieldType::Number));
         for (name, form) in fields.map(|field| (field.name, field.form)).chain(sampling) {
             let mut body = json!({"messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a", "content": "a", "tokens": [5],
                 "max_tokens": 1, "options": {"num_predict": 1}, "stream": false});
@@ -133,29 +175,29 @@ fn every_field_of_every_route_is_read() {
             };
             body.as_object_mut().unwrap().retain(|name, _| known(name));
             body[name] = match form {
-                Form::Text => "a".into(),
-                Form::Flag => false.into(),
-                Form::Integer | Form::Number => 1.into(),
-                Form::Object | Form::Ignored => json!({}),
-                Form::List => json!([]),
-                Form::Any => "a".into(),
+                FieldType::Text => "a".into(),
+                FieldType::Flag => false.into(),
+                FieldType::Integer | FieldType::Number => 1.into(),
+                FieldType::Object | FieldType::Ignored => json!({}),
+                FieldType::List => json!([]),
+                FieldType::Any => "a".into(),
             };
             let response = server.post(route.paths[0], &body);
-            // 501: what this model cannot do.
+            // 501: the model lacks the feature.
             assert!(
                 [200, 501].contains(&response.status) || (400..500).contains(&response.status),
                 "{body}: {}",
                 response.body
             );
-            let told = response.body.contains("there is no such field");
-            assert!(!told, "{}: {name}: {}", route.paths[0], response.body);
+            let is_unknown = response.body.contains("unknown field");
+            assert!(!is_unknown, "{}: {name}: {}", route.paths[0], response.body);
         }
     }
 }
 
-/// Programs are told of the same routes and fields as people.
+/// The OpenAPI document has the routes and fields of `docs/server.md`.
 #[test]
-fn the_document_for_programs_has_every_route_and_field() {
+fn openapi_document_lists_every_route_and_field() {
     let document = Server::new().get("/openapi.json").json();
     assert_eq!(document["openapi"], "3.1.0");
     for route in ROUTES {

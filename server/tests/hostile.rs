@@ -1,4 +1,4 @@
-//! Clients that do harm, by intent or not: nothing panics, nothing hangs, and others get their answers.
+//! Misbehaving clients: the server must not panic or hang, and must keep serving other clients.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -15,14 +15,14 @@ fn is_well(server: &Server) {
 }
 
 #[test]
-fn a_body_of_a_hundred_megabytes_is_not_read() {
+fn oversized_body_is_rejected() {
     let server = Server::new();
     let mut stream = server.connect();
     stream
         .write_all(&head("POST", "/v1/completions", &[], 100 << 20))
         .unwrap();
     let piece = vec![b' '; 1 << 20];
-    // It is refused on the way, or the connection is cut.
+    // The server rejects the body early or resets the connection.
     let n_sent = (0..100).take_while(|_| stream.write_all(&piece).is_ok()).count();
     let response = Response::read(&mut stream);
     assert!(n_sent < 100 || response.is_some());
@@ -31,7 +31,7 @@ fn a_body_of_a_hundred_megabytes_is_not_read() {
 }
 
 #[test]
-fn bodies_that_are_no_requests_are_refused() {
+fn invalid_bodies_are_rejected() {
     let server = Server::new();
     let nested = |n: usize| "[".repeat(n) + &"]".repeat(n);
     for body in [
@@ -59,7 +59,7 @@ fn bodies_that_are_no_requests_are_refused() {
 }
 
 #[test]
-fn large_numbers_reserve_nothing() {
+fn huge_numbers_allocate_nothing() {
     let server = Server::new();
     for (name, value) in [
         ("n", json!(1_000_000_000)),
@@ -86,9 +86,9 @@ fn large_numbers_reserve_nothing() {
     is_well(&server);
 }
 
-/// The head of a request comes byte by byte, more slowly than anybody types.
+/// Sends a request head too slowly; the server disconnects the client.
 #[test]
-fn who_is_too_slow_is_cut_off() {
+fn slow_client_is_disconnected() {
     let server = Server::with(Options {
         listen: ListenParams {
             t_head: Duration::from_millis(300),
@@ -97,7 +97,7 @@ fn who_is_too_slow_is_cut_off() {
         },
         ..Options::default()
     });
-    // As many as there may be connections: others wait until these are cut off.
+    // As many connections as allowed; others wait until these are closed.
     let mut slow: Vec<_> = (0..4).map(|_| server.connect()).collect();
     for stream in &mut slow {
         stream.write_all(b"GET /health HT").unwrap();
@@ -111,7 +111,7 @@ fn who_is_too_slow_is_cut_off() {
 }
 
 #[test]
-fn heads_have_an_end() {
+fn oversized_head_is_rejected() {
     let server = Server::new();
     let mut stream = server.connect();
     let line = format!("X-Filler: {}\r\n", "x".repeat(1000));
@@ -119,13 +119,13 @@ fn heads_have_an_end() {
     let n_sent = (0..10_000)
         .take_while(|_| stream.write_all(line.as_bytes()).is_ok())
         .count();
-    assert!(n_sent < 10_000, "it was read to the end");
+    assert!(n_sent < 10_000, "the whole request head was read");
     is_well(&server);
 }
 
-/// A reader that takes nothing does not hold up anybody else, and what was said for it is let go with it.
+/// A client that does not read its stream does not block others, and its buffered output is freed.
 #[test]
-fn a_reader_that_does_not_read_harms_nobody() {
+fn stalled_reader_does_not_block_others() {
     let server = Server::with(Options {
         n_parallel: 2,
         n_ctx: 4096,
@@ -148,9 +148,10 @@ fn a_reader_that_does_not_read_harms_nobody() {
     is_well(&server);
 }
 
-/// Clients that go before the first byte, in the middle of an answer, or in the queue.
+/// Clients disconnect before the first byte, in the queue, or during a completion; the server cancels their
+/// requests.
 #[test]
-fn nothing_is_done_for_clients_that_have_gone() {
+fn disconnect_cancels_requests() {
     let server = Server::with(Options {
         n_parallel: 2,
         n_ctx: 2048,
@@ -182,11 +183,11 @@ fn nothing_is_done_for_clients_that_have_gone() {
     let after = server.ask("/v1/completions", &question);
     assert_eq!(after["choices"], before["choices"]);
     server.rest();
-    assert_eq!(server.app.served.scheduler.gauges().n_running, 0);
+    assert_eq!(server.app.service.scheduler.gauges().n_running, 0);
 }
 
 #[test]
-fn hundreds_of_streams_at_once() {
+fn hundreds_of_concurrent_streams_succeed() {
     let server = Server::with(Options {
         n_parallel: 16,
         max_waiting: 256,
@@ -214,20 +215,21 @@ fn hundreds_of_streams_at_once() {
     }
 }
 
-/// Clients that vanish: before anything is sent, in the middle of a request, in the queue, in the middle of a prompt or of an answer.
+/// Clients disconnect before sending, within a request, in the queue, in prefill, or while generating. The
+/// server must release all resources.
 #[test]
-fn nothing_is_left_of_a_storm_of_clients_that_vanish() {
+fn mass_disconnect_leaks_nothing() {
     const N_CLIENTS: usize = 1000;
     const N_AT_ONCE: usize = 40;
     let server = Server::with(Options {
         max_waiting: 32,
         ..Options::default()
     });
-    let asked = json!({"prompt": "once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": true});
-    let text = |server: &Server| server.ask("/v1/completions", &asked)["choices"][0]["text"].clone();
+    let request = json!({"prompt": "once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": true});
+    let text = |server: &Server| server.ask("/v1/completions", &request)["choices"][0]["text"].clone();
     let before = text(&server);
     let client = |i: usize| {
-        // A sequence of numbers that looks random and is the same each time.
+        // Deterministic pseudorandom numbers.
         let random = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
         let prompt: Vec<u64> = (0..random % 400 + 1).map(|n| (n * 7 + random) % 100 + 5).collect();
         let body = json!({"prompt": prompt, "max_tokens": 300, "stream": random.is_multiple_of(2), "ignore_eos": true, "n": random % 3 + 1});
@@ -239,7 +241,7 @@ fn nothing_is_left_of_a_storm_of_clients_that_vanish() {
         } else {
             whole.len()
         };
-        // A server that has enough of a client may cut it off first.
+        // The server may close the connection first.
         let _ = stream.write_all(&whole[..n]);
         std::thread::sleep(Duration::from_micros(random % 20_000));
         if random % 4 == 1 {
@@ -255,14 +257,14 @@ fn nothing_is_left_of_a_storm_of_clients_that_vanish() {
     server.rest();
     assert_eq!(text(&server), before);
     server.rest();
-    // All cells come back once what is kept goes. What a client had sent before it went may still be on its way to the server.
+    // All cells are free after erasing the slots. Requests of closed connections may still be arriving.
     let n_slots = server.get("/slots").json().as_array().expect("a list").len();
-    let mut gauges = server.app.served.scheduler.gauges();
+    let mut gauges = server.app.service.scheduler.gauges();
     for _ in 0..200 {
         for id in 0..n_slots {
             server.post(&format!("/slots/{id}?action=erase"), &json!({}));
         }
-        gauges = server.app.served.scheduler.gauges();
+        gauges = server.app.service.scheduler.gauges();
         if gauges.n_running + gauges.n_waiting + gauges.n_kept + gauges.n_used == 0 {
             break;
         }

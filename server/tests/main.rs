@@ -1,4 +1,4 @@
-//! The server over HTTP, with a tiny model: what clients are told, and that nothing they do harms others.
+//! HTTP tests of the server with a tiny model.
 
 mod anthropic;
 mod batch;
@@ -8,8 +8,8 @@ mod completions;
 mod defaults;
 mod deploy;
 mod docs;
-mod fleet;
 mod hostile;
+mod model_pool;
 mod native;
 mod ollama;
 mod operations;

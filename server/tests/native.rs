@@ -1,4 +1,4 @@
-//! What llama-server has besides answers: slots that are saved, ranks, gaps.
+//! llama-server's API: saved slots, reranking, infill.
 
 use serde_json::{Value as Json, json};
 
@@ -11,7 +11,7 @@ fn with_folder(folder: &tempfile::TempDir) -> Server {
     })
 }
 
-/// Asks for a text that is long enough to be worth keeping.
+/// Creates a completion that is long enough to be cached.
 fn continued(server: &Server) -> Json {
     server.ask(
         "/completion",
@@ -26,17 +26,17 @@ fn slot(server: &Server, id: usize, action: &str, name: &str, status: u16) -> Js
 }
 
 #[test]
-fn what_a_slot_holds_outlives_the_server() {
+fn saved_slot_survives_restart() {
     let folder = tempfile::tempdir().unwrap();
     let server = with_folder(&folder);
-    let said = continued(&server);
+    let first = continued(&server);
     let slots = server.get("/slots").json();
     let id = slots
         .as_array()
         .unwrap()
         .iter()
         .position(|slot| slot["n_held"].as_u64() > Some(0))
-        .expect("one holds it");
+        .expect("one slot has cached tokens");
     let n_held = slots[id]["n_held"].clone();
     let saved = slot(&server, id, "save", "lion.bin", 200);
     assert_eq!((&saved["n_saved"], &saved["filename"]), (&n_held, &json!("lion.bin")));
@@ -47,10 +47,10 @@ fn what_a_slot_holds_outlives_the_server() {
     let restored = slot(&server, 3, "restore", "lion.bin", 200);
     assert_eq!(restored["n_restored"], n_held);
     let again = continued(&server);
-    assert_eq!(again["content"], said["content"]);
+    assert_eq!(again["content"], first["content"]);
     assert!(again["tokens_cached"].as_u64() > Some(3), "{again}");
     assert_eq!(slot(&server, 3, "erase", "", 200)["id_slot"], 3);
-    // A file that was cut off is named, and what the slot held is gone, not mixed with it.
+    // A truncated file is reported by name, and the slot is empty afterwards.
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     let error = slot(&server, 3, "restore", "lion.bin", 422);
@@ -58,11 +58,11 @@ fn what_a_slot_holds_outlives_the_server() {
         error["error"]["message"].as_str().unwrap().contains("lion.bin"),
         "{error}"
     );
-    assert_eq!(continued(&server)["content"], said["content"]);
+    assert_eq!(continued(&server)["content"], first["content"]);
 }
 
 #[test]
-fn files_stay_in_their_folder_and_slots_in_their_number() {
+fn slot_files_and_ids_are_validated() {
     let folder = tempfile::tempdir().unwrap();
     let server = with_folder(&folder);
     for name in ["../x", "a/b", ".hidden", "", "a\u{0}b"] {
@@ -74,7 +74,7 @@ fn files_stay_in_their_folder_and_slots_in_their_number() {
     slot(&server, 0, "dance", "x.bin", 400);
     assert_eq!(server.post("/slots/a?action=save", &json!({})).status, 404);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    // A folder that cannot be written to is an error of the request and not the server's end.
+    // An unwritable directory fails the request, not the server.
     drop(folder);
     continued(&server);
     let slots = server.get("/slots").json();
@@ -83,13 +83,13 @@ fn files_stay_in_their_folder_and_slots_in_their_number() {
         .unwrap()
         .iter()
         .position(|slot| slot["n_held"].as_u64() > Some(0))
-        .expect("one holds it");
+        .expect("one slot has cached tokens");
     slot(&server, id, "save", "x.bin", 422);
     slot(&Server::new(), 0, "save", "x.bin", 501);
 }
 
 #[test]
-fn adapters_are_told_of_and_changed_only_where_there_are_some() {
+fn adapter_routes_require_adapters() {
     let server = Server::new();
     assert_eq!(server.get("/lora-adapters").json(), json!([]));
     assert_eq!(server.post("/lora-adapters", &json!([])).json()["success"], true);
@@ -108,14 +108,17 @@ fn adapters_are_told_of_and_changed_only_where_there_are_some() {
 }
 
 #[test]
-fn a_model_that_fills_no_gaps_or_rates_no_pairs_says_so() {
+fn unsupported_infill_and_rerank_are_rejected() {
     let server = Server::new();
     let error = server.refused(
         "/infill",
         &json!({"input_prefix": "a", "input_suffix": "b", "n_predict": 4}),
         501,
     );
-    assert!(error["message"].as_str().unwrap().contains("gaps"), "{error}");
+    assert!(
+        error["message"].as_str().unwrap().contains("fill-in-the-middle"),
+        "{error}"
+    );
     let error = server.refused("/v1/rerank", &json!({"query": "a", "documents": ["b"]}), 501);
     assert!(
         error["message"].as_str().unwrap().contains("this model does not"),
@@ -133,7 +136,7 @@ fn a_model_that_fills_no_gaps_or_rates_no_pairs_says_so() {
 }
 
 #[test]
-fn an_encoder_rates_pairs_and_makes_vectors_and_continues_nothing() {
+fn encoder_supports_rerank_and_embeddings_only() {
     let server = Server::with(Options {
         model: Some(tests::seeded_file("bert-dense", None)),
         ..Options::default()
@@ -160,7 +163,7 @@ fn an_encoder_rates_pairs_and_makes_vectors_and_continues_nothing() {
     assert!(server.ask("/v1/embeddings", &json!({"input": "a"}))["data"][0]["embedding"].is_array());
     let error = server.refused("/v1/completions", &json!({"prompt": "a"}), 501);
     assert!(
-        error["message"].as_str().unwrap().contains("does not continue texts"),
+        error["message"].as_str().unwrap().contains("cannot generate text"),
         "{error}"
     );
     assert_eq!(
@@ -169,8 +172,8 @@ fn an_encoder_rates_pairs_and_makes_vectors_and_continues_nothing() {
     );
 }
 
-/// A server with a model that fills gaps: words of the vocabulary stand for the marks, and their numbers tell the prompt.
-fn filling(is_suffix_first: bool) -> Server {
+/// Server with a fill-in-the-middle model, whose marker tokens are words of the vocabulary.
+fn filling(suffix_first: bool) -> Server {
     let ids = [("fim_pre", 5_u32), ("fim_suf", 6), ("fim_mid", 7), ("fim_sep", 8)];
     let model = tests::text_model_with("llama", None, |metadata| {
         for (name, id) in ids {
@@ -179,20 +182,20 @@ fn filling(is_suffix_first: bool) -> Server {
     });
     Server::with(Options {
         model: Some(model),
-        is_suffix_first,
+        suffix_first,
         ..Options::default()
     })
 }
 
-/// What is behind a gap may come first.
+/// The suffix can precede the prefix.
 #[test]
-fn the_order_of_a_gap_can_be_chosen() {
+fn infill_order_is_configurable() {
     let server = filling(true);
     let body = json!({"input_prefix": "ab", "input_suffix": "no", "n_predict": 4, "temperature": 0});
     let filled = server.ask("/infill", &body);
     let tokens = |text: &str, special: bool| {
-        let told = server.ask("/tokenize", &json!({"content": text, "add_special": special}));
-        told["tokens"].as_array().unwrap().clone()
+        let response = server.ask("/tokenize", &json!({"content": text, "add_special": special}));
+        response["tokens"].as_array().unwrap().clone()
     };
     let mark = |id: u32| vec![json!(id)];
     let prompt = [
@@ -208,14 +211,14 @@ fn the_order_of_a_gap_can_be_chosen() {
         "/completion",
         &json!({"prompt": prompt, "n_predict": 4, "temperature": 0}),
     );
-    let told = |answer: &Json| (answer["content"].clone(), answer["tokens_evaluated"].clone());
-    assert_eq!(told(&filled), told(&plain));
+    let result = |answer: &Json| (answer["content"].clone(), answer["tokens_evaluated"].clone());
+    assert_eq!(result(&filled), result(&plain));
     let other = filling(false).ask("/infill", &body);
-    assert_ne!(told(&filled).0, told(&other).0);
+    assert_ne!(result(&filled).0, result(&other).0);
 }
 
 #[test]
-fn a_gap_is_filled_between_its_marks() {
+fn infill_prompt_uses_fim_tokens() {
     let server = filling(false);
     let body = json!({"input_prefix": "ab", "input_suffix": "no", "prompt": "on", "n_predict": 4, "temperature": 0,
         "input_extra": [{"filename": "x", "text": "yes"}]});
@@ -242,7 +245,7 @@ fn a_gap_is_filled_between_its_marks() {
         (&plain["content"], &plain["tokens_evaluated"])
     );
     server.refused("/infill", &json!({"input_extra": [{"text": "a"}]}), 400);
-    // Other interfaces have a suffix.
+    // OpenAI's and Ollama's APIs take a suffix.
     let filled = server.ask(
         "/infill",
         &json!({"input_prefix": "ab", "input_suffix": "no", "n_predict": 4}),
@@ -258,7 +261,7 @@ fn a_gap_is_filled_between_its_marks() {
         400,
     );
     server.refused("/v1/completions", &json!({"prompt": [1, 2], "suffix": "no"}), 400);
-    // As editors ask.
+    // Requests of editor plugins.
     let fields = json!([
         "content",
         "timings/predicted_n",
@@ -266,28 +269,28 @@ fn a_gap_is_filled_between_its_marks() {
         "tokens_cached",
         "nothing/here"
     ]);
-    let asked = json!({"id_slot": 0, "input_prefix": "ab", "input_suffix": "no", "input_extra": [{"filename": "x", "text": "yes"}],
+    let request = json!({"id_slot": 0, "input_prefix": "ab", "input_suffix": "no", "input_extra": [{"filename": "x", "text": "yes"}],
         "prompt": "on", "n_predict": 4, "stop": ["zzz"], "n_indent": 0, "top_k": 40, "top_p": 0.9, "samplers": ["top_k", "top_p", "infill"],
         "temperature": 0, "stream": false, "cache_prompt": true, "t_max_prompt_ms": 500, "t_max_predict_ms": 60000, "response_fields": fields});
-    let response = server.post("/infill", &asked);
+    let response = server.post("/infill", &request);
     assert_eq!(response.header("warning"), None);
-    let told = response.json();
-    // Without a temperature among its samplers the text is not the most likely one.
+    let body_json = response.json();
+    // Without a temperature sampler, the output is not greedy.
     assert!(
-        told["content"].is_string()
-            && told["timings/predicted_n"]
+        body_json["content"].is_string()
+            && body_json["timings/predicted_n"]
                 .as_u64()
                 .is_some_and(|n| (1..=4).contains(&n))
     );
-    assert_eq!(told.as_object().map(serde_json::Map::len), Some(4));
+    assert_eq!(body_json.as_object().map(serde_json::Map::len), Some(4));
     let warming = json!({"input_prefix": "", "input_suffix": "", "input_extra": [{"filename": "x", "text": "yes"}], "prompt": "", "n_predict": 0,
         "temperature": 0.0, "samplers": [], "t_max_prompt_ms": 1, "t_max_predict_ms": 1, "response_fields": [""]});
     assert_eq!(server.ask("/infill", &warming), json!({}));
 }
 
-/// The model says line breaks and words; what comes behind a line that is not indented is not waited for.
+/// The completion stops at the first less-indented line.
 #[test]
-fn a_text_ends_with_its_block() {
+fn n_indent_ends_completion() {
     let server = Server::new();
     let body = json!({"prompt": "a", "n_predict": 4, "grammar": "root ::= \"x\\n  y\\n z\" [a-z]+", "n_indent": 2, "return_tokens": true});
     let body = |stream: bool| {
@@ -316,7 +319,7 @@ fn a_text_ends_with_its_block() {
 }
 
 #[test]
-fn vectors_are_told_in_lists_of_their_own() {
+fn embedding_route_wraps_vectors_in_lists() {
     let server = Server::new();
     let vectors = server.ask("/embedding", &json!({"content": ["hello", "there"]}));
     let plain = server.ask("/v1/embeddings", &json!({"input": ["hello", "there"]}));

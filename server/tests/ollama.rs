@@ -1,10 +1,10 @@
-//! The interface of Ollama.
+//! Ollama's API.
 
 use serde_json::{Value as Json, json};
 
 use crate::common::Server;
 
-/// The objects of a stream, one on each line.
+/// Returns the objects of a stream, one per line.
 fn lines(server: &Server, path: &str, body: &Json) -> Vec<Json> {
     let response = server.post(path, body);
     assert_eq!(
@@ -21,7 +21,7 @@ fn lines(server: &Server, path: &str, body: &Json) -> Vec<Json> {
 }
 
 #[test]
-fn chats_are_streams_unless_told_otherwise() {
+fn chat_streams_by_default() {
     let server = Server::new();
     let body = |more: Json| {
         let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}], "options": {"num_predict": 12, "num_ctx": 4096}});
@@ -29,8 +29,8 @@ fn chats_are_streams_unless_told_otherwise() {
         body
     };
     let whole = server.ask("/api/chat", &body(json!({"stream": false})));
-    let told = lines(&server, "/api/chat", &body(json!({})));
-    let text: String = told
+    let objects = lines(&server, "/api/chat", &body(json!({})));
+    let text: String = objects
         .iter()
         .map(|line| line["message"]["content"].as_str().unwrap())
         .collect();
@@ -38,7 +38,7 @@ fn chats_are_streams_unless_told_otherwise() {
         (&whole["message"]["role"], &whole["message"]["content"]),
         (&json!("assistant"), &json!(text))
     );
-    let (last, before) = told.split_last().unwrap();
+    let (last, before) = objects.split_last().unwrap();
     assert!(before.len() > 5 && before.iter().all(|line| line["done"] == false));
     for last in [last, &whole] {
         assert_eq!(
@@ -68,7 +68,7 @@ fn chats_are_streams_unless_told_otherwise() {
 }
 
 #[test]
-fn prompts_are_answered_or_continued() {
+fn generate_applies_template_unless_raw() {
     let server = Server::new();
     let body = |raw: bool| json!({"model": "m", "prompt": "hello", "raw": raw, "stream": false, "options": {"num_predict": 8}});
     let answer = server.ask("/api/generate", &body(false));
@@ -92,7 +92,7 @@ fn prompts_are_answered_or_continued() {
 }
 
 #[test]
-fn the_model_is_told_of() {
+fn model_routes_describe_model() {
     let server = Server::new();
     let model = server.get("/api/tags").json()["models"][0].clone();
     assert_eq!(
@@ -121,7 +121,7 @@ fn the_model_is_told_of() {
 }
 
 #[test]
-fn what_is_wrong_is_one_sentence() {
+fn errors_use_ollama_format() {
     let server = Server::new();
     for (path, body) in [
         (
@@ -144,9 +144,9 @@ fn what_is_wrong_is_one_sentence() {
     }
 }
 
-/// Programs send options of other versions; what they are is told.
+/// Unknown options are ignored and listed in the warning header.
 #[test]
-fn options_that_are_unknown_are_left_out_and_told() {
+fn unknown_options_are_ignored_with_warning() {
     let server = Server::new();
     let options =
         json!({"num_predict": 2, "tfs_z": 1.0, "reasoning_effort": "low", "a b": 1, "penalize_newline": null});
@@ -155,13 +155,13 @@ fn options_that_are_unknown_are_left_out_and_told() {
         &json!({"prompt": "hello", "options": options, "images": [], "suffix": ""}),
     );
     assert_eq!(response.status, 200, "{}", response.body);
-    let told = response.header("warning").unwrap();
-    for part in ["the option tfs_z", "the option reasoning_effort", "one more option"] {
-        assert!(told.contains(part), "{told}");
+    let warning = response.header("warning").unwrap();
+    for part in ["option tfs_z", "option reasoning_effort", "another option"] {
+        assert!(warning.contains(part), "{warning}");
     }
     assert!(
-        !told.contains("a b") && !told.contains("newline") && !told.contains("num_predict"),
-        "{told}"
+        !warning.contains("a b") && !warning.contains("newline") && !warning.contains("num_predict"),
+        "{warning}"
     );
     server.refused("/api/generate", &json!({"prompt": "hello", "suffix": "x"}), 501);
     server.refused(
@@ -172,7 +172,7 @@ fn options_that_are_unknown_are_left_out_and_told() {
 }
 
 #[test]
-fn vectors_are_had_in_the_older_way_too() {
+fn deprecated_embeddings_route_works() {
     let server = Server::new();
     let new = server.ask("/api/embed", &json!({"model": "m", "input": "hello"}));
     let old = server.ask(

@@ -1,4 +1,4 @@
-//! Keys, limits, counters, and the end.
+//! API keys, limits, metrics and shutdown.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use server::http::{ListenParams, Listener, tls};
 use crate::common::{Options, Server, head};
 
 #[test]
-fn it_tells_how_it_stands() {
+fn health_props_and_slots_report_state() {
     let server = Server::new();
     assert_eq!(server.get("/health").json(), json!({"status": "ok"}));
     assert_eq!(server.get("/ready").status, 200);
@@ -49,7 +49,7 @@ fn it_tells_how_it_stands() {
 }
 
 #[test]
-fn it_counts() {
+fn metrics_count_tokens_and_requests() {
     let server = Server::new();
     for _ in 0..2 {
         server.ask("/v1/completions", &json!({"prompt": "hello", "max_tokens": 5}));
@@ -70,7 +70,7 @@ fn it_counts() {
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
     };
     assert_eq!(value("llamacpp:tokens_predicted_total "), 10.0);
-    // The second prompt is known but for its last token.
+    // All tokens of the second prompt except the last are cached.
     assert_eq!(
         (
             value("llamacpp:prompt_tokens_total "),
@@ -99,13 +99,13 @@ fn it_counts() {
     ] {
         assert_eq!(value(name), expected, "{name}");
     }
-    // What is only kept is no reason to send requests elsewhere.
+    // Cached sequences do not count as load.
     assert!(value("llamacpp:kv_cache_usage_ratio ") > 0.0);
     assert_eq!(value("vllm:kv_cache_usage_perc{"), 0.0);
 }
 
 #[test]
-fn keys_are_asked_for() {
+fn api_key_is_required() {
     let server = Server::with(Options {
         keys: vec!["one".to_owned(), "two".to_owned()],
         ..Options::default()
@@ -132,7 +132,7 @@ fn keys_are_asked_for() {
 }
 
 #[test]
-fn requests_have_names_and_pages_of_others_are_refused() {
+fn request_ids_and_cross_origin_checks() {
     let server = Server::new();
     let named = server.request("GET", "/health", &[("X-Request-Id", "mine-7")], b"");
     assert_eq!(named.header("x-request-id"), Some("mine-7"));
@@ -148,14 +148,14 @@ fn requests_have_names_and_pages_of_others_are_refused() {
 }
 
 #[test]
-fn pages_of_listed_origins_may_ask() {
+fn listed_origins_are_allowed() {
     const PAGE: &str = "https://app.example";
     let server = Server::with(Options {
         keys: vec!["one".to_owned()],
         origins: vec![PAGE.to_owned()],
         ..Options::default()
     });
-    let asked = |origin: &str| {
+    let request = |origin: &str| {
         let headers = [
             ("Origin", origin),
             ("Access-Control-Request-Method", "POST"),
@@ -163,7 +163,7 @@ fn pages_of_listed_origins_may_ask() {
         ];
         server.request("OPTIONS", "/v1/chat/completions", &headers, b"")
     };
-    let may = asked(PAGE);
+    let may = request(PAGE);
     assert_eq!(may.status, 204);
     for (name, value) in [
         ("access-control-allow-origin", PAGE),
@@ -172,12 +172,12 @@ fn pages_of_listed_origins_may_ask() {
     ] {
         assert_eq!(may.header(name), Some(value), "{may:?}");
     }
-    let must_not = asked("https://evil.example");
+    let must_not = request("https://evil.example");
     assert_eq!(
         (must_not.status, must_not.header("access-control-allow-origin")),
         (403, None)
     );
-    // Pages read what is refused, too, and need the key.
+    // Pages can read error responses, and also need the key.
     for (key, status) in [("Bearer one", 200), ("Bearer two", 401)] {
         let headers = [("Origin", PAGE), ("Authorization", key)];
         let response = server.request("GET", "/v1/models", &headers, b"");
@@ -192,7 +192,7 @@ fn pages_of_listed_origins_may_ask() {
     );
 }
 
-/// A request that takes until the context is full.
+/// Starts a request that runs until the context is full.
 fn long(server: &Server) -> std::net::TcpStream {
     let body = json!({"prompt": "hello", "stream": true, "ignore_eos": true}).to_string();
     let mut stream = server.connect();
@@ -200,33 +200,33 @@ fn long(server: &Server) -> std::net::TcpStream {
         .write_all(&head("POST", "/v1/completions", &[], body.len()))
         .unwrap();
     stream.write_all(body.as_bytes()).unwrap();
-    // Its first bytes: it is being worked on.
+    // The first bytes arrive once the request is running.
     let mut some = [0; 300];
     assert!(stream.read(&mut some).unwrap() > 0);
     stream
 }
 
-/// Waits until so many are worked on and so many wait.
+/// Waits for the given numbers of running and queued requests.
 fn until(server: &Server, n_running: usize, n_waiting: usize) {
     for _ in 0..6000 {
-        let gauges = server.app.served.scheduler.gauges();
+        let gauges = server.app.service.scheduler.gauges();
         if (gauges.n_running, gauges.n_waiting) == (n_running, n_waiting) {
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("it never comes to that: {:?}", server.app.served.scheduler.gauges());
+    panic!("unexpected load: {:?}", server.app.service.scheduler.gauges());
 }
 
 #[test]
-fn too_many_are_told_to_come_back() {
+fn full_queue_returns_429() {
     let server = Server::with(Options {
         n_parallel: 1,
         max_waiting: 1,
         n_ctx: 65536,
         ..Options::default()
     });
-    // The second is to find the queue empty, and the third is not to overtake it on its way there.
+    // Submit one after the other, so that the second request is queued before the third.
     let first = long(&server);
     until(&server, 1, 0);
     let second = long(&server);
@@ -235,8 +235,8 @@ fn too_many_are_told_to_come_back() {
     assert_eq!(response.status, 429, "{}", response.body);
     assert!(response.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
     assert_eq!(response.json()["error"]["type"], "rate_limit_error");
-    assert_eq!(server.get("/health").status, 200, "it is busy and well");
-    // Whoever goes makes room, in the queue and at work.
+    assert_eq!(server.get("/health").status, 200, "a busy server is healthy");
+    // Disconnected clients free their places in the queue and their slots.
     drop(second);
     drop(first);
     server.rest();
@@ -244,16 +244,16 @@ fn too_many_are_told_to_come_back() {
 }
 
 #[test]
-fn what_is_under_way_is_finished_before_the_end() {
+fn shutdown_finishes_running_requests() {
     let mut server = Server::with(Options {
         n_ctx: 2048,
         ..Options::default()
     });
     let mut under_way = long(&server);
-    server.app.served.scheduler.close();
+    server.app.service.scheduler.close();
     assert_eq!(server.get("/ready").status, 503);
     assert_eq!(server.post("/v1/completions", &json!({"prompt": "a"})).status, 503);
-    assert!(server.end(), "all was finished");
+    assert!(server.end(), "all requests finished");
     let mut rest = String::new();
     under_way.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("data: [DONE]"));
@@ -261,7 +261,7 @@ fn what_is_under_way_is_finished_before_the_end() {
 }
 
 #[test]
-fn the_end_does_not_wait_for_ever() {
+fn shutdown_times_out() {
     let mut server = Server::with(Options {
         n_ctx: 1 << 20,
         listen: ListenParams {
@@ -271,21 +271,23 @@ fn the_end_does_not_wait_for_ever() {
         ..Options::default()
     });
     let _under_way = long(&server);
-    assert!(!server.end(), "it was cut off");
+    assert!(!server.end(), "the request was aborted");
 }
 
-/// What a connection tells that is asked whether the server is well.
+/// Returns the response to a health check on a connection.
 fn health(mut stream: impl std::io::Read + std::io::Write) -> String {
-    stream.write_all(&head("GET", "/health", &[], 0)).expect("it is read");
-    let mut said = Vec::new();
-    // A connection that is cut has said what it has.
-    let _ = stream.read_to_end(&mut said);
-    String::from_utf8_lossy(&said).into_owned()
+    stream
+        .write_all(&head("GET", "/health", &[], 0))
+        .expect("the server reads the request");
+    let mut response = Vec::new();
+    // A closed connection may still have delivered data.
+    let _ = stream.read_to_end(&mut response);
+    String::from_utf8_lossy(&response).into_owned()
 }
 
 #[test]
 #[cfg(unix)]
-fn a_socket_in_the_file_system_is_served() {
+fn unix_socket_is_served() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("llama.sock");
     let server = Server::on(Options::default(), |_| {
@@ -297,7 +299,7 @@ fn a_socket_in_the_file_system_is_served() {
 }
 
 #[test]
-fn connections_are_encrypted_where_there_is_a_certificate() {
+fn tls_is_used_with_certificate() {
     use tokio_rustls::rustls::{self, pki_types::ServerName};
     let folder = tempfile::tempdir().unwrap();
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
@@ -318,14 +320,13 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
     let name = ServerName::try_from("localhost").unwrap();
     let client = rustls::ClientConnection::new(std::sync::Arc::new(config), name).unwrap();
     assert!(health(rustls::StreamOwned::new(client, server.connect())).starts_with("HTTP/1.1 200"));
-    // Who speaks plainly is not answered plainly, and harms nobody.
+    // Plain HTTP on a TLS port gets no plain response and causes no harm.
     assert!(!health(server.connect()).contains("200"));
 }
 
-/// What llama-server answers and this does not is told so, with the reason.
-/// The thread that computes hangs in a step, and whoever watches the server is told; it is well again once the step has ended.
+/// A step that exceeds the time limit makes the health check fail until the step ends.
 #[test]
-fn a_step_that_does_not_end_is_noticed() {
+fn stuck_step_fails_health_check() {
     let server = Server::with(Options {
         t_stuck: Duration::from_millis(100),
         ..Options::default()
@@ -338,7 +339,7 @@ fn a_step_that_does_not_end_is_noticed() {
             .build()
             .expect("a runtime");
         let step = move |_: &mut _| Ok(wait.recv().is_ok());
-        runtime.block_on(app.served.scheduler.ask(step))
+        runtime.block_on(app.service.scheduler.run_command(step))
     });
     let status_is = |status: u16| {
         let is_it = |_| {
@@ -348,16 +349,16 @@ fn a_step_that_does_not_end_is_noticed() {
         (0..500).any(is_it)
     };
     assert!(status_is(503));
-    let told = server.get("/health");
-    assert!(told.body.contains("one step"), "{}", told.body);
-    assert_eq!(server.get("/ready").status, 200, "requests are taken");
+    let health_response = server.get("/health");
+    assert!(health_response.body.contains("one step"), "{}", health_response.body);
+    assert_eq!(server.get("/ready").status, 200, "requests are accepted");
     go_on.send(()).expect("it waits");
     assert!(hanging.join().expect("no panic").expect("the step ended"));
     assert!(status_is(200));
 }
 
 #[test]
-fn what_is_left_out_says_why() {
+fn unsupported_routes_report_reason() {
     let server = Server::new();
     for (method, path, why) in [
         ("GET", "/tools", "clients"),

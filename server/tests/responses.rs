@@ -1,11 +1,11 @@
-//! `/v1/responses`: items in, items out, events in their order, and responses that are kept.
+//! `/v1/responses`: items, order of events, and stored responses.
 
 use serde_json::{Value as Json, json};
 
 use crate::common::{Options, Server};
 
 const PATH: &str = "/v1/responses";
-/// Thinks between tags, and writes calls between others.
+/// Template with reasoning tags and tagged tool calls.
 const TEMPLATE: &str = "{% if tools %}<s>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</s>{% endif %}\
     {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n\
     {\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}</s>\n{% endfor %}\
@@ -19,13 +19,13 @@ fn server() -> Server {
     })
 }
 
-/// Data of the events of a stream.
+/// Returns the data of the events of a stream.
 fn events(server: &Server, body: &Json) -> Vec<Json> {
     let response = server.post(PATH, body);
     assert_eq!(response.status, 200, "{}", response.body);
     let events = response.body.split("\n\n").filter(|event| !event.is_empty());
     let read = |event: &str| {
-        let (name, data) = event.split_once("\ndata: ").expect("a name and data");
+        let (name, data) = event.split_once("\ndata: ").expect("an event name and data");
         let data: Json = serde_json::from_str(data).expect("JSON");
         assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
         data
@@ -34,7 +34,7 @@ fn events(server: &Server, body: &Json) -> Vec<Json> {
 }
 
 #[test]
-fn a_text_is_answered_by_a_message() {
+fn string_input_yields_message() {
     let server = server();
     let body = json!({"input": "hello", "max_output_tokens": 12, "ignore_eos": true, "temperature": 0, "metadata": {"a": "b"}});
     let response = server.ask(PATH, &body);
@@ -51,7 +51,7 @@ fn a_text_is_answered_by_a_message() {
     let text = response["output"][0]["content"][0]["text"].as_str().unwrap();
     let chat = server.ask("/v1/chat/completions", &json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 12, "ignore_eos": true, "temperature": 0}));
     assert_eq!(chat["choices"][0]["message"]["content"], text);
-    // As a list of items, with instructions.
+    // Input as a list of items, with instructions.
     let listed = json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}], "max_output_tokens": 12, "ignore_eos": true, "temperature": 0});
     assert_eq!(server.ask(PATH, &listed)["output"][0]["content"][0]["text"], text);
     let mut instructed = listed;
@@ -61,7 +61,7 @@ fn a_text_is_answered_by_a_message() {
 }
 
 #[test]
-fn a_stream_tells_the_same_in_the_order_of_the_interface() {
+fn stream_events_follow_api_order() {
     let server = server();
     let mut body = json!({"input": "hello", "max_output_tokens": 12, "ignore_eos": true, "temperature": 0});
     let whole = server.ask(PATH, &body);
@@ -108,7 +108,7 @@ fn a_stream_tells_the_same_in_the_order_of_the_interface() {
     );
 }
 
-/// The usage of a response, but for what was known before.
+/// Returns the usage of `whole` with the cached token count of `other`.
 fn whole_usage(whole: &Json, other: &Json) -> Json {
     let mut usage = whole["usage"].clone();
     usage["input_tokens_details"] = other["usage"]["input_tokens_details"].clone();
@@ -116,19 +116,19 @@ fn whole_usage(whole: &Json, other: &Json) -> Json {
 }
 
 #[test]
-fn functions_are_called_and_their_results_taken() {
+fn function_calls_and_results_round_trip() {
     let server = server();
     let tools = json!([
         {"type": "function", "name": "weather", "description": "-", "strict": true, "parameters": {"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"], "additionalProperties": false}},
         {"type": "web_search"},
     ]);
     let body = json!({"input": "hello", "tools": tools, "tool_choice": "required", "temperature": 1, "seed": 3, "max_output_tokens": 200});
-    let told = server.post(PATH, &body);
+    let raw = server.post(PATH, &body);
     assert!(
-        told.header("warning").is_some_and(|text| text.contains("websearch")),
-        "{told:?}"
+        raw.header("warning").is_some_and(|text| text.contains("websearch")),
+        "{raw:?}"
     );
-    let response = told.json();
+    let response = raw.json();
     let call = &response["output"][0];
     assert_eq!(
         (&call["type"], &call["name"], &response["status"]),
@@ -149,7 +149,7 @@ fn functions_are_called_and_their_results_taken() {
             .iter()
             .any(|e| e["type"] == "response.function_call_arguments.done" && e["arguments"] == call["arguments"])
     );
-    // The result goes with the call, or behind the response that is kept: the prompt is the same.
+    // A result after the call item and a result after the stored response yield the same prompt.
     let result = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "yes"});
     let after =
         json!({"previous_response_id": response["id"], "input": [result], "tools": tools, "max_output_tokens": 1});
@@ -160,9 +160,9 @@ fn functions_are_called_and_their_results_taken() {
     assert_eq!(after["output"][0]["content"], listed["output"][0]["content"]);
 }
 
-/// As programs that write code send them: functions of other servers in groups, and tools that take a text.
+/// Coding agents send functions in namespaces and custom tools.
 #[test]
-fn tools_in_groups_and_tools_that_take_a_text_are_called() {
+fn namespaced_and_custom_tools_are_called() {
     let server = server();
     let schema = json!({"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"], "additionalProperties": false});
     let weather = json!({"type": "function", "name": "weather", "strict": false, "parameters": schema});
@@ -176,8 +176,11 @@ fn tools_in_groups_and_tools_that_take_a_text_are_called() {
         (events.last().unwrap()["response"]["output"][0].clone(), events)
     };
     let (call, _) = ask(json!({"type": "function", "name": "weather", "namespace": "mcp__sky"}));
-    let told = (&call["type"], &call["namespace"], &call["name"]);
-    assert_eq!(told, (&json!("function_call"), &json!("mcp__sky"), &json!("weather")));
+    let identity = (&call["type"], &call["namespace"], &call["name"]);
+    assert_eq!(
+        identity,
+        (&json!("function_call"), &json!("mcp__sky"), &json!("weather"))
+    );
     let arguments: Json = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
     assert!(arguments["warm"].is_boolean());
     let (text, events) = ask(json!({"type": "custom", "name": "patch"}));
@@ -199,7 +202,7 @@ fn tools_in_groups_and_tools_that_take_a_text_are_called() {
             "response.custom_tool_call_input.done"
         ]
     );
-    // Both come back with their results.
+    // Both calls are accepted as input together with their results.
     let output = |kind: &str, call: &Json| json!({"type": kind, "call_id": call["call_id"], "output": "yes"});
     let input = json!([
         {"role": "user", "content": "hello"},
@@ -222,7 +225,7 @@ fn tools_in_groups_and_tools_that_take_a_text_are_called() {
 }
 
 #[test]
-fn responses_are_kept_unless_they_are_not_to_be() {
+fn responses_are_stored_unless_disabled() {
     let server = server();
     let body = |store: bool| json!({"input": "hello", "max_output_tokens": 2, "store": store});
     let response = server.ask(PATH, &body(true));
@@ -250,7 +253,7 @@ fn responses_are_kept_unless_they_are_not_to_be() {
 }
 
 #[test]
-fn answers_keep_to_a_format_and_what_is_wrong_is_named() {
+fn format_is_enforced_and_errors_are_named() {
     let server = server();
     let schema = json!({"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"], "additionalProperties": false});
     let format = json!({"format": {"type": "json_schema", "name": "x", "strict": true, "schema": schema}});
@@ -283,9 +286,9 @@ fn answers_keep_to_a_format_and_what_is_wrong_is_named() {
     }
 }
 
-/// What was thought comes back with the message or the call behind it, for templates that want it.
+/// Reasoning is attached to the message or call that follows.
 #[test]
-fn what_was_thought_goes_to_the_template() {
+fn reasoning_items_reach_template() {
     let template = "{% for m in messages %}<{{ m.role }}>{{ m.reasoning_content }}{{ m.content }}{% for c in m.tool_calls or [] %}\
         {{ c.function.name }}{% endfor %}</s>{% endfor %}<assistant>";
     let server = Server::with(Options {
@@ -296,23 +299,26 @@ fn what_was_thought_goes_to_the_template() {
         let counted = server.ask("/v1/responses/input_tokens", &json!({ "input": input }));
         counted["input_tokens"].as_u64().unwrap()
     };
-    let asked = json!({"role": "user", "content": "hello"});
+    let request = json!({"role": "user", "content": "hello"});
     let thought = json!({"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "what to say"}]});
     let message = json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]});
     let call = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
-    let n = prompt(json!([asked, thought, message])) - prompt(json!([asked, message]));
+    let n = prompt(json!([request, thought, message])) - prompt(json!([request, message]));
     assert!(n > 3, "{n}");
-    assert_eq!(prompt(json!([asked, thought, call])) - prompt(json!([asked, call])), n);
-    // A call and the text behind it are one message.
     assert_eq!(
-        prompt(json!([asked, call, message])),
-        prompt(json!([asked, message, call]))
+        prompt(json!([request, thought, call])) - prompt(json!([request, call])),
+        n
     );
-    // Behind it is nothing that it belongs to.
-    assert_eq!(prompt(json!([asked, thought])), prompt(json!([asked])));
+    // A call and the text after it form one message.
+    assert_eq!(
+        prompt(json!([request, call, message])),
+        prompt(json!([request, message, call]))
+    );
+    // Reasoning without a following item is dropped.
+    assert_eq!(prompt(json!([request, thought])), prompt(json!([request])));
     let encrypted = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"});
     assert_eq!(
-        prompt(json!([asked, encrypted, message])),
-        prompt(json!([asked, message]))
+        prompt(json!([request, encrypted, message])),
+        prompt(json!([request, message]))
     );
 }

@@ -1,4 +1,4 @@
-//! Answers that have to be something.
+//! Structured output.
 
 use serde_json::{Value as Json, json};
 
@@ -13,7 +13,7 @@ fn content(server: &Server, more: Json) -> String {
 }
 
 #[test]
-fn answers_keep_to_what_was_asked_for() {
+fn structured_output_matches_constraint() {
     let server = Server::new();
     let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"enum": [1, "c"]}},
         "required": ["a", "b"], "additionalProperties": false});
@@ -39,7 +39,7 @@ fn answers_keep_to_what_was_asked_for() {
 }
 
 #[test]
-fn any_object_is_a_document() {
+fn json_object_format_accepts_any_object() {
     let server = Server::new();
     let body = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 60, "response_format": {"type": "json_object"}});
     let answer = server.ask("/v1/chat/completions", &body);
@@ -47,9 +47,9 @@ fn any_object_is_a_document() {
     assert!(text.starts_with('{'), "{text}");
 }
 
-/// What cannot be kept to is refused: an answer without it would look like one with it.
+/// Constraints that cannot be compiled are rejected, because an unconstrained completion would look valid.
 #[test]
-fn what_cannot_be_kept_to_is_refused() {
+fn invalid_constraints_are_rejected() {
     let server = Server::new();
     let deep = "(".repeat(60_000);
     for more in [

@@ -1,10 +1,10 @@
-//! Functions that a model may call, through all interfaces that have them. The tiny model calls what it has to, with arguments that mean nothing.
+//! Tool calling in all APIs. The tiny model makes the required calls with meaningless arguments.
 
 use serde_json::{Value as Json, json};
 
 use crate::common::{Options, Server};
 
-/// Calls between tags, as models of several families write them.
+/// Template with tagged calls, as several model families write them.
 const TAGGED: &str = "{% if tools %}<s>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</s>{% endif %}\
     {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n\
     {\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}</s>\n{% endfor %}\
@@ -36,7 +36,7 @@ fn body(more: Json) -> Json {
 const PATH: &str = "/v1/chat/completions";
 
 #[test]
-fn a_function_that_has_to_be_called_is() {
+fn required_function_is_called() {
     let server = server();
     let mut names = Vec::new();
     for seed in 0..6 {
@@ -66,21 +66,21 @@ fn a_function_that_has_to_be_called_is() {
     );
 }
 
-/// Calls begin with a word that the tiny model says by chance, and are between tags of bytes otherwise.
+/// Template whose calls start with a word that the tiny model emits by chance.
 const BY_CHANCE: &str = "{% if tools %}<s>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</s>{% endif %}\
     {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}w120]\n\
     {\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\nw121]{% endfor %}</s>\n{% endfor %}\
     {% if add_generation_prompt %}<assistant>{% endif %}";
 
-/// Where calling is free, a call that has begun keeps to the schema of its function; text around calls is free.
+/// With automatic tool choice, a started call matches its schema, and other output is free.
 #[test]
-fn a_call_that_a_model_begins_keeps_to_its_schema() {
+fn started_call_matches_schema() {
     let server = Server::with(Options {
         template: Some(BY_CHANCE),
         n_ctx: 4096,
         ..Options::default()
     });
-    // The word, the bracket behind it, and the end.
+    // Favor the marker word and the bracket after it; discourage the end.
     let bias = json!({"120": 4, "65": 3, "2": -9});
     let (mut n_calls, mut n_text) = (0, 0);
     for seed in 0..8 {
@@ -90,7 +90,7 @@ fn a_call_that_a_model_begins_keeps_to_its_schema() {
         n_text += usize::from(choice["message"]["content"].is_string());
         let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
         n_calls += valid_calls(choice);
-        // The same in pieces.
+        // The stream has equal calls.
         let mut more = more;
         more["stream"] = true.into();
         let events = server.events(PATH, &body(more));
@@ -98,16 +98,16 @@ fn a_call_that_a_model_begins_keeps_to_its_schema() {
             .iter()
             .filter_map(|event| serde_json::from_str::<Json>(event).ok());
         let deltas: Vec<Json> = deltas.map(|event| event["choices"][0]["delta"].clone()).collect();
-        let mut told = vec![String::new(); calls.len()];
+        let mut streamed = vec![String::new(); calls.len()];
         for call in deltas.iter().filter_map(|delta| delta.get("tool_calls")) {
             let text = call[0]["function"]["arguments"].as_str().unwrap();
-            told[call[0]["index"].as_u64().unwrap() as usize] += text;
+            streamed[call[0]["index"].as_u64().unwrap() as usize] += text;
         }
         let whole = calls.iter().map(|call| call["function"]["arguments"].as_str().unwrap());
-        assert!(told.iter().map(String::as_str).eq(whole), "{told:?}");
+        assert!(streamed.iter().map(String::as_str).eq(whole), "{streamed:?}");
     }
     assert!(n_calls > 8 && n_text > 0, "{n_calls} calls, {n_text} texts");
-    // The same through the other interfaces.
+    // Other APIs accept automatic tool choice, too.
     let messages = json!([{"role": "user", "content": "hello"}]);
     let answer = server.ask(
         "/v1/messages",
@@ -116,7 +116,7 @@ fn a_call_that_a_model_begins_keeps_to_its_schema() {
     assert!(answer["content"].is_array(), "{answer}");
 }
 
-/// The calls of an answer whose arguments are JSON. All are by their functions' schemas, but for a last one that was cut off.
+/// Returns the number of calls with JSON arguments. All match their schemas, except a truncated last call.
 fn valid_calls(choice: &Json) -> usize {
     let is_cut = choice["finish_reason"] == "length";
     let calls = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
@@ -139,16 +139,17 @@ fn valid_calls(choice: &Json) -> usize {
     n_valid
 }
 
-/// Turns as the published model knows them, with functions told of and called as Hermes' templates have it.
+/// Turns of the published model, with tools in the format of Hermes.
 const TURNS: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if loop.first and tools %}You call functions. Answer each question with a call of one of these \
     functions between <tool_call> and </tool_call>:\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}For example:\n<tool_call>\n{\"name\": \"stop\", \"arguments\": {}}\n</tool_call>\n\n{% endif %}\
     {{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}\
     <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// A small model that calls functions by itself and is no good at it, with its own template, which knows of none, and with one that does.
+/// Tests a small model that calls functions unreliably, with its own template, which does not support tools,
+/// and with a template that supports tools.
 #[test]
-#[ignore = "takes a published model"]
-fn a_published_model_calls_functions_as_their_schemas_have_it() {
+#[ignore = "needs a published model"]
+fn published_model_calls_match_schemas() {
     let path = tests::published::path(tests::published::SMOLLM2);
     for template in [None, Some(TURNS)] {
         let server = Server::with(Options {
@@ -159,7 +160,7 @@ fn a_published_model_calls_functions_as_their_schemas_have_it() {
         });
         let places = ["Paris", "Rome", "Lima", "Oslo"];
         let question =
-            |place: &str| json!({"role": "user", "content": format!("What is the weather in {place} tomorrow?")});
+            |pointer: &str| json!({"role": "user", "content": format!("What is the weather in {pointer} tomorrow?")});
         let call = json!({"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{\"day\": \"today\", \"warm\": true}"}});
         let begun = [
             question("Bonn"),
@@ -167,13 +168,13 @@ fn a_published_model_calls_functions_as_their_schemas_have_it() {
             json!({"role": "tool", "tool_call_id": "1", "content": "rain"}),
             json!({"role": "assistant", "content": "It rains."}),
         ];
-        // It does not know the mark, and has to be pushed to write it.
+        // The model does not know the marker and needs a bias to write it.
         let mark = server.ask("/tokenize", &json!({"content": "<tool_call>"}))["tokens"].clone();
         let pushed = mark.as_array().unwrap().iter().filter(|_| template.is_some());
         let bias: serde_json::Map<String, Json> = pushed.map(|token| (token.to_string(), 8.into())).collect();
         let (mut n_calls, mut n_answers) = (0, 0);
-        for (i, place) in places.iter().cycle().take(16).enumerate() {
-            let messages: Vec<Json> = begun.iter().cloned().chain([question(place)]).collect();
+        for (i, pointer) in places.iter().cycle().take(16).enumerate() {
+            let messages: Vec<Json> = begun.iter().cloned().chain([question(pointer)]).collect();
             let more =
                 json!({"messages": messages, "seed": i, "max_tokens": 150, "logit_bias": bias, "temperature": 0.8});
             let answer = server.ask(PATH, &body(more));
@@ -187,7 +188,7 @@ fn a_published_model_calls_functions_as_their_schemas_have_it() {
 }
 
 #[test]
-fn a_stream_tells_calls_with_their_number() {
+fn stream_numbers_tool_calls() {
     let server = server();
     let more = json!({"tool_choice": "required", "seed": 3, "n": 2});
     let whole = server.ask(PATH, &body(more.clone()));
@@ -199,19 +200,19 @@ fn a_stream_tells_calls_with_their_number() {
         .map(|e| serde_json::from_str(e).unwrap())
         .collect();
     for i in 0..2 {
-        let of_choice = || {
+        let request_for_choice = || {
             parsed
                 .iter()
                 .map(|event| &event["choices"][0])
                 .filter(|choice| choice["index"] == i)
         };
-        let calls: Vec<&Json> = of_choice()
+        let calls: Vec<&Json> = request_for_choice()
             .filter_map(|choice| choice["delta"].get("tool_calls"))
             .collect();
         let (first, rest) = calls.split_first().expect("a call");
         assert_eq!((&first[0]["index"], &first[0]["type"]), (&json!(0), &json!("function")));
         assert!(first[0]["id"].as_str().is_some_and(|id| id.starts_with("call_")));
-        assert!(rest.len() > 1, "arguments come piece by piece: {rest:?}");
+        assert!(rest.len() > 1, "arguments arrive in several chunks: {rest:?}");
         assert!(
             rest.iter()
                 .all(|call| call[0]["index"] == 0 && call[0].get("id").is_none())
@@ -222,12 +223,12 @@ fn a_stream_tells_calls_with_their_number() {
         let expected = &whole["choices"][i]["message"]["tool_calls"][0]["function"];
         assert_eq!(first[0]["function"]["name"], expected["name"]);
         assert_eq!(pieces.collect::<String>(), expected["arguments"].as_str().unwrap());
-        assert_eq!(of_choice().next_back().unwrap()["finish_reason"], "tool_calls");
+        assert_eq!(request_for_choice().next_back().unwrap()["finish_reason"], "tool_calls");
     }
 }
 
 #[test]
-fn results_go_back_into_the_conversation() {
+fn tool_results_are_added_to_conversation() {
     let server = server();
     let call = json!({"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{\"day\": \"today\", \"warm\": true}"}});
     let messages = json!([
@@ -247,7 +248,7 @@ fn results_go_back_into_the_conversation() {
         prompt.contains("Tells the weather.") && prompt.contains("<tool>rain"),
         "{prompt}"
     );
-    // The same by Anthropic's blocks.
+    // An equal prompt results from Anthropic's blocks.
     let blocks = json!([
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "weather", "input": {"day": "today", "warm": true}}]},
@@ -271,7 +272,7 @@ fn anthropic_tools() -> Json {
 }
 
 #[test]
-fn anthropics_clients_get_blocks() {
+fn anthropic_api_returns_tool_use_blocks() {
     let server = server();
     let body = |stream: bool| {
         json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 200, "temperature": 1.0, "seed": 4,
@@ -315,7 +316,7 @@ fn anthropics_clients_get_blocks() {
 }
 
 #[test]
-fn tools_that_cannot_be_are_refused() {
+fn invalid_tools_are_rejected() {
     let server = server();
     for (more, param) in [
         (json!({"tools": [{"type": "web_search"}]}), "tools[0]"),
@@ -336,16 +337,16 @@ fn tools_that_cannot_be_are_refused() {
         let error = server.refused(PATH, &body(more), 400);
         assert_eq!(error["param"], param, "{error}");
     }
-    // A schema that cannot be kept to is not left out.
+    // An invalid schema is rejected.
     let odd = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "no such type"}}}]);
     let error = server.refused(PATH, &body(json!({"tools": odd, "tool_choice": "required"})), 400);
     assert_eq!(error["code"], "invalid_grammar", "{error}");
-    // Where calling is free, the schema only informs.
+    // With automatic tool choice, an invalid schema is ignored.
     server.ask(PATH, &body(json!({"tools": tools(), "max_tokens": 5})));
     server.ask("/api/chat", &json!({"messages": [{"role": "user", "content": "hello"}], "tools": tools(), "stream": false, "options": {"num_predict": 5}}));
 }
 
-/// Forms that are no object of JSON: as Qwen 3 Coder, Mistral, Gemma 4 and LFM 2 write calls, each by a template of our own.
+/// Formats other than JSON objects: Qwen 3 Coder, Mistral, Gemma 4 and LFM 2.
 const OTHERS: [&str; 4] = [
     "{% for c in m.tool_calls %}\n<tool_call>\n<function={{ c.function.name }}>\n{% for k, v in c.function.arguments.items() %}<parameter={{ k }}>\n{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>{% endfor %}",
     "{% for c in m.tool_calls %}[TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}",
@@ -354,7 +355,7 @@ const OTHERS: [&str; 4] = [
 ];
 
 #[test]
-fn calls_of_every_form_keep_to_their_schema() {
+fn calls_of_every_syntax_match_schema() {
     for written in OTHERS {
         let template = format!(
             "{{% if tools %}}{{{{ tools | tojson }}}}{{% endif %}}{{% for m in messages %}}<{{{{ m.role }}}}>{{{{ m.content }}}}{{% if m.tool_calls %}}{written}{{% endif %}}</s>\n{{% endfor %}}{{% if add_generation_prompt %}}<assistant>{{% endif %}}"
@@ -382,9 +383,9 @@ fn calls_of_every_form_keep_to_their_schema() {
     }
 }
 
-/// A template that knows of no functions: instructions tell of them, calls are objects of JSON, and what was called is text.
+/// Tests a template without tool support: instructions describe the tools, and earlier calls become text.
 #[test]
-fn functions_are_told_of_where_the_template_does_not() {
+fn instructions_replace_missing_template_support() {
     let server = Server::with(Options {
         n_ctx: 4096,
         ..Options::default()
@@ -421,7 +422,7 @@ fn functions_are_told_of_where_the_template_does_not() {
         )),
         "{text}"
     );
-    // Without functions nothing is told of any, and what was called is still there.
+    // Without tools there are no instructions, but earlier calls remain.
     let text = prompt(&json!({ "messages": messages }));
     assert!(text.starts_with("<user>hello<assistant>{\"name\""), "{text}");
     assert_eq!(
@@ -430,9 +431,9 @@ fn functions_are_told_of_where_the_template_does_not() {
     );
     assert!(
         !server.get("/v1/models").body.contains("\"tools\""),
-        "it is no ability of the model's own"
+        "tool calling is not a capability of this model"
     );
-    // What is no call stays text.
+    // Output that is not a call remains content.
     let free = server.ask(PATH, &body(json!({"max_tokens": 20})));
     assert!(free["choices"][0]["message"]["content"].is_string(), "{free}");
 }

@@ -1,4 +1,5 @@
-//! The page for browsers: its files and how they are served. What it does is tested by `server/web/tests` and, in a browser, by `cli/tests/serve.rs`.
+//! Files of the web UI and their headers. Its behavior is tested by `server/web/tests` and, in a browser, by
+//! `cli/tests/serve.rs`.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -14,16 +15,16 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("web")
 }
 
-/// The text of a file that is ours.
+/// Returns the text files that are not third-party.
 fn ours() -> impl Iterator<Item = (&'static str, &'static str)> {
     let text = |file: &'static File| (file.path, std::str::from_utf8(file.bytes).expect("UTF-8"));
     FILES.iter().filter(|file| !file.path.starts_with("vendor/")).map(text)
 }
 
 #[test]
-fn files_are_served_as_they_are() {
+fn web_files_are_served_unchanged() {
     let server = Server::new();
-    let served = |path: &str| {
+    let service = |path: &str| {
         let mut stream = server.connect();
         stream.write_all(&head("GET", path, &[], 0)).unwrap();
         let mut bytes = Vec::new();
@@ -36,7 +37,7 @@ fn files_are_served_as_they_are() {
         (head.to_ascii_lowercase(), body)
     };
     for file in FILES {
-        let (head, body) = served(&format!("/web/{}", file.path));
+        let (head, body) = service(&format!("/web/{}", file.path));
         assert!(head.starts_with("http/1.1 200"), "{}: {head}", file.path);
         assert_eq!(body, file.bytes, "{}", file.path);
         let content_type = match file.path.rsplit_once('.').unwrap().1 {
@@ -76,7 +77,7 @@ fn files_are_served_as_they_are() {
 }
 
 #[test]
-fn what_a_browser_has_is_not_sent_again() {
+fn matching_etag_returns_304() {
     let server = Server::new();
     let get = |path: &str, tag: &str| server.request("GET", path, &[("If-None-Match", tag)], b"");
     let tag = server.get("/").header("etag").expect("a tag").to_owned();
@@ -86,11 +87,11 @@ fn what_a_browser_has_is_not_sent_again() {
         assert_eq!(response.header("etag"), Some(tag.as_str()));
     }
     assert_eq!(get("/", "\"x\"").status, 200);
-    assert_eq!(get("/web/main.js", &tag).status, 200, "files have tags of their own");
+    assert_eq!(get("/web/main.js", &tag).status, 200, "each file has its own tag");
 }
 
 #[test]
-fn the_page_can_be_left_out() {
+fn web_ui_can_be_disabled() {
     let server = Server::with(Options {
         page: false,
         ..Options::default()
@@ -102,7 +103,7 @@ fn the_page_can_be_left_out() {
 }
 
 #[test]
-fn the_page_needs_no_key_and_what_it_asks_for_does() {
+fn web_ui_needs_no_key_but_api_does() {
     let server = Server::with(Options {
         keys: vec!["one".to_owned()],
         ..Options::default()
@@ -114,7 +115,7 @@ fn the_page_needs_no_key_and_what_it_asks_for_does() {
 }
 
 #[test]
-fn every_file_of_the_page_is_listed() {
+fn every_web_file_is_embedded() {
     let mut found = BTreeSet::new();
     for of in ["", "vendor"] {
         for entry in std::fs::read_dir(folder().join(of)).unwrap().flatten() {
@@ -130,13 +131,13 @@ fn every_file_of_the_page_is_listed() {
 }
 
 #[test]
-fn the_page_asks_nobody_else_and_has_no_scripts_in_its_markup() {
+fn web_ui_has_no_external_urls_or_inline_scripts() {
     for (path, text) in ours() {
-        // Names of forms of documents, which nobody asks for.
+        // XML namespaces, which are never requested.
         let text = text
             .replace("http://www.w3.org/2000/svg", "")
             .replace("http://www.w3.org/1998/Math/MathML", "");
-        assert!(!text.contains("://"), "{path} names an address");
+        assert!(!text.contains("://"), "{path} contains an address");
         for mark in [
             "innerHTML",
             "outerHTML",
@@ -155,7 +156,7 @@ fn the_page_asks_nobody_else_and_has_no_scripts_in_its_markup() {
     }
     assert!(
         index.matches("<script").count() == index.matches("></script>").count(),
-        "scripts are files"
+        "all scripts are files"
     );
     let names = index.split(['"', '\'']).filter_map(|part| part.strip_prefix("web/"));
     for name in names {
@@ -164,13 +165,13 @@ fn the_page_asks_nobody_else_and_has_no_scripts_in_its_markup() {
 }
 
 #[test]
-fn the_page_is_small() {
+fn web_ui_stays_small() {
     let size = |files: &mut dyn Iterator<Item = usize>| files.sum::<usize>();
     let all = size(&mut FILES.iter().map(|file| file.bytes.len()));
     let of_ours = size(&mut ours().map(|(_, text)| text.len()));
     assert!(
         all < 450_000 && of_ours < 130_000,
-        "{all} bytes, of which {of_ours} are ours"
+        "the web UI is too large: {all} bytes, {of_ours} of them own code"
     );
     for (path, text) in ours() {
         let n = text.lines().count();
@@ -179,7 +180,7 @@ fn the_page_is_small() {
 }
 
 #[test]
-fn files_of_others_are_as_they_were_published() {
+fn vendored_files_match_checksums() {
     let table = std::fs::read_to_string(folder().join("vendor/README.md")).unwrap();
     for file in FILES {
         let Some(name) = file.path.strip_prefix("vendor/") else {
@@ -188,31 +189,34 @@ fn files_of_others_are_as_they_were_published() {
         let digest = Sha256::digest(file.bytes);
         let sum: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         let row = table.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
-        let row = row.unwrap_or_else(|| panic!("vendor/README.md has no {name}"));
-        assert!(row.contains(&sum), "{name} is not what vendor/README.md says: {sum}");
+        let row = row.unwrap_or_else(|| panic!("vendor/README.md has no entry for {name}"));
+        assert!(
+            row.contains(&sum),
+            "{name} does not match the checksum in vendor/README.md: {sum}"
+        );
     }
 }
 
 #[test]
-fn modules_of_the_page_pass_their_own_tests() {
+fn web_modules_pass_node_tests() {
     let tests = std::fs::read_dir(folder().join("tests")).unwrap().flatten();
     let output = Command::new("node")
         .arg("--test")
         .args(tests.map(|entry| entry.path()))
         .output()
-        .expect("Node.js, version 20 or later, runs the tests of the page");
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{told}");
-    // A version that finds no tests succeeds, too.
-    let passed = told
+        .expect("Node.js 20 or later is installed");
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{report}");
+    // Node.js also succeeds if it finds no tests.
+    let passed = report
         .lines()
         .find_map(|line| line.rsplit_once("pass ")?.1.parse::<usize>().ok());
-    assert!(passed.is_some_and(|n| n >= 29), "{told}");
+    assert!(passed.is_some_and(|n| n >= 29), "{report}");
 }
 
-/// Files of a folder in place of the page: for everybody, and nothing of what lies beside the folder or belongs to a route.
+/// Static files need no API key; files outside the directory and paths of routes are not served.
 #[test]
-fn files_of_a_folder_take_the_place_of_the_page() {
+fn static_directory_replaces_web_ui() {
     let outside = tempfile::tempdir().expect("a temporary folder");
     let folder = outside.path().join("public");
     std::fs::create_dir_all(folder.join("sub dir")).expect("a folder");
@@ -257,14 +261,14 @@ fn files_of_a_folder_take_the_place_of_the_page() {
             with_key.body
         );
     }
-    assert_eq!(server.get("/v1/models").status, 401, "a file opens no route");
+    assert_eq!(server.get("/v1/models").status, 401, "a file does not open a route");
     let models = server.request("GET", "/v1/models", &[("Authorization", "Bearer key")], b"");
     assert_eq!(models.json()["data"][0]["id"], "tiny");
     assert_eq!(server.request("POST", "/sub%20dir/a.js", &[], b"{}").status, 401);
 }
 
 #[test]
-fn everything_stands_below_a_prefix() {
+fn api_prefix_applies_to_all_paths() {
     let server = Server::with(Options {
         prefix: "/a/llama".to_owned(),
         keys: vec!["key".to_owned()],
@@ -278,7 +282,7 @@ fn everything_stands_below_a_prefix() {
     assert_eq!(
         ask("POST", "/a/llama/slots/0?action=erase", "").status,
         200,
-        "a query goes along"
+        "the query is passed on"
     );
     assert_eq!(
         [
@@ -296,6 +300,6 @@ fn everything_stands_below_a_prefix() {
     }
     assert!(
         ask("GET", "/a/llama/api/nothing", "").json()["error"].is_string(),
-        "as that interface has it"
+        "errors use the format of Ollama's API"
     );
 }

@@ -1,8 +1,8 @@
-// Requests to the server that this page comes from. Paths are relative, so that it also works below a prefix.
+// Requests to the server. Paths are relative, so that the page works behind a path prefix.
 
 import { EventReader } from './sse.js';
 
-/** What the server refused, or why it cannot be reached (status 0). */
+/** Error response of the server, or a network error (status 0). */
 export class ServerError extends Error {
   constructor(message, { status = 0, code = null, retryAfter = null } = {}) {
     super(message);
@@ -12,12 +12,12 @@ export class ServerError extends Error {
 
 const KEY = 'llama.key';
 
-/** The key that requests name; empty if there is none. */
+/** Returns the API key, or an empty string. */
 export function apiKey() {
   return localStorage.getItem(KEY) ?? '';
 }
 
-/** Keeps a key in this browser. */
+/** Stores the API key in this browser. */
 export function setApiKey(key) {
   if (key) {
     localStorage.setItem(KEY, key);
@@ -26,13 +26,13 @@ export function setApiKey(key) {
   }
 }
 
-/** The answer to a GET, as JSON. */
+/** Sends a GET request; returns the JSON response. */
 export async function get(path) {
   const response = await ask(path, {});
   return response.json();
 }
 
-/** The answer to a POST of JSON, as JSON. */
+/** Sends a POST request with a JSON body; returns the JSON response. */
 export async function post(path, body) {
   const response = await ask(path, posted(body));
   return response.json();
@@ -42,7 +42,7 @@ function posted(body) {
   return { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) };
 }
 
-/** The objects of a streamed answer. Ends early, without an error, only if `signal` says so. */
+/** Yields the objects of a streaming response. Ends early without an error only if `signal` is aborted. */
 export async function* stream(path, body, signal) {
   const response = await ask(path, { ...posted(body), signal });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -66,7 +66,7 @@ export async function* stream(path, body, signal) {
 }
 
 function lost() {
-  return new ServerError('The connection to the server was lost before the answer was complete.');
+  return new ServerError('The connection was lost before the completion was finished.');
 }
 
 async function unlessLost(promise, signal) {
@@ -99,5 +99,5 @@ async function refused(response) {
     (body) => body.error,
     () => null,
   );
-  return new ServerError(error?.message ?? `The server answered with status ${status}.`, { status, retryAfter, code: error?.code ?? null });
+  return new ServerError(error?.message ?? `The server returned status ${status}.`, { status, retryAfter, code: error?.code ?? null });
 }

@@ -1,27 +1,27 @@
-// The state of the page, and what can be done to it. Views listen to its events and change nothing by themselves:
-// `list` (chats or their names), `chat` (which messages are shown), `node` (a message grows), `server` (models, reachable or not),
-// `problem` (a sentence for the reader).
+// Application state and its operations. Views listen to the events and never modify state directly:
+// `list` (chats or their names changed), `chat` (shown messages changed), `node` (a message grew),
+// `server` (models or reachability changed), `problem` (an error message for the user).
 
-import { begin, pause, take } from './answer.js';
+import { begin, pause, take } from './completion.js';
 import { get, post, stream } from './api.js';
 import { requestBody } from './settings.js';
 import { keep, kept } from './store.js';
 import { addMessage, children, newChat, path, show, title } from './tree.js';
 
-/** Milliseconds between states of an answer that are kept while it comes. */
+/** Milliseconds between saves of a message while it streams. */
 const KEEP_EVERY = 1000;
 
 export class App extends EventTarget {
   chats = new Map();
-  /** The chat that is shown; it is kept once it has a message. */
+  /** The shown chat; saved once it has a message. */
   current = newChat(kept('defaults', {}));
   models = [];
-  /** Settings of the server that hold where a chat says nothing. */
+  /** Server defaults for settings that a chat does not set. */
   defaults = {};
   reachable = true;
   needsKey = false;
   #store;
-  /** Answers under way, by chat: what stops them, their message, and what the server calls them. */
+  /** Running completions by chat: abort controller, message and completion id. */
   #runs = new Map();
   #kept = new Map();
 
@@ -35,7 +35,7 @@ export class App extends EventTarget {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
 
-  /** Loads what the browser has kept. */
+  /** Loads the stored chats. */
   async load() {
     for (const chat of await this.#store.all()) {
       this.chats.set(chat.id, chat);
@@ -65,16 +65,16 @@ export class App extends EventTarget {
     try {
       await this.#store.put(chat);
     } catch (error) {
-      this.#tell('problem', `This chat cannot be kept in the browser: ${error.message}`);
+      this.#tell('problem', `Cannot save this chat in the browser: ${error.message}`);
     }
   }
 
-  /** Chats, the one changed last first. */
+  /** Chats, most recently changed first. */
   list() {
     return [...this.chats.values()].sort((a, b) => b.updated - a.updated);
   }
 
-  /** Shows a chat, or a new one if there is none of that id. */
+  /** Shows a chat, or a new chat if the id is unknown. */
   open(id) {
     if (id === this.current.id) {
       return;
@@ -84,12 +84,12 @@ export class App extends EventTarget {
     this.#tell('list');
   }
 
-  /** What the server says of itself. */
+  /** Loads the server's models and properties. */
   async ask() {
     try {
       this.models = (await get('v1/models')).data;
       const model = this.model();
-      // Of a model that is not loaded yet there is nothing to know.
+      // The properties of an unloaded model are unknown.
       const props = isLoaded(model) ? await get(`props?model=${encodeURIComponent(model.id)}`).catch(() => ({})) : {};
       this.defaults = props.default_generation_settings?.params ?? {};
       Object.assign(this, { reachable: true, needsKey: false });
@@ -101,13 +101,13 @@ export class App extends EventTarget {
     return this.reachable;
   }
 
-  /** The model that answers in the shown chat. */
+  /** The model of the shown chat. */
   model() {
     const find = (id) => this.models.find((model) => model.id === id);
     return find(this.current.model) ?? find(kept('model', null)) ?? this.models.find(isLoaded) ?? this.models[0] ?? null;
   }
 
-  /** Chooses a model for this chat and for new ones. */
+  /** Selects a model for this chat and for new chats. */
   setModel(id) {
     keep('model', id);
     this.#change(this.current, () => (this.current.model = id));
@@ -133,7 +133,7 @@ export class App extends EventTarget {
     }
   }
 
-  /** Forgets chats. */
+  /** Deletes chats. */
   async remove(chats) {
     for (const { id } of chats) {
       this.#runs.get(id)?.controller.abort();
@@ -146,7 +146,7 @@ export class App extends EventTarget {
     this.#tell('list');
   }
 
-  /** Keeps chats that were imported, or forgotten by mistake. */
+  /** Adds chats that were imported or restored. */
   async add(chats) {
     for (const chat of chats) {
       this.chats.set(chat.id, chat);
@@ -155,7 +155,7 @@ export class App extends EventTarget {
     this.#tell('list');
   }
 
-  /** The answer under way in a chat, or `null`. */
+  /** Returns the running completion of a chat, or `null`. */
   running(chat = this.current) {
     return this.#runs.get(chat.id)?.node ?? null;
   }
@@ -164,7 +164,7 @@ export class App extends EventTarget {
     this.#runs.get(this.current.id)?.controller.abort();
   }
 
-  /** Ends what is being thought in the answer under way, which then begins. */
+  /** Ends the reasoning of the running completion. */
   async answerNow() {
     const { id, node } = this.#runs.get(this.current.id) ?? {};
     if (id === undefined) {
@@ -177,14 +177,14 @@ export class App extends EventTarget {
     }
   }
 
-  /** Says something and asks for an answer. */
+  /** Sends a user message and requests a completion. */
   send(content) {
     const { current } = this;
     const said = addMessage(current, current.leaf, { role: 'user', content });
     return this.#answer(current, said.id);
   }
 
-  /** Says something else in place of a message, beside it; an answer of the user's own wording is only kept. */
+  /** Adds an edited version of a message. An edited user message requests a new completion. */
   edit(node, content) {
     const { current } = this;
     const { id } = addMessage(current, node.parent, { role: node.role, content, ...(node.role === 'assistant' ? { finish: 'edited' } : {}) });
@@ -195,11 +195,11 @@ export class App extends EventTarget {
     this.#tell('chat');
   }
 
-  /** Another answer beside one, or the first to a message. */
+  /** Requests another completion for a message. */
   retry(node) {
     const { current } = this;
     if (node.role === 'assistant' && node.error && node.content === '' && children(current, node.id).length === 0) {
-      // There is nothing in it to keep.
+      // Replace a failed message without content.
       show(current, node.parent);
       delete current.nodes[node.id];
       current.leaf = node.parent;
@@ -207,7 +207,7 @@ export class App extends EventTarget {
     return this.#answer(current, node.role === 'user' ? node.id : node.parent);
   }
 
-  /** Goes on with an answer that was cut off. */
+  /** Continues a message that was cut off. */
   goOn(node) {
     return this.#run(this.current, node);
   }
@@ -247,7 +247,7 @@ export class App extends EventTarget {
     }
     this.#tell('node', { chat, node, done: true });
     if (!isLoaded(this.models.find(({ id }) => id === model))) {
-      // It was loaded for the answer: its context has a size now.
+      // The model was loaded by this request, so its context size is now known.
       this.ask();
     }
     this.#tell('list');
@@ -270,7 +270,7 @@ export class App extends EventTarget {
         if (signal.aborted || ms === null) {
           throw error;
         }
-        node.waits = `${error.message} Trying again…`;
+        node.waits = `${error.message} Retrying…`;
         this.#tell('node', { chat, node });
         await sleep(ms, signal);
       }
@@ -288,12 +288,12 @@ export class App extends EventTarget {
       this.needsKey = true;
       this.#tell('server');
     } else if (error.status === 0) {
-      // Finds out whether it is there again.
+      // Check whether the server is reachable again.
       this.ask();
     }
   }
 
-  /** True if a chat has messages. */
+  /** Returns true if a chat has messages. */
   begun(chat = this.current) {
     return children(chat, null).length > 0;
   }
@@ -303,7 +303,7 @@ export class App extends EventTarget {
   }
 }
 
-/** True for the model of a server with one, and for those of several that are loaded. */
+/** Returns true if a model is loaded; always true for a server with a single model. */
 function isLoaded(model) {
   return Boolean(model) && (model.status?.value ?? 'loaded') === 'loaded';
 }

@@ -1,10 +1,10 @@
-// The conversation: its messages, where it is scrolled to, and what a screen reader is told.
+// Conversation view: messages, scroll position and screen reader announcements.
 
 import { byId, icon } from './dom.js';
 import { MessageView } from './message_view.js';
 import { path } from './tree.js';
 
-/** Pixels from the end within which a reader is taken to follow what comes. */
+/** Distance from the end in pixels within which the view scrolls automatically. */
 const NEAR = 80;
 
 export class ChatView {
@@ -35,7 +35,7 @@ export class ChatView {
     this.#scroll.scrollTop = this.#scroll.scrollHeight;
   }
 
-  /** Takes up where the chat differs from what is shown. */
+  /** Updates the view to match the chat. */
   #show(isOther = false) {
     const { current } = this.#app;
     const nodes = path(current);
@@ -54,7 +54,7 @@ export class ChatView {
     byId('title').textContent = this.#app.title();
     document.title = nodes.length > 0 ? `${this.#app.title()} · llama` : 'llama';
     if (isOther || this.#app.running()) {
-      // What is there already was read out before, or is read by whoever opens the chat.
+      // Existing messages are not announced.
       this.#told = Math.max(0, (this.#views.at(-1)?.blocks.length ?? 0) - 1);
       this.toEnd();
     }
@@ -74,12 +74,12 @@ export class ChatView {
       update();
       this.#frame = 0;
     } else if (this.#frame === 0) {
-      // Tokens come faster than pictures.
+      // Tokens arrive faster than frames are rendered.
       this.#frame = requestAnimationFrame(update);
     }
   }
 
-  /** Reads out an answer by paragraphs, each when it is complete. */
+  /** Announces a message paragraph by paragraph, each when it is complete. */
   #tell(node, done) {
     const view = this.#views.find((shown) => shown.node === node);
     const complete = view ? view.blocks.slice(this.#told, done ? undefined : -1) : [];

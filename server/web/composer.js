@@ -1,12 +1,12 @@
-// Where messages are written, with the figures below: how fast the model is and how full its context.
+// Message input, with generation speed and context usage.
 
-import { filled, rate } from './answer.js';
+import { filled, rate } from './completion.js';
 import { byId, h, icon } from './dom.js';
 import { notice } from './notices.js';
 import { keep, kept } from './store.js';
 import { path } from './tree.js';
 
-/** Bytes of a file that can be said in a message. */
+/** Maximum size in bytes of an attached file. */
 const MAX_FILE = 1 << 20;
 
 export class Composer {
@@ -62,14 +62,14 @@ export class Composer {
     this.#show();
   }
 
-  /** As high as its text, up to a limit that the style sets. */
+  /** Adjusts the height to the text, up to the CSS limit. */
   #grow() {
     this.#area.style.height = 'auto';
     this.#area.style.height = `${this.#area.scrollHeight}px`;
   }
 
   #key(event) {
-    // Enter also ends what an input method composes, and on a phone begins a line.
+    // Enter also confirms input-method composition, and starts a new line on phones.
     const isTouch = matchMedia('(pointer: coarse)').matches;
     if (event.key === 'Enter' && !event.shiftKey && !event.isComposing && !isTouch) {
       event.preventDefault();
@@ -107,9 +107,9 @@ export class Composer {
     for (const file of files) {
       const text = file.size > MAX_FILE ? null : await file.text();
       if (text === null) {
-        notice(`${file.name} has more than 1 MiB.`);
+        notice(`${file.name} is larger than 1 MiB.`);
       } else if (/[\0\uFFFD]/.test(text)) {
-        notice(`${file.name} is no text.`);
+        notice(`${file.name} is not a text file.`);
       } else {
         this.#insert(file.name, text);
       }
@@ -118,7 +118,7 @@ export class Composer {
   }
 
   #insert(name, text) {
-    // Longer than any fence within.
+    // A fence that is longer than any fence in the text.
     const ticks = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
     const fence = '`'.repeat(ticks + 1);
     const before = this.#area.value.trimEnd();
@@ -149,7 +149,7 @@ export class Composer {
     const parts = [];
     if (n !== null && n !== undefined && size) {
       const words = `${n.toLocaleString('en')} of ${size.toLocaleString('en')} tokens`;
-      const meter = h('meter', { min: 0, max: size, high: size * 0.85, value: n, 'aria-label': 'Context in use', title: `${words} of the context are in use` }, words);
+      const meter = h('meter', { min: 0, max: size, high: size * 0.85, value: n, 'aria-label': 'Context in use', title: `Context: ${words} used` }, words);
       parts.push(meter, h('span', {}, words));
     }
     if (speed !== null) {

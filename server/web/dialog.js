@@ -1,10 +1,10 @@
-// Dialogs: the browser keeps the focus within and gives it back.
+// Modal dialogs; the browser traps and restores the focus.
 
 import { h, iconButton } from './dom.js';
 
 let n = 0;
 
-/** Shows a dialog. `close()` of the result closes it, and is called by Esc and by a press beside it. */
+/** Shows a dialog. `close()` of the result closes it; Esc and a click outside close it, too. */
 export function dialog(title, ...children) {
   n += 1;
   const id = `dialog-${n}`;
@@ -12,7 +12,7 @@ export function dialog(title, ...children) {
   const head = h('div', { class: 'dialog-head' }, h('h2', { id }, title), iconButton('close', 'Close', close));
   const element = h('dialog', { 'aria-labelledby': id }, head, ...children);
   element.addEventListener('close', () => element.remove());
-  // A press beside it, not one that ends beside it.
+  // Only clicks that start outside the dialog.
   element.addEventListener('mousedown', (event) => {
     if (event.target === element) {
       close();

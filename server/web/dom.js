@@ -1,6 +1,6 @@
-// Elements without markup in strings: nothing that a model writes is ever parsed as HTML here.
+// Creates elements without HTML strings, so that model output is never parsed as HTML here.
 
-/** An element. `on...` are listeners, other entries attributes; `null` and `false` leave one out, `true` gives an empty one. */
+/** Creates an element. `on…` entries are listeners, others attributes; `null` and `false` omit an attribute, `true` sets it empty. */
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -14,12 +14,12 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** The element of the page with an id. */
+/** Returns the element with an id. */
 export function byId(id) {
   return document.getElementById(id);
 }
 
-// Outlines in a square of 24, drawn with round strokes.
+// Icon paths in a 24 x 24 view box.
 const ICONS = {
   plus: 'M12 5v14M5 12h14',
   menu: 'M4 7h16M4 12h16M4 17h16',
@@ -44,7 +44,7 @@ const ICONS = {
 
 const SVG = 'http://www.w3.org/2000/svg';
 
-/** A drawing beside words, or in a button that has a label. */
+/** Creates a decorative icon. */
 export function icon(name) {
   const svg = document.createElementNS(SVG, 'svg');
   const path = document.createElementNS(SVG, 'path');
@@ -56,12 +56,12 @@ export function icon(name) {
   return svg;
 }
 
-/** A button with a drawing only. */
+/** Creates a button that shows only an icon. */
 export function iconButton(name, label, onclick, attributes = {}) {
   return h('button', { type: 'button', class: 'icon-button', 'aria-label': label, title: label, onclick, ...attributes }, icon(name));
 }
 
-/** Copies a text, also where the page is served without TLS and browsers have no clipboard for it. */
+/** Copies text to the clipboard, also without TLS, where the clipboard API is unavailable. */
 export async function copyText(text) {
   if (navigator.clipboard) {
     return navigator.clipboard.writeText(text);
@@ -75,6 +75,6 @@ export async function copyText(text) {
   area.remove();
   before?.focus();
   if (!copied) {
-    throw new Error('the browser refuses to copy');
+    throw new Error('the browser rejected the copy');
   }
 }

@@ -1,4 +1,4 @@
-// Colours for code: words, texts, numbers and comments, told by what languages have in common. It need not be right, only helpful.
+// Approximate syntax highlighting: keywords, strings, numbers and comments, by rules common to most languages.
 
 const WORDS = new Set(
   `abstract and as assert async auto await begin bool boolean break byte case catch char class const constexpr continue crate def default
@@ -32,7 +32,7 @@ function comments(language) {
   return HASH.has(language) && long.startsWith('/') ? line : `${long}|${line}`;
 }
 
-/** The parts of a text in a language, in order: `{ kind, text }`, where `kind` is `comment`, `text`, `number`, `word`, `call` or empty. */
+/** Returns the parts of a code block: `{ kind, text }`, where `kind` is `comment`, `text`, `number`, `word`, `call` or empty. */
 export function parts(text, language) {
   const name = language.toLowerCase();
   if (name === '' || PLAIN.has(name) || text.length > 50000) {

@@ -1,4 +1,4 @@
-// Starts the page.
+// Entry point of the page.
 
 import { App } from './app.js';
 import { ChatView } from './chat_view.js';
@@ -9,14 +9,14 @@ import { askForKey, showSettings } from './settings_view.js';
 import { Sidebar } from './sidebar.js';
 import { ChatStore, NoStore } from './store.js';
 
-/** Milliseconds between looks for a server that is gone. */
+/** Milliseconds between attempts to reach the server. */
 const LOOK_EVERY = 2000;
 
 async function openStore() {
   try {
     return await ChatStore.open();
   } catch {
-    notice('This browser keeps nothing: chats last as long as this page.');
+    notice('This browser does not allow storage. Chats are lost when the page is closed.');
     return new NoStore();
   }
 }
@@ -32,18 +32,18 @@ function showServer(app) {
   picker.value = model?.id ?? '';
   picker.disabled = names.length < 2;
   const n = model?.max_model_len;
-  const about = model ? `${model.id} answers${n ? `, with room for ${n.toLocaleString('en')} tokens` : ''}.` : '';
+  const about = model ? `${model.id}${n ? `, context of ${n.toLocaleString('en')} tokens` : ''}` : '';
   byId('about').textContent = about;
   byId('settings-button').classList.toggle('set', Object.keys(app.current.settings).length > 0);
   const banner = byId('banner');
-  const words = app.reachable ? '' : 'The server cannot be reached. This page goes on as soon as it is there again.';
+  const words = app.reachable ? '' : 'The server cannot be reached. Reconnecting…';
   if (banner.textContent !== words) {
     banner.textContent = words;
   }
   banner.hidden = app.reachable;
 }
 
-/** Looks for the server until it is there; asks for a key where one is wanted. */
+/** Connects to the server; asks for an API key if the server requires one. */
 function watchServer(app) {
   let timer = null;
   let asking = false;
@@ -91,7 +91,7 @@ function keys(app, sidebar) {
   });
 }
 
-/** The address names the chat, so that back, forward and bookmarks work. */
+/** Puts the chat id into the URL, so that history and bookmarks work. */
 function address(app) {
   const plain = location.pathname + location.search;
   let follows = false;

@@ -1,20 +1,20 @@
-// Markdown to HTML, block by block. Nothing of a text passes as HTML: tags stand there as they were written, pictures are links, and
-// links go to pages and mail only. What comes out is sanitized once more before it is shown (`rich.js`).
+// Converts Markdown to HTML, block by block. HTML in the text is escaped, images become links, and only http(s) and
+// mailto links are allowed. `rich.js` sanitizes the result again.
 
 import { Marked } from './vendor/marked.esm.js';
 
-/** A text with no meaning in HTML. */
+/** Escapes HTML. */
 export function escape(text) {
   const names = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
   return text.replace(/[&<>"']/g, (c) => names[c]);
 }
 
-/** The same, but for names of characters, such as `&amp;`: markdown has them, too. */
+/** Escapes HTML except character references such as `&amp;`, which Markdown supports. */
 function escapeText(text) {
   return text.replace(/[^&]+|&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]\w{0,31});|&/g, (part) => (part.length > 1 && part[0] === '&' ? part : escape(part)));
 }
 
-/** The target of a link, or `null` if it is none that may be followed. */
+/** Returns the URL of a link, or `null` if its scheme is not allowed. */
 export function target(href) {
   try {
     const url = new URL(href);
@@ -30,7 +30,7 @@ function link(href, html) {
 }
 
 const renderer = {
-  // The library's own leaves text as it is after tags such as `<script>`, which are no tags here.
+  // The default tokenizer treats text after tags such as `<script>` as raw, but tags are escaped here.
   text({ text, tokens }) {
     return tokens ? this.parser.parseInline(tokens) : escapeText(text);
   },
@@ -40,7 +40,7 @@ const renderer = {
   link({ href, tokens }) {
     return link(href, this.parser.parseInline(tokens));
   },
-  // Fetching one would tell its server what is being talked about.
+  // Loading an image would leak information about the conversation to its server.
   image({ href, text }) {
     return link(href, `Image: ${escape(text || href)}`);
   },
@@ -56,12 +56,12 @@ const renderer = {
   },
 };
 
-/** Formulas: `$…$` and `\(…\)` in a line; `$$…$$` and `\[…\]` on lines of their own. Lengths are bounded, so that many openings without an end take little time. */
+/** Formulas: inline `$…$` and `\(…\)`, display `$$…$$` and `\[…\]`. Lengths are limited, so that many unclosed delimiters take little time. */
 const FORMULAS = [
   { display: true, open: '$$', form: /^\$\$((?:[^$\\]|\\[^]){1,4000}?)\$\$/ },
   { display: true, open: '\\[', form: /^\\\[((?:[^\\]|\\[^\]]){1,4000}?)\\\]/ },
   { display: false, open: '\\(', form: /^\\\(((?:[^\\]|\\[^)]){1,1000}?)\\\)/ },
-  // As others have it, so that "$5 and $6" is no formula.
+  // As in Pandoc, so that "$5 and $6" is not a formula.
   { display: false, open: '$', form: /^\$((?!\s)(?:[^$\\\n]|\\[^\n]){0,1000}?[^\s$\\]|[^\s$\\])\$(?![\d$])/ },
 ];
 
@@ -104,7 +104,7 @@ const inline = {
     if (found) {
       return { type: 'formula', ...found };
     }
-    // All of them at once: looking for a formula at each would take long.
+    // Consume the whole run; trying each position would be slow.
     const [run] = /^\$*/.exec(src);
     return run ? { type: 'text', raw: run, text: run } : undefined;
   },
@@ -113,7 +113,7 @@ const inline = {
 
 const marked = new Marked({ gfm: true, renderer, extensions: [block, inline] });
 
-/** The blocks of a text, each with what its HTML follows from (`key`). A block that goes on to grow is the last one. */
+/** Returns the blocks of a text, each with a `key` that determines its HTML. Only the last block grows. */
 export function blocks(text) {
   try {
     const tokens = marked.lexer(text);
@@ -126,7 +126,7 @@ export function blocks(text) {
   }
 }
 
-/** The page has two levels of headings above those of a message, and none of them may be left out, as texts like to do. */
+/** Maps heading levels: the page has two levels above those of a message, and levels must not be skipped. */
 function nestHeadings(tokens) {
   let before = 2;
   for (const token of tokens.filter(({ type }) => type === 'heading')) {
@@ -143,7 +143,7 @@ function html(token) {
   }
 }
 
-/** What is nested too deeply, such as thousands of quotes within each other, stands there as it was written. */
+/** Shows text verbatim if it is nested too deeply. */
 function verbatim(text) {
   return `<p class="verbatim">${escape(text.trimEnd())}</p>`;
 }

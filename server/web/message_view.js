@@ -1,6 +1,6 @@
-// A message: what it says, and what can be done with it.
+// Message view with its actions.
 
-import { rate } from './answer.js';
+import { rate } from './completion.js';
 import { h, iconButton } from './dom.js';
 import { copyButton, showRich } from './rich.js';
 import { place } from './tree.js';
@@ -10,20 +10,20 @@ export function plural(n, noun) {
   return `${n.toLocaleString('en')} ${noun}${n === 1 ? '' : 's'}`;
 }
 
-/** What the server says as a sentence, beside those of the page. */
+/** Formats a server message as a sentence. */
 function sentence(text) {
   const whole = text.charAt(0).toUpperCase() + text.slice(1);
   return /[.!?…]$/.test(whole) ? whole : `${whole}.`;
 }
 
-/** What is known of an answer's speed, and of its prompt's. */
+/** Shows generation speed and prompt statistics. */
 function speedLabel(stats) {
   const speed = rate(stats);
   if (speed === null) {
     return null;
   }
-  const prompt = stats.prompt === undefined ? null : `Prompt: ${plural(stats.prompt, 'token')}, of which ${(stats.cached ?? 0).toLocaleString('en')} were known`;
-  return h('span', { class: 'speed', title: prompt }, `${plural(stats.generated, 'token')}, ${speed.toFixed(1)} per second`);
+  const prompt = stats.prompt === undefined ? null : `Prompt: ${plural(stats.prompt, 'token')}, ${(stats.cached ?? 0).toLocaleString('en')} cached`;
+  return h('span', { class: 'speed', title: prompt }, `${plural(stats.generated, 'token')}, ${speed.toFixed(1)} tokens/s`);
 }
 
 export class MessageView {
@@ -50,12 +50,12 @@ export class MessageView {
     return this.#node;
   }
 
-  /** Blocks of an answer, of which all but the last stay as they are. */
+  /** Rendered blocks; only the last one changes. */
   get blocks() {
     return [...this.#text.children];
   }
 
-  /** Shows the message as it is now. A chat that another tab has changed has another object for it. */
+  /** Updates the view. A change by another tab replaces the message object. */
   update(node = this.#node) {
     this.#node = node;
     const isRunning = this.#app.running() === node;
@@ -82,7 +82,7 @@ export class MessageView {
     if (this.#summary.textContent !== words) {
       this.#summary.textContent = words;
     }
-    // It is long, and mostly not looked at.
+    // Reasoning is long and rarely opened, so render it on demand.
     if (this.#details.open) {
       showRich(this.#thought, reasoning);
     }
@@ -102,7 +102,7 @@ export class MessageView {
       const retry = h('button', { type: 'button', class: 'small-button', onclick: () => this.#app.retry(this.#node) }, 'Try again');
       this.#note.append(h('div', { class: 'error', role: 'alert' }, h('span', {}, sentence(error)), retry));
     } else if (finish !== 'stop' && finish !== 'edited') {
-      const why = finish === 'length' ? 'The answer has reached its greatest length.' : finish === 'stopped' ? 'Stopped.' : 'This answer was cut off.';
+      const why = finish === 'length' ? 'Maximum length reached.' : finish === 'stopped' ? 'Stopped.' : 'The completion was cut off.';
       const goOn = h('button', { type: 'button', class: 'small-button', onclick: () => this.#app.goOn(this.#node) }, 'Continue');
       this.#note.append(h('div', { class: 'cut' }, h('span', {}, why), content === '' ? null : goOn));
     }
@@ -117,10 +117,10 @@ export class MessageView {
       return [];
     }
     if (reasoning) {
-      const title = 'Ends the thinking';
+      const title = 'End reasoning and start the response';
       return [h('button', { type: 'button', class: 'small-button', title, onclick: () => this.#app.answerNow() }, 'Answer now')];
     }
-    return [h('span', { class: 'waiting' }, h('span', { class: 'visually-hidden' }, 'Waiting for the answer'), h('i'), h('i'), h('i'))];
+    return [h('span', { class: 'waiting' }, h('span', { class: 'visually-hidden' }, 'Waiting for the response'), h('i'), h('i'), h('i'))];
   }
 
   #showActions(isRunning) {
@@ -138,7 +138,7 @@ export class MessageView {
     const isEmpty = this.#node.content === '';
     this.#actions.append(
       ...(isEmpty ? [] : [copyButton('Copy message', () => this.#node.content), iconButton('edit', 'Edit', () => this.#edit())]),
-      ...(isUser ? [] : [iconButton('redo', 'Answer anew', () => this.#app.retry(this.#node))]),
+      ...(isUser ? [] : [iconButton('redo', 'Regenerate', () => this.#app.retry(this.#node))]),
       ...(ids.length > 1 ? [this.#versions(ids, at)] : []),
     );
     const speed = isUser ? null : speedLabel(this.#node.stats);
@@ -151,10 +151,10 @@ export class MessageView {
         disabled: ids[at + step] === undefined,
       });
     const words = h('span', {}, `${at + 1}/${ids.length}`);
-    return h('span', { class: 'versions', role: 'group', 'aria-label': `Version ${at + 1} of ${ids.length}` }, to(-1, 'left', 'Version before'), words, to(1, 'right', 'Next version'));
+    return h('span', { class: 'versions', role: 'group', 'aria-label': `Version ${at + 1} of ${ids.length}` }, to(-1, 'left', 'Previous version'), words, to(1, 'right', 'Next version'));
   }
 
-  /** Focuses the button with a label, if there is one that can be pressed, or else another of the same group. */
+  /** Focuses the enabled button with a label, or another button of its group. */
   focus(label) {
     const buttons = [...this.#actions.querySelectorAll('.versions button:not(:disabled)')];
     (buttons.find((button) => button.getAttribute('aria-label') === label) ?? buttons[0])?.focus();
@@ -162,7 +162,7 @@ export class MessageView {
 
   #edit() {
     const isUser = this.#node.role === 'user';
-    const area = h('textarea', { 'aria-label': 'New wording', rows: Math.min(16, this.#node.content.split('\n').length + 1) });
+    const area = h('textarea', { 'aria-label': 'Edit message', rows: Math.min(16, this.#node.content.split('\n').length + 1) });
     area.value = this.#node.content;
     const close = () => {
       form.replaceWith(this.#text);
@@ -192,7 +192,7 @@ export class MessageView {
       'form',
       { class: 'edit', onkeydown, onsubmit },
       area,
-      h('div', { class: 'buttons' }, h('button', { type: 'button', class: 'small-button', onclick: close }, 'Cancel'), h('button', { class: 'small-button primary' }, isUser ? 'Send' : 'Keep')),
+      h('div', { class: 'buttons' }, h('button', { type: 'button', class: 'small-button', onclick: close }, 'Cancel'), h('button', { class: 'small-button primary' }, isUser ? 'Send' : 'Save')),
     );
     this.#text.replaceWith(form);
     this.#actions.hidden = true;

@@ -1,5 +1,5 @@
-// Text of a model as elements. All markup of the page that comes from text is made here, and goes through DOMPurify; the page's policy
-// on content (`require-trusted-types-for`) lets no other place parse HTML.
+// Renders model output. All HTML generated from text is created here and sanitized by DOMPurify. The content security
+// policy (`require-trusted-types-for`) prevents HTML parsing elsewhere.
 
 import { copyText, h, icon } from './dom.js';
 import { parts } from './highlight.js';
@@ -13,14 +13,14 @@ const ALLOWED = {
   ALLOW_ARIA_ATTR: false,
   ALLOW_DATA_ATTR: false,
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
-  // The form of addresses is asked of all others.
+  // All other attributes must be valid URIs.
   ADD_URI_SAFE_ATTR: ['start', 'align'],
   RETURN_DOM_FRAGMENT: true,
 };
 
 const MATHML = 'http://www.w3.org/1998/Math/MathML';
 
-/** Shows a text in `parent`, which has shown earlier states of it: blocks that are as before stay, with what is selected in them. */
+/** Renders a text in `parent`. Unchanged blocks are reused, which preserves the selection. */
 export function showRich(parent, text) {
   const wanted = blocks(text);
   const shown = [...parent.children];
@@ -60,7 +60,7 @@ function showFormula(span) {
   const display = span.classList.contains('display');
   const formula = h('span', { class: display ? 'formula display' : 'formula' });
   if (display) {
-    // It may be wider than the page.
+    // Wide formulas scroll, so they must be focusable.
     formula.tabIndex = 0;
     formula.setAttribute('role', 'group');
     formula.setAttribute('aria-label', 'Formula');
@@ -76,11 +76,11 @@ function showFormula(span) {
   span.replaceWith(formula);
 }
 
-/** Formulas are symbols: what could lead elsewhere, or be confused with a part of the page, is taken off. */
+/** Rejects elements and removes attributes that could link elsewhere or imitate parts of the page. */
 function harmless(formula) {
   for (const element of formula.querySelectorAll('*')) {
     if (element.namespaceURI !== MATHML && element.localName !== 'span') {
-      throw new Error(`a formula has no ${element.localName}`);
+      throw new Error(`element ${element.localName} is not allowed in a formula`);
     }
     for (const { name } of [...element.attributes]) {
       if (/^(?:on|id$|src|.*href$|action)/i.test(name)) {
@@ -100,7 +100,7 @@ function showCode(pre) {
   pre.replaceWith(frame);
 }
 
-/** A button that copies what `text` gives, and says so. */
+/** Creates a button that copies the result of `text()` and shows a confirmation. */
 export function copyButton(label, text) {
   const button = h('button', { type: 'button', class: 'icon-button', 'aria-label': label, title: label }, icon('copy'));
   button.addEventListener('click', async () => {
@@ -109,7 +109,7 @@ export function copyButton(label, text) {
       () => false,
     );
     button.replaceChildren(icon(copied ? 'check' : 'close'));
-    const said = copied ? 'Copied' : 'The browser did not copy';
+    const said = copied ? 'Copied' : 'Copying failed';
     button.setAttribute('aria-label', said);
     setTimeout(() => {
       button.replaceChildren(icon('copy'));

@@ -1,8 +1,8 @@
-// What a chat says about its answers. One table, from which the form, the checks and the requests come; what is not set is not sent.
+// Settings of a chat. One table defines the form, the validation and the request fields; unset settings are not sent.
 
 /**
  * `kind`: `number` with `min`, `max` and `step`; `text`; `lines`, a list; `json`; `choice` of `options`, pairs of value and label.
- * `field`: where a request has it, if not under `name`.
+ * `field`: the request field, if it differs from `name`.
  */
 export const SETTINGS = [
   {
@@ -10,7 +10,7 @@ export const SETTINGS = [
     label: 'System prompt',
     kind: 'text',
     rows: 4,
-    help: 'Instructions that come before everything else.',
+    help: 'Instructions for the model, placed before the conversation.',
   },
   {
     name: 'temperature',
@@ -19,10 +19,10 @@ export const SETTINGS = [
     min: 0,
     max: 5,
     step: 0.05,
-    help: '0 always takes the most likely token; more varies more.',
+    help: '0 always selects the most likely token; higher values are more random.',
   },
-  { name: 'top_p', label: 'Top-p', kind: 'number', min: 0, max: 1, step: 0.01, help: 'Probability that the tokens kept sum to; 1 is off.' },
-  { name: 'top_k', label: 'Top-k', kind: 'number', min: 0, max: 1000000, step: 1, help: 'How many of the most likely tokens are kept; 0 keeps all.' },
+  { name: 'top_p', label: 'Top-p', kind: 'number', min: 0, max: 1, step: 0.01, help: 'Keep the most likely tokens with this total probability; 1: off.' },
+  { name: 'top_k', label: 'Top-k', kind: 'number', min: 0, max: 1000000, step: 1, help: 'Keep this number of most likely tokens; 0: off.' },
   {
     name: 'min_p',
     label: 'Min-p',
@@ -30,7 +30,7 @@ export const SETTINGS = [
     min: 0,
     max: 1,
     step: 0.01,
-    help: 'Least probability relative to the most likely token; 0 is off.',
+    help: 'Minimum probability relative to the most likely token; 0: off.',
   },
   {
     name: 'repeat_penalty',
@@ -39,36 +39,36 @@ export const SETTINGS = [
     min: 0.01,
     max: 10,
     step: 0.01,
-    help: 'Makes tokens that stood there lately less likely; 1 is off.',
+    help: 'Penalizes recent tokens; 1: off.',
   },
-  { name: 'presence_penalty', label: 'Presence penalty', kind: 'number', min: -2, max: 2, step: 0.1, help: 'Subtracted once for a token that occurs; 0 is off.' },
-  { name: 'frequency_penalty', label: 'Frequency penalty', kind: 'number', min: -2, max: 2, step: 0.1, help: 'Subtracted for each occurrence of a token; 0 is off.' },
-  { name: 'max_tokens', label: 'Longest answer', kind: 'number', min: 1, max: 10000000, step: 1, help: 'In tokens, what is thought included.' },
-  { name: 'seed', label: 'Seed', kind: 'number', min: 0, max: 4294967295, step: 1, help: 'The same seed gives the same answer.' },
+  { name: 'presence_penalty', label: 'Presence penalty', kind: 'number', min: -2, max: 2, step: 0.1, help: 'Penalty for tokens that already occur; 0: off.' },
+  { name: 'frequency_penalty', label: 'Frequency penalty', kind: 'number', min: -2, max: 2, step: 0.1, help: 'Penalty per occurrence of a token; 0: off.' },
+  { name: 'max_tokens', label: 'Maximum tokens', kind: 'number', min: 1, max: 10000000, step: 1, help: 'Completion length in tokens, including reasoning.' },
+  { name: 'seed', label: 'Seed', kind: 'number', min: 0, max: 4294967295, step: 1, help: 'A fixed seed makes completions reproducible.' },
   {
     name: 'reasoning_effort',
     label: 'Thinking',
     kind: 'choice',
     options: [
-      ['', 'As the model does by itself'],
+      ['', 'Model default'],
       ['none', 'Off'],
-      ['low', 'Little'],
-      ['medium', 'Some'],
-      ['high', 'Much'],
+      ['low', 'Low'],
+      ['medium', 'Medium'],
+      ['high', 'High'],
     ],
-    help: 'Where the model lets one choose.',
+    help: 'If the model supports it.',
   },
-  { name: 'stop', label: 'Stop at', kind: 'lines', rows: 2, help: 'Texts that end an answer before them, one on each line.' },
+  { name: 'stop', label: 'Stop at', kind: 'lines', rows: 2, help: 'Strings that end the completion, one per line.' },
   {
     name: 'json_schema',
     label: 'JSON schema',
     kind: 'json',
     rows: 4,
-    help: 'Answers are documents of this schema.',
+    help: 'Completions must match this schema.',
   },
 ];
 
-/** What was typed, as a value: `{ value }`, `undefined` for nothing, or `{ error }`, a sentence. */
+/** Parses input: returns `{ value }` (`undefined` for empty input) or `{ error }` with a message. */
 export function read(setting, typed) {
   const text = typed.trim();
   if (text === '') {
@@ -91,21 +91,21 @@ function readNumber({ min, max, step }, text) {
   if (!Number.isFinite(value) || value < min || value > max) {
     return { error: `Expected a number from ${min} to ${max}.` };
   }
-  return step === 1 && !Number.isInteger(value) ? { error: 'Expected a whole number.' } : { value };
+  return step === 1 && !Number.isInteger(value) ? { error: 'Expected an integer.' } : { value };
 }
 
 function readSchema(text) {
   try {
     const schema = JSON.parse(text);
     const isSchema = (typeof schema === 'object' && schema !== null && !Array.isArray(schema)) || typeof schema === 'boolean';
-    // Kept as it was typed.
+    // Keep the original formatting.
     return isSchema ? { value: text } : { error: 'Expected an object.' };
   } catch (error) {
-    return { error: `This is not JSON: ${error.message}` };
+    return { error: `Invalid JSON: ${error.message}` };
   }
 }
 
-/** A value as it is typed. */
+/** Formats a value for input. */
 export function typed(setting, value) {
   if (value === undefined) {
     return '';
@@ -113,7 +113,7 @@ export function typed(setting, value) {
   return setting.kind === 'lines' ? value.join('\n') : String(value);
 }
 
-/** Settings that have a meaning; others, such as those of an imported file, are left out. */
+/** Returns the valid settings; drops others, which imported files may contain. */
 export function valid(settings) {
   const pairs = SETTINGS.map((setting) => {
     const value = settings[setting.name];
@@ -124,7 +124,7 @@ export function valid(settings) {
   return Object.fromEntries(pairs.filter(([, value]) => value !== undefined));
 }
 
-/** The request for the answer to `messages`, of which the last is the user's or, to be continued, the assistant's. */
+/** Returns the request for `messages`. The last message is the user's, or an assistant message to continue. */
 export function requestBody(model, settings, messages) {
   const { system, json_schema: schema, ...fields } = valid(settings);
   const said = messages.map(({ role, content, reasoning }) =>

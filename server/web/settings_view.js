@@ -1,4 +1,4 @@
-// The form of a chat's settings, and the one that asks for a key.
+// Dialogs for chat settings and the API key.
 
 import { apiKey, setApiKey } from './api.js';
 import { dialog } from './dialog.js';
@@ -7,15 +7,15 @@ import { notice } from './notices.js';
 import { SETTINGS, read, typed, valid } from './settings.js';
 import { keep } from './store.js';
 
-/** The field of a setting: `{ row, result }`, where `result()` is what is typed. */
+/** Creates the field of a setting: `{ row, result }`, where `result()` parses the input. */
 function field(setting, value, byDefault) {
   const id = `set-${setting.name}`;
   const error = h('p', { class: 'field-error', id: `${id}-error`, role: 'alert' });
   const attributes = { id, 'aria-describedby': `${id}-help ${id}-error` };
-  const placeholder = byDefault === undefined ? '' : `${byDefault} by default`;
+  const placeholder = byDefault === undefined ? '' : `default: ${byDefault}`;
   const input = {
     choice: () => h('select', attributes, ...(setting.options ?? []).map(([of, label]) => h('option', { value: of }, label))),
-    // Not of the type `number`: browsers give no text of what is wrong, and change values by the wheel.
+    // Not `type=number`, which hides invalid input and reacts to the mouse wheel.
     number: () => h('input', { ...attributes, type: 'text', inputmode: 'decimal', autocomplete: 'off', placeholder }),
   }[setting.kind]?.() ?? h('textarea', { ...attributes, rows: setting.rows, class: setting.kind === 'json' ? 'code-area' : null, spellcheck: setting.kind === 'text' });
   input.value = typed(setting, value);
@@ -30,7 +30,7 @@ function field(setting, value, byDefault) {
   return { row, input, result };
 }
 
-/** Shows the settings of the present chat. */
+/** Shows the settings of the current chat. */
 export function showSettings(app) {
   const settings = valid(app.current.settings);
   const fields = SETTINGS.map((setting) => ({ setting, ...field(setting, settings[setting.name], app.defaults[setting.name]) }));
@@ -57,7 +57,7 @@ export function showSettings(app) {
       keep('defaults', chosen);
       app.setSettings(chosen);
       element.close();
-      notice('New chats begin with these settings.');
+      notice('New chats will use these settings.');
     }
   };
   const clear = () => fields.forEach(({ input, result }) => {
@@ -69,13 +69,13 @@ export function showSettings(app) {
     'form',
     { onsubmit: save, novalidate: true },
     h('div', { class: 'fields' }, system, h('div', { class: 'grid' }, ...numbers), ...others),
-    h('p', { class: 'help' }, 'What is left empty is as the server has it.'),
+    h('p', { class: 'help' }, 'Empty fields use the server's defaults.'),
     h('div', { class: 'buttons' }, button('Clear', clear), button('Use for new chats', asDefaults), h('button', { class: 'small-button primary' }, 'Save')),
   );
   const element = dialog('Settings of this chat', form);
 }
 
-/** Asks for the key that the server wants. `done` is called in the end, with whether there is one. */
+/** Asks for the API key. Calls `done` with whether a key was entered. */
 export function askForKey(done) {
   let given = false;
   const input = h('input', { type: 'password', id: 'key', autocomplete: 'current-password', required: true });
@@ -86,13 +86,13 @@ export function askForKey(done) {
     given = true;
     element.close();
   };
-  const words = apiKey() ? 'The server does not take this key. Which is it?' : 'This server answers those who have a key. It is kept in this browser.';
+  const words = apiKey() ? 'The server rejected this key. Enter another one.' : 'This server requires an API key. The key is stored in this browser.';
   const form = h(
     'form',
     { onsubmit: save },
     h('p', {}, words),
     h('div', { class: 'field' }, h('label', { for: 'key' }, 'API key'), input),
-    h('div', { class: 'buttons' }, h('button', { class: 'small-button primary' }, 'Use it')),
+    h('div', { class: 'buttons' }, h('button', { class: 'small-button primary' }, 'Save')),
   );
   const element = dialog('API key', form);
   element.addEventListener('close', () => done(given));

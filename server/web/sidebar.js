@@ -1,4 +1,4 @@
-// The list of chats: by day, searched, renamed, forgotten.
+// Chat list: grouping by day, search, rename and delete.
 
 import { byId, h, icon, iconButton } from './dom.js';
 import { showFilesDialog, saveChats } from './files.js';
@@ -7,7 +7,7 @@ import { matches } from './tree.js';
 
 const DAY = 24 * 3600 * 1000;
 
-/** Which part of the list a chat belongs to. */
+/** Returns the group of a chat in the list. */
 function dayOf(time, now) {
   const midnight = new Date(now).setHours(0, 0, 0, 0);
   const days = [
@@ -55,7 +55,7 @@ export class Sidebar {
     this.#show();
   }
 
-  /** On narrow pages the list lies over the conversation, which then waits. */
+  /** Opens or closes the list, which covers the conversation on narrow screens. */
   setOpen(isOpen, moveFocus = true) {
     const isDrawer = !this.#wide.matches;
     document.body.classList.toggle('drawer', isOpen && isDrawer);
@@ -85,7 +85,7 @@ export class Sidebar {
   }
 
   #nameTheme() {
-    const names = { auto: 'as the system', light: 'light', dark: 'dark' };
+    const names = { auto: 'system', light: 'light', dark: 'dark' };
     const name = names[globalThis.theme.get()];
     byId('theme').replaceChildren(icon('theme'), `Theme: ${name}`);
   }
@@ -97,7 +97,7 @@ export class Sidebar {
     const groups = grouped(chats, (chat) => dayOf(chat.updated, now));
     const focused = document.activeElement?.closest?.('#chats [data-id]')?.dataset.id;
     const parts = [...groups].flatMap(([day, of]) => [h('h2', {}, day), h('ul', {}, ...of.map((chat) => this.#item(chat)))]);
-    const none = h('p', { class: 'muted' }, words ? 'No chat has these words.' : 'Chats stay in this browser.');
+    const none = h('p', { class: 'muted' }, words ? 'No matching chats.' : 'Chats are stored in this browser.');
     this.#list.replaceChildren(...(parts.length > 0 ? parts : [none]));
     if (focused) {
       this.#list.querySelector(`[data-id="${focused}"] a`)?.focus();
@@ -109,7 +109,7 @@ export class Sidebar {
     const isShown = chat === this.#app.current;
     const link = h('a', { href: `#${chat.id}`, 'aria-current': isShown ? 'page' : null, title: name, onclick: () => this.setOpen(false, false) }, name);
     const isRunning = this.#app.running(chat) !== null;
-    const busy = isRunning ? h('span', { class: 'busy', role: 'img', 'aria-label': 'is being answered' }) : null;
+    const busy = isRunning ? h('span', { class: 'busy', role: 'img', 'aria-label': 'generating' }) : null;
     const more = iconButton('more', `More for ${name}`, (event) => this.#openMenu(event.currentTarget, chat), { 'aria-haspopup': 'menu' });
     return h('li', { 'data-id': chat.id, class: isShown ? 'shown' : '' }, link, busy, more);
   }
@@ -117,7 +117,7 @@ export class Sidebar {
   #openMenu(button, chat) {
     const items = [
       ['Rename', () => this.#rename(chat)],
-      ['Save as a file', () => saveChats([chat], this.#app.title(chat))],
+      ['Export', () => saveChats([chat], this.#app.title(chat))],
       ['Delete', () => this.#remove(chat)],
     ];
     const press = (run) => () => {
@@ -178,7 +178,7 @@ export class Sidebar {
     const name = this.#app.title(chat);
     this.#app.remove([chat]);
     this.#search.focus();
-    notice(`“${name}” is deleted.`, { label: 'Undo', run: () => this.#app.add([chat]) });
+    notice(`Deleted “${name}”.`, { label: 'Undo', run: () => this.#app.add([chat]) });
   }
 }
 

@@ -1,11 +1,11 @@
-// Events of a stream, as servers send them.
+// Parser for server-sent events.
 
-/** Takes a stream's text piece by piece and gives the data of whole events. */
+/** Incremental parser; returns the data of complete events. */
 export class EventReader {
   #rest = '';
   #data = [];
 
-  /** The data of the events that end within `text`. */
+  /** Returns the data of the events that end within `text`. */
   push(text) {
     const events = [];
     const lines = (this.#rest + text).split('\n');

@@ -1,4 +1,4 @@
-// What stays in this browser: chats in its database, small things beside it. Nothing of it is ever sent to the server but in requests.
+// Browser storage: chats in IndexedDB, small values in localStorage. Stored data leaves the browser only in requests.
 
 const NAME = 'llama';
 const CHATS = 'chats';
@@ -10,12 +10,12 @@ function done(request) {
   });
 }
 
-/** Chats by id. Other tabs of this page are told of changes. */
+/** Chats by id; changes are broadcast to other tabs. */
 export class ChatStore {
   #db;
   #others = new BroadcastChannel('llama-chats');
 
-  /** Opens the database; throws where the browser allows none. */
+  /** Opens the database; throws if the browser does not allow storage. */
   static async open() {
     const store = new ChatStore();
     const request = indexedDB.open(NAME, 1);
@@ -28,35 +28,35 @@ export class ChatStore {
     return this.#db.transaction(CHATS, mode).objectStore(CHATS);
   }
 
-  /** All of them. */
+  /** Returns all chats. */
   all() {
     return done(this.#chats('readonly').getAll());
   }
 
-  /** One, or `undefined`. */
+  /** Returns a chat, or `undefined`. */
   one(id) {
     return done(this.#chats('readonly').get(id));
   }
 
-  /** Keeps the present state of a chat. */
+  /** Saves a chat. */
   async put(chat) {
     await done(this.#chats('readwrite').put(chat));
     this.#others.postMessage(chat.id);
   }
 
-  /** Forgets one. */
+  /** Deletes a chat. */
   async remove(id) {
     await done(this.#chats('readwrite').delete(id));
     this.#others.postMessage(id);
   }
 
-  /** Calls `changed` with the id of each chat that another tab has changed. */
+  /** Calls `changed` with the id of each chat changed by another tab. */
   onOthers(changed) {
     this.#others.onmessage = ({ data }) => changed(data);
   }
 }
 
-/** A store for browsers that keep nothing: chats last as long as the page. */
+/** In-memory store for browsers without storage; chats are lost when the page closes. */
 export class NoStore {
   async all() {
     return [];
@@ -67,7 +67,7 @@ export class NoStore {
   onOthers() {}
 }
 
-/** A small value that was kept, or `otherwise`. */
+/** Returns a stored value, or `otherwise`. */
 export function kept(name, otherwise) {
   try {
     return JSON.parse(localStorage.getItem(`llama.${name}`)) ?? otherwise;
@@ -76,7 +76,7 @@ export function kept(name, otherwise) {
   }
 }
 
-/** Keeps a small value; `null` forgets it. */
+/** Stores a value; `null` deletes it. */
 export function keep(name, value) {
   try {
     if (value === null) {
@@ -85,6 +85,6 @@ export function keep(name, value) {
       localStorage.setItem(`llama.${name}`, JSON.stringify(value));
     }
   } catch {
-    // A full or forbidden store: what is kept is a convenience.
+    // Storage is full or forbidden; these values are optional.
   }
 }

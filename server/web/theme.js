@@ -1,4 +1,4 @@
-// Runs before anything is shown, so that a dark page is never white at first.
+// Runs before the first paint, so that a dark page does not flash white.
 'use strict';
 
 {
@@ -19,14 +19,14 @@
   globalThis.theme = {
     /** `auto`, `light` or `dark`. */
     get: () => theme,
-    /** Takes the next one. */
+    /** Switches to the next theme. */
     next() {
       theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
       apply(theme);
       try {
         localStorage.setItem(KEY, JSON.stringify(theme));
       } catch {
-        // It then lasts as long as the page.
+        // Without storage, the theme applies until the page closes.
       }
     },
   };

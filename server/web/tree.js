@@ -1,15 +1,15 @@
-// A chat is a tree of messages: another wording or another answer is a sibling, and nothing is lost by either.
+// A chat is a tree of messages. Edited and regenerated messages are siblings, so no version is lost.
 
 const ROLES = ['user', 'assistant'];
 
-/** An id that no other has. */
+/** Returns a unique id. */
 export function newId() {
-  // `crypto.randomUUID` is only there with TLS or on this machine.
+  // `crypto.randomUUID` requires a secure context.
   const bytes = crypto.getRandomValues(new Uint8Array(12));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
-/** A chat without messages. `settings`: those that it begins with. */
+/** Creates a chat without messages, with initial `settings`. */
 export function newChat(settings = {}, now = Date.now()) {
   return {
     id: newId(),
@@ -24,9 +24,9 @@ export function newChat(settings = {}, now = Date.now()) {
   };
 }
 
-/** Adds a message below `parent` (`null`: at the beginning), and shows it. */
+/** Adds a message below `parent` (`null`: at the root) and shows it. */
 export function addMessage(chat, parent, fields, now = Date.now()) {
-  // A letter first: objects list keys that are numbers before all others, and the order is that of siblings.
+  // Start with a letter: objects list numeric keys first, which would change the order of siblings.
   const node = { id: `m${newId()}`, parent, time: now, content: '', ...fields };
   chat.nodes[node.id] = node;
   show(chat, node.id);
@@ -34,12 +34,12 @@ export function addMessage(chat, parent, fields, now = Date.now()) {
   return node;
 }
 
-/** Messages that follow one (`null`: that begin the chat), oldest first. */
+/** Returns the children of a message (`null`: of the root), oldest first. */
 export function children(chat, parent) {
   return Object.values(chat.nodes).filter((node) => node.parent === parent);
 }
 
-/** The messages that are shown, first to last. */
+/** Returns the shown messages in order. */
 export function path(chat, leaf = chat.leaf) {
   const nodes = [];
   for (let node = chat.nodes[leaf]; node; node = chat.nodes[node.parent]) {
@@ -48,7 +48,7 @@ export function path(chat, leaf = chat.leaf) {
   return nodes.reverse();
 }
 
-/** Shows a message, and below it what was shown there last. */
+/** Shows a message and its most recently shown descendants. */
 export function show(chat, id) {
   for (let node = chat.nodes[id]; node; node = chat.nodes[node.parent]) {
     chat.chosen[node.parent ?? ''] = node.id;
@@ -64,47 +64,47 @@ export function show(chat, id) {
   chat.leaf = leaf;
 }
 
-/** Which of its siblings a message is: `{ ids, at }`. */
+/** Returns the position of a message among its siblings: `{ ids, at }`. */
 export function place(chat, id) {
   const ids = children(chat, chat.nodes[id].parent).map((node) => node.id);
   return { ids, at: ids.indexOf(id) };
 }
 
-/** The name of a chat: its own, or how it begins. */
+/** Returns the title of a chat, or the start of its first message. */
 export function title(chat) {
   const [first] = children(chat, null);
   const words = (chat.title || first?.content || 'New chat').trim().replace(/\s+/g, ' ');
   return words.length > 60 ? `${words.slice(0, 59).trimEnd()}…` : words;
 }
 
-/** True if all words stand in a chat's name or messages. */
+/** Returns true if a chat's title or messages contain all words. */
 export function matches(chat, words) {
   const texts = [chat.title, ...Object.values(chat.nodes).map((node) => node.content)];
   const text = texts.join('\n').toLowerCase();
   return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 
-/** What is kept of chats outside of the browser. */
+/** Returns the exported form of chats. */
 export function exported(chats) {
   return { format: 'llama-chats', version: 1, chats };
 }
 
-/** The chats of a file. Everything in it is checked, and ids are new; throws an `Error` with a sentence. */
+/** Parses exported chats, validates them and assigns new ids; throws an `Error` with a message. */
 export function imported(text) {
   let file;
   try {
     file = JSON.parse(text);
   } catch {
-    throw new Error('This is not a file of JSON.');
+    throw new Error('The file is not valid JSON.');
   }
   if (file?.format !== 'llama-chats' || file.version !== 1 || !Array.isArray(file.chats)) {
-    throw new Error('This is not a file of chats that was exported here.');
+    throw new Error('The file is not a chat export.');
   }
   return file.chats.map((chat, i) => {
     try {
       return importedChat(chat);
     } catch (error) {
-      throw new Error(`Chat ${i + 1} of the file is damaged: ${error.message}.`);
+      throw new Error(`Chat ${i + 1} in the file is invalid: ${error.message}.`);
     }
   });
 }
@@ -119,12 +119,12 @@ function importedChat(from) {
   }
   for (const [id, node] of Object.entries(from.nodes)) {
     if (typeof node?.content !== 'string' || !ROLES.includes(node.role)) {
-      throw new Error('a message has no text or no role');
+      throw new Error('a message has no content or no role');
     }
     const parent = node.parent === null ? null : ids.get(node.parent);
-    // Messages stand after those that they answer, so there are no circles.
+    // Parents precede their children, so the tree has no cycles.
     if (parent === undefined) {
-      throw new Error('a message answers one that is not there');
+      throw new Error('a message refers to a missing parent');
     }
     const time = number(node.time, chat.created);
     const added = addMessage(chat, parent, { role: node.role, content: node.content }, time);

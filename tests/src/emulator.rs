@@ -1,72 +1,73 @@
-//! Tests of the CUDA backend set themselves up (those of the engine include this file): each runs in a process of its own, with the emulated driver
-//! and the real compiler of kernels on the loader's path, so that all other tests see the machine as it is.
+//! Runs CUDA tests in a separate process with the emulated driver and NVRTC on the library path, so that
+//! other tests are not affected. The engine's tests include this file, too.
 //!
-//! `LLAMA_CUDA=here` runs them in the process as it is: with a card, or in a shell that has what `tests/cuda.sh --env` prints. `LLAMA_CUDA=skip` leaves
-//! them out where the compiler cannot be fetched.
+//! `LLAMA_CUDA=here` runs the tests in the current process: on a real GPU, or in a shell prepared with
+//! `tests/cuda.sh --env`. `LLAMA_CUDA=skip` skips them on machines that cannot download NVRTC.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a test's body with the emulated driver. `name` is the test's whole name, as the harness prints it.
+/// Runs the body of a test with the emulated driver. `name` is the full test name, as printed by the harness.
 ///
 /// # Panics
-/// If the driver or the compiler cannot be had, or the body fails.
+/// If the driver or NVRTC is unavailable, or the body fails.
 pub fn with_device(name: &str, body: impl FnOnce()) {
     with_settings(name, "", body);
 }
 
-/// As [`with_device`], with these settings of the emulated driver, which a session on a card has none of.
+/// Like [`with_device`], with settings of the emulated driver. Real GPUs ignore the settings.
 ///
 /// # Panics
-/// If the driver or the compiler cannot be had, or the body fails.
+/// If the driver or NVRTC is unavailable, or the body fails.
 pub fn with_settings(name: &str, settings: &str, body: impl FnOnce()) {
     match std::env::var("LLAMA_CUDA").as_deref() {
         Ok("here") => body(),
-        Ok("skip") => eprintln!("{name}: left out, since LLAMA_CUDA=skip"),
-        Ok(other) => panic!("LLAMA_CUDA is {other:?}, expected `here` or `skip`"),
-        Err(_) => in_a_process_of_its_own(name, settings),
+        Ok("skip") => eprintln!("{name}: skipped because of LLAMA_CUDA=skip"),
+        Ok(other) => panic!("LLAMA_CUDA: expected `here` or `skip`, found {other:?}"),
+        Err(_) => run_in_subprocess(name, settings),
     }
 }
 
-/// As [`with_device`], without the compiler of kernels. A shell that has been set up has it, so that the body is left out there.
+/// Like [`with_device`], without NVRTC. If `LLAMA_CUDA` is set, NVRTC is present, so the body is skipped.
 ///
 /// # Panics
-/// If the driver cannot be had, or the body fails.
+/// If the driver is unavailable, or the body fails.
 pub fn without_compiler(name: &str, body: impl FnOnce()) {
     match std::env::var("LLAMA_CUDA").as_deref() {
         Ok("alone") => body(),
-        Ok(_) => eprintln!("{name}: left out, since LLAMA_CUDA is set"),
+        Ok(_) => eprintln!("{name}: skipped because LLAMA_CUDA is set"),
         Err(_) => {
-            // The driver's folder comes first.
+            // LD_LIBRARY_PATH starts with the driver's directory.
             let arguments = ["--exact", name, "--include-ignored", "--nocapture"];
             let out = run_in("export LD_LIBRARY_PATH=${LD_LIBRARY_PATH%%:*}", "alone", &arguments);
-            assert!(out.contains("1 passed"), "{name} is no test: {out}");
+            assert!(out.contains("1 passed"), "unknown test {name}: {out}");
         }
     }
 }
 
-fn in_a_process_of_its_own(name: &str, settings: &str) {
+fn run_in_subprocess(name: &str, settings: &str) {
     let change = match settings {
         "" => "true".to_owned(),
         _ => format!("export LLAMA_CUDA_EMU={settings}"),
     };
     let out = run_in(&change, "here", &["--exact", name, "--include-ignored", "--nocapture"]);
-    // A name that is no test's would pass without having run anything.
-    assert!(out.contains("1 passed"), "{name} is no test: {out}");
+    // An unknown test name would pass without running anything.
+    assert!(out.contains("1 passed"), "unknown test {name}: {out}");
 }
 
-/// Runs tests of this program with the emulated driver, those that the harness chooses by `arguments`, and returns what was printed.
+/// Runs the tests selected by `arguments` with the emulated driver and returns their output.
 ///
 /// # Panics
-/// If the driver or the compiler cannot be had, or a test fails.
+/// If the driver or NVRTC is unavailable, or a test fails.
 pub fn run_tests(arguments: &[&str]) -> String {
     run_in("true", "here", arguments)
 }
 
-/// Runs tests of this program with the emulated driver, after a change to the shell's variables, and with this value of `LLAMA_CUDA`.
+/// Runs tests with the emulated driver. `change` is a shell command that modifies the environment, and
+/// `value` is the value of `LLAMA_CUDA`.
 fn run_in(change: &str, value: &str, arguments: &[&str]) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cuda.sh");
-    let program = std::env::current_exe().expect("a test has a program");
+    let program = std::env::current_exe().expect("the test executable has a path");
     let output = Command::new("bash")
         .args([
             "-c",
@@ -83,7 +84,7 @@ fn run_in(change: &str, value: &str, arguments: &[&str]) -> String {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(
         output.status.success(),
-        "{out}{err}\n(LLAMA_CUDA=skip leaves this out where NVRTC cannot be fetched)"
+        "{out}{err}\n(set LLAMA_CUDA=skip if NVRTC cannot be downloaded)"
     );
     out
 }

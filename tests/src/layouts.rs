@@ -1,4 +1,4 @@
-//! Helpers for models whose weights are stored in another layout than the file's.
+//! Helpers for models whose weights are repacked.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use engine::gguf::{Gguf, GgufFile, GgufWriter};
 use engine::model::{LoadParams, Model};
 use kernels::GgmlType;
 
-/// Fixtures: dense, a tied table, experts, products by head, recurrent layers, an encoder and a decoder, no cache at all.
+/// Fixtures that cover dense layers, tied embeddings, experts, per-head matmuls, recurrent layers, an
+/// encoder-decoder, and a model without a cache.
 pub const NAMES: [&str; 8] = [
     "llama-dense",
     "gemma2-dense",
@@ -19,19 +20,20 @@ pub const NAMES: [&str; 8] = [
     "bert-dense",
 ];
 
-/// The model of a file in memory.
+/// Loads a model from the bytes of a file.
 pub fn model(bytes: &[u8], load: &LoadParams) -> Arc<Model> {
     let file = GgufFile::from_bytes("model.gguf", bytes).unwrap();
     Arc::new(Model::from_file(file, archs::ALL, load).unwrap())
 }
 
-/// Rows of the tensor table of which some part is repacked.
+/// Returns the rows of the tensor table that are repacked, at least in part.
 pub fn repacked(model: &Model) -> Vec<usize> {
     let is_repacked = |i: &usize| model.placement().parts[*i].iter().any(|p| !p.layout.is_plain());
     (0..model.tensors().len()).filter(is_repacked).collect()
 }
 
-/// Asserts that every tensor reads back as the file has it; what is stored in another type, with the file's values.
+/// Asserts that every tensor reads back as in the file. Tensors stored in another type must have the same
+/// values.
 pub fn assert_as_in_file(name: &str, bytes: &[u8], model: &Model) {
     let header = Gguf::parse_header(bytes).unwrap();
     for (i, row) in model.tensors().iter().enumerate() {
@@ -49,7 +51,7 @@ pub fn assert_as_in_file(name: &str, bytes: &[u8], model: &Model) {
     }
 }
 
-/// An adapter of rank 2 for the matrix `weight` of a model.
+/// Creates a rank-2 LoRA adapter for the matrix `weight`.
 pub fn lora(model: &Arc<Model>, weight: &str) -> Arc<LoraAdapter> {
     let ne = model.tensors().iter().find(|row| row.name == weight).unwrap().ne;
     let mut writer = GgufWriter::new();

@@ -20,12 +20,12 @@ use engine::model::{DeviceLayers, LoadParams, Model, SplitMode};
 use engine::vocab::Token;
 use kernels::{GgmlType, Precision};
 
-/// The project's own test data.
+/// Returns the directory of test data.
 pub fn data_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data")
 }
 
-/// A fixture of the project's own data.
+/// Returns a fixture by name.
 pub fn fixture(name: &str) -> Fixture {
     let dir = data_dir().join("archs");
     Fixture {
@@ -35,13 +35,13 @@ pub fn fixture(name: &str) -> Fixture {
     }
 }
 
-/// Every fixture of the project's own data.
+/// Returns the names of all fixtures.
 pub fn fixture_names() -> Vec<String> {
-    let all = engine::conformance::fixtures(&data_dir().join("archs")).expect("the folder is readable");
+    let all = engine::conformance::fixtures(&data_dir().join("archs")).expect("the data directory is readable");
     all.into_iter().map(|f| f.name).collect()
 }
 
-/// What takes long is done for these alone: six with attention, one with states, one with both.
+/// Fixtures for slow tests: six with attention, one with recurrent state, one with both.
 pub const CORE: [&str; 8] = [
     "falcon-h1-dense",
     "gemma3-dense",
@@ -53,16 +53,16 @@ pub const CORE: [&str; 8] = [
     "qwen3-dense",
 ];
 
-/// Fixtures, each with the ways to run it.
+/// Fixtures with the variants to run for each.
 pub type Runs<'a, Way> = Vec<(String, Vec<&'a Way>)>;
 
-/// Every fixture in all of these ways.
+/// Returns every fixture with all variants.
 pub fn in_every_way<Way>(ways: &[Way]) -> Runs<'_, Way> {
     let names = fixture_names().into_iter();
     names.map(|name| (name, ways.iter().collect())).collect()
 }
 
-/// Every fixture in one of these ways, which take turns; those of the [`CORE`] in all of them.
+/// Returns every fixture with one of the variants, in rotation, and the [`CORE`] fixtures with all of them.
 pub fn in_one_way_each<Way>(ways: &[Way]) -> Runs<'_, Way> {
     let mut runs = in_every_way(ways);
     for (i, (name, of_fixture)) in runs.iter_mut().enumerate() {
@@ -73,7 +73,8 @@ pub fn in_one_way_each<Way>(ways: &[Way]) -> Runs<'_, Way> {
     runs
 }
 
-/// Exact products of weights as they are in the file, exact caches and one thread pool of two: what conformance is checked with.
+/// Returns the parameters of conformance checks: original weight layout, f32 caches, and a thread pool with
+/// two threads.
 pub fn exact() -> CheckParams {
     let mut load = LoadParams::default();
     load.placement.repack = false;
@@ -91,30 +92,31 @@ pub fn exact() -> CheckParams {
     }
 }
 
-/// Gives the last `n_layers`, the output counting as one, to a device.
+/// Places the last `n_layers` on a device; the output counts as one layer.
 pub fn place_on(load: &mut LoadParams, device: &str, n_layers: usize) {
     load.placement.devices = vec![engine::backend::device(device).expect("the device is compiled in")];
     load.placement.n_layers = DeviceLayers::Count(n_layers);
 }
 
-/// Divides the matrices of the last `n_layers`, the output counting as one, between the CPU and the reference device, which has the rest
-/// of those layers.
+/// Splits the matrices of the last `n_layers` between the CPU and the reference device, which also gets the
+/// rest of those layers. The output counts as one layer.
 pub fn divide_rows(load: &mut LoadParams, n_layers: usize, shares: &[f32]) {
     place_on(load, "reference", n_layers);
-    let cpu = engine::backend::device("cpu").expect("it is always there");
+    let cpu = engine::backend::device("cpu").expect("the CPU device always exists");
     load.placement.devices.insert(0, cpu);
     load.placement.split_mode = SplitMode::Row;
     load.placement.tensor_split = shares.to_vec();
 }
 
-/// The seeded model of a fixture.
+/// Returns the seeded model of a fixture.
 pub fn model(name: &str) -> Arc<Model> {
     fixture(name)
         .model(archs::ALL, &exact())
         .expect("the fixture's model loads")
 }
 
-/// The seeded model of a fixture as a file. With `ty` matrices are quantized, all whose rows allow it.
+/// Returns the seeded model of a fixture as file bytes. With `ty`, matrices are quantized if their row length
+/// allows it.
 pub fn seeded_file(name: &str, ty: Option<GgmlType>) -> Vec<u8> {
     let bytes = seeded::seeded_model(&Gguf::open_header(fixture(name).header).unwrap(), 1).unwrap();
     let Some(ty) = ty else { return bytes };
@@ -137,27 +139,27 @@ pub fn seeded_file(name: &str, ty: Option<GgmlType>) -> Vec<u8> {
     writer.to_bytes().unwrap()
 }
 
-/// [`model`] as it is compared with recorded logits.
+/// Like [`model`], with the weights used for recording logits.
 pub fn recorded_model(name: &str) -> Arc<Model> {
     fixture(name)
         .recorded_model(archs::ALL, &exact())
         .expect("the fixture's model loads")
 }
 
-/// The recorded tokens of a fixture.
+/// Returns the recorded tokens of a fixture.
 pub fn tokens(name: &str) -> Vec<Token> {
-    engine::conformance::tokens(&fixture(name).recorded().expect("the logits are readable"))
+    engine::conformance::tokens(&fixture(name).recorded().expect("the logits file is readable"))
 }
 
-/// A context of 96 cells with exact caches.
+/// Creates a context of 96 cells with f32 caches.
 pub fn context(model: &Arc<Model>, change: impl FnOnce(&mut ContextParams)) -> Context {
     let mut params = exact().context;
     params.n_ctx = 96;
     change(&mut params);
-    Context::new(model.clone(), &params).expect("the context is made")
+    Context::new(model.clone(), &params).expect("the context parameters are valid")
 }
 
-/// Decodes tokens as one batch of a sequence from position `pos`; the logits of the last.
+/// Decodes tokens of a sequence from position `pos` in one batch and returns the logits of the last token.
 pub fn decode_last(ctx: &mut Context, tokens: &[Token], pos: usize, seq: usize) -> Vec<f32> {
     let mut batch = Batch::new();
     if pos == 0 && seq == 0 {
@@ -179,10 +181,10 @@ pub fn encode(ctx: &mut Context, tokens: &[Token]) {
     }
 }
 
-/// Decodes one token.
+/// Decodes one token and returns its logits.
 pub fn decode_one(ctx: &mut Context, token: Token, pos: usize, seq: usize) -> Vec<f32> {
     let mut batch = Batch::new();
     batch.push(token, pos, SeqSet::one(seq), true);
     ctx.decode(&batch).expect("the token is decoded");
-    ctx.logits(0).expect("it has output").to_vec()
+    ctx.logits(0).expect("the token has output").to_vec()
 }

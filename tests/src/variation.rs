@@ -1,6 +1,6 @@
-//! Other configurations of the fixtures' architectures: more layers, other groupings of heads, absent optional tensors, tied outputs.
+//! Variations of the fixtures: more layers, other head groups, missing optional tensors, tied outputs.
 //!
-//! A variation changes keys of a fixture's header; its tensors follow from what the architecture then declares.
+//! A variation changes keys of a fixture's header. The architecture then determines the tensors.
 
 use std::ops::{Deref, DerefMut};
 
@@ -8,10 +8,9 @@ use engine::conformance::Draft;
 use engine::gguf::{Array, Gguf, Metadata, Value};
 use engine::model::{ModelError, TensorError};
 
-/// A configuration: keys, and the name and shape of every tensor.
+/// A model configuration: keys, tensor names and shapes.
 #[derive(Clone)]
 pub struct Configuration {
-    /// `general.architecture`.
     pub arch: String,
     draft: Draft,
 }
@@ -30,23 +29,22 @@ impl DerefMut for Configuration {
     }
 }
 
-/// What is changed.
+/// Kind of change to a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variation {
-    /// Five more layers, of the kinds of the first ones.
+    /// Five more layers of the same kinds as the first ones.
     Layers,
-    /// Four query heads of the old size for each key head: heads and width are independent.
+    /// Four query heads per KV head with the original head size, so that heads and width are independent.
     Groups,
-    /// Twice as many, smaller heads, in groups of two.
+    /// Doubles the number of heads, halves their size, and groups them in pairs.
     SmallHeads,
-    /// More experts, of which fewer are used, and another width of every feed-forward network.
+    /// More experts, fewer used experts, and another width of every feed-forward network.
     Widths,
-    /// Nothing that a file may lack: no biases, no optional tensor, the output tied where it can be.
+    /// No optional tensors, no biases, and a tied output if possible.
     Bare,
 }
 
 impl Variation {
-    /// All of them.
     pub const ALL: [Variation; 5] = [
         Variation::Layers,
         Variation::Groups,
@@ -57,23 +55,25 @@ impl Variation {
 }
 
 impl Configuration {
-    /// A fixture as it is.
+    /// Returns the configuration of a fixture.
     pub fn of(header: &Gguf) -> Configuration {
         Configuration {
-            arch: header.require("general.architecture").expect("the fixture names it"),
+            arch: header
+                .require("general.architecture")
+                .expect("the fixture names its architecture"),
             draft: Draft::of(header),
         }
     }
 
-    /// With all sizes from 64 on divided by four: a sixteenth of the bytes. As it is where sizes depend on each other in ways that this
-    /// breaks.
+    /// Divides all sizes from 64 by four, which leaves a sixteenth of the bytes. Returns the original
+    /// configuration if the smaller sizes are inconsistent.
     pub fn small(self) -> Configuration {
         let mut small = self.clone();
         for (_, ne) in &mut small.tensors {
             ne.iter_mut().for_each(|n| *n = quarter(*n));
         }
         quarter_sizes(&mut small.metadata);
-        // Heads may have become shorter than the part of them that is rotated, if that was below 64.
+        // The rotated part must not exceed the smaller heads.
         let (rotated, head) = ("rope.dimension_count", "attention.key_length");
         if let (Some(n), Some(max)) = (small.number(rotated), small.number(head))
             && n > max
@@ -84,7 +84,7 @@ impl Configuration {
         if small.settle() { small } else { self }
     }
 
-    /// Changed; `None` where the architecture has nothing to change or refuses, by its keys, to be so.
+    /// Returns the changed configuration, or `None` if the architecture does not support the variation.
     pub fn varied(&self, variation: Variation) -> Option<Configuration> {
         let mut c = self.clone();
         match variation {
@@ -97,8 +97,8 @@ impl Configuration {
         c.settle().then_some(c)
     }
 
-    /// With more layers, of the kinds of the first ones, and other values of keys, written without the architecture's name. `None` where that is
-    /// refused.
+    /// Returns a configuration with more layers of the same kinds and other key values; keys have no
+    /// architecture prefix. `None` if the architecture rejects the keys.
     pub fn changed(&self, more_layers: usize, keys: &[(&str, Value)]) -> Option<Configuration> {
         let mut c = self.clone();
         if more_layers > 0 {
@@ -111,7 +111,8 @@ impl Configuration {
         if !c.settle() {
             return None;
         }
-        // What a layer may hold and does not use, other engines refuse: an indexer, and biases of another kind of attention.
+        // Other engines reject optional tensors that a layer does not use: indexers, and biases of another
+        // attention variant.
         let old = self.number("block_count")?;
         for il in 0..old + more_layers {
             let (prefix, repeated) = (format!("blk.{il}.attn_"), format!("blk.{}.attn_", il % old));
@@ -142,7 +143,7 @@ impl Configuration {
         }
     }
 
-    /// Sets a number that is there already, in a list wherever it is not 0.
+    /// Sets an existing number; in lists, all entries that are not 0.
     fn set(&mut self, key: &str, n: usize) {
         let (key, n) = (self.key(key), u32::try_from(n).expect("a small number"));
         let value = match self.metadata.get(&key) {
@@ -161,7 +162,7 @@ impl Configuration {
             self.metadata.insert(key, lengthened(value, old, more));
         }
         self.set("block_count", old + more);
-        // Optional tensors may be those of any layer; what is not declared for a new one is taken out again.
+        // Optional tensors may occur in any layer, so add all; undeclared ones are removed again.
         let layers: Vec<(String, Vec<usize>)> = (self.tensors.iter())
             .filter_map(|(name, ne)| {
                 let (il, rest) = name.strip_prefix("blk.")?.split_once('.')?;
@@ -181,7 +182,7 @@ impl Configuration {
         Some(())
     }
 
-    /// More query heads than key heads; `small`: of half the size.
+    /// Increases the number of query heads; with `small`, heads get half the size.
     fn regroup(&mut self, small: bool) -> Option<()> {
         let n_head = self.number("attention.head_count").filter(|&n| n > 0)?;
         let width = self.number("embedding_length")? / n_head;
@@ -225,7 +226,7 @@ impl Configuration {
         Some(())
     }
 
-    /// Takes out every group of tensors, of one name in all layers, that the architecture can do without.
+    /// Removes every optional tensor from all layers.
     fn bare(mut self) -> Option<Configuration> {
         let mut names: Vec<String> = self.tensors.iter().map(|(name, _)| in_any_layer(name)).collect();
         names.sort();
@@ -241,16 +242,19 @@ impl Configuration {
         (self.tensors.len() < before).then_some(self)
     }
 
-    /// Gives tensors the declared shapes, adds missing ones and takes out what is not declared. False if the keys are refused.
+    /// Gives tensors their declared shapes, adds missing tensors and removes undeclared ones. Returns false
+    /// if the keys are rejected.
     fn settle(&mut self) -> bool {
         match self.draft.settle(archs::ALL) {
             Ok(()) => true,
-            Err(e @ ModelError::Tensors { .. }) => panic!("{}: the tensors do not settle: {e}", self.arch),
+            Err(e @ ModelError::Tensors { .. }) => {
+                panic!("{}: the tensors do not match the declaration: {e}", self.arch)
+            }
             Err(_) => false,
         }
     }
 
-    /// How the tensors differ from the declaration; `None` if the keys are refused.
+    /// Returns the differences between tensors and declaration; `None` if the keys are rejected.
     fn errors(&self) -> Option<Vec<TensorError>> {
         match self.plan(archs::ALL) {
             Ok(_) => Some(Vec::new()),
@@ -259,23 +263,23 @@ impl Configuration {
         }
     }
 
-    /// The file, with seeded weights.
+    /// Returns the file with seeded weights.
     pub fn file(&self) -> Vec<u8> {
-        self.seeded(1).expect("a sound file")
+        self.seeded(1).expect("a valid file")
     }
 }
 
-/// A size divided by four, if it is not small already.
+/// Divides a size by four unless it is small.
 fn quarter(n: usize) -> usize {
     if n >= 64 { n / 4 } else { n }
 }
 
-/// Divides all sizes by four, of the vocabulary too.
+/// Divides all sizes by four, including the vocabulary.
 fn quarter_sizes(metadata: &mut Metadata) {
     let pairs: Vec<(String, Value)> = metadata.iter().map(|(k, v)| (k.to_owned(), v.clone())).collect();
     for (key, value) in pairs {
         let value = match value {
-            // -1: not said.
+            // -1 means unset.
             Value::U32(u32::MAX) => value,
             Value::U32(n) => Value::U32(quarter(n as usize) as u32),
             Value::Array(Array::String(s)) => Value::Array(Array::String(s.iter().take(quarter(s.len())).collect())),
@@ -294,7 +298,7 @@ fn quarter_sizes(metadata: &mut Metadata) {
     }
 }
 
-/// A list of counts, each divided.
+/// Divides each element of a list of counts.
 fn divided(list: Value, by: u32) -> Value {
     match list {
         Value::Array(Array::U32(v)) => Value::Array(Array::U32(v.into_iter().map(|n| n / by).collect())),
@@ -306,7 +310,7 @@ fn divided(list: Value, by: u32) -> Value {
     }
 }
 
-/// A tensor's name without the number of its layer.
+/// Removes the layer number from a tensor name.
 fn in_any_layer(name: &str) -> String {
     let is_number = |part: &&str| part.bytes().all(|b| b.is_ascii_digit());
     name.split('.')
@@ -315,7 +319,7 @@ fn in_any_layer(name: &str) -> String {
         .join(".")
 }
 
-/// Lists per layer go on as they began.
+/// Extends per-layer lists by repeating their pattern.
 fn lengthened(value: Value, n_layer: usize, more: usize) -> Value {
     fn cycle<T: Clone>(list: &mut Vec<T>, n_layer: usize, more: usize) {
         if list.len() == n_layer {

@@ -1,4 +1,5 @@
-//! Adapters: a model with one computes what a model with the adapter merged into its weights computes.
+//! LoRA adapters and control vectors: a model with an adapter matches a model with the adapter merged into
+//! its weights.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use tests::{context, decode_last, decode_one, exact, fixture, nmse, tokens};
 
 const ALPHA: f32 = 12.0;
 
-/// A model file that can be changed.
+/// A modifiable model file.
 #[derive(Clone)]
 struct File {
     bytes: Vec<u8>,
@@ -39,7 +40,7 @@ impl File {
         let t = self
             .header
             .tensor(name)
-            .unwrap_or_else(|| panic!("{name} is in the file"));
+            .unwrap_or_else(|| panic!("the file contains {name}"));
         assert_eq!(t.ty, GgmlType::F32);
         let start = self.header.data_offset() + t.offset;
         self.bytes[start..start + t.bytes]
@@ -56,7 +57,7 @@ impl File {
         self.bytes[start..start + t.bytes].copy_from_slice(&bytes_of(values));
     }
 
-    /// Adds `factor * B A` to the adapter's weights.
+    /// Adds `scale * B A` to the adapted weights.
     fn merge(&mut self, adapter: &[Pair], scale: f32) {
         for pair in adapter {
             let mut w = self.floats(&pair.weight);
@@ -66,7 +67,7 @@ impl File {
                 let (a, b) = (&pair.a[e * n_in * rank..], &pair.b[e * n_out * rank..]);
                 for o in 0..n_out {
                     for i in 0..n_in {
-                        // The factors of a table are the other way round: `a` has a row for each of its rows.
+                        // Adapters of embedding tables are transposed: `a` has one row per table row.
                         let sum: f32 = (0..rank)
                             .map(|r| match pair.is_table {
                                 false => a[r * n_in + i] * b[o * rank + r],
@@ -86,7 +87,7 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// Factors for one weight `ne` `[n_in, n_out, n_expert]`.
+/// LoRA factors of one weight with shape `[n_in, n_out, n_expert]`.
 struct Pair {
     weight: String,
     ne: [usize; 3],
@@ -96,13 +97,13 @@ struct Pair {
     b: Vec<f32>,
 }
 
-/// Random factors for some weights of a file.
+/// Creates random factors for some weights of a file.
 fn factors(file: &File, weights: &[&str], rank: usize, seed: u64) -> Vec<Pair> {
     let pair = |weight: &&str| {
         let t = file
             .header
             .tensor(weight)
-            .unwrap_or_else(|| panic!("{weight} is in the file"));
+            .unwrap_or_else(|| panic!("the file contains {weight}"));
         let ne = [t.ne[0], t.ne[1], t.ne[2]];
         let is_table = *weight == "token_embd.weight";
         let mut a = vec![0.0; rank * ne[2] * if is_table { ne[1] } else { ne[0] }];
@@ -121,7 +122,7 @@ fn factors(file: &File, weights: &[&str], rank: usize, seed: u64) -> Vec<Pair> {
     weights.iter().map(pair).collect()
 }
 
-/// The adapter's file. Factors become what `ty` can hold of them.
+/// Writes the adapter file and rounds the factors to `ty`.
 fn adapter_file(arch: &str, pairs: &mut [Pair], ty: GgmlType) -> Vec<u8> {
     let mut out = GgufWriter::new();
     out.set("general.type", "adapter")
@@ -151,7 +152,7 @@ fn lora(bytes: &[u8], model: &Arc<Model>) -> Result<Arc<LoraAdapter>, AdapterErr
     LoraAdapter::from_file(&file, model).map(Arc::new)
 }
 
-/// Logits after a prompt, and of a token decoded after it. Begins anew.
+/// Clears the context and returns the logits after a prompt, and of the token decoded after it.
 fn logits(ctx: &mut Context, t: &[Token]) -> Vec<f32> {
     ctx.clear();
     let mut logits = decode_last(ctx, &t[..t.len() - 1], 0, 0);
@@ -168,7 +169,7 @@ fn assert_differs(a: &[f32], b: &[f32], what: &str) {
     let error = nmse(a, b);
     assert!(
         error > 1e-4,
-        "{what}: NMSE {error:.3e}, so that the test would show nothing"
+        "{what}: NMSE {error:.3e} is too small for a meaningful test"
     );
 }
 
@@ -193,7 +194,7 @@ const MOE: [&str; 6] = [
 ];
 
 #[test]
-fn an_adapter_computes_what_merging_it_does() {
+fn adapter_equals_merged_weights() {
     let rest = &DENSE[1..7];
     let cases: [(&str, &[&str]); 5] = [
         ("llama-dense", &DENSE),
@@ -206,7 +207,7 @@ fn an_adapter_computes_what_merging_it_does() {
         let t = &tokens(name)[..40];
         let file = File::of(name);
         let m = file.model(&exact().load);
-        // A rank of 32 lets rows of `b` be whole blocks.
+        // Rank 32 makes rows of `b` whole blocks.
         for (ty, rank) in [(GgmlType::F32, 3), (GgmlType::F16, 8), (GgmlType::Q8_0, 32)] {
             let mut pairs = factors(&file, weights, rank, 5);
             let bytes = adapter_file(m.arch().name, &mut pairs, ty);
@@ -230,7 +231,7 @@ fn an_adapter_computes_what_merging_it_does() {
 }
 
 #[test]
-fn adapters_add_up_and_are_swapped() {
+fn adapters_add_up_and_can_be_replaced() {
     let t = &tokens("llama-dense")[..30];
     let file = File::of("llama-dense");
     let m = file.model(&exact().load);
@@ -250,13 +251,13 @@ fn adapters_add_up_and_are_swapped() {
         ctx.set_adapters(&[(a.clone(), x), (b.clone(), y)]).unwrap();
         assert_close(&merged(x, y), &logits(&mut ctx, t), &format!("{x} and {y}"));
     }
-    // The same adapter twice counts twice.
+    // Applying an adapter twice doubles its effect.
     ctx.set_adapters(&[(a.clone(), 0.25), (a.clone(), 0.25)]).unwrap();
     assert_close(&merged(0.5, 0.0), &logits(&mut ctx, t), "twice");
     ctx.set_adapters(&[(a.clone(), 0.0)]).unwrap();
     assert_eq!(logits(&mut ctx, t), plain, "scale 0");
 
-    // Only a change builds anew.
+    // Only a change of adapters rebuilds the graph.
     ctx.set_adapters(&[(a.clone(), 0.5)]).unwrap();
     decode_one(&mut ctx, t[0], t.len(), 0);
     let built = ctx.perf().n_built;
@@ -269,7 +270,7 @@ fn adapters_add_up_and_are_swapped() {
     assert_eq!(ctx.adapters().len(), 1);
 }
 
-/// Logits of every token of three sequences that take turns in one batch, and of a token of each decoded after it.
+/// Returns the logits of every token of three interleaved sequences, and of one token decoded after each.
 fn of_three(ctx: &mut Context, t: &[Token]) -> [Vec<f32>; 3] {
     ctx.clear();
     let mut batch = Batch::new();
@@ -286,7 +287,7 @@ fn of_three(ctx: &mut Context, t: &[Token]) -> [Vec<f32>; 3] {
 }
 
 #[test]
-fn sequences_have_adapters_of_their_own() {
+fn sequences_have_separate_adapters() {
     let cases: [(&str, &[&str]); 3] = [
         ("llama-dense", &DENSE),
         ("llama-moe", &MOE),
@@ -315,10 +316,14 @@ fn sequences_have_adapters_of_their_own() {
         ctx.set_seq_adapters(2, Some(&[])).unwrap();
         let found = of_three(&mut ctx, t);
         assert_close(&merged(1.0, -0.25), &found[0], &format!("{name}, two adapters"));
-        assert_close(&merged(0.0, 0.5), &found[1], &format!("{name}, the context's"));
+        assert_close(
+            &merged(0.0, 0.5),
+            &found[1],
+            &format!("{name}, adapters of the context"),
+        );
         assert_eq!(found[2], plain[2], "{name}, none");
 
-        // The same adapters in other proportions: no new graph.
+        // Changing only scales does not rebuild the graph.
         let built = ctx.perf().n_built;
         ctx.set_seq_adapters(0, Some(&[(a.clone(), -0.5), (b.clone(), 0.0)]))
             .unwrap();
@@ -327,17 +332,21 @@ fn sequences_have_adapters_of_their_own() {
         assert_eq!(ctx.perf().n_built, built);
         let found = of_three(&mut ctx, t);
         assert_close(&merged(-0.5, 0.0), &found[0], &format!("{name}, changed"));
-        assert_close(&merged(0.0, 1.0), &found[1], &format!("{name}, the context's changed"));
+        assert_close(
+            &merged(0.0, 1.0),
+            &found[1],
+            &format!("{name}, changed adapters of the context"),
+        );
         assert_eq!(ctx.seq_adapters(0).len(), 2);
 
-        // A shared token has one answer only.
+        // A token shared by sequences has only one output.
         ctx.clear();
         let mut batch = Batch::new();
         batch.push(t[0], 0, SeqSet::of([0, 1]), true);
         let error = ctx.decode(&batch).unwrap_err().to_string();
         assert_eq!(error, "token at index 0 belongs to sequences with different adapters");
         let error = ctx.set_seq_adapters(3, None).unwrap_err().to_string();
-        assert_eq!(error, "adapters for sequence 3, which is beyond the context's 3");
+        assert_eq!(error, "cannot set adapters for sequence 3: the context has 3 sequences");
 
         (0..3).for_each(|seq| ctx.set_seq_adapters(seq, None).unwrap());
         ctx.set_adapters(&[]).unwrap();
@@ -345,9 +354,9 @@ fn sequences_have_adapters_of_their_own() {
     }
 }
 
-/// What adapters computed is restored only where the same adapters go on.
+/// A saved state can only be restored with the same adapters.
 #[test]
-fn states_belong_to_their_adapters() {
+fn state_requires_same_adapters() {
     let t = &tokens("llama-dense")[..12];
     let file = File::of("llama-dense");
     let m = file.model(&exact().load);
@@ -367,13 +376,13 @@ fn states_belong_to_their_adapters() {
         change(&mut other);
         let error = other.load_state(&state).unwrap_err().to_string();
         assert!(
-            error.starts_with("the state is of a context with other settings: adapters"),
+            error.starts_with("the state was saved with different settings: adapters"),
             "{error}"
         );
         assert!(other.load_seq(1, &seq).is_err());
         error
     };
-    assert!(refused(&|_| ()).ends_with("this context has none"));
+    assert!(refused(&|_| ()).contains("adapters: expected none, found "));
     refused(&|ctx| ctx.set_adapters(&[(a.clone(), 0.25)]).unwrap());
     refused(&|ctx| ctx.set_adapters(&[(b.clone(), 0.5)]).unwrap());
     refused(&|ctx| {
@@ -382,7 +391,7 @@ fn states_belong_to_their_adapters() {
     });
     other.set_control_vectors(&[], 0..=1).unwrap();
     other.load_state(&state).unwrap();
-    // A sequence is asked for its own adapters.
+    // The adapters of the restored sequence are compared.
     other.set_adapters(&[]).unwrap();
     other.set_seq_adapters(1, Some(&[(a.clone(), 0.5)])).unwrap();
     other.load_seq(1, &seq).unwrap();
@@ -390,9 +399,9 @@ fn states_belong_to_their_adapters() {
     assert!(other.load_state(&state).is_err());
 }
 
-/// A file with one tensor for queries, keys and values: each projection takes its rows of the adapter's factor.
+/// Each projection of a fused QKV tensor uses its rows of the adapter's factor.
 #[test]
-fn fused_weights_are_adapted_as_one() {
+fn fused_qkv_is_adapted() {
     let t = &tokens("llama-dense")[..24];
     let split = File::of("llama-dense");
     let mut out = GgufWriter::with_metadata(split.header.metadata.clone());
@@ -432,9 +441,9 @@ fn fused_weights_are_adapted_as_one() {
     assert_differs(&plain, &found, "fused");
 }
 
-/// The reference device's memory cannot be touched by the CPU: adapters lie there with the weights.
+/// Adapters are stored on the device of the weights; the CPU cannot access the reference device's memory.
 #[test]
-fn adapters_follow_the_weights_to_their_device() {
+fn adapters_are_on_device_of_weights() {
     let t = &tokens("llama-moe")[..16];
     let file = File::of("llama-moe");
     let mut pairs = factors(&file, &MOE, 4, 7);
@@ -453,7 +462,7 @@ fn adapters_follow_the_weights_to_their_device() {
     assert_close(&on("cpu"), &on("reference"), "devices");
 }
 
-/// A control vector's file with a random direction for one layer.
+/// Writes a control vector file with a random direction for one layer.
 fn directions(file: &File, layer: usize, seed: u64) -> Vec<u8> {
     let n_embd = file.header.tensor("output_norm.weight").unwrap().ne[0];
     let mut values = vec![0.0; n_embd];
@@ -470,9 +479,9 @@ fn control(bytes: &[u8], model: &Model) -> Result<ControlVector, AdapterError> {
     ControlVector::from_file(&GgufFile::from_bytes("control.gguf", bytes)?, model)
 }
 
-/// The model's last op of a layer is an addition of a matrix product with a bias: a direction is as good as another bias.
+/// The last op of a layer adds a bias, so a control vector is equivalent to a changed bias.
 #[test]
-fn control_vectors_are_added_to_the_results_of_layers() {
+fn control_vector_equals_output_bias() {
     let t = &tokens("llama-dense")[..30];
     let file = File::of("llama-dense");
     let m = file.model(&exact().load);
@@ -496,12 +505,12 @@ fn control_vectors_are_added_to_the_results_of_layers() {
         );
         assert_differs(&plain, &found, "direction");
     }
-    // Adapters come and go beside it.
+    // Adapters can change while a control vector is active.
     let with_direction = logits(&mut ctx, t);
     let mut pairs = factors(&file, &DENSE, 4, 1);
     let adapter = lora(&adapter_file("llama", &mut pairs, GgmlType::F32), &m).unwrap();
     ctx.set_adapters(&[(adapter, 1.0)]).unwrap();
-    assert_differs(&with_direction, &logits(&mut ctx, t), "adapter and direction");
+    assert_differs(&with_direction, &logits(&mut ctx, t), "adapter and control vector");
     ctx.set_adapters(&[]).unwrap();
     assert_eq!(logits(&mut ctx, t), with_direction);
 
@@ -512,7 +521,7 @@ fn control_vectors_are_added_to_the_results_of_layers() {
     assert_eq!(logits(&mut ctx, t), plain, "removed");
 }
 
-/// The sentence that an adapter of zeros with this type, kind and architecture is refused with.
+/// Returns the error for an all-zero adapter with this type, kind and architecture.
 fn refused(m: &Arc<Model>, keys: [&str; 3], tensors: &[(&str, &[usize])]) -> String {
     let mut out = GgufWriter::new();
     let names = ["general.type", "adapter.type", "general.architecture"];
@@ -528,7 +537,7 @@ fn refused(m: &Arc<Model>, keys: [&str; 3], tensors: &[(&str, &[usize])]) -> Str
 }
 
 #[test]
-fn what_does_not_fit_is_refused_by_name() {
+fn mismatched_lora_is_rejected_by_name() {
     let file = File::of("llama-dense");
     let m = file.model(&exact().load);
     let with = |keys: [&str; 3], tensors: &[(&str, &[usize])]| refused(&m, keys, tensors);
@@ -537,29 +546,29 @@ fn what_does_not_fit_is_refused_by_name() {
         ("blk.0.attn_q.weight.lora_a", &[256, 4]),
         ("blk.0.attn_q.weight.lora_b", &[4, 256]),
     ];
-    for (keys, fault) in [
+    for (keys, failure) in [
         (
             ["model", "lora", "llama"],
-            "general.type is `model`, expected `adapter`",
+            "key `general.type`: expected `adapter`, found `model`",
         ),
         (
             ["adapter", "other", "llama"],
-            "adapter.type is `other`, expected `lora`",
+            "key `adapter.type`: expected `lora`, found `other`",
         ),
         (
             ["adapter", "lora", "qwen3"],
-            "general.architecture is `qwen3`, expected `llama`",
+            "key `general.architecture`: expected `llama`, found `qwen3`",
         ),
     ] {
-        assert_eq!(with(keys, &q), format!("adapter.gguf: {fault}"));
+        assert_eq!(with(keys, &q), format!("adapter.gguf: {failure}"));
     }
     assert_eq!(
         with(good, &[]),
-        "adapter.gguf: holds no tensors named *.lora_a and *.lora_b"
+        "adapter.gguf: no adapter tensors found; expected *.lora_a and *.lora_b"
     );
     assert_eq!(
         with(good, &[("blk.0.attn_norm.weight", &[256])]),
-        "adapter.gguf: holds no tensors named *.lora_a and *.lora_b"
+        "adapter.gguf: no adapter tensors found; expected *.lora_a and *.lora_b"
     );
     let all = with(
         good,
@@ -583,16 +592,16 @@ fn what_does_not_fit_is_refused_by_name() {
         "tensor `blk.0.attn_k.weight.lora_b` has shape [5, 256], expected [4, 256]",
         "tensor `blk.0.attn_v.weight.lora_a` is missing",
         "tensor `blk.9.attn_v.weight.lora_a`: the model has no weight `blk.9.attn_v.weight`",
-        "`blk.0.ffn_norm.weight` is used element by element",
+        "cannot adapt `blk.0.ffn_norm.weight`: the weight is used elementwise",
         "tensor `token_embd.weight.lora_a` has shape [256, 4], expected [rank, 128]",
-        "tensor `something` is not named `<weight>.lora_a` or `<weight>.lora_b`",
+        "unexpected name of tensor `something`; expected `<weight>.lora_a` or `<weight>.lora_b`",
     ] {
         assert!(all.contains(part), "{all}\nexpected {part}");
     }
 }
 
 #[test]
-fn adapters_of_other_models_and_scales_that_are_no_numbers_are_refused() {
+fn adapter_of_other_model_or_nan_scale_is_rejected() {
     let file = File::of("llama-dense");
     let m = file.model(&exact().load);
     let mut pairs = factors(&file, &DENSE[1..2], 4, 1);
@@ -601,14 +610,14 @@ fn adapters_of_other_models_and_scales_that_are_no_numbers_are_refused() {
     let own = lora(&bytes, &m).unwrap();
     let mut ctx = context(&m, |_| {});
     let error = ctx.set_adapters(&[(other, 1.0)]).unwrap_err().to_string();
-    assert_eq!(error, "adapter.gguf: was loaded for another model than the one in use");
+    assert_eq!(error, "adapter.gguf: the adapter was loaded for a different model");
     let error = ctx.set_adapters(&[(own, f32::NAN)]).unwrap_err().to_string();
-    assert_eq!(error, "adapter.gguf: scale is NaN, expected a finite number");
+    assert_eq!(error, "adapter.gguf: scale: expected a finite number, found NaN");
     assert!(ctx.adapters().is_empty());
 }
 
 #[test]
-fn control_vectors_that_do_not_fit_are_refused_by_name() {
+fn mismatched_control_vector_is_rejected_by_name() {
     let m = File::of("llama-dense").model(&exact().load);
     let with = |tensors: &[(&str, GgmlType, &[usize])]| {
         let mut out = GgufWriter::new();
@@ -619,7 +628,10 @@ fn control_vectors_that_do_not_fit_are_refused_by_name() {
         }
         control(&out.to_bytes().unwrap(), &m).unwrap_err().to_string()
     };
-    assert_eq!(with(&[]), "control.gguf: holds no tensors named direction.*");
+    assert_eq!(
+        with(&[]),
+        "control.gguf: no adapter tensors found; expected direction.*"
+    );
     assert!(with(&[("direction.1", GgmlType::F32, &[128])]).contains("has shape [128], expected [256]"));
     let all = with(&[
         ("direction.0", GgmlType::F32, &[256]),
@@ -630,20 +642,20 @@ fn control_vectors_that_do_not_fit_are_refused_by_name() {
         ("other.1", GgmlType::F32, &[256]),
     ]);
     for part in [
-        "tensor `direction.0`: the model has no layer 0 that directions can be added to; it has 1 to 1",
+        "tensor `direction.0`: the model has no layer 0 for control vectors (expected 1 to 1)",
         "tensor `direction.2`: the model has no layer 2",
-        "tensor `direction.+1` is not named `direction.<layer>`",
+        "unexpected name of tensor `direction.+1`; expected `direction.<layer>`",
         "tensor `direction.1` has type f16, expected f32",
-        "tensor `direction.01` is not named `direction.<layer>`",
-        "tensor `other.1` is not named `direction.<layer>`",
+        "unexpected name of tensor `direction.01`; expected `direction.<layer>`",
+        "unexpected name of tensor `other.1`; expected `direction.<layer>`",
     ] {
         assert!(all.contains(part), "{all}\nexpected {part}");
     }
 }
 
-/// Whatever happens to a byte of an adapter's header: it loads, or it is refused.
+/// Corrupting any byte of an adapter's header either has no effect or is rejected.
 #[test]
-fn damaged_adapters_do_no_harm() {
+fn damaged_adapter_is_rejected_or_harmless() {
     let file = File::of("llama-dense");
     let m = file.model(&exact().load);
     let mut pairs = factors(&file, &DENSE[..3], 2, 1);
@@ -657,7 +669,7 @@ fn damaged_adapters_do_no_harm() {
             refused += lora(&bytes, &m).is_err() as usize;
         }
     }
-    assert!(refused > header, "{refused} of {} were refused", 5 * header);
+    assert!(refused > header, "{refused} of {} headers were rejected", 5 * header);
     for len in (0..whole.len()).step_by(97) {
         assert!(lora(&whole[..len], &m).is_err(), "{len} bytes");
     }

@@ -1,5 +1,6 @@
-//! The shapes that the macro computes symbolically are those that the engine infers: a declaration with every operation of the
-//! language is built, and each named value compared. So the table of operations and the builder cannot drift apart.
+//! Symbolic shapes computed by the macro match the shapes inferred by the engine. A declaration that uses
+//! every operation is built, and each named value is compared, so the operation table and the builder stay
+//! consistent.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +10,7 @@ use engine::builder::{
     BuildParams, BuildTables, Builder, GraphOutput, GraphPart, HiddenRows, Inputs, MemorySpecs, WeightLeaf,
 };
 use engine::gguf::{Gguf, GgufWriter};
-use engine::graph::{BufferId, Graph, Home, Name, TensorId};
+use engine::graph::{BufferId, BufferSlice, Graph, Name, TensorId};
 use engine::model::{Base, TableRow, declare_header};
 use kernels::GgmlType;
 
@@ -96,20 +97,20 @@ arch_macros::arch! {
             let rotated = rope(normed_q, factors = rope_freqs, base = 5000.0, scale = 0.5, dims = half * 2);
             let k = rope(heads(wk(normed), n_head_kv));
             let v = heads(wv(normed), n_head_kv);
-            // A view keeps the name of what it is a view of; the factor makes a value of its own.
+            // A view keeps the name of its source; multiplying by 1.0 creates a new value.
             let flat = merge(k) * 1.0;
             let key = heads(rms_norm(wq(normed), eps)[..n_part], 1);
             let chosen = index_cells(repeat_heads(key, n_head), key, dt(normed), 4);
             let attn = attention(rotated, k, v, scale = kq_scale, softcap = 30.0, alibi = 0.0, causal = true, sinks = sinks,
-                                 selection = chosen, window = standard(8, is_swa && il > 0)) * 1.0;
+                                 selection = chosen, window = sliding(8, is_swa && il > 0)) * 1.0;
             let recent = last_tokens(wk(normed), 3) * 1.0;
-            let turned = rope(heads(sum_heads(recent * softmax_heads(recent)), n_head_kv), back = 2);
+            let turned = rope(heads(sum_heads(recent * softmax_heads(recent)), n_head_kv), lag = 2);
             let blocks = index_blocks(turned, heads(merge(turned)[..head_dim], 1), 2, 2, 1);
             let few = attention(rotated, k, v, selection = blocks) * 1.0;
             let pools = index_pools(repeat_heads(key, n_head), key, dt(normed), 4, 2, false);
             let fewer = attention(rotated, k, v, selection = pools) * 1.0;
             let seen = attention(rotated, k, v, selection = shared_selection(4)) * 1.0;
-            let again = attention_over(rotated, il, head_dim_v, window = standard(8, is_swa && il > 0)) * 1.0;
+            let again = attention_over(rotated, il, head_dim_v, window = sliding(8, is_swa && il > 0)) * 1.0;
             let far_k = heads(wk(encoded), n_head_kv);
             let far = cross_attention(q, far_k, heads(wv(encoded), n_head_kv), scale = kq_scale) * 1.0;
             let projected = wo(attn + again + far + few + fewer + seen);
@@ -125,7 +126,7 @@ arch_macros::arch! {
             let convolved = short_conv(normed, conv, a);
             let means = compress(normed, convolved, places, n_embd) * 1.0;
             let halves = compress(normed, convolved, places, n_embd / 2) * 1.0;
-            let groups = rope(heads(wk(means), n_head_kv), every = 4, inverse = true);
+            let groups = rope(heads(wk(means), n_head_kv), stride = 4, inverse = true);
             let grouped = attention(rotated, k, v_in_k = head_dim, compressed = groups, ratio = 4) * 1.0;
             let step = softplus(dt(convolved));
             let scanned = ssm_scan(heads(wq(convolved), n_head), step, decay, heads(left, 1), heads(middle, 1), decay) * 1.0;
@@ -133,12 +134,12 @@ arch_macros::arch! {
             let six = wkv6(rotated, rotated, rotated, cooled, bonus) * 1.0;
             let tap = row(conv, 0) * 1.0;
             let seven = wkv7(six, q, q, six, q, q) * 1.0;
-            let planar = matmul(part(planes, 1), previous(convolved)) * 1.0;
+            let planar = matmul(part(planes, 1), token_shift(convolved)) * 1.0;
             let mixed_in_time = mamba2(mixer_in(convolved), inner = n_embd, n_state = n_part, n_group = 1, conv = mixer_conv,
                                        dt_bias = dt_bias, a = decay, d = dt_bias, eps = eps) * 1.0;
             let remembered = linear_attention(k, k, heads(wq(convolved), n_head), decay = heads(step, n_head),
                                               beta = heads(sigmoid(step), n_head), delta = true) * 1.0;
-            let balanced = balance(mixing(normed), n_head, 3, 0.001);
+            let balanced = sinkhorn(mixing(normed), n_head, 3, 0.001);
             let streams = mix_heads(remembered, balanced);
             let added_up = sum_heads(streams);
             let joined = concat(left, right) + sum_rows(flat) + sum_rows(merge(repeated));
@@ -165,10 +166,10 @@ arch_macros::arch! {
 
 const N_TOKENS: usize = 5;
 
-/// Values of the symbols of shapes.
+/// Values of shape symbols.
 type Sizes = HashMap<&'static str, usize>;
 
-/// A size as the macro prints it: symbols, integers, `+ - * /` and parentheses.
+/// A size expression printed by the macro: symbols, integers, `+ - * /` and parentheses.
 struct Formula<'a> {
     tokens: std::iter::Peekable<std::vec::IntoIter<&'a str>>,
     sizes: &'a Sizes,
@@ -215,7 +216,7 @@ impl Formula<'_> {
     }
 }
 
-/// `[a, b]`, `[a -> b]` or `[a -> b; c]` in numbers.
+/// Evaluates `[a, b]`, `[a -> b]` or `[a -> b; c]`.
 fn dims(shape: &str, sizes: &Sizes) -> Vec<usize> {
     let inner = shape
         .trim_start_matches('[')
@@ -225,7 +226,7 @@ fn dims(shape: &str, sizes: &Sizes) -> Vec<usize> {
     inner.split(',').map(|part| Formula::value(part, sizes)).collect()
 }
 
-/// The sizes of the declaration's test model, with what follows from them.
+/// Returns the sizes of the declaration's test model, and derived sizes.
 fn sizes() -> Sizes {
     let mut sizes: Sizes = ARCH.test.iter().map(|&(name, n)| (name, n as usize)).collect();
     let head_dim = sizes["n_embd"] / sizes["n_head"];
@@ -241,12 +242,12 @@ fn sizes() -> Sizes {
     sizes
 }
 
-/// A header that holds every tensor of the declaration, optional ones included, as `moe` or dense model.
+/// Returns a header with every tensor of the declaration, including optional ones, for an MoE or dense model.
 fn header(sizes: &Sizes, moe: bool) -> Gguf {
     header_with(sizes, moe, |_, shape| shape)
 }
 
-/// As [`header`], with the shapes that `change` makes of a tensor's name and declared shape.
+/// Like [`header`], with shapes modified by `change(name, declared_shape)`.
 fn header_with(sizes: &Sizes, moe: bool, change: impl Fn(&str, Vec<usize>) -> Vec<usize>) -> Gguf {
     let mut w = GgufWriter::new();
     w.set("general.architecture", "all-ops");
@@ -283,10 +284,10 @@ fn declared(header: &Gguf) -> (Base, Box<dyn BuildGraph>, Vec<TableRow>) {
     declare_header(header, Path::new("all-ops.gguf"), &ARCH, "all-ops").unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The graph of a header, or that of its encoder, built without memory.
+/// Builds the graph of a header, or of its encoder, without memory.
 fn graph(header: &Gguf, encoder: bool) -> Graph {
     let (base, model, rows) = declared(header);
-    let home = Home {
+    let home = BufferSlice {
         buffer: BufferId(0),
         offset: 0,
     };
@@ -322,7 +323,7 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
     };
     let mut b = Builder::probe(&mut g, &leafs, &mut tables, &mut inputs, params, &mut specs);
     let result = if encoder {
-        model.encode(&mut b).expect("it has an encoder")
+        model.encode(&mut b).expect("the architecture has an encoder")
     } else {
         model.build(&mut b)
     };
@@ -331,9 +332,9 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
     g
 }
 
-/// A table may have more rows than it needs, a vector of several dimensions be a list; other shapes are refused.
+/// Tables may have extra rows, and multi-dimensional vectors may be flat; other shapes are rejected.
 #[test]
-fn shapes_that_files_may_have_instead() {
+fn alternative_shapes_are_accepted() {
     let declared = |field: &'static str, shape: &[usize]| {
         let header = header_with(&sizes(), true, |name, declared| match name == field {
             true => shape.to_vec(),
@@ -341,7 +342,7 @@ fn shapes_that_files_may_have_instead() {
         });
         declare_header(&header, Path::new("all-ops.gguf"), &ARCH, "all-ops").map(|(_, _, rows)| rows)
     };
-    let rows = declared("more_embd", &[48, 30]).expect("more rows than tokens");
+    let rows = declared("more_embd", &[48, 30]).expect("tables may have more rows than tokens");
     assert!(rows.iter().any(|r| r.base == "more_embd" && r.ne == [48, 30, 1, 1]));
     assert!(declared("more_embd", &[48, 23]).is_err());
     assert!(declared("token_embd", &[48, 30]).is_err());
@@ -351,7 +352,7 @@ fn shapes_that_files_may_have_instead() {
 }
 
 #[test]
-fn symbolic_shapes_are_those_of_the_engine() {
+fn symbolic_shapes_match_engine() {
     let sizes = sizes();
     for moe in [true, false] {
         let header = header(&sizes, moe);
@@ -361,7 +362,7 @@ fn symbolic_shapes_are_those_of_the_engine() {
             let Some((name, _)) = node.label.split_once(" = ") else {
                 continue;
             };
-            // A value assigned twice has two nodes of one name and one shape.
+            // A value assigned twice has two nodes with the same name and shape.
             let layer = node.in_layer.then_some(0);
             let named = |g: &Graph, t: TensorId| g.tensor(t).name.base == name && g.tensor(t).name.layer == layer;
             let found = graphs.iter().find_map(|g| Some((g, g.ids().find(|&t| named(g, t))?)));
@@ -380,15 +381,19 @@ fn symbolic_shapes_are_those_of_the_engine() {
 }
 
 #[test]
-fn the_declaration_uses_every_operation() {
+fn declaration_uses_every_operation() {
     let source = include_str!("arch_shapes.rs");
     for op in arch_lang::ops::OPS {
-        assert!(source.contains(&format!("{}(", op.name)), "`{}` is not tried", op.name);
+        assert!(
+            source.contains(&format!("{}(", op.name)),
+            "the declaration does not use `{}`",
+            op.name
+        );
     }
 }
 
 #[test]
-fn a_tensor_of_another_shape_is_named() {
+fn shape_mismatch_names_tensor() {
     let mut sizes = sizes();
     let good = header(&sizes, true);
     sizes.insert("head_dim", 6);

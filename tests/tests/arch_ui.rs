@@ -1,8 +1,9 @@
-//! What rustc shows for faulty declarations: one fault a file, each under its own tokens.
+//! Compiler errors of invalid declarations: one error per file, located at its tokens.
 //!
-//! The expected texts lie beside the cases; `TRYBUILD=overwrite cargo test -p llama-tests --test arch_ui` writes them anew.
+//! Expected output is stored next to each case. `TRYBUILD=overwrite cargo test -p llama-tests --test arch_ui`
+//! rewrites it.
 
 #[test]
-fn faulty_declarations_do_not_compile_and_say_why() {
+fn invalid_declarations_give_compile_errors() {
     trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
 }

@@ -1,4 +1,5 @@
-//! Batches of several sequences: what is wrong with one leaves the others alone, and steps that alternate build no graphs.
+//! Batches with several sequences: an invalid sequence does not affect the others, and alternating steps do
+//! not rebuild graphs.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use engine::vocab::Token;
 use kernels::GgmlType;
 use tests::{context, decode_last, decode_one, model, tokens};
 
-/// Models of every kind of memory.
+/// Models that together use every kind of memory.
 const KINDS: [&str; 5] = [
     "llama-dense",
     "gemma3-dense",
@@ -19,7 +20,7 @@ const KINDS: [&str; 5] = [
     "deepseek4-moe",
 ];
 
-/// Tokens of a batch in the order in which they are pushed.
+/// Tokens of a batch in insertion order.
 #[derive(Default)]
 struct Draft(Vec<(Token, usize, SeqSet)>);
 
@@ -30,7 +31,7 @@ impl Draft {
         self
     }
 
-    /// One token of each sequence in turn, instead of one sequence after the other.
+    /// Interleaves the sequences, one token at a time.
     fn interleaved(&mut self) -> &mut Draft {
         self.0.sort_by_key(|&(_, pos, _)| pos);
         self
@@ -51,7 +52,7 @@ fn of(seqs: &[usize]) -> SeqSet {
     seqs.iter().fold(SeqSet::default(), |all, &s| all.union(SeqSet::one(s)))
 }
 
-/// Two contexts in the same state: five tokens of each of four sequences.
+/// Creates two contexts in the same state: five tokens in each of four sequences.
 fn twins(m: &Arc<Model>, t: &[Token]) -> [Context; 2] {
     [(); 2].map(|()| {
         let mut ctx = context(m, |p| (p.n_seq_max, p.n_outputs_max, p.n_ubatch) = (4, 64, 16));
@@ -60,7 +61,8 @@ fn twins(m: &Arc<Model>, t: &[Token]) -> [Context; 2] {
     })
 }
 
-/// Decodes a draft, of which these sequences are rejected, and what is left of it without them: bit for bit the same logits.
+/// Decodes a draft in which the sequences `rejected` are invalid, and the draft without them; asserts that
+/// the logits are bit-identical.
 fn assert_rejects(name: &str, draft: &Draft, rejected: SeqSet, is_right: impl Fn(&DecodeError) -> bool) {
     let (m, t) = (model(name), tokens(name));
     let [mut ctx, mut twin] = twins(&m, &t);
@@ -87,7 +89,7 @@ fn assert_rejects(name: &str, draft: &Draft, rejected: SeqSet, is_right: impl Fn
     for seq in 0..4 {
         assert_eq!(ctx.n_past(seq), twin.n_past(seq), "{name}");
     }
-    // The rejected ones go on from where they were.
+    // Rejected sequences continue from their previous state.
     for seq in rejected.iter() {
         assert_eq!(ctx.n_past(seq), 5, "{name}");
         let [ctx, twin] = [&mut ctx, &mut twin].map(|c| decode_one(c, t[20], 5, seq));
@@ -96,7 +98,7 @@ fn assert_rejects(name: &str, draft: &Draft, rejected: SeqSet, is_right: impl Fn
 }
 
 #[test]
-fn a_token_that_does_not_exist_rejects_its_sequence_only() {
+fn unknown_token_rejects_only_its_sequence() {
     for name in KINDS {
         let t = tokens(name);
         let mut draft = Draft::default();
@@ -114,7 +116,7 @@ fn a_token_that_does_not_exist_rejects_its_sequence_only() {
 }
 
 #[test]
-fn a_wrong_position_rejects_its_sequence_only() {
+fn wrong_position_rejects_only_its_sequence() {
     for name in KINDS {
         let t = tokens(name);
         let mut draft = Draft::default();
@@ -134,10 +136,10 @@ fn a_wrong_position_rejects_its_sequence_only() {
 }
 
 #[test]
-fn a_position_that_was_not_learned_rejects_its_sequence_only() {
+fn unlearned_position_rejects_only_its_sequence() {
     for name in ["gpt2-dense", "bert-dense"] {
         let (m, t) = (model(name), tokens(name));
-        let n = m.max_positions().expect("it has a table of positions");
+        let n = m.max_positions().expect("the model has learned positions");
         let of_table: Vec<Token> = t.iter().copied().cycle().take(n + 1).collect();
         let [mut ctx, mut twin] = [(); 2].map(|()| {
             context(&m, |p| {
@@ -155,16 +157,13 @@ fn a_position_that_was_not_learned_rejects_its_sequence_only() {
         assert_eq!(rejected.seqs, SeqSet::one(0));
         assert_eq!(
             rejected.error.to_string(),
-            format!("position {n} at index {n} is not among the {n} that the model has learned")
+            format!("position {n} at index {n} exceeds the {n} positions of the model")
         );
         let mut rest = Batch::new();
         rest.push_prompt(&of_table[..n], 0, 1);
         rest.push_prompt(&t[..4], 0, 2);
         twin.decode(&rest).unwrap();
-        assert!(
-            twin.rejected().is_empty(),
-            "{name}: all positions of the table are learned"
-        );
+        assert!(twin.rejected().is_empty(), "{name}: all learned positions are accepted");
         for i in [n - 1, n + 3] {
             assert!(twin.logits(i).is_some());
             assert_eq!(ctx.logits(n + 1 + i), twin.logits(i), "{name}");
@@ -173,7 +172,7 @@ fn a_position_that_was_not_learned_rejects_its_sequence_only() {
 }
 
 #[test]
-fn what_is_wrong_with_a_sequence_leaves_the_others_encoded() {
+fn invalid_sequence_keeps_others_encoded() {
     let (m, t) = (model("t5-dense"), tokens("t5-dense"));
     let [mut ctx, mut twin] = [(); 2].map(|()| context(&m, |p| p.n_seq_max = 3));
     let (mut batch, mut rest) = (Batch::new(), Batch::new());
@@ -200,7 +199,7 @@ fn what_is_wrong_with_a_sequence_leaves_the_others_encoded() {
     batch.push(t[30], 0, SeqSet::one(1), true);
     let error = ctx.decode(&batch).unwrap_err();
     assert!(matches!(error, DecodeError::NotEncoded { seq: 1 }), "{error}");
-    // With nothing left to encode nothing stays encoded.
+    // If all sequences are invalid, nothing remains encoded.
     let mut wrong = Batch::new();
     wrong.push(Token::MAX, 0, SeqSet::one(0), false);
     let error = ctx.encode(&wrong).unwrap_err();
@@ -214,11 +213,11 @@ fn what_is_wrong_with_a_sequence_leaves_the_others_encoded() {
 }
 
 #[test]
-fn what_is_wrong_with_a_shared_token_rejects_all_its_sequences() {
+fn invalid_shared_token_rejects_all_its_sequences() {
     let t = tokens("llama-dense");
     let mut draft = Draft::default();
     draft.run(&t[10..14], 5, 0).run(&t[20..22], 5, 1).run(&t[20..22], 5, 2);
-    // Sequences 1 and 2 share their third token; what follows in 1 is wrong.
+    // Sequences 1 and 2 share their third token; a later token of sequence 1 is invalid.
     draft.0.push((t[3], 7, of(&[1, 2])));
     draft.run(&[t[4], Token::MAX], 8, 1);
     assert_rejects("llama-dense", &draft, of(&[1, 2]), |e| {
@@ -227,7 +226,7 @@ fn what_is_wrong_with_a_shared_token_rejects_all_its_sequences() {
 }
 
 #[test]
-fn states_that_differ_reject_their_sequences_only() {
+fn differing_states_reject_only_their_sequences() {
     for name in ["mamba-dense", "falcon-h1-dense"] {
         let t = tokens(name);
         let mut draft = Draft::default();
@@ -243,7 +242,7 @@ fn states_that_differ_reject_their_sequences_only() {
 }
 
 #[test]
-fn a_full_context_rejects_the_sequence_that_does_not_fit() {
+fn full_context_rejects_only_sequence_that_does_not_fit() {
     let (m, t) = (model("llama-dense"), tokens("llama-dense"));
     let mut ctx = context(&m, |p| (p.n_ctx, p.n_seq_max) = (32, 3));
     decode_last(&mut ctx, &t[..20], 0, 0);
@@ -259,14 +258,14 @@ fn a_full_context_rejects_the_sequence_that_does_not_fit() {
     assert_eq!(
         rejected.error.to_string(),
         "the context is full: 10 more tokens do not fit, 20 of 32 cells are in use; \
-         shorten the prompt, remove tokens from the memory, or use a larger context"
+         shorten the prompt, remove cached tokens, or use a larger context"
     );
     assert_eq!([0, 1, 2].map(|seq| ctx.n_past(seq)), [20, 8, 4]);
     assert!(ctx.logits(7).is_some() && ctx.logits(17).is_none() && ctx.logits(21).is_some());
 }
 
 #[test]
-fn a_batch_of_which_nothing_is_right_is_an_error() {
+fn fully_rejected_batch_is_an_error() {
     let m = model("llama-dense");
     let mut ctx = context(&m, |p| p.n_seq_max = 2);
     let mut batch = Batch::new();
@@ -288,16 +287,16 @@ fn nothing_to_add(m: &Model) -> ControlVector {
     ControlVector::from_file(&file, m).unwrap()
 }
 
-/// Prompts of one sequence in pieces and single tokens of another in turn: two graphs, built once each, and their results are those of
-/// graphs that are built for every step.
+/// Chunks of a prompt and single tokens of another sequence alternate. Only two graphs are built, and the
+/// results match those of graphs rebuilt for every step.
 #[test]
-fn steps_that_alternate_build_nothing() {
+fn alternating_steps_do_not_rebuild_graphs() {
     for name in KINDS {
         let (m, t) = (model(name), tokens(name));
         let [mut ctx, mut rebuilding] = [(); 2].map(|()| context(&m, |p| p.n_seq_max = 2));
         let zeros = nothing_to_add(&m);
         for step in 0..6 {
-            // With other adapters all graphs are stale, even if they add nothing.
+            // Changing adapters invalidates all graphs, even if the adapters add nothing.
             rebuilding.set_control_vectors(&[(&zeros, 1.0)], 0..=1).unwrap();
             rebuilding.set_control_vectors(&[], 0..=1).unwrap();
             for ctx in [&mut ctx, &mut rebuilding] {

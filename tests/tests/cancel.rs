@@ -1,4 +1,4 @@
-//! Cancelling takes effect within one node of the graph, on every device.
+//! Cancellation takes effect within one graph node on every device.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use engine::graph::{Graph, TensorId};
 use engine::sched::Observer;
 use tests::{context, decode_last, exact, fixture, place_on, tokens};
 
-/// Sets a flag when it has seen some nodes, and goes on counting.
+/// Sets a flag after `n` nodes and keeps counting.
 struct CancelAt {
     n: usize,
     seen: Arc<AtomicUsize>,
@@ -17,7 +17,7 @@ struct CancelAt {
 }
 
 impl Observer for CancelAt {
-    fn wants(&mut self, _: &Graph, _: TensorId) -> bool {
+    fn observes(&mut self, _: &Graph, _: TensorId) -> bool {
         true
     }
 
@@ -30,7 +30,7 @@ impl Observer for CancelAt {
 }
 
 #[test]
-fn no_node_is_computed_after_the_flag_is_set() {
+fn cancel_stops_after_current_node() {
     let (name, n_prompt) = ("qwen3-dense", 24);
     let tokens = tokens(name);
     for device in ["cpu", "reference"] {

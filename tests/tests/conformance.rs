@@ -1,4 +1,5 @@
-//! Logits of seeded models against recorded ones, whatever the ubatch size, cache type, device and mix of sequences.
+//! Compares the logits of seeded models with recorded logits for all ubatch sizes, cache types, devices and
+//! mixes of sequences.
 
 use engine::conformance::CheckError;
 use engine::context::{Batch, ContextError, SeqSet};
@@ -16,9 +17,9 @@ fn check(name: &str, limit: f64, change: impl FnOnce(&mut engine::conformance::C
     assert!(found.passes(), "{name}: {found:?}");
 }
 
-/// Where the last layers are the reference device's.
+/// Split of the last layers onto the reference device.
 struct Split {
-    /// How many, the output counting as one.
+    /// Number of layers; the output counts as one.
     n_layers: usize,
     offload_kv: bool,
 }
@@ -49,15 +50,15 @@ fn check_splits(runs: Runs<'_, Split>) {
     }
 }
 
-/// Layers on two devices: the borders are where a scheduler goes wrong.
+/// Splits layers between two devices; schedulers tend to fail at the boundaries.
 #[test]
-fn layers_split_between_devices_meet_them() {
+fn split_layers_match_recorded_logits() {
     check_splits(in_one_way_each(&SPLITS));
 }
 
 #[test]
 #[ignore = "splits every fixture in three ways"]
-fn layers_split_between_devices_in_every_way_meet_them() {
+fn split_layers_match_recorded_logits_in_every_split() {
     check_splits(in_every_way(&SPLITS));
 }
 
@@ -72,18 +73,18 @@ fn check_ubatches(runs: Runs<'_, usize>) {
 }
 
 #[test]
-fn recorded_logits_are_met_for_every_ubatch_size() {
+fn recorded_logits_match_for_every_ubatch_size() {
     check_ubatches(in_one_way_each(&UBATCHES));
 }
 
 #[test]
-#[ignore = "runs every fixture with three sizes of ubatches"]
-fn recorded_logits_of_every_fixture_are_met_for_every_ubatch_size() {
+#[ignore = "runs every fixture with three ubatch sizes"]
+fn recorded_logits_of_every_fixture_match_for_every_ubatch_size() {
     check_ubatches(in_every_way(&UBATCHES));
 }
 
 #[test]
-fn rounded_caches_cost_little() {
+fn rounded_caches_have_small_error() {
     for name in CORE {
         for (ty, limit) in [(GgmlType::F16, 1e-4), (GgmlType::BF16, 1e-3), (GgmlType::Q8_0, 1e-3)] {
             check(name, limit, |p| (p.context.type_k, p.context.type_v) = (ty, ty));
@@ -91,9 +92,9 @@ fn rounded_caches_cost_little() {
     }
 }
 
-/// Caches of 4 bits, where heads are whole blocks; where not, the context is refused.
+/// 4-bit caches require heads of whole blocks; other models must reject them.
 #[test]
-fn caches_of_four_bits_keep_the_shape_of_the_logits() {
+fn four_bit_caches_have_bounded_error() {
     let mut met = 0;
     for name in CORE {
         for n_reference in [0, 3] {
@@ -102,7 +103,7 @@ fn caches_of_four_bits_keep_the_shape_of_the_logits() {
             place_on(&mut params.load, "reference", n_reference);
             match fixture(name).nmse(archs::ALL, &params) {
                 Ok(found) => {
-                    println!("{name}, {n_reference} on reference: NMSE {found:.3e}");
+                    println!("{name}, {n_reference} layers on reference: NMSE {found:.3e}");
                     assert!(found < 2e-1, "{name}: NMSE {found:.3e}");
                     met += 1;
                 }
@@ -117,15 +118,15 @@ fn caches_of_four_bits_keep_the_shape_of_the_logits() {
 }
 
 #[test]
-fn the_reference_device_meets_them_too() {
+fn reference_device_matches_recorded_logits() {
     for name in &fixture_names() {
         check(name, 1e-8, |p| place_on(&mut p.load, "reference", 3));
     }
 }
 
-/// Two sequences in one batch, their tokens taking turns; the second holds the same tokens backwards.
+/// Decodes two interleaved sequences in one batch. The second sequence contains the tokens in reverse.
 #[test]
-fn interleaved_sequences_do_not_see_each_other() {
+fn interleaved_sequences_are_independent() {
     for name in CORE {
         let recorded = fixture(name).recorded().unwrap();
         let tokens = tests::tokens(name);
@@ -152,7 +153,7 @@ fn interleaved_sequences_do_not_see_each_other() {
 }
 
 #[test]
-fn wanted_rows_are_the_rows_of_all() {
+fn selected_output_rows_match_all_rows() {
     for name in CORE {
         let recorded = fixture(name).recorded().unwrap();
         let tokens = tests::tokens(name);

@@ -1,36 +1,36 @@
-//! Models on the emulated driver, or with `LLAMA_CUDA=here` on a card.
+//! Models on the emulated driver, or with `LLAMA_CUDA=here` on a real GPU.
 
 use std::sync::atomic::AtomicBool;
 
 use engine::backend::cuda::Counters;
 use engine::backend::{BackendParams, GraphView, MemoryMap, Usage, registries};
 use engine::conformance::CheckParams;
-use engine::graph::{Graph, Home, Name, Uses};
+use engine::graph::{BufferSlice, Graph, Name, Uses};
 use kernels::{GgmlType, Precision};
 use tests::emulator::with_device;
 use tests::{CORE, context, decode_last, exact, fixture, fixture_names, nmse, place_on, tokens};
 
-/// The name of the first card.
+/// Returns the name of the first GPU.
 pub(crate) fn card() -> String {
     let family = registries()
         .iter()
         .find(|r| r.name() == "cuda")
-        .expect("it is compiled in");
+        .expect("CUDA support is compiled in");
     let devices = family.devices();
     let first = devices
         .first()
-        .unwrap_or_else(|| panic!("{}", family.flaws().join("; ")));
+        .unwrap_or_else(|| panic!("{}", family.problems().join("; ")));
     first.name().to_owned()
 }
 
-/// All layers, or the last `n`, on a card.
+/// Returns parameters that place the last `n_layers` on a GPU.
 pub(crate) fn params(card: &str, n_layers: usize) -> CheckParams {
     let mut params = exact();
     place_on(&mut params.load, card, n_layers);
     params
 }
 
-/// Recorded logits are met with all layers on the card.
+/// Compares logits with the recording, with all layers on the GPU.
 fn check<'a>(card: &str, names: impl IntoIterator<Item = &'a str>) {
     let mut failures = Vec::new();
     for name in names {
@@ -44,20 +44,20 @@ fn check<'a>(card: &str, names: impl IntoIterator<Item = &'a str>) {
 }
 
 #[test]
-fn common_models_meet_their_logits() {
-    with_device("cuda::common_models_meet_their_logits", || check(&card(), CORE));
+fn common_models_match_recorded_logits() {
+    with_device("cuda::common_models_match_recorded_logits", || check(&card(), CORE));
 }
 
 #[test]
-#[ignore = "computes every fixture on the card"]
-fn every_model_meets_its_logits() {
-    with_device("cuda::every_model_meets_its_logits", || {
+#[ignore = "runs every fixture on the GPU"]
+fn every_model_matches_recorded_logits() {
+    with_device("cuda::every_model_matches_recorded_logits", || {
         let names = fixture_names();
         check(&card(), names.iter().map(String::as_str));
     });
 }
 
-/// Logits of the last token of a fixture.
+/// Returns the logits of the last token of a fixture.
 fn logits(name: &str, params: &CheckParams) -> Vec<f32> {
     let model = fixture(name)
         .model(archs::ALL, params)
@@ -70,9 +70,9 @@ fn logits(name: &str, params: &CheckParams) -> Vec<f32> {
 }
 
 #[test]
-fn layers_split_between_cpu_and_card_give_the_unsplit_logits() {
+fn layers_split_between_cpu_and_gpu_match_unsplit_logits() {
     with_device(
-        "cuda::layers_split_between_cpu_and_card_give_the_unsplit_logits",
+        "cuda::layers_split_between_cpu_and_gpu_match_unsplit_logits",
         split_layers,
     );
 }
@@ -88,10 +88,10 @@ fn split_layers() {
     }
 }
 
-/// What is recorded of a plan computes what its kernels compute one by one.
+/// A recorded CUDA graph computes the same results as single kernel launches.
 #[test]
-fn tokens_one_by_one_give_the_logits_of_the_cpu() {
-    with_device("cuda::tokens_one_by_one_give_the_logits_of_the_cpu", tokens_one_by_one);
+fn single_token_decode_matches_cpu() {
+    with_device("cuda::single_token_decode_matches_cpu", tokens_one_by_one);
 }
 
 fn tokens_one_by_one() {
@@ -113,15 +113,16 @@ fn tokens_one_by_one() {
     }
 }
 
-/// A vector of weights, arranged as the card would have them, times activations. Counters of the product's kernel, and bytes of the weights.
+/// Multiplies a matrix of weights in the GPU's layout by one activation vector. Returns the kernel's counters
+/// and the size of the weights in bytes.
 fn counted_product(counters: Counters, ty: GgmlType, k: usize, m: usize) -> (serde_json::Value, usize) {
-    let device = engine::backend::device(&card()).expect("it was just there");
+    let device = engine::backend::device(&card()).expect("the GPU was found before");
     let mut memory = MemoryMap::default();
     let mut graph = Graph::new();
     let mut leaf = |ty: GgmlType, ne: [usize; 4]| {
-        let bytes = ty.row_bytes(ne[0]).expect("rows are whole") * ne[1];
-        let buffer = device.buffer_type().allocate(bytes).expect("there is memory");
-        let home = Home {
+        let bytes = ty.row_bytes(ne[0]).expect("k is a multiple of the block size") * ne[1];
+        let buffer = device.buffer_type().allocate(bytes).expect("the GPU has enough memory");
+        let home = BufferSlice {
             buffer: memory.insert(buffer, Usage::Any),
             offset: 0,
         };
@@ -134,15 +135,15 @@ fn counted_product(counters: Counters, ty: GgmlType, k: usize, m: usize) -> (ser
     );
     let places = device.weight_storage();
     let place = places.iter().find(|place| place.layout.accepts(ty, [k, m, 1, 1]));
-    graph.tensor_mut(w).layout = place.expect("there is a place for weights").layout;
-    let product = graph.mul_mat(w, x).expect("the shapes fit");
+    graph.tensor_mut(w).layout = place.expect("the GPU has a weight layout for this type").layout;
+    let product = graph.mul_mat(w, x).expect("the shapes match");
     graph.tensor_mut(product).home = graph.home(y);
     graph.expand(product);
     let params = BackendParams {
         precision: Precision::Fast,
         ..BackendParams::new(1)
     };
-    let mut backend = device.backend(&params).expect("it is there");
+    let mut backend = device.backend(&params).expect("the backend starts");
     let mut uses = Uses::default();
     uses.count(&graph, []);
     let view = GraphView {
@@ -151,29 +152,32 @@ fn counted_product(counters: Counters, ty: GgmlType, k: usize, m: usize) -> (ser
         uses: &uses,
     };
     counters.reset();
-    let mut plan = backend.prepare(&view, &memory, None).expect("there are kernels");
+    let mut plan = backend.prepare(&view, &memory, None).expect("the product has a kernel");
     let cancel = AtomicBool::new(false);
-    backend.run(&mut *plan, &graph, &mut memory, &cancel).expect("it runs");
+    backend
+        .run(&mut *plan, &graph, &mut memory, &cancel)
+        .expect("the process runs");
     backend.synchronize().expect("nothing fails");
-    let mut all: serde_json::Value = serde_json::from_str(&counters.json()).expect("it is JSON");
+    let mut all: serde_json::Value = serde_json::from_str(&counters.json()).expect("the counters are JSON");
     let kernels = all["kernels"].as_object_mut().expect("kernels were launched");
     let name = kernels.keys().find(|name| name.starts_with("mul_vec")).cloned();
-    let found = kernels.remove(&name.expect("there is a product"));
-    (found.expect("its name was just there"), n_bytes)
+    let found = kernels.remove(&name.expect("a mul_vec kernel was launched"));
+    (found.expect("the kernel name was found before"), n_bytes)
 }
 
-/// Decoding is as fast as its weights are read. So they are moved once, in whole sectors, and beside them only the activations.
+/// Decoding is limited by reading the weights. Each weight must be read once, in whole sectors, with only the
+/// activations as additional traffic.
 #[test]
-fn products_of_one_token_move_the_weights_and_nothing_else() {
-    let name = "cuda::products_of_one_token_move_the_weights_and_nothing_else";
+fn decode_matmul_only_reads_weights() {
+    let name = "cuda::decode_matmul_only_reads_weights";
     with_device(name, || {
         use GgmlType::*;
         let Some(counters) = Counters::find() else {
-            eprintln!("left out: a card counts nothing");
+            eprintln!("skipped: only the emulated driver counts accesses");
             return;
         };
         let (k, m) = (6144, 67);
-        // Pieces of TQ1_0 and TQ2_0 end amid sectors, and types with grids read these, too.
+        // Chunks of TQ1_0 and TQ2_0 end within a sector, and types with grids also read the grid.
         for ty in [
             Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, NVFP4, Q1_0, Q2_0,
         ] {
@@ -182,28 +186,28 @@ fn products_of_one_token_move_the_weights_and_nothing_else() {
             let moved = 32 * number(&counts["copies"]["sectors"]);
             assert!(
                 (n_bytes..=n_bytes + n_bytes / 50).contains(&moved),
-                "{ty}: {moved} bytes moved for {n_bytes} of weights: {counts}"
+                "{ty}: {moved} bytes moved for {n_bytes} bytes of weights: {counts}"
             );
-            // Two parts of 8 bits, and a scale and two sums for 32 values.
+            // Two 8-bit parts per element, and a scale and two sums per 32 elements.
             let columns = 2 * k + 3 * k / 8;
             let (read, written) = (number(&counts["footprint"][0]), number(&counts["footprint"][1]));
             assert!(
                 (n_bytes..=n_bytes + columns).contains(&read) && written == 4 * m,
                 "{ty}: {read} bytes read and {written} written: {counts}"
             );
-            // Lanes find what they read at a time in banks of shared memory of their own.
+            // Shared-memory accesses of a warp must not have bank conflicts.
             let shared = &counts["instructions"]["shared"];
             let (more, ways) = (number(&shared["moved"]), number(&shared["waves"]));
-            eprintln!("{ty}: {more} ways of shared memory more than {ways}");
+            eprintln!("{ty}: {more} conflict ways in addition to {ways}");
             assert!(
                 20 * more < more + ways || [NVFP4, Q1_0, Q2_0].contains(&ty),
-                "{ty}: {more} ways more than {ways}: {counts}"
+                "{ty}: {more} conflict ways in addition to {ways}: {counts}"
             );
-            // A warp of two rows moves the column once: what it loads at a time lies together.
+            // A warp computes two rows and loads the activations once, with coalesced accesses.
             let from_caches = 32 * number(&counts["loads"]["sectors"]) - moved;
             assert!(
                 from_caches <= m.div_ceil(2) * columns,
-                "{ty}: {from_caches} bytes of columns moved by {} warps: {counts}",
+                "{ty}: {from_caches} bytes of activations moved by {} warps: {counts}",
                 m.div_ceil(2)
             );
         }

@@ -1,4 +1,4 @@
-//! What the plans of a card compute in one go, compared with the same nodes one by one.
+//! Compares fused CUDA kernels with the same nodes computed one by one.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use engine::backend::cuda::Counters;
 use engine::backend::{BackendParams, GraphView, MemoryMap, Usage};
 use engine::context::Context;
-use engine::graph::{Graph, Home, Op, Rope, RopeKind, TensorId, Unary, Uses};
+use engine::graph::{BufferSlice, Graph, Op, Rope, RopeKind, TensorId, Unary, Uses};
 use engine::random::SplitMix64;
 use engine::sched::Observer;
 use kernels::{GgmlType, Precision};
@@ -16,14 +16,14 @@ use tests::{context, decode_last, layouts, nmse, seeded_file, tokens};
 
 use crate::cuda::{card, params};
 
-/// Nodes on a card.
+/// A graph on a GPU.
 pub(crate) struct Sketch {
     pub(crate) graph: Graph,
     memory: MemoryMap,
     precision: Precision,
-    /// What is in memory before the nodes are computed.
+    /// Memory contents that the graph starts with.
     contents: Vec<(TensorId, Vec<u8>)>,
-    /// Results that lie where another tensor does, so many bytes behind its start.
+    /// Results stored in the memory of another tensor, with an offset in bytes.
     shared: HashMap<TensorId, (TensorId, usize)>,
 }
 
@@ -44,11 +44,11 @@ impl Sketch {
         id
     }
 
-    /// A leaf of random values.
+    /// Adds a leaf with random values.
     pub(crate) fn values(&mut self, ty: GgmlType, ne: [usize; 4]) -> TensorId {
         let mut random = SplitMix64(self.contents.len() as u64 + 1);
         let floats: Vec<f32> = (0..ne.iter().product()).map(|_| random.uniform(-0.9, 0.9)).collect();
-        let mut bytes = vec![0; ty.row_bytes(floats.len()).expect("rows are whole")];
+        let mut bytes = vec![0; ty.row_bytes(floats.len()).expect("rows are whole blocks")];
         match kernels::can_quantize(ty) {
             true => kernels::quantize_row(ty, &floats, &mut bytes),
             false => {
@@ -64,42 +64,43 @@ impl Sketch {
         self.leaf(GgmlType::I32, ne, values.iter().flat_map(|v| v.to_le_bytes()).collect())
     }
 
-    /// Gives every tensor its memory: room of its own, but for those that share another's.
+    /// Allocates memory for every tensor that does not share another tensor's memory.
     fn place(&mut self) {
-        let device = engine::backend::device(&card()).expect("it was just there");
+        let device = engine::backend::device(&card()).expect("the GPU was found before");
         let leaves: Vec<TensorId> = self.contents.iter().map(|(id, _)| *id).collect();
         for id in leaves.into_iter().chain(self.graph.nodes().to_vec()) {
             let tensor = self.graph.tensor(id);
             if tensor.view.is_some() || self.shared.contains_key(&id) {
                 continue;
             }
-            // Room for what shares it, shifted.
+            // Extra space for shifted tensors that share the buffer.
             let buffer = device
                 .buffer_type()
                 .allocate(8 * tensor.nbytes())
-                .expect("there is memory");
+                .expect("the GPU has enough memory");
             let buffer = self.memory.insert(buffer, Usage::Any);
-            self.graph.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
+            self.graph.tensor_mut(id).home = Some(BufferSlice { buffer, offset: 0 });
         }
         for (&id, &(with, offset)) in &self.shared {
-            let Home { buffer, .. } = self.graph.home(with).expect("it was placed");
-            self.graph.tensor_mut(id).home = Some(Home { buffer, offset });
+            let BufferSlice { buffer, .. } = self.graph.home(with).expect("`with` was allocated before");
+            self.graph.tensor_mut(id).home = Some(BufferSlice { buffer, offset });
         }
     }
 
-    /// Computes the nodes in these pieces. Bytes of the results, and how many kernels there were if that is counted.
+    /// Runs the nodes in the given groups. Returns the results as bytes and, if counted, the number of
+    /// kernels.
     fn run(&mut self, pieces: &[&[TensorId]], results: &[TensorId]) -> (Vec<Vec<u8>>, Option<usize>) {
         for (id, bytes) in &self.contents {
             self.memory
-                .write(self.graph.home(*id).expect("it was placed"), bytes)
-                .expect("there is room");
+                .write(self.graph.home(*id).expect("leaves are allocated"), bytes)
+                .expect("the buffer is large enough");
         }
-        let device = engine::backend::device(&card()).expect("it was just there");
+        let device = engine::backend::device(&card()).expect("the GPU was found before");
         let params = BackendParams {
             precision: self.precision,
             ..BackendParams::new(1)
         };
-        let mut backend = device.backend(&params).expect("it is there");
+        let mut backend = device.backend(&params).expect("the backend starts");
         let mut uses = Uses::default();
         uses.count(&self.graph, []);
         let counters = Counters::find();
@@ -110,38 +111,45 @@ impl Sketch {
                 nodes,
                 uses: &uses,
             };
-            let mut plan = backend.prepare(&view, &self.memory, None).expect("there are kernels");
+            let mut plan = backend
+                .prepare(&view, &self.memory, None)
+                .expect("every node has a kernel");
             let never = AtomicBool::new(false);
             backend
                 .run(&mut *plan, &self.graph, &mut self.memory, &never)
-                .expect("it runs");
+                .expect("the process runs");
             backend.synchronize().expect("nothing fails");
         }
         let read = |&id: &TensorId| {
             let tensor = self.graph.tensor(id);
             let mut bytes = vec![0; tensor.nbytes()];
             self.memory
-                .read(self.graph.home(id).expect("it was placed"), &mut bytes)
-                .expect("it is there");
+                .read(self.graph.home(id).expect("results are allocated"), &mut bytes)
+                .expect("the result is readable");
             bytes
         };
         (results.iter().map(read).collect(), counters.map(launches))
     }
 
-    /// Asserts that nodes give the same bits together and apart, and whether they take fewer kernels together.
+    /// Asserts that the nodes give bit-identical results together and separately, and whether fusion saves
+    /// kernels.
     fn check(mut self, results: &[TensorId], expects_fusion: bool, case: &str) {
         let [apart, together] = self.both(results);
-        assert!(apart.0 == together.0, "{case}: other bits together than apart");
+        assert!(
+            apart.0 == together.0,
+            "{case}: results differ between fused and separate nodes"
+        );
         if let (Some(apart), Some(together)) = (apart.1, together.1) {
             assert_eq!(
                 together < apart,
                 expects_fusion,
-                "{case}: {together} kernels together, {apart} apart"
+                "{case}: {together} kernels together, {apart} separately"
             );
         }
     }
 
-    /// Nodes one by one, then all together: bytes of results, and how many kernels there were.
+    /// Runs the nodes separately and together. Returns the results as bytes and the number of kernels of each
+    /// run.
     pub(crate) fn both(&mut self, results: &[TensorId]) -> [(Vec<Vec<u8>>, Option<usize>); 2] {
         self.place();
         let nodes = self.graph.nodes().to_vec();
@@ -150,7 +158,7 @@ impl Sketch {
     }
 }
 
-/// A block of a type without a quantizer, whose largest element is an ordinary number.
+/// Fills a block of a type without a quantizer with bytes whose values are finite.
 fn random_block(ty: GgmlType, block: &mut [u8], random: &mut SplitMix64) {
     let mut elements = vec![0.0; ty.block_size()];
     loop {
@@ -163,9 +171,9 @@ fn random_block(ty: GgmlType, block: &mut [u8], random: &mut SplitMix64) {
     }
 }
 
-/// Kernels that were launched since the counters were reset.
+/// Returns the number of kernels launched since the counters were reset.
 fn launches(counters: Counters) -> usize {
-    let all: serde_json::Value = serde_json::from_str(&counters.json()).expect("it is JSON");
+    let all: serde_json::Value = serde_json::from_str(&counters.json()).expect("the counters are JSON");
     let kernels = all["kernels"].as_object().expect("kernels were launched");
     let launches = |kernel: &serde_json::Value| kernel["launches"].as_u64().expect("a counter") as usize;
     kernels.values().map(launches).sum()
@@ -173,63 +181,61 @@ fn launches(counters: Counters) -> usize {
 
 const F32: GgmlType = GgmlType::F32;
 
-/// Where a result lies.
+/// Memory location of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
     Own,
     First,
     Second,
-    /// Across the rows of the first operand.
+    /// The result overlaps other rows of the first operand.
     Shifted,
 }
 
 #[test]
-fn a_sum_and_its_norm_give_the_same_bits_together_and_apart() {
-    with_device(
-        "cuda_fusion::a_sum_and_its_norm_give_the_same_bits_together_and_apart",
-        || {
-            for (n, rows, added_rows) in [(96, 5, 5), (96, 5, 1), (512, 3, 3), (5000, 1, 1), (12_000, 1, 1)] {
-                for (at, read_twice) in [
-                    (At::Own, false),
-                    (At::Own, true),
-                    (At::First, false),
-                    (At::First, true),
-                    (At::Second, false),
-                    (At::Shifted, false),
-                ] {
-                    let mut s = Sketch::new(Precision::Exact);
-                    let [a, b] = [[n, rows, 1, 1], [n, added_rows, 1, 1]].map(|ne| s.values(F32, ne));
-                    let weight = s.values(F32, [n, 1, 1, 1]);
-                    let sum = s.graph.add(a, b).expect("the shapes fit");
-                    let norm = s.graph.rms_norm(sum, Some(weight), 1e-5).expect("the shapes fit");
-                    s.graph.expand(norm);
-                    let mut results = vec![norm];
-                    if read_twice {
-                        let twice = s.graph.scale(sum, 2.0, 0.0).expect("the shapes fit");
-                        s.graph.expand(twice);
-                        results.push(twice);
-                    }
-                    match at {
-                        At::Own => {}
-                        At::First => drop(s.shared.insert(norm, (a, 0))),
-                        At::Second => drop(s.shared.insert(norm, (b, 0))),
-                        At::Shifted => drop(s.shared.insert(norm, (a, 2 * n))),
-                    }
-                    // Elsewhere a row is written that others still read, or the sum needs more shared memory than there is.
-                    let is_safe = matches!(at, At::Own | At::First) || (at == At::Second && added_rows == rows);
-                    let expected = is_safe && n <= 11 << 10;
-                    s.check(
-                        &results,
-                        expected,
-                        &format!("{rows} rows of {n}, {added_rows} added, {at:?}, {read_twice}"),
-                    );
+fn fused_sum_and_norm_are_bit_identical() {
+    with_device("cuda_fusion::fused_sum_and_norm_are_bit_identical", || {
+        for (n, rows, added_rows) in [(96, 5, 5), (96, 5, 1), (512, 3, 3), (5000, 1, 1), (12_000, 1, 1)] {
+            for (at, read_twice) in [
+                (At::Own, false),
+                (At::Own, true),
+                (At::First, false),
+                (At::First, true),
+                (At::Second, false),
+                (At::Shifted, false),
+            ] {
+                let mut s = Sketch::new(Precision::Exact);
+                let [a, b] = [[n, rows, 1, 1], [n, added_rows, 1, 1]].map(|ne| s.values(F32, ne));
+                let weight = s.values(F32, [n, 1, 1, 1]);
+                let sum = s.graph.add(a, b).expect("the shapes match");
+                let norm = s.graph.rms_norm(sum, Some(weight), 1e-5).expect("the shapes match");
+                s.graph.expand(norm);
+                let mut results = vec![norm];
+                if read_twice {
+                    let twice = s.graph.scale(sum, 2.0, 0.0).expect("the shapes match");
+                    s.graph.expand(twice);
+                    results.push(twice);
                 }
+                match at {
+                    At::Own => {}
+                    At::First => drop(s.shared.insert(norm, (a, 0))),
+                    At::Second => drop(s.shared.insert(norm, (b, 0))),
+                    At::Shifted => drop(s.shared.insert(norm, (a, 2 * n))),
+                }
+                // Otherwise the kernel would overwrite rows that are still read, or need too much shared
+                // memory.
+                let is_safe = matches!(at, At::Own | At::First) || (at == At::Second && added_rows == rows);
+                let expected = is_safe && n <= 11 << 10;
+                s.check(
+                    &results,
+                    expected,
+                    &format!("{rows} rows of {n}, {added_rows} added, {at:?}, {read_twice}"),
+                );
             }
-        },
-    );
+        }
+    });
 }
 
-/// Products of one column of each of these types, in integers or not.
+/// Weight types and precisions of single-column matmuls, with integer and float kernels.
 const PRODUCTS: [(GgmlType, Precision); 7] = [
     (GgmlType::F32, Precision::Exact),
     (GgmlType::F16, Precision::Fast),
@@ -241,22 +247,19 @@ const PRODUCTS: [(GgmlType, Precision); 7] = [
 ];
 
 #[test]
-fn gated_products_give_the_same_bits_together_and_apart() {
-    with_device(
-        "cuda_fusion::gated_products_give_the_same_bits_together_and_apart",
-        || {
-            for (ty, precision) in PRODUCTS {
-                for (n, n_experts) in [(1, 0), (3, 0), (8, 0), (2, 3)] {
-                    for (at, gate) in [(At::Own, 0), (At::Own, 1), (At::First, 0), (At::Second, 0)] {
-                        gated(ty, precision, [n, n_experts], at, gate);
-                    }
+fn fused_gated_matmuls_are_bit_identical() {
+    with_device("cuda_fusion::fused_gated_matmuls_are_bit_identical", || {
+        for (ty, precision) in PRODUCTS {
+            for (n, n_experts) in [(1, 0), (3, 0), (8, 0), (2, 3)] {
+                for (at, gate) in [(At::Own, 0), (At::Own, 1), (At::First, 0), (At::Second, 0)] {
+                    gated(ty, precision, [n, n_experts], at, gate);
                 }
             }
-        },
-    );
+        }
+    });
 }
 
-/// `silu(gate x) * (up x)`, with the result in memory of its own, in that of the first product, or in that of `x`.
+/// Checks `silu(gate x) * (up x)` with the result in separate memory, over the first matmul, or over `x`.
 fn gated(ty: GgmlType, precision: Precision, [n, n_experts]: [usize; 2], at: At, gate: usize) {
     let (k, m) = (2048, 37);
     let mut s = Sketch::new(precision);
@@ -269,12 +272,12 @@ fn gated(ty: GgmlType, precision: Precision, [n, n_experts]: [usize; 2], at: At,
         }
     };
     let products = weights.map(|w| match ids {
-        None => s.graph.mul_mat(w, x).expect("the shapes fit"),
-        Some(ids) => s.graph.mul_mat_id(w, x, ids).expect("the shapes fit"),
+        None => s.graph.mul_mat(w, x).expect("the shapes match"),
+        Some(ids) => s.graph.mul_mat_id(w, x, ids).expect("the shapes match"),
     });
     let [f, times] = [products[gate], products[1 - gate]];
     s.graph.expand(products[0]);
-    let glu = s.graph.glu(Unary::Silu, f, times).expect("the shapes fit");
+    let glu = s.graph.glu(Unary::Silu, f, times).expect("the shapes match");
     s.graph.expand(glu);
     match at {
         At::First => drop(s.shared.insert(glu, (products[0], 0))),
@@ -282,15 +285,17 @@ fn gated(ty: GgmlType, precision: Precision, [n, n_experts]: [usize; 2], at: At,
         At::Own | At::Shifted => {}
     }
     let case = format!("{ty}, {precision:?}, {n} columns, {n_experts} experts, {at:?}, gate {gate}");
-    // Over `x` the result is a kernel of its own. What is still computed once is the products of one column, or their columns as integers.
+    // A result over `x` needs a separate kernel. The single-column matmuls or their quantized activations are
+    // still shared.
     let is_shared = n_experts == 0 || (precision == Precision::Fast && ty.is_quantized());
     s.check(&[glu], at != At::Second || is_shared, &case);
 }
 
-/// Three products of the same column, with sums behind them, whose results the allocator takes to be gone when the next one is written.
+/// The graph has three matmuls of the same column followed by additions. The allocator reuses the memory of
+/// each matmul's result for the next addition.
 #[test]
-fn products_of_the_same_column_give_the_same_bits_together_and_apart() {
-    let name = "cuda_fusion::products_of_the_same_column_give_the_same_bits_together_and_apart";
+fn fused_matmuls_of_one_column_are_bit_identical() {
+    let name = "cuda_fusion::fused_matmuls_of_one_column_are_bit_identical";
     with_device(name, || {
         for (ty, precision) in PRODUCTS {
             for (n, other) in [(1, ty), (4, ty), (1, GgmlType::Q5_1)] {
@@ -305,14 +310,14 @@ fn products_of_the_same_column_give_the_same_bits_together_and_apart() {
                 let g = &mut s.graph;
                 let mut results = Vec::new();
                 for (i, w) in weights.into_iter().enumerate() {
-                    let product = g.mul_mat(w, x).expect("the shapes fit");
-                    let sum = g.add(product, bias).expect("the shapes fit");
+                    let product = g.mul_mat(w, x).expect("the shapes match");
+                    let sum = g.add(product, bias).expect("the shapes match");
                     let sum = if i == 1 {
-                        g.add(rest, sum).expect("the shapes fit")
+                        g.add(rest, sum).expect("the shapes match")
                     } else {
                         sum
                     };
-                    let scaled = g.scale(sum, 0.5, 0.25).expect("the shapes fit");
+                    let scaled = g.scale(sum, 0.5, 0.25).expect("the shapes match");
                     g.expand(scaled);
                     results.push(scaled);
                 }
@@ -329,32 +334,36 @@ fn products_of_the_same_column_give_the_same_bits_together_and_apart() {
     });
 }
 
-/// A sum behind a product stays where it is if something else lies in its place until then.
+/// An addition is not fused into a matmul if its memory still contains a live tensor.
 #[test]
-fn a_sum_is_not_stored_over_what_others_still_need() {
-    with_device("cuda_fusion::a_sum_is_not_stored_over_what_others_still_need", || {
+fn fused_add_does_not_overwrite_live_tensor() {
+    with_device("cuda_fusion::fused_add_does_not_overwrite_live_tensor", || {
         for is_in_the_way in [false, true] {
             let mut s = Sketch::new(Precision::Exact);
             let w = s.values(F32, [64, 32, 1, 1]);
             let [x, y, rest] = [[64, 1, 1, 1], [32, 1, 1, 1], [32, 1, 1, 1]].map(|ne| s.values(F32, ne));
             let g = &mut s.graph;
-            let product = g.mul_mat(w, x).expect("the shapes fit");
-            let early = g.scale(y, 2.0, 0.0).expect("the shapes fit");
-            let late = g.scale(early, 3.0, 0.0).expect("the shapes fit");
-            let sum = g.add(product, rest).expect("the shapes fit");
+            let product = g.mul_mat(w, x).expect("the shapes match");
+            let early = g.scale(y, 2.0, 0.0).expect("the shapes match");
+            let late = g.scale(early, 3.0, 0.0).expect("the shapes match");
+            let sum = g.add(product, rest).expect("the shapes match");
             [product, early, late, sum].into_iter().for_each(|id| g.expand(id));
             if is_in_the_way {
                 s.shared.insert(sum, (early, 0));
             }
-            s.check(&[late, sum], !is_in_the_way, &format!("in the way {is_in_the_way}"));
+            s.check(
+                &[late, sum],
+                !is_in_the_way,
+                &format!("memory is live: {is_in_the_way}"),
+            );
         }
     });
 }
 
-/// Heads that are normed, turned and stored.
+/// Tests heads that are normalized, rotated and stored in the cache.
 #[test]
-fn heads_are_the_same_together_and_apart() {
-    with_device("cuda_fusion::heads_are_the_same_together_and_apart", || {
+fn fused_head_ops_are_bit_identical() {
+    with_device("cuda_fusion::fused_head_ops_are_bit_identical", || {
         for (kind, size, is_normed, ty) in [
             (RopeKind::Norm, 64, false, F32),
             (RopeKind::Neox, 64, true, F32),
@@ -391,26 +400,29 @@ fn heads(kind: RopeKind, size: usize, is_normed: bool, ty: GgmlType, n: usize) {
     let g = &mut s.graph;
     let mut turned = [q, k].map(|x| {
         let heads = g.tensor(x).ne[0] / size;
-        let mut x = g.reshape(x, [size, heads, n, 1]).expect("the shapes fit");
+        let mut x = g.reshape(x, [size, heads, n, 1]).expect("the shapes match");
         if is_normed {
-            x = g.rms_norm(x, Some(weight), 1e-6).expect("the shapes fit");
+            x = g.rms_norm(x, Some(weight), 1e-6).expect("the shapes match");
         }
-        g.rope(x, positions, None, rope).expect("the shapes fit")
+        g.rope(x, positions, None, rope).expect("the shapes match")
     });
     g.expand(turned[0]);
     turned[1] = g
         .reshape(turned[1], [n_head_kv * size, n, 1, 1])
-        .expect("the shapes fit");
+        .expect("the shapes match");
     let stored = [turned[1], v].into_iter().zip(tables).map(|(x, table)| {
-        let stored = g.set_rows(table, x, cells).expect("the shapes fit");
+        let stored = g.set_rows(table, x, cells).expect("the shapes match");
         g.expand(stored);
         stored
     });
     let stored: Vec<TensorId> = stored.collect();
     let [apart, together] = s.both(&[turned[0], tables[0], tables[1]]);
-    let case = format!("{kind:?}, heads of {size}, normed {is_normed}, {ty}, {n} tokens");
+    let case = format!("{kind:?}, heads of {size}, normalized {is_normed}, {ty}, {n} tokens");
     assert_eq!(stored.len(), 2);
-    assert!(apart.0 == together.0, "{case}: other bits together than apart");
+    assert!(
+        apart.0 == together.0,
+        "{case}: results differ between fused and separate nodes"
+    );
     if let (Some(apart), Some(together)) = (apart.1, together.1) {
         assert_eq!((apart, together), (if is_normed { 6 } else { 4 }, 1), "{case}");
     }
@@ -433,11 +445,11 @@ fn rope_of(kind: RopeKind) -> Rope {
     }
 }
 
-/// Shows every node by itself, so that nothing is computed in one go.
+/// Observes every node, which disables fusion.
 struct EachNode;
 
 impl Observer for EachNode {
-    fn wants(&mut self, _: &Graph, _: TensorId) -> bool {
+    fn observes(&mut self, _: &Graph, _: TensorId) -> bool {
         true
     }
 
@@ -446,7 +458,7 @@ impl Observer for EachNode {
     }
 }
 
-/// A fixture with quantized weights on the card, at this precision.
+/// Creates a context on the GPU for a fixture with quantized weights.
 pub(crate) fn quantized(name: &str, ty: Option<GgmlType>, precision: Precision) -> Context {
     let load = params(&card(), usize::MAX).load;
     context(&layouts::model(&seeded_file(name, ty), &load), |p| {
@@ -456,10 +468,10 @@ pub(crate) fn quantized(name: &str, ty: Option<GgmlType>, precision: Precision) 
     })
 }
 
-/// Nodes that are computed in one go give what they give one by one.
+/// Fused nodes give the same logits as single nodes.
 #[test]
-fn fused_nodes_give_the_logits_of_single_ones() {
-    with_device("cuda_fusion::fused_nodes_give_the_logits_of_single_ones", || {
+fn fused_nodes_match_single_node_logits() {
+    with_device("cuda_fusion::fused_nodes_match_single_node_logits", || {
         for (name, ty) in [
             ("llama-dense", None),
             ("llama-dense", Some(GgmlType::Q4_0)),
@@ -492,12 +504,12 @@ fn fused_nodes_give_the_logits_of_single_ones() {
     });
 }
 
-/// Kernels of a token: at most ten a layer, and five around the layers.
+/// Decoding one token launches at most ten kernels per layer, and five others.
 #[test]
-fn a_layer_of_a_token_takes_few_launches() {
-    with_device("cuda_fusion::a_layer_of_a_token_takes_few_launches", || {
+fn decode_layer_needs_few_launches() {
+    with_device("cuda_fusion::decode_layer_needs_few_launches", || {
         let Some(counters) = Counters::find() else {
-            eprintln!("left out: a card counts nothing");
+            eprintln!("skipped: only the emulated driver counts launches");
             return;
         };
         for (name, most) in [("llama-dense", 9), ("qwen2-dense", 9), ("qwen3-dense", 9)] {

@@ -1,5 +1,5 @@
-//! Kernels for cards are compiled for every architecture that they are written for, without a card: by the compiler of CUDA C++ and by
-//! `ptxas`, which tells what spills.
+//! Compiles CUDA kernels for every supported architecture with NVRTC and `ptxas`, without a GPU, and checks
+//! for register spills.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use engine::backend::cuda::{Specialization, compiler_flaw, loaded, specializations};
+use engine::backend::cuda::{Specialization, compiler_error, loaded, specializations};
 use engine::graph::{Graph, Layout, TensorId};
 use engine::sched::Observer;
 use kernels::{GgmlType, Precision};
@@ -18,17 +18,17 @@ use tests::{CORE, context, decode_last, fixture_names, model, tokens};
 use crate::cuda::card;
 use crate::cuda_fusion::quantized;
 
-/// Ampere, Hopper, Blackwell.
+/// Compute capabilities of Ampere, Hopper, and Blackwell.
 const CAPABILITIES: [i32; 3] = [80, 90, 120];
 
 type Found = Arc<Mutex<BTreeMap<String, Specialization>>>;
 
-/// Notes the kernels of every node that is computed.
+/// Collects the kernels of every computed node.
 struct Look(Found);
 
 impl Observer for Look {
-    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
-        let mut found = self.0.lock().expect("nobody panics with it");
+    fn observes(&mut self, graph: &Graph, node: TensorId) -> bool {
+        let mut found = self.0.lock().expect("no thread panics while holding the lock");
         let all: Vec<_> = [Precision::Exact, Precision::Fast]
             .into_iter()
             .flat_map(|precision| specializations(graph, node, precision))
@@ -47,7 +47,7 @@ impl Observer for Look {
     }
 }
 
-/// The kernels of a prompt and of a single token of each fixture.
+/// Returns the kernels of a prompt and of a single token of each fixture.
 fn kernels_of<'a>(fixtures: impl IntoIterator<Item = &'a str>) -> Vec<Specialization> {
     let found = Found::default();
     for name in fixtures {
@@ -57,18 +57,18 @@ fn kernels_of<'a>(fixtures: impl IntoIterator<Item = &'a str>) -> Vec<Specializa
         let n = tokens.len().min(17);
         decode_last(&mut ctx, &tokens[..n], 0, 0);
     }
-    let found = std::mem::take(&mut *found.lock().expect("nobody panics with it"));
+    let found = std::mem::take(&mut *found.lock().expect("no thread panics while holding the lock"));
     found.into_values().collect()
 }
 
-/// What `ptxas` says of spills.
+/// Returns the spills that `ptxas` reports.
 pub(crate) fn spills(ptx: &str, capability: i32) -> String {
     let text = assembled(ptx, capability);
     let spills = |line: &&str| line.contains("spill") && !line.contains(" 0 bytes spill stores");
     text.lines().filter(spills).collect::<Vec<_>>().join("\n")
 }
 
-/// What `ptxas` says of registers, spills and shared memory.
+/// Returns the register, spill and shared-memory statistics of `ptxas`.
 fn assembled(ptx: &str, capability: i32) -> String {
     let mut ptxas = Command::new("ptxas");
     ptxas.args(["-v", &format!("-arch=sm_{capability}"), "-o", "/dev/null", "-"]);
@@ -78,7 +78,7 @@ fn assembled(ptx: &str, capability: i32) -> String {
         .stdout(Stdio::null())
         .spawn())
     .expect("ptxas runs");
-    let mut stdin = child.stdin.take().expect("it is a pipe");
+    let mut stdin = child.stdin.take().expect("stdin is a pipe");
     stdin.write_all(ptx.as_bytes()).expect("ptxas reads");
     drop(stdin);
     let output = child.wait_with_output().expect("ptxas ends");
@@ -88,7 +88,7 @@ fn assembled(ptx: &str, capability: i32) -> String {
 }
 
 fn check(kernels: &[Specialization], capabilities: &[i32]) {
-    assert_eq!(compiler_flaw(), None, "kernels cannot be compiled");
+    assert_eq!(compiler_error(), None, "NVRTC is available");
     let all: Vec<_> = kernels
         .iter()
         .flat_map(|k| capabilities.iter().map(move |&c| (k, c)))
@@ -108,21 +108,18 @@ fn check(kernels: &[Specialization], capabilities: &[i32]) {
 }
 
 #[test]
-fn every_node_of_common_models_has_kernels_that_compile() {
-    with_device(
-        "cuda_kernels::every_node_of_common_models_has_kernels_that_compile",
-        || {
-            let kernels = kernels_of(CORE);
-            assert!(kernels.len() > 20, "{} kernels", kernels.len());
-            check(&kernels, &CAPABILITIES[..1]);
-        },
-    );
+fn kernels_of_common_models_compile() {
+    with_device("cuda_kernels::kernels_of_common_models_compile", || {
+        let kernels = kernels_of(CORE);
+        assert!(kernels.len() > 20, "{} kernels", kernels.len());
+        check(&kernels, &CAPABILITIES[..1]);
+    });
 }
 
-/// Those that compute several nodes in one go are found in plans only.
+/// Fused kernels occur only in plans of whole graphs.
 #[test]
-fn kernels_of_plans_compile_without_spills() {
-    with_device("cuda_kernels::kernels_of_plans_compile_without_spills", || {
+fn plan_kernels_compile_without_spills() {
+    with_device("cuda_kernels::plan_kernels_compile_without_spills", || {
         for (name, ty) in [
             ("llama-dense", GgmlType::Q4_0),
             ("llama-moe", GgmlType::Q8_0),
@@ -143,23 +140,26 @@ fn kernels_of_plans_compile_without_spills() {
     });
 }
 
-/// Decoding of every quantized type keeps everything in registers, arranged for the card and as in the file. `--nocapture` shows how many these are.
+/// Decode kernels of every quantized type must not spill, in the GPU's layout and the file's layout.
+/// `--nocapture` prints the register counts.
 #[test]
-fn products_of_all_types_in_integers_compile_without_spills() {
-    let name = "cuda_kernels::products_of_all_types_in_integers_compile_without_spills";
+fn integer_matmuls_of_all_types_compile_without_spills() {
+    let name = "cuda_kernels::integer_matmuls_of_all_types_compile_without_spills";
     with_device(name, || {
-        let places = engine::backend::device(&card()).expect("it is there").weight_storage();
+        let places = engine::backend::device(&card())
+            .expect("the GPU exists")
+            .weight_storage();
         let kernel = |ty: GgmlType, layout: Layout, n: usize| {
             let mut graph = Graph::new();
             let w = graph.input(ty, [2048, 32, 1, 1], "w");
             graph.tensor_mut(w).layout = layout;
             let x = graph.input(GgmlType::F32, [2048, n, 1, 1], "x");
-            let product = graph.mul_mat(w, x).expect("the shapes fit");
+            let product = graph.mul_mat(w, x).expect("the shapes match");
             let kernels = specializations(&graph, product, Precision::Fast);
             let found = kernels
                 .into_iter()
                 .find(|kernel| kernel.describe().starts_with("mul_vec_int"));
-            found.unwrap_or_else(|| panic!("{ty}, {layout:?}: it is not computed in integers"))
+            found.unwrap_or_else(|| panic!("{ty}, {layout:?}: no integer kernel"))
         };
         let types = GgmlType::ALL
             .iter()
@@ -172,27 +172,30 @@ fn products_of_all_types_in_integers_compile_without_spills() {
         assert!(kernels.len() > 2 * 27, "{} kernels", kernels.len());
         check(&kernels, &CAPABILITIES[1..2]);
         for kernel in &kernels {
-            let text = assembled(&kernel.ptx(CAPABILITIES[1]).expect("it just compiled"), CAPABILITIES[1]);
+            let text = assembled(
+                &kernel.ptx(CAPABILITIES[1]).expect("the kernel compiled before"),
+                CAPABILITIES[1],
+            );
             let used = text.lines().find(|line| line.contains("registers")).unwrap_or_default();
             eprintln!("{}: {used}", kernel.describe());
         }
     });
 }
 
-/// A kernel that does not compile is named with what it is specialized by, and the compiler's words follow.
+/// A compile error names the kernel with its specialization and includes the compiler log.
 #[test]
-fn a_kernel_that_does_not_compile_is_told_with_the_compilers_log() {
-    let name = "cuda_kernels::a_kernel_that_does_not_compile_is_told_with_the_compilers_log";
+fn compile_error_includes_compiler_log() {
+    let name = "cuda_kernels::compile_error_includes_compiler_log";
     with_device(name, || {
         let mut graph = Graph::new();
         let w = graph.input(GgmlType::Q4_K, [256, 32, 1, 1], "w");
         let x = graph.input(GgmlType::F32, [256, 1, 1, 1], "x");
-        let product = graph.mul_mat(w, x).expect("the shapes fit");
+        let product = graph.mul_mat(w, x).expect("the shapes match");
         let kernels = specializations(&graph, product, Precision::Fast);
-        let kernel = kernels.last().expect("there is a kernel");
-        // There is no such architecture.
-        let error = kernel.ptx(10).expect_err("it does not compile");
-        let begins = error.starts_with(&format!("{} does not compile:\n", kernel.describe()));
+        let kernel = kernels.last().expect("the product has a kernel");
+        // Compute capability 1.0 (`compute_10`) is not supported by NVRTC.
+        let error = kernel.ptx(10).expect_err("compute_10 does not compile");
+        let begins = error.starts_with(&format!("cannot compile {}:\n", kernel.describe()));
         assert!(
             begins && error.contains("TYPE=q4_K") && error.contains("--gpu-architecture"),
             "{error}"
@@ -202,13 +205,10 @@ fn a_kernel_that_does_not_compile_is_told_with_the_compilers_log() {
 
 #[test]
 #[ignore = "compiles the kernels of every fixture for three architectures"]
-fn every_node_of_every_model_has_kernels_that_compile() {
-    with_device(
-        "cuda_kernels::every_node_of_every_model_has_kernels_that_compile",
-        || {
-            let names = fixture_names();
-            let kernels = kernels_of(names.iter().map(String::as_str));
-            check(&kernels, &CAPABILITIES);
-        },
-    );
+fn kernels_of_every_model_compile() {
+    with_device("cuda_kernels::kernels_of_every_model_compile", || {
+        let names = fixture_names();
+        let kernels = kernels_of(names.iter().map(String::as_str));
+        check(&kernels, &CAPABILITIES);
+    });
 }

@@ -1,4 +1,4 @@
-//! Results that are rounded for products with them by the kernels that compute them.
+//! Results that the producing kernel already rounds for the matmul that consumes them.
 
 use engine::graph::{Attention, AttentionOperands, TensorId, Unary, VisibleCells};
 use kernels::{GgmlType, Precision};
@@ -9,33 +9,40 @@ use crate::cuda_fusion::Sketch;
 
 const F32: GgmlType = GgmlType::F32;
 
-/// Asserts that nodes give the same bits together and apart, and how many kernels they take together.
+/// Asserts that the nodes give bit-identical results together and separately, and the number of kernels
+/// together.
 fn check(mut s: Sketch, results: &[TensorId], n_kernels: usize, case: &str) {
     let [apart, together] = s.both(results);
-    assert!(apart.0 == together.0, "{case}: other bits together than apart");
+    assert!(
+        apart.0 == together.0,
+        "{case}: results differ between fused and separate nodes"
+    );
     if let Some(found) = together.1 {
-        assert_eq!(found, n_kernels, "{case}: kernels of nodes that are computed together");
+        assert_eq!(found, n_kernels, "{case}: number of kernels of the fused nodes");
     }
 }
 
-/// Enough rows that blocks of 32 of them are worth it, and too few.
+/// Covers enough rows for 32-row blocks, and fewer rows.
 #[test]
-fn gated_products_are_rounded_as_their_results_are() {
-    with_device("cuda_rounding::gated_products_are_rounded_as_their_results_are", || {
-        use GgmlType::*;
-        for ty in [Q4_0, Q8_0, Q4_K, Q6_K, Q2_K, MXFP4] {
-            gated(ty, 6144, 1, 0, 3);
-        }
-        for n in [3, 8] {
-            gated(Q4_K, 6144, n, 0, 3);
-        }
-        gated(Q4_K, 768, 4, 3, 3);
-        gated(Q4_K, 1024, 1, 0, 4);
-        gated(Q5_1, 6208, 1, 0, 3);
-    });
+fn fused_rounding_of_gated_matmuls_is_bit_identical() {
+    with_device(
+        "cuda_rounding::fused_rounding_of_gated_matmuls_is_bit_identical",
+        || {
+            use GgmlType::*;
+            for ty in [Q4_0, Q8_0, Q4_K, Q6_K, Q2_K, MXFP4] {
+                gated(ty, 6144, 1, 0, 3);
+            }
+            for n in [3, 8] {
+                gated(Q4_K, 6144, n, 0, 3);
+            }
+            gated(Q4_K, 768, 4, 3, 3);
+            gated(Q4_K, 1024, 1, 0, 4);
+            gated(Q5_1, 6208, 1, 0, 3);
+        },
+    );
 }
 
-/// `down (silu(gate x) * (up x))` of `n` columns, of experts if there are any.
+/// Checks `down (silu(gate x) * (up x))` with `n` columns, optionally with experts.
 fn gated(ty: GgmlType, m: usize, n: usize, n_experts: usize, n_kernels: usize) {
     let k = 2048;
     let mut s = Sketch::new(Precision::Fast);
@@ -51,15 +58,15 @@ fn gated(ty: GgmlType, m: usize, n: usize, n_experts: usize, n_kernels: usize) {
     };
     let g = &mut s.graph;
     let mut product = |w, x| match ids {
-        None => g.mul_mat(w, x).expect("the shapes fit"),
-        Some(ids) => g.mul_mat_id(w, x, ids).expect("the shapes fit"),
+        None => g.mul_mat(w, x).expect("the shapes match"),
+        Some(ids) => g.mul_mat_id(w, x, ids).expect("the shapes match"),
     };
     let [f, times] = [gate, up].map(|w| product(w, x));
     s.graph.expand(f);
-    let glu = s.graph.glu(Unary::Silu, f, times).expect("the shapes fit");
+    let glu = s.graph.glu(Unary::Silu, f, times).expect("the shapes match");
     let result = match ids {
-        None => s.graph.mul_mat(down, glu).expect("the shapes fit"),
-        Some(ids) => s.graph.mul_mat_id(down, glu, ids).expect("the shapes fit"),
+        None => s.graph.mul_mat(down, glu).expect("the shapes match"),
+        Some(ids) => s.graph.mul_mat_id(down, glu, ids).expect("the shapes match"),
     };
     s.graph.expand(result);
     let case = format!("{ty}, {m} rows, {n} columns, {n_experts} experts");
@@ -67,21 +74,21 @@ fn gated(ty: GgmlType, m: usize, n: usize, n_experts: usize, n_kernels: usize) {
 }
 
 #[test]
-fn attention_is_rounded_as_its_results_are() {
-    with_device("cuda_rounding::attention_is_rounded_as_its_results_are", || {
+fn fused_rounding_of_attention_is_bit_identical() {
+    with_device("cuda_rounding::fused_rounding_of_attention_is_bit_identical", || {
         for (size, group, sinks) in [(64, 4, false), (128, 2, true), (32, 4, false), (96, 4, true)] {
             for n_tokens in [1, 5] {
                 attention(size, group, sinks, n_tokens, 100, 2);
             }
         }
-        // Blocks share a token's pages, and a kernel adds up what they found.
+        // Several blocks process one token's pages, and another kernel combines their results.
         attention(128, 4, true, 1, 1200, 3);
-        // Heads that are no whole groups.
+        // The head size is not a multiple of the quantization group.
         attention(48, 8, false, 1, 100, 3);
     });
 }
 
-/// Attention of tokens with `group` query heads for each of two key heads, and a product with its results.
+/// Checks attention with `group` query heads for each of two KV heads, and a matmul with its result.
 fn attention(size: usize, group: usize, has_sinks: bool, n_tokens: usize, n_cells: usize, n_kernels: usize) {
     let n_head = 2 * group;
     let mut s = Sketch::new(Precision::Fast);
@@ -105,22 +112,22 @@ fn attention(size: usize, group: usize, has_sinks: bool, n_tokens: usize, n_cell
         sinks,
         ..AttentionOperands::new([q, k, v], visible)
     };
-    let attended = s.graph.attention(p, operands).expect("the shapes fit");
+    let attended = s.graph.attention(p, operands).expect("the shapes match");
     s.graph.expand(attended);
     let rows = s
         .graph
         .reshape(attended, [size * n_head, n_tokens, 1, 1])
-        .expect("the shapes fit");
-    let result = s.graph.mul_mat(w, rows).expect("the shapes fit");
+        .expect("the shapes match");
+    let result = s.graph.mul_mat(w, rows).expect("the shapes match");
     s.graph.expand(result);
     let case = format!("{n_head} heads of {size}, sinks {has_sinks}, {n_tokens} tokens, {n_cells} cells");
     check(s, &[attended, result], n_kernels, &case);
 }
 
-/// Products of few columns in integers are those in floats, within what rounding columns to 16 bits changes.
+/// Integer kernels for few columns match float kernels up to the rounding of activations to 16 bits.
 #[test]
-fn products_in_integers_are_near_those_in_floats() {
-    with_device("cuda_rounding::products_in_integers_are_near_those_in_floats", || {
+fn integer_matmuls_match_float_matmuls() {
+    with_device("cuda_rounding::integer_matmuls_match_float_matmuls", || {
         let types = GgmlType::ALL
             .iter()
             .copied()
@@ -131,7 +138,7 @@ fn products_in_integers_are_near_those_in_floats() {
                     let mut s = Sketch::new(precision);
                     let w = s.values(ty, [k, 7, 1, 1]);
                     let x = s.values(F32, [k, n, 1, 1]);
-                    let product = s.graph.mul_mat(w, x).expect("the shapes fit");
+                    let product = s.graph.mul_mat(w, x).expect("the shapes match");
                     s.graph.expand(product);
                     let [_, (bytes, _)] = s.both(&[product]);
                     let (values, _) = bytes[0].as_chunks::<4>();
@@ -143,7 +150,10 @@ fn products_in_integers_are_near_those_in_floats() {
                 let (want, got) = (product(Precision::Exact), product(Precision::High));
                 let error = nmse(&want, &got);
                 assert!(error < 1e-8, "{ty}, {n} columns: NMSE {error:.3e}");
-                assert!(want != got, "{ty}, {n} columns: nothing was rounded");
+                assert!(
+                    want != got,
+                    "{ty}, {n} columns: the results are identical, so nothing was rounded"
+                );
             }
         }
     });

@@ -1,16 +1,18 @@
-//! Kernels that are part of the binary as PTX: which ones they are, that they are what the sources give, and that models run by them alone.
+//! The PTX archive in the binary: the required kernels are included, match the sources, and suffice to run
+//! models.
 //!
-//! `LLAMA_UPDATE=1 cargo test --release -p llama-tests --test all cuda_shipped -- --include-ignored` makes the archive anew.
+//! `LLAMA_UPDATE=1 cargo test --release -p llama-tests --test all cuda_shipped -- --include-ignored` rebuilds
+//! the archive.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use engine::backend::cuda::{Specialization, compiler_flaw, loaded, pack, shipped, specializations};
+use engine::backend::cuda::{Specialization, compiler_error, loaded, pack, shipped, specializations};
 use engine::context::{Context, ContextParams};
 use engine::gguf::GgufFile;
 use engine::graph::Graph;
 use engine::model::{LoadParams, Model};
-use engine::synth::{Mix, Shape, Synth, SynthParams};
+use engine::synth::{Mix, ModelShape, Synth, SynthParams};
 use kernels::{GgmlType, Precision};
 use rayon::prelude::*;
 use tests::emulator::{with_device, without_compiler};
@@ -19,14 +21,14 @@ use tests::{decode_last, exact, layouts, nmse, place_on, seeded_file};
 use crate::cuda::{card, params};
 use crate::cuda_kernels::spills;
 
-/// A model whose kernels are shipped: small, but for what kernels are specialized by.
+/// A small model with the kernel specializations of a published model.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     arch: &'static str,
     mix: &'static str,
     n_embd: usize,
     head_dim: usize,
-    /// Query heads that share a key head.
+    /// Query heads per KV head.
     group: usize,
 }
 
@@ -40,7 +42,8 @@ const fn sample(arch: &'static str, mix: &'static str, n_embd: usize, head_dim: 
     }
 }
 
-/// Common families, types and sizes of heads. Rows of 2048 weights begin at multiples of 16 bytes in all types, which kernels are specialized by.
+/// Common families, types and head sizes. Rows of 2048 weights start at multiples of 16 bytes in all types,
+/// which is a kernel specialization.
 const SAMPLES: [Sample; 12] = [
     sample("llama", "q4_0", 256, 64, 1),
     sample("llama", "q8_0", 256, 64, 2),
@@ -56,15 +59,15 @@ const SAMPLES: [Sample; 12] = [
     sample("gemma3", "q4_0", 256, 256, 4),
 ];
 
-/// Tokens that are decoded one after the other: a kernel for each rounded number of columns.
+/// Batch sizes to decode: one kernel per rounded number of columns.
 const LENGTHS: [usize; 6] = [40, 17, 8, 3, 2, 1];
 
-/// Tokens of a context in which blocks share a token's pages.
+/// Context length from which several blocks process one token.
 const LONG: usize = 530;
 
 impl Sample {
     fn context(&self, device: &str, n_ctx: usize) -> Context {
-        let shape = Shape {
+        let shape = ModelShape {
             name: "sample",
             of: "no model",
             n_layer: 2,
@@ -83,15 +86,15 @@ impl Sample {
             output: None,
             seed: 1,
         };
-        let arch = archs::find(self.arch).expect("it is declared").arch;
-        let folder = tempfile::tempdir().expect("there is room");
-        let path = folder.path().join("sample.gguf");
-        let synth = Synth::new(arch, archs::ALL, &params).expect("it is drawn up");
-        synth.write(&path).expect("it is written");
+        let arch = archs::find(self.arch).expect("the architecture is declared").arch;
+        let directory = tempfile::tempdir().expect("the temporary directory is writable");
+        let path = directory.path().join("sample.gguf");
+        let synth = Synth::new(arch, archs::ALL, &params).expect("the parameters are valid");
+        synth.write(&path).expect("the temporary directory is writable");
         let mut load = LoadParams::default();
         place_on(&mut load, device, usize::MAX);
-        let file = GgufFile::open(&path).expect("it was just written");
-        let model = Model::from_file(file, archs::ALL, &load).expect("it loads");
+        let file = GgufFile::open(&path).expect("the file was written before");
+        let model = Model::from_file(file, archs::ALL, &load).expect("the model loads");
         let params = ContextParams {
             n_ctx,
             n_threads: 2,
@@ -99,10 +102,10 @@ impl Sample {
             precision: Precision::default(),
             ..ContextParams::default()
         };
-        Context::new(model.into(), &params).expect("there is memory")
+        Context::new(model.into(), &params).expect("the device has enough memory")
     }
 
-    /// Logits behind each of some lengths of text, on the first card.
+    /// Returns the logits after each prompt length on the first GPU.
     fn logits(&self, lengths: &[usize]) -> Vec<Vec<f32>> {
         self.logits_on(&card(), lengths)
     }
@@ -121,25 +124,26 @@ impl Sample {
     }
 }
 
-/// Rows of matrices and columns of prompts, for a tile of each size in products on tensor cores.
+/// Matrix rows and prompt columns that select each tile size of tensor-core matmuls.
 const PROMPTS: [[usize; 2]; 3] = [[14336, 512], [4096, 512], [1024, 512]];
 
-/// Kernels of longer prompts and larger matrices than samples have: none of them is run.
+/// Returns kernels for longer prompts and larger matrices than the samples have. These kernels are compiled
+/// but not run.
 fn kernels_of_prompts() -> Vec<Specialization> {
     let types = [GgmlType::Q4_0, GgmlType::Q8_0, GgmlType::Q4_K, GgmlType::Q6_K];
-    let card = engine::backend::device(&card()).expect("it is there");
-    // Short rows lie as in the file, and long ones as the card has them.
+    let card = engine::backend::device(&card()).expect("the GPU exists");
+    // Short rows have the file's layout, long rows the GPU's.
     let placed = types.into_iter().flat_map(|ty| [(ty, 256), (ty, 2048)]);
     let of_type = |(ty, k): (GgmlType, usize)| {
         let places = card.weight_storage();
         let place = places.iter().find(|place| place.layout.accepts(ty, [k, 1, 1, 1]));
-        let layout = place.expect("there is a place for weights").layout;
+        let layout = place.expect("the GPU has a weight layout for this type").layout;
         PROMPTS.into_iter().flat_map(move |[m, n]| {
             let mut graph = Graph::new();
             let w = graph.input(ty, [k, m, 1, 1], "w");
             graph.tensor_mut(w).layout = layout;
             let x = graph.input(GgmlType::F32, [k, n, 1, 1], "x");
-            let product = graph.mul_mat(w, x).expect("the shapes fit");
+            let product = graph.mul_mat(w, x).expect("the shapes match");
             specializations(&graph, product, Precision::default())
         })
     };
@@ -150,56 +154,58 @@ fn archive() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels/cuda/shipped.deflate")
 }
 
-/// PTX of kernels, by what they are called.
+/// Returns the PTX of kernels by description.
 fn compiled<'a>(kernels: impl IntoParallelIterator<Item = &'a Specialization>) -> BTreeMap<String, String> {
-    let ptx = |kernel: &Specialization| (kernel.describe(), kernel.shipped_ptx().expect("it compiles"));
+    let ptx = |kernel: &Specialization| (kernel.describe(), kernel.shipped_ptx().expect("the kernel compiles"));
     kernels.into_par_iter().map(ptx).collect()
 }
 
 #[test]
-#[ignore = "computes every sample on the card and compiles all kernels that are shipped"]
-fn all_that_samples_need_is_shipped_as_the_sources_give_it() {
-    with_device(
-        "cuda_shipped::all_that_samples_need_is_shipped_as_the_sources_give_it",
-        || {
-            for sample in SAMPLES {
-                sample.logits(&LENGTHS);
-                if sample.n_embd == 256 {
-                    sample.logits(&[LONG, 1]);
-                }
+#[ignore = "runs every sample on the GPU and compiles all shipped kernels"]
+fn archive_contains_current_kernels_of_samples() {
+    with_device("cuda_shipped::archive_contains_current_kernels_of_samples", || {
+        for sample in SAMPLES {
+            sample.logits(&LENGTHS);
+            if sample.n_embd == 256 {
+                sample.logits(&[LONG, 1]);
             }
-            let mut all = loaded();
-            all.extend(kernels_of_prompts());
-            let found = compiled(&all);
-            // The assembler takes them as they were cut down.
-            found.par_iter().for_each(|(_, ptx)| drop(spills(ptx, 80)));
-            if std::env::var_os("LLAMA_UPDATE").is_some() {
-                std::fs::write(archive(), pack(&found)).expect("the archive is writable");
-                return;
-            }
-            let names: Vec<_> = found
-                .keys()
-                .filter(|name| !shipped().contains_key(name.as_str()))
-                .collect();
+        }
+        let mut all = loaded();
+        all.extend(kernels_of_prompts());
+        let found = compiled(&all);
+        // `ptxas` accepts the stripped PTX.
+        found.par_iter().for_each(|(_, ptx)| drop(spills(ptx, 80)));
+        if std::env::var_os("LLAMA_UPDATE").is_some() {
+            std::fs::write(archive(), pack(&found)).expect("the archive is writable");
+            return;
+        }
+        let names: Vec<_> = found
+            .keys()
+            .filter(|name| !shipped().contains_key(name.as_str()))
+            .collect();
+        assert!(
+            names.is_empty(),
+            "kernels missing from the archive (LLAMA_UPDATE=1 rebuilds it): {names:?}"
+        );
+        assert_eq!(
+            found.len(),
+            shipped().len(),
+            "the archive contains kernels that no sample needs"
+        );
+        for (name, ptx) in &found {
             assert!(
-                names.is_empty(),
-                "not shipped, and LLAMA_UPDATE=1 makes the archive anew: {names:?}"
+                shipped()[name.as_str()] == ptx,
+                "{name} is outdated; LLAMA_UPDATE=1 rebuilds the archive"
             );
-            assert_eq!(found.len(), shipped().len(), "what no sample needs is shipped, too");
-            for (name, ptx) in &found {
-                assert!(
-                    shipped()[name.as_str()] == ptx,
-                    "{name}: LLAMA_UPDATE=1 makes the archive anew"
-                );
-            }
-        },
-    );
+        }
+    });
 }
 
-/// Of a token and a prompt of one model, whose attention is computed by tiles: sources that changed give other text here, too.
+/// Checks the kernels of a token and a prompt of one model with tiled attention, which detects changed
+/// sources.
 #[test]
-fn what_is_shipped_is_what_the_sources_give() {
-    with_device("cuda_shipped::what_is_shipped_is_what_the_sources_give", || {
+fn archive_kernels_match_sources() {
+    with_device("cuda_shipped::archive_kernels_match_sources", || {
         SAMPLES[9].logits(&[40, 1]);
         let found = compiled(&loaded());
         assert!(found.len() > 8, "{} kernels", found.len());
@@ -207,20 +213,20 @@ fn what_is_shipped_is_what_the_sources_give() {
             let is_same = shipped().get(name.as_str()).is_some_and(|shipped| shipped == ptx);
             assert!(
                 is_same,
-                "{name}: LLAMA_UPDATE=1 makes the archive anew (cuda_shipped.rs)"
+                "{name} is outdated; LLAMA_UPDATE=1 rebuilds the archive (cuda_shipped.rs)"
             );
         }
     });
 }
 
-/// Without the compiler the kernels come from the archive, and what is not there is an error that names it.
+/// Without NVRTC, kernels come from the archive. A missing kernel is an error that names it.
 #[test]
-fn models_run_without_the_compiler() {
-    without_compiler("cuda_shipped::models_run_without_the_compiler", || {
-        assert!(compiler_flaw().is_some(), "the compiler is there");
+fn models_run_without_nvrtc() {
+    without_compiler("cuda_shipped::models_run_without_nvrtc", || {
+        assert!(compiler_error().is_some(), "NVRTC must not be available");
         let sample = SAMPLES[9];
         let (want, got) = (sample.logits_on("cpu", &[5, 1, 17]), sample.logits(&[5, 1, 17]));
-        // Many columns are rounded to bf16 on a card.
+        // Matmuls with many columns round to bf16 on GPUs.
         for ((want, got), limit) in want.iter().zip(&got).zip([1e-6, 1e-6, 1e-4]) {
             let error = nmse(want, got);
             assert!(error < limit, "NMSE {error:.3e}");
@@ -228,7 +234,7 @@ fn models_run_without_the_compiler() {
         let load = params(&card(), usize::MAX).load;
         let model = layouts::model(&seeded_file("mamba2-dense", None), &load);
         let Err(error) = Context::new(model, &exact().context) else {
-            panic!("it has kernels that are not shipped");
+            panic!("expected an error: the model needs kernels that are not shipped");
         };
         let error = format!("{error:?}");
         assert!(error.contains(".cu") && error.contains("libnvrtc"), "{error}");

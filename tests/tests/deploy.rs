@@ -1,14 +1,14 @@
-//! The parts of `deploy/` that need neither Ray nor a cluster: routing by prefix, and the simulation.
+//! Tests of `deploy/` that need neither Ray nor a cluster: prefix routing and its simulation.
 
 use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn routing_and_its_simulation_do_what_they_promise() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/tests");
+fn routing_simulation_passes() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/tests");
     let ended = Command::new("python3")
         .args(["-B", "-m", "unittest", "discover", "-s"])
-        .arg(&folder)
+        .arg(&directory)
         .output()
         .expect("python3 runs");
     let said = String::from_utf8_lossy(&ended.stderr);

@@ -1,4 +1,4 @@
-//! Where and how a model is computed does not change what it says: placement, loading, restored states, numbers of threads.
+//! Logits do not depend on placement, loading mode, restored states and thread counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,27 +11,28 @@ use engine::model::{LoadParams, Model, ModelError};
 use engine::vocab::Token;
 use tests::{Runs, divide_rows, encode, exact, fixture, in_every_way, in_one_way_each, nmse, place_on};
 
-/// What fixtures are run with here: one thread each, since configurations are run beside one another.
+/// Parameters with one thread each, because configurations run in parallel.
 fn params() -> CheckParams {
     let mut params = exact();
     (params.context.n_threads, params.context.n_threads_batch) = (1, 1);
     params
 }
 
-/// A way to run a configuration that must not change its logits.
+/// A variant of running a configuration that must not change its logits.
 struct Way {
     what: &'static str,
-    /// Settings of the load, given the number of layers.
+    /// Changes the load parameters, given the number of layers.
     load: Option<fn(&mut LoadParams, usize)>,
-    /// The model is loaded from this many files and not from memory; 0 is memory.
+    /// Number of files to load from; 0 loads from memory.
     n_files: u16,
-    /// The first half of the tokens is decoded in one context, and the second half in another one that was given its state.
+    /// Decode the first half of the tokens in one context, and the second half in another after restoring its
+    /// state.
     restore: bool,
 }
 
 const WAYS: &[Way] = &[
     Way {
-        what: "layers half on cpu, half on reference",
+        what: "half of the layers on cpu, half on reference",
         load: Some(|load, n_layers| place_on(load, "reference", 1 + n_layers / 2)),
         n_files: 0,
         restore: false,
@@ -46,13 +47,13 @@ const WAYS: &[Way] = &[
         restore: false,
     },
     Way {
-        what: "rows of matrices half on cpu, half on reference",
+        what: "matrix rows split between cpu and reference",
         load: Some(|load, n_layers| divide_rows(load, 1 + n_layers, &[1.0, 1.0])),
         n_files: 0,
         restore: false,
     },
     Way {
-        what: "read and not mapped",
+        what: "read instead of mapped",
         load: Some(|load, _| load.mmap = false),
         n_files: 1,
         restore: false,
@@ -70,7 +71,7 @@ const WAYS: &[Way] = &[
         restore: true,
     },
     Way {
-        what: "half on reference, saved and restored in the middle, from three files that are read",
+        what: "half on reference, saved and restored in the middle, read from three files",
         load: Some(|load, n_layers| {
             place_on(load, "reference", 1 + n_layers / 2);
             load.mmap = false;
@@ -85,23 +86,23 @@ fn load(name: &str, params: &CheckParams, n_files: u16) -> Arc<Model> {
     if n_files == 0 {
         return (fixture.model(archs::ALL, params)).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
-    let dir = tempfile::tempdir().expect("there is a folder for temporary files");
+    let dir = tempfile::tempdir().expect("the temporary directory is writable");
     let first = (fixture.write_files(dir.path(), 1, n_files)).unwrap_or_else(|e| panic!("{name}: {e}"));
     Arc::new(Model::load(first, archs::ALL, &params.load).unwrap_or_else(|e| panic!("{name}: {e}")))
 }
 
-/// Logits of all tokens of a fixture, `[n_tokens, n_vocab]`.
+/// Returns the logits of all tokens of a fixture, `[n_tokens, n_vocab]`.
 fn logits(name: &str, model: &Arc<Model>, params: &CheckParams, restore: bool) -> Vec<f32> {
     let tokens = tests::tokens(name);
     let context = || {
         let context = engine::conformance::context_for(model.clone(), tokens.len(), &params.context);
         let mut context = context.unwrap_or_else(|e| panic!("{name}: {e}"));
-        // What was encoded is not part of a state.
+        // A saved state does not include the encoder's output.
         encode(&mut context, &tokens);
         context
     };
     let mut ctx = context();
-    // Without a memory there is no state, and no part of a batch on its own.
+    // Bidirectional models have no state, and batches cannot be split.
     if !restore || model.bidirectional() {
         return decode(&mut ctx, &tokens, 0);
     }
@@ -115,7 +116,7 @@ fn logits(name: &str, model: &Arc<Model>, params: &CheckParams, restore: bool) -
     all
 }
 
-/// Logits of each of `tokens`, which continue sequence 0 at position `pos`.
+/// Returns the logits of `tokens`, which continue sequence 0 at position `pos`.
 fn decode(ctx: &mut Context, tokens: &[Token], pos: usize) -> Vec<f32> {
     let mut batch = Batch::new();
     for (i, &t) in tokens.iter().enumerate() {
@@ -130,7 +131,7 @@ fn bits(logits: &[f32]) -> impl Iterator<Item = u32> + '_ {
     logits.iter().map(|x| x.to_bits())
 }
 
-/// Runs `f` for each fixture and its ways, on all cores.
+/// Runs `f` for each fixture and its variants on all cores.
 fn for_each_run<Way: Sync>(runs: &Runs<'_, Way>, f: impl Fn(&str, &[&Way]) + Sync) {
     let next = AtomicUsize::new(0);
     let n = std::thread::available_parallelism().map_or(1, usize::from);
@@ -145,7 +146,7 @@ fn for_each_run<Way: Sync>(runs: &Runs<'_, Way>, f: impl Fn(&str, &[&Way]) + Syn
     });
 }
 
-/// The logits are those of the plain run, and the same bits in a second run.
+/// Asserts that the logits match the plain run, and are bit-identical in a second run.
 fn check_ways(runs: &Runs<'_, Way>) {
     for_each_run(runs, |name, ways| {
         let plain_model = load(name, &params(), 0);
@@ -162,25 +163,25 @@ fn check_ways(runs: &Runs<'_, Way>) {
             assert!(error < 1e-6, "{name}, {}: NMSE {error:.3e}", way.what);
             let again = logits(name, &model, &params, way.restore);
             let is_same = bits(&again).eq(bits(&found));
-            assert!(is_same, "{name}, {}: other bits in a second run", way.what);
+            assert!(is_same, "{name}, {}: a second run gives different bits", way.what);
         }
     });
 }
 
 #[test]
-fn every_way_gives_the_same_logits() {
+fn every_variant_gives_equal_logits() {
     check_ways(&in_one_way_each(WAYS));
 }
 
 #[test]
-#[ignore = "runs every fixture in every way twice"]
-fn every_way_gives_the_same_logits_in_every_fixture() {
+#[ignore = "runs every fixture twice in every variant"]
+fn every_variant_gives_equal_logits_for_every_fixture() {
     check_ways(&in_every_way(WAYS));
 }
 
-/// Rows go where the shares say, and the rest of the layer to the main device.
+/// Matrix rows are split by shares; the rest of the layer is on the main device.
 #[test]
-fn rows_are_divided_by_shares() {
+fn rows_are_split_by_shares() {
     let run = |shares: Option<&[f32]>| {
         let mut params = params();
         match shares {
@@ -203,7 +204,7 @@ fn rows_are_divided_by_shares() {
         assert_eq!(
             reference + cpu,
             whole + on_cpu,
-            "{shares:?}: nothing is there twice or missing"
+            "{shares:?}: parts overlap or are missing"
         );
         let share = reference as f64 / whole as f64;
         assert!((least..=most).contains(&share), "{shares:?}: {share} of the bytes");
@@ -211,9 +212,9 @@ fn rows_are_divided_by_shares() {
     }
 }
 
-/// Wherever a load is told to stop, it says so and gives all memory back.
+/// Cancelling a load at any point returns an error and frees all memory.
 #[test]
-fn a_load_can_be_cancelled_at_any_point() {
+fn load_can_be_cancelled_at_any_point() {
     let dir = tempfile::tempdir().unwrap();
     let first = fixture("llama-dense").write_files(dir.path(), 1, 3).unwrap();
     for mmap in [true, false] {
@@ -239,23 +240,23 @@ fn a_load_can_be_cancelled_at_any_point() {
             let (model, _) = load(limit);
             assert!(
                 matches!(model, Err(ModelError::Cancelled { .. })),
-                "stopped at {limit} of {n_asked}"
+                "cancelled at {limit} of {n_asked}"
             );
             let (free, total) = device.memory();
-            assert_eq!(free, total, "stopped at {limit} of {n_asked}");
+            assert_eq!(free, total, "cancelled at {limit} of {n_asked}");
         }
     }
 }
 
-/// Every number is computed by one thread in one order, whichever thread it is.
+/// Each element is computed in a fixed order by one thread, so results do not depend on the thread count.
 #[test]
-fn any_number_of_threads_gives_the_same_bits() {
+fn thread_count_does_not_change_logits() {
     check_threads(&in_one_way_each(&[2, 3]));
 }
 
 #[test]
-#[ignore = "runs every fixture with two numbers of threads"]
-fn any_number_of_threads_gives_the_same_bits_of_every_fixture() {
+#[ignore = "runs every fixture with two thread counts"]
+fn thread_count_does_not_change_logits_of_every_fixture() {
     check_threads(&in_every_way(&[2, 3]));
 }
 
@@ -265,12 +266,12 @@ fn check_threads(runs: &Runs<'_, usize>) {
         let run = |n: usize| {
             let mut params = params();
             (params.context.n_threads, params.context.n_threads_batch) = (n, n);
-            // Prompts of several tokens and, restored, what follows them.
+            // Includes prompts, restored states and the tokens after them.
             logits(name, &model, &params, true)
         };
         let one = run(1);
         for &&n in numbers {
-            assert!(bits(&run(n)).eq(bits(&one)), "{name}: other bits with {n} threads");
+            assert!(bits(&run(n)).eq(bits(&one)), "{name}: different bits with {n} threads");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Embeddings: pooling over several sequences of a batch, hidden states of causal models, classifiers, and a published encoder.
+//! Embeddings: pooling of several sequences, hidden states of causal models, classifiers, and a published
+//! encoder.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use engine::vocab::Token;
 use serde::Deserialize;
 use tests::{context, model, nmse, published, tokens};
 
-/// A batch of sequences, each from position 0, with output for every token.
+/// Creates a batch of sequences from position 0, with output for every token.
 fn batch(sequences: &[&[Token]]) -> Batch {
     let mut batch = Batch::new();
     for (seq, tokens) in sequences.iter().enumerate() {
@@ -28,17 +29,17 @@ fn pooled_context(model: &Arc<Model>, pooling: Pooling) -> Context {
     })
 }
 
-/// The embedding of each sequence of a batch.
+/// Returns the embedding of each sequence.
 fn embeddings(model: &Arc<Model>, pooling: Pooling, sequences: &[&[Token]]) -> Vec<Vec<f32>> {
     let mut ctx = pooled_context(model, pooling);
     ctx.decode(&batch(sequences)).unwrap();
-    assert!(ctx.embedding(sequences.len()).is_none(), "there is no such sequence");
+    assert!(ctx.embedding(sequences.len()).is_none(), "the sequence does not exist");
     (0..sequences.len())
         .map(|s| ctx.embedding(s).unwrap().to_vec())
         .collect()
 }
 
-/// The hidden state of each token of one sequence.
+/// Returns the hidden state of each token of one sequence.
 fn rows(model: &Arc<Model>, tokens: &[Token]) -> Vec<Vec<f32>> {
     let mut ctx = pooled_context(model, Pooling::None);
     ctx.decode(&batch(&[tokens])).unwrap();
@@ -53,7 +54,7 @@ fn mean(rows: &[Vec<f32>]) -> Vec<f32> {
 }
 
 #[test]
-fn sequences_of_a_batch_are_pooled_as_alone() {
+fn batched_embeddings_match_single_ones() {
     for name in [
         "bert-dense",
         "jina-bert-v2-dense",
@@ -78,7 +79,7 @@ fn sequences_of_a_batch_are_pooled_as_alone() {
 }
 
 #[test]
-fn hidden_states_are_what_the_output_matrix_is_applied_to() {
+fn hidden_states_times_output_matrix_are_logits() {
     let (m, t) = (model("qwen3-dense"), tokens("qwen3-dense"));
     let hidden = rows(&m, &t[..30]);
     let (n_embd, n_vocab) = (m.base().n_embd(), m.base().n_vocab());
@@ -94,7 +95,7 @@ fn hidden_states_are_what_the_output_matrix_is_applied_to() {
 }
 
 #[test]
-fn classifiers_score_the_first_token() {
+fn classifier_scores_first_token() {
     let (m, t) = (model("bert-dense"), tokens("bert-dense"));
     let n = m.base().n_embd();
     let weight = |name: &str, len: usize| {
@@ -120,7 +121,7 @@ fn classifiers_score_the_first_token() {
 }
 
 #[test]
-fn a_model_without_a_classifier_says_so() {
+fn rank_pooling_without_classifier_is_an_error() {
     let m = model("llama-dense");
     let mut params = tests::exact().context;
     params.n_ctx = 96;
@@ -139,11 +140,11 @@ struct Recorded {
     embedding: Vec<f32>,
 }
 
-/// `tests/tools/sentence_encoder.py` makes the model file and the records, whose tokens come from another tokenizer and whose vectors
-/// from another program in 64 bits.
+/// `tests/tools/sentence_encoder.py` creates the model file and the records. The tokens come from another
+/// tokenizer, and the vectors from another implementation in f64.
 #[test]
-#[ignore = "fetches a model, 90 MB"]
-fn a_published_encoder_gives_the_recorded_vectors() {
+#[ignore = "downloads a model (90 MB)"]
+fn published_encoder_matches_recorded_vectors() {
     let model = published::model(published::MINILM);
     let json = std::fs::read(tests::data_dir().join("embeddings/all-minilm-l6-v2.json")).unwrap();
     let records: Vec<Recorded> = serde_json::from_slice(&json).unwrap();

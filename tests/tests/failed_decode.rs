@@ -1,4 +1,5 @@
-//! A decode that fails in any ubatch, for whatever reason, leaves the memory as it was: what follows has the bits of a run in which it never happened.
+//! A decode that fails in any ubatch leaves the context unchanged: later results are bit-identical to a run
+//! without the failure.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,16 +15,16 @@ const HELD: usize = 64;
 const N_BATCH: usize = 64;
 const N_UBATCH: usize = 16;
 
-/// How a decode fails.
+/// Kind of failure to inject.
 #[derive(Clone, Copy, Debug)]
 enum Failure {
-    /// The cancel flag is seen before this ubatch.
+    /// The cancel flag is set before this ubatch.
     Cancelled(usize),
-    /// A backend stops half way through this ubatch, after some layers have written their keys.
+    /// The backend stops in the middle of this ubatch, after some layers have written their keys.
     InGraph(usize),
 }
 
-/// Counts ubatches and brings the failure about.
+/// Observer that counts ubatches and triggers the failure.
 struct Saboteur {
     failure: Failure,
     cancel: Arc<AtomicBool>,
@@ -31,7 +32,7 @@ struct Saboteur {
 }
 
 impl Observer for Saboteur {
-    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
+    fn observes(&mut self, graph: &Graph, node: TensorId) -> bool {
         let nodes = graph.nodes();
         node == nodes[nodes.len() / 2] || node == nodes[nodes.len() - 1]
     }
@@ -48,7 +49,7 @@ impl Observer for Saboteur {
     }
 }
 
-/// A context that holds [`HELD`] tokens.
+/// Creates a context with [`HELD`] tokens.
 fn filled(model: &Arc<Model>, tokens: &[u32]) -> Context {
     let mut ctx = context(model, |p| {
         (p.n_ctx, p.n_batch, p.n_ubatch, p.n_outputs_max) = (256, N_BATCH, N_UBATCH, N_UBATCH);
@@ -57,7 +58,7 @@ fn filled(model: &Arc<Model>, tokens: &[u32]) -> Context {
     ctx
 }
 
-/// The tokens after those that are held.
+/// Returns a batch with the following tokens.
 fn next(tokens: &[u32]) -> Batch {
     let mut batch = Batch::new();
     for (i, &token) in tokens[HELD..HELD + N_BATCH].iter().enumerate() {
@@ -68,7 +69,7 @@ fn next(tokens: &[u32]) -> Batch {
 
 fn logits(ctx: &Context) -> Vec<f32> {
     (0..N_BATCH)
-        .flat_map(|i| ctx.logits(i).expect("it has output"))
+        .flat_map(|i| ctx.logits(i).expect("every token has output"))
         .copied()
         .collect()
 }
@@ -81,13 +82,13 @@ fn fail(ctx: &mut Context, batch: &Batch, failure: Failure) -> DecodeError {
         cancel,
         n_done: 0,
     })));
-    let error = ctx.decode(batch).expect_err("the decode is brought down");
+    let error = ctx.decode(batch).expect_err("the observer stops the decode");
     ctx.set_observer(None);
     ctx.set_cancel(None);
     error
 }
 
-/// Fails at each ubatch of a batch in each way, and goes on.
+/// Fails at each ubatch of a batch in each way, then continues.
 fn goes_on_after_failures(name: &str) {
     let m = model(name);
     if m.arch().bidirectional {
@@ -112,14 +113,14 @@ fn goes_on_after_failures(name: &str) {
             assert!(ctx.n_used() <= n_used, "{name}: {failure:?}");
             ctx.decode(&batch)
                 .unwrap_or_else(|e| panic!("{name}: {failure:?}: {e}"));
-            assert!(logits(&ctx) == expected, "{name}: {failure:?} changes what follows");
+            assert!(logits(&ctx) == expected, "{name}: {failure:?} changes later results");
         }
     }
 }
 
-/// Windows of every kind, groups of tokens, recurrences, both together, an encoder's decoder, and none of these.
+/// Covers sliding windows, token groups, recurrent state, hybrids, an encoder-decoder, and plain attention.
 #[test]
-fn what_follows_a_failed_decode_is_as_without_it() {
+fn failed_decode_leaves_context_unchanged() {
     for name in [
         "llama-dense",
         "gemma3-dense",
@@ -137,7 +138,7 @@ fn what_follows_a_failed_decode_is_as_without_it() {
 
 #[test]
 #[ignore = "runs every fixture nine times"]
-fn what_follows_a_failed_decode_is_as_without_it_in_every_fixture() {
+fn failed_decode_leaves_context_unchanged_in_every_fixture() {
     for name in &fixture_names() {
         goes_on_after_failures(name);
     }

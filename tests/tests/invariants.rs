@@ -1,4 +1,4 @@
-//! Invariants of ARCHITECTURE.md that no other test covers, most of them seen only by what is absent from the sources.
+//! Invariants of ARCHITECTURE.md that no other test covers. Most are checked by searching the sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -13,32 +13,35 @@ use tests::{context, decode_last, model, tokens};
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("the workspace holds this package")
+        .expect("the package is in the workspace root")
 }
 
 fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The Rust sources below a folder of the project, at least one. Modules of tests are left out.
-fn sources(folder: &str) -> Vec<PathBuf> {
-    let (mut files, mut folders) = (Vec::new(), vec![root().join(folder)]);
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).expect("the folder is readable").flatten() {
+/// Returns the Rust sources in a directory of the project, without test modules. There must be at least one.
+fn sources(directory: &str) -> Vec<PathBuf> {
+    let (mut files, mut directories) = (Vec::new(), vec![root().join(directory)]);
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory)
+            .expect("the directory is readable")
+            .flatten()
+        {
             let path = entry.path();
             let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
             if path.is_dir() && !is_test {
-                folders.push(path);
+                directories.push(path);
             } else if path.extension().is_some_and(|e| e == "rs") && !is_test {
                 files.push(path);
             }
         }
     }
-    assert!(!files.is_empty(), "{folder} holds no sources");
+    assert!(!files.is_empty(), "{directory} contains no sources");
     files
 }
 
-/// The code of a source: without comments, and without the module of unit tests, which stands last in every file.
+/// Returns the code of a source file without comments and without the unit test module at its end.
 fn code(path: &Path) -> String {
     let text = text(path);
     let product = text.split("#[cfg(test)]\nmod ").next().unwrap_or(&text);
@@ -46,8 +49,8 @@ fn code(path: &Path) -> String {
     code.collect::<Vec<_>>().join("\n")
 }
 
-fn refuse(folder: &str, words: &[&str]) {
-    for path in sources(folder) {
+fn refuse(directory: &str, words: &[&str]) {
+    for path in sources(directory) {
         let code = code(&path);
         for word in words {
             assert!(!code.contains(word), "{} contains `{word}`", path.display());
@@ -55,7 +58,7 @@ fn refuse(folder: &str, words: &[&str]) {
     }
 }
 
-/// The packages of this workspace that a package needs outside of its tests.
+/// Returns the workspace packages that a package depends on outside of tests.
 fn dependencies(package: &str) -> Vec<String> {
     let manifest = text(&root().join(package).join("Cargo.toml"));
     let table = manifest.split("[dependencies]").nth(1).unwrap_or("");
@@ -67,6 +70,7 @@ fn dependencies(package: &str) -> Vec<String> {
         "arch-macros",
         "arch-lang",
         "archs",
+        "llama",
         "server",
         "tests",
     ];
@@ -74,43 +78,52 @@ fn dependencies(package: &str) -> Vec<String> {
 }
 
 #[test]
-fn crates_depend_downwards_only() {
+fn crates_only_depend_downwards() {
     assert_eq!(dependencies("kernels"), [""; 0]);
     assert_eq!(dependencies("engine"), ["kernels"]);
     assert_eq!(dependencies("arch-macros/lang"), [""; 0]);
     assert_eq!(dependencies("arch-macros"), ["arch-lang"]);
     assert_eq!(dependencies("archs"), ["arch-macros", "engine"]);
-    assert_eq!(dependencies("server"), ["engine"]);
+    assert_eq!(dependencies("llama"), ["archs", "engine", "kernels"]);
+    assert_eq!(dependencies("server"), ["engine", "llama"]);
     refuse("kernels/src", &["std::thread", "rayon"]);
     refuse("archs", &["backend"]);
 }
 
-/// What stands in for a card in tests is in no binary.
+/// No binary depends on the emulated driver.
 #[test]
-fn nothing_depends_on_the_emulated_driver() {
+fn no_crate_depends_on_emulated_driver() {
     for package in [
         "kernels",
         "engine",
         "arch-macros",
         "arch-macros/lang",
         "archs",
+        "llama",
         "server",
         "cli",
         "tests",
     ] {
         let manifest = text(&root().join(package).join("Cargo.toml"));
-        assert!(!manifest.contains("cuda-driver"), "{package} names the emulated driver");
+        assert!(
+            !manifest.contains("cuda-driver"),
+            "{package} depends on the emulated driver"
+        );
     }
 }
 
-/// The top modules of the engine that each of them uses, by paths that begin with `crate`.
+/// Returns the top-level engine modules that each of them uses, found by paths that start with `crate`.
 fn uses_of_engine_modules() -> BTreeMap<String, BTreeSet<String>> {
     let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let folder = root().join("engine/src");
+    let directory = root().join("engine/src");
     for path in sources("engine/src") {
-        let module = path.strip_prefix(&folder).expect("it lies there").components().next();
-        let module = Path::new(module.expect("it has a name").as_os_str()).file_stem();
-        let module = module.expect("it has a name").to_string_lossy().into_owned();
+        let module = path
+            .strip_prefix(&directory)
+            .expect("the path is in this directory")
+            .components()
+            .next();
+        let module = Path::new(module.expect("the path has a first component").as_os_str()).file_stem();
+        let module = module.expect("the path has a file name").to_string_lossy().into_owned();
         let code = code(&path);
         let used = code.split("crate::").skip(1);
         let used = used.map(|rest| {
@@ -127,10 +140,10 @@ fn uses_of_engine_modules() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn modules_of_the_engine_use_each_other_in_one_direction() {
+fn engine_modules_are_acyclic() {
     let mut uses = uses_of_engine_modules();
     assert!(uses["context"].contains("model") && uses["model"].contains("gguf"));
-    // Modules that use none of those that are left go, until none is left; what stays is a circle and its users.
+    // Repeatedly remove modules without remaining dependencies. Cycles and their users remain.
     loop {
         let left: BTreeSet<String> = uses.keys().cloned().collect();
         uses.retain(|_, used| !used.is_disjoint(&left));
@@ -138,35 +151,32 @@ fn modules_of_the_engine_use_each_other_in_one_direction() {
             break;
         }
     }
-    assert!(
-        uses.is_empty(),
-        "modules in a circle, or users of such, and what they use: {uses:?}"
-    );
+    assert!(uses.is_empty(), "cyclic modules or their users: {uses:?}");
 }
 
 #[test]
-fn graphs_are_built_without_io_or_data() {
-    for folder in ["engine/src/graph", "engine/src/builder"] {
-        refuse(folder, &["std::fs", "std::io", "dyn Buffer", "MemoryMap", "unsafe"]);
+fn graph_building_does_no_io() {
+    for directory in ["engine/src/graph", "engine/src/builder"] {
+        refuse(directory, &["std::fs", "std::io", "dyn Buffer", "MemoryMap", "unsafe"]);
     }
 }
 
 #[test]
 fn libraries_neither_print_nor_exit() {
     let words = ["println!", "eprintln!", "print!(", "eprint!(", "process::exit"];
-    for folder in ["engine/src", "kernels/src", "server/src"] {
-        refuse(folder, &words);
+    for directory in ["engine/src", "kernels/src", "llama/src", "server/src"] {
+        refuse(directory, &words);
     }
 }
 
-/// Looks at every node of a graph without stopping it.
+/// Observes every node of a graph without stopping it.
 struct Look {
     check: fn(&Graph, TensorId) -> usize,
     found: Arc<AtomicUsize>,
 }
 
 impl Observer for Look {
-    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
+    fn observes(&mut self, graph: &Graph, node: TensorId) -> bool {
         self.found.fetch_add((self.check)(graph, node), Ordering::Relaxed);
         false
     }
@@ -176,7 +186,7 @@ impl Observer for Look {
     }
 }
 
-/// Sum of what `check` returns for the nodes of a fixture's graphs.
+/// Returns the sum of `check` over the nodes of a fixture's graphs.
 fn look(name: &str, check: fn(&Graph, TensorId) -> usize) -> usize {
     let (m, t) = (model(name), tokens(name));
     let mut ctx = context(&m, |p| p.n_ubatch = 8);
@@ -198,7 +208,7 @@ const FIXTURES: [&str; 5] = [
 ];
 
 #[test]
-fn sources_of_a_node_come_before_it() {
+fn node_sources_precede_node() {
     for name in FIXTURES {
         let n_nodes = look(name, |graph, node| {
             assert!(graph.tensor(node).sources().all(|source| source < node));
@@ -208,7 +218,7 @@ fn sources_of_a_node_come_before_it() {
     }
 }
 
-/// True if a write into the memory that `id` reads is among what `id` is computed from.
+/// Returns true if `id` depends on a write to the memory it reads.
 fn follows_its_write(graph: &Graph, id: TensorId) -> bool {
     let t = graph.tensor(id);
     let is_write = matches!(t.op, Op::SetRows);
@@ -216,7 +226,7 @@ fn follows_its_write(graph: &Graph, id: TensorId) -> bool {
 }
 
 #[test]
-fn caches_are_read_through_views_of_their_writes() {
+fn cache_reads_follow_cache_writes() {
     for name in FIXTURES {
         let n_reads = look(name, |graph, node| {
             let t = graph.tensor(node);
@@ -246,7 +256,7 @@ fn attention_stores_no_scores() {
     );
 }
 
-/// The tests that a section of ARCHITECTURE.md names as `path::function`, or `::function` for the path before.
+/// Returns the tests that a line names as `path::function`, or as `::function` for the previous path.
 fn named_tests(line: &str, path: &mut String) -> Vec<(String, String)> {
     let quoted = line.split('`').skip(1).step_by(2);
     let mut named = Vec::new();
@@ -265,9 +275,9 @@ fn named_tests(line: &str, path: &mut String) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_invariant_names_its_test() {
+fn invariants_name_existing_tests() {
     let map = text(&root().join("ARCHITECTURE.md"));
-    let section = map.split("## Invariants").nth(1).expect("there is such a section");
+    let section = map.split("## Invariants").nth(1).expect("the section exists");
     let section = section.split("\n## ").next().expect("a first part");
     let invariants: Vec<&str> = section.split("\n- ").skip(1).collect();
     assert!(invariants.len() > 10);

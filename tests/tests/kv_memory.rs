@@ -1,10 +1,10 @@
-//! Sequence operations of the KV memory, seen through the logits that follow them.
+//! Sequence operations of the KV cache, checked through the logits of later tokens.
 
 use engine::context::{Batch, DecodeError, MemoryError, SeqSet};
 use tests::{context, decode_last, decode_one, model, nmse, tokens};
 
 #[test]
-fn a_cut_sequence_continues_as_if_never_longer() {
+fn truncated_sequence_matches_shorter_one() {
     let (m, t) = (model("llama-dense"), tokens("llama-dense"));
     let mut ctx = context(&m, |_| {});
     decode_last(&mut ctx, &t[..40], 0, 0);
@@ -18,12 +18,12 @@ fn a_cut_sequence_continues_as_if_never_longer() {
 }
 
 #[test]
-fn copied_sequences_part_ways() {
+fn copied_sequences_diverge() {
     let (m, t) = (model("qwen3-dense"), tokens("qwen3-dense"));
     let mut ctx = context(&m, |p| p.n_seq_max = 3);
     decode_last(&mut ctx, &t[..30], 0, 0);
     ctx.seq_cp(0, 1, ..).unwrap();
-    assert_eq!(ctx.n_used(), 30, "sharing takes no cells");
+    assert_eq!(ctx.n_used(), 30, "sharing needs no cells");
     let a = decode_one(&mut ctx, t[30], 30, 0);
     let b = decode_one(&mut ctx, t[31], 30, 1);
     let a2 = decode_one(&mut ctx, t[32], 31, 0);
@@ -41,12 +41,13 @@ fn copied_sequences_part_ways() {
     assert_eq!((ctx.n_past(0), ctx.n_past(1), ctx.n_used()), (0, 31, 31));
 }
 
-/// Without the first tokens and with positions moved down, the rest must look as if it had been decoded there from the start —
-/// in the first layer exactly; later layers have seen the removed tokens, as in any engine that shifts.
+/// After removing the first tokens and shifting positions, the remaining tokens must look as if decoded from
+/// position 0. This is exact in the first layer; later layers have attended to the removed tokens, as in
+/// every engine that shifts.
 #[test]
 fn shifted_positions_rotate_the_keys() {
     let (m, t) = (model("llama-dense"), tokens("llama-dense"));
-    // Removing nothing and shifting forth and back must change nothing.
+    // Shifting forth and back without removing tokens must change nothing.
     let mut ctx = context(&m, |_| {});
     decode_last(&mut ctx, &t[..30], 0, 0);
     ctx.seq_add(0, .., 7).unwrap();
@@ -56,7 +57,7 @@ fn shifted_positions_rotate_the_keys() {
     let expected = decode_last(&mut fresh, &t[..31], 0, 0);
     assert!(
         nmse(&expected, &moved) < 1e-8,
-        "rotary attention sees distances only: {:.3e}",
+        "RoPE depends on distances only: {:.3e}",
         nmse(&expected, &moved)
     );
     ctx.seq_rm(0, 37..).unwrap();
@@ -65,9 +66,10 @@ fn shifted_positions_rotate_the_keys() {
     assert!(nmse(&expected, &back) < 1e-8);
 }
 
-/// Rotary attention sees distances only: without the older half, what follows is the same whether or not the rest moved down.
+/// RoPE depends on distances only: without the older half, later logits do not depend on whether positions
+/// were shifted.
 #[test]
-fn a_shifted_context_goes_on_as_if_it_had_only_been_cut() {
+fn shifted_context_matches_cut_context() {
     let (m, t) = (model("llama-dense"), tokens("llama-dense"));
     let mut shifted = context(&m, |_| {});
     let before = decode_last(&mut shifted, &t[..40], 0, 0);
@@ -84,7 +86,7 @@ fn a_shifted_context_goes_on_as_if_it_had_only_been_cut() {
 }
 
 #[test]
-fn text_longer_than_the_context_keeps_its_beginning() {
+fn context_shift_keeps_prefix() {
     let (m, t) = (model("llama-dense"), tokens("llama-dense"));
     let mut ctx = context(&m, |p| {
         p.n_ctx = 32;
@@ -105,7 +107,7 @@ fn text_longer_than_the_context_keeps_its_beginning() {
             decode_one(&mut by_hand, token, pos, 0)
         );
     }
-    // Nothing to choose from, nothing there, and positions that another sequence has, too.
+    // Tests a sequence with nothing to drop, an empty sequence, and cells that another sequence shares.
     let n_past = ctx.n_past(0);
     assert_eq!(ctx.shift_context(0, n_past - 1), Ok(0));
     assert_eq!(ctx.shift_context(1, 0), Ok(0));
@@ -115,11 +117,12 @@ fn text_longer_than_the_context_keeps_its_beginning() {
     assert_eq!(
         (ctx.n_past(0), ctx.n_past(1)),
         (n_past, n_past),
-        "a refused shift changes nothing"
+        "a rejected shift changes nothing"
     );
 }
 
-/// Fixtures whose keys cannot move: states, groups of tokens, learned positions, norms with weights behind the rotation.
+/// Fixtures whose keys cannot be shifted: recurrent states, token groups, learned positions, and weighted
+/// norms after RoPE.
 const UNMOVABLE: [&str; 30] = [
     "arwkv7-dense",
     "bailingmoe3-moe",
@@ -153,10 +156,10 @@ const UNMOVABLE: [&str; 30] = [
     "starcoder-dense",
 ];
 
-/// Keys that say nothing of their positions, keys rotated in part or by axes, and such beside one another: what follows a shift sees the
-/// same distances, so that with nothing removed in between a sequence moved as a whole goes on as before. The rest is refused.
+/// Covers keys without positions, partial and multi-axis RoPE, and mixes. After shifting a whole sequence,
+/// distances are unchanged, so the logits must be, too. All other models reject shifts.
 #[test]
-fn every_configuration_shifts_or_says_why_not() {
+fn every_fixture_shifts_or_rejects_shift() {
     let mut refused = Vec::new();
     for name in tests::fixture_names() {
         let m = model(&name);
@@ -174,7 +177,7 @@ fn every_configuration_shifts_or_says_why_not() {
         decode_last(&mut ctx, &t[..20], 0, 0);
         let mut plain = context(&m, |_| {});
         decode_last(&mut plain, &t[..20], 0, 0);
-        // Forth and back: both rotations are computed.
+        // Shifts forth and back, so that both rotations are computed.
         ctx.seq_add(0, .., 7).unwrap();
         let far = decode_one(&mut ctx, t[20], 27, 0);
         ctx.seq_add(0, .., -7).unwrap();
@@ -189,9 +192,10 @@ fn every_configuration_shifts_or_says_why_not() {
 }
 
 #[test]
-fn a_window_needs_few_cells_and_says_when_it_has_forgotten() {
+fn window_uses_few_cells_and_reports_forgotten_positions() {
     let (m, t) = (model("gemma3-dense"), tokens("gemma3-dense"));
-    // The window is 32: with 256 cells of step nothing is saved here, but the ring is the same code as in large models.
+    // The window is 32 tokens, but each step needs 256 cells, so no memory is saved. The ring buffer code is
+    // the same as for large models.
     let mut ctx = context(&m, |p| {
         p.n_ctx = 1024;
         p.n_ubatch = 16;
@@ -202,7 +206,7 @@ fn a_window_needs_few_cells_and_says_when_it_has_forgotten() {
         ctx.seq_rm(0, 300..),
         Err(MemoryError::WindowForgotten { seq: 0, pos: 300 })
     );
-    assert_eq!(ctx.n_past(0), 700, "a refused cut changes nothing");
+    assert_eq!(ctx.n_past(0), 700, "a rejected cut changes nothing");
     ctx.seq_rm(0, 690..).unwrap();
     let cut = decode_one(&mut ctx, t[3], 690, 0);
     let mut fresh = context(&m, |p| p.n_ctx = 1024);
@@ -211,7 +215,7 @@ fn a_window_needs_few_cells_and_says_when_it_has_forgotten() {
 }
 
 #[test]
-fn a_full_context_is_an_error_with_both_numbers_and_changes_nothing() {
+fn full_context_error_names_cells_and_changes_nothing() {
     let (m, t) = (model("llama-dense"), tokens("llama-dense"));
     let mut ctx = context(&m, |p| p.n_ctx = 32);
     let expected = decode_last(&mut ctx, &t[..20], 0, 0);
@@ -235,7 +239,7 @@ fn a_full_context_is_an_error_with_both_numbers_and_changes_nothing() {
 }
 
 #[test]
-fn bad_batches_are_refused() {
+fn invalid_batches_are_rejected() {
     let m = model("llama-dense");
     let mut ctx = context(&m, |_| {});
     let mut try_token = |token, pos, seqs| {
@@ -246,23 +250,23 @@ fn bad_batches_are_refused() {
     let one = SeqSet::one(0);
     assert_eq!(
         try_token(128, 0, one),
-        "token 128 at index 0 is not in the vocabulary of 128 tokens"
+        "invalid token 128 at index 0: the vocabulary has 128 tokens"
     );
     assert_eq!(
         try_token(u32::MAX, 0, one),
-        "token 4294967295 at index 0 is not in the vocabulary of 128 tokens"
+        "invalid token 4294967295 at index 0: the vocabulary has 128 tokens"
     );
     assert_eq!(
         try_token(0, 1, one),
-        "sequence 0 continues at position 0, found 1 at index 0"
+        "invalid position in sequence 0 at index 0: expected 0, found 1"
     );
     assert_eq!(
         try_token(0, 0, SeqSet::one(1)),
-        "token at index 0 names no sequence below 1"
+        "token at index 0 has no sequence id below 1"
     );
     assert_eq!(
         try_token(0, 0, SeqSet::default()),
-        "token at index 0 names no sequence below 1"
+        "token at index 0 has no sequence id below 1"
     );
     assert_eq!(ctx.decode(&Batch::new()).unwrap_err().to_string(), "the batch is empty");
     assert_eq!(ctx.n_used(), 0);

@@ -1,4 +1,4 @@
-//! Latent attention and indexers: caches of keys alone, of an indexer's keys, and attention to a few cells.
+//! Multi-head latent attention and indexers: caches without values, indexer keys, and sparse attention.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use engine::model::{LoadParams, Model};
 use kernels::GgmlType;
 use tests::{context, decode_last, decode_one, exact, fixture, model, nmse, place_on, tokens};
 
-/// A model whose layers attend to `n_selected` cells; where `shared`, the second layer to those that the first one chose.
+/// Returns a model whose layers attend to `n_selected` cells. With `shared`, the second layer reuses the
+/// selection of the first.
 fn sparse(name: &str, n_selected: u32, shared: bool, device: Option<&str>) -> Arc<Model> {
     let mut params = exact();
     let arch = name.trim_end_matches("-moe");
@@ -24,7 +25,7 @@ fn sparse(name: &str, n_selected: u32, shared: bool, device: Option<&str>) -> Ar
 }
 
 #[test]
-fn a_selection_is_the_same_however_a_sequence_is_cut() {
+fn selection_is_independent_of_ubatches() {
     for (name, shared) in [
         ("deepseek32-moe", false),
         ("glm-dsa-moe", false),
@@ -42,12 +43,12 @@ fn a_selection_is_the_same_however_a_sequence_is_cut() {
             .expect("ten tokens");
         assert!(nmse(&whole, &steps) < 1e-10, "{name}: {:.3e}", nmse(&whole, &steps));
         let dense = decode_last(&mut context(&sparse(name, 1000, shared, None), |_| {}), &t[..60], 0, 0);
-        assert!(nmse(&dense, &whole) > 1e-6, "{name}: most cells are left out");
+        assert!(nmse(&dense, &whole) > 1e-6, "{name}: most cells are skipped");
     }
 }
 
 #[test]
-fn a_selection_is_what_the_definition_says() {
+fn selection_matches_definition() {
     let (name, t) = ("glm-dsa-moe", tokens("glm-dsa-moe"));
     let of = |device| decode_last(&mut context(&sparse(name, 8, true, device), |_| {}), &t[..40], 0, 0);
     let (fast, plain) = (of(None), of(Some("reference")));
@@ -55,11 +56,11 @@ fn a_selection_is_what_the_definition_says() {
 }
 
 #[test]
-fn the_rotated_part_of_latent_keys_moves_with_positions() {
+fn shift_rotates_latent_keys() {
     let (m, t) = (model("deepseek2-moe"), tokens("deepseek2-moe"));
     let mut ctx = context(&m, |_| {});
     decode_last(&mut ctx, &t[..30], 0, 0);
-    ctx.seq_add(0, .., 7).expect("they can move");
+    ctx.seq_add(0, .., 7).expect("the keys can be shifted");
     let moved = decode_one(&mut ctx, t[30], 37, 0);
     let expected = decode_last(&mut context(&m, |_| {}), &t[..31], 0, 0);
     assert!(nmse(&expected, &moved) < 1e-8, "{:.3e}", nmse(&expected, &moved));
@@ -68,18 +69,18 @@ fn the_rotated_part_of_latent_keys_moves_with_positions() {
 #[test]
 fn latent_keys_are_stored_once() {
     let m = model("deepseek2-moe");
-    // Two layers of 96 cells with 512 + 64 floats, and no values.
+    // The cache has two layers of 96 cells with 512 + 64 floats and no values.
     assert_eq!(context(&m, |_| {}).sizes().kv, 2 * 96 * 576 * size_of::<f32>());
 }
 
-/// A file with the projections of keys and values in one matrix: of each head the rows of keys, which are columns of the matrix that
-/// queries are multiplied with, and then those of values.
+/// Returns a file in which the projections of keys and values are one matrix. Each head has its key rows,
+/// which are columns of the absorbed query projection, followed by its value rows.
 fn joined(name: &str) -> Vec<u8> {
     let header = Gguf::open_header(fixture(name).header).expect("the fixture is readable");
-    let whole = seeded::seeded_model(&header, 1).expect("the fixture can be filled");
-    let file = GgufFile::from_bytes("split.gguf", &whole).expect("a sound file");
+    let whole = seeded::seeded_model(&header, 1).expect("the fixture accepts seeded weights");
+    let file = GgufFile::from_bytes("split.gguf", &whole).expect("a valid file");
     let floats = |name: &str| -> Vec<f32> {
-        let info = file.tensor(name).expect("the tensor is there");
+        let info = file.tensor(name).expect("the tensor exists");
         let bytes = file.tensor_data(info).as_chunks::<4>().0;
         bytes.iter().map(|b| f32::from_le_bytes(*b)).collect()
     };
@@ -96,7 +97,9 @@ fn joined(name: &str) -> Vec<u8> {
             }
             continue;
         };
-        let value = file.tensor(&format!("{layer}attn_v_b.weight")).expect("both are there");
+        let value = file
+            .tensor(&format!("{layer}attn_v_b.weight"))
+            .expect("both projections exist");
         let ([n_nope, rank, n_head, _], d_value) = (t.ne, value.ne[1]);
         let (keys, values) = (floats(&t.name), floats(&value.name));
         let mut rows: Vec<f32> = Vec::new();
@@ -118,27 +121,28 @@ fn joined(name: &str) -> Vec<u8> {
             bytes,
         );
     }
-    writer.to_bytes().expect("a sound file")
+    writer.to_bytes().expect("a valid file")
 }
 
-/// Heads all of which rotates cannot have their projection split: that of keys would be empty.
+/// If whole heads rotate, the projection of keys would be empty, so splitting is rejected.
 #[test]
-fn a_projection_that_would_be_empty_is_refused_with_a_sentence() {
+fn empty_projection_is_rejected() {
     let mut params = exact();
     let all_rotates = ("deepseek2.rope.dimension_count".to_owned(), Value::U32(192));
     params.load.overrides.push(all_rotates);
     let refused = fixture("deepseek2-moe").model(archs::ALL, &params).err();
-    let sentence = refused.expect("its heads are 192 wide").to_string();
-    let expected = "tensor `blk.0.attn_k_b.weight` has shape [128, 512], but by the sizes of the metadata it would be empty: [0, 512, 1]";
+    let sentence = refused.expect("heads are 192 wide").to_string();
+    let expected =
+        "tensor `blk.0.attn_k_b.weight` has shape [128, 512], but the metadata implies an empty shape: [0, 512, 1]";
     assert!(sentence.contains(expected), "{sentence}");
 }
 
 #[test]
-fn keys_and_values_of_heads_say_the_same_as_latent_ones() {
+fn expanded_heads_match_latent_attention() {
     for name in ["kimi-linear-moe", "bailingmoe3-moe"] {
-        let file = GgufFile::from_bytes("joined.gguf", &joined(name)).expect("a sound file");
+        let file = GgufFile::from_bytes("joined.gguf", &joined(name)).expect("a valid file");
         let heads = Model::from_file(file, archs::ALL, &LoadParams::default()).expect("the model loads");
-        let of = |m: Arc<Model>| all_logits(m, &tokens(name)[..40], &exact().context).expect("it computes");
+        let of = |m: Arc<Model>| all_logits(m, &tokens(name)[..40], &exact().context).expect("the model runs");
         let (latent, heads) = (of(model(name)), of(Arc::new(heads)));
         assert!(nmse(&latent, &heads) < 1e-9, "{name}: {:.3e}", nmse(&latent, &heads));
     }

@@ -1,4 +1,4 @@
-//! Whole models whose weights are stored in another layout than the file's: the same bits come out, and what is read back is the file.
+//! Models with repacked weights give bit-identical results, and their tensors read back as in the file.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use kernels::GgmlType;
 use tests::layouts::{NAMES, assert_as_in_file, lora, model, repacked};
 use tests::{exact, fixture, seeded_file};
 
-/// All layers on a device that has weights interleaved if `repack` says so.
+/// Places all layers on a device, which repacks the weights if `repack` is set.
 fn on_device(repack: bool) -> LoadParams {
     let mut load = exact().load;
     load.placement.devices = vec![Arc::new(ReferenceDevice::interleaving(1 << 28))];
@@ -18,7 +18,7 @@ fn on_device(repack: bool) -> LoadParams {
     load
 }
 
-/// As [`on_device`], with the rows of matrices divided between the device and the CPU.
+/// Like [`on_device`], with matrix rows split between the device and the CPU.
 fn divided(repack: bool) -> LoadParams {
     let mut load = on_device(repack);
     load.placement
@@ -35,7 +35,7 @@ fn logits(name: &str, model: &Arc<Model>) -> Vec<f32> {
 }
 
 #[test]
-fn repacked_weights_give_the_same_bits() {
+fn repacked_weights_are_bit_identical() {
     for name in NAMES {
         for ty in [None, Some(GgmlType::Q4_0)] {
             let bytes = seeded_file(name, ty);
@@ -55,14 +55,14 @@ fn repacked_weights_give_the_same_bits() {
             assert_as_in_file(name, &bytes, &packed);
             let (expected, found) = (logits(name, &plain), logits(name, &packed));
             let same = expected.iter().zip(&found).all(|(a, b)| a.to_bits() == b.to_bits());
-            assert!(same && !found.is_empty(), "{name}: other logits");
+            assert!(same && !found.is_empty(), "{name}: logits differ");
         }
     }
 }
 
-/// Each part of a divided matrix has the layout that its device likes.
+/// Each part of a split matrix has the layout of its device.
 #[test]
-fn parts_of_a_matrix_have_layouts_of_their_own() {
+fn matrix_parts_have_separate_layouts() {
     let name = "llama-dense";
     let bytes = seeded_file(name, Some(GgmlType::Q4_0));
     let packed = model(&bytes, &divided(true));
@@ -75,9 +75,9 @@ fn parts_of_a_matrix_have_layouts_of_their_own() {
     assert_eq!(logits(name, &packed), logits(name, &model(&bytes, &divided(false))));
 }
 
-/// A table whose rows are read and that is also the output's matrix is stored twice: plain, and as products like it.
+/// A tied embedding is stored twice: in the file's layout for lookups, and repacked for matmuls.
 #[test]
-fn a_tied_table_is_read_plain_and_multiplied_repacked() {
+fn tied_embedding_has_two_layouts() {
     let bytes = seeded_file("gemma2-dense", None);
     let packed = model(&bytes, &on_device(true));
     let rows = packed.tensors().iter().enumerate();
@@ -93,9 +93,9 @@ fn a_tied_table_is_read_plain_and_multiplied_repacked() {
     );
 }
 
-/// From a mapped file, from one that is read, from several; with every value checked.
+/// Covers mapped, read and sharded files, with and without value checks.
 #[test]
-fn any_way_of_loading_repacks() {
+fn every_load_mode_repacks() {
     let dir = tempfile::tempdir().unwrap();
     let name = "llama-moe";
     let expected = logits(name, &model(&seeded_file(name, None), &on_device(false)));
@@ -110,7 +110,7 @@ fn any_way_of_loading_repacks() {
     }
 }
 
-/// Low-rank terms are added to the products of a repacked matrix as to any other.
+/// Low-rank terms apply to repacked matrices.
 #[test]
 fn adapters_apply_to_repacked_weights() {
     let name = "llama-dense";
@@ -128,13 +128,13 @@ fn adapters_apply_to_repacked_weights() {
         (without, tests::decode_last(&mut ctx, &tokens, 0, 0))
     };
     let (plain, packed) = (run(false), run(true));
-    assert_ne!(packed.0, packed.1, "the adapter changes something");
+    assert_ne!(packed.0, packed.1, "the adapter changes the logits");
     assert_eq!(plain, packed);
 }
 
-/// A state is the model's, wherever and however its weights are stored.
+/// A saved state does not depend on the weight layout and device.
 #[test]
-fn a_saved_state_goes_on_with_another_layout() {
+fn saved_state_restores_with_other_layout() {
     let name = "llama-dense";
     let bytes = seeded_file(name, None);
     let tokens = tests::tokens(name);

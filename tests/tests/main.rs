@@ -1,6 +1,7 @@
-//! All tests that need no process of their own, in one binary: linking the engine once is much faster than once a file.
+//! Tests that need no separate process, in one test binary to link the engine only once.
 //!
-//! A new file is a line here; `tidy` looks for files that have none. What needs a process of its own is a `[[test]]` in `Cargo.toml`.
+//! Every new test file needs a line here, which `tidy` checks. Tests that need a separate process are
+//! `[[test]]` entries in `Cargo.toml`.
 
 mod adapters;
 mod arch_shapes;
@@ -9,13 +10,15 @@ mod cancel;
 mod compressed_keys;
 mod conformance;
 mod cuda;
-mod cuda_cards;
 mod cuda_fusion;
 mod cuda_kernels;
+mod cuda_multi_gpu;
 mod cuda_rounding;
 mod cuda_shipped;
 mod deploy;
+mod developer_documents;
 mod devices;
+mod documents;
 mod embeddings;
 mod failed_decode;
 mod invariants;

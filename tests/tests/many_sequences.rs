@@ -1,5 +1,6 @@
-//! Many sequences in one context: each has the logits that it has alone, but for the rounding of products over batches of another size. As long
-//! as a sequence has pages of its own, its bits depend neither on what others hold nor on where its pages are.
+//! Many sequences in one context: each has the logits of a separate context, up to rounding in larger
+//! batches. While a sequence does not share pages, its results are bit-identical regardless of other
+//! sequences and page locations.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use tests::{context, model, nmse, tokens};
 
 const N_VOCAB: usize = 128;
 
-/// A text of its own for each sequence.
+/// Returns a different text for each sequence.
 fn text(seq: usize, n: usize) -> Vec<u32> {
     (0..n)
         .map(|i| ((i * 7 + seq * 31 + i * seq) % N_VOCAB) as u32)
@@ -22,7 +23,7 @@ fn context_for(m: &Arc<Model>, n_seqs: usize, n_ctx: usize) -> Context {
     })
 }
 
-/// Decodes the tokens at `from..to` of all sequences, one of each at a time, and returns the logits of the last.
+/// Decodes the tokens at `from..to` of all sequences in lockstep and returns the logits of the last ones.
 fn lockstep(ctx: &mut Context, texts: &[(usize, Vec<u32>)], from: usize, to: usize) -> Vec<Vec<f32>> {
     let mut batch = Batch::new();
     for pos in from..to {
@@ -35,7 +36,7 @@ fn lockstep(ctx: &mut Context, texts: &[(usize, Vec<u32>)], from: usize, to: usi
     (0..texts.len()).map(|i| ctx.logits(i).unwrap().to_vec()).collect()
 }
 
-/// Logits of the last token of each text in a context of its own, decoded token by token.
+/// Returns the logits of the last token of a text, decoded token by token in a separate context.
 fn alone(m: &Arc<Model>, text: &[u32]) -> Vec<f32> {
     let mut ctx = context_for(m, 1, 1024);
     lockstep(&mut ctx, &[(0, text.to_vec())], 0, text.len()).remove(0)
@@ -47,7 +48,7 @@ fn assert_same_as_alone(m: &Arc<Model>, text: &[u32], found: &[f32], what: &str)
 }
 
 #[test]
-fn sequences_in_lockstep_are_as_each_alone() {
+fn lockstep_sequences_match_single_ones() {
     for (name, n_seqs, n_tokens) in [
         ("llama-dense", 2usize, 20usize),
         ("llama-dense", 7, 150),
@@ -65,7 +66,7 @@ fn sequences_in_lockstep_are_as_each_alone() {
         let mut ctx = context_for(&m, n_seqs, n_seqs * n_tokens.next_multiple_of(64));
         let texts: Vec<_> = (0..n_seqs).map(|seq| (seq, text(seq, n_tokens))).collect();
         let found = lockstep(&mut ctx, &texts, 0, n_tokens);
-        // Some of them: computing all alone takes long.
+        // Only some sequences, because separate runs are slow.
         for seq in (0..n_seqs).step_by(n_seqs.div_ceil(4)).chain([n_seqs - 1]) {
             let what = format!("{name}: sequence {seq} of {n_seqs}");
             assert_same_as_alone(&m, &texts[seq].1, &found[seq], &what);
@@ -73,9 +74,10 @@ fn sequences_in_lockstep_are_as_each_alone() {
     }
 }
 
-/// Others say something else, and all pages are further up. (What experts compute depends on which tokens they share.)
+/// Decodes sequences alone and together, where the tokens of other sequences differ and pages move. MoE
+/// models are excluded, because expert batches depend on all tokens.
 #[test]
-fn bits_of_a_sequence_do_not_depend_on_others() {
+fn sequence_is_bit_identical_regardless_of_others() {
     for name in ["llama-dense", "gemma3-dense", "mamba2-dense", "minicpm3-dense"] {
         let m = model(name);
         let (n_seqs, n_tokens) = (7, 150);
@@ -92,9 +94,9 @@ fn bits_of_a_sequence_do_not_depend_on_others() {
     }
 }
 
-/// Where there are not enough pages for all, sequences share pages: what they see stays the same.
+/// If pages are scarce, sequences share them without changing their results.
 #[test]
-fn sequences_share_pages_when_there_are_too_few() {
+fn sequences_share_pages_when_scarce() {
     for name in [
         "llama-dense",
         "gemma3-dense",
@@ -113,9 +115,9 @@ fn sequences_share_pages_when_there_are_too_few() {
     }
 }
 
-/// A prompt that many sequences share takes cells once, and what forks from it, and from forks, goes its own way.
+/// A prompt shared by many sequences is stored once; forks, and forks of forks, diverge independently.
 #[test]
-fn forks_of_a_shared_prompt_part_ways() {
+fn forks_of_shared_prompt_diverge() {
     let m = model("llama-dense");
     let prompt: Vec<u32> = tokens("llama-dense").iter().cycle().take(100).copied().collect();
     let mut ctx = context_for(&m, 100, 100 * 64 + 192);
@@ -123,11 +125,11 @@ fn forks_of_a_shared_prompt_part_ways() {
     batch.push_prompt(&prompt, 0, 0);
     ctx.decode(&batch).unwrap();
     (1..60).for_each(|seq| ctx.seq_cp(0, seq, ..).unwrap());
-    assert_eq!(ctx.n_used(), 100, "sharing takes no cells");
+    assert_eq!(ctx.n_used(), 100, "sharing needs no cells");
     let grown = |seq: usize, n: usize| [&prompt[..], &text(seq, n)].concat();
     let texts: Vec<_> = (0..60).map(|seq| (seq, grown(seq, 10))).collect();
     lockstep(&mut ctx, &texts, 100, 105);
-    // Forks of forks: sequence 60 + i continues as i up to here, then in its own way.
+    // Forks of forks: sequence 60 + i shares its past with i and then diverges.
     (0..40).for_each(|i| ctx.seq_cp(i, 60 + i, ..).unwrap());
     let mut all = texts.clone();
     all.extend((0..40).map(|i| {
@@ -138,14 +140,14 @@ fn forks_of_a_shared_prompt_part_ways() {
     for seq in [0, 1, 59, 60, 61, 99] {
         assert_same_as_alone(&m, &all[seq].1, &found[seq], &format!("sequence {seq}"));
     }
-    // Those that stay keep what they share with those that leave.
+    // Removing sequences must not affect cells that others share.
     (0..99).for_each(|seq| ctx.seq_rm(seq, ..).unwrap());
     assert_eq!((ctx.n_past(98), ctx.n_past(99), ctx.n_used()), (0, 110, 110));
 }
 
-/// Tokens that belong to several sequences at once, beyond the 64th.
+/// Tests tokens that several sequences with ids above 64 share.
 #[test]
-fn a_token_of_many_sequences_is_seen_by_all() {
+fn shared_token_is_visible_to_all_sequences() {
     let m = model("llama-dense");
     let mut ctx = context_for(&m, MAX_SEQUENCES, 512);
     let prompt = text(3, 30);
@@ -161,7 +163,7 @@ fn a_token_of_many_sequences_is_seen_by_all() {
     for ((seq, text), found) in texts.iter().zip(&found) {
         assert_same_as_alone(&m, text, found, &format!("sequence {seq}"));
     }
-    // A state with all of them goes into another context.
+    // The state of all sequences can be restored in another context.
     let (mut state, mut other) = (Vec::new(), context_for(&m, MAX_SEQUENCES, 512));
     ctx.save_state(&mut state).unwrap();
     other.load_state(&state).unwrap();

@@ -1,4 +1,4 @@
-//! Layers of multi-token prediction (MTP): what they compute, and drafts by them.
+//! Multi-token prediction (MTP) layers: their outputs and drafts.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use engine::context::{Batch, Context, DecodeError, SeqSet};
 use engine::gguf::{Value, seeded};
 use engine::model::Model;
-use engine::sample::{Chain, SamplerParams};
-use engine::speculate::{Decoded, Drafted, Drafter, Mtp, Pace, Speculator};
+use engine::sample::{SamplerChain, SamplerParams};
+use engine::speculate::{Decoded, DraftController, Drafted, Drafter, Mtp, Speculator};
 use engine::vocab::Token;
 use tests::mtp::{ModelFile, architectures, follower, speculating};
 use tests::{context, nmse};
@@ -15,7 +15,7 @@ use tests::{context, nmse};
 const N_PROMPT: usize = 8;
 const N_TEXT: usize = 72;
 
-/// Rows of random values.
+/// Returns rows of random values.
 fn random_rows(n: usize, n_embd: usize) -> Vec<f32> {
     let mut rows = vec![0.0; n * n_embd];
     seeded::fill_f32("rows.weight", 7, &mut rows);
@@ -26,7 +26,7 @@ fn tokens(n: usize, n_vocab: usize) -> Vec<Token> {
     (0..n).map(|i| ((i * 37 + 11) % n_vocab) as Token).collect()
 }
 
-/// A batch of which every output is wanted.
+/// Creates a batch with output for every token.
 fn all_wanted(tokens: &[Token]) -> Batch {
     let mut batch = Batch::new();
     for (i, &token) in tokens.iter().enumerate() {
@@ -39,7 +39,7 @@ fn logits(context: &Context, n: usize) -> Vec<f32> {
     (0..n).flat_map(|i| context.logits(i).unwrap()).copied().collect()
 }
 
-/// `x / rms(x) * weight`
+/// Computes `x / rms(x) * weight`.
 fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f64> {
     let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64;
     let scale = 1.0 / (mean + eps).sqrt();
@@ -49,7 +49,7 @@ fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f64> {
         .collect()
 }
 
-/// The residual stream that the layer of MTP continues, computed as it is published.
+/// Returns the residual stream at the MTP layer's input, computed in f64 from the definition.
 fn projected(file: &ModelFile, tokens: &[Token], hidden: &[f32]) -> Vec<f32> {
     let n = file.n_embd();
     let eps = file.metadata.iter().find(|(key, _)| key.ends_with("rms_epsilon"));
@@ -69,7 +69,7 @@ fn projected(file: &ModelFile, tokens: &[Token], hidden: &[f32]) -> Vec<f32> {
     out
 }
 
-/// An ordinary model of one layer, that of MTP, whose first token embeddings are `rows`.
+/// Creates an ordinary model from the MTP layer, with `rows` as its first token embeddings.
 fn layer_as_model(file: &ModelFile, rows: &[f32]) -> ModelFile {
     let mut alone = file.clone();
     let arch: String = file.metadata.require("general.architecture").unwrap();
@@ -105,7 +105,7 @@ fn layer_as_model(file: &ModelFile, rows: &[f32]) -> ModelFile {
 }
 
 #[test]
-fn the_layer_is_an_ordinary_one_behind_a_projection() {
+fn mtp_layer_equals_projection_and_layer() {
     const N: usize = 12;
     let mut n_architectures = 0;
     for registered in architectures() {
@@ -125,7 +125,7 @@ fn the_layer_is_an_ordinary_one_behind_a_projection() {
 }
 
 #[test]
-fn a_layer_computes_the_same_token_by_token() {
+fn mtp_layer_is_independent_of_batches() {
     const N: usize = 12;
     for registered in architectures() {
         let (name, file) = (registered.arch.name, ModelFile::seeded(registered));
@@ -151,14 +151,14 @@ fn a_layer_computes_the_same_token_by_token() {
     }
 }
 
-/// Logits are products of the hidden rows, which do not depend on what outputs are wanted, and the output matrix.
+/// Logits are the output matrix times the hidden rows, which do not depend on the selected outputs.
 #[test]
-fn hidden_rows_are_what_the_last_projection_is_applied_to() {
+fn hidden_rows_times_output_matrix_are_logits() {
     const N: usize = 12;
     for name in ["llama-dense", "qwen3-dense", "mamba-dense", "qwen3next-moe"] {
         let model = tests::model(name);
         let tokens = &tests::tokens(name)[..N];
-        // In two ubatches.
+        // The batch takes two ubatches.
         let mut all = context(&model, |p| (p.hidden, p.n_outputs_max, p.n_ubatch) = (true, N, 8));
         all.decode(&all_wanted(tokens)).unwrap();
         let output = model.tensors().iter().rposition(|t| t.name == "output.weight");
@@ -188,19 +188,19 @@ fn hidden_rows_are_what_the_last_projection_is_applied_to() {
     }
 }
 
-/// A prompt and what is generated after it, with drafts of the layer of MTP if `mtp`.
+/// Generates after a prompt, optionally with MTP drafts.
 fn generate(context: &mut Context, params: &SamplerParams, prompt: &[Token], mtp: bool) -> (Vec<Token>, Drafted) {
     let drafter = mtp.then(|| Mtp::new(context).unwrap());
-    let mut speculator = drafter.map(|drafter| Speculator::new(Pace::fixed(7)).with(0, Box::new(drafter)));
+    let mut speculator = drafter.map(|drafter| Speculator::new(DraftController::fixed(7)).with(0, Box::new(drafter)));
     context.clear();
     let mut text = Vec::new();
     let row = follow_prompt(context, speculator.as_mut(), prompt, &mut text);
-    let mut chain = Chain::new(params, context.model().base().n_vocab(), None).unwrap();
+    let mut chain = SamplerChain::new(params, context.model().base().n_vocab(), None).unwrap();
     go_on(context, speculator.as_mut(), &mut chain, &mut text, row);
     (text, speculator.map(|s| s.drafted()).unwrap_or_default())
 }
 
-/// Decodes a prompt in batches of the context's size; the index of its last logits.
+/// Decodes a prompt in batches and returns the index of its last logits.
 fn follow_prompt(
     context: &mut Context,
     mut speculator: Option<&mut Speculator>,
@@ -226,11 +226,11 @@ fn follow_prompt(
     batch.len() - 1
 }
 
-/// Generates up to [`N_TEXT`] tokens in all.
+/// Generates up to [`N_TEXT`] tokens in total.
 fn go_on(
     context: &mut Context,
     mut speculator: Option<&mut Speculator>,
-    chain: &mut Chain,
+    chain: &mut SamplerChain,
     text: &mut Vec<Token>,
     mut row: usize,
 ) {
@@ -252,7 +252,11 @@ fn go_on(
     if let Some(speculator) = speculator {
         speculator.forget_drafts(context, 0, text.len()).unwrap();
     }
-    assert_eq!(context.n_past(0), text.len(), "the memory holds the text and no drafts");
+    assert_eq!(
+        context.n_past(0),
+        text.len(),
+        "the cache contains the text without drafts"
+    );
 }
 
 fn sampled(seed: u64) -> SamplerParams {
@@ -264,7 +268,7 @@ fn sampled(seed: u64) -> SamplerParams {
 }
 
 #[test]
-fn texts_are_those_of_the_plain_run() {
+fn mtp_text_matches_plain_run() {
     for registered in architectures() {
         let (name, file) = (registered.arch.name, ModelFile::seeded(registered));
         let prompt = tokens(N_PROMPT, file.n_vocab());
@@ -278,7 +282,7 @@ fn texts_are_those_of_the_plain_run() {
 }
 
 #[test]
-fn a_layer_that_knows_the_text_drafts_all_of_it() {
+fn perfect_layer_drafts_everything() {
     for registered in architectures() {
         let (name, file) = (registered.arch.name, ModelFile::predictable(registered, false));
         let prompt = tokens(N_PROMPT, file.n_vocab());
@@ -288,7 +292,7 @@ fn a_layer_that_knows_the_text_drafts_all_of_it() {
             let (found, drafted) = generate(&mut context, &params, &prompt, true);
             assert_eq!(found, plain, "{name}");
             assert_eq!(follower(file.n_vocab(), found[N_TEXT - 2]), found[N_TEXT - 1], "{name}");
-            // Seven of eight tokens, but for those of the last batch that were not asked for.
+            // Seven of eight tokens are drafted, except in the last batch.
             assert!(
                 drafted.n_right >= (N_TEXT - N_PROMPT) * 7 / 8 - 7,
                 "{name}: {drafted:?}"
@@ -298,12 +302,13 @@ fn a_layer_that_knows_the_text_drafts_all_of_it() {
     }
 }
 
-/// From the hidden row of the token before, the first draft is right; from the layer's own row for the same token, the second is not.
+/// The first draft uses the hidden row of the previous token and is correct. The second uses the layer's own
+/// row for the same token and is wrong.
 #[test]
-fn each_token_comes_with_the_hidden_row_before_it() {
+fn drafts_use_preceding_hidden_row() {
     for registered in architectures() {
         let (name, file) = (registered.arch.name, ModelFile::predictable(registered, true));
-        // Whatever batches and ubatches a prompt is decoded in.
+        // The results do not depend on batch and ubatch sizes.
         for (n_batch, n_ubatch) in [(64, 64), (16, 4), (5, 5)] {
             let prompt = tokens(3 * N_PROMPT, file.n_vocab());
             let mut context = speculating(&file.load(true), |p| {
@@ -325,7 +330,8 @@ fn most_likely(logits: &[f32]) -> Token {
         .unwrap() as Token
 }
 
-/// Drafts behind a text and `token`, as published: the layer over the whole text, each token with the hidden row before it, then over its own.
+/// Computes drafts as in the publication: the layer runs over the whole text with the hidden row preceding
+/// each token, then over its own drafts.
 fn drafts_as_published(model: &Arc<Model>, text: &[Token], token: Token, n: usize) -> Vec<Token> {
     let mut target = speculating(model, |_| {});
     let mut batch = Batch::new();
@@ -351,12 +357,12 @@ fn drafts_as_published(model: &Arc<Model>, text: &[Token], token: Token, n: usiz
 }
 
 #[test]
-fn drafts_do_not_depend_on_how_the_text_was_decoded() {
+fn drafts_are_independent_of_batches() {
     const N: usize = 40;
     for registered in architectures() {
         let name = registered.arch.name;
         let mut file = ModelFile::seeded(registered);
-        // A layer that is sure of what it says.
+        // Scaling the head makes the layer's predictions confident.
         let head = file
             .tensors
             .iter_mut()
@@ -365,7 +371,7 @@ fn drafts_do_not_depend_on_how_the_text_was_decoded() {
         let model = file.load(true);
         let text = tokens(N + 1, file.n_vocab());
         let expected = drafts_as_published(&model, &text[..N], text[N], 7);
-        // Tokens of a decode, and of a ubatch.
+        // Pairs of batch size and ubatch size.
         for (n_batch, n_ubatch) in [(N, N), (N, 7), (16, 4), (1, 64)] {
             let mut context = speculating(&model, |p| p.n_ubatch = n_ubatch);
             let mut drafter = Mtp::new(&context).unwrap();
@@ -381,7 +387,7 @@ fn drafts_do_not_depend_on_how_the_text_was_decoded() {
                     tokens,
                 };
                 drafter.follow(decoded).unwrap();
-                // Drafts in between leave nothing behind.
+                // Intermediate drafts have no side effects.
                 let mut drafts = Vec::new();
                 let n_text = i * n_batch + tokens.len();
                 drafter.draft(&text[..n_text], 1, 3, &mut drafts).unwrap();
@@ -393,16 +399,16 @@ fn drafts_do_not_depend_on_how_the_text_was_decoded() {
     }
 }
 
-/// What follows a cancelled decode is as without it, and drafts go on being right.
+/// After a cancelled decode, results are unchanged and drafts stay correct.
 #[test]
-fn a_cancelled_decode_changes_nothing() {
+fn cancelled_decode_changes_nothing() {
     for registered in architectures() {
         let (name, file) = (registered.arch.name, ModelFile::predictable(registered, false));
         let prompt = tokens(N_PROMPT, file.n_vocab());
         let mut context = speculating(&file.load(true), |_| {});
         let (plain, _) = generate(&mut context, &SamplerParams::greedy(), &prompt, false);
         context.clear();
-        let mut speculator = Speculator::new(Pace::fixed(7)).with(0, Box::new(Mtp::new(&context).unwrap()));
+        let mut speculator = Speculator::new(DraftController::fixed(7)).with(0, Box::new(Mtp::new(&context).unwrap()));
         let mut text = Vec::new();
         follow_prompt(&mut context, Some(&mut speculator), &prompt, &mut text);
         let mut n_failed = 0;
@@ -411,7 +417,7 @@ fn a_cancelled_decode_changes_nothing() {
             if text.len() % 5 == 0 {
                 context.set_cancel(Some(Arc::new(AtomicBool::new(true))));
                 match speculator.advance(&mut context, 0, &text, token) {
-                    // It was a draft: nothing was computed.
+                    // The token was an accepted draft, so nothing was computed.
                     Ok(_) => {
                         context.set_cancel(None);
                         text.push(token);
@@ -432,15 +438,15 @@ fn a_cancelled_decode_changes_nothing() {
     }
 }
 
-/// A text may be cut back, go on without the drafter's knowledge or begin anew.
+/// A sequence may be truncated, continued without the drafter, or restarted.
 #[test]
-fn drafts_are_made_again_behind_a_text_that_changed() {
+fn drafts_follow_changed_text() {
     let registered = architectures().next().unwrap();
     let file = ModelFile::predictable(registered, false);
     let prompt = tokens(N_PROMPT, file.n_vocab());
     let mut context = speculating(&file.load(true), |_| {});
-    let mut speculator = Speculator::new(Pace::fixed(7)).with(0, Box::new(Mtp::new(&context).unwrap()));
-    let chain = || Chain::new(&SamplerParams::greedy(), file.n_vocab(), None).unwrap();
+    let mut speculator = Speculator::new(DraftController::fixed(7)).with(0, Box::new(Mtp::new(&context).unwrap()));
+    let chain = || SamplerChain::new(&SamplerParams::greedy(), file.n_vocab(), None).unwrap();
     for keep in [0, 4, 40] {
         let mut text: Vec<Token> = Vec::new();
         if keep > 0 {
@@ -451,17 +457,20 @@ fn drafts_are_made_again_behind_a_text_that_changed() {
         let row = follow_prompt(&mut context, Some(&mut speculator), &prompt, &mut text);
         go_on(&mut context, Some(&mut speculator), &mut chain(), &mut text, row);
         let n_right = speculator.drafted().n_right - before;
-        assert!(n_right >= (N_TEXT - N_PROMPT - keep) / 2, "{n_right} behind {keep}");
+        assert!(
+            n_right >= (N_TEXT - N_PROMPT - keep) / 2,
+            "{n_right} correct drafts after {keep}"
+        );
     }
 }
 
 fn refusal(model: &Arc<Model>, hidden: bool) -> String {
     let context = context(model, |p| p.hidden = hidden);
-    Mtp::new(&context).err().expect("it is refused").to_string()
+    Mtp::new(&context).err().expect("the model is rejected").to_string()
 }
 
 #[test]
-fn models_without_such_layers_are_refused() {
+fn models_without_mtp_layers_are_rejected() {
     let registered = architectures().next().unwrap();
     let file = ModelFile::seeded(registered);
     assert!(refusal(&tests::model("llama-dense"), true).contains("not declared"));
@@ -474,7 +483,7 @@ fn models_without_such_layers_are_refused() {
         .insert(format!("{arch}.nextn_predict_layers"), Value::U32(0));
     let plain = none.load(true);
     assert!(refusal(&plain, true).contains("the file has no"));
-    // A batch without the rows that it must come with.
+    // The batch lacks the required hidden rows.
     let mut layer = context(&file.load(true), |p| p.mtp = true);
     let mut batch = Batch::new();
     batch.push_prompt(&[1, 2], 0, 0);

@@ -1,5 +1,5 @@
-//! A hundred thousand spoiled headers through everything that reads one: parser, hyper-parameters, tensor table, vocabulary, template.
-//! A test binary of its own, because it limits the address space of its process.
+//! Feeds 100,000 corrupted headers through the parser, hyperparameters, tensor table, vocabulary and chat
+//! template. A separate test binary, because it limits the address space of its process.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,13 +13,13 @@ use engine::vocab::Vocab;
 use tests::data_dir;
 
 const CASES: usize = 100_000;
-/// Address space beyond what the process has before the first case.
+/// Address space in bytes beyond that of the process before the first case.
 const MEMORY_MAX: usize = 64 << 20;
 const TIME_MAX: Duration = Duration::from_secs(300);
 
 #[test]
-#[ignore = "takes a minute; run it with --release"]
-fn a_hundred_thousand_mutated_headers() {
+#[ignore = "takes a minute; run with --release"]
+fn mutated_headers_never_panic() {
     let headers = headers();
     let n_bytes_max = headers.iter().map(Vec::len).max().unwrap_or(0);
     let limited = limit_address_space(n_bytes_max + MEMORY_MAX);
@@ -42,12 +42,12 @@ fn a_hundred_thousand_mutated_headers() {
             "not limited on this system"
         }
     );
-    // Mutations neither all harmless nor all fatal, or nothing is tested.
+    // The test is meaningful only if some mutations are harmless and others are fatal.
     assert!(counts.iter().all(|n| (100..CASES).contains(n)), "{counts:?}");
     assert!(elapsed < TIME_MAX, "{elapsed:?}");
 }
 
-/// Everything that a header goes through before a byte of weights is read.
+/// Processes a header as far as possible without reading weights.
 fn read(bytes: &[u8], counts: &[AtomicUsize; 4]) {
     let done = |i: usize| counts[i].fetch_add(1, Relaxed);
     let header = match Gguf::parse_header(bytes) {
@@ -56,7 +56,7 @@ fn read(bytes: &[u8], counts: &[AtomicUsize; 4]) {
     };
     done(0);
     let prefix: String = header.require("general.architecture").unwrap_or_default();
-    // A name that was spoiled must not keep the rest from being read.
+    // If the architecture name is corrupted, use another architecture to test the remaining steps.
     let arch = archs::find(&prefix).map_or(archs::ALL[prefix.len() % archs::ALL.len()].arch, |r| r.arch);
     match declare_header(&header, Path::new("mutated.gguf"), arch, &prefix) {
         Ok(_) => drop(done(1)),
@@ -77,11 +77,11 @@ fn read(bytes: &[u8], counts: &[AtomicUsize; 4]) {
     }
 }
 
-/// The headers of the fixtures, and one of them with vocabularies of text.
+/// Returns the headers of the fixtures, and one header with text vocabularies.
 fn headers() -> Vec<Vec<u8>> {
     let mut paths: Vec<_> = std::fs::read_dir(data_dir().join("archs"))
-        .expect("the folder is readable")
-        .map(|entry| entry.expect("the folder is readable").path())
+        .expect("the directory is readable")
+        .map(|entry| entry.expect("the directory is readable").path())
         .filter(|path| path.to_string_lossy().ends_with(".header.gguf"))
         .collect();
     paths.sort();
@@ -89,15 +89,15 @@ fn headers() -> Vec<Vec<u8>> {
         .iter()
         .map(|path| std::fs::read(path).expect("readable"))
         .collect();
-    let plain = Gguf::parse_header(&headers[0]).expect("the fixture is sound");
-    // As many as the others, so that half of the cases have texts.
+    let plain = Gguf::parse_header(&headers[0]).expect("the fixture is valid");
+    // Half of the cases have text vocabularies.
     for i in 0..headers.len() {
         headers.push(with_text(&plain, i % 2 == 0));
     }
     headers
 }
 
-/// A header with a vocabulary of text, SentencePiece or byte-level BPE, and a chat template.
+/// Returns a header with a SentencePiece or byte-level BPE vocabulary and a chat template.
 fn with_text(plain: &Gguf, spm: bool) -> Vec<u8> {
     let strings = |all: Vec<String>| Value::Array(Array::String(all.iter().collect::<StringArray>()));
     let words = [
@@ -121,13 +121,13 @@ fn with_text(plain: &Gguf, spm: bool) -> Vec<u8> {
         );
     for t in plain.tensors() {
         let added = writer.add_tensor_with(t.name.clone(), t.ty, t.shape(), |_| Ok(()));
-        added.expect("the fixture is sound");
+        added.expect("the fixture is valid");
     }
-    writer.header().expect("the fixture is sound")
+    writer.header().expect("the fixture is valid")
 }
 
-/// Spoils a header in one to three places, mostly with numbers where lengths and counts may stand. Seldom in ways that move what follows,
-/// because that is soon found.
+/// Corrupts a header at one to three offsets, mostly with numbers at likely lengths and counts. Insertions
+/// and deletions are rare, because they are detected early.
 fn mutate(bytes: &mut Vec<u8>, random: &mut SplitMix64) {
     for _ in 0..=random.below(3) {
         let i = random.below(bytes.len());
@@ -155,28 +155,29 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut SplitMix64) {
     }
 }
 
-/// Limits the process to `more` bytes of address space than it has now: an allocation beyond aborts it. False where that is not possible.
+/// Limits the address space to `more` bytes beyond the current size; larger allocations abort the process.
+/// Returns false if limits are not supported.
 #[cfg(target_os = "linux")]
 fn limit_address_space(more: usize) -> bool {
-    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is mounted");
     let n_pages: usize = statm
         .split(' ')
         .next()
         .and_then(|n| n.parse().ok())
-        .expect("a number of pages");
-    // The allocator would reserve 64 MiB for every thread that allocates, used or not: one arena for all.
+        .expect("statm starts with a number of pages");
+    // By default, glibc reserves 64 MiB of address space per allocating thread; use a single arena.
     #[cfg(target_env = "gnu")]
-    // SAFETY: sets a parameter of the allocator.
+    // SAFETY: M_ARENA_MAX is a valid parameter.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
     }
-    // SAFETY: asks for a number.
+    // SAFETY: `sysconf` has no preconditions.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: `limit` is a valid structure that outlives the calls.
+    // SAFETY: `limit` is valid for reads and writes during the calls.
     unsafe {
         libc::getrlimit(libc::RLIMIT_AS, &mut limit);
         limit.rlim_cur = (n_pages * page + more) as libc::rlim_t;

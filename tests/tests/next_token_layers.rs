@@ -1,5 +1,5 @@
-//! Layers that predict tokens beyond the next (`nextn_predict_layers`): every architecture's files may end in some, and load as if
-//! they did not.
+//! Files may end with layers that predict later tokens (`nextn_predict_layers`). Every architecture loads
+//! such files as if the layers were absent.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use engine::model::{ModelError, TableRow, declare_header};
 use tests::{fixture, fixture_names};
 
 #[test]
-fn layers_behind_the_graph_change_nothing() {
+fn extra_layers_change_nothing() {
     let names = fixture_names();
     assert!(names.len() > 50);
     for name in names {
@@ -16,17 +16,19 @@ fn layers_behind_the_graph_change_nothing() {
         let Some(n_layer) = n_layer(&plain) else { continue };
         let want = declared(&plain).unwrap_or_else(|e| panic!("{name}: {e}"));
         let found = declared(&lengthened(&plain, n_layer, true)).unwrap_or_else(|e| panic!("{name}: {e}"));
-        // Positions in the file are the same, since the additions stand behind.
+        // Offsets are unchanged, because the additional tensors come last.
         assert_eq!(found, want, "{name}");
         assert!(
             declared(&lengthened(&plain, n_layer, false)).is_err(),
-            "{name}: the key makes the difference"
+            "{name}: loading depends on the key"
         );
     }
 }
 
 fn prefix(header: &Gguf) -> String {
-    header.require("general.architecture").expect("the fixture names it")
+    header
+        .require("general.architecture")
+        .expect("the fixture names its architecture")
 }
 
 fn n_layer(header: &Gguf) -> Option<usize> {
@@ -42,7 +44,8 @@ fn declared(header: &Gguf) -> Result<Vec<TableRow>, ModelError> {
     declare_header(header, Path::new("lengthened.gguf"), arch, &prefix).map(|(_, _, rows)| rows)
 }
 
-/// The file with one more layer, which has a projection that no graph uses; it is declared as one of those if `told`.
+/// Returns the file with one more layer and an unused projection. With `told`, the metadata declares the
+/// layer as a next-token layer.
 fn lengthened(header: &Gguf, n_layer: usize, told: bool) -> Gguf {
     let prefix = prefix(header);
     let mut metadata: Metadata = (header.metadata.iter())
@@ -59,10 +62,10 @@ fn lengthened(header: &Gguf, n_layer: usize, told: bool) -> Gguf {
             .add_tensor(name, kernels::GgmlType::F32, &ne, bytes)
             .expect("a sound tensor");
     }
-    Gguf::parse_header(&writer.to_bytes().expect("a sound file")).expect("a sound file")
+    Gguf::parse_header(&writer.to_bytes().expect("a valid file")).expect("a valid file")
 }
 
-/// Lists per layer get an entry for the new layer.
+/// Extends a per-layer list by one entry.
 fn one_more(value: &Value, n_layer: usize) -> Value {
     match value.clone() {
         Value::Array(Array::U32(mut v)) if v.len() == n_layer => {

@@ -1,4 +1,4 @@
-//! What a plan says of memory is what a context then takes.
+//! Memory predicted by a plan equals the memory that a context allocates.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use engine::backend::Device;
 use engine::backend::reference::ReferenceDevice;
 use engine::context::{Context, ContextParams};
 use engine::gguf::GgufFile;
-use engine::model::{DeviceLayers, LoadParams, Model, Plan, plan};
+use engine::model::{DeviceLayers, LoadParams, LoadPlan, Model, plan};
 use kernels::GgmlType;
 use tests::emulator::with_device;
 use tests::{CORE, exact, in_one_way_each, seeded_file};
 
-/// Settings of a context and of a placement that make a difference to memory.
+/// Context and placement parameters that affect memory.
 struct Way {
     n_seq_max: usize,
     n_ubatch: usize,
     n_outputs_max: usize,
     types: (GgmlType, GgmlType),
-    /// Share of the layers on the reference device, in halves.
+    /// Layers on the reference device, in halves of all layers.
     halves: usize,
     offload_kv: bool,
 }
@@ -84,8 +84,8 @@ fn on(bytes: &[(String, usize)], device: &Arc<dyn Device>) -> usize {
     its.map(|(_, bytes)| bytes).sum()
 }
 
-/// The plan for a fixture on a device, the context that it is made for, and what that takes of the device.
-fn planned(name: &str, way: &Way, device: &Arc<dyn Device>) -> (Plan, Context, usize) {
+/// Returns the plan of a fixture on a device, its context, and the device memory in use.
+fn planned(name: &str, way: &Way, device: &Arc<dyn Device>) -> (LoadPlan, Context, usize) {
     let bytes = seeded_file(name, None);
     let path = Path::new(name);
     let file = GgufFile::from_bytes(path, &bytes).unwrap();
@@ -113,15 +113,11 @@ fn assert_right(name: &str, way: &Way) {
     let (plan, context, taken) = planned(name, way, &device);
     let sizes = context.sizes();
     let what = format!(
-        "{name} with {} sequences and ubatches of {}",
+        "{name} with {} sequences and ubatch size {}",
         way.n_seq_max, way.n_ubatch
     );
-    assert_eq!(
-        sum(&plan.compute_bytes),
-        sizes.compute,
-        "intermediate results of {what}"
-    );
-    // Between the caches of two layers a few bytes are left for alignment.
+    assert_eq!(sum(&plan.compute_bytes), sizes.compute, "compute buffers of {what}");
+    // Alignment adds a few bytes between the caches of two layers.
     for (planned, found) in [(&plan.kv_bytes, sizes.kv), (&plan.state_bytes, sizes.states)] {
         assert!(
             (sum(planned)..sum(planned) + 64 * 1024).contains(&found),
@@ -137,7 +133,7 @@ fn assert_right(name: &str, way: &Way) {
 }
 
 #[test]
-fn a_plan_tells_what_contexts_reserve() {
+fn plan_matches_context_memory() {
     for (name, ways) in in_one_way_each(WAYS) {
         ways.into_iter().for_each(|way| assert_right(&name, way));
     }
@@ -151,9 +147,9 @@ fn a_plan_tells_what_contexts_reserve() {
 }
 
 #[test]
-fn a_plan_for_a_card_tells_what_contexts_reserve() {
-    with_device("plan::a_plan_for_a_card_tells_what_contexts_reserve", || {
-        let card = engine::backend::device("cuda0").expect("there is a card");
+fn gpu_plan_matches_context_memory() {
+    with_device("plan::gpu_plan_matches_context_memory", || {
+        let card = engine::backend::device("cuda0").expect("the GPU exists");
         for name in ["llama-dense", "llama-moe", "falcon-h1-dense"] {
             let (plan, context, _) = planned(name, &WAYS[1], &card);
             assert!(on(&plan.compute_bytes, &card) > 0, "{name}");
@@ -171,10 +167,10 @@ const WAYS_OF_TWO: Way = Way {
     offload_kv: true,
 };
 
-/// Memory in which the weights, caches and intermediate results of so many layers fit, and not a byte more: the automatic placement takes them all, and
-/// with one byte less it leaves one out.
+/// With exactly the memory needed for some layers and their buffers, automatic placement uses it all; with
+/// one byte less, it places one layer less.
 #[test]
-fn as_many_layers_are_placed_as_fit_with_their_intermediate_results() {
+fn automatic_placement_fills_memory() {
     for name in CORE {
         let bytes = seeded_file(name, None);
         let path = Path::new(name);

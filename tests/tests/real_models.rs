@@ -1,6 +1,7 @@
-//! Two published models against what exact arithmetic says: tokens, next-token distributions and greedy continuations.
+//! Compares two published models with reference results in exact arithmetic: tokens, next-token distributions
+//! and greedy continuations.
 //!
-//! `data/models/README.md` says how the results were recorded.
+//! `data/models/README.md` describes how the reference was recorded.
 
 use std::sync::Arc;
 
@@ -34,20 +35,20 @@ struct Greedy {
     quantized: String,
 }
 
-/// The truths and the models.
+/// Returns the references and the models.
 fn cases() -> [(Truth, Arc<Model>); 2] {
     [SMOLLM2, GEMMA3].map(|file| {
         let json = tests::data_dir().join("models").join(file).with_extension("json");
-        let json = std::fs::read(json).expect("the truth is readable");
-        let truth: Truth = serde_json::from_slice(&json).expect("the truth is well-formed");
+        let json = std::fs::read(json).expect("the reference file is readable");
+        let truth: Truth = serde_json::from_slice(&json).expect("the reference file is valid");
         assert_eq!(truth.model_file, file);
         (truth, published::model(file))
     })
 }
 
 #[test]
-#[ignore = "fetches two models, 340 MB"]
-fn texts_become_the_recorded_tokens_and_come_back() {
+#[ignore = "downloads two models (340 MB)"]
+fn tokenization_matches_recording_and_round_trips() {
     for (truth, model) in cases() {
         let (vocab, file) = (model.vocab(), &truth.model_file);
         assert_eq!(vocab.tokenize(&truth.text, true, false), truth.tokens, "{file}");
@@ -62,10 +63,10 @@ fn texts_become_the_recorded_tokens_and_come_back() {
     }
 }
 
-/// As prompts (whole ubatches) and as decoded tokens (ubatches of one), where products go other ways.
+/// Covers prompts (full ubatches) and decoding (ubatches of one token), which use different kernels.
 #[test]
-#[ignore = "fetches two models, 340 MB, and takes some minutes"]
-fn distributions_are_twice_as_close_to_exact_as_the_peers() {
+#[ignore = "downloads two models (340 MB) and takes several minutes"]
+fn kl_divergence_is_half_of_peer() {
     for (truth, model) in cases() {
         for (precision, n_ubatch) in [
             (Precision::Exact, 512),
@@ -81,17 +82,17 @@ fn distributions_are_twice_as_close_to_exact_as_the_peers() {
             let logits = engine::conformance::all_logits(model.clone(), &truth.tokens, &params).unwrap();
             let (kl, top1) = against_truth(&truth, &logits, model.base().n_vocab());
             println!(
-                "{}, {precision:?}, ubatches of {n_ubatch}: mean KL {kl:.6} (peer {:.6}), top-1 agreement {top1:.4} (peer {:.4})",
+                "{}, {precision:?}, ubatch size {n_ubatch}: mean KL {kl:.6} (peer {:.6}), top-1 agreement {top1:.4} (peer {:.4})",
                 truth.model_file, truth.peer.kl_mean, truth.peer.top1_agreement
             );
             assert!(kl <= truth.peer.kl_mean / 2.0);
-            // The peer's is recorded with four digits.
+            // The peer's value is recorded with four digits.
             assert!((top1 * 1e4).round() >= (truth.peer.top1_agreement * 1e4).round());
         }
     }
 }
 
-/// Mean KL divergence from the true distributions, and how often the likeliest token is the true one.
+/// Returns the mean KL divergence from the reference distributions, and the top-1 agreement.
 fn against_truth(truth: &Truth, logits: &[f32], n_vocab: usize) -> (f64, f64) {
     let (mut kl, mut top1) = (0.0, 0);
     for (i, row) in logits.chunks(n_vocab).enumerate() {
@@ -103,7 +104,7 @@ fn against_truth(truth: &Truth, logits: &[f32], n_vocab: usize) -> (f64, f64) {
     (kl / n, top1 as f64 / n)
 }
 
-/// KL divergence of the computed distribution from the true one: the 32 likeliest tokens one by one, the rest as one event.
+/// KL divergence from the reference: the 32 most likely tokens individually, all others as one event.
 fn divergence(logits: &[f32], ids: &[usize], logprobs: &[f64]) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) as f64;
     let norm = max + logits.iter().map(|&l| (f64::from(l) - max).exp()).sum::<f64>().ln();
@@ -119,8 +120,8 @@ fn divergence(logits: &[f32], ids: &[usize], logprobs: &[f64]) -> f64 {
 }
 
 #[test]
-#[ignore = "fetches two models, 340 MB, and takes a minute"]
-fn greedy_continuations_are_the_recorded_ones() {
+#[ignore = "downloads two models (340 MB) and takes a minute"]
+fn greedy_continuations_match_recording() {
     for (truth, model) in cases() {
         let mut same = 0;
         for (prompt, recorded) in &truth.greedy_48 {
@@ -137,7 +138,7 @@ fn greedy_continuations_are_the_recorded_ones() {
             same += is_same as usize;
         }
         println!(
-            "{}: {same} of {} continuations are recorded ones",
+            "{}: {same} of {} continuations match the recording",
             truth.model_file,
             truth.greedy_48.len()
         );
@@ -172,19 +173,19 @@ fn greedy(model: &Arc<Model>, prompt: &str, n: usize) -> String {
     vocab.detokenize(&tokens, false, true)
 }
 
-/// What may not change a text.
+/// Variant that must not change the generated text.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     n_ubatch: usize,
-    /// Before this many tokens of the text are there, the context's state moves to a new context.
+    /// Number of generated tokens after which the state moves to a new context.
     restore_at: Option<usize>,
-    /// Another sequence takes turns with the first in every batch.
+    /// Whether to interleave a second sequence in every batch.
     with_second: bool,
 }
 
 #[test]
-#[ignore = "fetches two models, 340 MB, and takes some minutes"]
-fn greedy_text_does_not_depend_on_batches_restored_states_or_other_sequences() {
+#[ignore = "downloads two models (340 MB) and takes several minutes"]
+fn greedy_text_is_independent_of_batches_states_and_sequences() {
     let plain = Way {
         n_ubatch: 512,
         restore_at: None,
@@ -202,7 +203,7 @@ fn greedy_text_does_not_depend_on_batches_restored_states_or_other_sequences() {
     }));
     for (truth, model) in cases() {
         let vocab = model.vocab();
-        // The beginning of the long text and a short prompt.
+        // A prefix of the long text, and a short prompt.
         let long = truth.tokens[..150].to_vec();
         let short = vocab.tokenize("The quick brown fox", true, true);
         for prompt in [&long, &short] {
@@ -221,19 +222,19 @@ fn greedy_text_does_not_depend_on_batches_restored_states_or_other_sequences() {
     }
 }
 
-/// The likeliest tokens after a prompt, `n` at most.
+/// Returns up to `n` greedy tokens after a prompt.
 fn continuation(model: &Arc<Model>, prompt: &[Token], way: Way, n: usize) -> Vec<Token> {
     let params = ContextParams {
         n_ctx: 512,
         n_ubatch: way.n_ubatch,
         n_seq_max: 2,
-        // With `Fast` long prompts are rounded more than short ones.
+        // `Fast` rounds long prompts more than short ones.
         precision: Precision::High,
         ..ContextParams::default()
     };
-    let context = || Context::new(model.clone(), &params).expect("the context is made");
+    let context = || Context::new(model.clone(), &params).expect("the context parameters are valid");
     let mut ctx = context();
-    // The other sequence reads the prompt backwards, and goes on so again and again.
+    // The second sequence repeats the prompt in reverse.
     let mut others = prompt.iter().rev().cycle();
     let (mut batch, mut text, mut pos) = (Batch::new(), Vec::new(), 0);
     let mut next: Vec<Token> = prompt.to_vec();
@@ -263,8 +264,8 @@ fn continuation(model: &Arc<Model>, prompt: &[Token], way: Way, n: usize) -> Vec
     text
 }
 
-/// The token of the largest logit; the first of equals.
+/// Returns the token with the largest logit; the first if several are equal.
 fn likeliest(logits: &[f32]) -> Token {
     let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]).then(b.cmp(&a)));
-    best.expect("there are logits") as Token
+    best.expect("the vocabulary is not empty") as Token
 }

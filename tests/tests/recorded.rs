@@ -1,12 +1,12 @@
-//! Logits of configurations that the fixtures do not have, and of architectures without any fixture, against those that llama.cpp gave
-//! for them. How they were recorded stands in `data/recorded/README.md`.
+//! Compares logits with llama.cpp for configurations and architectures without fixtures.
+//! `data/recorded/README.md` describes how they were recorded.
 
 use engine::conformance::{all_logits, fixtures, tokens};
 use tests::{data_dir, exact, nmse};
 
 #[test]
-fn recorded_configurations_are_met() {
-    let all = fixtures(&data_dir().join("recorded")).expect("the folder is readable");
+fn recorded_configurations_match() {
+    let all = fixtures(&data_dir().join("recorded")).expect("the directory is readable");
     assert!(!all.is_empty());
     for fixture in all {
         let (name, recorded) = (&fixture.name, fixture.recorded().expect("sound logits"));
@@ -15,7 +15,7 @@ fn recorded_configurations_are_met() {
         let logits = all_logits(model, &tokens(&recorded), &exact().context);
         let logits = logits.unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(logits.len(), recorded.values().len(), "{name}");
-        // What a model must never say is as low in both, and beside it all else would be nothing.
+        // Masked tokens have the same minimum logit in both, which would dominate the error.
         let pairs = recorded.values().iter().zip(&logits);
         let (never, said): (Vec<_>, Vec<_>) = pairs.map(|(r, l)| (*r, *l)).partition(|(r, _)| *r == -f32::MAX);
         assert!(never.iter().all(|(_, l)| *l == -f32::MAX), "{name}");

@@ -1,4 +1,5 @@
-//! Sequence operations on recurrent states, alone and beside a KV memory, seen through the logits that follow them.
+//! Sequence operations on recurrent states, alone and in hybrid models, checked through the logits of later
+//! tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -8,7 +9,7 @@ use engine::model::Model;
 use engine::vocab::Token;
 use tests::{context, decode_last, decode_one, model, nmse, tokens};
 
-/// Recurrent layers only, both kinds in turn, both in every layer, and states that hold tokens.
+/// Purely recurrent models, alternating layers, hybrid layers, and states that contain tokens.
 const NAMES: [&str; 6] = [
     "mamba-dense",
     "rwkv7-dense",
@@ -22,7 +23,7 @@ fn recurrent_only(name: &str) -> bool {
     ["mamba-dense", "rwkv7-dense"].contains(&name)
 }
 
-/// Logits of the last of `t` in a context of its own.
+/// Returns the logits of the last token of `t` in a separate context.
 fn straight(m: &Arc<Model>, t: &[Token]) -> Vec<f32> {
     decode_last(&mut context(m, |_| {}), t, 0, 0)
 }
@@ -40,7 +41,7 @@ fn each(change: impl Fn(&mut ContextParams) + Copy, test: impl Fn(&str, &Arc<Mod
 }
 
 #[test]
-fn copied_sequences_part_ways() {
+fn copied_sequences_diverge() {
     each(
         |p| p.n_seq_max = 3,
         |name, m, t, ctx| {
@@ -63,9 +64,9 @@ fn copied_sequences_part_ways() {
     );
 }
 
-/// Of the last tokens of a decode, and of the end of the one before, there is a state to go on from.
+/// Checkpoints exist for the last tokens of a decode and for the end of the previous one.
 #[test]
-fn sequences_are_cut_back_to_checkpoints() {
+fn truncation_restores_checkpoints() {
     each(
         |p| p.n_rollback = 3,
         |name, m, t, ctx| {
@@ -99,7 +100,7 @@ fn sequences_are_cut_back_to_checkpoints() {
 }
 
 #[test]
-fn a_failed_decode_leaves_everything_as_before() {
+fn failed_decode_keeps_states() {
     each(
         |p| (p.n_seq_max, p.n_ubatch) = (2, 4),
         |name, m, t, ctx| {
@@ -111,7 +112,8 @@ fn a_failed_decode_leaves_everything_as_before() {
             batch.push_prompt(&t[40..60], 10, 0);
             assert!(matches!(ctx.decode(&batch), Err(DecodeError::Cancelled)), "{name}");
             ctx.set_cancel(None);
-            // The first ubatch is computed, the second cannot be: its token has two states to go on from.
+            // The first ubatch succeeds. The second fails because its token belongs to two sequences with
+            // different states.
             batch.clear();
             for i in 0..6 {
                 batch.push(t[20 + i], 10 + i, SeqSet::one(0), false);
@@ -131,7 +133,7 @@ fn a_failed_decode_leaves_everything_as_before() {
     );
 }
 
-/// A prompt that two sequences share is computed once, as one token of both.
+/// A prompt shared by two sequences is computed once.
 #[test]
 fn shared_tokens_have_one_state() {
     each(
@@ -154,7 +156,7 @@ fn shared_tokens_have_one_state() {
 }
 
 #[test]
-fn states_alone_know_no_end_of_the_context() {
+fn recurrent_models_have_no_context_limit() {
     for name in NAMES {
         let (m, t) = (model(name), tokens(name));
         let mut ctx = context(&m, |p| p.n_ctx = 8);
@@ -181,7 +183,7 @@ fn states_alone_know_no_end_of_the_context() {
 }
 
 #[test]
-fn positions_of_states_move() {
+fn recurrent_positions_shift() {
     for name in ["mamba-dense", "falcon-h1-dense"] {
         let (m, t) = (model(name), tokens(name));
         let mut ctx = context(&m, |_| {});
@@ -193,7 +195,7 @@ fn positions_of_states_move() {
     }
 }
 
-/// One sequence of two, saved and put into a context of another size beside others.
+/// Saves one of two sequences and restores it in a context of another size that contains other sequences.
 #[test]
 fn single_sequences_are_saved_and_restored() {
     each(

@@ -1,18 +1,18 @@
-//! Whole models whose weights the CPU has repacked: nearly the logits of those that it uses in place, the same text, and the same bits however
-//! many threads compute them.
+//! Models with repacked CPU weights: logits match the original layout up to rounding, generated text is
+//! identical, and results are bit-identical for any number of threads.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use engine::context::{Context, ContextParams};
 use engine::model::{Consumer, LoadParams, Model, TensorOverride};
-use engine::synth::{Mix, Shape, Synth, SynthParams};
+use engine::synth::{Mix, ModelShape, Synth, SynthParams};
 use kernels::GgmlType::{self, Q4_0, Q8_0};
 use kernels::{Precision, interleaved};
 use tests::layouts::{NAMES, assert_as_in_file, lora, model, repacked};
 use tests::{decode_last, decode_one, divide_rows, nmse, seeded_file, tokens};
 
-/// What the order of sums of products may change.
+/// NMSE allowed for a different summation order.
 const ROUNDING: f64 = 1e-9;
 
 fn loading(repack: bool) -> LoadParams {
@@ -39,7 +39,7 @@ fn logits(name: &str, model: &Arc<Model>, precision: Precision, n_threads: usize
 }
 
 #[test]
-fn matrices_of_products_are_repacked_and_give_nearly_the_same_logits() {
+fn repacked_matrices_match_logits() {
     for name in NAMES {
         for ty in [Q4_0, Q8_0] {
             let bytes = seeded_file(name, Some(ty));
@@ -64,7 +64,7 @@ fn matrices_of_products_are_repacked_and_give_nearly_the_same_logits() {
 }
 
 #[test]
-fn logits_do_not_depend_on_the_number_of_threads() {
+fn logits_are_independent_of_thread_count() {
     for name in ["llama-dense", "llama-moe", "deepseek2-moe"] {
         let packed = model(&seeded_file(name, Some(Q4_0)), &loading(true));
         for precision in [Precision::High, Precision::Fast, Precision::Exact] {
@@ -77,10 +77,10 @@ fn logits_do_not_depend_on_the_number_of_threads() {
     }
 }
 
-/// The mixes of types that published files have; random weights.
+/// Writes a random model with the type mix of a published file.
 fn synth(dir: &Path, arch: &str, mix: &str, settings: &[(&str, f64)]) -> std::path::PathBuf {
     let params = SynthParams {
-        shape: *Shape::find("tiny").unwrap(),
+        shape: *ModelShape::find("tiny").unwrap(),
         settings: settings.iter().map(|(name, x)| ((*name).to_owned(), *x)).collect(),
         mix: Mix::find(mix).unwrap(),
         output: None,
@@ -92,7 +92,7 @@ fn synth(dir: &Path, arch: &str, mix: &str, settings: &[(&str, f64)]) -> std::pa
     path
 }
 
-/// The likeliest tokens after a prompt.
+/// Returns the greedy tokens after a prompt.
 fn greedy(model: &Arc<Model>) -> Vec<u32> {
     let params = ContextParams {
         n_ctx: 64,
@@ -111,7 +111,7 @@ fn greedy(model: &Arc<Model>) -> Vec<u32> {
 }
 
 #[test]
-fn greedy_text_is_the_same() {
+fn greedy_text_matches_plain_layout() {
     let dir = tempfile::tempdir().unwrap();
     let experts: &[(&str, f64)] = &[("n_expert", 8.0), ("n_expert_used", 2.0)];
     for (arch, mix, settings) in [
@@ -128,9 +128,9 @@ fn greedy_text_is_the_same() {
     }
 }
 
-/// A table whose rows are looked up and that is also the output's matrix: rows are read from the mapped file, products from the one copy.
+/// A tied embedding has two copies: rows are looked up in the mapped file, and matmuls use the repacked copy.
 #[test]
-fn a_tied_table_is_looked_up_in_the_file_and_multiplied_repacked() {
+fn tied_embedding_is_mapped_and_repacked() {
     let dir = tempfile::tempdir().unwrap();
     let path = synth(dir.path(), "llama", "q4_k_m", &[]);
     let model = Model::load(&path, archs::ALL, &loading(true)).unwrap();
@@ -143,14 +143,15 @@ fn a_tied_table_is_looked_up_in_the_file_and_multiplied_repacked() {
     let layout = |i: usize| model.placement().parts[i][0].layout;
     assert!(layout(read).is_plain() && !layout(multiplied).is_plain());
     assert_eq!(model.tensor_data(read).unwrap(), model.tensor_data(multiplied).unwrap());
-    // What is new in memory is what was repacked, and nothing else.
+    // Only repacked weights take additional memory.
     let of_repacked: usize = repacked(&model).iter().map(|&i| model.tensors()[i].file_bytes()).sum();
     assert_eq!(model.own_bytes(), of_repacked);
 }
 
-/// Without a mapping there is no file to look rows up in: the one copy, of any type and layout, gives them too.
+/// Without memory mapping, a single copy of a tied embedding serves lookups and matmuls, in any type and
+/// layout.
 #[test]
-fn without_a_mapping_a_tied_table_is_in_memory_once() {
+fn unmapped_tied_embedding_has_one_copy() {
     let dir = tempfile::tempdir().unwrap();
     for mix in ["q4_k_m", "q8_0", "q4_0"] {
         let path = synth(dir.path(), "llama", mix, &[]);
@@ -174,13 +175,14 @@ fn without_a_mapping_a_tied_table_is_in_memory_once() {
         let plain = load(false, false);
         assert!(plain.own_bytes() < plain.n_bytes() + slack);
         assert_eq!(greedy(&read), greedy(&mapped), "{mix}");
-        assert_eq!(greedy(&plain), greedy(&mapped), "{mix}, as in the file");
+        assert_eq!(greedy(&plain), greedy(&mapped), "{mix}, file layout");
     }
 }
 
-/// Mapped or read, in one file or several: without a mapping no byte of the file stays beside the copies.
+/// Covers mapped, read and sharded files. Without mapping, no part of the file stays in memory in addition to
+/// the copies.
 #[test]
-fn any_way_of_loading_repacks() {
+fn every_load_mode_repacks() {
     let dir = tempfile::tempdir().unwrap();
     let path = synth(dir.path(), "llama", "q4_k_m", &[]);
     let load = |mmap, check_tensors| {
@@ -204,7 +206,7 @@ fn any_way_of_loading_repacks() {
     }
 }
 
-/// Bytes of the pages of a mapped file that are in this process's memory; `None` if it is not mapped.
+/// Returns the resident bytes of a mapped file, or `None` if it is not mapped.
 #[cfg(target_os = "linux")]
 fn resident(path: &Path) -> Option<usize> {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -217,7 +219,7 @@ fn resident(path: &Path) -> Option<usize> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_was_copied_does_not_stay_in_memory_as_part_of_the_file() {
+fn repacked_pages_of_file_are_released() {
     let dir = tempfile::tempdir().unwrap();
     let path = synth(dir.path(), "llama", "q4_0", &[("n_ff", 8192.0)]);
     let size = std::fs::metadata(&path).unwrap().len() as usize;
@@ -233,7 +235,7 @@ fn what_was_copied_does_not_stay_in_memory_as_part_of_the_file() {
     for check_tensors in [false, true] {
         let model = load(true, true, check_tensors);
         let left = resident(&path).unwrap();
-        assert!(left < size / 8, "{left} of {size} bytes stay");
+        assert!(left < size / 8, "{left} of {size} bytes remain resident");
         assert!(model.own_bytes() < size);
         drop(model);
         let model = load(true, false, check_tensors);
@@ -244,9 +246,9 @@ fn what_was_copied_does_not_stay_in_memory_as_part_of_the_file() {
     assert_eq!(in_place.own_bytes(), 0);
 }
 
-/// A tensor that is given a place by name is repacked there too; without a layout that fits it stays as it is.
+/// A tensor with an explicit placement is repacked for that memory, or keeps its layout if none fits.
 #[test]
-fn tensors_with_a_place_by_name_are_repacked() {
+fn explicitly_placed_tensors_are_repacked() {
     let mut load = loading(true);
     load.placement.overrides = vec![TensorOverride {
         pattern: "ffn|token_embd".parse().unwrap(),
@@ -259,9 +261,9 @@ fn tensors_with_a_place_by_name_are_repacked() {
     assert!(logits("llama-moe", &placed, Precision::High, 2) == expected);
 }
 
-/// The parts of a matrix whose rows several devices divide have layouts of their own.
+/// The parts of a split matrix have the layouts of their devices.
 #[test]
-fn divided_matrices_are_repacked_in_part() {
+fn split_matrices_are_repacked_in_part() {
     let name = "llama-dense";
     let bytes = seeded_file(name, Some(Q4_0));
     let divided = |repack| {
@@ -277,9 +279,9 @@ fn divided_matrices_are_repacked_in_part() {
     assert!(error <= ROUNDING, "{error:.2e}");
 }
 
-/// Adapters apply, and a state goes on, whichever way the weights are stored.
+/// Adapters apply and states restore regardless of the weight layout.
 #[test]
-fn adapters_and_states_do_not_know_of_layouts() {
+fn adapters_and_states_are_independent_of_layout() {
     let name = "llama-dense";
     let bytes = seeded_file(name, Some(Q8_0));
     let text = tokens(name);
@@ -306,13 +308,13 @@ fn adapters_and_states_do_not_know_of_layouts() {
     let expected = run(false, false);
     for (first, then) in [(true, true), (false, true), (true, false)] {
         let error = nmse(&expected, &run(first, then));
-        assert!(error <= ROUNDING, "repacked {first}, then {then}: {error:.2e}");
+        assert!(error <= ROUNDING, "repacked: {first}, then {then}: {error:.2e}");
     }
 }
 
-/// Every row of the table reads back as the file has it.
+/// Every row of the table reads back as in the file.
 #[test]
-fn repacked_tensors_are_read_back_as_in_the_file() {
+fn repacked_tensors_read_back_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     for mix in [
         "q4_k_m", "q5_k_m", "q4_0", "q8_0", "q5_0", "iq4_nl", "q3_K", "q2_K", "mxfp4",

@@ -1,4 +1,4 @@
-//! The tiny models that declarations describe: every `test { … }` gives a file that loads, and whose results hold together.
+//! Every declaration's `test { … }` block produces a model file that loads and passes its self-checks.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,16 +8,16 @@ use engine::gguf::{GgufFile, Value, seeded};
 use engine::model::{Model, Registered};
 use tests::exact;
 
-/// Architectures whose graphs magnify rounding with weights of the usual size, and the factor that their weights are given here.
+/// Architectures that amplify rounding errors with normal weights, and the factor used for their weights.
 const SMALLER_WEIGHTS: &[(&str, f32)] = &[("gemma3n", 0.5), ("gemma4", 0.5)];
 
-#[allow(clippy::result_large_err, reason = "what loads a model fails as checks do, once")]
+#[allow(clippy::result_large_err, reason = "CheckError is only returned once per file")]
 fn check(registered: &Registered) -> Result<(), String> {
     let (arch, text) = (registered.arch, |e: &dyn std::error::Error| e.to_string());
     let bare = Draft::of_declaration(arch, archs::ALL, false).map_err(|e| format!("without optional tensors: {e}"))?;
     let mut draft = Draft::of_declaration(arch, archs::ALL, true).map_err(|e| text(&e))?;
     if bare.tensors.len() > draft.tensors.len() {
-        return Err("there are more tensors without optional ones".to_owned());
+        return Err("the bare model has more tensors than the full model".to_owned());
     }
     if let Some((_, scale)) = SMALLER_WEIGHTS.iter().find(|(name, _)| *name == arch.name) {
         draft.metadata.insert(seeded::KEY_SCALE, Value::F32(*scale));
@@ -30,36 +30,36 @@ fn check(registered: &Registered) -> Result<(), String> {
         Ok(Model::from_file(file, archs::ALL, params)?)
     };
     let findings = self_check(&load, &params, 1e-8).map_err(|e| text(&e))?;
-    let faults: Vec<_> = findings.iter().filter(|f| !f.passes()).collect();
-    if faults.is_empty() {
+    let failures: Vec<_> = findings.iter().filter(|f| !f.passes()).collect();
+    if failures.is_empty() {
         Ok(())
     } else {
-        Err(format!("{faults:?}"))
+        Err(format!("{failures:?}"))
     }
 }
 
 #[test]
-fn every_declaration_makes_a_model_whose_results_hold_together() {
+fn every_declaration_passes_self_check() {
     let only = std::env::var("LLAMA_ARCH").unwrap_or_default();
     let chosen: Vec<_> = archs::ALL.iter().filter(|r| r.arch.name.contains(&only)).collect();
-    let (next, faults) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         while let Some(r) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(e) = check(r) {
-                faults
+                failures
                     .lock()
-                    .expect("no thread panics")
+                    .expect("no thread panics while holding the lock")
                     .push(format!("{}: {e}", r.arch.name));
             }
         }
     };
     std::thread::scope(|s| (0..2).for_each(|_| drop(s.spawn(work))));
-    let faults = faults.into_inner().expect("no thread panics");
+    let failures = failures.into_inner().expect("no thread panics while holding the lock");
     assert!(
-        faults.is_empty(),
+        failures.is_empty(),
         "{} of {}:\n{}",
-        faults.len(),
+        failures.len(),
         chosen.len(),
-        faults.join("\n")
+        failures.join("\n")
     );
 }

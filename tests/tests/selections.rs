@@ -1,5 +1,5 @@
-//! Attention to chosen cells, blocks or pools, and experts chosen by groups, against recorded logits of configurations in which the choice
-//! leaves something out.
+//! Sparse attention to selected cells, blocks or pools, and grouped expert selection, compared with recorded
+//! logits of configurations in which the selection matters.
 
 use engine::conformance::{CheckParams, Fixture};
 use engine::context::{Batch, Context, SeqSet};
@@ -9,13 +9,13 @@ use engine::vocab::Token;
 use tests::variation::Configuration;
 use tests::{context, data_dir, decode_last, exact, fixture, nmse};
 
-/// A configuration: a fixture with more layers and other values of keys.
+/// A recording: a fixture with more layers and other key values.
 struct Recording {
     name: &'static str,
     fixture: &'static str,
     more_layers: usize,
     keys: &'static [(&'static str, Key)],
-    /// Keys under which nothing is left out.
+    /// Metadata keys with which no cell is skipped.
     all: &'static [(&'static str, Key)],
 }
 
@@ -132,7 +132,7 @@ const RECORDINGS: &[Recording] = &[
     ),
     of("dots3note-12", "dots3note-moe", 2, &[HEADS, (TOP_K, N(12))]),
     of("hy_v4-9", "hy_v4-moe", 2, &[HEADS, (TOP_K, N(9))]),
-    // Groups of 128 tokens need more tokens than the other recordings have.
+    // Groups of 128 tokens need longer reference results.
     of(
         "deepseek4-2",
         "deepseek4-moe",
@@ -166,7 +166,7 @@ const RECORDINGS: &[Recording] = &[
 ];
 
 impl Recording {
-    /// The configuration, with these keys beside its own.
+    /// Returns the configuration with additional keys.
     fn configuration(&self, more: &[(&'static str, Key)]) -> Configuration {
         let plain =
             Configuration::of(&Gguf::open_header(&fixture(self.fixture).header).expect("the fixture is readable"));
@@ -176,7 +176,9 @@ impl Recording {
             List(list) => Value::Array(Array::U32(list.to_vec())),
         };
         let keys: Vec<_> = self.keys.iter().chain(more).map(|&(key, v)| (key, value(v))).collect();
-        plain.changed(self.more_layers, &keys).expect("the keys are accepted")
+        plain
+            .changed(self.more_layers, &keys)
+            .expect("the architecture accepts the keys")
     }
 
     fn recorded(&self) -> Fixture {
@@ -189,10 +191,10 @@ impl Recording {
     }
 }
 
-/// Every file of the folder is of a recording, and every recording there.
+/// Files and recordings must match one to one.
 #[test]
 fn recordings_are_complete() {
-    let fixtures = engine::conformance::fixtures(&data_dir().join("selections")).expect("the folder is readable");
+    let fixtures = engine::conformance::fixtures(&data_dir().join("selections")).expect("the directory is readable");
     let mut found: Vec<_> = fixtures.into_iter().map(|f| f.name).collect();
     let mut expected: Vec<_> = RECORDINGS.iter().map(|r| r.name.to_owned()).collect();
     found.sort();
@@ -200,11 +202,12 @@ fn recordings_are_complete() {
     assert_eq!(found, expected);
 }
 
-/// However a batch is cut. With the choice left out the error is a million times the limit: what is compared depends on it.
+/// Results do not depend on the ubatch size. Without the selection, the error is a million times the limit,
+/// so the comparison is meaningful.
 #[test]
-fn choices_are_those_that_were_recorded() {
+fn selections_match_recording() {
     const LIMIT: f64 = 1e-8;
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for recording in RECORDINGS {
         let recorded = recording.recorded();
         for n_ubatch in [96, 17, 1] {
@@ -212,28 +215,33 @@ fn choices_are_those_that_were_recorded() {
             params.context.n_ubatch = n_ubatch;
             (params.context.n_threads, params.context.n_threads_batch) = (1, 1);
             let nmse = recorded.nmse(archs::ALL, &params).expect("the recording is readable");
-            println!("{} in pieces of {n_ubatch}: {nmse:.1e}", recording.name);
+            println!("{} with ubatch size {n_ubatch}: {nmse:.1e}", recording.name);
             if nmse.is_nan() || nmse > LIMIT {
-                faults.push(format!("{} in pieces of {n_ubatch}: {nmse:.1e}", recording.name));
+                failures.push(format!("{} with ubatch size {n_ubatch}: {nmse:.1e}", recording.name));
             }
         }
         let all = recording.configuration(recording.all).file();
-        let file = engine::gguf::GgufFile::from_bytes("all.gguf", &all).expect("a sound file");
+        let file = engine::gguf::GgufFile::from_bytes("all.gguf", &all).expect("a valid file");
         let model = Model::from_file(file, archs::ALL, &exact().load).expect("the model loads");
-        let nmse = recorded.nmse_of(model, &exact().context).expect("it is computed");
-        println!("{} with everything: {nmse:.1e}", recording.name);
+        let nmse = recorded
+            .nmse_of(model, &exact().context)
+            .expect("the recorded tokens can be decoded");
+        println!("{} without selection: {nmse:.1e}", recording.name);
         if nmse.is_nan() || nmse < 1e6 * LIMIT {
-            faults.push(format!("{} with everything: {nmse:.1e}", recording.name));
+            failures.push(format!("{} without selection: {nmse:.1e}", recording.name));
         }
     }
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Blocks and pools go by the positions of a sequence: not by the cells that hold them, other sequences' among them, nor by who else has them.
+/// Blocks and pools depend on the positions of a sequence, but not on cells, other sequences or sharing.
 #[test]
-fn choices_do_not_depend_on_where_cells_lie() {
+fn selections_are_independent_of_cells() {
     for name in ["minimax-m3-4", "glm5-next-4", "glm5-next-3", "deepseek32-8"] {
-        let recording = RECORDINGS.iter().find(|r| r.name == name).expect("it is recorded");
+        let recording = RECORDINGS
+            .iter()
+            .find(|r| r.name == name)
+            .expect("the recording exists");
         let recorded = recording.recorded();
         let model = recorded.model(archs::ALL, &exact()).expect("the model loads");
         let a = engine::conformance::tokens(&recorded.recorded().expect("the recording is readable"));
@@ -249,7 +257,7 @@ fn choices_do_not_depend_on_where_cells_lie() {
             assert!(error < 1e-10, "{name}, {what}: {error:.1e}");
         };
         let mut ctx = new_context();
-        // Two sequences that take turns, among the cells of a third that goes and leaves holes.
+        // Two interleaved sequences in a cache with holes left by a third sequence.
         let turns = |ctx: &mut Context, range: std::ops::Range<usize>, third: bool| {
             let mut batch = Batch::new();
             for i in range {
@@ -260,17 +268,17 @@ fn choices_do_not_depend_on_where_cells_lie() {
                 }
             }
             ctx.decode(&batch).expect("the batch is decoded");
-            let row = |i: usize| ctx.logits(i).expect("it has output").to_vec();
+            let row = |i: usize| ctx.logits(i).expect("the token has output").to_vec();
             let n = batch.len() - if third { 1 } else { 0 };
             [row(n - 2), row(n - 1)]
         };
         turns(&mut ctx, 0..30, true);
-        ctx.seq_rm(2, ..).expect("all of it may go");
+        ctx.seq_rm(2, ..).expect("the sequence can be removed");
         let [of_a, of_b] = turns(&mut ctx, 30..61, false);
         agrees(&a[..61], &of_a, "the first sequence");
         agrees(&b[..61], &of_b, "the second sequence");
-        // A copy goes another way, within a block and beyond.
-        ctx.seq_cp(0, 3, ..).expect("it can be copied");
+        // A copy diverges within a block and beyond.
+        ctx.seq_cp(0, 3, ..).expect("the sequence can be copied");
         let parted = decode_last(&mut ctx, &b[61..80], 61, 3);
         agrees(&[&a[..61], &b[61..80]].concat(), &parted, "the copy");
         let gone_on = decode_last(&mut ctx, &a[61..80], 61, 0);
@@ -278,19 +286,19 @@ fn choices_do_not_depend_on_where_cells_lie() {
     }
 }
 
-/// Writes every recording as a file with seeded weights, `NAME.gguf`, and its header, for an
-/// engine that records logits: `LLAMA_SELECTIONS=DIR cargo test -p llama-tests --test all write_rec -- --ignored`.
+/// Writes every recording as `NAME.gguf` with seeded weights, and its header, for recording logits with
+/// another engine: `LLAMA_SELECTIONS=DIR cargo test -p llama-tests --test all write_rec -- --ignored`.
 #[test]
 #[ignore = "writes files"]
 fn write_recordings() {
-    let folder = std::env::var_os("LLAMA_SELECTIONS").expect("LLAMA_SELECTIONS names a folder");
-    let folder = std::path::PathBuf::from(folder);
+    let directory = std::env::var_os("LLAMA_SELECTIONS").expect("LLAMA_SELECTIONS names a directory");
+    let directory = std::path::PathBuf::from(directory);
     for recording in RECORDINGS {
         let bytes = recording.configuration(&[]).file();
-        let header = Gguf::parse_header(&bytes).expect("a sound file").data_offset();
+        let header = Gguf::parse_header(&bytes).expect("a valid file").data_offset();
         let write = |ending: &str, bytes: &[u8]| {
-            let path = folder.join(format!("{}.{ending}", recording.name));
-            std::fs::write(path, bytes).expect("the folder is writable");
+            let path = directory.join(format!("{}.{ending}", recording.name));
+            std::fs::write(path, bytes).expect("the directory is writable");
         };
         write("gguf", &bytes);
         write("header.gguf", &bytes[..header]);

@@ -1,4 +1,4 @@
-//! Contexts that share a pool of threads. Alone in its program, because the threads of the process are counted.
+//! Contexts that share a thread pool. A separate test binary, because it counts the threads of the process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use engine::backend::ThreadPool;
 use tests::{context, decode_last, decode_one, model, tokens};
 
-/// Threads of this process that some CPU pool started.
+/// Returns the number of threads started by CPU pools.
 fn pool_threads() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("threads are listed");
+    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc lists the threads");
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.starts_with("cpu-")).count()
 }
 
-/// Waits until there are `n` threads of pools. Linux wakes who joins a thread a moment before it takes the thread off the list, and a
-/// thread that was just started has no name yet.
+/// Waits until there are `n` pool threads. Linux wakes the joining thread shortly before the thread
+/// disappears from the list, and new threads have no name yet.
 fn assert_pool_threads(n: usize) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while pool_threads() != n && Instant::now() < deadline {
@@ -23,10 +23,10 @@ fn assert_pool_threads(n: usize) {
     assert_eq!(pool_threads(), n);
 }
 
-/// Two contexts on threads of their own decode at the same time, on three threads of which each brings one: what they compute is what
-/// each computes alone, and no thread is started for them.
+/// Two contexts on different threads decode at the same time on a pool of three threads. Results match
+/// separate runs, and no threads are started.
 #[test]
-fn two_contexts_share_a_pool() {
+fn two_contexts_share_thread_pool() {
     let name = "qwen3-dense";
     let (model, tokens) = (model(name), tokens(name));
     let decode = |pool: Option<Arc<ThreadPool>>, first: usize| {
@@ -41,10 +41,10 @@ fn two_contexts_share_a_pool() {
     };
     let alone = [0, 1].map(|first| decode(None, first));
     assert_ne!(alone[0], alone[1]);
-    // The threads of a context end with it.
+    // Dropping a context ends its threads.
     assert_pool_threads(0);
 
-    let pool = Arc::new(ThreadPool::new(3).expect("threads are started"));
+    let pool = Arc::new(ThreadPool::new(3).expect("starting threads succeeds"));
     for _ in 0..4 {
         let together = std::thread::scope(|scope| {
             let decode = &decode;
@@ -52,7 +52,7 @@ fn two_contexts_share_a_pool() {
                 let pool = pool.clone();
                 scope.spawn(move || decode(Some(pool), first))
             });
-            running.map(|thread| thread.join().expect("it decodes"))
+            running.map(|thread| thread.join().expect("the batch is decoded"))
         });
         assert_pool_threads(2);
         assert!(together == alone);

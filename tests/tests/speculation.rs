@@ -1,15 +1,15 @@
-//! Speculative decoding: whatever is guessed, the text is that of the plain run.
+//! Tests that speculative decoding never changes the generated text.
 
 use std::sync::Arc;
 
 use engine::context::{Batch, Context, DecodeError};
 use engine::model::Model;
-use engine::sample::{Chain, SamplerParams};
-use engine::speculate::{DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Pace, Speculator, Step};
+use engine::sample::{SamplerChain, SamplerParams};
+use engine::speculate::{DraftController, DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Speculator, Step};
 use engine::vocab::Token;
 use tests::{context, model, tokens};
 
-/// Models of every kind of memory.
+/// Models that together use every kind of memory.
 const KINDS: [&str; 5] = [
     "llama-dense",
     "gemma3-dense",
@@ -21,10 +21,10 @@ const KINDS: [&str; 5] = [
 const N_PROMPT: usize = 8;
 const N_TEXT: usize = 80;
 
-/// Knows the text of the plain run, and is wrong every so often.
+/// Drafter that knows the text of the plain run and makes regular errors.
 struct Oracle {
     text: Vec<Token>,
-    /// Every so many-th token is guessed wrong; 0: none.
+    /// Every n-th draft is wrong; 0: all are correct.
     wrong: usize,
 }
 
@@ -48,7 +48,7 @@ fn speculating(model: &Arc<Model>) -> Context {
     })
 }
 
-/// A prompt and what is generated after it.
+/// Generates tokens after a prompt.
 fn generate(
     context: &mut Context,
     params: &SamplerParams,
@@ -58,7 +58,7 @@ fn generate(
     generate_some(context, params, prompt, drafter, N_TEXT)
 }
 
-/// The same for a text of `n` tokens.
+/// Calls [`generate`] for up to `n` tokens.
 fn generate_some(
     context: &mut Context,
     params: &SamplerParams,
@@ -66,8 +66,8 @@ fn generate_some(
     drafter: Option<Box<dyn Drafter>>,
     n: usize,
 ) -> (Vec<Token>, Drafted) {
-    let mut chain = Chain::new(params, context.model().base().n_vocab(), None).unwrap();
-    let mut speculator = drafter.map(|drafter| Speculator::new(Pace::fixed(7)).with(0, drafter));
+    let mut chain = SamplerChain::new(params, context.model().base().n_vocab(), None).unwrap();
+    let mut speculator = drafter.map(|drafter| Speculator::new(DraftController::fixed(7)).with(0, drafter));
     context.clear();
     let mut batch = Batch::new();
     batch.push_prompt(prompt, 0, 0);
@@ -90,7 +90,11 @@ fn generate_some(
     if let Some(speculator) = &mut speculator {
         speculator.forget_drafts(context, 0, text.len()).unwrap();
     }
-    assert_eq!(context.n_past(0), text.len(), "the memory holds the text and no drafts");
+    assert_eq!(
+        context.n_past(0),
+        text.len(),
+        "the cache contains the text without drafts"
+    );
     (text, speculator.map(|s| s.drafted()).unwrap_or_default())
 }
 
@@ -103,7 +107,7 @@ fn sampled(seed: u64) -> SamplerParams {
 }
 
 #[test]
-fn texts_are_those_of_the_plain_run_whatever_is_guessed() {
+fn drafts_never_change_text() {
     for name in KINDS {
         let (model, prompt) = (model(name), &tokens(name)[..N_PROMPT]);
         let mut context = speculating(&model);
@@ -122,13 +126,13 @@ fn texts_are_those_of_the_plain_run_whatever_is_guessed() {
 }
 
 #[test]
-fn lookup_drafts_what_the_text_repeats() {
+fn prompt_lookup_drafts_repeated_text() {
     let name = "llama-dense";
     let (model, prompt) = (model(name), &tokens(name)[..N_PROMPT]);
     let mut context = speculating(&model);
     let greedy = SamplerParams::greedy();
     let (plain, _) = generate(&mut context, &greedy, prompt, None);
-    // A corpus of the very text: every draft is right, once there are any.
+    // With the expected output as corpus, every draft is correct.
     let lookup = Lookup::new(&plain, context.n_ctx());
     let (found, drafted) = generate(&mut context, &greedy, prompt, Some(Box::new(lookup)));
     assert_eq!(found, plain);
@@ -136,7 +140,7 @@ fn lookup_drafts_what_the_text_repeats() {
 }
 
 #[test]
-fn a_draft_model_follows_the_text() {
+fn draft_model_follows_text() {
     for name in ["llama-dense", "mamba-dense"] {
         let (model, prompt) = (model(name), &tokens(name)[..N_PROMPT]);
         let mut context = speculating(&model);
@@ -150,20 +154,21 @@ fn a_draft_model_follows_the_text() {
 }
 
 #[test]
-fn a_draft_model_with_another_vocabulary_is_refused() {
+fn draft_model_with_other_vocabulary_is_rejected() {
     let context = speculating(&model("llama-dense"));
     let other = DraftModel::new(model("t5-dense"), &context).err().unwrap();
     assert!(other.to_string().contains("one by one"), "{other}");
 }
 
-/// Frequencies of the token four places after the prompt, over many seeds, with drafts and without: the chi-square statistic of two samples.
+/// Compares token frequencies four positions after the prompt with and without drafts over many seeds, using
+/// the two-sample chi-square statistic.
 #[test]
-fn sampled_texts_have_the_distribution_of_plain_ones() {
+fn drafts_keep_sampling_distribution() {
     const N: u64 = 600;
     let name = "llama-dense";
     let (model, prompt) = (model(name), &tokens(name)[..N_PROMPT]);
     let mut context = speculating(&model);
-    // Few likely tokens, so that each is counted often.
+    // Few likely tokens, so that each occurs often.
     let params = |seed| SamplerParams {
         seed: Some(seed),
         top_k: 4,
@@ -176,7 +181,7 @@ fn sampled_texts_have_the_distribution_of_plain_ones() {
             let text = text.clone();
             Box::new(Oracle { text, wrong: 0 }) as Box<dyn Drafter>
         });
-        // Other seeds for the two, so that they are independent samples.
+        // Different seeds make the two samples independent.
         let side = usize::from(drafts.is_some());
         let (found, _) = generate_some(&mut context, &params(1000 + seed), prompt, drafts, N_PROMPT + 12);
         counts.entry(found[N_PROMPT + 8]).or_default()[side] += 1.0;
@@ -189,7 +194,7 @@ fn sampled_texts_have_the_distribution_of_plain_ones() {
             degrees += 1.0;
         }
     }
-    // Four standard deviations above the mean.
+    // The limit is four standard deviations above the mean.
     let limit = degrees + 4.0 * (2.0 * f64::max(degrees, 1.0)).sqrt();
     assert!(
         degrees >= 2.0 && chi_square < limit,
@@ -197,17 +202,17 @@ fn sampled_texts_have_the_distribution_of_plain_ones() {
     );
 }
 
-/// A text of several that are decoded together.
+/// One of several sequences that are decoded together.
 struct Text {
     tokens: Vec<Token>,
-    chain: Chain,
-    /// Where the logits after it stand.
+    chain: SamplerChain,
+    /// Row of the logits after the sequence's last token.
     row: usize,
-    /// The token that is to follow, once it is decoded.
+    /// Next token, once the sequence must decode it.
     waiting: Option<Token>,
 }
 
-/// Samples tokens of a text as long as they were drafted.
+/// Samples tokens while they match accepted drafts.
 fn run_ahead(context: &Context, speculator: &mut Speculator, seq: usize, text: &mut Text, n: usize) {
     while text.tokens.len() < n && text.waiting.is_none() {
         let token = text.chain.sample(context.logits(text.row).unwrap()).unwrap();
@@ -222,7 +227,7 @@ fn run_ahead(context: &Context, speculator: &mut Speculator, seq: usize, text: &
     }
 }
 
-/// Texts of `n` tokens behind prompts, decoded together, and how many decodes that took.
+/// Generates `n` tokens per text after the prompts, all decoded together. Also returns the number of decodes.
 fn generate_together(
     context: &mut Context,
     speculator: &mut Speculator,
@@ -237,7 +242,7 @@ fn generate_together(
         batch.push_prompt(prompt, 0, seq);
         texts.push(Text {
             tokens: prompt.to_vec(),
-            chain: Chain::new(&params(seq), context.model().base().n_vocab(), None).unwrap(),
+            chain: SamplerChain::new(&params(seq), context.model().base().n_vocab(), None).unwrap(),
             row: batch.len() - 1,
             waiting: None,
         });
@@ -255,7 +260,7 @@ fn generate_together(
                 assert_eq!(
                     context.n_past(seq),
                     text.tokens.len(),
-                    "the memory holds the text and no drafts"
+                    "the cache contains the text without drafts"
                 );
             }
             return (texts.into_iter().map(|text| text.tokens).collect(), n_decodes);
@@ -281,17 +286,17 @@ fn together(model: &Arc<Model>) -> Context {
 }
 
 #[test]
-fn texts_of_sequences_decoded_together_are_the_plain_ones() {
+fn batched_drafts_never_change_text() {
     for name in KINDS {
         let (model, tokens) = (model(name), tokens(name));
         let prompts = [0, 1, 2, 3].map(|i| &tokens[i..i + N_PROMPT - i]);
         let mut context = together(&model);
         for sampler in [|_| SamplerParams::greedy(), |seq| sampled(seq as u64)] {
-            let mut none = Speculator::new(Pace::fixed(7));
+            let mut none = Speculator::new(DraftController::fixed(7));
             let (plain, n_plain) = generate_together(&mut context, &mut none, &prompts, sampler, N_TEXT);
             assert_eq!(none.drafted(), Drafted::default());
-            // The first is always right, others sometimes or never; the last has no drafts.
-            let mut speculator = Speculator::new(Pace::fixed(7));
+            // The first drafter is always right, others sometimes or never; the last sequence has no drafts.
+            let mut speculator = Speculator::new(DraftController::fixed(7));
             for (seq, wrong) in [(0, 0), (1, 5), (2, 1)] {
                 let text = plain[seq].clone();
                 speculator.insert(seq, Box::new(Oracle { text, wrong }));
@@ -308,9 +313,9 @@ fn texts_of_sequences_decoded_together_are_the_plain_ones() {
     }
 }
 
-/// With room for few drafts in all, and each always right, decodes are saved all the same.
+/// The batch has space for few drafts, but always correct drafts still reduce the number of decodes.
 #[test]
-fn as_many_drafts_are_verified_as_there_is_room_for() {
+fn drafts_fill_output_limit() {
     let name = "llama-dense";
     let (model, tokens) = (model(name), tokens(name));
     let prompts = [0, 1].map(|i| &tokens[i..i + N_PROMPT - i]);
@@ -319,26 +324,26 @@ fn as_many_drafts_are_verified_as_there_is_room_for() {
         (p.n_outputs_max, p.n_batch, p.n_ubatch) = (8, 32, 32);
     });
     let greedy = |_| SamplerParams::greedy();
-    let mut none = Speculator::new(Pace::fixed(7));
+    let mut none = Speculator::new(DraftController::fixed(7));
     let (plain, n_plain) = generate_together(&mut context, &mut none, &prompts, greedy, N_TEXT);
-    let mut speculator = Speculator::new(Pace::fixed(7));
+    let mut speculator = Speculator::new(DraftController::fixed(7));
     for (seq, text) in plain.iter().cloned().enumerate() {
         speculator.insert(seq, Box::new(Oracle { text, wrong: 0 }));
     }
     let (found, n_decodes) = generate_together(&mut context, &mut speculator, &prompts, greedy, N_TEXT);
     assert_eq!(found, plain);
-    // Eight outputs are for two tokens and three drafts of each.
+    // Eight outputs fit two tokens with three drafts each.
     assert!(n_decodes <= n_plain / 3, "{n_decodes} decodes instead of {n_plain}");
 }
 
-/// A sequence that is rejected keeps its text and can be told from the others, which go on.
+/// Checks that a rejected sequence keeps its tokens and is reported, while other sequences continue.
 #[test]
-fn a_rejected_sequence_leaves_the_others_their_drafts() {
+fn rejected_sequence_keeps_other_drafts() {
     let name = "llama-dense";
     let (model, tokens) = (model(name), tokens(name));
     let prompt = &tokens[..N_PROMPT];
     let mut context = together(&model);
-    let mut none = Speculator::new(Pace::fixed(7));
+    let mut none = Speculator::new(DraftController::fixed(7));
     let (plain, _) = generate_together(&mut context, &mut none, &[prompt], |_| SamplerParams::greedy(), N_TEXT);
     context.clear();
     let mut batch = Batch::new();
@@ -351,7 +356,9 @@ fn a_rejected_sequence_leaves_the_others_their_drafts() {
             wrong: 0,
         })
     };
-    let mut speculator = Speculator::new(Pace::fixed(7)).with(0, oracle()).with(1, oracle());
+    let mut speculator = Speculator::new(DraftController::fixed(7))
+        .with(0, oracle())
+        .with(1, oracle());
     let no_token = model.base().n_vocab() as Token;
     let mut steps = [text[N_PROMPT], no_token].into_iter().enumerate();
     let mut steps = [(); 2]
@@ -363,7 +370,7 @@ fn a_rejected_sequence_leaves_the_others_their_drafts() {
     assert_eq!(context.n_past(1), N_PROMPT);
     assert!(speculator.accept(0, text[N_PROMPT + 1]).is_some());
     assert!(speculator.accept(1, text[N_PROMPT + 1]).is_none());
-    // The one rejected goes on, and takes the logits of the other with it.
+    // The rejected sequence continues, which replaces the other sequence's logits.
     assert!(speculator.advance(&mut context, 1, prompt, text[N_PROMPT]).is_ok());
     assert!(speculator.accept(1, text[N_PROMPT + 1]).is_some());
     assert_eq!(context.n_past(0), N_PROMPT + 2);

@@ -1,4 +1,4 @@
-//! Saved states: what follows a restored one is what would have followed, and nothing but the right state is restored.
+//! Saved states: restoring continues exactly as without saving, and states that do not match are rejected.
 
 use std::sync::Arc;
 
@@ -29,13 +29,13 @@ fn saved_seq(ctx: &mut Context, seq: usize) -> Vec<u8> {
     state
 }
 
-/// Logits of `tokens` decoded one by one.
+/// Returns the logits of `tokens` decoded one by one.
 fn continued(ctx: &mut Context, tokens: &[Token], pos: usize, seq: usize) -> Vec<f32> {
     let each = tokens.iter().enumerate();
     each.flat_map(|(i, &t)| decode_one(ctx, t, pos + i, seq)).collect()
 }
 
-/// Logits of `t` from index `at` on, in a context of its own.
+/// Returns the logits of `t` from index `at`, in a separate context.
 fn straight(m: &Arc<Model>, t: &[Token], at: usize) -> Vec<f32> {
     let mut ctx = context(m, |p| p.n_ctx = t.len());
     decode_last(&mut ctx, &t[..at], 0, 0);
@@ -47,7 +47,7 @@ fn assert_same(expected: &[f32], found: &[f32], what: &str) {
     assert!(error < 1e-12, "{what}: NMSE {error:.3e}");
 }
 
-/// Decodes two sequences whose tokens take turns, so that their cells do, too.
+/// Decodes two sequences in alternation, so that their cells alternate, too.
 fn interleave(ctx: &mut Context, a: &[Token], b: &[Token]) {
     let mut batch = Batch::new();
     for i in 0..a.len() {
@@ -58,7 +58,7 @@ fn interleave(ctx: &mut Context, a: &[Token], b: &[Token]) {
 }
 
 #[test]
-fn restored_states_continue_with_the_same_bits() {
+fn restored_state_is_bit_identical() {
     for name in NAMES {
         let (m, t) = (model(name), tokens(name));
         for ty in [GgmlType::F32, GgmlType::F16, GgmlType::Q8_0] {
@@ -67,7 +67,7 @@ fn restored_states_continue_with_the_same_bits() {
             decode_last(&mut ctx, &t[..70], 0, 0);
             let state = saved(&mut ctx);
             let expected = continued(&mut ctx, &t[70..80], 70, 0);
-            // Into a new context, and over the other content of an old one.
+            // Restores into a new context, and over the contents of a used one.
             let mut fresh = context(&m, typed);
             let mut used = context(&m, |p| {
                 typed(p);
@@ -122,7 +122,7 @@ fn one_sequence_moves_between_contexts() {
         let (m, t) = (model(name), tokens(name));
         let mut ctx = context(&m, |p| p.n_seq_max = 3);
         decode_last(&mut ctx, &t[..20], 0, 0);
-        // Sequence 1 shares a prompt with 0 and then goes its own way.
+        // Sequence 1 shares a prompt with sequence 0 and then diverges.
         ctx.seq_cp(0, 1, ..).unwrap();
         decode_last(&mut ctx, &t[40..50], 20, 1);
         decode_last(&mut ctx, &t[60..70], 20, 0);
@@ -132,13 +132,13 @@ fn one_sequence_moves_between_contexts() {
         let mut other = context(&m, |p| p.n_seq_max = 3);
         interleave(&mut other, &t[..16], &t[30..46]);
         let neighbour = saved_seq(&mut other, 1);
-        // In place of sequence 0, whose cells lie between those of 1; then beside both.
+        // Replaces sequence 0, whose cells alternate with those of sequence 1; then adds a third sequence.
         for seq in [0, 2] {
             other.load_seq(seq, &state).unwrap();
             assert_eq!((other.n_past(seq), other.n_past(1)), (30, 16));
             assert_same(&expected, &continued(&mut other, &t[50..58], 30, seq), name);
         }
-        assert!(saved_seq(&mut other, 1) == neighbour, "{name}: sequence 1 is as it was");
+        assert!(saved_seq(&mut other, 1) == neighbour, "{name}: sequence 1 is unchanged");
         assert_same(
             &straight(&m, &[&t[30..46], &t[..4]].concat(), 16),
             &continued(&mut other, &t[..4], 16, 1),
@@ -148,7 +148,7 @@ fn one_sequence_moves_between_contexts() {
 }
 
 #[test]
-fn a_fragmented_cache_takes_a_state_in_pieces() {
+fn state_restores_into_fragmented_cache() {
     for name in NAMES {
         let (m, t) = (model(name), tokens(name));
         let mut ctx = context(&m, |p| p.n_seq_max = 2);
@@ -156,7 +156,7 @@ fn a_fragmented_cache_takes_a_state_in_pieces() {
         let state = saved_seq(&mut ctx, 1);
         let expected = continued(&mut ctx, &t[80..88], 40, 1);
         ctx.seq_rm(1, ..).unwrap();
-        // Holes of one cell, and one of two where sequence 0 has lost a token as well.
+        // Leaves holes of one cell, and one hole of two cells where sequence 0 lost a token, too.
         ctx.seq_rm(0, 39..).unwrap();
         ctx.load_seq(1, &state).unwrap();
         assert_eq!((ctx.n_past(0), ctx.n_past(1), ctx.n_used()), (39, 40, 79));
@@ -169,9 +169,9 @@ fn a_fragmented_cache_takes_a_state_in_pieces() {
     }
 }
 
-/// The model's window is 32; its pool is recycled many times over.
+/// The window has 32 tokens, so cells are recycled many times.
 #[test]
-fn windows_are_restored_wherever_there_is_room() {
+fn windows_restore_into_any_cells() {
     let (m, t) = (model("gemma3-dense"), tokens("gemma3-dense"));
     let long: Vec<Token> = t.iter().cycle().take(1000).copied().collect();
     let make = |n_ubatch: usize| {
@@ -199,7 +199,7 @@ fn windows_are_restored_wherever_there_is_room() {
         );
     }
 
-    // What lies behind the window is restored where there is room: the sequence can still be cut a little.
+    // Cells before the window are restored if they fit, so that the sequence can still be truncated.
     let mut fresh = make(16);
     fresh.load_seq(0, &state).unwrap();
     fresh.seq_rm(0, 690..).unwrap();
@@ -216,13 +216,13 @@ fn windows_are_restored_wherever_there_is_room() {
 }
 
 #[test]
-fn moved_positions_are_saved_as_they_are() {
+fn shifted_positions_are_saved() {
     let (m, t) = (model("llama-dense"), tokens("llama-dense"));
     let mut ctx = context(&m, |_| {});
     decode_last(&mut ctx, &t[..40], 0, 0);
     ctx.seq_rm(0, 4..14).unwrap();
     ctx.seq_add(0, 14.., -10).unwrap();
-    // The keys are not rotated yet.
+    // The cached keys have not been rotated yet.
     let state = saved(&mut ctx);
     let expected = continued(&mut ctx, &t[40..50], 30, 0);
     let mut fresh = context(&m, |_| {});
@@ -230,9 +230,9 @@ fn moved_positions_are_saved_as_they_are() {
     assert_same(&expected, &continued(&mut fresh, &t[40..50], 30, 0), "shifted");
 }
 
-/// The reference device's memory cannot be touched from outside: rows go through its buffers.
+/// The CPU cannot access the reference device's memory, so rows are copied through its buffers.
 #[test]
-fn a_state_moves_from_device_to_device() {
+fn state_moves_between_devices() {
     let t = tokens("llama-dense");
     let on = |device: &str| {
         let mut params = exact();
@@ -253,7 +253,7 @@ fn a_state_moves_from_device_to_device() {
 }
 
 #[test]
-fn foreign_states_are_refused_by_name_and_change_nothing() {
+fn mismatched_state_is_rejected_without_changes() {
     let (m, t) = (model("llama-dense"), tokens("llama-dense"));
     let mut ctx = context(&m, |p| p.n_seq_max = 2);
     decode_last(&mut ctx, &t[..20], 0, 0);
@@ -265,59 +265,62 @@ fn foreign_states_are_refused_by_name_and_change_nothing() {
         decode_last(&mut ctx, &t[5..15], 0, 0);
         let before = saved(&mut ctx);
         let error = ctx.load_state(&state).unwrap_err().to_string();
-        assert!(saved(&mut ctx) == before, "{error}: the context is as it was");
+        assert!(saved(&mut ctx) == before, "{error}: the context is unchanged");
         error
     };
     let cases = [
         (
             refused(&model("qwen3-dense"), &|_| {}),
-            "another model: architecture llama, this model has qwen3",
+            "a different model: architecture: expected qwen3, found llama",
         ),
-        (refused(&model("llama-moe"), &|_| {}), "another model: hyper-parameters"),
+        (
+            refused(&model("llama-moe"), &|_| {}),
+            "a different model: hyperparameters",
+        ),
         (
             refused(&m, &|p| p.type_k = GgmlType::F16),
-            "other settings: type of keys of layer 0 f32, this context has f16",
+            "different settings: key type of layer 0: expected f16, found f32",
         ),
         (
             refused(&m, &|p| p.type_v = GgmlType::Q8_0),
-            "other settings: type of values of layer 0 f32",
+            "different settings: value type of layer 0: expected q8_0, found f32",
         ),
         (
             refused(&m, &|p| p.rope_freq_base = Some(5e5)),
-            "other settings: rope frequency base 10000, this context has 500000",
+            "different settings: RoPE base frequency: expected 500000, found 10000",
         ),
         (
             refused(&m, &|p| p.n_ctx = 19),
-            "takes 20 cells of KV memory, 19 of 19 are free",
+            "needs 20 cells, but only 19 of 19 are free",
         ),
     ];
     for (error, expected) in cases {
         assert!(error.contains(expected), "{error}\nexpected {expected}");
     }
-    // The same header with weights of another seed.
+    // The other file has the same header but different weights.
     let mut other = exact();
     other.seed = 2;
     let tuned = fixture("llama-dense").model(archs::ALL, &other).unwrap();
     let error = refused(&tuned, &|_| {});
-    assert!(error.contains("another model: weights"), "{error}");
+    assert!(error.contains("a different model: weights"), "{error}");
 
     let two = saved(&mut ctx);
     let mut single = context(&m, |_| {});
     let error = single.load_state(&two).unwrap_err().to_string();
-    assert_eq!(error, "sequence 1 is beyond the context's 1");
+    assert_eq!(error, "invalid sequence 1: the context has 1 sequences");
     let error = single.load_seq(1, &state_seq).unwrap_err().to_string();
-    assert_eq!(error, "sequence 1 is beyond the context's 1");
+    assert_eq!(error, "invalid sequence 1: the context has 1 sequences");
     let error = single.save_seq(1, &mut Vec::new()).unwrap_err().to_string();
-    assert_eq!(error, "sequence 1 is beyond the context's 1");
+    assert_eq!(error, "invalid sequence 1: the context has 1 sequences");
     let error = single.load_seq(0, &state).unwrap_err().to_string();
-    assert_eq!(error, "the state holds a whole context, expected one sequence");
+    assert_eq!(error, "wrong state scope: expected one sequence, found a whole context");
     let error = single.load_state(&state_seq).unwrap_err().to_string();
-    assert_eq!(error, "the state holds one sequence, expected a whole context");
+    assert_eq!(error, "wrong state scope: expected a whole context, found one sequence");
     assert_eq!(single.n_used(), 0);
 }
 
 #[test]
-fn damaged_states_are_refused_and_change_nothing() {
+fn damaged_state_is_rejected_without_changes() {
     let (m, t) = (model("gemma3-dense"), tokens("gemma3-dense"));
     let mut ctx = context(&m, |_| {});
     decode_last(&mut ctx, &t[..5], 0, 0);
@@ -332,7 +335,7 @@ fn damaged_states_are_refused_and_change_nothing() {
         };
         assert!(is_told, "{len} of {} bytes: {error}", state.len());
     }
-    // Bits all over the place, and all of the first 400 bytes.
+    // Flips bits in all of the first 400 bytes, and at intervals after them.
     let step = state.len() / 400;
     for at in (0..400).chain((400..state.len()).step_by(step)) {
         let bit = 1 << (at % 8);
@@ -343,11 +346,11 @@ fn damaged_states_are_refused_and_change_nothing() {
     state.push(0);
     assert!(matches!(ctx.load_state(&state), Err(StateError::Length { .. })));
     state.pop();
-    assert!(saved(&mut ctx) == state, "the context is as it was");
+    assert!(saved(&mut ctx) == state, "the context is unchanged");
 }
 
 #[test]
-fn sessions_are_files_with_their_tokens() {
+fn session_file_contains_tokens() {
     let (m, t) = (model("qwen2-dense"), tokens("qwen2-dense"));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("chat.session");
@@ -368,7 +371,7 @@ fn sessions_are_files_with_their_tokens() {
         .unwrap()
         .map(|e| e.unwrap().file_name())
         .collect();
-    assert_eq!(names.len(), 2, "nothing is left beside the files: {names:?}");
+    assert_eq!(names.len(), 2, "temporary files remain: {names:?}");
 
     let mut fresh = context(&m, |p| p.n_seq_max = 2);
     assert_eq!(fresh.load_session(&path).unwrap(), &t[..26]);
@@ -376,7 +379,7 @@ fn sessions_are_files_with_their_tokens() {
     assert_eq!(fresh.load_seq_session(1, &seq_path).unwrap(), &t[..25]);
     assert_same(&expected, &continued(&mut fresh, &t[25..30], 25, 1), "one sequence");
 
-    // Files that are cut off, too long, or none.
+    // Loading must fail for truncated, extended and missing files.
     let whole = std::fs::read(&path).unwrap();
     for bytes in [
         &whole[..whole.len() - 1],
@@ -394,23 +397,25 @@ fn sessions_are_files_with_their_tokens() {
                 .load_session(&nowhere)
                 .unwrap_err()
                 .to_string()
-                .contains("read the file")
+                .contains("cannot read the file")
         );
     }
-    let error = ctx.save_session(dir.path().join("no/such/folder"), &[]).unwrap_err();
+    let error = ctx.save_session(dir.path().join("no/such/directory"), &[]).unwrap_err();
     assert!(
-        error.to_string().contains("no/such/folder: create a temporary file"),
+        error
+            .to_string()
+            .contains("no/such/directory: cannot create the temporary file"),
         "{error}"
     );
-    // A folder stands where the file should be: it stays, and nothing is left behind.
+    // The path is a directory: saving fails and leaves no temporary files.
     assert!(ctx.save_session(dir.path(), &[]).is_err());
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2);
 }
 
-/// Greedy text of published models, with and without a session saved on the way.
+/// Compares greedy output of published models with and without a restored session.
 #[test]
-#[ignore = "fetches two models, 340 MB, and takes a minute"]
-fn text_of_real_models_is_the_same_after_a_restored_session() {
+#[ignore = "downloads two models (340 MB) and takes a minute"]
+fn restored_session_of_real_models_matches_text() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("session");
     let params = ContextParams {
@@ -434,7 +439,7 @@ fn text_of_real_models_is_the_same_after_a_restored_session() {
     }
 }
 
-/// Decodes `tokens` from index `from` on, cutting what the context holds beyond, and appends `n` likeliest tokens.
+/// Truncates the context to `from`, decodes `tokens` from there, and appends `n` greedy tokens.
 fn greedy(ctx: &mut Context, tokens: &[Token], from: usize, n: usize) -> Vec<Token> {
     ctx.seq_rm(0, from..).unwrap();
     let mut all = tokens.to_vec();

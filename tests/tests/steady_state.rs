@@ -1,5 +1,5 @@
-//! Steady-state decode allocates nothing, with and without adapters, on one device and on two: every thread of the process is watched while tokens are generated,
-//! and while prompts are computed that are not the first of their size.
+//! Steady-state decoding does not allocate heap memory, with and without adapters, on one device and on two.
+//! Allocations of all threads are counted during decoding and during prompts of sizes seen before.
 
 #[path = "../../engine/tests/counting/mod.rs"]
 mod counting;
@@ -13,20 +13,20 @@ use engine::adapter::{ControlVector, LoraAdapter};
 use engine::context::{Batch, Context, ContextParams, SeqSet};
 use engine::gguf::{GgufFile, GgufWriter};
 use engine::model::{LoadParams, Model};
-use engine::speculate::{Lookup, MAX_DRAFTS, Mtp, Pace, Speculator, Step};
+use engine::speculate::{DraftController, Lookup, MAX_DRAFTS, Mtp, Speculator, Step};
 use engine::vocab::Token;
 use kernels::{GgmlType, Precision};
 use tests::mtp::{ModelFile, follower, speculating};
 use tests::{context, decode_last, divide_rows, encode, exact, fixture, model, place_on, seeded_file};
 
-/// An adapter for one matrix of a model.
+/// Creates an adapter for one matrix of a model.
 fn adapter(model: &Arc<Model>) -> LoraAdapter {
     let adapted = ["blk.0.attn_q.weight", "blk.0.ssm_in.weight"];
     let row = model
         .tensors()
         .iter()
         .find(|r| adapted.contains(&r.name.as_str()))
-        .expect("it has queries or a mixer");
+        .expect("the model has a query projection or a mixer");
     let weight = &row.name;
     let mut out = GgufWriter::new();
     out.set("general.type", "adapter")
@@ -50,7 +50,7 @@ fn control_vector(model: &Model) -> ControlVector {
     ControlVector::from_file(&file, model).unwrap()
 }
 
-/// Decodes `n` single tokens after a prompt and counts what is taken from the heap.
+/// Asserts that decoding `n` tokens after a prompt does not allocate.
 fn assert_allocates_nothing(what: &str, open: impl Fn() -> Context, tokens: &[Token], n: usize) {
     assert_eq!(
         allocations(&mut open(), tokens, n),
@@ -68,18 +68,18 @@ fn allocations(ctx: &mut Context, tokens: &[Token], n: usize) -> usize {
         ctx.decode(&batch).unwrap();
         assert!(ctx.logits(0).is_some());
     };
-    // Threads wake up with the first token.
+    // The first tokens wake up the pool threads.
     step(16);
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     (17..17 + n).for_each(&mut step);
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-/// One test, since every thread of the process is counted.
+/// This file has a single test, because allocations of all threads are counted.
 #[test]
 fn decoding_single_tokens_allocates_nothing() {
     ignore_harness();
-    // Loading leaves some of its threads to start later, for which they take memory.
+    // Rayon starts some of its threads lazily, which allocates.
     rayon::broadcast(|_| ());
     for name in [
         "mamba-dense",
@@ -134,25 +134,25 @@ fn decoding_single_tokens_allocates_nothing() {
     }
     every_kind_of_memory_allocates_nothing();
     prompts_allocate_nothing();
-    drafts_of_a_layer_of_the_model_allocate_nothing();
+    mtp_drafts_allocate_nothing();
     drafts_of_many_sequences_allocate_nothing();
 }
 
-/// A model for each kind of memory.
+/// Models that together use every kind of memory.
 const KINDS: [&str; 10] = [
-    "llama-dense",     // keys and values
-    "gemma3-dense",    // windows
-    "mamba-dense",     // states
-    "falcon-h1-dense", // states beside keys and values
-    "lfm2-dense",      // states of some layers, keys and values of others
+    "llama-dense",     // KV cache
+    "gemma3-dense",    // sliding windows
+    "mamba-dense",     // recurrent states
+    "falcon-h1-dense", // recurrent states and KV cache in every layer
+    "lfm2-dense",      // recurrent states in some layers, KV cache in others
     "deepseek2-moe",   // latent attention
-    "deepseek32-moe",  // an indexer's keys
+    "deepseek32-moe",  // indexer keys
     "deepseek4-moe",   // compressed keys
-    "qwen4exp-moe",    // ids of earlier tokens, and chosen blocks
-    "t5-dense",        // what an encoder left
+    "qwen4exp-moe",    // uses ids of earlier tokens, and block selection
+    "t5-dense",        // encoder output
 ];
 
-/// Beyond the places where graphs are built anew because more cells are in use.
+/// Starts after the cache sizes at which graphs are rebuilt.
 fn every_kind_of_memory_allocates_nothing() {
     for name in KINDS {
         let model = model(name);
@@ -166,7 +166,7 @@ fn every_kind_of_memory_allocates_nothing() {
     }
 }
 
-/// Prompts of one sequence, in one ubatch or in several, and of several sequences, which then go on together.
+/// Prompts of one or several sequences in one or several ubatches, followed by decoding.
 fn prompts_allocate_nothing() {
     let repacked = |name: &str| {
         let file = GgufFile::from_bytes("model.gguf", &seeded_file(name, Some(GgmlType::Q4_0))).unwrap();
@@ -175,14 +175,14 @@ fn prompts_allocate_nothing() {
     let plain = KINDS.map(|name| (name, model(name), Precision::Exact));
     let fast = ["llama-dense", "llama-moe", "gemma3-dense", "falcon-h1-dense"];
     let fast = fast.map(|name| (name, repacked(name), Precision::Fast));
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for (name, model, precision) in plain.into_iter().chain(fast) {
         for (n_seqs, n_ubatch, sizes) in [
             (1, 512, &[8, 31, 32, 33, 100, 256, 512][..]),
             (1, 96, &[96, 100, 512]),
             (4, 512, &[2, 8, 9, 64, 128]),
         ] {
-            // What an encoder left is one sequence's.
+            // The encoder output belongs to one sequence.
             if model.arch().encoder && n_seqs > 1 {
                 continue;
             }
@@ -190,7 +190,7 @@ fn prompts_allocate_nothing() {
                 (p.n_ctx, p.n_seq_max, p.precision) = (2304, n_seqs, precision);
                 (p.n_batch, p.n_ubatch) = (512, n_ubatch);
             });
-            // Alone, and with the other sizes between them: of these, graphs are built anew.
+            // Tests each size alone, and alternating with others, which rebuilds graphs.
             for sizes in sizes.chunks(1).chain([sizes]) {
                 sizes.iter().for_each(|&n| {
                     prompts.run(n);
@@ -199,18 +199,18 @@ fn prompts_allocate_nothing() {
                     let n_taken = prompts.run(n);
                     if n_taken > 0 {
                         let how = if sizes.len() > 1 { "among other sizes" } else { "alone" };
-                        faults.push(format!(
-                            "{name}, {precision:?}, {n_seqs} sequences of {n} tokens in ubatches of {n_ubatch}, {how}: {n_taken}"
+                        failures.push(format!(
+                            "{name}, {precision:?}, {n_seqs} sequences of {n} tokens with ubatch size {n_ubatch}, {how}: {n_taken}"
                         ));
                     }
                 }
             }
         }
     }
-    assert!(faults.is_empty(), "allocations:\n{}", faults.join("\n"));
+    assert!(failures.is_empty(), "allocations:\n{}", failures.join("\n"));
 }
 
-/// Sequences that all have the same prompt.
+/// Several sequences with the same prompt.
 struct Prompts {
     ctx: Context,
     n_seqs: usize,
@@ -228,9 +228,9 @@ impl Prompts {
         }
     }
 
-    /// How often something is taken from the heap for a prompt of `n` tokens and eight more of each sequence.
+    /// Returns the number of allocations during a prompt of `n` tokens and eight more tokens per sequence.
     fn run(&mut self, n: usize) -> usize {
-        // An encoder is run once for each text.
+        // The encoder runs once per input text.
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         self.ctx.clear();
         let of_clearing = ALLOCATIONS.load(Ordering::Relaxed) - before;
@@ -256,13 +256,13 @@ impl Prompts {
     }
 }
 
-/// A layer of multi-token prediction, whose drafts are right more or less often.
-fn drafts_of_a_layer_of_the_model_allocate_nothing() {
+/// Tests an MTP layer with varying draft accuracy.
+fn mtp_drafts_allocate_nothing() {
     for registered in tests::mtp::architectures() {
         for from_hidden in [false, true] {
             let file = ModelFile::predictable(registered, from_hidden);
             let mut ctx = speculating(&file.load(true), |p| p.n_ctx = 1024);
-            let mut speculator = Speculator::new(Pace::fixed(7)).with(0, Box::new(Mtp::new(&ctx).unwrap()));
+            let mut speculator = Speculator::new(DraftController::fixed(7)).with(0, Box::new(Mtp::new(&ctx).unwrap()));
             let mut text: Vec<Token> = Vec::with_capacity(1024);
             let mut token = 1;
             let mut step = |text: &mut Vec<Token>| {
@@ -270,7 +270,7 @@ fn drafts_of_a_layer_of_the_model_allocate_nothing() {
                 text.push(token);
                 token = follower(file.n_vocab(), token);
             };
-            // Drafts begin with the second token.
+            // Drafting starts with the second token.
             (0..64).for_each(|_| step(&mut text));
             let before = ALLOCATIONS.load(Ordering::Relaxed);
             (0..800).for_each(|_| step(&mut text));
@@ -281,14 +281,14 @@ fn drafts_of_a_layer_of_the_model_allocate_nothing() {
     }
 }
 
-/// Texts of several sequences that repeat themselves, for a while each.
+/// Tests several sequences with repetitive passages.
 fn drafts_of_many_sequences_allocate_nothing() {
     let model = model("llama-dense");
     let mut ctx = context(&model, |p| {
         (p.n_ctx, p.n_seq_max, p.n_rollback) = (4 * 512, 4, MAX_DRAFTS);
         (p.n_outputs_max, p.n_batch, p.n_ubatch) = (64, 64, 64);
     });
-    let mut speculator = Speculator::new(Pace::fixed(7));
+    let mut speculator = Speculator::new(DraftController::fixed(7));
     let mut texts: [Vec<Token>; 4] = std::array::from_fn(|_| Vec::with_capacity(512));
     for seq in 0..texts.len() {
         speculator.insert(seq, Box::new(Lookup::new(&[], 512)));

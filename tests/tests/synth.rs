@@ -1,4 +1,4 @@
-//! Files of random weights, as `llama synth` writes them, of every architecture.
+//! Synthetic models of every architecture, as written by `llama synth`.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -6,22 +6,22 @@ use std::sync::{Arc, Mutex};
 use engine::conformance::all_logits;
 use engine::context::ContextParams;
 use engine::model::{LoadParams, Model, Registered};
-use engine::synth::{Mix, Shape, Synth, SynthParams};
+use engine::synth::{Mix, ModelShape, Synth, SynthParams};
 
-/// Tokens of bytes: a prompt long enough for the products of many columns.
+/// Prompt length in byte tokens, long enough for multi-column matmuls.
 const N_TOKENS: u32 = 40;
 
 /// Writes the smallest model of an architecture, loads it and computes logits.
-fn check(registered: &Registered, folder: &Path) -> Result<(), String> {
+fn check(registered: &Registered, directory: &Path) -> Result<(), String> {
     let arch = registered.arch;
     let params = SynthParams {
-        shape: *Shape::find("tiny").expect("the shape is known"),
+        shape: *ModelShape::find("tiny").expect("the shape is known"),
         settings: Vec::new(),
         mix: Mix::find("q4_k_m").expect("the mix is known"),
         output: None,
         seed: 3,
     };
-    let path = folder.join(arch.name).with_extension("gguf");
+    let path = directory.join(arch.name).with_extension("gguf");
     let synth = Synth::new(arch, archs::ALL, &params).map_err(|e| e.to_string())?;
     synth.write(&path).map_err(|e| e.to_string())?;
     let model = Model::load(&path, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?;
@@ -45,20 +45,23 @@ fn check(registered: &Registered, folder: &Path) -> Result<(), String> {
 }
 
 #[test]
-fn models_of_every_architecture_are_written_and_computed() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let (left, faults) = (Mutex::new(archs::ALL.iter()), Mutex::new(Vec::new()));
-    let next = || left.lock().expect("no thread panics").next();
+fn synth_models_of_every_architecture_run() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (left, failures) = (Mutex::new(archs::ALL.iter()), Mutex::new(Vec::new()));
+    let next = || left.lock().expect("no thread panics while holding the lock").next();
     let work = || {
         while let Some(registered) = next() {
-            if let Err(e) = check(registered, folder.path()) {
-                let fault = format!("{}: {e}", registered.arch.name);
-                faults.lock().expect("no thread panics").push(fault);
+            if let Err(e) = check(registered, directory.path()) {
+                let failure = format!("{}: {e}", registered.arch.name);
+                failures
+                    .lock()
+                    .expect("no thread panics while holding the lock")
+                    .push(failure);
             }
         }
     };
     std::thread::scope(|s| (0..2).for_each(|_| drop(s.spawn(work))));
-    let faults = faults.into_inner().expect("no thread panics");
-    let (n, all) = (faults.len(), archs::ALL.len());
-    assert!(all > 100 && n == 0, "{n} of {all}:\n{}", faults.join("\n"));
+    let failures = failures.into_inner().expect("no thread panics while holding the lock");
+    let (n, all) = (failures.len(), archs::ALL.len());
+    assert!(all > 100 && n == 0, "{n} of {all}:\n{}", failures.join("\n"));
 }

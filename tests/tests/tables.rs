@@ -1,4 +1,4 @@
-//! Generated tensor tables against GGUF files: names and shapes, nothing missing, nothing left over.
+//! Generated tensor tables match GGUF files: names and shapes, without missing or extra tensors.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use engine::gguf::Gguf;
 use engine::model::{ModelError, declare_header};
 use tests::data_dir;
 
-/// Declares a header's tensors; how many rows the table has.
+/// Declares the tensors of a header and returns the number of table rows.
 fn table(path: &Path) -> Result<usize, ModelError> {
     let header = Gguf::open_header(path)?;
     let name: String = header.require("general.architecture")?;
@@ -19,7 +19,7 @@ fn table(path: &Path) -> Result<usize, ModelError> {
 }
 
 #[test]
-fn tiny_models() {
+fn tiny_model_tables_match() {
     for name in [
         "llama-dense",
         "llama-moe",
@@ -35,16 +35,16 @@ fn tiny_models() {
     }
 }
 
-/// What a declaration generates matches every header of the project's data: nothing missing, nothing left over.
+/// Every header of the test data matches its declaration.
 #[test]
-fn all_configurations() {
+fn all_fixture_tables_match() {
     for fixture in engine::conformance::fixtures(&data_dir().join("archs")).unwrap() {
         table(&fixture.header).unwrap_or_else(|e| panic!("{e}"));
     }
 }
 
 #[test]
-fn published_models() {
+fn published_model_tables_match() {
     for (name, n) in [
         ("internlm2-1_8b-f16", 219),
         ("qwen3-1.7b-q4_k_m", 311),
@@ -55,14 +55,14 @@ fn published_models() {
         let header = Gguf::open_header(&path).unwrap();
         assert_eq!(header.tensors().len(), n, "{name}");
         let declared = table(&path).unwrap_or_else(|e| panic!("{e}"));
-        // A tied output is the embedding's row, used twice.
+        // A tied output uses the row of the embedding.
         assert_eq!(declared, n, "{name}");
     }
 }
 
-/// Takes one tensor out of a header, renames another: both are reported by name in one error.
+/// Removes one tensor and renames another; a single error reports both by name.
 #[test]
-fn differences_are_reported_together() {
+fn table_differences_are_reported_together() {
     let path = data_dir().join("archs/qwen3-dense.header.gguf");
     let mut bytes = std::fs::read(&path).unwrap();
     for (from, to) in [
@@ -72,7 +72,7 @@ fn differences_are_reported_together() {
         let at = bytes
             .windows(from.len())
             .position(|w| w == from)
-            .expect("the name is in the header");
+            .expect("the header contains the name");
         bytes[at..at + to.len()].copy_from_slice(to);
     }
     let header = Gguf::parse_header(&bytes).unwrap();
@@ -84,8 +84,8 @@ fn differences_are_reported_together() {
     for part in [
         "tensor `output_norm.weight` [256] is missing",
         "tensor `blk.1.ffn_up.weight` [256, 384] is missing",
-        "tensor `blk.1.ffn_xx.weight` [256, 384] is in the file but not in the architecture",
-        "tensor `output_nork.weight` [256] is in the file but not in the architecture",
+        "tensor `blk.1.ffn_xx.weight` [256, 384] is not part of the architecture",
+        "tensor `output_nork.weight` [256] is not part of the architecture",
     ] {
         assert!(error.contains(part), "{error}");
     }

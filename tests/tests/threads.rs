@@ -1,4 +1,4 @@
-//! Whole models give the same bits on any number of threads.
+//! Models give bit-identical results for any number of threads.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use engine::context::{Batch, Context, SeqSet};
 use engine::model::Model;
 use tests::{context, encode, fixture_names, model, tokens};
 
-/// Tokens that are held before those that are compared, where the model knows as many positions.
+/// Prompt length before the compared tokens, if the model supports as many positions.
 const HELD: usize = 1000;
-/// Tokens whose logits are compared.
+/// Number of tokens whose logits are compared.
 const COMPARED: usize = 16;
 
 fn context_on(model: &Arc<Model>, n_threads: usize, n_ubatch: usize) -> Context {
@@ -26,7 +26,8 @@ fn decode(ctx: &mut Context, text: &[u32], from: usize) {
     ctx.decode(&batch).unwrap();
 }
 
-/// Logits of the tokens after a long prompt: all of it in large ubatches, or the last tokens of it in small ones.
+/// Returns the logits of the tokens after a long prompt, which is decoded in large ubatches, with small ones
+/// for its last tokens.
 fn logits(ctx: &mut Context, text: &[u32], held: &[u8], n_ubatch: usize) -> Vec<f32> {
     encode(ctx, &text[..64]);
     let n_held = text.len() - COMPARED;
@@ -60,14 +61,14 @@ fn same_on_all_numbers_of_threads(name: &str) {
         let expected = logits(&mut context_on(&m, 1, n_ubatch), &text, &held, n_ubatch);
         for n_threads in [2, 3, 5, 8] {
             let found = logits(&mut context_on(&m, n_threads, n_ubatch), &text, &held, n_ubatch);
-            assert!(found == expected, "{name}: {n_threads} threads, ubatches of {n_ubatch}");
+            assert!(found == expected, "{name}: {n_threads} threads, ubatch size {n_ubatch}");
         }
     }
 }
 
 #[test]
-fn logits_do_not_depend_on_the_number_of_threads() {
-    // Few key heads; windows and sinks; groups of tokens and values within keys.
+fn logits_are_independent_of_thread_count() {
+    // Models with few KV heads, with windows and sinks, and with token groups and values stored in keys.
     for name in ["llama-dense", "gpt-oss-moe", "deepseek4-moe"] {
         same_on_all_numbers_of_threads(name);
     }
@@ -75,7 +76,7 @@ fn logits_do_not_depend_on_the_number_of_threads() {
 
 #[test]
 #[ignore = "runs 1,000 tokens of every fixture six times"]
-fn logits_of_no_fixture_depend_on_the_number_of_threads() {
+fn logits_of_every_fixture_are_independent_of_thread_count() {
     for name in &fixture_names() {
         same_on_all_numbers_of_threads(name);
     }

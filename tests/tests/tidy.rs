@@ -1,28 +1,39 @@
-//! Tidiness: documents in step with the registries, sizes of files, nothing left open.
+//! Checks the repository itself: generated documents, file and function sizes, prose, names, and leftover
+//! markers.
 //!
 //! `LLAMA_UPDATE=1 cargo test -p llama-tests --test all tidy` rewrites the generated parts of the documents.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+mod prose;
+mod types;
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("the workspace holds this package")
+        .expect("the crate is in a workspace")
         .to_owned()
 }
 
-/// Every Rust source of the project, generated and vendored folders left out.
-fn sources() -> Vec<PathBuf> {
+/// Returns the files of the project with one of these extensions, except in build and hidden directories.
+fn files(extensions: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    let mut folders = vec![root()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).expect("the folder is readable").flatten() {
+    let mut directories = vec![root()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory)
+            .expect("the directory is readable")
+            .flatten()
+        {
             let path = entry.path();
             let name = entry.file_name();
             if path.is_dir() && name != "target" && !name.to_string_lossy().starts_with('.') {
-                folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
+                directories.push(path);
+            } else if path
+                .extension()
+                .and_then(|e| e.to_str())
+                .is_some_and(|e| extensions.contains(&e))
+            {
                 files.push(path);
             }
         }
@@ -31,17 +42,22 @@ fn sources() -> Vec<PathBuf> {
     files
 }
 
-/// Compares the text between two marker lines of a document with what it should be, or rewrites it.
+/// Returns every Rust source of the project.
+fn sources() -> Vec<PathBuf> {
+    files(&["rs"])
+}
+
+/// Compares the text between two marker lines of a document with the expected text, or rewrites the document.
 fn check_part(document: &str, part: &str, expected: &str) {
     let path = root().join(document);
     let text = std::fs::read_to_string(&path).expect("the document is readable");
     let begin = text
         .find(&format!("<!-- {part}: generated"))
-        .unwrap_or_else(|| panic!("{document} marks {part}"));
+        .unwrap_or_else(|| panic!("{document} has no marker `{part}: generated`"));
     let begin = begin + text[begin..].find('\n').expect("a line ends") + 1;
     let end = text
         .find(&format!("<!-- end of {part} -->"))
-        .unwrap_or_else(|| panic!("{document} ends {part}"));
+        .unwrap_or_else(|| panic!("{document} has no marker `end of {part}`"));
     if text[begin..end].trim() == expected.trim() {
         return;
     }
@@ -50,42 +66,45 @@ fn check_part(document: &str, part: &str, expected: &str) {
         std::fs::write(&path, new).expect("the document is writable");
         return;
     }
-    panic!("{document}: the part `{part}` is not what the registry says; LLAMA_UPDATE=1 rewrites it");
+    panic!("{document}: the generated part `{part}` is out of date; run the test with LLAMA_UPDATE=1");
 }
 
-/// The fragments as a table: name, functions, the first lines of the file.
+/// Returns a Markdown table of the fragments: name, functions, and the first clause of the file's
+/// description.
 fn fragments() -> String {
-    let mut table = String::from("| fragment | gives | needs | what it is |\n|---|---|---|---|\n");
+    let mut table = String::from("| fragment | functions | description |\n|---|---|---|\n");
     for (file, text) in declarations("archs/fragments") {
-        let about: Vec<&str> = text.lines().map_while(|l| l.strip_prefix("//! ")).collect();
+        let description: Vec<&str> = text.lines().map_while(|l| l.strip_prefix("//! ")).collect();
+        let description = description.join(" ");
+        let ends = [". ", ": ", "; "].iter().filter_map(|mark| description.find(mark));
+        let title = description[..ends.min().unwrap_or(description.len())].trim_end_matches('.');
         let functions = text
             .lines()
-            .filter_map(|l| l.trim().strip_prefix("fn ")?.strip_suffix(" {"));
-        let gives: Vec<String> = functions.map(|f| format!("`{f}`")).collect();
-        let needs: Vec<&str> = text
-            .lines()
-            .filter_map(|l| l.trim().strip_prefix("needs(")?.strip_suffix(");"))
-            .collect();
-        let needs = needs.iter().map(|n| format!("`{n}`")).collect::<String>();
+            .filter_map(|l| l.trim().strip_prefix("fn ")?.split_once('('));
+        let functions: Vec<String> = functions.map(|(name, _)| format!("`{name}`")).collect();
         let name = file.trim_end_matches(".rs");
-        assert!(!about.is_empty(), "{file} says what it is");
-        table += &format!("| `{name}` | {} | {needs} | {} |\n", gives.join(", "), about.join(" "));
+        assert!(!title.is_empty(), "{file} has no description");
+        table += &format!("| `{name}` | {} | {title} |\n", functions.join(", "));
     }
     table
 }
 
 #[test]
-fn documents_are_in_step_with_the_registries() {
-    check_part("CONTRIBUTING.md", "operations", &arch_lang::ops::reference());
-    check_part("CONTRIBUTING.md", "fragments", &fragments());
-    // The table of models is checked beside the command that prints it, in cli/tests.
+fn generated_documents_match_the_registries() {
+    check_part(
+        "docs/architecture-language-reference.md",
+        "operations",
+        &arch_lang::ops::reference(),
+    );
+    check_part("docs/architecture-language-reference.md", "fragments", &fragments());
+    // The table of models is checked next to the command that prints it, in cli/tests.
     let readme = std::fs::read_to_string(root().join("README.md")).expect("the document is readable");
     let count = format!("[{} architectures](docs/architectures.md)", archs::ALL.len());
-    assert!(readme.contains(&count), "README.md: there are `{count}`");
+    assert!(readme.contains(&count), "README.md does not contain `{count}`");
 }
 
 #[test]
-fn files_stay_readable() {
+fn files_have_at_most_800_lines() {
     let long: Vec<_> = sources()
         .into_iter()
         .map(|f| {
@@ -97,7 +116,7 @@ fn files_stay_readable() {
                 f,
             )
         })
-        // Tables of test cases may be longer than code.
+        // Test files may be longer because they contain tables of cases.
         .filter(|(n, f)| {
             *n > if f.components().any(|c| c.as_os_str() == "tests") {
                 1200
@@ -109,20 +128,20 @@ fn files_stay_readable() {
     assert!(long.is_empty(), "files too long: {long:?}");
 }
 
-/// Most lines of a function, its signature included.
+/// Maximum number of lines of a function, including its signature.
 const FUNCTION_LINES: usize = 70;
 
-/// Functions that may be longer, and why.
+/// Functions that may exceed [`FUNCTION_LINES`], each with its reason.
 const LONG_FUNCTIONS: &[(&str, &str)] = &[
-    // Each op of a layer in its order.
+    // This function contains every op of a layer in order.
     ("engine/tests/layer/mod.rs", "layer"),
-    // Tables of cases.
-    ("lang/tests/fragments.rs", "faults_name_the_fragment"),
-    ("lang/tests/like.rs", "children_are_their_parents_with_the_differences"),
-    ("lang/tests/like.rs", "faults_stand_under_the_childs_tokens"),
+    // Files that contain tables of cases.
+    ("lang/tests/fragments.rs", "errors_name_the_fragment_file"),
+    ("lang/tests/like.rs", "child_expands_like_merged_declaration"),
+    ("lang/tests/like.rs", "errors_in_parent_are_reported_at_like"),
 ];
 
-/// Name and length of each function. Those within another one count as part of it.
+/// Collects the name and length of each function. A nested function counts as part of the outer function.
 fn functions(items: &[syn::Item], found: &mut Vec<(String, usize)>) {
     let mut add = |sig: &syn::Signature, block: &syn::Block| {
         let (first, last) = (
@@ -159,11 +178,11 @@ fn functions(items: &[syn::Item], found: &mut Vec<(String, usize)>) {
 }
 
 #[test]
-fn functions_fit_a_screen() {
+fn functions_have_at_most_70_lines() {
     let mut long = Vec::new();
     for path in sources() {
         let text = std::fs::read_to_string(&path).expect("the source is readable");
-        // The compiler's tests hold files that are no Rust.
+        // The compiler's tests include files that are not valid Rust.
         let Ok(file) = syn::parse_file(&text) else { continue };
         let mut found = Vec::new();
         functions(&file.items, &mut found);
@@ -181,19 +200,20 @@ fn functions_fit_a_screen() {
     assert_eq!(
         known.len(),
         LONG_FUNCTIONS.len(),
-        "one of LONG_FUNCTIONS is long no more"
+        "LONG_FUNCTIONS lists a function that is short enough by now"
     );
 }
 
-/// Test files are not found by cargo where they share a binary: each needs a line in `main.rs` or a `[[test]]` of its own.
+/// Checks that every test file is compiled: cargo ignores files without a `mod` line in `main.rs` or a
+/// `[[test]]` entry.
 #[test]
-fn every_test_file_belongs_to_a_binary() {
-    for package in ["tests", "engine", "server", "cli"] {
-        let folder = root().join(package);
-        let read = |path: &str| std::fs::read_to_string(folder.join(path)).expect("the file is readable");
+fn test_files_are_compiled() {
+    for package in ["tests", "engine", "llama", "server", "cli"] {
+        let directory = root().join(package);
+        let read = |path: &str| std::fs::read_to_string(directory.join(path)).expect("the file is readable");
         let (main, manifest) = (read("tests/main.rs"), read("Cargo.toml"));
-        for entry in std::fs::read_dir(folder.join("tests"))
-            .expect("the folder is readable")
+        for entry in std::fs::read_dir(directory.join("tests"))
+            .expect("the directory is readable")
             .flatten()
         {
             let (path, file) = (entry.path(), entry.file_name().into_string().expect("UTF-8"));
@@ -211,8 +231,8 @@ fn every_test_file_belongs_to_a_binary() {
 }
 
 #[test]
-fn nothing_is_left_open() {
-    // Spelled in two parts, so that this file does not find itself.
+fn sources_have_no_leftover_markers() {
+    // Split in two, so that this file does not match.
     let marks = [
         concat!("todo", "!("),
         concat!("unimplemented", "!("),
@@ -227,15 +247,15 @@ fn nothing_is_left_open() {
     }
 }
 
-/// The files of `archs/` by name, with their text.
+/// Returns the declarations in `archs/` by file name.
 fn architectures() -> BTreeMap<String, String> {
     declarations("archs")
 }
 
-/// The declarations in a folder by the name of their file, with their text.
-fn declarations(folder: &str) -> BTreeMap<String, String> {
-    let folder = std::fs::read_dir(root().join(folder)).expect("the folder is readable");
-    let files = folder
+/// Returns the text of each declaration in a directory by file name.
+fn declarations(directory: &str) -> BTreeMap<String, String> {
+    let directory = std::fs::read_dir(root().join(directory)).expect("the directory is readable");
+    let files = directory
         .flatten()
         .filter(|f| f.path().extension().is_some_and(|e| e == "rs"));
     let read = |path: PathBuf| std::fs::read_to_string(path).expect("the source is readable");
@@ -244,21 +264,21 @@ fn declarations(folder: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Code lines that a file may have beyond [`BUDGET`], and why.
+/// Files that may exceed [`BUDGET`], with their maximum number of code lines.
 const LARGER: &[(&str, usize)] = &[
-    ("qwen4exp.rs", 126),  // hyper-connections, embeddings of hashed runs, an indexer
+    ("qwen4exp.rs", 126),  // hyper-connections, hashed n-gram embeddings, an indexer
     ("hy_v4.rs", 90),      // hyper-connections and an indexer
-    ("glm5_next.rs", 100), // delta attention, latent attention with an indexer over pools, and hyper-connections
-    ("kimi_k3.rs", 82),    // delta attention, latent attention and hyper-connections
-    ("deepseek4.rs", 125), // compressed keys and their indexer, low-rank outputs, routing by token, hyper-connections
+    ("glm5_next.rs", 100), // delta attention, latent attention with an indexer over pools, hyper-connections
+    ("kimi_k3.rs", 82),    // delta attention, latent attention, hyper-connections
+    ("deepseek4.rs", 125), // compressed keys with an indexer, low-rank outputs, routing by token, hyper-connections
 ];
 
-/// Most code lines of any other architecture.
+/// Maximum number of code lines of an architecture that [`LARGER`] does not list.
 const BUDGET: usize = 65;
 
-/// Code lines of each architecture: neither blank nor comment.
+/// Checks the number of code lines (neither blank nor comment) of each architecture.
 #[test]
-fn architecture_files_are_short() {
+fn architectures_fit_their_line_budget() {
     let is_code = |l: &&str| !l.trim().is_empty() && !l.trim_start().starts_with("//");
     let mut lines: Vec<(usize, String)> = architectures()
         .into_iter()
@@ -276,8 +296,8 @@ fn architecture_files_are_short() {
     }
 }
 
-/// Lines of code as they are compared: without comments, columns and lone punctuation, and without the words that open a block in
-/// every declaration.
+/// Returns the lines of code to compare, without comments, column alignment, and lone punctuation. Words that
+/// open a block in every declaration are omitted.
 fn compared_lines(text: &str) -> Vec<(usize, String)> {
     const OPENING: [&str; 8] = [
         "arch_macros::arch! {",
@@ -299,41 +319,47 @@ fn compared_lines(text: &str) -> Vec<(usize, String)> {
     text.lines().enumerate().map(code).filter(counts).collect()
 }
 
-/// What a declaration is `like` in the end, or itself.
+/// Returns the root of the chain of `like:` parents of a declaration, or the declaration's own name.
 fn family<'a>(name: &'a str, parents: &BTreeMap<&'a str, &'a str>) -> &'a str {
     parents.get(name).map_or(name, |parent| family(parent, parents))
 }
 
-/// The string of the first line that begins with `word`.
-fn said<'a>(source: &'a str, word: &str) -> Option<&'a str> {
+/// Returns the first string literal of the first line that starts with `word`.
+fn string_after<'a>(source: &'a str, word: &str) -> Option<&'a str> {
     source
         .lines()
         .find_map(|l| l.trim().strip_prefix(word)?.split('"').nth(1))
 }
 
-/// Six lines in a row that stand in two files belong into a fragment, unless the one is `like` the other.
+/// Checks that no six consecutive lines occur in two files, unless one file is `like` the other. Shared lines
+/// belong in a fragment.
 #[test]
-fn unrelated_architectures_share_no_six_lines() {
+fn unrelated_architectures_share_no_run_of_six_lines() {
     const RUN: usize = 6;
     let files = architectures();
-    let name = |text| said(text, "name:").expect("a declaration has a name");
+    let name = |text| string_after(text, "name:").expect("a declaration has a name");
     let parents: BTreeMap<&str, &str> = files
         .values()
-        .filter_map(|text| Some((name(text), said(text, "like:")?)))
+        .filter_map(|text| Some((name(text), string_after(text, "like:")?)))
         .collect();
     let mut runs: BTreeMap<Vec<String>, Vec<(&str, &str, usize)>> = BTreeMap::new();
     for (file, text) in &files {
         let lines = compared_lines(text);
         for run in lines.windows(RUN) {
-            let texts = run.iter().map(|(_, line)| line.clone()).collect();
-            let places = runs.entry(texts).or_default();
-            places.push((family(name(text), &parents), file, run[0].0));
+            let key = run.iter().map(|(_, line)| line.clone()).collect();
+            let locations = runs.entry(key).or_default();
+            locations.push((family(name(text), &parents), file, run[0].0));
         }
     }
     let shared: Vec<String> = runs
         .values()
-        .filter(|places| places.iter().any(|p| p.0 != places[0].0))
-        .map(|places| places.iter().map(|(_, file, line)| format!("{file}:{line} ")).collect())
+        .filter(|locations| locations.iter().any(|p| p.0 != locations[0].0))
+        .map(|locations| {
+            locations
+                .iter()
+                .map(|(_, file, line)| format!("{file}:{line} "))
+                .collect()
+        })
         .collect();
     println!("{} files, {} shared runs", files.len(), shared.len());
     assert!(shared.is_empty(), "{shared:#?}");

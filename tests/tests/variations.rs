@@ -1,4 +1,5 @@
-//! Every architecture in configurations that no fixture has: it loads, its results are finite, and do not depend on how a batch is cut.
+//! Every architecture in configurations without fixtures: models load, results are finite, and do not depend
+//! on the ubatch size.
 
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use tests::{data_dir, exact, fixture, fixture_names, nmse};
 const N_TOKENS: usize = 40;
 
 #[test]
-fn other_configurations_load_and_decode() {
-    let fixtures = engine::conformance::fixtures(&data_dir().join("archs")).expect("the folder is readable");
+fn variations_load_and_decode() {
+    let fixtures = engine::conformance::fixtures(&data_dir().join("archs")).expect("the directory is readable");
     let only = std::env::var("LLAMA_ARCH").unwrap_or_default();
-    let (mut faults, mut refused, mut n) = (Vec::new(), Vec::new(), 0);
+    let (mut failures, mut refused, mut n) = (Vec::new(), Vec::new(), 0);
     for fixture in fixtures.iter().filter(|f| f.name.contains(&only)) {
         let plain = Configuration::of(&Gguf::open_header(&fixture.header).expect("the fixture is readable")).small();
         for variation in Variation::ALL {
@@ -26,40 +27,45 @@ fn other_configurations_load_and_decode() {
                 continue;
             };
             n += 1;
-            faults.extend(run(&varied, 1e-9).err().map(|e| format!("{name}: {e}")));
+            failures.extend(run(&varied, 1e-9).err().map(|e| format!("{name}: {e}")));
         }
     }
-    println!("{n} configurations; not possible: {refused:?}");
-    assert!(faults.is_empty(), "{} of {n}:\n{}", faults.len(), faults.join("\n"));
+    println!("{n} configurations; rejected: {refused:?}");
+    assert!(
+        failures.is_empty(),
+        "{} of {n}:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 #[test]
-fn models_whose_heads_do_not_rotate_load_and_decode() {
-    let (mut faults, mut n) = (Vec::new(), 0);
+fn models_without_rotation_load_and_decode() {
+    let (mut failures, mut n) = (Vec::new(), 0);
     for name in fixture_names() {
         let plain = Configuration::of(&Gguf::open_header(fixture(&name).header).expect("the fixture is readable"));
         let Some(unrotated) = plain.small().changed(0, &[("rope.dimension_count", Value::U32(0))]) else {
             continue;
         };
         n += 1;
-        faults.extend(run(&unrotated, 1e-9).err().map(|e| format!("{name}: {e}")));
+        failures.extend(run(&unrotated, 1e-9).err().map(|e| format!("{name}: {e}")));
     }
     assert!(
-        faults.is_empty() && n > 100,
+        failures.is_empty() && n > 100,
         "{} of {n}:\n{}",
-        faults.len(),
-        faults.join("\n")
+        failures.len(),
+        failures.join("\n")
     );
 }
 
-/// Writes every configuration as a file with seeded weights, `NAME.gguf`, and its header as a fixture has it, for an engine that records
-/// logits: `LLAMA_VARIATIONS=DIR cargo test -p llama-tests --test all write_other -- --ignored`.
+/// Writes every configuration as `NAME.gguf` with seeded weights, and its header, for recording logits with
+/// another engine: `LLAMA_VARIATIONS=DIR cargo test -p llama-tests --test all write_variations -- --ignored`.
 #[test]
 #[ignore = "writes files"]
-fn write_other_configurations() {
-    let folder = std::env::var_os("LLAMA_VARIATIONS").expect("LLAMA_VARIATIONS names a folder");
-    let folder = std::path::PathBuf::from(folder);
-    let fixtures = engine::conformance::fixtures(&data_dir().join("archs")).expect("the folder is readable");
+fn write_variations() {
+    let directory = std::env::var_os("LLAMA_VARIATIONS").expect("LLAMA_VARIATIONS names a directory");
+    let directory = std::path::PathBuf::from(directory);
+    let fixtures = engine::conformance::fixtures(&data_dir().join("archs")).expect("the directory is readable");
     let only = std::env::var("LLAMA_ARCH").unwrap_or_default();
     for fixture in fixtures.iter().filter(|f| f.name.contains(&only)) {
         let plain = Configuration::of(&Gguf::open_header(&fixture.header).expect("the fixture is readable"));
@@ -68,14 +74,14 @@ fn write_other_configurations() {
                 continue;
             };
             let name = format!("{}-{variation:?}", fixture.name);
-            if folder.join(format!("{name}.logits")).exists() {
+            if directory.join(format!("{name}.logits")).exists() {
                 continue;
             }
             let bytes = varied.file();
-            let header = Gguf::parse_header(&bytes).expect("a sound file").data_offset();
-            std::fs::write(folder.join(format!("{name}.gguf")), &bytes).expect("the folder is writable");
-            std::fs::write(folder.join(format!("{name}.header.gguf")), &bytes[..header])
-                .expect("the folder is writable");
+            let header = Gguf::parse_header(&bytes).expect("a valid file").data_offset();
+            std::fs::write(directory.join(format!("{name}.gguf")), &bytes).expect("the directory is writable");
+            std::fs::write(directory.join(format!("{name}.header.gguf")), &bytes[..header])
+                .expect("the directory is writable");
         }
     }
 }
@@ -100,7 +106,7 @@ fn run(configuration: &Configuration, limit: f64) -> Result<(), String> {
     let pieces = logits(7)?;
     let error = nmse(&whole, &pieces);
     if error > limit {
-        return Err(format!("a batch in pieces of 7 differs by {error:.1e}"));
+        return Err(format!("ubatches of 7 tokens change the results by {error:.1e}"));
     }
     Ok(())
 }

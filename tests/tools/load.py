@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Measures servers under the load of many users at once, one server after the other, round by round.
+"""Measures servers under load from concurrent users, one server after another, in rounds.
 
     python3 tests/tools/load.py --server ours='target/release/llama serve' --server peer=llama-server \
         --model MODEL.gguf --users 1,4,8,16,32 --rounds 3 [--json FILE]
 
-Each server gets the same options under llama-server's names (-m, -t, -c, -np, --port) but for those that its command has, each run of it is a new
-process, and the order of servers alternates from round to round. The users are those of load_users.py, run by the package locust of PyPI: each asks as soon as it has its answer.
-A prompt is one of a few shared beginnings, such as instructions, and an end of its own; prompts are tokens of a seeded text, the same for all
-servers. A part at the beginning is not counted. Prints medians over rounds: tokens that came in a second, time to first token and time between
-tokens, with medians of ratios within a round to the last server. The time of a processor that each server takes while nobody asks is told as well.
+Every server gets the options -m, -t, -c, -np and --port of llama-server, except those that its command already sets. Each run starts a new process,
+and the order of the servers alternates between rounds. Users are simulated by load_users.py with the package locust of PyPI; each user sends the next
+request as soon as the previous response is complete. A prompt is one of a few shared prefixes plus its own suffix, made of seeded random text that
+is identical for all servers. A warm-up period is not counted. Prints medians over rounds: tokens per second, time to first token, and time between
+tokens, with medians of the ratios to the last server within a round. With --idle, also prints the CPU time of an idle server.
 """
 
 import argparse
@@ -38,23 +38,23 @@ moment air teacher force education""".split()
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", action="append", required=True, metavar="NAME=COMMAND", help="a server; the last one is what others are compared with")
+    parser.add_argument("--server", action="append", required=True, metavar="NAME=COMMAND", help="server to measure; the last one is the baseline (repeatable)")
     parser.add_argument("--model", required=True, help="GGUF file")
-    parser.add_argument("--users", default="1,4,8,16,32", help="users at once, several cases separated by commas (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each case with each server (%(default)s)")
-    parser.add_argument("--warm", type=float, default=5, help="seconds that are not counted (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=20, help="seconds that are (%(default)s)")
-    parser.add_argument("--idle", type=float, default=0, help="seconds for which a server is watched that nobody asks (%(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="threads of a server (%(default)s)")
-    parser.add_argument("--slots", type=int, default=32, help="answers at once (%(default)s)")
-    parser.add_argument("--context", type=int, default=1024, help="tokens of context for each of them (%(default)s)")
-    parser.add_argument("--beginnings", type=int, default=4, help="beginnings that prompts share (%(default)s)")
-    parser.add_argument("--shared", type=int, default=384, help="tokens of such a beginning (%(default)s)")
-    parser.add_argument("--own", type=int, default=64, help="tokens of a prompt after it (%(default)s)")
-    parser.add_argument("--repeat", type=int, default=1, help="how often those are said, for answers that go on so (%(default)s)")
-    parser.add_argument("--predict", type=int, default=64, help="tokens of an answer (%(default)s)")
-    parser.add_argument("--prefix", default="", help="command that a round is started with, such as one that keeps the machine quiet")
-    parser.add_argument("--json", type=pathlib.Path, help="file for the figures of every run")
+    parser.add_argument("--users", default="1,4,8,16,32", help="numbers of concurrent users, separated by commas (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per number of users (%(default)s)")
+    parser.add_argument("--warm", type=float, default=5, help="warm-up in seconds (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=20, help="measured time in seconds (%(default)s)")
+    parser.add_argument("--idle", type=float, default=0, help="seconds to measure an idle server (%(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="threads per server (%(default)s)")
+    parser.add_argument("--slots", type=int, default=32, help="slots per server (%(default)s)")
+    parser.add_argument("--context", type=int, default=1024, help="context size per slot, in tokens (%(default)s)")
+    parser.add_argument("--beginnings", type=int, default=4, help="number of shared prompt prefixes (%(default)s)")
+    parser.add_argument("--shared", type=int, default=384, help="tokens of a shared prefix (%(default)s)")
+    parser.add_argument("--own", type=int, default=64, help="tokens of a prompt after the prefix (%(default)s)")
+    parser.add_argument("--repeat", type=int, default=1, help="repetitions of these tokens, for predictable completions (%(default)s)")
+    parser.add_argument("--predict", type=int, default=64, help="generated tokens per request (%(default)s)")
+    parser.add_argument("--prefix", default="", help="command that wraps each round, for example to pause other jobs")
+    parser.add_argument("--json", type=pathlib.Path, help="output file for the results of every run")
     return parser.parse_args()
 
 
@@ -76,7 +76,7 @@ def until_ready(url, process):
 
 
 def prompts(url, args, n_users):
-    """Prompts in the order in which they are asked, more than are needed."""
+    """Returns prompts in sending order, more than any run needs."""
     rng = random.Random(n_users)
 
     def tokens(n):
@@ -84,7 +84,7 @@ def prompts(url, args, n_users):
         return post(f"{url}/tokenize", {"content": text})["tokens"][:n]
 
     shared = [tokens(args.shared) for _ in range(args.beginnings)]
-    # Few requests for tokens: ends of prompts are pieces of one text.
+    # Tokenize once: the suffixes are slices of one long text.
     own = tokens(20_000)
     pieces = lambda: own[(at := rng.randrange(len(own) - args.own)) : at + args.own]
     return [rng.choice(shared) + pieces() * args.repeat for _ in range(4000)]
@@ -95,8 +95,8 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def run(command, args, n_users, folder):
-    """One run of a server: what load_users.py tells, and what an idle second costs."""
+def run(command, args, n_users, directory):
+    """Runs a server once; returns the measurements of load_users.py and the idle CPU time."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -104,16 +104,16 @@ def run(command, args, n_users, folder):
     options = {"-m": args.model, "-t": args.threads, "-c": args.context * args.slots, "-np": args.slots, "--port": port}
     command = shlex.split(command)
     command += [str(part) for option in options.items() if option[0] not in command for part in option]
-    with open(folder / "log", "w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+    with open(directory / "log", "w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, cwd=directory)
         try:
             until_ready(url, server)
-            asked = folder / "prompts.json"
-            asked.write_text(json.dumps({"prompts": prompts(url, args, n_users), "n_predict": args.predict}))
+            prompts_file = directory / "prompts.json"
+            prompts_file.write_text(json.dumps({"prompts": prompts(url, args, n_users), "n_predict": args.predict}))
             users = pathlib.Path(__file__).with_name("load_users.py")
             seconds = [str(args.warm), str(args.seconds)]
-            load = [packages.python("load", PACKAGES), users, url, str(n_users), *seconds, asked]
-            told = subprocess.run(load, stdout=subprocess.PIPE, cwd=folder, check=True)
+            load = [packages.python("load", PACKAGES), users, url, str(n_users), *seconds, prompts_file]
+            told = subprocess.run(load, stdout=subprocess.PIPE, cwd=directory, check=True)
             result = json.loads(told.stdout)
             for text in sorted(set(result["failed"])):
                 print(f"{result['failed'].count(text)} requests failed: {text}", file=sys.stderr, flush=True)
@@ -148,7 +148,7 @@ def figures(result):
 
 
 def table(n_users, rounds):
-    """Lines for a case: medians of each server, and of its ratios to the last."""
+    """Prints the medians of each server, and of its ratios to the last server."""
     names = list(rounds[0])
     for name in names:
         cells = {what: statistics.median(of[name][what] for of in rounds) for what in rounds[0][name]}
@@ -161,17 +161,17 @@ def table(n_users, rounds):
 
 
 def one_round(args):
-    """One run of each server, told as JSON: what a prefix is put before."""
+    """Runs each server once and prints JSON. --prefix wraps this process."""
     found = {}
     for server in args.server:
         name, command = server.split("=", 1)
-        with tempfile.TemporaryDirectory(prefix="llama-load-") as folder:
-            found[name] = figures(run(command, args, int(args.users), pathlib.Path(folder)))
+        with tempfile.TemporaryDirectory(prefix="llama-load-") as directory:
+            found[name] = figures(run(command, args, int(args.users), pathlib.Path(directory)))
     print(json.dumps(found))
 
 
 def prefixed(args, servers, n_users):
-    """A round in a process of its own, which the prefix starts."""
+    """Runs a round in its own process, wrapped by --prefix."""
     names = ["model", "warm", "seconds", "idle", "threads", "slots", "context", "beginnings", "shared", "own", "repeat", "predict"]
     options = [part for name in names for part in (f"--{name}", str(getattr(args, name)))]
     options += [part for server in servers for part in ("--server", server)]

@@ -1,8 +1,8 @@
-"""Users of a server, all at once: the part of load.py that the package locust runs, in its environment.
+"""Simulates concurrent users of a server. load.py runs this script with the package locust, in its virtual environment.
 
     python load_users.py URL N_USERS WARM_S MEASURED_S PROMPTS.json
 
-Each user asks, reads the answer as it comes, and asks again at once. Prints what came within the measured seconds, as JSON.
+Each user sends a request, reads the streamed response, and sends the next request immediately. Prints the measurements as JSON.
 """
 
 import json
@@ -18,7 +18,7 @@ SETTINGS = {"temperature": 0, "ignore_eos": True, "stream": True, "stream_option
 
 
 class Record:
-    """What came, by the seconds in which it came."""
+    """Collects tokens and latencies per second of the run."""
 
     def __init__(self, begin, end):
         self.begin, self.end = begin, end
@@ -29,7 +29,7 @@ class Record:
         return self.begin <= at < self.end
 
     def answer(self, asked, times, usage):
-        """Notes an answer of which pieces came at these times."""
+        """Adds a response, given the arrival times of its chunks."""
         inside = [at for at in times if self.covers(at)]
         self.n_tokens += usage["completion_tokens"] * len(inside) / len(times)
         self.between += [b - a for a, b in zip(times, times[1:]) if self.covers(b)]
@@ -50,7 +50,7 @@ class Asker(FastHttpUser):
     def ask(self):
         asked, times, usage = time.monotonic(), [], None
         body = {"model": "any", "prompt": self.prompts.pop(), "max_tokens": self.n_predict, **SETTINGS}
-        # A connection for each answer: servers differ in how long they keep one that is not used.
+        # Open a connection per request, because servers close idle connections at different times.
         sent = {"json": body, "headers": {"Connection": "close"}}
         with self.client.post("/v1/completions", **sent, stream=True, catch_response=True) as response:
             if response.status_code != 200:
@@ -81,7 +81,7 @@ def main():
     runner = environment.create_local_runner()
     runner.start(int(n_users), spawn_rate=int(n_users))
     gevent.sleep(record.end - time.monotonic())
-    # Answers under way at the end count as far as they had come: they are read to their end.
+    # Responses still streaming at the end count up to that time; they are read to completion.
     runner.stop_timeout = environment.stop_timeout = 120
     environment.runner.stop()
     told = {name: getattr(record, name) for name in ("first", "between", "whole", "failed", "n_tokens", "n_prompt", "n_cached")}

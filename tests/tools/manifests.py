@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Holds the manifests and queries of deploy/ against published schemas: packages of npm, installed into the cache.
+"""Validates the manifests and queries of deploy/ against published schemas, which are npm packages installed into the cache.
 
     python3 tests/tools/manifests.py
 
-Kinds that no package has a schema of are named, and are nothing but YAML here. Any fault ends it with a status other
-than 0. Needs Node.js and npm.
+Kinds without a published schema are listed and only parsed as YAML. Exits with a nonzero status on any error. Needs
+Node.js and npm.
 """
 
 import pathlib
@@ -25,9 +25,9 @@ PACKAGES = {
 
 
 def main():
-    folder = packages.node_modules("manifests", [f"{name}@{version}" for name, version in PACKAGES.items()])
-    # Packages are found beside the script, wherever it is read from.
-    script = folder / "manifests.mjs"
+    directory = packages.node_modules("manifests", [f"{name}@{version}" for name, version in PACKAGES.items()])
+    # Node.js resolves packages relative to the script.
+    script = directory / "manifests.mjs"
     script.write_bytes((ROOT / "tests" / "tools" / "manifests.mjs").read_bytes())
     sys.exit(subprocess.run(["node", script, ROOT / "deploy"]).returncode)
 

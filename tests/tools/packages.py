@@ -1,4 +1,4 @@
-"""Packages of registries for the scripts beside this one, each set of them in a folder of its own in the cache, made whole or not at all."""
+"""Installs packages of PyPI and npm for the other scripts. Each set has its own directory in the cache, created atomically."""
 
 import hashlib
 import os
@@ -12,35 +12,35 @@ def cache():
     return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "llama-tests"
 
 
-def folder_of(name, packages, fill):
-    """The folder of these packages, which `fill` has filled."""
-    folder = cache() / f"{name}-{hashlib.sha256(' '.join(packages).encode()).hexdigest()[:12]}"
-    if not (folder / "complete").exists():
-        fill(folder)
-        (folder / "complete").touch()
-    return folder
+def directory_of(name, packages, fill):
+    """Returns the directory of a set of packages. `fill` installs them if the directory is not complete."""
+    directory = cache() / f"{name}-{hashlib.sha256(' '.join(packages).encode()).hexdigest()[:12]}"
+    if not (directory / "complete").exists():
+        fill(directory)
+        (directory / "complete").touch()
+    return directory
 
 
 def python(name, packages):
-    """The interpreter of a virtual environment with packages of PyPI."""
+    """Returns the Python interpreter of a virtual environment with these packages of PyPI."""
 
-    def fill(folder):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+    def fill(directory):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", directory], check=True)
         if not packages:
             return
-        pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [directory / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *packages], check=True)
 
-    return folder_of(name, packages, fill) / "bin" / "python"
+    return directory_of(name, packages, fill) / "bin" / "python"
 
 
 def node_modules(name, packages):
-    """A folder in which Node.js finds packages of npm."""
+    """Returns a directory where Node.js finds these npm packages."""
 
-    def fill(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / "package.json").write_text('{"private": true}')
-        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", *packages], cwd=folder, check=True)
+    def fill(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        (directory / "package.json").write_text('{"private": true}')
+        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", *packages], cwd=directory, check=True)
 
-    return folder_of(name, packages, fill)
+    return directory_of(name, packages, fill)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs deploy/ray on a cluster of several nodes on this machine, and kills parts of it while clients ask.
+"""Runs deploy/ray on a local cluster of several nodes, and kills parts of the cluster under load.
 
     python3 tests/tools/ray_cluster.py target/release/llama MODEL.gguf
 
-Ray and the client come from PyPI, in a virtual environment in the cache. Prints a line for each check; any that fails
-ends it with a status other than 0. The model has to follow instructions.
+Ray and the client come from PyPI, in a virtual environment in the cache. Prints one line per check and exits with a
+nonzero status at the first failure. The model must follow instructions.
 """
 
 import collections
@@ -24,19 +24,19 @@ import urllib.request
 import packages
 
 PACKAGES = ["ray[serve,data]==2.60.0", "openai==3.54.0", "psutil==7.*"]
-FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "ray"
+DIRECTORY = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "ray"
 PORT = 18123
-# A name that no other program's options have.
+# A name that no other program has on its command line.
 ALIAS = f"ray-cluster-{os.getpid()}"
-# Threads that the replicas of other tests leave; bits that do not depend on company.
+# Two threads leave CPU time for other replicas; `high` makes results independent of batching.
 OPTIONS = ["-t", "1", "--precision", "high", "--alias", ALIAS]
-# Seconds for anything that is waited for, and for a whole check: several times what a slow machine needs.
+# Timeouts in seconds for one event and for a whole check, generous for slow machines.
 PATIENCE = 120
 CHECK = 300
 
 
 def until(what, condition):
-    """Waits for something, and tells how many seconds that took."""
+    """Waits for a condition and returns the elapsed seconds."""
     start = time.monotonic()
     while not condition():
         assert time.monotonic() < start + PATIENCE, f"{what} did not come within {PATIENCE} s"
@@ -88,7 +88,7 @@ class Machines:
         self._nodes = []
         self.add()
         self.add()
-        ray.init(address=self.address, runtime_env={"working_dir": str(FOLDER)}, log_to_driver=False)
+        ray.init(address=self.address, runtime_env={"working_dir": str(DIRECTORY)}, log_to_driver=False)
 
     def add(self):
         """A node more."""
@@ -158,7 +158,7 @@ class Client:
         self._create = self._client.chat.completions.with_raw_response.create
 
     def ask(self, messages, n_max, stream=False, told=None):
-        """An answer, as far as it came. `told` is set when the first piece of a stream is there."""
+        """An answer, as far as it came. `told` is set when the first chunk of a stream arrives."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         options = {"extra_body": {"ignore_eos": True}, "max_tokens": n_max, "temperature": 0, "stream": stream}
@@ -198,7 +198,7 @@ def check_passing_on(client):
     told += [status("/v1/responses", b'{"input": "a", "previous_response_id": "b"}')]
     told += [status("/v1/completions", b" " * (17 << 20)), status("/v1/models", None)]
     assert told == [400, 400, 404, 404, 501, 413, 200], told
-    print("what is refused, and how:", told)
+    print("rejected requests:", told)
 
 
 def check_growth(client):
@@ -228,11 +228,11 @@ def check_drain(client):
 
 
 def check_prefixes(client):
-    # Who knows nothing of them is chosen by hash: that one replica gets all would be a rare chance.
+    # New conversations are routed by hash, so a single replica rarely gets all of them.
     subjects = [f"{what} of {whose}" for what in ["songs", "ships", "maps", "coins"] for whose in ["Rome", "Java", "Peru", "Mali"]]
     talks = [[{"role": "system", "content": f"You know all about {subject}. " * 30}] for subject in subjects]
     homes, cached = [set() for _ in talks], []
-    # One after the other: a small replica remembers the last few.
+    # Send the requests sequentially: a small replica caches only the last few.
     for talk, home in zip(talks, homes):
         for turn in range(2):
             talk.append({"role": "user", "content": f"What is the most important thing about them? ({turn})"})
@@ -261,7 +261,7 @@ def check_hang_up():
     assert n_busy() == 1
     response.close()
     took = until("rest", lambda: n_busy() == 0)
-    print(f"who hangs up is not worked for, {took:.1f} s later")
+    print(f"a disconnected request is cancelled after {took:.1f} s")
 
 
 def check_limit(client):
@@ -270,7 +270,7 @@ def check_limit(client):
     refused = [answer.error for answer in answers if answer.error]
     assert refused and len(refused) < 60, len(refused)
     assert all(error.status_code == 429 and error.response.headers["retry-after"] for error in refused), refused
-    print(len(refused), "of 60 at once are told to come back later, the others are answered")
+    print(len(refused), "of 60 concurrent requests get status 429, the rest complete")
 
 
 def check_death(what, client, kill, mend=lambda: None):
@@ -299,23 +299,23 @@ def check_death(what, client, kill, mend=lambda: None):
     until("the replica's successor", lambda: n_running() == 2 and len(engines()) == 2)
     took = time.monotonic() - is_killed[0]
     assert not client.ask("And now?", 4).error
-    print(f"{what} dies: {len(broken)} of {len(jobs)} are told that their stream broke off; whole again after {took:.1f} s")
+    print(f"{what} dies: {len(broken)} of {len(jobs)} end with a stream error; recovered after {took:.1f} s")
 
 
 def check_batch(binary, model, address):
     """A file of requests, with an engine and then the job itself killed."""
-    folder = tempfile.TemporaryDirectory()
-    source, target = (str(pathlib.Path(folder.name) / name) for name in ["in.jsonl", "out.jsonl"])
+    directory = tempfile.TemporaryDirectory()
+    source, target = (str(pathlib.Path(directory.name) / name) for name in ["in.jsonl", "out.jsonl"])
     body = lambda i: {"prompt": f"{i}, {i + 1}, {i + 2},", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
     line = lambda i: {"custom_id": f"c{i}", "method": "POST", "url": "/v1/completions", "body": body(i)}
     lines = [json.dumps(line(i)) for i in range(80)]
     lines[7], lines[9] = "{", json.dumps({**line(9), "body": {"prompt": "a", "max_tokens": -1}})
     pathlib.Path(source).write_text("".join(f"{line}\n" for line in lines))
-    command = [sys.executable, FOLDER / "llama_batch.py", source, target, "--model", model, "--binary", binary]
+    command = [sys.executable, DIRECTORY / "llama_batch.py", source, target, "--model", model, "--binary", binary]
     command += [f"--option={option}" for option in OPTIONS]
     command += ["--n-parallel", "2", "--replicas", "2", "--address", address]
     n_lines = lambda: pathlib.Path(target).read_text().count("\n") if os.path.exists(target) else 0
-    with open(f"{folder.name}/log", "w") as log:
+    with open(f"{directory.name}/log", "w") as log:
         first = subprocess.Popen(command, stdout=log, stderr=log)
         until("a few lines", lambda: n_lines() >= 8 or first.poll() is not None)
         engines()[0].kill()
@@ -323,7 +323,7 @@ def check_batch(binary, model, address):
         n_first, is_going_on = n_lines(), first.poll() is None
         first.kill()
         first.wait(PATIENCE)
-        assert is_going_on and n_first < 80, pathlib.Path(f"{folder.name}/log").read_text()[-4000:]
+        assert is_going_on and n_first < 80, pathlib.Path(f"{directory.name}/log").read_text()[-4000:]
         until("the end of its engines", lambda: not engines())
         subprocess.run(command, check=True, stdout=log, stderr=log, timeout=CHECK)
     answers = [json.loads(line) for line in pathlib.Path(target).read_text().splitlines()]
@@ -333,8 +333,8 @@ def check_batch(binary, model, address):
     assert [status(i) for i in range(80)] == [{7: None, 9: 400}.get(i, 200) for i in range(80)]
     assert all(by_id[f"batch_req_{i + 1}"]["custom_id"] == f"c{i}" for i in range(80) if i != 7)
     said = subprocess.run([binary, "batch", source, target, "-m", model], check=True, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
-    assert "nothing is left to be done" in said.stderr, said.stderr
-    print(f"a batch goes on after an engine and, at {n_first} of 80 lines, the job were killed; none is answered twice")
+    assert "all requests have been processed" in said.stderr, said.stderr
+    print(f"a batch continues after an engine and, at {n_first} of 80 lines, the job were killed; none is answered twice")
 
 
 def check_serving(machines, binary, model):
@@ -344,7 +344,7 @@ def check_serving(machines, binary, model):
     http = {"host": "127.0.0.1", "port": PORT}
     bounded("proxy", lambda: serve.start(proxy_location="HeadOnly", http_options=http))
     client = Client()
-    # Long enough for the last answers of a queue and the beginning of streams, not for the streams.
+    # Long enough for queued requests to finish, but not for running streams.
     bounded("start", lambda: start(binary, model, min_replicas=1, max_replicas=2, downscale_delay_s=10))
     bounded("passing on", check_passing_on, client)
     bounded("growth", check_growth, client)
@@ -363,7 +363,7 @@ def check_serving(machines, binary, model):
 
 def main(binary, model):
     binary, model = (str(pathlib.Path(path).resolve()) for path in (binary, model))
-    sys.path.insert(0, str(FOLDER))
+    sys.path.insert(0, str(DIRECTORY))
     machines = bounded("cluster", Machines)
     try:
         check_serving(machines, binary, model)
@@ -376,7 +376,7 @@ def main(binary, model):
 
 if __name__ == "__main__":
     if os.environ.get("LLAMA_RAY_CLUSTER") != "1":
-        # Nothing is told to anybody; nodes that start slowly are waited for.
+        # Disable telemetry, and wait for slow nodes.
         os.environ.update(LLAMA_RAY_CLUSTER="1", RAY_USAGE_STATS_ENABLED="0", RAY_raylet_start_wait_time_s="300")
         python = packages.python("ray", PACKAGES)
         os.execv(python, [python, "-u", *sys.argv])

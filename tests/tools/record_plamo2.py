@@ -3,9 +3,9 @@
 
     record_plamo2.py tokenization_plamo.py OUT.gguf
 
-The first file is the one published with the model; it needs numpy, while numba and transformers are done without. The vocabulary has tokens that
-overlap, scores whose sums are equal, scores that are no numbers, and a token for each byte. OUT.gguf.inp and OUT.gguf.out are written beside OUT.gguf
-(tests/data/vocabs/README.md has their form).
+The first file is published with the model. It needs numpy; numba and transformers are replaced by stubs. The vocabulary has overlapping tokens,
+scores with equal sums, NaN scores, and a token for each byte. The script also writes OUT.gguf.inp and OUT.gguf.out, in the format that
+tests/data/vocabs/README.md describes.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ UNKNOWN, CONTROL, NORMAL, BYTE = 2, 3, 1, 6
 
 
 def published(path):
-    """The class of the published file that encodes."""
+    """Returns the encoder class of the published file."""
     numba = types.ModuleType("numba")
     numba.njit = lambda function: function
     numba.core = types.ModuleType("numba.core")
@@ -42,11 +42,11 @@ def published(path):
 
 
 def vocabulary():
-    """Rows of text, score and type."""
+    """Returns rows of text, score and type."""
     rows = [("<|plamo:unk|>", 0.0, UNKNOWN), ("<|plamo:bos|>", 0.0, CONTROL), ("<|plamo:eos|>", 0.0, CONTROL), ("<|plamo:pad|>", 0.0, CONTROL)]
     rows += [(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
     rng = random.Random(2)
-    # Scores are halves, quarters and eighths, which any float holds, and many sums of which are equal.
+    # Scores are multiples of 1/8: exact in every float format, with many equal sums.
     texts = ["a", "b", "c", " ", "  ", "    ", "\n", "\n\n", "the", " the", "he", "ther", "there", "re", "in", "ing", "thing", "nothing", "not", "é", "e", "\u0301", "e\u0301",
              "語", "日本", "日本語", "本語", "です", "でした", "した", "た", "0", "1", "00", "000", "👩", "👩\u200d👧", "\u200d", "<0x", "<0x41", "0x", "|>", "<|", "plamo", ":eos", "ab", "ba",
              "aba", "abab", "bab", "aa", "aaa", "aaaa", "aaaaaaaa", "\ufffd", "\u3000", "x" * 40]
@@ -75,7 +75,7 @@ def string(text):
 
 
 def gguf(rows):
-    """A file of keys alone."""
+    """Writes a GGUF file without tensors."""
     def array(kind, items):
         return struct.pack("<IIQ", 9, kind, len(items)) + b"".join(items)
 
@@ -94,7 +94,7 @@ def main():
     script, out = sys.argv[1:]
     rows = vocabulary()
     tokenizer = published(script)()
-    # Special tokens are told apart before this tokenizer sees a text: here they are no text.
+    # Special tokens are split off before this tokenizer runs, so it never matches them.
     tokenizer.build([(text, score if kind == NORMAL else math.nan, "BYTE" if kind == BYTE else "NORMAL") for text, score, kind in rows])
     texts = hostile_texts(rows)
     lines = [" ".join(str(id) for id in tokenizer.encode(text)) for text in texts]

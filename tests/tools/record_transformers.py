@@ -4,17 +4,17 @@
     record_transformers.py MODEL.gguf TYPE [--set KEY=VALUE]... [--name PARAMETER=TENSOR]... [--ignore TENSOR]...
 
 TYPE is the `model_type` of transformers, such as `qwen3`. MODEL.logits is written beside the file, where `llama arch check MODEL.gguf` finds
-it. The model is built from the file's keys and its weights are the file's, computed in 64 bits. MODEL.gguf is what `llama arch seed` writes: tensors of
-type F32, F16 or I32.
+it. The model is built from the keys of the file, with the weights of the file, and computed in 64 bits. MODEL.gguf is a file that `llama arch seed`
+writes: its tensors have type F32, F16 or I32.
 
-Sizes that the usual keys do not tell are given as `--set expert_dim=64` (JSON or text). A parameter that the usual names do not tell is given by
-its tensor, `{}` standing for the number of the layer:
+`--set expert_dim=64` sets a size that the usual keys do not contain (JSON or a string). `--name` maps a parameter without a usual name to its
+tensor; `{}` is the layer number:
 
-    --name 'model.layers.{}.self_attn.qkv_proj=blk.{}.attn_q,blk.{}.attn_k,blk.{}.attn_v'    one below the other
-    --name 'model.layers.{}.self_attn.q_proj=blk.{}.attn_q|halves'                            changed
+    --name 'model.layers.{}.self_attn.qkv_proj=blk.{}.attn_q,blk.{}.attn_k,blk.{}.attn_v'    concatenated
+    --name 'model.layers.{}.self_attn.q_proj=blk.{}.attn_q|halves'                            transformed
 
-`|halves` turns rows whose neighbours rotate together (`rope: norm`) into those whose halves do, as most published models have them; `|minus-one` is for
-norms whose published weights are added to one, `|log` for the logarithm of negated values (the A of Mamba), `|transpose` for a matrix stored the other way.
+`|halves` reorders the rows from interleaved RoPE pairs (`rope: norm`) to the half-split order of most published models. `|minus-one` is for norms
+that add 1 to the published weights, `|log` for the logarithm of negated values (A of Mamba), and `|transpose` for a transposed matrix.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-# Names of parameters without `.weight` or `.bias`, and of the tensors they are made of.
+# Maps parameter names without `.weight` or `.bias` to tensor names.
 NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -54,7 +54,7 @@ NAMES = {
     "model.layers.{}.mlp.experts.down_proj": "blk.{}.ffn_down_exps",
 }
 
-# Settings of a configuration and the keys that they are read from, without the architecture's name. Settings that a type does not have are left out.
+# Maps configuration settings to GGUF keys without the architecture prefix. Settings that a model type lacks are skipped.
 SETTINGS = {
     "vocab_size": "vocab_size",
     "max_position_embeddings": "context_length",
@@ -221,7 +221,7 @@ def weights(gguf, model, args):
     unused -= {name for name in unused if any(re.fullmatch(i.replace("{}", r"\d+"), name) for i in args.ignore)}
     faults += [f"a use for the tensor {name} {list(gguf.tensors[name].shape)}, or --ignore" for name in sorted(unused)]
     if faults:
-        # One line for all layers.
+        # One line covers all layers.
         lines = dict.fromkeys(re.sub(r"\.\d+\.", ".{}.", fault) for fault in faults)
         sys.exit("\n".join(["file and model do not match (shapes: outermost dimension first); missing:", *lines]))
     return state
@@ -233,7 +233,7 @@ def main():
     parser.add_argument("type", metavar="TYPE", help="model_type of transformers")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="setting of the configuration")
     parser.add_argument("--name", action="append", default=[], metavar="PARAMETER=TENSOR", help="tensor of a parameter")
-    # A language model has no use for a classifier.
+    # A language model has no classifier head.
     parser.add_argument("--ignore", action="append", default=[r"cls\..*"], metavar="TENSOR", help="tensor that is not used")
     parser.add_argument("--tokens", type=int, default=96, metavar="N", help="length of the sequence [default: 96]")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write [default: MODEL.logits]")
@@ -241,12 +241,12 @@ def main():
     gguf = Gguf(args.model)
     config = configuration(gguf, args)
     kinds = AutoModelForCausalLM if type(config) in AutoModelForCausalLM._model_mapping else AutoModel
-    # The plain implementations: others do not compute in 64 bits.
+    # Use the eager implementations: optimized ones do not support 64 bits.
     config._experts_implementation = "eager"
     model = kinds.from_config(config, attn_implementation="eager").double().eval()
     model.load_state_dict(weights(gguf, model, args), strict=True)
     n_vocab = config.vocab_size
-    # Different ones, as far as there are that many.
+    # Distinct tokens, if the vocabulary is large enough.
     tokens = [(i * 37 + 11) % n_vocab for i in range(args.tokens)]
     with torch.no_grad():
         result = model(input_ids=torch.tensor([tokens]))

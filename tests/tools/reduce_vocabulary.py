@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Reduces a vocabulary to what can matter for some texts, and renumbers its tokens.
+"""Reduces a vocabulary to the tokens that some texts can use, and renumbers them.
 
     reduce_vocabulary.py IN.gguf OUT.gguf
 
-IN.gguf.inp holds texts separated by a line `__ggml_vocab_test__`, IN.gguf.out a line of token ids for each. A tokenizer, whatever its
-algorithm, only looks up parts of the text. So a token stays if it is such a part, if it is of a special kind (control, user defined,
-byte, unknown), if a key names it, or if it is recorded; a merge stays if what it makes is a part. All of them keep their order, types,
-scores and ranks, so the recorded results are the same but for the numbers.
+IN.gguf.inp holds texts separated by a line `__ggml_vocab_test__`, IN.gguf.out a line of token ids for each. Every tokenizer only looks
+up substrings of the text. A token is kept if it is a substring, if its type is special (control, user defined, byte, unknown), if a
+key names it, or if it is recorded. A merge is kept if its result is a substring. Order, types, scores and ranks do not change, so the
+recorded results change only in their ids.
 """
 
 import struct
@@ -35,7 +35,7 @@ class Reader:
         return self.data[self.at - n : self.at]
 
     def value(self, type):
-        """Arrays are pairs of the type and the list of their elements."""
+        """Reads a value; an array is a pair of its type and its elements."""
         if type == STRING:
             return self.string()
         if type == ARRAY:
@@ -45,7 +45,7 @@ class Reader:
 
 
 def read(path):
-    """Keys in their order, with types and values."""
+    """Returns the keys in file order, with types and values."""
     reader = Reader(path.read_bytes())
     _, _, n_tensors, n_keys = reader.take("IIQQ")
     assert n_tensors == 0, "a vocabulary without weights"
@@ -74,7 +74,7 @@ def write(path, keys):
 
 
 def byte_of_character():
-    """GPT-2's alphabet: a printable character for each byte."""
+    """Returns the alphabet of GPT-2: a printable character for each byte."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     return {**{chr(b): b for b in printable}, **{chr(256 + i): b for i, b in enumerate(others)}}
@@ -84,7 +84,7 @@ BYTES = byte_of_character()
 
 
 class Parts:
-    """Tells the parts of texts."""
+    """Tests whether a string is a substring of a text."""
 
     def __init__(self, model, texts):
         self.is_byte_level = model == "gpt2"
@@ -93,7 +93,7 @@ class Parts:
         if model == "bert":
             lower = unicodedata.normalize("NFD", joined.lower())
             forms += [joined.lower(), lower, "".join(c for c in lower if unicodedata.category(c) != "Mn")]
-        # A space may be put before a text.
+        # Some tokenizers add a space in front of the text.
         self.forms = [("\0 " + form.replace("\0", "\0 ") + "\0" + form).encode() for form in forms]
 
     def hold(self, token):
@@ -101,13 +101,13 @@ class Parts:
         if self.is_byte_level:
             part = bytes(BYTES[c] for c in text) if all(c in BYTES for c in text) else token
         else:
-            # Spaces are written so; BERT's words begin with one wherever they stand.
+            # SentencePiece writes spaces as U+2581; every word of BERT starts with one.
             part = text.replace("\u2581", " ").lstrip().encode() if text.strip("\u2581") else b" "
         return any(part in form for form in self.forms)
 
 
 def reduce(keys, texts, recorded):
-    """The reduced keys, and the old ids of the tokens that stay."""
+    """Returns the reduced keys and the old ids of the kept tokens."""
     get = lambda name: keys.get("tokenizer.ggml." + name, (0, (0, [])))[1]
     tokens, types = get("tokens")[1], get("token_type")[1]
     named = {value for key, (_, value) in keys.items() if key.endswith("_token_id")}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Turns a BERT sentence encoder (a folder with config.json, tokenizer.json and model.safetensors) into a GGUF file, and records
-what it gives for a few sentences, computed here in 64 bits, so that `tests/embeddings.rs` has something to compare with.
+"""Converts a BERT sentence encoder (a directory with config.json, tokenizer.json and model.safetensors) to a GGUF file. Also records
+the embeddings of a few sentences, computed in 64 bits, as the reference for `tests/embeddings.rs`.
 
     sentence_encoder.py DIR OUT.gguf [EXPECTED.json]
 
@@ -41,7 +41,7 @@ MODEL = {
 
 
 def read_safetensors(path):
-    """Shape and bytes of each tensor; all are f32."""
+    """Returns the shape and bytes of each tensor. All tensors are f32."""
     data = path.read_bytes()
     (n,) = struct.unpack_from("<Q", data)
     tensors = {}
@@ -60,11 +60,11 @@ def gguf_name(name):
     if base.startswith("encoder.layer."):
         _, _, layer, rest = base.split(".", 3)
         return f"blk.{layer}.{LAYER[rest]}.{suffix}"
-    return None  # the pooler, which sentence encoders do not use
+    return None  # the pooler, unused by sentence encoders
 
 
 def spelling(token):
-    """Words begin with a space in GGUF files; here their other pieces begin with `##`."""
+    """Converts a token: `##` marks continuations in BERT, and a space marks word starts in GGUF."""
     if token.startswith("[") and token.endswith("]"):
         return token
     return token[2:] if token.startswith("##") else "\u2581" + token
@@ -113,7 +113,7 @@ def layer_norm(x, w, name, eps):
 
 
 def embedding(np, w, config, ids):
-    """The mean of the last hidden states, of length one."""
+    """Returns the mean of the last hidden states, normalized to length 1."""
     n_head, eps = config["num_attention_heads"], config["layer_norm_eps"]
     erf = np.vectorize(math.erf)
     dense = lambda x, name: x @ w[name + ".weight"].T + w[name + ".bias"]
@@ -136,12 +136,12 @@ def embedding(np, w, config, ids):
     return mean / np.linalg.norm(mean)
 
 
-def main(folder, out, expected=None):
-    folder = Path(folder)
-    config = json.loads((folder / "config.json").read_text())
-    vocab = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+def main(directory, out, expected=None):
+    directory = Path(directory)
+    config = json.loads((directory / "config.json").read_text())
+    vocab = json.loads((directory / "tokenizer.json").read_text())["model"]["vocab"]
     tokens = sorted(vocab, key=vocab.get)
-    weights = read_safetensors(folder / "model.safetensors")
+    weights = read_safetensors(directory / "model.safetensors")
     special = lambda t: t in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     metadata = {
         "general.architecture": "bert",
@@ -170,7 +170,7 @@ def main(folder, out, expected=None):
     import numpy as np
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.no_padding()
     wide = {n: np.frombuffer(x, dtype="<f4").reshape(shape).astype(np.float64) for n, (shape, x) in weights.items()}
     records = []

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Speaks to a server with the client programs that people have: packages of PyPI and npm, each in a folder of its own in the cache.
+"""Tests a server with published client packages of PyPI and npm, each in its own directory in the cache.
 
     python3 tests/tools/server_clients.py http://127.0.0.1:8080 [CLIENT…]
 
-Each client is a module of clients/: `PACKAGES` are what it needs, and `check` asks all that the client can. Prints a line for each check; any that
-fails ends it with a status other than 0. The server has to serve a model that follows instructions, with a template that takes functions.
+Each client is a module of clients/: `PACKAGES` lists its requirements, and `check` calls everything that the client supports. Prints one line per check
+and exits with a nonzero status at the first failure. The served model must follow instructions and have a chat template with tools.
 """
 
 import importlib
@@ -16,7 +16,7 @@ import sys
 import packages
 
 CLIENTS = ["openai", "responses", "anthropic", "ollama", "agents", "langchain", "litellm", "instructor", "llm", "lm_eval", "ai"]
-# Nothing is told to anybody, nothing is fetched, and no key of the machine is used.
+# No telemetry, no downloads, and no keys of this machine.
 QUIET = {
     "NO_PROXY": "127.0.0.1,localhost",
     "HF_HUB_OFFLINE": "1",

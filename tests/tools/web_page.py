@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Uses the web page of servers as people do, in a Chromium without a screen.
+"""Tests the chat page of servers in a headless Chromium.
 
-    python3 tests/tools/web_page.py http://127.0.0.1:8080 http://127.0.0.1:8081 http://127.0.0.1:8082 KEY [FOLDER]
+    python3 tests/tools/web_page.py http://127.0.0.1:8080 http://127.0.0.1:8081 http://127.0.0.1:8082 KEY [DIRECTORY]
 
-The first server takes anybody, the second only who has the key, and the third lets its model think first and for long; all have to serve a model
-that follows instructions. Needs `chromium` and
-`chromedriver` (Debian's packages chromium and chromium-driver) and npm; selenium comes from PyPI, axe-core from npm, both into the cache. Prints a
-line for each check; any that fails ends it with a status other than 0. Screenshots go to FOLDER.
+The first server accepts everyone, the second requires KEY, and the model of the third produces long reasoning. All models must follow instructions.
+Needs `chromium` and `chromedriver` (Debian packages chromium and chromium-driver) and npm. Selenium comes from PyPI and axe-core from npm; both are
+installed into the cache. Prints one line per check and exits with a nonzero status at the first failure. Screenshots go to DIRECTORY.
 """
 
 import json
@@ -32,9 +31,9 @@ def axe():
     """The script that looks for what keeps people out."""
     path = packages.cache() / (AXE.replace("@", "-") + ".min.js")
     if not path.exists():
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run(["npm", "pack", "--silent", AXE], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-            (archive,) = pathlib.Path(folder).glob("*.tgz")
+        with tempfile.TemporaryDirectory() as directory:
+            subprocess.run(["npm", "pack", "--silent", AXE], cwd=directory, check=True, stdout=subprocess.DEVNULL)
+            (archive,) = pathlib.Path(directory).glob("*.tgz")
             with tarfile.open(archive) as packed:
                 text = packed.extractfile("package/axe.min.js").read()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,10 +196,10 @@ def check_chat(page):
     page.wait(page.is_idle, "the answer")
     (body,) = page.sent()
     assert set(body) == {"model", "messages", "stream", "stream_options", "reasoning_control"}, body
-    assert "of 8,192 tokens" in page.one("#figures").text and "per second" in page.one(".speed").text
+    assert "of 8,192 tokens" in page.one("#figures").text and "tokens/s" in page.one(".speed").text
     assert len(page.answers()[0]) > 100
     spoken = page.js("return document.querySelector('#said').textContent")
-    assert page.answers()[0].split()[-1] in spoken, "a screen reader is told all of it"
+    assert page.answers()[0].split()[-1] in spoken, "a screen reader announces the whole answer"
     print("chat:", page.answers()[0][:60], "…", page.one(".speed").text)
 
 
@@ -251,12 +250,12 @@ def check_settings(page):
 
 def check_versions(page):
     first = page.answers()[-1]
-    page.button("Answer anew", ".last").click()
+    page.button("Regenerate", ".last").click()
     page.wait(lambda: page.all(".last .versions"), "two versions")
     page.wait(page.is_idle, "the answer")
     assert page.one(".last .versions").text == "2/2"
     assert page.answers()[-1] == first, "greedy answers are the same"
-    page.button("Version before", ".last").click()
+    page.button("Previous version", ".last").click()
     assert page.one(".last .versions").text == "1/2" and page.focused() == "Next version"
     n = len(page.questions())
     page.button("Edit", f".message:nth-last-child(2)").click()
@@ -265,7 +264,7 @@ def check_versions(page):
     page.wait(lambda: "Italy" in page.questions()[-1], "the other wording")
     page.wait(page.is_idle, "the answer")
     assert len(page.questions()) == n and page.answers()[-1] not in ("", first), page.answers()[-1]
-    page.button("Version before", ".message:nth-last-child(2)").click()
+    page.button("Previous version", ".message:nth-last-child(2)").click()
     assert page.answers()[-1] == first and "France" in page.questions()[-1]
     print("versions:", page.one(".last .versions").text)
 
@@ -288,7 +287,7 @@ def check_history(page):
     page.press("\ue009", "k")
     assert page.focused() == "search"
     page.one("#search").send_keys("lighthouse story")
-    page.wait(lambda: len(page.all("#chats li")) == 1, "what was looked for")
+    page.wait(lambda: len(page.all("#chats li")) == 1, "search results")
     page.one("#chats a").send_keys("\ue007")
     page.wait(lambda: page.answers() == shown[1], "the chat")
     page.one("#search").clear()
@@ -331,7 +330,7 @@ def menu(page, label, at):
     page.press("\ue007")
 
 
-# What a model might say, or be made to say.
+# Hostile model output.
 HOSTILE = r"""# Title <img src="http://elsewhere.example/a.png" onerror="window.hacked=1">
 <script>window.hacked=2</script><style>body{display:none}</style>
 <iframe src="http://elsewhere.example/"></iframe><form action="http://elsewhere.example/"><input name=q></form>
@@ -399,7 +398,7 @@ def check_text(page):
     page.one("#data").click()
     page.look("files-light")
     page.one("dialog input[type=file]").send_keys(file.name)
-    page.wait(lambda: "2 chats are added" in page.one("#notices").text, "the chats")
+    page.wait(lambda: "2 chats added" in page.one("#notices").text, "the chats")
     os.unlink(file.name)
     open_chat(page, "Hostile")
     page.shot("hostile")
@@ -418,18 +417,18 @@ def check_text(page):
     assert max(sizes) < 2000, sizes
     open_chat(page, "Plants")
     page.one("summary").click()
-    page.wait(lambda: page.one(".thought em").text == "want", "what was thought")
+    page.wait(lambda: page.one(".thought em").text == "want", "reasoning text")
     page.one("summary").click()
     page.js("Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => { window.copied = text; } } })")
     page.button("Copy code").click()
     page.wait(lambda: (page.js("return window.copied") or "").startswith("# The energy"), "the copy")
     page.button("Copy message", ".assistant").click()
     page.wait(lambda: page.js("return window.copied") == FINE, "the whole copy")
-    print("text:", len(kinds), "elements of what is hostile, none of them harmful")
+    print("text:", len(kinds), "hostile elements, all sanitized")
 
 
 def open_chat(page, title):
-    # The list is drawn anew when something has changed.
+    # The list is redrawn after a change.
     links = page.wait(lambda: [link for link in page.all("#chats a") if link.get_attribute("title") == title], "the chat in the list")
     assert len(links) == 1
     page.js("arguments[0].click()", links[0])
@@ -493,9 +492,9 @@ def check_keys(page):
     while page.focused() not in seen and len(seen) < 100:
         seen.append(page.focused())
         page.press("\ue008", "\ue004")
-    for name in ["settings-button", "theme", "data", "search", "new-chat", "Skip to the question"]:
+    for name in ["settings-button", "theme", "data", "search", "new-chat", "Skip to the message input"]:
         assert name in seen, (name, seen)
-    while page.focused() != "Skip to the question":
+    while page.focused() != "Skip to the message input":
         page.press("\ue008", "\ue004")
     page.press("\ue007")
     page.wait(lambda: page.focused() == "question", "the focus")
@@ -515,7 +514,7 @@ def check_lost_server(page):
     page.driver.execute_cdp_cmd("Network.enable", {})
     page.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": True, **network})
     page.ask("Say hello.", waits=False)
-    page.wait(lambda: "cannot be reached. Trying again" in page.one(".last .note").text, "the reason")
+    page.wait(lambda: "cannot be reached. Retrying" in page.one(".last .note").text, "the reason")
     page.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": False, **network})
     page.wait(lambda: page.is_idle() and len(page.answers()[-1]) > 0, "the answer")
     page.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": True, **network})

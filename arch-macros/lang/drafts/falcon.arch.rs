@@ -1,4 +1,4 @@
-//! Falcon: attention and feed-forward network beside each other, LayerNorm, GELU.
+//! Falcon: parallel attention and feed-forward network, LayerNorm, GELU.
 
 name: "falcon";
 rope: neox;
@@ -14,7 +14,7 @@ tensors {
 
     layer {
         attn_norm:    norm   "attn_norm"   [n_embd];
-        attn_norm_2?: norm   "attn_norm_2" [n_embd]; // the 40B model
+        attn_norm_2?: norm   "attn_norm_2" [n_embd]; // only in the 40B model
         wq:           linear "attn_q"      [n_embd -> n_head * head_dim];
         wk:           linear "attn_k"      [n_embd -> n_head_kv * head_dim];
         wv:           linear "attn_v"      [n_embd -> n_head_kv * head_dim_v];

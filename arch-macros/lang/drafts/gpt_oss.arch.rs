@@ -37,7 +37,7 @@ graph {
         let q = rope(heads(wq(h), n_head));
         let k = rope(heads(wk(h), n_head_kv));
         let v = heads(wv(h), n_head_kv);
-        x += wo(attention(q, k, v, sinks = sinks, window = standard(n_swa, is_swa)));
+        x += wo(attention(q, k, v, sinks = sinks, window = sliding(n_swa, is_swa)));
         let h = rms_norm(x, attn_post_norm, eps);
         x += moe(h, router = router(h), gate = gate_exps, up = up_exps, down = down_exps, act = swiglu_clamped,
                  gating = softmax_weight, n_used = n_expert_used, norm_weights = false);

@@ -1,4 +1,4 @@
-//! The syntax tree of one declaration. Every node keeps its tokens; expressions are `syn`'s.
+//! Syntax tree of one `arch!` declaration. Every node keeps its tokens; expressions are `syn` expressions.
 
 use proc_macro2::{Span, TokenStream};
 use syn::{BinOp, Expr, ExprIf, Ident, LitStr};
@@ -16,7 +16,7 @@ pub struct Decl {
     pub attention: Option<Ident>,
     /// `result: embeddings;`
     pub result: Option<Ident>,
-    /// `allow: no_residual;`: lints that are answered.
+    /// `allow: no_residual;`: lints to suppress.
     pub allowed: Vec<Ident>,
     /// Items of `hparams { … }`.
     pub hparams: Vec<HparamItem>,
@@ -34,78 +34,76 @@ pub struct Decl {
     pub rank: Option<RankHead>,
     /// `test { … }`
     pub test: Option<Test>,
-    /// `fn name(x) { … }`, own ones before those of fragments.
+    /// `fn name(x) { … }`: the functions of the declaration, followed by the functions of its fragments.
     pub functions: Vec<Function>,
-    /// The fragments whose tensors stand among `tensors`.
+    /// Fragments whose tensors have been merged into `tensors`.
     pub fragments: Vec<Used>,
-    /// What the fragments expect to be declared.
+    /// Items that the fragments require from the declaration.
     pub needs: Vec<Need>,
-    /// Hyper-parameters that a fragment reads or derives: the graph need not use them all.
+    /// Hyper-parameters that a fragment reads or derives. The graph may leave them unused.
     pub given_hparams: Vec<String>,
 }
 
 /// `fn name(x, scale?, width = n_ff, ..) { … }`
 #[derive(Clone)]
 pub struct Function {
-    /// What it is called by.
     pub name: Ident,
-    /// Values given by position.
+    /// Positional parameters.
     pub params: Vec<Ident>,
-    /// Expressions given by name.
+    /// Named parameters.
     pub options: Vec<Opt>,
-    /// Written `..`: takes what the calls that end in `..` take.
+    /// Written `..`: forwards the named arguments of all calls in the body that end in `..`.
     pub forwards: bool,
-    /// What stands in the braces: read at every call, with the call's options put in.
+    /// Tokens between the braces. They are parsed at every call, after the call's options are substituted.
     pub body: TokenStream,
-    /// Of a fragment or a parent, and so not necessarily called.
+    /// Inherited from a fragment or parent, so an unused function is not an error.
     pub inherited: bool,
 }
 
-/// What may be given by name.
+/// A parameter with a name.
 #[derive(Clone)]
 pub struct Opt {
-    /// Its name.
     pub name: Ident,
-    /// What stands for it when it is not given; `None`: nothing.
+    /// Tokens used when the argument is omitted; `None` if the parameter has no default.
     pub default: Option<TokenStream>,
 }
 
 /// A fragment that a declaration uses.
 #[derive(Clone)]
 pub struct Used {
-    /// Its name, where it is used.
+    /// Name of the fragment, with the span of its `use`.
     pub name: Ident,
-    /// Its file, relative to the manifest of the crate.
+    /// Path of the fragment's file, relative to the crate's manifest.
     pub file: String,
 }
 
-/// A fragment's file, read as far as its parts: what is in them is parsed when options have been put in.
+/// A fragment's file, split into sections. Each section is parsed after its options are substituted.
 #[derive(Default)]
 pub struct Fragment {
-    /// Options of `use`.
+    /// Options that the fragment accepts.
     pub options: Vec<Opt>,
-    /// `needs(…)`, without its parentheses.
+    /// Contents of `needs(…)` without the parentheses.
     pub needs: TokenStream,
-    /// `hparams`, with its braces.
+    /// The `hparams` section, including its braces.
     pub hparams: TokenStream,
-    /// `tensors`, with its braces.
+    /// The `tensors` section, including its braces.
     pub tensors: TokenStream,
     /// `fn name(x) { … }`
     pub functions: Vec<Function>,
 }
 
-/// What a fragment expects of the declaration that uses it.
+/// A requirement of a fragment on the declaration that uses it.
 #[derive(Clone)]
 pub struct Need {
-    /// The fragment, where it is used.
+    /// Name of the fragment, with the span of its `use`.
     pub by: Ident,
-    /// What must be declared under which name.
+    /// Name that the using declaration must define.
     pub name: Ident,
-    /// What it must be.
+    /// Kind of item that the name must refer to.
     pub what: Needed,
 }
 
-/// Forms of [`Need`].
+/// Kinds of [`Need`].
 #[derive(Clone)]
 pub enum Needed {
     /// `eps: f32`
@@ -118,73 +116,65 @@ pub enum Needed {
 
 /// `use swiglu(width = n_ff_exp);`
 pub struct Use {
-    /// The fragment.
     pub name: Ident,
-    /// Options and what is given for them.
+    /// Options of the `use`, with the tokens given for them.
     pub args: Vec<(Ident, TokenStream)>,
 }
 
 /// `graph { … }`, `encoder { … }` or `mtp { … }`
 pub struct Graph {
-    /// Its first word.
+    /// Span of the `use` keyword.
     pub span: Span,
-    /// Its statements.
-    pub body: Block,
+    pub body: BlockSyntax,
 }
 
 /// `rank(mean) { … }`
 pub struct RankHead {
-    /// The word in parentheses: how rows are pooled where a file does not say.
+    /// Pooling in parentheses, used when the file does not specify the pooling.
     pub pooling: Option<Ident>,
-    /// What becomes of the pooled rows.
+    /// Graph that is computed on the pooled rows.
     pub graph: Graph,
 }
 
 /// `test { n_embd: 256, … }`
 pub struct Test {
-    /// The word `test`.
+    /// Span of the keyword `test`.
     pub span: Span,
-    /// Symbols and their sizes.
+    /// Symbols of the test and their values.
     pub sizes: Vec<(Ident, syn::Lit)>,
 }
 
-/// One line of `hparams`.
+/// An item of the `hparams` section.
 pub enum HparamItem {
     /// `eps: f32 = "attention.layer_norm_rms_epsilon" or 1e-5;`
     Key {
-        /// The symbol.
         name: Ident,
-        /// `usize`, `f32`, `bool`, `string`, `pattern` or `late_pattern`.
+        /// `usize`, `f32`, `bool`, `string`, `pattern` or `dense_first`.
         ty: Ident,
-        /// Written `[ty]`: one value per layer.
+        /// Written `[ty]`: the value differs by layer.
         list: bool,
-        /// Written `[ty; n..]`: a list of its own with at least so many values.
+        /// Written `[ty; n..]`: a list with at least `n` values, independent of the layers.
         at_least: Option<Box<Expr>>,
-        /// Key without the architecture's prefix.
+        /// GGUF key of the value without the architecture prefix.
         key: LitStr,
-        /// After `or`.
+        /// Default value, written after `or`.
         default: Option<Expr>,
     },
     /// `let kq_scale = …;`
-    Let {
-        /// The symbol.
-        name: Ident,
-        /// What it is computed from.
-        value: Expr,
-    },
+    Let { name: Ident, value: Expr },
     /// `check cond, "text";`
     Check {
-        /// Must hold for the file's values.
+        /// Condition that the values in the file must satisfy.
         cond: Expr,
-        /// Says what is wrong when it does not.
+        /// Error message shown when the condition is false.
         text: LitStr,
     },
-    /// `without n_swa, …;`: not inherited.
+    /// `without n_swa, …;`: hyper-parameters that are not inherited.
     Without(Vec<Ident>),
 }
 
 impl HparamItem {
-    /// The symbol it defines.
+    /// Returns the symbol that the item defines.
     pub fn name(&self) -> Option<&Ident> {
         match self {
             HparamItem::Key { name, .. } | HparamItem::Let { name, .. } => Some(name),
@@ -193,38 +183,38 @@ impl HparamItem {
     }
 }
 
-/// One item of `tensors`.
+/// An item of the `tensors` section.
 pub enum TensorItem {
     /// `wq: linear "attn_q" [n_embd -> n_head * head_dim];`
     Tensor(Box<TensorDecl>),
     /// `layer { … }` or `layer enc "enc.blk" n_layer { … }`
     Layer {
-        /// The word `layer`.
+        /// Span of the keyword `layer`.
         span: Span,
-        /// Name, prefix and count of a group of its own.
+        /// Name, prefix, and count of a named group.
         group: Option<Box<GroupDecl>>,
-        /// What each layer holds.
+        /// Tensors of each layer.
         items: Vec<TensorItem>,
     },
     /// `if cond { … } else { … }`
     If {
-        /// Condition over hyper-parameters.
+        /// Condition on hyper-parameters.
         cond: Box<Expr>,
-        /// Present when it holds.
+        /// Tensors that exist if the condition holds.
         then: Vec<TensorItem>,
-        /// Present when it does not.
+        /// Tensors that exist otherwise.
         otherwise: Vec<TensorItem>,
     },
     /// `ignore "cls.output", …;`
     Ignore(Vec<LitStr>),
-    /// `without q_norm, …;`: not inherited.
+    /// `without q_norm, …;`: tensors that are not inherited.
     Without(Vec<Ident>),
-    /// `use swiglu;`: a fragment's tensors, until they take its place.
+    /// `use swiglu;`: a fragment, until its tensors replace the item.
     Use(Use),
 }
 
 impl TensorItem {
-    /// The name of a tensor without a condition.
+    /// Returns the name of an unconditional tensor.
     pub fn name(&self) -> Option<&Ident> {
         match self {
             TensorItem::Tensor(t) => Some(&t.name),
@@ -233,7 +223,7 @@ impl TensorItem {
     }
 }
 
-/// Names of tensors, in all blocks.
+/// Returns the names of all tensors, including nested blocks.
 pub fn tensor_names<'a>(items: impl IntoIterator<Item = &'a TensorItem>) -> Vec<&'a Ident> {
     let names = items.into_iter().map(|item| match item {
         TensorItem::Tensor(t) => vec![&t.name],
@@ -244,103 +234,96 @@ pub fn tensor_names<'a>(items: impl IntoIterator<Item = &'a TensorItem>) -> Vec<
     names.flatten().collect()
 }
 
-/// What a named group of layers is called, here and in files, and how many there are.
+/// A named group of layers.
 #[derive(Clone)]
 pub struct GroupDecl {
-    /// Name of its loop.
+    /// Name of the group in `for` loops.
     pub name: Ident,
-    /// GGUF prefix before the layer's number.
+    /// GGUF prefix of the group, before the layer number.
     pub prefix: LitStr,
-    /// Number of layers.
+    /// Number of layers in the group.
     pub count: Expr,
 }
 
-/// One tensor.
+/// Declaration of a tensor.
 pub struct TensorDecl {
-    /// Field name.
+    /// Name of the tensor in the graph.
     pub name: Ident,
-    /// Written `override name`: in the place of one that a fragment gives.
+    /// Written `override name`: replaces a tensor of a fragment.
     pub overrides: bool,
-    /// Written `name?`.
+    /// Written `name?`: files may lack the tensor.
     pub optional: bool,
     /// `embed`, `vector`, `norm`, `linear`, `experts` or `raw`.
     pub kind: Ident,
-    /// GGUF name without layer prefix and suffix.
+    /// GGUF name without the layer prefix and the suffix.
     pub gguf: LitStr,
-    /// Sizes in brackets.
+    /// Sizes of the tensor, innermost dimension first.
     pub dims: Dims,
-    /// After `or`: what is used instead when this one is absent.
+    /// Replacement after `or`, used when the tensor is absent.
     pub instead: Option<Instead>,
 }
 
-/// What stands in for an absent tensor.
+/// Replacement for an absent tensor.
 #[derive(Clone)]
 pub enum Instead {
     /// `or token_embd`: another declared tensor.
     Tensor(Ident),
-    /// `or "post_ffw_norm"`: a tensor of another GGUF name.
+    /// `or "post_ffw_norm"`: the tensor under another GGUF name.
     Name(LitStr),
 }
 
 /// Sizes of a tensor.
 #[derive(Clone)]
 pub struct Dims {
-    /// The brackets.
+    /// Span of the brackets around the sizes.
     pub span: Span,
-    /// `a, b, …`, or the input before an arrow.
+    /// `a, b, …`, or the input size before `->`.
     pub first: Vec<Expr>,
-    /// After `->`.
+    /// Output size of a matrix, written after `->`.
     pub output: Option<Expr>,
-    /// After `;`: number of experts.
+    /// Number of experts or heads after `;`.
     pub count: Option<Expr>,
-    /// Written `n..`: files may have more of the last.
+    /// Written `n..`: the last dimension may be larger in files.
     pub or_more: bool,
 }
 
-/// Statements and the value they end in.
-pub struct Block {
-    /// In order.
-    pub stmts: Vec<Stmt>,
-    /// The expression without a semicolon at the end.
+/// Statements, followed by an optional result.
+pub struct BlockSyntax {
+    pub stmts: Vec<StmtSyntax>,
+    /// Final expression, written without a semicolon.
     pub result: Option<Expr>,
-    /// The closing brace.
+    /// Span of the block's closing brace.
     pub end: Span,
 }
 
-/// One statement of a graph.
-pub enum Stmt {
+/// A statement of a graph.
+pub enum StmtSyntax {
     /// `let name = value;`
-    Let {
-        /// The new name.
-        name: Ident,
-        /// Its value.
-        value: Expr,
-    },
+    Let { name: Ident, value: Expr },
     /// `name = value;` or `name += value;`
     Assign {
-        /// An existing name.
+        /// Name of the value that is assigned.
         name: Ident,
-        /// The operator before `=`.
+        /// Operator before `=`, such as `+` in `+=`.
         op: Option<BinOp>,
-        /// The right side.
         value: Expr,
     },
-    /// `if cond { … } else { … }` for its assignments.
+    /// `if cond { … } else { … }`, executed for its assignments.
     If(ExprIf),
     /// `for layer { … }`, `for layer in a..b { … }` or `for i in a..b { … }`
     For(Box<For>),
 }
 
-/// A loop: over a group of layers if its name is that of one, else over numbers.
+/// A loop over a group of layers or over a range of integers.
 pub struct For {
-    /// The words `for layer`.
+    /// Span of `for` and the loop variable.
     pub span: Span,
-    /// What it is over; `None` for `_`.
+    /// Loop variable or group of layers; `None` for `_`.
     pub name: Option<Ident>,
     /// `a..b`
     pub range: Option<(Expr, Expr)>,
-    /// Done once per layer or number.
-    pub body: Block,
-    /// The same as it stands there, without braces.
+    /// Parsed body.
+    pub body: BlockSyntax,
+    /// Tokens of the loop body, without the braces.
     pub tokens: TokenStream,
 }

@@ -1,22 +1,22 @@
-//! The symbols that every declaration has without declaring them: ONE table.
+//! Symbols that every declaration can use without declaring them.
 
-/// Type of a scalar.
+/// Type of a scalar expression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ty {
-    /// A count or size (`usize` in the expansion).
+    /// Integer for counts and sizes; `usize` in the expansion.
     Int,
-    /// `f32`.
+    /// Single-precision number; `f32` in the expansion.
     Float,
-    /// `bool`.
+    /// Condition; `bool` in the expansion.
     Bool,
-    /// A string of the file's metadata.
+    /// String from the file's metadata.
     Str,
-    /// Integers (`Vec<usize>`) that `rust!` expressions look at.
+    /// List of integers (`Vec<usize>`), readable only in `rust!` expressions.
     List,
 }
 
 impl Ty {
-    /// As written in an `hparams` block.
+    /// Returns the type's name in an `hparams` block.
     pub fn name(self) -> &'static str {
         match self {
             Ty::Int => "usize",
@@ -28,25 +28,24 @@ impl Ty {
     }
 }
 
-/// A symbol known without declaration.
+/// A symbol that the language predefines.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Builtin {
-    /// Name in declarations; also the accessor's name on the engine's `Base`.
+    /// Name in declarations and of the accessor on the engine's `Base`.
     pub name: &'static str,
-    /// Type of the value.
     pub ty: Ty,
-    /// Differs by layer: usable inside the layer block and the layer loop only.
+    /// The value differs by layer, so it is usable only in the layer block and the layer loop.
     pub per_layer: bool,
-    /// The symbol that this is another name of; both count as equal in shapes.
+    /// Symbol that this one is an alias of. Both are equal in shapes.
     pub alias_of: Option<&'static str>,
-    /// A `test` block need not give it: other sizes or the file format's defaults determine it.
+    /// The value follows from other sizes or from defaults of the file format, so a `test` block may omit it.
     pub derived: bool,
-    /// The key that it is read from; a `test` block cannot give what has none, which follows from other values or from keys that test
-    /// models do not have.
+    /// GGUF key of the value. A `test` block cannot set a symbol without a key, because its value is
+    /// computed.
     pub key: Option<&'static str>,
 }
 
-/// A size that files may have under `key`.
+/// Returns a builtin that is read from `key` and has a default.
 const fn read(name: &'static str, key: &'static str) -> Builtin {
     Builtin {
         key: Some(key),
@@ -65,7 +64,7 @@ const fn computed(name: &'static str, ty: Ty) -> Builtin {
     }
 }
 
-/// A `test` block gives it.
+/// Marks a builtin that every `test` block must set.
 const fn given(builtin: Builtin) -> Builtin {
     Builtin {
         derived: false,
@@ -80,82 +79,83 @@ const fn per_layer(builtin: Builtin) -> Builtin {
     }
 }
 
-/// Every builtin. The order is the order of factors when a shape is printed.
+/// All builtins. Printed shapes list their factors in this order.
 pub static BUILTINS: &[Builtin] = &[
-    // Where the key is absent the number of the tokenizer's tokens.
+    // Defaults to the number of tokens in the tokenizer.
     given(read("n_vocab", "vocab_size")),
     read("n_ctx_train", "context_length"),
     given(read("n_embd", "embedding_length")),
-    // Without `nextn_predict_layers`.
+    // The layer count excludes the `nextn_predict_layers` layers.
     given(read("n_layer", "block_count")),
-    // Layers of multi-token prediction behind those, 0 when absent.
+    // Layers for multi-token prediction, stored after the first `n_layer`. Defaults to 0.
     read("n_mtp", "nextn_predict_layers"),
-    // Length of `classifier.output_labels`, 1 when absent.
+    // Number of entries in `classifier.output_labels`; 1 if absent.
     computed("n_labels", Ty::Int),
-    // 0 when absent, and so is the number of those used.
+    // `n_expert` and `n_expert_used` default to 0.
     read("n_expert", "expert_count"),
     per_layer(read("n_expert_used", "expert_used_count")),
     per_layer(given(read("n_head", "attention.head_count"))),
-    // Of all layers.
+    // Maximum of `n_head` over all layers.
     computed("n_head_max", Ty::Int),
-    // `n_head` when absent.
+    // The KV head count defaults to `n_head`.
     per_layer(read("n_head_kv", "attention.head_count_kv")),
     per_layer(given(read("n_ff", "feed_forward_length"))),
-    // `n_embd / n_head` when absent, as is `head_dim_v`.
+    // `head_dim` and `head_dim_v` default to `n_embd / n_head`.
     read("head_dim", "attention.key_length"),
     Builtin {
         alias_of: Some("head_dim"),
         ..read("head_dim_k", "attention.key_length")
     },
     read("head_dim_v", "attention.value_length"),
-    // `head_dim` when absent.
+    // The rotated dimension count defaults to `head_dim`.
     read("n_rot", "rope.dimension_count"),
-    // Number of the layer, from 0.
+    // Index of the layer, starting at 0.
     per_layer(computed("il", Ty::Int)),
-    // The layer is one of multi-token prediction (MTP): it predicts tokens beyond the next, in `mtp` and no other graph.
+    // True for a layer of multi-token prediction (MTP). Such a layer is computed only in `mtp`.
     per_layer(computed("is_mtp", Ty::Bool)),
-    // `rope.freq_base`, 10000 when absent.
+    // Value of `rope.freq_base`; 10000 if absent.
     computed("rope_freq_base", Ty::Float),
-    // 1 / `rope.scaling.factor`, 1 when absent.
+    // Reciprocal of `rope.scaling.factor`; 1 if absent.
     computed("rope_freq_scale", Ty::Float),
-    // Whether positions are extended by YaRN: `rope.scaling.type` or `rope.scaling.yarn_ext_factor` says so.
+    // True if `rope.scaling.type` or `rope.scaling.yarn_ext_factor` selects YaRN.
     computed("rope_yarn", Ty::Bool),
 ];
 
-/// The builtin with this name.
+/// Returns the builtin named `name`.
 pub fn builtin(name: &str) -> Option<&'static Builtin> {
     BUILTINS.iter().find(|b| b.name == name)
 }
 
-/// Position of a symbol in [`BUILTINS`], for ordering the factors of a printed shape; other symbols come after.
+/// Returns the index of a symbol in [`BUILTINS`], which orders the factors of printed shapes. Other symbols
+/// sort last.
 pub fn rank(name: &str) -> usize {
     BUILTINS.iter().position(|b| b.name == name).unwrap_or(BUILTINS.len())
 }
 
-/// What names of the expansion's own begin with, and others do not.
+/// Prefix reserved for names that the expansion generates.
 pub const OWN_PREFIX: &str = "__";
 
-/// Names that mean something else inside a declaration or in its expansion, and what.
+/// Reserved names and their meaning in a declaration or its expansion.
 pub static RESERVED: &[(&str, &str)] = &[
     ("b", "the graph builder in `rust!` expressions"),
     ("m", "the model in `rust!` expressions"),
     ("l", "the layer's weights in `rust!` expressions"),
     ("tokens", "the input token ids"),
-    ("pooled", "the rows of sequences in `embedding` and `rank`"),
+    ("pooled", "the pooled rows of each sequence in `embedding` and `rank`"),
     ("positions", "the input positions"),
-    ("encoded", "the encoder's result"),
-    ("hidden", "the hidden rows before the tokens in `mtp`"),
+    ("encoded", "the result of the encoder"),
+    ("hidden", "the hidden state of the preceding token in `mtp`"),
     ("T", "the number of tokens in shapes"),
     ("T_encoded", "the number of encoded tokens in shapes"),
     ("layer", "the layer block"),
     ("layers", "the list of layers in the expansion"),
-    ("has", "the question whether an optional tensor is there"),
+    ("has", "the test for the presence of an optional tensor"),
 ];
 
-/// What a reserved name means, if `name` is one.
+/// Returns the meaning of `name` if it is reserved.
 pub fn reserved(name: &str) -> Option<&'static str> {
     if name.starts_with(OWN_PREFIX) {
-        return Some("something of the expansion's own");
+        return Some("an internal name of the expansion");
     }
     RESERVED.iter().find(|(n, _)| *n == name).map(|&(_, why)| why)
 }

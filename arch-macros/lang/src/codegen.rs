@@ -1,7 +1,8 @@
-//! The checked model as Rust items: structs of handles, a loader, a graph builder and the static `ARCH`.
+//! Generates Rust items from the checked model: structs of tensor handles, a loader, a graph builder, and the
+//! static `ARCH`.
 //!
-//! Names of the declaration keep their tokens, so that tools and errors of rustc point at them; names of the expansion's own begin with
-//! two underscores, except `b`, `m`, `l` and `il`, which `rust!` expressions see.
+//! Names of the declaration keep their spans, so that rustc's errors and editors point to them. Generated
+//! names start with two underscores, except `b`, `m`, `l` and `il`, which `rust!` expressions can use.
 
 mod build;
 mod scalar;
@@ -13,19 +14,19 @@ use crate::builtins::{BUILTINS, OWN_PREFIX};
 use crate::flow;
 use crate::model::{Arch, Hparam, Kind, Read, RopeKind, Tensor};
 use crate::paths::runtime;
-use scalar::{Place, emit};
+use scalar::{Scope, emit};
 
-/// A name of the expansion that the declaration's names cannot clash with.
+/// Returns a generated name that cannot clash with names of the declaration.
 fn own(name: &str) -> Ident {
     Ident::new(&format!("{OWN_PREFIX}{name}"), Span::call_site())
 }
 
-/// A name of the expansion that `rust!` expressions see.
+/// Returns a generated name that `rust!` expressions can use.
 fn shared(name: &str) -> Ident {
     Ident::new(name, Span::call_site())
 }
 
-/// All items of a declaration.
+/// Generates all items of a declaration.
 pub fn items(arch: &Arch) -> TokenStream {
     let structs = structs(arch);
     let load = load(arch);
@@ -36,7 +37,8 @@ pub fn items(arch: &Arch) -> TokenStream {
     quote! { #structs #load #build #functions #arch_static #tracked }
 }
 
-/// The names of functions and their options: what calls refer to, in whose place the bodies stand.
+/// Generates items for the names of functions and their options. Calls are inlined, but refer to these items
+/// for editors.
 fn functions(arch: &Arch) -> TokenStream {
     if arch.functions.is_empty() {
         return TokenStream::new();
@@ -56,7 +58,7 @@ fn functions(arch: &Arch) -> TokenStream {
     }
 }
 
-/// Makes the compiler know the files that were read, so that a change of one builds this declaration anew.
+/// Registers the files that were read with rustc, so that a change of a file rebuilds the declaration.
 fn tracked_files(arch: &Arch) -> TokenStream {
     let files = arch.ancestors.iter().map(|a| &a.file).chain(&arch.fragments);
     let paths = files.map(|file| format!("/{file}"));
@@ -64,7 +66,7 @@ fn tracked_files(arch: &Arch) -> TokenStream {
         ::core::include_str!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), #paths));)*)
 }
 
-/// What stands in for a faulty declaration: an `ARCH` that loads nothing.
+/// Generates an `ARCH` that loads nothing, as a placeholder for an invalid declaration.
 pub fn skeleton(name: &str) -> TokenStream {
     let ty = runtime("Architecture");
     quote! {
@@ -90,7 +92,7 @@ pub fn skeleton(name: &str) -> TokenStream {
     }
 }
 
-/// Fields of the `Hparams` struct: what the graph reads.
+/// Generates the fields of the `Hparams` struct: the values that the graph reads.
 fn kept_fields(arch: &Arch) -> Vec<(&Ident, TokenStream)> {
     let field = |h| match h {
         &Hparam::Key {
@@ -116,12 +118,13 @@ fn layer_tensors(arch: &Arch, group: usize) -> impl Iterator<Item = &Tensor> + C
     arch.tensors.iter().filter(move |t| t.group == Some(group))
 }
 
-/// The groups of layers that have tensors.
+/// Returns the groups of layers that have tensors.
 fn used_groups(arch: &Arch) -> impl Iterator<Item = usize> + Clone {
     (0..arch.groups.len()).filter(|&g| layer_tensors(arch, g).next().is_some())
 }
 
-/// The field of a group's layers, and the name of the struct of one: `layers` and `Layer`, for others `enc` and `EncLayer`.
+/// Returns the field and struct name of a group of layers: `layers` and `Layer` for the main group, `enc` and
+/// `EncLayer` for a group `enc`.
 fn group_names(arch: &Arch, group: usize) -> (Ident, Ident) {
     let name = &arch.groups[group].name;
     if group == 0 {
@@ -202,7 +205,7 @@ fn load(arch: &Arch) -> TokenStream {
     };
     let weights = weights(arch, &t);
     quote! {
-        // What is unused the checker tells, which lets fragments read more than a graph needs.
+        // The checker reports unused values. Fragments may read values that a graph does not use.
         #[allow(unused_variables)]
         fn load(
             #r: &mut #reader_ty<'_>,
@@ -232,12 +235,12 @@ fn read_hparam(h: &Hparam, r: &Ident) -> TokenStream {
         } => {
             let method = scalar::reader(*read);
             if let Some(n) = at_least {
-                let (method, n) = (shared(method), emit(n, Place::Load));
+                let (method, n) = (shared(method), emit(n, Scope::Load));
                 return quote!(let #name = #r.#method(#key, #n););
             }
             match default {
                 Some(d) if d.per_layer => {
-                    let (method, value) = (shared(&format!("{method}_with")), emit(d, Place::Load));
+                    let (method, value) = (shared(&format!("{method}_with")), emit(d, Scope::Load));
                     quote!(let #name = #r.#method(#key, |#il| #value);)
                 }
                 Some(d) => {
@@ -251,7 +254,7 @@ fn read_hparam(h: &Hparam, r: &Ident) -> TokenStream {
             }
         }
         Hparam::Let { name, value, .. } => {
-            let expr = emit(value, Place::Load);
+            let expr = emit(value, Scope::Load);
             let ty = scalar::rust_type(value.ty, value.per_layer);
             if value.per_layer {
                 quote!(let #name: #ty = (0..#base.n_layer_loaded()).map(|#il| #expr).collect();)
@@ -260,7 +263,7 @@ fn read_hparam(h: &Hparam, r: &Ident) -> TokenStream {
             }
         }
         Hparam::Check { cond, text } => {
-            let expr = emit(cond, Place::Load);
+            let expr = emit(cond, Scope::Load);
             if cond.per_layer {
                 quote!(#r.check((0..#base.n_layer_loaded()).all(|#il| #expr), #text);)
             } else {
@@ -272,7 +275,7 @@ fn read_hparam(h: &Hparam, r: &Ident) -> TokenStream {
 
 fn weights(arch: &Arch, t: &Ident) -> TokenStream {
     let (il, base) = (shared("il"), own("base"));
-    // What another tensor may fall back on, or is there with, needs a name of its own.
+    // Tensors that other tensors fall back to or depend on are bound to local variables.
     let is_early = |o: &Tensor| {
         let asks = |other: &Tensor| other.conditions.iter().any(|(c, _)| c.asks_for(&o.name));
         let in_reach = |other: &&Tensor| o.group.is_none() || o.group == other.group;
@@ -309,7 +312,7 @@ fn weights(arch: &Arch, t: &Ident) -> TokenStream {
         let count = match &group.count {
             None => quote!(#base.n_layer_loaded()),
             Some(count) => {
-                let count = emit(count, Place::Load);
+                let count = emit(count, Scope::Load);
                 quote!(#t.n_layers(#count))
             }
         };
@@ -326,14 +329,14 @@ fn weights(arch: &Arch, t: &Ident) -> TokenStream {
     quote!({ #(#ignored)* #(#early_globals)* Weights { #(#fields)* #(#layers)* } })
 }
 
-/// The table's entry of one tensor.
+/// Generates the tensor table entry of one tensor.
 fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
     let (name, found) = (&o.gguf, own("gguf"));
     let gguf = match &o.other_name {
         Some(_) => quote!(#found),
         None => quote!(#name),
     };
-    let sizes: Vec<_> = o.sizes.iter().map(|s| emit(s, Place::Load)).collect();
+    let sizes: Vec<_> = o.sizes.iter().map(|s| emit(s, Scope::Load)).collect();
     let args = match *o.kind {
         Kind::Linear | Kind::Experts | Kind::PerHead => quote!(#gguf, #(#sizes),*),
         _ => quote!(#gguf, &[#(#sizes),*]),
@@ -363,7 +366,7 @@ fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
         return call;
     }
     let conditions = o.conditions.iter().map(|(c, truth)| {
-        let c = scalar::atom(c, Place::Load);
+        let c = scalar::atom(c, Scope::Load);
         if *truth { c } else { quote!(!#c) }
     });
     let conditions = and(conditions.collect());
@@ -375,7 +378,7 @@ fn declare(arch: &Arch, o: &Tensor, t: &Ident) -> TokenStream {
     quote!(if #conditions { #some } else { ::core::option::Option::None })
 }
 
-/// Conditions that all hold.
+/// Combines the conditions with `&&`.
 fn and(list: Vec<TokenStream>) -> TokenStream {
     let mut list = list.into_iter();
     let first = list.next().unwrap_or_else(|| quote!(true));
@@ -448,13 +451,13 @@ fn arch_static(arch: &Arch) -> TokenStream {
     }
 }
 
-/// The engine's name of a graph.
+/// Returns the engine's variant for a graph.
 fn graph_part(part: flow::Part) -> TokenStream {
     let (ty, variant) = (runtime("GraphPart"), shared(&format!("{part:?}")));
     quote!(#ty::#variant)
 }
 
-/// The engine's name of a kind; `None` without rotary positions.
+/// Returns the engine's variant of the RoPE kind; `None` without rotary positions.
 fn rope_kind(kind: Option<RopeKind>) -> TokenStream {
     let variant = match kind {
         None | Some(RopeKind::None) => return quote!(::core::option::Option::None),

@@ -1,4 +1,5 @@
-//! Diagnostics: collected, never thrown, so that one expansion reports every fault under its own token.
+//! Diagnostics. They are collected instead of returned early, so that one expansion reports every error under
+//! its own token.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,32 +9,34 @@ use quote::ToTokens;
 
 use crate::source::{Origin, Place, Range, SourceMap};
 
-/// One fault: what was expected and found, and where.
+/// An error with its location.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
-    /// The sentence shown to the author of the declaration.
+    /// Message shown to the author of the declaration.
     pub message: String,
-    /// First token of the offending text.
+    /// First token of the erroneous range.
     pub start: Span,
-    /// Last token of the offending text.
+    /// Last token of the erroneous range.
     pub end: Span,
-    /// The offending text for people: file, line, column.
+    /// File, line, and column of the range, for printing.
     pub place: Place,
-    /// What that file is to the declaration.
+    /// Relation of the file to the declaration.
     pub origin: Origin,
-    /// The tokens of the declaration itself that the fault is shown under: the offending ones, or what brought those in.
+    /// Tokens of the declaration under which the error is reported: the erroneous tokens, or the `use` or
+    /// call that introduced them.
     pub anchor: Range,
-    /// More places that matter: what to look at, and where.
+    /// Additional notes with their locations.
     pub notes: Vec<(String, Place)>,
 }
 
 impl Diagnostic {
-    /// `line:column` of the first character, both counted from 1.
+    /// Returns `(line, column)` of the first character, both starting at 1.
     pub fn line_column(&self) -> (usize, usize) {
         (self.place.line, self.place.column)
     }
 
-    /// The message as rustc shows it under [`Diagnostic::anchor`]: with the place, if that is in another file, and the notes.
+    /// Returns the message that rustc shows at [`Diagnostic::anchor`]: with the location if it is in another
+    /// file, and with the notes.
     pub fn text(&self) -> String {
         let mut text = match self.origin {
             Origin::Own => self.message.clone(),
@@ -47,7 +50,7 @@ impl Diagnostic {
 }
 
 impl fmt::Display for Diagnostic {
-    /// `file:line:column: message`, the line with carets, and the notes in the same manner.
+    /// Formats `file:line:column: message`, the source line with carets, and the notes in the same form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}\n{}", self.place, self.message, self.place.excerpt())?;
         for (what, place) in &self.notes {
@@ -57,13 +60,13 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// A `compile_error!` that rustc shows under some tokens.
+/// Generates a `compile_error!` that rustc shows at a range of tokens.
 pub fn compile_error(at: Range, message: &str) -> TokenStream {
-    // `syn::Error` spreads the two spans over its tokens, which is how stable Rust underlines a range.
+    // `syn::Error` assigns the two spans to its tokens, which underlines a range on stable Rust.
     syn::Error::new_spanned(RangeTokens(at.start, at.end), message).to_compile_error()
 }
 
-/// Two tokens that carry the ends of a range.
+/// Two empty tokens that carry the spans of a range.
 struct RangeTokens(Span, Span);
 
 impl ToTokens for RangeTokens {
@@ -74,45 +77,46 @@ impl ToTokens for RangeTokens {
     }
 }
 
-/// A fault as it was noted.
+/// An error before its spans are resolved.
 #[derive(Debug)]
-struct Fault {
+struct RecordedError {
     message: String,
     at: Range,
-    /// The calls that the checker was inside of, outermost first.
+    /// Calls that were being checked, outermost first.
     calls: Vec<Range>,
     notes: Vec<(String, Range)>,
 }
 
-/// Collects diagnostics. Dropping it unread is a bug of the compiler and panics, so that no error is ever lost.
+/// Collects diagnostics. Dropping unread diagnostics is a bug in the compiler and panics, so that no error is
+/// lost.
 #[derive(Debug, Default)]
 pub struct Errors {
-    /// The texts that places are in.
+    /// Source files that spans refer to.
     pub sources: SourceMap,
-    list: Vec<Fault>,
+    list: Vec<RecordedError>,
     calls: Vec<Range>,
     read: bool,
 }
 
 impl Errors {
-    /// An empty collector.
+    /// Creates an empty collector.
     pub fn new() -> Errors {
         Errors::default()
     }
 
-    /// Notes a fault under the tokens of `at`.
+    /// Records an error at the tokens of `at`.
     pub fn at(&mut self, at: impl ToTokens, message: impl Into<String>) {
         self.note(Range::of(at), message, Vec::new());
     }
 
-    /// Notes a fault under one span.
+    /// Records an error at a single span.
     pub fn at_span(&mut self, span: Span, message: impl Into<String>) {
         self.note(span.into(), message, Vec::new());
     }
 
-    /// Notes a fault with other places to look at.
+    /// Records an error with notes at other locations.
     pub fn note(&mut self, at: Range, message: impl Into<String>, notes: Vec<(String, Range)>) {
-        self.list.push(Fault {
+        self.list.push(RecordedError {
             message: message.into(),
             at,
             calls: self.calls.clone(),
@@ -120,46 +124,46 @@ impl Errors {
         });
     }
 
-    /// Notes a fault that the token parser found.
+    /// Records errors of the `syn` parser.
     pub fn syntax(&mut self, error: &syn::Error) {
         for e in error {
             self.at_span(e.span(), e.to_string());
         }
     }
 
-    /// From here to [`Errors::leave_call`] faults are found in what a call does.
+    /// Enters a call: errors up to [`Errors::leave_call`] belong to it.
     pub fn enter_call(&mut self, call: Range) {
         self.calls.push(call);
     }
 
-    /// The end of what the innermost call does.
+    /// Leaves the innermost call.
     pub fn leave_call(&mut self) {
         self.calls.pop();
     }
 
-    /// Takes the faults from number `first` on out of the list, as notes for another.
+    /// Removes the errors from index `first` on and returns them as notes for another error.
     pub fn take_from(&mut self, first: usize) -> Vec<(String, Range)> {
         let taken = self.list.split_off(first.min(self.list.len()));
-        let notes = |f: Fault| std::iter::once((f.message, f.at)).chain(f.notes);
+        let notes = |f: RecordedError| std::iter::once((f.message, f.at)).chain(f.notes);
         taken.into_iter().flat_map(notes).collect()
     }
 
-    /// Number of faults so far.
+    /// Returns the number of errors.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// True if there is no fault so far.
+    /// Returns true if no error has been recorded.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// All faults in the order of the source text, each once.
+    /// Returns all errors in source order, without duplicates.
     pub fn finish(self) -> Vec<Diagnostic> {
         self.finish_with_sources().0
     }
 
-    /// The same, and the texts that the places are in.
+    /// Like [`Errors::finish`], but also returns the sources that the locations refer to.
     pub fn finish_with_sources(mut self) -> (Vec<Diagnostic>, SourceMap) {
         self.read = true;
         let faults = std::mem::take(&mut self.list);
@@ -171,7 +175,7 @@ impl Errors {
         (list, std::mem::take(&mut self.sources))
     }
 
-    fn diagnostic(&self, fault: Fault) -> Diagnostic {
+    fn diagnostic(&self, fault: RecordedError) -> Diagnostic {
         let sources = &self.sources;
         let origin = sources.origin(fault.at.start);
         let own = |r: &&Range| sources.origin(r.start) == Origin::Own;
@@ -206,9 +210,9 @@ impl Drop for Errors {
     }
 }
 
-/// The candidate nearest to `name`, if one is near enough to be a likely slip.
+/// Returns the candidate nearest to `name`, if it is near enough to be a likely typo.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // One or two letters are near to everything of their length.
+    // Names of one or two letters are too similar to each other for a suggestion.
     let limit = match name.chars().count() {
         0..=2 => 0,
         n => (n / 3).max(1),
@@ -221,7 +225,7 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, c)| c)
 }
 
-/// `` `a`, `b` or `c` ``.
+/// Formats a list of alternatives: `` `a`, `b` or `c` ``.
 pub fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<String> = names.into_iter().map(|n| format!("`{n}`")).collect();
     match names.split_last() {
@@ -231,12 +235,12 @@ pub fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
-/// `; did you mean `x`?` for the nearest candidate, else nothing.
+/// Returns `; did you mean `x`?` for the nearest candidate, or an empty string.
 pub fn did_you_mean<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, candidates).map_or_else(String::new, |c| format!("; did you mean `{c}`?"))
 }
 
-/// Edits (insert, delete, replace, swap of neighbours) between two short words.
+/// Returns the edit distance (insertions, deletions, replacements, transpositions) between two short words.
 pub fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
@@ -264,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nearest_finds_slips_only() {
+    fn nearest_suggests_only_likely_typos() {
         let names = ["rms_norm", "rope", "n_head", "n_head_kv"];
         assert_eq!(nearest("rmsnorm", names), Some("rms_norm"));
         assert_eq!(nearest("reop", names), None);

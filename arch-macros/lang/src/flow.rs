@@ -1,4 +1,4 @@
-//! The graph as a list of values and what each is computed from, for drawings.
+//! Data flow of the graph: a list of values and their inputs, used to draw diagrams.
 
 use std::collections::HashMap;
 
@@ -6,20 +6,21 @@ use crate::model::{Arch, Arg, Block, Operand, Scalar, ScalarKind, ScalarOp, Stmt
 use crate::ops::{Given, OpSpec};
 use crate::sym::Shape;
 
-/// One value of the graph.
+/// A value of a declared graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowNode {
-    /// `name = operation weights`, or only the operation for a value without a name.
+    /// `name = operation weights`, or only the operation for an unnamed value.
     pub label: String,
     /// Symbolic shape.
     pub shape: String,
-    /// Inside the layer loop.
+    /// True if the value is computed in the layer loop.
     pub in_layer: bool,
-    /// The graph that it is a value of.
+    /// Graph that contains the value.
     pub part: Part,
-    /// What must hold for it to be computed: the conditions of the branches that it stands in, empty outside of any.
+    /// Combined conditions of the enclosing branches; empty if the value is computed unconditionally.
     pub condition: String,
-    /// Indices of the nodes it is computed from. The entry of the layer loop also names the value that the previous layer handed on.
+    /// Indices of the input nodes. The entry of the layer loop also lists the value carried over from the
+    /// previous layer.
     pub inputs: Vec<usize>,
 }
 
@@ -34,7 +35,7 @@ pub enum Part {
     Mtp,
 }
 
-/// The nodes of a declaration's graph, in the order of computation.
+/// Returns the nodes of a declaration's graph in the order of computation.
 pub fn flow(arch: &Arch) -> Vec<FlowNode> {
     let mut f = Flow {
         arch,
@@ -72,13 +73,13 @@ struct Flow<'a> {
     of_var: Vec<Option<usize>>,
     in_layer: bool,
     part: Part,
-    /// Of the branches around the current value, outermost first.
+    /// Conditions of the enclosing branches, outermost first.
     conditions: Vec<String>,
-    /// Texts of the numbers that functions were called with, by parameter.
+    /// Source text of the scalar arguments of functions, by parameter.
     scalars: HashMap<String, String>,
-    /// The encoder's result.
+    /// Node index of the encoder's result.
     encoded: Option<usize>,
-    /// The hidden rows that a layer of multi-token prediction sees.
+    /// Node of the hidden states that a multi-token prediction layer reads.
     hidden: Option<usize>,
 }
 
@@ -95,7 +96,7 @@ impl Flow<'_> {
         self.nodes.len() - 1
     }
 
-    /// The last node is the result, unless it has a name.
+    /// Labels the last node as the result, unless it has a name.
     fn name_result(&mut self) {
         if let Some(last) = self.nodes.last_mut()
             && !last.label.contains(" = ")
@@ -146,7 +147,7 @@ impl Flow<'_> {
                 }
                 for (var, yes) in after_then.into_iter().enumerate() {
                     let no = self.of_var[var];
-                    // Names bound inside a branch end with it.
+                    // Names bound inside a branch go out of scope at its end.
                     if let (Some(yes), Some(no)) = (yes, no)
                         && yes != no
                     {
@@ -239,7 +240,7 @@ impl Flow<'_> {
         Some(self.push(label, shape, known))
     }
 
-    /// The operation with its weights and what it is given by name, and its operands.
+    /// Returns the label of an operation, with its weights and named arguments, and its inputs.
     fn op(&mut self, op: &OpSpec, args: &[Arg]) -> (String, Vec<Option<usize>>) {
         let mut label = op.name.to_string();
         let mut inputs = Vec::new();
@@ -265,7 +266,7 @@ impl Flow<'_> {
         (label, inputs)
     }
 
-    /// A number as written, or, of a function's parameter, as it was called with.
+    /// Returns the source text of a number; for a parameter of a function, the text of its argument.
     fn text(&self, s: &Scalar) -> String {
         match &s.kind {
             ScalarKind::ToFloat(inner) => self.text(inner),
@@ -274,7 +275,7 @@ impl Flow<'_> {
         }
     }
 
-    /// The values of a block that is computed under a condition.
+    /// Adds the values of a block that is computed under a condition.
     fn branch(&mut self, condition: String, block: &Block) -> Option<usize> {
         self.conditions.push(condition);
         let result = self.block(block);
@@ -298,7 +299,7 @@ impl Flow<'_> {
     }
 }
 
-/// An operator between tensors, in words.
+/// Returns the name of an operator between tensors.
 pub fn binary_name(op: ScalarOp) -> &'static str {
     match op {
         ScalarOp::Sub => "sub",
@@ -308,7 +309,7 @@ pub fn binary_name(op: ScalarOp) -> &'static str {
     }
 }
 
-/// Variables that a block assigns to without binding them.
+/// Collects the variables that a block assigns to without binding them.
 fn collect_assigned(block: &Block, out: &mut Vec<VarId>) {
     for stmt in &block.stmts {
         match stmt {

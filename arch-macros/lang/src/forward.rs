@@ -1,19 +1,20 @@
-//! `..` at the end of a call: the options of the function around it that the callee takes and that the call does not name itself.
+//! Forwarding of named arguments. `..` at the end of a call passes on the options of the enclosing function
+//! that the callee accepts and that the call does not name explicitly.
 //!
 //! ```text
 //! fn attend(x, ..) { wo(attend_heads(x, ..)) }
 //! fn attend_heads(x, rope_scale?, ..) { attention(rope(q, scale = rope_scale, ..), rope(k, scale = rope_scale, ..), v, ..) }
 //! ```
 //!
-//! `attend(h, base = 10000.0, window = w)` gives `base` to both calls of `rope` and `window` to `attention`. `scale` goes to
-//! `attention` alone, since the calls of `rope` name it, whether `rope_scale` is given or not.
+//! `attend(h, base = 10000.0, window = w)` passes `base` to both calls of `rope` and `window` to `attention`.
+//! `scale` is passed to `attention` only: the calls of `rope` name it, even if `rope_scale` is omitted.
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 use quote::quote;
 
-use crate::options::Given;
+use crate::options::Bindings;
 
-/// The names that the calls with `..` in a body pass on, each once.
+/// Returns the names that the calls with `..` in a body forward, without duplicates.
 pub fn names(body: &TokenStream, taken_by: &mut dyn FnMut(&str) -> Vec<String>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     let mut callee: Option<String> = None;
@@ -34,8 +35,8 @@ pub fn names(body: &TokenStream, taken_by: &mut dyn FnMut(&str) -> Vec<String>) 
     all
 }
 
-/// The body with `name = mark` for each given option in the place of `..`; [`marked`] says what stands for the marks. The names keep
-/// the places at which the options are given.
+/// Replaces each `..` in a body by `name = placeholder` for every given option that the callee accepts.
+/// [`placeholders`] resolves them. The names keep the spans of the given options.
 pub fn fill(body: TokenStream, given: &[(Ident, TokenStream)], taken_by: &dyn Fn(&str) -> Vec<String>) -> TokenStream {
     let mut callee: Option<String> = None;
     let mut out = TokenStream::new();
@@ -48,7 +49,7 @@ pub fn fill(body: TokenStream, given: &[(Ident, TokenStream)], taken_by: &dyn Fn
                         let taken = not_named(taken_by(callee), &args);
                         let passed = given.iter().filter(|(key, _)| taken.iter().any(|name| key == name));
                         let passed = passed.map(|(key, _)| {
-                            let mark = Ident::new(&mark(key), group.span());
+                            let mark = Ident::new(&placeholder(key), group.span());
                             quote!(#key = #mark)
                         });
                         let args = fill(args, given, taken_by);
@@ -68,13 +69,13 @@ pub fn fill(body: TokenStream, given: &[(Ident, TokenStream)], taken_by: &dyn Fn
     out
 }
 
-/// The options under their marks, which no name in a body can be taken for.
-pub fn marked(given: &[(Ident, TokenStream)]) -> Given {
-    let marked = |(name, value): &(Ident, TokenStream)| (mark(name), Some(value.clone()));
-    given.iter().map(marked).collect()
+/// Returns the options under placeholder names, which cannot clash with a name in a body.
+pub fn placeholders(given: &[(Ident, TokenStream)]) -> Bindings {
+    let placeholders = |(name, value): &(Ident, TokenStream)| (placeholder(name), Some(value.clone()));
+    given.iter().map(placeholders).collect()
 }
 
-fn mark(name: &Ident) -> String {
+fn placeholder(name: &Ident) -> String {
     format!("__{name}")
 }
 
@@ -85,7 +86,7 @@ fn word(token: &TokenTree) -> Option<String> {
     }
 }
 
-/// What stands before the `..` that ends a list of arguments.
+/// Returns the arguments before a final `..`.
 fn before_rest(group: &Group) -> Option<TokenStream> {
     let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
     let is = |t: &TokenTree, c: char| matches!(t, TokenTree::Punct(p) if p.as_char() == c);
@@ -94,7 +95,7 @@ fn before_rest(group: &Group) -> Option<TokenStream> {
     (group.delimiter() == Delimiter::Parenthesis && ends).then(|| args.iter().cloned().collect())
 }
 
-/// The names that do not stand before a `=` among the arguments.
+/// Returns the names in `taken` that no argument sets with `name =`.
 fn not_named(taken: Vec<String>, args: &TokenStream) -> Vec<String> {
     let tokens: Vec<TokenTree> = args.clone().into_iter().collect();
     let is = |i: usize, c: char| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == c);

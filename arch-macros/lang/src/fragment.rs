@@ -1,25 +1,26 @@
-//! Fragments: pieces of hyper-parameters, tensors and functions that unrelated declarations share, one file each.
+//! Fragments: reusable hyper-parameters, tensors, and functions, one file each.
 //!
-//! `use gated_ffn(width = n_ff_exp);` puts the fragment's tensors where it stands, its hyper-parameters before those of the
-//! declaration, which may say the same names differently, and makes its functions known to the graph. Every token keeps its place in
-//! the fragment's file; the file is parsed once per `use`, so that a place also tells which `use` it came by.
+//! `use gated_ffn(width = n_ff_exp);` inserts the fragment's tensors at that position. Its hyper-parameters
+//! are inserted before those of the declaration, which may redefine them. Its functions become available to
+//! the graph. Every token keeps its span in the fragment's file. The file is parsed once per `use`, so a span
+//! also identifies the `use`.
 //!
 //! ```ebnf
 //! file      = { options | needs | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}" | function } ;
 //! function  = "fn" IDENT "(" [ params ] ")" "{" { stmt | loop } EXPR "}" ;
-//! params    = option { "," option } [ "," ".." ] | ".." ;               (* those with a default, or a `?`, behind the others *)
+//! params    = option { "," option } [ "," ".." ] | ".." ;               (* optional parameters follow required ones *)
 //! option    = IDENT [ "=" EXPR | "?" ] ;
 //! options   = "options" "(" option { "," option } ")" ";" ;
 //! needs     = "needs" "(" need { "," need } ")" ";" ;
 //! need      = IDENT ":" ( scalar | use "[" dims "]" ) | IDENT "(" [ IDENT { "," IDENT } ] ")" ;
 //! ```
 //!
-//! A fragment may use others, and then gives what they give; its own functions go before theirs. A tensor `override name: …` that stands
-//! beside `use` takes the place of the fragment's tensor of this name, and so does one of a fragment beside the `use` of another.
+//! A fragment can use other fragments and then provides their items, too. Its own functions take precedence.
+//! A tensor `override name: …` next to a `use` replaces the fragment's tensor of that name.
 //!
-//! An option is replaced by its argument, or by what stands after `=`, wherever its name stands, except before a `=`, where a
-//! name is that of an argument. `name?` may be left out, and then `…, key = name` or `or name` is left out as well.
-//! An argument that computes a tensor is computed once, however often the function uses it.
+//! An option is replaced by its argument or default wherever its name occurs, except before `=`, where a name
+//! denotes an argument. If `name?` is omitted, `…, key = name` and `or name` are omitted as well. An argument
+//! that computes a tensor is evaluated once, even if the function uses it several times.
 
 use proc_macro2::Ident;
 use syn::parse::{ParseStream, Parser};
@@ -28,11 +29,11 @@ use crate::ast::{Decl, Fragment, Function, HparamItem, Need, TensorItem, Use, Us
 use crate::diag::{Errors, did_you_mean};
 use crate::library::{Library, Source};
 use crate::merge::merge_hparams;
-use crate::options::{Given, bind, substitute};
+use crate::options::{Bindings, bind, substitute};
 use crate::parse;
 use crate::source::{Origin, Range};
 
-/// Puts tensors in the place of every `use`, and adds the functions.
+/// Replaces every `use` by the fragment's tensors and adds its functions.
 pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
     let mut expander = Expander {
         library,
@@ -53,14 +54,14 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
     decl.given_hparams = not_own(&expander.hparams, &own);
     decl.hparams
         .extend(merge_hparams(expander.hparams, own, expander.errors));
-    // Functions of the declaration itself go before those of the same name in a fragment.
+    // Functions of the declaration take precedence over functions of fragments.
     let added = expander.functions.into_iter().map(|(_, f)| f);
     let own: Vec<String> = decl.functions.iter().map(|f| f.name.to_string()).collect();
     decl.functions
         .extend(added.filter(|f| !own.iter().any(|n| f.name == n)));
 }
 
-/// Names of given hyper-parameters that are not the declaration's own.
+/// Returns the names of inherited hyper-parameters that the declaration does not define.
 fn not_own(given: &[HparamItem], own: &[HparamItem]) -> Vec<String> {
     let is_own = |name: &&Ident| own.iter().any(|item| item.name() == Some(name));
     let names = given.iter().filter_map(HparamItem::name).filter(|n| !is_own(n));
@@ -73,9 +74,9 @@ struct Expander<'a> {
     used: Vec<Used>,
     needs: Vec<Need>,
     hparams: Vec<HparamItem>,
-    /// Each with the fragment that it comes from.
+    /// Functions with the fragment that defines them.
     functions: Vec<(String, Function)>,
-    /// The fragments that are being put in, outermost first.
+    /// Fragments being expanded, outermost first.
     inside: Vec<String>,
 }
 
@@ -102,7 +103,7 @@ impl Expander<'_> {
         *items = replace_given(placed);
     }
 
-    /// A tensor that takes the place of a fragment's says `override`, and no other does.
+    /// Checks that a tensor is marked `override` exactly if it replaces a fragment's tensor.
     fn overrides(&mut self, placed: &[Placed]) {
         let given: Vec<&TensorItem> = placed.iter().filter(|p| p.given).map(|p| &p.item).collect();
         let given = tensor_names(given);
@@ -112,7 +113,7 @@ impl Expander<'_> {
             match (given.contains(&name), t.overrides) {
                 (true, false) => {
                     let message = format!(
-                        "`{name}` would take the place of a fragment's tensor: if that is meant, `override {name}: …`"
+                        "`{name}` replaces a tensor of a fragment; write `override {name}: …` if this is intended"
                     );
                     self.errors.at(name, message);
                 }
@@ -121,7 +122,7 @@ impl Expander<'_> {
                     let hint = did_you_mean(&name.to_string(), names.iter().map(String::as_str));
                     self.errors.at(
                         name,
-                        format!("no fragment beside this line gives a tensor `{name}`{hint}"),
+                        format!("no fragment in this block declares a tensor `{name}`{hint}"),
                     );
                 }
                 _ => {}
@@ -129,18 +130,19 @@ impl Expander<'_> {
         }
     }
 
-    /// The tensors of one `use`; its hyper-parameters and functions are noted.
+    /// Returns the tensors of one `use` and records its hyper-parameters and functions.
     fn fragment(&mut self, u: &Use) -> Option<Vec<TensorItem>> {
         let name = u.name.to_string();
         if self.inside.contains(&name) {
             let chain: Vec<_> = self.inside.iter().map(|n| format!("`{n}` uses ")).collect();
-            self.errors.at(&u.name, format!("{}`{name}`: a circle", chain.concat()));
+            self.errors
+                .at(&u.name, format!("cyclic use of fragments: {}`{name}`", chain.concat()));
             return None;
         }
         let Some(source) = self.library.fragment(&name) else {
             let all = self.library.fragments();
             let hint = did_you_mean(&name, all.iter().map(String::as_str));
-            self.errors.at(&u.name, format!("no fragment is called `{name}`{hint}"));
+            self.errors.at(&u.name, format!("no fragment named `{name}`{hint}"));
             return None;
         };
         let fragment = self.read(u, &source)?;
@@ -183,7 +185,7 @@ impl Expander<'_> {
         }
     }
 
-    /// The parts of a fragment's file.
+    /// Parses a fragment's file into its sections.
     fn read(&mut self, u: &Use, source: &Source) -> Option<Fragment> {
         let by = Range::of(&u.name);
         let tokens = self
@@ -192,7 +194,7 @@ impl Expander<'_> {
             .parse_other(&source.file, &source.text, Origin::Fragment, by);
         let read = tokens.map_err(syn::Error::from).and_then(|tokens| {
             let Some(tokens) = parse::macro_tokens(tokens, "fragment")? else {
-                let message = format!("{} holds no `fragment! {{ … }}`", source.file);
+                let message = format!("{} contains no `fragment! {{ … }}`", source.file);
                 return Err(syn::Error::new(u.name.span(), message));
             };
             parse::fragment(tokens)
@@ -200,8 +202,8 @@ impl Expander<'_> {
         read.map_err(|e| self.errors.syntax(&e)).ok()
     }
 
-    /// Notes the functions of one `use`, but for those that a fragment around it has itself.
-    fn functions(&mut self, u: &Use, functions: Vec<Function>, given: &Given) {
+    /// Records the functions of one `use`, except those that an enclosing fragment defines.
+    fn functions(&mut self, u: &Use, functions: Vec<Function>, given: &Bindings) {
         for mut f in functions {
             f.body = substitute(f.body, given);
             for option in &mut f.options {
@@ -211,7 +213,7 @@ impl Expander<'_> {
                 Some((from, _)) if self.inside.contains(from) => {}
                 Some((_, known)) if known.body.to_string() != f.body.to_string() => {
                     let message = format!(
-                        "`{}` is used twice with different arguments: `{}` would be two",
+                        "`{}` is used twice with different arguments, which defines `{}` twice",
                         u.name, f.name
                     );
                     self.errors.at(&u.name, message);
@@ -223,17 +225,17 @@ impl Expander<'_> {
     }
 }
 
-/// An item of a block, or one that a `use` in it gave.
+/// An item of a block; `given` if a `use` in the block inserted it.
 struct Placed {
     item: TensorItem,
     given: bool,
 }
 
-/// The items, where a tensor of the block's own stands in the place of a given one of its name.
+/// Replaces inserted tensors by the block's own tensors of the same name.
 fn replace_given(items: Vec<Placed>) -> Vec<TensorItem> {
     let given: Vec<&TensorItem> = items.iter().filter(|p| p.given).map(|p| &p.item).collect();
     let given: Vec<String> = tensor_names(given).iter().map(ToString::to_string).collect();
-    // A name that the block says twice replaces once; the checker refuses the second.
+    // A name declared twice in the block replaces only once; the checker reports the second.
     let mut own: Vec<TensorItem> = Vec::new();
     let mut rest = Vec::new();
     for placed in items {
@@ -255,7 +257,7 @@ fn replace_given(items: Vec<Placed>) -> Vec<TensorItem> {
     rest.into_iter().map(|p| p.item).collect()
 }
 
-/// Where a tensor stands in an item.
+/// Returns the position of a tensor within an item.
 fn place_of<'a>(item: &'a mut TensorItem, name: &Ident) -> Option<&'a mut TensorItem> {
     if let TensorItem::If { then, otherwise, .. } = item {
         return then.iter_mut().chain(otherwise).find_map(|i| place_of(i, name));

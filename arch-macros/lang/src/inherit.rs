@@ -1,7 +1,8 @@
-//! `like: "…";`: what a declaration takes over from another one.
+//! Inheritance between declarations: `like: "…";`.
 //!
-//! The result is one syntax tree, as if the author had written everything out, and is checked like any other. What comes from
-//! the parent keeps its places there; in the child, a fault in it is shown under the string after `like:`.
+//! The result is a single syntax tree, as if the author had written out every section, and is checked like
+//! any other. Tokens of the parent keep their spans. An error in them is reported at the string after `like:`
+//! in the child.
 
 use syn::LitStr;
 
@@ -14,13 +15,14 @@ use crate::model::Ancestor;
 use crate::parse;
 use crate::source::{Origin, Range};
 
-/// Merges a declaration with all that it is `like`; nearest ancestor first. `None` if there were faults.
+/// Merges a declaration with all its ancestors. Returns the ancestors, nearest first, or `None` if there were
+/// errors.
 pub fn resolve(child: Decl, library: &dyn Library, errors: &mut Errors) -> Option<(Decl, Vec<Ancestor>)> {
     let mut names: Vec<String> = child.name.iter().map(LitStr::value).collect();
     resolve_from(child, library, &mut names, errors)
 }
 
-/// `names`: the architectures on the way from the first child to this one, this one included.
+/// Resolves a declaration. `names` lists the architectures from the first child to this one, inclusive.
 fn resolve_from(
     mut child: Decl,
     library: &dyn Library,
@@ -36,16 +38,13 @@ fn resolve_from(
     let name = like.value();
     if names.contains(&name) {
         let chain: Vec<_> = names.iter().map(|n| format!("`{n}` is like ")).collect();
-        errors.at(&like, format!("{}`{name}`: a circle", chain.concat()));
+        errors.at(&like, format!("cyclic inheritance: {}`{name}`", chain.concat()));
         return None;
     }
     let Some(source) = library.find(&name) else {
         let all = library.names();
         let hint = did_you_mean(&name, all.iter().map(String::as_str));
-        errors.at(
-            &like,
-            format!("no architecture beside this one is called `{name}`{hint}"),
-        );
+        errors.at(&like, format!("no architecture named `{name}` in this directory{hint}"));
         return None;
     };
     names.push(name.clone());
@@ -56,7 +55,7 @@ fn resolve_from(
     (errors.len() == before).then_some((merged, ancestors))
 }
 
-/// Parses and resolves a parent; `None` if there were faults.
+/// Parses and resolves a parent. Returns `None` if there were errors.
 fn parent(
     like: &LitStr,
     source: &Source,
@@ -72,7 +71,7 @@ fn parent(
     let tokens = match tokens.and_then(|tokens| parse::macro_tokens(tokens, "arch")) {
         Ok(Some(tokens)) => tokens,
         Ok(None) => {
-            errors.at(like, format!("{} holds no `arch! {{ … }}`", source.file));
+            errors.at(like, format!("{} contains no `arch! {{ … }}`", source.file));
             return None;
         }
         Err(e) => {
@@ -88,14 +87,14 @@ fn parent(
     resolve_from(decl, library, names, errors)
 }
 
-/// Refuses `without` where there is nothing to leave out.
+/// Reports `without` in a declaration that inherits nothing.
 fn nothing_inherited(decl: &Decl, errors: &mut Errors) {
     let mut names = removed_hparams(&decl.hparams);
     names.extend(removed_tensors(&decl.tensors));
     for name in names {
         errors.at(
             name,
-            format!("`without {name}` leaves out what is inherited: say from where with `like: \"…\";`"),
+            format!("`without {name}` has no effect: the declaration inherits nothing; add `like: \"…\";`"),
         );
     }
 }

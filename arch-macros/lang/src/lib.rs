@@ -1,15 +1,18 @@
-//! The architecture language: a small compiler from one `arch!` declaration to the code of a model.
+//! Compiler of the architecture language: turns one `arch!` declaration into the code of a model.
 //!
-//! In the order of the modules' layers: text becomes tokens with places ([`source`], [`diag`]); those are parsed ([`parse`], where the
-//! grammar stands) to a syntax tree ([`ast`]), which is completed from the [`library`] by fragments (`fragment`, with their `options`)
-//! and what it is `like` (`inherit`, `merge`), checked (`check`: names, types, symbolic shapes, all faults collected with the tokens they
-//! stand under) into a typed model ([`model`]), and turned into items (`codegen`, which cannot fail). No module looks at a later one.
+//! The stages, in order; no module depends on a later one:
 //!
-//! Everything works on `proc-macro2`'s own tokens, never on rustc's, so the compiler is one and the same in a build and in any other
-//! program: [`expand_with`] for the macro, [`check_file`] for tools.
+//! 1. [`source`], [`diag`]: tokens with their locations, and errors.
+//! 2. [`parse`]: the grammar, which produces a syntax tree ([`ast`]).
+//! 3. `fragment`, `options`, `inherit`, `merge`: completion with fragments and parents from a [`library`].
+//! 4. `check`: names, types, and symbolic shapes. Collects all errors and produces a typed model ([`model`]).
+//! 5. `codegen`: Rust items. This stage cannot fail.
 //!
-//! The tables that a new builtin symbol or operation is added to are [`builtins::BUILTINS`] and [`ops::OPS`]; other words stand in [`words`].
-//! [`format`] lays files out.
+//! All stages use the tokens of `proc-macro2` instead of rustc's, so the compiler behaves identically inside
+//! and outside a build: [`expand_with`] serves the macro, [`check_file`] serves tools.
+//!
+//! To add a builtin symbol or an operation, extend [`builtins::BUILTINS`] or [`ops::OPS`]. Other keywords are
+//! in [`words`]. [`format`] is the formatter.
 
 pub mod ast;
 pub mod builtins;
@@ -39,21 +42,21 @@ use proc_macro2::TokenStream;
 
 pub use diag::Diagnostic;
 pub use flow::FlowNode;
-pub use library::{Folder, Library, Source};
+pub use library::{Directory, Library, Source};
 
 use diag::Errors;
 use source::SourceMap;
 
-/// Compiles the contents of one `arch!` invocation to items. With faults: a `compile_error!` for each, and an `ARCH` of the
-/// right type, so that what refers to it gives no further errors.
+/// Compiles the contents of one `arch!` invocation to items. For each error, emits a `compile_error!`, plus
+/// an `ARCH` of the right type so that references to it cause no further errors.
 ///
-/// The environment variable `ARCH_MACROS_PRINT=NAME` makes it print the expansion of the architecture NAME to the standard error
-/// stream.
+/// If the environment variable `ARCH_MACROS_PRINT` equals the architecture's name, prints the expansion to
+/// stderr.
 pub fn expand(input: TokenStream) -> TokenStream {
     expand_with(input, &())
 }
 
-/// [`expand`] with the declarations and fragments that it may name.
+/// Like [`expand`], with a library of declarations and fragments.
 pub fn expand_with(input: TokenStream, library: &dyn Library) -> TokenStream {
     let Analyzed { name, result, sources } = analyze(input, library, Errors::new());
     let items = match result {
@@ -75,23 +78,24 @@ pub fn expand_with(input: TokenStream, library: &dyn Library) -> TokenStream {
     items
 }
 
-/// Compiles a declaration as far as the checked model, or to all its faults in the order of the source.
+/// Compiles a declaration to the checked model. Returns all errors in source order on failure.
 pub fn compile(input: TokenStream) -> Result<model::Arch, Vec<Diagnostic>> {
     compile_with(input, &())
 }
 
-/// [`compile`] with the declarations and fragments that it may name.
+/// Like [`compile`], with a library of declarations and fragments.
 pub fn compile_with(input: TokenStream, library: &dyn Library) -> Result<model::Arch, Vec<Diagnostic>> {
     analyze(input, library, Errors::new()).result
 }
 
-/// Every fault of the declaration in a file, without building anything, in the order of the file. `file` is what its places are called;
-/// `text` is all of it, description and `arch! { … }`. A file of a fragment is checked as far as that goes without one that uses it.
+/// Returns every error of the declaration in a file, in source order, without generating code. `file` is the
+/// name used in locations, `text` the full contents. A fragment is checked as far as possible without a
+/// declaration that uses it.
 pub fn check_file(file: &str, text: &str, library: &dyn Library) -> Vec<Diagnostic> {
     compile_file(file, text, library).err().unwrap_or_default()
 }
 
-/// [`compile_with`] for the text of a file: places have its name.
+/// Like [`compile_with`], for the text of a file. Locations refer to `file`.
 pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Option<model::Arch>, Vec<Diagnostic>> {
     let mut errors = Errors::new();
     let tokens = errors.sources.parse_own(file, text).map_err(syn::Error::from);
@@ -110,7 +114,7 @@ pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Opt
         Ok(None) => {
             errors.at_span(
                 proc_macro2::Span::call_site(),
-                format!("{file} holds no `arch! {{ … }}`"),
+                format!("{file} contains no `arch! {{ … }}`"),
             );
             Err(errors.finish())
         }
@@ -121,16 +125,16 @@ pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Opt
     }
 }
 
-/// What has become of a declaration.
+/// Result of analyzing a declaration.
 struct Analyzed {
-    /// Empty if it has none.
+    /// Name of the architecture; empty if missing.
     name: String,
     result: Result<model::Arch, Vec<Diagnostic>>,
-    /// The texts that its places are in.
+    /// Sources that the locations refer to.
     sources: SourceMap,
 }
 
-/// Parses, completes and checks, each if the step before found no fault.
+/// Parses, completes, and checks a declaration. Each stage runs only if the previous one found no errors.
 fn analyze(input: TokenStream, library: &dyn Library, mut errors: Errors) -> Analyzed {
     let decl = parse::parse(input, &mut errors);
     let name = decl.name.as_ref().map_or_else(String::new, syn::LitStr::value);
@@ -156,20 +160,20 @@ fn analyze(input: TokenStream, library: &dyn Library, mut errors: Errors) -> Ana
     Analyzed { name, result, sources }
 }
 
-/// What a declaration says, for people: the tensors as a table and the graph's values.
+/// Human-readable summary of a declaration: a table of tensors and the values of the graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Description {
-    /// `general.architecture` of its files.
+    /// Value of `general.architecture` in matching files.
     pub name: String,
-    /// Names of what it is `like`, nearest first.
+    /// Names of the ancestors, nearest first.
     pub like: Vec<String>,
-    /// Rows: field, GGUF name, kind, shape, and when it is there.
+    /// Rows of field, GGUF name, kind, shape, and condition.
     pub tensors: Vec<[String; 5]>,
-    /// The graph, from which drawings are made.
+    /// Data flow of the graph, used to draw diagrams.
     pub flow: Vec<FlowNode>,
 }
 
-/// Describes a checked declaration.
+/// Returns the summary of a checked declaration.
 pub fn describe(arch: &model::Arch) -> Description {
     let row = |t: &model::Tensor| {
         let prefix = t

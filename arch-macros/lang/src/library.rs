@@ -1,35 +1,35 @@
-//! Where the declaration that another one is `like` comes from: an interface, and the folder of files behind it.
+//! Lookup of parents and fragments: an interface and its implementation for a directory.
 
 use std::path::PathBuf;
 
-/// The text of a file with an `arch!` in it.
+/// A source file with an `arch!` or `fragment!`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Source {
-    /// Its path relative to the manifest of the crate that holds it, such as `qwen2.rs`.
+    /// Path relative to the crate's manifest, such as `qwen2.rs`.
     pub file: String,
-    /// All of it.
+    /// Full contents.
     pub text: String,
 }
 
-/// Finds declarations by their `name:`.
+/// Lookup of declarations by their `name:`.
 pub trait Library {
-    /// The file that declares an architecture.
+    /// Returns the file that declares the architecture `name`.
     fn find(&self, name: &str) -> Option<Source>;
 
-    /// Every name there is, for hints; asked only when a name was not found.
+    /// Returns all names, for suggestions. Called only after a failed lookup.
     fn names(&self) -> Vec<String>;
 
-    /// The file of a fragment.
+    /// Returns the file of a fragment.
     fn fragment(&self, name: &str) -> Option<Source>;
 
-    /// Every fragment's name, for hints.
+    /// Returns the names of all fragments, for suggestions.
     fn fragments(&self) -> Vec<String>;
 
-    /// All files, fragments first, which most names of tensors stand in.
+    /// Iterates over all files, fragments first because they declare most tensor names.
     fn files(&self) -> Box<dyn Iterator<Item = Source> + '_>;
 }
 
-/// No declarations at all.
+/// An empty library, without parents and fragments.
 impl Library for () {
     fn find(&self, _: &str) -> Option<Source> {
         None
@@ -52,20 +52,20 @@ impl Library for () {
     }
 }
 
-/// The folder of fragments, beside the declarations.
+/// Subdirectory that contains the fragments.
 const FRAGMENTS: &str = "fragments";
 
-/// The `.rs` files directly in a folder, and in its folder `fragments`.
+/// Library of the `.rs` files in a directory and its subdirectory `fragments`.
 #[derive(Clone, Debug)]
-pub struct Folder(pub PathBuf);
+pub struct Directory(pub PathBuf);
 
-impl Folder {
+impl Directory {
     fn read(&self, file: String) -> Option<Source> {
         let text = std::fs::read_to_string(self.0.join(&file)).ok()?;
         Some(Source { file, text })
     }
 
-    /// All files, sorted by name, each read when its turn comes. What cannot be read declares nothing.
+    /// Iterates over all files, sorted by name. Files are read lazily; unreadable files are skipped.
     fn sources(&self) -> impl Iterator<Item = Source> + use<> {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         let mut files: Vec<String> = entries
@@ -73,13 +73,13 @@ impl Folder {
             .filter(|f| f.ends_with(".rs"))
             .collect();
         files.sort();
-        let folder = self.clone();
-        files.into_iter().filter_map(move |f| folder.read(f))
+        let dir = self.clone();
+        files.into_iter().filter_map(move |f| dir.read(f))
     }
 }
 
-impl Library for Folder {
-    /// Reads the file that is called like the architecture; only if that declares another, all of them.
+impl Library for Directory {
+    /// Tries the file named after the architecture first, and searches all files only if that fails.
     fn find(&self, name: &str) -> Option<Source> {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let usual: String = name.chars().map(plain).collect();
@@ -94,24 +94,25 @@ impl Library for Folder {
         self.sources().filter_map(name).collect()
     }
 
-    /// A fragment is called like its file.
+    /// Fragments are named after their files.
     fn fragment(&self, name: &str) -> Option<Source> {
         self.read(format!("{FRAGMENTS}/{name}.rs"))
     }
 
     fn fragments(&self) -> Vec<String> {
-        let files = Folder(self.0.join(FRAGMENTS));
+        let files = Directory(self.0.join(FRAGMENTS));
         let name = |s: Source| s.file.strip_suffix(".rs").map(str::to_owned);
         files.sources().filter_map(name).collect()
     }
 
     fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
-        let fragments = Folder(self.0.join(FRAGMENTS));
+        let fragments = Directory(self.0.join(FRAGMENTS));
         Box::new(fragments.sources().chain(self.sources()))
     }
 }
 
-/// The string of the first line `name: "…"`, by which files are registered too.
+/// Returns the string of the first line `name: "…"`, which is also the name under which the build registers a
+/// file.
 pub fn declared_name(text: &str) -> Option<&str> {
     text.lines().find_map(|line| {
         let rest = line.trim_start().strip_prefix("name")?.trim_start().strip_prefix(':')?;

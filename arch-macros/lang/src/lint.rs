@@ -1,4 +1,4 @@
-//! What has a meaning and is most likely a slip all the same. `allow: no_residual;` in a declaration says that it is meant.
+//! Lints: valid code that is most likely a mistake. `allow: no_residual;` suppresses a lint.
 
 mod unknown_tensor;
 
@@ -9,17 +9,17 @@ use crate::library::Library;
 use crate::model::{Arch, Arg, Block, Named, Operand, ScalarOp, Stmt, Value, ValueKind, VarId};
 use crate::source::{Range, SourceMap};
 
-/// A kind of slip.
+/// A lint.
 #[derive(Debug)]
 pub struct Lint {
-    /// Name behind `allow:`.
+    /// Name of the lint in `allow:`.
     pub name: &'static str,
-    /// What it finds.
+    /// Description of the reported pattern.
     pub doc: &'static str,
     find: fn(&Subject<'_>, &mut Vec<Finding>),
 }
 
-/// What is looked at.
+/// Declaration that the lints check.
 struct Subject<'a> {
     arch: &'a Arch,
     graph: Graph<'a>,
@@ -27,29 +27,29 @@ struct Subject<'a> {
     sources: &'a SourceMap,
 }
 
-/// Where something was found, and what.
+/// Location and message of a lint finding.
 type Finding = (Range, String);
 
-/// Every lint.
+/// All lints.
 pub static LINTS: &[Lint] = &[
     Lint {
         name: "half_rotated",
-        doc: "attention whose queries have rotary positions and whose keys have none, or the other way round",
+        doc: "attention that rotates its queries but not its keys, or the reverse",
         find: half_rotated,
     },
     Lint {
         name: "no_residual",
-        doc: "layers that add nothing to what they are given",
+        doc: "layers that never add to their input",
         find: no_residual,
     },
     Lint {
         name: "unknown_tensor",
-        doc: "a tensor whose name in files no other declaration knows, and which is nearly one that is known",
+        doc: "a tensor whose GGUF name no other declaration uses and that resembles a known name",
         find: unknown_tensor::find,
     },
 ];
 
-/// Notes what the lints find that are not among `allowed`.
+/// Runs all lints and records the findings of those not listed in `allowed`.
 pub fn check(arch: &Arch, allowed: &[Ident], library: &dyn Library, errors: &mut Errors) {
     for name in allowed {
         if !LINTS.iter().any(|l| name == l.name) {
@@ -73,22 +73,22 @@ pub fn check(arch: &Arch, allowed: &[Ident], library: &dyn Library, errors: &mut
     for (lint, found) in LINTS.iter().zip(found) {
         match allowed.iter().find(|name| *name == lint.name) {
             None => found.into_iter().for_each(|(at, message)| {
-                let message = format!("{message} (if that is meant: `allow: {};`)", lint.name);
+                let message = format!("{message} (to suppress: `allow: {};`)", lint.name);
                 errors.note(at, message, Vec::new());
             }),
-            Some(name) if found.is_empty() => errors.at(name, "there is nothing to allow"),
+            Some(name) if found.is_empty() => errors.at(name, "unnecessary `allow`: the lint reports nothing here"),
             Some(_) => {}
         }
     }
 }
 
-/// Every value of a declaration.
+/// Index of the values in a declaration's graphs.
 struct Graph<'a> {
-    /// What each variable is bound to or assigned anywhere.
+    /// Values that each variable is bound to or assigned.
     of_var: Vec<Vec<&'a Value>>,
-    /// All values, those inside of others too.
+    /// All values, including nested ones.
     values: Vec<&'a Value>,
-    /// The layer loops: their name, what they hand on and the number of their first value and of the first behind them.
+    /// Layer loops: name, loop-carried value, and range of value indices.
     loops: Vec<(Named<usize>, VarId, std::ops::Range<usize>)>,
 }
 
@@ -157,7 +157,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// The values that `value` is, whatever the conditions: the results of its branches, of a function, of a variable.
+    /// Returns the possible values of `value` under any condition: results of branches, of functions, and of
+    /// variables.
     fn forms(&self, value: &'a Value) -> Option<Vec<&'a Value>> {
         let results = |blocks: &[&'a Block]| blocks.iter().filter_map(|b| b.result.as_ref()).collect();
         match &value.kind {
@@ -168,7 +169,8 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// True if `found` says so of `value`, or of what it is made of without a projection in between. `seen`: variables on the way.
+    /// Returns true if `found` holds for `value` or for an operand reachable without passing a projection.
+    /// `seen` lists the visited variables.
     fn any(&self, value: &'a Value, seen: &mut Vec<VarId>, found: &dyn Fn(&Value) -> bool) -> bool {
         if found(value) {
             return true;
@@ -188,7 +190,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// The tensors that an operation or operator is applied to.
+/// Returns the tensors that an operation or operator is applied to.
 fn operands(value: &Value) -> Vec<&Value> {
     match &value.kind {
         ValueKind::Linear(_, x)
@@ -220,14 +222,14 @@ fn half_rotated(subject: &Subject<'_>, found: &mut Vec<Finding>) {
         };
         let [q, k] = [q, k].map(|v| {
             let any = |f: &dyn Fn(&Value) -> bool| graph.any(v, &mut Vec::new(), f);
-            // What Rust does is not known.
+            // `rust!` code may have any effect.
             any(&rotates)
                 .then_some(true)
                 .or_else(|| (!any(&is_rust)).then_some(false))
         });
         let message = match (q, k) {
-            (Some(true), Some(false)) => "the queries of `attention` have rotary positions, its keys have none",
-            (Some(false), Some(true)) => "the keys of `attention` have rotary positions, its queries have none",
+            (Some(true), Some(false)) => "`attention` rotates its queries but not its keys",
+            (Some(false), Some(true)) => "`attention` rotates its keys but not its queries",
             _ => continue,
         };
         found.push((op.at.into(), message.to_owned()));
@@ -250,7 +252,7 @@ fn no_residual(subject: &Subject<'_>, found: &mut Vec<Finding>) {
             _ => false,
         };
         if !graph.values[values.clone()].iter().any(adds) {
-            let message = "these layers add nothing to what they are given: `x += …`".to_owned();
+            let message = "these layers never add to their input; expected `x += …`".to_owned();
             found.push((group.at.into(), message));
         }
     }

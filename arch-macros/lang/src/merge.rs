@@ -1,16 +1,16 @@
-//! Two declarations made one: what a child says replaces what it inherits.
+//! Merges two declarations. Items of the child replace inherited items.
 
 use proc_macro2::{Ident, Span};
 
 use crate::ast::{Decl, Function, GroupDecl, HparamItem, TensorItem, tensor_names};
 use crate::diag::{Errors, did_you_mean};
 
-/// The parent with what the child says differently.
+/// Returns the parent with the child's replacements.
 pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
     let own = |name: &String| child.hparams.iter().any(|item| item.name().is_some_and(|n| n == name));
     let mut given_hparams: Vec<String> = parent.given_hparams.into_iter().filter(|n| !own(n)).collect();
     given_hparams.extend(child.given_hparams);
-    // A layer of multi-token prediction is one of the graph that it stands beside.
+    // `mtp` belongs to the graph next to it: a child with its own graph does not inherit `mtp`.
     let mtp = child.mtp.or(parent.mtp.filter(|_| child.graph.is_none()));
     Decl {
         given_hparams,
@@ -34,7 +34,7 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
     }
 }
 
-/// The child's functions and those of the parent that it does not replace.
+/// Returns the child's functions and the inherited functions that it does not replace.
 fn merge_functions(inherited: Vec<Function>, mut own: Vec<Function>) -> Vec<Function> {
     let kept = inherited.into_iter().filter(|f| !own.iter().any(|o| o.name == f.name));
     let kept: Vec<Function> = kept.map(|f| Function { inherited: true, ..f }).collect();
@@ -42,7 +42,7 @@ fn merge_functions(inherited: Vec<Function>, mut own: Vec<Function>) -> Vec<Func
     own
 }
 
-/// Names after `without`.
+/// Returns the hyper-parameters listed after `without`.
 pub fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
     let names = items.iter().filter_map(|item| match item {
         HparamItem::Without(names) => Some(names),
@@ -51,8 +51,9 @@ pub fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
     names.flatten().collect()
 }
 
-/// Items of one name replace the inherited one where that stood; what stands before them comes before it, since defaults and
-/// derived values see only what is above them. The rest goes to the end.
+/// Replaces inherited items of the same name in their position and appends the others. Items that precede a
+/// replacement in the child are inserted before it, because defaults and derived values refer only to
+/// preceding items.
 pub fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, errors: &mut Errors) -> Vec<HparamItem> {
     for name in removed_hparams(&own) {
         let all: Vec<String> = inherited
@@ -67,7 +68,7 @@ pub fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, error
         }
     }
     let mut new = Vec::new();
-    // A name that the child says twice replaces once; the checker refuses the second.
+    // A name declared twice in the child replaces only once; the checker reports the second.
     let mut seen: Vec<Ident> = Vec::new();
     for item in own {
         if matches!(item, HparamItem::Without(_)) {
@@ -87,10 +88,10 @@ pub fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, error
 
 fn nothing_to_remove(name: &Ident, what: &str, all: &[String], errors: &mut Errors) {
     let hint = did_you_mean(&name.to_string(), all.iter().map(String::as_str));
-    errors.at(name, format!("no inherited {what} is called `{name}`{hint}"));
+    errors.at(name, format!("no inherited {what} named `{name}`{hint}"));
 }
 
-/// Names after `without`, in all blocks.
+/// Returns the tensors listed after `without` in all blocks.
 pub fn removed_tensors(items: &[TensorItem]) -> Vec<&Ident> {
     let names = items.iter().map(|item| match item {
         TensorItem::Without(names) => names.iter().collect(),
@@ -101,15 +102,15 @@ pub fn removed_tensors(items: &[TensorItem]) -> Vec<&Ident> {
     names.flatten().collect()
 }
 
-/// The items outside the layers, or those of all blocks of one group of layers.
+/// The items outside the layers, or of one group of layers.
 struct TensorBlock {
-    /// Where a layer block stood.
+    /// Span and group of the layer block.
     layers: Option<(Span, Option<Box<GroupDecl>>)>,
     items: Vec<TensorItem>,
 }
 
 impl TensorBlock {
-    /// The name of the group of layers; the items outside have none.
+    /// Returns the name of the group of layers; `None` outside the layers.
     fn name(&self) -> Option<String> {
         let (_, group) = self.layers.as_ref()?;
         Some(
@@ -119,14 +120,14 @@ impl TensorBlock {
         )
     }
 
-    /// True unless the blocks are two groups of layers, which may have tensors of one name.
+    /// Returns false for two different groups of layers, which may use the same tensor names.
     fn shares_names(&self, other: &TensorBlock) -> bool {
         let (a, b) = (self.name(), other.name());
         a == b || a.is_none() || b.is_none()
     }
 }
 
-/// The items by block, those outside the layers first.
+/// Splits items into blocks; the block outside the layers comes first.
 fn blocks(items: Vec<TensorItem>) -> Vec<TensorBlock> {
     let mut blocks = vec![TensorBlock {
         layers: None,
@@ -148,7 +149,7 @@ fn blocks(items: Vec<TensorItem>) -> Vec<TensorBlock> {
     blocks
 }
 
-/// Merges block by block, after taking out what the child leaves out and what it declares elsewhere or under a condition.
+/// Merges block by block, after removing the tensors that the child excludes, moves, or makes conditional.
 fn merge_tensors(inherited: Vec<TensorItem>, own: Vec<TensorItem>, errors: &mut Errors) -> Vec<TensorItem> {
     let all: Vec<String> = tensor_names(&inherited).iter().map(ToString::to_string).collect();
     for name in removed_tensors(&own) {
@@ -200,8 +201,8 @@ fn drop_tensors(items: &mut Vec<TensorItem>, gone: &[Ident]) {
     });
 }
 
-/// Tensors of one name replace the inherited ones where those stood; the rest goes to the end. What the parent ignores and the
-/// child declares is no longer ignored.
+/// Replaces inherited tensors of the same name in their position and appends the others. Names that the
+/// parent ignores and the child declares are no longer ignored.
 fn merge_block(mut inherited: Vec<TensorItem>, own: Vec<TensorItem>) -> Vec<TensorItem> {
     for item in &own {
         if let TensorItem::Tensor(tensor) = item {

@@ -1,4 +1,5 @@
-//! The checked declaration: typed, resolved, free of faults. Code generation and the drawings read it and cannot fail.
+//! The checked declaration: typed, resolved, and free of errors. Code generation and the diagrams read it and
+//! cannot fail.
 
 use std::ops::Deref;
 
@@ -8,53 +9,53 @@ use crate::builtins::{Builtin, Ty};
 use crate::ops::OpSpec;
 use crate::sym::{Dim, Shape};
 
-/// A whole architecture.
+/// A checked declaration of an architecture.
 #[derive(Debug)]
 pub struct Arch {
-    /// `general.architecture` of the files it loads.
+    /// Value of `general.architecture` in matching files.
     pub name: String,
-    /// What it is `like`, nearest first.
+    /// Ancestors of the declaration (`like:`), nearest first.
     pub ancestors: Vec<Ancestor>,
-    /// Files of the fragments in it, relative to the manifest of the crate.
+    /// Files of the fragments used, relative to the crate's manifest.
     pub fragments: Vec<String>,
-    /// Pairing of rotary positions.
+    /// Pairing of dimensions for rotary positions.
     pub rope: RopeKind,
-    /// Pairing in files whose positions have several axes, if another.
+    /// Pairing for files with multi-axis positions, if different.
     pub rope_with_sections: Option<RopeKind>,
-    /// Tokens see later ones too; there is no KV memory.
+    /// Tokens attend to later tokens, and no KV cache is used.
     pub bidirectional: bool,
-    /// The result is what the graph's last projection is applied to.
+    /// True if the result excludes the output projection of the graph.
     pub embeddings: bool,
-    /// Keys, derived values and checks, in order.
+    /// Keys, derived values, and checks, in source order.
     pub hparams: Vec<Hparam>,
-    /// Groups of layers; the first is `layer`, whether or not tensors are declared for it.
+    /// Groups of layers. The first is `layer`, even if it has no tensors.
     pub groups: Vec<Group>,
-    /// Tensors outside the layers, then those of a layer, each in the order of the declaration.
+    /// Tensors outside the layers, followed by the tensors of the layers, in source order.
     pub tensors: Vec<Tensor>,
-    /// Tensors that a file may hold and this graph does not use: (name, in each layer).
+    /// Unused tensors that files may contain: GGUF name, and whether each layer has one.
     pub ignored: Vec<(String, bool)>,
-    /// Names bound in the graphs.
+    /// Variables of all graphs.
     pub vars: Vec<Var>,
-    /// The graph of the encoder, whose result the graph sees as `encoded`.
+    /// Graph of the encoder. Its result is available to the main graph as `encoded`.
     pub encoder: Option<Block>,
-    /// Its functions and those of its fragments.
-    pub functions: Vec<Function>,
-    /// The graph.
+    /// Functions of the declaration and its fragments.
+    pub functions: Vec<FunctionNames>,
+    /// Statements of the main graph.
     pub graph: Block,
-    /// The graph of a layer of multi-token prediction, which sees the model's hidden rows as `hidden`.
+    /// Graph of a multi-token prediction layer. It reads the hidden states as `hidden`.
     pub mtp: Option<Block>,
-    /// What becomes of the pooled rows of an embedding.
+    /// Projection of the pooled rows of an embedding.
     pub embedding: Option<Head>,
-    /// Scores of the pooled rows.
+    /// Graph that scores the pooled rows.
     pub rank: Option<Head>,
-    /// How rows are pooled for `rank` where a file does not say: the engine's variant.
+    /// The engine's pooling variant for `rank`, used if the file specifies none.
     pub rank_pooling: Option<&'static str>,
-    /// Sizes for tests, in the order of the declaration.
+    /// Sizes of the test model, in source order.
     pub test: Vec<(String, TestSize)>,
 }
 
 impl Arch {
-    /// True if the graph ends in logits.
+    /// Returns true if the graph produces logits.
     pub fn projects(&self) -> bool {
         self.graph
             .result
@@ -63,52 +64,52 @@ impl Arch {
     }
 }
 
-/// Statements over the rows `pooled`.
+/// Statements that compute on the pooled rows.
 #[derive(Debug)]
 pub struct Head {
-    /// The name `pooled`.
+    /// Variable `pooled`.
     pub pooled: VarId,
-    /// The statements and their result.
+    /// Statements of the graph and its result.
     pub block: Block,
 }
 
-/// Layers of one kind.
+/// A group of layers with the same tensors.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Name of its loop.
+    /// Name of the group in `for` loops.
     pub name: Ident,
-    /// GGUF prefix before the layer's number.
+    /// GGUF prefix of the group, before the layer number.
     pub prefix: String,
-    /// Number of layers; `None` stands for `n_layer`.
+    /// Number of layers; `None` means `n_layer`.
     pub count: Option<Scalar>,
 }
 
-/// An architecture that another one inherits from.
+/// A declaration that another one inherits from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ancestor {
-    /// Its `general.architecture`.
+    /// Value of `general.architecture` of the ancestor.
     pub name: String,
-    /// Its file, relative to the manifest of the crate.
+    /// Source file, relative to the crate's manifest.
     pub file: String,
 }
 
-/// Which elements of a head a rotation pairs.
+/// Pairing of the dimensions of a head for RoPE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RopeKind {
-    /// No rotary positions.
+    /// The architecture has no rotary positions.
     None,
-    /// Neighbours.
+    /// RoPE rotates adjacent dimensions, `(2i, 2i + 1)`.
     Norm,
-    /// Halves.
+    /// Dimension `i` with `i + d / 2`.
     Neox,
-    /// Halves, each axis of a position turning a section of them.
+    /// NeoX pairing with multi-axis positions; each axis rotates a contiguous section.
     Mrope,
-    /// Halves, the axes of a position taking turns.
+    /// NeoX pairing with multi-axis positions; the axes are interleaved.
     Imrope,
 }
 
 impl RopeKind {
-    /// All kinds with their names.
+    /// All RoPE kinds with their names in declarations.
     pub const ALL: [(&'static str, RopeKind); 5] = [
         ("norm", RopeKind::Norm),
         ("neox", RopeKind::Neox),
@@ -117,7 +118,7 @@ impl RopeKind {
         ("none", RopeKind::None),
     ];
 
-    /// True if positions have several axes.
+    /// Returns true for multi-axis positions.
     pub fn has_axes(self) -> bool {
         matches!(self, RopeKind::Mrope | RopeKind::Imrope)
     }
@@ -126,16 +127,13 @@ impl RopeKind {
 /// A value of a `test` block.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum TestSize {
-    /// A count.
     Int(u64),
-    /// A switch.
     Bool(bool),
-    /// Another number.
     Float(f64),
 }
 
 impl TestSize {
-    /// As a number; switches are 0 and 1.
+    /// Returns the value as a number; booleans become 0 or 1.
     pub fn number(self) -> f64 {
         match self {
             TestSize::Int(n) => n as f64,
@@ -145,100 +143,98 @@ impl TestSize {
     }
 }
 
-/// One item of `hparams`.
+/// An item of the `hparams` section.
 #[derive(Debug)]
 pub enum Hparam {
-    /// Read from the file.
+    /// Value read from the file's metadata.
     Key {
-        /// The symbol.
         name: Ident,
-        /// How it is read.
         read: Read,
-        /// Key without the architecture's prefix.
+        /// GGUF key without the architecture prefix.
         key: String,
-        /// Value when the key is absent; without it the key is required.
+        /// Value used if the key is absent; `None` if the key is required.
         default: Option<Scalar>,
-        /// Of a list: how many values it has at least. It may be absent where that is 0.
+        /// Minimum length of a list. If it is 0, the key may be absent.
         at_least: Option<Scalar>,
-        /// Read by the graph, and so kept in the model.
+        /// The graph reads the value, so the model stores it.
         kept: bool,
     },
-    /// Computed from others.
+    /// Value computed from other symbols.
     Let {
-        /// The symbol.
         name: Ident,
-        /// Its value.
         value: Scalar,
-        /// Read by the graph, and so kept in the model.
+        /// The graph reads the value, so the model stores it.
         kept: bool,
     },
-    /// A condition on the file's values.
+    /// Condition on the file's values.
     Check {
-        /// Must hold; per layer: in every layer.
+        /// Condition; a per-layer condition must hold in every layer.
         cond: Scalar,
-        /// The error text when it does not.
+        /// Error message shown if the condition is false.
         text: String,
     },
 }
 
-/// How a key is read.
+/// Form of the value stored under a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Read {
-    /// One value.
+    /// A single value for all layers.
     One(Ty),
-    /// One value per layer; a single value in the file stands for all.
+    /// Per-layer values; a single value applies to all layers.
     PerLayer(Ty),
-    /// Any number of integers, for `rust!` expressions.
+    /// Any number of integers, for use in `rust!` expressions.
     List,
-    /// Per layer, true or false: an array, or a period `n` that means `il % n < n - 1`.
+    /// Per-layer booleans. A single integer `n` is a period: true if `il % n < n - 1`.
     Pattern,
-    /// The same, a period `n` meaning `il % n != 0`.
-    LatePattern,
+    /// Per-layer booleans. A single integer `n` is a period: true if `il % n != 0`.
+    DenseFirst,
 }
 
 impl Read {
-    /// Type of one value.
+    /// Returns the type of one value.
     pub fn ty(self) -> Ty {
         match self {
             Read::One(ty) | Read::PerLayer(ty) => ty,
             Read::List => Ty::List,
-            Read::Pattern | Read::LatePattern => Ty::Bool,
+            Read::Pattern | Read::DenseFirst => Ty::Bool,
         }
     }
 
-    /// As written in the declaration.
+    /// Returns the type as written in the declaration.
     pub fn name(self) -> String {
         match self {
             Read::One(ty) => ty.name().to_string(),
             Read::PerLayer(ty) => format!("[{}]", ty.name()),
             Read::List => Ty::List.name().to_string(),
             Read::Pattern => "pattern".to_string(),
-            Read::LatePattern => "late_pattern".to_string(),
+            Read::DenseFirst => "dense_first".to_string(),
         }
     }
 }
 
-/// What a tensor is for, which decides its parts, its shape's notation and where it may be placed.
+/// Kind of a tensor. Determines its GGUF suffixes, the notation of its shape, and the operations that accept
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A table whose rows are looked up.
+    /// Lookup table that is indexed by row.
     Embed,
-    /// A few values, `.weight`.
+    /// Vector with a GGUF name that ends in `.weight`.
     Vector,
-    /// `.weight` and an optional `.bias`.
+    /// Norm with `.weight` and an optional `.bias`.
     Norm,
-    /// A projection: `.weight [in, out]`, optional `.bias [out]` and `.scale [1]`.
+    /// Projection with `.weight [in, out]`, optional `.bias [out]`, and optional `.scale [1]`.
     Linear,
-    /// One projection per expert: `.weight [in, out, n]`, optional `.bias [out, n]` and `.scale [n]`.
+    /// Per-expert projections: `.weight [in, out, n]`, optional `.bias [out, n]`, and optional `.scale
+    /// [n]`.
     Experts,
-    /// One projection per head: `.weight [in, out, n_head]`.
+    /// Per-head projections: `.weight [in, out, n_head]`.
     PerHead,
-    /// A tensor whose name has no suffix.
+    /// Tensor whose GGUF name has no suffix.
     Raw,
 }
 
 impl Kind {
-    /// All kinds with their names.
+    /// All tensor kinds with their names in declarations.
     pub const ALL: [(&'static str, Kind); 7] = [
         ("embed", Kind::Embed),
         ("vector", Kind::Vector),
@@ -249,43 +245,42 @@ impl Kind {
         ("raw", Kind::Raw),
     ];
 
-    /// As written in the declaration.
+    /// Returns the kind as written in the declaration.
     pub fn name(self) -> &'static str {
         Kind::ALL.iter().find(|(_, k)| *k == self).map_or("", |(n, _)| n)
     }
 }
 
-/// One declared tensor.
+/// A declared tensor.
 #[derive(Debug)]
 pub struct Tensor {
-    /// Field name.
+    /// Name of the tensor in the graph.
     pub name: Ident,
-    /// What it is for.
     pub kind: Named<Kind>,
-    /// GGUF name without layer prefix and suffix.
+    /// GGUF name without the layer prefix and the suffix.
     pub gguf: String,
-    /// Sizes, innermost first.
+    /// Sizes of the tensor, innermost dimension first.
     pub sizes: Vec<Scalar>,
-    /// The same, symbolically.
+    /// Sizes of the tensor in symbolic form.
     pub dims: Vec<Dim>,
-    /// The sizes as written.
+    /// Shape as written in the declaration.
     pub shape_text: String,
     /// Files may have more rows than the last size.
     pub or_more: bool,
-    /// May be absent from a file.
+    /// True if files may lack the tensor.
     pub optional: bool,
-    /// Used instead when absent: index of an `embed`.
+    /// Index of the `embed` tensor used if this one is absent.
     pub tie: Option<usize>,
-    /// GGUF name that some files have instead.
+    /// Alternative tensor name in GGUF files.
     pub other_name: Option<String>,
-    /// Part of every layer of this group: index into [`Arch::groups`].
+    /// Group of layers, an index into [`Arch::groups`]; `None` outside the layers.
     pub group: Option<usize>,
-    /// Conditions under which it exists: (condition, must be true).
+    /// Conditions for the tensor's existence, each with its required value.
     pub conditions: Vec<(Scalar, bool)>,
 }
 
 impl Tensor {
-    /// True if files hold this tensor or the other, told apart by the shape.
+    /// Returns true if a file contains either this tensor or `other`, distinguished by shape.
     pub fn is_other_form_of(&self, other: &Tensor) -> bool {
         let instead_of = |a: &Tensor, b: &Tensor| {
             let lacks = |(c, _): &(Scalar, bool)| c.asks_for(&b.name);
@@ -296,12 +291,12 @@ impl Tensor {
         same_name && linear && self.dims != other.dims && (instead_of(self, other) || instead_of(other, self))
     }
 
-    /// True if the model's field is an `Option`.
+    /// Returns true if the model's field is an `Option`.
     pub fn may_be_absent(&self) -> bool {
         self.optional || !self.conditions.is_empty()
     }
 
-    /// The conditions for a sentence: "if `a` and not `b`".
+    /// Formats the conditions for a message: "if `a` and not `b`".
     pub fn condition_words(&self) -> String {
         let words: Vec<_> = self
             .conditions
@@ -311,7 +306,7 @@ impl Tensor {
         format!("if {}", words.join(" and "))
     }
 
-    /// The conditions as text, if there are any.
+    /// Formats the conditions, or returns `None` if there are none.
     pub fn condition_text(&self) -> Option<String> {
         let texts: Vec<_> = self
             .conditions
@@ -326,32 +321,29 @@ impl Tensor {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VarId(pub usize);
 
-/// A name bound by `let` in the graph.
+/// A variable of the graph, bound by `let`.
 #[derive(Debug)]
 pub struct Var {
-    /// The name.
     pub name: Ident,
-    /// Assigned to after its `let`.
+    /// The variable is assigned to after its `let`.
     pub assigned: bool,
 }
 
-/// A number or condition known when the graph is built.
+/// A number, condition, or string known when the graph is built.
 #[derive(Clone, Debug)]
 pub struct Scalar {
-    /// What it is.
     pub kind: ScalarKind,
-    /// Its type.
     pub ty: Ty,
-    /// Differs by layer.
+    /// True if the value differs by layer.
     pub per_layer: bool,
-    /// Normal form of the source text.
+    /// Source text of the expression in normal form.
     pub text: String,
-    /// As a size, for integers.
+    /// Symbolic value of an integer expression.
     pub dim: Dim,
 }
 
 impl Scalar {
-    /// True if `has(tensor)` stands in it.
+    /// Returns true if the expression contains `has(tensor)`.
     pub fn asks_for(&self, tensor: &Ident) -> bool {
         match &self.kind {
             ScalarKind::Has(name) => name == tensor,
@@ -363,7 +355,7 @@ impl Scalar {
         }
     }
 
-    /// The value of a literal `true` or `false`.
+    /// Returns the value of a literal `true` or `false`.
     pub fn truth(&self) -> Option<bool> {
         match self.kind {
             ScalarKind::Bool(b) => Some(b),
@@ -371,7 +363,7 @@ impl Scalar {
         }
     }
 
-    /// The text of the opposite condition: a comparison turns around.
+    /// Returns the text of the negated condition; comparisons are inverted.
     pub(crate) fn negated_text(&self) -> String {
         let opposite = match &self.kind {
             ScalarKind::Binary(op, a, b) => op.opposite().map(|op| format!("{} {} {}", a.text, op.symbol(), b.text)),
@@ -383,42 +375,43 @@ impl Scalar {
     }
 }
 
-/// Forms of [`Scalar`]. Operands of one operator have one type: the checker inserts [`ScalarKind::ToFloat`].
+/// Kinds of [`Scalar`]. Operands of an operator have the same type: the checker inserts
+/// [`ScalarKind::ToFloat`].
 #[derive(Clone, Debug)]
 pub enum ScalarKind {
-    /// A literal.
+    /// Integer literal.
     Int(u64),
-    /// A literal.
+    /// Float literal.
     Float(f64),
-    /// A literal.
+    /// Boolean literal.
     Bool(bool),
-    /// A literal.
+    /// String literal.
     Str(String),
-    /// A builtin symbol.
+    /// Builtin symbol.
     Builtin(Named<&'static Builtin>),
-    /// A hyper-parameter or derived value, by name.
+    /// Hyperparameter or value derived from hyperparameters.
     Hparam(Ident),
-    /// A scalar `let` of the graph.
+    /// Scalar variable of the graph, defined with `let`.
     Var(Ident),
-    /// An integer as `f32`.
+    /// Conversion of an integer to `f32`.
     ToFloat(Box<Scalar>),
-    /// `-a` (floats only).
+    /// Negation `-a`, for floats only.
     Neg(Box<Scalar>),
     /// `!a`
     Not(Box<Scalar>),
-    /// `a op b`
+    /// Binary operation `a op b`.
     Binary(ScalarOp, Box<Scalar>, Box<Scalar>),
-    /// A function of numbers.
+    /// Call of a numeric function.
     Call(Named<&'static ScalarFn>, Vec<Scalar>),
     /// `if c { a } else { b }`
     If(Box<Scalar>, Box<Scalar>, Box<Scalar>),
-    /// `has(tensor)`; per layer if the tensor is.
+    /// `has(tensor)`; differs by layer if the tensor does.
     Has(Ident),
-    /// `rust!(expression)` over hyper-parameters.
+    /// Rust code over hyperparameters: `rust!(expression)`.
     Rust(TokenStream),
 }
 
-/// Operators of scalars.
+/// Binary operators on scalars.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScalarOp {
     Add,
@@ -437,7 +430,7 @@ pub enum ScalarOp {
 }
 
 impl ScalarOp {
-    /// As written.
+    /// Returns the operator as written in the declaration.
     pub fn symbol(self) -> &'static str {
         match self {
             ScalarOp::Add => "+",
@@ -456,7 +449,7 @@ impl ScalarOp {
         }
     }
 
-    /// The comparison that holds exactly when this one does not.
+    /// Returns the complementary comparison, such as `>=` for `<`.
     fn opposite(self) -> Option<ScalarOp> {
         Some(match self {
             ScalarOp::Eq => ScalarOp::Ne,
@@ -469,7 +462,7 @@ impl ScalarOp {
         })
     }
 
-    /// True for operators that yield a number.
+    /// Returns true for operators that yield a number.
     pub fn is_arithmetic(self) -> bool {
         matches!(
             self,
@@ -478,20 +471,20 @@ impl ScalarOp {
     }
 }
 
-/// A function of numbers.
+/// A numeric function of the language.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ScalarFn {
-    /// Name in declarations.
+    /// Name of the function in declarations.
     pub name: &'static str,
-    /// The method of `f32` (and of `usize`, where integers stay integers) that computes it.
+    /// Method of `f32` that computes the function; also of `usize` if [`ScalarFn::keeps_ints`] is set.
     pub method: &'static str,
-    /// Number of arguments.
+    /// Number of arguments of the function.
     pub arity: usize,
-    /// Integers give an integer.
+    /// True if integer arguments yield an integer.
     pub keeps_ints: bool,
 }
 
-/// Every function of numbers.
+/// All numeric functions of the language.
 pub static SCALAR_FNS: &[ScalarFn] = &[
     ScalarFn {
         name: "sqrt",
@@ -531,17 +524,17 @@ pub static SCALAR_FNS: &[ScalarFn] = &[
     },
 ];
 
-/// Something where the declaration names it: what it becomes in the expansion stands at the same place.
+/// An item together with the span of the name that refers to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Named<T> {
-    /// What is named.
+    /// Item that the name refers to.
     pub it: T,
-    /// The place of the name.
+    /// Span of the name.
     pub at: Span,
 }
 
 impl<T> Named<T> {
-    /// `it`, named by a token at `at`.
+    /// Creates a reference to `it` at the span `at`.
     pub fn new(it: T, at: Span) -> Named<T> {
         Named { it, at }
     }
@@ -555,19 +548,18 @@ impl<T> Deref for Named<T> {
     }
 }
 
-/// An operation where it is called.
+/// A call of an operation.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// The operation.
     pub op: &'static OpSpec,
-    /// The place of its name.
+    /// Span of the operation's name.
     pub at: Span,
-    /// Places of the names that arguments are given by.
+    /// Spans of the names of named arguments.
     pub keys: Vec<(&'static str, Span)>,
 }
 
 impl Operation {
-    /// An operation that is named at `at`, without arguments by name.
+    /// Creates a call at `at` without named arguments.
     pub fn new(op: &'static OpSpec, at: Span) -> Operation {
         Operation {
             op,
@@ -576,7 +568,7 @@ impl Operation {
         }
     }
 
-    /// The place of an argument's name.
+    /// Returns the span of an argument's name.
     pub fn key(&self, name: &str) -> Option<Span> {
         self.keys.iter().find(|(key, _)| *key == name).map(|&(_, at)| at)
     }
@@ -590,61 +582,49 @@ impl Deref for Operation {
     }
 }
 
-/// Statements and the value they end in.
+/// Statements, followed by an optional result.
 #[derive(Debug)]
 pub struct Block {
-    /// In order.
     pub stmts: Vec<Stmt>,
-    /// The value, if the block has one.
     pub result: Option<Value>,
 }
 
-/// One statement.
+/// A statement of a graph.
 #[derive(Debug)]
 pub enum Stmt {
-    /// Binds or assigns a tensor.
+    /// `let` or assignment of a tensor.
     Tensor {
-        /// The name.
         var: Named<VarId>,
-        /// A new name, not an assignment.
+        /// True for `let`; false for an assignment.
         is_let: bool,
-        /// The value.
         value: Value,
     },
-    /// Binds a scalar.
-    Scalar {
-        /// The name.
-        var: VarId,
-        /// The value.
-        value: Scalar,
-    },
-    /// Assignments under a condition.
+    /// Definition of a scalar variable with `let`.
+    Scalar { var: VarId, value: Scalar },
+    /// Conditional assignments.
     If {
-        /// The condition.
         cond: Box<Scalar>,
-        /// When it holds.
+        /// Statements executed if the condition holds.
         then: Box<Block>,
-        /// When it does not.
+        /// Statements executed if the condition does not hold.
         otherwise: Option<Box<Block>>,
     },
     /// A layer loop.
     Layers {
-        /// Index into [`Arch::groups`].
+        /// Group of layers, an index into [`Arch::groups`].
         group: Named<usize>,
-        /// First layer and the one after the last, if not all.
+        /// Half-open range of layers; `None` for all layers.
         range: Option<(Scalar, Scalar)>,
-        /// Its statements.
         body: Block,
-        /// The value that each layer hands to the next.
+        /// Variable carried from one layer to the next.
         carried: VarId,
     },
-    /// A loop over numbers.
+    /// A loop over integers.
     Repeat {
-        /// The number, if it has a name.
+        /// Loop variable, if it has a name.
         var: Option<VarId>,
-        /// First number and the one after the last.
+        /// Half-open range of integers.
         range: (Scalar, Scalar),
-        /// Its statements.
         body: Block,
     },
 }
@@ -652,13 +632,11 @@ pub enum Stmt {
 /// A tensor-valued expression.
 #[derive(Debug)]
 pub struct Value {
-    /// What it is.
     pub kind: ValueKind,
-    /// Its shape.
     pub shape: Shape,
 }
 
-/// What chooses the rows of an `embed`.
+/// Input that selects the rows of an `embed`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowsBy {
     /// `w[tokens]`
@@ -668,7 +646,7 @@ pub enum RowsBy {
 }
 
 impl RowsBy {
-    /// The input's name.
+    /// Returns the name of the input.
     pub fn name(self) -> &'static str {
         match self {
             RowsBy::Tokens => "tokens",
@@ -677,91 +655,90 @@ impl RowsBy {
     }
 }
 
-/// Forms of [`Value`]. Tensors are given by index into [`Arch::tensors`].
+/// Kinds of [`Value`]. Declared tensors are indices into [`Arch::tensors`].
 #[derive(Debug)]
 pub enum ValueKind {
-    /// A bound name.
+    /// Variable.
     Var(Named<VarId>),
-    /// Rows of an `embed`: `w[tokens]`
+    /// Rows of an `embed`, such as `w[tokens]`.
     Embed(Named<usize>, Named<RowsBy>),
-    /// `encoded`, the encoder's result.
+    /// `encoded`, the result of the encoder.
     Encoded(Span),
-    /// `hidden`, the hidden rows before the tokens.
+    /// `hidden`, the hidden states of the preceding tokens.
     Hidden(Span),
     /// `w(x)`
     Linear(Named<usize>, Box<Value>),
-    /// A vector as an operand.
+    /// Declared vector used as an operand.
     Weight(Named<usize>),
-    /// An op of the table.
+    /// Operation of [`OPS`](crate::ops::OPS).
     Op(Operation, Vec<Arg>),
-    /// `a op b` over tensors; `b` is repeated to the shape of `a`.
+    /// `a op b` over tensors; `b` is broadcast to the shape of `a`.
     Binary(ScalarOp, Box<Value>, Box<Value>),
-    /// `x * factor`
+    /// Multiplication by a scalar, `x * factor`.
     Scale(Box<Value>, Scalar),
-    /// `x / divisor`
+    /// Division by a scalar, `x / divisor`.
     Divide(Box<Value>, Scalar),
-    /// `x + offset`
+    /// Addition of a scalar, `x + offset`.
     Shift(Box<Value>, Scalar),
-    /// `act(a) * b`: one gated unit; the op is the activation.
+    /// `act(a) * b`, a gated linear unit. The operation is the activation.
     Glu(Operation, Box<Value>, Box<Value>),
-    /// `x[from..to]` of dimension 0; a missing end is the end of the dimension.
+    /// `x[from..to]` along dimension 0; a missing end is the end of the dimension.
     Slice(Box<Value>, Option<Scalar>, Option<Scalar>),
     /// `if c { … } else { … }`
     If(Scalar, Box<Block>, Box<Block>),
-    /// `rust!([dims] => expression)`
+    /// Rust code with its result shape: `rust!([dims] => expression)`.
     Rust(TokenStream),
-    /// A function of the declaration or a fragment, or a block: its parameters with their arguments, then what it does.
+    /// Inlined function or block: parameters with their arguments, and the body.
     Call(Option<Callee>, Vec<(VarId, Operand)>, Box<Block>),
 }
 
-/// The names of a function: calls have its body in their place, and refer to these.
+/// Names of a function. Calls are inlined and only refer to these names.
 #[derive(Debug)]
-pub struct Function {
-    /// Where it is defined.
+pub struct FunctionNames {
+    /// Name of the function at its definition.
     pub name: Ident,
-    /// Its options, where they are defined.
+    /// Names of the function's options at its definition.
     pub options: Vec<Ident>,
-    /// Where its body speaks of its options; empty for functions of other files.
+    /// Uses of the options in the body; empty for functions of other files.
     pub uses: Vec<Ident>,
 }
 
-/// Names of a function in a call.
+/// Names of a function at a call.
 #[derive(Clone, Debug)]
 pub struct Callee {
-    /// The function.
+    /// Name of the function.
     pub called: Ident,
-    /// The options that are given.
+    /// Names of the given options.
     pub options: Vec<Ident>,
-    /// The file that defines it, by some place in it, if that is another than the declaration's.
+    /// A span in the file that defines the function, if that is not the declaration's file.
     pub elsewhere: Option<Span>,
 }
 
-/// What a function is given.
+/// Argument of a function.
 #[derive(Debug)]
 pub enum Operand {
-    /// A tensor.
     Tensor(Value),
-    /// A number or condition.
+    /// Scalar argument: a number or condition.
     Scalar(Scalar),
 }
 
-/// An argument of an op, in the order of its parameters.
+/// Argument of an operation, in the order of its parameters.
 #[derive(Debug)]
 pub enum Arg {
-    /// A computed tensor.
+    /// Computed tensor.
     Tensor(Value),
-    /// A declared tensor.
+    /// Declared tensor.
     Weight(Named<usize>),
-    /// A number or condition.
+    /// Scalar argument: a number or condition.
     Scalar(Scalar),
-    /// An op of one operand, by name.
+    /// Unary operation, passed by name.
     Activation(Operation),
-    /// A word of a fixed set.
+    /// Keyword.
     Word(Named<&'static str>),
-    /// `standard(n, cond)`: kind, size, condition.
+    /// `sliding(n, cond)`: kind, size, and condition.
     Window(Named<&'static str>, Scalar, Option<Scalar>),
-    /// `if cond { value }`: given where the condition holds.
+    /// `if cond { value }`: passed only if the condition holds.
     If(Scalar, Box<Arg>),
-    /// Not given.
+    /// Omitted argument.
     Default,
 }

@@ -1,10 +1,11 @@
-//! The operations of the graph language: ONE table of names, parameters, shape rules, emission and documentation.
+//! Table of the operations of the graph language: names, parameters, shape rules, code generation, and
+//! documentation.
 
 mod call;
 mod shapes;
 
 use crate::sym::Shape;
-pub use call::{Call, Operand};
+pub use call::{Call, OpOperand};
 use shapes::{
     attention, attention_over, attention_temperature, compress, concat, cross_attention, heads, index_blocks,
     index_cells, last_tokens, linear_attention, linear_without_bias, mamba2, matmul, merge, mix_heads, moe, norm, part,
@@ -12,101 +13,92 @@ use shapes::{
     weight, wkv,
 };
 
-/// One operation.
+/// An operation of the graph language.
 #[derive(Debug)]
 pub struct OpSpec {
-    /// Name in declarations.
     pub name: &'static str,
-    /// One line: what it computes, with shapes.
+    /// Documentation: the computation, with shapes.
     pub doc: &'static str,
-    /// Positional parameters first.
+    /// Parameters of the operation; positional parameters come first.
     pub params: &'static [Param],
-    /// Shape of the result; faults are noted in the call.
+    /// Shape rule. Returns the shape of the result and reports errors through the call.
     pub shape: fn(&mut Call<'_>) -> Option<Shape>,
-    /// What it becomes.
+    /// Form of the generated builder call.
     pub emit: Emit,
-    /// Stores into the layer's memory, so it has its place inside the layer loop.
+    /// The operation writes to the KV cache or state of a layer, so it is valid only inside the layer loop.
     pub in_layer: bool,
-    /// Rotates: needs the declaration's rope kind.
+    /// The operation applies RoPE and requires `rope:` in the declaration.
     pub rotates: bool,
 }
 
-/// One parameter of an operation.
+/// A parameter of an operation.
 #[derive(Debug)]
 pub struct Param {
-    /// Its name; also the keyword, and the field of the argument struct.
+    /// Name of the parameter, the named argument, and the field of the argument struct.
     pub name: &'static str,
-    /// What it takes.
     pub kind: ParamKind,
-    /// How it is given.
+    /// Position or name, and whether the argument is required.
     pub given: Given,
-    /// The expansion wraps it in `Some`, and writes `None` when it is not given.
+    /// The generated code wraps the argument in `Some`, and passes `None` if it is omitted.
     pub some: bool,
 }
 
-/// What a parameter takes.
+/// Kind of argument that a parameter accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParamKind {
-    /// A computed tensor (or a vector as an operand).
+    /// Computed tensor, or a vector used as an operand.
     Tensor,
-    /// A declared `norm` or `vector`; handed over as a vector.
+    /// Declared `norm` or `vector`, passed as a vector.
     RmsWeight,
-    /// A declared `norm` or `vector`; handed over as a norm.
+    /// Declared `norm` or `vector`, passed as a norm.
     NormWeight,
-    /// A declared `vector` or `raw`, which may be optional.
+    /// Declared `vector` or `raw`; may be an optional tensor.
     Vector,
-    /// Declared `experts`, which may be optional if the parameter is.
+    /// Declared `experts`; may be an optional tensor if the parameter is optional.
     Experts,
-    /// A declared `linear`.
     Linear,
-    /// A declared `vector` of the layers, which may be optional: that of the first layer.
+    /// Declared layer `vector`, taken from the first layer; may be an optional tensor.
     OfFirstLayer,
-    /// A count.
     Int,
-    /// A number.
     Float,
-    /// A condition.
     Bool,
-    /// The name of an operation of one operand.
+    /// Unary operation, passed by name.
     Activation,
-    /// One of a set of words: the type of the expansion, and word -> variant; or an integer, the code that files hold for it.
+    /// Keyword: the generated type, and pairs of keyword and variant. An integer is also accepted: the code
+    /// stored in files.
     Word(&'static str, &'static [(&'static str, &'static str)]),
-    /// `standard(n, cond)`, `chunked(n, cond)` or `symmetric(n, cond)`.
+    /// Window: `sliding(n, cond)`, `chunked(n, cond)` or `symmetric(n, cond)`.
     Window,
 }
 
-/// How an argument is given.
+/// Passing convention of an argument: by position or by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Given {
-    /// By position.
     Position,
-    /// By position, and may be left out.
     OptionalPosition,
-    /// By name.
     Keyword,
-    /// By name, and may be left out.
     OptionalKeyword,
 }
 
-/// What a call becomes in the expansion.
+/// Form of the generated builder call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Emit {
     /// `b.method(arguments)`
     Method(&'static str),
-    /// `b.method()`: the arguments tell the shape.
+    /// `b.method()`; the arguments only determine the shape.
     Bare(&'static str),
-    /// `b.method(arguments, 0)`: along dimension 0.
+    /// `b.method(arguments, 0)`: the operation works along dimension 0.
     Dim0(&'static str),
     /// `b.unary(Unary::Variant, x)`
     Unary(&'static str),
     /// `b.method(positional, Struct { keywords, ..Default::default() })`
     Struct(&'static str, &'static str),
-    /// The same for a struct without a default: absent keywords are written out.
+    /// Like `Struct`, for structs that do not implement `Default`: omitted arguments are written out.
     FullStruct(&'static str, &'static str),
 }
 
-/// Kinds of windows; the engine has a function of the same name for each.
-pub static WINDOWS: &[&str] = &["standard", "chunked", "symmetric"];
+/// Kinds of windows. The engine has a function of the same name for each.
+pub static WINDOWS: &[&str] = &["sliding", "chunked", "symmetric"];
 
 const GATINGS: &[(&str, &str)] = &[
     ("softmax", "Softmax"),
@@ -190,42 +182,42 @@ type ShapeRule = fn(&mut Call<'_>) -> Option<Shape>;
 
 use ParamKind::{Activation, Bool, Experts, Float, Int, NormWeight, RmsWeight, Vector, Window, Word};
 
-/// Every operation.
+/// All operations.
 pub static OPS: &[OpSpec] = &[
     op(
         "rms_norm",
         &[tensor("x"), maybe("w", RmsWeight), positional("eps", Float)],
         norm,
         Emit::Method("rms_norm"),
-        "x / sqrt(mean(x^2) + eps) over dimension 0, times `w`",
+        "RMS norm over dimension 0: x / sqrt(mean(x^2) + eps), times `w`",
     ),
     op(
         "layer_norm",
         &[tensor("x"), maybe("w", NormWeight), positional("eps", Float)],
         norm,
         Emit::Method("layer_norm"),
-        "(x - mean(x)) / sqrt(var(x) + eps) over dimension 0, times `w`, plus the norm's bias if the file has one",
+        "layer norm over dimension 0: (x - mean(x)) / sqrt(var(x) + eps), times `w`, plus the norm's bias if the file has one",
     ),
     op(
         "l2_norm",
         &[tensor("x"), positional("eps", Float)],
         same_as_x,
         Emit::Method("l2_norm"),
-        "x / max(length(x), eps) over dimension 0",
+        "L2 norm over dimension 0: x / max(length(x), eps)",
     ),
     op(
         "heads",
         &[tensor("x"), positional("n", Int)],
         heads,
         Emit::Method("heads"),
-        "cuts dimension 0 into n heads: [n * d, T] -> [d, n, T], also of a vector: [n * d] -> [d, n]",
+        "splits dimension 0 into n heads: [n * d, T] -> [d, n, T], or for a vector [n * d] -> [d, n]",
     ),
     op(
         "merge",
         &[tensor("x")],
         merge,
         Emit::Method("merge"),
-        "joins the heads: [d, n, T] -> [d * n, T]",
+        "concatenates the heads: [d, n, T] -> [d * n, T]",
     ),
     OpSpec {
         rotates: true,
@@ -241,20 +233,20 @@ pub static OPS: &[OpSpec] = &[
                 keyword_some("dims", Int),
                 keyword("offset", Int),
                 keyword_some("magnitude", Float),
-                keyword("back", Int),
+                keyword("lag", Int),
                 keyword_some("yarn", Bool),
                 keyword_some("beta_fast", Float),
-                keyword("halves", Bool),
-                keyword_some("every", Int),
+                keyword("neox", Bool),
+                keyword_some("stride", Int),
                 keyword("inverse", Bool),
             ],
             rope,
             Emit::Struct("rope", "RopeArgs"),
-            "rotary positions on [d, n, T]; the pairs are the declaration's `rope:` (neox's where `halves`), base, scale, dims and \
-             magnitude the file's unless given, from dimension `offset` on; `factors` divide the frequencies, without them `short` or, in contexts beyond the first \
-             training's, `long`; for what stands `back` positions before the token, or with `every` at the multiple of it at or below that; \
-             turned back where `inverse`; YaRN as the file says where `yarn` holds or is not given, \
-             from `beta_fast` turns on if not the file's",
+            "applies rotary positions to [d, n, T] from dimension `offset` on. `base`, `scale`, `dims`, and `magnitude` \
+             default to the file's values. `factors` divide the frequencies; the default is `short`, or `long` if the \
+             context exceeds the training context. `lag` is subtracted from positions, which are then rounded down to a \
+             multiple of `stride`. `neox` overrides `rope:`, `inverse` rotates backward, `yarn = false` disables YaRN, \
+             and `beta_fast` overrides the file",
         )
     },
     op(
@@ -266,7 +258,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         attention_temperature,
         Emit::Method("attention_temperature"),
-        "factors on queries that grow with positions p, 1 + scale * ln(floor((p + offset) / length) + 1): [1, 1, T]",
+        "position-dependent factors for queries, 1 + scale * ln(floor((p + offset) / length) + 1) at position p: [1, 1, T]",
     ),
     OpSpec {
         in_layer: true,
@@ -290,10 +282,11 @@ pub static OPS: &[OpSpec] = &[
             ],
             attention,
             Emit::Struct("attention", "AttentionArgs"),
-            "stores k and v in the layer's cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, T]; \
-             scale is 1/sqrt(dk) unless given; `relative` [n, buckets] are biases by relative position (T5's buckets); \
-             without v the first `v_in_k` elements of each key are its value; of cells outside a `selection` nothing is seen; `compressed` [dk, m, T] \
-             is stored for each token that ends a group of `ratio` and seen beside k, outside of windows too: a `selection` is then of such groups",
+            "stores k and v in the layer's KV cache and attends: q [dk, n, T], k [dk, m, T], v [dv, m, T] -> [dv * n, \
+             T]. `scale` defaults to 1/sqrt(dk). `relative` [n, buckets] adds the position biases of T5. Without v, the \
+             first `v_in_k` elements of a key are its value. Cells outside `selection` are masked. `compressed` [dk, m, \
+             T] is stored for each group of `ratio` tokens and visible outside of windows; `selection` then selects \
+             groups",
         )
     },
     OpSpec {
@@ -311,7 +304,8 @@ pub static OPS: &[OpSpec] = &[
             ],
             attention_over,
             Emit::Struct("attention_over", "AttentionArgs"),
-            "attends over what an earlier layer stored, with values of size dv, in the same window: q [dk, n, T] -> [dv * n, T]",
+            "attends to the keys and values that an earlier layer stored, with values of size dv and the same window: q \
+             [dk, n, T] -> [dv * n, T]",
         )
     },
     OpSpec {
@@ -321,8 +315,8 @@ pub static OPS: &[OpSpec] = &[
             &[tensor("q"), tensor("k"), tensor("v"), keyword_some("scale", Float)],
             cross_attention,
             Emit::Struct("cross_attention", "AttentionArgs"),
-            "attends to what was encoded of the token's sequence, with k and v made of `encoded` [n_embd, T_encoded] and not stored: \
-             q [dk, n, T], k [dk, m, T_encoded], v [dv, m, T_encoded] -> [dv * n, T]; scale is 1/sqrt(dk) unless given",
+            "attends to the encoder output: q [dk, n, T], k [dk, m, T_encoded], v [dv, m, T_encoded] -> [dv * n, T]. k \
+             and v are computed from `encoded` [n_embd, T_encoded] and not cached",
         )
     },
     OpSpec {
@@ -338,8 +332,9 @@ pub static OPS: &[OpSpec] = &[
             ],
             index_cells,
             Emit::Method("index_cells"),
-            "selects cells for `attention`: stores k [d, 1, T] in a cache of its own and gives the n cells whose sum over heads of \
-             weights [h, T] times max(q k, 0), q [d, h, T], is largest: numbers [n, T], fewer where there are fewer cells; with `ratio`, of the groups of so many tokens, k being stored for their last",
+            "selects the n cells with the largest sum over heads of weights [h, T] * max(q k, 0), for q [d, h, T] -> \
+             cell numbers [n, T]. Stores k [d, 1, T] in a separate cache. With `ratio`, selects groups of `ratio` \
+             tokens",
         )
     },
     OpSpec {
@@ -349,14 +344,14 @@ pub static OPS: &[OpSpec] = &[
             &[
                 tensor("x"),
                 tensor("gate"),
-                positional("places", Vector),
+                positional("position_bias", Vector),
                 positional("width", Int),
             ],
             compress,
             Emit::Method("compress"),
-            "means over groups of n tokens as far as they have come, channel by channel, weighted by the softmax over the group of gate plus \
-             the row of `places` [w, n] for the token's place in it; the layer keeps them: x and gate [w, T] -> [width, T]; where w is twice the width, \
-             the last half of the channels is averaged together with the first half of those of the group before",
+            "running average of groups of n tokens per channel, weighted by softmax(gate + `position_bias`) over the \
+             group: x and gate [w, T], `position_bias` [w, n] -> [width, T]. If w is 2 * width, the second half of the \
+             channels is averaged with the first half of the previous group's channels",
         )
     },
     OpSpec {
@@ -372,8 +367,8 @@ pub static OPS: &[OpSpec] = &[
             ],
             index_blocks,
             Emit::Method("index_blocks"),
-            "selects cells for `attention` by key head: stores k [d, 1, T] in a cache of its own and gives the cells of the n blocks of \
-             `size` positions that hold the largest q k, q [d, h, T], the `local` last blocks before others: numbers [n * size, h, T]",
+            "selects, for each key head, the n blocks of `size` positions with the largest q k, for q [d, h, T] -> cell \
+             numbers [n * size, h, T]. The last `local` blocks take precedence. Stores k [d, 1, T] in a separate cache",
         )
     },
     OpSpec {
@@ -390,8 +385,8 @@ pub static OPS: &[OpSpec] = &[
             ],
             index_cells,
             Emit::Method("index_pools"),
-            "selects cells for `attention`: of blocks of `size` positions of a sequence, each scored as by `index_cells` with the k of its last token, \
-             the cells of the n / size best that are whole and, where `tail`, of the last one that is not: numbers [n, T], or up to size - 1 more",
+            "selects the n / size best complete blocks of `size` positions, scored as in `index_cells` by the k of the \
+             last token -> cell numbers [n, T]. `tail` adds the last incomplete block, up to size - 1 cells",
         )
     },
     OpSpec {
@@ -401,7 +396,7 @@ pub static OPS: &[OpSpec] = &[
             &[positional("n", Int)],
             shared_selection,
             Emit::Bare("indexed_cells"),
-            "the cells that the last indexer before the layer selected, for layers without one of their own: numbers [n, T]",
+            "cells selected by the nearest preceding indexer -> cell numbers [n, T]",
         )
     },
     OpSpec {
@@ -411,8 +406,8 @@ pub static OPS: &[OpSpec] = &[
             &[tensor("x"), positional("n", Int)],
             last_tokens,
             Emit::Method("last_tokens"),
-            "x [c, T] of the token and of the n - 1 before it in its sequence, earliest first, which the layer keeps: [c, n, T]; some \
-             other token's where there is none before",
+            "x [c, T] of the last n tokens of the sequence, oldest first, from layer state -> [c, n, T]. Entries before \
+             the start of the sequence are unspecified",
         )
     },
     OpSpec {
@@ -422,7 +417,7 @@ pub static OPS: &[OpSpec] = &[
             &[tensor("x"), positional("w", Vector), maybe("bias", Vector)],
             short_conv,
             Emit::Method("short_conv"),
-            "causal convolution of each channel with its own past, which the layer keeps: x [c, T], w [k, c] or [k, 1, c], plus `bias` -> [c, T]",
+            "causal convolution of each channel over time, with layer state: x [c, T], w [k, c] or [k, 1, c], plus `bias` -> [c, T]",
         )
     },
     OpSpec {
@@ -439,18 +434,18 @@ pub static OPS: &[OpSpec] = &[
             ],
             ssm_scan,
             Emit::Method("ssm_scan"),
-            "selective scan of Mamba over states [n, p, h] that the layer keeps: x [p, h, T], dt [h, T] (after its softplus), \
-             a [n or 1, h] or [h], b and c [n, g, T] -> [p, h, T]; x times `d` (one element per head) is added",
+            "selective scan of Mamba over layer states [n, p, h]: x [p, h, T], dt [h, T] (after the softplus), \
+             a [n or 1, h] or [h], b and c [n, g, T] -> [p, h, T]; adds x times `d` (one element per head)",
         )
     },
     OpSpec {
         in_layer: true,
         ..op(
-            "previous",
+            "token_shift",
             X,
             same_as_x,
-            Emit::Method("previous"),
-            "x [c, T] as it was one token before, which the layer keeps; zeros for the first token",
+            Emit::Method("token_shift"),
+            "token shift of RWKV: returns x [c, T] of the preceding token, kept as layer state; zeros for the first token",
         )
     },
     OpSpec {
@@ -466,7 +461,7 @@ pub static OPS: &[OpSpec] = &[
             ],
             wkv,
             Emit::Method("wkv6"),
-            "time mixing of RWKV 6 over states [d, d, h] that the layer keeps: [d, h, T] each, u [d, h] -> [d, h, T]",
+            "time mixing of RWKV 6 over layer states [d, d, h]: [d, h, T] each, u [d, h] -> [d, h, T]",
         )
     },
     OpSpec {
@@ -483,7 +478,7 @@ pub static OPS: &[OpSpec] = &[
             ],
             wkv,
             Emit::Method("wkv7"),
-            "time mixing of RWKV 7 over states [d, d, h] that the layer keeps: [d, h, T] each -> [d, h, T]",
+            "time mixing of RWKV 7 over layer states [d, d, h]: [d, h, T] each -> [d, h, T]",
         )
     },
     OpSpec {
@@ -505,9 +500,8 @@ pub static OPS: &[OpSpec] = &[
             ],
             mamba2,
             Emit::FullStruct("mamba2", "Mamba2Args"),
-            "the mixer of Mamba 2 between its projections: x [2 * inner + 2 * n_group * n_state + h, T] holds gates, values, B, C and \
-             steps; all but gates and steps go through `short_conv` and silu, values through `ssm_scan`, and the result is gated and \
-             normalized by groups -> [inner, T]",
+            "mixer of Mamba 2 between its projections: x [2 * inner + 2 * n_group * n_state + h, T] -> [inner, T]. \
+             Applies `short_conv` and silu to values, B, and C, then `ssm_scan`, the gates, and a norm per group",
         )
     },
     OpSpec {
@@ -527,10 +521,10 @@ pub static OPS: &[OpSpec] = &[
             ],
             linear_attention,
             Emit::Struct("linear_attention", "LinearAttentionArgs"),
-            "attends by a state instead of a cache: q and k [dk, m, T], v [dv, n, T] -> [dv, n, T]. A head's state, a matrix, \
-             first shrinks by e^decay, `decay` [1 or dk, n, T] (without it, as lightning attention does with `slope`), then takes in v, times \
-             `beta` [1, n, T] and, where `delta`, less what it holds already, at k; q reads it, times scale, 1/sqrt(dk) unless \
-             given. Heads of v go with those of k in groups, or in turn where `tiled`",
+            "attention with a state per head instead of a KV cache: q and k [dk, m, T], v [dv, n, T] -> [dv, n, T]. The \
+             state decays by e^decay, with `decay` [1 or dk, n, T] or a constant from `slope`. Then v is added at k, \
+             times `beta` [1, n, T], and minus the stored value if `delta`. `scale` defaults to 1/sqrt(dk). Heads of v \
+             share heads of k in groups, or round-robin if `tiled`",
         )
     },
     op(
@@ -562,12 +556,13 @@ pub static OPS: &[OpSpec] = &[
         ],
         moe,
         Emit::FullStruct("moe", "MoeArgs"),
-        "mixture of experts: the n_used experts with the largest `router` logits [n_expert, T], weighted by their gating \
-         (normalized if norm_weights, times scale), or the weighted x where weigh_input; the selection is by `selection` \
-         [n_expert, T] if given, it alone sees selection_bias, and only experts of the n_groups_used best of n_groups; \
-         each expert may stand for ids_per_expert outputs of the router; `gate_up` holds \
-         gates and then ups in one tensor and comes first where a file has it; gates are limited to below `limit` and ups to either side of it (0 is off), with \
-         act_limit instead after their activation; with squash a gate g becomes softcap(g, squash) sigmoid(g) and an up softcap(up, up_squash); up_offset is added to ups; `ids` [n_used, T] are the experts themselves; gating may be the code from a file",
+        "mixture of experts: sum over the n_used experts with the largest `router` logits [n_expert, T]. Their weights \
+         follow from `gating`, are normalized if `norm_weights`, and are multiplied by `scale`; `weigh_input` applies \
+         them to x. `selection` [n_expert, T] replaces the logits for the selection, `selection_bias` is added for it, \
+         and `ids` [n_used, T] skips it. Only the n_groups_used best of n_groups are eligible. `gate_up` has gates and \
+         ups in one tensor. `limit` clamps gates and ups; `act_limit` clamps gates after the activation (0: off). With \
+         `squash`, a gate g becomes softcap(g, squash) * sigmoid(g), and an up becomes softcap(up, up_squash). \
+         `up_offset` is added to ups. Each expert has `ids_per_expert` outputs of the router",
     ),
     op(
         "softcap",
@@ -581,7 +576,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), positional("lo", Float), positional("hi", Float)],
         same_as_x,
         Emit::Method("clamp"),
-        "values limited to lo..hi",
+        "clamps values to lo..hi",
     ),
     op(
         "softmax",
@@ -602,38 +597,38 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x")],
         sum_rows,
         Emit::Method("sum_rows"),
-        "sum over dimension 0, which becomes 1",
+        "sum over dimension 0, which becomes size 1",
     ),
     op(
         "repeat_heads",
         &[tensor("x"), positional("n", Int)],
         repeat_heads,
         Emit::Method("repeat_heads"),
-        "each head of x for n / m heads in a row: [d, m, T] -> [d, n, T]",
+        "repeats each head of x n / m times in a row: [d, m, T] -> [d, n, T]",
     ),
     op(
         "part",
         &[positional("w", Vector), positional("i", Int)],
         part,
         Emit::Method("part"),
-        "part i of a declared tensor along its last dimension",
+        "slice i of a declared tensor along its last dimension",
     ),
     op(
         "matmul",
         &[tensor("a"), tensor("x")],
         matmul,
         Emit::Method("matmul"),
-        "the product of two computed tensors: a [k, m], x [k, T] -> [m, T]",
+        "matrix product of two computed tensors: a [k, m], x [k, T] -> [m, T]",
     ),
     op(
         "mix_heads",
         &[tensor("x"), tensor("m")],
         mix_heads,
         Emit::Method("mix_heads"),
-        "head i is the sum over j of m[i + n * j] times head j: x [d, n, T], m [n * n, T] -> [d, n, T]",
+        "mixes heads: output head i is the sum over j of m[i + n * j] times head j: x [d, n, T], m [n * n, T] -> [d, n, T]",
     ),
     op(
-        "balance",
+        "sinkhorn",
         &[
             tensor("x"),
             positional("n", Int),
@@ -641,15 +636,15 @@ pub static OPS: &[OpSpec] = &[
             positional("eps", Float),
         ],
         same_as_x,
-        Emit::Method("balance"),
-        "rows of x [n * n, T] as matrices whose lists and columns add up to about 1: softmax, then divisions by sums in turn",
+        Emit::Method("sinkhorn"),
+        "Sinkhorn normalization: softmax, then `iterations` alternating divisions by row and column sums; each row of x [n * n, T] becomes an approximately doubly stochastic matrix",
     ),
     op(
         "row",
         &[positional("w", Vector), positional("i", Int)],
         row,
         Emit::Method("row"),
-        "row i of a declared vector of two dimensions: [n, rows] -> [n]",
+        "row i of a declared two-dimensional vector: [n, rows] -> [n]",
     ),
     OpSpec {
         in_layer: true,
@@ -658,7 +653,7 @@ pub static OPS: &[OpSpec] = &[
             &[positional("w", ParamKind::OfFirstLayer)],
             weight,
             Emit::Method("weight"),
-            "the first layer's tensor of this name, for layers that may lack their own",
+            "the first layer's tensor of this name, for layers whose own tensor may be absent",
         )
     },
     op(
@@ -666,21 +661,21 @@ pub static OPS: &[OpSpec] = &[
         &[positional("w", ParamKind::Linear), tensor("x")],
         linear_without_bias,
         Emit::Method("linear_without_bias"),
-        "w(x) without the bias that a file may have",
+        "w(x) without the bias, even if the file has one",
     ),
     op(
         "sum_heads",
         &[tensor("x")],
         sum_heads,
         Emit::Method("sum_heads"),
-        "adds up the heads: [d, n, T] -> [d, T]",
+        "sum over the heads: [d, n, T] -> [d, T]",
     ),
     op(
         "concat",
         &[tensor("a"), tensor("b")],
         concat,
         Emit::Dim0("concat"),
-        "a then b along dimension 0",
+        "concatenates a and b along dimension 0",
     ),
     unary("silu", "Silu", "x * sigmoid(x)"),
     unary("gelu", "Gelu", "GELU, tanh approximation"),
@@ -698,52 +693,56 @@ pub static OPS: &[OpSpec] = &[
     unary("abs", "Abs", "absolute value"),
 ];
 
-/// The operation with this name.
+/// Returns the operation named `name`.
 pub fn find(name: &str) -> Option<&'static OpSpec> {
     OPS.iter().find(|o| o.name == name)
 }
 
 impl OpSpec {
-    /// True for element-wise functions of one operand, which can stand where an activation is asked for.
+    /// Returns true for elementwise unary functions, which are valid activations.
     pub fn is_unary(&self) -> bool {
         matches!(self.emit, Emit::Unary(_))
     }
 
-    /// `rms_norm(x[, w], eps)`: the arguments by position, those that may be left out in brackets.
+    /// Returns the positional parameters, with optional ones in brackets: `rms_norm(x[, w], eps)`.
     pub fn signature(&self) -> String {
-        self.signature_with(
-            |p| matches!(p.given, Given::Position | Given::OptionalPosition),
-            |p| p.name.to_string(),
-        )
-    }
-
-    /// The signature with the arguments by name and what they take.
-    pub fn full_signature(&self) -> String {
-        self.signature_with(
-            |_| true,
-            |p| match p.given {
-                Given::Position | Given::OptionalPosition => p.name.to_string(),
-                Given::Keyword | Given::OptionalKeyword => format!("{} = {}", p.name, p.kind.describe()),
-            },
-        )
-    }
-
-    fn signature_with(&self, shown: impl Fn(&Param) -> bool, text_of: impl Fn(&Param) -> String) -> String {
         let mut text = String::new();
-        for p in self.params.iter().filter(|p| shown(p)) {
-            let sep = if text.is_empty() { "" } else { ", " };
-            let part = text_of(p);
-            text += &match p.given {
-                Given::Position | Given::Keyword => format!("{sep}{part}"),
-                Given::OptionalPosition | Given::OptionalKeyword => format!("[{sep}{part}]"),
-            };
+        for p in self.params.iter().filter(|p| !p.is_by_name()) {
+            let separator = if text.is_empty() { "" } else { ", " };
+            let (open, close) = if p.is_optional() { ("[", "]") } else { ("", "") };
+            text += &format!("{open}{separator}{}{close}", p.name);
         }
         format!("{}({text})", self.name)
+    }
+
+    /// Returns the signature for the documentation: positional arguments, then arguments by name after `;`.
+    /// Optional arguments end in `?`, as in `attention(q, k, v?; scale?)`.
+    pub fn full_signature(&self) -> String {
+        let list = |by_name: bool| {
+            let params = self.params.iter().filter(|p| p.is_by_name() == by_name);
+            let names: Vec<String> = params
+                .map(|p| format!("{}{}", p.name, if p.is_optional() { "?" } else { "" }))
+                .collect();
+            names.join(", ")
+        };
+        let (positional, by_name) = (list(false), list(true));
+        let separator = if by_name.is_empty() { "" } else { "; " };
+        format!("{}({positional}{separator}{by_name})", self.name)
+    }
+}
+
+impl Param {
+    fn is_by_name(&self) -> bool {
+        matches!(self.given, Given::Keyword | Given::OptionalKeyword)
+    }
+
+    fn is_optional(&self) -> bool {
+        matches!(self.given, Given::OptionalPosition | Given::OptionalKeyword)
     }
 }
 
 impl ParamKind {
-    /// What it takes, in words.
+    /// Describes the kind of argument in a message.
     pub fn describe(self) -> &'static str {
         match self {
             ParamKind::Tensor => "a tensor",
@@ -751,7 +750,7 @@ impl ParamKind {
             Vector => "a declared vector",
             Experts => "declared experts",
             ParamKind::Linear => "a declared linear",
-            ParamKind::OfFirstLayer => "a declared vector of the layers",
+            ParamKind::OfFirstLayer => "a declared layer vector",
             Int => "an integer",
             Float => "a number",
             Bool => "a condition",
@@ -762,7 +761,7 @@ impl ParamKind {
     }
 }
 
-/// A table of all operations in Markdown, for the documentation.
+/// Returns a Markdown table of all operations, for the documentation.
 pub fn reference() -> String {
     let mut text = String::from("| operation | meaning |\n|---|---|\n");
     for o in OPS {
@@ -787,14 +786,13 @@ mod tests {
     }
 
     #[test]
-    fn signatures_show_what_may_be_left_out() {
+    fn signatures_mark_optional_parameters() {
         assert_eq!(find("rms_norm").unwrap().signature(), "rms_norm(x[, w], eps)");
-        assert!(
-            find("rope")
-                .unwrap()
-                .full_signature()
-                .starts_with("rope(x[, factors = a declared vector]")
-        );
+        assert_eq!(find("l2_norm").unwrap().full_signature(), "l2_norm(x, eps)");
+        let rope = find("rope").unwrap().full_signature();
+        assert!(rope.starts_with("rope(x; factors?, short?, "), "{rope}");
+        let moe = find("moe").unwrap().full_signature();
+        assert!(moe.starts_with("moe(x; router, gate?, "), "{moe}");
         assert!(reference().lines().count() == OPS.len() + 2);
     }
 }

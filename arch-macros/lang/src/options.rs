@@ -1,4 +1,4 @@
-//! Options of fragments and functions: what is given for them, and put in their place.
+//! Binding and substitution of the options of fragments and functions.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use syn::Expr;
@@ -6,11 +6,11 @@ use syn::Expr;
 use crate::ast::Opt;
 use crate::diag::{Errors, did_you_mean};
 
-/// What stands for each option; `None` for one that is left out.
-pub type Given = Vec<(String, Option<TokenStream>)>;
+/// Tokens of each option; `None` for an omitted option.
+pub type Bindings = Vec<(String, Option<TokenStream>)>;
 
-/// Arguments by name, put in for the options of `callee`.
-pub fn bind(callee: &str, options: &[Opt], args: &[(Ident, TokenStream)], errors: &mut Errors) -> Option<Given> {
+/// Binds named arguments to the options of `callee`.
+pub fn bind(callee: &str, options: &[Opt], args: &[(Ident, TokenStream)], errors: &mut Errors) -> Option<Bindings> {
     let before = errors.len();
     for (i, (key, _)) in args.iter().enumerate() {
         if args[..i].iter().any(|(k, _)| k == key) {
@@ -23,7 +23,10 @@ pub fn bind(callee: &str, options: &[Opt], args: &[(Ident, TokenStream)], errors
             } else {
                 names.join(", ")
             };
-            errors.at(key, format!("`{callee}` has no option `{key}` (it has: {list}){hint}"));
+            errors.at(
+                key,
+                format!("`{callee}` has no option `{key}` (available: {list}){hint}"),
+            );
         }
     }
     let value = |o: &Opt| {
@@ -33,7 +36,7 @@ pub fn bind(callee: &str, options: &[Opt], args: &[(Ident, TokenStream)], errors
     (errors.len() == before).then(|| options.iter().map(value).collect())
 }
 
-/// Where a body speaks of some names, except before a `=`.
+/// Returns the uses of some names in a body, except before `=`.
 pub fn uses(body: &TokenStream, is_name: &dyn Fn(&Ident) -> bool) -> Vec<Ident> {
     let tokens: Vec<TokenTree> = body.clone().into_iter().collect();
     let is = |i: usize, c: char| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == c);
@@ -46,11 +49,11 @@ pub fn uses(body: &TokenStream, is_name: &dyn Fn(&Ident) -> bool) -> Vec<Ident> 
     tokens.iter().enumerate().flat_map(of_token).collect()
 }
 
-/// The tokens with arguments in the place of options.
-pub fn substitute(tokens: TokenStream, given: &Given) -> TokenStream {
+/// Substitutes options by their arguments.
+pub fn substitute(tokens: TokenStream, given: &Bindings) -> TokenStream {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let is = |i: usize, c: char| matches!(tokens.get(i), Some(TokenTree::Punct(p)) if p.as_char() == c);
-    // `name: type = …` has no key.
+    // In `name: type = …`, `type` is not the name of an argument.
     let is_key = |i: usize| is(i + 1, '=') && !is(i + 2, '=') && !(i > 0 && is(i - 1, ':'));
     let mut out: Vec<TokenTree> = Vec::new();
     let mut i = 0;
@@ -63,7 +66,8 @@ pub fn substitute(tokens: TokenStream, given: &Given) -> TokenStream {
             }
             TokenTree::Ident(name) if !is_key(i) => match given.iter().find(|(n, _)| name == n) {
                 Some((_, Some(value))) => out.extend(operand(value.clone(), name.span())),
-                // `or name` and `, key = name` go as a whole; a name that stands elsewhere stays, and is unknown to the checker.
+                // `or name` and `, key = name` are removed as a whole. Elsewhere the name remains, and the
+                // checker reports it as unknown.
                 Some((_, None)) if matches!(out.last(), Some(TokenTree::Ident(word)) if word == "or") => {
                     out.pop();
                 }
@@ -85,7 +89,7 @@ pub fn substitute(tokens: TokenStream, given: &Given) -> TokenStream {
     out.into_iter().collect()
 }
 
-/// An argument as one operand: in parentheses unless it is a single token, a call, or a type in brackets.
+/// Wraps an argument in parentheses unless it is a single token, a call, or a bracketed type.
 fn operand(value: TokenStream, span: Span) -> TokenStream {
     let plain = match syn::parse2::<Expr>(value.clone()) {
         Ok(e) => matches!(

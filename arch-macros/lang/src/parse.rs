@@ -1,20 +1,20 @@
-//! Tokens to syntax tree. A fault in one item is noted and the parser goes on with the next.
+//! Parser: tokens to syntax tree. After an error in an item, parsing continues with the next item.
 //!
 //! The grammar, with `IDENT`, `STRING`, `INT`, `FLOAT` and `EXPR` as in Rust:
 //!
 //! ```ebnf
 //! arch      = { section } ;
 //! section   = "name" ":" STRING ";"
-//!           | "like" ":" STRING ";"                                (* what is not said here is said there *)
-//!           | "rope" ":" kind [ "or" kind ] ";"                      (* "or": in files with sections; not for "none" *)
-//!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* causal if not said *)
-//!           | "result" ":" ( "logits" | "embeddings" ) ";"          (* as the graph says, or without its last projection *)
-//!           | "allow" ":" IDENT { "," IDENT } ";"                   (* lints that are answered: see `lint` *)
+//!           | "like" ":" STRING ";"                                (* parent: provides all sections not given here *)
+//!           | "rope" ":" kind [ "or" kind ] ";"                      (* "or": for files with sections; not for "none" *)
+//!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* default: causal *)
+//!           | "result" ":" ( "logits" | "embeddings" ) ";"          (* embeddings: without the output projection *)
+//!           | "allow" ":" IDENT { "," IDENT } ";"                   (* lints to suppress: see `lint` *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | without | group | layers } "}"
 //!           | ( "graph" | "encoder" ) "{" { stmt | loop } [ EXPR ] "}"
-//!           | "mtp" "{" { stmt } EXPR "}"                           (* of the layers that predict tokens beyond the next *)
-//!           | "embedding" "{" { stmt } EXPR "}"                     (* of the rows `pooled` *)
+//!           | "mtp" "{" { stmt } EXPR "}"                           (* one layer of multi-token prediction *)
+//!           | "embedding" "{" { stmt } EXPR "}"                     (* applied to the rows `pooled` *)
 //!           | "rank" [ "(" pooling ")" ] "{" { stmt } EXPR "}"
 //!           | function                                              (* see `fragment` *)
 //!           | "test" "{" [ size { "," size } [ "," ] ] "}" ;
@@ -27,7 +27,7 @@
 //!           | "check" EXPR "," STRING ";"
 //!           | without ;
 //! without   = "without" IDENT { "," IDENT } ";" ;                   (* with "like" only *)
-//! type      = scalar | "[" scalar [ ";" EXPR ".." ] "]" | "pattern" | "late_pattern" | IDENT ;     (* IDENT: an option of a fragment *)
+//! type      = scalar | "[" scalar [ ";" EXPR ".." ] "]" | "pattern" | "dense_first" | IDENT ;     (* IDENT: an option of a fragment *)
 //! scalar    = "usize" | "f32" | "bool" | "string" ;
 //!
 //! layers    = "layer" [ IDENT STRING EXPR ] "{" { tensor | without | group } "}" ;      (* name, GGUF prefix, count *)
@@ -35,7 +35,7 @@
 //! tensor    = [ "override" ] name { "," name } ":" use [ STRING { "," STRING } ] "[" dims "]" [ "or" ( IDENT | STRING ) ] ";"
 //!           | "use" fragment { "," fragment } ";"
 //!           | "ignore" STRING { "," STRING } ";" ;
-//! name      = IDENT [ "?" ] ;                                       (* the GGUF name too, unless there is a STRING for each *)
+//! name      = IDENT [ "?" ] ;                                       (* also the GGUF name, unless each has a STRING *)
 //! fragment  = IDENT [ "(" [ IDENT "=" EXPR { "," IDENT "=" EXPR } ] ")" ] ;
 //! use       = "embed" | "vector" | "norm" | "linear" | "experts" | "per_head" | "raw" | IDENT ;     (* IDENT: an option of a fragment *)
 //! dims      = EXPR { "," EXPR } [ ".." ] | EXPR "->" EXPR [ ";" EXPR ] ;            (* `..`: or more *)
@@ -48,9 +48,10 @@
 //! size      = IDENT ":" ( [ "-" ] ( INT | FLOAT ) | BOOL ) ;
 //! ```
 //!
-//! What `EXPR` may hold is narrower than Rust: names, literals, `+ - * / %`, comparisons, `&& || !`, calls with
-//! `name = value` arguments, `w[tokens]`, `w[positions]`, `x[a..b]`, `if` expressions and `rust!([dims] => expression)`.
-//! In `hparams`, `rust!(usize => expression)` derives a number from what stands before, lists too.
+//! `EXPR` is a subset of Rust expressions: names, literals, `+ - * / %`, comparisons, `&& || !`, calls with
+//! `name = value` arguments, `w[tokens]`, `w[positions]`, `x[a..b]`, `if` expressions, and `rust!([dims] =>
+//! expression)`. In `hparams`, `rust!(usize => expression)` computes a number from preceding values,
+//! including lists.
 
 mod fragment;
 mod graph;
@@ -70,7 +71,7 @@ pub use graph::{block_of, statements};
 
 use graph::graph_block;
 
-/// Parses the contents of one `arch!`; faults go to `errors`.
+/// Parses the contents of one `arch!`. Errors are added to `errors`.
 pub fn parse(input: TokenStream, errors: &mut Errors) -> Decl {
     let mut decl = Decl::default();
     let parser = |input: ParseStream<'_>| {
@@ -78,7 +79,7 @@ pub fn parse(input: TokenStream, errors: &mut Errors) -> Decl {
         Ok(())
     };
     let parsed = parser.parse2(input);
-    // `syn` complains again about tokens that a fault noted above left unread.
+    // `syn` reports tokens left unread after an earlier error again.
     if let Err(e) = parsed
         && errors.is_empty()
     {
@@ -87,7 +88,7 @@ pub fn parse(input: TokenStream, errors: &mut Errors) -> Decl {
     decl
 }
 
-/// The contents of the first macro call `name! { … }` of a file.
+/// Returns the contents of the first macro call `name! { … }` in a file.
 pub fn macro_tokens(file: TokenStream, name: &str) -> syn::Result<Option<TokenStream>> {
     let file: syn::File = syn::parse2(file)?;
     Ok(file.items.into_iter().find_map(|item| match item {
@@ -96,7 +97,7 @@ pub fn macro_tokens(file: TokenStream, name: &str) -> syn::Result<Option<TokenSt
     }))
 }
 
-/// Parses items until the input ends; after a fault the rest of that item is skipped.
+/// Parses items to the end of the input. After an error, the rest of the item is skipped.
 fn items(
     input: ParseStream<'_>,
     errors: &mut Errors,
@@ -111,7 +112,7 @@ fn items(
     }
 }
 
-/// Skips to behind the next `;`, for items that end in a block also to behind the next `{ … }`.
+/// Skips past the next `;`, or past the next `{ … }` for items that end in a block.
 fn skip_item(input: ParseStream<'_>, block: bool) {
     while !input.is_empty() {
         let last = input.peek(Token![;]) || (block && input.peek(token::Brace));
@@ -130,10 +131,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
     let word = input.call(Ident::parse_any)?;
     let (text, span) = (word.to_string(), word.span());
     if is_there(decl, &text) {
-        return Err(syn::Error::new(
-            span,
-            format!("`{text}` stands here for the second time"),
-        ));
+        return Err(syn::Error::new(span, format!("duplicate section `{text}`")));
     }
     match text.as_str() {
         "name" => decl.name = Some(line(input, |input| input.parse())?),
@@ -169,7 +167,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
     Ok(())
 }
 
-/// True if a declaration has a section already.
+/// Returns true if the declaration already has a section.
 fn is_there(decl: &Decl, section: &str) -> bool {
     match section {
         "name" => decl.name.is_some(),
@@ -190,7 +188,7 @@ fn is_there(decl: &Decl, section: &str) -> bool {
     }
 }
 
-/// What stands between `:` and `;`.
+/// Parses `: content ;`.
 fn line<T>(input: ParseStream<'_>, content: impl FnOnce(ParseStream<'_>) -> syn::Result<T>) -> syn::Result<T> {
     input.parse::<Token![:]>()?;
     let content = content(input)?;
@@ -209,7 +207,7 @@ fn rank_head(span: Span, input: ParseStream<'_>, errors: &mut Errors) -> syn::Re
         let content;
         parenthesized!(content in input);
         let poolings = one_of(POOLING.iter().map(|&(name, _)| name));
-        pooling = Some(word(&content, &format!("how rows are pooled: {poolings}"))?);
+        pooling = Some(word(&content, &format!("a pooling type: {poolings}"))?);
         end_of(&content, ")")?;
     }
     let graph = graph(span, input, errors)?;
@@ -231,7 +229,7 @@ fn test(span: Span, input: ParseStream<'_>) -> syn::Result<Test> {
     Ok(Test { span, sizes })
 }
 
-/// The word `or` and what follows it, if it is there.
+/// Parses `or` and its operand, if present.
 fn after_or<T>(input: ParseStream<'_>, rest: impl FnOnce(ParseStream<'_>) -> syn::Result<T>) -> syn::Result<Option<T>> {
     if input.peek(Ident) && input.fork().parse::<Ident>()? == "or" {
         input.parse::<Ident>()?;
@@ -240,7 +238,7 @@ fn after_or<T>(input: ParseStream<'_>, rest: impl FnOnce(ParseStream<'_>) -> syn
     Ok(None)
 }
 
-/// The items in braces of `hparams`.
+/// Parses the braced items of `hparams`.
 pub fn hparam_items(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Vec<HparamItem>> {
     let content;
     braced!(content in input);
@@ -278,25 +276,25 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
         let ty: Ident = content.parse()?;
         if content.peek(Token![;]) {
             content.parse::<Token![;]>()?;
-            let n = open_range(content.parse()?, "the number of values, as in `[usize; 4..]`")?;
+            let n = open_range(content.parse()?, "a minimum length, as in `[usize; 4..]`")?;
             at_least = Some(Box::new(n));
         }
         end_of(&content, "]")?;
         ty
     } else {
-        word(input, "a type, such as `f32`")?
+        word(input, "a type such as `f32`")?
     };
     if input.peek(Token![;]) {
         let shown = if list { format!("[{ty}]") } else { ty.to_string() };
         return Err(syn::Error::new(
             name.span(),
             format!(
-                "`{name}` has no key: write `{name}: {shown} = \"key.in.the.file\";`, or `let {name} = …;` for a derived value"
+                "`{name}` has no key; write `{name}: {shown} = \"key.in.the.file\";`, or `let {name} = …;` for a derived value"
             ),
         ));
     }
     input.parse::<Token![=]>()?;
-    let key = string(input, "the key in the file, in quotes")?;
+    let key = string(input, "the GGUF key, in quotes")?;
     let default = after_or(input, |input| input.parse())?;
     input.parse::<Token![;]>()?;
     Ok(HparamItem::Key {
@@ -309,7 +307,7 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
     })
 }
 
-/// `n` of `n..`, or what was expected instead of it.
+/// Parses `n..` and returns `n`; `what` describes the expected input.
 fn open_range(expr: Expr, what: &str) -> syn::Result<Expr> {
     match expr {
         Expr::Range(ExprRange {
@@ -322,14 +320,14 @@ fn open_range(expr: Expr, what: &str) -> syn::Result<Expr> {
     }
 }
 
-/// Names with commas between them, and a semicolon.
+/// Parses comma-separated names and a semicolon.
 fn names(input: ParseStream<'_>) -> syn::Result<Vec<Ident>> {
     let names = syn::punctuated::Punctuated::<Ident, Token![,]>::parse_separated_nonempty(input)?;
     input.parse::<Token![;]>()?;
     Ok(names.into_iter().collect())
 }
 
-/// An identifier, or what was expected instead of it.
+/// Parses an identifier; `what` describes the expected input.
 fn word(input: ParseStream<'_>, what: &str) -> syn::Result<Ident> {
     if input.peek(Ident) {
         input.parse()
@@ -338,7 +336,7 @@ fn word(input: ParseStream<'_>, what: &str) -> syn::Result<Ident> {
     }
 }
 
-/// A string, or what was expected instead of it.
+/// Parses a string; `what` describes the expected input.
 fn string(input: ParseStream<'_>, what: &str) -> syn::Result<LitStr> {
     if input.peek(LitStr) {
         input.parse()
@@ -347,7 +345,7 @@ fn string(input: ParseStream<'_>, what: &str) -> syn::Result<LitStr> {
     }
 }
 
-/// Demands that a bracketed or braced part has been read to its end.
+/// Checks that a bracketed or braced group has been parsed completely.
 fn end_of(content: ParseStream<'_>, closing: &str) -> syn::Result<()> {
     if content.is_empty() {
         Ok(())
@@ -356,7 +354,7 @@ fn end_of(content: ParseStream<'_>, closing: &str) -> syn::Result<()> {
     }
 }
 
-/// The items in braces of `tensors` (`top`), a `layer` block, a group or a fragment.
+/// Parses the braced items of `tensors` (`top`), a `layer` block, a group, or a fragment.
 pub fn tensor_items(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::Result<Vec<TensorItem>> {
     let content;
     braced!(content in input);
@@ -394,7 +392,8 @@ fn tensor_item(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::R
     tensor(name, input, overrides)
 }
 
-/// One tensor, or several of one kind and shape; `first` has been read.
+/// Parses a declaration of one tensor, or of several with the same kind and shape. `first` has already been
+/// parsed.
 fn tensor(first: Ident, input: ParseStream<'_>, overrides: bool) -> syn::Result<Vec<TensorItem>> {
     let mut names = vec![(first, optional_mark(input)?)];
     while input.peek(Token![,]) {
@@ -406,16 +405,13 @@ fn tensor(first: Ident, input: ParseStream<'_>, overrides: bool) -> syn::Result<
     let own = |(name, _): &(Ident, bool)| LitStr::new(&name.to_string(), name.span());
     let mut gguf: Vec<LitStr> = Vec::new();
     if !input.peek(token::Bracket) {
-        gguf.push(string(
-            input,
-            "the tensor's GGUF name in quotes, or its sizes in brackets",
-        )?);
+        gguf.push(string(input, "the GGUF name in quotes, or the sizes in brackets")?);
         while input.peek(Token![,]) {
             input.parse::<Token![,]>()?;
-            gguf.push(string(input, "another GGUF name in quotes")?);
+            gguf.push(string(input, "another GGUF name, in quotes")?);
         }
         if gguf.len() != names.len() {
-            let message = format!("{} GGUF names for {} tensors", gguf.len(), names.len());
+            let message = format!("found {} GGUF names for {} tensors", gguf.len(), names.len());
             return Err(syn::Error::new(gguf[0].span(), message));
         }
     } else {
@@ -441,12 +437,12 @@ fn tensor(first: Ident, input: ParseStream<'_>, overrides: bool) -> syn::Result<
     Ok(names.into_iter().zip(gguf).map(tensor).collect())
 }
 
-/// The `?` behind a name.
+/// Parses the optional `?` after a name.
 fn optional_mark(input: ParseStream<'_>) -> syn::Result<bool> {
     input.parse::<Option<Token![?]>>().map(|mark| mark.is_some())
 }
 
-/// `use swiglu, experts(width = n_ff_exp);`
+/// Parses `use swiglu, experts(width = n_ff_exp);`.
 fn uses(input: ParseStream<'_>) -> syn::Result<Vec<TensorItem>> {
     input.parse::<Token![use]>()?;
     let mut list = Vec::new();
@@ -487,7 +483,7 @@ fn tensor_group(input: ParseStream<'_>, top: bool, errors: &mut Errors) -> syn::
     }
     for item in then.iter().chain(&otherwise) {
         if let TensorItem::Without(names) = item {
-            let message = "`without` stands directly in `tensors` or `layer`, not under a condition";
+            let message = "`without` must be at the top level of `tensors` or `layer`, not under a condition";
             errors.at(&names[0], message);
         }
     }
@@ -502,7 +498,7 @@ fn layer_block(span: Span, input: ParseStream<'_>, top: bool, errors: &mut Error
     let group = if input.peek(Ident) {
         Some(Box::new(GroupDecl {
             name: input.parse()?,
-            prefix: string(input, "the prefix of the layers' names in the file, in quotes")?,
+            prefix: string(input, "the GGUF prefix of the layers, in quotes")?,
             count: input.call(Expr::parse_without_eager_brace)?,
         }))
     } else {
@@ -512,7 +508,7 @@ fn layer_block(span: Span, input: ParseStream<'_>, top: bool, errors: &mut Error
     if !top {
         return Err(syn::Error::new(
             span,
-            "a `layer` block stands directly in `tensors`, not in another block",
+            "`layer` blocks must be at the top level of `tensors`, not in another block",
         ));
     }
     Ok(Some(TensorItem::Layer { span, group, items }))
@@ -547,10 +543,8 @@ fn dims(input: ParseStream<'_>) -> syn::Result<Dims> {
         if matches!(dims.first.last(), Some(Expr::Range(_)))
             && let Some(last) = dims.first.pop()
         {
-            dims.first.push(open_range(
-                last,
-                "a size, or `n..` for rows of which files may have more",
-            )?);
+            dims.first
+                .push(open_range(last, "a size, or `n..` if files may have more rows")?);
             dims.or_more = true;
         }
     }
@@ -558,7 +552,7 @@ fn dims(input: ParseStream<'_>) -> syn::Result<Dims> {
     Ok(dims)
 }
 
-/// The expression without parentheses around it.
+/// Removes the parentheses around an expression.
 pub fn bare(expr: &Expr) -> &Expr {
     match expr {
         Expr::Paren(p) => bare(&p.expr),
@@ -567,7 +561,7 @@ pub fn bare(expr: &Expr) -> &Expr {
     }
 }
 
-/// The identifier, if the expression is nothing else.
+/// Returns the identifier if the expression is a plain name.
 pub fn plain_name(expr: &Expr) -> Option<Ident> {
     match expr {
         Expr::Path(p) if p.qself.is_none() => p.path.get_ident().cloned(),

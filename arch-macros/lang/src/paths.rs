@@ -1,14 +1,14 @@
-//! Where the expansion finds the engine: the only place that knows.
+//! Paths of the engine in the generated code. Only this module names the engine's crate.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 
-/// A type or function of the runtime, such as `::engine::arch::Builder`.
+/// Returns the path of a type or function of the engine, such as `::engine::arch::Builder`.
 pub fn runtime(name: &str) -> TokenStream {
     runtime_at(name, Span::call_site())
 }
 
-/// The same, its name at a place of the declaration.
+/// Like [`runtime`], with the span of a name in the declaration.
 pub fn runtime_at(name: &str, at: Span) -> TokenStream {
     let name = Ident::new(name, at);
     quote!(::engine::arch::#name)

@@ -1,5 +1,6 @@
-//! What a build says of faulty declarations. All of them are compiled by one process, one after the other: a fault of a fragment is told
-//! by the first declaration that uses it, a fault of a parent by the parent itself, and the others say in one line that they use it.
+//! Errors of invalid declarations during a build. One process compiles all declarations in sequence. An error
+//! in a fragment is reported by the first declaration that uses the fragment. An error in a parent is
+//! reported by the parent. All other declarations print one line that refers to it.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,13 +8,15 @@ use std::sync::{Mutex, PoisonError};
 use crate::diag::Diagnostic;
 use crate::source::{Origin, Range};
 
-/// File, line and column of a fault.
+/// File, line, and column of an error.
 type Key = (String, usize, usize);
 
-/// Which declaration told a fault of a fragment. Asked by that declaration again, as editors do, the fault is its own still.
+/// Declarations that reported errors of fragments. A declaration that is expanded again, as in an editor,
+/// reports the error again.
 static TOLD_BY: Mutex<BTreeMap<Key, String>> = Mutex::new(BTreeMap::new());
 
-/// The messages of the declaration `name`, and where each is shown. `is_faulty` tells whether an architecture has faults of its own.
+/// Returns the messages of the declaration `name` with their locations. `is_faulty` returns true if an
+/// architecture has errors in its own file.
 pub fn for_build(name: &str, faults: &[Diagnostic], is_faulty: impl Fn(&str) -> bool) -> Vec<(Range, String)> {
     let mut messages = Vec::new();
     let mut elsewhere: Option<(Range, String)> = None;
@@ -22,7 +25,7 @@ pub fn for_build(name: &str, faults: &[Diagnostic], is_faulty: impl Fn(&str) -> 
             None => messages.push((fault.anchor, fault.text())),
             Some(teller) => {
                 let file = &fault.place.file;
-                let line = format!("{file} has errors, which are shown for `{teller}`");
+                let line = format!("{file} has errors; see `{teller}`");
                 elsewhere.get_or_insert((fault.anchor, line));
             }
         }
@@ -31,7 +34,7 @@ pub fn for_build(name: &str, faults: &[Diagnostic], is_faulty: impl Fn(&str) -> 
     messages
 }
 
-/// The other declaration that tells this fault.
+/// Returns the other declaration that reports this error.
 fn teller(name: &str, fault: &Diagnostic, is_faulty: impl Fn(&str) -> bool) -> Option<String> {
     match &fault.origin {
         Origin::Own => None,

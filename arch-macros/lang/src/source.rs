@@ -1,7 +1,8 @@
-//! Where text comes from: the declaration itself, fragments and parents.
+//! Sources: the text of the declaration, its fragments, and its parents.
 //!
-//! A span is a place in a text that `proc-macro2` has parsed. The map says which file each text is and what brought it in, so that
-//! a fault is told at `fragments/gated_ffn.rs:14:30` and shown under the `use` or the call in the declaration.
+//! A span refers to a text that `proc-macro2` parsed. The map records the file of each text and the `use`,
+//! call, or `like:` that introduced it. An error is thus located at `fragments/gated_ffn.rs:14:30` and
+//! reported under the `use` or call in the declaration.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,17 +10,15 @@ use std::str::FromStr;
 use proc_macro2::{LexError, Span, TokenStream};
 use quote::ToTokens;
 
-/// From the first to the last token of some text.
+/// A range of tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
-    /// First token.
     pub start: Span,
-    /// Last token.
     pub end: Span,
 }
 
 impl Range {
-    /// Everything from the first to the last token of `at`.
+    /// Returns the range from the first to the last token of `at`.
     pub fn of(at: impl ToTokens) -> Range {
         let mut tokens = at.to_token_stream().into_iter();
         let start = tokens.next().map_or_else(Span::call_site, |t| t.span());
@@ -27,7 +26,7 @@ impl Range {
         Range { start, end }
     }
 
-    /// `line` and `column` of the first character, both counted from 1.
+    /// Returns line and column of the first character, both starting at 1.
     pub fn line_column(&self) -> (usize, usize) {
         let at = self.start.start();
         (at.line, at.column + 1)
@@ -40,41 +39,41 @@ impl From<Span> for Range {
     }
 }
 
-/// What a text is to the declaration.
+/// Relation of a source text to the declaration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// The declaration itself.
+    /// The text is the declaration's own.
     Own,
-    /// A fragment that it uses, or that one of its fragments or parents uses.
+    /// Text of a fragment, used directly or through a fragment or parent.
     Fragment,
-    /// The architecture of this name, which it is `like`.
+    /// The text belongs to the ancestor with this name.
     Parent(String),
 }
 
-/// One text that was parsed.
+/// A parsed source text.
 #[derive(Debug)]
 struct File {
-    /// What `proc-macro2` calls it.
+    /// File name that `proc-macro2` assigned to the text.
     id: String,
     name: String,
     text: String,
     origin: Origin,
-    /// What brought it in: the name after `use`, or the string after `like:`.
+    /// The name after `use`, or the string after `like:`, that introduced the text.
     brought_by: Option<Range>,
 }
 
-/// A place for people.
+/// A source location for printing.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Place {
-    /// Name of the file; empty for a declaration that is given as tokens.
+    /// File name; empty for a declaration given as tokens.
     pub file: String,
-    /// Counted from 1.
+    /// Line, starting at 1.
     pub line: usize,
-    /// Counted from 1, in characters.
+    /// Column in characters, starting at 1.
     pub column: usize,
-    /// The line of the file, if it is known.
+    /// Text of the source line; empty if unknown.
     pub text: String,
-    /// Number of characters of this line that are meant.
+    /// Number of characters of the line to underline.
     pub width: usize,
 }
 
@@ -86,7 +85,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// The line with carets under what is meant, in the manner of rustc; nothing if the line is not known.
+    /// Returns the line with carets below the range, like rustc; empty if the line is unknown.
     pub fn excerpt(&self) -> String {
         if self.text.is_empty() {
             return String::new();
@@ -99,19 +98,19 @@ impl Place {
     }
 }
 
-/// The texts of one declaration.
+/// All source texts of one declaration.
 #[derive(Debug, Default)]
 pub struct SourceMap {
     files: Vec<File>,
 }
 
 impl SourceMap {
-    /// Parses the declaration's own file.
+    /// Parses the file of the declaration.
     pub fn parse_own(&mut self, name: &str, text: &str) -> Result<TokenStream, LexError> {
         self.parse(name, text, Origin::Own, None)
     }
 
-    /// Parses the text of a fragment or a parent, which `brought_by` names.
+    /// Parses the text of a fragment or parent, which `brought_by` refers to.
     pub fn parse_other(
         &mut self,
         name: &str,
@@ -134,7 +133,7 @@ impl SourceMap {
             Ok(tokens) => tokens.clone().into_iter().next().map(|t| t.span()),
             Err(e) => Some(e.span()),
         };
-        // A text without tokens has no places.
+        // A text without tokens has no spans.
         self.files.extend(first.map(|span| File {
             id: span.file(),
             name: name.to_owned(),
@@ -145,18 +144,19 @@ impl SourceMap {
         tokens
     }
 
-    /// The file that a token stands in; `None` for a declaration that was given as tokens.
+    /// Returns the file of a token; `None` for a declaration given as tokens.
     fn file(&self, span: Span) -> Option<&File> {
         let id = span.file();
         self.files.iter().find(|f| f.id == id)
     }
 
-    /// What the text of a token is to the declaration.
+    /// Returns the relation of a token's file to the declaration.
     pub fn origin(&self, span: Span) -> Origin {
         self.file(span).map_or(Origin::Own, |f| f.origin.clone())
     }
 
-    /// The tokens of the declaration itself that brought in the text of `range`; those of the declaration stand for themselves.
+    /// Returns the tokens of the declaration that introduced the text of `range`, or `range` if it is part of
+    /// the declaration.
     pub fn anchor(&self, range: Range) -> Range {
         let mut range = range;
         while let Some(by) = self.file(range.start).and_then(|f| f.brought_by) {
@@ -165,7 +165,8 @@ impl SourceMap {
         range
     }
 
-    /// The place of the declaration itself that stands for a place in another file; `None` for its own.
+    /// Returns the span in the declaration that represents a span in another file; `None` for spans of the
+    /// declaration.
     pub fn own_place(&self, span: Span) -> Option<Span> {
         match self.origin(span) {
             Origin::Own => None,
@@ -173,7 +174,7 @@ impl SourceMap {
         }
     }
 
-    /// Where some text stands.
+    /// Returns the location of a range.
     pub fn place(&self, range: Range) -> Place {
         let file = self.file(range.start);
         let (line, column) = range.line_column();
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_name_the_file_and_anchors_the_declaration() {
+    fn locations_name_file_and_anchors_point_to_declaration() {
         let mut sources = SourceMap::default();
         let own = sources.parse_own("my.rs", "use\n  inner;").unwrap();
         let used = Range::from(own.clone().into_iter().nth(1).unwrap().span());
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_no_tokens_have_places() {
+    fn unlexable_text_error_has_location() {
         let mut sources = SourceMap::default();
         let fault = sources.parse_own("my.rs", "a {\n (\n}").unwrap_err();
         assert_eq!(sources.place(fault.span().into()).file, "my.rs");

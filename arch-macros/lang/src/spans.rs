@@ -1,8 +1,8 @@
-//! Tokens of other files at places of the declaration, where rustc and editors find them.
+//! Maps tokens of other files to spans of the declaration, so that rustc and editors can locate them.
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 
-/// The tokens, each at the place that `to` gives for its own, if it gives any.
+/// Replaces the span of each token by the result of `to`, if any.
 pub fn moved(tokens: TokenStream, to: &dyn Fn(Span) -> Option<Span>) -> TokenStream {
     let token = |token: TokenTree| {
         let place = to(token.span());

@@ -1,11 +1,11 @@
-//! Symbolic sizes: polynomials over symbols, compared after normalization, and shapes made of them.
+//! Symbolic sizes and shapes. A size is a polynomial over symbols, compared in normal form.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::builtins;
 
-/// A symbol, or an expression that the algebra cannot look into (then `text` is its parenthesized normal form).
+/// A symbol, or an opaque expression with `text` as its parenthesized normal form.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Atom {
     rank: usize,
@@ -15,34 +15,34 @@ struct Atom {
 /// A size: a sum of terms, each an integer times a product of atoms.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Dim {
-    /// Sorted atoms of a product -> its coefficient, never 0.
+    /// Maps the sorted atoms of a product to its nonzero coefficient.
     terms: BTreeMap<Vec<Atom>, i128>,
 }
 
 impl Dim {
-    /// A known number.
+    /// Returns a constant dimension.
     pub fn constant(n: u64) -> Dim {
         Dim::term(Vec::new(), i128::from(n))
     }
 
-    /// A named symbol.
+    /// Returns a symbolic dimension.
     pub fn symbol(name: &str) -> Dim {
         let name = builtins::builtin(name).and_then(|b| b.alias_of).unwrap_or(name);
         Dim::atom(name.to_string())
     }
 
-    /// An expression outside the algebra; equal only to the same text.
+    /// Returns an expression outside the algebra. It equals only expressions with the same text.
     pub fn opaque(text: &str) -> Dim {
         Dim::atom(format!("({text})"))
     }
 
-    /// Number of tokens in the batch: the outer dimension of activations.
+    /// Returns the number of tokens in the batch, the outermost dimension of activations.
     pub fn n_tokens() -> Dim {
         Dim::symbol("T")
     }
 
     fn atom(text: String) -> Dim {
-        // The batch dimension prints last, declared hyper-parameters between it and the builtins.
+        // The batch dimension prints last, declared hyper-parameters before it, and builtins first.
         let rank = if text == "T" { usize::MAX } else { builtins::rank(&text) };
         Dim::term(vec![Atom { rank, text }], 1)
     }
@@ -62,14 +62,12 @@ impl Dim {
         }
     }
 
-    /// Sum.
     pub fn add(&self, other: &Dim) -> Dim {
         let mut sum = self.clone();
         other.terms.iter().for_each(|(atoms, &c)| sum.insert(atoms.clone(), c));
         sum
     }
 
-    /// Difference.
     pub fn sub(&self, other: &Dim) -> Dim {
         let mut difference = self.clone();
         other
@@ -79,7 +77,6 @@ impl Dim {
         difference
     }
 
-    /// Product.
     pub fn mul(&self, other: &Dim) -> Dim {
         let mut product = Dim::default();
         for (a, &ca) in &self.terms {
@@ -92,7 +89,7 @@ impl Dim {
         product
     }
 
-    /// Quotient if `divisor` is a single term that divides every term, or equals `self`.
+    /// Returns the quotient if `divisor` equals `self` or is a single term that divides every term.
     pub fn div_exact(&self, divisor: &Dim) -> Option<Dim> {
         if self == divisor && !self.terms.is_empty() {
             return Some(Dim::constant(1));
@@ -115,7 +112,7 @@ impl Dim {
         Some(quotient)
     }
 
-    /// Integer quotient: exact where the algebra can tell, else an atom named `(a / b)`.
+    /// Returns the integer quotient: exact if the algebra can compute it, otherwise an atom `(a / b)`.
     pub fn div(&self, divisor: &Dim) -> Dim {
         if let (Some(a), Some(b)) = (self.as_constant(), divisor.as_constant())
             && let Some(quotient) = a.checked_div(b)
@@ -139,7 +136,7 @@ impl Dim {
         })
     }
 
-    /// The number, if no symbol is left.
+    /// Returns the value of a constant.
     pub fn as_constant(&self) -> Option<u64> {
         match self.terms.len() {
             0 => Some(0),
@@ -148,7 +145,7 @@ impl Dim {
         }
     }
 
-    /// True for the number 1.
+    /// Returns true for the constant 1.
     pub fn is_one(&self) -> bool {
         self.as_constant() == Some(1)
     }
@@ -159,7 +156,7 @@ impl fmt::Display for Dim {
         if self.terms.is_empty() {
             return f.write_str("0");
         }
-        // Positive terms first, so that a difference does not start with a minus; constants last.
+        // Print positive terms first, so that a difference does not start with a minus, and constants last.
         let mut terms: Vec<_> = self.terms.iter().collect();
         terms.sort_by_key(|(atoms, c)| (**c < 0, atoms.is_empty()));
         for (i, (atoms, &c)) in terms.into_iter().enumerate() {
@@ -180,32 +177,32 @@ impl fmt::Display for Dim {
     }
 }
 
-/// Sizes per dimension, innermost first; at most four.
+/// Sizes of up to four dimensions, innermost first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape(pub Vec<Dim>);
 
 impl Shape {
-    /// `[n_embd, T]`
+    /// Returns the shape `[n_embd, T]`.
     pub fn embeddings() -> Shape {
         Shape(vec![Dim::symbol("n_embd"), Dim::n_tokens()])
     }
 
-    /// `[n_vocab, T]`
+    /// Returns the shape `[n_vocab, T]`.
     pub fn logits() -> Shape {
         Shape(vec![Dim::symbol("n_vocab"), Dim::n_tokens()])
     }
 
-    /// Number of dimensions written down.
+    /// Returns the number of explicit dimensions.
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
-    /// Dimension `i`; dimensions beyond the rank are 1.
+    /// Returns the size of dimension `i`; 1 beyond the rank.
     pub fn dim(&self, i: usize) -> Dim {
         self.0.get(i).cloned().unwrap_or_else(|| Dim::constant(1))
     }
 
-    /// The same shape with another dimension 0.
+    /// Returns the shape with dimension 0 replaced.
     pub fn with_dim0(&self, dim: Dim) -> Shape {
         let mut dims = self.0.clone();
         if dims.is_empty() {
@@ -216,12 +213,12 @@ impl Shape {
         Shape(dims)
     }
 
-    /// Equal up to trailing dimensions of size 1.
+    /// Returns true if the shapes are equal up to trailing dimensions of size 1.
     pub fn same(&self, other: &Shape) -> bool {
         (0..4).all(|i| self.dim(i) == other.dim(i))
     }
 
-    /// True if repeating this shape along its dimensions of size 1 gives `target`.
+    /// Returns true if the shape broadcasts to `target` along its dimensions of size 1.
     pub fn broadcasts_to(&self, target: &Shape) -> bool {
         (0..4).all(|i| self.dim(i).is_one() || self.dim(i) == target.dim(i))
     }

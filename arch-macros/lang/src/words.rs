@@ -1,7 +1,8 @@
-//! The words of the language that stand in no other table ([`BUILTINS`](crate::builtins::BUILTINS), [`OPS`](crate::ops::OPS),
-//! [`Kind::ALL`](crate::model::Kind::ALL), [`RopeKind::ALL`](crate::model::RopeKind::ALL), [`LINTS`](crate::lint::LINTS)).
+//! Keywords of the language that are not part of another table ([`BUILTINS`](crate::builtins::BUILTINS),
+//! [`OPS`](crate::ops::OPS), [`Kind::ALL`](crate::model::Kind::ALL),
+//! [`RopeKind::ALL`](crate::model::RopeKind::ALL), [`LINTS`](crate::lint::LINTS)).
 
-/// What the parts of an `arch!` begin with, beside `fn`.
+/// Sections of an `arch!`, in addition to `fn`.
 pub const SECTIONS: [&str; 14] = [
     "name",
     "like",
@@ -19,17 +20,17 @@ pub const SECTIONS: [&str; 14] = [
     "test",
 ];
 
-/// What the parts of a `fragment!` begin with.
+/// Sections of a `fragment!`.
 pub const FRAGMENT_PARTS: [&str; 5] = ["options", "needs", "hparams", "tensors", "fn"];
 
 /// Types of hyper-parameters.
-pub const TYPES: [&str; 6] = ["usize", "f32", "bool", "string", "pattern", "late_pattern"];
+pub const TYPES: [&str; 6] = ["usize", "f32", "bool", "string", "pattern", "dense_first"];
 
-/// What stands behind `attention:`, and whether tokens see later ones.
+/// Values of `attention:`, each with true if tokens attend to later tokens.
 pub const ATTENTION: [(&str, bool); 2] = [("causal", false), ("bidirectional", true)];
 
-/// What stands behind `result:`, and whether the graph's last projection is left out.
+/// Values of `result:`, each with true if the output projection is excluded.
 pub const RESULT: [(&str, bool); 2] = [("logits", false), ("embeddings", true)];
 
-/// What stands behind `rank` in parentheses, and the engine's variant.
+/// Values of `rank(…)`, each with the engine's variant.
 pub const POOLING: [(&str, &str); 3] = [("mean", "Mean"), ("cls", "Cls"), ("last", "Last")];

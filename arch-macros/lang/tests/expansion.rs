@@ -1,26 +1,26 @@
-//! Snapshots of what the declarations in `archs/` become, and properties of every expansion.
+//! Snapshots of the expansions of declarations in `archs/`, and properties of all expansions.
 
 use std::path::{Path, PathBuf};
 
 use proc_macro2::TokenStream;
 
-fn archs_folder() -> PathBuf {
+fn archs_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs")
 }
 
-/// The tokens inside the file's `arch! { … }`.
+/// Returns the tokens inside the file's `arch! { … }`.
 fn declaration(name: &str) -> TokenStream {
-    let text = std::fs::read_to_string(archs_folder().join(format!("{name}.rs"))).unwrap();
+    let text = std::fs::read_to_string(archs_dir().join(format!("{name}.rs"))).unwrap();
     let file: syn::File = syn::parse_str(&text).unwrap();
     match &file.items[..] {
         [syn::Item::Macro(m)] => m.mac.tokens.clone(),
-        _ => panic!("{name}.rs holds something else than one `arch!`"),
+        _ => panic!("{name}.rs must contain exactly one `arch!`"),
     }
 }
 
-/// The expansion, with the folder's other declarations to inherit from.
+/// Expands a declaration, with `archs/` as the library of parents and fragments.
 fn expand(name: &str) -> TokenStream {
-    arch_lang::expand_with(declaration(name), &arch_lang::Folder(archs_folder()))
+    arch_lang::expand_with(declaration(name), &arch_lang::Directory(archs_dir()))
 }
 
 fn expanded(name: &str) -> String {
@@ -30,15 +30,15 @@ fn expanded(name: &str) -> String {
 }
 
 #[test]
-fn five_architectures() {
+fn architectures_match_expansion_snapshots() {
     for name in ["llama", "internlm2", "qwen2", "qwen3", "gemma3"] {
         insta::assert_snapshot!(name, expanded(name));
     }
 }
 
 #[test]
-fn a_description_has_every_tensor_and_value() {
-    let arch = arch_lang::compile_with(declaration("llama"), &arch_lang::Folder(archs_folder())).unwrap();
+fn description_lists_every_tensor_and_value() {
+    let arch = arch_lang::compile_with(declaration("llama"), &arch_lang::Directory(archs_dir())).unwrap();
     let description = arch_lang::describe(&arch);
     let mut text = String::new();
     for row in &description.tensors {
@@ -54,7 +54,7 @@ fn a_description_has_every_tensor_and_value() {
 #[test]
 fn expansions_are_deterministic_and_free_of_errors() {
     let mut seen = 0;
-    for entry in std::fs::read_dir(archs_folder()).unwrap() {
+    for entry in std::fs::read_dir(archs_dir()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|e| e != "rs") {
             continue;

@@ -1,4 +1,4 @@
-//! The layout of declarations: what is kept, what is decided, and that the project's own files have it.
+//! Formatter: preserved and normalized layout, and a check that the project's own files are formatted.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn formatted(text: &str) -> String {
     }
 }
 
-/// `inside` laid out in an `arch! { … }`, without the lines of that.
+/// Formats `inside` within an `arch! { … }` and returns the lines between the braces.
 fn laid_out(inside: &str) -> String {
     let text = formatted(&format!("arch! {{{inside}}}"));
     let lines: Vec<&str> = text.lines().collect();
@@ -19,7 +19,7 @@ fn laid_out(inside: &str) -> String {
 }
 
 #[test]
-fn declarations_and_fragments_are_formatted() {
+fn archs_files_are_formatted() {
     let archs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs");
     let mut n = 0;
     for folder in [archs.join("fragments"), archs] {
@@ -36,9 +36,9 @@ fn declarations_and_fragments_are_formatted() {
     assert!(n > 180, "{n} files");
 }
 
-/// Without its line breaks and columns, each of the project's files still comes to a layout that stays as it is.
+/// Strips line breaks and columns from each of the project's files. Formatting the result must be stable.
 #[test]
-fn formatting_twice_changes_nothing() {
+fn format_is_idempotent() {
     let archs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs");
     for entry in std::fs::read_dir(archs).unwrap() {
         let path = entry.unwrap().path();
@@ -60,7 +60,7 @@ fn formatting_twice_changes_nothing() {
 }
 
 #[test]
-fn spaces_and_indentation_are_decided() {
+fn format_normalizes_spaces_and_indentation() {
     let shown = laid_out(
         r#"
   name:"my" ;   rope : neox or   mrope;
@@ -113,7 +113,7 @@ test{n_embd:256,a: -1.0}
 }
 
 #[test]
-fn tensors_on_following_lines_stand_in_columns() {
+fn format_aligns_tensors_on_consecutive_lines() {
     let shown = laid_out(
         r#"tensors {
 a: vector "long_name" [n];
@@ -138,7 +138,7 @@ one: raw "u.bias" [n];
 }
 
 #[test]
-fn comments_and_chosen_line_breaks_stay() {
+fn format_keeps_comments_and_line_breaks() {
     let text = r#"    // First.
     graph {
         // On its own line.
@@ -159,7 +159,7 @@ fn comments_and_chosen_line_breaks_stay() {
 }
 
 #[test]
-fn long_lines_are_broken_behind_commas_and_at_blocks() {
+fn format_breaks_long_lines_after_commas_and_at_blocks() {
     let long = |n: usize| "a".repeat(n);
     let call = format!("graph {{ let x = f(g({0}, {0}), {0}, {0}); x }}", long(40));
     let shown = laid_out(&call);
@@ -174,16 +174,16 @@ fn long_lines_are_broken_behind_commas_and_at_blocks() {
         long(70)
     );
     assert!(shown.contains(&opened), "{shown}");
-    // A comment behind a line does not make it too long.
+    // A trailing comment does not make a line too long.
     let commented = format!("    let x = f(a, b); // {}", long(140));
     assert_eq!(laid_out(&format!("{commented}\n")), commented);
 }
 
 #[test]
-fn what_is_no_declaration_is_refused() {
+fn format_rejects_file_without_macro() {
     let refused = |text: &str| format("my.rs", text).unwrap_err()[0].to_string();
-    assert!(refused("fn main() {}").contains("my.rs holds no `arch! { … }`"));
+    assert!(refused("fn main() {}").contains("my.rs contains neither `arch! { … }`"));
     assert!(refused("arch! {\n  (\n}").starts_with("my.rs:"));
     let text = "arch! {\n graph {\nrust!([n, T] => \"a  \n  b\") } }";
-    assert!(refused(text).contains("without changing it"));
+    assert!(refused(text).contains("without changing its tokens"));
 }

@@ -1,4 +1,4 @@
-//! Fragments and functions: what they become, and what is said about their faults.
+//! Fragments and functions: their expansion, and the errors reported for them.
 
 mod common;
 
@@ -152,15 +152,15 @@ fn description(text: &str) -> arch_lang::Description {
 
 fn faults(text: &str) -> Vec<String> {
     let list = match arch_lang::compile_with(tokens(text), &library()) {
-        Ok(arch) => panic!("{} is accepted: {text}", arch.name),
+        Ok(arch) => panic!("{} should be rejected: {text}", arch.name),
         Err(list) => list,
     };
     list.iter().map(common::shown).collect()
 }
 
-/// A call is what it does, written out.
+/// A call is equivalent to the inlined body.
 #[test]
-fn fragments_are_what_they_say() {
+fn fragments_equal_inlined_code() {
     let used = description(&source(
         "use ffn(width = n_ff_exp * 2);",
         "x += ffn(h, act = gelu, hi = cap * 2.0) + y;",
@@ -172,7 +172,7 @@ fn fragments_are_what_they_say() {
         "",
     ));
     assert_eq!(used.tensors, whole.tensors);
-    // The function's value `h` has a name, which the other has not.
+    // The function binds its value `h`; the inlined version leaves the value unnamed.
     let labels = |d: &arch_lang::Description| {
         let bare = |l: &str| l.split(" = ").last().unwrap_or_default().to_string();
         d.flow
@@ -184,8 +184,8 @@ fn fragments_are_what_they_say() {
 }
 
 #[test]
-fn names_of_arguments_do_not_mix() {
-    // `y` of the function is the caller's `h`, and the other way round.
+fn function_arguments_do_not_capture_names() {
+    // The function's `y` is the caller's `h`, and the reverse.
     let swapped = "x += mix(h, y); ";
     let own = "fn mix(y, h) { let x = y - h; x }";
     let text = source("", swapped, own);
@@ -194,16 +194,16 @@ fn names_of_arguments_do_not_mix() {
     assert!(items.contains("let (y , h ,) = (h , y ,)"), "{items}");
 }
 
-/// The fields of a description's tensors with their shapes and when they are there.
+/// Returns the description's layer tensors with shapes and conditions.
 fn layer_table(d: &arch_lang::Description) -> Vec<String> {
     let of_layer = |row: &&[String; 5]| row[1].starts_with("blk.");
     let row = |[field, gguf, _, shape, when]: &[String; 5]| format!("{field} {gguf} {shape} {when}").trim().to_owned();
     d.tensors.iter().filter(of_layer).map(row).collect()
 }
 
-/// A fragment gives what the fragments it uses give, but for what it says differently itself.
+/// A fragment provides the items of the fragments that it uses, except those that it overrides.
 #[test]
-fn fragments_use_fragments() {
+fn fragments_may_use_fragments() {
     let used = description(&source("use wide;", "if n_wide > 1 { x += twice(h) + y; }", ""));
     let expected = [
         "gate blk.N.ffn_gate [n_embd -> n_wide] if n_wide > 1",
@@ -221,9 +221,9 @@ fn fragments_use_fragments() {
     );
 }
 
-/// A tensor of the declaration replaces a fragment's of its name where that stood.
+/// A tensor of the declaration replaces a fragment's tensor of the same name in its position.
 #[test]
-fn tensors_are_replaced_in_their_places() {
+fn override_replaces_tensor_in_position() {
     let call = "if n_wide > 1 { x += twice(h) + y; }";
     let table = layer_table(&description(&source(
         "use wide; override gate: linear \"ffn_gate_b\" [n_embd -> n_wide];",
@@ -232,15 +232,15 @@ fn tensors_are_replaced_in_their_places() {
     )));
     assert_eq!(table[0], "gate blk.N.ffn_gate_b [n_embd -> n_wide] if n_wide > 1");
     assert_eq!(table.len(), 6);
-    // Outside of the condition under which the fragment is used, the name is a second one.
+    // Outside the condition of the `use`, the tensor is a second one with the same name.
     let tensors = "if n_ff_exp > 1 { use plain; } w: linear \"v\" [n_embd -> n_embd];";
     let found = faults(&source(tensors, "if n_ff_exp > 1 { x += twice(h) + y; }", ""));
     assert_eq!(found, ["w: `w` is already the name of a tensor"]);
 }
 
-/// A tensor may be there only where another one is, and the graph knows by asking for that.
+/// A tensor may exist only if another one does; the graph then checks for the other tensor.
 #[test]
-fn tensors_depend_on_tensors() {
+fn tensors_may_depend_on_tensors() {
     let tensors = "v?: linear \"v\" [n_embd -> n_embd]; if has(v) { use plain; } else { use ffn; }";
     let graph = "if has(v) { x += twice(v(h)) + y; } else { x += ffn(h, hi = 1.0); }";
     let text = source(tensors, graph, "");
@@ -257,11 +257,11 @@ fn tensors_depend_on_tensors() {
     assert!(items.contains("let v = __t . linear_opt"), "{items}");
     assert!(items.contains("if v . is_some ()"), "{items}");
     let above = tensors.replace("if has(v) { use plain; }", "if has(w) { use plain; }");
-    assert_eq!(faults(&source(&above, graph, ""))[0], "w: no tensor is called `w`");
+    assert_eq!(faults(&source(&above, graph, ""))[0], "w: no tensor named `w`");
     let without = graph.replace("has(v)", "n_ff_exp > 1");
     let found = faults(&source(tensors, &without, ""));
     let in_fragment =
-        "ffn: fragments/ffn.rs:7:29: `gate` exists only if not `has(v)`: use it under the same `if`".to_owned();
+        "ffn: fragments/ffn.rs:7:29: `gate` exists only if not `has(v)`; use it under the same condition".to_owned();
     assert!(found.contains(&in_fragment), "{found:#?}");
 }
 
@@ -272,14 +272,14 @@ fn fragment_files_are_tracked() {
 }
 
 #[test]
-fn faults_name_the_fragment() {
+fn errors_name_the_fragment_file() {
     let call = "x += h + y;";
     for (tensors, graph, functions, expected) in [
         (
             "use ffm;",
             call,
             "",
-            vec!["ffm: no fragment is called `ffm`; did you mean `ffn`?"],
+            vec!["ffm: no fragment named `ffm`; did you mean `ffn`?"],
         ),
         (
             "use broken;",
@@ -293,67 +293,67 @@ fn faults_name_the_fragment() {
             "use ffn(widht = 3);",
             "x += ffn(h, hi = 1.0) + y;",
             "",
-            vec!["widht: `ffn` has no option `widht` (it has: width); did you mean `width`?"],
+            vec!["widht: `ffn` has no option `widht` (available: width); did you mean `width`?"],
         ),
         (
             "use unknown_size;",
             "x += h + y;",
             "",
             vec![
-                "unknown_size: fragments/unknown_size.rs:2:23: `w` is declared and never used (a file's tensor that the graph does not need: `ignore \"w\";`)",
-                "unknown_size: fragments/unknown_size.rs:2:48: no hyper-parameter is called `n_wide`",
+                "unknown_size: fragments/unknown_size.rs:2:23: `w` is never used; if the graph does not need the tensor, write `ignore \"w\";`",
+                "unknown_size: fragments/unknown_size.rs:2:48: no hyper-parameter named `n_wide`",
             ],
         ),
         (
             "use nest;",
             "x += nested(h) + y;",
             "",
-            vec!["nest: fragments/unknown_size.rs:2:48: no hyper-parameter is called `n_wide`"],
+            vec!["nest: fragments/unknown_size.rs:2:48: no hyper-parameter named `n_wide`"],
         ),
         (
             "use hen;",
             call,
             "",
-            vec!["hen: fragments/egg.rs:2:27: `hen` uses `egg` uses `hen`: a circle"],
+            vec!["hen: fragments/egg.rs:2:27: cyclic use of fragments: `hen` uses `egg` uses `hen`"],
         ),
         (
             "use ffn;",
             "x += ffn(h) + y;",
             "",
-            vec!["ffn: fragments/ffn.rs:8:35: no value, tensor or hyper-parameter is called `hi`"],
+            vec!["ffn: fragments/ffn.rs:8:35: no value, tensor or hyper-parameter named `hi`"],
         ),
         (
             "use ffn;",
             "x += ffn(h, h, act = gelu, hi = 1.0) + y;",
             "",
-            vec!["ffn: `ffn` takes 1 argument (`x`), 2 given"],
+            vec!["ffn: `ffn` takes 1 argument (`x`), found 2"],
         ),
         (
             "use ffn;",
             "x += ffn(h, art = gelu, hi = 1.0) + y;",
             "",
-            vec!["art: `ffn` has no option `art` (it has: act, lo, hi); did you mean `act`?"],
+            vec!["art: `ffn` has no option `art` (available: act, lo, hi); did you mean `act`?"],
         ),
         (
             "use ffn;",
             "let h = 2.0; x += ffn(y, hi = h);",
             "",
             vec![
-                "h: `h` is computed and never used",
-                "ffn: `ffn` has a value `h` of its own: bind yours under another name",
+                "h: `h` is never used",
+                "ffn: `ffn` defines a value `h`, which would shadow yours; rename your value",
             ],
         ),
         (
             "use circle;",
             "x += circle(h) + y;",
             "",
-            vec!["circle: fragments/circle.rs:2:28: `circle` calls itself"],
+            vec!["circle: fragments/circle.rs:2:28: recursive call of `circle`"],
         ),
         (
             "",
             "x += h + y;",
             "fn lost(x) { x }",
-            vec!["lost: `lost` is declared and never called"],
+            vec!["lost: function `lost` is never called"],
         ),
         (
             "",
@@ -366,21 +366,21 @@ fn faults_name_the_fragment() {
             "x += f(h) + y;",
             "fn f(x) { h }",
             vec![
-                "x: `x` is computed and never used",
-                "h: no value, tensor or hyper-parameter is called `h`",
+                "x: `x` is never used",
+                "h: no value, tensor or hyper-parameter named `h`",
             ],
         ),
         (
             "",
             "x += f(h) + y;",
             "fn f(x, a = 1.0, b) { x }",
-            vec!["b: `b` stands behind options: give it a default, or move it to the front"],
+            vec!["b: required parameter `b` after an optional one; add a default, or move it to the front"],
         ),
         (
             "a, b: vector \"a\" [n_embd];",
             "x += h + y;",
             "",
-            vec!["\"a\": 1 GGUF names for 2 tensors"],
+            vec!["\"a\": found 1 GGUF names for 2 tensors"],
         ),
     ] {
         let found = faults(&source(tensors, graph, functions));
@@ -388,7 +388,7 @@ fn faults_name_the_fragment() {
     }
 }
 
-/// What the builder is asked to do in the layer, without spaces.
+/// Returns the builder calls in the layer, without spaces.
 fn calls(tensors: &str, graph: &str) -> String {
     let items = arch_lang::expand_with(tokens(&source(tensors, graph, "")), &library());
     let text = items.to_string().replace(' ', "");
@@ -396,9 +396,9 @@ fn calls(tensors: &str, graph: &str) -> String {
     text
 }
 
-/// `..` hands options on to the calls that take them, through functions, but for those that a call names itself.
+/// `..` forwards options through functions to the calls that accept them, except to calls that name them.
 #[test]
-fn options_are_passed_on() {
+fn options_are_forwarded_to_calls() {
     let text = calls(
         "use attention;",
         "x += attend(h, base = cap, scale = 0.5, softcap = 3.0) + y;",
@@ -411,24 +411,28 @@ fn options_are_passed_on() {
         text.contains("AttentionArgs{scale:::core::option::Option::Some(0.5f32),softcap:3f32"),
         "{text}"
     );
-    // `rope` names `scale`, so that the one for `attention` does not reach it.
-    let rope = &text[text.find("RopeArgs").expect("it rotates")..];
-    assert!(!rope[..rope.find('}').expect("it ends")].contains("scale:"), "{rope}");
-    // A name that nothing in the function takes is a fault at the caller's own place.
+    // `rope` names `scale`, so the `scale` for `attention` is not forwarded to it.
+    let rope = &text[text.find("RopeArgs").expect("calls should contain RopeArgs")..];
+    assert!(
+        !rope[..rope.find('}').expect("RopeArgs should be closed")].contains("scale:"),
+        "{rope}"
+    );
+    // An unknown option is reported at the call in the declaration.
     let found = faults(&source("use attention;", "x += attend(h, bass = cap) + y;", ""));
     assert!(found[0].starts_with("bass: `attend` has no option `bass`"), "{found:?}");
     assert!(
         found[0].contains("rotated") && found[0].ends_with("did you mean `base`?"),
         "{found:?}"
     );
-    // What a call names is not to be had twice.
+    // An option that all calls name explicitly cannot be forwarded.
     let found = faults(&source("use attention;", "x += attend(h, gain = cap) + y;", ""));
     assert!(found[0].starts_with("gain: `attend` has no option `gain`"), "{found:?}");
 }
 
-/// An option that is `true` or `false` decides when the declaration is compiled: what is not done may have no meaning.
+/// A literal `true` or `false` as an option selects a branch at compile time. The other branch may be
+/// invalid.
 #[test]
-fn literal_conditions_leave_one_branch() {
+fn literal_condition_selects_branch() {
     let graph = "x += attend(h, rotated = false) + y;";
     let text = source("use attention;", graph, "").replace("rope: neox", "rope: none");
     description(&text);
@@ -436,10 +440,10 @@ fn literal_conditions_leave_one_branch() {
     assert!(rotated.contains(".rope(") && !rotated.contains("iftrue"), "{rotated}");
     assert!(!calls("use attention;", graph).contains(".rope("));
     let found = faults(&text.replace("rotated = false", "rotated = n_head > 1"));
-    assert!(found[0].contains("`rope` needs the pairing of positions"), "{found:?}");
+    assert!(found[0].contains("`rope` needs a pairing of dimensions"), "{found:?}");
 }
 
-/// `if` without `else` as an argument: given where the condition holds.
+/// An `if` without `else` as an argument passes the argument only if the condition holds.
 #[test]
 fn arguments_may_depend_on_conditions() {
     let tensors = "use attention; f?: vector \"f\" [head_dim / 2];";
@@ -459,7 +463,7 @@ fn arguments_may_depend_on_conditions() {
     ));
     assert_eq!(
         found,
-        ["if: `softcap` of `attention` is always given: say what it is `else`"]
+        ["if: `softcap` of `attention` is required; add an `else` branch"]
     );
     let found = faults(&source(
         "use attention;",
@@ -469,7 +473,7 @@ fn arguments_may_depend_on_conditions() {
     assert_eq!(found, ["cap: expected `bool`, found `f32`"]);
 }
 
-/// Without an option, the default after `or` that it would be is left out; an option may be a type.
+/// If an option is omitted, the `or` default that it provides is omitted, too. An option may be a type.
 #[test]
 fn defaults_of_keys_may_be_options() {
     let graph = "x += h * n_swa + y * (if swa { 1.0 } else { 0.0 });";
@@ -479,13 +483,13 @@ fn defaults_of_keys_may_be_options() {
             .replace(' ', "")
     };
     let required = source("use window;", graph, "");
-    assert_eq!(faults(&required), ["test: the test model has no size for `n_swa`"]);
-    let given = read("use window(length = 7, kind = late_pattern);");
+    assert_eq!(faults(&required), ["test: missing size of the test model: `n_swa`"]);
+    let given = read("use window(length = 7, kind = dense_first);");
     assert!(
         given.contains("usize(\"swa\",::core::option::Option::Some(7))"),
         "{given}"
     );
-    assert!(given.contains("late_pattern(\"swa_pattern\""), "{given}");
+    assert!(given.contains("dense_first(\"swa_pattern\""), "{given}");
     let listed = read("use window(length = 7, kind = [bool]);");
     assert!(
         listed.contains("bools(\"swa_pattern\",::core::option::Option::None)"),
@@ -494,7 +498,7 @@ fn defaults_of_keys_may_be_options() {
 }
 
 #[test]
-fn an_argument_is_not_taken_for_a_value_of_the_caller() {
+fn parameter_shadowing_caller_value_is_rejected() {
     let found = faults(&source(
         "",
         "x += mix(h, by = x * 2.0);",
@@ -502,33 +506,33 @@ fn an_argument_is_not_taken_for_a_value_of_the_caller() {
     ));
     assert_eq!(
         found[1],
-        "mix: `mix` has an argument `x`: bind your value of that name under another one"
+        "mix: `mix` has a parameter `x`, which would shadow your value; rename your value"
     );
 }
 
-/// A shape that a function does not take is a fault of the call, and of the argument there; the place in the function is told with it.
+/// An argument of the wrong shape is reported at the call, with a note for the location in the function.
 #[test]
-fn a_wrong_argument_is_told_at_the_call() {
+fn wrong_argument_shape_is_reported_at_call() {
     let text = source("use plain;", "x += twice(h[..n_head]) + y;", "");
     let list = arch_lang::compile_with(tokens(&text), &library()).unwrap_err();
     let [fault] = &list[..] else { panic!("{list:#?}") };
     assert_eq!(
         common::shown(fault),
-        "h[..n_head]: `twice` takes [n_embd, T] as `x`, got [n_head, T]"
+        "h[..n_head]: `twice` expects shape [n_embd, T] for `x`, found [n_head, T]"
     );
-    // The argument goes through another function first.
+    // The argument passes through another function first.
     let notes: Vec<_> = fault.notes.iter().map(|(what, at)| format!("{at}: {what}")).collect();
-    let expected = "fragments/plain.rs:2:80: `once` takes [n_embd, T] as `x`, got [n_head, T]";
+    let expected = "fragments/plain.rs:2:80: `once` expects shape [n_embd, T] for `x`, found [n_head, T]";
     assert_eq!(notes[0], expected, "{notes:#?}");
     assert!(
-        notes[1].starts_with("fragments/plain.rs:2:99: `w` takes n_embd, got n_head"),
+        notes[1].starts_with("fragments/plain.rs:2:99: `w` expects input size n_embd, found n_head"),
         "{notes:#?}"
     );
     let excerpt = fault.notes[0].1.excerpt();
     assert!(excerpt.contains("fn twice(x)") && excerpt.ends_with(" ^"), "{excerpt}");
 }
 
-/// A declaration's own place is named by its file where there is one, and what it uses by theirs.
+/// Locations use the file name of the declaration, if known, and of its fragments.
 #[test]
 fn files_are_checked_without_building() {
     let file = |tensors: &str, graph: &str| {
@@ -539,7 +543,7 @@ fn files_are_checked_without_building() {
     assert_eq!(file("use plain;", "x += twice(h) + y;"), Vec::<String>::new());
     let found = file("use unknown_size;", "x += once(k) + y;");
     assert_eq!(found.len(), 3, "{found:#?}");
-    let expected = "my.rs:21:19: no value, tensor or hyper-parameter is called `k`\n   |\n21 |         x += once(k) + y;\n   |                   ^";
+    let expected = "my.rs:21:19: no value, tensor or hyper-parameter named `k`\n   |\n21 |         x += once(k) + y;\n   |                   ^";
     assert!(found.contains(&expected.to_owned()), "{found:#?}");
     assert!(
         found.iter().any(|f| f.starts_with("fragments/unknown_size.rs:2:48: ")),
@@ -548,12 +552,13 @@ fn files_are_checked_without_building() {
     let faults = arch_lang::check_file("my.rs", "arch! { name: \"x\"; ( }", &library());
     assert_eq!(faults[0].place.to_string(), "my.rs:1:22");
     let faults = arch_lang::check_file("my.rs", "fn main() {}", &library());
-    assert_eq!(faults[0].message, "my.rs holds no `arch! { … }`");
+    assert_eq!(faults[0].message, "my.rs contains no `arch! { … }`");
 }
 
-/// In a build every fault of a fragment is told once, with its line; other users say that they use the fragment.
+/// A build reports each error of a fragment once, with its line. Later users of the fragment refer to the
+/// first.
 #[test]
-fn builds_tell_the_faults_of_a_fragment_once() {
+fn build_reports_fragment_errors_once() {
     let text =
         |name: &str| source("use misspelt;", "x += wrong(h) + y;", "").replace("\"base\"", &format!("\"{name}\""));
     let errors = |name: &str| {
@@ -566,20 +571,18 @@ fn builds_tell_the_faults_of_a_fragment_once() {
         });
         macros.map(|text| text.unwrap().value()).collect::<Vec<_>>()
     };
-    let whole = "fragments/misspelt.rs:2:86: no operation or tensor is called `vw`\n  |\n2 | fragment! {";
+    let whole = "fragments/misspelt.rs:2:86: no operation or tensor named `vw`\n  |\n2 | fragment! {";
     let first = errors("first");
     assert_eq!(first.len(), 1, "{first:#?}");
     assert!(first[0].starts_with(whole) && first[0].ends_with('^'), "{}", first[0]);
-    assert_eq!(
-        errors("second"),
-        ["fragments/misspelt.rs has errors, which are shown for `first`"]
-    );
+    assert_eq!(errors("second"), ["fragments/misspelt.rs has errors; see `first`"]);
     assert_eq!(errors("first"), first, "asked again");
 }
 
-/// What a fragment needs is asked for by name, kind and sizes, under its `use`, and its lack is told once.
+/// Requirements are checked by name, kind, and sizes. A missing requirement is reported once, under the
+/// `use`.
 #[test]
-fn fragments_say_what_they_need() {
+fn missing_requirements_are_reported_once() {
     let side = "use needy; side: linear \"side\" [n_embd -> 2 * n_embd];";
     let act = "fn act(x, y) { x + y }";
     description(&source(side, "x += needy(h) + y;", act));
@@ -593,15 +596,15 @@ fn fragments_say_what_they_need() {
     };
     assert_eq!(
         told(side, ""),
-        ["`needy` needs the function `act(x, y)`, which is not declared"]
+        ["`needy` needs function `act(x, y)`, which is not declared"]
     );
     assert_eq!(
         told("use needy;", act),
-        ["`needy` needs the tensor `side: linear`, which is not declared"]
+        ["`needy` needs tensor `side: linear`, which is not declared"]
     );
     assert_eq!(
         told(&side.replace("2 *", "3 *"), act),
-        ["`needy` needs the tensor `side: linear` in another form than `side: linear [n_embd -> 3 * n_embd]`"]
+        ["`needy` needs tensor `side: linear`, but it is declared as `linear [n_embd -> 3 * n_embd]`"]
     );
     let without =
         source(side, "x += needy(h) + y;", act).replace("cap: f32 = \"cap\" or 1.0;", "cap: usize = \"cap\" or 1;");
@@ -612,12 +615,12 @@ fn fragments_say_what_they_need() {
     assert!(
         found
             .iter()
-            .any(|f| f.ends_with("`needy` needs the hyper-parameter `cap: f32`, but `cap` is `bool`")),
+            .any(|f| f.ends_with("`needy` needs hyper-parameter `cap: f32`, but `cap` is declared as `bool`")),
         "{found:?}"
     );
 }
 
-/// What is given for an option is computed once, however often the function uses it; so is a default.
+/// The argument or default of an option is computed once, even if the function uses it several times.
 #[test]
 fn options_are_computed_once() {
     let n_projections = |graph: &str, function: &str| {
@@ -636,7 +639,7 @@ fn options_are_computed_once() {
         n_projections("x += both(h) + y;", "fn both(x, y = once(x) * 2.0) { x * y + silu(y) }"),
         1
     );
-    // Numbers, and what is used in one place, are put there.
+    // Numbers, and arguments used once, are substituted directly.
     assert_eq!(
         n_projections("x += both(h, y = once(h)) + y;", "fn both(x, y = 1.0) { x * y }"),
         1

@@ -1,4 +1,5 @@
-//! The grammar in the modules' documentation against the parser, the tables of words and the project's own files.
+//! Compares the grammar in the documentation with the parser, the keyword tables, and the project's own
+//! files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,21 +17,21 @@ use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 enum Ebnf {
     /// `"word"`
     Word(String),
-    /// Another rule, or one of the classes of tokens.
+    /// Reference to a grammar rule or a token class.
     Rule(String),
     Sequence(Vec<Ebnf>),
     Either(Vec<Ebnf>),
-    /// `[ … ]`
+    /// Optional part, written `[ … ]`.
     Maybe(Box<Ebnf>),
-    /// `{ … }`
+    /// Repeated part, written `{ … }`.
     Repeat(Box<Ebnf>),
 }
 
-/// Rules by name.
+/// Grammar rules by name.
 struct Grammar(BTreeMap<String, Ebnf>);
 
 impl Grammar {
-    /// The rules that stand in the documentation of the parser and of fragments.
+    /// Returns the rules from the documentation of the parser and of fragments.
     fn documented() -> Grammar {
         let mut rules = BTreeMap::new();
         for source in [include_str!("../src/parse.rs"), include_str!("../src/fragment.rs")] {
@@ -42,14 +43,14 @@ impl Grammar {
                 let name = tokens.remove(0);
                 assert_eq!(tokens.remove(0), "=", "behind {name}");
                 let rule = either(&mut tokens);
-                assert_eq!(tokens.remove(0), ";", "behind the rule {name}");
+                assert_eq!(tokens.remove(0), ";", "after the rule {name}");
                 assert!(rules.insert(name.clone(), rule).is_none(), "{name} has two rules");
             }
         }
         Grammar(rules)
     }
 
-    /// The words that a rule may begin with, those of other rules left out.
+    /// Returns the quoted words that a rule may start with, excluding those of other rules.
     fn first_words(&self, rule: &str) -> BTreeSet<String> {
         fn first(e: &Ebnf, out: &mut BTreeSet<String>) {
             match e {
@@ -66,7 +67,7 @@ impl Grammar {
     }
 }
 
-/// Words with their quotes, names and signs of a text of rules.
+/// Splits the text of rules into quoted words, names, and signs.
 fn tokens_of(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
@@ -121,7 +122,8 @@ fn sequence(tokens: &mut Vec<String>) -> Ebnf {
 }
 
 impl Grammar {
-    /// Sentences of a rule in which each choice is taken at least once; `inside`: rules around it.
+    /// Generates sentences of a rule that together take each alternative at least once. `inside` lists the
+    /// enclosing rules.
     fn sentences(&self, e: &Ebnf, inside: &[&str]) -> Vec<String> {
         match e {
             Ebnf::Word(word) => vec![word.clone()],
@@ -159,7 +161,7 @@ impl Grammar {
     }
 }
 
-/// What the parser says of the contents of an `arch!`.
+/// Returns the parser's errors for the contents of an `arch!`.
 fn faults(text: &str) -> Vec<String> {
     let mut errors = Errors::new();
     parse::parse(TokenStream::from_str(text).unwrap(), &mut errors);
@@ -167,13 +169,13 @@ fn faults(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_the_grammar_allows_is_parsed() {
+fn parser_accepts_grammar_sentences() {
     let grammar = Grammar::documented();
     let sections = grammar.sentences(&grammar.0["section"], &[]);
     assert!(sections.len() > 60, "{} sentences", sections.len());
     for text in &sections {
         let mut faults = faults(text);
-        // The grammar does not count names.
+        // The EBNF grammar does not count names.
         faults.retain(|fault| !fault.contains("GGUF names for"));
         assert_eq!(faults, Vec::<String>::new(), "{text}");
     }
@@ -188,7 +190,7 @@ fn what_the_grammar_allows_is_parsed() {
     }
 }
 
-/// Tokens of a file's macro, operators as one.
+/// Collects the tokens of a file's macro, joining operators.
 fn flat(tokens: TokenStream, out: &mut Vec<String>) {
     let mut joint = false;
     for token in tokens {
@@ -224,12 +226,12 @@ struct Recognizer<'a> {
     grammar: &'a Grammar,
     tokens: Vec<String>,
     known: BTreeMap<(String, usize), BTreeSet<usize>>,
-    /// The farthest token that was looked at.
+    /// Index of the farthest token that was examined.
     reached: usize,
 }
 
 impl Recognizer<'_> {
-    /// Where what begins at a token may end.
+    /// Returns the possible ends of `e` if it starts at token `at`.
     fn ends(&mut self, e: &Ebnf, at: usize) -> BTreeSet<usize> {
         match e {
             Ebnf::Word(word) => self.token(at, |t| t == word),
@@ -287,7 +289,7 @@ impl Recognizer<'_> {
             .collect()
     }
 
-    /// Any tokens in balance up to where an expression may end.
+    /// Returns the possible ends of an expression: any balanced token sequence.
     fn expression(&mut self, from: usize) -> BTreeSet<usize> {
         let mut ends = BTreeSet::new();
         let mut depth = 0;
@@ -318,7 +320,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn all_files_follow_the_grammar() {
+fn archs_files_match_the_grammar() {
     let grammar = Grammar::documented();
     for (folder, name, rule) in [(".", "arch", "arch"), ("fragments", "fragment", "file")] {
         for path in files(folder) {
@@ -347,13 +349,13 @@ fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
 }
 
 #[test]
-fn words_of_the_grammar_are_those_of_the_tables() {
+fn grammar_keywords_match_tables() {
     let grammar = Grammar::documented();
     let mut sections = set(words::SECTIONS);
     assert_eq!(
         grammar.first_words("section"),
         sections,
-        "function is a rule of its own"
+        "`function` is a separate rule"
     );
     sections.insert("fn".into());
     let mut types = grammar.first_words("type");
@@ -378,45 +380,47 @@ fn words_of_the_grammar_are_those_of_the_tables() {
     }
 }
 
-/// What stands in code in a text.
+/// Returns the inline code spans of a Markdown text.
 fn in_code(text: &str) -> BTreeSet<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// A paragraph of CONTRIBUTING.md by its first words.
-fn paragraph(title: &str) -> String {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../CONTRIBUTING.md")).unwrap();
-    let found = text.split("\n\n").find(|p| p.starts_with(&format!("**{title}")));
-    found.unwrap_or_else(|| panic!("no paragraph {title}")).to_owned()
+/// Returns a section of the language reference by its heading.
+fn reference_section(title: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/architecture-language-reference.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let found = text.split("\n## ").find_map(|s| s.strip_prefix(&format!("{title}\n")));
+    found.unwrap_or_else(|| panic!("no section {title}")).to_owned()
 }
 
 #[test]
-fn the_guide_tells_every_word() {
-    let symbols = in_code(&paragraph("Symbols"));
-    assert_eq!(
-        symbols,
-        set(BUILTINS.iter().map(|b| b.name)),
-        "the symbols that need no declaration"
-    );
-    let tells = |title: &str, words: &mut dyn Iterator<Item = &'static str>| {
-        let code = in_code(&paragraph(title)).into_iter().collect::<Vec<_>>().join(" ");
-        let told: BTreeSet<&str> = code.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+fn reference_lists_every_word_of_the_language() {
+    let symbols = in_code(&reference_section("Symbols"));
+    assert_eq!(symbols, set(BUILTINS.iter().map(|b| b.name)), "builtin symbols");
+    let lists = |title: &str, words: &mut dyn Iterator<Item = &'static str>| {
+        let code = in_code(&reference_section(title))
+            .into_iter()
+            .collect::<Vec<_>>()
+            .join(" ");
+        let listed: BTreeSet<&str> = code.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
         for word in words {
-            assert!(told.contains(word), "{word} in the paragraph {title}");
+            assert!(listed.contains(word), "{word} in the section {title}");
         }
     };
-    let head = ["name", "rope", "attention", "result", "allow"].into_iter();
-    tells(
+    let head = ["name", "like", "rope", "attention", "result", "allow"].into_iter();
+    lists(
         "Head lines",
         &mut head
             .chain(LINTS.iter().map(|l| l.name))
-            .chain(RopeKind::ALL.iter().map(|k| k.0)),
+            .chain(RopeKind::ALL.iter().map(|k| k.0))
+            .chain(words::ATTENTION.iter().map(|a| a.0))
+            .chain(words::RESULT.iter().map(|r| r.0)),
     );
-    tells("Hyper-parameters", &mut words::TYPES.into_iter());
-    tells("Tensors", &mut Kind::ALL.iter().map(|k| k.0));
-    tells(
+    lists("Hyper-parameters", &mut words::TYPES.into_iter());
+    lists("Tensors", &mut Kind::ALL.iter().map(|k| k.0));
+    lists(
         "Heads",
-        &mut ["embedding", "rank"]
+        &mut ["embedding", "rank", "mtp"]
             .into_iter()
             .chain(words::POOLING.iter().map(|p| p.0)),
     );

@@ -1,14 +1,14 @@
-//! The compiler's modules stand in layers: none names a later one.
+//! Module layers of the compiler: no module uses a module of a later layer.
 
 use std::path::Path;
 
-/// Earlier layers first. A folder of a module's name belongs to it.
+/// Modules, lowest layer first. A directory with a module's name belongs to the module.
 const LAYERS: [&str; 24] = [
     "words", "spans", "source", "diag", "format", "ast", "parse", "library", "builtins", "sym", "ops", "paths",
     "model", "options", "forward", "merge", "fragment", "inherit", "check", "lint", "flow", "codegen", "report", "lib",
 ];
 
-/// Modules that a file names by `crate::`.
+/// Returns the modules that a file refers to by `crate::`.
 fn named(text: &str) -> Vec<String> {
     let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
     let names = code.flat_map(|l| {
@@ -36,7 +36,7 @@ fn named(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_module_names_a_later_one() {
+fn modules_do_not_use_later_layers() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
     for (folder, module) in std::iter::once((src.clone(), None)).chain(LAYERS.map(|m| (src.join(m), Some(m)))) {
@@ -54,13 +54,9 @@ fn no_module_names_a_later_one() {
     for (own, path) in files {
         let at = layer(&own).unwrap_or_else(|| panic!("{own} has no layer"));
         for name in named(&std::fs::read_to_string(&path).unwrap()) {
-            // What `lib` itself defines is of the last layer.
+            // Items defined in `lib` belong to the last layer.
             let other = layer(&name).unwrap_or(LAYERS.len() - 1);
-            assert!(
-                other <= at,
-                "{} names {name}, which is of a later layer",
-                path.display()
-            );
+            assert!(other <= at, "{} uses {name}, which is in a later layer", path.display());
             seen += 1;
         }
     }

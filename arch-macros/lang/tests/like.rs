@@ -1,11 +1,11 @@
-//! `like: "…";`: what a child becomes, and what is said about its faults.
+//! Inheritance with `like: "…";`: the merged declaration, and errors.
 
 mod common;
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use arch_lang::{Folder, Library, Source};
+use arch_lang::{Directory, Library, Source};
 use proc_macro2::TokenStream;
 
 const BASE: &str = r#"
@@ -41,21 +41,21 @@ graph {
 test { n_embd: 64, n_head: 2, n_layer: 2, n_ff: 96, n_vocab: 32 }
 "#;
 
-/// A graph without the condition on `up`.
+/// Graph that uses `up` unconditionally.
 const PLAIN_GRAPH: &str = "graph {
     let x = token_embd[tokens];
     for layer { x += down(silu(up(rms_norm(x, norm, eps)))) * twice; }
     output(rms_norm(x, output_norm, eps))
 }";
 
-/// A graph without the output matrix, the norm of a layer and the scale.
+/// Graph without the output projection, the layer's norm, and the scale.
 const BARE_GRAPH: &str = "graph {
     let x = token_embd[tokens];
     for layer { if n_expert == 0 { x += down(silu(up(rms_norm(x, a, eps)))); } }
     rms_norm(x, output_norm, eps)
 }";
 
-/// Files in memory: name to the contents of its `arch!`.
+/// In-memory library: maps a name to the contents of its `arch!`.
 struct Memory(BTreeMap<&'static str, String>);
 
 impl Library for Memory {
@@ -99,7 +99,7 @@ fn tokens(text: &str) -> TokenStream {
     TokenStream::from_str(text).unwrap()
 }
 
-/// What a child expands to, without the lines that name the files it was read from.
+/// Expands a child, without the lines that refer to source files.
 fn expansion(text: &str) -> String {
     let items = arch_lang::expand_with(tokens(text), &library());
     let mut file: syn::File = syn::parse2(items).unwrap();
@@ -107,18 +107,18 @@ fn expansion(text: &str) -> String {
     prettyplease::unparse(&file)
 }
 
-/// `text under the message: message` for each fault.
+/// Returns each error as `tokens: message`.
 fn faults(text: &str) -> Vec<String> {
     let list = match arch_lang::compile_with(tokens(text), &library()) {
-        Ok(arch) => panic!("{} is accepted", arch.name),
+        Ok(arch) => panic!("{} should be rejected", arch.name),
         Err(list) => list,
     };
     list.iter().map(common::shown).collect()
 }
 
-/// A child is exactly what it would be written out.
+/// A child expands exactly like the merged declaration.
 #[test]
-fn children_are_their_parents_with_the_differences() {
+fn child_expands_like_merged_declaration() {
     let graph = &BASE[BASE.find("graph {").unwrap()..BASE.find("test {").unwrap()];
     let cases: [(&str, &[(&str, &str)]); 9] = [
         ("", &[]),
@@ -134,7 +134,8 @@ fn children_are_their_parents_with_the_differences() {
             "tensors { output: linear \"output\" [n_embd -> n_vocab]; }",
             &[(" or token_embd", "")],
         ),
-        // New items before a replaced one come before it, so that it can use them; others are added.
+        // New items that precede a replaced one are inserted before it, so that it can refer to them. Other
+        // items are appended.
         (
             "hparams { gain: f32 = \"gain\" or 3.0; let twice = scale * gain; scale: f32 = \"other\"; check n_ff > 1, \"wide\"; }",
             &[
@@ -145,7 +146,7 @@ fn children_are_their_parents_with_the_differences() {
                 ),
             ],
         ),
-        // Declared without the condition that it was inherited under.
+        // Tests a tensor redeclared without the inherited condition.
         (
             &format!("tensors {{ layer {{ up: linear \"up\" [n_embd -> n_ff]; }} }} {PLAIN_GRAPH}"),
             &[
@@ -160,7 +161,7 @@ fn children_are_their_parents_with_the_differences() {
                 (graph, PLAIN_GRAPH),
             ],
         ),
-        // Moved from the layers to the model.
+        // Tests a tensor moved from the layers to the model.
         (
             "tensors { norm: vector \"norm\" [n_embd]; }",
             &[
@@ -168,7 +169,7 @@ fn children_are_their_parents_with_the_differences() {
                 ("ignore", "norm: vector \"norm\" [n_embd]; ignore"),
             ],
         ),
-        // What the parent ignores may be declared.
+        // A child may declare a tensor that the parent ignores.
         (
             "tensors { output: linear \"cls\" [n_embd -> n_vocab]; }",
             &[
@@ -205,7 +206,7 @@ fn children_are_their_parents_with_the_differences() {
             whole = whole.replace(from, to);
         }
         let (is, written_out) = (expansion(&child), expansion(&whole));
-        // It says what it is like, and is the same otherwise.
+        // Generated code may differ only in the list of ancestors.
         assert!(is.contains("like: &[\"base\"]"), "case {i}: {is}");
         let is = is.replace("like: &[\"base\"]", "like: &[]");
         assert!(!written_out.contains("compile_error"), "case {i}: {written_out}");
@@ -231,17 +232,22 @@ fn ancestors_are_known_and_tracked() {
 }
 
 #[test]
-fn faults_stand_under_the_childs_tokens() {
+fn errors_in_parent_are_reported_at_like() {
     let child = |rest: &str| faults(&format!("name: \"child\"; {rest}"));
     for (rest, expected) in [
         (
             "like: \"bose\";",
-            vec!["\"bose\": no architecture beside this one is called `bose`; did you mean `base`?"],
+            vec!["\"bose\": no architecture named `bose` in this directory; did you mean `base`?"],
         ),
-        ("like: \"child\";", vec!["\"child\": `child` is like `child`: a circle"]),
+        (
+            "like: \"child\";",
+            vec!["\"child\": cyclic inheritance: `child` is like `child`"],
+        ),
         (
             "like: \"circle\";",
-            vec!["\"circle\": round.rs:3:43: `child` is like `circle` is like `round` is like `circle`: a circle"],
+            vec![
+                "\"circle\": round.rs:3:43: cyclic inheritance: `child` is like `circle` is like `round` is like `circle`",
+            ],
         ),
         (
             "like: \"broken\";",
@@ -249,37 +255,37 @@ fn faults_stand_under_the_childs_tokens() {
         ),
         (
             "like: \"orphan\";",
-            vec!["\"orphan\": orphan.rs:3:44: no architecture beside this one is called `nobody`"],
+            vec!["\"orphan\": orphan.rs:3:44: no architecture named `nobody` in this directory"],
         ),
         (
             "like: \"base\"; hparams { without scales; } tensors { layer { without nrm; } without x; }",
             vec![
-                "scales: no inherited hyper-parameter is called `scales`; did you mean `scale`?",
-                "nrm: no inherited tensor is called `nrm`; did you mean `norm`?",
-                "x: no inherited tensor is called `x`",
+                "scales: no inherited hyper-parameter named `scales`; did you mean `scale`?",
+                "nrm: no inherited tensor named `nrm`; did you mean `norm`?",
+                "x: no inherited tensor named `x`",
             ],
         ),
         (
             "hparams { without eps; } tensors { without output; }",
             vec![
-                "eps: `without eps` leaves out what is inherited: say from where with `like: \"…\";`",
-                "output: `without output` leaves out what is inherited: say from where with `like: \"…\";`",
+                "eps: `without eps` has no effect: the declaration inherits nothing; add `like: \"…\";`",
+                "output: `without output` has no effect: the declaration inherits nothing; add `like: \"…\";`",
             ],
         ),
         (
             "like: \"base\"; tensors { extra: vector \"extra\" [n_embd]; } hparams { without scale; }",
             vec![
-                "\"base\": base.rs:9:17: no hyper-parameter is called `scale`",
-                "extra: `extra` is declared and never used",
+                "\"base\": base.rs:9:17: no hyper-parameter named `scale`",
+                "extra: `extra` is never used",
             ],
         ),
         (
             "like: \"base\"; graph { let x = token_embd[tokens]; for layer { x += rms_norm(x, norm, eps) * twice; } x }",
             vec![
-                "\"base\": base.rs:13:5: `output_norm` is declared and never used",
-                "\"base\": base.rs:14:5: `output` is declared and never used",
-                "\"base\": base.rs:19:13: `up` is declared and never used",
-                "\"base\": base.rs:21:9: `down` is declared and never used",
+                "\"base\": base.rs:13:5: `output_norm` is never used",
+                "\"base\": base.rs:14:5: `output` is never used",
+                "\"base\": base.rs:19:13: `up` is never used",
+                "\"base\": base.rs:21:9: `down` is never used",
             ],
         ),
         (
@@ -288,7 +294,7 @@ fn faults_stand_under_the_childs_tokens() {
         ),
         (
             "like: \"base\"; tensors { layer { if n_expert == 0 { without norm; } } }",
-            vec!["norm: `without` stands directly in `tensors` or `layer`, not under a condition"],
+            vec!["norm: `without` must be at the top level of `tensors` or `layer`, not under a condition"],
         ),
         (
             "like: base;",
@@ -296,7 +302,7 @@ fn faults_stand_under_the_childs_tokens() {
         ),
         (
             "like: \"base\"; like: \"middle\";",
-            vec!["like: `like` stands here for the second time"],
+            vec!["like: duplicate section `like`"],
         ),
     ] {
         let found = child(rest);
@@ -306,19 +312,19 @@ fn faults_stand_under_the_childs_tokens() {
 }
 
 #[test]
-fn a_folder_finds_files_by_the_name_they_declare() {
+fn directory_library_finds_files_by_declared_name() {
     let dir = tempfile::tempdir().unwrap();
     let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
     write("a_b_c.rs", "arch! {\n    name: \"a-b.c\";\n}\n");
     write("other.rs", "arch! {\n    name: \"odd\";\n}\n");
     write("odd.rs", "arch! {\n    name: \"third\";\n}\n");
     write("notes.txt", "name: \"fourth\"");
-    let folder = Folder(dir.path().to_owned());
+    let folder = Directory(dir.path().to_owned());
     let file = |name: &str| folder.find(name).map(|s| s.file);
     assert_eq!(file("a-b.c").as_deref(), Some("a_b_c.rs"));
     assert_eq!(file("odd").as_deref(), Some("other.rs"));
     assert_eq!(file("third").as_deref(), Some("odd.rs"));
     assert_eq!([file("fourth"), file("a_b_c"), file("../a_b_c")], [None, None, None]);
     assert_eq!(folder.names(), ["a-b.c", "third", "odd"]);
-    assert!(Folder(dir.path().join("no such")).names().is_empty());
+    assert!(Directory(dir.path().join("no such")).names().is_empty());
 }

@@ -1,4 +1,4 @@
-//! Slips that have a meaning: each is found, and is accepted where the declaration says that it is meant.
+//! Lints: each finding is reported, and suppressed by `allow:`.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use proc_macro2::TokenStream;
 
-/// Two blocks of a layer; `HEAD` and `GRAPH` are put in.
+/// Declaration whose layers have two blocks. `HEAD` and `GRAPH` are placeholders.
 const BASE: &str = r#"
 name: "base";
 rope: neox;
@@ -47,48 +47,51 @@ fn faults(head: &str, heads: &str, graph: &str) -> Vec<String> {
 }
 
 #[test]
-fn layers_add_to_what_they_are_given() {
+fn layers_without_residual_are_reported() {
     let found = |graph: &str| faults("", ROTATED, graph);
     let message =
-        "layer: these layers add nothing to what they are given: `x += …` (if that is meant: `allow: no_residual;`)";
+        "layer: these layers never add to their input; expected `x += …` (to suppress: `allow: no_residual;`)";
     let none = Vec::<String>::new();
     assert_eq!(found(ADDED), none);
-    // Norms behind the sum, and sums of what was named before.
+    // Norms after the sum, and sums of named values.
     assert_eq!(
         found("let y = x * 2.0; x = rms_norm(wo(attention(q, k, k)) + y, eps); x = down(silu(up(x)));"),
         none
     );
     assert_eq!(found("x = wo(attention(q, k, k)); x = down(silu(up(x)));"), [message]);
-    // A sum of two blocks, neither of which holds what the layer is given.
+    // A sum of two blocks that does not include the layer's input.
     let parallel = "x = wo(attention(q, k, k)) + down(silu(up(h)));";
     assert_eq!(found(parallel), [message]);
     assert_eq!(faults("allow: no_residual;", ROTATED, parallel), none);
     let unneeded = faults("allow: no_residual;", ROTATED, ADDED);
-    assert_eq!(unneeded, ["no_residual: there is nothing to allow"]);
+    assert_eq!(
+        unneeded,
+        ["no_residual: unnecessary `allow`: the lint reports nothing here"]
+    );
 }
 
 #[test]
-fn queries_and_keys_rotate_together() {
+fn half_rotated_attention_is_reported() {
     let none = Vec::<String>::new();
     let half = "let q = rms_norm(rope(heads(wq(h), n_head)), eps); let k = heads(wk(h), n_head);";
     let found = faults("", half, ADDED);
-    let message = "attention: the queries of `attention` have rotary positions, its keys have none (if that is meant: `allow: half_rotated;`)";
+    let message = "attention: `attention` rotates its queries but not its keys (to suppress: `allow: half_rotated;`)";
     assert_eq!(found, [message]);
     assert_eq!(faults("allow: half_rotated;", half, ADDED), none);
-    // Through functions, branches and assignments.
+    // Tests rotation through functions, branches, and assignments.
     let rotated = "fn rotated(x, yes) { if yes { rope(x) } else { x } }";
     let same = "let q = heads(wq(h), n_head); let k = rotated(heads(wk(h), n_head), n_layer > 1); if n_layer > 1 { q = rope(q); }";
     assert_eq!(faults(rotated, same, ADDED), none);
     let keys = "let q = heads(wq(h), n_head); let k = rotated(heads(wk(h), n_head), n_layer > 1);";
     let found = faults(rotated, keys, ADDED);
     assert!(
-        found[0].contains("the keys of `attention` have rotary positions, its queries have none"),
+        found[0].contains("`attention` rotates its keys but not its queries"),
         "{found:?}"
     );
 }
 
 #[test]
-fn names_of_lints_are_told() {
+fn unknown_lint_name_suggests_nearest() {
     let found = faults("allow: half_rotatd;", ROTATED, ADDED);
     assert_eq!(
         found,
@@ -99,7 +102,7 @@ fn names_of_lints_are_told() {
     assert!(arch_lang::lint::LINTS.iter().all(|l| !l.doc.is_empty()));
 }
 
-/// Two files beside the declaration.
+/// Library with two files next to the declaration.
 struct Beside;
 
 impl arch_lang::Library for Beside {
@@ -131,7 +134,7 @@ impl arch_lang::Library for Beside {
 }
 
 #[test]
-fn names_of_tensors_are_those_of_other_files() {
+fn unknown_tensor_names_are_reported() {
     let text = BASE.replace("let (q, k) = HEADS;", ROTATED).replace("GRAPH", ADDED);
     let found = |text: String| -> Vec<String> {
         let compiled = arch_lang::compile_with(TokenStream::from_str(&text).unwrap(), &Beside);
@@ -140,15 +143,15 @@ fn names_of_tensors_are_those_of_other_files() {
     let none = Vec::<String>::new();
     assert_eq!(found(text.replace("HEAD\n", "\n")), none);
     let slip = text.replace("attn_norm", "atn_norm");
-    // The declaration's own file, which has the same slip, does not count.
+    // The declaration's own file, which has the same typo, is not counted.
     assert_eq!(
         found(slip.replace("HEAD\n", "\n")),
         [
-            "atn_norm: no other architecture has a tensor \"atn_norm\"; did you mean \"attn_norm\"? (if that is meant: `allow: unknown_tensor;`)"
+            "atn_norm: no other architecture has a tensor \"atn_norm\"; did you mean \"attn_norm\"? (to suppress: `allow: unknown_tensor;`)"
         ]
     );
     assert_eq!(found(slip.replace("HEAD\n", "allow: unknown_tensor;\n")), none);
-    // A name that is like no other is a new one.
+    // A name that resembles no known name is accepted as new.
     assert_eq!(
         found(text.replace("attn_norm", "pre_mixer_norm").replace("HEAD\n", "\n")),
         none

@@ -1,4 +1,5 @@
-//! What the compiler says: for each slip the whole list of messages and the text under which each stands.
+//! Error messages: for each mistake, the complete list of messages with the tokens under which they are
+//! shown.
 
 mod common;
 
@@ -7,7 +8,7 @@ use std::str::FromStr;
 
 use proc_macro2::TokenStream;
 
-/// A declaration without faults, with most of the language in it. Each case below replaces one part.
+/// Valid declaration that uses most of the language. Each case replaces one part.
 const BASE: &str = r#"
 name: "base";
 rope: neox;
@@ -53,7 +54,7 @@ graph {
         let q = rope(q, factors = rope_freqs);
         let k = rope(heads(wk(h), n_head_kv), factors = rope_freqs);
         let v = heads(wv(h), n_head_kv);
-        x += wo(attention(q, k, v, scale = kq_scale, window = standard(n_swa, is_swa)));
+        x += wo(attention(q, k, v, scale = kq_scale, window = sliding(n_swa, is_swa)));
         let h = layer_norm(x, ffn_norm, eps);
         if n_expert > 0 {
             x += moe(h, router = router(h), up = up_exps, down = down_exps, act = gelu, gating = softmax,
@@ -67,7 +68,7 @@ graph {
 test { n_embd: 256, n_head: 4, n_layer: 2, n_ff: 384, n_vocab: 128 }
 "#;
 
-/// `text under the message: message` for each fault, in the order of the source.
+/// Returns each error as `tokens: message`, in source order.
 fn faults(source: &str) -> Vec<String> {
     let tokens = TokenStream::from_str(source).unwrap();
     match arch_lang::compile(tokens) {
@@ -77,13 +78,14 @@ fn faults(source: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_base_is_without_fault() {
+fn base_declaration_compiles() {
     assert_eq!(faults(BASE), Vec::<String>::new());
 }
 
-/// Each case of `messages.txt` replaces one part of the base and gives exactly these messages. `LLAMA_UPDATE=1` writes them anew.
+/// Each case of `messages.txt` replaces one part of the base declaration and must produce exactly these
+/// messages. Set `LLAMA_UPDATE=1` to update the file.
 #[test]
-fn every_slip_gives_its_messages() {
+fn every_mistake_reports_expected_messages() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/messages.txt");
     let text = std::fs::read_to_string(&path).unwrap();
     let mut now = String::new();
@@ -97,10 +99,10 @@ fn every_slip_gives_its_messages() {
         assert_eq!(
             BASE.matches(from).count(),
             1,
-            "{from:?} does not stand once in the base"
+            "{from:?} must occur exactly once in the base declaration"
         );
         let found = faults(&BASE.replace(from, to));
-        assert!(!found.is_empty(), "{from:?} -> {to:?} is accepted");
+        assert!(!found.is_empty(), "{from:?} -> {to:?} should be rejected");
         let lines: String = found.iter().map(|f| format!("> {f}\n")).collect();
         now += format!("- {from}\n+ {to}").trim_end();
         now += &format!("\n{lines}\n");
@@ -118,9 +120,9 @@ fn every_slip_gives_its_messages() {
     assert_eq!(text.lines().count(), now.lines().count());
 }
 
-/// In `mtp` tensors of such layers are there, and `layer` does what the loop does.
+/// `mtp` can use tensors of multi-token prediction layers, and `layer` runs one iteration of the layer loop.
 #[test]
-fn the_layer_loop_is_a_function_of_multi_token_prediction() {
+fn mtp_can_call_layer_loop() {
     let source = BASE
         .replace("let h = layer_norm", "x += 0.5 * x; let h = layer_norm")
         .replace(
@@ -134,7 +136,7 @@ fn the_layer_loop_is_a_function_of_multi_token_prediction() {
     let flow = arch_lang::describe(&arch).flow;
     let halved = |n: &&arch_lang::FlowNode| n.label.starts_with("scale by 0.5");
     assert_eq!(flow.iter().filter(halved).count(), 2, "in the loop and in the function");
-    // Several loops are no function.
+    // With several layer loops, there is no function `layer`.
     let twice = sound.replace(
         "output(rms_norm(x, output_norm, eps))",
         "for layer { x += wo(wq(x)); } output(x)",
@@ -147,7 +149,7 @@ fn the_layer_loop_is_a_function_of_multi_token_prediction() {
 }
 
 #[test]
-fn all_faults_are_reported_at_once_in_the_order_of_the_source() {
+fn errors_are_reported_together_in_source_order() {
     let source = BASE
         .replace("wo(attention(", "wx(attention(")
         .replace("scale = kq_scale", "scal = kq_scale")
@@ -158,11 +160,14 @@ fn all_faults_are_reported_at_once_in_the_order_of_the_source() {
     assert!(places.is_sorted(), "{places:?}");
     let line = 1 + source.lines().position(|l| l.contains("wx(attention(")).unwrap();
     let column = 1 + source.lines().nth(line - 1).unwrap().find("wx").unwrap();
-    assert!(places.contains(&(line, column)), "{places:?} lacks {line}:{column}");
+    assert!(
+        places.contains(&(line, column)),
+        "{places:?} should contain {line}:{column}"
+    );
 }
 
 #[test]
-fn a_faulty_declaration_still_expands_to_an_arch_of_the_right_type() {
+fn invalid_declaration_expands_to_typed_placeholder() {
     let tokens =
         arch_lang::expand(TokenStream::from_str(&BASE.replace("rms_norm(x, attn", "rmsnorm(x, attn")).unwrap());
     let text = tokens.to_string();

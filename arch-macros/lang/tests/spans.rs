@@ -1,4 +1,4 @@
-//! Names of a declaration stand in the expansion at their own places, by which editors find definitions and uses.
+//! Names of a declaration keep their spans in the expansion, so that editors find definitions and uses.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,18 +6,18 @@ use std::str::FromStr;
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream, TokenTree};
 
-fn archs_folder() -> PathBuf {
+fn archs_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs")
 }
 
-/// The tokens of a file, with places in it, inside its `arch! { … }`.
+/// Returns the tokens inside the file's `arch! { … }`, with spans.
 fn declaration(name: &str) -> TokenStream {
-    let text = std::fs::read_to_string(archs_folder().join(format!("{name}.rs"))).unwrap();
+    let text = std::fs::read_to_string(archs_dir().join(format!("{name}.rs"))).unwrap();
     let tokens = TokenStream::from_str(&text).unwrap();
     arch_lang::parse::macro_tokens(tokens, "arch").unwrap().unwrap()
 }
 
-/// Every name.
+/// Collects all identifiers of a token stream.
 fn idents(tokens: TokenStream, out: &mut Vec<Ident>) {
     for token in tokens {
         match token {
@@ -28,8 +28,8 @@ fn idents(tokens: TokenStream, out: &mut Vec<Ident>) {
     }
 }
 
-/// The tokens without what only the rules of shapes read: the sizes that a `rust!` states, and the number that `shared_selection` is
-/// given.
+/// Removes the tokens that only shape rules read: the sizes in `rust!`, and the argument of
+/// `shared_selection`.
 fn computing(tokens: TokenStream) -> TokenStream {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let word = |i: Option<usize>| {
@@ -49,7 +49,7 @@ fn computing(tokens: TokenStream) -> TokenStream {
     tokens.iter().enumerate().filter_map(kept).collect()
 }
 
-/// The names that become code, without Rust's keywords.
+/// Returns the names that become code, without Rust keywords.
 fn names(tokens: TokenStream) -> Vec<Ident> {
     let mut names = Vec::new();
     idents(computing(tokens), &mut names);
@@ -58,7 +58,7 @@ fn names(tokens: TokenStream) -> Vec<Ident> {
     names
 }
 
-/// The names in `graph { … }`.
+/// Returns the names in `graph { … }`.
 fn names_of_graph(tokens: TokenStream) -> Vec<Ident> {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let graph = tokens.windows(2).find_map(|pair| match pair {
@@ -70,7 +70,7 @@ fn names_of_graph(tokens: TokenStream) -> Vec<Ident> {
     names(graph.unwrap_or_default())
 }
 
-/// The names of the declaration's own functions, of what they take, and in their bodies.
+/// Returns the names of the declaration's functions, of their parameters, and in their bodies.
 fn names_of_functions(tokens: TokenStream) -> Vec<Ident> {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let functions = tokens.windows(4).filter_map(|part| match part {
@@ -85,12 +85,13 @@ fn place(name: &Ident) -> (String, usize, usize) {
     (span.file(), span.start().line, span.start().column)
 }
 
-/// The names of graph and functions that do not stand in the expansion at their places, and the number of all.
+/// Returns the number of names in the graph and functions, and those missing from the expansion at their
+/// spans.
 fn lost(name: &str) -> (usize, Vec<Ident>) {
     let tokens = declaration(name);
     let mut names = names_of_graph(tokens.clone());
     names.extend(names_of_functions(tokens.clone()));
-    let items = arch_lang::expand_with(tokens, &arch_lang::Folder(archs_folder()));
+    let items = arch_lang::expand_with(tokens, &arch_lang::Directory(archs_dir()));
     let mut found = Vec::new();
     idents(items, &mut found);
     let places: BTreeSet<_> = found.iter().map(place).collect();
@@ -99,17 +100,17 @@ fn lost(name: &str) -> (usize, Vec<Ident>) {
 }
 
 #[test]
-fn every_name_of_a_graph_stands_in_the_expansion() {
+fn graph_names_appear_in_expansion() {
     let (n, lost) = lost("qwen3");
     assert_eq!((n, lost), (55, Vec::new()));
 }
 
-/// Of every declaration: operations, functions, options, tensors and values stand at their places, also where a fragment calls a
-/// function of the declaration.
+/// Operations, functions, options, tensors, and values of every declaration keep their spans, even if a
+/// fragment calls a function of the declaration.
 #[test]
-fn no_name_of_any_graph_or_function_is_lost() {
+fn graph_and_function_names_keep_spans() {
     let mut n_names = 0;
-    for entry in std::fs::read_dir(archs_folder()).unwrap() {
+    for entry in std::fs::read_dir(archs_dir()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "rs") {
             let (n, lost) = lost(path.file_stem().unwrap().to_str().unwrap());
@@ -120,27 +121,29 @@ fn no_name_of_any_graph_or_function_is_lost() {
     assert!(n_names > 5000, "{n_names} names");
 }
 
-/// An option leads from the call and the body to where the function takes it, and no function has the option of another.
+/// Options link calls and bodies to the parameter of the function. No function has an option of another
+/// function.
 #[test]
-fn options_are_named_in_the_function_that_takes_them() {
+fn options_link_to_their_function() {
     let source = include_str!("../../../archs/deepseek4.rs");
     assert_eq!(source.matches("fn rotate(x, offset = ").count(), 1);
-    let items = arch_lang::expand_with(declaration("deepseek4"), &arch_lang::Folder(archs_folder()));
+    let items = arch_lang::expand_with(declaration("deepseek4"), &arch_lang::Directory(archs_dir()));
     let text = items.to_string();
     let given = "let _ = __functions :: rotate :: inverse ;";
-    let defined = "pub mod rotate { pub fn offset () { } pub fn every () { } pub fn inverse () { } }";
+    let defined = "pub mod rotate { pub fn offset () { } pub fn stride () { } pub fn inverse () { } }";
     assert!(text.contains(given) && text.contains(defined), "{text}");
 }
 
-/// rustc knows no places in files of fragments and parents: what comes from there stands where the declaration calls or names it.
+/// rustc has no spans for files of fragments and parents. Tokens of these files get the span of the call or
+/// name in the declaration.
 #[test]
-fn expansions_have_places_in_the_declaration_only() {
+fn expansion_spans_are_inside_declaration() {
     let nowhere = proc_macro2::Span::call_site().file();
     for name in ["qwen2moe", "deepseek2", "qwen3moe", "t5"] {
         let tokens = declaration(name);
         let file = tokens.clone().into_iter().next().unwrap().span().file();
         let mut all = Vec::new();
-        let items = arch_lang::expand_with(tokens, &arch_lang::Folder(archs_folder()));
+        let items = arch_lang::expand_with(tokens, &arch_lang::Directory(archs_dir()));
         idents(items, &mut all);
         let elsewhere = |n: &&Ident| n.span().file() != file && n.span().file() != nowhere;
         let others: Vec<_> = all.iter().filter(elsewhere).collect();
@@ -148,9 +151,9 @@ fn expansions_have_places_in_the_declaration_only() {
     }
 }
 
-/// What a fragment's function does stands at the call.
+/// Operations in a fragment's function get the span of the call.
 #[test]
-fn inlined_operations_stand_at_the_call() {
+fn inlined_operations_get_span_of_call() {
     let tokens = declaration("llama");
     let call = names_of_graph(tokens.clone())
         .into_iter()
@@ -158,14 +161,14 @@ fn inlined_operations_stand_at_the_call() {
         .unwrap();
     let mut found = Vec::new();
     idents(
-        arch_lang::expand_with(tokens, &arch_lang::Folder(archs_folder())),
+        arch_lang::expand_with(tokens, &arch_lang::Directory(archs_dir())),
         &mut found,
     );
     let attention = found.iter().find(|n| *n == "attention").unwrap();
     assert_eq!(attention.span().start(), call.span().start());
 }
 
-/// The hyper-parameters that a declaration names itself: `name: type` and `let name`.
+/// Returns the hyper-parameters that a declaration defines with `name: type` and `let name`.
 fn hparams_of(tokens: &[TokenTree]) -> BTreeSet<String> {
     let group = tokens.windows(2).find_map(|pair| match pair {
         [TokenTree::Ident(word), TokenTree::Group(g)] if word == "hparams" => Some(g.stream()),
@@ -180,7 +183,7 @@ fn hparams_of(tokens: &[TokenTree]) -> BTreeSet<String> {
     declared.collect()
 }
 
-/// Where these names stand for values: not the names of options, as in `f(name = value)`, nor sizes of the `test`.
+/// Collects the uses of names as values, excluding option names as in `f(name = value)` and sizes in `test`.
 fn uses(tokens: TokenStream, names: &BTreeSet<String>, out: &mut Vec<Ident>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let is = |i: Option<usize>, text: &str| i.and_then(|i| tokens.get(i)).is_some_and(|t| t.to_string() == text);
@@ -198,11 +201,11 @@ fn uses(tokens: TokenStream, names: &BTreeSet<String>, out: &mut Vec<Ident>) {
     }
 }
 
-/// In formulas, checks, sizes and conditions of tensors, and what `use` passes on, too.
+/// Covers formulas, checks, sizes, conditions of tensors, and arguments of `use`.
 #[test]
-fn no_use_of_a_hyper_parameter_is_lost() {
+fn hparam_uses_keep_spans() {
     let mut n_uses = 0;
-    for entry in std::fs::read_dir(archs_folder()).unwrap() {
+    for entry in std::fs::read_dir(archs_dir()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|e| e != "rs") {
             continue;
@@ -212,7 +215,7 @@ fn no_use_of_a_hyper_parameter_is_lost() {
         let (mut wanted, mut found) = (Vec::new(), Vec::new());
         uses(computing(tokens.clone()), &names, &mut wanted);
         idents(
-            arch_lang::expand_with(tokens, &arch_lang::Folder(archs_folder())),
+            arch_lang::expand_with(tokens, &arch_lang::Directory(archs_dir())),
             &mut found,
         );
         let places: BTreeSet<_> = found.iter().map(place).collect();

@@ -1,4 +1,4 @@
-//! The flags of contexts: how large they are, and how they compute.
+//! Arguments of inference contexts: size, batching, precision and RoPE scaling.
 
 use clap::{Args, ValueEnum};
 use engine::context::ContextParams;
@@ -6,74 +6,86 @@ use kernels::{GgmlType, Precision};
 
 use super::values::{at_least_0, cache_type, context_size, positive, positive_float, threads};
 
-/// Tokens of a context of which nothing is said.
+/// Default context size in tokens.
 const DEFAULT_CONTEXT: usize = 4096;
 
-/// How a context is made.
+/// Context size, batching, precision and RoPE options.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Context")]
 pub struct ContextArgs {
-    /// Size of the context in tokens; 0 takes as many as the model was trained for [default: 4096; with `llama serve` 8192, or what the model was trained for if that is less]
+    /// Context size in tokens; 0: training context [default: 4096; serve: 8192]
+    ///
+    /// `llama serve` uses the training context if it is smaller than 8192.
     #[arg(short = 'c', long, value_name = "N", value_parser = context_size, allow_negative_numbers = true)]
     pub ctx_size: Option<usize>,
-    /// Without -c, the least context that will do where the default one does not fit in memory (-fitc)
+    /// Minimum context size if the default does not fit in memory (-fitc)
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
     pub fit_ctx: usize,
-    /// Threads for single tokens; -1: one for each core [default: -1]
+    /// Threads for decoding; -1: one per core [default: -1]
     #[arg(short, long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     pub threads: Option<usize>,
-    /// Threads for prompts (-tb) [default: those of -t]
+    /// Threads for prefill (-tb) [default: --threads]
     #[arg(long, value_name = "N", value_parser = threads, allow_negative_numbers = true, hide_short_help = true)]
     pub threads_batch: Option<usize>,
-    /// Logical batch size: most tokens decoded in one call
+    /// Logical batch size: maximum tokens per decode call
     #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive, hide_short_help = true)]
     pub batch_size: usize,
-    /// Physical batch size (-ub): most tokens in one ubatch
+    /// Physical batch size (-ub): maximum tokens per ubatch
     #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
     pub ubatch_size: usize,
-    /// Activations in products with quantized weights: exact (f32), high (16-bit integers) or fast (from 32 tokens in a batch on 8-bit, bfloat16 with AMX; on cards bfloat16 from 9 tokens on)
-    #[arg(long, value_name = "HOW", default_value = "fast", hide_short_help = true)]
+    /// Precision of activations in matmuls with quantized weights
+    ///
+    /// `exact` uses f32 and `high` uses 16-bit integers. `fast` also uses 8-bit integers (bf16 with AMX) in
+    /// batches of at least 32 tokens, and bf16 on GPUs from 9 tokens on.
+    #[arg(long, value_name = "MODE", default_value = "fast", hide_short_help = true)]
     pub precision: PrecisionArg,
-    /// Type of the K cache (-ctk): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl
+    /// Data type of the K cache (-ctk)
+    ///
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
     #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
     pub cache_type_k: GgmlType,
-    /// Type of the V cache (-ctv): f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl
+    /// Data type of the V cache (-ctv)
+    ///
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
     #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
     pub cache_type_v: GgmlType,
-    /// RoPE base frequency [default: the model's]
+    /// RoPE base frequency [default: from the model]
     #[arg(long, value_name = "BASE", value_parser = positive_float, hide_short_help = true)]
     pub rope_freq_base: Option<f32>,
-    /// RoPE frequency scale [default: the model's]
+    /// RoPE frequency scale [default: from the model]
     #[arg(long, value_name = "FACTOR", value_parser = positive_float, hide_short_help = true)]
     pub rope_freq_scale: Option<f32>,
-    /// By what factor RoPE stretches positions: the inverse of its frequency scale
+    /// RoPE context scaling factor, the inverse of --rope-freq-scale
     #[arg(long, value_name = "FACTOR", value_parser = positive_float, conflicts_with = "rope_freq_scale", hide_short_help = true)]
     pub rope_scale: Option<f32>,
-    /// How RoPE stretches positions: none, linear or yarn [default: the model's]
-    #[arg(long, value_name = "HOW", value_parser = ["none", "linear", "yarn"], hide_short_help = true)]
+    /// RoPE scaling method [default: from the model]
+    #[arg(long, value_name = "MODE", value_parser = ["none", "linear", "yarn"], hide_short_help = true)]
     pub rope_scaling: Option<String>,
-    /// YaRN: the context of the first training [default: the model's]
+    /// YaRN: original training context in tokens [default: from the model]
     #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
     pub yarn_orig_ctx: Option<usize>,
-    /// YaRN: how far short wave lengths are left as they are, from 0, not at all, to 1 [default: the model's, or 1 with `--rope-scaling yarn`]
+    /// YaRN: extrapolation mix factor, from 0 to 1 [default: from the model]
+    ///
+    /// 0 interpolates all dimensions; 1 leaves short wavelengths unscaled. With `--rope-scaling yarn`, the
+    /// default is 1.
     #[arg(long, value_name = "X", value_parser = at_least_0, hide_short_help = true)]
     pub yarn_ext_factor: Option<f32>,
-    /// YaRN: factor on the magnitude of attention [default: the model's]
+    /// YaRN: attention magnitude factor [default: from the model]
     #[arg(long, value_name = "X", value_parser = positive_float, hide_short_help = true)]
     pub yarn_attn_factor: Option<f32>,
-    /// YaRN: rotations up to which wave lengths are stretched by the whole factor [default: the model's]
+    /// YaRN: rotations up to which interpolation is full [default: from the model]
     #[arg(long, value_name = "X", value_parser = positive_float, hide_short_help = true)]
     pub yarn_beta_slow: Option<f32>,
-    /// YaRN: rotations from which wave lengths are left as they are [default: the model's]
+    /// YaRN: rotations from which positions are unscaled [default: from the model]
     #[arg(long, value_name = "X", value_parser = positive_float, hide_short_help = true)]
     pub yarn_beta_fast: Option<f32>,
-    /// Attention that stores no scores (-fa), as other engines call it: on, off or auto. There is no other here
-    #[arg(long, value_name = "HOW", value_parser = ["on", "off", "auto", "1", "0"], default_value = "auto", hide = true)]
+    /// Flash attention (-fa): on, off or auto; always on
+    #[arg(long, value_name = "MODE", value_parser = ["on", "off", "auto", "1", "0"], default_value = "auto", hide = true)]
     pub flash_attn: String,
 }
 
 impl ContextArgs {
-    /// The engine's settings.
+    /// Converts the flags to engine parameters.
     pub fn params(&self) -> ContextParams {
         let defaults = ContextParams::default();
         let (by_kind, ext_factor) = match self.rope_scaling.as_deref() {
@@ -104,19 +116,19 @@ impl ContextArgs {
     }
 }
 
-/// What matrix products with quantized weights may cost in accuracy.
+/// Precision of activations in matmuls with quantized weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionArg {
-    /// Activations in f32
+    /// f32 activations
     Exact,
-    /// Activations as integers of 16 bits: results are the same but for rounding
+    /// 16-bit integer activations, which match f32 up to rounding
     High,
-    /// As `high`, and of 8 bits in prompts where weights have at most 6, or as bfloat16 with AMX
+    /// Like high, with 8-bit integers (bf16 with AMX) in large batches of low-bit weights
     Fast,
 }
 
 impl PrecisionArg {
-    /// As it is typed.
+    /// Returns the command-line spelling.
     pub fn name(self) -> &'static str {
         match self {
             PrecisionArg::Exact => "exact",

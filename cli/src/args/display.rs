@@ -1,4 +1,4 @@
-//! The flags of what is shown: of the prompt, the answer and messages about both.
+//! Arguments for terminal output and logging.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -7,16 +7,16 @@ use std::time::Instant;
 use clap::Args;
 
 use crate::failure::{Failure, Outcome};
-use crate::say::{Level, Log};
+use crate::log::{Level, Log};
 
-/// What is shown besides an answer, and how.
+/// Output options: statistics, prompt echo, colors and verbosity.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct DisplayArgs {
-    /// Hide the line of statistics
+    /// Hide the statistics line
     #[arg(long, alias = "no-show-timings", alias = "no-perf", help_heading = None)]
     pub no_stats: bool,
-    /// Show it after each answer: the default
+    /// Print statistics after each response (default)
     #[arg(
         long,
         alias = "show-timings",
@@ -25,31 +25,33 @@ pub struct DisplayArgs {
         hide_short_help = true
     )]
     pub stats: bool,
-    /// Show an answer's markdown as it is; on terminals it is coloured and wrapped otherwise
+    /// Print Markdown source instead of rendering it on the terminal
     #[arg(long, hide_short_help = true)]
     pub no_markdown: bool,
-    /// Print the prompt before the answer
+    /// Print the prompt before the response
     #[arg(long, overrides_with = "no_display_prompt", hide_short_help = true)]
     pub display_prompt: bool,
-    /// Leave it out: the default
+    /// Do not print the prompt (default)
     #[arg(long, hide_short_help = true)]
     pub no_display_prompt: bool,
-    /// Print the tokens of the prompt on stderr before the answer
+    /// Print the prompt's tokens to stderr before the response
     #[arg(long, hide_short_help = true)]
     pub verbose_prompt: bool,
-    /// Print the names of special tokens where an answer has some
+    /// Print special tokens by name in the output
     #[arg(long, hide_short_help = true)]
     pub special: bool,
-    /// Colours (-co): on, off or auto, on terminals unless NO_COLOR is set
-    #[arg(long, value_name = "HOW", value_parser = ["on", "off", "auto"], default_value = "auto", hide_short_help = true)]
+    /// Colored output (-co)
+    ///
+    /// `auto` uses colors on terminals unless NO_COLOR is set.
+    #[arg(long, value_name = "MODE", value_parser = ["on", "off", "auto"], default_value = "auto", hide_short_help = true)]
     pub color: String,
-    /// Read the lines of a chat from standard input as they come, without an editor, colours or moving text
+    /// Read chat input as plain lines, without editor, colors or animations
     #[arg(long, hide_short_help = true)]
     pub simple_io: bool,
-    /// Tell on stderr what is loaded and how
+    /// Print model-loading details to stderr
     #[arg(short, long, alias = "log-verbose", help_heading = None)]
     pub verbose: bool,
-    /// How much to tell (-lv): 1 errors, 2 warnings too, 3 how it goes, 4 as -v does
+    /// Log level (-lv): 1 errors, 2 warnings, 3 progress, 4 details (like -v)
     #[arg(
         long,
         value_name = "N",
@@ -58,45 +60,44 @@ pub struct DisplayArgs {
         hide_short_help = true
     )]
     pub verbosity: u8,
-    /// Tell errors only
+    /// Log errors only
     #[arg(long, hide_short_help = true)]
     pub log_disable: bool,
-    /// How messages are written
     #[command(flatten)]
     pub log: LogArgs,
 }
 
-/// How messages are written.
+/// Logging options.
 #[derive(Clone, Debug, Args)]
 pub struct LogArgs {
-    /// File that all messages are added to
+    /// File to append all log messages to
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub log_file: Option<PathBuf>,
-    /// Messages are JSON objects, one in each line
+    /// Log JSON objects, one per line
     #[arg(long, overrides_with = "no_log_jsonl", hide_short_help = true)]
     pub log_jsonl: bool,
-    /// Messages are text: the default
+    /// Log plain lines (default)
     #[arg(long, hide_short_help = true)]
     pub no_log_jsonl: bool,
-    /// Messages begin with a letter for their level
+    /// Prefix log messages with a level letter
     #[arg(long, overrides_with = "no_log_prefix", hide_short_help = true)]
     pub log_prefix: bool,
-    /// They do not: the default
+    /// Do not prefix log messages with a level letter (default)
     #[arg(long, hide_short_help = true)]
     pub no_log_prefix: bool,
-    /// Messages begin with the seconds since the start
+    /// Prefix log messages with the seconds since startup
     #[arg(long, overrides_with = "no_log_timestamps", hide_short_help = true)]
     pub log_timestamps: bool,
-    /// They do not: the default
+    /// Do not prefix log messages with timestamps (default)
     #[arg(long, hide_short_help = true)]
     pub no_log_timestamps: bool,
-    /// Colours of messages: on, off or auto
-    #[arg(long, value_name = "HOW", value_parser = ["on", "off", "auto"], default_value = "auto", hide_short_help = true)]
+    /// Colored log messages
+    #[arg(long, value_name = "MODE", value_parser = ["on", "off", "auto"], default_value = "auto", hide_short_help = true)]
     pub log_colors: String,
 }
 
 impl DisplayArgs {
-    /// Where messages go, from here on.
+    /// Opens the log that these options describe.
     pub fn log(&self) -> Outcome<Log> {
         let plain = |colors: Option<bool>| if self.simple_io { Some(false) } else { colors };
         let log = self.log.log()?;
@@ -114,7 +115,7 @@ impl DisplayArgs {
     }
 }
 
-/// Whether there are colours, if that was said.
+/// Returns the explicit color choice, or `None` for `auto`.
 fn chosen(how: &str) -> Option<bool> {
     match how {
         "on" => Some(true),
@@ -124,7 +125,7 @@ fn chosen(how: &str) -> Option<bool> {
 }
 
 impl LogArgs {
-    /// Where messages go, from here on, down to how it goes.
+    /// Opens the log with progress messages enabled.
     pub fn log(&self) -> Outcome<Log> {
         let file = match &self.log_file {
             Some(path) => {

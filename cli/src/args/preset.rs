@@ -1,5 +1,6 @@
-//! Files of models with their options, as llama-server has them (`--models-preset`): sections `[NAME]` of lines `OPTION = VALUE`, where an option is what
-//! the command line calls it without dashes, or its variable of the environment. `[*]` is for all models.
+//! Model preset files (`--models-preset`), compatible with llama-server. A file has sections `[NAME]` with
+//! `OPTION = VALUE` lines. An option is a long flag without dashes, or its environment variable. `[*]`
+//! applies to all models.
 
 use std::ffi::OsString;
 
@@ -8,40 +9,40 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use super::{Cli, Command as Parsed, ServeArgs};
 use crate::argv;
 use crate::environment;
-use crate::llama_cpp::{Foreign, Here, Idle, OPTIONS, has_flag};
+use crate::llama_cpp::{CompatOption, IgnoredOption, OPTIONS, Support, has_flag};
 
-/// A model of a file.
+/// A model section of a preset file.
 #[derive(Debug)]
 pub struct Preset {
-    /// Its name: that of a model that is there anyway, or a new one.
+    /// Model name: either an existing model or a new name.
     pub name: String,
-    /// How it is served, where the command line does not say otherwise.
+    /// Options for serving the model; the command line takes precedence over the file.
     pub args: ServeArgs,
-    /// It is loaded at the start.
+    /// True if the model is loaded at startup.
     pub at_start: bool,
 }
 
-/// What a file says.
+/// A parsed preset file.
 #[derive(Debug)]
 pub struct Presets {
-    /// How models are served that have no section.
+    /// Options for models that have no section.
     pub others: ServeArgs,
-    /// Those that have one.
+    /// Models that have a section.
     pub models: Vec<Preset>,
 }
 
-/// The section for all models.
+/// Name of the section that applies to all models.
 const ALL: &str = "*";
 
 #[derive(Debug, Default, PartialEq)]
 struct Section {
     name: String,
-    /// Keys and values, each with its line.
+    /// Options of a section as `(line number, key, value)`.
     entries: Vec<(usize, String, String)>,
 }
 
 impl Presets {
-    /// Reads the text of a file. `line`: the command line, which wins over the file.
+    /// Parses a preset file. Options in `line`, the command line, override the file.
     pub fn parse(text: &str, line: &[OsString]) -> Result<Presets, String> {
         let program = environment::with_variables(Cli::command());
         let sections = sections(text)?;
@@ -54,7 +55,7 @@ impl Presets {
                 let wrong = |why: String| format!("line {number}: {why}");
                 match key.as_str() {
                     "load-on-startup" => at_start = is_true(value).ok_or_else(|| wrong(no_flag(key, value)))?,
-                    // Models end once nobody waits for them.
+                    // Accepted for compatibility: idle models need no stop timeout.
                     "stop-timeout" => {}
                     _ => args.extend(flag(key, value, &program).map_err(wrong)?),
                 }
@@ -75,7 +76,7 @@ impl Presets {
     }
 }
 
-/// The sections of a text. What stands before the first is about the file: its version.
+/// Splits a preset file into sections. Only `version` may precede the first section.
 fn sections(text: &str) -> Result<Vec<Section>, String> {
     let mut all: Vec<Section> = Vec::new();
     for (i, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
@@ -87,7 +88,7 @@ fn sections(text: &str) -> Result<Vec<Section>, String> {
             let name = rest.strip_suffix(']').map(str::trim).filter(|name| !name.is_empty());
             let name = name.ok_or_else(|| format!("line {number}: expected [NAME], found {line:?}"))?;
             if all.iter().any(|section| section.name == name) {
-                return Err(format!("line {number}: [{name}] stands there twice"));
+                return Err(format!("line {number}: duplicate section [{name}]"));
             }
             all.push(Section {
                 name: name.to_owned(),
@@ -105,16 +106,16 @@ fn sections(text: &str) -> Result<Vec<Section>, String> {
             None if key == "version" => {
                 return Err(format!("line {number}: version is {value}, expected 1"));
             }
-            None => return Err(format!("line {number}: {key} stands in no section")),
+            None => return Err(format!("line {number}: {key} is outside any section")),
         }
     }
     Ok(all)
 }
 
-/// An option and its value as the command line has them.
+/// Converts an option and its value to command-line arguments.
 fn flag(key: &str, value: &str, program: &Command) -> Result<Vec<OsString>, String> {
     let serve = program.find_subcommand("serve").unwrap_or(program);
-    let is_known = |name: &String| has_flag(serve, name) || Foreign::find(name).is_some();
+    let is_known = |name: &String| has_flag(serve, name) || CompatOption::find(name).is_some();
     let of_variable = || {
         let option = OPTIONS
             .iter()
@@ -131,14 +132,14 @@ fn flag(key: &str, value: &str, program: &Command) -> Result<Vec<OsString>, Stri
     let name = [format!("--{spelled}"), format!("-{key}")].into_iter().find(is_known);
     let name = name
         .or_else(|| of_variable().filter(is_known))
-        .ok_or_else(|| format!("there is no option {key} of `llama serve`"))?;
-    let is_refused = |option: &&Foreign| !matches!(option.here, Here::Is(_) | Here::Always(_));
-    if let Some(idle) = Idle::find(&name).filter(|_| !has_flag(serve, &name)) {
+        .ok_or_else(|| format!("unknown `llama serve` option {key}"))?;
+    let is_refused = |option: &&CompatOption| !matches!(option.support, Support::Flag(_) | Support::Ignored(_));
+    if let Some(idle) = IgnoredOption::find(&name).filter(|_| !has_flag(serve, &name)) {
         let is_given = idle.has_value || is_true(value).ok_or_else(|| no_flag(key, value))?;
         return Ok(is_given.then(|| format!("{name}={value}").into()).into_iter().collect());
     }
-    if !has_flag(serve, &name) && Foreign::find(&name).as_ref().is_some_and(is_refused) {
-        // The command line says why.
+    if !has_flag(serve, &name) && CompatOption::find(&name).as_ref().is_some_and(is_refused) {
+        // Command-line parsing reports the reason.
         return Ok(vec![name.into()]);
     }
     if takes_value(serve, &name) {
@@ -153,7 +154,7 @@ fn flag(key: &str, value: &str, program: &Command) -> Result<Vec<OsString>, Stri
 }
 
 fn takes_value(serve: &Command, name: &str) -> bool {
-    let foreign = Foreign::find(name).filter(|_| !has_flag(serve, name));
+    let foreign = CompatOption::find(name).filter(|_| !has_flag(serve, name));
     if let Some(option) = foreign {
         return !option.value.is_empty();
     }
@@ -174,12 +175,12 @@ fn is_true(value: &str) -> Option<bool> {
 }
 
 fn no_flag(key: &str, value: &str) -> String {
-    format!("{key} is {value:?}, expected true or false")
+    format!("{key}: expected true or false, found {value:?}")
 }
 
-/// The arguments of `llama serve` on a command line.
+/// Parses a `llama serve` command line.
 fn serve_args(line: Vec<OsString>, program: &Command) -> Result<ServeArgs, String> {
-    // Only the first lines: the rest tells of the command line.
+    // The remaining lines describe command-line usage, which does not apply to a file.
     let sentence = |e: &clap::Error| {
         let text = e.to_string();
         let first = text.lines().next().unwrap_or_default();
@@ -189,7 +190,7 @@ fn serve_args(line: Vec<OsString>, program: &Command) -> Result<ServeArgs, Strin
     let matches = program.clone().try_get_matches_from(line).map_err(|e| sentence(&e))?;
     match Cli::from_arg_matches(&matches).map_err(|e| sentence(&e))?.command {
         Parsed::Serve(args) => Ok(args),
-        _ => Err("the options are not those of `llama serve`".to_owned()),
+        _ => Err("expected options of `llama serve`".to_owned()),
     }
 }
 
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_have_options_under_all_their_names() {
+    fn preset_accepts_all_option_spellings() {
         let text = "version = 1\n; a comment\n[*]\nc = 4096\nLLAMA_ARG_N_PARALLEL = 2\n\n[one]\nmodel = /a b.gguf\nngl = 0\nn = 5\n\
                     jinja = true\nc=8192\nload-on-startup = on\n# another\n[user/repo:Q8_0]\nalias = x,y\ncache_type_k = q8_0\nno-webui = false\nmmproj = /a.gguf\nprio = 2\nswa-full = false\n";
         let presets = parse(text).unwrap();
@@ -214,29 +215,36 @@ mod tests {
         };
         assert_eq!((one.name.as_str(), one.at_start, two.at_start), ("one", true, false));
         assert_eq!(one.args.model.as_deref(), Some(std::path::Path::new("/a b.gguf")));
-        assert_eq!(one.args.serving.context.ctx_size, Some(8192), "over that of all");
-        assert_eq!(one.args.serving.predict, Some(9), "the command line wins");
+        assert_eq!(
+            one.args.serving.context.ctx_size,
+            Some(8192),
+            "a model section overrides [*]"
+        );
+        assert_eq!(one.args.serving.predict, Some(9), "the command line overrides the file");
         assert_eq!(two.name, "user/repo:Q8_0");
         assert_eq!(two.args.serving.alias, ["x", "y"]);
         assert_eq!(two.args.serving.context.ctx_size, Some(4096));
         assert!(!two.args.no_webui);
-        let told = &two.args.without_effect.told;
+        let notices = &two.args.without_effect.notices;
         assert!(
-            told.len() == 2 && told[0].starts_with("--mmproj has no effect here: "),
-            "{told:?}"
+            notices.len() == 2 && notices[0].starts_with("--mmproj has no effect: "),
+            "{notices:?}"
         );
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_its_place() {
+    fn preset_errors_name_line_or_section() {
         for (text, part) in [
-            ("c = 1\n", "line 1: c stands in no section"),
+            ("c = 1\n", "line 1: c is outside any section"),
             ("version = 2\n", "line 1: version is 2"),
             ("[a\n", "line 1: expected [NAME]"),
-            ("[a]\n[a]\n", "line 2: [a] stands there twice"),
+            ("[a]\n[a]\n", "line 2: duplicate section [a]"),
             ("[a]\nwords\n", "line 2: expected OPTION = VALUE"),
-            ("[a]\nctx-sizes = 3\n", "line 2: there is no option ctx-sizes"),
-            ("[a]\njinja = perhaps\n", "line 2: jinja is \"perhaps\""),
+            ("[a]\nctx-sizes = 3\n", "line 2: unknown `llama serve` option ctx-sizes"),
+            (
+                "[a]\njinja = perhaps\n",
+                "line 2: jinja: expected true or false, found \"perhaps\"",
+            ),
             ("[a]\nc = many\n", "[a]: "),
             ("[a]\nsimple-io = true\n", "--simple-io"),
         ] {

@@ -1,4 +1,4 @@
-//! `llama serve`, with the names that llama-server has for its options.
+//! Arguments of `llama serve` and `llama batch`, named as in llama-server.
 
 use std::path::PathBuf;
 
@@ -12,300 +12,311 @@ use crate::hub::HubArgs;
 use crate::loading::{AdapterArgs, LoadArgs};
 use crate::sampling::SamplerArgs;
 
-/// `llama serve`
+/// Arguments of `llama serve`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true, after_help = NOTES)]
 pub struct ServeArgs {
-    /// GGUF file, or a model by name, such as qwen3:0.6b or user/repo:Q4_K_M; without one, the default model is used (and fetched once)
+    /// GGUF file or model name, such as qwen3:0.6b or user/repo:Q4_K_M
+    ///
+    /// Without a model, the default model is used. It is downloaded on first use.
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     pub first: Option<PathBuf>,
-    /// GGUF file or name of a model, in place of the argument
+    /// GGUF file or model name; replaces the argument
     #[arg(short, long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
-    /// Serve all GGUF files of this folder and all models that were fetched, each by its name, in place of one model: a request's `model` says which, and it is loaded when it is first asked for
-    #[arg(long, value_name = "FOLDER")]
+    /// Serve all GGUF files of this directory and all downloaded models
+    ///
+    /// The `model` field of a request selects the model, which is loaded on first use.
+    #[arg(long, value_name = "DIR")]
     pub models_dir: Option<PathBuf>,
-    /// Serve the models of this file, too, with options for each: sections [NAME] of lines OPTION = VALUE, and [*] for all (docs/server.md)
+    /// File of additional models, each with its own options (see docs/server.md)
+    ///
+    /// Sections are `[NAME]` followed by lines `OPTION = VALUE`; `[*]` applies to all models.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub models_preset: Option<PathBuf>,
-    /// Most of several models that are loaded at once (0: as many as memory takes); the one that was not asked for longest goes for another
+    /// Maximum loaded models; 0: limited by memory. The least recently used is unloaded
     #[arg(long, value_name = "N", default_value_t = 4, hide_short_help = true)]
     pub models_max: usize,
-    /// One of several models to load at the start, which then stays (may be repeated, or several separated by commas)
+    /// Model to load at startup and never unload (may be repeated, or comma-separated)
     #[arg(long, value_name = "NAME", value_delimiter = ',', hide_short_help = true)]
     pub models_pin: Vec<String>,
-    /// Load one of several models only when POST /models/load says so, and not when it is asked for
+    /// Load models only on POST /models/load, not on first use
     #[arg(long, overrides_with = "models_autoload", hide_short_help = true)]
     pub no_models_autoload: bool,
-    /// Load it when it is asked for, which is the default
+    /// Load models on first use (default)
     #[arg(long, overrides_with = "no_models_autoload", hide = true)]
     pub models_autoload: bool,
-    /// Address to listen on; other than of this machine alone only with --api-key or --insecure. A name that ends in .sock is a socket in the file system
+    /// Listen address; a name ending in .sock is a Unix socket
+    ///
+    /// An address that other machines can reach requires --api-key or --insecure.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub host: String,
-    /// Port to listen on; 0 is any that is free
+    /// Listen port; 0: any free port
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub port: u16,
-    /// Key that requests have to name (may be repeated, or several separated by commas)
+    /// API key that clients must send (may be repeated, or comma-separated)
     #[arg(long, value_name = "KEY", value_delimiter = ',', hide_env_values = true)]
     pub api_key: Vec<String>,
-    /// File of such keys, one on each line
+    /// File of API keys, one per line
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Listen on any address without a key
+    /// Allow listening on a non-loopback address without an API key
     #[arg(long)]
     pub insecure: bool,
-    /// File of the key for TLS, in PEM; connections are encrypted then
+    /// TLS private key file in PEM format; enables HTTPS
     #[arg(long, value_name = "FILE", requires = "ssl_cert_file", hide_short_help = true)]
     pub ssl_key_file: Option<PathBuf>,
-    /// File of its certificate and of those that vouch for it, in PEM
+    /// TLS certificate chain file in PEM format
     #[arg(long, value_name = "FILE", requires = "ssl_key_file", hide_short_help = true)]
     pub ssl_cert_file: Option<PathBuf>,
-    /// Folder in which requests may save what sequences hold (POST /slots/N?action=save) [default: none]
-    #[arg(long, value_name = "FOLDER", hide_short_help = true)]
+    /// Directory for saved slots (POST /slots/N?action=save) [default: disabled]
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub slot_save_path: Option<PathBuf>,
-    /// Origins of web pages that may use the model in a browser, separated by commas; '*' is any [default: the server's own page]
+    /// Allowed CORS origins, comma-separated; '*': any [default: the server's own page]
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',', hide_short_help = true)]
     pub cors_origins: Vec<String>,
-    /// Most seconds for requests under way once the server is to end
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, hide_short_help = true)]
-    pub drain: u64,
-    /// Connections at once; further ones wait
+    /// Seconds to wait for running requests at shutdown
+    #[arg(
+        long,
+        alias = "drain",
+        value_name = "SECONDS",
+        default_value_t = 30,
+        hide_short_help = true
+    )]
+    pub shutdown_timeout: u64,
+    /// Maximum open connections; further connections wait
     #[arg(long, value_name = "N", default_value_t = 1024, hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_connections: u16,
-    /// Serve the files of this folder in place of the page for browsers
-    #[arg(long, value_name = "FOLDER", hide_short_help = true)]
+    /// Directory of static files to serve instead of the web page
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
     pub path: Option<PathBuf>,
-    /// What all paths begin with, such as /llama, for servers that pass on what they are asked for
+    /// Prefix of all paths, such as /llama, for use behind a reverse proxy
     #[arg(long, value_name = "PATH", default_value = "", value_parser = prefix, hide_short_help = true)]
     pub api_prefix: String,
-    /// Serve no page for browsers
+    /// Disable the web page
     #[arg(long, alias = "no-ui", hide_short_help = true)]
     pub no_webui: bool,
-    /// Tell on stderr of every request: its id, path, status and time, and nothing of what was said
+    /// Log the id, path, status and duration of each request to stderr, but no content
     #[arg(short, long, alias = "log-verbose")]
     pub verbose: bool,
-    /// How messages are written
     #[command(flatten)]
     pub log: LogArgs,
-    /// What others have a choice in
     #[command(flatten)]
     pub without_effect: WithoutEffectArgs,
-    // Its last options have a heading of their own, which would be that of whatever follows.
-    /// How answers are made
+    // `serving` must be the last field: its groups end with a help heading, which clap applies to all later
+    // flags.
     #[command(flatten)]
     pub serving: ServingArgs,
 }
 
 impl ServeArgs {
-    /// True if requests say which model answers.
+    /// Returns true if requests choose between several models.
     pub fn serves_several(&self) -> bool {
         self.models_dir.is_some() || self.models_preset.is_some()
     }
 }
 
-/// How answers are made, for clients and for files.
+/// Generation options for the server and for batches.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Serving")]
 pub struct ServingArgs {
-    /// Name of the model for clients (or several separated by commas, the first of which answers have) [default: that of its file]
+    /// Model name for clients, with comma-separated aliases [default: file name]
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     pub alias: Vec<String>,
-    /// Answers (-np) that are worked on at once
+    /// Maximum sequences decoded in parallel (-np)
     #[arg(long, alias = "parallel", value_name = "N", default_value_t = 4, value_parser = parallel)]
     pub n_parallel: usize,
-    /// Requests that may wait; further ones are told to come back later
-    #[arg(long, value_name = "N", default_value = "256", value_parser = positive)]
-    pub max_waiting: usize,
-    /// Milliseconds of computing prompts for which answers under way wait at most, about
-    #[arg(long, value_name = "MS", default_value_t = 100, hide_short_help = true)]
-    pub prompt_step: u64,
-    /// Most tokens of an answer for which the request says none; -1 goes on until the model ends or the context is full [default: 8192, or 32768 if the model thinks]
+    /// Maximum queued requests; further ones get status 429
+    #[arg(long, alias = "max-waiting", value_name = "N", default_value = "256", value_parser = positive)]
+    pub max_queue: usize,
+    /// Prefill budget per step in ms while other requests are decoding
+    #[arg(
+        long,
+        alias = "prompt-step",
+        value_name = "MS",
+        default_value_t = 100,
+        hide_short_help = true
+    )]
+    pub prefill_budget_ms: u64,
+    /// Maximum tokens if a request sets no limit; -1: unlimited [default: 8192]
+    ///
+    /// The default for reasoning models is 32768. With -1, generation continues until the model stops or the
+    /// context is full.
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub predict: Option<i64>,
-    /// How what a model thinks is told: `auto` and `deepseek` apart from the answer, `none` as part of it
-    #[arg(long, value_name = "HOW", value_parser = ["auto", "deepseek", "none"], default_value = "auto", hide_short_help = true)]
+    /// Reasoning output: auto or deepseek in its own field, none as part of the content
+    #[arg(long, value_name = "MODE", value_parser = ["auto", "deepseek", "none"], default_value = "auto", hide_short_help = true)]
     pub reasoning_format: String,
-    /// How a text's tokens become one vector, for /v1/embeddings: none, mean, cls, last or rank [default: as the file says]
-    #[arg(long, value_name = "HOW", value_parser = pooling, hide_short_help = true)]
+    /// Pooling for /v1/embeddings: none, mean, cls, last, rank [default: from file]
+    #[arg(long, value_name = "MODE", value_parser = pooling, hide_short_help = true)]
     pub pooling: Option<Pooling>,
-    /// How conversations become prompts
     #[command(flatten)]
     pub template: TemplateArgs,
-    /// Where the model comes from
     #[command(flatten)]
     pub hub: HubArgs,
-    /// How to load
     #[command(flatten)]
     pub load: LoadArgs,
-    /// What to add to the model
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// How to compute
     #[command(flatten)]
     pub context: ContextArgs,
-    /// How to guess tokens
     #[command(flatten)]
     pub speculation: SpeculationArgs,
-    /// How tokens are chosen unless a request says otherwise
     #[command(flatten)]
     pub sampler: SamplerArgs,
-    /// What answers are unless a request says otherwise
     #[command(flatten)]
     pub defaults: DefaultsArgs,
 }
 
-/// What answers are, unless a request says otherwise.
+/// Defaults for requests that do not set these options.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Serving")]
 pub struct DefaultsArgs {
-    /// End an answer before this text, unless a request has texts of its own (may be repeated)
+    /// Default stop string for requests without any (may be repeated)
     #[arg(short, long, value_name = "TEXT", hide_short_help = true)]
     pub reverse_prompt: Vec<String>,
-    /// Never end an answer by itself: tokens that would are not chosen
+    /// Ignore end-of-sequence tokens and keep generating
     #[arg(long, conflicts_with = "grammar_flags", hide_short_help = true)]
     pub ignore_eos: bool,
-    /// Answers have the names of special tokens where they have some
+    /// Include special tokens by name in responses
     #[arg(long, hide_short_help = true)]
     pub special: bool,
-    /// Tell all that a model writes as the answer: what it thinks and calls is not told apart
+    /// Return raw model output as content, without parsing reasoning and tool calls
     #[arg(long, hide_short_help = true)]
     pub skip_chat_parsing: bool,
-    /// Gaps are asked for with what is behind them before what is before them, as some models were trained
+    /// Order infill prompts as suffix, prefix, middle (SPM)
     #[arg(long, hide_short_help = true)]
     pub spm_infill: bool,
-    /// Load LoRA adapters without effect, until POST /lora-adapters gives them factors
+    /// Load LoRA adapters with scale 0 until POST /lora-adapters changes it
     #[arg(long, hide_short_help = true)]
     pub lora_init_without_apply: bool,
-    /// What answers have to be, but for those to requests that say so themselves or have functions to call
     #[command(flatten)]
     pub grammar: GrammarArgs,
 }
 
-/// `llama batch`
+/// Arguments of `llama batch`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true, after_help = BATCH_NOTES)]
 pub struct BatchArgs {
-    /// File of requests, a line each: {"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {…}}
+    /// Input file with one JSON request per line
+    ///
+    /// Format: {"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {…}}
     #[arg(value_name = "IN.JSONL")]
     pub input: PathBuf,
-    /// File for the answers, a line each; lines that are there are not done again
+    /// Output file with one JSON response per line; existing responses are kept
     #[arg(value_name = "OUT.JSONL")]
     pub output: PathBuf,
-    /// GGUF file or name of a model; without one, the default model is used (and fetched once)
+    /// GGUF file or model name [default: the default model]
     #[arg(short, long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
-    /// How answers are made
     #[command(flatten)]
     pub serving: ServingArgs,
 }
 
-const BATCH_NOTES: &str = "Files are those of OpenAI's batches. However the program ends, whole lines of the answers stay, and the same command goes on from there.";
+const BATCH_NOTES: &str = "Files use the format of OpenAI's Batch API. If the run is interrupted, repeat the command to process the remaining requests.";
 
-const NOTES: &str = "The context (-c) is shared by all answers, each of which may have as much of it as is free. docs/server.md lists what can be asked for.";
+const NOTES: &str = "All requests share the context (-c); each may use any free part of it. docs/server.md documents the HTTP endpoints.";
 
-/// Options of llama-server that change nothing here, so that its start scripts go on to work.
+/// llama-server options that have no effect, accepted so that existing start scripts work.
 #[derive(Debug, Args)]
 pub struct WithoutEffectArgs {
-    /// What there is to be told of further ones
+    /// Notice about another ignored option
     #[arg(long = "without-effect", value_name = "TEXT", hide = true)]
-    pub told: Vec<String>,
-    /// Templates are always Jinja here
+    pub notices: Vec<String>,
+    /// Use Jinja chat templates; always on
     #[arg(long, alias = "no-jinja", hide = true)]
     pub jinja: bool,
-    /// Batches are always continuous
+    /// Use continuous batching; always on
     #[arg(long, alias = "no-cont-batching", hide = true)]
     pub cont_batching: bool,
-    /// The context is always shared by all answers
+    /// Share one KV cache between all sequences; always on
     #[arg(long, alias = "no-kv-unified", hide = true)]
     pub kv_unified: bool,
-    /// What can be counted is always told
+    /// Enable the /metrics endpoint; always on
     #[arg(long, hide = true)]
     pub metrics: bool,
-    /// The same
+    /// Enable the /slots endpoint; always on
     #[arg(long, alias = "no-slots", hide = true)]
     pub slots: bool,
-    /// The same
+    /// Enable the /props endpoint; always on
     #[arg(long, hide = true)]
     pub props: bool,
-    /// Vectors can always be asked for
+    /// Enable the embeddings endpoint; always on
     #[arg(long, alias = "embedding", hide = true)]
     pub embeddings: bool,
-    /// Beginnings are always reused where requests allow it
+    /// Reuse cached prompt prefixes; always on
     #[arg(long, hide = true)]
     pub cache_prompt: bool,
-    /// Beginnings are reused of any length
+    /// Minimum length of a reused chunk; prefixes of any length are reused
     #[arg(long, value_name = "N", hide = true)]
     pub cache_reuse: Option<String>,
-    /// What was computed stays in the context
+    /// Prompt cache size in MiB; the cache is part of the context
     #[arg(long, value_name = "MIB", allow_negative_numbers = true, hide = true)]
     pub cache_ram: Option<String>,
-    /// Sequences are chosen by what they hold
+    /// Minimum prompt similarity for slot selection; the longest cached prefix is used
     #[arg(long, value_name = "X", hide = true)]
     pub slot_prompt_similarity: Option<String>,
-    /// Nothing is computed before the first request
+    /// Warm up before the first request; not needed
     #[arg(long, alias = "no-warmup", hide = true)]
     pub warmup: bool,
-    /// Threads of connections need no number
+    /// Number of HTTP threads; not needed
     #[arg(long, value_name = "N", allow_negative_numbers = true, hide = true)]
     pub threads_http: Option<String>,
-    /// Connections have limits of their own
+    /// Connection timeout in seconds; fixed limits apply
     #[arg(long, value_name = "SECONDS", hide = true)]
     pub timeout: Option<String>,
-    /// Nothing is told of requests unless it is asked for
+    /// Disable logging; requests are logged only with -v
     #[arg(long, hide = true)]
     pub log_disable: bool,
 }
 
 impl WithoutEffectArgs {
-    /// Those that were given, each with why it has no effect.
+    /// Returns the ignored options that were given, each with a reason.
     pub fn given(&self) -> Vec<(&'static str, &'static str)> {
         let all = [
-            (self.jinja, "--jinja", "templates are always Jinja"),
-            (self.cont_batching, "--cont-batching", "batches are always continuous"),
+            (self.jinja, "--jinja", "chat templates are always rendered with Jinja"),
+            (
+                self.cont_batching,
+                "--cont-batching",
+                "continuous batching is always on",
+            ),
             (
                 self.kv_unified,
                 "--kv-unified",
-                "the context is always shared by all answers",
+                "all sequences always share the context",
             ),
-            (self.metrics, "--metrics", "/metrics is always there"),
-            (self.slots, "--slots", "/slots is always there"),
-            (self.props, "--props", "/props is always there, and changes nothing"),
-            (
-                self.embeddings,
-                "--embeddings",
-                "/v1/embeddings is always there, beside the rest",
-            ),
+            (self.metrics, "--metrics", "/metrics is always enabled"),
+            (self.slots, "--slots", "/slots is always enabled"),
+            (self.props, "--props", "/props is always enabled and read-only"),
+            (self.embeddings, "--embeddings", "/v1/embeddings is always enabled"),
             (
                 self.cache_prompt,
                 "--cache-prompt",
-                "prompts are reused unless a request forbids it",
+                "cached prefixes are reused unless a request disables it",
             ),
             (
                 self.cache_reuse.is_some(),
                 "--cache-reuse",
-                "beginnings of any length are reused, and nothing else",
+                "cached prefixes of any length are reused",
             ),
             (
                 self.cache_ram.is_some(),
                 "--cache-ram",
-                "what was computed is kept in the context",
+                "cached prompts are stored in the context",
             ),
             (
                 self.slot_prompt_similarity.is_some(),
                 "--slot-prompt-similarity",
-                "the longest common beginning counts",
+                "the slot with the longest common prefix is used",
             ),
-            (self.warmup, "--warmup", "all memory is reserved at the start"),
+            (self.warmup, "--warmup", "all memory is allocated at startup"),
             (
                 self.threads_http.is_some(),
                 "--threads-http",
-                "connections do not take a thread each",
+                "HTTP connections do not use a thread each",
             ),
-            (
-                self.timeout.is_some(),
-                "--timeout",
-                "slow clients have limits of their own",
-            ),
-            (self.log_disable, "--log-disable", "requests are told of with -v only"),
+            (self.timeout.is_some(), "--timeout", "slow clients have fixed limits"),
+            (self.log_disable, "--log-disable", "requests are logged only with -v"),
         ];
         all.into_iter()
             .filter(|(given, ..)| *given)
@@ -314,7 +325,7 @@ impl WithoutEffectArgs {
     }
 }
 
-/// Parts of a path without what has another meaning in one; a slash at the end means nothing.
+/// Validates a path prefix and removes trailing slashes.
 fn prefix(text: &str) -> Result<String, String> {
     let path = text.trim_end_matches('/');
     let is_part = |part: &str| {
@@ -330,10 +341,10 @@ fn prefix(text: &str) -> Result<String, String> {
 
 fn parallel(text: &str) -> Result<usize, String> {
     const MAX: usize = MAX_SEQUENCES;
-    // As many as llama-server takes by itself.
+    // llama-server's default.
     if text == "-1" {
         return Ok(4);
     }
     let n = text.parse().ok().filter(|n| (1..=MAX).contains(n));
-    n.ok_or_else(|| format!("expected a whole number from 1 to {MAX}"))
+    n.ok_or_else(|| format!("expected an integer from 1 to {MAX}"))
 }

@@ -1,4 +1,4 @@
-//! The flags of speculation: which tokens are guessed, and how.
+//! Arguments for speculative decoding.
 
 use std::path::PathBuf;
 
@@ -8,47 +8,53 @@ use engine::speculate::MAX_DRAFTS;
 use crate::failure::{Failure, Outcome};
 use crate::loading::DraftPlacementArgs;
 
-/// Tokens that are guessed, so that one pass over the weights can verify several. What is generated has the same distribution without.
+/// Speculative decoding options. Drafted tokens are verified in one pass over the weights, so the output
+/// distribution does not change.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationArgs {
-    /// Guess tokens by what followed the same ones earlier in the text: fast where answers repeat it
-    #[arg(long)]
-    pub lookup: bool,
-    /// The same, and look in this file too
+    /// Draft tokens from earlier occurrences of the last tokens in the context
+    #[arg(long, alias = "lookup")]
+    pub prompt_lookup: bool,
+    /// Also draft tokens from matches in this file (implies --prompt-lookup)
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub lookup_file: Option<PathBuf>,
-    /// Guess tokens by a smaller model with the same vocabulary
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["lookup", "lookup_file"], hide_short_help = true)]
+    /// Draft tokens with this smaller model, which must share the vocabulary
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt_lookup", "lookup_file"], hide_short_help = true)]
     pub draft: Option<PathBuf>,
-    /// Guess tokens by the model's own layer of multi-token prediction, which files have that say nextn_predict_layers
-    #[arg(long, conflicts_with_all = ["lookup", "lookup_file", "draft"])]
+    /// Draft tokens with the model's multi-token prediction layers
+    ///
+    /// The file's metadata lists these layers as `nextn_predict_layers`.
+    #[arg(long, conflicts_with_all = ["prompt_lookup", "lookup_file", "draft"])]
     pub mtp: bool,
-    /// Where the smaller model goes
     #[command(flatten)]
     pub placement: DraftPlacementArgs,
-    /// How to guess, as llama.cpp names it: none, draft-simple (--draft), draft-mtp (--mtp), or ngram-simple and the like (--lookup)
+    /// Drafting method by llama.cpp name, such as draft-simple or ngram-simple
+    ///
+    /// `draft-simple` needs --draft, `draft-mtp` is --mtp, and the ngram methods are --prompt-lookup.
     #[arg(long, value_name = "TYPE", value_parser = spec_type, hide_short_help = true)]
     pub spec_type: Option<SpecType>,
-    /// Most tokens guessed at once; fewer, or none, are where they would not pay
+    /// Maximum tokens drafted per step
+    ///
+    /// Fewer tokens, or none, are drafted when verification would cost more time than it saves.
     #[arg(long, value_name = "N", default_value_t = MAX_DRAFTS as u8, hide_short_help = true, value_parser = clap::value_parser!(u8).range(1..=MAX_DRAFTS as i64))]
     pub draft_max: u8,
 }
 
-/// How tokens are guessed, as llama.cpp names it.
+/// Drafting methods by llama.cpp name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecType {
-    /// Not at all.
+    /// No speculation.
     None,
-    /// By a smaller model.
+    /// Drafts come from a smaller model.
     Draft,
-    /// By the model's own layer.
+    /// Drafts come from the model's multi-token prediction layers.
     Mtp,
-    /// By what followed before.
+    /// Drafts come from earlier occurrences in the context.
     Lookup,
 }
 
-/// Names of llama.cpp.
+/// llama.cpp names of the methods.
 const SPEC_TYPES: &[(&str, SpecType)] = &[
     ("none", SpecType::None),
     ("draft-simple", SpecType::Draft),
@@ -69,17 +75,17 @@ fn spec_type(text: &str) -> Result<SpecType, String> {
 }
 
 impl SpeculationArgs {
-    /// The same with what `--spec-type` says as the flags that it stands for.
+    /// Returns the options with `--spec-type` replaced by the flags that it implies.
     pub fn resolved(&self) -> Outcome<SpeculationArgs> {
         let mut args = self.clone();
         let has_others = |others: [bool; 2]| others.contains(&true);
         let (name, clashes) = match self.spec_type {
             None => return Ok(args),
             Some(SpecType::None) => {
-                let (lookup, lookup_file) = (false, None);
+                let (prompt_lookup, lookup_file) = (false, None);
                 let (mtp, draft) = (false, None);
                 return Ok(SpeculationArgs {
-                    lookup,
+                    prompt_lookup,
                     lookup_file,
                     mtp,
                     draft,
@@ -88,7 +94,7 @@ impl SpeculationArgs {
             }
             Some(SpecType::Draft) if self.draft.is_none() => {
                 return Err(Failure::new(
-                    "--spec-type draft-simple needs a smaller model: give one by --draft",
+                    "--spec-type draft-simple requires a draft model; add --draft FILE",
                 ));
             }
             Some(SpecType::Draft) => ("draft-simple", false),
@@ -96,24 +102,24 @@ impl SpeculationArgs {
                 args.mtp = true;
                 (
                     "draft-mtp",
-                    has_others([self.draft.is_some(), self.lookup || self.lookup_file.is_some()]),
+                    has_others([self.draft.is_some(), self.prompt_lookup || self.lookup_file.is_some()]),
                 )
             }
             Some(SpecType::Lookup) => {
-                args.lookup = true;
+                args.prompt_lookup = true;
                 ("ngram", has_others([self.draft.is_some(), self.mtp]))
             }
         };
         match clashes {
             true => Err(Failure::new(format_args!(
-                "--spec-type {name}: another way to guess tokens is asked for too"
+                "--spec-type {name} cannot be combined with another drafting method"
             ))),
             false => Ok(args),
         }
     }
 
-    /// True if tokens are to be guessed.
+    /// Returns true if any drafting method is enabled.
     pub fn is_wanted(&self) -> bool {
-        self.mtp || self.lookup || self.lookup_file.is_some() || self.draft.is_some()
+        self.mtp || self.prompt_lookup || self.lookup_file.is_some() || self.draft.is_some()
     }
 }

@@ -1,14 +1,14 @@
-//! The flags of chat templates: how conversations become prompts.
+//! Arguments for chat templates and reasoning.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// How conversations become prompts.
+/// Chat template and reasoning options.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Chat template")]
 pub struct TemplateArgs {
-    /// Chat template in place of the model's, in Jinja
+    /// Jinja chat template; replaces the model's own
     #[arg(
         long,
         value_name = "JINJA",
@@ -16,29 +16,31 @@ pub struct TemplateArgs {
         hide_short_help = true
     )]
     pub chat_template: Option<String>,
-    /// The same, read from a file
+    /// File with a Jinja chat template; replaces the model's own
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub chat_template_file: Option<PathBuf>,
-    /// Further variables of the template, as a JSON object: {"enable_thinking": false}
+    /// Extra template variables as JSON, such as {"enable_thinking": false}
     #[arg(long, value_name = "JSON", value_parser = json_object, hide_short_help = true)]
     pub chat_template_kwargs: Option<serde_json::Map<String, serde_json::Value>>,
-    /// Whether the model is to think before it answers, where its template lets one choose: on, off or auto, as the template has it
-    #[arg(long, value_name = "HOW", value_parser = ["on", "off", "auto"], default_value = "auto", alias = "think", hide_short_help = true)]
+    /// Turn reasoning on or off, if the template supports it; auto: template default
+    #[arg(long, value_name = "MODE", value_parser = ["on", "off", "auto"], default_value = "auto", alias = "think", hide_short_help = true)]
     pub reasoning: String,
-    /// How hard the model is to think, where its template lets one choose: a word of the template's, such as low, medium or high; default leaves it to the template
+    /// Reasoning effort, such as low, medium or high, if the template supports it
+    ///
+    /// `default` leaves the choice to the template.
     #[arg(long, value_name = "LEVEL", value_parser = clap::builder::NonEmptyStringValueParser::new(), hide_short_help = true)]
     pub reasoning_effort: Option<String>,
-    /// Keep what the model thought in all of the conversation, where its template lets one choose
+    /// Keep reasoning of earlier turns in the prompt, if the template supports it
     #[arg(long, overrides_with = "no_reasoning_preserve", hide_short_help = true)]
     pub reasoning_preserve: bool,
-    /// Leave what the model thought out of the conversation, where its template lets one choose
+    /// Drop reasoning of earlier turns from the prompt, if the template supports it
     #[arg(long, hide_short_help = true)]
     pub no_reasoning_preserve: bool,
-    /// Most tokens that the model thinks before it has to answer; -1: as many as it likes, 0: none
+    /// Maximum reasoning tokens before the answer; -1: unlimited, 0: none
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true, hide_short_help = true,
           value_parser = clap::value_parser!(i64).range(-1..))]
     pub reasoning_budget: i64,
-    /// What the model is made to think where its thinking is cut off
+    /// Text appended to the reasoning when its budget is exhausted
     #[arg(
         long,
         value_name = "TEXT",
@@ -47,13 +49,15 @@ pub struct TemplateArgs {
         hide_short_help = true
     )]
     pub reasoning_budget_message: String,
-    /// Leave out what the model thinks before it answers, between the tags that its template names; on terminals it is dimmed otherwise
+    /// Hide the model's reasoning instead of dimming it
+    ///
+    /// Reasoning is recognized by the tags of the chat template.
     #[arg(long, alias = "hidethinking", hide_short_help = true)]
     pub hide_reasoning: bool,
 }
 
 impl TemplateArgs {
-    /// The variables of the template.
+    /// Returns the template variables that the flags set.
     pub fn variables(&self) -> serde_json::Map<String, serde_json::Value> {
         let mut variables = self.chat_template_kwargs.clone().unwrap_or_default();
         if self.reasoning != "auto" {

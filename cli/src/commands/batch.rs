@@ -1,4 +1,4 @@
-//! `llama batch`: requests of a file, answered many at a time.
+//! `llama batch`: processes a file of requests in parallel.
 
 use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader};
@@ -7,18 +7,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use server::batch::{Progress, batch, finished};
-use server::http::{App, Gate};
+use server::http::{AccessPolicy, App};
 use server::routes::router;
 
 use crate::args::BatchArgs;
-use crate::commands::serve::served;
+use crate::commands::serve::service;
 use crate::failure::{Failure, Outcome};
-use crate::{fetch, human, say};
+use crate::{fetch, format, log};
 
-/// Time between two messages of how far it is.
+/// Interval between progress messages.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Answers what is not answered yet.
+/// Processes all requests without a response in the output file.
 pub fn run(args: &BatchArgs) -> Outcome {
     let wrong = |path: &Path, e: &dyn std::fmt::Display| Failure::new(format_args!("{}: {e}", path.display()));
     let (from, to) = (&args.input, &args.output);
@@ -31,24 +31,24 @@ pub fn run(args: &BatchArgs) -> Outcome {
         .truncate(false)
         .open(to);
     let mut output = open.map_err(|e| wrong(to, &e))?;
-    // Devices have no lines to go on from, and some have no end.
+    // Resuming requires a regular file; devices cannot be read back.
     if !output.metadata().is_ok_and(|file| file.is_file()) {
-        return Err(wrong(to, &"there is something that is no file"));
+        return Err(wrong(to, &"expected a regular file"));
     }
     match output.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(wrong(to, &"another program writes to it")),
+        Err(TryLockError::WouldBlock) => return Err(wrong(to, &"another process is writing to the file")),
         Err(TryLockError::Error(e)) => return Err(wrong(to, &e)),
     }
     let done = finished(&mut output).map_err(|e| wrong(to, &e))?;
     if done.len() >= n_lines {
-        say::line(format_args!("{}: nothing is left to be done", to.display()));
+        log::line(format_args!("{}: all requests have been processed", to.display()));
         return Ok(());
     }
     let path = fetch::model(args.model.as_deref(), &args.serving.hub)?;
-    let served = served(&args.serving, &path)?;
-    let n_at_once = 2 * served.scheduler.settings().n_parallel;
-    let routes = router(Arc::new(App { served }), Gate::default());
+    let service = service(&args.serving, &path)?;
+    let n_at_once = 2 * service.scheduler.settings().n_parallel;
+    let routes = router(Arc::new(App { service }), AccessPolicy::default());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -57,7 +57,7 @@ pub fn run(args: &BatchArgs) -> Outcome {
     let tell = |progress: Progress| {
         if last.elapsed() >= PAUSE {
             last = Instant::now();
-            say::line(so_far(progress, done.len(), n_lines, n_left, start.elapsed()));
+            log::line(so_far(progress, done.len(), n_lines, n_left, start.elapsed()));
         }
     };
     let ended = runtime.block_on(batch(routes, input, &mut output, &done, n_at_once, tell));
@@ -72,15 +72,15 @@ pub fn run(args: &BatchArgs) -> Outcome {
     } else {
         String::new()
     };
-    say::line(format_args!(
-        "{}: {} answered in {seconds:.1} s{before}, {n_failed} with an error",
+    log::line(format_args!(
+        "{}: processed {} in {seconds:.1} s{before}; {n_failed} failed",
         to.display(),
-        human::plural(n_done, "line")
+        format::plural(n_done, "line")
     ));
     Ok(())
 }
 
-/// How far it is, how fast, and how long it may take.
+/// Formats the progress, speed and remaining time.
 fn so_far(progress: Progress, n_before: usize, n_lines: usize, n_left: usize, time: Duration) -> String {
     let n_done = progress.n_done;
     let speed = n_done as f64 / time.as_secs_f64().max(1e-3);
@@ -92,12 +92,12 @@ fn so_far(progress: Progress, n_before: usize, n_lines: usize, n_left: usize, ti
     };
     let n_failed = progress.n_failed;
     format!(
-        "{} of {n_lines} lines, {speed:.2} a second, about {left} left, {n_failed} with an error",
+        "{} of {n_lines} requests, {speed:.2}/s, about {left} left, {n_failed} failed",
         n_before + n_done
     )
 }
 
-/// Lines of a file that are not empty.
+/// Counts the non-empty lines of a file.
 fn n_lines(path: &Path) -> std::io::Result<usize> {
     let mut reader = BufReader::new(File::open(path)?);
     let (mut n, mut is_empty) = (0, true);
@@ -125,13 +125,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_tells_the_time_left() {
+    fn progress_shows_remaining_time() {
         let progress = Progress {
             n_before: 10,
             n_done: 20,
             n_failed: 1,
         };
         let text = so_far(progress, 10, 90, 80, Duration::from_secs(10));
-        assert_eq!(text, "30 of 90 lines, 2.00 a second, about 30 s left, 1 with an error");
+        assert_eq!(text, "30 of 90 requests, 2.00/s, about 30 s left, 1 failed");
     }
 }

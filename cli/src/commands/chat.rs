@@ -1,53 +1,54 @@
-//! A chat on the terminal: `llama run` without a prompt.
+//! Interactive chat: `llama run` without a prompt.
 
 mod commands;
 mod complete;
 mod editor;
-mod outside;
+mod external;
 
 use std::path::{Path, PathBuf};
+
+use llama::Finish;
 
 use super::answer::{report, speak};
 use crate::args::RunArgs;
 use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome};
-use crate::hub::SHORT_NAMES;
-use crate::hub::cache::Cache;
-use crate::session::{End, Session};
-use crate::{human, say};
+use crate::hub::{Cache, SHORT_NAMES};
+use crate::session::Session;
+use crate::{format, log};
 use commands::Next;
 use editor::{Editor, Input};
 
-/// A chat under way.
+/// An interactive chat.
 struct Chat<'a> {
     session: &'a mut Session,
     conversation: Conversation,
     args: &'a RunArgs,
-    /// Texts that come before the next question.
+    /// File contents to prepend to the next message.
     read: Vec<String>,
 }
 
-/// Goes on until the user leaves; `first` is what is asked first, if that is known.
+/// Runs the chat until the user exits. `first` is the first message, if any.
 pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<String>, args: &RunArgs) -> Outcome {
-    let messages = args.session.as_deref().map(messages_of);
+    let messages = args.prompt_cache.as_deref().map(messages_of);
     let mut editor = match args.display.simple_io {
         true => Editor::simple(),
         false => Editor::new(models())?,
     };
     let arch = session.model().arch().name;
     if conversation.is_raw() {
-        say::line(format_args!(
-            "{arch} without a chat template: it continues your text. /help lists the commands."
+        log::line(format_args!(
+            "{arch} has no chat template; your text will be continued. Type /help for commands."
         ));
     } else {
-        say::line(format_args!("Chat with {}. /help lists the commands.", name(session)));
+        log::line(format_args!("Chat with {}. Type /help for commands.", name(session)));
     }
     if let Some(file) = &messages {
         let n = conversation.restore(file)?;
         if n > 0 {
-            say::line(format_args!(
-                "The conversation goes on behind {}.",
-                human::plural(n, "message")
+            log::line(format_args!(
+                "Resuming the conversation after {}.",
+                format::plural(n, "message")
             ));
         }
     }
@@ -67,7 +68,7 @@ pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<
             Input::Interrupt => {
                 n_interrupts += 1;
                 if n_interrupts > 1 {
-                    say::line("Ctrl-D or /exit leaves.");
+                    log::line("Press Ctrl-D or type /exit to leave.");
                 }
                 continue;
             }
@@ -81,19 +82,19 @@ pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<
         n_interrupts = 0;
     }
     match &messages {
-        Some(file) if !args.session_read_only => chat.conversation.save(file),
+        Some(file) if !args.prompt_cache_ro => chat.conversation.save(file),
         _ => Ok(()),
     }
 }
 
-/// Where the messages of a session's chat are: beside what was computed of them.
+/// Returns the path of the saved messages next to a prompt cache file.
 fn messages_of(session: &Path) -> PathBuf {
     let mut name = session.as_os_str().to_owned();
     name.push(".messages.json");
     name.into()
 }
 
-/// Models that can be named: those in the cache, and the short names.
+/// Returns model names for completion: cached models and short names.
 fn models() -> Vec<String> {
     let there = Cache::of_user().map(|cache| cache.list()).unwrap_or_default();
     let mut names: Vec<String> = there.iter().map(|entry| entry.name.to_string()).collect();
@@ -101,7 +102,7 @@ fn models() -> Vec<String> {
     names
 }
 
-/// The model's name as its file gives it, else the file's.
+/// Returns the model name from the metadata, or the file name.
 fn name(session: &Session) -> String {
     let model = session.model();
     let given = model.metadata().get("general.name").and_then(|v| v.as_str());
@@ -119,7 +120,7 @@ fn name(session: &Session) -> String {
 }
 
 impl Chat<'_> {
-    /// A line from the user; false if it is the last one.
+    /// Handles a line of input; returns false if the chat ends.
     fn take(&mut self, text: &str) -> Outcome<bool> {
         let text = match commands::take(self, text)? {
             Some(Next::Leave) => return Ok(false),
@@ -139,18 +140,18 @@ impl Chat<'_> {
         self.answer()
     }
 
-    /// The model's words to what was asked last. What goes wrong ends this turn, not the chat.
+    /// Generates the response. Errors end the turn, not the chat.
     fn answer(&mut self) -> Outcome {
         match speak(self.session, &self.conversation, self.args) {
             Ok(turn) => {
-                if turn.end == End::Interrupted && turn.text.is_empty() {
+                if turn.finish == Finish::Cancelled && turn.text.is_empty() {
                     self.conversation.take_back("user");
                 } else {
                     self.conversation.answered(&turn.text);
                 }
                 report(self.session, &turn, self.args);
-                if turn.end == End::ContextFull {
-                    say::line("/shift forgets the older half of the conversation; /clear begins anew.");
+                if turn.finish == Finish::ContextFull {
+                    log::line("Use /shift to drop the older half of the conversation, or /clear to start over.");
                 }
                 Ok(())
             }
@@ -162,11 +163,11 @@ impl Chat<'_> {
     }
 }
 
-/// Prints what failed; what ends the program is passed on.
+/// Prints an error message; other failures are returned.
 fn tell(failure: Failure) -> Outcome {
     match failure {
         Failure::Message(text) => {
-            say::line(format_args!("error: {text}"));
+            log::line(format_args!("error: {text}"));
             Ok(())
         }
         other => Err(other),

@@ -1,4 +1,4 @@
-//! `llama devices`: what computes on this machine, as `--device` names it, and why something does not.
+//! `llama devices`: lists devices by their `--device` name, and why others are unavailable.
 
 use std::io::Write;
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use crate::commands::stdout;
 use crate::failure::Outcome;
-use crate::human;
+use crate::format;
 
-/// `llama devices`
+/// Arguments of `llama devices`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct DevicesArgs {
@@ -19,12 +19,13 @@ pub struct DevicesArgs {
     pub json: bool,
 }
 
-/// All that is printed; the JSON is exactly this.
+/// Report, printed as text or JSON.
 #[derive(Serialize)]
-pub struct Report {
+pub struct DeviceReport {
     devices: Vec<Row>,
-    /// Why there are no devices of a family, or fewer than there are cards.
-    flaws: Vec<String>,
+    /// Reasons why devices of a family are missing.
+    #[serde(rename = "flaws")]
+    problems: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -32,7 +33,7 @@ struct Row {
     name: String,
     kind: &'static str,
     description: String,
-    /// Bytes, 0 where they cannot be found out.
+    /// Free memory in bytes; 0 if unknown.
     free_bytes: usize,
     total_bytes: usize,
 }
@@ -54,36 +55,38 @@ impl Row {
     }
 }
 
-impl Report {
-    /// What is there now.
-    pub fn look() -> Report {
-        let flaws = backend::registries().iter().flat_map(|registry| {
+impl DeviceReport {
+    /// Queries all available devices.
+    pub fn look() -> DeviceReport {
+        let problems = backend::registries().iter().flat_map(|registry| {
             let name = registry.name().to_owned();
-            registry.flaws().into_iter().map(move |flaw| format!("{name}: {flaw}"))
+            registry
+                .problems()
+                .into_iter()
+                .map(move |problem| format!("{name}: {problem}"))
         });
-        Report {
+        DeviceReport {
             devices: backend::devices().iter().map(|device| Row::new(&**device)).collect(),
-            flaws: flaws.collect(),
+            problems: problems.collect(),
         }
     }
 
-    /// A line for each device, and for each that is not usable.
+    /// Prints one line per device and per unavailable device.
     pub fn print(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let width = self.devices.iter().map(|row| row.name.len()).max().unwrap_or(0);
         for row in &self.devices {
-            let (free, total) = (human::bytes(row.free_bytes), human::bytes(row.total_bytes));
+            let (free, total) = (format::bytes(row.free_bytes), format::bytes(row.total_bytes));
             writeln!(out, "{:width$}  {}, {free} of {total} free", row.name, row.description)?;
         }
-        for flaw in &self.flaws {
-            writeln!(out, "not usable: {flaw}")?;
+        for problem in &self.problems {
+            writeln!(out, "unavailable: {problem}")?;
         }
         Ok(())
     }
 }
 
-/// Lists the devices.
 pub fn run(args: &DevicesArgs) -> Outcome {
-    let report = Report::look();
+    let report = DeviceReport::look();
     let mut out = stdout();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report)?;

@@ -1,30 +1,28 @@
-//! `llama embed`: texts to vectors, to their similarities, or, with a classifier, documents to their ranks.
+//! `llama embed`: embeds texts, compares them, or ranks documents with a classifier.
 
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 use engine::builder::Pooling;
-use engine::context::{Batch, Context, ContextParams, DecodeError, SeqSet};
+use engine::context::{Context, ContextParams, DecodeError};
 use engine::model::Model;
 use engine::sample::Token;
+use llama::parts::{MAX_TEXTS, decode_texts, default_pooling, n_fitting};
 
 use crate::args::{EmbedArgs, EmbedFormat};
 use crate::commands::{input, stdout};
 use crate::failure::{Failure, Outcome};
 use crate::naming::model_and_texts;
-use crate::{fetch, human, interrupt};
+use crate::{fetch, format, interrupt};
 
-/// Most texts computed at once.
-const MAX_TEXTS: usize = 64;
-
-/// A text, and the vectors that became of it: one, or one for each token.
+/// A text with its embeddings: one, or one per token.
 struct Embedded {
     text: String,
     vectors: Vec<Vec<f32>>,
 }
 
-/// Prints what becomes of the texts.
+/// Embeds the texts and prints the result.
 pub fn run(args: &EmbedArgs) -> Outcome {
     let (model, words) = model_and_texts(args.model.as_deref(), &args.hub, args.words.clone())?;
     let texts = texts(args, words)?;
@@ -51,22 +49,17 @@ pub fn run(args: &EmbedArgs) -> Outcome {
     print_vectors(args, &all)
 }
 
-/// As asked for, as the file says, or what suits the model: encoders were trained for a mean or a first token and say so; what a
-/// causal model knows of a text stands in its last token.
+/// Returns the requested pooling, the pooling in the file, or a default for the model. Encoders that specify
+/// no pooling use the mean. A causal model encodes the text in its last token.
 fn pooling(args: &EmbedArgs, model: &Model) -> Pooling {
-    let suits = if model.bidirectional() {
-        Pooling::Mean
-    } else {
-        Pooling::Last
-    };
     match (args.pooling, &args.rerank) {
         (Some(pooling), _) => pooling,
         (None, Some(_)) => Pooling::Rank,
-        (None, None) => model.base().pooling.unwrap_or(suits),
+        (None, None) => default_pooling(model),
     }
 }
 
-/// The texts of the arguments, of `-p`, `-f` or standard input.
+/// Returns the texts from the arguments, `-p`, `-f` or standard input.
 fn texts(args: &EmbedArgs, words: Vec<String>) -> Outcome<Vec<String>> {
     let mut texts = words;
     texts.extend_from_slice(&args.prompt);
@@ -81,13 +74,13 @@ fn texts(args: &EmbedArgs, words: Vec<String>) -> Outcome<Vec<String>> {
     }
     if texts.is_empty() {
         return Err(Failure::new(
-            "there is no text: give some as arguments, by -p, by -f or on standard input",
+            "no text given; pass it as an argument, with -p, with -f or on standard input",
         ));
     }
     Ok(texts)
 }
 
-/// The tokens of each text, or of the question and each document.
+/// Tokenizes each text, or each pair of query and document.
 fn inputs(args: &EmbedArgs, model: &Model, path: &Path, texts: &[String]) -> Outcome<Vec<Vec<Token>>> {
     let vocab = model.vocab();
     let n_max = model.base().n_ctx_train();
@@ -107,14 +100,14 @@ fn inputs(args: &EmbedArgs, model: &Model, path: &Path, texts: &[String]) -> Out
             return Err(Failure::new(format_args!("text {} has no tokens", i + 1)));
         }
         if tokens.len() > n_max && args.truncate {
-            // The last token is the frame's where there is one.
+            // Keep the last token, which may be a special token.
             tokens.drain(n_max - 1..tokens.len() - 1);
         }
         if tokens.len() > n_max {
             return Err(Failure::new(format_args!(
-                "text {} has {}, but the model takes at most {n_max}; --truncate cuts it",
+                "text {} has {}, but the model accepts at most {n_max}; use --truncate to shorten it",
                 i + 1,
-                human::plural(tokens.len(), "token")
+                format::plural(tokens.len(), "token")
             )));
         }
         all.push(tokens);
@@ -122,7 +115,7 @@ fn inputs(args: &EmbedArgs, model: &Model, path: &Path, texts: &[String]) -> Out
     Ok(all)
 }
 
-/// Vectors of each input, computed in batches of many.
+/// Computes the embeddings of all inputs in batches.
 fn embed(args: &EmbedArgs, model: &Arc<Model>, pooling: Pooling, inputs: &[Vec<Token>]) -> Outcome<Vec<Vec<Vec<f32>>>> {
     let defaults = ContextParams::default();
     let longest = inputs.iter().map(Vec::len).max().unwrap_or(1);
@@ -155,25 +148,8 @@ fn embed(args: &EmbedArgs, model: &Arc<Model>, pooling: Pooling, inputs: &[Vec<T
     Ok(all)
 }
 
-/// How many of the next inputs fit into a batch; at least one.
-fn n_fitting(inputs: &[Vec<Token>], n_batch: usize) -> usize {
-    let mut n_tokens = 0;
-    let fitting = inputs.iter().take(MAX_TEXTS).take_while(|tokens| {
-        n_tokens += tokens.len();
-        n_tokens <= n_batch
-    });
-    fitting.count().max(1)
-}
-
 fn embed_batch(context: &mut Context, pooling: Pooling, inputs: &[Vec<Token>]) -> Outcome<Vec<Vec<Vec<f32>>>> {
-    let mut batch = Batch::new();
-    for (seq, tokens) in inputs.iter().enumerate() {
-        for (pos, &token) in tokens.iter().enumerate() {
-            batch.push(token, pos, SeqSet::one(seq), true);
-        }
-    }
-    context.clear();
-    match context.decode(&batch) {
+    match decode_texts(context, inputs) {
         Err(DecodeError::Cancelled) => return Err(Failure::Interrupted),
         result => result?,
     }
@@ -192,7 +168,7 @@ fn embed_batch(context: &mut Context, pooling: Pooling, inputs: &[Vec<Token>]) -
     Ok(vectors.collect())
 }
 
-/// Divides by the norm of order `p`; 0 does not. A vector of zeros stays one.
+/// Divides a vector by its norm of order `p`; order 0 leaves it unchanged. Zero vectors remain zero.
 fn normalize(vector: &mut [f32], p: f32) {
     let size = |x: &f32| f64::from(x.abs());
     let norm = match p {
@@ -239,12 +215,12 @@ fn print_vectors(args: &EmbedArgs, all: &[Embedded]) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// The cosine of each pair of texts.
+/// Prints the cosine similarity of each pair of texts.
 fn print_similarities(args: &EmbedArgs, all: &[Embedded]) -> Outcome {
     let vectors: Vec<&Vec<f32>> = all.iter().flat_map(|e| e.vectors.first()).collect();
     if all.iter().any(|e| e.vectors.len() != 1) {
         return Err(Failure::new(
-            "--similarity compares one vector of each text: choose another --pooling",
+            "--similarity requires one vector per text; choose another --pooling",
         ));
     }
     let rows: Vec<Vec<f32>> = vectors
@@ -270,7 +246,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f32 {
     if norms > 0.0 { (dot(a, b) / norms) as f32 } else { 0.0 }
 }
 
-/// The documents, best first.
+/// Prints the documents, best first.
 fn print_ranks(args: &EmbedArgs, model: &Model, all: Vec<Embedded>) -> Outcome {
     let score = |e: &Embedded| e.vectors.first().and_then(|v| v.first()).copied().unwrap_or(f32::NAN);
     let mut ranked: Vec<(usize, f32, &Embedded)> = all.iter().enumerate().map(|(i, e)| (i, score(e), e)).collect();
@@ -293,7 +269,7 @@ fn print_ranks(args: &EmbedArgs, model: &Model, all: Vec<Embedded>) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// The first line of a text, as much as fits beside numbers.
+/// Returns the first line of a text, shortened to fit next to numbers.
 fn shortened(text: &str) -> String {
     const MAX: usize = 60;
     let line = text.lines().next().unwrap_or_default();
@@ -308,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_get_the_length_one() {
+    fn normalize_gives_unit_length() {
         let normalized = |p: f32| {
             let mut v = [3.0, -4.0];
             normalize(&mut v, p);
@@ -323,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_take_what_fits() {
+    fn batches_are_filled_up() {
         let inputs: Vec<Vec<Token>> = [3, 3, 5].map(|n| vec![0; n]).into();
         assert_eq!(n_fitting(&inputs, 6), 2);
         assert_eq!(n_fitting(&inputs, 100), 3);
@@ -332,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn cosines_are_those_of_directions() {
+    fn cosine_compares_directions() {
         assert_eq!(cosine(&[1.0, 0.0], &[5.0, 0.0]), 1.0);
         assert_eq!(cosine(&[1.0, 0.0], &[0.0, 2.0]), 0.0);
         assert_eq!(cosine(&[0.0], &[0.0]), 0.0);

@@ -1,4 +1,4 @@
-//! `llama completions` and `llama man`: what shells and `man` read, from the same declaration as the help.
+//! `llama completions` and `llama man`: generates shell completions and man pages from the clap declaration.
 
 use std::fs;
 use std::io::Write;
@@ -19,7 +19,7 @@ pub fn completions(args: &CompletionsArgs) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// Writes a page for the program and for each command.
+/// Writes a man page for the program and for each command.
 pub fn man(args: &ManArgs) -> Outcome {
     let mut root = Cli::command();
     root.build();
@@ -27,17 +27,17 @@ pub fn man(args: &ManArgs) -> Outcome {
     pages_of_commands(&root, "llama", &args.output)
 }
 
-fn pages_of_commands(command: &Command, name: &str, folder: &Path) -> Outcome {
+fn pages_of_commands(command: &Command, name: &str, directory: &Path) -> Outcome {
     for nested in command.get_subcommands().filter(|c| !c.is_hide_set()) {
         let name = format!("{name}-{}", nested.get_name());
-        page(nested, &name, folder)?;
-        pages_of_commands(nested, &name, folder)?;
+        page(nested, &name, directory)?;
+        pages_of_commands(nested, &name, directory)?;
     }
     Ok(())
 }
 
-fn page(command: &Command, name: &str, folder: &Path) -> Outcome {
-    let path = folder.join(format!("{name}.1"));
+fn page(command: &Command, name: &str, directory: &Path) -> Outcome {
+    let path = directory.join(format!("{name}.1"));
     let mut text = Vec::new();
     clap_mangen::Man::new(command.clone()).title(name).render(&mut text)?;
     fs::write(&path, text).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))

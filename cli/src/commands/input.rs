@@ -1,4 +1,4 @@
-//! Text from files and standard input.
+//! Reads text from files and standard input.
 
 use std::fmt::Display;
 use std::fs;
@@ -7,12 +7,12 @@ use std::path::Path;
 
 use crate::failure::{Failure, Outcome};
 
-/// All of standard input, without the line feed that ends it.
+/// Reads standard input, without a trailing newline.
 pub fn standard_input() -> Outcome<String> {
     whole_standard_input().map(without_line_feed)
 }
 
-/// All of standard input as it is.
+/// Reads standard input.
 pub fn whole_standard_input() -> Outcome<String> {
     let mut bytes = Vec::new();
     io::stdin()
@@ -22,12 +22,12 @@ pub fn whole_standard_input() -> Outcome<String> {
     text_of(bytes, &"standard input")
 }
 
-/// All of a file, without the line feed that ends it; `-` is standard input.
+/// Reads a file, without a trailing newline; `-` is standard input.
 pub fn read(path: &Path) -> Outcome<String> {
     read_whole(path).map(without_line_feed)
 }
 
-/// All of a file as it is; `-` is standard input.
+/// Reads a file; `-` is standard input.
 pub fn read_whole(path: &Path) -> Outcome<String> {
     if path.as_os_str() == "-" {
         return whole_standard_input();
@@ -37,7 +37,7 @@ pub fn read_whole(path: &Path) -> Outcome<String> {
 }
 
 fn text_of(bytes: Vec<u8>, name: &dyn Display) -> Outcome<String> {
-    String::from_utf8(bytes).map_err(|_| Failure::new(format_args!("{name}: not UTF-8 text")))
+    String::from_utf8(bytes).map_err(|_| Failure::new(format_args!("{name}: invalid UTF-8")))
 }
 
 fn without_line_feed(mut text: String) -> String {
@@ -46,7 +46,8 @@ fn without_line_feed(mut text: String) -> String {
     text
 }
 
-/// The characters that `\\n`, `\\r`, `\\t`, `\\'`, `\\"`, `\\\\` and `\\xHH` stand for; other backslashes stay. What is not UTF-8 then is replaced.
+/// Replaces the escape sequences `\\n`, `\\r`, `\\t`, `\\'`, `\\"`, `\\\\` and `\\xHH`; other backslashes
+/// remain. Invalid UTF-8 in the result is replaced.
 pub fn unescaped(text: &str) -> String {
     let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
     while let Some(at) = rest.find('\\') {
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_stand_for_characters() {
+    fn unescaped_replaces_escape_sequences() {
         assert_eq!(unescaped(r#"a\nb\tc\\d\"e\'"#), "a\nb\tc\\d\"e'");
         assert_eq!(unescaped(r"\xc3\xa9 \x4"), "é \\x4");
         assert_eq!(unescaped(r"\q\"), r"\q\");

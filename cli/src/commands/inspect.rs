@@ -1,4 +1,4 @@
-//! `llama inspect`: what a GGUF file holds, for people or as JSON.
+//! `llama inspect`: prints the metadata and tensors of a GGUF file as text or JSON.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,15 +13,15 @@ use serde_json::{Map, json};
 use crate::args::InspectArgs;
 use crate::commands::{plan, stdout};
 use crate::failure::{Failure, Outcome};
-use crate::human;
+use crate::format;
 
-/// Arrays up to this length are printed in full.
+/// Maximum length of arrays that are printed in full.
 const SHORT_ARRAY: usize = 16;
 
-/// Prints one file's header.
+/// Prints the header of a file.
 pub fn run(args: &InspectArgs) -> Outcome {
     let file = args.planned.hub.file(args.file.as_deref())?;
-    let file = &file.ok_or_else(|| Failure::new("no model is given"))?;
+    let file = &file.ok_or_else(|| Failure::new("no model given"))?;
     let header = Gguf::open_header(file)?;
     if args.plan || args.plan_tensors {
         return plan::run(args, file, &header);
@@ -37,7 +37,7 @@ pub fn run(args: &InspectArgs) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// All that is printed; the JSON is exactly this.
+/// Report, printed as text or JSON.
 #[derive(Serialize)]
 struct Report<'a> {
     file: String,
@@ -45,7 +45,7 @@ struct Report<'a> {
     gguf_version: u32,
     alignment: usize,
     data_offset: usize,
-    /// Bytes of tensor data that the file lacks.
+    /// Bytes of tensor data missing from the file.
     missing_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     split: Option<Split>,
@@ -68,21 +68,21 @@ struct Split {
     parts: u32,
 }
 
-/// Does the file fit the architecture as declared here?
+/// Whether the file matches the architecture's declaration.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case", tag = "status", content = "detail")]
 enum Declaration {
-    /// The file names no architecture.
+    /// The file does not name an architecture.
     None,
-    /// No such architecture is declared.
+    /// The architecture is not declared.
     Unknown,
-    /// Every tensor is declared and present.
+    /// Every tensor of the file is declared and present.
     Matches,
-    /// The other tensors are in other files.
+    /// The remaining tensors are in other shards of the model.
     Partial,
-    /// There are no tensors to compare with, as in files that hold a vocabulary only.
+    /// The file has no tensors, as in vocabulary-only files.
     NoTensors,
-    /// What is wrong.
+    /// The file does not match, as described.
     Differs(String),
 }
 
@@ -98,7 +98,7 @@ struct Vocabulary<'a> {
     pre: Option<&'a str>,
     n_tokens: Option<usize>,
     n_merges: Option<usize>,
-    /// The special tokens by role.
+    /// Special tokens of the vocabulary by role.
     special: BTreeMap<&'a str, Special>,
     chat_template_bytes: Option<usize>,
 }
@@ -215,7 +215,7 @@ fn text<'a>(metadata: &'a Metadata, key: &str) -> Option<&'a str> {
     metadata.get(key).and_then(Value::as_str)
 }
 
-/// A value as JSON; long arrays as their type and length unless they are wanted in full.
+/// Converts a value to JSON. Long arrays become their type and length unless `full` is set.
 fn to_json(value: &Value, full: bool) -> serde_json::Value {
     match value {
         Value::String(bytes) => String::from_utf8_lossy(bytes).into(),
@@ -235,7 +235,7 @@ fn to_json(value: &Value, full: bool) -> serde_json::Value {
     }
 }
 
-/// The number as it reads in f32: 1e-5, not 0.000009999999747378752.
+/// Converts a number to its shortest f32 representation: 1e-5, not 0.000009999999747378752.
 fn shortest(v: f32) -> serde_json::Value {
     v.to_string()
         .parse::<f64>()
@@ -244,31 +244,31 @@ fn shortest(v: f32) -> serde_json::Value {
 
 fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, args: &InspectArgs) -> Outcome {
     let size = usize::try_from(report.file_bytes).unwrap_or(usize::MAX);
-    let keys = human::plural(header.metadata.len(), "key");
-    let tensors = human::plural(report.tensors.len(), "tensor");
+    let keys = format::plural(header.metadata.len(), "key");
+    let tensors = format::plural(report.tensors.len(), "tensor");
     writeln!(
         out,
         "{}: GGUF v{}, {}, {keys}, {tensors}",
         report.file,
         report.gguf_version,
-        human::bytes(size)
+        format::bytes(size)
     )?;
     if report.missing_bytes > 0 {
-        let missing = human::bytes(usize::try_from(report.missing_bytes).unwrap_or(usize::MAX));
-        writeln!(out, "note: the file ends {missing} before its tensors do")?;
+        let missing = format::bytes(usize::try_from(report.missing_bytes).unwrap_or(usize::MAX));
+        writeln!(out, "note: the file is truncated; {missing} of tensor data are missing")?;
     }
     if let Some(split) = &report.split {
-        writeln!(out, "note: part {} of {}", split.part, split.parts)?;
+        writeln!(out, "note: shard {} of {}", split.part, split.parts)?;
     }
     writeln!(out, "\narchitecture  {}", report.architecture.unwrap_or("(not given)"))?;
     if let Some(name) = report.name {
         writeln!(out, "name          {}", printable(name))?;
     }
     writeln!(out, "declaration   {}", describe(&report.declaration))?;
-    writeln!(out, "parameters    {}", human::count(report.n_parameters))?;
-    writeln!(out, "tensor data   {}", human::bytes(report.tensor_bytes))?;
+    writeln!(out, "parameters    {}", format::count(report.n_parameters))?;
+    writeln!(out, "tensor data   {}", format::bytes(report.tensor_bytes))?;
     for (ty, total) in &report.types {
-        writeln!(out, "  {ty:<10}  {:>5} {}", total.tensors, human::bytes(total.bytes))?;
+        writeln!(out, "  {ty:<10}  {:>5} {}", total.tensors, format::bytes(total.bytes))?;
     }
     if let Some(vocabulary) = &report.vocabulary {
         print_vocabulary(out, vocabulary)?;
@@ -280,10 +280,10 @@ fn print(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, args: &Inspect
 fn describe(declaration: &Declaration) -> String {
     match declaration {
         Declaration::None => "none: the file names no architecture".to_owned(),
-        Declaration::Unknown => "none: this architecture is not supported".to_owned(),
-        Declaration::Matches => "every tensor is declared and present".to_owned(),
+        Declaration::Unknown => "none: unsupported architecture".to_owned(),
+        Declaration::Matches => "matches: every tensor is declared and present".to_owned(),
         Declaration::NoTensors => "supported; the file has no tensors".to_owned(),
-        Declaration::Partial => "supported; the other parts are not looked at".to_owned(),
+        Declaration::Partial => "supported; the other shards were not checked".to_owned(),
         Declaration::Differs(text) => text.clone(),
     }
 }
@@ -295,7 +295,7 @@ fn print_vocabulary(out: &mut dyn Write, v: &Vocabulary<'_>) -> Outcome {
     }
     for (n, what) in [(v.n_tokens, "token"), (v.n_merges, "merge")] {
         if let Some(n) = n {
-            write!(out, ", {}", human::plural(n, what))?;
+            write!(out, ", {}", format::plural(n, what))?;
         }
     }
     writeln!(out)?;
@@ -308,7 +308,7 @@ fn print_vocabulary(out: &mut dyn Write, v: &Vocabulary<'_>) -> Outcome {
         )?;
     }
     match v.chat_template_bytes {
-        Some(n) => writeln!(out, "  chat template of {n} bytes")?,
+        Some(n) => writeln!(out, "  chat template: {n} bytes")?,
         None => writeln!(out, "  no chat template")?,
     }
     Ok(())
@@ -337,9 +337,9 @@ fn print_metadata(out: &mut dyn Write, header: &Gguf, report: &Report<'_>, args:
     Ok(())
 }
 
-/// Longer keys push their values to the right.
+/// Maximum width of the key column.
 const MAX_KEY_WIDTH: usize = 48;
-/// Longer strings are cut.
+/// Maximum length of a printed string.
 const MAX_TEXT: usize = 96;
 
 fn show(value: &Value, full: bool) -> String {
@@ -365,7 +365,7 @@ fn print_tensors(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
     writeln!(out, "\ntensors")?;
     let width = report.tensors.iter().map(|t| t.name.chars().count()).max().unwrap_or(0);
     for t in &report.tensors {
-        let (shape, size) = (human::shape(t.shape), human::bytes(t.bytes));
+        let (shape, size) = (format::shape(t.shape), format::bytes(t.bytes));
         writeln!(
             out,
             "  {:<width$}  {:<8} {shape:<20} {size:>12}",
@@ -376,7 +376,7 @@ fn print_tensors(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
     Ok(())
 }
 
-/// Text from a file without what could steer a terminal.
+/// Escapes control characters in text from a file.
 fn printable(text: &str) -> String {
     text.chars()
         .flat_map(|c| {
@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_keeps_numbers_as_they_read_and_shortens_arrays() {
+    fn json_has_shortest_numbers_and_truncated_arrays() {
         assert_eq!(to_json(&Value::F32(1e-5), false), json!(1e-5));
         assert_eq!(to_json(&Value::F32(f32::NAN), false), serde_json::Value::Null);
         assert_eq!(to_json(&Value::U64(u64::MAX), false).to_string(), u64::MAX.to_string());
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_do_not_reach_the_terminal() {
+    fn control_characters_are_escaped() {
         assert_eq!(printable("a\u{1b}[31mb"), "a\\u{1b}[31mb");
         assert_eq!(show(&"\u{1b}".into(), false), "\"\\u{1b}\"");
         let text = "é".repeat(60);

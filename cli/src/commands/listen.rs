@@ -1,4 +1,4 @@
-//! Where a server listens: a port of this machine unless somebody may know better, with TLS if there is a certificate, or a socket in the file system.
+//! Opens the listening socket of the server: TCP, optionally with TLS, or a Unix socket.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use crate::args::ServeArgs;
 use crate::failure::{Failure, Outcome};
 
-/// Begins to listen; and where that is, for people.
+/// Starts listening. Also returns the address for messages.
 pub fn listen(args: &ServeArgs, has_keys: bool, runtime: &Runtime) -> Outcome<(Listener, String)> {
     if args.host.ends_with(".sock") {
         return socket(args, runtime);
@@ -22,7 +22,7 @@ pub fn listen(args: &ServeArgs, has_keys: bool, runtime: &Runtime) -> Outcome<(L
         .map_err(|e| Failure::from(e).of_option("--ssl-cert-file and --ssl-key-file:"))?;
     let listener = runtime.block_on(TcpListener::bind(address)).map_err(|e| {
         Failure::new(format_args!(
-            "{address} cannot be listened on: {e}; --port chooses another port"
+            "cannot listen on {address}: {e}; use --port to choose another port"
         ))
     })?;
     let address = listener.local_addr()?;
@@ -38,16 +38,16 @@ pub fn listen(args: &ServeArgs, has_keys: bool, runtime: &Runtime) -> Outcome<(L
     })
 }
 
-/// Where to listen, if that is safe.
+/// Returns the address to listen on. A non-loopback address requires an API key or `--insecure`.
 fn address(args: &ServeArgs, has_keys: bool) -> Outcome<SocketAddr> {
     let (host, port) = (&args.host, args.port);
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let wrong = |e: &dyn std::fmt::Display| Failure::new(format_args!("--host {host}: {e}"));
     let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|e| wrong(&e))?.collect();
-    let address = *addresses.first().ok_or_else(|| wrong(&"there is no such address"))?;
+    let address = *addresses.first().ok_or_else(|| wrong(&"no address found"))?;
     if !address.ip().is_loopback() && !has_keys && !args.insecure {
         return Err(Failure::new(format_args!(
-            "--host {host} lets others use the model: --api-key says who may, --insecure that all may"
+            "--host {host} accepts connections from other machines; set --api-key, or --insecure to allow access without a key"
         )));
     }
     Ok(address)
@@ -56,7 +56,7 @@ fn address(args: &ServeArgs, has_keys: bool) -> Outcome<SocketAddr> {
 #[cfg(unix)]
 fn socket(args: &ServeArgs, runtime: &Runtime) -> Outcome<(Listener, String)> {
     let path = &args.host;
-    // A socket that nobody listens on is what a server leaves that was killed.
+    // A socket without a listener is left over from a killed server.
     let is_socket =
         std::fs::symlink_metadata(path).is_ok_and(|file| std::os::unix::fs::FileTypeExt::is_socket(&file.file_type()));
     if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
@@ -64,14 +64,14 @@ fn socket(args: &ServeArgs, runtime: &Runtime) -> Outcome<(Listener, String)> {
     }
     let bind = async { tokio::net::UnixListener::bind(path) };
     let listener = runtime.block_on(bind);
-    let listener = listener.map_err(|e| Failure::new(format_args!("{path} cannot be listened on: {e}")))?;
-    Ok((Listener::Unix(listener), format!("the socket {path}")))
+    let listener = listener.map_err(|e| Failure::new(format_args!("cannot listen on {path}: {e}")))?;
+    Ok((Listener::Unix(listener), format!("Unix socket {path}")))
 }
 
 #[cfg(not(unix))]
 fn socket(args: &ServeArgs, _: &Runtime) -> Outcome<(Listener, String)> {
     let path = &args.host;
     Err(Failure::new(format_args!(
-        "--host {path}: there are no such sockets on this system"
+        "--host {path}: Unix sockets are not supported on this system"
     )))
 }

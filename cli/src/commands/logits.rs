@@ -1,4 +1,4 @@
-//! `llama logits`: the logits of every position, in the format of recorded results.
+//! `llama logits`: writes the logits of every position in the format of recorded results.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -34,7 +34,7 @@ pub fn run(args: &LogitsArgs) -> Outcome {
     };
     let model = args.first.iter().chain(&args.model).next();
     let model = args.hub.file(model.map(PathBuf::as_path))?;
-    let model = model.ok_or_else(|| Failure::new("no model is given"))?;
+    let model = model.ok_or_else(|| Failure::new("no model given"))?;
     let model = args
         .load
         .load(&model, args.precision, Some(params.memory(tokens.len())))?;
@@ -46,18 +46,19 @@ pub fn run(args: &LogitsArgs) -> Outcome {
     write(&logits, &args.output)
 }
 
-/// Ids separated by commas or white space; those of the format are not negative as i32.
+/// Parses token ids separated by commas or whitespace. The file format requires ids that fit a non-negative
+/// i32.
 fn parse_tokens(text: &str) -> Outcome<Vec<Token>> {
     let id = |word: &str| match word.parse::<i32>().ok().and_then(|id| Token::try_from(id).ok()) {
         Some(id) => Ok(id),
-        None => Err(Failure::new(format_args!("{word:?} is not a token id"))),
+        None => Err(Failure::new(format_args!("invalid token id {word:?}"))),
     };
     let words = text
         .split(|c: char| c == ',' || c.is_whitespace())
         .filter(|w| !w.is_empty());
     let tokens = words.map(id).collect::<Outcome<Vec<_>>>()?;
     if tokens.is_empty() {
-        Err(Failure::new("no token ids are given"))
+        Err(Failure::new("no token ids given"))
     } else {
         Ok(tokens)
     }
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_separated_by_commas_or_white_space() {
+    fn token_ids_parse_with_commas_or_whitespace() {
         assert_eq!(parse_tokens(" 1,2 ,3\n4\t 5,").unwrap(), [1, 2, 3, 4, 5]);
         for bad in ["", " , ", "1,x", "-1", "2147483648", "1.5"] {
             assert!(parse_tokens(bad).is_err(), "{bad:?}");

@@ -1,4 +1,4 @@
-//! One module for each command.
+//! Subcommands, one module each.
 
 mod answer;
 pub mod arch;
@@ -8,12 +8,12 @@ mod chat;
 pub mod devices;
 pub mod doctor;
 pub mod embed;
-mod fleet;
 pub mod generate;
 pub mod input;
 pub mod inspect;
 pub mod listen;
 pub mod logits;
+mod model_pool;
 pub mod models;
 mod plan;
 pub mod reference;
@@ -24,7 +24,7 @@ pub mod tokenize;
 
 use std::io::{self, BufWriter, StdoutLock};
 
-/// Standard output for commands that print much at once; the caller flushes it and so learns of errors.
+/// Returns buffered standard output. Callers must flush it to detect write errors.
 fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::with_capacity(1 << 16, io::stdout().lock())
 }

@@ -1,4 +1,4 @@
-//! `llama pull`, `list`, `rm` and `ps`: models by name, from the hub to memory.
+//! `llama pull`, `list`, `rm` and `ps`: manage downloaded models and running processes.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -10,24 +10,21 @@ use serde::Serialize;
 
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::hub::cache::{Cache, Entry};
-use crate::hub::name::Name;
-use crate::hub::{Hub, HubArgs, SHORT_NAMES, no_name};
-use crate::{dirs, human, say};
+use crate::hub::{Cache, Entry, Hub, HubArgs, Name, SHORT_NAMES, invalid_name_message};
+use crate::{dirs, format, log};
 
-/// `llama pull`
+/// Arguments of `llama pull`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true, after_long_help = short_names())]
 pub struct PullArgs {
     /// Models: user/repo, user/repo:QUANT, or short names such as qwen3:0.6b
     #[arg(value_name = "NAME", required_unless_present_any = ["hf_repo", "model_url"])]
     pub names: Vec<String>,
-    /// Models in other forms
     #[command(flatten)]
     pub hub: HubArgs,
 }
 
-/// `llama list`
+/// Arguments of `llama list`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct ListArgs {
@@ -36,16 +33,16 @@ pub struct ListArgs {
     pub json: bool,
 }
 
-/// `llama rm`
+/// Arguments of `llama rm`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct RmArgs {
-    /// Models as `llama list` names them; user/repo without a quantization is all that there is of it
+    /// Models as printed by `llama list`; user/repo removes all of its quantizations
     #[arg(value_name = "NAME", required = true)]
     pub names: Vec<String>,
 }
 
-/// `llama ps`
+/// Arguments of `llama ps`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct PsArgs {
@@ -54,7 +51,7 @@ pub struct PsArgs {
     pub json: bool,
 }
 
-/// The table of short names, for the help.
+/// Formats the table of short names for the help.
 fn short_names() -> String {
     let rows = SHORT_NAMES
         .iter()
@@ -62,14 +59,14 @@ fn short_names() -> String {
     format!("Short names:{}", rows.collect::<String>())
 }
 
-/// Fetches models, each as the hub has it now, and prints where their first files are.
+/// Downloads the latest version of the models and prints the paths of their first files.
 pub fn pull(args: &PullArgs) -> Outcome {
     let hub = Hub::new(&args.hub)?;
     let names = args
         .names
         .iter()
-        .map(|text| Name::parse(text).ok_or_else(|| Failure::new(no_name(text))));
-    // A slip in the last name should not be told after an hour.
+        .map(|text| Name::parse(text).ok_or_else(|| Failure::new(invalid_name_message(text))));
+    // Validate all names before a long download.
     let names = names.collect::<Outcome<Vec<_>>>()?;
     let mut paths = names.iter().map(|name| hub.pull(name)).collect::<Outcome<Vec<_>>>()?;
     if let Some(name) = args.hub.name()? {
@@ -85,12 +82,12 @@ pub fn pull(args: &PullArgs) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// A model that is there; the JSON is exactly this.
+/// A local model, printed as text or JSON.
 #[derive(Serialize)]
 struct Row {
     name: String,
     bytes: u64,
-    /// Seconds since it was written.
+    /// Seconds since the last modification.
     age_s: Option<u64>,
     path: String,
     files: usize,
@@ -107,7 +104,7 @@ impl Row {
         }
     }
 
-    /// Of a file in our own cache, whose name is its path.
+    /// Creates the row of a file in the llama cache, which is named by its path.
     fn of_file(path: &Path) -> Option<Row> {
         let metadata = path.metadata().ok().filter(|m| m.is_file())?;
         Some(Row {
@@ -125,7 +122,7 @@ fn age(modified: Option<SystemTime>) -> Option<u64> {
     Some(age.as_secs())
 }
 
-/// Prints the models that need not be fetched.
+/// Lists the local models.
 pub fn list(args: &ListArgs) -> Outcome {
     let entries = Cache::of_user()?.list();
     let mut rows: Vec<Row> = entries.iter().map(Row::of).collect();
@@ -144,24 +141,24 @@ pub fn list(args: &ListArgs) -> Outcome {
         .max("model".len());
     writeln!(out, "{:width$}  {:>10}  fetched", "model", "size")?;
     for row in &rows {
-        let age = row.age_s.map(human::ago).unwrap_or_default();
+        let age = row.age_s.map(format::ago).unwrap_or_default();
         writeln!(
             out,
             "{:width$}  {:>10}  {age}",
             row.name,
-            human::bytes(row.bytes as usize)
+            format::bytes(row.bytes as usize)
         )?;
     }
     Ok(out.flush()?)
 }
 
-/// GGUF files in our own cache: the default model, and those of addresses.
+/// Returns the GGUF files in the llama cache: the default model and downloads from URLs.
 fn own_files() -> Vec<PathBuf> {
     let Some(cache) = dirs::cache() else { return Vec::new() };
-    let mut folders = vec![cache.clone()];
+    let mut directories = vec![cache.clone()];
     let of_urls = std::fs::read_dir(cache.join("urls")).into_iter().flatten().flatten();
-    folders.extend(of_urls.map(|e| e.path()));
-    let entries = folders.iter().flat_map(std::fs::read_dir).flatten().flatten();
+    directories.extend(of_urls.map(|e| e.path()));
+    let entries = directories.iter().flat_map(std::fs::read_dir).flatten().flatten();
     let mut files: Vec<PathBuf> = entries
         .map(|e| e.path())
         .filter(|p| p.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")))
@@ -170,23 +167,22 @@ fn own_files() -> Vec<PathBuf> {
     files
 }
 
-/// Removes models.
 pub fn rm(args: &RmArgs) -> Outcome {
     let cache = Cache::of_user()?;
     let own = own_files();
     for text in &args.names {
         let freed = match own.iter().find(|path| path.as_os_str() == text.as_str()) {
             Some(path) => Some(remove_own(path)?),
-            None => cache.remove(&Name::parse(text).ok_or_else(|| Failure::new(no_name(text)))?)?,
+            None => cache.remove(&Name::parse(text).ok_or_else(|| Failure::new(invalid_name_message(text)))?)?,
         };
         match freed {
-            Some(bytes) => say::line(format_args!(
-                "removed {text}: {} are free",
-                human::bytes(bytes as usize)
+            Some(bytes) => log::line(format_args!(
+                "removed {text}, freeing {}",
+                format::bytes(bytes as usize)
             )),
             None => {
                 return Err(Failure::new(format_args!(
-                    "{text} is not there; `llama list` shows what is"
+                    "cannot remove {text}: not found; `llama list` shows local models"
                 )));
             }
         }
@@ -203,17 +199,17 @@ fn remove_own(path: &Path) -> Outcome<u64> {
     Ok(bytes)
 }
 
-/// A program of ours that runs; the JSON is exactly this.
+/// A running llama process, printed as text or JSON.
 #[derive(Serialize)]
 struct Running {
     pid: u32,
     command: String,
-    /// Bytes in memory.
+    /// Resident memory in bytes.
     resident: u64,
     model: Option<String>,
 }
 
-/// Prints the programs of this name that run, each with the model whose file it has mapped.
+/// Lists the running llama processes, each with the model file it has mapped.
 pub fn ps(args: &PsArgs) -> Outcome {
     let mut names = BTreeMap::new();
     for entry in Cache::of_user()?.list() {
@@ -221,7 +217,7 @@ pub fn ps(args: &PsArgs) -> Outcome {
         names.extend(files.map(|file| (file, entry.name.to_string())));
     }
     let processes = std::fs::read_dir("/proc")
-        .map_err(|e| Failure::new(format_args!("processes cannot be listed on this system: /proc: {e}")))?;
+        .map_err(|e| Failure::new(format_args!("cannot list processes on this system: /proc: {e}")))?;
     let pids = processes.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
     let mut rows: Vec<Running> = pids
         .filter(|&pid| pid != std::process::id())
@@ -242,34 +238,34 @@ pub fn ps(args: &PsArgs) -> Outcome {
             "{:>8}  {:<10}  {:>10}  {model}",
             row.pid,
             row.command,
-            human::bytes(row.resident as usize)
+            format::bytes(row.resident as usize)
         )?;
     }
     Ok(out.flush()?)
 }
 
-/// `None` if it is another program, somebody else's, or gone.
+/// Returns `None` for other programs, processes of other users, and exited processes.
 fn running(pid: u32, names: &BTreeMap<PathBuf, String>) -> Option<Running> {
-    let folder = PathBuf::from(format!("/proc/{pid}"));
-    let program = std::fs::read_link(folder.join("exe")).ok()?;
+    let directory = PathBuf::from(format!("/proc/{pid}"));
+    let program = std::fs::read_link(directory.join("exe")).ok()?;
     let file = program.file_name()?.to_str()?;
     if file.strip_suffix(" (deleted)").unwrap_or(file) != env!("CARGO_BIN_NAME") {
         return None;
     }
-    let arguments = std::fs::read(folder.join("cmdline")).ok()?;
+    let arguments = std::fs::read(directory.join("cmdline")).ok()?;
     let command = arguments
         .split(|&b| b == 0)
         .nth(1)
         .map(String::from_utf8_lossy)
         .unwrap_or_default();
-    // Flags come first where no command is given, which is `run`.
+    // A command line that starts with a flag runs `run`.
     let command = if command.chars().all(|c| c.is_ascii_lowercase()) {
         command.into_owned()
     } else {
         "run".to_owned()
     };
-    let maps = std::fs::read_to_string(folder.join("maps")).ok()?;
-    let status = std::fs::read_to_string(folder.join("status")).ok()?;
+    let maps = std::fs::read_to_string(directory.join("maps")).ok()?;
+    let status = std::fs::read_to_string(directory.join("status")).ok()?;
     let resident = status.lines().find_map(|line| {
         line.strip_prefix("VmRSS:")?
             .trim()
@@ -286,7 +282,7 @@ fn running(pid: u32, names: &BTreeMap<PathBuf, String>) -> Option<Running> {
     })
 }
 
-/// The model among mapped files: one of the cache, or a GGUF file.
+/// Returns the model among the mapped files: a cached model or another GGUF file.
 fn mapped_model(maps: &str, names: &BTreeMap<PathBuf, String>) -> Option<String> {
     let mut found = None;
     for path in maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..])) {
@@ -305,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_told_by_what_is_mapped() {
+    fn mapped_file_identifies_model() {
         let names = BTreeMap::from([(PathBuf::from("/c/blobs/ab"), "u/r:Q8_0".to_owned())]);
         let map = |path: &str| format!("7f00-7f01 r--s 00000000 fe:00 12 {path}\n");
         let of = |paths: &[&str]| mapped_model(&paths.iter().map(|p| map(p)).collect::<String>(), &names);

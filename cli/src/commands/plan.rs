@@ -1,4 +1,4 @@
-//! `llama inspect --plan`: what would go where if a file were loaded, for people or as JSON.
+//! `llama inspect --plan`: prints where a model would be placed, as text or JSON.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,16 +8,16 @@ use engine::backend::{self, Device};
 use engine::builder::MemoryParams;
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Gguf, GgufSet};
-use engine::model::{self, DeviceLayers, LoadParams, PlacementParams, Plan};
+use engine::model::{self, DeviceLayers, LoadParams, LoadPlan, PlacementParams};
 use kernels::GgmlType;
 use serde::Serialize;
 
 use crate::args::{InspectArgs, PlanArgs};
 use crate::commands::stdout;
 use crate::failure::Outcome;
-use crate::human;
+use crate::format;
 
-/// Prints the plan for a file, whose tensors' data may be missing, or for all parts of a model.
+/// Prints the plan for a file, whose tensor data may be missing, or for all shards of a model.
 pub fn run(args: &InspectArgs, file: &Path, header: &Gguf) -> Outcome {
     let params = args.planned.params()?;
     let plan = plan(file, header, &params)?;
@@ -29,7 +29,9 @@ pub fn run(args: &InspectArgs, file: &Path, header: &Gguf) -> Outcome {
     } else {
         print(&mut out, &report)?;
         let devices = &params.placement.devices;
-        rooms(&plan, devices).iter().try_for_each(|room| room.print(&mut out))?;
+        budgets(&plan, devices)
+            .iter()
+            .try_for_each(|budget| budget.print(&mut out))?;
         if let Some(advice) = advice(args, file, header, &params, &plan)? {
             writeln!(out, "{advice}")?;
         }
@@ -37,8 +39,8 @@ pub fn run(args: &InspectArgs, file: &Path, header: &Gguf) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// The plan for a file or for all parts of a model.
-pub fn plan(file: &Path, header: &Gguf, params: &LoadParams) -> Outcome<Plan> {
+/// Plans the placement of a file or of all shards of a model.
+pub fn plan(file: &Path, header: &Gguf, params: &LoadParams) -> Outcome<LoadPlan> {
     let split = SplitInfo::from_metadata(&header.metadata).map_err(|e| e.in_file(file))?;
     Ok(match split {
         None => model::plan(header, file, archs::ALL, params)?,
@@ -47,7 +49,7 @@ pub fn plan(file: &Path, header: &Gguf, params: &LoadParams) -> Outcome<Plan> {
 }
 
 impl PlanArgs {
-    /// The engine's settings.
+    /// Converts the flags to engine parameters.
     pub fn params(&self) -> Outcome<LoadParams> {
         let defaults = MemoryParams::default();
         let memory = MemoryParams {
@@ -60,74 +62,71 @@ impl PlanArgs {
             ..defaults
         };
         let mut params = self.placement.params(Some(memory))?;
-        // A plan says why no layer fits.
+        // The plan itself reports why no layer fits.
         params.placement.needs_layer = false;
         Ok(params)
     }
 }
 
-/// What a memory would have to hold, beside what is free of it.
+/// Memory that a plan needs on a device, and the free memory.
 #[derive(Serialize)]
-pub struct Room {
+pub struct MemoryBudget {
     name: String,
     needed_bytes: usize,
     free_bytes: usize,
 }
 
-impl Room {
-    /// True if there is enough.
+impl MemoryBudget {
+    /// Returns true if the memory is sufficient.
     pub fn fits(&self) -> bool {
         self.needed_bytes <= self.free_bytes
     }
 
-    /// A line of it.
+    /// Prints the budget on one line.
     pub fn print(&self, out: &mut dyn Write) -> Outcome {
-        let fits = if self.fits() { "" } else { ": too much" };
-        let (needed, free) = (human::mib(self.needed_bytes), human::bytes(self.free_bytes));
-        Ok(writeln!(
-            out,
-            "{} takes {needed} of {free} that are free{fits}",
-            self.name
-        )?)
+        let fits = if self.fits() { "" } else { ", insufficient" };
+        let (needed, free) = (format::mib(self.needed_bytes), format::bytes(self.free_bytes));
+        Ok(writeln!(out, "{}: {needed} needed, {free} free{fits}", self.name)?)
     }
 }
 
-/// Weights, keys, values, states and intermediate results in the memory of these devices and of the CPU, those of known size.
-pub fn rooms(plan: &Plan, devices: &[Arc<dyn Device>]) -> Vec<Room> {
+/// Returns the memory budget of each device and the host: weights, KV cache, states and intermediate results.
+/// Devices with unknown memory are omitted.
+pub fn budgets(plan: &LoadPlan, devices: &[Arc<dyn Device>]) -> Vec<MemoryBudget> {
     let cpu = backend::default_device();
-    let room = |device: &Arc<dyn Device>| {
+    let budget = |device: &Arc<dyn Device>| {
         let ty = device.buffer_type();
-        let held = plan.summary.bytes.iter().chain(&plan.kv_bytes).chain(&plan.state_bytes);
-        let its = held.chain(&plan.compute_bytes).filter(|(name, _)| name == ty.name());
+        let stored = plan.summary.bytes.iter().chain(&plan.kv_bytes).chain(&plan.state_bytes);
+        let its = stored.chain(&plan.compute_bytes).filter(|(name, _)| name == ty.name());
         let needed_bytes = its.fold(0, |sum: usize, (_, bytes)| sum.saturating_add(*bytes));
         let (free_bytes, all) = device.memory();
-        (all > 0).then(|| Room {
+        (all > 0).then(|| MemoryBudget {
             name: ty.name().to_owned(),
             needed_bytes,
             free_bytes,
         })
     };
     let others = devices.iter().filter(|device| device.name() != cpu.name());
-    others.chain([&cpu]).filter_map(room).collect()
+    others.chain([&cpu]).filter_map(budget).collect()
 }
 
-/// All that is printed; the JSON is exactly this.
+/// Report, printed as text or JSON.
 #[derive(Serialize)]
 struct Report<'a> {
-    /// Layers on devices beside the CPU, the output being one.
+    /// Layers on GPUs; the output counts as one.
     device_layers: usize,
-    /// Layers in all, the output being one.
+    /// Total number of layers; the output counts as one.
     layers: usize,
     memory: Vec<Memory<'a>>,
-    /// Tokens of the context.
+    /// Context size in tokens.
     context: usize,
-    /// Its keys and values.
+    /// KV cache.
     kv: Vec<Memory<'a>>,
-    /// Its recurrent states.
+    /// Recurrent state.
     states: Vec<Memory<'a>>,
-    /// What its intermediate results take.
+    /// Compute buffers.
     compute: Vec<Memory<'a>>,
-    /// Bytes of the states of all recurrent layers, once; a context keeps two of them for each sequence.
+    /// Bytes of one recurrent state of all layers; a context stores two per sequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     state_bytes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,13 +145,13 @@ struct Tensor<'a> {
     memory: &'a str,
     #[serde(rename = "type")]
     ty: &'static str,
-    /// How its rows are arranged there.
+    /// Layout of the weights in memory.
     layout: &'a str,
     bytes: usize,
 }
 
 impl<'a> Report<'a> {
-    fn new(plan: &'a Plan, with_tensors: bool) -> Report<'a> {
+    fn new(plan: &'a LoadPlan, with_tensors: bool) -> Report<'a> {
         let memory = |(name, bytes): &'a (String, usize)| Memory { name, bytes: *bytes };
         let tensors = plan.rows.iter().zip(&plan.places).map(|(row, place)| Tensor {
             name: &row.name,
@@ -176,46 +175,47 @@ impl<'a> Report<'a> {
     }
 }
 
-/// What keeps layers from devices, or else what would make fit what does not.
+/// Returns the reason why no more layers are on GPUs, or a change that makes the model fit.
 fn advice(
     args: &InspectArgs,
     file: &Path,
     header: &Gguf,
     params: &LoadParams,
-    planned: &Plan,
+    planned: &LoadPlan,
 ) -> Outcome<Option<String>> {
     let PlacementParams { devices, margin, .. } = &params.placement;
     if params.placement.n_layers == DeviceLayers::Auto && planned.summary.n_offloaded < planned.summary.n_layers {
         let n = planned.summary.n_offloaded + 1;
         let mut more = params.clone();
         more.placement.n_layers = DeviceLayers::Count(n);
-        let rooms = rooms(&plan(file, header, &more)?, devices);
-        let full = rooms
+        let budgets = budgets(&plan(file, header, &more)?, devices);
+        let full = budgets
             .iter()
-            .find(|room| room.needed_bytes.saturating_add(*margin) > room.free_bytes);
+            .find(|budget| budget.needed_bytes.saturating_add(*margin) > budget.free_bytes);
         if let Some(full) = full.filter(|_| !devices.is_empty()) {
             return Ok(Some(format!(
-                "with {} {} would take {} of {} that are free, of which {} are to stay free (-fitt); a smaller context (-c), cache (-ctk q8_0 -ctv q8_0) or batch (-ub) takes less",
-                human::plural(n, "layer"),
+                "{} on {} would need {} of {} free memory, but {} must stay free (-fitt); use a smaller context (-c), cache (-ctk q8_0 -ctv q8_0) or batch (-ub)",
+                format::plural(n, "layer"),
                 full.name,
-                human::mib(full.needed_bytes),
-                human::bytes(full.free_bytes),
-                human::mib(*margin)
+                format::mib(full.needed_bytes),
+                format::bytes(full.free_bytes),
+                format::mib(*margin)
             )));
         }
     }
-    match self::rooms(planned, devices).iter().all(Room::fits) {
+    match self::budgets(planned, devices).iter().all(MemoryBudget::fits) {
         true => Ok(None),
         false => change(file, header, &args.planned, planned).map(Some),
     }
 }
 
-/// The least change with which a model fits that does not: a smaller cache, a smaller context, smaller weights.
-pub fn change(file: &Path, header: &Gguf, args: &PlanArgs, planned: &Plan) -> Outcome<String> {
+/// Returns the smallest change that makes a model fit: a quantized cache, a smaller context, or smaller
+/// weights.
+pub fn change(file: &Path, header: &Gguf, args: &PlanArgs, planned: &LoadPlan) -> Outcome<String> {
     let fits = |args: &PlanArgs| -> Outcome<bool> {
         let params = args.params()?;
         let plan = plan(file, header, &params)?;
-        Ok(rooms(&plan, &params.placement.devices).iter().all(Room::fits))
+        Ok(budgets(&plan, &params.placement.devices).iter().all(MemoryBudget::fits))
     };
     let mut args = args.clone();
     let mut flags = String::new();
@@ -225,9 +225,9 @@ pub fn change(file: &Path, header: &Gguf, args: &PlanArgs, planned: &Plan) -> Ou
         flags += &format!(" {flag} q8_0");
     }
     if !flags.is_empty() && fits(&args)? {
-        return Ok(format!("it fits with{flags}"));
+        return Ok(format!("fits with{flags}"));
     }
-    // Beyond what the model was trained for no context is worth a try.
+    // Start at the training context if it is smaller.
     let mut n_ctx = match planned.base.n_ctx_train() {
         trained if trained > 0 && trained < planned.n_ctx => trained,
         _ => 1 << (planned.n_ctx.max(2) - 1).ilog2(),
@@ -235,19 +235,19 @@ pub fn change(file: &Path, header: &Gguf, args: &PlanArgs, planned: &Plan) -> Ou
     while n_ctx >= SMALLEST_CONTEXT {
         args.ctx_size = Some(n_ctx);
         if fits(&args)? {
-            return Ok(format!("it fits with{flags} -c {n_ctx}"));
+            return Ok(format!("fits with{flags} -c {n_ctx}"));
         }
         n_ctx = 1 << (n_ctx - 1).ilog2();
     }
-    Ok("no context is small enough: take a smaller model or one quantized to fewer bits, or free memory".to_owned())
+    Ok("does not fit with any context size; use a smaller or more quantized model, or free memory".to_owned())
 }
 
 fn is_above_q8_0(ty: GgmlType) -> bool {
-    // Of as many elements as a block of any type has.
+    // 256 elements are a multiple of every type's block size.
     ty.row_bytes(256) > GgmlType::Q8_0.row_bytes(256)
 }
 
-/// Tokens of a context that is still of use.
+/// Smallest useful context in tokens.
 const SMALLEST_CONTEXT: usize = 256;
 
 fn print(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
@@ -255,13 +255,13 @@ fn print(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
     let width = report.memory.iter().map(|m| m.name.len()).max().unwrap_or(0);
     let list = |out: &mut dyn Write, memory: &[Memory<'_>]| -> Outcome {
         for m in memory {
-            writeln!(out, "{:<width$}  {:>13}", m.name, human::mib(m.bytes))?;
+            writeln!(out, "{:<width$}  {:>13}", m.name, format::mib(m.bytes))?;
         }
         Ok(())
     };
     list(out, &report.memory)?;
     if !report.kv.is_empty() {
-        writeln!(out, "keys and values of {} tokens", report.context)?;
+        writeln!(out, "KV cache for {} tokens", report.context)?;
         list(out, &report.kv)?;
     }
     if !report.states.is_empty() {
@@ -271,18 +271,14 @@ fn print(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
     writeln!(out, "compute buffers")?;
     list(out, &report.compute)?;
     if let Some(bytes) = report.state_bytes {
-        writeln!(
-            out,
-            "a recurrent state, of which each sequence has two: {}",
-            human::mib(bytes)
-        )?;
+        writeln!(out, "recurrent state (two per sequence): {}", format::mib(bytes))?;
     }
     let Some(tensors) = &report.tensors else { return Ok(()) };
     let name_width = tensors.iter().map(|t| t.name.chars().count()).max().unwrap_or(0);
     let layout_width = tensors.iter().map(|t| t.layout.len()).max().unwrap_or(0);
     writeln!(out)?;
     for t in tensors {
-        // Names are those that the architecture declares.
+        // Tensor names are declared by the architecture, so they need no escaping.
         writeln!(
             out,
             "{:<name_width$}  {:<width$}  {:<6} {:<layout_width$} {:>13}",
@@ -290,7 +286,7 @@ fn print(out: &mut dyn Write, report: &Report<'_>) -> Outcome {
             t.memory,
             t.ty,
             t.layout,
-            human::mib(t.bytes)
+            format::mib(t.bytes)
         )?;
     }
     Ok(())

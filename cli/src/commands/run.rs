@@ -1,10 +1,11 @@
-//! `llama run`: one prompt and its answer, or a chat.
+//! `llama run`: answers one prompt or starts a chat.
 
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use engine::sample::{ParamDef, Recommended};
+use llama::Finish;
 
 use crate::args::RunArgs;
 use crate::commands::answer::{print_piece, report, speak};
@@ -12,14 +13,14 @@ use crate::commands::{chat, input};
 use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome};
 use crate::naming::model_and_texts;
-use crate::session::{End, Session};
-use crate::{fetch, human, say};
+use crate::session::Session;
+use crate::{fetch, format, log};
 
-/// Runs the model once, or as long as the user goes on.
+/// Answers the prompt, or runs a chat.
 pub fn run(args: &RunArgs) -> Outcome {
-    say::set_log(args.display.log()?);
+    log::init(args.display.log()?);
     let (model, prompt) = model_and_prompt(args)?;
-    // Before waiting for standard input.
+    // Check the model before reading standard input.
     let path = args.hub.file(model.as_deref())?;
     if let Some(path) = &path {
         fs::metadata(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
@@ -31,7 +32,7 @@ pub fn run(args: &RunArgs) -> Outcome {
     };
     let mut session = Session::open(&path, args)?;
     let conversation = Conversation::new(session.model(), args.raw, system(args)?.as_deref(), &args.template)?;
-    if say::is_shown(say::Level::Verbose) {
+    if log::is_shown(log::Level::Verbose) {
         describe(&session, &conversation, args.sampler.is_greedy());
     }
     let end = match prompt {
@@ -41,16 +42,16 @@ pub fn run(args: &RunArgs) -> Outcome {
             None
         }
     };
-    if let Some(file) = args.session.as_ref().filter(|_| !args.session_read_only) {
+    if let Some(file) = args.prompt_cache.as_ref().filter(|_| !args.prompt_cache_ro) {
         session.save(file)?;
     }
     match end {
-        Some(End::Interrupted) => Err(Failure::Interrupted),
+        Some(Finish::Cancelled) => Err(Failure::Interrupted),
         _ => Ok(()),
     }
 }
 
-/// Instructions, as a flag gives them or a file.
+/// Returns the system prompt, given as a flag or a file.
 fn system(args: &RunArgs) -> Outcome<Option<String>> {
     let text = match &args.system_file {
         Some(path) => Some(input::read(path)?),
@@ -59,15 +60,15 @@ fn system(args: &RunArgs) -> Outcome<Option<String>> {
     Ok(text.map(|text| if args.escape { input::unescaped(&text) } else { text }))
 }
 
-/// Prints the answer to a prompt, and tells how it ended.
-fn answer(session: &mut Session, mut conversation: Conversation, prompt: &str, args: &RunArgs) -> Outcome<End> {
+/// Prints the response to a prompt and returns why it ended.
+fn answer(session: &mut Session, mut conversation: Conversation, prompt: &str, args: &RunArgs) -> Outcome<Finish> {
     conversation.ask(prompt);
     let turn = speak(session, &conversation, args)?;
     if turn.text.is_empty() {
         print_piece("\n")?;
     }
     report(session, &turn, args);
-    Ok(turn.end)
+    Ok(turn.finish)
 }
 
 fn describe(session: &Session, conversation: &Conversation, greedy: bool) {
@@ -75,46 +76,46 @@ fn describe(session: &Session, conversation: &Conversation, greedy: bool) {
         .vocab()
         .warnings()
         .iter()
-        .filter(|warning| warning.is_put_right())
+        .filter(|warning| warning.is_corrected())
     {
-        say::detail(format_args!("file     {warning}"));
+        log::detail(format_args!("file     {warning}"));
     }
     let (model, context) = (session.model(), session.context());
     let (params, sizes) = (context.params(), context.sizes());
     let device = model.device();
-    say::detail(format_args!("model    {}", model.path().display()));
-    let (n, size) = (human::count(model.n_params()), human::bytes(model.n_bytes()));
-    say::detail(format_args!("         {}, {n} parameters, {size}", model.arch().name));
+    log::detail(format_args!("model    {}", model.path().display()));
+    let (n, size) = (format::count(model.n_params()), format::bytes(model.n_bytes()));
+    log::detail(format_args!("         {}, {n} parameters, {size}", model.arch().name));
     let template = if conversation.is_raw() {
-        "no chat template in use"
+        "no chat template"
     } else {
-        "with its chat template"
+        "with chat template"
     };
-    say::detail(format_args!(
+    log::detail(format_args!(
         "vocab    {} tokens, {template}",
         session.vocab().n_tokens()
     ));
-    say::detail(format_args!("device   {}: {}", device.name(), device.description()));
+    log::detail(format_args!("device   {}: {}", device.name(), device.description()));
     let recommended = Recommended::of(model.metadata(), greedy);
     if !recommended.names.is_empty() {
         let shown =
             |name: &&str| ParamDef::find(name).map(|def| format!("{} {}", def.flag, (def.get)(&session.sampler)));
         let shown: Vec<_> = recommended.names.iter().filter_map(shown).collect();
-        say::detail(format_args!(
-            "sampling as recommended for the model: {}",
+        log::detail(format_args!(
+            "sampling (recommended by the model): {}",
             shown.join(", ")
         ));
     }
     let placement = model.placement_summary();
     let (n, all) = (placement.n_offloaded, placement.n_layers);
-    let bytes = |(name, n): &(String, usize)| format!("{name} {}", human::mib(*n));
+    let bytes = |(name, n): &(String, usize)| format!("{name} {}", format::mib(*n));
     let by_memory: Vec<_> = placement.bytes.iter().map(bytes).collect();
-    say::detail(format_args!(
+    log::detail(format_args!(
         "weights  {n}/{all} layers on devices; {}",
         by_memory.join(", ")
     ));
-    say::detail(format_args!(
-        "context  {} tokens (trained for {}), ubatches of {}, {} and {} threads, cache {} and {}",
+    log::detail(format_args!(
+        "context  {} tokens (trained for {}), ubatch size {}, {} and {} threads, KV cache {} and {}",
         context.n_ctx(),
         model.base().n_ctx_train(),
         params.n_ubatch,
@@ -124,34 +125,35 @@ fn describe(session: &Session, conversation: &Conversation, greedy: bool) {
         params.type_v
     ));
     let (weights, kv, compute) = (
-        human::bytes(sizes.weights),
-        human::bytes(sizes.kv + sizes.states),
-        human::bytes(sizes.compute),
+        format::bytes(sizes.weights),
+        format::bytes(sizes.kv + sizes.states),
+        format::bytes(sizes.compute),
     );
-    say::detail(format_args!(
-        "memory   weights {weights}, cache {kv}, intermediate results {compute}"
+    log::detail(format_args!(
+        "memory   weights {weights}, KV cache {kv}, compute buffers {compute}"
     ));
 }
 
-/// What the arguments name: a first one can be either.
+/// Returns the model and prompt from the arguments; the first argument can be either.
 fn model_and_prompt(args: &RunArgs) -> Outcome<(Option<PathBuf>, Option<String>)> {
     let words = args.first.iter().chain(&args.second).cloned().collect();
     let (model, mut texts) = model_and_texts(args.model.as_deref(), &args.hub, words)?;
     if let [_, second] = &texts[..] {
         let why = match args.model {
-            Some(_) => "the model is given by -m",
-            None if args.hub.names_a_model() => "the model is given by -hf or -mu",
-            None => "the first one is a prompt, since there is no file of that name",
+            Some(_) => "the model is already given by -m",
+            None if args.hub.names_a_model() => "the model is already given by -hf or -mu",
+            None => "the first argument is a prompt, because no such file exists",
         };
         return Err(Failure::new(format_args!("unexpected argument {second:?}: {why}")));
     }
     match (texts.pop(), &args.prompt) {
-        (Some(_), Some(_)) => Err(Failure::new("the prompt is given twice: as an argument and by -p")),
+        (Some(_), Some(_)) => Err(Failure::new("the prompt is given twice: as an argument and with -p")),
         (given, by_flag) => Ok((model, given.or_else(|| by_flag.clone()))),
     }
 }
 
-/// The prompt with what `-f` and standard input, where it is no terminal, add. `None` on a terminal: that is a chat.
+/// Returns the prompt with the contents of `-f` and of standard input, unless that is a terminal. `None`
+/// starts a chat.
 fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String>> {
     let prompt = prompt.map(|prompt| if args.escape { input::unescaped(&prompt) } else { prompt });
     let file = match (&args.file, &args.binary_file) {
@@ -172,7 +174,7 @@ fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String
     };
     if prompt.trim().is_empty() {
         return Err(Failure::new(
-            "there is no prompt: give one as an argument, by -p, by -f or on standard input",
+            "no prompt given; pass it as an argument, with -p, with -f or on standard input",
         ));
     }
     Ok(Some(prompt))

@@ -1,4 +1,4 @@
-//! `llama serve`: a model for many clients, over HTTP.
+//! `llama serve`: serves models over HTTP.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,46 +8,46 @@ use engine::backend::ThreadPool;
 use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::sample::Recommended;
-use engine::speculate::Pace;
+use engine::speculate::DraftController;
 use server::api::{Defaults, limit};
-use server::http::{ANY_ORIGIN, App, Gate, ListenParams, Listener, Log, Record, serve};
+use server::http::{ANY_ORIGIN, AccessPolicy, App, ListenParams, Listener, Log, RequestRecord, serve};
 use server::routes::{Router, router};
 use server::scheduler::{Scheduler, Settings, Speculation};
-use server::served::{Served, ServedParams};
+use server::service::{ModelService, ServiceParams};
 use tokio::sync::watch;
 
 use crate::args::{ServeArgs, ServingArgs};
-use crate::commands::{fleet, input, listen};
+use crate::commands::{input, listen, model_pool};
 use crate::drafting::{self, Source};
 use crate::failure::{Failure, Outcome};
 use crate::loading::LoadArgs;
 use crate::session::no_context;
-use crate::{fetch, human, interrupt, say, version};
+use crate::{fetch, format, interrupt, log, version};
 
-/// Tokens of a context of which nothing is said, if the model was trained for as many.
+/// Default context size in tokens, if the training context is not smaller.
 const DEFAULT_CONTEXT: usize = 8192;
-/// Threads that wait for connections; the model has others.
+/// Threads for connections; the model uses its own threads.
 const N_THREADS: usize = 2;
-/// Threads for what takes a moment, such as grammars and tokens of long texts.
+/// Threads for blocking work, such as compiling grammars and tokenizing long prompts.
 const N_BLOCKING: usize = 16;
 
-/// Most answers at once that have drafts by a model or a layer, which needs memory for each.
+/// Maximum sequences with drafts by a model or MTP layer, which need memory each.
 const MAX_DRAFTED: usize = 8;
 
-/// Ends taking requests.
+/// Callback that stops accepting requests.
 type Close = Box<dyn Fn() + Send + Sync>;
 
-/// Serves until it is told to end.
+/// Serves requests until a signal arrives.
 pub fn run(args: ServeArgs) -> Outcome {
-    // Models are loaded by it as long as the program runs.
+    // Leaked, because models are loaded from it until the process exits.
     let args: &'static ServeArgs = Box::leak(Box::new(args));
     let start = Instant::now();
-    say::set_log(args.log.log()?);
+    log::init(args.log.log()?);
     let keys = keys(args)?;
     check_origins(args, !keys.is_empty())?;
-    args.without_effect.told.iter().for_each(say::line);
+    args.without_effect.notices.iter().for_each(log::line);
     for (name, why) in args.without_effect.given() {
-        say::line(format_args!("{name} has no effect here: {why}"));
+        log::line(format_args!("{name} has no effect: {why}"));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(N_THREADS)
@@ -55,16 +55,16 @@ pub fn run(args: ServeArgs) -> Outcome {
         .enable_all()
         .build()?;
     check_models(args)?;
-    check_folders(args)?;
-    // Before the model is loaded: a port that is taken should not be found out later.
+    check_directories(args)?;
+    // Bind before loading the model, to report a port conflict early.
     let (listener, place) = listen::listen(args, !keys.is_empty(), &runtime)?;
-    let gate = Gate {
+    let gate = AccessPolicy {
         keys,
         page: !args.no_webui && args.path.is_none(),
         folder: args.path.clone(),
         prefix: args.api_prefix.clone(),
         origins: args.cors_origins.clone(),
-        for_all: args.insecure,
+        is_public: args.insecure,
         log: args.verbose.then(|| -> Log { Box::new(tell) }),
     };
     let (routes, close) = match args.serves_several() {
@@ -75,66 +75,67 @@ pub fn run(args: ServeArgs) -> Outcome {
         .strip_suffix("/v1")
         .filter(|_| !args.no_webui && args.path.is_none())
     {
-        say::line(format_args!("a page to chat with it: {address}"));
+        log::line(format_args!("web page: {address}"));
     }
     let params = ListenParams {
         max_connections: args.max_connections.into(),
-        t_drain: Duration::from_secs(args.drain),
+        t_drain: Duration::from_secs(args.shutdown_timeout),
         ..ListenParams::default()
     };
-    let done = runtime.block_on(until_told(listener, routes, close, params));
-    // What is still under way has had its time.
+    let done = runtime.block_on(run_until_signal(listener, routes, close, params));
+    // The shutdown timeout has passed.
     runtime.shutdown_background();
     if args.host.ends_with(".sock") {
-        // Another server may have taken its place, or somebody may have removed it.
+        // The file may have been removed or replaced by another server.
         let _ = std::fs::remove_file(&args.host);
     }
     done
 }
 
-/// The routes of several models.
+/// Creates the routes for several models.
 fn of_several(
     args: &'static ServeArgs,
-    gate: Gate,
+    gate: AccessPolicy,
     runtime: &tokio::runtime::Runtime,
     place: &str,
     start: Instant,
 ) -> Outcome<(Router, Close)> {
-    let (fleet, first) = fleet::fleet(args)?;
+    let (models, first) = model_pool::pool(args)?;
     for name in &first {
-        let loaded = runtime.block_on(fleet.preload(name));
+        let loaded = runtime.block_on(models.preload(name));
         loaded.map_err(|e| Failure::new(e.message))?;
     }
-    say::line(format_args!(
-        "{} at {place}, ready in {:.2} s",
-        human::plural(fleet.n_models(), "model"),
+    log::line(format_args!(
+        "serving {} at {place}, ready in {:.2} s",
+        format::plural(models.n_models(), "model"),
         start.elapsed().as_secs_f64()
     ));
-    Ok((fleet.routes(gate), Box::new(move || fleet.close())))
+    Ok((models.routes(gate), Box::new(move || models.close())))
 }
 
-/// The routes of one model.
-fn of_model(args: &ServeArgs, gate: Gate, place: &str, start: Instant) -> Outcome<(Router, Close)> {
+/// Creates the routes for one model.
+fn of_model(args: &ServeArgs, gate: AccessPolicy, place: &str, start: Instant) -> Outcome<(Router, Close)> {
     let path = fetch::model(args.first.as_deref().or(args.model.as_deref()), &args.serving.hub)?;
-    let mut served = served(&args.serving, &path)?;
-    served.params.slot_save_path = args.slot_save_path.clone();
-    let (name, n_ctx) = (&served.params.name, served.n_ctx());
-    say::line(format_args!(
-        "{name} at {place}: {} for up to {} at once, ready in {:.2} s",
-        human::plural(n_ctx, "token"),
-        human::plural(args.serving.n_parallel, "answer"),
+    let mut service = service(&args.serving, &path)?;
+    service.params.slot_save_path = args.slot_save_path.clone();
+    let (name, n_ctx) = (&service.params.name, service.n_ctx());
+    log::line(format_args!(
+        "serving {name} at {place}: {} of context, up to {}, ready in {:.2} s",
+        format::plural(n_ctx, "token"),
+        format::plural(args.serving.n_parallel, "parallel request"),
         start.elapsed().as_secs_f64()
     ));
-    let app = Arc::new(App { served });
+    let app = Arc::new(App { service });
     Ok((
         router(app.clone(), gate),
-        Box::new(move || app.served.scheduler.close()),
+        Box::new(move || app.service.scheduler.close()),
     ))
 }
 
-/// Serves until the first signal, then until requests under way are done, their time is over, or a second signal comes.
-async fn until_told(listener: Listener, routes: Router, close: Close, params: ListenParams) -> Outcome {
-    let (told, mut end) = watch::channel(0);
+/// Serves until the first signal, then waits for running requests until they finish, the timeout passes, or a
+/// second signal arrives.
+async fn run_until_signal(listener: Listener, routes: Router, close: Close, params: ListenParams) -> Outcome {
+    let (signals_sent, mut end) = watch::channel(0);
     let mut signals = Signals::new()?;
     interrupt::leave_alone();
     tokio::spawn(async move {
@@ -142,26 +143,26 @@ async fn until_told(listener: Listener, routes: Router, close: Close, params: Li
             signals.next().await;
             interrupt::stop();
             close();
-            told.send_modify(|n| *n += 1);
+            signals_sent.send_modify(|n| *n += 1);
         }
     });
     let mut second = end.clone();
     let first = async move {
-        // An error means that nobody can tell any more.
+        // An error means that the sender was dropped.
         let _ = end.wait_for(|&n| n >= 1).await;
-        say::line("ending: requests under way are finished, new ones are refused; once more ends at once");
+        log::line("shutting down: finishing running requests, rejecting new ones; press Ctrl-C again to exit now");
     };
-    let served = serve(listener, routes, params, first);
+    let service = serve(listener, routes, params, first);
     tokio::select! {
-        all = served => match all? {
+        all = service => match all? {
             true => Ok(()),
-            false => Err(Failure::new("some requests were cut off: their time was over")),
+            false => Err(Failure::new("shutdown timeout reached; some requests were aborted")),
         },
         _ = second.wait_for(|&n| n >= 2) => Err(Failure::Interrupted),
     }
 }
 
-/// What tells a server to end.
+/// Termination signals.
 #[cfg(unix)]
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
@@ -196,15 +197,15 @@ impl Signals {
     }
 
     async fn next(&mut self) {
-        // Where it cannot be listened to, the process ends as usual.
+        // If Ctrl-C cannot be handled, it ends the process.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
-fn tell(record: &Record) {
-    let Record {
+fn tell(record: &RequestRecord) {
+    let RequestRecord {
         id,
         method,
         path,
@@ -215,10 +216,10 @@ fn tell(record: &Record) {
     let line = format_args!("{id} {method} {path} {} {ms:.1} ms", status.as_u16());
     let fields =
         serde_json::json!({ "id": id, "method": method.as_str(), "path": path, "status": status.as_u16(), "ms": ms });
-    say::record(line, fields.as_object().cloned().unwrap_or_default());
+    log::event(line, fields.as_object().cloned().unwrap_or_default());
 }
 
-/// One model is named, or there are several; and what is said of several has some.
+/// Checks that either one model or several are served, and that the options match.
 fn check_models(args: &ServeArgs) -> Outcome {
     let serving = &args.serving;
     let named = [
@@ -231,38 +232,38 @@ fn check_models(args: &ServeArgs) -> Outcome {
     let of_one = named.into_iter().find(|(given, _)| *given && args.serves_several());
     if let Some((_, what)) = of_one {
         return Err(Failure::new(format_args!(
-            "--models-dir and --models-preset serve several models, each by its name: {what} is for one model"
+            "{what} selects a single model and cannot be combined with --models-dir or --models-preset"
         )));
     }
     match args.models_pin.is_empty() || args.serves_several() {
         true => Ok(()),
-        false => Err(Failure::new(
-            "--models-pin names one of several models: --models-dir or --models-preset says which there are",
-        )),
+        false => Err(Failure::new("--models-pin requires --models-dir or --models-preset")),
     }
 }
 
-/// Folders have to be there: who names one that is not is better told now than by the first request for it.
-fn check_folders(args: &ServeArgs) -> Outcome {
-    for (option, folder) in [("--path", &args.path), ("--slot-save-path", &args.slot_save_path)] {
-        if let Some(folder) = folder.as_ref().filter(|folder| !folder.is_dir()) {
-            let folder = folder.display();
-            return Err(Failure::new(format_args!("{option} {folder}: there is no such folder")));
+/// Checks that directories exist, to report errors at startup instead of on the first request.
+fn check_directories(args: &ServeArgs) -> Outcome {
+    for (option, directory) in [("--path", &args.path), ("--slot-save-path", &args.slot_save_path)] {
+        if let Some(directory) = directory.as_ref().filter(|directory| !directory.is_dir()) {
+            let directory = directory.display();
+            return Err(Failure::new(format_args!(
+                "{option} {directory}: directory does not exist"
+            )));
         }
     }
     let model = args.first.as_ref().or(args.model.as_ref());
     match model.filter(|model| Path::new(model).is_dir()) {
-        Some(folder) => {
-            let folder = folder.display();
+        Some(directory) => {
+            let directory = directory.display();
             Err(Failure::new(format_args!(
-                "{folder} is a folder: --models-dir {folder} serves the models in it"
+                "{directory} is a directory; use --models-dir {directory} to serve its models"
             )))
         }
         None => Ok(()),
     }
 }
 
-/// Keys of the command line and of the file.
+/// Returns the API keys from the command line and the key file.
 fn keys(args: &ServeArgs) -> Outcome<Vec<String>> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
@@ -277,36 +278,36 @@ fn keys(args: &ServeArgs) -> Outcome<Vec<String>> {
         if keys.len() == before {
             let path = path.display();
             return Err(Failure::new(format_args!(
-                "--api-key-file {path}: there is no key in it"
+                "--api-key-file {path}: the file contains no key"
             )));
         }
     }
     match keys.iter().any(|key| key.trim().is_empty()) {
-        true => Err(Failure::new("--api-key is empty: it would keep out nobody")),
+        true => Err(Failure::new("--api-key must not be empty")),
         false => Ok(keys),
     }
 }
 
-/// Pages of others may ask where their origins are named, or where they need a key.
+/// Checks CORS origins. Allowing any origin requires an API key or `--insecure`.
 fn check_origins(args: &ServeArgs, has_keys: bool) -> Outcome {
     for origin in &args.cors_origins {
         if origin == ANY_ORIGIN && !has_keys && !args.insecure {
             return Err(Failure::new(
-                "--cors-origins '*' lets every page that is open in a browser use the model: --api-key says who may, --insecure that all may",
+                "--cors-origins '*' lets every web page use the model; set --api-key, or --insecure to allow access without a key",
             ));
         }
         let is_origin = |(form, host): (&str, &str)| !form.is_empty() && !host.is_empty() && !host.contains('/');
         if origin != ANY_ORIGIN && !origin.split_once("://").is_some_and(is_origin) {
             return Err(Failure::new(format_args!(
-                "--cors-origins {origin}: expected an origin such as https://example.org or http://127.0.0.1:3000, without a path, or '*'"
+                "--cors-origins {origin}: expected '*' or an origin without a path, such as https://example.org or http://127.0.0.1:3000"
             )));
         }
     }
     Ok(())
 }
 
-/// The model with everything that it needs.
-pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
+/// Loads a model with everything needed to serve it.
+pub fn service(args: &ServingArgs, path: &Path) -> Outcome<ModelService> {
     let mut params = args.context.params();
     params.n_seq_max = (2 * args.n_parallel).min(MAX_SEQUENCES);
     params.n_batch = params.n_batch.max(args.n_parallel);
@@ -324,13 +325,13 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
     let model = load.load(path, args.context.precision, Some(memory))?;
     let n_train = model.base().n_ctx_train();
     params.n_ctx = args.context.ctx_size.unwrap_or(DEFAULT_CONTEXT.min(n_train.max(1)));
-    // Contexts for texts and for vectors compute in turns.
+    // Generation and embedding contexts take turns on one thread pool.
     let n_threads = params.n_threads.max(params.n_threads_batch);
     params.thread_pool = Some(Arc::new(ThreadPool::new(n_threads)?));
     let settings = Settings {
         n_parallel: args.n_parallel.min(params.n_batch),
-        max_waiting: args.max_waiting,
-        t_step: Duration::from_millis(args.prompt_step),
+        max_waiting: args.max_queue,
+        t_step: Duration::from_millis(args.prefill_budget_ms),
         ..Settings::default()
     };
     let scheduler = if Scheduler::encodes(&model) {
@@ -349,12 +350,12 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
         };
         let drafters = source.drafters(&context, settings.n_parallel.min(MAX_DRAFTED))?;
         let speculation = drafters.map(|drafters| Speculation {
-            pace: Pace::new(speculation.draft_max.into()),
+            controller: DraftController::new(speculation.draft_max.into()),
             drafters,
         });
         Scheduler::speculating(context, settings, speculation)?
     };
-    let served = served_params(args, path, &model)?;
+    let service = served_params(args, path, &model)?;
     let embedding = ContextParams {
         pooling: args.pooling,
         n_outputs_max: 0,
@@ -362,18 +363,18 @@ pub fn served(args: &ServingArgs, path: &Path) -> Outcome<Served> {
         thread_pool: params.thread_pool,
         ..plain
     };
-    let served = Served::new(scheduler, served, embedding);
-    let served = served.map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
-    // Found out now, and not by the first request.
-    let checked = served.constraint(None).map_err(|e| Failure::new(e.message));
-    checked.map(|_| served)
+    let service = ModelService::new(scheduler, service, embedding);
+    let service = service.map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
+    // Report constraint errors at startup instead of on the first request.
+    let checked = service.constraint(None).map_err(|e| Failure::new(e.message));
+    checked.map(|_| service)
 }
 
-fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<ServedParams> {
+fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<ServiceParams> {
     let recommended = Recommended::of(model.metadata(), args.sampler.is_greedy());
     for key in &recommended.refused {
-        say::line(format_args!(
-            "warning: the file's {key} is left out: no setting has that value"
+        log::line(format_args!(
+            "warning: ignoring {key} of the file: invalid value for this setting"
         ));
     }
     let mut sampler = recommended.params;
@@ -385,7 +386,7 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let mut names = args.alias.iter().map(|name| name.trim().to_owned());
     let first = names.next().filter(|name| !name.is_empty()).or(stem);
-    Ok(ServedParams {
+    Ok(ServiceParams {
         name: first.unwrap_or_else(|| "model".to_owned()),
         aliases: names.filter(|name| !name.is_empty()).collect(),
         template,
@@ -397,9 +398,9 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
             max_tokens: args.predict.map(limit),
             grammar: args.defaults.grammar.grammar()?.map(|(_, grammar)| grammar),
         },
-        shows_special: args.defaults.special,
-        is_plain: args.defaults.skip_chat_parsing,
-        is_suffix_first: args.defaults.spm_infill,
+        show_special_tokens: args.defaults.special,
+        raw_output: args.defaults.skip_chat_parsing,
+        suffix_first: args.defaults.spm_infill,
         reasoning_budget: usize::try_from(args.template.reasoning_budget).ok(),
         reasoning_message: args.template.reasoning_budget_message.clone(),
         split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,

@@ -1,4 +1,4 @@
-//! `llama synth`: a file of random weights in a known shape.
+//! `llama synth`: writes a model file with random weights.
 
 use std::io::Write;
 
@@ -7,9 +7,9 @@ use engine::synth::{Synth, SynthParams};
 use crate::args::SynthArgs;
 use crate::commands::{arch, stdout};
 use crate::failure::Outcome;
-use crate::human;
+use crate::format;
 
-/// Writes the file and says what it holds.
+/// Writes the file and prints its properties.
 pub fn run(args: &SynthArgs) -> Outcome {
     let params = SynthParams {
         shape: args.shape,
@@ -27,10 +27,10 @@ pub fn run(args: &SynthArgs) -> Outcome {
         out,
         "{}: {} ({}), {} parameters, {}",
         args.output.display(),
-        human::plural(synth.n_tensors(), "tensor"),
+        format::plural(synth.n_tensors(), "tensor"),
         types.join(", "),
-        human::count(synth.n_params()),
-        human::bytes(usize::try_from(n_bytes)?)
+        format::count(synth.n_params()),
+        format::bytes(usize::try_from(n_bytes)?)
     )?;
     Ok(out.flush()?)
 }

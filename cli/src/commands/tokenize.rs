@@ -1,4 +1,4 @@
-//! `llama tokenize`: text to tokens.
+//! `llama tokenize`: prints the tokens of a text.
 
 use std::io::Write;
 
@@ -12,7 +12,6 @@ use crate::failure::{Failure, Outcome};
 use crate::fetch;
 use crate::naming::model_and_texts;
 
-/// Prints the tokens of a text.
 pub fn run(args: &TokenizeArgs) -> Outcome {
     let words = args.first.iter().chain(&args.second).cloned().collect();
     let (model, texts) = model_and_texts(args.model.as_deref(), &args.hub, words)?;
@@ -20,7 +19,7 @@ pub fn run(args: &TokenizeArgs) -> Outcome {
     let text = texts.next();
     if let Some(second) = texts.next() {
         return Err(Failure::new(format_args!(
-            "unexpected text {second:?}: there is one already"
+            "unexpected argument {second:?}: only one text can be tokenized"
         )));
     }
     let path = fetch::model(model.as_deref(), &args.hub)?;

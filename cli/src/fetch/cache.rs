@@ -1,4 +1,4 @@
-//! The user's cache folder: which file counts as the right one, and how it gets there.
+//! The download cache of the fallback model, with checksum verification.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,38 +8,24 @@ use std::time::UNIX_EPOCH;
 use sha2::{Digest, Sha256};
 
 use super::{Remote, SourceError};
-use crate::say;
+use crate::log;
 
-/// A file that is not the one expected.
+/// A file that does not match its expected checksum.
 #[derive(Debug, thiserror::Error)]
 pub enum WrongFile {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {error}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// It has another length.
-    #[error("the file has {found} bytes, expected {expected}")]
-    Length {
-        /// Bytes it should have.
-        expected: u64,
-        /// Bytes it has.
-        found: u64,
-    },
-    /// It has other contents.
-    #[error("the file has SHA-256 {found}, expected {expected}")]
-    Hash {
-        /// As it should be.
-        expected: &'static str,
-        /// As it is.
-        found: String,
-    },
+    Read { path: PathBuf, error: io::Error },
+    /// Wrong length.
+    #[error("expected {expected} bytes, found {found}")]
+    Length { expected: u64, found: u64 },
+    /// Wrong checksum.
+    #[error("expected SHA-256 {expected}, found {found}")]
+    Hash { expected: &'static str, found: String },
 }
 
-/// True if the file is there and right. It is read through only if it has changed since that was last known.
+/// Returns true if the file exists and its checksum matches. The checksum is only recomputed after the file
+/// has changed.
 pub fn holds(path: &Path, remote: &Remote) -> bool {
     let stamp = stamp(path, remote);
     if stamp.is_some() && stamp == fs::read_to_string(stamp_path(path)).ok() {
@@ -52,27 +38,27 @@ pub fn holds(path: &Path, remote: &Remote) -> bool {
         }
         Err(WrongFile::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => false,
         Err(e) => {
-            say::line(format_args!("the cached copy at {} is not used: {e}", path.display()));
+            log::line(format_args!("ignoring the cached copy {}: {e}", path.display()));
             false
         }
     }
 }
 
-/// Moves a fetched file to `path` if it is the right one.
+/// Verifies a downloaded file and moves it to `path`.
 pub fn admit(file: &Path, path: &Path, remote: &Remote) -> Result<(), SourceError> {
     check(file, remote)?;
     let write = |error| SourceError::Write {
         path: path.to_owned(),
         error,
     };
-    // On disk before it has its name: a name must never stand for half a file, not even after a power cut.
+    // Sync before the rename, so that `path` is never a partial file, even after a power failure.
     File::open(file).and_then(|f| f.sync_all()).map_err(write)?;
     fs::rename(file, path).map_err(write)?;
     write_stamp(path, remote);
     Ok(())
 }
 
-/// Length and SHA-256.
+/// Verifies the length and SHA-256 of a file.
 fn check(path: &Path, remote: &Remote) -> Result<(), WrongFile> {
     let read = |error| WrongFile::Read {
         path: path.to_owned(),
@@ -105,7 +91,7 @@ fn check(path: &Path, remote: &Remote) -> Result<(), WrongFile> {
     }
 }
 
-/// What is noted beside a file known to be right: changes whenever somebody writes to the file.
+/// Returns the fingerprint (size and modification time) stored next to a verified file.
 fn stamp(path: &Path, remote: &Remote) -> Option<String> {
     let metadata = fs::metadata(path)
         .ok()
@@ -125,7 +111,7 @@ fn stamp_path(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Without a stamp the file is read through next time: not being able to write one is no error.
+/// Writes the fingerprint. Errors are ignored: the next run recomputes the checksum.
 fn write_stamp(path: &Path, remote: &Remote) {
     if let Some(stamp) = stamp(path, remote) {
         let _ = fs::write(stamp_path(path), stamp);

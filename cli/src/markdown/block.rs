@@ -1,48 +1,43 @@
-//! What a line of markdown is, told from how it begins.
+//! Classifies lines of Markdown by how they start.
 
-/// A kind of line.
+/// Kind of line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// Words.
     Text,
-    /// Words behind so many bytes of `#` and blanks.
     Heading {
-        /// Bytes before the words.
+        /// Bytes of the `#` marks and spaces before the text.
         len: usize,
     },
-    /// An item of a list.
     Item {
-        /// Blanks before its mark.
+        /// Spaces before the marker.
         indent: usize,
-        /// Bytes before its words.
+        /// Bytes before the text.
         len: usize,
     },
-    /// What somebody said.
     Quote {
-        /// Bytes before the words.
+        /// Bytes before the text.
         len: usize,
     },
-    /// What begins or ends code.
+    /// Start or end of a code block.
     Fence,
-    /// A line of code.
     Code,
-    /// A row of a table.
     Table,
-    /// A line across the page.
+    /// Thematic break.
     Rule,
 }
 
-/// Digits of a number before an item.
+/// Maximum digits of the number of an ordered list item.
 const MAX_DIGITS: usize = 9;
 
-/// The fence that a line of backticks or tildes is.
+/// Returns the fence at the start of a line: a run of backticks or tildes.
 pub fn fence_of(line: &str) -> &str {
     let line = line.trim_start();
     let mark = line.chars().next().unwrap_or('`');
     &line[..line.len() - line.trim_start_matches(mark).len()]
 }
 
-/// What a line that begins like this is; `None` while that cannot be told. `fence`: what has begun code; `ended`: this is all of the line.
+/// Classifies a line by its start; `None` if more characters are needed. `fence` is the fence of an open code
+/// block; `ended` means that the line is complete.
 pub fn of(line: &str, fence: Option<&str>, ended: bool) -> Option<Block> {
     let words = line.trim_start();
     if let Some(fence) = fence {
@@ -78,7 +73,7 @@ pub fn of(line: &str, fence: Option<&str>, ended: bool) -> Option<Block> {
         '`' | '~' => {
             let n = fence_of(words).len();
             match n {
-                // A fence is shown whole, with what follows it.
+                // A fence is printed as a whole line, including its info string.
                 3.. => ended.then_some(Block::Fence),
                 _ if n < words.len() || ended => Some(Block::Text),
                 _ => None,
@@ -102,7 +97,7 @@ fn of_code(words: &str, fence: &str, ended: bool) -> Option<Block> {
     }
 }
 
-/// Is a mark of `n` bytes followed by a blank? `None` while that is open.
+/// Returns whether a space follows a marker of `n` bytes; `None` if undecided.
 fn of_mark(words: &str, n: usize, ended: bool, fits: bool) -> Option<bool> {
     match words[n..].chars().next() {
         None if ended => Some(false),
@@ -121,7 +116,7 @@ fn item(is: bool, indent: usize, len: usize) -> Block {
     }
 }
 
-/// `- `, `* ` and `+ ` begin items; `---` and the like are rules.
+/// Classifies lines that start with `-`, `*` or `+`: list items or thematic breaks.
 fn of_dashes(words: &str, indent: usize, first: char, ended: bool) -> Option<Block> {
     let is_only = words.trim_end().chars().all(|c| c == first);
     if is_only && words.trim_end().len() >= 3 && first != '+' {
@@ -130,7 +125,7 @@ fn of_dashes(words: &str, indent: usize, first: char, ended: bool) -> Option<Blo
     let can_be_item = matches!(first, '-' | '*' | '+');
     match words[1..].chars().next() {
         Some(' ') if can_be_item => Some(item(true, indent, 2)),
-        // `--` may become a rule.
+        // `--` may become a thematic break.
         Some(next) if next == first && is_only && !ended => None,
         None if !ended => None,
         _ => Some(Block::Text),

@@ -1,12 +1,12 @@
-//! Emphasis and code within a line.
+//! Emphasis and code spans within a line.
 
-/// What follows `ESC [` before `m`; empty is plain.
+/// SGR parameters between `ESC [` and `m`; empty for plain text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style(pub &'static str);
 
-/// What a run of marks makes of the text between two of them.
+/// Styles of emphasis markers: marker, style in text, style in headings.
 const STYLES: &[(&str, &str, &str)] = &[
-    // Longest first: marks, alone, in a heading.
+    // Longest marker first.
     ("***", "1;3", "1;3;35"),
     ("___", "1;3", "1;3;35"),
     ("**", "1", "1;35"),
@@ -16,8 +16,8 @@ const STYLES: &[(&str, &str, &str)] = &[
     ("_", "3", "3;35"),
 ];
 
-/// Gives the spans of a line to `emit` as far as they can be told, and returns the bytes that they took. `before`: the character before
-/// the text; `ended`: no more of the line comes.
+/// Passes the complete spans of a line to `emit` and returns the bytes consumed. `before` is the character
+/// before the text; `ended` means that the line is complete.
 pub fn spans(text: &str, before: char, base: Style, ended: bool, emit: &mut dyn FnMut(&str, Style)) -> usize {
     let (mut at, mut plain) = (0, 0);
     let mut before = before;
@@ -54,15 +54,15 @@ pub fn spans(text: &str, before: char, base: Style, ended: bool, emit: &mut dyn 
 }
 
 enum Span<'a> {
-    /// So many bytes are text.
+    /// The next bytes are plain text.
     None(usize),
-    /// It cannot be told yet.
+    /// More characters are needed.
     Open,
-    /// So many bytes are a span.
+    /// The next `len` bytes are a styled span.
     Is { len: usize, inside: &'a str, style: Style },
 }
 
-/// The bytes that are the same character as the first one.
+/// Returns the length in bytes of the run of the first character.
 fn run(text: &str) -> usize {
     let first = text.chars().next().unwrap_or(' ');
     text.len() - text.trim_start_matches(first).len()
@@ -127,7 +127,7 @@ fn emphasis(text: &str, before: char, base: Style, ended: bool) -> Span<'_> {
     if ended { Span::None(n) } else { Span::Open }
 }
 
-/// A backslash makes text of a mark.
+/// Parses a backslash escape.
 fn escaped(text: &str, base: Style, ended: bool) -> Span<'_> {
     match text[1..].chars().next() {
         None if !ended => Span::Open,

@@ -1,8 +1,8 @@
-//! Markdown of an answer as a terminal shows it: coloured, wrapped between words, and as it comes.
+//! Streaming Markdown renderer for terminals, with colors and word wrapping.
 //!
-//! - [`block`]: what a line is, told from how it begins
-//! - [`inline`]: emphasis and code within a line
-//! - [`wrap`]: words in lines of a width
+//! - [`block`]: classifies lines by how they start
+//! - [`inline`]: emphasis and code spans
+//! - [`wrap`]: word wrapping
 
 mod block;
 mod inline;
@@ -14,30 +14,30 @@ use block::Block;
 use inline::Style;
 use wrap::Wrap;
 
-/// How code is shown.
+/// Style of code.
 const CODE: Style = Style("36");
 const HEADING: Style = Style("1;35");
 const MARK: Style = Style("2");
 const NONE: Style = Style("");
 
-/// Narrower terminals are written to as if they had this width.
+/// Minimum width assumed for a terminal.
 const MIN_WIDTH: usize = 20;
 
-/// Text on its way to a terminal. Nothing of it is lost: what turns out to be no markdown is shown as it is.
+/// Streaming renderer. Input that is not valid Markdown is printed verbatim.
 pub struct Markdown {
     wrap: Wrap,
-    /// What the line is, once that can be told.
+    /// Kind of the current line, once known.
     block: Option<Block>,
-    /// The end of the line so far that cannot be shown yet.
+    /// Buffered end of the line that cannot be rendered yet.
     held: String,
-    /// What encloses lines of code, while they come.
+    /// Fence of the open code block.
     fence: Option<String>,
-    /// The character before what is held.
+    /// Character before the buffered text.
     before: char,
 }
 
 impl Markdown {
-    /// For a terminal of so many columns.
+    /// Creates a renderer for a terminal with `width` columns.
     pub fn new(width: usize) -> Markdown {
         Markdown {
             wrap: Wrap::new(width.max(MIN_WIDTH)),
@@ -48,7 +48,7 @@ impl Markdown {
         }
     }
 
-    /// Takes text, and gives what can be shown now.
+    /// Appends text and returns the output that is complete.
     pub fn push(&mut self, text: &str) -> String {
         for part in text.split_inclusive('\n') {
             match part.strip_suffix('\n') {
@@ -65,7 +65,7 @@ impl Markdown {
         self.wrap.take()
     }
 
-    /// Gives what is left.
+    /// Returns the buffered output.
     pub fn finish(&mut self) -> String {
         self.show(true);
         self.wrap.flush();
@@ -80,7 +80,7 @@ impl Markdown {
         self.before = ' ';
     }
 
-    /// Shows what can be shown of the line. `ended`: no more of it comes.
+    /// Renders the buffered text as far as possible. `ended` means that the line is complete.
     fn show(&mut self, ended: bool) {
         let block = match self.block {
             Some(block) => block,
@@ -101,7 +101,7 @@ impl Markdown {
                 let line = std::mem::take(&mut self.held);
                 self.wrap.verbatim(&line, NONE);
             }
-            // Shown when it began.
+            // Already printed by `begin`.
             Block::Fence | Block::Rule => self.held.clear(),
             Block::Heading { .. } => self.inline(HEADING, ended),
             Block::Item { .. } | Block::Quote { .. } | Block::Text => self.inline(NONE, ended),
@@ -116,7 +116,7 @@ impl Markdown {
         self.held.drain(..shown);
     }
 
-    /// Shows how a line begins, and takes that out of what is held.
+    /// Prints the prefix of a line and removes it from the buffer.
     fn begin(&mut self, block: Block) {
         self.block = Some(block);
         match block {

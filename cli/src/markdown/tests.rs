@@ -1,6 +1,6 @@
 use super::*;
 
-/// What a terminal of this width shows, the same whether text comes whole or by characters.
+/// Returns the rendered text, and asserts that it does not depend on how the input is split.
 #[track_caller]
 fn shown(width: usize, text: &str) -> String {
     let run = |pieces: &mut dyn Iterator<Item = &str>| {
@@ -17,7 +17,7 @@ fn shown(width: usize, text: &str) -> String {
     whole
 }
 
-/// The same without styles.
+/// Removes escape sequences.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -29,7 +29,7 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn emphasis_and_code_have_styles() {
+fn markdown_styles_emphasis_and_code() {
     assert_eq!(shown(80, "a **b c** d"), "a \x1b[1mb c\x1b[0m d");
     assert_eq!(shown(80, "*a* and `b*c*`"), "\x1b[3ma\x1b[0m and \x1b[36mb*c*\x1b[0m");
     assert_eq!(shown(80, "***a***"), "\x1b[1;3ma\x1b[0m");
@@ -43,7 +43,7 @@ fn emphasis_and_code_have_styles() {
 }
 
 #[test]
-fn what_is_no_markdown_is_not_lost() {
+fn invalid_markdown_is_printed_verbatim() {
     for text in [
         "2 * 3 * 4 = 24",
         "snake_case_name and a_b",
@@ -65,7 +65,7 @@ fn what_is_no_markdown_is_not_lost() {
 }
 
 #[test]
-fn lines_are_what_they_begin_with() {
+fn lines_are_classified_by_prefix() {
     assert_eq!(
         plain(&shown(80, "## Title\n- one\n  * two\n1. three\n> said\n---\n")),
         "Title\n• one\n  • two\n1. three\n│ said\n---\n"
@@ -82,7 +82,7 @@ fn lines_are_what_they_begin_with() {
 }
 
 #[test]
-fn words_are_wrapped_and_items_hang() {
+fn wrap_breaks_words_and_indents_items() {
     assert_eq!(shown(20, "one two three four five six"), "one two three four\nfive six");
     assert_eq!(
         plain(&shown(20, "- one two three four five")),
@@ -93,19 +93,19 @@ fn words_are_wrapped_and_items_hang() {
         shown(20, "one two three fou **five**"),
         "one two three fou\n\x1b[1mfive\x1b[0m"
     );
-    // Wide characters take two columns, and lines end between any two of them.
+    // CJK characters take two columns, and lines may break between any two.
     assert_eq!(shown(20, &"語".repeat(12)), format!("{}\n語語", "語".repeat(10)));
     assert_eq!(shown(20, "a\n\n\nb"), "a\n\n\nb");
 }
 
 #[test]
-fn an_answer_cannot_move_the_cursor() {
+fn control_characters_are_replaced() {
     assert_eq!(shown(80, "a\x1b[2Jb\r\x07"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}");
     assert_eq!(plain(&shown(80, "`\x1b`")), "\u{fffd}");
 }
 
 #[test]
-fn what_is_told_is_shown_at_once() {
+fn complete_output_is_rendered_immediately() {
     let mut markdown = Markdown::new(80);
     assert_eq!(markdown.push("one two"), "one");
     assert_eq!(markdown.push(" three *f"), " two three");

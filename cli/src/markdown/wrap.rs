@@ -1,28 +1,28 @@
-//! Words in lines of a width.
+//! Word wrapping.
 
 use unicode_width::UnicodeWidthChar;
 
 use super::inline::Style;
 
-/// Lines as they fill.
+/// Wraps words and styles to a fixed width.
 pub struct Wrap {
     width: usize,
-    /// Columns of the line that are taken.
+    /// Columns used in the current line.
     column: usize,
-    /// Columns at which lines go on that are too long.
+    /// Indentation of continuation lines.
     indent: usize,
-    /// Blanks that come before the next word, unless it begins a line.
+    /// Spaces before the next word; dropped at the start of a line.
     blanks: usize,
-    /// The word that is not over yet, with its styles, and its columns.
+    /// The unfinished word with its styles.
     word: String,
     word_width: usize,
-    /// The style at the end of the word, and that at the end of what went out.
+    /// Current style, at the end of `word`.
     style: Style,
     out: String,
 }
 
 impl Wrap {
-    /// Lines of so many columns.
+    /// Creates a wrapper for `width` columns.
     pub fn new(width: usize) -> Wrap {
         Wrap {
             width,
@@ -36,18 +36,17 @@ impl Wrap {
         }
     }
 
-    /// What can be shown so far.
+    /// Returns the output so far.
     pub fn take(&mut self) -> String {
         std::mem::take(&mut self.out)
     }
 
-    /// Lines that are too long go on under this column.
+    /// Indents continuation lines to the current column.
     pub fn indent_here(&mut self) {
         self.flush();
         self.indent = self.column.min(self.width / 2);
     }
 
-    /// Ends a line.
     pub fn new_line(&mut self) {
         self.flush();
         self.blanks = 0;
@@ -56,7 +55,7 @@ impl Wrap {
         self.indent = 0;
     }
 
-    /// Text that stands as it is, however long the line becomes.
+    /// Appends text without wrapping.
     pub fn verbatim(&mut self, text: &str, style: Style) {
         self.flush();
         self.set_style(style);
@@ -66,7 +65,7 @@ impl Wrap {
         self.put_word();
     }
 
-    /// Words.
+    /// Appends text with wrapping.
     pub fn text(&mut self, text: &str, style: Style) {
         for c in text.chars() {
             if c == ' ' || c == '\t' {
@@ -75,7 +74,7 @@ impl Wrap {
                 continue;
             }
             let width = width_of(c);
-            // Lines of such scripts end between any two characters.
+            // CJK lines may break between any two characters.
             let is_word = width > 1;
             if is_word || self.word_width + width > self.width - self.indent {
                 self.end_word();
@@ -90,7 +89,7 @@ impl Wrap {
         self.set_style(Style(""));
     }
 
-    /// Lets out the word that is not over, and blanks.
+    /// Emits the unfinished word and pending spaces.
     pub fn flush(&mut self) {
         self.end_word();
         if self.column + self.blanks < self.width {
@@ -138,11 +137,11 @@ impl Wrap {
 }
 
 fn width_of(c: char) -> usize {
-    // Control characters are shown as one that says so.
+    // A control character is replaced by one visible character.
     c.width().unwrap_or(1)
 }
 
-/// Text whose control characters say that they are some: an answer cannot move the cursor.
+/// Replaces control characters, so that model output cannot move the cursor.
 fn visible(text: &str) -> String {
     text.chars()
         .map(|c| match c {

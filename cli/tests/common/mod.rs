@@ -1,6 +1,6 @@
-//! Helpers of the tests of the binary: running it, tiny models, a terminal.
+//! Test helpers: running the binary, tiny models, and a pseudo-terminal.
 
-#[allow(dead_code, reason = "the tests of hubs in the crate use the rest")]
+#[allow(dead_code, reason = "unit tests of the hub use the rest")]
 pub mod server;
 #[cfg(unix)]
 pub mod terminal;
@@ -12,30 +12,29 @@ use std::process::{Command, Output, Stdio};
 use engine::gguf::{Gguf, seeded};
 use tempfile::TempDir;
 
-/// Where the headers and recorded logits are.
+/// Returns the directory of headers and recorded logits.
 pub fn fixtures() -> PathBuf {
     root().join("tests/data/archs")
 }
 
-/// The root of the workspace.
+/// Returns the workspace root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// A folder that a test owns: files, cache and history go there and nowhere else.
+/// A temporary home directory for files, caches and history.
 pub struct Home(TempDir);
 
 impl Home {
     pub fn new() -> Home {
-        Home(tempfile::tempdir().expect("a temporary folder"))
+        Home(tempfile::tempdir().expect("a temporary directory"))
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// The binary, with everything that it would look for in the user's home folder looked for here. No host can be
-    /// reached.
+    /// Returns a command with this home directory and without network access.
     pub fn llama(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_llama"));
         command
@@ -65,7 +64,8 @@ impl Home {
         command
     }
 
-    /// Writes the seeded model of a recorded configuration, and returns its path. `template`: its chat template.
+    /// Writes the seeded model of a recorded configuration with an optional chat template, and returns its
+    /// path.
     pub fn model(&self, config: &str, template: Option<&str>) -> String {
         let mut header = Gguf::open_header(fixtures().join(format!("{config}.header.gguf"))).expect("a header");
         if let Some(template) = template {
@@ -76,8 +76,8 @@ impl Home {
         path.into_os_string().into_string().expect("a UTF-8 path")
     }
 
-    /// The same with a vocabulary of characters, of 128 tokens, for `model` "llama" or "gpt2": 0 to 2 are no text, 2 is the end, and the
-    /// last two are tags of reasoning, as control tokens.
+    /// Like [`Home::model`], with a character vocabulary of 128 tokens for the tokenizer model "llama" or
+    /// "gpt2". Tokens 0 to 2 are special, 2 is EOS, and the last two are reasoning tags.
     pub fn model_with_text(&self, model: &str, template: Option<&str>) -> String {
         let path = self.path(&format!("{model}-text.gguf"));
         std::fs::write(&path, ::tests::text_model(model, template)).expect("writing a model");
@@ -85,7 +85,7 @@ impl Home {
     }
 }
 
-/// What a run printed and how it ended.
+/// Exit status and output of a process.
 pub struct Ended {
     pub status: i32,
     pub out: String,
@@ -93,7 +93,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Asserts a failure of status 1 that says one sentence holding each part; nothing is on standard output.
+    /// Asserts exit status 1, empty standard output, and an error message that contains each part.
     #[track_caller]
     pub fn fails_saying(&self, parts: &[&str]) {
         assert_eq!((self.status, self.out.as_str()), (1, ""), "{}", self.err);
@@ -107,7 +107,7 @@ impl Ended {
         }
     }
 
-    /// Asserts success, and returns standard output.
+    /// Asserts success and returns standard output.
     #[track_caller]
     pub fn succeeds(&self) -> &str {
         assert_eq!(self.status, 0, "{}", self.err);
@@ -115,12 +115,12 @@ impl Ended {
     }
 }
 
-/// Runs to the end.
+/// Runs a command to completion.
 pub fn ended(mut command: Command) -> Ended {
     finished(command.output().expect("the binary runs"))
 }
 
-/// Runs to the end with this on standard input.
+/// Runs a command to completion with the given standard input.
 pub fn ended_with_input(mut command: Command, input: &str) -> Ended {
     command
         .stdin(Stdio::piped())
@@ -128,10 +128,10 @@ pub fn ended_with_input(mut command: Command, input: &str) -> Ended {
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary runs");
     let mut stdin = child.stdin.take().expect("a pipe");
-    // It may end without reading all, or anything.
+    // The process may exit before reading all input.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
-    finished(child.wait_with_output().expect("the binary ends"))
+    finished(child.wait_with_output().expect("the binary exits"))
 }
 
 fn finished(output: Output) -> Ended {

@@ -1,29 +1,28 @@
-//! A web server for tests that does what it is told to, well or badly.
+//! A configurable web server for tests, including misbehavior.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What was asked for.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub path: String,
-    /// Names in small letters.
+    /// Header names are lowercase.
     pub headers: BTreeMap<String, String>,
-    /// How often this path was asked for before.
+    /// Number of earlier requests for this path.
     pub n_before: usize,
 }
 
-/// What is answered.
+/// Response to a request.
 pub enum Reply {
-    /// These bytes, then the connection ends.
+    /// Send these bytes and close the connection.
     Bytes(Vec<u8>),
-    /// These bytes, then silence until the other side gives up.
+    /// Send these bytes, then nothing until the client gives up.
     Silence(Vec<u8>),
 }
 
-/// A server that lives as long as the test process.
+/// A server that runs until the test process exits.
 pub struct Server {
     pub address: String,
     seen: Arc<Mutex<Vec<Request>>>,
@@ -44,7 +43,7 @@ impl Server {
         Server { address, seen }
     }
 
-    /// All requests so far whose paths contain this.
+    /// Returns all requests so far whose path contains `part`.
     pub fn requests(&self, part: &str) -> Vec<Request> {
         let seen = self.seen.lock().expect("no panic");
         seen.iter().filter(|r| r.path.contains(part)).cloned().collect()
@@ -79,7 +78,7 @@ fn serve(mut stream: TcpStream, answer: &dyn Fn(&Request) -> Reply, seen: &Mutex
         });
         seen.last().cloned().expect("just pushed")
     };
-    // The other side may have had enough.
+    // The client may have disconnected.
     match answer(&request) {
         Reply::Bytes(bytes) => {
             let _ = stream.write_all(&bytes);
@@ -91,7 +90,7 @@ fn serve(mut stream: TcpStream, answer: &dyn Fn(&Request) -> Reply, seen: &Mutex
     }
 }
 
-/// A whole answer.
+/// Formats a complete response.
 pub fn response(status: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut bytes = format!(
         "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n",
@@ -105,12 +104,12 @@ pub fn response(status: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> 
     bytes
 }
 
-/// A redirection.
+/// Formats a redirect.
 pub fn redirection(to: &str) -> Vec<u8> {
     response("302 Found", &[("Location", to)], b"")
 }
 
-/// Where the range of a request begins.
+/// Returns the start of the requested range.
 pub fn range_start(request: &Request) -> Option<usize> {
     request
         .headers
@@ -122,7 +121,7 @@ pub fn range_start(request: &Request) -> Option<usize> {
         .ok()
 }
 
-/// A file, or the part of it that was asked for.
+/// Responds with a file, or with the requested range.
 pub fn file(request: &Request, content: &[u8]) -> Vec<u8> {
     match range_start(request) {
         Some(start) if start < content.len() => {
@@ -134,7 +133,7 @@ pub fn file(request: &Request, content: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What a hub says of a repository.
+/// Formats the hub's listing of a repository.
 pub fn listing(files: &[(&str, &[u8], &str)]) -> Vec<u8> {
     let siblings: Vec<_> = files
         .iter()
@@ -149,5 +148,5 @@ pub fn listing(files: &[(&str, &[u8], &str)]) -> Vec<u8> {
     response("200 OK", &[("Content-Type", "application/json")], json.as_bytes())
 }
 
-/// The commit of all listings.
+/// Commit hash in all listings.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";

@@ -1,4 +1,4 @@
-//! A terminal with the binary in it.
+//! A pseudo-terminal that runs the binary.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ const ROWS: u16 = 24;
 const COLUMNS: u16 = 120;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The near end of a pseudo-terminal, and the program at its far end.
+/// The controlling end of a pseudo-terminal, and the process at its other end.
 pub struct Terminal {
     child: Child,
     keys: File,
@@ -23,7 +23,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a program whose standard streams are a terminal of its own.
+    /// Starts a process on a new pseudo-terminal.
     pub fn start(mut command: Command) -> Terminal {
         let size = libc::winsize {
             ws_row: ROWS,
@@ -32,14 +32,16 @@ impl Terminal {
             ws_ypixel: 0,
         };
         let (mut near, mut far) = (0, 0);
-        // SAFETY: both descriptors are written to and the size is read during the call; no name or settings are given.
+        // SAFETY: both descriptors are valid for writes, the size is valid for reads, and null is allowed for
+        // name and settings.
         let status = unsafe { libc::openpty(&mut near, &mut far, std::ptr::null_mut(), std::ptr::null(), &size) };
         assert_eq!(status, 0, "a pseudo-terminal");
-        // SAFETY: openpty has just opened them, and nobody else owns them.
+        // SAFETY: `openpty` returned both descriptors, and nothing else owns them.
         let (near, far) = unsafe { (OwnedFd::from_raw_fd(near), OwnedFd::from_raw_fd(far)) };
-        let copy = |fd: &OwnedFd| fd.try_clone().expect("a copy of a descriptor");
+        let copy = |fd: &OwnedFd| fd.try_clone().expect("duplicating a descriptor succeeds");
         command.stdin(copy(&far)).stdout(copy(&far)).stderr(far);
-        // SAFETY: both calls may be made between fork and exec. The terminal becomes the one whose keys send signals.
+        // SAFETY: `setsid` and `ioctl` are async-signal-safe. They make the terminal the controlling
+        // terminal, whose keys send signals.
         unsafe {
             command.pre_exec(|| {
                 libc::setsid();
@@ -48,7 +50,7 @@ impl Terminal {
             });
         }
         let child = command.spawn().expect("the binary runs");
-        // Holds the far end too: reading would not end.
+        // `command` owns copies of the far end, which would keep reads from ending.
         drop(command);
         let mut output = File::from(copy(&near));
         let (sender, screen) = mpsc::channel();
@@ -73,14 +75,15 @@ impl Terminal {
         }
     }
 
-    /// The screen as it is, without what is empty at its end: `«b:` to `»` around what is bold, `i` italic, `d` dim, `c` cyan, `m` magenta.
+    /// Returns the screen without trailing blanks. Styled text is enclosed in `«b:` and `»`, with `b` bold,
+    /// `i` italic, `d` dim, `c` cyan and `m` magenta.
     pub fn screen(&self) -> String {
         let screen = self.shown.screen();
         let mut text = String::new();
         for row in 0..ROWS {
             let (mut style, mut line) = (String::new(), String::new());
             for column in 0..COLUMNS {
-                let cell = screen.cell(row, column).expect("a cell of the screen");
+                let cell = screen.cell(row, column).expect("the cell is on the screen");
                 let now = style_of(cell);
                 if now != style {
                     line += if style.is_empty() { "" } else { "»" };
@@ -102,17 +105,15 @@ impl Terminal {
         text
     }
 
-    /// The id of the program's process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Presses keys.
     pub fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).expect("the terminal is open");
     }
 
-    /// Waits for a text, and returns what came before it and it.
+    /// Waits for `text` and returns the output up to and including it.
     #[track_caller]
     pub fn wait_for(&mut self, text: &str) -> String {
         let deadline = Instant::now() + TIMEOUT;
@@ -127,12 +128,12 @@ impl Terminal {
                     self.shown.process(&bytes);
                     self.seen.push_str(&String::from_utf8_lossy(&bytes));
                 }
-                Err(_) => panic!("{text:?} never came; there is {:?}", self.seen),
+                Err(_) => panic!("{text:?} did not appear; output: {:?}", self.seen),
             }
         }
     }
 
-    /// Waits for the program to end.
+    /// Waits for the process to exit.
     #[track_caller]
     pub fn end(mut self) -> ExitStatus {
         let deadline = Instant::now() + TIMEOUT;
@@ -141,7 +142,7 @@ impl Terminal {
                 Some(status) => return status,
                 None if Instant::now() > deadline => {
                     let _ = self.child.kill();
-                    panic!("the program did not end; there is {:?}", self.seen);
+                    panic!("the process did not exit; output: {:?}", self.seen);
                 }
                 None => std::thread::sleep(Duration::from_millis(10)),
             }

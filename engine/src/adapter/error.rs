@@ -1,4 +1,4 @@
-//! What can be wrong with an adapter.
+//! Errors that can occur when loading an adapter.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,134 +8,102 @@ use kernels::GgmlType;
 use crate::backend::BackendError;
 use crate::gguf::GgufError;
 
-/// An adapter that cannot be loaded.
+/// An error that can occur when loading an adapter.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum AdapterError {
-    /// The file is damaged or is no GGUF, or lacks a key.
+    /// The file is not a valid GGUF file, or a key is missing.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// A key says that the file is something else.
-    #[error("{}: {key} is `{found}`, expected `{expected}`", .path.display())]
+    /// A metadata key has an unexpected value.
+    #[error("{}: key `{key}`: expected `{expected}`, found `{found}`", .path.display())]
     Kind {
-        /// The file.
         path: PathBuf,
-        /// The key.
         key: &'static str,
-        /// What it must be.
         expected: String,
-        /// What it is.
         found: String,
     },
-    /// A value that cannot be computed with.
-    #[error("{}: {key} is {found}, expected a finite number", .path.display())]
+    /// A metadata value is NaN or infinite.
+    #[error("{}: key `{key}`: expected a finite number, found {found}", .path.display())]
     NotFinite {
-        /// The file.
         path: PathBuf,
-        /// The key.
         key: &'static str,
-        /// Its value.
         found: f32,
     },
-    /// Nothing in it.
-    #[error("{}: holds no tensors named {expected}", .path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-        /// What should be there.
-        expected: &'static str,
-    },
-    /// Its tensors do not fit the model.
-    #[error("{}: does not fit the model: {}", .path.display(), join(.flaws))]
+    /// The file has no adapter tensors.
+    #[error("{}: no adapter tensors found; expected {expected}", .path.display())]
+    Empty { path: PathBuf, expected: &'static str },
+    /// Tensors do not match the model.
+    #[error("{}: tensors do not match the model: {}", .path.display(), join(.problems))]
     Tensors {
-        /// The file.
         path: PathBuf,
-        /// All that is wrong.
-        flaws: Vec<AdapterFlaw>,
+        /// All mismatches found between the adapter and the model.
+        problems: Vec<AdapterMismatch>,
     },
-    /// No memory for it.
+    /// Allocating or uploading the tensors failed.
     #[error("{}: {source}", .path.display())]
-    Backend {
-        /// The file.
-        path: PathBuf,
-        /// What failed.
-        source: BackendError,
-    },
+    Backend { path: PathBuf, source: BackendError },
 }
 
-/// How a tensor of an adapter does not fit.
+/// Mismatch between a tensor of an adapter and the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AdapterFlaw {
-    /// The name is not of a known form.
-    Name {
-        /// The tensor.
-        name: String,
-        /// What names look like.
-        expected: &'static str,
-    },
-    /// The model has no such weight.
-    Unknown {
-        /// The tensor.
-        name: String,
-        /// What the model should have.
-        expected: String,
-    },
-    /// Only one of two factors is there.
-    Half {
-        /// The factor that is missing.
-        missing: String,
-    },
-    /// The weight is used element by element.
-    NotAMatrix {
-        /// The weight.
-        name: String,
-    },
-    /// The shape does not fit the weight's.
+#[allow(missing_docs)]
+pub enum AdapterMismatch {
+    /// The name of an adapter tensor has an unknown form.
+    Name { name: String, expected: &'static str },
+    /// The model has no matching weight or layer.
+    Unknown { name: String, expected: String },
+    /// A factor of a pair is missing.
+    Half { missing: String },
+    /// The weight is used elementwise, so low-rank adaptation does not apply.
+    NotAMatrix { name: String },
+    /// The shape of a factor does not match the weight.
     Shape {
-        /// The tensor.
         name: String,
-        /// The shape it must have, innermost first, as far as it is known.
+        /// Required shape, innermost dimension first; unknown sizes are left open.
         expected: String,
-        /// Its shape.
         found: Vec<usize>,
     },
-    /// The type cannot be computed with.
+    /// The type of an adapter tensor is not supported.
     Type {
-        /// The tensor.
         name: String,
-        /// What is taken.
         expected: &'static str,
-        /// Its type.
         found: GgmlType,
     },
 }
 
-impl fmt::Display for AdapterFlaw {
+impl fmt::Display for AdapterMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AdapterFlaw::Name { name, expected } => write!(f, "tensor `{name}` is not named {expected}"),
-            AdapterFlaw::Unknown { name, expected } => write!(f, "tensor `{name}`: the model has no {expected}"),
-            AdapterFlaw::Half { missing } => write!(f, "tensor `{missing}` is missing"),
-            AdapterFlaw::NotAMatrix { name } => {
-                write!(f, "`{name}` is used element by element and has no low-rank form")
+            AdapterMismatch::Name { name, expected } => {
+                write!(f, "unexpected name of tensor `{name}`; expected {expected}")
             }
-            AdapterFlaw::Shape { name, expected, found } => {
+            AdapterMismatch::Unknown { name, expected } => write!(f, "tensor `{name}`: the model has no {expected}"),
+            AdapterMismatch::Half { missing } => write!(f, "tensor `{missing}` is missing"),
+            AdapterMismatch::NotAMatrix { name } => {
+                write!(
+                    f,
+                    "cannot adapt `{name}`: the weight is used elementwise, not as a matrix"
+                )
+            }
+            AdapterMismatch::Shape { name, expected, found } => {
                 write!(f, "tensor `{name}` has shape {found:?}, expected {expected}")
             }
-            AdapterFlaw::Type { name, expected, found } => {
+            AdapterMismatch::Type { name, expected, found } => {
                 write!(f, "tensor `{name}` has type {found}, expected {expected}")
             }
         }
     }
 }
 
-/// At most this many flaws are listed in a message; the error holds all.
+/// Maximum number of mismatches listed in a message.
 const MAX_LISTED: usize = 8;
 
-fn join(flaws: &[AdapterFlaw]) -> String {
-    let listed: Vec<String> = flaws.iter().take(MAX_LISTED).map(ToString::to_string).collect();
+fn join(problems: &[AdapterMismatch]) -> String {
+    let listed: Vec<String> = problems.iter().take(MAX_LISTED).map(ToString::to_string).collect();
     let mut text = listed.join("; ");
-    if flaws.len() > MAX_LISTED {
-        text += &format!("; and {} more", flaws.len() - MAX_LISTED);
+    if problems.len() > MAX_LISTED {
+        text += &format!("; and {} more", problems.len() - MAX_LISTED);
     }
     text
 }

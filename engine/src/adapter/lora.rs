@@ -1,6 +1,9 @@
-//! LoRA adapters as GGUF files: for a weight `name` the factors `name.lora_a` `[n_in, rank]` and `name.lora_b`
-//! `[rank, n_out]`, with a third dimension for stacks of experts. The factors of an embedding table come the other way
-//! round, `[rank, n_rows]` and `[rank, n_embd]`, so that rows of the first can be read by token.
+//! LoRA adapters: GGUF files with two factors per weight `name`.
+//!
+//! - Matrices: `name.lora_a` `[n_in, rank]` and `name.lora_b` `[rank, n_out]`, with a third dimension for
+//!   stacks of experts.
+//! - Embedding tables: `name.lora_a` `[rank, n_rows]` and `name.lora_b` `[rank, n_embd]`, so that rows of the
+//!   first factor can be looked up by token.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,15 +15,16 @@ use crate::digest::Digest;
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::model::{Consumer, Model, TableRow};
 
-use super::place::{Placed, PlacedLeaf, ToPlace, place};
-use super::{AdapterError, AdapterFlaw};
+use super::place::{PendingLeaf, PlacedLeaf, PlacedLeaves, place};
+use super::{AdapterError, AdapterMismatch};
 
 const SUFFIX_A: &str = ".lora_a";
 const SUFFIX_B: &str = ".lora_b";
-/// Some converters leave changed norms in the file; no engine of the field applies them.
+/// Suffix of modified norms, which some converters include; llama.cpp ignores them, too.
 const IGNORED_SUFFIX: &str = "_norm.weight";
 
-/// A low-rank adapter (Hu et al., arXiv 2106.09685), in memory beside the weights of its model.
+/// Low-rank adapter (LoRA; Hu et al., arXiv 2106.09685), stored in the same memories as the weights of its
+/// model.
 pub struct LoraAdapter {
     path: PathBuf,
     model: Weak<Model>,
@@ -31,7 +35,7 @@ pub struct LoraAdapter {
     digest: u64,
 }
 
-/// One pair of factors for one weight.
+/// Pair of factors for a single weight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Term {
     pub weight: WeightId,
@@ -48,12 +52,16 @@ impl std::fmt::Debug for LoraAdapter {
 }
 
 impl LoraAdapter {
-    /// Loads a file for a model.
+    /// Loads an adapter for a model.
+    ///
+    /// # Errors
+    /// [`AdapterError`] if the file is not a LoRA adapter for this architecture, or its tensors do not match
+    /// the model.
     pub fn load(path: impl AsRef<Path>, model: &Arc<Model>) -> Result<LoraAdapter, AdapterError> {
         Self::from_file(&GgufFile::open(path)?, model)
     }
 
-    /// Loads an opened file, which may be in memory.
+    /// Loads an adapter from an open file, which may be in memory.
     pub fn from_file(file: &GgufFile, model: &Arc<Model>) -> Result<LoraAdapter, AdapterError> {
         let path = file.path().to_owned();
         check_kind(file, "general.type", "adapter")?;
@@ -68,10 +76,13 @@ impl LoraAdapter {
         let mut matcher = Matcher::new(file, model);
         matcher.run();
         let Matcher {
-            pairs, flaws, ignored, ..
+            pairs,
+            problems,
+            ignored,
+            ..
         } = matcher;
-        if !flaws.is_empty() {
-            return Err(AdapterError::Tensors { path, flaws });
+        if !problems.is_empty() {
+            return Err(AdapterError::Tensors { path, problems });
         }
         if pairs.is_empty() {
             let expected = "*.lora_a and *.lora_b";
@@ -92,37 +103,37 @@ impl LoraAdapter {
         })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The numerator of the adapter's own scale; 0 if the file has none.
+    /// Returns alpha, the numerator of the adapter's scale (`alpha / rank`); 0 if the file has none.
     pub fn alpha(&self) -> f32 {
         self.alpha
     }
 
-    /// Number of adapted weights, parts of fused ones counted each.
+    /// Returns the number of adapted weights; parts of fused tensors count separately.
     pub fn n_weights(&self) -> usize {
         self.terms.len()
     }
 
-    /// Bytes held on devices.
+    /// Returns the size in memory in bytes.
     pub fn n_bytes(&self) -> usize {
         self.buffers.iter().map(|b| b.size()).sum()
     }
 
-    /// Tensors of the file that are not applied: changed norms.
+    /// Returns the names of tensors that are ignored (modified norms).
     pub fn ignored(&self) -> &[String] {
         &self.ignored
     }
 
-    /// Digest of its contents, independent of the file's path.
+    /// Returns a digest of the contents, independent of the path.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// True if it was loaded for this model.
+    /// Returns true if the adapter was loaded for this model.
     pub(crate) fn is_of(&self, model: &Arc<Model>) -> bool {
         std::ptr::eq(self.model.as_ptr(), Arc::as_ptr(model))
     }
@@ -135,7 +146,8 @@ impl LoraAdapter {
         &self.buffers
     }
 
-    /// What a pair's product is multiplied by when the user asks for `scale`.
+    /// Returns the effective factor of a term for a user scale: `scale * alpha / rank`, or `scale` without
+    /// alpha.
     pub(crate) fn factor(&self, term: &Term, scale: f32) -> f32 {
         if self.alpha == 0.0 {
             scale
@@ -145,7 +157,7 @@ impl LoraAdapter {
     }
 }
 
-/// An error unless `key` has this value.
+/// Checks that `key` has the expected value.
 fn check_kind(file: &GgufFile, key: &'static str, expected: &str) -> Result<(), AdapterError> {
     let found: String = file.require(key)?;
     if found == expected {
@@ -159,23 +171,23 @@ fn check_kind(file: &GgufFile, key: &'static str, expected: &str) -> Result<(), 
     })
 }
 
-/// Two factors that fit a weight.
+/// Matched pair of LoRA factors A and B.
 struct Pair<'a> {
     weight: WeightId,
     applies_to: AdaptedUse,
     a: &'a TensorInfo,
     b: &'a TensorInfo,
-    /// Rows of `b` that belong to the weight: all of them unless the weight is part of a fused tensor.
+    /// First of the rows of `b` that belong to the weight; 0 unless the weight is part of a fused tensor.
     first_row: usize,
     n_rows: usize,
 }
 
-/// Finds the weights of an adapter's tensors, noting all that does not fit.
+/// Matches adapter tensors to weights and collects all mismatches.
 struct Matcher<'a> {
     file: &'a GgufFile,
     model: &'a Model,
     pairs: Vec<Pair<'a>>,
-    flaws: Vec<AdapterFlaw>,
+    problems: Vec<AdapterMismatch>,
     ignored: Vec<String>,
 }
 
@@ -185,7 +197,7 @@ impl<'a> Matcher<'a> {
             file,
             model,
             pairs: Vec::new(),
-            flaws: Vec::new(),
+            problems: Vec::new(),
             ignored: Vec::new(),
         }
     }
@@ -201,7 +213,7 @@ impl<'a> Matcher<'a> {
                 self.ignored.push(t.name.clone());
             } else {
                 let (name, expected) = (t.name.clone(), "`<weight>.lora_a` or `<weight>.lora_b`");
-                self.flaws.push(AdapterFlaw::Name { name, expected });
+                self.problems.push(AdapterMismatch::Name { name, expected });
             }
         }
         let mut rows: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
@@ -214,23 +226,23 @@ impl<'a> Matcher<'a> {
                 [a, _] => {
                     let suffix = if a.is_none() { SUFFIX_A } else { SUFFIX_B };
                     let missing = format!("{weight}{suffix}");
-                    self.flaws.push(AdapterFlaw::Half { missing });
+                    self.problems.push(AdapterMismatch::Half { missing });
                 }
             }
         }
     }
 
-    /// Notes the pairs of one tensor of the model's file, which may be several rows of the table.
+    /// Records the pairs for a weight of the file, which may be several rows of the tensor table.
     fn pair(&mut self, weight: &str, a: &'a TensorInfo, b: &'a TensorInfo, rows: &[usize]) {
         if rows.is_empty() {
             let (name, expected) = (a.name.clone(), format!("weight `{weight}`"));
-            return self.flaws.push(AdapterFlaw::Unknown { name, expected });
+            return self.problems.push(AdapterMismatch::Unknown { name, expected });
         }
         for t in [a, b] {
             if !kernels::can_dequantize(t.ty) {
                 let (name, found) = (t.name.clone(), t.ty);
-                let expected = "one that can be computed with";
-                return self.flaws.push(AdapterFlaw::Type { name, expected, found });
+                let expected = "a type with kernels";
+                return self.problems.push(AdapterMismatch::Type { name, expected, found });
             }
         }
         let table = self.model.tensors();
@@ -242,7 +254,7 @@ impl<'a> Matcher<'a> {
                 Consumer::GetRows => AdaptedUse::Rows,
                 Consumer::Elementwise => {
                     let name = weight.to_owned();
-                    return self.flaws.push(AdapterFlaw::NotAMatrix { name });
+                    return self.problems.push(AdapterMismatch::NotAMatrix { name });
                 }
             };
             if !self.shapes_fit(row, applies_to, n_rows_all.unwrap_or(0), a, b) {
@@ -263,7 +275,8 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Notes a flaw unless the factors have the shapes that the weight asks for. `n_out` counts the rows of the whole tensor.
+    /// Checks the shapes of the factors and records a mismatch. `n_out` is the number of rows of the whole
+    /// tensor.
     fn shapes_fit(
         &mut self,
         row: &TableRow,
@@ -308,16 +321,16 @@ impl<'a> Matcher<'a> {
 
     fn wrong_shape(&mut self, t: &TensorInfo, expected: String) {
         let (name, found) = (t.name.clone(), t.shape().to_vec());
-        self.flaws.push(AdapterFlaw::Shape { name, expected, found });
+        self.problems.push(AdapterMismatch::Shape { name, expected, found });
     }
 }
 
-/// The row of the file's tensor at which a row of the table begins: not 0 for parts of fused tensors.
+/// Returns the first row within the tensor of the file; nonzero for parts of fused tensors.
 fn first_row(row: &TableRow) -> usize {
     row.ty.row_bytes(row.ne[0]).map_or(0, |bytes| row.offset / bytes)
 }
 
-/// Digest of all that an adapter changes in a result.
+/// Hashes all data that affects the results of an adapter.
 fn digest(file: &GgufFile, alpha: f32, pairs: &[Pair<'_>]) -> u64 {
     let mut digest = Digest::default();
     digest.update(&alpha.to_le_bytes());
@@ -331,15 +344,15 @@ fn digest(file: &GgufFile, alpha: f32, pairs: &[Pair<'_>]) -> u64 {
     digest.finish()
 }
 
-/// Copies the factors to where the weights are.
-fn place_pairs(file: &GgufFile, model: &Model, pairs: &[Pair<'_>]) -> Result<Placed, BackendError> {
+/// Copies the factors to the memories of their weights.
+fn place_pairs(file: &GgufFile, model: &Model, pairs: &[Pair<'_>]) -> Result<PlacedLeaves, BackendError> {
     let mut tensors = Vec::with_capacity(2 * pairs.len());
     for pair in pairs {
         let home = model.leafs()[pair.weight.0 as usize].home;
         let memory = model.buffers()[home.buffer.0 as usize].buffer_type();
         let row_bytes = pair.b.bytes / (pair.b.ne[1] * pair.b.ne[2]);
         let whole = file.tensor_data(pair.b);
-        // A part of a fused tensor takes its own rows of `b` only.
+        // A part of a fused tensor needs only its rows of `b`.
         let part = match pair.b.ne[2] {
             1 => &whole[pair.first_row * row_bytes..][..pair.n_rows * row_bytes],
             _ => whole,
@@ -349,7 +362,7 @@ fn place_pairs(file: &GgufFile, model: &Model, pairs: &[Pair<'_>]) -> Result<Pla
             (pair.a, pair.a.ne, file.tensor_data(pair.a)),
             (pair.b, [rank, pair.n_rows, n_expert, 1], part),
         ] {
-            tensors.push(ToPlace {
+            tensors.push(PendingLeaf {
                 memory: memory.clone(),
                 ty: t.ty,
                 ne,
@@ -360,7 +373,7 @@ fn place_pairs(file: &GgufFile, model: &Model, pairs: &[Pair<'_>]) -> Result<Pla
     place(&tensors)
 }
 
-/// The pairs with their factors where they were placed.
+/// Combines the pairs with their placed factors.
 fn terms(pairs: &[Pair<'_>], leafs: &[PlacedLeaf]) -> Vec<Term> {
     let factors = leafs.as_chunks::<2>().0;
     let term = |(pair, &[a, b]): (&Pair<'_>, &[PlacedLeaf; 2])| Term {

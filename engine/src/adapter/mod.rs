@@ -1,10 +1,10 @@
-//! Adapters: small files that change what a loaded model computes, without changing its weights.
+//! Adapters, which modify the computation of a loaded model without changing its weights.
 //!
-//! - [`LoraAdapter`]: low-rank terms beside matrices and tables
-//! - [`ControlVector`]: a direction added to the result of each layer
+//! - [`LoraAdapter`]: low-rank terms added to matrices and embedding tables
+//! - [`ControlVector`]: directions added to the outputs of layers
 //!
-//! Both are checked against the model when they are loaded, and belong to it. A context is told which of them apply by
-//! [`Context::set_adapters`](crate::context::Context::set_adapters) and
+//! An adapter is validated against a model when it is loaded, and is only usable with that model. Activate
+//! adapters with [`Context::set_adapters`](crate::context::Context::set_adapters) and
 //! [`Context::set_control_vectors`](crate::context::Context::set_control_vectors), at any time.
 
 mod control;
@@ -13,6 +13,6 @@ mod lora;
 mod place;
 
 pub use control::ControlVector;
-pub use error::{AdapterError, AdapterFlaw};
+pub use error::{AdapterError, AdapterMismatch};
 pub use lora::LoraAdapter;
-pub(crate) use place::{PlacedLeaf, ToPlace, place};
+pub(crate) use place::{PendingLeaf, PlacedLeaf, place};

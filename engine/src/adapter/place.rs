@@ -1,4 +1,4 @@
-//! Memory for adapters: each tensor goes to the buffer type of the weight it is added to.
+//! Memory of adapters: each tensor is allocated in the buffer type of its weight.
 
 use std::sync::Arc;
 
@@ -7,36 +7,36 @@ use kernels::GgmlType;
 use crate::backend::{BackendError, Buffer, BufferType, Stored, same_buffer_type};
 use crate::graph::Layout;
 
-/// A tensor that lies in one of several buffers.
+/// Location of an adapter tensor in one of several buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlacedLeaf {
     pub ty: GgmlType,
-    /// Shape, innermost first.
+    /// Shape, innermost dimension first.
     pub ne: [usize; 4],
     /// Index of the buffer.
     pub buffer: usize,
-    /// First byte in it.
+    /// Byte offset of the tensor in the buffer.
     pub offset: usize,
 }
 
-/// A tensor to be placed: buffer type, type, shape and bytes.
-pub(crate) struct ToPlace<'a> {
+/// Tensor to be stored in a buffer.
+pub(crate) struct PendingLeaf<'a> {
     pub memory: Arc<dyn BufferType>,
     pub ty: GgmlType,
     pub ne: [usize; 4],
     pub data: &'a [u8],
 }
 
-/// Placed tensors.
-pub(crate) struct Placed {
-    /// In the order in which they were given.
+/// Result of [`place`].
+pub(crate) struct PlacedLeaves {
+    /// Stored tensors in input order.
     pub leafs: Vec<PlacedLeaf>,
-    /// One for each kind of memory.
+    /// Buffers, one per buffer type.
     pub buffers: Vec<Arc<dyn Buffer>>,
 }
 
-/// Makes one buffer for each kind of memory and copies the tensors there.
-pub(crate) fn place(tensors: &[ToPlace<'_>]) -> Result<Placed, BackendError> {
+/// Allocates one buffer per buffer type and copies the tensors.
+pub(crate) fn place(tensors: &[PendingLeaf<'_>]) -> Result<PlacedLeaves, BackendError> {
     let mut kinds: Vec<(Arc<dyn BufferType>, usize)> = Vec::new();
     let mut leafs = Vec::with_capacity(tensors.len());
     for t in tensors {
@@ -69,5 +69,5 @@ pub(crate) fn place(tensors: &[ToPlace<'_>]) -> Result<Placed, BackendError> {
         buffers[leaf.buffer].set_tensor(&stored, 0..stored.n_rows(), t.data)?;
     }
     let buffers = buffers.into_iter().map(Arc::from).collect();
-    Ok(Placed { leafs, buffers })
+    Ok(PlacedLeaves { leafs, buffers })
 }

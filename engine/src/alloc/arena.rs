@@ -1,17 +1,17 @@
-//! Simulated memory of one buffer type: chunks with holes, from which offsets are handed out and taken back.
+//! Simulated memory of one buffer type: chunks with holes, from which offsets are allocated.
 
-/// More chunks than this are not opened; the last one grows without limit and leaves the refusal to the buffer type.
+/// Maximum number of chunks. The last chunk grows without limit, so that the buffer type reports the error.
 pub(super) const MAX_CHUNKS: usize = 16;
 
-/// No buffer can be larger: Rust's limit for the distance between two addresses of one object.
+/// Maximum size of a buffer: Rust's limit for the size of an object.
 const LARGEST: usize = isize::MAX as usize;
 
-/// A piece of a chunk.
+/// An allocated range of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Block {
     pub chunk: usize,
     pub offset: usize,
-    /// A multiple of the alignment, never 0.
+    /// A multiple of the alignment, at least one unit.
     pub size: usize,
 }
 
@@ -27,13 +27,13 @@ impl Hole {
     }
 }
 
-/// One future buffer. Everything from `tail` on is free; below it, `holes` are.
+/// A future buffer. Everything from `tail` on is free; below, only the `holes` are free.
 #[derive(Clone, Default, Debug)]
 struct Chunk {
-    /// Sorted by offset, never touching each other or the tail.
+    /// Sorted by offset. Holes are never adjacent to each other or to the tail.
     holes: Vec<Hole>,
     tail: usize,
-    /// The tail's highest position: what the buffer must hold.
+    /// Maximum of `tail` so far: the required size of the buffer.
     high: usize,
     capacity: usize,
 }
@@ -87,18 +87,18 @@ impl Chunk {
     }
 }
 
-/// Hands out offsets in chunks of at most `max_size` bytes. Forgetting everything keeps the tables' memory.
+/// Allocates offsets in chunks of at most `max_size` bytes. A reset keeps the capacity of the tables.
 #[derive(Clone, Debug)]
 pub(super) struct Arena {
     alignment: usize,
     max_size: usize,
-    /// The first `n_chunks` are in use; the others keep their memory for later.
+    /// Chunks of memory. The first `n_chunks` are in use; the remaining chunks keep their capacity for reuse.
     chunks: Vec<Chunk>,
     n_chunks: usize,
 }
 
 impl Arena {
-    /// `alignment` is a power of two.
+    /// Creates an empty arena. `alignment` must be a power of two.
     pub fn new(alignment: usize, max_size: usize) -> Arena {
         debug_assert!(alignment.is_power_of_two());
         Arena {
@@ -113,22 +113,23 @@ impl Arena {
         self.n_chunks = 0;
     }
 
-    /// Bytes that each chunk's buffer must hold.
+    /// Returns the required buffer size of each chunk.
     pub fn chunk_sizes(&self) -> impl Iterator<Item = usize> + '_ {
         self.chunks[..self.n_chunks].iter().map(|c| c.high)
     }
 
-    /// `size` rounded up to the alignment; at least one unit, so that empty tensors too lie somewhere. `None` on overflow.
+    /// Rounds `size` up to the alignment, and to at least one unit so that empty tensors have an address,
+    /// too. Returns `None` on overflow.
     pub fn padded(&self, size: usize) -> Option<usize> {
         size.max(1)
             .checked_next_multiple_of(self.alignment)
             .filter(|&s| s <= LARGEST)
     }
 
-    /// A free block of at least `size` bytes; `None` if no address range is that large.
+    /// Allocates a block of at least `size` bytes. Returns `None` if the address space is too small.
     ///
-    /// The smallest hole that fits is taken. Memory beyond the holes is touched only if there is none, and then the chunk
-    /// is chosen that need not grow, or grows least.
+    /// Takes the smallest hole that fits. Without a suitable hole, takes the end of the chunk that need not
+    /// grow, or grows least.
     pub fn allocate(&mut self, size: usize) -> Option<Block> {
         let size = self.padded(size)?;
         if let Some((chunk, hole)) = self.best_hole(size) {
@@ -143,12 +144,12 @@ impl Arena {
         Some(Block { chunk, offset, size })
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     pub fn free(&mut self, block: Block) {
         self.chunks[block.chunk].free(block.offset, block.size);
     }
 
-    /// Takes back all but the first `size` bytes of a block.
+    /// Frees all but the first `size` bytes of a block.
     pub fn shrink(&mut self, block: Block, size: usize) -> Block {
         let size = self.padded(size).map_or(block.size, |s| s.min(block.size));
         if size < block.size {
@@ -180,7 +181,8 @@ impl Arena {
             .filter(|(_, chunk)| fits(chunk))
             .min_by_key(|(_, chunk)| {
                 let end = chunk.tail + size;
-                // First those that need not grow, by what is left over; then the others, by how much they grow.
+                // Prefer chunks that need not grow, ordered by the space left over, then chunks that must
+                // grow, ordered by growth.
                 (end.saturating_sub(chunk.high), chunk.high.saturating_sub(end))
             })
             .map(|(c, _)| c)
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_rounded_up_and_empty_tensors_lie_somewhere() {
+    fn sizes_are_rounded_up_and_empty_tensors_get_an_offset() {
         let mut a = arena(32, usize::MAX);
         assert_eq!(at(a.allocate(1).unwrap()), (0, 0, 32));
         assert_eq!(at(a.allocate(0).unwrap()), (0, 32, 32));
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_sufficient_hole_is_taken() {
+    fn smallest_sufficient_hole_is_taken() {
         let mut a = arena(1, usize::MAX);
         let blocks: Vec<_> = [40, 1, 16, 1, 24, 1].iter().map(|&s| a.allocate(s).unwrap()).collect();
         for i in [0, 2, 4] {
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_neighbours_become_one_hole() {
+    fn adjacent_freed_blocks_become_one_hole() {
         let mut a = arena(1, usize::MAX);
         let b: Vec<_> = (0..5).map(|_| a.allocate(8).unwrap()).collect();
         a.free(b[1]);
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_used_before_is_preferred_to_growth() {
+    fn used_memory_is_preferred_to_growth() {
         let mut a = arena(4, 32);
         let big = a.allocate(24).unwrap();
         let small = a.allocate(4).unwrap();
@@ -262,19 +264,19 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_need_not_grow_beats_one_that_must() {
+    fn allocation_prefers_chunk_that_need_not_grow() {
         let mut a = arena(1, 16);
         let first = a.allocate(12).unwrap();
         let second = a.allocate(10).unwrap();
         assert_eq!((first.chunk, second.chunk), (0, 1));
         a.free(first);
-        // Chunk 0 has 12 bytes that were used once; chunk 1 would have to grow.
+        // Chunk 0 has 12 bytes that were used before; chunk 1 would have to grow.
         assert_eq!(at(a.allocate(6).unwrap()), (0, 0, 6));
         assert_eq!(at(a.allocate(6).unwrap()), (0, 6, 6));
     }
 
     #[test]
-    fn chunks_keep_to_the_maximum_but_for_tensors_that_exceed_it() {
+    fn chunks_respect_maximum_except_for_larger_tensors() {
         let mut a = arena(1, 16);
         assert_eq!(at(a.allocate(24).unwrap()), (0, 0, 24));
         assert_eq!(at(a.allocate(10).unwrap()), (1, 0, 10));
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_chunk_has_no_limit() {
+    fn last_chunk_has_no_limit() {
         let mut a = arena(8, 8);
         for i in 0..MAX_CHUNKS + 3 {
             let b = a.allocate(8).unwrap();
@@ -293,13 +295,13 @@ mod tests {
     }
 
     #[test]
-    fn sizes_beyond_the_address_space_are_refused() {
+    fn sizes_beyond_address_space_are_rejected() {
         let mut a = arena(64, usize::MAX);
         assert_eq!(a.allocate(usize::MAX), None);
         assert_eq!(a.allocate(usize::MAX - 62), None);
         a.allocate(isize::MAX as usize / 2).unwrap();
         let second = a.allocate(isize::MAX as usize - 4096).unwrap();
-        assert_eq!(second.chunk, 1, "no room left behind the first");
+        assert_eq!(second.chunk, 1, "the first chunk has no space left");
     }
 
     #[test]

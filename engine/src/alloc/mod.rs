@@ -1,8 +1,9 @@
-//! Where the intermediate results of a graph lie: a [`Plan`] by lifetimes, and the buffers behind it.
+//! Memory allocation for the intermediate results of a graph: a [`Plan`] by lifetimes, and the buffers behind
+//! it.
 //!
-//! [`GraphAllocator::reserve`] is called with the largest graphs; [`GraphAllocator::assign`] then writes a home into every
-//! tensor of each graph to be computed. A graph of the same form as the planned one, with no tensor larger, takes the plan
-//! as it is: no memory is taken from the heap or from a device.
+//! [`GraphAllocator::reserve`] is called with the largest graphs. [`GraphAllocator::assign`] then places
+//! every tensor of each graph to compute. A graph with the structure of the planned graph and no larger
+//! tensors reuses the plan, without any allocation on the heap or a device.
 
 mod arena;
 mod plan;
@@ -12,34 +13,34 @@ mod tests;
 use std::sync::Arc;
 
 use crate::backend::{BackendError, BufferType, MemoryMap, Usage, same_buffer_type};
-use crate::graph::{BufferId, Graph, Home, Tensor, TensorId};
+use crate::graph::{BufferId, BufferSlice, Graph, Tensor, TensorId};
 
-pub use plan::{Order, Place, Plan, Step};
+pub use plan::{AllocPlan, AllocStep, Allocation, Order};
 
 use plan::Memories;
 
-/// Why a graph could not be given memory.
+/// Errors of graph allocation.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocError {
     /// A tensor's size exceeds the address space.
-    #[error("{tensor} ({ty} {ne:?}): its size does not fit the address space")]
+    #[error("cannot allocate tensor {tensor} ({ty} {ne:?}): its size exceeds the address space")]
     TooLarge {
         /// Name of the tensor.
         tensor: String,
-        /// Its type.
+        /// Type of the tensor.
         ty: kernels::GgmlType,
-        /// Its shape, innermost first.
+        /// Shape of the tensor, innermost dimension first.
         ne: [usize; 4],
     },
-    /// A node comes before one of its operands, or the operand is missing from the order.
-    #[error("{node} is to be computed before its operand {operand} exists")]
+    /// A node precedes one of its operands, or the operand is missing from the order.
+    #[error("cannot plan node {node}: its operand {operand} is computed later or missing")]
     NotInOrder {
         /// Name of the node.
         node: String,
         /// Name of the operand.
         operand: String,
     },
-    /// A buffer could not be had.
+    /// A buffer could not be allocated.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
@@ -54,36 +55,37 @@ impl AllocError {
     }
 }
 
-/// One real buffer behind a chunk of the plan.
+/// The buffer behind a chunk of the plan.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     id: BufferId,
-    /// 0 while it has no memory.
+    /// Size in bytes; 0 while no memory is allocated.
     size: usize,
 }
 
-/// What several plans need, see [`GraphAllocator::note_plan`].
+/// Memory requirements of several plans; see [`GraphAllocator::note_plan`].
 #[derive(Clone, Debug, Default)]
 pub struct PlannedChunks(Vec<Vec<usize>>);
 
-/// Places the tensors of graphs in memory of one or several buffer types.
+/// Allocates the tensors of graphs in memory of one or several buffer types.
 ///
-/// Types are given by position, one per backend for instance; equal types share memory. Tables are indexed by tensor and
-/// kept from graph to graph. The buffers are listed in a [`MemoryMap`], which must be the same one in every call.
+/// Types are given by position, for example one per backend; equal types share memory. Tables are indexed by
+/// tensor and reused between graphs. The buffers are stored in a [`MemoryMap`], which must be the same map in
+/// every call.
 pub struct GraphAllocator {
     /// Distinct types.
     types: Vec<Arc<dyn BufferType>>,
     /// Index into `types` for each type given to [`GraphAllocator::new`].
     memory_of: Vec<usize>,
-    plan: Plan,
-    /// Plans made so far.
+    plan: AllocPlan,
+    /// Number of plans made so far.
     n_plans: u64,
-    /// By memory, then chunk.
+    /// Slots of the buffers, indexed by memory and chunk.
     slots: Vec<Vec<Slot>>,
 }
 
 impl GraphAllocator {
-    /// An allocator over these types. Takes no memory yet.
+    /// Creates an allocator over these types, without allocating memory.
     pub fn new(types: &[Arc<dyn BufferType>]) -> GraphAllocator {
         let mut distinct: Vec<Arc<dyn BufferType>> = Vec::new();
         let memory_of = types
@@ -97,7 +99,7 @@ impl GraphAllocator {
             })
             .collect();
         GraphAllocator {
-            plan: Plan::new(distinct.iter().map(|t| &**t)),
+            plan: AllocPlan::new(distinct.iter().map(|t| &**t)),
             n_plans: 0,
             slots: vec![Vec::new(); distinct.len()],
             types: distinct,
@@ -105,13 +107,13 @@ impl GraphAllocator {
         }
     }
 
-    /// Plans a graph without touching any buffer. `type_of` gives the position of each tensor's type.
+    /// Plans a graph without allocating buffers. `type_of` returns the position of each tensor's type.
     pub fn plan(
         &mut self,
         graph: &Graph,
         order: Order<'_>,
         type_of: impl Fn(TensorId) -> usize,
-    ) -> Result<&Plan, AllocError> {
+    ) -> Result<&AllocPlan, AllocError> {
         let memories = Memories {
             types: &self.types,
             of: &|id| self.memory_of[type_of(id)],
@@ -124,7 +126,7 @@ impl GraphAllocator {
         Ok(&self.plan)
     }
 
-    /// Plans a graph and sees to it that the buffers can hold it. Buffers never shrink.
+    /// Plans a graph and grows the buffers to hold it. Buffers never shrink.
     pub fn reserve(
         &mut self,
         graph: &Graph,
@@ -136,7 +138,8 @@ impl GraphAllocator {
         self.grow_buffers(memory)
     }
 
-    /// Writes a home into every tensor of the order that is not external, planning anew only if the last plan does not fit.
+    /// Assigns a home to every tensor of the order that is not external. Plans the graph only if it does not
+    /// fit the last plan.
     pub fn assign(
         &mut self,
         graph: &mut Graph,
@@ -152,20 +155,22 @@ impl GraphAllocator {
         Ok(())
     }
 
-    /// The last part of [`assign`](GraphAllocator::assign), for a caller that knows that the last plan
-    /// [`fits`](GraphAllocator::fits) and that the buffers need [not grow](GraphAllocator::must_grow).
+    /// Writes the homes of the last plan; the final step of [`assign`](GraphAllocator::assign).
+    ///
+    /// Requires that the last plan [`fits`](GraphAllocator::fits) and the buffers need
+    /// [not grow](GraphAllocator::must_grow).
     pub fn write_homes(&self, graph: &mut Graph, order: Order<'_>) {
         for &leaf in order.leafs {
             self.place(graph, leaf);
         }
         for &step in order.steps {
             match step {
-                Step::Compute(id) | Step::Copy { to: id, .. } => self.place(graph, id),
+                AllocStep::Compute(id) | AllocStep::Copy { to: id, .. } => self.place(graph, id),
             }
         }
     }
 
-    /// True if [`assign`](GraphAllocator::assign) would take the last plan as it is.
+    /// Returns true if [`assign`](GraphAllocator::assign) would reuse the last plan.
     pub fn fits(&self, graph: &Graph, order: Order<'_>, type_of: impl Fn(TensorId) -> usize) -> bool {
         let memories = Memories {
             types: &self.types,
@@ -174,13 +179,13 @@ impl GraphAllocator {
         self.plan.fits(graph, order, &memories)
     }
 
-    /// A number that each plan changes. Graphs whose homes were written under the same one have their leafs in the same places, which
-    /// no other tensor of any of them overlaps.
+    /// Returns a number that changes with every plan. Graphs placed under the same number have their leafs at
+    /// the same locations, where no other tensor of these graphs overlaps them.
     pub fn plan_number(&self) -> u64 {
         self.n_plans
     }
 
-    /// True if the buffers as they are cannot hold the last plan, so that the next `assign` replaces some.
+    /// Returns true if the buffers are too small for the last plan, so that the next `assign` replaces some.
     pub fn must_grow(&self) -> bool {
         (self.slots.iter().enumerate()).any(|(memory, slots)| {
             let mut chunks = self.plan.chunk_sizes(memory).enumerate();
@@ -188,17 +193,18 @@ impl GraphAllocator {
         })
     }
 
-    /// Bytes of buffers held, for each type given to [`GraphAllocator::new`]; a shared memory counts where it is first named.
+    /// Returns the allocated bytes for each type given to [`GraphAllocator::new`]. Shared memory counts for
+    /// the first type that uses it.
     pub fn sizes(&self) -> Vec<usize> {
         self.by_type(|memory| self.slots[memory].iter().map(|slot| slot.size).sum())
     }
 
-    /// As [`sizes`](GraphAllocator::sizes), but what the last plan needs, whether or not it was reserved.
+    /// Returns the bytes that the last plan needs for each type, whether or not they are allocated.
     pub fn planned_sizes(&self) -> Vec<usize> {
         self.by_type(|memory| self.plan.chunk_sizes(memory).fold(0, usize::saturating_add))
     }
 
-    /// Notes what the last plan needs: bytes by memory and chunk, the largest of all plans noted.
+    /// Adds the last plan's requirements to `noted`: the maximum over all plans, by memory and chunk.
     pub fn note_plan(&self, noted: &mut PlannedChunks) {
         noted.0.resize(self.types.len(), Vec::new());
         for (memory, chunks) in noted.0.iter_mut().enumerate() {
@@ -211,7 +217,7 @@ impl GraphAllocator {
         }
     }
 
-    /// Bytes of each memory that reserving all plans noted would take, by its name.
+    /// Returns the bytes that a reservation of all noted plans would need, by name of the memory.
     pub fn noted_bytes(&self, noted: &PlannedChunks) -> Vec<(String, usize)> {
         let sum = |chunks: &Vec<usize>| chunks.iter().copied().fold(0, usize::saturating_add);
         let memories = self.types.iter().zip(&noted.0);
@@ -220,7 +226,7 @@ impl GraphAllocator {
             .collect()
     }
 
-    /// The last plan of this graph in readable form.
+    /// Formats the last plan of this graph for humans.
     pub fn describe(&self, graph: &Graph, order: Order<'_>) -> String {
         self.plan.describe(graph, order, &self.types)
     }
@@ -237,7 +243,7 @@ impl GraphAllocator {
             let buffer = self.slots[place.memory][place.chunk].id;
             graph.place(
                 id,
-                Home {
+                BufferSlice {
                     buffer,
                     offset: place.offset,
                 },
@@ -245,7 +251,8 @@ impl GraphAllocator {
         }
     }
 
-    /// Sees to it that the buffers can hold the last plan. On failure the plan is dropped, so that a smaller graph is not refused for the sake of a plan that had no memory.
+    /// Grows the buffers to hold the last plan. On failure the plan is cleared, so that a smaller graph does
+    /// not fit it and is planned on its own.
     fn grow_buffers(&mut self, memory: &mut MemoryMap) -> Result<(), AllocError> {
         let grown = self.try_grow_buffers(memory);
         if grown.is_err() {
@@ -260,7 +267,7 @@ impl GraphAllocator {
                 match slots.get_mut(chunk) {
                     Some(slot) if slot.size >= size => {}
                     Some(slot) => {
-                        // The old memory goes first: both together might be more than the device has.
+                        // Release first: the device may not have enough memory for both buffers.
                         memory.release(slot.id);
                         slot.size = 0;
                         memory.replace(slot.id, self.types[m].allocate(size)?);

@@ -1,8 +1,9 @@
-//! Where every tensor of a graph will lie: offsets and sizes, found by playing the evaluation through without computing.
+//! Plans the location of every tensor of a graph by simulating the evaluation.
 //!
-//! Memory is owned by tensors that are not views; a tensor and its views are one *family*. A family's memory is taken when
-//! its owner is computed and given back after the last step that reads any of its members, unless it is pinned: leafs,
-//! inputs, outputs, and results that no step reads keep their memory to the end, and nothing else ever overlaps it.
+//! Memory is owned by tensors that are not views; a tensor and its views form a *family*. A family's memory
+//! is allocated when its owner is computed, and freed after the last step that reads any member, unless the
+//! family is pinned. Leafs, inputs, outputs, and results without readers are pinned: they keep their memory
+//! to the end, and nothing overlaps it.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -13,48 +14,49 @@ use crate::graph::{Graph, MAX_SRC, Op, Tensor, TensorId};
 use super::AllocError;
 use super::arena::{Arena, Block};
 
-/// One thing that happens while a graph is computed.
+/// A step of a graph's evaluation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
-    /// A node is computed; it reads its operands.
+pub enum AllocStep {
+    /// Computes a node, which reads its operands.
     Compute(TensorId),
-    /// The bytes of `from` are copied to the leaf `to`, usually in other memory.
+    /// Copies the bytes of `from` to the leaf `to`, usually in other memory.
     Copy {
-        /// Read.
+        /// Source tensor.
         from: TensorId,
-        /// Takes memory at this step, unless it is among the leafs of the [`Order`].
+        /// Destination tensor, allocated at this step unless it is one of the leafs of the [`Order`].
         to: TensorId,
     },
 }
 
-/// What a plan is made for.
+/// The input of a plan: leafs and evaluation order.
 #[derive(Clone, Copy, Debug)]
 pub struct Order<'a> {
-    /// Placed before the first step and kept to the end. Those with an external home, and views, are passed over.
+    /// Tensors to allocate before the first step and keep to the end. Views and externally allocated tensors
+    /// are skipped.
     pub leafs: &'a [TensorId],
-    /// In the order in which they will be carried out.
-    pub steps: &'a [Step],
+    /// Steps in evaluation order.
+    pub steps: &'a [AllocStep],
 }
 
-/// Where one tensor lies.
+/// Location of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct Allocation {
     /// Index of the memory, one per distinct buffer type.
     pub memory: usize,
-    /// Which of the memory's buffers.
+    /// Index of the buffer within the memory.
     pub chunk: usize,
-    /// Bytes from the start of the buffer.
+    /// Offset from the start of the buffer in bytes.
     pub offset: usize,
-    /// Bytes set aside.
+    /// Allocated size in bytes.
     pub size: usize,
-    /// The tensor whose memory was taken over because the op runs in place.
+    /// The tensor whose memory is reused because the op runs in place.
     pub in_place_of: Option<TensorId>,
 }
 
-impl Place {
-    fn new(memory: usize, block: Block, in_place_of: Option<TensorId>) -> Place {
+impl Allocation {
+    fn new(memory: usize, block: Block, in_place_of: Option<TensorId>) -> Allocation {
         let Block { chunk, offset, size } = block;
-        Place {
+        Allocation {
             memory,
             chunk,
             offset,
@@ -64,7 +66,7 @@ impl Place {
     }
 
     fn block(&self) -> Block {
-        let &Place {
+        let &Allocation {
             chunk, offset, size, ..
         } = self;
         Block { chunk, offset, size }
@@ -73,85 +75,89 @@ impl Place {
 
 /// State of a tensor's memory, indexed by tensor.
 #[derive(Clone, Copy, Default, Debug)]
-struct Family {
-    /// Reads of any member still to come.
+struct MemoryState {
+    /// Number of future reads of any member.
     reads: u32,
     pinned: bool,
-    /// The owner's memory is taken and not yet given back.
+    /// True from the allocation of the owner's memory until it is freed.
     live: bool,
-    place: Option<Place>,
+    place: Option<Allocation>,
 }
 
-/// What kind of memory a tensor has; if this changes, so does the plan.
+/// The role of a tensor's memory. A plan is only valid while the roles are unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Role {
-    /// Has a home of its own before the graph.
+enum MemoryKind {
+    /// Memory outside the graph's buffers.
     External,
-    /// Shares the memory of another tensor.
+    /// Memory shared with the viewed tensor.
     View(TensorId),
-    /// Is placed by the plan, in this memory.
+    /// Allocated by the plan in the given memory.
     Planned(usize),
 }
 
-/// What the plan took for granted about a step. Reads of pinned or external memory are left out: they are always possible.
+/// Assumptions of the plan about a step. Reads of pinned or external memory are omitted, since they are
+/// always possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Assumption {
     id: TensorId,
-    role: Role,
+    role: MemoryKind,
     input: bool,
     output: bool,
     reads: [Option<TensorId>; MAX_SRC],
 }
 
-/// A plan, and the tables needed to make the next one without taking memory.
+/// A plan, and the tables for making the next plan without allocation.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
-    families: Vec<Family>,
-    /// Has a reader; indexed by tensor.
+pub struct AllocPlan {
+    families: Vec<MemoryState>,
+    /// True for tensors with a reader; indexed by tensor.
     consumed: Vec<bool>,
     arenas: Vec<Arena>,
     leafs: Vec<Assumption>,
     steps: Vec<Assumption>,
 }
 
-/// The memories a plan places tensors in.
+/// The kinds of memory in which a plan allocates tensors.
 #[derive(Clone, Copy)]
 pub(super) struct Memories<'a> {
-    /// Distinct buffer types.
+    /// Distinct buffer types of the plan.
     pub types: &'a [Arc<dyn BufferType>],
-    /// Index of the memory of a tensor.
+    /// Returns the index of a tensor's memory.
     pub of: &'a dyn Fn(TensorId) -> usize,
 }
 
-/// True if the first of these steps is a sum and the second its norm. A backend that computes both row by row may store a row of the norm in another form, over
-/// other rows of whatever lies there: so operands of the sum are kept until the norm has its memory.
-fn is_normed_next(graph: &Graph, steps: &[Step]) -> bool {
-    let &[Step::Compute(sum), Step::Compute(norm), ..] = steps else {
+/// Returns true if the first two steps are a sum and its norm.
+///
+/// A backend that fuses them may store a row of the norm in quantized form, at the offset of a different f32
+/// row. The sum's operands therefore stay allocated until the norm is.
+fn is_normed_next(graph: &Graph, steps: &[AllocStep]) -> bool {
+    let &[AllocStep::Compute(sum), AllocStep::Compute(norm), ..] = steps else {
         return false;
     };
     let (a, b) = (graph.tensor(sum), graph.tensor(norm));
     a.op == Op::Add && matches!(b.op, Op::RmsNorm { .. }) && b.src[0] == Some(sum)
 }
 
-impl Plan {
-    pub(super) fn new<'a>(types: impl Iterator<Item = &'a dyn BufferType>) -> Plan {
-        Plan {
+impl AllocPlan {
+    pub(super) fn new<'a>(types: impl Iterator<Item = &'a dyn BufferType>) -> AllocPlan {
+        AllocPlan {
             arenas: types.map(|t| Arena::new(t.alignment(), t.max_size())).collect(),
-            ..Plan::default()
+            ..AllocPlan::default()
         }
     }
 
-    /// Where a tensor's own memory lies; `None` for views, external tensors and those the order does not contain.
-    pub fn place(&self, id: TensorId) -> Option<Place> {
+    /// Returns the location of a tensor's own memory. Returns `None` for views, external tensors, and tensors
+    /// outside the order.
+    pub fn place(&self, id: TensorId) -> Option<Allocation> {
         self.families.get(id.index())?.place
     }
 
-    /// Bytes that each buffer of a memory must hold.
+    /// Returns the required size of each buffer of a memory, in bytes.
     pub fn chunk_sizes(&self, memory: usize) -> impl Iterator<Item = usize> + '_ {
         self.arenas[memory].chunk_sizes()
     }
 
-    /// Forgets what was planned.
+    /// Clears the plan.
     pub(super) fn clear(&mut self) {
         self.families.clear();
         self.leafs.clear();
@@ -159,10 +165,10 @@ impl Plan {
         self.arenas.iter_mut().for_each(Arena::reset);
     }
 
-    /// Plans anew.
+    /// Plans the memory of `graph`.
     pub(super) fn make(&mut self, graph: &Graph, order: Order<'_>, memories: &Memories<'_>) -> Result<(), AllocError> {
         self.clear();
-        self.families.resize(graph.len(), Family::default());
+        self.families.resize(graph.len(), MemoryState::default());
         self.consumed.clear();
         self.consumed.resize(graph.len(), false);
         self.count_reads(graph, order);
@@ -170,20 +176,20 @@ impl Plan {
             self.place_early(graph, leaf, memories)?;
         }
         for &step in order.steps {
-            if let Step::Compute(node) = step
+            if let AllocStep::Compute(node) = step
                 && graph.tensor(node).flags.input
             {
                 self.place_early(graph, node, memories)?;
             }
         }
-        let mut held = None;
+        let mut open_step = None;
         for (i, &step) in order.steps.iter().enumerate() {
             self.play(graph, step, memories)?;
-            if let Some(held) = held.take() {
-                self.reads_done(graph, held);
+            if let Some(open_step) = open_step.take() {
+                self.reads_done(graph, open_step);
             }
             if is_normed_next(graph, &order.steps[i..]) {
-                held = Some(step);
+                open_step = Some(step);
             } else {
                 self.reads_done(graph, step);
             }
@@ -192,7 +198,8 @@ impl Plan {
         Ok(())
     }
 
-    /// True if the plan serves this graph too: the same tensors read one another in the same order and none is larger.
+    /// Returns true if the plan is also valid for this graph: its tensors have the same roles and readers in
+    /// the same order, and none is larger.
     pub(super) fn fits(&self, graph: &Graph, order: Order<'_>, memories: &Memories<'_>) -> bool {
         let fits = |planned: &Assumption, now: Assumption| {
             *planned == now && self.size_fits(graph, now.id, memories) && self.still_in_place(graph, now.id)
@@ -226,9 +233,9 @@ impl Plan {
         }
     }
 
-    /// Takes memory before the first step, so that it overlaps nothing.
+    /// Allocates memory before the first step, so that no other tensor overlaps it.
     fn place_early(&mut self, graph: &Graph, id: TensorId, memories: &Memories<'_>) -> Result<(), AllocError> {
-        let Role::Planned(memory) = role(graph, id, memories) else {
+        let MemoryKind::Planned(memory) = role(graph, id, memories) else {
             return Ok(());
         };
         if self.families[id.index()].place.is_none() {
@@ -237,7 +244,7 @@ impl Plan {
         Ok(())
     }
 
-    fn play(&mut self, graph: &Graph, step: Step, memories: &Memories<'_>) -> Result<(), AllocError> {
+    fn play(&mut self, graph: &Graph, step: AllocStep, memories: &Memories<'_>) -> Result<(), AllocError> {
         let id = target(step);
         let mut missing = None;
         for_each_read(graph, step, |read| {
@@ -252,20 +259,20 @@ impl Plan {
                 operand: graph.tensor(read).name.to_string(),
             });
         }
-        if let Role::Planned(memory) = role(graph, id, memories)
+        if let MemoryKind::Planned(memory) = role(graph, id, memories)
             && self.families[id.index()].place.is_none()
         {
             let size = alloc_size(graph.tensor(id), &*memories.types[memory])?;
             match self.in_place_candidate(graph, step, memory, size) {
-                Some(owner) => self.take_over(id, owner, size),
+                Some(owner) => self.reuse_in_place(id, owner, size),
                 None => self.allocate(graph, id, memory, memories.types)?,
             }
         }
         Ok(())
     }
 
-    /// What the step reads may be overwritten by others, if nobody else needs it.
-    fn reads_done(&mut self, graph: &Graph, step: Step) {
+    /// Marks the step's reads as done, so that memory without further readers can be reused.
+    fn reads_done(&mut self, graph: &Graph, step: AllocStep) {
         for_each_read(graph, step, |read| self.read_done(graph.memory_owner(read)));
     }
 
@@ -282,14 +289,15 @@ impl Plan {
             .allocate(size)
             .ok_or_else(|| AllocError::too_large(tensor))?;
         let family = &mut self.families[id.index()];
-        family.place = Some(Place::new(memory, block, None));
+        family.place = Some(Allocation::new(memory, block, None));
         family.live = true;
         Ok(())
     }
 
-    /// The owner of memory that the node may write its result to: that of its first operand, if nothing else needs it.
-    fn in_place_candidate(&self, graph: &Graph, step: Step, memory: usize, size: usize) -> Option<TensorId> {
-        let Step::Compute(node) = step else {
+    /// Returns the owner of the memory that the node can overwrite in place: that of its first operand, if it
+    /// has no other readers.
+    fn in_place_candidate(&self, graph: &Graph, step: AllocStep, memory: usize, size: usize) -> Option<TensorId> {
+        let AllocStep::Compute(node) = step else {
             return None;
         };
         let operand = in_place_operand(graph, node)?;
@@ -300,13 +308,13 @@ impl Plan {
         (free_after_this_step && place.memory == memory && place.size >= size).then_some(owner)
     }
 
-    fn take_over(&mut self, node: TensorId, owner: TensorId, size: usize) {
+    fn reuse_in_place(&mut self, node: TensorId, owner: TensorId, size: usize) {
         let family = &mut self.families[owner.index()];
         family.live = false;
         if let Some(place) = family.place {
             let block = self.arenas[place.memory].shrink(place.block(), size);
             let family = &mut self.families[node.index()];
-            family.place = Some(Place::new(place.memory, block, Some(owner)));
+            family.place = Some(Allocation::new(place.memory, block, Some(owner)));
             family.live = true;
         }
     }
@@ -333,10 +341,10 @@ impl Plan {
         }
     }
 
-    fn assume_step(&self, graph: &Graph, step: Step, memories: &Memories<'_>) -> Assumption {
+    fn assume_step(&self, graph: &Graph, step: AllocStep, memories: &Memories<'_>) -> Assumption {
         match step {
-            Step::Compute(id) => self.assume(graph, id, &graph.tensor(id).src, memories),
-            Step::Copy { from, to } => self.assume(graph, to, &[Some(from)], memories),
+            AllocStep::Compute(id) => self.assume(graph, id, &graph.tensor(id).src, memories),
+            AllocStep::Copy { from, to } => self.assume(graph, to, &[Some(from)], memories),
         }
     }
 
@@ -363,7 +371,8 @@ impl Plan {
     }
 
     fn is_reusable(&self, owner: TensorId) -> bool {
-        // A tensor the plan never saw counts as reusable, so that reading it differs from what was planned.
+        // A tensor that the plan has not seen counts as reusable, so that reading it differs from the planned
+        // reads.
         (self.families.get(owner.index())).is_none_or(|f| f.place.is_some() && !f.pinned)
     }
 
@@ -378,7 +387,7 @@ impl Plan {
         was.is_none_or(|owner| in_place_operand(graph, id).is_some_and(|o| graph.memory_owner(o) == owner))
     }
 
-    /// The plan in readable form, one line per leaf and step: `memory:chunk [start..end)`.
+    /// Formats the plan with one line per leaf and step: `memory:chunk [start..end)`.
     pub(super) fn describe(&self, graph: &Graph, order: Order<'_>, types: &[Arc<dyn BufferType>]) -> String {
         let mut text = String::new();
         for (memory, ty) in types.iter().enumerate() {
@@ -390,8 +399,8 @@ impl Plan {
         }
         for &step in order.steps {
             match step {
-                Step::Compute(id) => self.describe_one(&mut text, graph, id, graph.tensor(id).op.name()),
-                Step::Copy { to, .. } => self.describe_one(&mut text, graph, to, "copy"),
+                AllocStep::Compute(id) => self.describe_one(&mut text, graph, id, graph.tensor(id).op.name()),
+                AllocStep::Copy { to, .. } => self.describe_one(&mut text, graph, to, "copy"),
             }
         }
         text
@@ -415,19 +424,20 @@ impl Plan {
     }
 }
 
-/// The tensor whose bytes a step writes.
-fn target(step: Step) -> TensorId {
+/// Returns the tensor that a step writes.
+fn target(step: AllocStep) -> TensorId {
     match step {
-        Step::Compute(id) => id,
-        Step::Copy { to, .. } => to,
+        AllocStep::Compute(id) => id,
+        AllocStep::Copy { to, .. } => to,
     }
 }
 
-/// Every read of a step. A view reads its owner once more than its operands say, so that memory outlives its last view.
-fn for_each_read(graph: &Graph, step: Step, mut f: impl FnMut(TensorId)) {
+/// Calls `f` for every read of a step. A view additionally reads its owner, so that the memory outlives the
+/// last view.
+fn for_each_read(graph: &Graph, step: AllocStep, mut f: impl FnMut(TensorId)) {
     match step {
-        Step::Copy { from, .. } => f(from),
-        Step::Compute(id) => {
+        AllocStep::Copy { from, .. } => f(from),
+        AllocStep::Compute(id) => {
             let tensor = graph.tensor(id);
             tensor.sources().for_each(&mut f);
             if let Some((owner, _)) = tensor.view {
@@ -437,15 +447,15 @@ fn for_each_read(graph: &Graph, step: Step, mut f: impl FnMut(TensorId)) {
     }
 }
 
-fn role(graph: &Graph, id: TensorId, memories: &Memories<'_>) -> Role {
+fn role(graph: &Graph, id: TensorId, memories: &Memories<'_>) -> MemoryKind {
     match graph.tensor(id).view {
-        Some((owner, _)) => Role::View(owner),
-        None if graph.is_external(id) => Role::External,
-        None => Role::Planned((memories.of)(id)),
+        Some((owner, _)) => MemoryKind::View(owner),
+        None if graph.is_external(id) => MemoryKind::External,
+        None => MemoryKind::Planned((memories.of)(id)),
     }
 }
 
-/// The operand whose memory the node's op could write to, going by op and layout alone.
+/// Returns the operand that the node's op could overwrite in place, judging by op and layout alone.
 fn in_place_operand(graph: &Graph, node: TensorId) -> Option<TensorId> {
     let tensor = graph.tensor(node);
     if !tensor.op.can_run_in_place() {

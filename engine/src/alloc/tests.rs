@@ -1,4 +1,4 @@
-//! Behaviour of plans, an independent check on random graphs, and readable snapshots.
+//! Behavior of plans, an independent check on random graphs, and snapshots.
 
 mod behaviour;
 mod random;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kernels::GgmlType;
 
 use crate::backend::BufferType;
-use crate::graph::{Flags, Graph, Home, Name, Op, Tensor, TensorId, Unary};
+use crate::graph::{BufferSlice, Flags, Graph, Name, Op, Tensor, TensorId, Unary};
 
 use super::*;
 
@@ -21,7 +21,7 @@ const NAMES: [&str; 16] = [
 #[derive(Default)]
 struct Sketch {
     graph: Graph,
-    steps: Vec<Step>,
+    steps: Vec<AllocStep>,
     leafs: Vec<TensorId>,
 }
 
@@ -43,7 +43,7 @@ impl Sketch {
         self.graph.input(GgmlType::F32, Self::shape(bytes), name)
     }
 
-    fn external(&mut self, bytes: usize, home: Home) -> TensorId {
+    fn external(&mut self, bytes: usize, home: BufferSlice) -> TensorId {
         let name = self.name();
         self.graph
             .external(GgmlType::F32, Self::shape(bytes), name, home, Flags::default())
@@ -58,19 +58,19 @@ impl Sketch {
         self.graph.push(t)
     }
 
-    /// An op that may run in place.
+    /// Adds an op that can run in place.
     fn add(&mut self, a: TensorId, b: TensorId) -> TensorId {
         let bytes = self.graph.tensor(a).nbytes();
         self.op(Op::Add, bytes, &[a, b])
     }
 
-    /// An op that may run in place.
+    /// Adds a unary op that can run in place.
     fn neg(&mut self, a: TensorId) -> TensorId {
         let bytes = self.graph.tensor(a).nbytes();
         self.op(Op::Unary(Unary::Neg), bytes, &[a])
     }
 
-    /// An op that may not, and whose result has another size.
+    /// Adds an op that cannot run in place and has a result of another size.
     fn repeat(&mut self, a: TensorId, bytes: usize) -> TensorId {
         self.op(Op::Repeat, bytes, &[a])
     }
@@ -87,7 +87,7 @@ impl Sketch {
         self.graph.tensor_mut(output).flags.output = true;
         self.graph.expand(output);
         self.leafs = self.graph.leafs().to_vec();
-        self.steps = self.graph.nodes().iter().map(|&n| Step::Compute(n)).collect();
+        self.steps = self.graph.nodes().iter().map(|&n| AllocStep::Compute(n)).collect();
     }
 
     fn order(&self) -> Order<'_> {

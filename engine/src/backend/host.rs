@@ -1,4 +1,5 @@
-//! Host memory: buffers that the CPU and every backend sharing its address space use by address.
+//! Host memory: buffers that the CPU, and every backend with the same address space, access through their
+//! address.
 
 use std::any::Any;
 use std::ops::Range;
@@ -9,15 +10,15 @@ use memmap2::MmapMut;
 
 use super::{BackendError, Buffer, BufferType, Stored, Upload, check_range};
 
-/// Every tensor in host memory starts at a multiple of this: a cache line, which is also the widest vector register.
+/// Alignment in bytes of tensors in host memory: a cache line, which is also the widest vector register.
 pub const HOST_ALIGNMENT: usize = 64;
 
-/// Bytes that already hold data and stay where they are as long as they are owned, such as a mapped file.
+/// Existing memory at a fixed address, such as a mapped file.
 pub type HostBytes = Arc<dyn HostMemory>;
 
-/// What keeps such bytes.
+/// Owner of existing host memory.
 pub trait HostMemory: AsRef<[u8]> + Send + Sync {
-    /// An error if they can no longer be read, as those of a mapped file that was shortened since.
+    /// Returns an error if the memory can no longer be read, for example because a mapped file was truncated.
     fn check(&self) -> Result<(), BackendError> {
         Ok(())
     }
@@ -25,19 +26,19 @@ pub trait HostMemory: AsRef<[u8]> + Send + Sync {
 
 impl HostMemory for Vec<u8> {}
 
-/// The kind of memory that [`HostBuffer`]s are made of.
+/// Buffer type of [`HostBuffer`]s.
 #[derive(Debug)]
 pub struct HostBufferType {
     name: &'static str,
 }
 
-/// Memory of the process: `CPU`.
+/// Returns the type of ordinary process memory, named `CPU`.
 pub fn host_buffer_type() -> Arc<dyn BufferType> {
     static TYPE: LazyLock<Arc<dyn BufferType>> = LazyLock::new(|| Arc::new(HostBufferType { name: "CPU" }));
     TYPE.clone()
 }
 
-/// Memory of the process that holds a file's bytes and is never written: `CPU_Mapped`.
+/// Returns the type of read-only memory with the contents of a file, named `CPU_Mapped`.
 pub fn mapped_buffer_type() -> Arc<dyn BufferType> {
     static TYPE: LazyLock<Arc<dyn BufferType>> = LazyLock::new(|| Arc::new(HostBufferType { name: "CPU_Mapped" }));
     TYPE.clone()
@@ -61,8 +62,8 @@ impl BufferType for HostBufferType {
             buffer_type: self.name.to_string(),
             bytes: size,
         };
-        // Anonymous pages come zeroed and take physical memory only when they are touched, so that a cache sized for a
-        // long context costs what is used of it. A mapping of no bytes is not possible.
+        // Anonymous pages are zeroed and take physical memory only when touched, so that a cache sized for a
+        // long context costs only the part in use. An empty mapping is not possible, hence at least 1 byte.
         let mut pages = MmapMut::map_anon(size.max(1)).map_err(|_| out_of_memory())?;
         let base = NonNull::new(pages.as_mut_ptr()).ok_or_else(out_of_memory)?;
         Ok(Box::new(HostBuffer {
@@ -74,7 +75,7 @@ impl BufferType for HostBufferType {
     }
 }
 
-/// A piece of host memory.
+/// A buffer in host memory.
 pub struct HostBuffer {
     buffer_type: Arc<dyn BufferType>,
     base: NonNull<u8>,
@@ -82,19 +83,20 @@ pub struct HostBuffer {
     owner: Owner,
 }
 
-/// What keeps the memory alive. Pages are accessed by `base` only, never through the mapping.
+/// Keeps the memory alive. Pages are accessed through `base` only, never through the mapping.
 enum Owner {
     Pages(MmapMut),
     Shared(HostBytes),
 }
 
-// SAFETY: the memory is plain bytes owned by `owner`, which may move between threads; it is written through `&mut` only.
+// SAFETY: the memory is plain bytes owned by `owner`, which can move between threads, and is written through
+// `&mut` only.
 unsafe impl Send for HostBuffer {}
-// SAFETY: as above.
+// SAFETY: shared references allow only reads, since writes require `&mut`.
 unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
-    /// A read-only buffer over bytes that exist already.
+    /// Creates a read-only buffer over existing memory.
     pub fn over(keep: HostBytes) -> HostBuffer {
         let bytes: &[u8] = (*keep).as_ref();
         let (base, size) = (NonNull::from(bytes).cast(), bytes.len());
@@ -106,19 +108,20 @@ impl HostBuffer {
         }
     }
 
-    /// Asks for huge pages where the system has them: they cost fewer page faults and misses of the TLB. For memory that is filled and read as a
-    /// whole; other memory would take more of the machine's than is used.
+    /// Requests transparent huge pages, which reduce page faults and TLB misses. Only for memory that is
+    /// filled and read as a whole, since partially used huge pages waste memory.
     pub(super) fn use_huge_pages(&mut self) {
         #[cfg(target_os = "linux")]
         if let Owner::Pages(pages) = &self.owner {
-            // A hint: small pages are as good, but slower.
+            // Only a hint; on failure, small pages work as well.
             let _ = pages.advise(memmap2::Advice::HugePage);
         }
     }
 }
 
-// SAFETY: `base` and `size` are those of memory that `owner` keeps where it is. Pages are used through `base` alone. Shared bytes were
-// borrowed from an `Arc` that is held here, so nobody can get them by `&mut`, and they are declared read-only.
+// SAFETY: `base` and `size` describe memory that `owner` keeps at a fixed address. Pages are accessed through
+// `base` alone. Shared bytes are borrowed from the stored `Arc`, so nobody can get `&mut` access, and the
+// buffer is read-only.
 unsafe impl Buffer for HostBuffer {
     fn buffer_type(&self) -> &Arc<dyn BufferType> {
         &self.buffer_type
@@ -169,7 +172,7 @@ unsafe impl Buffer for HostBuffer {
     }
 }
 
-/// An upload that writes at once.
+/// An upload that writes synchronously.
 pub(super) struct DirectUpload(pub(super) Box<dyn Buffer>);
 
 impl Upload for DirectUpload {
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_cannot_be_had_is_an_error() {
+    fn failed_allocation_returns_error() {
         match host_buffer_type().allocate(usize::MAX / 2) {
             Err(BackendError::OutOfMemory { bytes, .. }) => assert_eq!(bytes, usize::MAX / 2),
             other => panic!("{:?}", other.map(|b| b.size())),
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn existing_bytes_are_used_in_place_and_never_written() {
+    fn existing_bytes_are_used_in_place_and_read_only() {
         let bytes: Arc<Vec<u8>> = Arc::new((0..=255).collect());
         let address = bytes.as_ptr();
         let mut buffer = HostBuffer::over(bytes);

@@ -1,18 +1,19 @@
-//! How much memory the process may use: what the machine has, and what the process' control groups (cgroups) leave of it, as in a container.
+//! Memory available to the process: the machine's memory, limited by control groups (cgroups) as in a
+//! container.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Free and total bytes of the memory that the process may use, (0, 0) where they cannot be found out.
+/// Returns the free and total memory in bytes that the process may use, or (0, 0) if unknown.
 pub fn machine_memory() -> (usize, usize) {
     memory_in(Path::new("/"))
 }
 
-/// Bytes of the machine's memory, whatever control groups leave of it; 0 where they cannot be found out.
+/// Returns the machine's memory in bytes regardless of control groups, or 0 if unknown.
 pub fn installed_memory() -> usize {
     parse_meminfo(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default()).1
 }
 
-/// [`machine_memory`] as the files below `root` tell it.
+/// Computes [`machine_memory`] from the files below `root`.
 fn memory_in(root: &Path) -> (usize, usize) {
     let meminfo = std::fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let machine = parse_meminfo(&meminfo);
@@ -38,12 +39,12 @@ fn parse_meminfo(text: &str) -> (usize, usize) {
     (free, total)
 }
 
-/// The files in which a version of cgroups keeps the limit and the use of a group, with those below it.
+/// Names of the files with the memory limit and usage of a control group, for one version of cgroups.
 #[derive(Clone, Copy)]
 struct GroupFiles {
     limit: &'static str,
     usage: &'static str,
-    /// Fields of `memory.stat` with the bytes of files that are in memory, which the kernel drops before it refuses memory.
+    /// Fields of `memory.stat` with the page cache, which the kernel reclaims before it fails an allocation.
     cached: [&'static str; 2],
 }
 
@@ -60,7 +61,8 @@ const V2: GroupFiles = GroupFiles {
 };
 
 impl GroupFiles {
-    /// Bytes that a group may still use, and its limit; `None` if it has none. Version 1 writes a number beyond any machine's memory for no limit.
+    /// Returns the available memory and the limit of a group in bytes, or `None` without a limit. Version 1
+    /// stores a huge number instead of no limit.
     fn limit(self, dir: &Path) -> Option<(usize, usize)> {
         let read = |file| std::fs::read_to_string(dir.join(file)).ok();
         let number = |file| read(file)?.trim().parse::<usize>().ok();
@@ -73,7 +75,8 @@ impl GroupFiles {
     }
 }
 
-/// The folders of the process' groups that may limit its memory, up to the topmost that is mounted.
+/// Returns the directories of the groups that may limit the process's memory, up to the topmost mounted
+/// group.
 fn group_dirs(root: &Path) -> Vec<(PathBuf, GroupFiles)> {
     let read = |file: &str| std::fs::read_to_string(root.join("proc/self").join(file)).unwrap_or_default();
     let (groups, mounts) = (read("cgroup"), read("mountinfo"));
@@ -99,8 +102,10 @@ fn group_dirs(root: &Path) -> Vec<(PathBuf, GroupFiles)> {
     dirs
 }
 
-/// Where a line of `mountinfo` mounts groups of the given type of file system, and the folder of a group there. A container may see its own
-/// group only, as the root of the mount.
+/// Parses a line of `mountinfo`. If it mounts groups of the given file system type, returns the mount point
+/// and the path of a group below it.
+///
+/// A container may see only its own group, as the root of the mount.
 fn mounted_group<'a>(line: &'a str, ty: &str, group: &'a str) -> Option<(&'a str, &'a Path)> {
     let (mount, system) = line.split_once(" - ")?;
     let mut system = system.split(' ');
@@ -118,7 +123,7 @@ fn mounted_group<'a>(line: &'a str, ty: &str, group: &'a str) -> Option<(&'a str
 mod tests {
     use super::*;
 
-    /// A machine of 1000 KiB, of which 900 are available, with these files.
+    /// Simulates a machine with 1000 KiB of memory, 900 KiB of it available, and with these files.
     fn machine(files: &[(&str, &str)]) -> (usize, usize) {
         let root = tempfile::tempdir().unwrap();
         let meminfo = ("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 900 kB\n");
@@ -143,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_version_2_limits_the_memory() {
+    fn cgroup_v2_limits_memory() {
         let of = |max, current| {
             machine(&[
                 ("proc/self/cgroup", "0::/a/b\n"),
@@ -159,7 +164,11 @@ mod tests {
                 ),
             ])
         };
-        assert_eq!(of("100000\n", "70000\n"), (60000, 100_000), "files in memory can go");
+        assert_eq!(
+            of("100000\n", "70000\n"),
+            (60000, 100_000),
+            "page cache counts as available"
+        );
         assert_eq!(of("100000\n", "20000\n"), (100_000, 100_000));
         assert_eq!(of("100000\n", "140000\n"), (0, 100_000));
         assert_eq!(of("max\n", "70000\n"), MACHINE);
@@ -167,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_group_above_counts() {
+    fn tightest_parent_cgroup_limits_memory() {
         let files = [
             ("proc/self/cgroup", "0::/a/b\n"),
             (
@@ -183,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_version_1_limits_the_memory() {
+    fn cgroup_v1_limits_memory() {
         let of = |limit| {
             machine(&[
                 ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/7\n0::/\n"),
@@ -204,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_sees_its_own_group_at_the_root_of_the_mount() {
+    fn container_group_at_mount_root_limits_memory() {
         for group in ["/docker/7", "/", "/docker/77", "/../8"] {
             let cgroup = format!("4:memory:{group}\n");
             let files = [
@@ -221,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_groups_is_its_own_limit() {
+    fn machine_without_cgroups_has_no_other_limit() {
         assert_eq!(machine(&[]), MACHINE);
         assert_eq!(machine(&[("proc/self/cgroup", "0::/\nnonsense\n")]), MACHINE);
         assert_eq!(memory_in(Path::new("/nowhere")), (0, 0));

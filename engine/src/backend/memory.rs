@@ -1,81 +1,84 @@
-//! Buffers by number: where the tensors of a graph lie.
+//! Buffers by id, in which the tensors of a graph are stored.
 //!
-//! Rust's ownership says who may touch which bytes. What one context alone uses (caches, intermediate results) is owned by its map and
-//! written through `&mut`; weights are shared by any number of maps and only ever read. A computation borrows its map exclusively.
+//! Access follows Rust's ownership rules. A map owns the memory that a single context uses (caches,
+//! intermediate results) and writes to it through `&mut`. Weights are shared by any number of maps and only
+//! read. A computation borrows its map exclusively.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{BackendError, Buffer, Usage, check_range};
-use crate::graph::{BufferId, Home};
+use crate::graph::{BufferId, BufferSlice};
 
-/// Bytes that go through the host at a time when neither side of a copy is host memory.
+/// Size of the staging buffer for copies in which neither side is host memory.
 const STAGE_BYTES: usize = 1 << 20;
 
-/// A buffer as a [`MemoryMap`] holds it.
-pub enum Held {
-    /// Its own: read and written.
+/// A buffer in a [`MemoryMap`].
+pub enum BufferRef {
+    /// Owned by the map: readable and writable.
     Owned(Box<dyn Buffer>),
-    /// Shared with other maps: read only.
+    /// Shared with other maps: read-only.
     Shared(Arc<dyn Buffer>),
 }
 
-impl From<Box<dyn Buffer>> for Held {
-    fn from(buffer: Box<dyn Buffer>) -> Held {
-        Held::Owned(buffer)
+impl From<Box<dyn Buffer>> for BufferRef {
+    fn from(buffer: Box<dyn Buffer>) -> BufferRef {
+        BufferRef::Owned(buffer)
     }
 }
 
-impl From<Arc<dyn Buffer>> for Held {
-    fn from(buffer: Arc<dyn Buffer>) -> Held {
-        Held::Shared(buffer)
+impl From<Arc<dyn Buffer>> for BufferRef {
+    fn from(buffer: Arc<dyn Buffer>) -> BufferRef {
+        BufferRef::Shared(buffer)
     }
 }
 
-impl Held {
+impl BufferRef {
     fn as_ref(&self) -> &dyn Buffer {
         match self {
-            Held::Owned(buffer) => &**buffer,
-            Held::Shared(buffer) => &**buffer,
+            BufferRef::Owned(buffer) => &**buffer,
+            BufferRef::Shared(buffer) => &**buffer,
         }
     }
 
     fn is_writable(&self) -> bool {
-        matches!(self, Held::Owned(buffer) if !buffer.is_read_only())
+        matches!(self, BufferRef::Owned(buffer) if !buffer.is_read_only())
     }
 
     fn as_mut(&mut self) -> Result<&mut dyn Buffer, BackendError> {
         match self {
-            Held::Owned(buffer) => Ok(&mut **buffer),
-            Held::Shared(buffer) => Err(BackendError::ReadOnly {
+            BufferRef::Owned(buffer) => Ok(&mut **buffer),
+            BufferRef::Shared(buffer) => Err(BackendError::ReadOnly {
                 buffer_type: buffer.buffer_type().name().to_owned(),
             }),
         }
     }
 }
 
-/// Bytes of host memory that lie within one buffer of a [`MemoryMap`]. They stay there as long as the map's
-/// [stamp](MemoryMap::stamp) is the same. To use them takes unsafe code, which must hold the map: by `&mut` to write.
+/// A range of host memory within a buffer of a [`MemoryMap`].
+///
+/// The range stays valid while the map's [stamp](MemoryMap::stamp) is unchanged. Access requires unsafe code
+/// that borrows the map, with `&mut` for writing.
 #[derive(Clone, Copy, Debug)]
 pub struct HostRange {
-    /// The first byte.
+    /// Pointer to the first byte.
     pub start: NonNull<u8>,
     /// Number of bytes.
     pub len: usize,
-    /// Who holds the map by `&mut` may write here.
+    /// True if code that borrows the map with `&mut` may write here.
     pub writable: bool,
 }
 
-/// Every buffer that a graph's tensors may live in, by [`BufferId`].
+/// All buffers that a graph's tensors may be stored in, by [`BufferId`].
 ///
-/// A map cannot be cloned, since its buffers are its own:
+/// A map cannot be cloned, since it owns its buffers:
 /// ```compile_fail,E0599
 /// # use engine::backend::MemoryMap;
 /// let map = MemoryMap::default();
 /// let other = map.clone();
 /// ```
-/// Nor can somebody write while another reads:
+/// A buffer cannot be written while it is borrowed for reading:
 /// ```compile_fail,E0502
 /// # use engine::backend::{MemoryMap, Usage, default_device};
 /// let mut map = MemoryMap::default();
@@ -86,71 +89,79 @@ pub struct HostRange {
 /// ```
 #[derive(Default)]
 pub struct MemoryMap {
-    buffers: Vec<(Option<Held>, Usage)>,
+    buffers: Vec<(Option<BufferRef>, Usage)>,
     stamp: u64,
 }
 
 impl MemoryMap {
-    /// Adds a buffer: a `Box` that becomes the map's own, or an `Arc` that others read too.
-    pub fn insert(&mut self, buffer: impl Into<Held>, usage: Usage) -> BufferId {
-        let id = BufferId(u32::try_from(self.buffers.len()).expect("fewer than 2^32 buffers"));
+    /// Adds a buffer: a `Box` that the map then owns, or a shared, read-only `Arc`.
+    pub fn insert(&mut self, buffer: impl Into<BufferRef>, usage: Usage) -> BufferId {
+        let id = BufferId(u32::try_from(self.buffers.len()).expect("fewer than 2^32 buffers exist"));
         self.buffers.push((Some(buffer.into()), usage));
         self.stamp = new_stamp();
         id
     }
 
-    /// Puts another buffer in the place of an existing one; tensors that live there must be placed anew. Panics if the map never gave
-    /// this id.
-    pub fn replace(&mut self, id: BufferId, buffer: impl Into<Held>) {
+    /// Replaces the buffer with this id. Tensors in the old buffer must be placed again.
+    ///
+    /// Panics if the id does not belong to this map.
+    pub fn replace(&mut self, id: BufferId, buffer: impl Into<BufferRef>) {
         self.buffers[id.0 as usize].0 = Some(buffer.into());
         self.stamp = new_stamp();
     }
 
-    /// Lets go of a buffer; its id stays taken until [`replace`](MemoryMap::replace) puts another one there. Panics if the map never
-    /// gave this id.
+    /// Releases the buffer with this id. The id stays reserved until [`replace`](MemoryMap::replace) assigns
+    /// a new buffer.
+    ///
+    /// Panics if the id does not belong to this map.
     pub fn release(&mut self, id: BufferId) {
         self.buffers[id.0 as usize].0 = None;
         self.stamp = new_stamp();
     }
 
-    /// A number that no other map has, and that changes with every buffer that comes or goes; 0 while the map is new. What was found
-    /// out about the buffers, addresses above all, holds as long as it is the same.
+    /// Returns a process-wide unique number that changes whenever a buffer is added, replaced, or released; 0
+    /// for a new map.
+    ///
+    /// Addresses and other facts about the buffers stay valid while the stamp is unchanged.
     pub fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// The buffer with this id, for reading. An error if there is none.
+    /// Returns the buffer with this id for reading, or an error if it does not exist.
     pub fn get(&self, id: BufferId) -> Result<&dyn Buffer, BackendError> {
-        Ok(self.held(id)?.as_ref())
+        Ok(self.buffer(id)?.as_ref())
     }
 
-    /// The buffer with this id, for writing. An error if there is none, or if it is shared.
+    /// Returns the buffer with this id for writing, or an error if it does not exist or is shared.
     pub fn get_mut(&mut self, id: BufferId) -> Result<&mut dyn Buffer, BackendError> {
-        let held = self.buffers.get_mut(id.0 as usize).and_then(|(held, _)| held.as_mut());
-        held.ok_or(BackendError::NoBuffer(id))?.as_mut()
+        let buffer = self
+            .buffers
+            .get_mut(id.0 as usize)
+            .and_then(|(buffer, _)| buffer.as_mut());
+        buffer.ok_or(BackendError::NoBuffer(id))?.as_mut()
     }
 
-    /// What the buffer is used for; [`Usage::Any`] if there is none.
+    /// Returns the purpose of the buffer, or [`Usage::Any`] if it does not exist.
     pub fn usage(&self, id: BufferId) -> Usage {
         self.buffers.get(id.0 as usize).map_or(Usage::Any, |(_, usage)| *usage)
     }
 
-    /// True if there is a buffer with this id that may be written.
+    /// Returns true if the buffer exists and is writable.
     pub fn is_writable(&self, id: BufferId) -> bool {
-        self.held(id).is_ok_and(Held::is_writable)
+        self.buffer(id).is_ok_and(BufferRef::is_writable)
     }
 
-    /// Reads from a buffer into `out`.
-    pub fn read(&self, from: Home, out: &mut [u8]) -> Result<(), BackendError> {
+    /// Copies bytes from a buffer into `out`.
+    pub fn read(&self, from: BufferSlice, out: &mut [u8]) -> Result<(), BackendError> {
         self.get(from.buffer)?.read(from.offset, out)
     }
 
-    /// Writes `data` to a buffer.
-    pub fn write(&mut self, to: Home, data: &[u8]) -> Result<(), BackendError> {
+    /// Copies `data` into a buffer.
+    pub fn write(&mut self, to: BufferSlice, data: &[u8]) -> Result<(), BackendError> {
         self.get_mut(to.buffer)?.write(to.offset, data)
     }
 
-    /// A buffer to read and another one to write. An error if they are the same.
+    /// Returns one buffer for reading and another for writing. Returns an error if the ids are equal.
     pub fn pair(&mut self, from: BufferId, to: BufferId) -> Result<(&dyn Buffer, &mut dyn Buffer), BackendError> {
         let indices = [from.0 as usize, to.0 as usize];
         let missing = if indices[0] < self.buffers.len() { to } else { from };
@@ -162,9 +173,17 @@ impl MemoryMap {
         Ok((source.as_ref(), target.as_mut()?))
     }
 
-    /// Copies `len` bytes through host memory, when both sides are idle. Two ranges of one buffer must not overlap. `stage` is kept by
-    /// the caller to allocate once.
-    pub fn copy(&mut self, from: Home, to: Home, len: usize, stage: &mut Vec<u8>) -> Result<(), BackendError> {
+    /// Copies `len` bytes through host memory. Both devices must be idle, and two ranges of the same buffer
+    /// must not overlap.
+    ///
+    /// `stage` is a staging buffer that the caller reuses between calls.
+    pub fn copy(
+        &mut self,
+        from: BufferSlice,
+        to: BufferSlice,
+        len: usize,
+        stage: &mut Vec<u8>,
+    ) -> Result<(), BackendError> {
         for home in [from, to] {
             let buffer = self.get(home.buffer)?;
             check_range(buffer, home.offset, len)?;
@@ -187,23 +206,24 @@ impl MemoryMap {
         Ok(())
     }
 
-    /// Where `len` bytes lie in host memory. `None` if their buffer is elsewhere; an error if they are not all within it.
-    pub fn host_range(&self, home: Home, len: usize) -> Result<Option<HostRange>, BackendError> {
-        let held = self.held(home.buffer)?;
-        let buffer = held.as_ref();
+    /// Returns the host memory of `len` bytes at `home`, or `None` if the CPU cannot access the buffer.
+    /// Returns an error if the range extends beyond the buffer.
+    pub fn host_range(&self, home: BufferSlice, len: usize) -> Result<Option<HostRange>, BackendError> {
+        let entry = self.buffer(home.buffer)?;
+        let buffer = entry.as_ref();
         check_range(buffer, home.offset, len)?;
         let range = |base: NonNull<u8>| HostRange {
-            // SAFETY: the range was just found to lie within the buffer, whose bytes begin at `base`.
+            // SAFETY: `check_range` verified that the range is within the buffer, which starts at `base`.
             start: unsafe { base.add(home.offset) },
             len,
-            writable: held.is_writable(),
+            writable: entry.is_writable(),
         };
         Ok(buffer.host_ptr().map(range))
     }
 
-    fn held(&self, id: BufferId) -> Result<&Held, BackendError> {
-        let held = self.buffers.get(id.0 as usize).and_then(|(held, _)| held.as_ref());
-        held.ok_or(BackendError::NoBuffer(id))
+    fn buffer(&self, id: BufferId) -> Result<&BufferRef, BackendError> {
+        let buffer = self.buffers.get(id.0 as usize).and_then(|(buffer, _)| buffer.as_ref());
+        buffer.ok_or(BackendError::NoBuffer(id))
     }
 }
 

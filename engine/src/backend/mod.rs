@@ -1,7 +1,7 @@
-//! Where tensors live and what computes them: registry -> device -> buffer type -> buffer, and device -> backend.
+//! Memory and compute devices: registry -> device -> buffer type -> buffer, and device -> backend.
 //!
-//! A backend is a small trait with documented defaults; nothing above this module names a concrete one except
-//! [`registries`], the one list of compiled-in backends.
+//! [`Backend`] is a small trait with documented defaults. Code above this module refers to no concrete
+//! backend except through [`registries`], the list of compiled-in backends.
 
 pub mod cpu;
 pub mod cuda;
@@ -30,58 +30,58 @@ pub use cpu::ThreadPool;
 use host::HostBytes;
 pub use host::HostMemory;
 pub use machine::installed_memory;
-pub use memory::{Held, HostRange, MemoryMap};
+pub use memory::{BufferRef, HostRange, MemoryMap};
 pub(crate) use plan::NodePlan;
 pub use plan::{GraphView, Plan};
 pub use profile::{Activity, OpTime, Profile};
 pub use transfer::Stored;
 
-/// What a backend can fail with.
+/// Errors of backends and their memory.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// The memory could not be had.
-    #[error("{buffer_type}: cannot allocate {bytes} bytes")]
+    /// Allocating memory failed.
+    #[error("cannot allocate {bytes} bytes of {buffer_type} memory")]
     OutOfMemory {
         /// Name of the buffer type.
         buffer_type: String,
-        /// Bytes asked for.
+        /// Requested size in bytes.
         bytes: usize,
     },
-    /// A read or write reaches beyond its buffer.
-    #[error("{buffer_type}: access to {len} bytes at {offset} of a buffer of {size} bytes")]
+    /// A read or write extends beyond its buffer.
+    #[error("cannot access {len} bytes at offset {offset}: the {buffer_type} buffer has {size} bytes")]
     OutOfBounds {
         /// Name of the buffer type.
         buffer_type: String,
-        /// First byte.
+        /// Offset of the first byte.
         offset: usize,
         /// Number of bytes.
         len: usize,
-        /// Size of the buffer.
+        /// Size of the buffer in bytes.
         size: usize,
     },
-    /// A buffer that was never there, or was let go.
-    #[error("there is no buffer {}", .0.0)]
+    /// The buffer never existed or was released.
+    #[error("buffer {} does not exist or was released", .0.0)]
     NoBuffer(BufferId),
-    /// A write to memory that is only read: a mapped file, or weights that several contexts share.
-    #[error("{buffer_type}: write to read-only memory")]
+    /// A write to read-only memory: a mapped file, or weights shared by several contexts.
+    #[error("cannot write to {buffer_type} memory: the buffer is read-only")]
     ReadOnly {
         /// Name of the buffer type.
         buffer_type: String,
     },
-    /// Rows of a tensor that are not there, that only move together with others, or data of another size than theirs.
-    #[error("rows {}..{} of {n_rows}, stored as {layout}, are not to be moved as {bytes} bytes", .rows.start, .rows.end)]
+    /// A range of rows that is out of bounds or not a whole number of row groups, or data of the wrong size.
+    #[error("cannot copy rows {}..{} of {n_rows} ({layout} layout) as {bytes} bytes: the range or the size does not match whole row groups", .rows.start, .rows.end)]
     Rows {
-        /// The rows.
+        /// Requested rows.
         rows: Range<usize>,
-        /// Rows that there are.
+        /// Number of rows of the tensor.
         n_rows: usize,
         /// Name of the layout.
         layout: &'static str,
-        /// Size of the data.
+        /// Size of the data in bytes.
         bytes: usize,
     },
-    /// No compiled-in backend computes this node.
-    #[error("no backend computes {op} ({node}) on a tensor of type {ty}")]
+    /// No compiled-in backend supports this node.
+    #[error("no backend supports {op} ({node}) with an operand of type {ty}")]
     Unsupported {
         /// Name of the op.
         op: &'static str,
@@ -90,69 +90,70 @@ pub enum BackendError {
         /// Type of the first operand.
         ty: kernels::GgmlType,
     },
-    /// A mapped file is shorter than it was.
-    #[error("{}: the file was changed while in use: it had {expected} bytes, now it has {found}", .path.display())]
+    /// A mapped file was truncated while in use.
+    #[error("{}: file was truncated while in use: expected {expected} bytes, found {found}", .path.display())]
     Shrunk {
-        /// The file.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// Bytes when it was mapped.
+        /// Size when the file was mapped.
         expected: usize,
-        /// Bytes now.
+        /// Current size.
         found: u64,
     },
-    /// The caller asked to stop.
+    /// The computation was cancelled through its flag.
     #[error("cancelled")]
     Cancelled,
-    /// A plan was run on a graph or in memory that it was not prepared for, or that changed since.
-    #[error("{device}: the graph or its memory is not what the plan was prepared for")]
+    /// A plan was run with a graph or memory other than those it was prepared for, or they changed in
+    /// between.
+    #[error("{device}: cannot run the plan: the graph or its memory changed after the plan was prepared")]
     StalePlan {
         /// Name of the device.
         device: String,
     },
-    /// Anything else a device reports.
+    /// Any other error reported by a device.
     #[error("{device}: {message}")]
     Device {
         /// Name of the device.
         device: String,
-        /// What it said.
+        /// Error message of the device.
         message: String,
     },
 }
 
-/// What a buffer is used for; the scheduler places ops near buffers of weights.
+/// Purpose of a buffer. The scheduler assigns ops to the backend of their weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Usage {
-    /// No particular use.
+    /// Memory without a particular purpose.
     #[default]
     Any,
     /// Model weights.
     Weights,
-    /// Intermediate results of a graph.
+    /// Memory for intermediate results of a graph.
     Compute,
 }
 
-/// A kind of memory. Two are the same if their names are.
+/// A kind of memory. Two types are equal if their names are equal.
 pub trait BufferType: Send + Sync {
     /// Unique name, such as `CPU`.
     fn name(&self) -> &str;
 
-    /// Every tensor's offset is a multiple of this (a power of two, in bytes).
+    /// Alignment of tensor offsets in bytes, a power of two.
     fn alignment(&self) -> usize;
 
-    /// Largest single buffer in bytes.
+    /// Maximum size of a buffer in bytes.
     fn max_size(&self) -> usize {
         usize::MAX
     }
 
-    /// Bytes to set aside for a tensor; at least [`Tensor::nbytes`].
+    /// Number of bytes to allocate for a tensor; at least [`Tensor::nbytes`].
     fn alloc_size(&self, tensor: &Tensor) -> usize {
         tensor.nbytes()
     }
 
-    /// True if the CPU may use the memory by its address.
+    /// True if the CPU can access the memory through its address.
     fn is_host(&self) -> bool;
 
-    /// A zeroed buffer of `size` bytes.
+    /// Allocates a zeroed buffer of `size` bytes.
     fn allocate(&self, size: usize) -> Result<Box<dyn Buffer>, BackendError>;
 }
 
@@ -162,16 +163,17 @@ impl fmt::Debug for dyn BufferType + '_ {
     }
 }
 
-/// A piece of memory of some [`BufferType`].
+/// A contiguous range of memory of some [`BufferType`].
 ///
-/// A `Box<dyn Buffer>` has one owner, who writes through `&mut`. An `Arc<dyn Buffer>` may be read by many and is written by nobody:
+/// A `Box<dyn Buffer>` has a single owner, who writes through `&mut`. An `Arc<dyn Buffer>` can be read by
+/// many owners and written by none:
 /// ```compile_fail,E0596
 /// # use std::sync::Arc;
 /// # use engine::backend::{Buffer, default_device};
 /// let shared: Arc<dyn Buffer> = Arc::from(default_device().buffer_type().allocate(8).unwrap());
 /// shared.write(0, &[1]).unwrap();
 /// ```
-/// Implementing it takes `unsafe`:
+/// The trait is unsafe to implement:
 /// ```compile_fail,E0200
 /// # use std::{any::Any, ptr::NonNull, sync::Arc};
 /// # use engine::backend::*;
@@ -188,71 +190,77 @@ impl fmt::Debug for dyn BufferType + '_ {
 /// ```
 ///
 /// # Safety
-/// Backends use host memory by its address. An implementation promises of the bytes behind [`host_ptr`](Buffer::host_ptr), if it gives
-/// one:
-/// - there are [`size`](Buffer::size) of them, initialized, at an address that is the same as long as the buffer lives, wherever the
-///   value itself is moved;
-/// - they are changed only by who holds the buffer by `&mut`, be it through its methods or through the pointer, and not at all if
-///   it [is read-only](Buffer::is_read_only); a device that changes them by itself is done with it whenever the buffer can be used.
+/// Backends access host memory through its address. If [`host_ptr`](Buffer::host_ptr) returns a pointer, the
+/// implementation must guarantee:
+/// - The pointer is valid for [`size`](Buffer::size) initialized bytes. The address does not change during
+///   the lifetime of the buffer, even if the value is moved.
+/// - The bytes are only modified by the owner of `&mut self`, through its methods or through the pointer, and
+///   never if the buffer [is read-only](Buffer::is_read_only). A device that writes asynchronously must be
+///   done before the buffer can be used.
 pub unsafe trait Buffer: Send + Sync {
-    /// The kind of memory.
+    /// Returns the kind of memory.
     fn buffer_type(&self) -> &Arc<dyn BufferType>;
 
-    /// Bytes.
+    /// Returns the size in bytes.
     fn size(&self) -> usize;
 
-    /// The first byte, if the memory is the host's.
+    /// Returns a pointer to the first byte, or `None` if the CPU cannot access the memory.
     fn host_ptr(&self) -> Option<NonNull<u8>>;
 
-    /// True if nothing may ever be written here, as with a mapped file.
+    /// Returns true if the buffer must never be written, like a mapped file.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// Copies `data` into the buffer.
+    /// Copies `data` into the buffer at byte `offset`.
     fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError>;
 
-    /// Copies from the buffer into `out`.
+    /// Copies bytes starting at `offset` into `out`.
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), BackendError>;
 
-    /// All bytes, if the memory is the host's.
+    /// Returns all bytes, or `None` if the CPU cannot access the memory.
     fn bytes(&self) -> Option<&[u8]> {
         let start = self.host_ptr()?;
-        // SAFETY: that many initialized bytes are there (see [`Buffer`]), and who might change them would need `&mut`.
+        // SAFETY: `host_ptr` is valid for `size` initialized bytes (contract of [`Buffer`]), and nobody can
+        // modify them while `self` is borrowed.
         Some(unsafe { slice::from_raw_parts(start.as_ptr(), self.size()) })
     }
 
-    /// All bytes, for writing, if the memory is the host's and may be written.
+    /// Returns all bytes for writing, or `None` if the CPU cannot access the memory or the buffer is
+    /// read-only.
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let start = self.host_ptr().filter(|_| !self.is_read_only())?;
-        // SAFETY: as in `bytes`; the buffer is borrowed exclusively, and its memory with it.
+        // SAFETY: `host_ptr` is valid for `size` initialized bytes (contract of [`Buffer`]), and the buffer
+        // is borrowed exclusively.
         Some(unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.size()) })
     }
 
-    /// Stores rows of a tensor, given as a file has them, in the tensor's layout. Rows are counted over all matrices of the tensor; of
-    /// layouts that store them in groups whole groups are to be given.
+    /// Converts rows from the file format to the tensor's layout and stores them.
+    ///
+    /// Rows are numbered across all matrices of the tensor. Layouts with row groups require whole groups.
     fn set_tensor(&mut self, tensor: &Stored, rows: Range<usize>, data: &[u8]) -> Result<(), BackendError> {
         transfer::set_tensor(self, tensor, rows, data)
     }
 
-    /// Reads back what [`set_tensor`](Buffer::set_tensor) stored, as a file has it.
+    /// Reads rows that [`set_tensor`](Buffer::set_tensor) stored and converts them back to the file format.
     fn get_tensor(&self, tensor: &Stored, rows: Range<usize>, out: &mut [u8]) -> Result<(), BackendError> {
         transfer::get_tensor(self, tensor, rows, out)
     }
 
-    /// An error if what the buffer holds is gone, as when a mapped file was shortened. Cheap: it is asked before every decode.
+    /// Returns an error if the contents are no longer available, for example because a mapped file was
+    /// truncated. Called before every decode, so it must be cheap.
     fn check(&self) -> Result<(), BackendError> {
         Ok(())
     }
 
-    /// For a backend to recognize its own buffers.
+    /// Returns `self` for downcasting to the backend's own buffer type.
     fn as_any(&self) -> &dyn Any;
 
-    /// As [`as_any`](Buffer::as_any), for writing.
+    /// Returns `self` for mutable downcasting.
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
-/// An error unless `len` bytes at `offset` lie within the buffer.
+/// Returns an error unless `len` bytes at `offset` are within the buffer.
 pub(crate) fn check_range<B: Buffer + ?Sized>(buffer: &B, offset: usize, len: usize) -> Result<(), BackendError> {
     match offset.checked_add(len) {
         Some(end) if end <= buffer.size() => Ok(()),
@@ -265,44 +273,45 @@ pub(crate) fn check_range<B: Buffer + ?Sized>(buffer: &B, offset: usize, len: us
     }
 }
 
-/// What a device is.
+/// The kind of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceKind {
-    /// The host's processor.
+    /// The host CPU, which computes in host memory.
     Cpu,
-    /// A graphics processor with memory of its own.
+    /// A GPU with its own memory.
     Gpu,
-    /// Something that computes in host memory beside the CPU.
+    /// An accelerator that computes in host memory.
     Accel,
 }
 
-/// A place for weights.
+/// A storage option for weights.
 #[derive(Clone, Debug)]
 pub struct WeightStorage {
-    /// Kind of memory.
+    /// Buffer type that stores the weights.
     pub buffer_type: Arc<dyn BufferType>,
-    /// Arrangement of their rows there.
+    /// Row layout of the weights.
     pub layout: Layout,
 }
 
 /// Settings of a new backend.
 #[derive(Clone, Debug)]
 pub struct BackendParams {
-    /// Threads for graphs of one or a few tokens.
+    /// Number of threads for graphs of one or few tokens.
     pub n_threads: usize,
-    /// Threads for batches.
+    /// Number of threads for batches.
     pub n_threads_batch: usize,
-    /// Threads shared with other backends, which then take turns; what is asked for above is limited to as many as these. By
-    /// default a backend starts its own.
+    /// Thread pool shared with other backends, which take turns. Its size limits the thread counts above. By
+    /// default, a backend starts its own threads.
     pub thread_pool: Option<Arc<ThreadPool>>,
-    /// What matrix products may cost in accuracy; ignored by backends that know one kind of product only.
+    /// Precision of matmuls. Ignored by backends with a single kind of matmul.
     pub precision: Precision,
-    /// Where to add up the time of ops; ignored by backends that do not know it. By default times are not taken.
+    /// Profile to which the backend adds the time of ops. Ignored by backends without profiling. `None` (the
+    /// default) disables profiling.
     pub profile: Option<Profile>,
 }
 
 impl BackendParams {
-    /// So many threads for everything, the backend's own, and exact products.
+    /// Returns settings with `n_threads` threads in a private pool, exact matmuls, and no profiling.
     pub fn new(n_threads: usize) -> BackendParams {
         BackendParams {
             n_threads,
@@ -314,36 +323,40 @@ impl BackendParams {
     }
 }
 
-/// Something that computes.
+/// A compute device.
 pub trait Device: Send + Sync {
-    /// Unique name, such as `cpu`, as the command line takes it.
+    /// Returns the unique name, such as `cpu`, as accepted on the command line.
     fn name(&self) -> &str;
 
-    /// For people: processor or card, instruction sets.
+    /// Returns a human-readable description: processor or GPU model, instruction sets.
     fn description(&self) -> String;
 
-    /// What it is.
+    /// Returns the kind of device.
     fn kind(&self) -> DeviceKind;
 
-    /// Free and total bytes of memory, (0, 0) where they cannot be found out.
+    /// Returns the free and total memory in bytes, or (0, 0) if unknown.
     fn memory(&self) -> (usize, usize);
 
-    /// Memory that the device prefers for weights, caches and intermediate results.
+    /// Returns the preferred memory for weights, caches, and intermediate results.
     fn buffer_type(&self) -> Arc<dyn BufferType>;
 
-    /// A buffer over memory that already holds data, such as a mapped file; `None` if the device cannot use it in place.
-    /// `keep` owns the memory and is held as long as the buffer.
+    /// Wraps existing memory, such as a mapped file, in a buffer. Returns `None` if the device cannot access
+    /// the memory in place.
+    ///
+    /// The buffer holds `keep`, which owns the memory.
     fn buffer_from_host(&self, keep: HostBytes) -> Option<Box<dyn Buffer>> {
         let _ = keep;
         None
     }
 
-    /// True if the device's backend can use operands in this kind of memory.
+    /// Returns true if the device's backend can read operands in this kind of memory.
     fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool;
 
-    /// Where and in which layout the device would have weights, the best first. The loader takes the first layout that accepts the tensor
-    /// and of which the device supports the op that uses it; the file's pages serve as they are where that is the plain layout of
-    /// host memory. By default, and at the end of every such list: plain, in [`buffer_type`](Device::buffer_type).
+    /// Returns the storage options for weights, best first.
+    ///
+    /// The loader takes the first option whose layout accepts the tensor and whose op the device supports. If
+    /// that is the plain layout in host memory, the pages of the mapped file are used directly. Every list
+    /// ends with the default: the plain layout in [`buffer_type`](Device::buffer_type).
     fn weight_storage(&self) -> Vec<WeightStorage> {
         vec![WeightStorage {
             buffer_type: self.buffer_type(),
@@ -351,37 +364,40 @@ pub trait Device: Send + Sync {
         }]
     }
 
-    /// True if the device's backend computes this node: op, types, shapes, strides and layouts of its operands. `memory` tells what
-    /// kind of memory operands lie in, those that have a home.
+    /// Returns true if the device's backend supports this node: its op, types, shapes, strides, and operand
+    /// layouts. `memory` gives the kind of memory of operands that are already allocated.
     fn supports_op(&self, graph: &Graph, node: TensorId, memory: &MemoryMap) -> bool;
 
-    /// True if the op is worth computing here although its weights lie in host memory.
+    /// Returns true if the op is worth computing here although its weights are in host memory.
     fn offload_op(&self, graph: &Graph, node: TensorId) -> bool {
         let _ = (graph, node);
         false
     }
 
-    /// Fills a new buffer of the device's memory. By default [`Buffer::set_tensor`] does; a device that fetches data by itself lets the host
-    /// go on meanwhile.
+    /// Starts filling a new buffer of the device's memory.
+    ///
+    /// The default calls [`Buffer::set_tensor`] synchronously. A device with DMA copies in the background.
     fn upload(&self, buffer: Box<dyn Buffer>) -> Result<Box<dyn Upload>, BackendError> {
         Ok(Box::new(host::DirectUpload(buffer)))
     }
 
-    /// A new backend: threads, streams and scratch memory of its own.
+    /// Creates a backend with its own threads, streams, and scratch memory.
     fn backend(self: Arc<Self>, params: &BackendParams) -> Result<Box<dyn Backend>, BackendError>;
 }
 
 /// Computes graphs on a device.
 pub trait Backend: Any + Send {
-    /// The device.
+    /// Returns the device.
     fn device(&self) -> &Arc<dyn Device>;
 
-    /// Makes a plan for computing the nodes of a view: checks them, sets scratch memory aside, decides what is fused. A node's result
-    /// may be left out of memory if all that [read](crate::graph::Uses::n_readers) it are computed together with it; a view's last
-    /// node is always stored.
+    /// Prepares a plan for the nodes of a view: checks the nodes, allocates scratch memory, and selects
+    /// fusions.
     ///
-    /// `old` is a plan that is no longer wanted, whose memory the new one takes over: preparing for graphs that are no larger than
-    /// earlier ones takes nothing from the heap.
+    /// A result may stay unstored if all of its [readers](crate::graph::Uses::n_readers) are fused with it.
+    /// The last node of a view is always stored.
+    ///
+    /// `old` is a discarded plan whose memory the new plan reuses, so that preparing a graph no larger than
+    /// earlier graphs does not allocate.
     fn prepare(
         &mut self,
         view: &GraphView<'_>,
@@ -389,12 +405,14 @@ pub trait Backend: Any + Send {
         old: Option<Box<dyn Plan>>,
     ) -> Result<Box<dyn Plan>, BackendError>;
 
-    /// Computes the nodes of a plan in order. `graph` and `memory` are what it was prepared for, unchanged: the plan is refused
-    /// otherwise. Returns when done, or, for asynchronous backends, when queued.
+    /// Computes the nodes of a plan in order. Returns when they are done or, for asynchronous backends,
+    /// enqueued.
     ///
-    /// Once `cancel` is set it ends within about a node, with [`BackendError::Cancelled`], and the results of this run are undefined.
+    /// Returns [`BackendError::StalePlan`] if `graph` or `memory` changed after the plan was prepared. Once
+    /// `cancel` is set, the run ends within about one node with [`BackendError::Cancelled`], and its results
+    /// are undefined.
     ///
-    /// A computation has its memory to itself:
+    /// A computation borrows its memory exclusively:
     /// ```compile_fail,E0499
     /// # use std::sync::atomic::AtomicBool;
     /// # use engine::backend::*;
@@ -416,20 +434,24 @@ pub trait Backend: Any + Send {
         cancel: &AtomicBool,
     ) -> Result<(), BackendError>;
 
-    /// Waits until everything queued is done. Nothing to do for backends that compute before they return.
+    /// Waits until all enqueued work is done. The default does nothing, for synchronous backends.
     fn synchronize(&mut self) -> Result<(), BackendError> {
         Ok(())
     }
 
-    /// Queues writing `data` to byte `offset` of a buffer of this backend, after all that is queued; later work sees it. `data` may change as
-    /// soon as this returns. False, the default, if it cannot: the caller then waits and writes directly.
+    /// Enqueues a write of `data` to byte `offset` of a buffer of this backend. The write is ordered with all
+    /// other work of the backend, and `data` may be reused immediately.
+    ///
+    /// Returns false (the default) if unsupported; the caller then waits and writes directly.
     fn write_async(&mut self, to: &mut dyn Buffer, offset: usize, data: &[u8]) -> Result<bool, BackendError> {
         let _ = (to, offset, data);
         Ok(false)
     }
 
-    /// Queues reading `len` bytes from byte `offset` of a buffer of this backend, after all that is queued; what is queued later does not
-    /// change what is read. `None`, the default, if it cannot: the caller then waits and reads directly.
+    /// Enqueues a read of `len` bytes at byte `offset` of a buffer of this backend. The read is ordered with
+    /// all other work of the backend, so that later work does not change the result.
+    ///
+    /// Returns `None` (the default) if unsupported; the caller then waits and reads directly.
     fn read_async(
         &mut self,
         from: &dyn Buffer,
@@ -440,9 +462,11 @@ pub trait Backend: Any + Send {
         Ok(None)
     }
 
-    /// Queues a copy of `len` bytes from memory that `source` computes into memory of this backend; buffers are given
-    /// with an offset in bytes, which the callee checks. The copy comes after all that is queued on `source` and on this backend, and later work
-    /// of both backends after the copy. False, the default, if it cannot: the scheduler then waits for both and copies through the host.
+    /// Enqueues a copy of `len` bytes from memory of `source` to memory of this backend. Buffers are given
+    /// with a byte offset, which the implementation must check.
+    ///
+    /// The copy is ordered with all other work of both backends. Returns false (the default) if unsupported;
+    /// the scheduler then waits for both backends and copies through the host.
     fn copy_from_async(
         &mut self,
         source: &mut dyn Backend,
@@ -454,47 +478,49 @@ pub trait Backend: Any + Send {
         Ok(false)
     }
 
-    /// Changes the number of threads; ignored by backends without any.
+    /// Sets the number of threads. Ignored by backends without threads.
     fn set_threads(&mut self, n_threads: usize) {
         let _ = n_threads;
     }
 }
 
-/// A buffer that is being filled from host memory. It belongs to the upload until all data has arrived, so nobody can use it too early.
+/// A buffer that is being filled from host memory. The upload owns the buffer until all data has arrived.
 pub trait Upload: Send {
-    /// As [`Buffer::set_tensor`]. The rows may arrive later than this returns; `data` is no longer needed then.
+    /// Converts and stores rows, as [`Buffer::set_tensor`] does. The transfer may complete after this call
+    /// returns, but `data` can be reused immediately.
     fn set_tensor(&mut self, tensor: &Stored, rows: Range<usize>, data: &[u8]) -> Result<(), BackendError>;
 
-    /// Waits until everything has arrived.
+    /// Waits until all data has arrived, and returns the buffer.
     fn finish(self: Box<Self>) -> Result<Box<dyn Buffer>, BackendError>;
 }
 
-/// Bytes on their way from a device's memory.
+/// A read from device memory that is in flight.
 pub trait PendingRead: Send {
-    /// Waits for them. `out` has as many bytes as were asked for.
+    /// Waits for the data and copies it to `out`, which has the requested length.
     fn wait(self: Box<Self>, out: &mut [u8]) -> Result<(), BackendError>;
 }
 
-/// Devices that come from one library.
+/// A family of devices with a common driver.
 pub trait Registry: Send + Sync {
-    /// Name of the family, such as `CPU`.
+    /// Returns the name of the family, such as `CPU`.
     fn name(&self) -> &str;
 
-    /// Its devices; empty if there is none on this machine.
+    /// Returns the devices; empty if this machine has none.
     fn devices(&self) -> Vec<Arc<dyn Device>>;
 
-    /// Why there is no device, or why some that are there cannot be used. By default there is nothing to say.
-    fn flaws(&self) -> Vec<String> {
+    /// Returns the reasons why devices are missing or unusable. Empty by default.
+    fn problems(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Same kind of memory?
+/// Returns true if both types are the same kind of memory.
 pub fn same_buffer_type(a: &dyn BufferType, b: &dyn BufferType) -> bool {
     a.name() == b.name()
 }
 
-/// Every compiled-in family of backends, in the order of preference. The reference comes last: it is there to compare with.
+/// Returns all compiled-in families of backends, in order of preference. The reference backend is last; it
+/// exists for testing.
 pub fn registries() -> &'static [Arc<dyn Registry>] {
     static ALL: LazyLock<Vec<Arc<dyn Registry>>> = LazyLock::new(|| {
         vec![
@@ -506,22 +532,23 @@ pub fn registries() -> &'static [Arc<dyn Registry>] {
     &ALL
 }
 
-/// Every device of this machine, in the order of preference.
+/// Returns all devices of this machine, in order of preference.
 pub fn devices() -> Vec<Arc<dyn Device>> {
     all_devices().collect()
 }
 
-/// Every device, those of a registry looked for when they are come to: a driver takes its time to start.
+/// Enumerates all devices. Each registry is queried only when the iterator reaches it, since a driver takes
+/// long to start.
 fn all_devices() -> impl Iterator<Item = Arc<dyn Device>> {
     registries().iter().flat_map(|r| r.devices())
 }
 
-/// The device with this name.
+/// Returns the device with this name.
 pub fn device(name: &str) -> Option<Arc<dyn Device>> {
     all_devices().find(|d| d.name() == name)
 }
 
-/// The most preferred device: the first of [`devices`].
+/// Returns the preferred device: the first of [`devices`].
 pub fn default_device() -> Arc<dyn Device> {
-    all_devices().next().expect("the CPU is always there")
+    all_devices().next().expect("the CPU device always exists")
 }

@@ -1,4 +1,4 @@
-//! Plans: what a backend makes of some nodes of a graph once, to compute them many times.
+//! Execution plans: a backend prepares some nodes of a graph once, and computes them many times.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,16 +9,16 @@ use crate::graph::{Graph, TensorId, Uses};
 /// Nodes of a graph that one backend computes, in order.
 #[derive(Clone, Copy)]
 pub struct GraphView<'a> {
-    /// The graph. All operands have homes in buffers that the device supports.
+    /// The graph. All operands are allocated in buffers that the device supports.
     pub graph: &'a Graph,
-    /// The nodes. Views among them compute nothing.
+    /// The nodes. Views among them need no computation.
     pub nodes: &'a [TensorId],
-    /// Who reads each tensor, over the whole graph.
+    /// Readers of each tensor in the whole graph.
     pub uses: &'a Uses,
 }
 
 impl<'a> GraphView<'a> {
-    /// The nodes that are neither leafs nor views.
+    /// Returns the nodes that are neither leafs nor views.
     pub fn computing(&self) -> impl Iterator<Item = TensorId> + Clone + use<'a> {
         let graph = self.graph;
         let computes = move |id: &TensorId| graph.tensor(*id).op.computes();
@@ -26,28 +26,32 @@ impl<'a> GraphView<'a> {
     }
 }
 
-/// What [`Backend::prepare`](super::Backend::prepare) makes of a [`GraphView`], a type of each backend's own: nodes that were checked,
-/// addresses, what is fused, a captured graph of the device. It stands for one view of one graph until it is prepared again.
+/// The result of [`Backend::prepare`](super::Backend::prepare) for a [`GraphView`], with a type specific to
+/// the backend.
+///
+/// A plan holds checked nodes, addresses, fusions, and possibly a captured device graph. It is valid for one
+/// view of one graph until that view is prepared again.
 pub trait Plan: Any + Send {}
 
 impl dyn Plan {
-    /// The plan as `P`; an error for the plan of another kind of backend.
+    /// Downcasts the plan to `P`. Returns an error if another kind of backend prepared the plan.
     pub fn downcast_mut<P: Plan>(&mut self, device: &str) -> Result<&mut P, BackendError> {
         let plan: &mut dyn Any = self;
         plan.downcast_mut().ok_or_else(|| BackendError::Device {
             device: device.to_owned(),
-            message: "the plan was prepared by another backend".to_owned(),
+            message: "cannot run the plan: it was prepared by another backend".to_owned(),
         })
     }
 
-    /// The memory of a plan that is no longer wanted, if it is a `P`; a new one otherwise.
+    /// Returns a discarded plan for reuse if it is a `P`, otherwise a new plan.
     pub fn recycle<P: Plan + Default>(plan: Option<Box<dyn Plan>>) -> Box<P> {
         let any: Option<Box<dyn Any>> = plan.map(|plan| plan as _);
         any.and_then(|any| any.downcast().ok()).unwrap_or_default()
     }
 }
 
-/// The plan of a backend that computes one node after the other: nodes that were checked, of the graph with this version.
+/// Plan of a backend that computes one node after the other: the checked nodes and the version of their
+/// graph.
 #[derive(Default)]
 pub(crate) struct NodePlan {
     nodes: Vec<TensorId>,
@@ -57,7 +61,8 @@ pub(crate) struct NodePlan {
 impl Plan for NodePlan {}
 
 impl NodePlan {
-    /// A plan for the nodes that compute something, each of which `check` looked at, in the memory of an `old` one.
+    /// Prepares a plan of the nodes that need computation. Calls `check` for each node, and reuses the memory
+    /// of an `old` plan.
     pub fn prepare(
         view: &GraphView<'_>,
         old: Option<Box<dyn Plan>>,
@@ -73,7 +78,8 @@ impl NodePlan {
         Ok(plan)
     }
 
-    /// Computes the nodes in order, until one fails or the flag is set. Nothing if the graph was changed since.
+    /// Computes the nodes in order until a node fails or `cancel` is set. Returns an error without computing
+    /// anything if the graph changed.
     pub fn run(
         plan: &mut dyn Plan,
         device: &str,

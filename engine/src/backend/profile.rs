@@ -1,59 +1,61 @@
-//! Where the time of a backend goes, op by op.
+//! Profiling of backends, op by op.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kernels::GgmlType;
 
-/// What time is spent on.
+/// A kind of work to measure.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Activity {
-    /// Name of an op, or of what a backend does beside computing nodes.
+    /// Name of an op, or of other work of a backend.
     pub name: &'static str,
-    /// Type of a product's weights.
+    /// Type of the weights, if the work is a matmul.
     pub weights: Option<GgmlType>,
 }
 
-/// Time spent on one kind of activity.
+/// Accumulated time of one activity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpTime {
-    /// The kind.
+    /// The activity.
     pub activity: Activity,
-    /// How often.
+    /// Number of times that the activity ran.
     pub n: u64,
-    /// All together.
+    /// Total time.
     pub time: Duration,
 }
 
-/// Adds up the time of backends by kind of activity, from the beginning of each run to its end. Asked for in
-/// [`BackendParams`](super::BackendParams); what is not asked for costs nothing.
+/// Accumulates the time of backends by activity, from the start to the end of each run.
 ///
-/// A context adds what it does on its own thread between runs: `graph` (building one and placing it), `inputs` (writing them) and
-/// `results` (reading them).
+/// Profiling is enabled in [`BackendParams`](super::BackendParams) and has no cost when disabled. A context
+/// adds the work of its own thread between runs: `graph` (building and allocating a graph), `inputs` (writing
+/// inputs), and `results` (reading results).
 ///
-/// Of threads that compute together one is watched. It waits for the others now and then, which is an activity of its own (`wait`).
+/// With several threads, one thread is measured. Its waits for the other threads are recorded as the activity
+/// `wait`.
 #[derive(Clone, Debug, Default)]
 pub struct Profile(Arc<Mutex<Vec<OpTime>>>);
 
 impl Profile {
-    /// Nothing yet.
+    /// Creates an empty profile.
     pub fn new() -> Profile {
         Profile::default()
     }
 
-    /// The times, longest first. Their sum is the time of all runs but for waiting at the very end of each.
+    /// Returns the times, longest first. Their sum is the time of all runs, except for the final wait of each
+    /// run.
     pub fn times(&self) -> Vec<OpTime> {
         let mut times = self.lock().clone();
         times.sort_by_key(|t| std::cmp::Reverse(t.time));
         times
     }
 
-    /// Forgets all times.
+    /// Discards all recorded times.
     pub fn clear(&self) {
         self.lock().clear();
     }
 
-    /// Adds the time of something that is done once.
+    /// Runs `work` and records its time under `name`.
     pub(crate) fn during<T>(&self, name: &'static str, work: impl FnOnce() -> T) -> T {
         let mut watch = self.watch();
         let result = work();
@@ -61,9 +63,9 @@ impl Profile {
         result
     }
 
-    /// Watches a run from now on.
-    pub(super) fn watch(&self) -> Watch<'_> {
-        Watch {
+    /// Starts measuring a run.
+    pub(super) fn watch(&self) -> RunTimer<'_> {
+        RunTimer {
             times: self.lock(),
             since: Instant::now(),
         }
@@ -74,21 +76,21 @@ impl Profile {
     }
 }
 
-/// A profile equals itself only.
+/// Profiles are compared by identity.
 impl PartialEq for Profile {
     fn eq(&self, other: &Profile) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// A run that is being watched.
-pub(super) struct Watch<'a> {
+/// A run that is being measured.
+pub(super) struct RunTimer<'a> {
     times: MutexGuard<'a, Vec<OpTime>>,
     since: Instant,
 }
 
-impl Watch<'_> {
-    /// What was done since the last call, or the beginning, was this.
+impl RunTimer<'_> {
+    /// Attributes the time since the previous call, or since the start, to `activity`.
     pub(super) fn done(&mut self, activity: Activity) {
         let now = Instant::now();
         let time = now - self.since;

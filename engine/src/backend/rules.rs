@@ -1,15 +1,16 @@
-//! What backends ask of a node beyond the [shape rules](crate::graph): that the types of its operands can be read and written.
+//! Requirements on nodes that all backends share, in addition to the [shape rules](crate::graph): operand
+//! types and layouts must be supported.
 
 use super::BackendError;
 use crate::graph::{Graph, Layout, Op, Tensor, TensorId, rules};
 use kernels::GgmlType;
 
-/// Why a node cannot be computed.
-pub(super) type Flaw = &'static str;
+/// Reason why a node cannot be computed.
+pub(super) type Unsupported = &'static str;
 
-/// Nothing, or what keeps a backend from computing this node whose matrices of products and tables of look-ups may have the layout `of_matrices`,
-/// while everything else is plain. Views compute nothing and pass.
-pub(super) fn layouts(graph: &Graph, id: TensorId, of_matrices: Layout) -> Result<(), Flaw> {
+/// Checks that the layouts of a node are supported. Weights of matmuls and tables of `get_rows` may have
+/// layout `of_matrices`; everything else must be plain. Views always pass.
+pub(super) fn layouts(graph: &Graph, id: TensorId, of_matrices: Layout) -> Result<(), Unsupported> {
     let node = graph.tensor(id);
     if node.op.is_view() {
         return Ok(());
@@ -23,12 +24,12 @@ pub(super) fn layouts(graph: &Graph, id: TensorId, of_matrices: Layout) -> Resul
     if node.layout.is_plain() && node.sources().enumerate().all(can_be_read) {
         Ok(())
     } else {
-        Err("operands in layouts that can be read")
+        Err("an operand has an unsupported layout")
     }
 }
 
-/// Nothing, or why no backend could compute this node. Leafs and views need no computing and pass.
-pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
+/// Checks that a node can be computed at all. Leafs and views always pass.
+pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Unsupported> {
     rules::check(graph, id)?;
     let node = graph.tensor(id);
     if !node.op.computes() {
@@ -37,15 +38,15 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
     let types = node.sources().map(|s| graph.tensor(s).ty);
     let numbers = |ty: &GgmlType| !matches!(ty, GgmlType::I32 | GgmlType::I64);
     if !types.filter(numbers).all(kernels::can_dequantize) {
-        return Err("operands of types that can be read");
+        return Err("an operand has an unsupported type");
     }
     if node.op == Op::SetRows && !kernels::can_quantize(node.ty) {
-        return Err("a table of a type that rows can be stored in");
+        return Err("rows cannot be converted to the type of the table");
     }
     Ok(())
 }
 
-/// The error for a node that fails the check.
+/// Returns the error for a node that fails the check.
 pub(super) fn unsupported(graph: &Graph, id: TensorId) -> BackendError {
     let node = graph.tensor(id);
     BackendError::Unsupported {

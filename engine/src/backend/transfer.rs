@@ -1,4 +1,5 @@
-//! Weights into buffers and back, in whatever layout they are stored: a few rows at a time, so that no second copy of a model is made.
+//! Transfers weights to and from buffers in any layout, a few rows at a time, so that no second copy of the
+//! model is needed.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,24 +10,24 @@ use rayon::prelude::*;
 use super::{BackendError, Buffer, check_range};
 use crate::graph::{Layout, Repack, Tensor, dense_bytes};
 
-/// Bytes that one thread moves at a time.
+/// Bytes that a thread copies at a time.
 const PIECE: usize = 1 << 20;
 
-/// A tensor as it is stored in a buffer.
+/// Description of a tensor stored in a buffer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Stored {
     /// Element type.
     pub ty: GgmlType,
-    /// Shape, innermost first. Rows are counted over all dimensions but the first.
+    /// Shape, innermost dimension first. Rows are numbered across all dimensions but the first.
     pub ne: [usize; 4],
-    /// Arrangement of the rows.
+    /// Row layout.
     pub layout: Layout,
-    /// First byte in the buffer.
+    /// Offset of the first byte in the buffer.
     pub offset: usize,
 }
 
 impl Stored {
-    /// A dense tensor at an offset of a buffer.
+    /// Describes a contiguous tensor at an offset in a buffer.
     pub fn new(tensor: &Tensor, offset: usize) -> Stored {
         Stored {
             ty: tensor.ty,
@@ -36,17 +37,18 @@ impl Stored {
         }
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn n_rows(&self) -> usize {
         self.ne[1..].iter().product()
     }
 
-    /// Bytes that the tensor takes in the buffer.
+    /// Returns the size of the tensor in the buffer, in bytes.
     pub fn nbytes(&self) -> usize {
         dense_bytes(self.ty, self.ne, self.layout)
     }
 
-    /// Where rows lie in the buffer. An error unless they are whole groups of the tensor's, and `file_bytes` what a file has of them.
+    /// Returns the byte range of rows in the buffer. Returns an error unless they form whole row groups and
+    /// have `file_bytes` bytes in the file format.
     fn locate(&self, rows: &Range<usize>, file_bytes: usize) -> Result<Range<usize>, BackendError> {
         let in_file = Layout::Plain.byte_range(self.ty, self.ne[0], rows.clone());
         let fits = self.layout.accepts(self.ty, self.ne) && rows.end <= self.n_rows();
@@ -61,7 +63,8 @@ impl Stored {
         })
     }
 
-    /// Rows as they are stored, made of those of a file, and where they go in the buffer.
+    /// Converts rows from the file format to the tensor's layout. Returns their offset in the buffer and the
+    /// converted bytes.
     pub fn pack<'a>(&self, rows: &Range<usize>, data: &'a [u8]) -> Result<(usize, Cow<'a, [u8]>), BackendError> {
         let range = self.locate(rows, data.len())?;
         let stored = match self.layout {
@@ -75,7 +78,7 @@ impl Stored {
         Ok((range.start, stored))
     }
 
-    /// All rows as a file has them, made of `stored`.
+    /// Converts all rows from the tensor's layout to the file format.
     pub(super) fn unpack(&self, stored: &[u8]) -> Vec<u8> {
         let Layout::Repacked(repack) = self.layout else {
             return stored.to_vec();
@@ -97,14 +100,14 @@ impl Stored {
         groups.for_each(|(rows, group)| repack.unpack(self.ty, self.ne[0], group, rows));
     }
 
-    /// Bytes that a file has of a group, 1 of a tensor without elements.
+    /// Returns the size of a row group in the file format, at least 1.
     fn group_in_file(&self, repack: &dyn Repack) -> usize {
         let row = self.ty.row_bytes(self.ne[0]).unwrap_or(0);
         (row * repack.group_rows()).max(1)
     }
 }
 
-/// The default of [`Buffer::set_tensor`].
+/// Default implementation of [`Buffer::set_tensor`].
 pub(super) fn set_tensor<B: Buffer + ?Sized>(
     buffer: &mut B,
     tensor: &Stored,
@@ -128,7 +131,7 @@ pub(super) fn set_tensor<B: Buffer + ?Sized>(
     Ok(())
 }
 
-/// The default of [`Buffer::get_tensor`].
+/// Default implementation of [`Buffer::get_tensor`].
 pub(super) fn get_tensor<B: Buffer + ?Sized>(
     buffer: &B,
     tensor: &Stored,

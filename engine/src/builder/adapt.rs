@@ -1,57 +1,59 @@
-//! Adapters in the graph: LoRA terms added to products, control vectors added at the end of layers.
+//! Adapters in graphs: LoRA terms added to matmuls, and control vectors added to the outputs of layers.
 //!
-//! Architecture files do not know of it: the builder's own methods for products, embeddings and layer ends look here.
+//! Architecture files need no support for adapters; the builder's matmul, embedding and layer methods add the
+//! terms.
 
 use kernels::GgmlType;
 
-use crate::graph::{Flags, Home, Name, TensorId};
+use crate::graph::{BufferSlice, Flags, Name, TensorId};
 
 use super::Builder;
 use super::handles::WeightId;
 
-/// A tensor of an adapter, placed.
+/// Adapter tensor in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdapterLeaf {
     /// Element type.
     pub ty: GgmlType,
-    /// Shape, innermost first.
+    /// Shape, innermost dimension first.
     pub ne: [usize; 4],
-    /// Where its bytes lie.
-    pub home: Home,
+    /// Location of the data.
+    pub home: BufferSlice,
 }
 
-/// Which use of a weight a LoRA term is for: embedding tables are adapted in another form than matrices.
+/// Use of a weight that a LoRA term applies to; embedding tables need a different form than matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdaptedUse {
-    /// The weight is multiplied with activations: `a [n_in, rank]`, `b [rank, n_out]`, both with a third dimension for experts.
+    /// Matmul: `a [n_in, rank]`, `b [rank, n_out]`, both with a third dimension for experts.
     Product,
-    /// Rows of the weight are read: `a [rank, rows]`, `b [rank, n]`.
+    /// Row lookup: `a [rank, rows]`, `b [rank, n]`.
     Rows,
 }
 
-/// `scale * B A`, to be added to a weight (Hu et al., arXiv 2106.09685).
+/// LoRA term `scale * B A` of a weight (Hu et al., arXiv 2106.09685).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LowRankTerm {
-    /// The weight.
+    /// Adapted weight.
     pub weight: WeightId,
-    /// How it is used.
+    /// Operations to which the adapter applies.
     pub applies_to: AdaptedUse,
-    /// LoRA A, on the input side (or, for a table, the row side).
+    /// LoRA A: input side of a matrix, row side of a table.
     pub a: AdapterLeaf,
-    /// LoRA B, on the output side.
+    /// LoRA factor B (output side).
     pub b: AdapterLeaf,
-    /// Factor on `B A`.
+    /// Factor applied to `B A`.
     pub scale: f32,
-    /// Row of [`Inputs::adapter_scales`](super::Inputs::adapter_scales) with a further factor for each token, if sequences differ in it.
+    /// Row of [`Inputs::adapter_scales`](super::Inputs::adapter_scales) with an additional factor per token;
+    /// used if sequences have different scales.
     pub per_token: Option<usize>,
 }
 
-/// All adapters of a context, as its graphs apply them.
+/// Active adapters of a context, in the form that graphs need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Adaptation {
     terms: Vec<LowRankTerm>,
     directions: Vec<Option<AdapterLeaf>>,
-    /// Rows of factors by token.
+    /// Number of rows in [`Inputs::adapter_scales`](super::Inputs::adapter_scales).
     n_scales: usize,
 }
 
@@ -63,7 +65,8 @@ impl Adaptation {
         n_scales: 0,
     };
 
-    /// These terms, several to a weight in the order given, and f32 `[n_embd]` directions by layer.
+    /// Creates an adaptation from terms (several terms of a weight apply in the given order) and directions
+    /// f32 `[n_embd]` by layer.
     pub fn new(mut terms: Vec<LowRankTerm>, directions: Vec<Option<AdapterLeaf>>) -> Adaptation {
         terms.sort_by_key(|t| t.weight);
         let n_scales = terms
@@ -78,7 +81,7 @@ impl Adaptation {
         }
     }
 
-    /// The terms of a weight.
+    /// Returns the terms of a weight.
     fn terms_of(&self, weight: WeightId) -> &[LowRankTerm] {
         let start = self.terms.partition_point(|t| t.weight < weight);
         let n = self.terms[start..].iter().take_while(|t| t.weight == weight).count();
@@ -91,22 +94,22 @@ impl Adaptation {
 }
 
 impl<'a> Builder<'a> {
-    /// Builds graphs with these adapters.
+    /// Sets the adapters that the graph applies.
     pub fn adapted(mut self, adaptation: &'a Adaptation) -> Builder<'a> {
         self.adaptation = adaptation;
         self.inputs.adapter_scales.resize(adaptation.n_scales, None);
         self
     }
 
-    /// `y = W x`, plus the terms of `W`: `[n_out, …]`.
-    pub(super) fn adapt_product(&mut self, weight: WeightId, x: TensorId, y: TensorId) -> TensorId {
+    /// Adds the LoRA terms of `W` to `y = W x`: `[n_out, …]`.
+    pub(super) fn adapt_matmul(&mut self, weight: WeightId, x: TensorId, y: TensorId) -> TensorId {
         self.add_terms(weight, AdaptedUse::Product, y, |b, a| {
             let ax = b.g.mul_mat(a, x);
             b.ok(ax, x)
         })
     }
 
-    /// `y` = the experts' products chosen by `ids`, plus the terms of each: `[n_out, n_used, T]`.
+    /// Adds the LoRA terms of each selected expert to `y`: `[n_out, n_used, T]`.
     pub(super) fn adapt_experts(&mut self, weight: WeightId, x: TensorId, ids: TensorId, y: TensorId) -> TensorId {
         let adaptation = self.adaptation;
         let mut y = y;
@@ -122,7 +125,7 @@ impl<'a> Builder<'a> {
         y
     }
 
-    /// `x` = rows of the table for the tokens, plus the rows of its terms: `[n_embd, T]`.
+    /// Adds the LoRA terms of a table to the rows `x` looked up for the tokens: `[n_embd, T]`.
     pub(super) fn adapt_rows(&mut self, table: WeightId, tokens: TensorId, x: TensorId) -> TensorId {
         self.add_terms(table, AdaptedUse::Rows, x, |b, a| {
             let rows = b.g.get_rows(a, tokens);
@@ -130,7 +133,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// A layer's result plus the layer's direction.
+    /// Adds the control vector of the layer to its output.
     pub(super) fn add_direction(&mut self, x: TensorId) -> TensorId {
         let direction = self.layer.and_then(|il| self.adaptation.direction(il));
         let Some(direction) = direction else { return x };
@@ -138,7 +141,7 @@ impl<'a> Builder<'a> {
         self.add(x, direction)
     }
 
-    /// `y + Σ scale * B (inner A)` over the terms of a weight in one use.
+    /// Returns `y + Σ scale * B (inner A)` over the terms of a weight for one use.
     fn add_terms(
         &mut self,
         weight: WeightId,
@@ -165,7 +168,7 @@ impl<'a> Builder<'a> {
         )
     }
 
-    /// Applied to the rank-sized intermediate, where it costs least.
+    /// Applies the scale to the intermediate of size `rank`, where it is cheapest.
     fn scaled(&mut self, x: TensorId, term: &LowRankTerm) -> TensorId {
         let x = if term.scale == 1.0 {
             x
@@ -181,7 +184,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A row of factors, one for each token, in the dimension that counts tokens in `x`: the second, or, with heads or experts, the third.
+    /// Returns a row of per-token factors, shaped to broadcast over `x`: tokens are in dimension 1 or, with
+    /// heads or experts, in dimension 2.
     fn scales_like(&mut self, row: usize, x: TensorId) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;

@@ -1,117 +1,119 @@
-//! Positions, caches and attention.
+//! RoPE, KV caches, and attention.
 
 use kernels::GgmlType;
 
 use crate::graph::{
-    Attention, AttentionOperands, Buckets, Flags, Graph, Home, Name, PAGE, Rope, RopeKind, TensorId, VisibleCells,
-    Window,
+    Attention, AttentionOperands, Buckets, BufferSlice, Flags, Graph, Name, PAGE, Rope, RopeKind, TensorId,
+    VisibleCells, Window,
 };
 
 use super::Builder;
 use super::graph_builder::Cache;
 use super::handles::Vector;
 use super::inputs::{JoinedInputs, TableInputs};
-use super::position::{KeyPosition, Values, key_position};
+use super::position::{KeyPosition, ValueStorage, key_position};
 use super::recur::{StateSlot, StateSpec};
 
-/// What one attention call needs from a KV memory; recorded by a probe build, so that the layout follows from the graph.
+/// KV cache requirements of an attention call, recorded by a probe build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvSpec {
-    /// The layer.
+    /// Layer index.
     pub layer: usize,
     /// Elements of a key row: `head_dim_k * n_head_kv`.
     pub k_row: usize,
-    /// Elements of a value row: `head_dim_v * n_head_kv`; 0 if the values are elements of the keys.
+    /// Elements of a value row: `head_dim_v * n_head_kv`; 0 if values are part of the keys.
     pub v_row: usize,
-    /// Leading elements of each key head that also are its value, if values are not stored separately (latent attention); else 0.
+    /// Latent attention: number of leading elements of each key head that are also its value; 0 if values are
+    /// stored separately.
     pub v_in_k: usize,
-    /// Key and value heads.
+    /// Number of key/value heads.
     pub n_head_kv: usize,
-    /// Which cells a query sees.
+    /// Attention window.
     pub window: Window,
-    /// Compression ratio: groups of this many tokens also have a compressed key, visible regardless of the window.
+    /// Compression ratio: each group of this many tokens also has a compressed key, which is exempt from the
+    /// window.
     pub compressed: Option<usize>,
-    /// What has to be done to a cached key when its position shifts.
+    /// Dependence of cached keys on their position, which determines how a context shift updates them.
     pub key_position: KeyPosition,
 }
 
-/// The memory that a graph needs, in the order of its calls.
+/// KV caches and recurrent states of a graph, in call order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemorySpecs {
-    /// Of attention calls.
+    /// Requirements of the attention calls.
     pub kv: Vec<KvSpec>,
-    /// Of recurrent ops.
+    /// Requirements of the recurrent ops.
     pub states: Vec<StateSpec>,
 }
 
-/// The memory that a graph is built over.
+/// Caches and states that a graph reads and writes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheView {
-    /// Per attention call, in the order of the graph.
+    /// Caches of the attention calls, in call order.
     pub slots: Vec<KvSlot>,
-    /// Groups of slots that share cells.
+    /// Cell pools; slots with the same window share a pool.
     pub pools: Vec<PoolView>,
-    /// Per recurrent op, in the order of the graph.
+    /// States of the recurrent ops, in call order.
     pub states: Vec<StateSlot>,
-    /// Cells of each of the states.
+    /// Number of cells per state tensor.
     pub n_state_cells: usize,
 }
 
-/// Keys and values of one attention call.
+/// KV cache of an attention call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KvSlot {
-    /// Index into [`CacheView::pools`].
+    /// Index of the cache's pool in [`CacheView::pools`].
     pub pool: usize,
-    /// The pool of compressed keys; their rows follow those of single tokens.
+    /// Pool of compressed keys, whose rows follow those of single tokens.
     pub compressed: Option<usize>,
-    /// Type of keys.
+    /// Key type.
     pub type_k: GgmlType,
-    /// Type of values.
+    /// Value type.
     pub type_v: GgmlType,
-    /// Keys `[k_row, n_cells]`, of both pools if there are two.
-    pub k: Home,
-    /// Values `[v_row, n_cells]`.
-    pub v: Home,
+    /// Keys `[k_row, n_cells]`; with compressed keys, `n_cells` covers both pools.
+    pub k: BufferSlice,
+    /// Cached values `[v_row, n_cells]`.
+    pub v: BufferSlice,
 }
 
-/// A group of cells.
+/// Pool of KV cache cells.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolView {
-    /// Cells in all.
+    /// Number of cells in the pool.
     pub n_cells: usize,
-    /// Leading cells that the graph reads.
+    /// Number of leading cells that the graph reads.
     pub n_kv: usize,
 }
 
-/// Keyword arguments of [`Builder::rope`]; `None` is the model's value.
+/// Keyword arguments of [`Builder::rope`]; `None` selects the model's value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RopeArgs {
-    /// Divides each frequency, `[n_dims / 2]`.
+    /// Frequency divisors, `[n_dims / 2]`.
     pub factors: Option<Vector>,
-    /// As `factors`, used without them if the context is no longer than the original training context (long rope's short factors).
+    /// LongRoPE short factors: divisors used without `factors` if the context is no longer than in training.
     pub short: Option<Vector>,
-    /// As `factors`, used without them if the context is longer than the original training context (long rope's long factors).
+    /// LongRoPE long factors: divisors used without `factors` if the context is longer than in training.
     pub long: Option<Vector>,
-    /// RoPE base (theta).
+    /// Base frequency (theta).
     pub base: Option<f32>,
-    /// Factor on positions (`freq_scale` in ggml).
+    /// Position scale (`freq_scale` in ggml).
     pub scale: Option<f32>,
-    /// Rotated elements of a head; none are left as they are.
+    /// Number of rotated elements per head; 0 disables the rotation.
     pub dims: Option<usize>,
-    /// Elements of a head before the rotated ones.
+    /// Number of elements of a head before the rotated ones.
     pub offset: usize,
     /// Magnitude factor of the rotated elements (`attn_factor` in ggml).
     pub magnitude: Option<f32>,
-    /// NeoX pairing, whatever the architecture declares.
-    pub halves: bool,
-    /// Rotates at position `pos - back` instead of `pos`, along all axes.
-    pub back: usize,
-    /// False disables YaRN even if the file asks for it; scaling is then linear.
+    /// Forces NeoX pairing, regardless of the architecture's RoPE kind.
+    pub neox: bool,
+    /// Rotates at position `pos - lag` instead of `pos`, along all axes.
+    pub lag: usize,
+    /// False disables YaRN even if enabled by the file; scaling is then linear.
     pub yarn: Option<bool>,
-    /// YaRN's `beta_fast`: pairs with more rotations than this over the original context are not scaled.
+    /// YaRN `beta_fast`: pairs with more rotations than this over the original context are not scaled.
     pub beta_fast: Option<f32>,
-    /// Positions are rounded down to a multiple of this.
-    pub every: Option<usize>,
+    /// Rounds positions down to a multiple of this value.
+    pub stride: Option<usize>,
     /// Rotates by the negative angle (inverse RoPE).
     pub inverse: bool,
 }
@@ -119,28 +121,30 @@ pub struct RopeArgs {
 /// Keyword arguments of [`Builder::attention`].
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionArgs {
-    /// Factor on scores; `None` is `1 / sqrt(head_dim_k)`.
+    /// Factor applied to scores; default `1 / sqrt(head_dim_k)`.
     pub scale: Option<f32>,
-    /// Soft cap on scores; 0 is off.
+    /// Soft cap of the attention scores; 0 disables it.
     pub softcap: f32,
-    /// Largest ALiBi bias; 0 is off.
+    /// Maximum ALiBi bias; 0 disables ALiBi.
     pub alibi: f32,
-    /// Hide later positions.
+    /// Whether keys at later positions are masked.
     pub causal: bool,
-    /// Attention sinks: one logit per head that takes part in the softmax without a value, `[n_head]`.
+    /// Attention sinks: a logit per head that enters the softmax without a value, `[n_head]`.
     pub sinks: Option<Vector>,
-    /// Sliding window.
+    /// Attention window.
     pub window: Window,
-    /// Biases by relative position, `[n_head, n_buckets]`.
+    /// Relative position biases, `[n_head, n_buckets]`.
     pub relative: Option<TensorId>,
-    /// Values are the first `v_in_k` elements of each key head; only keys are stored (latent attention).
+    /// Latent attention: values are the first `v_in_k` elements of each key head, and only keys are stored.
     pub v_in_k: Option<usize>,
-    /// Cells that each token may see, from [`Builder::index_cells`] and the like; with `compressed`, groups.
+    /// Cells visible to each token, as returned by [`Builder::index_cells`] and similar methods; with
+    /// `compressed`, indices of groups.
     pub selection: Option<TensorId>,
-    /// Compressed keys (values included) of groups of `ratio` tokens, `[dk, n_head_kv, T]`: the one at a group's last token is stored and
-    /// attended to besides the keys of single tokens, regardless of the window. Requires `v_in_k`.
+    /// Compressed keys (including values) of groups of `ratio` tokens, `[dk, n_head_kv, T]`. The key at the
+    /// last token of a group is stored and attended to in addition to the keys of single tokens, regardless
+    /// of the window. Requires `v_in_k`.
     pub compressed: Option<TensorId>,
-    /// Tokens of a group.
+    /// Number of tokens per compressed key.
     pub ratio: usize,
 }
 
@@ -162,13 +166,13 @@ impl Default for AttentionArgs {
     }
 }
 
-/// Keys and values that an attention call stored, for later calls that share them.
+/// Keys and values stored by an attention call, reusable by later calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoredKeys {
     layer: u32,
-    /// `[dk, n_head_kv, n_kv]`
+    /// Cached keys, `[dk, n_head_kv, n_kv]`.
     keys: TensorId,
-    /// `[dv, n_head_kv, n_kv]`
+    /// Cached values, `[dv, n_head_kv, n_kv]`.
     values: TensorId,
     cells: CellLists,
     window: Window,
@@ -179,26 +183,26 @@ pub(super) struct StoredKeys {
 pub(super) struct CellLists {
     pub positions: TensorId,
     pub tables: TableInputs,
-    /// The first cell of compressed keys.
+    /// First cell with a compressed key.
     compressed_from: Option<usize>,
 }
 
-/// A standard sliding window of `n` positions where `on`.
-pub fn standard(n: usize, on: bool) -> Window {
-    sized(Window::Standard, n, on)
+/// Returns a sliding window of `n` positions, or no window unless `on`.
+pub fn sliding(n: usize, on: bool) -> Window {
+    sized(Window::Sliding, n, on)
 }
 
-/// Chunks of `n` positions where `on`.
+/// Returns a window of chunks of `n` positions, or no window unless `on`.
 pub fn chunked(n: usize, on: bool) -> Window {
     sized(Window::Chunked, n, on)
 }
 
-/// A window of `n` positions around each token where `on`.
+/// Returns a symmetric window of `n` positions, or no window unless `on`.
 pub fn symmetric(n: usize, on: bool) -> Window {
     sized(Window::Symmetric, n, on)
 }
 
-/// Positions are i32: a larger window is no window.
+/// Positions are i32, so a larger window has no effect.
 fn sized(window: fn(usize) -> Window, n: usize, on: bool) -> Window {
     if on && (1..=i32::MAX as usize).contains(&n) {
         window(n)
@@ -208,14 +212,14 @@ fn sized(window: fn(usize) -> Window, n: usize, on: bool) -> Window {
 }
 
 impl Builder<'_> {
-    /// Rotates `x [head_dim, n_head, T]` by the tokens' positions.
+    /// Applies RoPE to `x [head_dim, n_head, T]` at the tokens' positions.
     pub fn rope(&mut self, x: TensorId, args: RopeArgs) -> TensorId {
         let Some(kind) = self.params.rope_kind else {
             self.fail_no_rope();
             return x;
         };
         let n_dims = args.dims.unwrap_or(self.params.n_rot);
-        // A view of no elements behind the offset does not exist.
+        // An empty view after the offset would be invalid.
         if n_dims == 0 {
             return self.dense(x);
         }
@@ -224,7 +228,7 @@ impl Builder<'_> {
             (scaling.ext_factor, scaling.attn_factor) = (0.0, 1.0);
         }
         let rope = Rope {
-            kind: if args.halves { RopeKind::Neox } else { kind },
+            kind: if args.neox { RopeKind::Neox } else { kind },
             sections: self.params.rope_sections,
             n_dims,
             freq_base: args.base.unwrap_or(scaling.freq_base),
@@ -234,7 +238,7 @@ impl Builder<'_> {
             beta_fast: args.beta_fast.unwrap_or(scaling.beta_fast),
             beta_slow: scaling.beta_slow,
             n_ctx_orig: scaling.n_ctx_orig,
-            every: args.every.unwrap_or(1),
+            every: args.stride.unwrap_or(1),
             inverse: args.inverse,
         };
         let by_context = if self.params.n_ctx > scaling.n_ctx_orig {
@@ -242,9 +246,9 @@ impl Builder<'_> {
         } else {
             args.short
         };
-        let positions = if args.back > 0 {
+        let positions = if args.lag > 0 {
             let positions = self.positions();
-            let earlier = self.g.earlier_positions(positions, args.back, kind.n_axes());
+            let earlier = self.g.shift_positions(positions, args.lag, kind.n_axes());
             self.ok(earlier, positions)
         } else if kind.n_axes() > 1 {
             self.axes()
@@ -264,23 +268,24 @@ impl Builder<'_> {
         self.concat(before, y, 0)
     }
 
-    /// Attention temperatures `[1, 1, T]` by position, see
-    /// [`Op::AttentionTemperature`].
+    /// Returns attention temperatures `[1, 1, T]` by position; see
+    /// [`Op::AttentionTemperature`](crate::graph::Op::AttentionTemperature).
     pub fn attention_temperature(&mut self, scale: f32, length: usize, offset: f32) -> TensorId {
         let positions = self.positions();
         let y = self.g.attention_temperature(positions, scale, length, offset);
         self.ok(y, positions)
     }
 
-    /// Stores `k [dk, n_head_kv, T]` and `v [dv, n_head_kv, T]` in the layer's cache and attends with `q [dk, n_head, T]`:
-    /// `[dv * n_head, T]`. Without `v`, values are the first [`AttentionArgs::v_in_k`] elements of the keys.
+    /// Stores `k [dk, n_head_kv, T]` and `v [dv, n_head_kv, T]` in the KV cache of the layer and computes
+    /// attention for `q [dk, n_head, T]`: `[dv * n_head, T]`. Without `v`, values are the first
+    /// [`AttentionArgs::v_in_k`] elements of the keys.
     pub fn attention(&mut self, q: TensorId, k: TensorId, v: Option<TensorId>, args: AttentionArgs) -> TensorId {
         let stored = self.store_keys(k, v, args);
         self.attend(q, stored, args)
     }
 
-    /// Attends with `q [dk, n_head, T]` over the keys and values, of size `dv`, that `layer` stored last: `[dv * n_head, T]`. The
-    /// window may differ but must not reach further back than that of `layer`.
+    /// Computes attention for `q [dk, n_head, T]` over the keys and values (of head size `dv`) that `layer`
+    /// stored last: `[dv * n_head, T]`. The window must be that of `layer`.
     pub fn attention_over(&mut self, q: TensorId, layer: usize, dv: usize, args: AttentionArgs) -> TensorId {
         let stored = self
             .inputs
@@ -315,8 +320,9 @@ impl Builder<'_> {
         self.attend_to(q, [stored.keys, stored.values], stored.cells, args)
     }
 
-    /// Cross attention of `q [dk, n_head, T]` to keys and values of the encoder's output, `k [dk, n_head_kv, T_encoded]` and
-    /// `v [dv, n_head_kv, T_encoded]`, at any position of the token's sequence: `[dv * n_head, T]`.
+    /// Computes cross attention of `q [dk, n_head, T]` to the encoder output, `k [dk, n_head_kv, T_encoded]`
+    /// and `v [dv, n_head_kv, T_encoded]`: `[dv * n_head, T]`. A token attends to all encoded positions of
+    /// its sequence.
     pub fn cross_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: AttentionArgs) -> TensorId {
         let (n, n_tables) = (self.params.n_encoded, self.n_tables());
         let (g, inputs) = (&mut *self.g, &mut self.inputs.encoded);
@@ -334,7 +340,7 @@ impl Builder<'_> {
         self.attend_to(q, [k, v], cells, AttentionArgs { causal: false, ..args })
     }
 
-    /// Attention of queries to keys and values with their positions and sequences.
+    /// Computes attention of queries to keys and values in the given cells.
     fn attend_to(
         &mut self,
         q: TensorId,
@@ -375,8 +381,8 @@ impl Builder<'_> {
         self.merge(y)
     }
 
-    /// Stores the keys and values of a call in the layer's cache: all that are there, and what they are of. In a probe it records what
-    /// the call needs.
+    /// Stores the keys and values of a call in the layer's KV cache. Returns all cached keys and values with
+    /// their cell lists. A probe only records the requirements of the call.
     pub(super) fn remember(
         &mut self,
         k: TensorId,
@@ -417,7 +423,7 @@ impl Builder<'_> {
         (keys, None, lists)
     }
 
-    /// The KV cache that a call with these keys and values needs.
+    /// Returns the KV cache requirements of a call with these keys and values.
     fn kv_spec(&self, k: TensorId, v: Option<TensorId>, args: &AttentionArgs) -> KvSpec {
         let row = |x: TensorId| self.g.tensor(x).ne[0] * self.g.tensor(x).ne[1];
         let position = || {
@@ -425,7 +431,7 @@ impl Builder<'_> {
                 self.g,
                 [self.inputs.positions, self.inputs.axes],
                 k,
-                v.map_or(Values::InKeys(args.v_in_k.unwrap_or(0)), Values::Stored),
+                v.map_or(ValueStorage::InKeys(args.v_in_k.unwrap_or(0)), ValueStorage::Stored),
                 &self.tables.leafs,
             )
         };
@@ -437,21 +443,21 @@ impl Builder<'_> {
             n_head_kv: self.g.tensor(k).ne[1],
             window: args.window,
             compressed: args.compressed.map(|_| args.ratio.max(1)),
-            // Compressed keys cannot be shifted with their tokens.
+            // Compressed keys cannot be shifted together with their tokens.
             key_position: match (args.compressed, args.window) {
-                (None, Window::None | Window::Standard(_) | Window::Chunked(_) | Window::Symmetric(_)) => position(),
+                (None, Window::None | Window::Sliding(_) | Window::Chunked(_) | Window::Symmetric(_)) => position(),
                 _ => KeyPosition::Fixed,
             },
         }
     }
 
-    /// Writes rows into a cache, each list of rows to its cells, and returns its first `n_kv` cells as heads. The read is a view of the
-    /// last write, so that no order of evaluation can put it first.
+    /// Writes rows to their cells in a cache and returns the first `n_kv` cells as heads. The result is a
+    /// view of the last write, so that no evaluation order can read before the write.
     fn store(
         &mut self,
         name: &'static str,
         ty: GgmlType,
-        home: Home,
+        home: BufferSlice,
         pool: PoolView,
         rows: &[(TensorId, TensorId)],
     ) -> TensorId {
@@ -489,7 +495,7 @@ impl Builder<'_> {
             .get_or_insert_with(|| g.input(GgmlType::I64, [n, 1, 1, 1], "cells"))
     }
 
-    /// What the tokens see of cells.
+    /// Returns the operands that define which of the cells the tokens see.
     pub(super) fn visible(&mut self, cells: CellLists) -> VisibleCells<TensorId> {
         VisibleCells {
             cell_pos: cells.positions,
@@ -501,7 +507,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Most page tables of a ubatch: one for each sequence in it.
+    /// Returns the maximum number of page tables in a ubatch, one per sequence.
     fn n_tables(&self) -> usize {
         self.params.n_tokens.min(self.params.n_seq_max).max(1)
     }
@@ -521,7 +527,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Lists of the cells of two pools, so many of each, and the cells of the groups that tokens end.
+    /// Returns the cell lists for two pools with `n` cells each, and the destination cells of compressed
+    /// keys.
     fn joined_inputs(&mut self, pools: [usize; 2], n: [usize; 2]) -> (CellLists, TensorId) {
         let known = self.inputs.joined.iter().find(|j| j.pools == pools).copied();
         let joined = known.unwrap_or_else(|| {
@@ -545,7 +552,7 @@ impl Builder<'_> {
     }
 }
 
-/// Inputs for `n_tables` page tables of up to `n_pages` pages each.
+/// Creates inputs for `n_tables` page tables of up to `n_pages` pages each.
 fn table_inputs(g: &mut Graph, n_tables: usize, n_pages: usize) -> TableInputs {
     let n_entries = [n_tables * n_pages, 1, 1, 1];
     TableInputs {

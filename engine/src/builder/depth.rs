@@ -1,11 +1,11 @@
-//! Attention over depth: layers that read a softmax-weighted sum of earlier values of the residual stream.
+//! Attention over depth: layers read a softmax-weighted sum of earlier values of the residual stream.
 
 use super::Builder;
 use super::handles::Vector;
 use crate::graph::TensorId;
 
 impl Builder<'_> {
-    /// Appends `x [n, T]` to the earlier values `[n, c, T]`: `[n, c + 1, T]`.
+    /// Appends `x [n, T]` to the bank of earlier values `[n, c, T]`: `[n, c + 1, T]`.
     pub fn bank(&mut self, bank: Option<TensorId>, x: TensorId) -> TensorId {
         let [n, n_tokens, ..] = self.g.tensor(x).ne;
         let x = self.dense(x);
@@ -17,7 +17,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The sum of the earlier values and `x`, weighted by a softmax over the products of `score [n]` with their RMS norms: `[n, T]`.
+    /// Returns the sum of the bank and `x`, weighted by the softmax of the dot products of `score [n]` with
+    /// their RMS norms: `[n, T]`.
     pub fn recall(&mut self, bank: TensorId, x: TensorId, score: Vector, eps: f32) -> TensorId {
         let all = self.bank(Some(bank), x);
         let [n, count, n_tokens, _] = self.g.tensor(all).ne;

@@ -1,112 +1,82 @@
-//! Why a graph cannot be built.
+//! Errors that can occur when building a graph.
 
 use crate::graph::{Name, ShapeError};
 
-/// Upper bound of all loop iterations of a graph: more than any model has, few enough to refuse absurd counts in files.
+/// Maximum number of loop iterations in a graph. Larger than any model needs, but small enough to reject
+/// absurd counts in files.
 pub(super) const MAX_ROUNDS: usize = 4096;
 
-/// A graph that cannot be built.
+/// An error that can occur when building a graph. `value` is the last named value before the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum BuildError {
-    /// Shapes do not agree. The macro's checks rule this out for declared graphs, up to what hyper-parameters do.
+    /// Operand shapes do not match. For declared graphs, the checks of `arch!` leave only mismatches caused
+    /// by hyperparameters.
     #[error("{value}: {source}")]
-    Shape {
-        /// The last named value before the error.
-        value: String,
-        /// What does not fit.
-        source: ShapeError,
-    },
-    /// Experts of which none is to be used.
-    #[error("{value}: expert_used_count is 0 in a layer of experts")]
-    NoneUsed {
-        /// The last named value before the error.
-        value: String,
-    },
-    /// Integer rows where floats are needed.
-    #[error("{value}: tensor `{tensor}.weight` holds integers")]
+    Shape { value: String, source: ShapeError },
+    /// An expert layer uses no experts.
+    #[error("{value}: expert_used_count must be positive in an expert layer")]
+    NoneUsed { value: String },
+    /// An integer table is used where floats are required.
+    #[error("{value}: tensor `{tensor}.weight` has integers; expected floating-point values")]
     Integers {
-        /// The last named value before the error.
         value: String,
-        /// GGUF name without `.weight`.
+        /// GGUF name of the tensor without `.weight`.
         tensor: Name,
     },
-    /// A tensor that files may lack is missing where the graph needs it.
-    #[error("{value}: tensor `{tensor}` is missing, which is needed here")]
+    /// An optional tensor is missing but required by the graph.
+    #[error("{value}: missing tensor `{tensor}`, which this graph requires")]
     Absent {
-        /// The last named value before the error.
         value: String,
-        /// GGUF name without layer and suffix.
+        /// GGUF name of the tensor without layer and suffix.
         tensor: String,
     },
-    /// A selection of an earlier layer's indexer, but no layer has one.
-    #[error("{value}: no layer before has an indexer that selects cells (key `attention.indexer.types`)")]
-    NoSelection {
-        /// The last named value before the error.
-        value: String,
-    },
-    /// Experts without an up projection.
+    /// A layer reuses the selection of an indexer, but no earlier layer has one.
+    #[error("{value}: no earlier layer has an indexer; check the key `attention.indexer.types`")]
+    NoSelection { value: String },
+    /// The experts have no up projection.
+    #[error("{value}: the file has neither `ffn_up_exps` nor `ffn_gate_up_exps` (fused gate and up projections)")]
+    NoUps { value: String },
+    /// The parameters of an n-gram hash do not match its table.
     #[error(
-        "{value}: the file has neither `ffn_up_exps` nor `ffn_gate_up_exps`, which holds gates and ups in one tensor"
-    )]
-    NoUps {
-        /// The last named value before the error.
-        value: String,
-    },
-    /// An n-gram hash that does not fit its table.
-    #[error(
-        "{value}: the hash of head {head} has no multipliers, first row and size that fit a table of {n_rows} rows"
+        "{value}: invalid hash parameters for head {head}: multipliers, offset or size do not match a table of {n_rows} rows"
     )]
     NoHash {
-        /// The last named value before the error.
         value: String,
-        /// The head.
+        /// Index of the hash head.
         head: usize,
-        /// Rows of the table.
+        /// Number of rows in the table.
         n_rows: usize,
     },
-    /// Attention over the KV cache of a layer that stores none.
-    #[error("{value}: layer {layer} has not stored keys and values of this size and window before")]
+    /// Attention to the KV cache of a layer that stored nothing compatible.
+    #[error("{value}: layer {layer} has not stored keys and values with this head size and window")]
     NoKeys {
-        /// The last named value before the error.
         value: String,
-        /// The other layer.
+        /// Layer whose cache was requested.
         layer: usize,
     },
-    /// Embeddings of a graph that does not end in a projection.
-    #[error(
-        "the graph of this architecture does not end in a projection: it has no hidden states to take embeddings from"
-    )]
+    /// Embeddings were requested from a graph without a final projection.
+    #[error("cannot compute embeddings: the graph of this architecture does not end in a projection")]
     NoHidden,
-    /// The graph of a layer of multi-token prediction that is not loaded.
-    #[error("no layer of multi-token prediction is loaded")]
+    /// The MTP graph was requested, but no MTP layer is loaded.
+    #[error("no multi-token prediction (MTP) layer is loaded")]
     NoMtp,
-    /// Scores of a model without a classifier.
-    #[error("the model has no classifier to rank with (tensor `cls.output`)")]
+    /// Classifier scores were requested from a model without a classifier.
+    #[error("cannot rank: the model has no classifier (tensor `cls.output`)")]
     NoClassifier,
-    /// A matrix split by rows is used in something else than a product. Placement rules this out.
-    #[error("{value}: tensor `{weight}` is divided by rows and used as a whole")]
-    Divided {
-        /// The last named value before the error.
-        value: String,
-        /// The tensor.
-        weight: Name,
-    },
-    /// A recurrence in an architecture that computes batches whole.
-    #[error("{value}: a recurrent op needs a memory, which models have whose key attention.causal is not false")]
-    NoMemory {
-        /// The last named value before the error.
-        value: String,
-    },
-    /// Loops with too many iterations.
-    #[error("the graph repeats its parts {rounds} times, expected at most {MAX_ROUNDS}")]
+    /// A matrix split by rows is used outside a matmul. Placement rules this out.
+    #[error("{value}: tensor `{weight}` is split by rows but used outside a matmul")]
+    Divided { value: String, weight: Name },
+    /// A recurrent op in a bidirectional model, which has no state memory.
+    #[error("{value}: a recurrent op requires causal attention, but attention.causal is false")]
+    NoMemory { value: String },
+    /// The graph has too many loop iterations.
+    #[error("the graph has {rounds} loop iterations; the maximum is {MAX_ROUNDS}")]
     TooLong {
-        /// Rounds of the loops up to the one that is too long.
+        /// Iterations up to and including the loop that exceeds the limit.
         rounds: usize,
     },
-    /// RoPE in an architecture declared without.
-    #[error("{value}: the architecture declares no rope")]
-    NoRope {
-        /// The last named value before the error.
-        value: String,
-    },
+    /// RoPE in an architecture that declares no RoPE kind.
+    #[error("{value}: the architecture declares no RoPE kind")]
+    NoRope { value: String },
 }

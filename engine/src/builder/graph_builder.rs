@@ -1,11 +1,11 @@
-//! [`Builder`]: element-wise ops, norms and linear layers on named values.
+//! [`Builder`]: elementwise ops, norms, and linear layers on named values.
 
 use std::fmt;
 use std::ops::Range;
 
 use kernels::GgmlType;
 
-use crate::graph::{Flags, Graph, Home, Layout, Name, ROPE_AXES, RopeKind, ShapeError, TensorId, Unary};
+use crate::graph::{BufferSlice, Flags, Graph, Layout, Name, ROPE_AXES, RopeKind, ShapeError, TensorId, Unary};
 
 use super::adapt::Adaptation;
 use super::attention::{CacheView, MemorySpecs};
@@ -16,64 +16,64 @@ use super::inputs::Inputs;
 use super::pool::{GraphOutput, HiddenRows};
 use super::prune::Pruning;
 
-/// A weight as a graph sees it.
+/// Weight as seen by a graph.
 #[derive(Clone, Debug)]
 pub struct WeightLeaf {
     /// Element type.
     pub ty: GgmlType,
-    /// Shape, innermost first.
+    /// Shape, innermost dimension first.
     pub ne: [usize; 4],
-    /// Where its bytes lie; of the first part if the matrix is split by rows.
-    pub home: Home,
-    /// Arrangement of its rows there.
+    /// Location of the data; of the first part if the matrix is split by rows.
+    pub home: BufferSlice,
+    /// Row layout.
     pub layout: Layout,
-    /// Name of the declared field's GGUF tensor, without layer.
+    /// GGUF name of the declared field, without layer.
     pub name: Name,
-    /// Its rows in order, if several devices hold them; empty if it is whole.
+    /// Parts in row order if the matrix is split over several devices; empty otherwise.
     pub parts: Vec<WeightPart>,
 }
 
 /// Consecutive rows of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightPart {
-    /// How many.
+    /// Number of rows in the range.
     pub n_rows: usize,
-    /// Where their bytes lie.
-    pub home: Home,
-    /// Arrangement of the rows there.
+    /// Buffer and offset of the data.
+    pub home: BufferSlice,
+    /// Row layout.
     pub layout: Layout,
 }
 
-/// What a graph is built for.
+/// Parameters of a graph.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BuildParams {
-    /// Tokens of the ubatch.
+    /// Number of tokens in the ubatch.
     pub n_tokens: usize,
-    /// Tokens whose output is wanted.
+    /// Number of tokens with outputs.
     pub n_outputs: usize,
-    /// Most sequences.
+    /// Maximum number of sequences.
     pub n_seq_max: usize,
-    /// Which of the architecture's graphs it is.
+    /// Graph to build.
     pub part: GraphPart,
-    /// Hidden rows that are computed beside the result.
+    /// Hidden states to compute in addition to the result.
     pub hidden: HiddenRows,
-    /// Rows of the encoder's output; 0 in graphs without cross attention.
+    /// Rows of the encoder output; 0 in graphs without cross attention.
     pub n_encoded: usize,
-    /// Width of the residual stream and of the encoder's output.
+    /// Width of the residual stream and of the encoder output.
     pub n_embd: usize,
-    /// Length of the context.
+    /// Context length in tokens.
     pub n_ctx: usize,
-    /// The architecture's rope kind.
+    /// RoPE kind of the architecture.
     pub rope_kind: Option<RopeKind>,
-    /// Rope scaling, with the context's overrides applied.
+    /// RoPE scaling, including overrides of the context.
     pub rope: RopeScaling,
-    /// Rotated pairs of each axis of a position (M-RoPE sections).
+    /// M-RoPE sections: rotated pairs per position axis.
     pub rope_sections: [usize; ROPE_AXES],
-    /// Rotated elements of a head.
+    /// Number of rotated elements per head.
     pub n_rot: usize,
-    /// Hide later positions (false for encoders and diffusion models).
+    /// Masks later positions; false for encoders and diffusion models.
     pub causal: bool,
-    /// What the result is.
+    /// Output that the graph computes.
     pub output: GraphOutput,
 }
 
@@ -83,25 +83,25 @@ const IS_WEIGHT: Flags = Flags {
     weight: true,
 };
 
-/// Where attention finds its keys and values, and recurrences their states.
+/// Source of cached keys, values, and states.
 pub(super) enum Cache<'a> {
-    /// No memory yet: record what attention and recurrences will need.
+    /// No cache: the graph only records the requirements of attention and recurrences.
     Probe(&'a mut MemorySpecs),
-    /// Cells of a KV memory.
+    /// Cells of a KV cache.
     Cells(&'a CacheView),
-    /// The batch itself, without a memory.
+    /// The batch itself (bidirectional models).
     Batch,
 }
 
-/// Tables that builders keep while they build a graph. They keep their memory from graph to graph.
+/// Buffers used during a build. Capacity is reused between graphs.
 #[derive(Clone, Default, Debug)]
 pub struct BuildTables {
-    /// The leaf of each weight that was asked for, by [`WeightId`].
+    /// Leaf of each weight that the graph uses, by [`WeightId`].
     pub leafs: Vec<Option<TensorId>>,
     pruning: Pruning,
 }
 
-/// Builds one graph. Its methods never fail; see the module.
+/// Builder of a single graph. Methods never fail; see the module documentation.
 pub struct Builder<'a> {
     pub(super) g: &'a mut Graph,
     pub(super) weights: &'a [WeightLeaf],
@@ -112,24 +112,25 @@ pub struct Builder<'a> {
     pub(super) adaptation: &'a Adaptation,
     pub(super) layer: Option<u32>,
     pub(super) n_attention: usize,
-    /// Cells that the last indexer selected.
+    /// Cells selected by the last indexer.
     pub(super) selection: Option<TensorId>,
     pub(super) n_states: usize,
-    /// Iterations of all loops so far.
+    /// Number of loop iterations in the graph.
     n_rounds: usize,
-    /// An integer table whose rows were read but not yet used as expert ids.
+    /// Integer table whose rows were looked up but not yet used as expert ids.
     pub(super) int_rows: Option<Name>,
     last_name: Name,
     error: Option<BuildError>,
-    /// An activation and what is computed instead of it.
+    /// Activation function and the function that replaces it.
     replacement: Option<(Unary, UnaryReplacement)>,
 }
 
-/// Adds nodes that compute something in the place of an activation.
+/// Adds the nodes that replace an activation.
 type UnaryReplacement = fn(&mut Builder<'_>, TensorId) -> TensorId;
 
 impl<'a> Builder<'a> {
-    /// A builder for graphs over the cells of a KV memory. `graph`, `tables` and `inputs` are cleared; their memory is reused.
+    /// Creates a builder for graphs over KV cache cells. Clears `graph`, `tables` and `inputs` but reuses
+    /// their capacity.
     pub fn over_cells(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
@@ -142,7 +143,8 @@ impl<'a> Builder<'a> {
         Self::new(graph, weights, tables, inputs, params, Cache::Cells(cells), n_pools)
     }
 
-    /// A builder for graphs whose attention sees the batch and nothing else. `graph`, `tables` and `inputs` are cleared.
+    /// Creates a builder for graphs that attend only to the batch itself. Clears `graph`, `tables` and
+    /// `inputs` but reuses their capacity.
     pub fn over_batch(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
@@ -153,7 +155,7 @@ impl<'a> Builder<'a> {
         Self::new(graph, weights, tables, inputs, params, Cache::Batch, 1)
     }
 
-    /// A builder that records in `specs` what the graph needs from a memory.
+    /// Creates a builder that records the memory requirements of the graph in `specs`.
     pub fn probe(
         graph: &'a mut Graph,
         weights: &'a [WeightLeaf],
@@ -200,22 +202,25 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Ends the build: the first error, if there was one.
+    /// Finishes the build.
+    ///
+    /// # Errors
+    /// The first error of the build.
     pub fn finish(self) -> Result<(), BuildError> {
         self.error.map_or(Ok(()), Err)
     }
 
-    /// The graph under construction, for expressions beyond the builder's methods.
+    /// Returns the graph under construction, for ops without a builder method.
     pub fn graph(&mut self) -> &mut Graph {
         self.g
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn n_tokens(&self) -> usize {
         self.params.n_tokens
     }
 
-    /// Names a value as its `let` does. The first name stays: `let y = x` does not rename `x`.
+    /// Names a value after its `let` binding. The first name is kept: `let y = x` does not rename `x`.
     pub fn name(&mut self, t: TensorId, base: &'static str) {
         let name = Name {
             base,
@@ -228,7 +233,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The iterations `from..to` of a loop; none, after noting the error, if the graph would become too large.
+    /// Returns the loop range `from..to`, or an empty range after recording an error if the graph would
+    /// become too large.
     pub fn rounds(&mut self, from: usize, to: usize) -> Range<usize> {
         self.n_rounds = self.n_rounds.saturating_add(to.saturating_sub(from));
         if self.n_rounds > MAX_ROUNDS {
@@ -238,17 +244,17 @@ impl<'a> Builder<'a> {
         from..to
     }
 
-    /// The layers `from..to` of `count` for a loop in a graph; as [`Builder::rounds`].
+    /// Returns the loop range over the layers `from..to`, capped at `count`; see [`Builder::rounds`].
     pub fn layers(&mut self, from: usize, to: usize, count: usize) -> Range<usize> {
         self.rounds(from, to.min(count))
     }
 
-    /// Enters a layer: names carry its number from here.
+    /// Enters a layer; subsequent names have its index.
     pub fn begin_layer(&mut self, il: usize) {
         self.layer = Some(il as u32);
     }
 
-    /// Leaves a layer with its result `x` `[n_embd, T]`, to which the layer's control vector is added.
+    /// Leaves a layer with output `x [n_embd, T]` and adds the layer's control vector.
     pub fn end_layer(&mut self, x: TensorId) -> TensorId {
         let x = self.add_direction(x);
         self.name(x, "l_out");
@@ -256,7 +262,7 @@ impl<'a> Builder<'a> {
         x
     }
 
-    /// An optional tensor that the graph needs here; absent, it is an error.
+    /// Unwraps an optional tensor that the graph requires; records an error if the tensor is missing.
     pub fn present<H: Placeholder + Copy>(&mut self, handle: &Option<H>, tensor: impl fmt::Display) -> H {
         handle.unwrap_or_else(|| {
             let (value, tensor) = (self.last_name.to_string(), tensor.to_string());
@@ -265,12 +271,12 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// A weight as a leaf of this graph, added once.
+    /// Returns the leaf of a weight, which is added on first use.
     pub fn weight(&mut self, v: impl Into<Vector>) -> TensorId {
         self.leaf(v.into().0)
     }
 
-    /// Rows of the embedding table for the tokens: `[n_embd, T]`.
+    /// Looks up the token embeddings: `[n_embd, T]`.
     pub fn embed(&mut self, table: Embed) -> TensorId {
         let (rows, tokens) = (self.leaf(table.0), self.tokens());
         let x = self.g.get_rows(rows, tokens);
@@ -281,7 +287,7 @@ impl<'a> Builder<'a> {
         self.adapt_rows(table.0, tokens, x)
     }
 
-    /// Rows of a table of learned positions for the tokens' positions: `[n_embd, T]`. A context rejects positions beyond the table.
+    /// Looks up learned position embeddings: `[n_embd, T]`. A context rejects positions beyond the table.
     pub fn embed_positions(&mut self, table: Embed) -> TensorId {
         let (rows, positions) = (self.leaf(table.0), self.positions());
         let n_rows = self.g.tensor(rows).ne[1];
@@ -290,7 +296,7 @@ impl<'a> Builder<'a> {
         self.ok(x, positions)
     }
 
-    /// Token ids, i32 `[T]`.
+    /// Returns the input of token ids, i32 `[T]`.
     pub fn tokens(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
@@ -300,7 +306,7 @@ impl<'a> Builder<'a> {
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "tokens"))
     }
 
-    /// Positions, i32 `[T]`.
+    /// Returns the input of positions, i32 `[T]`.
     pub fn positions(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
@@ -310,7 +316,7 @@ impl<'a> Builder<'a> {
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "positions"))
     }
 
-    /// The encoder's output, f32 `[n_embd, T_encoded]`.
+    /// Returns the input of the encoder output, f32 `[n_embd, T_encoded]`.
     pub fn encoded(&mut self) -> TensorId {
         let ne = [self.params.n_embd, self.params.n_encoded, 1, 1];
         let g = &mut *self.g;
@@ -321,7 +327,7 @@ impl<'a> Builder<'a> {
             .get_or_insert_with(|| g.input(GgmlType::F32, ne, "encoded"))
     }
 
-    /// The hidden rows before the tokens, f32 `[n_embd, T]`.
+    /// Returns the input of the hidden states that precede the tokens, f32 `[n_embd, T]`.
     pub fn hidden_rows(&mut self) -> TensorId {
         let ne = [self.params.n_embd, self.params.n_tokens, 1, 1];
         let g = &mut *self.g;
@@ -331,7 +337,7 @@ impl<'a> Builder<'a> {
             .get_or_insert_with(|| g.input(GgmlType::F32, ne, "hidden"))
     }
 
-    /// Positions along all axes, i32 `[T, axes]`.
+    /// Returns the input of positions along all axes, i32 `[T, axes]`.
     pub(super) fn axes(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
@@ -341,7 +347,7 @@ impl<'a> Builder<'a> {
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, ROPE_AXES, 1, 1], "axes"))
     }
 
-    /// Page table of each token, i32 `[T]`.
+    /// Returns the input of page table indices per token, i32 `[T]`.
     pub(super) fn table_of_token(&mut self) -> TensorId {
         let n = self.params.n_tokens;
         let g = &mut *self.g;
@@ -351,14 +357,14 @@ impl<'a> Builder<'a> {
             .get_or_insert_with(|| g.input(GgmlType::I32, [n, 1, 1, 1], "table_of_token"))
     }
 
-    /// `w x + bias`, times the scale if the file has one. `x [n_in, …]` gives `[n_out, …]`.
+    /// Computes `w x + bias`, with the optional scale of the weight: `[n_in, …]` to `[n_out, …]`.
     pub fn linear(&mut self, w: Linear, x: TensorId) -> TensorId {
         let mut y = self.product(w.weight, x);
         if let Some(scale) = w.scale {
             let scale = self.leaf(scale);
             y = self.mul(y, scale);
         }
-        y = self.adapt_product(w.weight, x, y);
+        y = self.adapt_matmul(w.weight, x, y);
         if let Some(bias) = w.bias {
             let bias = self.leaf(bias);
             y = self.add(y, bias);
@@ -366,26 +372,26 @@ impl<'a> Builder<'a> {
         y
     }
 
-    /// `w x`, times the scale but without the bias if the file has them: `[n_in, …]` gives `[n_out, …]`.
+    /// Computes `w x` with the optional scale but without the bias: `[n_in, …]` to `[n_out, …]`.
     pub fn linear_without_bias(&mut self, w: Linear, x: TensorId) -> TensorId {
         self.linear(Linear { bias: None, ..w }, x)
     }
 
-    /// Each head of `x` `[n_in, n_head, T]` times its own matrix: `[n_out, n_head, T]`.
+    /// Multiplies each head of `x [n_in, n_head, T]` by its own matrix: `[n_out, n_head, T]`.
     pub fn per_head(&mut self, w: PerHead, x: TensorId) -> TensorId {
-        // Heads are the batches of the product.
+        // Heads are the batch dimension of the matmul.
         const SWAPPED: [usize; 4] = [0, 2, 1, 3];
         let weight = self.leaf(w.0);
         let by_head = self.g.permute(x, SWAPPED);
         let by_head = self.ok(by_head, x);
         let y = self.g.mul_mat(weight, by_head);
         let y = self.ok(y, x);
-        let y = self.adapt_product(w.0, by_head, y);
+        let y = self.adapt_matmul(w.0, by_head, y);
         let y = self.g.permute(y, SWAPPED);
         self.ok(y, x)
     }
 
-    /// `w x`: `[n_out, …]`. If the matrix is split by rows, each device multiplies its part.
+    /// Computes `w x`: `[n_out, …]`. For a matrix split by rows, each device multiplies its part.
     fn product(&mut self, weight: WeightId, x: TensorId) -> TensorId {
         let weights = self.weights;
         let w = &weights[weight.0 as usize];
@@ -395,7 +401,7 @@ impl<'a> Builder<'a> {
             layout: w.layout,
         }];
         let parts = match w.parts.as_slice() {
-            // A probe finds weights with other uses by their leafs.
+            // A probe adds a leaf per matmul, so that shared leaves reveal weights with other uses.
             [] if matches!(self.cache, Cache::Probe(_)) => &whole[..],
             [] => {
                 let weight = self.leaf(weight);
@@ -418,14 +424,14 @@ impl<'a> Builder<'a> {
         joined.unwrap_or(x)
     }
 
-    /// Root-mean-square norm over dimension 0, times the weight.
+    /// Applies RMS norm over dimension 0, times the weight.
     pub fn rms_norm(&mut self, x: TensorId, weight: Option<Vector>, eps: f32) -> TensorId {
         let weight = weight.map(|w| self.leaf(w.0));
         let y = self.g.rms_norm(x, weight, eps);
         self.ok(y, x)
     }
 
-    /// Layer norm over dimension 0, times the weight, plus the bias.
+    /// Applies layer norm over dimension 0, with weight and bias.
     pub fn layer_norm(&mut self, x: TensorId, norm: Option<Norm>, eps: f32) -> TensorId {
         let y = self.g.norm(x, eps);
         let mut y = self.ok(y, x);
@@ -440,13 +446,13 @@ impl<'a> Builder<'a> {
         y
     }
 
-    /// Divides by the length over dimension 0.
+    /// Applies L2 norm over dimension 0.
     pub fn l2_norm(&mut self, x: TensorId, eps: f32) -> TensorId {
         let y = self.g.l2_norm(x, eps);
         self.ok(y, x)
     }
 
-    /// `[n * d, T]` viewed as heads `[d, n, T]`.
+    /// Splits `[n * d, T]` into heads `[d, n, T]`.
     pub fn heads(&mut self, x: TensorId, n: usize) -> TensorId {
         let ne = self.g.tensor(x).ne;
         let d = ne[0].checked_div(n).unwrap_or(0);
@@ -455,7 +461,7 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// Heads `[d, n, T]` merged: `[d * n, T]`.
+    /// Merges heads `[d, n, T]` into `[d * n, T]`.
     pub fn merge(&mut self, x: TensorId) -> TensorId {
         let ne = self.g.tensor(x).ne;
         let x = self.dense(x);
@@ -463,7 +469,7 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// An element-wise function.
+    /// Applies an elementwise function.
     pub fn unary(&mut self, f: Unary, x: TensorId) -> TensorId {
         if let Some(y) = self.replaced(f, x) {
             return y;
@@ -472,7 +478,7 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// `f(gate) * up`.
+    /// Computes `f(gate) * up`.
     pub fn glu(&mut self, f: Unary, gate: TensorId, up: TensorId) -> TensorId {
         if let Some(y) = self.replaced(f, gate) {
             return self.mul(y, up);
@@ -481,12 +487,13 @@ impl<'a> Builder<'a> {
         self.ok(y, gate)
     }
 
-    /// Computes `by(x)` instead of `f(x)` from here on, as a check against another engine's rounding needs it. In `by`, `f` is itself.
+    /// Computes `by(x)` instead of `f(x)` from now on, to emulate the rounding of another engine. Within
+    /// `by`, `f` is not replaced.
     pub(crate) fn replace_unary(&mut self, f: Unary, by: UnaryReplacement) {
         self.replacement = Some((f, by));
     }
 
-    /// What [`Builder::replace_unary`] has put in the place of `f(x)`, if anything.
+    /// Returns the replacement of `f(x)`, if [`Builder::replace_unary`] registered one.
     fn replaced(&mut self, f: Unary, x: TensorId) -> Option<TensorId> {
         let replacement = self.replacement.take_if(|(of, _)| *of == f)?;
         let y = (replacement.1)(self, x);
@@ -494,32 +501,32 @@ impl<'a> Builder<'a> {
         Some(y)
     }
 
-    /// `cap * tanh(x / cap)`.
+    /// Computes `cap * tanh(x / cap)`.
     pub fn softcap(&mut self, x: TensorId, cap: f32) -> TensorId {
         let x = self.scale(x, 1.0 / cap);
         let x = self.unary(Unary::Tanh, x);
         self.scale(x, cap)
     }
 
-    /// Values limited to `min..=max`.
+    /// Clamps values to `min..=max`.
     pub fn clamp(&mut self, x: TensorId, min: f32, max: f32) -> TensorId {
         let y = self.g.clamp(x, min, max);
         self.ok(y, x)
     }
 
-    /// Softmax over dimension 0.
+    /// Applies softmax over dimension 0.
     pub fn softmax(&mut self, x: TensorId) -> TensorId {
         let y = self.g.soft_max(x, 1.0);
         self.ok(y, x)
     }
 
-    /// Sum over dimension 0.
+    /// Sums over dimension 0.
     pub fn sum_rows(&mut self, x: TensorId) -> TensorId {
         let y = self.g.sum_rows(x);
         self.ok(y, x)
     }
 
-    /// Each head of `x` `[d, m, T]` repeated `n / m` times in a row: `[d, n, T]`.
+    /// Repeats each head of `x [d, m, T]` `n / m` times in a row: `[d, n, T]`.
     pub fn repeat_heads(&mut self, x: TensorId, n: usize) -> TensorId {
         let [d, m, t, _] = self.g.tensor(x).ne;
         if m == 1 {
@@ -535,7 +542,7 @@ impl<'a> Builder<'a> {
         self.ok(y, x)
     }
 
-    /// Part `i` of a declared tensor along its last dimension of more than one element.
+    /// Returns part `i` of a declared tensor along its last dimension of size greater than 1.
     pub fn part(&mut self, w: Vector, i: usize) -> TensorId {
         let w = self.leaf(w.0);
         let t = self.g.tensor(w);
@@ -547,19 +554,19 @@ impl<'a> Builder<'a> {
         self.ok(y, w)
     }
 
-    /// The product of two computed tensors, `a [k, m]` and `x [k, T]`: `[m, T]`.
+    /// Multiplies two computed tensors, `a [k, m]` and `x [k, T]`: `[m, T]`.
     pub fn matmul(&mut self, a: TensorId, x: TensorId) -> TensorId {
         let y = self.g.mul_mat(a, x);
         self.ok(y, x)
     }
 
-    /// `a` then `b` along dimension `dim`.
+    /// Concatenates `a` and `b` along dimension `dim`.
     pub fn concat(&mut self, a: TensorId, b: TensorId, dim: usize) -> TensorId {
         let y = self.g.concat(a, b, dim);
         self.ok(y, a)
     }
 
-    /// `x [n, T]` padded in front with a constant to `[n_rows, T]`; `x` itself if it has that many rows.
+    /// Pads `x [n, T]` in front with a constant to `[n_rows, T]`; returns `x` if `n >= n_rows`.
     pub fn pad_rows_before(&mut self, x: TensorId, n_rows: usize, value: f32) -> TensorId {
         let [n, n_tokens, ..] = self.g.tensor(x).ne;
         if n >= n_rows {
@@ -573,13 +580,13 @@ impl<'a> Builder<'a> {
         self.concat(padding, x, 0)
     }
 
-    /// Elements `from..to` of dimension 0.
+    /// Returns the elements `from..to` of dimension 0.
     pub fn slice(&mut self, x: TensorId, from: usize, to: usize) -> TensorId {
         let y = self.g.slice(x, from, to);
         self.ok(y, x)
     }
 
-    /// Row `i` of a weight `[n, rows]`: `[n]`. A row beyond the last is an error of the build.
+    /// Returns row `i` of a weight `[n, rows]`: `[n]`. An index out of range fails the build.
     pub fn row(&mut self, v: Vector, i: usize) -> TensorId {
         let w = self.leaf(v.0);
         let (ne, nb) = (self.g.tensor(w).ne, self.g.tensor(w).nb);
@@ -587,58 +594,59 @@ impl<'a> Builder<'a> {
         self.ok(y, w)
     }
 
-    /// `a + b`; the smaller is repeated to the larger.
+    /// Computes `a + b`, broadcasting the smaller operand.
     pub fn add(&mut self, a: TensorId, b: TensorId) -> TensorId {
         let (a, b) = self.larger_first(a, b);
         let y = self.g.add(a, b);
         self.ok(y, a)
     }
 
-    /// `a - b`, `b` repeated.
+    /// Computes `a - b`, broadcasting `b`.
     pub fn sub(&mut self, a: TensorId, b: TensorId) -> TensorId {
         let y = self.g.sub(a, b);
         self.ok(y, a)
     }
 
-    /// `a * b`; the smaller is repeated to the larger.
+    /// Computes `a * b`, broadcasting the smaller operand.
     pub fn mul(&mut self, a: TensorId, b: TensorId) -> TensorId {
         let (a, b) = self.larger_first(a, b);
         let y = self.g.mul(a, b);
         self.ok(y, a)
     }
 
-    /// `a / b`, `b` repeated.
+    /// Computes `a / b`, broadcasting `b`.
     pub fn div(&mut self, a: TensorId, b: TensorId) -> TensorId {
         let y = self.g.div(a, b);
         self.ok(y, a)
     }
 
-    /// `x * factor`.
+    /// Computes `x * factor`.
     pub fn scale(&mut self, x: TensorId, factor: f32) -> TensorId {
         let y = self.g.scale(x, factor, 0.0);
         self.ok(y, x)
     }
 
-    /// `x + term`.
+    /// Computes `x + term`.
     pub fn shift(&mut self, x: TensorId, term: f32) -> TensorId {
         let y = self.g.scale(x, 1.0, term);
         self.ok(y, x)
     }
 
-    /// Sets the graph's result and evaluation order: `result` for the output tokens only, and all it needs.
+    /// Sets the result of the graph, narrowed to the output tokens, and the evaluation order.
     pub fn output(&mut self, result: TensorId) -> TensorId {
         self.name(result, "result");
-        let result = self.wanted_rows(result);
+        let result = self.select_output_rows(result);
         self.close(result)
     }
 
-    /// `x` `[n, T]` computed for tokens whose output is wanted only: `[n, n_outputs]`.
-    pub(super) fn wanted_rows(&mut self, x: TensorId) -> TensorId {
-        self.wanted_rows_beside(x, None)
+    /// Narrows `x [n, T]` to the output tokens: `[n, n_outputs]`.
+    pub(super) fn select_output_rows(&mut self, x: TensorId) -> TensorId {
+        self.select_output_rows_keeping(x, None)
     }
 
-    /// The same where `whole`, if `x` is computed from it, is computed for all tokens.
-    pub(super) fn wanted_rows_beside(&mut self, x: TensorId, whole: Option<TensorId>) -> TensorId {
+    /// Like [`Builder::select_output_rows`], but `whole`, on which `x` may depend, is computed for all
+    /// tokens.
+    pub(super) fn select_output_rows_keeping(&mut self, x: TensorId, whole: Option<TensorId>) -> TensorId {
         let n = self.params.n_outputs;
         if n >= self.params.n_tokens {
             return x;
@@ -649,7 +657,7 @@ impl<'a> Builder<'a> {
         self.ok(kept, x)
     }
 
-    /// Marks the result as output and appends all it needs to the evaluation order.
+    /// Marks the result as an output and appends its dependencies to the evaluation order.
     pub(super) fn close(&mut self, result: TensorId) -> TensorId {
         self.g.tensor_mut(result).flags.output = true;
         self.g.expand(result);
@@ -657,7 +665,7 @@ impl<'a> Builder<'a> {
         result
     }
 
-    /// A contiguous form of `x`: itself, or a copy of a strided view.
+    /// Returns `x` if contiguous, else a contiguous copy.
     pub(super) fn dense(&mut self, x: TensorId) -> TensorId {
         let t = self.g.tensor(x);
         if t.is_contiguous() {
@@ -684,14 +692,14 @@ impl<'a> Builder<'a> {
         t
     }
 
-    /// All of a weight, or some of its rows, as a new leaf.
-    fn stored(&mut self, w: &WeightLeaf, ne: [usize; 4], (home, layout): (Home, Layout)) -> TensorId {
+    /// Adds a leaf for a whole weight or for some of its rows.
+    fn stored(&mut self, w: &WeightLeaf, ne: [usize; 4], (home, layout): (BufferSlice, Layout)) -> TensorId {
         let t = self.g.external(w.ty, ne, w.name, home, IS_WEIGHT);
         self.g.tensor_mut(t).layout = layout;
         t
     }
 
-    /// The node; if it could not be made, `instead`, after noting the error.
+    /// Returns the node, or `instead` after recording the error.
     pub(super) fn ok(&mut self, node: Result<TensorId, ShapeError>, instead: TensorId) -> TensorId {
         node.unwrap_or_else(|source| {
             let value = self.last_name.to_string();
@@ -742,7 +750,7 @@ impl<'a> Builder<'a> {
         self.error.get_or_insert(error);
     }
 
-    /// Replaces the error.
+    /// Replaces the recorded error.
     pub(super) fn fail_instead(&mut self, error: BuildError) {
         self.error = Some(error);
     }
@@ -751,7 +759,7 @@ impl<'a> Builder<'a> {
         self.error.is_some()
     }
 
-    /// True if the build failed because an optional tensor is absent.
+    /// Returns true if the build failed because an optional tensor is missing.
     pub(super) fn lacks_tensor(&self) -> bool {
         matches!(
             self.error,

@@ -1,20 +1,20 @@
-//! Weights as graph code names them: handles for rows of the tensor table.
+//! Weight handles used in graph code; each refers to a row of the tensor table.
 
 use crate::graph::TensorId;
 
-/// Index of a row of the tensor table.
+/// Index of a row in the tensor table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct WeightId(pub u32);
 
-/// A table of rows read by token: `[n, rows]`.
+/// Embedding table `[n, rows]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Embed(pub WeightId);
 
-/// A tensor used element by element.
+/// Elementwise tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vector(pub WeightId);
 
-/// The weight of a norm, with its bias if the file has one.
+/// Norm weight with an optional bias.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Norm {
     /// `[n]`
@@ -23,34 +23,34 @@ pub struct Norm {
     pub bias: Option<WeightId>,
 }
 
-/// A matrix `[n_in, n_out]` with its optional bias and scale.
+/// Matrix `[n_in, n_out]` with an optional bias and scale.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Linear {
     /// `[n_in, n_out]`
     pub weight: WeightId,
     /// `[n_out]`
     pub bias: Option<WeightId>,
-    /// `[1]`: the product is multiplied by it.
+    /// Factor applied to the product, f32 `[1]`.
     pub scale: Option<WeightId>,
 }
 
-/// A stack of matrices `[n_in, n_out, n_expert]` with its optional bias and scale.
+/// Stack of expert matrices `[n_in, n_out, n_expert]` with an optional bias and scale.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Experts {
-    /// `[n_in, n_out, n_expert]`
+    /// Stack of expert matrices `[n_in, n_out, n_expert]`.
     pub weight: WeightId,
     /// `[n_out, n_expert]`
     pub bias: Option<WeightId>,
-    /// `[n_expert]`: each expert's product is multiplied by its own.
+    /// `[n_expert]`: factor applied to the product of each expert.
     pub scale: Option<WeightId>,
 }
 
-/// A stack of matrices `[n_in, n_out, n_head]`, one for each head.
+/// Stack of per-head matrices `[n_in, n_out, n_head]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PerHead(pub WeightId);
 
 impl Linear {
-    /// The embedding table as a matrix (tied output).
+    /// Uses the embedding table as a matrix (tied output).
     pub fn tied_to(table: Embed) -> Linear {
         Linear {
             weight: table.0,
@@ -75,9 +75,10 @@ impl From<Vector> for Norm {
     }
 }
 
-/// What [`Builder::present`](super::Builder::present) returns when a declared tensor is absent after all.
+/// Handles with a placeholder for [`Builder::present`](super::Builder::present) to return if a tensor is
+/// missing.
 pub trait Placeholder {
-    /// A dummy; the build fails, so it is never computed with.
+    /// Returns a dummy. The build fails, so the dummy is never used in a computation.
     fn placeholder() -> Self;
 }
 

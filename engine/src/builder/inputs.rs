@@ -1,91 +1,92 @@
-//! The leafs that a context fills before each compute.
+//! Input leaves of a graph, filled by the context before every compute.
 
 use crate::graph::TensorId;
 
 use super::attention::StoredKeys;
 
-/// Input tensors of a graph; `None` where the graph does not use them.
+/// Input tensors of a graph; `None` if the graph does not use an input.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// Token ids, i32 `[T]`.
     pub tokens: Option<TensorId>,
     /// Positions, i32 `[T]`.
     pub positions: Option<TensorId>,
-    /// Rows of the smallest table that is read by position.
+    /// Rows of the smallest table that is indexed by position.
     pub max_positions: Option<usize>,
-    /// Positions along all axes, i32 `[T, axes]`.
+    /// Token positions along all axes, i32 `[T, axes]`.
     pub axes: Option<TensorId>,
-    /// Page table of each token, i32 `[T]`.
+    /// Page table index of each token, i32 `[T]`.
     pub table_of_token: Option<TensorId>,
-    /// Rows whose output is wanted, i32 `[n_outputs]`.
+    /// Indices of the output tokens, i32 `[n_outputs]`.
     pub out_ids: Option<TensorId>,
-    /// The hidden rows before the tokens, f32 `[n_embd, T]`.
+    /// Hidden states that precede the tokens, f32 `[n_embd, T]`.
     pub hidden: Option<TensorId>,
-    /// What was encoded.
+    /// Encoder output.
     pub encoded: EncodedInputs,
-    /// Share of each token in the mean of each sequence, f32 `[T, S]`.
+    /// Weight of each token in the mean of each sequence, f32 `[T, S]`.
     pub shares: Option<TensorId>,
-    /// Per adapter whose scale differs between sequences: the scale for each token, f32 `[1, T]`.
+    /// Scale per token, f32 `[1, T]`, for each adapter whose scale differs between sequences.
     pub adapter_scales: Vec<Option<TensorId>>,
-    /// Cells of states that each token's is read from and left in, both i32 `[T]`.
+    /// State cells that each token reads from and writes to, both i32 `[T]`.
     pub states: Option<(TensorId, TensorId)>,
-    /// Per pool of the KV memory.
+    /// Inputs of each KV cache pool.
     pub pools: Vec<PoolInputs>,
-    /// Per pool of tokens and pool of groups that some attention looks at together.
+    /// Inputs of pool pairs (tokens and groups) that an attention call reads together.
     pub joined: Vec<JoinedInputs>,
-    /// What attention calls stored so far; here so that its memory is kept from graph to graph.
+    /// Keys and values stored by earlier attention calls; part of the inputs to reuse its capacity.
     pub(super) stored: Vec<StoredKeys>,
 }
 
-/// Inputs that describe what was encoded.
+/// Inputs that describe the encoder output.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EncodedInputs {
-    /// The encoder's result, f32 `[n_embd, n_encoded]`.
+    /// Encoder output, f32 `[n_embd, n_encoded]`.
     pub rows: Option<TensorId>,
-    /// Position of each row, i32 `[n_encoded]`.
+    /// Position of each encoder row, i32 `[n_encoded]`.
     pub positions: Option<TensorId>,
-    /// Rows of each sequence.
+    /// Page tables of the encoded rows.
     pub tables: Option<TableInputs>,
 }
 
-/// Inputs that hold a page table for each sequence of a ubatch, see [`VisibleCells`](crate::graph::VisibleCells). They are as long as they
-/// can get; tables fill the first entries only.
+/// Inputs for the page tables of a ubatch, one per sequence; see
+/// [`VisibleCells`](crate::graph::VisibleCells). Sized for the worst case; only the leading entries are used.
 #[derive(Clone, Copy, Debug)]
 pub struct TableInputs {
-    /// Entry at which each table starts, and behind the last its end, i32 `[n_tables + 1]`.
+    /// First entry of each table, followed by the end of the last, i32 `[n_tables + 1]`.
     pub starts: TensorId,
-    /// First cell of the page of each entry, i32 `[n_entries]`.
+    /// First cell of each entry's page, i32 `[n_entries]`.
     pub pages: TensorId,
-    /// Cells of the page that belong to the sequence, one bit each, i64 `[n_entries]`.
+    /// Cells of the page that belong to the sequence, as bits, i64 `[n_entries]`.
     pub masks: TensorId,
 }
 
-/// Inputs that describe one pool of cells.
+/// Inputs that describe a pool of cells.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PoolInputs {
-    /// Cell of each token, i64 `[T]`.
+    /// Destination cell of each token, i64 `[T]`.
     pub cells: Option<TensorId>,
-    /// Position of each cell, negative if empty, i32 `[n_kv]`.
+    /// Position of each cell, i32 `[n_kv]`; negative if empty.
     pub positions: Option<TensorId>,
-    /// Cells of each sequence.
+    /// Page tables.
     pub tables: Option<TableInputs>,
 }
 
-/// Inputs that describe the cells of a pool of tokens, all of them, and behind them those of a pool of groups of tokens.
+/// Inputs that describe the cells of a token pool followed by those of a group pool.
 #[derive(Clone, Copy, Debug)]
 pub struct JoinedInputs {
-    /// The pools.
+    /// Indices of the two KV cache pools.
     pub pools: [usize; 2],
-    /// For each token the cell of its group, counted from the first of both pools, if it is its last, i64 `[T]`.
+    /// Destination cell of the group that each token completes, relative to the first cell of both pools, i64
+    /// `[T]`; [`NO_ROW`](crate::graph::NO_ROW) for other tokens.
     pub cells: TensorId,
-    /// Position of each cell, negative if empty, i32 `[n_kv]`.
+    /// Position of each cell, i32 `[n_kv]`; negative if empty.
     pub positions: TensorId,
-    /// Cells of each sequence.
+    /// Page tables.
     pub tables: TableInputs,
 }
 
 impl Inputs {
-    /// Forgets all but keeps memory.
+    /// Clears all inputs and keeps the allocated capacity.
     pub fn clear(&mut self, n_pools: usize) {
         self.tokens = None;
         self.positions = None;

@@ -1,28 +1,28 @@
-//! Linear attention: a state matrix per head instead of stored keys and values.
+//! Linear attention, which keeps a state matrix per head instead of keys and values.
 
 use super::Builder;
 use crate::graph::{LinearAttention, Recurrence, TensorId};
 
-/// What [`Builder::linear_attention`] takes beside queries, keys and values.
+/// Keyword arguments of [`Builder::linear_attention`].
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LinearAttentionArgs {
-    /// Log decay of a head's state per token, f32 `[1 or dk, n, T]`.
+    /// Log decay of the state per token, f32 `[1 or dk, n, T]`.
     pub decay: Option<TensorId>,
-    /// Write strength, f32 `[1, n, T]`; needs a decay.
+    /// Write strength, f32 `[1, n, T]`; requires `decay`.
     pub beta: Option<TensorId>,
-    /// Use the delta rule.
+    /// Whether the delta rule is applied.
     pub delta: bool,
-    /// Without `decay`, see [`LinearAttention::slope`].
+    /// Constant decay used without `decay`; see [`LinearAttention::slope`].
     pub slope: f32,
-    /// See [`LinearAttention::tiled`].
+    /// Whether the key heads are tiled; see [`LinearAttention::tiled`].
     pub tiled: bool,
-    /// Factor of the result, `1 / sqrt(dk)` if not given.
+    /// Factor applied to the output; default `1 / sqrt(dk)`.
     pub scale: Option<f32>,
 }
 
 impl Builder<'_> {
-    /// Linear attention of `q`, `k` `[dk, m, T]` and `v` `[dv, n, T]` with a state of the layer: `[dv, n, T]`. See
-    /// [`Recurrence::LinearAttention`].
+    /// Computes linear attention of `q`, `k [dk, m, T]` and `v [dv, n, T]` with a state of the layer: `[dv,
+    /// n, T]`. See [`Recurrence::LinearAttention`].
     pub fn linear_attention(&mut self, q: TensorId, k: TensorId, v: TensorId, args: LinearAttentionArgs) -> TensorId {
         let dk = self.g.tensor(q).ne[0];
         let p = LinearAttention {

@@ -1,36 +1,38 @@
-//! How much memory a context takes for what attention and recurrences keep: known before there is a context, for placing layers.
+//! Sizes of KV caches and recurrent states. They are computed before a context exists, for the placement of
+//! layers.
 
 use kernels::GgmlType;
 
-use crate::graph::{BufferId, Home, PAGE, Window};
+use crate::graph::{BufferId, BufferSlice, PAGE, Window};
 
 use super::{CacheView, KvSlot, KvSpec, MemorySpecs, PoolView, StateSlot, StateSpec};
 
-/// Cells that a graph looks at are rounded up to this many, so that it can be reused while a sequence grows.
+/// Granularity of the number of cells that a graph reads, so that graphs can be reused while a sequence
+/// grows.
 pub const CELL_STEP: usize = 256;
 
-/// The home of what has none yet.
-const NOWHERE: Home = Home {
+/// Placeholder for the location of memory that is not allocated yet.
+const NOWHERE: BufferSlice = BufferSlice {
     buffer: BufferId(0),
     offset: 0,
 };
 
-/// The settings of a context that decide on the size of its memory.
+/// Context settings that determine memory sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryParams {
-    /// Cells of KV memory; 0 takes the model's training length.
+    /// Number of KV cache cells; 0 selects the training context length.
     pub n_ctx: usize,
-    /// Most tokens of one decode.
+    /// Maximum tokens per decode call.
     pub n_batch: usize,
-    /// Most tokens computed at once.
+    /// Maximum tokens computed at once.
     pub n_ubatch: usize,
-    /// Most sequences.
+    /// Maximum number of sequences.
     pub n_seq_max: usize,
-    /// Most outputs computed at once; 0 takes `n_seq_max`.
+    /// Maximum outputs computed at once; 0 selects `n_seq_max`.
     pub n_outputs_max: usize,
-    /// Graphs give the hidden rows of all tokens, too.
+    /// Compute the hidden states of all tokens in addition to the results.
     pub hidden: bool,
-    /// Recurrent states kept for cutting a sequence back.
+    /// Number of recurrent states kept for truncating a sequence.
     pub n_rollback: usize,
     /// Type of cached keys.
     pub type_k: GgmlType,
@@ -55,7 +57,7 @@ impl Default for MemoryParams {
 }
 
 impl MemoryParams {
-    /// With the context length and the sizes of batches that they come to for a model.
+    /// Resolves defaults and limits for a model with this training context length.
     pub fn resolved(self, n_ctx_train: usize) -> MemoryParams {
         let n_ctx = if self.n_ctx == 0 { n_ctx_train } else { self.n_ctx };
         let n_batch = self.n_batch.min(n_ctx);
@@ -73,7 +75,8 @@ impl MemoryParams {
         }
     }
 
-    /// What graphs are built over, all cells in view, and the window of each pool. Slots and states have no homes yet.
+    /// Returns the cache view of a context with all cells in use, and the window of each pool. Slots and
+    /// states have no location yet.
     pub fn cache_view(&self, specs: &MemorySpecs) -> (CacheView, Vec<Window>) {
         let mut windows: Vec<Window> = Vec::new();
         let mut pool_of = |window: Window| {
@@ -113,18 +116,19 @@ impl MemoryParams {
         (view, windows)
     }
 
-    /// Tokens and outputs of the largest graphs, which memory is reserved for: a whole ubatch with as many outputs as there can be, a single
-    /// token, and a whole ubatch with one output.
+    /// Returns (tokens, outputs) of the largest graphs, used to reserve memory: a full ubatch with the
+    /// maximum number of outputs, a single token, and a full ubatch with one output.
     pub fn largest_graphs(&self) -> [(usize, usize); 3] {
         let n_tokens = self.n_ubatch.min(self.n_ctx);
         let n_outputs = self.n_outputs_max.min(n_tokens);
         [(n_tokens, n_outputs), (1, 1), (n_tokens, 1)]
     }
 
-    /// Cells of the pool of a window: all positions, or, with a causal window, what a decode needs at most.
+    /// Returns the number of cells in the pool of a window: the context length, or the maximum that a decode
+    /// call needs with a causal window.
     pub fn n_cells(&self, window: Window) -> usize {
         match window {
-            Window::Standard(n) | Window::Chunked(n) => {
+            Window::Sliding(n) | Window::Chunked(n) => {
                 let cells = self.window_cells(n).checked_next_multiple_of(CELL_STEP);
                 cells.unwrap_or(self.n_ctx).min(self.n_ctx)
             }
@@ -133,23 +137,26 @@ impl MemoryParams {
         }
     }
 
-    /// Cells that a decode needs at most where a window of `n` positions hides the others: the windows of all sequences as the decode
-    /// found them, which a failure returns to, and, of what it writes, the whole batch or the windows of all sequences and a ubatch. And
-    /// for each sequence what it takes that its window need not share a page with others.
+    /// Returns the maximum number of cells that a decode call needs with a window of `n` positions.
+    ///
+    /// This covers the windows of all sequences before the call (restored if the call fails) and the new
+    /// tokens: the whole batch, or the windows of all sequences and a ubatch, whichever is smaller. Rounding
+    /// to pages is included, so that the windows of two sequences need not share a page.
     pub fn window_cells(&self, n: usize) -> usize {
         let windows = n.saturating_mul(self.n_seq_max);
         let written = windows.saturating_add(self.n_ubatch).min(self.n_batch);
-        // A window that fills pages reaches into one more.
+        // A window may extend into one more page than it fills.
         let in_pages = n.checked_next_multiple_of(PAGE).unwrap_or(n).saturating_add(PAGE);
         in_pages.saturating_mul(self.n_seq_max).saturating_add(written)
     }
 
-    /// Cells of recurrent states: for each sequence one to continue from, one from before, and `n_rollback` in between.
+    /// Returns the number of recurrent state cells: per sequence, the current state, the previous state, and
+    /// `n_rollback` checkpoints.
     pub fn n_state_cells(&self) -> usize {
         self.n_rollback.saturating_add(2).saturating_mul(self.n_seq_max)
     }
 
-    /// Bytes of the keys and values of an attention call.
+    /// Returns the size in bytes of the KV cache of an attention call.
     pub fn kv_bytes(&self, spec: &KvSpec) -> usize {
         let groups = spec.compressed.map_or(0, |n| self.n_cells(Window::Compressed(n)));
         let n_cells = self.n_cells(spec.window).saturating_add(groups);
@@ -159,7 +166,7 @@ impl MemoryParams {
             .saturating_mul(n_cells)
     }
 
-    /// Bytes of the states of a recurrent op.
+    /// Returns the size in bytes of the states of a recurrent op.
     pub fn state_bytes(&self, spec: &StateSpec) -> usize {
         let row = spec.row.saturating_mul(size_of::<f32>());
         row.saturating_mul(self.n_state_cells())

@@ -5,7 +5,7 @@ use crate::graph::{TensorId, Unary};
 use super::Builder;
 use super::handles::{Experts, Vector};
 
-/// How router logits become weights.
+/// Mapping from router logits to expert weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Gating {
     /// Softmax over all experts, then selection.
@@ -13,15 +13,14 @@ pub enum Gating {
     Softmax,
     /// Sigmoid of each logit, then selection.
     Sigmoid,
-    /// Selection by logit, then softmax over the selected.
+    /// Selection by logit, then softmax over the selected experts.
     SoftmaxWeight,
     /// Square root of the softplus of each logit, then selection.
     SqrtSoftplus,
 }
 
 impl Gating {
-    /// The gating that `expert_gating_func` stands for in files. Codes beyond the known ones read as softmax: declarations refuse
-    /// them with `check`.
+    /// Converts `expert_gating_func`. Unknown codes map to softmax; architectures reject them with `check`.
     pub fn from_code(code: usize) -> Gating {
         match code {
             2 => Gating::Sigmoid,
@@ -37,63 +36,64 @@ impl Gating {
 pub struct MoeArgs {
     /// Router logits `[n_expert, T]`.
     pub router: TensorId,
-    /// Gate projections `[n_embd -> n_ff]`, if the experts are gated.
+    /// Gate projections `[n_embd -> n_ff]` of gated experts.
     pub gate: Option<Experts>,
-    /// Up projections `[n_embd -> n_ff]`; needed unless there is `gate_up`.
+    /// Up projections `[n_embd -> n_ff]`; required unless `gate_up` is given.
     pub up: Option<Experts>,
-    /// Gate and up projections in one tensor `[n_embd -> 2 n_ff]`, instead of the two.
+    /// Fused gate and up projections `[n_embd -> 2 n_ff]`.
     pub gate_up: Option<Experts>,
     /// Down projections `[n_ff -> n_embd]`.
     pub down: Experts,
-    /// Activation.
+    /// Activation function.
     pub act: Unary,
     /// Routing function.
     pub gating: Gating,
-    /// Experts per token.
+    /// Number of experts used per token.
     pub n_used: usize,
-    /// Weights of the selected experts are divided by their sum.
+    /// Divides the weights of the selected experts by their sum.
     pub norm_weights: bool,
-    /// Factor on the weights.
+    /// Factor applied to the expert weights.
     pub scale: f32,
-    /// Added to the weights for selection only, `[n_expert]`.
+    /// Bias added to the weights for selection only, `[n_expert]`.
     pub selection_bias: Option<Vector>,
-    /// Scores `[n_expert, T]` that experts are selected by instead of their weights.
+    /// Scores `[n_expert, T]` used for selection instead of the weights.
     pub selection: Option<TensorId>,
-    /// Router outputs that share one expert: `gate`, `up` and `down` hold this many times fewer experts. The weights are those of
-    /// the divided ids too, which is how results were recorded.
+    /// Number of router outputs that share an expert: `gate`, `up` and `down` have this many times fewer
+    /// experts. The weights are also looked up by the divided ids, which matches the reference results.
     pub ids_per_expert: Option<usize>,
-    /// The weight is applied to an expert's input instead of its output.
+    /// Applies the weight to the input of an expert instead of its output.
     pub weigh_input: Option<bool>,
-    /// Number of groups the experts are divided into for selection (DeepSeek-V3, arXiv 2412.19437).
+    /// Number of expert groups for group-limited routing (DeepSeek-V3, arXiv 2412.19437).
     pub n_groups: Option<usize>,
-    /// Groups with the largest sums of their two best experts, from which the selection is made.
+    /// Number of groups to select from, ranked by the sum of their two best experts.
     pub n_groups_used: Option<usize>,
-    /// Upper bound of gates, and of the magnitude of ups, before the activation; 0 is off.
+    /// Limit before the activation: upper bound of gates, and bound of the magnitude of ups; 0 disables it.
     pub limit: Option<f32>,
-    /// Upper bound of gates after the activation, and of the magnitude of ups; 0 is off.
+    /// Limit after the activation: upper bound of gates, and bound of the magnitude of ups; 0 disables it.
     pub act_limit: Option<f32>,
-    /// Soft cap `c` of gates in a SiLU: `softcap(gate) * sigmoid(gate)`.
+    /// Soft cap of gates in a SiLU: `softcap(gate) * sigmoid(gate)`.
     pub squash: Option<f32>,
-    /// Soft cap of ups; 0 is off.
+    /// Soft cap of the up projection; 0 disables it.
     pub up_squash: Option<f32>,
-    /// Added to ups after the limit.
+    /// Offset added to the up projection after its limit.
     pub up_offset: Option<f32>,
-    /// The experts of each token, i32 `[n_used, T]`; nothing is selected then.
+    /// Predetermined experts of each token, i32 `[n_used, T]`; replaces the selection.
     pub ids: Option<TensorId>,
 }
 
-/// Lower bound of the sum that selected weights are divided by: the smallest normal f16, as in training.
+/// Lower bound of the weight sum used for normalization: the smallest normal f16, as in training.
 const MIN_WEIGHT_SUM: f32 = 6.103_515_6e-5;
 
-/// Smaller limits in files mean no limit.
+/// Limits below this value in a file mean no limit.
 const MIN_LIMIT: f32 = 1e-6;
-/// A group's score is the sum of its best experts, this many.
+/// Number of best experts whose sum is the score of a group.
 const BEST_OF_GROUP: usize = 2;
-/// Larger than any score of a router.
+/// Magnitude larger than any router score.
 const FAR_BELOW: f32 = 1e30;
 
 impl Builder<'_> {
-    /// Mixture of experts: each token of `x [n_embd, T]` goes through its `n_used` selected experts; the result is their weighted sum.
+    /// Applies a mixture of experts to `x [n_embd, T]`: the output of each token is the weighted sum over its
+    /// `n_used` selected experts.
     pub fn moe(&mut self, x: TensorId, args: MoeArgs) -> TensorId {
         let [n_embd, n_tokens, ..] = self.g.tensor(x).ne;
         if args.n_used == 0 {
@@ -120,7 +120,8 @@ impl Builder<'_> {
         self.sum_experts(y, n_embd, n_tokens, args.n_used)
     }
 
-    /// Hidden activations of the selected experts, before their down projections: `x3 [n_embd, 1, T]` gives `[n_ff, n_used, T]`.
+    /// Computes the hidden activations of the selected experts before their down projections: `x3 [n_embd, 1,
+    /// T]` to `[n_ff, n_used, T]`.
     fn hidden(&mut self, args: &MoeArgs, x3: TensorId, ids: TensorId) -> TensorId {
         let (gate, up) = if let Some(both) = args.gate_up {
             let both = self.expert_linear(both, x3, ids);
@@ -144,7 +145,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Gates and ups within their limits.
+    /// Clamps the gate and up projections to their limits.
     fn limited(&mut self, args: &MoeArgs, mut gate: TensorId, mut up: TensorId) -> (TensorId, TensorId) {
         if let Some(limit) = args.limit.filter(|&limit| limit > MIN_LIMIT) {
             gate = self.clamp(gate, f32::NEG_INFINITY, limit);
@@ -156,7 +157,7 @@ impl Builder<'_> {
         (gate, up)
     }
 
-    /// Activated gates times ups.
+    /// Computes the activated gates times the ups.
     fn gated(&mut self, args: &MoeArgs, gate: TensorId, up: TensorId) -> TensorId {
         if let Some(squash) = args.squash {
             let up = match args.up_squash {
@@ -170,7 +171,8 @@ impl Builder<'_> {
         self.glu_within(args.act, gate, up, args.act_limit)
     }
 
-    /// Activated gates times ups; gates are clamped to at most `limit` after the activation, ups to `-limit..=limit`.
+    /// Computes the activated gates times the ups. Gates are clamped to at most `limit` after the activation,
+    /// ups to `-limit..=limit`.
     pub(super) fn glu_within(&mut self, act: Unary, gate: TensorId, up: TensorId, limit: Option<f32>) -> TensorId {
         let Some(limit) = limit.filter(|&limit| limit > MIN_LIMIT) else {
             return self.glu(act, gate, up);
@@ -181,7 +183,8 @@ impl Builder<'_> {
         self.mul(gate, up)
     }
 
-    /// Group-limited routing: selection scores `[n_expert, T]` with experts outside the best groups pushed far down.
+    /// Group-limited routing: returns the selection scores `[n_expert, T]` with experts outside the best
+    /// groups masked.
     fn group_limited(&mut self, args: &MoeArgs, scores: TensorId, n_tokens: usize) -> TensorId {
         let n_expert = self.g.tensor(scores).ne[0];
         let (Some(n_groups), Some(n_used)) = (args.n_groups, args.n_groups_used) else {
@@ -197,7 +200,7 @@ impl Builder<'_> {
         let sums = self.sum_rows(best);
         let sums = self.reshape(sums, [n_groups, n_tokens, 1, 1]);
         let mask = self.top_mask(sums, n_used);
-        // 0 for the groups in use, far below any score for the others.
+        // The penalty is 0 for selected groups, and far below any score for other groups.
         let penalty = self.g.scale(mask, FAR_BELOW, -FAR_BELOW);
         let mask = self.ok(penalty, mask);
         let mask = self.reshape(mask, [1, n_groups, n_tokens, 1]);
@@ -215,7 +218,7 @@ impl Builder<'_> {
         self.ok(y, x)
     }
 
-    /// Selected experts i32 `[n_used, T]` and their weights f32 `[1, n_used, T]`.
+    /// Returns the selected experts i32 `[n_used, T]` and their weights f32 `[1, n_used, T]`.
     fn route(&mut self, args: &MoeArgs, n_tokens: usize) -> (TensorId, TensorId) {
         let probs = match args.gating {
             Gating::Softmax => self.softmax(args.router),
@@ -228,11 +231,12 @@ impl Builder<'_> {
         };
         let mut ids = args.ids.unwrap_or_else(|| self.selected(args, probs, n_tokens));
         if let Some(by) = args.ids_per_expert.filter(|&by| by != 1) {
-            let divided = self.g.div_ids(ids, by);
+            let divided = self.g.int_div(ids, by);
             ids = self.ok(divided, ids);
         }
         let n_expert = self.g.tensor(args.router).ne[0];
-        // Each token's column of probabilities becomes a table of one-element rows, from which its experts are taken.
+        // Treats the probabilities of each token as a table with one element per row, for the row lookup by
+        // expert id.
         let table = self.g.reshape(probs, [1, n_expert, n_tokens, 1]);
         let table = self.ok(table, probs);
         let weights = self.g.get_rows(table, ids);
@@ -254,7 +258,7 @@ impl Builder<'_> {
         (ids, self.ok(weights, flat))
     }
 
-    /// The top `n_used` experts i32 `[n_used, T]` by their probabilities `[n_expert, T]`, or by `args.selection`.
+    /// Selects the top `n_used` experts i32 `[n_used, T]` by `probs [n_expert, T]` or by `args.selection`.
     fn selected(&mut self, args: &MoeArgs, probs: TensorId, n_tokens: usize) -> TensorId {
         let mut selection = args.selection.unwrap_or(probs);
         if let Some(bias) = args.selection_bias {
@@ -271,7 +275,8 @@ impl Builder<'_> {
         let y = self.g.mul_mat_id(weight, x, ids);
         let mut y = self.ok(y, x);
         if let Some(scale) = w.scale {
-            // One factor per expert: a table [1, n_expert] read by the chosen ids, flattened because get_rows takes a list.
+            // Looks up the factor of each expert in a table [1, n_expert]. The ids are flattened because
+            // get_rows takes a list.
             let scale = self.leaf(scale);
             let [_, n_used, n_tokens, _] = self.g.tensor(y).ne;
             let n_expert = self.g.tensor(scale).nelements();
@@ -294,13 +299,14 @@ impl Builder<'_> {
         y
     }
 
-    /// The heads of `x` `[d, n, T]` added up, in their order: `[d, T]`.
+    /// Sums the heads of `x [d, n, T]` in order: `[d, T]`.
     pub fn sum_heads(&mut self, x: TensorId) -> TensorId {
         let [d, n, n_tokens, _] = self.g.tensor(x).ne;
         self.sum_experts(x, d, n_tokens, n)
     }
 
-    /// Adds up `[n_embd, n_used, T]` over the experts, in their order, so that the result does not depend on threads.
+    /// Sums `[n_embd, n_used, T]` over the experts in order, so that the result is independent of the number
+    /// of threads.
     pub(super) fn sum_experts(&mut self, y: TensorId, n_embd: usize, n_tokens: usize, n_used: usize) -> TensorId {
         let nb = self.g.tensor(y).nb;
         let mut sum: Option<TensorId> = None;

@@ -1,34 +1,34 @@
-//! N-gram embeddings: table rows found by a hash of the last tokens.
+//! N-gram embeddings: table rows selected by a hash of the most recent tokens.
 
 use super::Builder;
 use super::handles::Embed;
 use crate::graph::{NgramHash, TensorId};
 
-/// What [`Builder::ngram_embed`] takes beside its table.
+/// Arguments of [`Builder::ngram_embed`] in addition to the table.
 #[derive(Clone, Copy, Debug)]
 pub struct NgramArgs<'a> {
-    /// Longest n-gram.
+    /// Maximum number of tokens per n-gram.
     pub longest: usize,
-    /// Multiplier of each token of an n-gram, the current token's first.
+    /// Multiplier of each token of an n-gram, starting with the current token.
     pub multipliers: &'a [usize],
-    /// Hash heads for each n-gram length.
+    /// Number of hash heads per n-gram length.
     pub per_length: usize,
-    /// First row of each head, bigram heads first.
+    /// First row of each head, starting with the bigram heads.
     pub offsets: &'a [usize],
-    /// Rows of each head.
+    /// Number of rows of each head.
     pub sizes: &'a [usize],
-    /// The end-of-text token.
+    /// End-of-text token.
     pub end: usize,
 }
 
 impl NgramArgs<'_> {
-    /// Number of heads, over all lengths from 2 on.
+    /// Returns the number of heads over all lengths from 2.
     fn n_heads(&self) -> usize {
         let n_lengths = self.longest.saturating_sub(1);
         n_lengths.saturating_mul(self.per_length)
     }
 
-    /// The hash of a head; `None` if the numbers are no hash into a table of `n_rows`.
+    /// Returns the hash of a head; `None` if its parameters do not match a table of `n_rows` rows.
     fn hash(&self, head: usize, n_rows: usize) -> Option<NgramHash> {
         let mut multipliers = [0; NgramHash::MAX];
         let factors = self.multipliers.get(..self.longest)?;
@@ -48,8 +48,9 @@ impl NgramArgs<'_> {
 }
 
 impl Builder<'_> {
-    /// For each token the rows of `table` `[n, rows]` that the n-grams ending at it hash to, see
-    /// [`Op::NgramHash`](crate::graph::Op::NgramHash), concatenated: `[n * heads, T]`. Earlier tokens are kept as a recurrent state of the layer.
+    /// Looks up, for each token, the rows of `table [n, rows]` that the n-grams ending at the token hash to,
+    /// concatenated: `[n * heads, T]`. Earlier tokens are kept as a recurrent state of the layer. See
+    /// [`Op::NgramHash`](crate::graph::Op::NgramHash).
     pub fn ngram_embed(&mut self, table: Embed, args: NgramArgs<'_>) -> TensorId {
         let rows = self.leaf(table.0);
         let tokens = self.tokens();
@@ -71,17 +72,17 @@ impl Builder<'_> {
         joined.unwrap_or(numbers)
     }
 
-    /// The ids of each token and of the `n - 1` before it, plus one, 0 where there is none: f32 `[n, T]`.
+    /// Returns the ids plus one of each token and its `n - 1` predecessors (0 for no token): f32 `[n, T]`.
     fn token_numbers(&mut self, tokens: TensorId, n: usize) -> TensorId {
         let n_tokens = self.n_tokens();
         let ids = self.g.reshape(tokens, [1, n_tokens, 1, 1]);
         let ids = self.ok(ids, tokens);
-        let ids = self.g.to_floats(ids);
+        let ids = self.g.cast(ids);
         let ids = self.ok(ids, tokens);
         let mut last = self.shift(ids, 1.0);
         let mut all = last;
         for _ in 1..n {
-            last = self.previous(last);
+            last = self.token_shift(last);
             all = self.concat(all, last, 0);
         }
         all

@@ -1,4 +1,4 @@
-//! Embeddings from a graph: the hidden states before the last projection, pooled to one row per sequence, and classifier heads.
+//! Embedding outputs: hidden states before the final projection, pooling per sequence, and classifier heads.
 
 use kernels::GgmlType;
 
@@ -7,23 +7,23 @@ use crate::graph::{Op, TensorId};
 use super::error::BuildError;
 use super::{BuildGraph, Builder, GraphPart, Results};
 
-/// How token embeddings become one embedding per sequence.
+/// Reduction of token embeddings to an embedding per sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Pooling {
-    /// No pooling: one row per token.
+    /// No pooling: the output has one row per token.
     None,
-    /// Their mean.
+    /// Mean of the hidden states of all tokens.
     Mean,
-    /// The first token's (`[CLS]`).
+    /// Hidden state of the first token (`[CLS]`).
     Cls,
-    /// The last token's, the only one that sees the whole text in a causal model.
+    /// Last token, which in a causal model is the only one that attends to the whole sequence.
     Last,
-    /// The scores of a classifier head, such as a reranker's (`rank`).
+    /// Scores of a classifier head, such as that of a reranker.
     Rank,
 }
 
 impl Pooling {
-    /// All kinds with their names; the index is `pooling_type` in files.
+    /// All pooling types with their names; the index is the `pooling_type` in GGUF files.
     pub const ALL: [(&'static str, Pooling); 5] = [
         ("none", Pooling::None),
         ("mean", Pooling::Mean),
@@ -32,57 +32,58 @@ impl Pooling {
         ("rank", Pooling::Rank),
     ];
 
-    /// The kind with this `pooling_type`.
+    /// Converts the value of `pooling_type` in a GGUF file.
     pub fn from_code(code: u64) -> Option<Pooling> {
         let index = usize::try_from(code).ok()?;
         Self::ALL.get(index).map(|&(_, pooling)| pooling)
     }
 
-    /// The name, as commands take it.
+    /// Returns the name, as used on the command line.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].0
     }
 }
 
-/// Which result a graph computes.
+/// Output that a graph computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GraphOutput {
-    /// The architecture's own result: logits, or an embedding of each token.
+    /// Main output of the architecture: logits, or an embedding per token.
     #[default]
     Result,
     /// Embeddings of tokens or sequences.
     Embedding {
-        /// Sequences to average over; 0 keeps the wanted rows as they are.
+        /// Number of sequences to average over; 0 keeps the output rows unpooled.
         n_means: usize,
-        /// The classifier's scores instead.
+        /// Computes classifier scores instead of embeddings.
         rank: bool,
     },
 }
 
-/// Which hidden rows a graph gives beside its result: operands of its last projection, `[n_embd, n]`.
+/// Hidden states that a graph outputs in addition to its result: operands of the final projection, `[n_embd,
+/// n]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HiddenRows {
-    /// None.
+    /// No hidden states.
     #[default]
     None,
-    /// Those of all tokens.
+    /// Hidden states of all tokens.
     All,
-    /// Those of tokens whose output is wanted.
+    /// Hidden states of the output tokens.
     Wanted,
 }
 
-/// What a whole graph ends in.
+/// Outputs of a complete graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Built {
-    /// The result that was asked for.
+    /// Requested result.
     pub result: TensorId,
-    /// The hidden rows, if any were asked for.
+    /// Hidden states, if requested.
     pub hidden: Option<TensorId>,
 }
 
 impl Builder<'_> {
-    /// Builds an architecture's graph, or that of its layer of multi-token prediction, up to the result that the parameters ask for, and its
-    /// evaluation order.
+    /// Builds the main graph or the MTP graph of an architecture, ending in the output selected by the
+    /// parameters, and its evaluation order.
     pub fn whole(&mut self, results: Results, graph: &dyn BuildGraph) -> Built {
         let result = match self.params.part {
             GraphPart::Mtp => self.mtp(graph),
@@ -90,13 +91,13 @@ impl Builder<'_> {
         };
         match self.params.hidden {
             HiddenRows::None => Built {
-                result: self.asked(results, graph, result),
+                result: self.requested(results, graph, result),
                 hidden: None,
             },
             HiddenRows::All => {
                 let hidden = self.hidden_states(results, result);
                 self.name(result, "result");
-                let result = self.wanted_rows_beside(result, Some(hidden));
+                let result = self.select_output_rows_keeping(result, Some(hidden));
                 let result = self.close(result);
                 Built {
                     result,
@@ -114,7 +115,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The logits of the layer of multi-token prediction. Without one, after noting the error, those of the model.
+    /// Returns the MTP logits. If no MTP layer is loaded, records an error and returns the logits of the main
+    /// graph.
     fn mtp(&mut self, graph: &dyn BuildGraph) -> TensorId {
         let logits = graph.mtp(self);
         self.layer = None;
@@ -127,8 +129,8 @@ impl Builder<'_> {
         }
     }
 
-    /// What the parameters ask for, made of an architecture's own result.
-    fn asked(&mut self, results: Results, graph: &dyn BuildGraph, result: TensorId) -> TensorId {
+    /// Derives the output selected by the parameters from the main output.
+    fn requested(&mut self, results: Results, graph: &dyn BuildGraph, result: TensorId) -> TensorId {
         match self.params.output {
             GraphOutput::Result if results.embeddings => {
                 let hidden = self.hidden_states(results, result);
@@ -138,7 +140,7 @@ impl Builder<'_> {
             GraphOutput::Embedding { n_means, rank } => {
                 let hidden = self.hidden_states(results, result);
                 let pooled = match n_means {
-                    0 => self.wanted_rows(hidden),
+                    0 => self.select_output_rows(hidden),
                     n => self.means(hidden, n),
                 };
                 self.name(pooled, "pooled");
@@ -153,7 +155,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The classifier's scores `[n_labels, S]`. A file without one of its tensors has none.
+    /// Returns the classifier scores `[n_labels, S]`; records an error if the file lacks classifier tensors.
     fn scores(&mut self, graph: &dyn BuildGraph, pooled: TensorId) -> TensorId {
         let sound = !self.failed();
         let scores = graph.rank(self, pooled);
@@ -163,8 +165,8 @@ impl Builder<'_> {
         scores.unwrap_or(pooled)
     }
 
-    /// The operand of the graph's last projection, `[n_embd, T]`: found from the logits back through element-wise ops on
-    /// them. If the graph does not end in a projection, its result.
+    /// Returns the operand of the final projection, `[n_embd, T]`, found by following elementwise ops back
+    /// from the logits. Returns the result itself if the graph does not end in a projection.
     fn hidden_states(&mut self, results: Results, result: TensorId) -> TensorId {
         if !results.projects {
             return result;
@@ -182,7 +184,7 @@ impl Builder<'_> {
                     | Op::Mul
                     | Op::Div
                     | Op::Cont
-                    // A matrix split by rows over several devices.
+                    // Parts of a matrix split by rows over several devices.
                     | Op::Concat { .. },
                     [Some(x), ..],
                 ) => t = self.g.tensor(x),
@@ -194,7 +196,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The mean over the rows of each of `n` sequences, `[n_embd, n]`: a product with each token's weight (1 / length) in its sequence.
+    /// Computes the mean over the rows of each of `n` sequences, `[n_embd, n]`, as a matmul with the weights
+    /// (1 / length) of tokens in sequences.
     fn means(&mut self, x: TensorId, n: usize) -> TensorId {
         let ne = self.g.tensor(x).ne;
         let shares = self.g.input(GgmlType::F32, [ne[1], n, 1, 1], "shares");
@@ -212,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_places_in_the_table() {
+    fn pooling_code_is_table_index() {
         for (code, (name, pooling)) in Pooling::ALL.into_iter().enumerate() {
             assert_eq!(Pooling::from_code(code as u64), Some(pooling));
             assert_eq!(pooling.name(), name);

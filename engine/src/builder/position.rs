@@ -1,82 +1,87 @@
-//! How cached keys depend on positions, derived from the graph: what a context shift must do to them.
+//! Position dependence of cached keys, derived from the graph; determines how a context shift updates the
+//! keys.
 
 use crate::graph::{Graph, Op, Rope, Tensor, TensorId};
 
 use super::handles::{Vector, WeightId};
 
-/// What a shift of its position must do to a cached key.
+/// Dependence of a cached key on its position.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KeyPosition {
-    /// Nothing: the key does not depend on its position. ALiBi and windows use the positions of cells.
+    /// Independent of the position. ALiBi and windows use the positions of cells.
     Free,
-    /// Rotate each head further, from element `offset` on.
+    /// Rotated by RoPE; a shift rotates each head further, from element `offset`.
     Rotated {
-        /// The RoPE that was applied to it.
+        /// Parameters of the applied RoPE.
         rope: Rope,
-        /// Frequency factors of that RoPE.
+        /// Frequency divisors of the applied RoPE.
         factors: Option<Vector>,
-        /// Elements before the rotated ones.
+        /// Number of elements before the rotated elements.
         offset: usize,
     },
-    /// The key or its value depends on the position in another way, such as learned positions: it cannot be shifted.
+    /// The key or its value depends on the position in another way, such as learned positions, and cannot be
+    /// shifted.
     Fixed,
 }
 
-/// How a value of the graph depends on the positions of its tokens.
+/// Position dependence of a value in the graph.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Dependence {
+enum PositionDependence {
     None,
     Rotated { rope: TensorId, offset: usize },
     Other,
 }
 
-/// The graph's position inputs: one axis, and all axes.
+/// Position inputs of the graph: single axis, and all axes.
 pub(super) type Positions = [Option<TensorId>; 2];
 
-/// Where the values are stored.
+/// Source of the values.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Values {
-    /// In a cache of their own.
+pub(super) enum ValueStorage {
+    /// Values are stored in a separate cache.
     Stored(TensorId),
-    /// They are this many leading elements of the keys.
+    /// Values are the leading `n` elements of each key head.
     InKeys(usize),
 }
 
-/// What attention with keys `k` and values `v` (or those that are the first elements of keys) has to do to both when positions shift. What a token has seen through attention in earlier
-/// layers counts as free of positions: scores of rotated queries and keys depend on distances only.
+/// Returns the position dependence of keys `k` and values `v` of an attention call. Outputs of attention in
+/// earlier layers count as independent of positions, because the scores of rotated queries and keys depend
+/// only on distances.
 pub(super) fn key_position(
     g: &Graph,
     positions: Positions,
     k: TensorId,
-    v: Values,
+    v: ValueStorage,
     leafs: &[Option<TensorId>],
 ) -> KeyPosition {
     let n = match v {
-        Values::Stored(v) => k.index().max(v.index()) + 1,
-        Values::InKeys(_) => k.index() + 1,
+        ValueStorage::Stored(v) => k.index().max(v.index()) + 1,
+        ValueStorage::InKeys(_) => k.index() + 1,
     };
     let mut known = Vec::with_capacity(n);
     for index in 0..n {
         let id = TensorId(index as u32);
         known.push(if positions.contains(&Some(id)) {
-            Dependence::Other
+            PositionDependence::Other
         } else {
             dependence(g, id, positions, &known)
         });
     }
     let of_values = match (v, known[k.index()]) {
-        (Values::Stored(v), _) => known[v.index()],
-        (Values::InKeys(n), Dependence::Rotated { offset, .. }) if offset >= n => Dependence::None,
-        (Values::InKeys(_), of_keys) => of_keys,
+        (ValueStorage::Stored(v), _) => known[v.index()],
+        (ValueStorage::InKeys(n), PositionDependence::Rotated { offset, .. }) if offset >= n => {
+            PositionDependence::None
+        }
+        (ValueStorage::InKeys(_), of_keys) => of_keys,
     };
     match (known[k.index()], of_values) {
-        (Dependence::None, Dependence::None) => KeyPosition::Free,
-        (Dependence::Rotated { rope, offset }, Dependence::None) => rotation(g, rope, offset, leafs),
+        (PositionDependence::None, PositionDependence::None) => KeyPosition::Free,
+        (PositionDependence::Rotated { rope, offset }, PositionDependence::None) => rotation(g, rope, offset, leafs),
         _ => KeyPosition::Fixed,
     }
 }
 
-/// The rotation of a node, if its factors are a weight.
+/// Returns the rotation of a RoPE node whose frequency divisors are a weight.
 fn rotation(g: &Graph, node: TensorId, offset: usize, leafs: &[Option<TensorId>]) -> KeyPosition {
     let t = g.tensor(node);
     let Op::Rope(rope) = t.op else {
@@ -99,37 +104,37 @@ fn rotation(g: &Graph, node: TensorId, offset: usize, leafs: &[Option<TensorId>]
     }
 }
 
-/// How a node depends on positions, given how its operands do.
-fn dependence(g: &Graph, id: TensorId, positions: Positions, known: &[Dependence]) -> Dependence {
+/// Returns the position dependence of a node, given that of its operands.
+fn dependence(g: &Graph, id: TensorId, positions: Positions, known: &[PositionDependence]) -> PositionDependence {
     let t = g.tensor(id);
-    let of = |i: usize| t.src[i].map_or(Dependence::None, |s| known[s.index()]);
+    let of = |i: usize| t.src[i].map_or(PositionDependence::None, |s| known[s.index()]);
     match t.op {
-        Op::Attention(_) => Dependence::None,
+        Op::Attention(_) => PositionDependence::None,
         Op::Rope(rope) => match of(0) {
-            Dependence::None if rope.every == 1 && !rope.inverse && positions.contains(&t.src[1]) => {
-                Dependence::Rotated { rope: id, offset: 0 }
+            PositionDependence::None if rope.every == 1 && !rope.inverse && positions.contains(&t.src[1]) => {
+                PositionDependence::Rotated { rope: id, offset: 0 }
             }
-            _ => Dependence::Other,
+            _ => PositionDependence::Other,
         },
         Op::Concat { dim: 0 } => match (of(0), of(1)) {
-            (Dependence::None, Dependence::Rotated { rope, offset }) => Dependence::Rotated {
+            (PositionDependence::None, PositionDependence::Rotated { rope, offset }) => PositionDependence::Rotated {
                 rope,
                 offset: g.tensor(t.source(0)).ne[0] + offset,
             },
-            (rotated @ Dependence::Rotated { .. }, Dependence::None) => rotated,
-            (Dependence::None, Dependence::None) => Dependence::None,
-            _ => Dependence::Other,
+            (rotated @ PositionDependence::Rotated { .. }, PositionDependence::None) => rotated,
+            (PositionDependence::None, PositionDependence::None) => PositionDependence::None,
+            _ => PositionDependence::Other,
         },
-        // These keep heads unchanged or commute with rotations.
+        // These ops keep heads intact or commute with rotations.
         Op::Cont | Op::Repeat | Op::Reshape | Op::View | Op::Permute if keeps_heads(g, t) => of(0),
         Op::Scale { bias: 0.0, .. } | Op::L2Norm { .. } => of(0),
         Op::RmsNorm { .. } if t.src[1].is_none() => of(0),
-        _ if t.sources().all(|s| known[s.index()] == Dependence::None) => Dependence::None,
-        _ => Dependence::Other,
+        _ if t.sources().all(|s| known[s.index()] == PositionDependence::None) => PositionDependence::None,
+        _ => PositionDependence::Other,
     }
 }
 
-/// True if dimension 0 of the result is dimension 0 of the operand, whole.
+/// Returns true if dimension 0 of the result is the whole dimension 0 of the operand.
 fn keeps_heads(g: &Graph, t: &Tensor) -> bool {
     let x = g.tensor(t.source(0));
     t.ne[0] == x.ne[0] && t.nb[0] == x.nb[0]
@@ -157,13 +162,13 @@ mod tests {
         inverse: false,
     };
 
-    /// `[8, 2, 3]` keys and values, positions, and what `make` makes of the keys.
+    /// Returns the position dependence of keys that `make` derives from an input `[8, 2, 3]` and positions.
     fn of(make: impl Fn(&mut Graph, TensorId, TensorId) -> TensorId) -> KeyPosition {
         let mut g = Graph::new();
         let x = g.input(GgmlType::F32, [8, 2, 3, 1], "x");
         let p = g.input(GgmlType::I32, [3, 1, 1, 1], "positions");
         let k = make(&mut g, x, p);
-        key_position(&g, [Some(p), None], k, Values::Stored(x), &[])
+        key_position(&g, [Some(p), None], k, ValueStorage::Stored(x), &[])
     }
 
     fn offset(position: KeyPosition) -> Option<usize> {
@@ -174,10 +179,10 @@ mod tests {
     }
 
     #[test]
-    fn rotations_are_found() {
+    fn rope_is_recognized_as_rotation() {
         assert_eq!(of(|_, x, _| x), KeyPosition::Free);
         assert_eq!(offset(of(|g, x, p| g.rope(x, p, None, ROPE).unwrap())), Some(0));
-        // A scale and a norm without weights change nothing about it, a norm with weights does.
+        // A scale or a norm without weights commutes with the rotation; a norm with weights does not.
         let after = |weight: bool| {
             of(|g, x, p| {
                 let w = g.input(GgmlType::F32, [8, 1, 1, 1], "w");
@@ -191,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_heads_are_found() {
+    fn partial_rotation_keeps_its_offset() {
         let parts = |rotated_first: bool| {
             of(|g, x, p| {
                 let (a, b) = (g.slice(x, 0, 4).unwrap(), g.slice(x, 4, 8).unwrap());
@@ -203,7 +208,7 @@ mod tests {
         };
         assert_eq!(offset(parts(true)), Some(0));
         assert_eq!(offset(parts(false)), Some(4));
-        // Half of a rotated head is not known to be rotated.
+        // A part of a rotated head is not recognized as rotated.
         let half = of(|g, x, p| {
             let y = g.rope(x, p, None, ROPE).unwrap();
             g.slice(y, 0, 4).unwrap()
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn other_uses_of_positions_are_told_apart() {
+    fn position_use_outside_rope_is_fixed() {
         let learned = of(|g, x, p| {
             let table = g.input(GgmlType::F32, [8, 9, 1, 1], "table");
             let rows = g.get_rows(table, p).unwrap();
@@ -230,12 +235,12 @@ mod tests {
         let p = g.input(GgmlType::I32, [3, 1, 1, 1], "positions");
         let v = g.rope(x, p, None, ROPE).unwrap();
         assert_eq!(
-            key_position(&g, [Some(p), None], x, Values::Stored(v), &[]),
+            key_position(&g, [Some(p), None], x, ValueStorage::Stored(v), &[]),
             KeyPosition::Fixed,
             "values"
         );
         let k = g.concat(x, v, 0).unwrap();
-        let with = |n| key_position(&g, [Some(p), None], k, Values::InKeys(n), &[]);
+        let with = |n| key_position(&g, [Some(p), None], k, ValueStorage::InKeys(n), &[]);
         assert_eq!(offset(with(8)), Some(8));
         assert_eq!(with(9), KeyPosition::Fixed, "values with a rotated part");
     }

@@ -1,32 +1,34 @@
-//! Computing only the output rows: the selection of output tokens moves from the result back through the graph as long as every op on
-//! the way works on tokens independently, so that in the last layer only attention still sees all tokens.
+//! Restricts a graph to its output rows. The selection of output tokens moves from the result back through
+//! the graph while every op processes tokens independently. In the last layer, only attention then computes
+//! all tokens.
 //!
-//! Other engines write this selection into each model by hand; here it is one rewrite over any graph.
+//! Other engines write this selection into each model by hand; this rewrite works on any graph.
 
 use kernels::GgmlType;
 
 use crate::graph::{Graph, Op, ShapeError, Tensor, TensorId, contiguous_strides};
 
-/// Tables about the tensors of a graph, by id. They keep their memory from graph to graph.
+/// Per-tensor tables of the rewrite. Capacity is reused between graphs.
 #[derive(Clone, Default, Debug)]
 pub struct Pruning {
-    /// Readers of each tensor; those of them that are computed for the output tokens only.
+    /// Number of readers of each tensor.
     n_readers: Vec<u32>,
     n_rewritten: Vec<u32>,
     token_dims: Vec<TokenDim>,
-    /// What takes the place of each tensor.
+    /// Replacement of each tensor, by tensor id.
     renamed: Vec<Option<TensorId>>,
 }
 
-/// `n` default values, whatever was there before.
-fn anew<T: Clone + Default>(table: &mut Vec<T>, n: usize) -> &mut [T] {
+/// Resets a table to `n` default values.
+fn cleared<T: Clone + Default>(table: &mut Vec<T>, n: usize) -> &mut [T] {
     table.clear();
     table.resize(n, T::default());
     table
 }
 
-/// Rewrites the graph so that `result` `[n, n_tokens]` has only the rows `ids` (i32 `[n_outputs]`); returns the new result. `whole`, if any, stays
-/// computed for all tokens. Nodes that are no longer needed stay in the arena but are not reachable from it.
+/// Rewrites the graph so that `result [n, n_tokens]` contains only the rows `ids` (i32 `[n_outputs]`), and
+/// returns the new result. If given, `whole` is still computed for all tokens. Obsolete nodes stay in the
+/// arena but are unreachable from the result.
 pub fn keep_output_rows(
     tables: &mut Pruning,
     g: &mut Graph,
@@ -40,7 +42,7 @@ pub fn keep_output_rows(
     let Pruning {
         token_dims, renamed, ..
     } = tables;
-    let renamed = anew(renamed, g.len());
+    let renamed = cleared(renamed, g.len());
     for index in 0..token_dims.len() {
         let id = TensorId(index as u32);
         let (Some(dim), Some(_)) = (token_dims[index].dim, token_dims[index].rewrite) else {
@@ -50,7 +52,7 @@ pub fn keep_output_rows(
         for i in 0..t.src.len() {
             let Some(src) = t.src[i] else { break };
             let known = &token_dims[src.index()];
-            // Sources that carry no tokens (weights, broadcast rows) stay as they are.
+            // Sources without a token dimension (weights, broadcast rows) are unchanged.
             let Some(src_dim) = known.dim else { continue };
             if renamed[src.index()].is_none() {
                 renamed[src.index()] = Some(select_rows(g, src, src_dim, ids)?);
@@ -73,19 +75,19 @@ pub fn keep_output_rows(
     }
 }
 
-/// Which dimension of a tensor counts tokens, and whether its node is computed for the output tokens only.
+/// Token dimension of a tensor, and whether its node is computed for the output tokens only.
 #[derive(Clone, Copy, Default, Debug)]
 struct TokenDim {
     dim: Option<usize>,
     rewrite: Option<()>,
 }
 
-/// Finds, from the result backwards, the nodes from which only row-wise ops lead to the result.
+/// Finds, walking back from the result, the nodes that lead to the result only through row-wise ops.
 fn row_wise_tail(tables: &mut Pruning, g: &Graph, result: TensorId, n_tokens: usize, whole: Option<TensorId>) {
     let n = result.index() + 1;
-    let n_readers = anew(&mut tables.n_readers, n);
-    let n_rewritten = anew(&mut tables.n_rewritten, n);
-    let known = anew(&mut tables.token_dims, n);
+    let n_readers = cleared(&mut tables.n_readers, n);
+    let n_rewritten = cleared(&mut tables.n_rewritten, n);
+    let known = cleared(&mut tables.token_dims, n);
     for index in 0..n {
         for src in g.tensor(TensorId(index as u32)).sources() {
             n_readers[src.index()] += 1;
@@ -93,7 +95,7 @@ fn row_wise_tail(tables: &mut Pruning, g: &Graph, result: TensorId, n_tokens: us
     }
     known[result.index()].dim = Some(1);
     n_readers[result.index()] = 0;
-    // One more reader, which wants all rows.
+    // Tensors in `whole` have an additional reader that needs all rows.
     whole.iter().for_each(|whole| n_readers[whole.index()] += 1);
     for index in (0..n).rev() {
         let Some(dim) = known[index].dim else { continue };
@@ -121,23 +123,23 @@ fn row_wise_tail(tables: &mut Pruning, g: &Graph, result: TensorId, n_tokens: us
     }
 }
 
-/// For a row-wise op whose result counts tokens in dimension `dim`: the token dimension of each of its first operands (`None`: no tokens).
-/// `None` if the op is not row-wise or its form is not one that can be narrowed.
+/// Returns the token dimension of the leading operands (`None`: no tokens) of a row-wise op whose result has
+/// tokens in dimension `dim`. Returns `None` if the op is not row-wise or cannot be narrowed.
 fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Option<[Option<usize>; 3]> {
     let src = |i: usize| t.src[i].map(|s| g.tensor(s));
     let one = [Some(dim), None, None];
     match t.op {
-        Op::Scale { .. } | Op::Unary(_) | Op::Clamp { .. } | Op::DivIds { .. } | Op::ToFloats => Some(one),
+        Op::Scale { .. } | Op::Unary(_) | Op::Clamp { .. } | Op::IntDiv { .. } | Op::Cast => Some(one),
         Op::RmsNorm { .. }
         | Op::Norm { .. }
         | Op::L2Norm { .. }
-        | Op::Balance { .. }
+        | Op::Sinkhorn { .. }
         | Op::SoftMax { .. }
         | Op::SumRows
         | Op::TopK { .. }
         | Op::TopMask { .. } => (dim > 0).then_some(one),
         Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Glu(_) => {
-            // An operand whose tokens are repeated is a constant row; one that repeats in part cannot be narrowed.
+            // An operand broadcast over tokens is a constant row; partial broadcasts cannot be narrowed.
             let b = src(1)?.ne[dim];
             match b {
                 1 => Some(one),
@@ -165,13 +167,14 @@ fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Opti
     }
 }
 
-/// The dimension of `from` that is `dim` of its reshaped form `to`: as many elements lie inside of both.
+/// Returns the dimension of `from` that corresponds to `dim` of its reshaped form `to`: the inner dimensions
+/// have equal sizes.
 fn reshaped_dim(from: &Tensor, to: &Tensor, dim: usize, n_tokens: usize) -> Option<usize> {
     let inner: usize = to.ne[..dim].iter().product();
     (0..4).find(|&d| from.ne[d] == n_tokens && from.ne[..d].iter().product::<usize>() == inner)
 }
 
-/// Where [`Op::Permute`] put each dimension of `from`. Dimensions of one size and stride may count as exchanged.
+/// Reconstructs the order of an [`Op::Permute`]. Dimensions of equal size and stride are interchangeable.
 fn order_of(from: &Tensor, to: &Tensor) -> [usize; 4] {
     let mut taken = [false; 4];
     std::array::from_fn(|d| {
@@ -182,7 +185,8 @@ fn order_of(from: &Tensor, to: &Tensor) -> [usize; 4] {
     })
 }
 
-/// The dimension of `from` that is `dim` of its view `to`. Only where tokens are outermost, so that no stride depends on their number.
+/// Returns the dimension of `from` that corresponds to `dim` of its view `to`. Tokens must be outermost, so
+/// that no stride depends on their number.
 fn sliced_dim(from: &Tensor, to: &Tensor, dim: usize, n_tokens: usize) -> Option<usize> {
     (0..4).find(|&d| {
         from.ne[d] == n_tokens
@@ -192,13 +196,13 @@ fn sliced_dim(from: &Tensor, to: &Tensor, dim: usize, n_tokens: usize) -> Option
     })
 }
 
-/// The rows `ids` of a tensor that counts tokens in `dim`.
+/// Selects the rows `ids` of a tensor with tokens in `dim`.
 fn select_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<TensorId, ShapeError> {
     let t = g.tensor(x);
     let (mut ne, ty, name) = (t.ne, t.ty, t.name);
     let ints = ty == GgmlType::I32 && t.is_contiguous();
     if ty != GgmlType::F32 && !ints {
-        let expected = "f32 or dense i32 values".to_owned();
+        let expected = "f32 or contiguous i32 values".to_owned();
         return Err(ShapeError {
             op: format!("selecting rows of {name}"),
             expected,
@@ -224,7 +228,7 @@ fn select_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<
     g.reshape(kept, ne)
 }
 
-/// [`select_rows`] where tokens are not the outermost dimension: swaps them with the last dimension, and back.
+/// Variant of [`select_rows`] for tokens that are not outermost: swaps them with the last dimension and back.
 fn select_inner_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> Result<TensorId, ShapeError> {
     let mut swapped = [0, 1, 2, 3];
     swapped.swap(dim, 3);
@@ -236,13 +240,14 @@ fn select_inner_rows(g: &mut Graph, x: TensorId, dim: usize, ids: TensorId) -> R
     Ok(kept)
 }
 
-/// Adds `t`, its sources replaced already, with `n` tokens in dimension `dim`.
+/// Adds `t`, whose sources were already replaced, with `n` tokens in dimension `dim`.
 fn push_narrowed(g: &mut Graph, mut t: Tensor, dim: usize, n: usize) -> TensorId {
     t.ne[dim] = n;
     match t.view {
         None => t.nb = contiguous_strides(t.ty, t.ne),
         Some((old_owner, old_offset)) => {
-            // Offsets into the source stay: tokens are outermost, or (reshape) the view starts where its source does.
+            // Offsets remain valid: tokens are outermost, or (for a reshape) the view starts where its source
+            // does.
             let source = t.source(0);
             let (owner, base) = g.tensor(source).view.unwrap_or((source, 0));
             let offset = if t.op == Op::Reshape { base } else { old_offset };
@@ -271,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn selection_moves_back_to_the_last_op_that_mixes_tokens() {
+    fn selection_moves_back_to_last_token_mixing_op() {
         let mut g = Graph::new();
         let x = g.input(GgmlType::F32, [8, 5, 1, 1], "x");
         let mixed = g.input(GgmlType::F32, [8, 5, 1, 1], "mixed");
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_used_elsewhere_is_selected_not_narrowed() {
+    fn shared_value_is_selected_not_narrowed() {
         let mut g = Graph::new();
         let x = g.input(GgmlType::F32, [8, 5, 1, 1], "x");
         let a = g.unary(Unary::Silu, x).unwrap();
@@ -321,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn views_and_reshapes_follow() {
+    fn views_and_reshapes_are_narrowed() {
         let mut g = Graph::new();
         let x = g.input(GgmlType::F32, [4, 3, 5, 1], "x");
         let nb = g.tensor(x).nb;
@@ -341,11 +346,7 @@ mod tests {
             .unwrap();
         assert_eq!(g.tensor(view).ne, [4, 2, 1, 1]);
         assert_eq!(g.tensor(view).view.unwrap().1, nb[1]);
-        assert_ne!(
-            g.tensor(g.memory_owner(view)).op,
-            Op::None,
-            "the view is of the selected rows"
-        );
+        assert_ne!(g.tensor(g.memory_owner(view)).op, Op::None, "view of the selected rows");
         let _ = Name::default();
     }
 }

@@ -1,60 +1,62 @@
-//! Recurrent layers: ops that keep a state per sequence besides the KV cache.
+//! Recurrent layers: ops with a state per sequence.
 
 use kernels::GgmlType;
 
-use crate::graph::{Flags, Home, Name, Recurrence, TensorId, Unary};
+use crate::graph::{BufferSlice, Flags, Name, Recurrence, TensorId, Unary};
 
 use super::Builder;
 use super::graph_builder::Cache;
 use super::handles::Vector;
 
-/// The state of one recurrent op for a sequence; recorded by a probe build, so that the memory layout follows from the graph.
+/// State requirements of a recurrent op, recorded by a probe build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSpec {
-    /// The layer.
+    /// Layer index.
     pub layer: usize,
-    /// Floats of a state.
+    /// Size of a state in floats.
     pub row: usize,
 }
 
-/// The states of one recurrent op.
+/// State tensor of a recurrent op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSlot {
-    /// Floats of a state.
+    /// Size of a state in floats.
     pub row: usize,
-    /// States f32 `[row, n_cells]`.
-    pub home: Home,
+    /// Location of the states, f32 `[row, n_cells]`.
+    pub home: BufferSlice,
 }
 
 /// Arguments of [`Builder::mamba2`].
 #[derive(Clone, Copy, Debug)]
 pub struct Mamba2Args {
-    /// `d_inner`: width of z (the gate) and x.
+    /// Width of z (the gate) and x (`d_inner`).
     pub inner: usize,
-    /// `d_state`: elements of a state per element of x.
+    /// State elements per element of x (`d_state`).
     pub n_state: usize,
-    /// Groups of heads that share B and C.
+    /// Number of head groups that share B and C.
     pub n_group: usize,
     /// Convolution kernels over x, B and C: `[k, inner + 2 * n_group * n_state]`.
     pub conv: Vector,
     /// Bias of the convolution.
     pub conv_bias: Option<Vector>,
-    /// Bias of dt, one element per head.
+    /// Bias of dt, with one element per head.
     pub dt_bias: Vector,
-    /// A, `[1, h]`.
+    /// State matrix A, `[1, h]`.
     pub a: Vector,
     /// D: factor of the skip connection around the scan, one element per head.
     pub d: Vector,
-    /// Weights of the norm of each group, `[inner / n_group, n_group]`; without them there is no norm.
+    /// Weights of the group norm, `[inner / n_group, n_group]`; `None` disables the norm.
     pub norm: Option<Vector>,
-    /// Epsilon of the norm.
+    /// Epsilon of the output norm.
     pub eps: f32,
 }
 
 impl Builder<'_> {
-    /// The mixer of Mamba 2 (Dao and Gu, arXiv 2405.21060) between its projections in and out: `x [2 * inner + 2 * n_group * n_state + h, T]`
-    /// holds z, x, B, C and dt -> `[inner, T]`. x, B and C go through the short convolution, x through the scan, and the result is
-    /// gated and normalized group by group.
+    /// Applies the Mamba-2 mixer (Dao and Gu, arXiv 2405.21060) between the input and output projections. `x
+    /// [2 * inner + 2 * n_group * n_state + h, T]` contains z, x, B, C and dt; the output is `[inner, T]`.
+    ///
+    /// x, B and C pass through the short convolution and x through the scan. The result is gated and
+    /// normalized by group.
     pub fn mamba2(&mut self, x: TensorId, args: Mamba2Args) -> TensorId {
         let Mamba2Args { inner, n_group, .. } = args;
         let a = self.leaf(args.a.0);
@@ -86,7 +88,8 @@ impl Builder<'_> {
         self.merge(groups)
     }
 
-    /// Appends a recurrence over its operands, see [`Op::Recur`](crate::graph::Op::Recur). Its states lie in the memory of the layer.
+    /// Appends a recurrence over its operands, with states in the memory of the layer; see
+    /// [`Op::Recur`](crate::graph::Op::Recur).
     pub fn recur(&mut self, recurrence: Recurrence, operands: &[TensorId]) -> TensorId {
         const MAX_OPERANDS: usize = crate::graph::MAX_SRC - 3;
         let (mut src, mut ne) = ([operands[0]; MAX_OPERANDS + 3], [[0; 4]; MAX_OPERANDS]);
@@ -95,7 +98,7 @@ impl Builder<'_> {
             ne[i] = self.g.tensor(operand).ne;
         }
         let n = operands.len();
-        // Operands that do not fit are refused, by name, when the op is made.
+        // Invalid operands are rejected, with a name, when the op is created.
         let row = recurrence.lanes(&ne[..n]).map_or(1, |lanes| lanes.row());
         src[0] = self.state(row);
         (src[1], src[2]) = self.state_cells();
@@ -103,7 +106,8 @@ impl Builder<'_> {
         self.ok(y, operands[0])
     }
 
-    /// Causal convolution of each channel of `x [c, T]` with its own past by `weight [k, c]` or `[k, 1, c]`, plus the bias: `[c, T]`.
+    /// Applies a causal convolution to each channel of `x [c, T]` with `weight [k, c]` or `[k, 1, c]`, plus
+    /// the bias: `[c, T]`.
     pub fn short_conv(&mut self, x: TensorId, weight: Vector, bias: Option<Vector>) -> TensorId {
         let y = self.dilated_conv(x, weight, 1);
         match bias {
@@ -115,7 +119,7 @@ impl Builder<'_> {
         }
     }
 
-    /// As [`Builder::short_conv`] with a dilation.
+    /// Like [`Builder::short_conv`], with a dilation and without a bias.
     pub fn dilated_conv(&mut self, x: TensorId, weight: Vector, dilation: usize) -> TensorId {
         let mut weight = self.leaf(weight.0);
         if let [k, 1, c, 1] = self.g.tensor(weight).ne {
@@ -125,8 +129,9 @@ impl Builder<'_> {
         self.recur(Recurrence::ShortConv { dilation }, &[x, weight])
     }
 
-    /// Selective scan, see [`Recurrence::SsmScan`]: `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]` or `[h]`, `b` and `c [n, g, T]`, and `d` with one
-    /// element per head, by which `x` is added to the result: `[p, h, T]`.
+    /// Applies a selective scan to `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]` or `[h]`, `b`, `c [n, g, T]`:
+    /// `[p, h, T]`. Optional `d` (one element per head) adds `d x` to the output. See
+    /// [`Recurrence::SsmScan`].
     pub fn ssm_scan(
         &mut self,
         x: TensorId,
@@ -138,7 +143,7 @@ impl Builder<'_> {
     ) -> TensorId {
         let (mut a, h) = (self.leaf(a.0), self.g.tensor(x).ne[1]);
         if self.g.tensor(a).ne == [h, 1, 1, 1] {
-            // One decay per head, written as a list.
+            // The decays are stored as a list, one per head.
             let row = self.g.reshape(a, [1, h, 1, 1]);
             a = self.ok(row, a);
         }
@@ -151,31 +156,32 @@ impl Builder<'_> {
         self.add(y, direct)
     }
 
-    /// Token shift: `x [c, T]` of the previous token, zeros for the first token of a sequence: `[c, T]`.
-    pub fn previous(&mut self, x: TensorId) -> TensorId {
-        self.recur(Recurrence::Previous, &[x])
+    /// Returns `x [c, T]` of the previous token, or zeros for the first token of a sequence: `[c, T]`.
+    pub fn token_shift(&mut self, x: TensorId) -> TensorId {
+        self.recur(Recurrence::TokenShift, &[x])
     }
 
-    /// Compression of groups of tokens, see [`Recurrence::Compress`]: `x` and `gate [w, T]`, `places [w, n]` -> `[width, T]`. Groups overlap where
-    /// `w` is twice the width, and do not where it is the width.
-    pub fn compress(&mut self, x: TensorId, gate: TensorId, places: Vector, width: usize) -> TensorId {
+    /// Compresses groups of tokens: `x`, `gate [w, T]` and `position_bias [w, n]` to `[width, T]`. Groups
+    /// overlap if `w` is twice the width. See [`Recurrence::Compress`].
+    pub fn compress(&mut self, x: TensorId, gate: TensorId, position_bias: Vector, width: usize) -> TensorId {
         let overlap = self.g.tensor(x).ne[0] != width;
-        let places = self.leaf(places.0);
-        self.recur(Recurrence::Compress { overlap }, &[x, gate, places])
+        let position_bias = self.leaf(position_bias.0);
+        self.recur(Recurrence::Compress { overlap }, &[x, gate, position_bias])
     }
 
-    /// Time mixing of RWKV 6, see [`Recurrence::Wkv6`]: `r`, `k`, `v`, `w [d, h, T]`, `u [d, h]` -> `[d, h, T]`.
+    /// Applies RWKV-6 time mixing: `r`, `k`, `v`, `w [d, h, T]`, `u [d, h]` -> `[d, h, T]`; see
+    /// [`Recurrence::Wkv6`].
     pub fn wkv6(&mut self, r: TensorId, k: TensorId, v: TensorId, w: TensorId, u: Vector) -> TensorId {
         let u = self.leaf(u.0);
         self.recur(Recurrence::Wkv6, &[r, k, v, w, u])
     }
 
-    /// Time mixing of RWKV 7, see [`Recurrence::Wkv7`]: `[d, h, T]` each -> `[d, h, T]`.
+    /// Applies RWKV-7 time mixing: `[d, h, T]` each -> `[d, h, T]`; see [`Recurrence::Wkv7`].
     pub fn wkv7(&mut self, r: TensorId, w: TensorId, k: TensorId, v: TensorId, a: TensorId, b: TensorId) -> TensorId {
         self.recur(Recurrence::Wkv7, &[r, w, k, v, a, b])
     }
 
-    /// States f32 `[row, n_cells]` of the next recurrent op: those of the layer's memory, or a stand-in for a probe.
+    /// Returns the states f32 `[row, n_cells]` of the next recurrent op; a placeholder in a probe.
     fn state(&mut self, row: usize) -> TensorId {
         let slot = self.n_states;
         self.n_states += 1;
@@ -206,7 +212,7 @@ impl Builder<'_> {
         }
     }
 
-    /// For each token the cell that its state is read from and the one it is written to, i32 `[T]`.
+    /// Returns the inputs of the state cells that each token reads from and writes to, i32 `[T]`.
     fn state_cells(&mut self) -> (TensorId, TensorId) {
         let ne = [self.params.n_tokens, 1, 1, 1];
         let g = &mut *self.g;
@@ -216,7 +222,7 @@ impl Builder<'_> {
         })
     }
 
-    /// `x` as contiguous f32: itself, or a copy.
+    /// Returns `x` if contiguous f32, else a contiguous f32 copy.
     fn dense_floats(&mut self, x: TensorId) -> TensorId {
         let t = self.g.tensor(x);
         if t.ty == GgmlType::F32 && t.is_contiguous() {

@@ -1,4 +1,4 @@
-//! Sparse attention: the keys of an indexer, and the selection of cells or blocks of positions by its scores.
+//! Sparse attention: indexer keys, and the selection of cells or position blocks by indexer scores.
 
 use super::Builder;
 use super::attention::AttentionArgs;
@@ -6,10 +6,12 @@ use super::error::{BuildError, MAX_ROUNDS};
 use crate::graph::{BlockRule, Blocks, TensorId, VisibleCells, Window};
 
 impl Builder<'_> {
-    /// The cells of the `n` largest scores that an indexer with queries `q [d, h, T]`, the key `k [d, 1, T]` of each token, which the layer
-    /// stores, and head weights `weights [h, T]` gives to what each token sees: i32 `[at most n, T]`, in no order. Where fewer are seen, the
-    /// rest are cells that attention hides anyway. With `ratio` keys are those of groups of so many tokens, as in
-    /// [`AttentionArgs::compressed`].
+    /// Selects the cells with the `n` highest indexer scores among those visible to each token: i32 `[at most
+    /// n, T]`, unordered.
+    ///
+    /// The layer stores the key `k [d, 1, T]` of each token; queries are `q [d, h, T]` and head weights
+    /// `weights [h, T]`. If fewer than `n` cells are visible, the remaining entries are cells that attention
+    /// masks anyway. With `ratio`, keys represent groups of tokens, as in [`AttentionArgs::compressed`].
     pub fn index_cells(
         &mut self,
         q: TensorId,
@@ -25,16 +27,17 @@ impl Builder<'_> {
         self.chosen(cells, q)
     }
 
-    /// The cells of the `n` blocks of `size` positions in which a product of `q [d, h, T]` and the key `k [d, 1, T]`, which the layer stores,
-    /// is largest, by head: i32 `[at most n * size, h, T]`. The `local` last blocks up to the token's are among them.
+    /// Selects, per head, the cells of the `n` blocks of `size` positions with the largest dot product of `q
+    /// [d, h, T]` and a key `k [d, 1, T]`: i32 `[at most n * size, h, T]`. The layer stores the keys. The
+    /// last `local` blocks up to the token's own are always included.
     pub fn index_blocks(&mut self, q: TensorId, k: TensorId, n: usize, size: usize, local: usize) -> TensorId {
         let rule = BlockRule::Best { local };
         self.index_by(q, k, None, Blocks { size, k: n, rule })
     }
 
-    /// The cells of the `n / size` whole blocks of `size` positions that score highest: as [`Builder::index_cells`] scores, with the key `k [d, 1, T]`
-    /// of each block's last token, which the layer stores. With `tail` also those of the block that is not whole yet. i32
-    /// `[at most n + size - 1, T]`.
+    /// Selects the cells of the `n / size` complete blocks of `size` positions with the highest scores: i32
+    /// `[at most n + size - 1, T]`. A block is scored like a cell in [`Builder::index_cells`], with the key
+    /// of its last token. `tail` also selects the current incomplete block.
     pub fn index_pools(
         &mut self,
         q: TensorId,
@@ -48,7 +51,7 @@ impl Builder<'_> {
         self.index_by(q, k, Some(weights), Blocks { size, k: n, rule })
     }
 
-    /// The selection of the last indexer, for layers that share it.
+    /// Returns the selection of the last indexer, for layers that share it.
     pub fn indexed_cells(&mut self) -> TensorId {
         self.selection.unwrap_or_else(|| {
             self.fail_no_selection();
@@ -56,17 +59,17 @@ impl Builder<'_> {
         })
     }
 
-    /// `x [c, T]` of each token and of the `n - 1` before it in its sequence, earliest first, which the layer stores: `[c, n, T]`. Where the
-    /// sequence has no such position it is some other token's.
+    /// Returns `x [c, T]` of each token and its `n - 1` predecessors in the sequence, earliest first: `[c, n,
+    /// T]`. The layer stores `x`. For missing positions, the values are those of an arbitrary token.
     pub fn last_tokens(&mut self, x: TensorId, n: usize) -> TensorId {
-        // One graph node for each of them.
+        // The loop adds a graph node for each position.
         if n > MAX_ROUNDS {
             self.fail(BuildError::TooLong { rounds: n });
             return x;
         }
         let rows = self.heads(x, 1);
         let (rows, visible) = self.remember_keys(rows, Window::None);
-        let ids = self.g.last_cells(n, visible);
+        let ids = self.g.recent_cells(n, visible);
         let ids = self.ok(ids, x);
         let [c, n_tokens, ..] = self.g.tensor(x).ne;
         let n_kv = self.g.tensor(rows).ne[2];
@@ -80,7 +83,7 @@ impl Builder<'_> {
         self.ok(found, x)
     }
 
-    /// Softmax over the heads of `x` `[d, n, T]`.
+    /// Applies softmax over the heads of `x [d, n, T]`.
     pub fn softmax_heads(&mut self, x: TensorId) -> TensorId {
         const SWAPPED: [usize; 4] = [1, 0, 2, 3];
         let by_head = self.g.permute(x, SWAPPED);
@@ -104,7 +107,7 @@ impl Builder<'_> {
         cells
     }
 
-    /// Stores the keys and scores all that are there; with what the tokens see of them.
+    /// Stores the keys and scores all cached keys. Returns the scores and the operands of visible cells.
     fn index_scores(
         &mut self,
         q: TensorId,
@@ -119,7 +122,7 @@ impl Builder<'_> {
         (scores, visible)
     }
 
-    /// Stores keys without values: all that are there, and what the tokens see of them.
+    /// Stores keys without values. Returns all cached keys and the operands of visible cells.
     fn remember_keys(&mut self, k: TensorId, window: Window) -> (TensorId, VisibleCells<TensorId>) {
         let args = AttentionArgs {
             v_in_k: Some(0),

@@ -1,17 +1,19 @@
-//! Hyper-connections: `n` residual streams `[n_embd, n, T]` (Zhu et al., arXiv 2409.19606; with doubly stochastic mixing weights
-//! Xie et al., arXiv 2512.24880).
+//! Hyper-connections: `n` residual streams `[n_embd, n, T]` (Zhu et al., arXiv 2409.19606). With doubly
+//! stochastic mixing weights: Xie et al., arXiv 2512.24880.
 
 use super::Builder;
 use crate::graph::TensorId;
 
 impl Builder<'_> {
-    /// Each row of `x [n * n, T]` as a doubly stochastic matrix (Sinkhorn), see [`Op::Balance`](crate::graph::Op::Balance).
-    pub fn balance(&mut self, x: TensorId, n: usize, iterations: usize, eps: f32) -> TensorId {
-        let y = self.g.balance(x, n, iterations, eps);
+    /// Normalizes each row of `x [n * n, T]` to a doubly stochastic matrix; see
+    /// [`Op::Sinkhorn`](crate::graph::Op::Sinkhorn).
+    pub fn sinkhorn(&mut self, x: TensorId, n: usize, iterations: usize, eps: f32) -> TensorId {
+        let y = self.g.sinkhorn(x, n, iterations, eps);
         self.ok(y, x)
     }
 
-    /// Heads of `x [d, n, T]` mixed by `m [n * n, T]`: head `i` of the result is the sum over `j` of `m[i + n j]` times head `j`.
+    /// Mixes the heads of `x [d, n, T]` with `m [n * n, T]`: head `i` of the result is the sum over `j` of
+    /// `m[i + n j]` times head `j`.
     pub fn mix_heads(&mut self, x: TensorId, m: TensorId) -> TensorId {
         let ne @ [d, n, n_tokens, _] = self.g.tensor(x).ne;
         let x = self.dense(x);

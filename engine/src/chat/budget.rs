@@ -1,57 +1,58 @@
-//! How much a model may think before it has to answer.
+//! Reasoning budget: limits the number of reasoning tokens before the response.
 
 use super::ReasoningTags;
 
-/// The end of the head of a message in channels.
+/// End of a message header in the Harmony format.
 const MESSAGE: &str = "<|message|>";
-/// What ends a message in channels.
+/// Tokens that end a Harmony message.
 const ENDS: &[&str] = &["<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"];
-/// Bytes that the head of a message in channels has at most, for its channel to be seen.
+/// Maximum length in bytes of a Harmony message header for channel detection.
 const MAX_HEAD: usize = 256;
 
-/// How a model marks what it thinks.
+/// Format of the model's reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marks {
-    /// Between tags, at the beginning of what it says.
+    /// Between tags at the start of the output.
     Tags(ReasoningTags),
-    /// In messages of a channel (Harmony), of which there may be several.
+    /// Harmony format: reasoning is in messages of the analysis channel, and the output may contain several.
     Channels {
-        /// Functions may be called, so that something else than the answer may follow.
+        /// Tool calls are possible, so the message after reasoning need not be the final response.
         calls: bool,
     },
 }
 
-/// Counts what a model thinks, and says when that has to end.
+/// Counts reasoning tokens and ends the reasoning when the budget is exhausted.
 #[derive(Debug, Clone)]
 pub struct Budget {
     marks: Marks,
-    /// Tokens that may still be thought.
+    /// Number of reasoning tokens left.
     left: usize,
-    /// What the model is made to think last.
+    /// Text inserted at the end of the reasoning.
     message: String,
     part: Part,
-    /// The text that may hold a mark.
+    /// Recent output bytes that may contain a tag.
     seen: Vec<u8>,
-    /// It had to end before.
+    /// Whether the reasoning was already ended once.
     has_ended: bool,
 }
 
-/// Where an answer is.
+/// Part of the model's output that is being generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// Nothing but white space has come, and a tag may.
+    /// Start of the output: only white space, and an opening tag may follow.
     Start,
-    /// Role and channel of a message.
+    /// Header of a message, with role and channel.
     Head,
     Reasoning,
-    /// A message that is not thought, and another may follow.
+    /// A message without reasoning; another message may follow.
     Message,
-    /// Nothing is thought any more.
+    /// The model's response; no further reasoning follows.
     Answer,
 }
 
 impl Budget {
-    /// So many tokens of thinking in an answer to this prompt.
+    /// Creates a budget of `n_tokens` reasoning tokens for the completion of `prompt`. `message` is inserted
+    /// when the budget is exhausted.
     pub fn new(marks: Marks, prompt: &str, n_tokens: usize, message: &str) -> Budget {
         let part = match marks {
             Marks::Tags((open, _)) if prompt.trim_end().ends_with(open) => Part::Reasoning,
@@ -71,7 +72,7 @@ impl Budget {
         }
     }
 
-    /// Takes the bytes of a token of the answer.
+    /// Adds the bytes of a generated token.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.part == Part::Reasoning {
             self.left = self.left.saturating_sub(1);
@@ -113,7 +114,7 @@ impl Budget {
         }
     }
 
-    /// Has the thinking under way end now. False where nothing is being thought.
+    /// Exhausts the budget of the current reasoning. Returns false if the output is not in reasoning.
     pub fn spend(&mut self) -> bool {
         let thinks = self.part == Part::Reasoning;
         if thinks {
@@ -122,12 +123,13 @@ impl Budget {
         thinks
     }
 
-    /// No mark is longer than what is kept.
+    /// Keeps the last `n` bytes, which is enough for the longest tag.
     fn keep(&mut self, n: usize) {
         self.seen.drain(..self.seen.len().saturating_sub(n));
     }
 
-    /// What ends the thinking, if it has to end here. In channels a model may then think again, which has to end at once, and the answer follows.
+    /// Returns the text that ends the reasoning if the budget is exhausted. With tool calls, a Harmony model
+    /// may start reasoning once more; it is then ended immediately and followed by the final response.
     pub fn end(&mut self) -> Option<String> {
         if self.left > 0 || self.part != Part::Reasoning {
             return None;
@@ -149,7 +151,7 @@ impl Budget {
     }
 }
 
-/// What a message in channels is, by its head.
+/// Determines the kind of a Harmony message by its header.
 fn part_of(head: &[u8]) -> Part {
     let channel = "<|channel|>";
     let is_thought = find(head, channel).is_some_and(|at| {
@@ -167,7 +169,7 @@ fn find(text: &[u8], mark: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// The tokens that are taken before thinking has to end, and how it does.
+    /// Returns the number of tokens before the reasoning is ended, and the inserted text.
     fn ended(prompt: &str, n: usize, tokens: &[&str]) -> Option<(usize, String)> {
         let tags = Marks::Tags(("<think>", "</think>"));
         let mut budget = Budget::new(tags, prompt, n, "enough");
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn thinking_ends_when_its_budget_is_spent() {
+    fn reasoning_ends_when_budget_is_exhausted() {
         let end = "\nenough\n</think>".to_owned();
         assert_eq!(ended("", 2, &["<thi", "nk>", "a", "b", "c"]), Some((4, end.clone())));
         assert_eq!(ended("x<think>\n", 0, &["a"]), Some((0, end.clone())));
@@ -192,17 +194,17 @@ mod tests {
     }
 
     #[test]
-    fn thinking_can_be_ended_while_it_goes_on() {
+    fn reasoning_can_be_ended_early() {
         let mut budget = Budget::new(Marks::Tags(("<think>", "</think>")), "", usize::MAX, "");
-        assert!(!budget.spend(), "nothing is thought yet");
+        assert!(!budget.spend(), "reasoning has not started");
         ["<think>", "a"].iter().for_each(|token| budget.push(token.as_bytes()));
         assert_eq!(budget.end(), None);
         assert!(budget.spend());
         assert_eq!(budget.end().as_deref(), Some("\n</think>"));
-        assert!(!budget.spend(), "the answer has begun");
+        assert!(!budget.spend(), "the response has started");
     }
 
-    /// An answer in channels, of pieces that a model would write; what it is made to say instead stands in brackets.
+    /// Simulates a Harmony completion that generates `pieces`. Inserted text is in brackets.
     fn in_channels(calls: bool, n: usize, pieces: &[&str]) -> String {
         let mut budget = Budget::new(Marks::Channels { calls }, "<|start|>assistant", n, "enough");
         let mut said = String::new();
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn thinking_in_a_channel_ends_when_its_budget_is_spent() {
+    fn harmony_reasoning_ends_when_budget_is_exhausted() {
         let thought = ["<|channel|>", "analysis", "<|message|>", "a", "b"];
         let ends = |calls: bool, n: usize| in_channels(calls, n, &[&thought[..], &["c"]].concat());
         let begun = "<|channel|>analysis<|message|>ab";
@@ -226,7 +228,8 @@ mod tests {
         let answer = format!("{begun}[\nenough<|end|><|start|>assistant<|channel|>final<|message|>]c");
         assert_eq!(ends(false, 2), answer);
         assert_eq!(ends(true, 9), format!("{begun}c"));
-        // Who thinks again has to answer; a call and what is said with it are no thoughts.
+        // A second reasoning is followed by the response. Calls and their commentary do not count as
+        // reasoning.
         let again = [&thought[..], &thought[..], &["c"]].concat();
         let said = in_channels(true, 2, &again);
         let twice = "[\nenough<|end|><|start|>assistant]<|channel|>analysis<|message|>[<|end|><|start|>assistant<|channel|>final<|message|>]ab";
@@ -243,7 +246,7 @@ mod tests {
         ];
         let pieces = [&thought[..], &call[..]].concat();
         assert_eq!(in_channels(true, 3, &pieces), pieces.concat());
-        // Several thoughts have one budget.
+        // Several reasoning messages share one budget.
         let pieces = [
             &thought[..],
             &["<|end|>", "<|start|>assistant"],

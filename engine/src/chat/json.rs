@@ -1,4 +1,4 @@
-//! The `tojson` filter, as `transformers` defines it: Python's `json.dumps` without the escaping of HTML.
+//! The `tojson` filter of `transformers`: Python's `json.dumps` without HTML escaping.
 
 use super::meter::{LimitReached, MAX_DEPTH, spend};
 use super::ops::float_text;
@@ -6,10 +6,10 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 use std::fmt::Write;
 
-/// Spaces of indentation that can be asked for.
+/// Maximum indentation width.
 const MAX_INDENT: usize = 64;
 
-/// `value | tojson(indent=none, ensure_ascii=false, separators=none, sort_keys=false)`.
+/// Implements `value | tojson(indent=none, ensure_ascii=false, separators=none, sort_keys=false)`.
 pub(super) fn tojson(state: &mut State, value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let indent = indent.or(kwargs.get("indent")?).filter(|v| !v.is_none());
     let indent = match indent.map(|v| v.as_i64()) {
@@ -43,10 +43,10 @@ pub(super) fn tojson(state: &mut State, value: &Value, indent: Option<Value>, kw
 
 struct Writer {
     out: String,
-    /// Bytes of `out` already charged.
+    /// Bytes of `out` that were charged to the budget.
     paid: usize,
     indent: Option<usize>,
-    /// Between items, and between key and value.
+    /// Separators between items, and between key and value.
     item: String,
     key: String,
     ensure_ascii: bool,
@@ -75,7 +75,7 @@ impl Writer {
                 None => {
                     return Err(Error::new(
                         ErrorKind::BadSerialization,
-                        format!("{} is not JSON", value.kind()),
+                        format!("{} cannot be serialized as JSON", value.kind()),
                     ));
                 }
             },

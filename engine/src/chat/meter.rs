@@ -1,25 +1,26 @@
-//! Limits on what a template may do.
+//! Resource limits for templates.
 //!
-//! minijinja counts instructions, but one instruction can double a string, nest a list once more, or print a list
-//! that holds itself a million times over. So the compiled instructions are rewritten before they run: whatever
-//! builds, compares, slices or prints values goes through functions of this crate, which charge a budget for the
-//! memory and the work, and refuse values nested too deeply (printing, comparing and dropping them would recurse).
+//! minijinja limits the number of instructions, but a single instruction can double a string, add a nesting
+//! level, or print a self-referential list many times. Compiled instructions are therefore rewritten before
+//! execution: instructions that create, compare, slice, or print values call functions of this module. They
+//! charge a budget for memory and work and reject deeply nested values, whose printing, comparison, and
+//! destruction recurse.
 
 use minijinja::machinery::{Instruction, Instructions};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, State, Value};
 
-/// Instructions per rendering: below a second of work.
+/// Maximum instructions per rendering, less than a second of work.
 pub(super) const MAX_FUEL: u64 = 10_000_000;
-/// Bytes of memory and work per rendering that any input gets, and per byte of input.
+/// Budget per rendering in bytes of memory and work: a constant, plus a multiple of the input size.
 pub(super) const BASE_BUDGET: u64 = 64 << 20;
 pub(super) const BUDGET_PER_BYTE: u64 = 256;
-/// Levels of lists in lists. JSON text is limited to 128 by its parser.
+/// Maximum nesting depth of values. The JSON parser limits its input to 128.
 pub(super) const MAX_DEPTH: usize = 160;
-/// Charged for each value visited or stored, besides the bytes of strings.
+/// Charge for each value visited or stored, in addition to the bytes of strings.
 const NODE: u64 = 32;
 
-/// Variable that holds the budget at the start. No template can name it, like all the names below.
+/// Variable with the initial budget. Template code cannot contain this name or the names below.
 pub(super) const BUDGET: &str = "%budget";
 const CHECK: &str = "%check";
 const CHECK_TEXT: &str = "%check_text";
@@ -31,9 +32,9 @@ pub(super) const POW: &str = "%pow";
 pub(super) const CONCAT: &str = "%concat";
 pub(super) const SLICE: &str = "%slice";
 
-/// A limit was reached; the source of a minijinja error.
+/// A limit was exceeded; source of a minijinja error.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("limit reached: {what}, at most {limit}")]
+#[error("limit exceeded: {what}, at most {limit}")]
 pub(super) struct LimitReached {
     pub what: &'static str,
     pub limit: u64,
@@ -45,13 +46,13 @@ impl From<LimitReached> for Error {
     }
 }
 
-/// What is left of the budget; lives in the state of a rendering.
+/// Remaining budget, stored in the state of a rendering.
 struct Meter {
     left: u64,
     budget: u64,
 }
 
-/// Takes `n` bytes off the budget.
+/// Charges `n` bytes to the budget. Fails if it is exhausted.
 pub(super) fn spend(state: &mut State, n: u64) -> Result<(), Error> {
     if state.get_extension::<Meter>().is_none() {
         let budget = state
@@ -74,16 +75,16 @@ pub(super) fn spend(state: &mut State, n: u64) -> Result<(), Error> {
     }
 }
 
-/// What a visit of a value charges and refuses.
+/// Options for visiting a value.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Visit {
-    /// Charge the bytes of strings too: what follows will read or copy them.
+    /// Also charge the bytes of strings, because the following operation reads or copies them.
     pub text: bool,
-    /// Refuse namespaces, which alone can be changed and so could be made to contain themselves.
+    /// Reject namespaces. They are the only mutable values and could otherwise contain themselves.
     pub no_namespace: bool,
 }
 
-/// Visits a value and all it contains, charging for each.
+/// Visits a value and its contents, and charges for each.
 pub(super) fn visit(state: &mut State, value: &Value, how: Visit) -> Result<(), Error> {
     visit_at(state, value, how, 0)
 }
@@ -98,7 +99,7 @@ fn visit_at(state: &mut State, value: &Value, how: Visit, depth: usize) -> Resul
         .into());
     }
     let Some(object) = value.as_object() else { return Ok(()) };
-    // The type is private to minijinja; its name is all there is to know it by.
+    // The type is private in minijinja and can only be identified by name.
     if how.no_namespace && object.type_name().ends_with("::Namespace") {
         return Err(Error::new(
             ErrorKind::InvalidOperation,
@@ -124,7 +125,7 @@ fn visit_at(state: &mut State, value: &Value, how: Visit, depth: usize) -> Resul
     Ok(())
 }
 
-/// Charges for a value just made: its own bytes, and those of the strings directly in it.
+/// Charges for a new value: its own bytes, and those of strings directly inside.
 pub(super) fn charge_new(state: &mut State, value: &Value) -> Result<(), Error> {
     spend(state, NODE + text_len(value))?;
     if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
@@ -143,7 +144,7 @@ fn text_len(value: &Value) -> u64 {
     bytes.map_or(0, |n| n as u64)
 }
 
-/// The checks as functions of one value that return it.
+/// Returns the checks as functions that return their argument.
 pub(super) fn checks() -> [(&'static str, Value); 4] {
     fn check(how: Visit) -> Value {
         Value::from_function(move |state: &mut State, value: Value| visit(state, &value, how).map(|()| value))
@@ -177,7 +178,7 @@ pub(super) fn checks() -> [(&'static str, Value); 4] {
     ]
 }
 
-/// The same program with the checks built in. Jumps are moved to where their targets went.
+/// Returns the program with checks inserted and jump targets adjusted.
 pub(super) fn rewrite<'s>(old: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
     let mut new = Instructions::new(old.name(), old.source());
     let program: Vec<&Instruction<'s>> = (0..).map_while(|i| old.get(i)).collect();
@@ -202,7 +203,8 @@ pub(super) fn rewrite<'s>(old: &Instructions<'s>) -> Result<Instructions<'s>, Er
     Ok(new)
 }
 
-/// One instruction with its checks. `after_const`: the top of the stack is a constant of the template, which needs none.
+/// Appends an instruction with its checks. With `after_const`, the top of the stack is a constant of the
+/// template, which needs no check.
 fn expand<'s>(
     instruction: &Instruction<'s>,
     after_const: bool,
@@ -211,7 +213,7 @@ fn expand<'s>(
     use Instruction as I;
     let call = |name, n_args| I::CallFunction(name, Some(n_args));
     match instruction {
-        // Through the formatter, which counts what is written, also what is captured into a variable.
+        // Raw text passes through the formatter, which counts all output, including captured output.
         I::EmitRaw(text) => {
             emit(I::LoadConst(Value::from(*text)));
             emit(I::Emit);
@@ -225,14 +227,14 @@ fn expand<'s>(
             emit(instruction.clone());
             emit(call(CHECK, 1));
         }
-        // Comparing goes no further than the smaller side, so looking at one is enough.
+        // Comparisons stop at the end of the smaller operand, so checking one operand is enough.
         I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In | I::CompareAndPreserve(_) | I::GetItem => {
             if !after_const {
                 emit(call(CHECK_TEXT, 1));
             }
             emit(instruction.clone());
         }
-        // A loop copies the keys of a map first. The items of a list come one by one, each for an instruction.
+        // A loop over a map copies its keys first. Items of a list are fetched one per instruction.
         I::PushLoop(_) => {
             emit(call(CHECK_MAP, 1));
             emit(instruction.clone());
@@ -243,11 +245,11 @@ fn expand<'s>(
             emit(I::Swap);
             emit(instruction.clone());
         }
-        // Compares whole values, unseen by the checks; no chat template uses it.
+        // Compares whole values without checks; no chat template uses this method.
         I::CallMethod("changed", _) => {
             return Err(Error::new(ErrorKind::SyntaxError, "loop.changed is not supported"));
         }
-        // There is only one template, and nothing that has been checked beside it.
+        // Only one template exists; other templates would not have been checked.
         I::CallBlock(_) | I::LoadBlocks | I::Include(_) | I::ExportLocals | I::FastSuper => {
             return Err(Error::new(
                 ErrorKind::SyntaxError,

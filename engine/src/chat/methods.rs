@@ -1,16 +1,16 @@
-//! Python's methods of strings, dictionaries and lists, as templates call them.
+//! Python's methods of strings, dictionaries, and lists.
 
 use super::meter::{Visit, charge_new, spend, visit};
 use super::ops::{items, write_text};
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
-/// Calls a method of a value; called for every method that the value itself does not have.
+/// Calls a method that minijinja's value does not provide.
 pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let result = match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
-            // Every method reads the text once, and those that make more of it charge for that themselves.
+            // Every method reads the string once. Methods that create larger strings charge separately.
             spend(state, text.len() as u64)?;
             string_method(state, text, method, args)?
         }
@@ -59,7 +59,7 @@ fn string_method(state: &mut State, text: &str, method: &str, args: &[Value]) ->
 }
 
 fn map_method(state: &mut State, map: &Value, method: &str, args: &[Value]) -> Found {
-    // An item reached as `map.name` goes before a method only where it is called, so methods win here, as in Python.
+    // For calls, methods take precedence over map items of the same name, as in Python.
     let value = match method {
         "get" => {
             let (key, default): (&Value, Option<Value>) = from_args(args)?;
@@ -87,7 +87,7 @@ fn map_method(state: &mut State, map: &Value, method: &str, args: &[Value]) -> F
             }
             let list = Value::from(list);
             if method == "items" {
-                // Lists in a list: the nesting has grown.
+                // A list of lists increases the nesting depth.
                 visit(state, &list, Visit::default())?;
             }
             list
@@ -117,11 +117,7 @@ fn list_method(state: &mut State, list: &Value, method: &str, args: &[Value]) ->
                 .map(|(i, _)| i);
             match method {
                 "count" => Value::from(positions.count()),
-                _ => Value::from(
-                    positions
-                        .next()
-                        .ok_or_else(|| invalid("the value is not in the list"))?,
-                ),
+                _ => Value::from(positions.next().ok_or_else(|| invalid("value not found in list"))?),
             }
         }
         "copy" => none(args, || list.clone())?,
@@ -134,7 +130,7 @@ fn invalid(message: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// The result of a method without arguments.
+/// Returns the result of a method without arguments.
 fn none<T: Into<Value>>(args: &[Value], result: impl FnOnce() -> T) -> Result<Value, Error> {
     from_args::<()>(args)?;
     Ok(result().into())
@@ -148,7 +144,7 @@ fn is_cased(text: &str, wanted: fn(char) -> bool, other: fn(char) -> bool) -> bo
     text.contains(wanted) && !text.contains(other)
 }
 
-/// Holds for the argument, or for one of a tuple of them.
+/// Returns true if the predicate holds for the argument, or for any element of a tuple argument.
 fn any_of(args: &[Value], holds: impl Fn(&str) -> bool) -> Result<bool, Error> {
     let (affix,): (&Value,) = from_args(args)?;
     if let Some(affix) = affix.as_str() {
@@ -198,7 +194,7 @@ fn split(text: &str, from_end: bool, args: &[Value]) -> Result<Value, Error> {
     Ok(Value::from_iter(parts))
 }
 
-/// Splits at runs of white space, at most `max` times; the rest stays whole.
+/// Splits at white space, at most `max` times; the rest is not split.
 fn split_words(text: &str, max: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start();
@@ -218,7 +214,7 @@ fn split_words(text: &str, max: usize) -> Vec<&str> {
     parts
 }
 
-/// The same from the end: the last part first.
+/// Splits at white space from the end, at most `max` times; the last part comes first.
 fn rsplit_words(text: &str, max: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_end();
@@ -287,7 +283,7 @@ fn join(state: &mut State, separator: &str, args: &[Value]) -> Result<Value, Err
     join_items(state, separator, list)
 }
 
-/// Joins the texts of values.
+/// Joins the string representations of values.
 pub(super) fn join_items(state: &mut State, separator: &str, list: Vec<Value>) -> Result<Value, Error> {
     let mut out = String::new();
     for (i, item) in list.iter().enumerate() {
@@ -300,7 +296,7 @@ pub(super) fn join_items(state: &mut State, separator: &str, list: Vec<Value>) -
     Ok(Value::from(out))
 }
 
-/// Position in characters, or -1 (an error for `index` and `rindex`).
+/// Returns the position in characters. If not found, returns -1, or an error for `index` and `rindex`.
 fn find(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (part,): (&str,) = from_args(args)?;
     let byte = if method.starts_with('r') {
@@ -315,7 +311,7 @@ fn find(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// `"{} {}".format(a, b)`, without format specifications.
+/// Implements `"{} {}".format(a, b)`, without format specifications.
 fn format(state: &mut State, text: &str, args: &[Value]) -> Result<Value, Error> {
     let mut out = String::new();
     let mut args = args.iter();
@@ -327,7 +323,7 @@ fn format(state: &mut State, text: &str, args: &[Value]) -> Result<Value, Error>
             write_text(
                 state,
                 &mut out,
-                args.next().ok_or_else(|| invalid("too few arguments for format"))?,
+                args.next().ok_or_else(|| invalid("too few arguments for `format`"))?,
             )?;
             rest = after;
         } else if rest.starts_with("{{") || rest.starts_with("}}") {

@@ -1,11 +1,12 @@
-//! The operators of the template language that make values, metered, and the text of values as Python writes it.
+//! Metered operators of the template language that create values, and Python's string representation of
+//! values.
 
 use super::meter::{self, LimitReached, Visit, charge_new, spend, visit};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, State, Value};
 use std::fmt::Write;
 
-/// The operators as functions.
+/// Returns the operators as functions.
 pub(super) fn operators() -> [(&'static str, Value); 5] {
     [
         (meter::ADD, Value::from_function(add)),
@@ -69,7 +70,7 @@ fn pow(_: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
     }
 }
 
-/// `a ~ b`.
+/// Implements `a ~ b`.
 fn concat(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
     let mut text = String::new();
     write_text(state, &mut text, a)?;
@@ -77,18 +78,18 @@ fn concat(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
     Ok(Value::from(text))
 }
 
-/// `value[start:stop:step]` for strings and sequences, by Python's rules.
+/// Implements `value[start:stop:step]` for strings and sequences, with Python's semantics.
 fn slice(state: &mut State, value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
     let bound = |v: &Value| match v.is_none() || v.is_undefined() {
         true => Ok(None),
         false => v
             .as_i64()
             .map(Some)
-            .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "slice bounds are integers")),
+            .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "slice bounds must be integers")),
     };
     let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
     if step == 0 {
-        return Err(Error::new(ErrorKind::InvalidOperation, "cannot slice by a step of 0"));
+        return Err(Error::new(ErrorKind::InvalidOperation, "slice step must not be 0"));
     }
     if let Some(text) = value.as_str() {
         spend(state, text.len() as u64)?;
@@ -113,7 +114,7 @@ fn slice(state: &mut State, value: &Value, start: &Value, stop: &Value, step: &V
     if !is_list(value) {
         return Err(Error::new(
             ErrorKind::InvalidOperation,
-            format!("a {} cannot be sliced", value.kind()),
+            format!("cannot slice a value of type {}", value.kind()),
         ));
     }
     let list = items(state, value)?;
@@ -124,10 +125,11 @@ fn slice(state: &mut State, value: &Value, start: &Value, stop: &Value, step: &V
     ))
 }
 
-/// The indices a slice of a sequence of `len` selects.
+/// Returns the indices that a slice of a sequence of length `len` selects.
 fn indices(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl Iterator<Item = usize> {
     let len = len as i64;
-    // Bounds count from the end where negative, and are then held within the sequence (one before it, backwards).
+    // Negative bounds count from the end. Bounds are clamped to the sequence, or for a negative step to one
+    // position before it.
     let (low, high) = if step > 0 { (0, len) } else { (-1, len - 1) };
     let hold = |i: i64| (if i < 0 { i.saturating_add(len) } else { i }).clamp(low, high);
     let (first, last) = if step > 0 { (low, high) } else { (high, low) };
@@ -138,7 +140,7 @@ fn indices(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl
         .map(|i| i as usize)
 }
 
-/// The items of a sequence, paid for.
+/// Returns the items of a sequence and charges for them.
 pub(super) fn items(state: &mut State, list: &Value) -> Result<Vec<Value>, Error> {
     let mut items = Vec::new();
     for item in list.try_iter()? {
@@ -177,18 +179,18 @@ fn int(n: i128) -> Value {
 fn impossible(op: &str, a: &Value, b: &Value) -> Error {
     Error::new(
         ErrorKind::InvalidOperation,
-        format!("{} {op} {} is not possible", a.kind(), b.kind()),
+        format!("unsupported operands: {} {op} {}", a.kind(), b.kind()),
     )
 }
 
-/// A value's text as `{{ value }}` prints it, paid for.
+/// Returns the string representation that `{{ value }}` prints, and charges for it.
 pub(super) fn text_of(state: &mut State, value: &Value) -> Result<String, Error> {
     let mut text = String::new();
     write_text(state, &mut text, value)?;
     Ok(text)
 }
 
-/// Appends a value's text: Python's `str`.
+/// Appends a value's string representation, like Python's `str`.
 pub(super) fn write_text(state: &mut State, out: &mut String, value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) => {
@@ -200,7 +202,7 @@ pub(super) fn write_text(state: &mut State, out: &mut String, value: &Value) -> 
     }
 }
 
-/// Python's `repr`.
+/// Appends a value's representation, like Python's `repr`.
 fn write_repr(state: &mut State, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
     if depth > meter::MAX_DEPTH {
         return Err(LimitReached {
@@ -237,7 +239,7 @@ fn write_repr(state: &mut State, out: &mut String, value: &Value, depth: usize) 
             return spend(state, 32);
         }
         ValueKind::Number if is_float(value) => out.push_str(&float_text(f64::try_from(value.clone())?)),
-        // Numbers, booleans, none, undefined: a few bytes.
+        // Numbers, booleans, none, and undefined take a few bytes.
         _ => write!(out, "{value}").map_err(|_| Error::from(ErrorKind::WriteFailure))?,
     }
     spend(state, 32 + (out.len() - before) as u64)
@@ -263,7 +265,7 @@ fn write_quoted(out: &mut String, text: &str) {
     out.push(quote);
 }
 
-/// A float as Python writes it: always with a fraction or an exponent.
+/// Formats a float like Python, always with a fraction or an exponent.
 pub(super) fn float_text(x: f64) -> String {
     if x.is_nan() {
         return "nan".into();
@@ -284,9 +286,9 @@ pub(super) fn float_text(x: f64) -> String {
     if text.contains('.') { text } else { text + ".0" }
 }
 
-/// Wraps a function of minijinja so that its arguments and its result are paid for.
+/// Wraps a minijinja function so that its arguments and result are charged.
 ///
-/// `deep`: it may read everything within its arguments, or nests them further, so that all of it is visited.
+/// With `deep`, the function may read or nest everything inside its arguments, so all of it is visited.
 pub(super) fn metered(function: Value, deep: bool) -> impl Fn(&mut State, &[Value]) -> Result<Value, Error> {
     move |state, args| {
         for arg in args.iter().filter(|_| deep) {

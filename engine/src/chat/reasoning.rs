@@ -1,4 +1,5 @@
-//! The model's reasoning, told from its answer: between the tags of its template, at the beginning of what it says.
+//! Separates reasoning from the response: reasoning is enclosed in the template's tags at the start of the
+//! output.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -6,35 +7,38 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Value as Json, json};
 
 use super::{ChatTemplate, Message};
-use crate::vocab::n_begun;
+use crate::vocab::partial_match_len;
 
-/// What comes before reasoning and behind it, in the families of models that reason.
+/// Opening and closing reasoning tags of common model families.
 const TAGS: &[ReasoningTags] = &[
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
     ("<seed:think>", "</seed:think>"),
 ];
 
-/// Before reasoning, and behind it.
+/// Opening and closing tag of reasoning.
 pub type ReasoningTags = (&'static str, &'static str);
 
-/// The tags of a template: those of the common families that its source names, or what it puts around a thought that it is given.
+/// Returns a template's reasoning tags: common tags that occur in its source, or the tags that it renders
+/// around reasoning.
 pub fn reasoning_tags(template: &ChatTemplate, source: &str) -> Option<ReasoningTags> {
     let common = TAGS.iter().copied().find(|(_, close)| source.contains(close));
     common.or_else(|| rendered_tags(template))
 }
 
-/// What a template puts around a thought; some leave out what was thought before an answer, and keep what was before a call.
+/// Returns the tags rendered around reasoning. Some templates omit reasoning before a response but keep it
+/// before a tool call.
 fn rendered_tags(template: &ChatTemplate) -> Option<ReasoningTags> {
     let call = json!([{"id": "aB3dE5gH7", "type": "function", "function": {"name": "f_5e0a", "arguments": {}}}]);
     tags_around(template, None).or_else(|| tags_around(template, Some(call)))
 }
 
-/// What a template puts around a thought. `None` if that is nothing, or no tags with nothing but tags between thought and answer.
+/// Returns the tags rendered around reasoning; `None` if there are none, or if other text separates reasoning
+/// and response.
 fn tags_around(template: &ChatTemplate, calls: Option<Json>) -> Option<ReasoningTags> {
     const THOUGHT: &str = "~T-40c2~";
     const ANSWER: &str = "~A-9b13~";
-    // The names that templates have for what is thought.
+    // Fields that templates use for reasoning.
     let fields = ["reasoning_content", "reasoning", "thinking"].map(|name| (name.to_owned(), THOUGHT.into()));
     let calls_of = || calls.iter().map(|calls| ("tool_calls".to_owned(), calls.clone()));
     let render = |fields: &[(String, Json)]| {
@@ -50,14 +54,14 @@ fn tags_around(template: &ChatTemplate, calls: Option<Json>) -> Option<Reasoning
     let (before, rest) = with.split_once(THOUGHT)?;
     let n = before.chars().zip(without.chars()).take_while(|(a, b)| a == b);
     let n: usize = n.map(|(c, _)| c.len_utf8()).sum();
-    // Not a part of a tag that both begin alike.
+    // Excludes a partial tag that both texts share.
     let n = before[..n]
         .rfind(['<', '['])
         .filter(|&at| !before[at..n].contains(['>', ']']))
         .unwrap_or(n);
     let (open, rest) = (before[n..].trim(), rest.trim_start());
     let close = &rest[..tag_end(rest)?];
-    // A channel is named by a word behind its tag.
+    // A channel is identified by a word after its tag.
     let is_tag = tag_end(open).is_some_and(|end| open[end..].chars().all(|c| c.is_ascii_lowercase()));
     let is_followed = || {
         let mut behind = rest[close.len()..].split_once(ANSWER)?.0.trim();
@@ -70,7 +74,7 @@ fn tags_around(template: &ChatTemplate, calls: Option<Json>) -> Option<Reasoning
     (is_tag && is_whole && open != close).then(|| (kept(open), kept(close)))
 }
 
-/// Where the tag ends that a text begins with: `<…>` or `[…]`.
+/// Returns the end of a leading tag `<…>` or `[…]`.
 fn tag_end(text: &str) -> Option<usize> {
     let last = match text.chars().next()? {
         '<' => '>',
@@ -80,7 +84,8 @@ fn tag_end(text: &str) -> Option<usize> {
     text.find(last).map(|at| at + 1).filter(|&end| end > 2)
 }
 
-/// A text for as long as the program runs: there are as many as kinds of templates.
+/// Interns a string for the lifetime of the process. The number of strings is bounded by the number of
+/// distinct templates.
 fn kept(text: &str) -> &'static str {
     static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,40 +99,41 @@ fn kept(text: &str) -> &'static str {
     }
 }
 
-/// What a piece of text is.
+/// Kind of an output segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spoken {
-    /// A tag, with white space before the first one.
+pub enum Segment {
+    /// A tag; the opening tag includes preceding white space.
     Tag,
-    /// What is thought.
+    /// Reasoning text of the model.
     Reasoning,
-    /// White space between reasoning and answer.
+    /// White space between the reasoning and the response.
     Gap,
-    /// What is said.
+    /// Response text of the model.
     Answer,
 }
 
-/// Tells reasoning from the answer as text comes.
+/// Splits streamed output into reasoning and response.
 #[derive(Clone, Debug)]
 pub struct ReasoningSplit {
     part: Part,
-    /// What may be the beginning of a tag.
-    held: String,
+    /// Buffered output that may be a prefix of a tag.
+    buffer: String,
 }
 
-/// Where the text is.
+/// Part of the model's output that the parser is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// Nothing but white space has come.
+    /// Start of the output: only white space.
     Start(ReasoningTags),
     Reasoning(ReasoningTags),
-    /// White space behind reasoning.
+    /// White space after the closing tag of the reasoning.
     Gap,
     Answer,
 }
 
 impl ReasoningSplit {
-    /// An answer to this prompt, whose end may have opened reasoning already. Without tags all is answer.
+    /// Creates a splitter for the completion of `prompt`, whose end may contain the opening tag. Without
+    /// tags, all output is response.
     pub fn new(tags: Option<ReasoningTags>, prompt: &str) -> ReasoningSplit {
         let part = match tags {
             None => Part::Answer,
@@ -136,26 +142,26 @@ impl ReasoningSplit {
         };
         ReasoningSplit {
             part,
-            held: String::new(),
+            buffer: String::new(),
         }
     }
 
-    /// True as long as the answer has not begun and reasoning has.
+    /// Returns true during reasoning.
     pub fn is_reasoning(&self) -> bool {
         matches!(self.part, Part::Reasoning(_))
     }
 
-    /// Takes text, and gives its parts to `emit`, none of them empty.
-    pub fn push<E>(&mut self, text: &str, mut emit: impl FnMut(Spoken, &str) -> Result<(), E>) -> Result<(), E> {
-        self.held.push_str(text);
+    /// Adds output and passes its nonempty segments to `emit`.
+    pub fn push<E>(&mut self, text: &str, mut emit: impl FnMut(Segment, &str) -> Result<(), E>) -> Result<(), E> {
+        self.buffer.push_str(text);
         loop {
             match self.part {
                 Part::Start(tags) => {
-                    let begun = self.held.trim_start();
-                    let n = self.held.len() - begun.len() + tags.0.len();
+                    let begun = self.buffer.trim_start();
+                    let n = self.buffer.len() - begun.len() + tags.0.len();
                     if begun.starts_with(tags.0) {
                         self.part = Part::Reasoning(tags);
-                        self.say(n, Spoken::Tag, &mut emit)?;
+                        self.emit_front(n, Segment::Tag, &mut emit)?;
                     } else if tags.0.starts_with(begun) {
                         return Ok(());
                     } else {
@@ -163,49 +169,49 @@ impl ReasoningSplit {
                     }
                 }
                 Part::Reasoning((_, close)) => {
-                    let Some(at) = self.held.find(close) else {
-                        let n = self.held.len() - n_begun(&self.held, close);
-                        return self.say(n, Spoken::Reasoning, &mut emit);
+                    let Some(at) = self.buffer.find(close) else {
+                        let n = self.buffer.len() - partial_match_len(&self.buffer, close);
+                        return self.emit_front(n, Segment::Reasoning, &mut emit);
                     };
                     self.part = Part::Gap;
-                    self.say(at, Spoken::Reasoning, &mut emit)?;
-                    self.say(close.len(), Spoken::Tag, &mut emit)?;
+                    self.emit_front(at, Segment::Reasoning, &mut emit)?;
+                    self.emit_front(close.len(), Segment::Tag, &mut emit)?;
                 }
                 Part::Gap => {
-                    let n = self.held.len() - self.held.trim_start().len();
-                    self.say(n, Spoken::Gap, &mut emit)?;
-                    if self.held.is_empty() {
+                    let n = self.buffer.len() - self.buffer.trim_start().len();
+                    self.emit_front(n, Segment::Gap, &mut emit)?;
+                    if self.buffer.is_empty() {
                         return Ok(());
                     }
                     self.part = Part::Answer;
                 }
-                Part::Answer => return self.say(self.held.len(), Spoken::Answer, &mut emit),
+                Part::Answer => return self.emit_front(self.buffer.len(), Segment::Answer, &mut emit),
             }
         }
     }
 
-    /// Gives what is left to `emit` when no text follows.
-    pub fn finish<E>(&mut self, mut emit: impl FnMut(Spoken, &str) -> Result<(), E>) -> Result<(), E> {
-        let spoken = match self.part {
-            Part::Reasoning(_) => Spoken::Reasoning,
-            _ => Spoken::Answer,
+    /// Passes the remaining output to `emit` at the end of the stream.
+    pub fn finish<E>(&mut self, mut emit: impl FnMut(Segment, &str) -> Result<(), E>) -> Result<(), E> {
+        let segment = match self.part {
+            Part::Reasoning(_) => Segment::Reasoning,
+            _ => Segment::Answer,
         };
-        self.say(self.held.len(), spoken, &mut emit)
+        self.emit_front(self.buffer.len(), segment, &mut emit)
     }
 
-    /// Gives away the first `n` bytes of what is held.
-    fn say<E>(
+    /// Emits the first `n` buffered bytes.
+    fn emit_front<E>(
         &mut self,
         n: usize,
-        spoken: Spoken,
-        emit: &mut impl FnMut(Spoken, &str) -> Result<(), E>,
+        segment: Segment,
+        emit: &mut impl FnMut(Segment, &str) -> Result<(), E>,
     ) -> Result<(), E> {
         if n == 0 {
             return Ok(());
         }
-        let said = emit(spoken, &self.held[..n]);
-        self.held.drain(..n);
-        said
+        let result = emit(segment, &self.buffer[..n]);
+        self.buffer.drain(..n);
+        result
     }
 }
 
@@ -217,18 +223,18 @@ mod tests {
 
     const THINK: Option<ReasoningTags> = Some(("<think>", "</think>"));
 
-    /// Reasoning and answer, the same whether text comes whole or by characters.
+    /// Returns reasoning and response. Checks that the result does not depend on how the output is chunked.
     #[track_caller]
     fn split(prompt: &str, text: &str) -> (String, String) {
         let run = |pieces: &[&str]| {
             let (mut reasoning, mut answer) = (String::new(), String::new());
             let mut split = ReasoningSplit::new(THINK, prompt);
-            let mut take = |spoken, text: &str| -> Result<(), Infallible> {
+            let mut take = |segment, text: &str| -> Result<(), Infallible> {
                 assert!(!text.is_empty());
-                match spoken {
-                    Spoken::Reasoning => reasoning.push_str(text),
-                    Spoken::Answer => answer.push_str(text),
-                    Spoken::Tag | Spoken::Gap => {}
+                match segment {
+                    Segment::Reasoning => reasoning.push_str(text),
+                    Segment::Answer => answer.push_str(text),
+                    Segment::Tag | Segment::Gap => {}
                 }
                 Ok(())
             };
@@ -249,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn reasoning_is_told_from_the_answer() {
+    fn split_separates_reasoning_and_response() {
         let text = "\n<think>\nEasy: a < b.\n</think>\n\nYes é.\n";
         assert_eq!(split("", text), of("\nEasy: a < b.\n", "Yes é.\n"));
         assert_eq!(split("", "<think></think>"), of("", ""));
@@ -257,13 +263,13 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_may_open_it() {
+    fn split_starts_in_reasoning_if_prompt_opens_it() {
         assert_eq!(split("<think>\n", "Easy.</think>Yes."), of("Easy.", "Yes."));
         assert_eq!(split("<think>\n\n</think>\n\n", "Yes."), of("", "Yes."));
     }
 
     #[test]
-    fn tags_within_an_answer_are_text_and_what_ends_early_is_whole() {
+    fn split_keeps_later_tags_and_partial_output() {
         for text in ["Yes <think>no</think>", " ", "<thin", "<thing>", ""] {
             assert_eq!(split("", text), of("", text));
         }
@@ -275,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_those_of_the_template() {
+    fn reasoning_tags_come_from_template_source() {
         assert_eq!(tags("{{ '</think>' }}"), THINK);
         assert_eq!(tags("<thought>{{ messages[0].content }}"), None);
     }
 
-    /// Whatever a template calls what is thought, and whatever it puts around it.
+    /// Finds the tags for any field name and any tags.
     #[test]
-    fn tags_are_found_by_rendering() {
+    fn reasoning_tags_are_detected_by_rendering() {
         let around = |field: &str, open: &str, close: &str, before: &str| {
             let source = format!(
                 "{{% for m in messages %}}<|{{{{ m.role }}}}|>{{% if m.{field} %}}{open}{{{{ m.{field} }}}}{close}{{% endif %}}{before}{{{{ m.content }}}}<|end|>{{% endfor %}}"
@@ -304,7 +310,7 @@ mod tests {
             "<|START_RESPONSE|>",
         );
         assert_eq!(found, Some(("<|START_THINKING|>", "<|END_THINKING|>")));
-        // Words are no tags, and channels are more than tags.
+        // Plain words are not tags, and a channel may include a word.
         assert_eq!(around("thinking", "I think: ", ". I say: ", ""), None);
         assert_eq!(
             around(
@@ -318,9 +324,9 @@ mod tests {
         assert_eq!(around("thoughts", "<thought>", "</thought>", ""), None);
     }
 
-    /// As Gemma 4 has it: a channel with a name, of which templates keep what came before calls only.
+    /// Gemma 4 uses a named channel, and its template keeps reasoning only before tool calls.
     #[test]
-    fn channels_with_names_are_found_by_calls() {
+    fn named_channel_is_detected_with_tool_call() {
         const GEMMA: &str = "{% for m in messages %}<|turn>{{ m.role }}\n{% set thought = m.reasoning or m.reasoning_content %}\
             {% if thought and m.tool_calls %}<|channel>thought\n{{ thought }}\n<channel|>{% endif %}\
             {% for c in m.tool_calls or [] %}<|tool_call>call:{{ c.function.name }}{}<tool_call|>{% endfor %}{{ m.content }}<turn|>\n{% endfor %}\
@@ -328,19 +334,19 @@ mod tests {
         let found = tags(GEMMA);
         assert_eq!(found, Some(("<|channel>thought", "<channel|>")));
         let split = |prompt: &str, text: &str| {
-            let mut said = Vec::new();
+            let mut result = Vec::new();
             let mut split = ReasoningSplit::new(found, prompt);
             for piece in text.split("") {
-                let Ok(()) = split.push(piece, |spoken, text| -> Result<(), Infallible> {
-                    said.push((spoken, text.to_owned()));
+                let Ok(()) = split.push(piece, |segment, text| -> Result<(), Infallible> {
+                    result.push((segment, text.to_owned()));
                     Ok(())
                 });
             }
-            let of = |wanted: Spoken| -> String {
-                let all = said.iter().filter(|(spoken, _)| *spoken == wanted);
+            let of = |wanted: Segment| -> String {
+                let all = result.iter().filter(|(segment, _)| *segment == wanted);
                 all.map(|(_, text)| text.as_str()).collect()
             };
-            (of(Spoken::Reasoning), of(Spoken::Answer))
+            (of(Segment::Reasoning), of(Segment::Answer))
         };
         let prompt = |thinks: bool| {
             let variables = [("enable_thinking".to_owned(), thinks.into())].into_iter().collect();
@@ -349,7 +355,7 @@ mod tests {
         };
         let text = "<|channel>thought\nEasy <b>.\n<channel|>Yes.";
         assert_eq!(split(&prompt(true), text), of("\nEasy <b>.\n", "Yes."));
-        // Where it is told not to think, the prompt has an empty thought.
+        // With thinking disabled, the prompt contains empty reasoning.
         assert_eq!(split(&prompt(false), "Yes."), of("", "Yes."));
     }
 }

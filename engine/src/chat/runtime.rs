@@ -1,4 +1,5 @@
-//! The environment templates run in: filters, tests, functions, and one metered rendering on a stack of its own.
+//! Execution environment of templates: filters, tests, functions, and a metered rendering on a separate
+//! stack.
 
 use super::ChatError;
 use super::json::tojson;
@@ -13,23 +14,23 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The stack of a rendering. Templates and values nest as deep as the limits let them, in any build.
+/// Stack size for rendering, sufficient for the maximum nesting in debug and release builds.
 const STACK_BYTES: usize = 64 << 20;
-/// Levels of macros, loops and conditions, as minijinja counts them.
+/// Maximum depth of macros, loops, and conditions, as counted by minijinja.
 const MAX_RECURSION: usize = 200;
-/// Width that `indent` can be asked for.
+/// Maximum width for the `indent` filter.
 const MAX_INDENT: u64 = 256;
 const NAME: &str = "chat_template";
 
-/// The arguments of a call, the named ones as one value at the end.
+/// Arguments of a call; named arguments are one value at the end.
 type Args = Rest<ValueOrKwargs>;
 
-/// A template called `raise_exception`; the source of a minijinja error.
+/// The template called `raise_exception`; source of a minijinja error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);
 
-/// Everything templates can use, except for the variables of a rendering.
+/// Creates the environment with everything except the variables of a rendering.
 pub(super) fn environment(now: fn() -> SystemTime) -> Environment<'static> {
     let mut env = Environment::empty();
     env.set_fuel(Some(meter::MAX_FUEL));
@@ -53,7 +54,7 @@ fn add_functions(env: &mut Environment<'static>, now: fn() -> SystemTime) {
         Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
     });
     env.add_function("strftime_now", move |format: &str| strftime(format, now()));
-    // Lazy, and of 100000 numbers at most.
+    // `range` is lazy and limited to 100000 numbers.
     env.add_function("range", functions::range);
     let dict = metered(Value::from_function(functions::dict), true);
     env.add_function("dict", move |state: &mut State, args: Args| {
@@ -75,13 +76,13 @@ fn add_functions(env: &mut Environment<'static>, now: fn() -> SystemTime) {
     });
 }
 
-/// minijinja's filters behind the meter, and our own where Python differs or the result can be much larger than the
-/// input.
+/// Adds minijinja's metered filters, and reimplementations where Python differs or where the result can be
+/// much larger than the input.
 fn add_filters(env: &mut Environment<'static>) {
     env.add_filter("tojson", tojson);
     env.add_filter("string", |state: &mut State, value: Value| text_of(state, &value));
     for name in ["length", "count"] {
-        // Of an undefined value it is 0 in Jinja.
+        // The length of an undefined value is 0 in Jinja.
         env.add_filter(name, |value: Value| match value.is_undefined() {
             true => Ok(0),
             false => filters::length(&value),
@@ -113,7 +114,7 @@ fn add_filters(env: &mut Environment<'static>) {
     env.add_filter("indent", |state: &mut State, text: Value, args: Args| {
         let text = text_of(state, &text)?;
         let args = args.into_values();
-        // The width is the first argument, or among the named ones, which come as a map.
+        // The width is the first argument or a named one; named arguments are passed as a map.
         let width = args.first().map(|a| {
             a.get_attr("width")
                 .ok()
@@ -139,7 +140,7 @@ fn add_filters(env: &mut Environment<'static>) {
     }
 }
 
-/// Name, function, and whether it may read or nest all that its arguments hold.
+/// Returns name, function, and whether the filter may read or nest everything in its arguments.
 fn filter_table() -> Vec<(&'static str, Value, bool)> {
     macro_rules! table {
         ($($name:literal => $function:ident, $deep:literal;)*) => {
@@ -225,7 +226,7 @@ fn add_tests(env: &mut Environment<'static>) {
     }
 }
 
-/// Is the template valid? `Ok` means that [`render`] will run it.
+/// Checks a template. After success, [`render`] can execute it.
 pub(super) fn compile(source: &str) -> Result<(), ChatError> {
     on_own_stack(|| program(source).map(drop).map_err(chat_error))
 }
@@ -247,9 +248,9 @@ pub(super) fn render(env: &Environment<'static>, source: &str, root: &Value) -> 
     })
 }
 
-/// Parses and compiles a template and builds the checks into it.
+/// Compiles a template and inserts the checks.
 fn program(source: &str) -> Result<CompiledTemplate<'_>, Error> {
-    // As `transformers` sets them.
+    // `transformers` uses these settings for chat templates.
     let syntax_config = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
     let config = TemplateConfig {
         syntax_config,
@@ -260,8 +261,8 @@ fn program(source: &str) -> Result<CompiledTemplate<'_>, Error> {
     Ok(program)
 }
 
-/// Runs on a thread with a large stack: parser, compiler and values recurse as deep as a template nests. A panic there
-/// is an error here.
+/// Runs a closure on a thread with a large stack, because the parser, the compiler, and values recurse.
+/// Converts a panic to an error.
 fn on_own_stack<T: Send>(run: impl FnOnce() -> Result<T, ChatError> + Send) -> Result<T, ChatError> {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name(NAME.into()).stack_size(STACK_BYTES);
@@ -270,7 +271,8 @@ fn on_own_stack<T: Send>(run: impl FnOnce() -> Result<T, ChatError> + Send) -> R
     })
 }
 
-/// The error in this crate's terms: what a template raised and which limit it reached come out of the chain.
+/// Converts a minijinja error; exceptions raised by the template and exceeded limits are extracted from its
+/// sources.
 fn chat_error(error: Error) -> ChatError {
     if error.kind() == ErrorKind::OutOfFuel {
         return ChatError::Limit {

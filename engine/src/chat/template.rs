@@ -1,4 +1,4 @@
-//! A model's chat template: what it supports, and prompts from messages.
+//! Chat template of a model: detection of its features, and rendering of prompts.
 
 use super::meter::{BASE_BUDGET, BUDGET, BUDGET_PER_BYTE};
 use super::{ChatError, Message, runtime};
@@ -9,45 +9,45 @@ use serde_json::{Map, Value as Json};
 use std::borrow::Cow;
 use std::time::SystemTime;
 
-/// Where a model file holds its template.
+/// GGUF key of the chat template.
 const KEY: &str = "tokenizer.chat_template";
-/// Size of a template that is looked at. The largest known ones have some tens of KiB.
+/// Maximum size of a template. The largest known templates have some tens of KiB.
 const MAX_SOURCE: usize = 256 << 10;
-/// Levels of nesting in JSON that is handed to a template.
+/// Maximum nesting depth of JSON passed to a template.
 const MAX_JSON_DEPTH: usize = 128;
-/// Messages with marks that no template contains, to see what comes through.
+/// Unique messages that probe which roles a template renders.
 const SYSTEM_MARK: &str = "~S-1f0c~";
 const USER_MARK: &str = "~U-83d2~";
 
-/// A chat template, checked, with what it supports.
+/// A compiled chat template with its detected features.
 pub struct ChatTemplate {
     source: String,
     env: Environment<'static>,
     bos: String,
     eos: String,
     has_system: bool,
-    /// System messages may follow others.
+    /// Whether the template supports system messages after other messages.
     has_later_system: bool,
     content_is_list: bool,
 }
 
-/// How to bring a context up to date with a conversation.
+/// Difference between a context's text and a new prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delta {
-    /// The context holds the beginning of the prompt; this comes after it.
+    /// The context contains a prefix of the prompt; this text follows it.
     Suffix(String),
-    /// It does not: this is the whole prompt.
+    /// The prompt does not start with the context's text; this is the whole prompt.
     Full(String),
 }
 
 impl ChatTemplate {
-    /// A template from the text in `tokenizer.chat_template`, with the texts of the BOS and EOS tokens (empty where
-    /// there are none). Text without content is [`ChatError::NoTemplate`].
+    /// Compiles the template source from `tokenizer.chat_template`. `bos` and `eos` are the strings of the
+    /// BOS and EOS tokens, or empty. An empty source is an error, [`ChatError::NoTemplate`].
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<ChatTemplate, ChatError> {
         ChatTemplate::with_clock(source, bos, eos, SystemTime::now)
     }
 
-    /// The template that came with a model; [`ChatError::NoTemplate`] where none did.
+    /// Compiles the template of a model. Fails with [`ChatError::NoTemplate`] if the model has none.
     pub fn of_model(metadata: &Metadata, vocab: &Vocab) -> Result<ChatTemplate, ChatError> {
         let source = metadata
             .optional::<&str>(KEY)
@@ -60,7 +60,7 @@ impl ChatTemplate {
         )
     }
 
-    /// As [`ChatTemplate::new`], with another clock than the system's.
+    /// Like [`ChatTemplate::new`], with a custom clock.
     pub fn with_clock(source: &str, bos: &str, eos: &str, now: fn() -> SystemTime) -> Result<ChatTemplate, ChatError> {
         if source.trim().is_empty() {
             return Err(ChatError::NoTemplate);
@@ -87,8 +87,8 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Finds out what the template makes of simple messages. Any error but a limit is an answer too: what such a
-    /// template refuses here it may accept with the variables of a real call.
+    /// Detects the template's features by rendering simple messages. Errors other than limits count as
+    /// missing features, because a real call may pass variables that the template needs.
     fn probe(&mut self) -> Result<(), ChatError> {
         let shows = |template: &ChatTemplate, messages: &[Message], mark: &str| match template.render_as_is(
             messages,
@@ -113,16 +113,17 @@ impl ChatTemplate {
         Ok(())
     }
 
-    /// Does the template know the system role? Where not, [`ChatTemplate::render`] puts a system message in front of
-    /// the first message of the user.
+    /// Returns true if the template supports the system role. Otherwise [`ChatTemplate::render`] prepends
+    /// system messages to the first user message.
     pub fn has_system_role(&self) -> bool {
         self.has_system
     }
 
-    /// The prompt for a conversation. `add_generation_prompt`: ends where the model's answer begins. `extras`: further
-    /// variables (`tools`, `enable_thinking`...). Where the template takes instructions at the beginning alone, later
-    /// ones are the user's words, and where it wants user and assistant in turn, messages of the user's that follow each
-    /// other are one: programs send both, whatever the model.
+    /// Renders the prompt for a conversation. With `add_generation_prompt`, the prompt ends where the model's
+    /// response starts. `extras` are additional variables, such as `tools` or `enable_thinking`.
+    ///
+    /// If the template supports only leading system messages, later ones become user messages. If it requires
+    /// alternating roles, consecutive user messages are merged. Clients send both, regardless of the model.
     pub fn render(
         &self,
         messages: &[Message],
@@ -144,8 +145,8 @@ impl ChatTemplate {
         }
     }
 
-    /// What to append to a context that holds the text `context` (an earlier prompt and the answer to it) so that it
-    /// holds the prompt for `messages`; the whole prompt where the template has changed what came before.
+    /// Returns the text to append to a context that contains `context`, an earlier prompt and its completion,
+    /// to obtain the prompt for `messages`. Returns the whole prompt if the template changes earlier text.
     pub fn render_delta(
         &self,
         context: &str,
@@ -160,7 +161,7 @@ impl ChatTemplate {
         })
     }
 
-    /// Does a prompt begin with the BOS token's text, so that the tokenizer must not add another?
+    /// Returns true if a prompt starts with the BOS token, so that the tokenizer must not add another.
     pub fn has_bos(&self, prompt: &str) -> bool {
         !self.bos.is_empty() && prompt.starts_with(&self.bos)
     }
@@ -229,8 +230,8 @@ impl std::fmt::Debug for ChatTemplate {
     }
 }
 
-/// Makes one of the leading system messages, which is put in front of the first user message where there is no such
-/// role, and has the user say those that come later.
+/// Merges the leading system messages and converts later ones to user messages. Without a system role,
+/// prepends the merged message to the first user message.
 fn fold_system(messages: &[Message], has_system: bool) -> Cow<'_, [Message]> {
     let n_system = messages.iter().take_while(|m| m.role == "system").count();
     let is_later = |m: &Message| m.role == "system";
@@ -253,7 +254,7 @@ fn fold_system(messages: &[Message], has_system: bool) -> Cow<'_, [Message]> {
     Cow::Owned(folded)
 }
 
-/// With what the user says after words of the user's own or a function's result joined to them; `None` if there is no such.
+/// Merges user messages that follow another user message or a tool result. Returns `None` if there are none.
 fn in_turn(messages: &[Message]) -> Option<Vec<Message>> {
     let mut joined: Vec<Message> = Vec::with_capacity(messages.len());
     for message in messages {
@@ -266,7 +267,7 @@ fn in_turn(messages: &[Message]) -> Option<Vec<Message>> {
     (joined.len() < messages.len()).then_some(joined)
 }
 
-/// JSON as a template value; adds up its size.
+/// Converts JSON to a template value and adds its size to `size`.
 fn value_of(json: &Json, size: &mut usize, depth: usize) -> Result<Value, ChatError> {
     if depth > MAX_JSON_DEPTH {
         return Err(ChatError::Limit {
@@ -304,8 +305,8 @@ fn value_of(json: &Json, size: &mut usize, depth: usize) -> Result<Value, ChatEr
     })
 }
 
-/// `{% generation %}` marks the model's own words for training; `transformers` prints what is inside. The tags become
-/// a condition that always holds, which keeps their handling of white space.
+/// Replaces `{% generation %}` tags, which mark the model's output for training, by a condition that is
+/// always true. This preserves their handling of white space; `transformers` also prints the contents.
 fn without_generation_tags(source: &str) -> Cow<'_, str> {
     if !source.contains("generation") {
         return Cow::Borrowed(source);

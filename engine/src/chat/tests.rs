@@ -1,4 +1,4 @@
-//! Templates of the common formats, what Python does, and templates that mean harm.
+//! Tests of common chat formats, Python semantics, and hostile templates.
 
 use super::*;
 use serde_json::json;
@@ -25,7 +25,7 @@ fn check(source: &str, messages: &[Message], expected: &str) {
     );
 }
 
-/// The output of a template that needs no messages.
+/// Renders a template without messages.
 fn eval(source: &str) -> Result<String, ChatError> {
     ChatTemplate::new(source, "<s>", "</s>")?.render(&[], false, &Map::new())
 }
@@ -74,7 +74,7 @@ fn llama3() {
 }
 
 #[test]
-fn llama3_with_a_date() {
+fn llama3_uses_current_date() {
     let source = "{%- set today = date_string | default(strftime_now('%d %b %Y')) if strftime_now is defined %}Today: {{ today }}";
     let clock = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_735_689_599);
     let template = ChatTemplate::with_clock(source, "", "", clock).unwrap();
@@ -83,7 +83,7 @@ fn llama3_with_a_date() {
     assert_eq!(render(json!({"date_string": "now"})).as_deref(), Ok("Today: now"));
 }
 
-/// Gemma 2 knows no system role and wants user and model in turn.
+/// Gemma 2 has no system role and requires alternating user and model turns.
 const GEMMA: &str = "{{ bos_token }}{% for m in messages %}\
     {% if m.role not in ('user', 'assistant') %}{{ raise_exception('no ' ~ m.role ~ ' role') }}{% endif %}\
     {% if (m.role == 'assistant') != (loop.index0 is odd) %}{{ raise_exception('roles must alternate') }}{% endif %}\
@@ -92,7 +92,7 @@ const GEMMA: &str = "{{ bos_token }}{% for m in messages %}\
     {% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}";
 
 #[test]
-fn gemma_gets_the_system_message_in_the_first_turn() {
+fn gemma_system_message_joins_first_user_turn() {
     let expected = "<s><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello!<end_of_turn>\n\
         <start_of_turn>user\nWhy is the sky blue?<end_of_turn>\n<start_of_turn>model\n";
     check(GEMMA, &conversation(), expected);
@@ -109,7 +109,7 @@ fn gemma_gets_the_system_message_in_the_first_turn() {
     assert_eq!(twice, Err(rejected));
 }
 
-/// What programs send: instructions amid a conversation, and several messages of the user's.
+/// Conversation with system messages in the middle and consecutive user messages, as sent by agents.
 fn of_an_agent() -> Vec<Message> {
     vec![
         Message::system("Be brief."),
@@ -123,11 +123,11 @@ fn of_an_agent() -> Vec<Message> {
 }
 
 #[test]
-fn later_instructions_are_the_users_where_there_is_no_room_for_them() {
+fn unsupported_later_system_messages_become_user_messages() {
     let expected = "<s><start_of_turn>user\nBe brief.\n\nBe kind.\n\nHere is Rome.\n\nHi<end_of_turn>\n\
         <start_of_turn>model\nHello!<end_of_turn>\n<start_of_turn>user\nWhy?\n\nSoon.<end_of_turn>\n<start_of_turn>model\n";
     check(GEMMA, &of_an_agent(), expected);
-    // The first message alone may be the system's: others are refused, or left out without a word.
+    // Only the first message may be a system message: others are rejected or silently dropped.
     let refuses = "{{ raise_exception('system') }}";
     for otherwise in [refuses, ""] {
         let source = format!(
@@ -137,7 +137,7 @@ fn later_instructions_are_the_users_where_there_is_no_room_for_them() {
         let expected = "<system>Be brief.\n\nBe kind.<user>Here is Rome.<user>Hi<assistant>Hello!<user>Why?<user>Soon.";
         check(&source, &of_an_agent(), expected);
     }
-    // Where there is room, they stand as they came.
+    // System messages remain in place if the template supports them.
     let anywhere = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
     let expected =
         "<system>Be brief.<system>Be kind.<user>Here is Rome.<user>Hi<assistant>Hello!<user>Why?<system>Soon.";
@@ -145,8 +145,8 @@ fn later_instructions_are_the_users_where_there_is_no_room_for_them() {
 }
 
 #[test]
-fn what_is_said_after_a_result_is_a_part_of_it_where_turns_are_counted() {
-    // As Mistral's: between two messages of the user's there is an answer that calls nothing.
+fn user_message_after_tool_result_is_merged() {
+    // Mistral: a response without tool calls must separate two user messages.
     let source = "{% set turn = namespace(asks=true) %}{% for m in messages %}\
         {% if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) %}\
         {% if (m.role == 'user') != turn.asks %}{{ raise_exception('roles must alternate') }}{% endif %}\
@@ -162,7 +162,7 @@ fn what_is_said_after_a_result_is_a_part_of_it_where_turns_are_counted() {
 
 #[test]
 fn mistral() {
-    // Drops system messages without a word: the probe sees that too.
+    // Silently drops system messages; the probe detects this.
     let source = "{{ bos_token }}{% for message in messages if message.role != 'system' %}\
         {% if message.role == 'user' %}{{ ' [INST] ' + message.content + ' [/INST]' }}\
         {% elif message.role == 'assistant' %}{{ ' ' + message.content.strip() + eos_token }}\
@@ -171,7 +171,7 @@ fn mistral() {
     check(source, &conversation(), expected);
 }
 
-/// The format of Qwen 3: tools, tool calls, thoughts before the latest question left out.
+/// The Qwen 3 format: tools, tool calls, and reasoning removed before the latest question.
 const QWEN3: &str = r##"{%- macro turn(role, text) -%}
     {{- '<|im_start|>' ~ role ~ '\n' ~ text ~ '<|im_end|>\n' -}}
 {%- endmacro %}
@@ -281,13 +281,13 @@ sun
 }
 
 #[test]
-fn qwen3_forgets_thoughts_and_delta_notices() {
+fn qwen3_delta_detects_removed_reasoning() {
     let qwen = template(QWEN3);
     let none = Map::new();
     let mut messages = vec![Message::user("Hi")];
     let prompt = qwen.render(&messages, true, &none).unwrap();
     assert_eq!(prompt, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
-    // The answer as it stands in the context, its end token not yet decoded.
+    // The response as stored in the context, before its end token is decoded.
     let plain = format!("{prompt}Hello!");
     messages.extend([Message::assistant("Hello!"), Message::user("More")]);
     let delta = qwen.render_delta(&plain, &messages, true, &none).unwrap();
@@ -304,7 +304,7 @@ fn qwen3_forgets_thoughts_and_delta_notices() {
 }
 
 #[test]
-fn content_as_a_list_of_parts() {
+fn content_may_be_list_of_parts() {
     let source = "{% for m in messages %}[{{ m.role }}]{% for part in m.content %}{% if part.type == 'text' %}\
         {{ part.text }}{% endif %}{% endfor %}{% endfor %}";
     check(source, &[Message::system("s"), Message::user("u")], "[system]s[user]u");
@@ -312,7 +312,7 @@ fn content_as_a_list_of_parts() {
 
 #[test]
 fn smollm2() {
-    // The template of the SmolLM2 family, which brings a system message of its own.
+    // The SmolLM2 template, which adds a default system message.
     let source = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
         {{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}\
         {{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}\
@@ -323,7 +323,7 @@ fn smollm2() {
 }
 
 #[test]
-fn string_methods_are_pythons() {
+fn string_methods_match_python() {
     check_eval(&[
         (
             "{{ '  a b '.strip() }}|{{ 'xxaxx'.strip('x') }}|{{ ' a '.lstrip() }}|{{ ' a '.rstrip() }}",
@@ -383,7 +383,7 @@ fn string_methods_are_pythons() {
 }
 
 #[test]
-fn collections_are_pythons() {
+fn collections_match_python() {
     check_eval(&[
         (
             "{% set d = {'b': 1, 'a': [1, 'x']} %}{{ d }} {{ d.keys() | list }} {{ d.get('c') }} {{ d.get('c', 3) }}",
@@ -418,7 +418,7 @@ fn collections_are_pythons() {
 }
 
 #[test]
-fn json_is_pythons() {
+fn json_matches_python() {
     check_eval(&[
         (
             "{{ {'b': [1, 2.5, true, none], 'a': 'x<y>&\"\\n'} | tojson }}",
@@ -444,7 +444,7 @@ fn json_is_pythons() {
 }
 
 #[test]
-fn white_space_and_tags_are_transformers() {
+fn whitespace_and_tags_match_transformers() {
     check_eval(&[
         ("a\n  {% if true %}\nb\n  {% endif %}\nc\n", "a\nb\nc"),
         (
@@ -494,7 +494,7 @@ fn white_space_and_tags_are_transformers() {
             "True 2 False True",
         ),
     ]);
-    // An attribute of nothing is an error, as in Jinja.
+    // An attribute of an undefined value is an error, as in Jinja.
     assert!(matches!(
         eval("\n{{ nothing.at.all }}"),
         Err(ChatError::Render { line: Some(2), .. })
@@ -502,7 +502,7 @@ fn white_space_and_tags_are_transformers() {
 }
 
 #[test]
-fn bad_templates_are_errors() {
+fn invalid_templates_are_rejected() {
     let error = |source: &str| ChatTemplate::new(source, "", "").map(drop).unwrap_err();
     assert_eq!(error(" \n"), ChatError::NoTemplate);
     assert!(matches!(error("ok\n{% if %}"), ChatError::Syntax { line: Some(2), .. }));
@@ -517,7 +517,7 @@ fn bad_templates_are_errors() {
     );
     let text = error("ok\n{% if %}").to_string();
     assert!(
-        text.starts_with("the model's chat template is not valid: ") && text.ends_with(" (line 2)"),
+        text.starts_with("invalid chat template: ") && text.ends_with(" (line 2)"),
         "{text}"
     );
     assert_eq!(
@@ -526,9 +526,9 @@ fn bad_templates_are_errors() {
     );
 }
 
-/// Each of these would hang, run out of memory or overflow the stack without the limits.
+/// Each template would hang, exhaust memory, or overflow the stack without the limits.
 #[test]
-fn hostile_templates_are_stopped() {
+fn hostile_templates_exceed_limits() {
     let double = |start: &str, step: &str, end: &str| {
         format!("{{% set ns = namespace(x={start}) %}}{{% for i in range(1000) %}}{step}{{% endfor %}}{end}")
     };
@@ -598,7 +598,7 @@ fn hostile_templates_are_stopped() {
     );
 }
 
-/// Nesting in the source, within its size limit: an error or a result, but no overflow of the stack.
+/// Deeply nested sources within the size limit fail or render, but do not overflow the stack.
 #[test]
 fn deep_sources_do_not_overflow() {
     let n = 100_000;
@@ -628,7 +628,7 @@ fn deep_sources_do_not_overflow() {
         deep("{% macro m() %}", "x", "{% endmacro %}"),
     ];
     for source in &cases {
-        // On a small stack, as a caller may have.
+        // Runs on a small stack, as a caller may.
         let run = || {
             ChatTemplate::new(source, "", "")
                 .and_then(|t| t.render(&[], false, &Map::new()))
@@ -647,7 +647,7 @@ fn deep_sources_do_not_overflow() {
 }
 
 #[test]
-fn hostile_input_is_an_error() {
+fn hostile_input_is_rejected() {
     let mut json = json!(1);
     for _ in 0..200 {
         json = json!([json]);
@@ -665,7 +665,7 @@ fn hostile_input_is_an_error() {
 }
 
 #[test]
-fn long_conversations_fit() {
+fn long_conversations_are_within_limits() {
     let text = "All work and no play makes Jack a dull boy. ".repeat(100);
     let messages: Vec<Message> = (0..2000)
         .map(|i| {

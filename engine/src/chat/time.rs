@@ -1,4 +1,4 @@
-//! `strftime_now`: the date of today in a template's words, in UTC.
+//! `strftime_now`: formats the current date in UTC.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
@@ -27,7 +27,8 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Formats a time by the conversions of Python's `strftime` that name parts of date and time. Others stay as they are.
+/// Formats a time with the conversions of Python's `strftime` for parts of date and time. Other conversions
+/// are copied unchanged.
 pub(super) fn strftime(format: &str, now: SystemTime) -> String {
     let since = now
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -49,7 +50,7 @@ pub(super) fn strftime(format: &str, now: SystemTime) -> String {
             out.push(c);
             continue;
         }
-        // `%-d`: without padding.
+        // `%-d` omits the zero padding.
         let mut conversion = chars.next();
         let padded = conversion != Some('-');
         if !padded {
@@ -57,7 +58,7 @@ pub(super) fn strftime(format: &str, now: SystemTime) -> String {
         }
         let mut number = |n: u64, width: usize| {
             let width = if padded { width } else { 0 };
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(out, "{n:0width$}");
         };
         match conversion {
@@ -89,15 +90,15 @@ pub(super) fn strftime(format: &str, now: SystemTime) -> String {
     out
 }
 
-/// Days from 1970-01-01 to the first day of a year of the Gregorian calendar.
+/// Returns the days from 1970-01-01 to the first day of a Gregorian year.
 fn days_before(year: i64) -> i64 {
     let y = year - 1;
     y * 365 + y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400) - 719_162
 }
 
-/// Year, month and day, the last two from 1, of a day counted from 1970-01-01.
+/// Converts days since 1970-01-01 to year, month, and day; months and days start at 1.
 fn civil(days: i64) -> (i64, u64, u64) {
-    // 400 years have 146097 days: a first guess, at most one year off.
+    // 400 years have 146097 days, so the estimate is at most one year off.
     let mut year = 1970 + days * 400 / 146_097;
     while days_before(year) > days {
         year -= 1;
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_dates() {
+    fn strftime_formats_known_dates() {
         let at = |secs| SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
         let full = "%A %d %B %Y %H:%M:%S %j";
         assert_eq!(strftime(full, at(0)), "Thursday 01 January 1970 00:00:00 001");
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn days_round_trip() {
+    fn civil_inverts_days_before() {
         for year in [1970, 1999, 2000, 2100, 2400] {
             assert_eq!(civil(days_before(year)), (year, 1, 1));
             assert_eq!(civil(days_before(year) - 1), (year - 1, 12, 31));

@@ -1,4 +1,4 @@
-//! Models drawn up from what an architecture declares: the keys are given, the tensors follow from them.
+//! Drafts of models derived from an architecture's declaration: given the metadata keys, the tensors follow.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -6,27 +6,29 @@ use std::path::PathBuf;
 use kernels::GgmlType;
 
 use crate::gguf::{Gguf, GgufError, GgufWriter, Metadata, StringArray, Value, seeded};
-use crate::model::{Architecture, HparamDecl, LoadParams, ModelError, Plan, Registered, TensorDecl, TensorError, plan};
+use crate::model::{
+    Architecture, HparamDecl, LoadParams, LoadPlan, ModelError, Registered, TensorDecl, TensorError, plan,
+};
 
-/// Tokens of context of a drafted model.
+/// Context length of a drafted model, in tokens.
 const N_CTX: u32 = 256;
 
-/// More rounds than tensors can depend on one another.
+/// Maximum number of passes to resolve dependencies between tensors.
 const MAX_ROUNDS: usize = 8;
 
-/// A model without its weights: keys, and the name and shape of every tensor.
+/// A model without weights: metadata, and the name and shape of every tensor.
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
-    /// Keys.
+    /// Metadata keys.
     pub metadata: Metadata,
-    /// Names and shapes, innermost dimension first.
+    /// Names and shapes of the tensors, innermost dimension first.
     pub tensors: Vec<(String, Vec<usize>)>,
-    /// Names of the tensors of type I32, which list experts for each token. All others are of type F32.
+    /// Names of the I32 tensors, which list experts for each token. All other tensors are F32.
     pub integers: BTreeSet<String>,
 }
 
 impl Draft {
-    /// A file's header as a draft.
+    /// Creates a draft from a file's header.
     pub fn of(header: &Gguf) -> Draft {
         let tensors = header.tensors();
         Draft {
@@ -38,8 +40,8 @@ impl Draft {
         }
     }
 
-    /// The model of a declaration's `test { … }`, with all tensors that files may lack and that go together, or with none that the graph can
-    /// do without. Required keys that are no sizes get [usual values](usual_value).
+    /// Creates the model of a declaration's `test { … }`, with either all compatible optional tensors or none
+    /// that the graph can omit. Required keys that are not sizes get [typical values](usual_value).
     pub fn of_declaration(
         arch: &'static Architecture,
         archs: &[Registered],
@@ -48,8 +50,8 @@ impl Draft {
         Self::of_sizes(arch, archs, arch.test, |_| with_optional)
     }
 
-    /// A model of these sizes and other hyper-parameters, given as in `test { … }`: [`Draft::of_declaration`] with a choice of its own for each
-    /// tensor that files may lack.
+    /// Creates a model with the given sizes and other hyper-parameters, in the form of `test { … }`. Like
+    /// [`Draft::of_declaration`], with a choice for each optional tensor.
     pub fn of_sizes(
         arch: &'static Architecture,
         archs: &[Registered],
@@ -63,7 +65,7 @@ impl Draft {
         let optional = || arch.tensors.iter().filter(|t| t.optional || t.tied.is_some());
         let complete = match draft.settle(archs) {
             Ok(()) => true,
-            // The graph needs one of several tensors that files may lack.
+            // The graph needs one of several optional tensors.
             Err(ModelError::Graph { .. }) => false,
             Err(e) => return Err(e),
         };
@@ -75,14 +77,14 @@ impl Draft {
         Ok(draft)
     }
 
-    /// The architecture's name.
+    /// Returns the architecture's name.
     pub fn arch(&self) -> &str {
         let name = self.metadata.get("general.architecture");
         name.and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// What would go where if the model were loaded, or how it differs from what its architecture declares.
-    pub fn plan(&self, archs: &[Registered]) -> Result<Plan, ModelError> {
+    /// Plans loading the model, or returns how it differs from the architecture's declaration.
+    pub fn plan(&self, archs: &[Registered]) -> Result<LoadPlan, ModelError> {
         let path = PathBuf::from(format!("{}.header.gguf", self.arch()));
         let all = LoadParams {
             mtp: true,
@@ -91,7 +93,7 @@ impl Draft {
         plan(&self.header()?, &path, archs, &all)
     }
 
-    /// Gives tensors the declared shapes, adds missing ones and takes out what is not declared.
+    /// Sets tensors to their declared shapes, adds missing tensors, and removes undeclared ones.
     pub fn settle(&mut self, archs: &[Registered]) -> Result<(), ModelError> {
         for _ in 0..MAX_ROUNDS {
             match self.plan(archs) {
@@ -114,7 +116,8 @@ impl Draft {
         }
     }
 
-    /// Makes a table of a layer a list of integers, if the graph cannot be built otherwise: it takes the rows for numbers of experts.
+    /// Converts a layer's embedding table to integers if the graph cannot be built otherwise, because it uses
+    /// the rows as expert numbers.
     fn find_integers(&mut self, archs: &[Registered]) -> Option<()> {
         let arch = archs.iter().find(|r| r.arch.name == self.arch())?.arch;
         for t in arch.tensors.iter().filter(|t| t.kind == "embed" && t.group.is_some()) {
@@ -130,7 +133,7 @@ impl Draft {
         None
     }
 
-    /// The file's header as a fixture has it: cut off where the tensors' data would start.
+    /// Returns the header as in a fixture: truncated at the start of the tensor data.
     pub fn header_bytes(&self) -> Result<Vec<u8>, GgufError> {
         let mut writer = GgufWriter::with_metadata(self.metadata.clone());
         for (name, ne) in &self.tensors {
@@ -139,12 +142,12 @@ impl Draft {
         writer.header()
     }
 
-    /// [`Draft::header_bytes`], read.
+    /// Parses and returns [`Draft::header_bytes`].
     pub fn header(&self) -> Result<Gguf, GgufError> {
         Gguf::parse_header(&self.header_bytes()?)
     }
 
-    /// The whole file with [seeded] weights.
+    /// Returns the whole file with [seeded] weights.
     pub fn seeded(&self, seed: u64) -> Result<Vec<u8>, GgufError> {
         seeded::seeded_model(&self.header()?, seed)
     }
@@ -157,16 +160,17 @@ impl Draft {
         }
     }
 
-    /// Adds a tensor that files may lack, in every layer that can have it, if it goes with those that are there already.
+    /// Adds an optional tensor in every layer that can have it, if it is compatible with the existing
+    /// tensors.
     fn add_optional(&mut self, t: &TensorDecl, archs: &[Registered]) {
         let mut trial = self.clone();
         for name in self.names_of(t).into_iter().filter(|name| !self.has(name)) {
-            // Settling finds the shape.
+            // `settle` determines the shape.
             trial.tensors.push((name, vec![1]));
         }
         let builds = match trial.settle(archs) {
             Ok(()) => true,
-            // It is one of several that are needed.
+            // The tensor is one of several required alternatives.
             Err(ModelError::Graph { .. }) => self.plan(archs).is_err(),
             Err(_) => false,
         };
@@ -175,7 +179,7 @@ impl Draft {
         }
     }
 
-    /// Takes a tensor that files may lack out of all layers, if the graph can do without.
+    /// Removes an optional tensor from all layers if the graph can omit it.
     fn remove_optional(&mut self, t: &TensorDecl, archs: &[Registered]) {
         let (names, mut trial) = (self.names_of(t), self.clone());
         trial.tensors.retain(|(name, _)| !names.contains(name));
@@ -184,7 +188,7 @@ impl Draft {
         }
     }
 
-    /// The names of a declared tensor in all layers that have any.
+    /// Returns the names of a declared tensor in all layers of its group.
     fn names_of(&self, t: &TensorDecl) -> Vec<String> {
         let suffix = if t.kind == "raw" { "" } else { ".weight" };
         let name = format!("{}{suffix}", t.gguf);
@@ -200,7 +204,7 @@ impl Draft {
         self.tensors.iter().any(|(n, _)| n == name)
     }
 
-    /// Numbers of the layers of a group that have tensors.
+    /// Returns the layer numbers of a group that have tensors.
     fn layers_of(&self, group: &str) -> BTreeSet<usize> {
         let number = |name: &str| {
             name.strip_prefix(group)?
@@ -214,7 +218,7 @@ impl Draft {
     }
 }
 
-/// The keys of a model of these sizes.
+/// Returns the metadata of a model with the given sizes.
 fn metadata(arch: &Architecture, sizes: &[(&str, f64)]) -> Metadata {
     let mut m = Metadata::default();
     m.insert("general.architecture", arch.name);
@@ -229,7 +233,7 @@ fn metadata(arch: &Architecture, sizes: &[(&str, f64)]) -> Metadata {
             m.insert(full(key), n as u32);
         }
     }
-    // The file counts layers of multi-token prediction along with the others.
+    // The file's layer count includes multi-token prediction layers.
     let n_layers = size(sizes, "n_layer") + size(sizes, "n_mtp");
     m.insert(full("block_count"), n_layers as u32);
     let mut n_lists = 0;
@@ -261,28 +265,29 @@ fn metadata(arch: &Architecture, sizes: &[(&str, f64)]) -> Metadata {
     m
 }
 
-/// The size of this name, 0 if there is none.
+/// Returns the size named `symbol`, or 0.
 fn size(sizes: &[(&str, f64)], symbol: &str) -> usize {
     let found = sizes.iter().find(|(name, _)| *name == symbol);
     found.map_or(0, |&(_, n)| n as usize)
 }
 
-/// What a required key that `test { … }` gives no value for usually holds: 1e-5 where it is an epsilon, 10000 for a rotary base, and otherwise
-/// 0.5, which unlike 1 shows if a graph forgets it. (Layers take turns at truth values, and so do lists of them.) `None`: a list that may be empty.
+/// Returns a typical value for a required key without a value in `test { … }`: 1e-5 for epsilons, 10000 for
+/// rotary bases, otherwise 0.5, which unlike 1 reveals a graph that ignores the key. Booleans alternate by
+/// layer, also in lists. Returns `None` for a list that may be empty.
 fn usual_value(h: &HparamDecl) -> Option<Value> {
     Some(match h.ty {
         "f32" | "[f32]" if h.key.ends_with("epsilon") || h.key.ends_with("eps") => Value::F32(1e-5),
         "f32" | "[f32]" if h.key.contains("freq_base") => Value::F32(10000.0),
         "f32" | "[f32]" => Value::F32(0.5),
         "bool" => Value::Bool(true),
-        "pattern" | "late_pattern" => Value::U32(2),
+        "pattern" | "dense_first" => Value::U32(2),
         "string" => Value::from(""),
         "[usize; ..]" => return None,
         _ => Value::U32(1),
     })
 }
 
-/// Rotary pairs of the axes of a position: a fourth for time, the rest for height and width.
+/// Returns the rotary sections of multi-axis positions: a quarter for time, the rest for height and width.
 fn sections(sizes: &[(&str, f64)]) -> Value {
     let head_dim = match size(sizes, "head_dim") {
         0 => size(sizes, "n_embd") / size(sizes, "n_head").max(1),

@@ -1,16 +1,18 @@
-//! Checks of architectures against recorded logits: a header and what a reference computed for seeded weights.
+//! Checks architectures against recorded logits. A fixture consists of a header and the logits that a
+//! reference engine computed with seeded weights.
 //!
-//! A fixture is a pair of files `NAME.header.gguf` and `NAME.logits`. The weights are a function of tensor names
-//! ([`gguf::seeded`](crate::gguf::seeded)), so that no weights need to be stored.
+//! The files of a fixture are `NAME.header.gguf` and `NAME.logits`. Weights are a function of tensor names
+//! ([`gguf::seeded`](crate::gguf::seeded)), so no weights are stored.
 //!
-//! llama.cpp, which most logits are recorded with, computes GELU from a table of f16 values, which alone moves logits by an NMSE of
-//! about 3e-8. To compare all else within 1e-8, comparisons use the model [`as_recorded`], whose GELU rounds alike. A recording by an engine
-//! with exact GELU says so in its header ([`KEY_GELU`]).
+//! Most logits are recorded with llama.cpp, which computes GELU from a table of f16 values. The table alone
+//! changes logits by an NMSE of about 3e-8. To compare everything else within 1e-8, comparisons use the model
+//! [`as_recorded`], whose GELU rounds identically. A recording with exact GELU is marked in its header
+//! ([`KEY_GELU`]).
 //!
-//! A few graphs magnify rounding with weights of the usual size: attention without a scale chooses one key and then another, and a
-//! value that falls to the other side of an f16 step moves everything behind it. No order of summation reproduces their logits, so
-//! the project records them with smaller weights ([`seeded::KEY_SCALE`]); a comparison that fails says what rounding alone would do
-//! ([`Fixture::rounding`]).
+//! Some graphs amplify rounding errors with weights of the usual size. Attention without a scale switches
+//! between keys, and a value that falls on the other side of an f16 step changes all later results. No
+//! summation order reproduces such logits, so the project records them with smaller weights
+//! ([`seeded::KEY_SCALE`]). A failed comparison reports the effect of rounding alone ([`Fixture::rounding`]).
 
 mod draft;
 mod self_check;
@@ -31,32 +33,33 @@ pub use draft::Draft;
 pub use self_check::{Finding, Outcome, self_check};
 use table_gelu::TableGelu;
 
-/// Metadata key (string) of a header: how the recording engine computed GELU. `exact`, or, without the key, from a table of f16 values.
+/// Metadata key (string) of a header that specifies how GELU was computed for the recording: `exact`, or if
+/// absent, from a table of f16 values.
 pub const KEY_GELU: &str = "fixture.gelu";
 
-/// One configuration of an architecture with its recorded logits.
+/// A configuration of an architecture with its recorded logits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixture {
-    /// Name of the configuration, such as `llama-moe`.
+    /// Name of the fixture's configuration, such as `llama-moe`.
     pub name: String,
-    /// The header.
+    /// Path of the GGUF header.
     pub header: PathBuf,
-    /// The logits.
+    /// Path of the recorded logits.
     pub logits: PathBuf,
 }
 
-/// How to run a fixture.
+/// Parameters for running a fixture.
 #[derive(Clone)]
 pub struct CheckParams {
-    /// Seed of the weights; recorded logits are for 1.
+    /// Seed of the weights; recorded logits use 1.
     pub seed: u64,
-    /// Where and how to load.
+    /// Parameters for loading the model.
     pub load: LoadParams,
-    /// The context; its sizes are raised to what the fixture needs.
+    /// Context parameters; sizes are increased to fit the fixture.
     pub context: ContextParams,
 }
 
-/// A fixture that could not be run.
+/// Error while running a fixture.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum CheckError {
@@ -72,11 +75,11 @@ pub enum CheckError {
     Decode(#[from] DecodeError),
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: std::io::Error },
-    #[error("the model gives {found} values per token, the recorded logits have {expected}")]
+    #[error("the model returns {found} values per token, expected {expected} as in the recorded logits")]
     Width { expected: usize, found: usize },
 }
 
-/// Every fixture of a folder, by name.
+/// Lists the fixtures of a directory, sorted by name.
 pub fn fixtures(dir: &Path) -> Result<Vec<Fixture>, CheckError> {
     let io = |source| CheckError::Io {
         path: dir.to_owned(),
@@ -92,7 +95,7 @@ pub fn fixtures(dir: &Path) -> Result<Vec<Fixture>, CheckError> {
         else {
             continue;
         };
-        // A header whose logits are missing is a fixture too: one that cannot be run.
+        // A header without logits is listed, too, and fails when it is run.
         all.push(Fixture {
             name: name.to_owned(),
             logits: dir.join(format!("{name}.logits")),
@@ -104,22 +107,22 @@ pub fn fixtures(dir: &Path) -> Result<Vec<Fixture>, CheckError> {
 }
 
 impl Fixture {
-    /// The architecture that the header names.
+    /// Returns the architecture named in the header.
     pub fn arch(&self) -> Result<String, CheckError> {
         Ok(Gguf::open_header(&self.header)?.require("general.architecture")?)
     }
 
-    /// The full model with seeded weights, in memory.
+    /// Builds the model with seeded weights in memory.
     pub fn model(&self, archs: &[Registered], params: &CheckParams) -> Result<Arc<Model>, CheckError> {
         self.changed_model(archs, params, |_| ()).map(Arc::new)
     }
 
-    /// As [`Fixture::model`], [`as_recorded`].
+    /// Like [`Fixture::model`], converted by [`as_recorded`].
     pub fn recorded_model(&self, archs: &[Registered], params: &CheckParams) -> Result<Arc<Model>, CheckError> {
         self.changed_model(archs, params, |_| ()).map(as_recorded).map(Arc::new)
     }
 
-    /// The model after a change of its weights.
+    /// Builds the model and applies a change to its weights.
     fn changed_model(
         &self,
         archs: &[Registered],
@@ -134,7 +137,7 @@ impl Fixture {
         Ok(Model::from_file(file, archs, &params.load)?)
     }
 
-    /// How far the logits move, as an NMSE, when the last bit of every weight is turned.
+    /// Returns the NMSE of the logits after flipping the last bit of every weight.
     pub fn rounding(&self, archs: &[Registered], params: &CheckParams) -> Result<f64, CheckError> {
         let recorded = self.recorded()?;
         let turned = self.changed_model(archs, params, |data| data.iter_mut().step_by(4).for_each(|b| *b ^= 1))?;
@@ -148,7 +151,7 @@ impl Fixture {
         Ok(error.sum::<f64>() / power)
     }
 
-    /// [`Fixture::nmse`], and, if that is beyond `limit`, [`Fixture::rounding`].
+    /// Computes [`Fixture::nmse`] and, if that exceeds `limit`, [`Fixture::rounding`].
     pub fn compare(&self, archs: &[Registered], params: &CheckParams, limit: f64) -> Result<Comparison, CheckError> {
         let nmse = self.nmse(archs, params)?;
         let rounding = if nmse <= limit {
@@ -159,7 +162,7 @@ impl Fixture {
         Ok(Comparison { nmse, limit, rounding })
     }
 
-    /// Writes the full model with seeded weights to files in a folder, its tensors spread over `n_files`, and returns the first file.
+    /// Writes the model with seeded weights to `n_files` files in a directory and returns the first file.
     pub fn write_files(&self, dir: &Path, seed: u64, n_files: u16) -> Result<PathBuf, CheckError> {
         let header = Gguf::open_header(&self.header)?;
         let prefix = dir.join("model");
@@ -193,17 +196,18 @@ impl Fixture {
         Ok(split::part_path(&prefix, 0, n_files))
     }
 
-    /// The recorded logits.
+    /// Reads the recorded logits.
     pub fn recorded(&self) -> Result<Logits, CheckError> {
         Ok(Logits::read(&self.logits)?)
     }
 
-    /// Normalized mean squared error of the computed logits, all positions decoded as one sequence.
+    /// Returns the normalized mean squared error (NMSE) of the logits, with all positions decoded as one
+    /// sequence.
     pub fn nmse(&self, archs: &[Registered], params: &CheckParams) -> Result<f64, CheckError> {
         self.nmse_of(self.changed_model(archs, params, |_| ())?, &params.context)
     }
 
-    /// Like [`Fixture::nmse`], for a model that is loaded already.
+    /// Like [`Fixture::nmse`], for a loaded model.
     pub fn nmse_of(&self, model: Model, context: &ContextParams) -> Result<f64, CheckError> {
         let recorded = self.recorded()?;
         let logits = compared_logits(model, &recorded, context)?;
@@ -219,19 +223,20 @@ impl Fixture {
     }
 }
 
-/// How a configuration compares with what was recorded.
+/// Result of comparing a configuration with its recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
     /// Normalized mean squared error of the logits.
     pub nmse: f64,
-    /// What it may be.
+    /// Maximum allowed NMSE.
     pub limit: f64,
-    /// What rounding alone makes of the logits, if the error is beyond the limit: tells a wrong graph from one that magnifies.
+    /// Error caused by rounding alone, computed if the limit is exceeded. Distinguishes a wrong graph from
+    /// one that amplifies rounding.
     pub rounding: Option<f64>,
 }
 
 impl Comparison {
-    /// True if the error is within the limit.
+    /// Returns true if the error is within the limit.
     pub fn passes(&self) -> bool {
         self.nmse <= self.limit
     }
@@ -241,7 +246,7 @@ fn compared_logits(model: Model, recorded: &Logits, context: &ContextParams) -> 
     all_logits(Arc::new(as_recorded(model)), &tokens(recorded), context)
 }
 
-/// The model with GELU rounded as the recording engine did, unless its header says that it did not.
+/// Returns the model with GELU rounded like in the recording, unless the header specifies exact GELU.
 pub fn as_recorded(model: Model) -> Model {
     let is_exact = model.metadata().get(KEY_GELU).and_then(Value::as_str) == Some("exact");
     if is_exact {
@@ -251,20 +256,22 @@ pub fn as_recorded(model: Model) -> Model {
     }
 }
 
-/// The recorded tokens as ids of the vocabulary; negative ones become ids that no vocabulary has, which decode refuses.
+/// Returns the recorded tokens as ids. Negative tokens become ids outside any vocabulary, which `decode`
+/// rejects.
 pub fn tokens(recorded: &Logits) -> Vec<Token> {
     recorded.tokens().iter().map(|&t| t as Token).collect()
 }
 
-/// Logits of every position of one sequence, `[n_tokens, n_vocab]`. `n_ctx` and `n_batch` are raised to fit.
+/// Returns the logits of every position of one sequence, `[n_tokens, n_vocab]`. Increases `n_ctx` and
+/// `n_batch` to fit.
 pub fn all_logits(model: Arc<Model>, tokens: &[Token], params: &ContextParams) -> Result<Vec<f32>, CheckError> {
     let mut context = context_for(model, tokens.len(), params)?;
     Ok(logits_of(&mut context, tokens)?)
 }
 
-/// A context for [`logits_of`] that many tokens: `n_ctx` and `n_batch` are raised to fit.
+/// Creates a context for [`logits_of`] with `n_tokens` tokens. Increases `n_ctx` and `n_batch` to fit.
 pub fn context_for(model: Arc<Model>, n_tokens: usize, params: &ContextParams) -> Result<Context, ContextError> {
-    // Without a memory a batch is computed whole.
+    // Without a KV cache, a sequence must be decoded in one ubatch.
     let n_ubatch = if model.bidirectional() {
         params.n_ubatch.max(n_tokens)
     } else {
@@ -280,13 +287,13 @@ pub fn context_for(model: Arc<Model>, n_tokens: usize, params: &ContextParams) -
     Context::new(model, &params)
 }
 
-/// Logits of every position of one sequence, `[n_tokens, n_vocab]`, in an empty context.
+/// Returns the logits of every position of one sequence, `[n_tokens, n_vocab]`. The context must be empty.
 pub fn logits_of(context: &mut Context, tokens: &[Token]) -> Result<Vec<f32>, DecodeError> {
     let mut batch = Batch::new();
     for (i, &t) in tokens.iter().enumerate() {
         batch.push(t, i, SeqSet::one(0), true);
     }
-    // An encoder's model decodes the tokens that it has encoded.
+    // Encoder-decoder models decode the same tokens that they encode.
     if context.model().arch().encoder {
         context.encode(&batch)?;
     }

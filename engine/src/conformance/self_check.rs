@@ -1,6 +1,8 @@
-//! What can be said of a model without a recording: its results do not depend on how they are computed, and no token sees what it must not.
+//! Self-checks of a model without recorded logits: results must not depend on how they are computed, and
+//! tokens must not attend to hidden tokens.
 //!
-//! None of this shows that the graph is the one that was published: a wrong activation passes all of it.
+//! Self-checks cannot detect deviations from the published model; a wrong activation function, for example,
+//! passes all of them.
 
 use std::sync::Arc;
 
@@ -12,45 +14,45 @@ use crate::vocab::Token;
 
 use super::{CheckError, CheckParams};
 
-/// Tokens that are decoded.
+/// Number of tokens to decode.
 const N_TOKENS: usize = 40;
 
-/// Models of more bytes are not computed on the reference device, which takes its time.
+/// Maximum model size in bytes for the slow reference device.
 const MAX_REFERENCE_BYTES: usize = 256 << 20;
 
-/// One thing that was looked at.
+/// Result of one self-check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// What should hold.
+    /// Expected property.
     pub claim: &'static str,
-    /// Whether it does.
+    /// Outcome of the check.
     pub outcome: Outcome,
 }
 
-/// Whether a claim holds.
+/// Result of checking a property.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// It does.
+    /// The property holds.
     Holds,
-    /// Logits are the same but for this normalized mean squared error.
+    /// Logits agree up to this normalized mean squared error.
     Agrees(f64),
-    /// Logits differ by this normalized mean squared error, which is too large.
+    /// Logits differ by this normalized mean squared error, which exceeds the limit.
     Differs(f64),
-    /// It does not hold, and how.
+    /// The property does not hold, for this reason.
     Fails(String),
-    /// It says nothing about such a model, and why.
+    /// The check does not apply to this model, for this reason.
     NotApplicable(&'static str),
 }
 
 impl Finding {
-    /// False if the claim does not hold.
+    /// Returns false if the property does not hold.
     pub fn passes(&self) -> bool {
         !matches!(self.outcome, Outcome::Differs(_) | Outcome::Fails(_))
     }
 }
 
-/// Loads the model with `load` and looks at its logits for some tokens. Two ways of computing them agree up to `limit`, a normalized mean
-/// squared error.
+/// Loads the model with `load` and checks its logits for a few tokens. `limit` is the maximum normalized mean
+/// squared error between two ways of computing them.
 pub fn self_check(
     load: &dyn Fn(&LoadParams) -> Result<Model, CheckError>,
     params: &CheckParams,
@@ -58,7 +60,7 @@ pub fn self_check(
 ) -> Result<Vec<Finding>, CheckError> {
     let model = Arc::new(load(&params.load)?);
     let n_vocab = model.base().n_vocab();
-    // Of a small vocabulary, too, different ones.
+    // These token ids differ even for small vocabularies.
     let tokens: Vec<Token> = (0..N_TOKENS).map(|i| ((i * 37 + 11) % n_vocab) as Token).collect();
     let run = Run {
         model: &model,
@@ -75,26 +77,26 @@ pub fn self_check(
         outcome: Outcome::NotApplicable(why),
     };
     let mut findings = vec![Finding {
-        claim: "no logit is infinite or not a number",
+        claim: "all logits are finite",
         outcome: finite(&whole, whole.len() / N_TOKENS),
     }];
     const PIECES: [(usize, &str); 2] = [
-        (17, "pieces of 17 tokens give the logits of the whole"),
-        (1, "single tokens give the logits of the whole"),
+        (17, "chunks of 17 tokens give the same logits"),
+        (1, "single tokens give the same logits"),
     ];
     for (n, claim) in PIECES {
         findings.push(match model.bidirectional() {
-            true => not_applicable(claim, "every token sees all of its sequence: it is computed whole"),
+            true => not_applicable(claim, "bidirectional attention requires whole sequences"),
             false => compare(claim, &run.logits(n)?),
         });
     }
     findings.push(compare(
-        "a second sequence in the batch changes nothing",
-        &run.logits_beside_another()?,
+        "a second sequence in the batch has no effect",
+        &run.logits_in_batch()?,
     ));
     let claim = "the reference device gives the same logits";
     findings.push(if model.n_bytes() > MAX_REFERENCE_BYTES {
-        not_applicable(claim, "the model is too large for it")
+        not_applicable(claim, "the model is too large")
     } else {
         let model = Arc::new(load(&on_reference(&params.load, model.base().n_layer()))?);
         compare(claim, &Run { model: &model, ..run }.logits(N_TOKENS)?)
@@ -103,7 +105,7 @@ pub fn self_check(
     Ok(findings)
 }
 
-/// A model and the tokens that it is tried with.
+/// A model and the tokens to check it with.
 #[derive(Clone, Copy)]
 struct Run<'a> {
     model: &'a Arc<Model>,
@@ -112,12 +114,13 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Logits of all tokens, decoded in pieces of `n`: `[n_tokens, n_vocab]`.
+    /// Returns the logits of all tokens, decoded in chunks of `n`: `[n_tokens, n_vocab]`.
     fn logits(&self, n: usize) -> Result<Vec<f32>, CheckError> {
         self.logits_of(self.tokens, n)
     }
 
-    /// Logits of other tokens. An encoder sees those of the run all the same, so that only the decoder is given others.
+    /// Returns the logits of other tokens. An encoder still gets the tokens of the run, so only the decoder's
+    /// input changes.
     fn logits_of(&self, tokens: &[Token], n: usize) -> Result<Vec<f32>, CheckError> {
         let mut ctx = self.context()?;
         self.encode(&mut ctx, &[self.tokens])?;
@@ -134,8 +137,9 @@ impl Run<'_> {
         Ok(all)
     }
 
-    /// Logits of all tokens, each followed in the batch by one of a second sequence: the same tokens backwards.
-    fn logits_beside_another(&self) -> Result<Vec<f32>, CheckError> {
+    /// Returns the logits of all tokens, interleaved in the batch with a second sequence: the same tokens
+    /// reversed.
+    fn logits_in_batch(&self) -> Result<Vec<f32>, CheckError> {
         let backwards: Vec<Token> = self.tokens.iter().rev().copied().collect();
         let mut ctx = self.context()?;
         self.encode(&mut ctx, &[self.tokens, &backwards])?;
@@ -163,7 +167,7 @@ impl Run<'_> {
         Ok(ctx.encode(&batch)?)
     }
 
-    /// A context for two sequences.
+    /// Creates a context for two sequences.
     fn context(&self) -> Result<Context, CheckError> {
         let n = 2 * self.tokens.len();
         let params = ContextParams {
@@ -178,7 +182,7 @@ impl Run<'_> {
     }
 }
 
-/// All of the model on the reference device, the output counting as a layer.
+/// Returns load parameters that place the whole model on the reference device, including the output layer.
 fn on_reference(load: &LoadParams, n_layer: usize) -> LoadParams {
     let mut load = load.clone();
     load.placement.devices = device("reference").into_iter().collect();
@@ -198,7 +202,8 @@ fn finite(logits: &[f32], n_vocab: usize) -> Outcome {
     }
 }
 
-/// Another last token changes no logits before it, or, where every token sees all of its sequence, changes them.
+/// Checks that changing the last token does not change earlier logits, or with bidirectional attention, that
+/// it does.
 fn sight(run: &Run<'_>, whole: &[f32], limit: f64) -> Result<Finding, CheckError> {
     let mut tokens = run.tokens.to_vec();
     let n_vocab = run.model.base().n_vocab();
@@ -209,22 +214,22 @@ fn sight(run: &Run<'_>, whole: &[f32], limit: f64) -> Result<Finding, CheckError
     let outcome = compared(&whole[..before], &changed[..before.min(changed.len())], limit);
     Ok(if run.model.bidirectional() {
         Finding {
-            claim: "a later token changes the results of those before it",
+            claim: "a later token changes earlier results",
             outcome: match outcome {
-                Outcome::Agrees(_) => Outcome::Fails("they are the same: no token sees later ones".to_owned()),
+                Outcome::Agrees(_) => Outcome::Fails("no change: tokens do not attend to later tokens".to_owned()),
                 _ => Outcome::Holds,
             },
         }
     } else {
         Finding {
-            claim: "a later token does not change the logits of those before it",
+            claim: "a later token does not change earlier logits",
             outcome,
         }
     })
 }
 
 fn compared(truth: &[f32], found: &[f32], limit: f64) -> Outcome {
-    // What a model must never say is as low in both, and beside it all else would be nothing.
+    // Logits of masked tokens are equally low in both and would dominate the error.
     let said = |values: &[f32]| -> Vec<f32> { values.iter().copied().filter(|&x| x != -f32::MAX).collect() };
     let (truth, found) = (said(truth), said(found));
     if truth.len() != found.len() {

@@ -1,12 +1,12 @@
-//! GELU as ggml's CPU backend computes it: from a table of f16 values.
+//! GELU as in ggml's CPU backend: from a table of f16 values.
 //!
-//! Between -10 and 10 operand and result are rounded to f16, outside the result is 0 or the operand. The graph of a model is built of
-//! ordinary ops for that, so that no backend knows of it.
+//! Between -10 and 10, operand and result are rounded to f16; outside, the result is 0 or the operand. The
+//! model's graph computes this with ordinary ops, so backends need no support for it.
 
 use crate::builder::{BuildGraph, Builder};
 use crate::graph::{TensorId, Unary};
 
-/// A graph with the table's GELU in place of every exact one.
+/// A graph with every exact GELU replaced by the table's.
 pub(super) struct TableGelu(pub(super) Box<dyn BuildGraph>);
 
 impl BuildGraph for TableGelu {
@@ -31,7 +31,7 @@ impl BuildGraph for TableGelu {
     }
 }
 
-/// Where the table ends.
+/// Upper end of the GELU table's input range.
 const END: f32 = 10.0;
 
 fn table_gelu(b: &mut Builder<'_>, x: TensorId) -> TensorId {
@@ -39,14 +39,16 @@ fn table_gelu(b: &mut Builder<'_>, x: TensorId) -> TensorId {
     let inside = to_f16(b, inside);
     let y = b.unary(Unary::Gelu, inside);
     let y = to_f16(b, y);
-    // GELU of the upper end is that end itself, of the lower end 0: only what lies above the upper end is missing.
+    // GELU equals the operand at the upper end and 0 at the lower end, so only the excess over the upper end
+    // must be added.
     let above = b.shift(x, -END);
     let above = b.unary(Unary::Relu, above);
     b.add(y, above)
 }
 
-/// x rounded to the 11 bits of an f16's significand, of the 24 of an f32 (Veltkamp's splitting: T. J. Dekker, "A floating-point technique for
-/// extending the available precision", 1971). Below 2^-14, where an f16 has fewer bits, this rounds less: by at most 2^-25.
+/// Rounds x from 24 to the 11 significant bits of f16 (Veltkamp splitting: T. J. Dekker, "A floating-point
+/// technique for extending the available precision", 1971). Below 2^-14, where f16 has fewer bits, the
+/// rounding error is smaller than f16's by at most 2^-25.
 fn to_f16(b: &mut Builder<'_>, x: TensorId) -> TensorId {
     let scaled = b.scale(x, 8193.0);
     let rest = b.sub(scaled, x);

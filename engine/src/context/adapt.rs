@@ -1,57 +1,58 @@
-//! Adapters of a context: which apply, with what scale. Every change prepares memory anew, so that decoding still takes none.
+//! Active adapters of a context and their scales. Every change reserves memory for the new graphs, so that
+//! decoding does not allocate.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::adapter::{ControlVector, LoraAdapter, PlacedLeaf, ToPlace, place};
+use crate::adapter::{ControlVector, LoraAdapter, PendingLeaf, PlacedLeaf, place};
 use crate::backend::{BackendError, Buffer, BufferType, Usage};
 use crate::builder::{Adaptation, AdapterLeaf, LowRankTerm};
 use crate::digest::Digest;
-use crate::graph::{BufferId, Home};
+use crate::graph::{BufferId, BufferSlice};
 use crate::model::Model;
 
 use super::SetAdaptersError;
 use super::batch::SeqSet;
 use super::runner::GraphRunner;
 
-/// An adapter and the factor that the user gives it.
+/// Adapter with a user-defined scale.
 pub type ScaledAdapter = (Arc<LoraAdapter>, f32);
 
-/// The adapters in use.
+/// Active adapters.
 #[derive(Default)]
 pub(super) struct Adapters {
-    /// What graphs are built with.
+    /// Adapters that graphs are built with.
     pub adaptation: Adaptation,
     config: AdapterConfig,
     scales: Scales,
-    /// Buffers that graphs refer to now.
+    /// Adapter buffers that the current graphs reference.
     in_use: Vec<BufferId>,
-    /// Ids of buffers that were let go, to be used again.
+    /// Ids of released buffers, available for reuse.
     free: Vec<BufferId>,
 }
 
-/// What the user asked for.
+/// Requested adapters.
 #[derive(Clone, Default)]
 pub(super) struct AdapterConfig {
     loras: Vec<ScaledAdapter>,
-    /// Sequences with adapters of their own in place of those.
+    /// LoRA adapters of individual sequences, which override `loras`.
     by_seq: BTreeMap<usize, Vec<ScaledAdapter>>,
     directions: Option<Directions>,
 }
 
 impl AdapterConfig {
-    /// The adapters of all sequences that have none of their own.
+    /// Returns the default adapters of all sequences.
     pub fn loras(&self) -> &[ScaledAdapter] {
         &self.loras
     }
 
-    /// The adapters of a sequence.
+    /// Returns the adapters of a sequence.
     pub fn loras_of(&self, seq: usize) -> &[ScaledAdapter] {
         self.by_seq.get(&seq).unwrap_or(&self.loras)
     }
 
-    /// With these adapters for all sequences; `None` if they are the same.
+    /// Replaces the default adapters; `None` if nothing changes.
     pub fn with_loras(&self, loras: &[ScaledAdapter]) -> Option<AdapterConfig> {
         if is_same(loras, &self.loras) {
             return None;
@@ -62,7 +63,7 @@ impl AdapterConfig {
         })
     }
 
-    /// With these adapters for one sequence, or none of its own; `None` if that changes nothing.
+    /// Sets or removes the override of a sequence; `None` if nothing changes.
     pub fn with_seq_loras(&self, seq: usize, loras: Option<&[ScaledAdapter]>) -> Option<AdapterConfig> {
         let unchanged = match (self.by_seq.get(&seq), loras) {
             (Some(before), Some(loras)) => is_same(before, loras),
@@ -79,7 +80,7 @@ impl AdapterConfig {
         Some(config)
     }
 
-    /// With this sum of control vectors; `None` if there was none either.
+    /// Replaces the sum of control vectors; `None` if there was none and there still is none.
     pub fn with_directions(&self, directions: Option<Directions>) -> Option<AdapterConfig> {
         if directions.is_none() && self.directions.is_none() {
             return None;
@@ -91,31 +92,33 @@ impl AdapterConfig {
     }
 }
 
-/// Factors by sequence. One graph serves all sequences: it applies every adapter to every token, with the factor of the token's sequence.
+/// Scales by sequence. A single graph serves all sequences: it applies every adapter to every token, with the
+/// scale of the token's sequence.
 #[derive(Default)]
 struct Scales {
-    /// Every adapter that some sequence uses, once; none if the sequences do not differ.
+    /// All adapters used by any sequence; empty if all sequences use the same adapters and scales.
     adapters: Vec<Arc<LoraAdapter>>,
     /// `[n_seq_max, adapters]`
     by_seq: Vec<f32>,
 }
 
-/// The sum of control vectors, on the devices of their layers.
+/// Sum of control vectors, stored on the devices of their layers.
 #[derive(Clone)]
 pub(super) struct Directions {
     by_layer: Vec<Option<PlacedLeaf>>,
     buffers: Vec<Arc<dyn Buffer>>,
-    /// What tells the sum from others.
+    /// Digest of the sum, for comparison.
     digest: u64,
 }
 
 impl Adapters {
-    /// What the user asked for.
+    /// Returns the requested adapters.
     pub fn config(&self) -> &AdapterConfig {
         &self.config
     }
 
-    /// Takes a configuration that leaves the graph as it is, because only factors differ, which are inputs; hands it back otherwise.
+    /// Applies a configuration that differs only in scales, which are graph inputs. Returns any other
+    /// configuration as an error.
     pub fn rescale(&mut self, config: AdapterConfig, n_seq_max: usize) -> Result<(), AdapterConfig> {
         let scales = Scales::new(&config, n_seq_max);
         if scales.adapters.is_empty()
@@ -128,7 +131,8 @@ impl Adapters {
         Ok(())
     }
 
-    /// Puts another configuration in the place of the present one, which is returned for [`Adapters::let_go`]. Nothing may be under way.
+    /// Replaces the configuration and returns the old one, to be passed to [`Adapters::release`]. No graph
+    /// may be in flight.
     pub fn replace(&mut self, config: AdapterConfig, n_seq_max: usize, runner: &mut GraphRunner) -> Adapters {
         let mut next = Adapters {
             free: std::mem::take(&mut self.free),
@@ -146,15 +150,15 @@ impl Adapters {
         let mut by_layer = Vec::new();
         if let Some(directions) = &config.directions {
             let ids = next.register(runner, &directions.buffers);
-            by_layer.extend(directions.by_layer.iter().map(|d| d.map(|d| at_home(d, &ids))));
+            by_layer.extend(directions.by_layer.iter().map(|d| d.map(|d| to_adapter_leaf(d, &ids))));
         }
         next.adaptation = Adaptation::new(terms, by_layer);
         (next.config, next.scales) = (config, scales);
         std::mem::replace(self, next)
     }
 
-    /// Gives back the buffers of a set that is not used any more.
-    pub fn let_go(&mut self, unused: Adapters, runner: &mut GraphRunner) {
+    /// Releases the buffers of an unused adapter set.
+    pub fn release(&mut self, unused: Adapters, runner: &mut GraphRunner) {
         for &id in &unused.in_use {
             runner.buffers_mut().release(id);
         }
@@ -174,8 +178,8 @@ impl Adapters {
         terms.extend(lora.terms().iter().map(|t| LowRankTerm {
             weight: t.weight,
             applies_to: t.applies_to,
-            a: at_home(t.a, &ids),
-            b: at_home(t.b, &ids),
+            a: to_adapter_leaf(t.a, &ids),
+            b: to_adapter_leaf(t.b, &ids),
             scale: lora.factor(t, scale),
             per_token,
         }));
@@ -196,19 +200,19 @@ impl Adapters {
         ids
     }
 
-    /// True if a token that belongs to all of these sequences has one answer to how it is adapted.
+    /// Returns true if all of these sequences have equal scales, so that they can share a token.
     pub fn agree(&self, seqs: SeqSet) -> bool {
         let mut rows = seqs.iter().filter_map(|seq| self.scales.of_seq(seq));
         rows.next().is_none_or(|first| rows.all(|row| row == first))
     }
 
-    /// The factor of an adapter for a token of these sequences, which [agree](Adapters::agree).
+    /// Returns the scale of an adapter for a token of these sequences, which must [agree](Adapters::agree).
     pub fn scale(&self, adapter: usize, seqs: SeqSet) -> f32 {
         let row = seqs.first().and_then(|seq| self.scales.of_seq(seq));
         row.map_or(0.0, |row| row[adapter])
     }
 
-    /// What tells the adapters of a sequence, or of all sequences, from others; 0 is none.
+    /// Returns a digest of the adapters of a sequence, or of all sequences; 0 if there are none.
     pub fn digest(&self, seq: Option<usize>) -> u64 {
         let AdapterConfig {
             loras,
@@ -230,7 +234,7 @@ impl Adapters {
         if parts.is_empty() {
             return 0;
         }
-        // 0 is taken.
+        // 0 is reserved for "no adapters".
         Digest::of(bytemuck::cast_slice(&parts)).max(1)
     }
 }
@@ -257,7 +261,7 @@ impl Scales {
         for (seq, row) in by_seq.chunks_exact_mut(adapters.len().max(1)).enumerate() {
             for (adapter, scale) in config.by_seq.get(&seq).unwrap_or(&config.loras) {
                 let k = adapters.iter().position(|a| Arc::ptr_eq(a, adapter));
-                row[k.expect("all adapters are in the list")] += scale;
+                row[k.expect("`adapters` contains every adapter of the config")] += scale;
             }
         }
         Scales { adapters, by_seq }
@@ -270,7 +274,8 @@ impl Scales {
 }
 
 impl Directions {
-    /// The weighted sum of control vectors in some layers, each layer's where its weights are; `None` if it is empty.
+    /// Computes the weighted sum of control vectors for `layers` and places each direction in the memory of
+    /// its layer's weights. `None` if there are no directions.
     pub fn of(
         vectors: &[(&ControlVector, f32)],
         layers: RangeInclusive<usize>,
@@ -288,7 +293,7 @@ impl Directions {
         for (il, sum) in present {
             digest.update(&(il as u64).to_le_bytes());
             digest.update(bytemuck::cast_slice(sum));
-            tensors.push(ToPlace {
+            tensors.push(PendingLeaf {
                 memory: memory_of_layer(model, il),
                 ty: kernels::GgmlType::F32,
                 ne: [sum.len(), 1, 1, 1],
@@ -318,7 +323,7 @@ fn is_same(a: &[ScaledAdapter], b: &[ScaledAdapter]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
-/// What tells a list of adapters from others; `None` if they do nothing.
+/// Returns a digest of a list of adapters; `None` if all scales are zero.
 fn digest(adapters: &[ScaledAdapter]) -> Option<u64> {
     let mut digest = Digest::default();
     let mut active = adapters.iter().filter(|(_, scale)| *scale != 0.0).peekable();
@@ -330,7 +335,7 @@ fn digest(adapters: &[ScaledAdapter]) -> Option<u64> {
     Some(digest.finish())
 }
 
-/// An error unless these adapters are of the model, with factors that can be computed with.
+/// Checks that the adapters belong to the model and have finite scales.
 pub(super) fn check_loras(adapters: &[ScaledAdapter], model: &Arc<Model>) -> Result<(), SetAdaptersError> {
     for (adapter, scale) in adapters {
         let path = || adapter.path().to_owned();
@@ -342,7 +347,7 @@ pub(super) fn check_loras(adapters: &[ScaledAdapter], model: &Arc<Model>) -> Res
     Ok(())
 }
 
-/// The same for control vectors.
+/// Checks that the control vectors match the model and have finite scales.
 pub(super) fn check_vectors(vectors: &[(&ControlVector, f32)], model: &Model) -> Result<(), SetAdaptersError> {
     let base = model.base();
     for (vector, scale) in vectors {
@@ -362,7 +367,7 @@ fn check_scale(found: f32, path: impl Fn() -> std::path::PathBuf) -> Result<(), 
     Err(SetAdaptersError::Scale { path: path(), found })
 }
 
-/// The kind of memory that the weights of a layer lie in.
+/// Returns the buffer type of the weights of a layer.
 fn memory_of_layer(model: &Model, layer: usize) -> Arc<dyn BufferType> {
     let mut leafs = model.leafs().iter();
     match leafs.find(|leaf| leaf.name.layer == Some(layer as u32)) {
@@ -371,7 +376,7 @@ fn memory_of_layer(model: &Model, layer: usize) -> Arc<dyn BufferType> {
     }
 }
 
-/// The weighted sum of the directions of a layer; `None` if there are none.
+/// Returns the weighted sum of the directions of a layer; `None` if there are none.
 fn sum(vectors: &[(&ControlVector, f32)], layer: usize) -> Option<Vec<f32>> {
     let mut sum: Option<Vec<f32>> = None;
     for (vector, scale) in vectors {
@@ -384,11 +389,11 @@ fn sum(vectors: &[(&ControlVector, f32)], layer: usize) -> Option<Vec<f32>> {
     sum
 }
 
-fn at_home(leaf: PlacedLeaf, ids: &[BufferId]) -> AdapterLeaf {
+fn to_adapter_leaf(leaf: PlacedLeaf, ids: &[BufferId]) -> AdapterLeaf {
     AdapterLeaf {
         ty: leaf.ty,
         ne: leaf.ne,
-        home: Home {
+        home: BufferSlice {
             buffer: ids[leaf.buffer],
             offset: leaf.offset,
         },

@@ -1,4 +1,4 @@
-//! Which tokens of a batch can be computed. What is wrong with a sequence rejects that sequence; the others go on.
+//! Validation of batches. An invalid token rejects its sequence; all other sequences are decoded.
 
 use crate::model::Model;
 
@@ -9,16 +9,16 @@ use super::hybrid::Memory;
 use super::settings::Settings;
 use super::{DecodeError, MemoryError};
 
-/// Sequences of a batch that were not decoded, and why.
+/// Sequences of a batch that were not decoded, with the reason.
 #[derive(Debug)]
 pub struct Rejection {
-    /// The sequences, which share tokens if there are several; empty if a token names no sequence that exists.
+    /// Rejected sequences: several if they share tokens; empty if a token has no valid sequence.
     pub seqs: SeqSet,
-    /// What is wrong with one of their tokens. Indices count in the batch.
+    /// First error found; indices refer to the batch.
     pub error: DecodeError,
 }
 
-/// What batches are checked against.
+/// State that batches are validated against.
 #[derive(Clone, Copy)]
 pub(super) struct Validator<'a> {
     pub model: &'a Model,
@@ -26,46 +26,49 @@ pub(super) struct Validator<'a> {
     pub adapters: &'a Adapters,
 }
 
-/// The tokens of a batch that are computed; the memory of its lists is kept from batch to batch.
+/// Validated tokens of a batch. Buffers are reused between batches.
 #[derive(Default)]
 pub(super) struct Admission {
-    /// By token of the batch.
+    /// Whether each token of the batch is admitted.
     admitted: Vec<bool>,
-    /// Those that are admitted, in order.
+    /// Admitted tokens in batch order.
     tokens: Vec<BatchToken>,
     rejections: Vec<Rejection>,
 }
 
 impl Admission {
-    /// Takes memory for batches of `n_batch` tokens.
+    /// Reserves memory for batches of `n_batch` tokens.
     pub fn reserve(&mut self, n_batch: usize) {
         self.admitted.reserve(n_batch);
         self.tokens.reserve(n_batch);
     }
 
-    /// The tokens that are computed.
+    /// Returns the admitted tokens.
     pub fn tokens(&self) -> &[BatchToken] {
         &self.tokens
     }
 
-    /// For each token of the batch whether it is computed.
+    /// Returns, for each token of the batch, whether it is admitted.
     pub fn admitted(&self) -> &[bool] {
         &self.admitted
     }
 
-    /// What was rejected of the batch.
+    /// Returns the rejected sequences.
     pub fn rejections(&self) -> &[Rejection] {
         &self.rejections
     }
 
-    /// Forgets the batch.
+    /// Clears the batch.
     pub fn clear(&mut self) {
         self.admitted.clear();
         self.tokens.clear();
         self.rejections.clear();
     }
 
-    /// Looks at a batch. An error if nothing of it can be computed: the first that was found.
+    /// Validates a batch.
+    ///
+    /// # Errors
+    /// The first error found, if no token can be admitted.
     pub fn admit(
         &mut self,
         batch: &[BatchToken],
@@ -87,7 +90,7 @@ impl Admission {
         Ok(())
     }
 
-    /// As [`Admission::admit`], for the encoder.
+    /// Validates a batch for the encoder; see [`Admission::admit`].
     pub fn admit_encode(&mut self, batch: &[BatchToken], validator: Validator<'_>) -> Result<(), DecodeError> {
         self.clear();
         validator.check_encode_size(batch)?;
@@ -98,13 +101,15 @@ impl Admission {
         })
     }
 
-    /// Rejects sequences of the batch, and those that they share tokens with. An error if nothing is left.
+    /// Rejects sequences of the batch and all sequences that share tokens with them. Returns the first error
+    /// if no token is left.
     pub fn reject(&mut self, batch: &[BatchToken], seqs: SeqSet, error: DecodeError) -> Result<(), DecodeError> {
         self.rejections.push(Rejection { seqs, error });
         self.settle(batch)
     }
 
-    /// Asks `check` about every token, up to the first of a sequence that it finds wrong. An error if nothing is left.
+    /// Calls `check` for every token until one of its sequences is rejected. Returns the first error if no
+    /// token is left.
     fn check_each(
         &mut self,
         batch: &[BatchToken],
@@ -116,7 +121,7 @@ impl Admission {
                 continue;
             }
             if let Err(error) = check(index, t) {
-                // A token of no sequence takes no other with it.
+                // A token without a valid sequence affects no other token.
                 self.admitted[index] = false;
                 self.rejections.push(Rejection { seqs: t.seqs, error });
             }
@@ -128,7 +133,7 @@ impl Admission {
         self.rejections.iter().any(|r| r.seqs.intersects(seqs))
     }
 
-    /// The sequences of the first token that there is no room for.
+    /// Returns the sequences of the first token that does not fit into the context, with the error.
     fn overflow(&self, memory: &Memory, n_ctx: usize) -> Option<(SeqSet, DecodeError)> {
         if !memory.is_limited() {
             return None;
@@ -139,8 +144,8 @@ impl Admission {
         Some((seqs, DecodeError::ContextFull { needed, used, n_ctx }))
     }
 
-    /// Takes out all tokens of rejected sequences. A token that several sequences share takes the others with it. An error if nothing is
-    /// left: the first that was found.
+    /// Removes the tokens of rejected sequences. A shared token also rejects its other sequences. Returns the
+    /// first error if no token is left.
     fn settle(&mut self, batch: &[BatchToken]) -> Result<(), DecodeError> {
         let mut spreads = !self.rejections.is_empty();
         while spreads {
@@ -154,7 +159,7 @@ impl Admission {
                 }
             }
         }
-        // What an earlier one spread to is rejected once.
+        // Merge rejections that were extended to the same sequences.
         for i in (1..self.rejections.len()).rev() {
             let (earlier, later) = self.rejections.split_at(i);
             if earlier.iter().any(|r| r.seqs.intersects(later[0].seqs)) {
@@ -172,7 +177,7 @@ impl Admission {
 }
 
 impl Validator<'_> {
-    /// What is wrong with a batch for the encoder as a whole.
+    /// Checks a batch for the encoder as a whole.
     fn check_encode_size(&self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
         if !self.model.arch().encoder {
             let arch = self.model.arch().name;
@@ -189,7 +194,7 @@ impl Validator<'_> {
         Ok(())
     }
 
-    /// What is wrong with a batch as a whole.
+    /// Checks a batch as a whole.
     fn check_size(&self, tokens: &[BatchToken], memory: &Memory) -> Result<(), DecodeError> {
         if tokens.is_empty() {
             return Err(DecodeError::EmptyBatch);
@@ -198,7 +203,8 @@ impl Validator<'_> {
         if found <= max {
             return Ok(());
         }
-        // Room first: a prompt that is too long for the context is told so, whatever the batch size.
+        // Check the context size first, so that an oversized prompt yields the same error for every batch
+        // size.
         let (needed, used, n_ctx) = (found, memory.n_used(), self.settings.n_ctx);
         if memory.is_limited() && used + needed > n_ctx {
             return Err(DecodeError::ContextFull { needed, used, n_ctx });
@@ -206,7 +212,7 @@ impl Validator<'_> {
         Err(DecodeError::BatchTooLarge { found, max })
     }
 
-    /// The decoder of a model with an encoder looks at what was encoded.
+    /// Checks that the sequences of an encoder-decoder model were encoded.
     fn check_encoded(&self, t: &BatchToken, encoded: &Encoded) -> Result<(), DecodeError> {
         let has_encoder = self.model.arch().encoder;
         match t.seqs.iter().find(|&seq| has_encoder && !encoded.has(seq)) {
@@ -230,7 +236,8 @@ impl Validator<'_> {
         Ok(())
     }
 
-    /// Positions of a sequence follow one another, up to the last that the model has learned. `next` is where each sequence goes on.
+    /// Checks that positions are consecutive within each sequence and below the model's limit. `next` has the
+    /// expected position of each sequence.
     fn check_position(&self, index: usize, t: &BatchToken, next: &mut [i32; MAX_SEQUENCES]) -> Result<(), DecodeError> {
         for seq in t.seqs.iter() {
             let (expected, found) = (next[seq], t.pos);
@@ -255,8 +262,8 @@ impl Validator<'_> {
     }
 }
 
-/// The sequences that an error is about although others may be decoded without them.
-pub(super) fn to_blame(error: &DecodeError) -> Option<SeqSet> {
+/// Returns the sequences that caused an error, if the remaining sequences can be decoded without them.
+pub(super) fn offending_sequences(error: &DecodeError) -> Option<SeqSet> {
     match error {
         DecodeError::Memory(MemoryError::StatesDiffer { first, second }) => {
             Some(SeqSet::one(*first).union(SeqSet::one(*second)))

@@ -1,13 +1,13 @@
-//! Tokens to decode: which, at what positions, in which sequences, and whose outputs are wanted.
+//! Batches: tokens to decode, with positions, sequences, and output flags.
 
 use crate::vocab::Token;
 
-/// Most sequences a context can hold: one bit each in a [`SeqSet`].
+/// Maximum number of sequences in a context, one bit each in a [`SeqSet`].
 pub const MAX_SEQUENCES: usize = 256;
 
 const N_WORDS: usize = MAX_SEQUENCES / u64::BITS as usize;
 
-/// A set of sequences below [`MAX_SEQUENCES`]: a bitmask.
+/// Set of sequences below [`MAX_SEQUENCES`], as a bit mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct SeqSet([u64; N_WORDS]);
 
@@ -15,12 +15,12 @@ impl SeqSet {
     /// All sequences.
     pub const ALL: SeqSet = SeqSet([u64::MAX; N_WORDS]);
 
-    /// The set of one sequence; empty if there can be no such sequence.
+    /// Returns the set of a single sequence; empty if `seq` is out of range.
     pub fn one(seq: usize) -> SeqSet {
         SeqSet::of([seq])
     }
 
-    /// The set of these sequences, without those that there can be none of.
+    /// Returns the set of these sequences, ignoring those out of range.
     pub fn of(seqs: impl IntoIterator<Item = usize>) -> SeqSet {
         let mut set = SeqSet::default();
         for seq in seqs {
@@ -31,42 +31,42 @@ impl SeqSet {
         set
     }
 
-    /// True if there is none.
+    /// Returns true if the set is empty.
     pub fn is_empty(self) -> bool {
         self == SeqSet::default()
     }
 
-    /// True if `seq` is in the set.
+    /// Returns true if `seq` is in the set.
     pub fn contains(self, seq: usize) -> bool {
         self.0.get(seq / 64).is_some_and(|word| word >> (seq % 64) & 1 == 1)
     }
 
-    /// True if some sequence is in both sets.
+    /// Returns true if the sets have a common sequence.
     pub fn intersects(self, other: SeqSet) -> bool {
         !self.intersection(other).is_empty()
     }
 
-    /// The sequences that are in both sets.
+    /// Returns the sequences in both sets.
     pub fn intersection(self, other: SeqSet) -> SeqSet {
         SeqSet(std::array::from_fn(|i| self.0[i] & other.0[i]))
     }
 
-    /// The sequences that are in one of the sets.
+    /// Returns the sequences in either set.
     pub fn union(self, other: SeqSet) -> SeqSet {
         SeqSet(std::array::from_fn(|i| self.0[i] | other.0[i]))
     }
 
-    /// The set without the sequences of another.
+    /// Returns the sequences that are not in `other`.
     pub fn without(self, other: SeqSet) -> SeqSet {
         SeqSet(std::array::from_fn(|i| self.0[i] & !other.0[i]))
     }
 
-    /// The lowest sequence; attention asks for the keys of this one.
+    /// Returns the lowest sequence, which determines the keys that attention reads.
     pub fn first(self) -> Option<usize> {
         self.iter().next()
     }
 
-    /// The sequences, lowest first.
+    /// Iterates over the sequence ids in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         self.0.into_iter().enumerate().flat_map(|(i, word)| {
             std::iter::successors(Some(word), |rest| Some(rest & rest.wrapping_sub(1)))
@@ -75,50 +75,50 @@ impl SeqSet {
         })
     }
 
-    /// The bits, lowest sequence first.
+    /// Returns the bits, lowest sequence first.
     pub(super) fn words(self) -> [u64; N_WORDS] {
         self.0
     }
 
-    /// The set with these bits.
+    /// Creates a set from its bits.
     pub(super) fn from_words(words: [u64; N_WORDS]) -> SeqSet {
         SeqSet(words)
     }
 }
 
-/// One token of a batch.
+/// A token to decode, with its position and sequences.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchToken {
     /// Token id.
     pub token: Token,
-    /// Position, counted from 0.
+    /// Position in the sequence, starting at 0.
     pub pos: i32,
-    /// The sequences it belongs to; those of a shared prompt may be several.
+    /// Sequences of the token; several for a shared prompt.
     pub seqs: SeqSet,
-    /// Its logits are wanted.
+    /// Whether to compute the output (logits) of this token.
     pub output: bool,
 }
 
-/// Tokens to decode together. Reuse one to save allocations.
+/// Tokens to decode together. Reuse a batch to save allocations.
 #[derive(Clone, Default, Debug)]
 pub struct Batch {
     tokens: Vec<BatchToken>,
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> Batch {
         Batch::default()
     }
 
-    /// Forgets all tokens but keeps the memory.
+    /// Removes all tokens but keeps allocated capacity.
     pub fn clear(&mut self) {
         self.tokens.clear();
     }
 
-    /// Adds one token.
+    /// Adds a token to the batch.
     pub fn push(&mut self, token: Token, pos: usize, seqs: SeqSet, output: bool) {
-        // A position beyond i32 is refused by decode, which sees the saturated value as inconsistent.
+        // Positions beyond i32 saturate, and decode rejects the saturated position.
         let pos = i32::try_from(pos).unwrap_or(i32::MAX);
         self.tokens.push(BatchToken {
             token,
@@ -128,30 +128,30 @@ impl Batch {
         });
     }
 
-    /// Adds consecutive tokens of one sequence from position `pos`, with output for the last one only.
+    /// Adds consecutive tokens of a sequence starting at position `pos`, with output for the last token only.
     pub fn push_prompt(&mut self, tokens: &[Token], pos: usize, seq: usize) {
         for (i, &token) in tokens.iter().enumerate() {
             self.push(token, pos + i, SeqSet::one(seq), i + 1 == tokens.len());
         }
     }
 
-    /// The tokens.
+    /// Returns the tokens.
     pub fn tokens(&self) -> &[BatchToken] {
         &self.tokens
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// True if there are none.
+    /// Returns true if the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 }
 
-/// The end of the ubatch that starts at `from`: at most `n_ubatch` tokens and `n_outputs` outputs.
+/// Returns the end of the ubatch that starts at `from`: at most `n_ubatch` tokens and `n_outputs` outputs.
 pub(super) fn ubatch_end(tokens: &[BatchToken], from: usize, n_ubatch: usize, n_outputs: usize) -> usize {
     let mut outputs = 0;
     let mut end = from;
@@ -170,14 +170,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ubatches_are_bounded_by_tokens_and_outputs() {
+    fn ubatch_end_respects_token_and_output_limits() {
         let mut b = Batch::new();
         for i in 0..5 {
             b.push(0, i, SeqSet::one(0), i != 2);
         }
         assert_eq!(ubatch_end(b.tokens(), 0, 3, 8), 3);
         assert_eq!(ubatch_end(b.tokens(), 0, 8, 1), 1);
-        assert_eq!(ubatch_end(b.tokens(), 1, 8, 1), 3, "a token without output costs none");
+        assert_eq!(ubatch_end(b.tokens(), 1, 8, 1), 3, "tokens without output do not count");
         assert_eq!(ubatch_end(b.tokens(), 3, 8, 2), 5);
     }
 
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(
             s.iter().collect::<Vec<_>>(),
             [0, 2, 64, 255],
-            "beyond the limit there is no bit"
+            "sequences beyond the limit are ignored"
         );
         assert_eq!(
             (s.first(), s.contains(64), s.contains(65), s.contains(999)),

@@ -1,42 +1,42 @@
-//! The cells of one pool of KV memory: which position and which sequences each holds. No tensor data.
+//! Bookkeeping of a KV cache pool: position and sequences of every cell, without tensor data.
 
 use crate::graph::{NO_ROW, PAGE, Window};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 use super::pages::{PageTables, Pages, filled};
 
-/// Position of a cell that holds nothing.
+/// Position of an empty cell.
 pub(super) const EMPTY: i32 = -1;
 
-/// The lowest positions at which each sequence asks: what a window hides from all of them may be overwritten.
+/// Lowest query position of each sequence. Cells hidden from all queries by the window may be overwritten.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queries<'a> {
-    /// From the state that a failed decode returns to: the position after the last of each sequence.
+    /// Next position of each sequence in the state that a failed decode restores.
     pub before: &'a [i32; MAX_SEQUENCES],
-    /// From the present ubatch on.
+    /// Lowest query position of each sequence from the current ubatch on.
     pub now: &'a [i32; MAX_SEQUENCES],
 }
 
-/// A cell's contents before a change, to take the change back.
+/// Previous contents of a cell, for undo.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Undo {
+pub(super) struct CellUndo {
     cell: usize,
     pos: i32,
     seqs: SeqSet,
 }
 
-/// Where the search for free cells for a ubatch has got to.
+/// Progress of the search for free cells in a ubatch.
 #[derive(Default)]
 struct Search {
-    /// No page below is empty.
+    /// All pages below this index are in use.
     empty: usize,
-    /// No page below has a free cell.
+    /// All pages below this index are full.
     any: usize,
-    /// The first of sequences whose own pages are full.
+    /// First sequences of those whose exclusive pages are full.
     full: SeqSet,
 }
 
-/// A pool of cells shared by all layers of one window rule.
+/// Pool of cells shared by all layers with the same window.
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
     pub window: Window,
@@ -45,16 +45,16 @@ pub(super) struct Cells {
     pages: Pages,
     pos: Vec<i32>,
     seqs: Vec<SeqSet>,
-    /// Positions added since keys were last rotated.
+    /// Position shift since the keys were last rotated.
     shift: Vec<i32>,
     shifted: bool,
-    /// One past the last cell in use.
+    /// Index after the last occupied cell.
     top: usize,
     n_used: usize,
 }
 
 impl Cells {
-    /// `n` cells for so many sequences that can be used after [`Cells::allocate`].
+    /// Creates a pool of `n` cells for `n_seqs` sequences; call [`Cells::allocate`] before use.
     pub fn new(n: usize, n_seqs: usize, window: Window) -> Cells {
         Cells {
             window,
@@ -70,7 +70,7 @@ impl Cells {
         }
     }
 
-    /// Takes the memory for all cells; false if it cannot be had.
+    /// Allocates all cells; returns false if out of memory.
     pub fn allocate(&mut self) -> bool {
         filled(&mut self.pos, self.n_cells, EMPTY)
             && filled(&mut self.seqs, self.n_cells, SeqSet::default())
@@ -78,7 +78,7 @@ impl Cells {
             && self.pages.allocate(self.n_cells, self.n_seqs)
     }
 
-    /// Bytes that [`Cells::allocate`] takes.
+    /// Returns the number of bytes that [`Cells::allocate`] requests.
     pub fn n_bytes(&self) -> usize {
         let per_cell = size_of::<i32>() + size_of::<SeqSet>() + size_of::<i32>();
         let pages = Pages::n_bytes(self.n_cells, self.n_seqs);
@@ -93,7 +93,7 @@ impl Cells {
         self.n_used
     }
 
-    /// One past the last cell in use.
+    /// Returns the index after the last cell in use.
     pub fn top(&self) -> usize {
         self.top
     }
@@ -106,7 +106,7 @@ impl Cells {
         &self.seqs
     }
 
-    /// Tokens that a cell stands for.
+    /// Returns the number of tokens that a cell represents.
     pub fn n_tokens_each(&self) -> usize {
         match self.window {
             Window::Compressed(n) => n.max(1),
@@ -114,19 +114,20 @@ impl Cells {
         }
     }
 
-    /// True if cells never become free by themselves.
+    /// Returns true if cells are only freed explicitly, that is, if the window never hides a cell.
     fn keeps_all(&self) -> bool {
         matches!(self.window, Window::None | Window::Compressed(_))
     }
 
-    /// Takes a cell for each token (of groups of tokens, for their last) and writes their indices to `out`. What no query sees, of those from
-    /// now on and of those from before the decode on, may be overwritten. False, changing nothing, if there is no room.
+    /// Assigns a cell to each token (for compressed groups, to the last token) and writes the indices to
+    /// `out`. Cells that no current or restorable query can see may be overwritten. Returns false without
+    /// changes if the pool is full.
     pub fn place(
         &mut self,
         tokens: &[BatchToken],
         queries: Queries<'_>,
         out: &mut [i64],
-        undo: &mut Vec<Undo>,
+        undo: &mut Vec<CellUndo>,
     ) -> bool {
         let mark = undo.len();
         let group = self.n_tokens_each() as i64;
@@ -138,12 +139,12 @@ impl Cells {
             }
             let Some(cell) = self.find(t.seqs, queries, &mut search) else {
                 while undo.len() > mark {
-                    let last = undo.pop().expect("longer than the mark");
+                    let last = undo.pop().expect("journal is longer than the mark");
                     self.restore(last);
                 }
                 return false;
             };
-            undo.push(Undo {
+            undo.push(CellUndo {
                 cell,
                 pos: self.pos[cell],
                 seqs: self.seqs[cell],
@@ -154,7 +155,8 @@ impl Cells {
         true
     }
 
-    /// A free cell for a token of these sequences: in a page of theirs alone, else in an empty page, else anywhere.
+    /// Finds a free cell for a token: in a page used only by these sequences, else in an empty page, else in
+    /// any page.
     fn find(&mut self, seqs: SeqSet, queries: Queries<'_>, search: &mut Search) -> Option<usize> {
         if let Some(cell) = self.pages.current(seqs).and_then(|page| self.free_in(page, queries)) {
             return Some(cell);
@@ -180,7 +182,7 @@ impl Cells {
         Some(cell)
     }
 
-    /// The first free cell of a page.
+    /// Returns the first free cell of a page.
     fn free_in(&self, page: usize, queries: Queries<'_>) -> Option<usize> {
         let cells = page * PAGE..self.len().min((page + 1) * PAGE);
         if self.keeps_all() {
@@ -190,7 +192,8 @@ impl Cells {
         cells.into_iter().find(|&cell| self.is_free(cell, queries))
     }
 
-    /// Adds the page table of a sequence whose lowest query is at `from`: all of its cells but those that no such query sees.
+    /// Appends the page table of a sequence with its lowest query at `from`, without cells that are hidden
+    /// from such queries.
     pub fn push_table(&self, seq: usize, from: i32, first_cell: usize, tables: &mut PageTables) {
         let low = self.hidden_below(from);
         for (first, mask) in self.pages.of(seq) {
@@ -208,8 +211,9 @@ impl Cells {
         }
     }
 
-    /// Takes back one placement. In a pool with a window the overwritten cell's data is gone: it becomes empty. No query could see it.
-    pub fn restore(&mut self, undo: Undo) {
+    /// Reverts a placement. In a windowed pool the overwritten data is lost, so the cell becomes empty; no
+    /// query could see that data.
+    pub fn restore(&mut self, undo: CellUndo) {
         let keep = self.keeps_all();
         let (pos, seqs) = if keep {
             (undo.pos, undo.seqs)
@@ -219,28 +223,30 @@ impl Cells {
         self.set(undo.cell, pos, seqs);
     }
 
-    /// True if no query of any of the sequences sees a cell at `pos`, now or later. `q_min[s]` is the lowest position at which
-    /// sequence `s` will ask.
+    /// Returns true if a cell at `pos` is hidden from all current and future queries of `seqs`. `q_min[s]` is
+    /// the lowest query position of sequence `s`.
     pub fn is_hidden(&self, pos: i32, seqs: SeqSet, q_min: &[i32; MAX_SEQUENCES]) -> bool {
         seqs.iter().all(|s| pos < self.hidden_below(q_min[s]))
     }
 
-    /// The lowest position that a query at `q` or later sees. Only a causal window makes what lies behind it invisible for good.
+    /// Returns the lowest position visible to queries at `q` or later. Only causal windows hide earlier
+    /// positions permanently.
     fn hidden_below(&self, q: i32) -> i32 {
         match self.window {
-            Window::Standard(n) => q.saturating_add(1).saturating_sub_unsigned(n as u32),
+            Window::Sliding(n) => q.saturating_add(1).saturating_sub_unsigned(n as u32),
             Window::Chunked(n) => q / n as i32 * n as i32,
             Window::None | Window::Symmetric(_) | Window::Compressed(_) => i32::MIN,
         }
     }
 
-    /// Gives a cell other contents, whose keys are rotated for `pos` already; no sequences make it empty.
+    /// Sets the contents of a cell whose keys are already rotated for `pos`; an empty set clears the cell.
     pub fn put(&mut self, cell: usize, pos: i32, seqs: SeqSet) {
         self.set(cell, pos, seqs);
         self.shift[cell] = 0;
     }
 
-    /// Has every sequence go on in the page of its last position, as if its cells had been placed here one after the other.
+    /// Makes every sequence continue in the page of its last position, as if its cells had been placed one by
+    /// one.
     pub fn resume(&mut self) {
         let mut last = [EMPTY; MAX_SEQUENCES];
         for cell in 0..self.top {
@@ -266,7 +272,7 @@ impl Cells {
         });
     }
 
-    /// Adds `to` to the cells of `from` with positions in the range.
+    /// Adds sequence `to` to the cells of `from` with positions in `p0..p1`.
     pub fn copy(&mut self, from: usize, to: usize, p0: i32, p1: i32) {
         self.update(|pos, seqs| {
             if seqs.contains(from) && pos >= p0 && pos < p1 {
@@ -277,17 +283,17 @@ impl Cells {
         });
     }
 
-    /// Removes whole sequences.
-    pub fn remove_all(&mut self, gone: SeqSet) {
-        self.update(|_, seqs| seqs.without(gone));
+    /// Removes sequences from all cells.
+    pub fn remove_all(&mut self, removed: SeqSet) {
+        self.update(|_, seqs| seqs.without(removed));
     }
 
-    /// Removes all sequences but one.
+    /// Removes all sequences except `seq`.
     pub fn keep(&mut self, seq: usize) {
         self.update(|_, seqs| seqs.intersection(SeqSet::one(seq)));
     }
 
-    /// Moves the positions of `seq` in `from..to` by `delta`; cells that would fall below 0 are removed from it.
+    /// Shifts the positions of `seq` in `from..to` by `delta`; cells with negative results are cleared.
     pub fn add(&mut self, seq: usize, from: i32, to: i32, delta: i32) {
         for cell in 0..self.top {
             let pos = self.pos[cell];
@@ -306,7 +312,8 @@ impl Cells {
         self.settle();
     }
 
-    /// True if a cell in the range belongs to `seq` and to others, whose positions must not move.
+    /// Returns true if `seq` shares a cell in the range with other sequences, so that the position cannot be
+    /// shifted.
     pub fn shares(&self, seq: usize, from: i32, to: i32) -> bool {
         (0..self.top).any(|c| {
             let s = self.seqs[c];
@@ -314,25 +321,25 @@ impl Cells {
         })
     }
 
-    /// Forgets all.
+    /// Clears all cells.
     pub fn clear(&mut self) {
         self.update(|_, _| SeqSet::default());
         self.shifted = false;
         self.shift.fill(0);
     }
 
-    /// Per-cell movement since keys were last rotated; `None` if there was none.
+    /// Returns the shift of each cell since the keys were last rotated; `None` if no cell was shifted.
     pub fn pending_shift(&self) -> Option<&[i32]> {
         self.shifted.then_some(&self.shift)
     }
 
-    /// Keys have been rotated.
+    /// Resets the pending shifts after the keys were rotated.
     pub fn shift_done(&mut self) {
         self.shift.fill(0);
         self.shifted = false;
     }
 
-    /// Lowest and highest position of a sequence.
+    /// Returns the lowest and highest position of a sequence.
     pub fn range(&self, seq: usize) -> Option<(i32, i32)> {
         let mut range: Option<(i32, i32)> = None;
         for cell in 0..self.top {
@@ -344,14 +351,14 @@ impl Cells {
         range
     }
 
-    /// How many positions in `from..to` of a sequence are present.
+    /// Returns the number of cells of a sequence with positions in `from..to`.
     pub fn count(&self, seq: usize, from: i32, to: i32) -> usize {
         (0..self.top)
             .filter(|&c| self.seqs[c].contains(seq) && self.pos[c] >= from && self.pos[c] < to)
             .count()
     }
 
-    /// Raises `next_pos[s]` to the position after the last that sequence `s` has here.
+    /// Raises `next_pos[s]` to the position after the last cell of each sequence `s`.
     pub fn raise_next(&self, next_pos: &mut [i32; MAX_SEQUENCES]) {
         for (&pos, seqs) in self.pos.iter().zip(&self.seqs).take(self.top) {
             seqs.iter().for_each(|s| next_pos[s] = next_pos[s].max(pos + 1));
@@ -362,9 +369,9 @@ impl Cells {
         let pos = self.pos[cell];
         self.seqs[cell].iter().all(|s| {
             let before = queries.before[s];
-            // What the present decode wrote does not belong to the state before it.
-            let held = pos < before && pos >= self.hidden_below(before);
-            !held && pos < self.hidden_below(queries.now[s])
+            // Cells written by the current decode are not part of the state before it.
+            let is_visible = pos < before && pos >= self.hidden_below(before);
+            !is_visible && pos < self.hidden_below(queries.now[s])
         })
     }
 
@@ -404,7 +411,7 @@ impl Cells {
     }
 }
 
-/// The lowest position at which each sequence asks from here on: the first of its tokens, else one past its last.
+/// Returns the lowest query position of each sequence: that of its first token, else its next position.
 pub(super) fn lowest_queries(tokens: &[BatchToken], next_pos: &[i32; MAX_SEQUENCES]) -> [i32; MAX_SEQUENCES] {
     let mut q = *next_pos;
     for t in tokens {
@@ -441,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_taken_from_the_bottom_and_reused() {
+    fn place_takes_lowest_free_cells() {
         let mut c = cells(4, Window::None);
         assert_eq!(
             place(&mut c, &[token(0, 1), token(1, 1), token(2, 1)], 0),
@@ -450,7 +457,7 @@ mod tests {
         assert_eq!(
             place(&mut c, &[token(3, 1), token(4, 1)], 3),
             None,
-            "no room changes nothing"
+            "a full pool is left unchanged"
         );
         assert_eq!((c.n_used(), c.top()), (3, 3));
         c.remove(0, 1, 2);
@@ -459,21 +466,21 @@ mod tests {
     }
 
     #[test]
-    fn a_window_recycles_what_no_query_sees() {
-        let mut c = cells(4, Window::Standard(2));
+    fn window_recycles_hidden_cells() {
+        let mut c = cells(4, Window::Sliding(2));
         assert!(place(&mut c, &[token(0, 1), token(1, 1), token(2, 1)], 0).is_some());
-        // The query at 3 sees positions 2 and 3.
+        // The query at position 3 sees positions 2 and 3.
         assert_eq!(place(&mut c, &[token(3, 1)], 3), Some(vec![0]));
         assert_eq!(place(&mut c, &[token(4, 1)], 4), Some(vec![1]));
         assert_eq!(c.count(0, 3, 5), 2);
     }
 
     #[test]
-    fn a_window_keeps_what_the_state_before_a_decode_sees() {
-        let mut c = cells(8, Window::Standard(3));
+    fn window_keeps_cells_needed_for_rollback() {
+        let mut c = cells(8, Window::Sliding(3));
         let fill: Vec<_> = (0..4).map(|pos| token(pos, 1)).collect();
         assert!(place(&mut c, &fill, 0).is_some());
-        // The sequence continues at 4 and sees 2 and 3; a decode goes on to 8 in ubatches of one.
+        // The sequence continues at 4 and sees 2 and 3; a decode advances to 8 in ubatches of one token.
         let (before, mut undo) = ([4; MAX_SEQUENCES], Vec::new());
         let cells: Vec<i64> = (4..9)
             .map(|pos| {
@@ -486,25 +493,29 @@ mod tests {
                 out[0]
             })
             .collect();
-        // Cells 2 and 3 are held; what the decode itself no longer sees is reused.
+        // Cells 2 and 3 are protected; cells that the decode itself no longer sees are reused.
         assert_eq!(cells, [0, 1, 4, 0, 1]);
         undo.into_iter().rev().for_each(|u| c.restore(u));
         assert_eq!((c.count(0, 2, 4), c.n_used()), (2, 2));
     }
 
     #[test]
-    fn groups_have_the_cell_of_their_last_token() {
+    fn compressed_group_takes_cell_at_last_token() {
         let mut c = cells(2, Window::Compressed(3));
         let tokens = [1, 2, 3, 4].map(|pos| token(pos, 1));
         assert_eq!(place(&mut c, &tokens, 0), Some(vec![NO_ROW, 0, NO_ROW, NO_ROW]));
-        assert_eq!(place(&mut c, &[token(5, 1)], 5), Some(vec![1]), "nothing is forgotten");
+        assert_eq!(
+            place(&mut c, &[token(5, 1)], 5),
+            Some(vec![1]),
+            "no cell is overwritten"
+        );
         assert_eq!(place(&mut c, &[token(6, 1)], 6), Some(vec![NO_ROW]));
         assert_eq!(place(&mut c, &[token(8, 1)], 8), None);
         assert_eq!((c.n_used(), c.range(0)), (2, Some((2, 5))));
     }
 
     #[test]
-    fn sequences_share_cells_until_they_part() {
+    fn copied_sequences_share_cells() {
         let mut c = cells(4, Window::None);
         place(&mut c, &[token(0, 1), token(1, 1)], 0);
         c.copy(0, 1, 0, i32::MAX);
@@ -516,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn shifting_moves_positions_and_drops_negative_ones() {
+    fn add_drops_negative_positions() {
         let mut c = cells(4, Window::None);
         place(&mut c, &[token(0, 1), token(1, 1), token(2, 1)], 0);
         c.add(0, 0, i32::MAX, -1);
@@ -526,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn placements_can_be_taken_back() {
+    fn restore_reverts_placements() {
         let mut c = cells(4, Window::None);
         let mut undo = Vec::new();
         place(&mut c, &[token(0, 1)], 0);
@@ -539,7 +550,7 @@ mod tests {
         assert_eq!((c.n_used(), c.top(), c.range(0)), (1, 1, Some((0, 0))));
     }
 
-    /// Entries of the page tables of sequences, each with its lowest query.
+    /// Returns the number of page table entries of sequences, each with its lowest query.
     fn n_entries(c: &Cells, queries: &[(usize, i32)]) -> usize {
         let mut tables = PageTables::default();
         queries
@@ -549,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_in_lockstep_have_pages_of_their_own() {
+    fn interleaved_sequences_use_exclusive_pages() {
         for n_seqs in [1, 2, 8] {
             let mut c = cells(n_seqs * 3 * PAGE, Window::None);
             for pos in 0..150 {
@@ -560,13 +571,13 @@ mod tests {
             assert_eq!(
                 n_entries(&c, &queries),
                 n_seqs * 3,
-                "{n_seqs} sequences see the pages of one each"
+                "{n_seqs} sequences use exclusive pages"
             );
         }
     }
 
     #[test]
-    fn a_fork_goes_on_in_a_page_of_its_own() {
+    fn forked_sequence_continues_in_own_page() {
         let mut c = cells(4 * PAGE, Window::None);
         for pos in 0..70 {
             assert!(place(&mut c, &[token(pos, 1)], pos).is_some());
@@ -575,17 +586,17 @@ mod tests {
         for pos in 70..90 {
             assert!(place(&mut c, &[token(pos, 1), token(pos, 2)], pos).is_some());
         }
-        // Two pages of the shared prompt, and one of each.
+        // Two pages of the shared prompt, and one page for each sequence.
         assert_eq!(n_entries(&c, &[(0, 89)]), 3);
         assert_eq!(n_entries(&c, &[(0, 89), (1, 89)]), 6);
         assert_eq!(c.top(), 2 * PAGE + PAGE + 20);
-        // One of them is left alone with the prompt and goes on where it was.
+        // The remaining sequence continues in its own page.
         c.remove(1, 0, i32::MAX);
         assert_eq!(place(&mut c, &[token(90, 1)], 90), Some(vec![2 * PAGE as i64 + 20]));
     }
 
     #[test]
-    fn pages_are_shared_when_there_are_too_few() {
+    fn pages_are_shared_when_pool_is_small() {
         let mut c = cells(PAGE + 10, Window::None);
         let tokens: Vec<_> = (0..6).map(|seq| token(0, 1 << seq)).collect();
         let found = place(&mut c, &tokens, 0).unwrap();
@@ -607,8 +618,8 @@ mod tests {
     }
 
     #[test]
-    fn tables_leave_out_what_a_window_hides() {
-        let mut c = cells(4 * PAGE, Window::Standard(10));
+    fn page_table_omits_cells_hidden_by_window() {
+        let mut c = cells(4 * PAGE, Window::Sliding(10));
         for pos in 0..3 * PAGE as i32 {
             assert!(c.place(
                 &[token(pos, 1)],
@@ -622,20 +633,20 @@ mod tests {
         }
         let mut tables = PageTables::default();
         c.push_table(0, 130, 1000, &mut tables);
-        // The query at 130 sees 121 to 130, a later one up to 191.
+        // The query at 130 sees 121 to 130; a later query sees up to 191.
         assert_eq!(tables.pages, [1000 + PAGE as i32, 1000 + 2 * PAGE as i32]);
         assert_eq!(tables.masks, [!0 << 57, !0]);
     }
 
-    /// Whatever happens to cells, page tables list those that hold the sequence.
+    /// After random operations, page tables match the sequence sets of the cells.
     #[test]
-    fn page_tables_are_those_of_the_sets_of_cells() {
+    fn page_tables_match_cell_sets() {
         let mut random = 1u32;
         let mut below = |n: u32| {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (random >> 8) % n
         };
-        for window in [Window::None, Window::Standard(9)] {
+        for window in [Window::None, Window::Sliding(9)] {
             let mut c = cells(200, window);
             let mut undo = Vec::new();
             for step in 0..600 {

@@ -1,4 +1,4 @@
-//! [`Context`]: what runs graphs, what is remembered and what a batch asks for, put together to decode batches in ubatches.
+//! [`Context`]: decodes batches in ubatches, combining the graph runner, the caches, and the outputs.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::model::Model;
 use crate::sched::Observer;
 
 use super::adapt::{AdapterConfig, Adapters};
-use super::admission::{Admission, Rejection, Validator, to_blame};
+use super::admission::{Admission, Rejection, Validator, offending_sequences};
 use super::batch::{Batch, BatchToken, ubatch_end};
 use super::encoded::Encoded;
 use super::graphs::GraphSource;
@@ -26,42 +26,45 @@ use super::shift::rotate_moved_keys;
 use super::state::StateAccess;
 use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf, SetAdaptersError, StateError};
 
-/// Memory that a context holds, in bytes.
+/// Memory usage of a context in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// The model's weights.
+    /// Model weights.
     pub weights: usize,
-    /// Keys and values.
+    /// KV cache.
     pub kv: usize,
     /// Recurrent states.
     pub states: usize,
-    /// Intermediate results.
+    /// Compute buffers.
     pub compute: usize,
 }
 
-/// A model at work: KV memory, a graph and the backends that compute it.
+/// Inference state of a model: KV cache, graphs, and the backends that compute them.
 pub struct Context {
     model: Arc<Model>,
     settings: Settings,
-    /// What runs graphs.
+    /// Graph runner.
     runner: GraphRunner,
-    /// What is remembered of sequences: keys, values and states.
+    /// KV cache and recurrent states of the context.
     memory: Memory,
-    /// What the encoder made of them.
+    /// Encoder outputs.
     encoded: Encoded,
     adapters: Adapters,
-    /// What the last batch asked for.
+    /// Outputs of the last batch.
     outputs: Outputs,
-    /// Hidden rows of the last batch.
+    /// Hidden states of the last batch.
     hidden: Hidden,
-    /// Which tokens of it were computed.
+    /// Tokens of the last batch that were computed.
     admission: Admission,
     perf: Perf,
     cancel: Option<Arc<AtomicBool>>,
 }
 
 impl Context {
-    /// Makes a context and reserves all memory that decoding will need.
+    /// Creates a context and reserves all memory that decoding needs.
+    ///
+    /// # Errors
+    /// [`ContextError`] if a parameter is invalid or memory is insufficient.
     pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<Context, ContextError> {
         let settings = Settings::new(params, &model)?;
         let mut runner = GraphRunner::new(&model, &settings.params)?;
@@ -93,27 +96,28 @@ impl Context {
         Ok(context)
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Arc<Model> {
         &self.model
     }
 
-    /// The settings, with defaults filled in.
+    /// Returns the parameters, with defaults resolved.
     pub fn params(&self) -> &ContextParams {
         &self.settings.params
     }
 
-    /// Cells of KV memory.
+    /// Returns the number of KV cache cells.
     pub fn n_ctx(&self) -> usize {
         self.settings.n_ctx
     }
 
-    /// False if any number of positions fits, as with models of nothing but recurrent layers, whatever [`Context::n_ctx`] is.
+    /// Returns false if the number of positions is unlimited regardless of [`Context::n_ctx`], as in purely
+    /// recurrent models.
     pub fn is_limited(&self) -> bool {
         self.memory.is_limited()
     }
 
-    /// Memory held.
+    /// Returns the memory usage.
     pub fn sizes(&self) -> Sizes {
         Sizes {
             weights: self.model.n_bytes(),
@@ -123,50 +127,54 @@ impl Context {
         }
     }
 
-    /// Counters.
+    /// Returns the performance counters.
     pub fn perf(&self) -> Perf {
         self.perf
     }
 
-    /// Sets the counters to zero.
+    /// Resets the performance counters.
     pub fn reset_perf(&mut self) {
         self.perf = Perf::default();
     }
 
-    /// Once the flag is set, decoding ends within about a node of the graph, with an error.
+    /// Sets a cancellation flag, polled while decoding. Once it is set, decoding ends within about one graph
+    /// node with [`DecodeError::Cancelled`].
     pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
         self.runner.set_cancel(flag.clone());
         self.cancel = flag;
     }
 
-    /// Shows the nodes of every graph to an observer from now on; `None` ends it.
+    /// Sets an observer for the nodes of every graph; `None` removes it.
     pub fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) {
         self.runner.set_observer(observer);
     }
 
-    /// The position at which a sequence continues.
+    /// Returns the next position of a sequence.
     pub fn n_past(&self, seq: usize) -> usize {
         self.memory.next_pos(seq) as usize
     }
 
-    /// Cells in use.
+    /// Returns the number of cells in use.
     pub fn n_used(&self) -> usize {
         self.memory.n_used()
     }
 
-    /// Computes a batch: its tokens enter the KV memory, and the logits of those that want output can be read by
-    /// [`Context::logits`].
+    /// Decodes a batch: its tokens enter the KV cache, and [`Context::logits`] returns the outputs of tokens
+    /// with `output` set.
     ///
-    /// What is wrong with a token or a sequence (a token that does not exist, a wrong position, no room) rejects that sequence and those
-    /// that share tokens of the batch with it: their memory is as before, their tokens have no logits, and [`Context::rejected`] says why.
-    /// The others are computed. On an error nothing was: the memory is as before. Where all sequences are rejected, it is the
-    /// first one's error.
+    /// An invalid token (unknown id, wrong position, context full) rejects its sequence and all sequences
+    /// that share tokens with it. Rejected sequences keep their previous state and have no outputs; see
+    /// [`Context::rejected`]. All other sequences are decoded.
+    ///
+    /// # Errors
+    /// If nothing could be decoded: the error of the first rejected sequence, or a device error. The KV cache
+    /// is then unchanged.
     pub fn decode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
         self.decode_after(batch, &[])
     }
 
-    /// As [`Context::decode`], in a context that runs a layer of multi-token prediction: each token comes with the hidden row before it, in the
-    /// order of the batch, `hidden` `[n_tokens, n_embd]`.
+    /// Decodes a batch with an MTP context. Each token needs the hidden state of its predecessor: `hidden
+    /// [n_tokens, n_embd]`, in batch order. See [`Context::decode`].
     pub fn decode_after(&mut self, batch: &Batch, hidden: &[f32]) -> Result<(), DecodeError> {
         let mut admission = std::mem::take(&mut self.admission);
         let decoded = self.decode_admitted(batch.tokens(), hidden, &mut admission);
@@ -179,14 +187,20 @@ impl Context {
         decoded
     }
 
-    /// The sequences that the last [`Context::decode`] or [`Context::encode`] left out, and why; empty if it failed.
+    /// Returns the sequences rejected by the last [`Context::decode`] or [`Context::encode`]; empty after an
+    /// error.
     pub fn rejected(&self) -> &[Rejection] {
         self.admission.rejections()
     }
 
-    /// Runs the encoder over a batch, whole, in place of what was encoded before. Decoding then attends to the rows of a token's
-    /// sequence. Positions of each sequence count from 0; which outputs are wanted does not matter. What is wrong with a sequence rejects it
-    /// as with [`Context::decode`]. On an error nothing is encoded.
+    /// Runs the encoder on a batch and replaces the previous encoder output. The decoder then attends to the
+    /// rows of a token's own sequence.
+    ///
+    /// Positions of each sequence start at 0; output flags are ignored. Invalid sequences are rejected as in
+    /// [`Context::decode`].
+    ///
+    /// # Errors
+    /// If nothing could be encoded; the encoder output is then empty.
     pub fn encode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
         let mut admission = std::mem::take(&mut self.admission);
         self.encoded.clear();
@@ -199,84 +213,94 @@ impl Context {
         encoded
     }
 
-    /// Logits `[n_vocab]` (or an embedding) of the token at `index` of the last batch, if its output was wanted.
+    /// Returns the logits `[n_vocab]` (or the embedding) of the token at `index` of the last batch, if its
+    /// `output` flag was set.
     pub fn logits(&self, index: usize) -> Option<&[f32]> {
         self.outputs.of_token(index)
     }
 
-    /// The hidden row `[n_embd]` of the token at `index` of the last batch, which the last projection made its logits of, if such rows are kept of it.
+    /// Returns the hidden state `[n_embd]` before the final projection of the token at `index` of the last
+    /// batch, if the context keeps hidden states.
     pub fn hidden(&self, index: usize) -> Option<&[f32]> {
         self.hidden.of_token(index)
     }
 
-    /// The embedding of a sequence of the last batch, or its scores, in a context with pooling.
+    /// Returns the pooled embedding or the classifier scores of a sequence of the last batch. Requires
+    /// [`ContextParams::pooling`].
     pub fn embedding(&self, seq: usize) -> Option<&[f32]> {
         self.outputs.of_sequence(seq)
     }
 
-    /// Forgets all sequences, encoded ones too.
+    /// Removes all sequences and the encoder output.
     pub fn clear(&mut self) {
         self.encoded.clear();
         self.memory.clear();
     }
 
-    /// Removes a range of positions of a sequence.
+    /// Removes a range of positions from a sequence.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the range cannot be removed from recurrent states or windowed layers.
     pub fn seq_rm(&mut self, seq: usize, range: impl RangeBounds<usize>) -> Result<(), MemoryError> {
         self.memory.remove(seq, Span::of(range))
     }
 
-    /// Makes `to` share a range of positions of `from`, and all that was encoded for it.
+    /// Makes sequence `to` share a range of positions of `from`, including the encoder output.
     pub fn seq_cp(&mut self, from: usize, to: usize, range: impl RangeBounds<usize>) -> Result<(), MemoryError> {
         self.memory.copy(from, to, Span::of(range))?;
         self.encoded.share(from, to);
         Ok(())
     }
 
-    /// Removes all sequences but one.
+    /// Removes all sequences except `seq`.
     pub fn seq_keep(&mut self, seq: usize) -> Result<(), MemoryError> {
         self.memory.keep(seq)?;
         self.encoded.keep(seq);
         Ok(())
     }
 
-    /// Moves a range of positions of a sequence by `delta`.
+    /// Shifts a range of positions of a sequence by `delta`.
     pub fn seq_add(&mut self, seq: usize, range: impl RangeBounds<usize>, delta: i32) -> Result<(), MemoryError> {
         self.memory.add(seq, Span::of(range), delta)
     }
 
-    /// Makes room in a context that is full: keeps the first `n_keep` positions of a sequence, removes the older half of the others,
-    /// and moves the rest down to follow the kept ones. The number of positions removed; 0 if there were fewer than two to choose from.
+    /// Frees space in a full context: keeps the first `n_keep` positions of a sequence, removes the older
+    /// half of the rest, and shifts the remaining positions down. Returns the number of removed positions; 0
+    /// if fewer than two could be removed.
     ///
-    /// What remains was computed in sight of what is removed, so the logits that follow are close to, and not the same as, those of
-    /// the shorter text decoded anew.
+    /// The remaining keys and values were computed while the removed tokens were visible, so later logits
+    /// only approximate those of decoding the shortened sequence.
     pub fn shift_context(&mut self, seq: usize, n_keep: usize) -> Result<usize, MemoryError> {
-        let n_gone = self.n_past(seq).saturating_sub(n_keep) / 2;
-        if n_gone > 0 {
-            // Both are below the number of positions, which are i32.
+        let n_removed = self.n_past(seq).saturating_sub(n_keep) / 2;
+        if n_removed > 0 {
+            // Both are at most the number of positions, which fits into i32.
             let from = n_keep as i32;
-            let to = from + n_gone as i32;
-            self.memory.close_up(seq, Span { from, to })?;
+            let to = from + n_removed as i32;
+            self.memory.remove_and_shift(seq, Span { from, to })?;
         }
-        Ok(n_gone)
+        Ok(n_removed)
     }
 
-    /// An error if this model's keys cannot move at all, so that [`Context::shift_context`] never will.
+    /// Checks whether [`Context::shift_context`] is possible for this model.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if its keys or states cannot be shifted.
     pub fn check_shift(&self) -> Result<(), MemoryError> {
         self.memory.check_shift()
     }
 
-    /// What the user asked of adapters.
+    /// Returns the requested adapters.
     pub(super) fn adapter_config(&self) -> &AdapterConfig {
         self.adapters.config()
     }
 
-    /// Takes other adapters, or, on an error, keeps the ones before.
+    /// Applies another adapter configuration; on error, the previous one stays active.
     pub(super) fn adapt(&mut self, config: AdapterConfig) -> Result<(), SetAdaptersError> {
         let n_seq_max = self.settings.params.n_seq_max;
         let Err(config) = self.adapters.rescale(config, n_seq_max) else {
             return Ok(());
         };
-        // Graphs still being computed read the old buffers.
+        // Graphs in flight may read the old buffers.
         self.runner.synchronize().map_err(ContextError::from)?;
         let before = self.adapters.replace(config, n_seq_max, &mut self.runner);
         let reserved = self.reserve();
@@ -284,11 +308,11 @@ impl Context {
             Ok(()) => before,
             Err(_) => std::mem::replace(&mut self.adapters, before),
         };
-        self.adapters.let_go(unused, &mut self.runner);
+        self.adapters.release(unused, &mut self.runner);
         Ok(reserved?)
     }
 
-    /// What restoring a state needs.
+    /// Returns the parts of the context needed to restore a state.
     pub(super) fn state_access(&mut self) -> Result<StateAccess<'_>, StateError> {
         self.runner.synchronize()?;
         Ok(StateAccess {
@@ -300,7 +324,7 @@ impl Context {
         })
     }
 
-    /// What saving a state needs, after keys that were due to be rotated have been.
+    /// Returns the parts of the context needed to save a state, after pending key rotations.
     pub(super) fn rotated_state_access(&mut self) -> Result<StateAccess<'_>, StateError> {
         self.rotate_moved_keys()?;
         self.state_access()
@@ -314,7 +338,7 @@ impl Context {
         }
     }
 
-    /// An error if a file that weights are mapped from was shortened.
+    /// Checks that mapped weight files were not truncated.
     fn check_weights(&self) -> Result<(), DecodeError> {
         let mut buffers = self.model.buffers().iter();
         Ok(buffers.try_for_each(|buffer| buffer.check())?)
@@ -327,7 +351,7 @@ impl Context {
         rotate_moved_keys(&self.model, &mut self.memory.kv, &mut self.runner)
     }
 
-    /// Decodes what can be of a batch.
+    /// Decodes the valid sequences of a batch.
     fn decode_admitted(
         &mut self,
         batch: &[BatchToken],
@@ -348,14 +372,14 @@ impl Context {
                 return Ok(());
             };
             self.memory.rollback();
-            // What shows while cells are taken: the others are decoded without those sequences.
-            let seqs = to_blame(&error);
+            // An error detected during placement: retry without the offending sequences.
+            let seqs = offending_sequences(&error);
             let Some(seqs) = seqs else { return Err(error) };
             admission.reject(batch, seqs, error)?;
         }
     }
 
-    /// Encodes what can be of a batch.
+    /// Encodes the valid sequences of a batch.
     fn encode_admitted(&mut self, batch: &[BatchToken], admission: &mut Admission) -> Result<(), DecodeError> {
         admission.admit_encode(batch, self.validator())?;
         let tokens = admission.tokens();
@@ -419,7 +443,7 @@ impl Context {
         }
     }
 
-    /// Takes cells for the tokens of a ubatch.
+    /// Assigns cells to the tokens of a ubatch.
     fn place(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
         self.memory.place(tokens).map_err(|e| match e {
             PlaceError::States(e) => e.into(),
@@ -431,7 +455,7 @@ impl Context {
         })
     }
 
-    /// Gets the graph of these sizes ready.
+    /// Prepares a graph of the given size.
     fn prepare(&mut self, params: BuildParams) -> Result<(), DecodeError> {
         let source = GraphSource {
             model: &self.model,
@@ -461,7 +485,8 @@ impl Context {
     fn decoder_params(&self, n_tokens: usize, n_rows: usize) -> BuildParams {
         BuildParams {
             n_tokens,
-            // A graph without outputs would compute nothing that is wanted but the cache: one row keeps it whole and simple.
+            // A graph without outputs would consist of cache writes only; one output row keeps the full
+            // structure.
             n_outputs: n_rows.max(1),
             n_encoded: self.encoded.len(),
             output: self.outputs.graph_output(n_rows),
@@ -479,8 +504,8 @@ impl Context {
         }
     }
 
-    /// Reserves memory for the largest graphs, so that decoding takes none: the encoder's, a full ubatch with and without many outputs
-    /// over all cells, and a single token.
+    /// Reserves memory for the largest graphs, so that decoding does not allocate: the encoder, full ubatches
+    /// with many outputs and with one output over all cells, and a single token.
     fn reserve(&mut self) -> Result<(), ContextError> {
         let model = self.model.clone();
         let largest = self.settings.params.memory(self.settings.n_ctx).largest_graphs();

@@ -1,42 +1,42 @@
-//! What an encoder made of sequences, for the decoder to attend to.
+//! Encoder outputs, to which the decoder attends.
 
 use super::batch::{BatchToken, SeqSet};
 
-/// The encoder's result, and which sequences each row belongs to.
+/// Encoder output, with position and sequences of each row.
 #[derive(Default)]
 pub(super) struct Encoded {
-    /// f32 `[n_embd, n_rows]`
+    /// Encoder outputs, f32 `[n_embd, n_rows]`.
     rows: Vec<f32>,
     positions: Vec<i32>,
     seqs: Vec<SeqSet>,
 }
 
 impl Encoded {
-    /// Takes memory for `n` rows, so that encoding needs none.
+    /// Reserves memory for `n` rows, so that encoding does not allocate.
     pub fn reserve(&mut self, n_embd: usize, n: usize) {
         self.rows.reserve(n_embd * n);
         self.positions.reserve(n);
         self.seqs.reserve(n);
     }
 
-    /// Rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.seqs.len()
     }
 
-    /// Forgets everything.
+    /// Removes all encoder outputs.
     pub fn clear(&mut self) {
         self.rows.clear();
         self.positions.clear();
         self.seqs.clear();
     }
 
-    /// True if a sequence has rows.
+    /// Returns true if a sequence has rows.
     pub fn has(&self, seq: usize) -> bool {
         self.seqs.iter().any(|s| s.contains(seq))
     }
 
-    /// Gives `to` the rows of `from` in place of its own.
+    /// Makes `to` share the rows of `from`, replacing its own.
     pub fn share(&mut self, from: usize, to: usize) {
         for seqs in &mut self.seqs {
             *seqs = if seqs.contains(from) {
@@ -47,12 +47,12 @@ impl Encoded {
         }
     }
 
-    /// Takes all rows from all sequences but one.
+    /// Removes all sequences except `seq`.
     pub fn keep(&mut self, seq: usize) {
         self.seqs.iter_mut().for_each(|s| *s = s.intersection(SeqSet::one(seq)));
     }
 
-    /// Room for the rows of these tokens, in place of all others.
+    /// Replaces all rows and returns the buffer for the rows of these tokens.
     pub fn take(&mut self, tokens: &[BatchToken], n_embd: usize) -> &mut [f32] {
         self.clear();
         self.rows.resize(n_embd * tokens.len(), 0.0);
@@ -61,17 +61,17 @@ impl Encoded {
         &mut self.rows
     }
 
-    /// f32 `[n_embd, n_rows]`
+    /// Returns the rows, f32 `[n_embd, n_rows]`.
     pub fn rows(&self) -> &[f32] {
         &self.rows
     }
 
-    /// Position of each row.
+    /// Returns the position of each row.
     pub fn positions(&self) -> &[i32] {
         &self.positions
     }
 
-    /// Sequences of each row, one bit per sequence.
+    /// Returns the sequences of each row.
     pub fn seqs(&self) -> &[SeqSet] {
         &self.seqs
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a context.
+//! Errors that can occur when creating and using a context.
 
 use std::path::PathBuf;
 
@@ -9,194 +9,157 @@ use crate::builder::BuildError;
 use crate::sched::SchedError;
 use crate::vocab::Token;
 
-/// A context that cannot be made.
+/// An error that can occur when creating a context.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum ContextError {
-    /// A setting is out of range.
-    #[error("{name} is {found}, expected {expected}")]
+    /// A parameter is out of range.
+    #[error("{name}: expected {expected}, found {found}")]
     Param {
-        /// The setting.
         name: &'static str,
-        /// What it may be.
         expected: String,
-        /// What it is.
         found: String,
     },
-    /// Keys or values of this size cannot be stored in this type.
-    #[error("KV type {ty} cannot hold heads of {head_dim} elements: {reason}")]
+    /// The KV cache type does not support the model's head size.
+    #[error("cannot use the KV cache type {ty} for heads of {head_dim} elements: {reason}")]
     KvType {
-        /// The type.
         ty: GgmlType,
-        /// Elements of a head.
+        /// Elements per head.
         head_dim: usize,
-        /// Why not.
         reason: &'static str,
     },
-    /// There is no memory for keys and values.
-    #[error("the KV cache of {n_ctx} tokens takes {bytes} bytes, for which {buffer_type} has no room")]
+    /// Allocating the KV cache failed.
+    #[error("cannot allocate the KV cache: {n_ctx} tokens need {bytes} bytes in {buffer_type}; use a smaller context")]
     KvMemory {
-        /// Tokens that the context was to have.
+        /// Context length in tokens.
         n_ctx: usize,
-        /// Bytes that it would take in that memory.
+        /// Bytes required in this memory.
         bytes: usize,
         /// Name of the memory.
         buffer_type: String,
     },
-    /// The graph does not fit.
+    /// The graph cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// A device failed, most likely for want of memory.
+    /// A device failed, most likely because it is out of memory.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// The graph could not be placed, most likely for want of memory.
+    /// The graph cannot be scheduled, most likely because a device is out of memory.
     #[error(transparent)]
     Sched(#[from] SchedError),
 }
 
-/// Adapters or control vectors that a context does not take. It keeps those that it has.
+/// An error that can occur when activating adapters or control vectors. The previous ones stay active.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum SetAdaptersError {
-    /// It was loaded for another model than the context's.
-    #[error("{}: was loaded for another model than the one in use", .path.display())]
-    OtherModel {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A scale that cannot be computed with.
-    #[error("{}: scale is {found}, expected a finite number", .path.display())]
-    Scale {
-        /// The file.
-        path: PathBuf,
-        /// The scale.
-        found: f32,
-    },
-    /// No such sequence.
-    #[error("adapters for sequence {seq}, which is beyond the context's {n_seq_max}")]
-    Sequence {
-        /// The sequence.
-        seq: usize,
-        /// Limit.
-        n_seq_max: usize,
-    },
-    /// The graph with adapters cannot be built or has no room.
+    /// The adapter was loaded for a different model.
+    #[error("{}: the adapter was loaded for a different model", .path.display())]
+    OtherModel { path: PathBuf },
+    /// The scale is NaN or infinite.
+    #[error("{}: scale: expected a finite number, found {found}", .path.display())]
+    Scale { path: PathBuf, found: f32 },
+    /// The sequence id is out of range.
+    #[error("cannot set adapters for sequence {seq}: the context has {n_seq_max} sequences")]
+    Sequence { seq: usize, n_seq_max: usize },
+    /// The adapted graph cannot be built or allocated.
     #[error(transparent)]
     Context(#[from] ContextError),
 }
 
-/// A batch, or some of its sequences, that could not be decoded. Their memory is as it was before.
+/// An error that can occur when decoding a batch. The affected sequences keep their previous state.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum DecodeError {
-    /// Each token of a layer of multi-token prediction comes with a hidden row, and no other does.
-    #[error("the batch comes with {found} elements of hidden rows, expected {expected}")]
+    /// The number of hidden states does not match the batch. An MTP context needs one per token, any other
+    /// context none.
+    #[error("wrong number of hidden state elements: expected {expected}, found {found}")]
     Hidden {
-        /// Elements given.
+        /// Number of elements passed.
         found: usize,
-        /// Elements of a row for each token.
+        /// Number of elements required.
         expected: usize,
     },
-    /// Nothing to do.
+    /// The batch has no tokens.
     #[error("the batch is empty")]
     EmptyBatch,
-    /// More tokens than agreed.
-    #[error("the batch has {found} tokens, the context takes at most {max} at once (n_batch)")]
-    BatchTooLarge {
-        /// Tokens in the batch.
-        found: usize,
-        /// Limit.
-        max: usize,
-    },
-    /// A token that is not in the vocabulary.
-    #[error("token {token} at index {index} is not in the vocabulary of {n_vocab} tokens")]
+    /// The batch has more than `n_batch` tokens.
+    #[error("the batch has {found} tokens; the maximum is {max} (n_batch)")]
+    BatchTooLarge { found: usize, max: usize },
+    /// A token id is outside the vocabulary.
+    #[error("invalid token {token} at index {index}: the vocabulary has {n_vocab} tokens")]
     Token {
-        /// Index in the batch.
+        /// Index of the token in the batch.
         index: usize,
-        /// The token.
         token: Token,
-        /// Size of the vocabulary.
         n_vocab: usize,
     },
-    /// No sequence, or one that the context has no room for.
-    #[error("token at index {index} names no sequence below {n_seq_max}")]
+    /// A token has no sequence, or one that is out of range.
+    #[error("token at index {index} has no sequence id below {n_seq_max}")]
     Sequence {
-        /// Index in the batch.
+        /// Index of the token in the batch.
         index: usize,
-        /// Limit.
         n_seq_max: usize,
     },
-    /// A token that several sequences share is computed once.
+    /// A token is shared by sequences with different adapters.
     #[error("token at index {index} belongs to sequences with different adapters")]
     Adapters {
-        /// Index in the batch.
+        /// Index of the token in the batch.
         index: usize,
     },
-    /// Positions of a sequence must follow one another.
-    #[error("sequence {seq} continues at position {expected}, found {found} at index {index}")]
+    /// Positions of a sequence are not consecutive.
+    #[error("invalid position in sequence {seq} at index {index}: expected {expected}, found {found}")]
     Position {
-        /// Index in the batch.
+        /// Index of the token in the batch.
         index: usize,
-        /// The sequence.
         seq: usize,
-        /// Its next position.
         expected: i32,
-        /// The position in the batch.
         found: i32,
     },
-    /// A position beyond the model's table of learned positions.
-    #[error("position {found} at index {index} is not among the {max} that the model has learned")]
+    /// A position is beyond the model's table of learned positions.
+    #[error("position {found} at index {index} exceeds the {max} positions of the model")]
     PositionNotLearned {
-        /// Index in the batch.
+        /// Index of the token in the batch.
         index: usize,
-        /// The position in the batch.
         found: i32,
-        /// Rows of the table.
+        /// Number of rows of the table.
         max: usize,
     },
-    /// Encoding with a model that only decodes.
-    #[error("the architecture {arch} has no encoder")]
-    NoEncoder {
-        /// The architecture.
-        arch: &'static str,
-    },
-    /// An encoder takes a batch whole.
-    #[error("{found} tokens cannot be encoded at once, the context takes at most {max} (n_batch, and n_ctx)")]
-    EncodeTooLarge {
-        /// Tokens in the batch.
-        found: usize,
-        /// Limit.
-        max: usize,
-    },
-    /// A decoder that attends to nothing.
+    /// The model has no encoder.
+    #[error("architecture {arch} has no encoder")]
+    NoEncoder { arch: &'static str },
+    /// A batch for the encoder exceeds the limit; encoders process a batch as a whole.
+    #[error("cannot encode {found} tokens at once; the maximum is {max} (limited by n_batch and n_ctx)")]
+    EncodeTooLarge { found: usize, max: usize },
+    /// A sequence of an encoder-decoder model was not encoded.
     #[error("sequence {seq} must be encoded before it is decoded")]
-    NotEncoded {
-        /// The sequence.
-        seq: usize,
-    },
-    /// No room in the KV memory.
+    NotEncoded { seq: usize },
+    /// The KV cache is full.
     #[error(
         "the context is full: {needed} more tokens do not fit, {used} of {n_ctx} cells are in use; \
-         shorten the prompt, remove tokens from the memory, or use a larger context"
+         shorten the prompt, remove cached tokens, or use a larger context"
     )]
     ContextFull {
-        /// Tokens to place.
+        /// Number of tokens to be placed.
         needed: usize,
-        /// Cells in use.
+        /// Number of occupied cells.
         used: usize,
-        /// Cells in all.
+        /// Total number of cells.
         n_ctx: usize,
     },
-    /// A token of several sequences that have different states.
+    /// A token is shared by sequences with different recurrent states.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The caller asked to stop.
+    /// The computation was cancelled through its flag.
     #[error("cancelled")]
     Cancelled,
-    /// The graph does not fit.
+    /// The graph cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// A device failed.
+    /// A device returned an error.
     #[error(transparent)]
     Sched(SchedError),
-    /// The weights are gone.
+    /// The mapped weights are no longer available.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
@@ -210,73 +173,51 @@ impl From<SchedError> for DecodeError {
     }
 }
 
-/// A change of the KV memory that is not possible.
+/// An error that can occur when modifying the KV cache or the recurrent states.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum MemoryError {
-    /// The layers with a window no longer hold what the positions before the cut would need.
+    /// A windowed layer no longer has the positions needed before the cut.
     #[error(
-        "sequence {seq} cannot be cut at {pos}: its sliding-window layers have forgotten what comes before; clear it and decode anew"
+        "cannot truncate sequence {seq} at {pos}: its sliding-window layers no longer cache the preceding positions; clear the sequence and decode it again"
     )]
     WindowForgotten {
-        /// The sequence.
         seq: usize,
-        /// Where it should end.
+        /// Requested end position of the sequence.
         pos: i32,
     },
-    /// Keys that depend on their positions otherwise than by a rotation cannot move.
-    #[error(
-        "positions cannot be shifted: the keys of layer {layer} depend on them in a way that cannot be changed afterwards"
-    )]
+    /// The keys of a layer depend on their positions in a way other than RoPE.
+    #[error("cannot shift positions: the cached keys of layer {layer} depend on them in a way other than RoPE")]
     NotShiftable {
-        /// First such layer.
+        /// Index of the first affected layer.
         layer: usize,
     },
-    /// States are of all positions before them.
+    /// The change would split a recurrent state.
     #[error(
-        "sequence {seq} has recurrent states: positions can be cut from its end only, and shared from its beginning"
+        "cannot split the recurrent states of sequence {seq}: positions can only be removed from its end and shared from its start"
     )]
-    Inseparable {
-        /// The sequence.
-        seq: usize,
-    },
-    /// There is no state from then.
-    #[error("sequence {seq} cannot be cut at {pos}: its recurrent states are kept for continuing at {available:?}")]
+    Inseparable { seq: usize },
+    /// No state checkpoint exists at the requested position.
+    #[error("cannot truncate sequence {seq} at {pos}: recurrent states are only available at {available:?}")]
     StateForgotten {
-        /// The sequence.
         seq: usize,
-        /// Where it should continue.
+        /// Requested position.
         pos: i32,
-        /// Where it can, lowest first.
+        /// Available positions, in ascending order.
         available: Vec<usize>,
     },
-    /// A sequence has one state.
+    /// The target sequence already has a recurrent state.
     #[error(
-        "sequence {seq} is not empty and has recurrent states, which cannot be joined with others; remove it first"
+        "cannot copy to sequence {seq}: it has recurrent states, which cannot be merged; remove the sequence first"
     )]
-    Occupied {
-        /// The sequence.
-        seq: usize,
-    },
-    /// A token cannot go into two states.
-    #[error("a token of sequences {first} and {second} continues different recurrent states")]
-    StatesDiffer {
-        /// A sequence.
-        first: usize,
-        /// One with another state.
-        second: usize,
-    },
-    /// Cells that several sequences share have one position.
-    #[error("sequence {seq} shares cells with others: their positions cannot differ")]
-    Shared {
-        /// The sequence.
-        seq: usize,
-    },
-    /// No such sequence.
-    #[error("sequence {seq} is beyond the context's {n_seq_max}")]
-    Sequence {
-        /// The sequence.
-        seq: usize,
-        /// Limit.
-        n_seq_max: usize,
-    },
+    Occupied { seq: usize },
+    /// A token is shared by sequences with different recurrent states.
+    #[error("cannot share a token between sequences {first} and {second}: their recurrent states differ")]
+    StatesDiffer { first: usize, second: usize },
+    /// The sequence shares cells with others, so that its positions cannot be shifted.
+    #[error("cannot shift sequence {seq}: it shares cells with other sequences")]
+    Shared { seq: usize },
+    /// The sequence id is out of range.
+    #[error("invalid sequence {seq}: the context has {n_seq_max} sequences")]
+    Sequence { seq: usize, n_seq_max: usize },
 }

@@ -1,14 +1,15 @@
-//! A small cache of built graphs, so that prompt processing and decode steps that alternate, or several numbers of tokens that do,
-//! build nothing.
+//! Cache of built graphs, so that alternating ubatch sizes (such as prefill and decode) do not rebuild them.
 
-use crate::builder::{Adaptation, BuildError, BuildParams, BuildTables, Builder, CacheView, GraphPart, Inputs, PoolView};
+use crate::builder::{
+    Adaptation, BuildError, BuildParams, BuildTables, Builder, CacheView, GraphPart, Inputs, PoolView,
+};
 use crate::graph::{Graph, TensorId};
 use crate::model::Model;
 
-/// Graphs that are kept. Each has tables for the largest graph, so that building any graph in any place takes no memory.
+/// Number of cached graphs. Each has buffers for the largest graph, so that rebuilding never allocates.
 const N_GRAPHS: usize = 5;
 
-/// What graphs are built from, apart from sizes.
+/// Everything a graph is built from, except sizes.
 #[derive(Clone, Copy)]
 pub(super) struct GraphSource<'a> {
     pub model: &'a Model,
@@ -16,22 +17,22 @@ pub(super) struct GraphSource<'a> {
     pub adaptation: &'a Adaptation,
 }
 
-/// A graph, where its inputs and its result are, and what it was built for.
+/// Built graph with its inputs, outputs, and build parameters.
 #[derive(Default)]
 pub(super) struct BuiltGraph {
     pub graph: Graph,
     pub inputs: Inputs,
     pub result: Option<TensorId>,
     pub hidden: Option<TensorId>,
-    /// For building.
+    /// Buffers that are reused for building graphs.
     tables: BuildTables,
-    /// What it was built for, along with `pools`; `None` if it is stale.
+    /// Build parameters, valid together with `pools`; `None` if the graph is stale.
     params: Option<BuildParams>,
     pools: Vec<PoolView>,
     last_used: u64,
 }
 
-/// Built graphs, of which the one that was not used for longest gives way to a new one.
+/// Cache of built graphs with LRU replacement.
 pub(super) struct GraphCache {
     graphs: Vec<BuiltGraph>,
     current: usize,
@@ -39,7 +40,7 @@ pub(super) struct GraphCache {
 }
 
 impl GraphCache {
-    /// A cache of no graphs.
+    /// Creates an empty cache.
     pub fn new() -> GraphCache {
         GraphCache {
             graphs: (0..N_GRAPHS).map(|_| BuiltGraph::default()).collect(),
@@ -48,22 +49,22 @@ impl GraphCache {
         }
     }
 
-    /// The graph chosen last.
+    /// Returns the selected graph.
     pub fn current(&self) -> &BuiltGraph {
         &self.graphs[self.current]
     }
 
-    /// The same, for the scheduler to place.
+    /// Returns the selected graph for allocation by the scheduler.
     pub fn current_mut(&mut self) -> &mut BuiltGraph {
         &mut self.graphs[self.current]
     }
 
-    /// The place of every graph, to have its tables grow.
+    /// Iterates over all cache slots, to reserve their buffers.
     pub fn places(&mut self) -> impl Iterator<Item = &mut BuiltGraph> {
         self.graphs.iter_mut()
     }
 
-    /// Chooses the graph of these sizes, building it if there is none; true if it was built.
+    /// Selects the graph for these sizes, building it if necessary. Returns true if the graph was built.
     pub fn choose(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<bool, BuildError> {
         self.n_uses += 1;
         let found = self.graphs.iter().position(|g| g.is_for(source.view, &params));
@@ -83,7 +84,7 @@ impl GraphCache {
 }
 
 impl BuiltGraph {
-    /// The graph of these sizes, in place of the one before.
+    /// Builds a graph for these sizes in this slot.
     pub fn build(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<(), BuildError> {
         self.params = None;
         let (model, view) = (source.model, source.view);
@@ -108,12 +109,13 @@ impl BuiltGraph {
         Ok(())
     }
 
-    /// Makes the graph stale: what it was built from has changed otherwise than in size.
+    /// Marks the graph as stale.
     pub fn forget(&mut self) {
         self.params = None;
     }
 
-    /// Slots and states of the memory are the same as long as a context lives: pools alone differ in how much of them is seen.
+    /// Slots and states never change during the lifetime of a context; only the number of visible cells per
+    /// pool does.
     fn is_for(&self, view: &CacheView, params: &BuildParams) -> bool {
         self.params.as_ref() == Some(params) && self.pools == view.pools
     }

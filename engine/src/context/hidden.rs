@@ -1,5 +1,4 @@
-//! Hidden rows, the operands of a graph's last projection: those that a context gives beside logits, and those that a layer of multi-token
-//! prediction is given with its tokens.
+//! Hidden states (operands of the final projection): outputs in addition to logits, and inputs of MTP layers.
 
 use crate::builder::HiddenRows;
 use crate::model::Model;
@@ -9,20 +8,20 @@ use super::batch::BatchToken;
 use super::result_rows::ResultRows;
 use super::settings::Settings;
 
-/// Hidden rows of the last batch, and those that came with it.
+/// Hidden states of the last batch, and those passed in with it.
 pub(super) struct Hidden {
-    /// Which rows graphs give.
+    /// Selection of hidden states that graphs output.
     kept: HiddenRows,
-    /// The graphs take a row for each token.
+    /// Graphs need a hidden state per token as input (MTP).
     takes: bool,
     n_embd: usize,
     /// `[n, n_embd]`
     pub found: ResultRows,
-    /// Row of each token of the batch that has one.
+    /// Row of each token of the batch, if any.
     rows: Vec<Option<u32>>,
-    /// The row before each token that is computed, `[n, n_embd]`.
+    /// Hidden state of the predecessor of each computed token, `[n, n_embd]`.
     given: Vec<f32>,
-    /// Tokens computed so far.
+    /// Number of tokens already computed.
     n_done: usize,
 }
 
@@ -39,7 +38,7 @@ impl Hidden {
         }
     }
 
-    /// Takes memory for the largest batch.
+    /// Reserves memory for the largest batch.
     pub fn reserve(&mut self, settings: &Settings) {
         let p = &settings.params;
         let n_found = match self.kept {
@@ -56,7 +55,7 @@ impl Hidden {
         }
     }
 
-    /// An error unless each token of a batch of `n_tokens` comes with a row where graphs take one.
+    /// Checks that the batch has one hidden state per token if graphs need them, and none otherwise.
     pub fn check(&self, n_tokens: usize, given: &[f32]) -> Result<(), DecodeError> {
         let expected = if self.takes { n_tokens * self.n_embd } else { 0 };
         match given.len() {
@@ -65,7 +64,7 @@ impl Hidden {
         }
     }
 
-    /// Forgets the rows of the batch before, and takes those given with the next one: `admitted` says which of its tokens are computed.
+    /// Starts a batch: clears previous rows and stores the input rows of admitted tokens.
     pub fn start(&mut self, batch: &[BatchToken], admitted: &[bool], given: &[f32]) {
         self.found.clear();
         self.rows.clear();
@@ -88,18 +87,19 @@ impl Hidden {
             .for_each(|(row, _)| self.given.extend_from_slice(row));
     }
 
-    /// There are no rows.
+    /// Removes all hidden states.
     pub fn clear(&mut self) {
         self.start(&[], &[], &[]);
     }
 
-    /// The rows given with the next `n_tokens` that are computed; empty where graphs take none.
+    /// Returns the input rows of the next `n_tokens` computed tokens; empty if graphs need none.
     pub fn given(&self, n_tokens: usize) -> &[f32] {
         let from = self.n_done * self.n_embd;
         self.given.get(from..from + n_tokens * self.n_embd).unwrap_or_default()
     }
 
-    /// The next `n_tokens` have been computed, of which `n_outputs` are wanted. How many rows the graph gave.
+    /// Advances by `n_tokens` computed tokens with `n_outputs` outputs. Returns the number of rows that the
+    /// graph outputs.
     pub fn computed(&mut self, n_tokens: usize, n_outputs: usize) -> usize {
         self.n_done += n_tokens;
         match self.kept {
@@ -109,12 +109,12 @@ impl Hidden {
         }
     }
 
-    /// Room for `n` more rows.
+    /// Appends `n` rows to be filled.
     pub fn append(&mut self, n: usize) -> &mut [f32] {
         self.found.append(n, self.n_embd)
     }
 
-    /// The row of the token at `index` of the batch.
+    /// Returns the hidden state of the token at `index` of the batch.
     pub fn of_token(&self, index: usize) -> Option<&[f32]> {
         self.found.get((*self.rows.get(index)?)? as usize)
     }

@@ -1,4 +1,4 @@
-//! The whole memory of a context: keys and values of attention, states of recurrences. Changes are made in both or in neither.
+//! Combined memory of a context: KV cache and recurrent states. Changes apply to both or to neither.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::memory::{KvMemory, Span};
 use super::recurrent::StateMemory;
 use super::{ContextError, ContextParams, MemoryError};
 
-/// Why a ubatch finds no place.
+/// An error that can occur when placing a ubatch.
 pub(super) enum PlaceError {
-    /// No cells of KV memory are left.
+    /// The KV cache is full.
     Full,
-    /// Its tokens cannot be taken together.
+    /// The tokens of a batch have incompatible recurrent states.
     States(MemoryError),
 }
 
-/// KV memory and state memory; either may be empty.
+/// KV cache and recurrent states; either may be empty.
 pub(super) struct Memory {
     pub kv: KvMemory,
     pub states: StateMemory,
@@ -27,7 +27,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Lays out the memory for a model's graph. Nothing is allocated until [`Memory::allocate`].
+    /// Computes the layout for a model's graph. [`Memory::allocate`] allocates the buffers.
     pub fn new(specs: &MemorySpecs, n_ctx: usize, params: &ContextParams) -> Result<Memory, ContextError> {
         Ok(Memory {
             kv: KvMemory::new(&specs.kv, n_ctx, params)?,
@@ -36,7 +36,7 @@ impl Memory {
         })
     }
 
-    /// Allocates buffers on the devices of the layers; `register` gives them ids.
+    /// Allocates buffers on the devices of the layers; `register` assigns their ids.
     pub fn allocate(
         &mut self,
         device_of: impl Fn(usize) -> Arc<dyn Device>,
@@ -52,23 +52,23 @@ impl Memory {
         Ok(())
     }
 
-    /// What graphs are built over.
+    /// Returns the cache view that graphs are built over.
     pub fn view(&self) -> &CacheView {
         &self.view
     }
 
-    /// Sets how many cells graphs look at: all of them for the worst case, or as many as are in use.
+    /// Sets the number of cells that graphs read: all cells for the worst case, else those in use.
     pub fn set_view(&mut self, worst_case: bool) {
         self.kv.set_view(worst_case);
         self.view.pools.copy_from_slice(&self.kv.view().pools);
     }
 
-    /// True if the number of positions is limited by the cells of KV memory.
+    /// Returns true if the KV cache size limits the number of positions.
     pub fn is_limited(&self) -> bool {
         !self.kv.pools().is_empty() || self.states.is_unused()
     }
 
-    /// Cells in use.
+    /// Returns the number of cells in use.
     pub fn n_used(&self) -> usize {
         if self.is_limited() {
             self.kv.n_used()
@@ -77,7 +77,7 @@ impl Memory {
         }
     }
 
-    /// The position after the last one of `seq`; 0 for an empty or unknown sequence.
+    /// Returns the next position of `seq`; 0 for an empty or unknown sequence.
     pub fn next_pos(&self, seq: usize) -> i32 {
         if self.is_limited() {
             self.kv.next_pos(seq)
@@ -86,13 +86,13 @@ impl Memory {
         }
     }
 
-    /// Starts a decode of tokens that will be placed in parts.
+    /// Starts a decode whose tokens are placed in ubatches.
     pub fn begin(&mut self, tokens: &[BatchToken]) {
         self.kv.begin();
         self.states.begin(tokens);
     }
 
-    /// Takes cells for a ubatch. On an error a rollback is due.
+    /// Assigns cells to a ubatch. After an error, call [`Memory::rollback`].
     pub fn place(&mut self, tokens: &[BatchToken]) -> Result<(), PlaceError> {
         if !self.kv.place(tokens) {
             return Err(PlaceError::Full);
@@ -100,12 +100,12 @@ impl Memory {
         self.states.place(tokens).map_err(PlaceError::States)
     }
 
-    /// All placements since [`Memory::begin`] are final.
+    /// Makes all placements since [`Memory::begin`] permanent.
     pub fn commit(&mut self) {
         self.kv.commit();
     }
 
-    /// Takes back all placements since [`Memory::begin`].
+    /// Reverts all placements since [`Memory::begin`].
     pub fn rollback(&mut self) {
         self.kv.rollback();
         self.states.rollback();
@@ -130,14 +130,14 @@ impl Memory {
         Ok(())
     }
 
-    /// Removes all sequences but one.
+    /// Removes all sequences except `seq`.
     pub fn keep(&mut self, seq: usize) -> Result<(), MemoryError> {
         self.kv.keep(seq)?;
         self.states.keep(seq);
         Ok(())
     }
 
-    /// Moves positions of a sequence.
+    /// Shifts the positions of a sequence.
     pub fn add(&mut self, seq: usize, span: Span, delta: i32) -> Result<(), MemoryError> {
         self.kv.check_seq(seq)?;
         self.states.check_add(seq)?;
@@ -146,16 +146,16 @@ impl Memory {
         Ok(())
     }
 
-    /// Removes positions of a sequence and moves what follows them down to take their place. On an error nothing is removed.
-    pub fn close_up(&mut self, seq: usize, gone: Span) -> Result<(), MemoryError> {
+    /// Removes positions of a sequence and shifts the following positions down. On error, nothing changes.
+    pub fn remove_and_shift(&mut self, seq: usize, removed: Span) -> Result<(), MemoryError> {
         self.kv.check_seq(seq)?;
-        self.states.check_remove(seq, gone)?;
-        self.kv.close_up(seq, gone)?;
-        self.states.remove(seq, gone);
+        self.states.check_remove(seq, removed)?;
+        self.kv.remove_and_shift(seq, removed)?;
+        self.states.remove(seq, removed);
         Ok(())
     }
 
-    /// An error if positions can never be removed from the middle of a sequence.
+    /// Checks that positions can be removed from the middle of a sequence.
     pub fn check_shift(&self) -> Result<(), MemoryError> {
         if !self.states.is_unused() {
             return Err(MemoryError::Inseparable { seq: 0 });
@@ -163,7 +163,7 @@ impl Memory {
         self.kv.check_shift()
     }
 
-    /// Forgets everything.
+    /// Clears all caches and states.
     pub fn clear(&mut self) {
         self.kv.clear();
         self.states.clear();

@@ -1,4 +1,4 @@
-//! Filling the inputs of a graph: each kind of input in a function of its own.
+//! Fills the inputs of a graph; one function per kind of input.
 
 use crate::builder::{EncodedInputs, Inputs, JoinedInputs, PoolInputs, TableInputs};
 use crate::graph::{Graph, NO_ROW, PAGE, ROPE_AXES, TensorId};
@@ -11,20 +11,20 @@ use super::hybrid::Memory;
 use super::outputs::Outputs;
 use super::pages::{PageTables, TableSeqs};
 
-/// What the inputs of a graph are filled from.
+/// Data that the inputs of a graph are filled from.
 #[derive(Clone, Copy)]
 pub(super) struct Ubatch<'a> {
     pub tokens: &'a [BatchToken],
-    /// `None` for graphs over the batch itself, without a memory.
+    /// Cell memory; `None` for graphs over the batch itself.
     pub memory: Option<&'a Memory>,
     pub outputs: &'a Outputs,
     pub adapters: &'a Adapters,
     pub encoded: &'a Encoded,
-    /// The hidden row before each token, where graphs take them.
+    /// Hidden states that precede the tokens, if graphs need them.
     pub hidden: &'a [f32],
 }
 
-/// Input values on their way to the devices; kept to allocate once.
+/// Reusable staging buffers for input values.
 #[derive(Default)]
 pub(super) struct Staging {
     i32s: Vec<i32>,
@@ -34,17 +34,17 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Takes memory for ubatches of `n_tokens` of `n_seqs` sequences and lists of `n_cells`.
+    /// Reserves memory for ubatches of `n_tokens` tokens in `n_seqs` sequences and lists of `n_cells` cells.
     pub fn reserve(&mut self, n_tokens: usize, n_seqs: usize, n_cells: usize) {
         self.i32s.reserve(n_cells.max(ROPE_AXES * n_tokens));
         self.i64s.reserve(n_tokens);
-        // A list of the cells of two pools has two pages that are not full.
+        // A list over two pools can have two partial pages.
         let (n_tables, n_pages) = (n_tokens.min(n_seqs), n_cells.max(n_tokens) / PAGE + 2);
         self.tables.reserve(n_tables, n_tables * n_pages);
     }
 }
 
-/// Writes the inputs of one graph. Inputs that the graph has no use for are passed over.
+/// Writer for the inputs of a graph. Inputs that the graph does not use are skipped.
 pub(super) struct InputWriter<'a> {
     pub sched: &'a mut Scheduler,
     pub graph: &'a Graph,
@@ -92,7 +92,7 @@ impl InputWriter<'_> {
 
     fn write_adapter_scales(&mut self, inputs: &Inputs, tokens: &[BatchToken], adapters: &Adapters) -> Result {
         for (adapter, &scales) in inputs.adapter_scales.iter().enumerate() {
-            // As bits: the type does not matter to a copy.
+            // The f32 scales are copied as raw bits.
             let scale = |t: &BatchToken| adapters.scale(adapter, t.seqs).to_bits() as i32;
             self.set_i32s(scales, tokens.iter().map(scale))?;
         }
@@ -107,7 +107,7 @@ impl InputWriter<'_> {
         })
     }
 
-    /// Without a memory the cells that attention sees are the tokens themselves.
+    /// Without a KV cache, the cells are the tokens of the batch.
     fn write_batch_as_pool(&mut self, pool: &PoolInputs, tokens: &[BatchToken]) -> Result {
         self.set_i32s(pool.positions, tokens.iter().map(|t| t.pos))?;
         self.write_tables(pool.tables, |seq, _, tables| {
@@ -134,9 +134,9 @@ impl InputWriter<'_> {
     fn write_joined(&mut self, joined: &JoinedInputs, memory: &Memory) -> Result {
         let [tokens, groups] = joined.pools.map(|p| &memory.kv.pools()[p]);
         let n_groups = memory.view().pools[joined.pools[1]].n_kv;
-        let behind = tokens.len() as i64;
+        let first_group = tokens.len() as i64;
         let cells = memory.kv.cells_of(joined.pools[1]).iter();
-        let cells = cells.map(|&c| if c == NO_ROW { c } else { behind + c });
+        let cells = cells.map(|&c| if c == NO_ROW { c } else { first_group + c });
         self.set_i64s(Some(joined.cells), cells)?;
         let positions = tokens.positions().iter().chain(&groups.positions()[..n_groups]);
         self.set_i32s(Some(joined.positions), positions.copied())?;
@@ -146,7 +146,8 @@ impl InputWriter<'_> {
         })
     }
 
-    /// Writes the page table of each sequence of the ubatch; `push` adds the pages of a sequence whose lowest query is at some position.
+    /// Writes the page table of each sequence in the ubatch; `push` appends the pages of a sequence with a
+    /// given lowest query position.
     fn write_tables(&mut self, inputs: Option<TableInputs>, push: impl Fn(usize, i32, &mut PageTables)) -> Result {
         let Some(inputs) = inputs else { return Ok(()) };
         let Staging { seqs, tables, .. } = &mut *self.staging;
@@ -155,7 +156,7 @@ impl InputWriter<'_> {
             push(seq, from, tables);
             tables.end();
         }
-        // What lies behind the last entry is of no table.
+        // Entries beyond the last table are unused.
         let lists = [
             (inputs.starts, bytemuck::cast_slice(&tables.starts)),
             (inputs.pages, bytemuck::cast_slice(&tables.pages)),
@@ -188,7 +189,7 @@ impl InputWriter<'_> {
     }
 }
 
-/// Positions of text along all axes, axis by axis: it advances along all of them but the last at once.
+/// Expands text positions to all axes, axis by axis: all axes except the last advance together.
 pub(super) fn along_axes(positions: impl Iterator<Item = i32> + Clone) -> impl Iterator<Item = i32> {
     let last = ROPE_AXES - 1;
     (0..ROPE_AXES).flat_map(move |axis| positions.clone().map(move |p| if axis == last { 0 } else { p }))

@@ -1,4 +1,4 @@
-//! KV memory: pools of cells and the tensors that hold their keys and values.
+//! KV cache: pools of cells, and the tensors of their keys and values.
 
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
@@ -7,33 +7,33 @@ use kernels::GgmlType;
 
 use crate::backend::{BackendError, Buffer, BufferType, Device};
 use crate::builder::{CELL_STEP, CacheView, KeyPosition, KvSpec, MemorySpecs};
-use crate::graph::{BufferId, Home, PAGE, Window};
+use crate::graph::{BufferId, BufferSlice, PAGE, Window};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
-use super::cells::{Cells, EMPTY, Queries, Undo, lowest_queries};
+use super::cells::{CellUndo, Cells, EMPTY, Queries, lowest_queries};
 use super::{ContextError, ContextParams, MemoryError};
 
-/// Keys and values of all attention calls of a model, and which positions and sequences they belong to.
+/// KV cache of all attention calls of a model, with the positions and sequences of its cells.
 pub struct KvMemory {
     pools: Vec<Cells>,
-    /// What each slot keeps, in the order of the graph.
+    /// Requirements of each slot, in graph order.
     specs: Vec<KvSpec>,
     view: CacheView,
-    /// The position after the last of each sequence.
+    /// Next position of each sequence, by sequence id.
     next_pos: [i32; MAX_SEQUENCES],
-    /// The same before the present decode.
+    /// Next position of each sequence before the current decode.
     before: [i32; MAX_SEQUENCES],
-    journal: Vec<(usize, Undo)>,
-    undo: Vec<Undo>,
-    /// Cell of each token of the present ubatch, by pool.
+    journal: Vec<(usize, CellUndo)>,
+    undo: Vec<CellUndo>,
+    /// Cell of each token of the current ubatch, by pool.
     cells: Vec<Vec<i64>>,
     n_seq_max: usize,
-    /// Tokens asked for, which an error tells.
+    /// Requested context length, for error messages.
     n_ctx: usize,
     n_bytes: usize,
 }
 
-/// A half-open range of positions.
+/// Half-open range of positions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub from: i32,
@@ -57,16 +57,16 @@ impl Span {
     }
 }
 
-/// Cells of a pool that a restored state may use, lowest first.
+/// Cells available for restoring a state, in ascending order.
 pub(super) struct FreeCells {
-    /// They hold nothing; those of empty pages come first.
+    /// Empty cells, starting with those of empty pages.
     pub empty: Vec<usize>,
-    /// They hold what no query sees any more.
+    /// Cells that are hidden from all queries.
     pub hidden: Vec<usize>,
 }
 
 impl KvMemory {
-    /// Lays out the memory for a model's attention calls. Nothing is allocated until [`KvMemory::allocate`].
+    /// Computes the layout for a model's attention calls. [`KvMemory::allocate`] allocates the buffers.
     pub(super) fn new(specs: &[KvSpec], n_ctx: usize, params: &ContextParams) -> Result<KvMemory, ContextError> {
         for spec in specs {
             check_type(params.type_k, spec.k_row / spec.n_head_kv.max(1))?;
@@ -98,7 +98,7 @@ impl KvMemory {
         })
     }
 
-    /// Allocates one buffer for the keys and values of each device; `register` gives it an id.
+    /// Allocates one buffer per device for keys and values; `register` assigns its id.
     pub(super) fn allocate(
         &mut self,
         device_of: impl Fn(usize) -> Arc<dyn Device>,
@@ -107,7 +107,8 @@ impl KvMemory {
         for (ty, slots) in by_buffer_type(self.specs.iter().map(|s| device_of(s.layer).buffer_type())) {
             self.allocate_slots(&slots, ty.as_ref(), &mut register)?;
         }
-        // After the keys and values, of which there are far more: what is too much fails there, before a page is touched.
+        // Allocate cells after the much larger keys and values, so that an oversized context fails before any
+        // page is touched.
         for pool in &mut self.pools {
             if !pool.allocate() {
                 return Err(ContextError::KvMemory {
@@ -130,7 +131,7 @@ impl KvMemory {
         let mut size = 0usize;
         let mut take = |ty: GgmlType, row: usize, n_cells: usize| {
             let offset = size.checked_next_multiple_of(align).unwrap_or(usize::MAX);
-            // Saturates where it cannot be had anyway; the allocation then fails with the size.
+            // Saturates on overflow; the allocation then fails with an out-of-memory error.
             let bytes = ty.row_bytes(row).unwrap_or(usize::MAX).saturating_mul(n_cells);
             size = offset.saturating_add(bytes);
             offset
@@ -156,18 +157,18 @@ impl KvMemory {
         let id = register(buffer_type.allocate(size).map_err(no_room)?);
         self.n_bytes += size;
         for (&i, (k, v)) in slots.iter().zip(offsets) {
-            self.view.slots[i].k = Home { buffer: id, offset: k };
-            self.view.slots[i].v = Home { buffer: id, offset: v };
+            self.view.slots[i].k = BufferSlice { buffer: id, offset: k };
+            self.view.slots[i].v = BufferSlice { buffer: id, offset: v };
         }
         Ok(())
     }
 
-    /// What graphs are built over.
+    /// Returns the cache view that graphs are built over.
     pub(super) fn view(&self) -> &CacheView {
         &self.view
     }
 
-    /// Sets how many cells graphs look at: all of them for the worst case, or as many as are in use.
+    /// Sets the number of cells that graphs read: all cells for the worst case, else those in use.
     pub(super) fn set_view(&mut self, worst_case: bool) {
         for (pool, view) in self.pools.iter().zip(&mut self.view.pools) {
             let used = pool.top().next_multiple_of(CELL_STEP).max(CELL_STEP);
@@ -179,28 +180,28 @@ impl KvMemory {
         }
     }
 
-    /// What each slot keeps.
+    /// Returns the requirements of each slot.
     pub(super) fn specs(&self) -> &[KvSpec] {
         &self.specs
     }
 
-    /// Bytes of keys and values.
+    /// Returns the size of keys and values in bytes.
     pub fn n_bytes(&self) -> usize {
         self.n_bytes
     }
 
-    /// The pools.
+    /// Returns the pools of cells.
     pub(super) fn pools(&self) -> &[Cells] {
         &self.pools
     }
 
-    /// Tokens that cells in use stand for, in the pool where there are most.
+    /// Returns the number of cached tokens, the maximum over all pools.
     pub fn n_used(&self) -> usize {
         let tokens = |p: &Cells| p.n_used().saturating_mul(p.n_tokens_each());
         self.pools.iter().map(tokens).max().unwrap_or(0)
     }
 
-    /// Length of the longest list of cells that graphs are given.
+    /// Returns the maximum length of a cell list passed to a graph.
     pub(super) fn longest_list(&self) -> usize {
         let n_cells = |pool: usize| self.pools[pool].len();
         let slots = self.view.slots.iter();
@@ -208,17 +209,17 @@ impl KvMemory {
         lengths.max().unwrap_or(0)
     }
 
-    /// The position after the last one of `seq`; 0 for an empty or unknown sequence.
+    /// Returns the next position of `seq`; 0 for an empty or unknown sequence.
     pub fn next_pos(&self, seq: usize) -> i32 {
         self.next_pos.get(seq).copied().unwrap_or(0)
     }
 
-    /// Starts a decode: until it is committed, cells keep what the state before it needs.
+    /// Starts a decode. Until it is committed, cells needed to restore the previous state are preserved.
     pub(super) fn begin(&mut self) {
         self.before = self.next_pos;
     }
 
-    /// Takes cells for a ubatch in every pool; false, changing nothing, if one has no room.
+    /// Assigns cells to a ubatch in every pool. Returns false without changes if a pool is full.
     pub(super) fn place(&mut self, tokens: &[BatchToken]) -> bool {
         let now = lowest_queries(tokens, &self.next_pos);
         let queries = Queries {
@@ -244,17 +245,17 @@ impl KvMemory {
         true
     }
 
-    /// Cell of each token of the last placed ubatch.
+    /// Returns the cell of each token of the last placed ubatch.
     pub(super) fn cells_of(&self, pool: usize) -> &[i64] {
         &self.cells[pool]
     }
 
-    /// All placements since [`KvMemory::begin`] are final.
+    /// Makes all placements since [`KvMemory::begin`] permanent.
     pub(super) fn commit(&mut self) {
         self.journal.clear();
     }
 
-    /// Takes back all placements since [`KvMemory::begin`].
+    /// Reverts all placements since [`KvMemory::begin`].
     pub(super) fn rollback(&mut self) {
         self.undo_to(0);
         self.next_pos = self.before;
@@ -263,7 +264,7 @@ impl KvMemory {
     /// Removes positions of a sequence.
     pub(super) fn remove(&mut self, seq: usize, span: Span) -> Result<(), MemoryError> {
         self.check_seq(seq)?;
-        // Cutting the tail makes a window look further back than before: what it then needs must still be there.
+        // After a truncation, the window reaches further back; the positions in it must still be cached.
         if span.from > 0 && span.to >= self.next_pos[seq] && span.from < self.next_pos[seq] {
             for pool in &self.pools {
                 let Some(need) = window_start(pool.window, span.from) else {
@@ -293,7 +294,7 @@ impl KvMemory {
         Ok(())
     }
 
-    /// Removes all sequences but one.
+    /// Removes all sequences except `seq`.
     pub(super) fn keep(&mut self, seq: usize) -> Result<(), MemoryError> {
         self.check_seq(seq)?;
         self.pools.iter_mut().for_each(|p| p.keep(seq));
@@ -301,7 +302,7 @@ impl KvMemory {
         Ok(())
     }
 
-    /// Moves positions of a sequence; the keys are rotated before the next decode.
+    /// Shifts positions of a sequence; the keys are rotated before the next decode.
     pub(super) fn add(&mut self, seq: usize, span: Span, delta: i32) -> Result<(), MemoryError> {
         self.check_add(seq, span)?;
         self.pools
@@ -311,18 +312,18 @@ impl KvMemory {
         Ok(())
     }
 
-    /// Removes positions of a sequence and moves what follows them down to take their place. On an error nothing is removed.
-    pub(super) fn close_up(&mut self, seq: usize, gone: Span) -> Result<(), MemoryError> {
+    /// Removes positions of a sequence and shifts the following positions down. On error, nothing changes.
+    pub(super) fn remove_and_shift(&mut self, seq: usize, removed: Span) -> Result<(), MemoryError> {
         let rest = Span {
-            from: gone.to,
+            from: removed.to,
             to: i32::MAX,
         };
         self.check_add(seq, rest)?;
-        self.remove(seq, gone)?;
-        self.add(seq, rest, gone.from - gone.to)
+        self.remove(seq, removed)?;
+        self.add(seq, rest, removed.from - removed.to)
     }
 
-    /// An error if there are keys that cannot move.
+    /// Checks that the keys of all layers can be shifted.
     pub(super) fn check_shift(&self) -> Result<(), MemoryError> {
         match self.specs.iter().find(|s| s.key_position == KeyPosition::Fixed) {
             Some(spec) => Err(MemoryError::NotShiftable { layer: spec.layer }),
@@ -330,7 +331,7 @@ impl KvMemory {
         }
     }
 
-    /// An error unless these positions can move.
+    /// Checks that these positions can be shifted.
     fn check_add(&self, seq: usize, span: Span) -> Result<(), MemoryError> {
         self.check_seq(seq)?;
         self.check_shift()?;
@@ -340,13 +341,13 @@ impl KvMemory {
         Ok(())
     }
 
-    /// Forgets everything.
+    /// Clears all cells of all pools.
     pub(super) fn clear(&mut self) {
         self.pools.iter_mut().for_each(Cells::clear);
         self.recount();
     }
 
-    /// The cells of a pool that would be free without the sequences `leaving`.
+    /// Returns the cells of a pool that are free once the sequences `leaving` are removed.
     pub(super) fn free_cells(&self, pool: &Cells, leaving: SeqSet) -> FreeCells {
         let mut free = FreeCells {
             empty: Vec::new(),
@@ -360,7 +361,7 @@ impl KvMemory {
                 free.hidden.push(cell);
             }
         }
-        // Empty pages first: what is restored need not share pages with others.
+        // Empty pages first, so that restored sequences need not share pages with others.
         let is_empty = |cells: &[usize]| cells.len() == PAGE.min(pool.len() - cells[0] / PAGE * PAGE);
         let by_page = || free.empty.chunk_by(|a, b| a / PAGE == b / PAGE);
         let of_empty_pages = by_page().filter(|cells| is_empty(cells));
@@ -369,7 +370,7 @@ impl KvMemory {
         free
     }
 
-    /// Removes the sequences `leaving` and empties the cells that something else is about to be written to.
+    /// Removes the sequences `leaving` and clears the target cells of a restore.
     pub(super) fn vacate(&mut self, leaving: SeqSet, targets: &[Vec<Option<usize>>]) {
         for (pool, targets) in self.pools.iter_mut().zip(targets) {
             pool.remove_all(leaving);
@@ -380,7 +381,7 @@ impl KvMemory {
         self.recount();
     }
 
-    /// Gives cells of a pool the contents whose rows have been written.
+    /// Sets the contents of cells whose rows have been written.
     pub(super) fn occupy(&mut self, pool: usize, cells: impl Iterator<Item = ((i32, SeqSet), Option<usize>)>) {
         for ((pos, seqs), cell) in cells {
             if let Some(cell) = cell {
@@ -395,12 +396,12 @@ impl KvMemory {
         self.pools.iter_mut().for_each(Cells::shift_done);
     }
 
-    /// True if some cell holds keys that must be rotated on.
+    /// Returns true if some keys have a pending rotation.
     pub(super) fn needs_shift(&self) -> bool {
         self.pools.iter().any(|p| p.pending_shift().is_some())
     }
 
-    /// An error unless the context has room for a sequence of this number.
+    /// Checks that a sequence id is in range.
     pub(super) fn check_seq(&self, seq: usize) -> Result<(), MemoryError> {
         if seq < self.n_seq_max {
             return Ok(());
@@ -411,7 +412,8 @@ impl KvMemory {
         })
     }
 
-    /// True if a pool lacks positions from `need` on because it reused their cells, not because they were removed everywhere.
+    /// Returns true if a pool lacks positions from `need` on because their cells were reused, rather than
+    /// because they were removed from the sequence.
     fn was_recycled(&self, pool: &Cells, seq: usize, need: i32) -> bool {
         let kept = pool.range(seq).map_or(i32::MAX, |(lo, _)| lo);
         let first = self
@@ -421,7 +423,7 @@ impl KvMemory {
             .map(|(lo, _)| lo)
             .min()
             .unwrap_or(i32::MAX);
-        // With nothing but windowed pools the sequence began at 0.
+        // If all pools are windowed, the sequence started at 0.
         let began = if self.pools.iter().all(|p| p.window != Window::None) {
             0
         } else {
@@ -446,7 +448,7 @@ impl KvMemory {
     }
 }
 
-/// The types of some slots' buffers, each with the indices of its slots, in the order in which types first occur.
+/// Groups slots by buffer type, in order of first occurrence.
 pub(super) fn by_buffer_type(
     types: impl Iterator<Item = Arc<dyn BufferType>>,
 ) -> Vec<(Arc<dyn BufferType>, Vec<usize>)> {
@@ -460,10 +462,10 @@ pub(super) fn by_buffer_type(
     found
 }
 
-/// The lowest position that a query at `pos` sees through a causal window; `None` without one.
+/// Returns the lowest position visible at `pos` through a causal window; `None` without a window.
 fn window_start(window: Window, pos: i32) -> Option<i32> {
     match window {
-        Window::Standard(n) => Some((pos + 1).saturating_sub_unsigned(n as u32).max(0)),
+        Window::Sliding(n) => Some((pos + 1).saturating_sub_unsigned(n as u32).max(0)),
         Window::Chunked(n) => Some(pos / n as i32 * n as i32),
         Window::None | Window::Symmetric(_) | Window::Compressed(_) => None,
     }
@@ -471,9 +473,9 @@ fn window_start(window: Window, pos: i32) -> Option<i32> {
 
 fn check_type(ty: GgmlType, head_dim: usize) -> Result<(), ContextError> {
     let reason = if !kernels::can_quantize(ty) || !kernels::can_dequantize(ty) {
-        "values cannot be converted to it while running"
+        "the type has no runtime quantizer"
     } else if !head_dim.is_multiple_of(ty.block_size()) {
-        "the size of a head is not a multiple of the type's block"
+        "the head size is not a multiple of the block size"
     } else {
         return Ok(());
     };
@@ -484,10 +486,10 @@ fn check_type(ty: GgmlType, head_dim: usize) -> Result<(), ContextError> {
 mod tests {
     use super::*;
 
-    /// Batches of several sequences in turn, in runs and interleaved: with `window_cells` cells there is room for every one, and windows
-    /// are whole whether decodes succeed or fail.
+    /// Decodes random batches of several sequences, consecutive and interleaved. `window_cells` cells always
+    /// suffice, and windows are intact after successful and failed decodes.
     #[test]
-    fn a_windowed_pool_has_room_for_every_decode() {
+    fn windowed_pool_fits_every_decode() {
         const WINDOW: usize = 7;
         for (n_seq_max, n_batch, n_ubatch) in [(1, 40, 4), (1, 5, 5), (3, 60, 6), (4, 16, 16), (5, 200, 3)] {
             let params = ContextParams {
@@ -496,7 +498,7 @@ mod tests {
                 n_ubatch,
                 ..ContextParams::default()
             };
-            for window in [Window::Standard(WINDOW), Window::Chunked(WINDOW)] {
+            for window in [Window::Sliding(WINDOW), Window::Chunked(WINDOW)] {
                 let n_cells = params.memory(4096).window_cells(WINDOW);
                 let mut pool = Cells::new(n_cells, n_seq_max, window);
                 assert!(pool.allocate());

@@ -1,8 +1,12 @@
-//! Contexts: batches in, logits out. Everything that decoding needs is reserved for the worst case before the first token.
+//! Contexts: decode batches to logits. All memory is reserved for the worst case before the first token.
 //!
-//! [`Context`] is made of parts that do not know it: what runs graphs (`runner`, `graphs`, `inputs`), what is remembered (`hybrid` over `memory` and
-//! `recurrent`, `encoded`), and what a batch asks for (`outputs`, `pooled`, `hidden`). `settings` and `admission` check what comes from outside; `shift`,
-//! `state` and `adapt` work on the parts.
+//! [`Context`] combines independent parts:
+//!
+//! - graph execution: `runner`, `graphs`, `inputs`
+//! - state: `hybrid` (over `memory` and `recurrent`), `encoded`
+//! - outputs: `outputs`, `pooled`, `hidden`
+//! - validation: `settings`, `admission`
+//! - operations on these parts: `shift`, `state`, `adapt`
 
 mod adapt;
 mod admission;

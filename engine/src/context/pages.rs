@@ -1,32 +1,33 @@
-//! The pages of a pool of cells: which cells of each page a sequence has. They make up the page tables that attention goes by.
+//! Pages of a KV cache pool, with the cells of every sequence in each page. Attention reads them as page
+//! tables.
 //!
-//! A sequence gets cells in pages of its own as long as there are empty pages, so that attention reads no cells of others. When there are
-//! none left, pages are shared: nothing but speed depends on it.
+//! A sequence receives exclusive pages while empty pages are available, so that attention does not read cells
+//! of other sequences. After that, pages are shared, which affects only speed.
 
 use crate::graph::PAGE;
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 
-/// For each sequence of a ubatch the pages of its cells (compressed sparse rows).
+/// Page tables of the sequences in a ubatch (compressed sparse rows).
 #[derive(Debug, Default)]
 pub(super) struct PageTables {
-    /// Entry at which each table starts, and the end of the last.
+    /// First entry of each table, followed by the end of the last.
     pub starts: Vec<i32>,
-    /// First cell of the page of each entry.
+    /// First cell of each entry's page.
     pub pages: Vec<i32>,
-    /// The cells of the page that belong to the sequence, one bit each.
+    /// Cells of the page that belong to the sequence, as bits.
     pub masks: Vec<i64>,
 }
 
 impl PageTables {
-    /// Takes memory for so many tables and entries in all.
+    /// Reserves memory for `n_tables` tables with `n_entries` entries in total.
     pub fn reserve(&mut self, n_tables: usize, n_entries: usize) {
         self.starts.reserve(n_tables + 1);
         self.pages.reserve(n_entries);
         self.masks.reserve(n_entries);
     }
 
-    /// No tables.
+    /// Removes all page tables.
     pub fn clear(&mut self) {
         self.starts.clear();
         self.starts.push(0);
@@ -34,7 +35,7 @@ impl PageTables {
         self.masks.clear();
     }
 
-    /// Adds a page to the table that is not ended yet, unless it holds nothing.
+    /// Appends a page to the current table unless its mask is empty.
     pub fn push(&mut self, first_cell: usize, mask: u64) {
         if mask != 0 {
             self.pages.push(first_cell as i32);
@@ -42,12 +43,12 @@ impl PageTables {
         }
     }
 
-    /// Ends a table.
+    /// Ends the current page table.
     pub fn end(&mut self) {
         self.starts.push(self.pages.len() as i32);
     }
 
-    /// Adds the table of a sequence over cells with these sets.
+    /// Appends the entries of a sequence for cells with these sequence sets.
     pub fn push_cells(&mut self, seq: usize, cells: impl Iterator<Item = SeqSet>) {
         let (mut first, mut mask, mut n) = (0, 0, 0);
         for seqs in cells {
@@ -62,11 +63,11 @@ impl PageTables {
     }
 }
 
-/// The sequences that the tokens of a ubatch have page tables of: the lowest of each token's.
+/// Sequences with page tables in a ubatch: the lowest sequence of each token.
 pub(super) struct TableSeqs {
-    /// With the lowest position of their tokens.
+    /// Sequences of the ubatch, each with the lowest position of its tokens.
     seqs: Vec<(usize, i32)>,
-    /// Table of each sequence, negative if it has none.
+    /// Table index of each sequence; negative if it has none.
     table: [i32; MAX_SEQUENCES],
 }
 
@@ -80,7 +81,7 @@ impl Default for TableSeqs {
 }
 
 impl TableSeqs {
-    /// Takes the tokens of the next ubatch.
+    /// Collects the sequences of the next ubatch.
     pub fn set(&mut self, tokens: &[BatchToken]) {
         self.seqs.clear();
         self.table.fill(-1);
@@ -96,39 +97,39 @@ impl TableSeqs {
         }
     }
 
-    /// The sequence of each table, with the lowest position of its tokens.
+    /// Iterates over the sequence of each table, with the lowest position of its tokens.
     pub fn iter(&self) -> impl Iterator<Item = (usize, i32)> + '_ {
         self.seqs.iter().copied()
     }
 
-    /// The page table of a token.
+    /// Returns the table index of a token.
     pub fn table_of(&self, token: &BatchToken) -> i32 {
         token.seqs.first().map_or(-1, |seq| self.table[seq])
     }
 }
 
-/// Which cells of each page are in use, and by which sequences.
+/// Usage of pages by sequences.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pages {
     n_pages: usize,
-    /// Cells in use, by page.
+    /// Cells in use in each page, as bits.
     used: Vec<u64>,
-    /// Sequences with cells in a page.
+    /// Sequences that occupy cells in each page.
     users: Vec<SeqSet>,
-    /// Cells of each sequence in each page, `[n_seqs, n_pages]`.
+    /// Cells of each sequence in each page, as bits, `[n_seqs, n_pages]`.
     masks: Vec<u64>,
-    /// The page in which each sequence got its last cell.
+    /// Page of the most recently assigned cell of each sequence.
     current: Vec<u32>,
 }
 
 impl Pages {
-    /// Bytes for a pool of `n_cells` cells and `n_seqs` sequences.
+    /// Returns the bytes needed for a pool of `n_cells` cells and `n_seqs` sequences.
     pub fn n_bytes(n_cells: usize, n_seqs: usize) -> usize {
         let per_page = size_of::<u64>() + size_of::<SeqSet>() + n_seqs.saturating_mul(size_of::<u64>());
         n_cells.div_ceil(PAGE).saturating_mul(per_page)
     }
 
-    /// Takes the memory; false if it cannot be had.
+    /// Allocates the tables; returns false if out of memory.
     pub fn allocate(&mut self, n_cells: usize, n_seqs: usize) -> bool {
         self.n_pages = n_cells.div_ceil(PAGE);
         let n_masks = self.n_pages.saturating_mul(n_seqs);
@@ -138,7 +139,7 @@ impl Pages {
             && filled(&mut self.current, n_seqs, 0)
     }
 
-    /// A cell changes hands.
+    /// Updates the sequence set of a cell from `old` to `new`.
     pub fn change(&mut self, cell: usize, old: SeqSet, new: SeqSet) {
         let (page, bit) = (cell / PAGE, 1 << (cell % PAGE));
         for seq in old.without(new).iter() {
@@ -159,30 +160,31 @@ impl Pages {
         }
     }
 
-    /// The pages of a sequence: the first cell of each, and the sequence's cells in it by bits.
+    /// Iterates over the pages of a sequence: the first cell of the page, and the sequence's cells as bits.
     pub fn of(&self, seq: usize) -> impl Iterator<Item = (usize, u64)> + '_ {
         let masks = &self.masks[seq * self.n_pages..(seq + 1) * self.n_pages];
         let present = masks.iter().enumerate().filter(|(_, mask)| **mask != 0);
         present.map(|(page, &mask)| (page * PAGE, mask))
     }
 
-    /// Cells of a page that are in use, by bits.
+    /// Returns the cells in use in a page, as bits.
     pub fn used(&self, page: usize) -> u64 {
         self.used[page]
     }
 
-    /// The page in which the first of the sequences got its last cell, if no other sequence has cells in it.
+    /// Returns the page of the most recently assigned cell of the first sequence, if the page is exclusive to
+    /// `seqs`.
     pub fn current(&self, seqs: SeqSet) -> Option<usize> {
         let page = *self.current.get(seqs.first()?)? as usize;
         (self.users[page] == seqs).then_some(page)
     }
 
-    /// The sequences go on in this page.
+    /// Sets the page in which the sequences allocate their next cells.
     pub fn set_current(&mut self, seqs: SeqSet, page: usize) {
         seqs.iter().for_each(|s| self.current[s] = page as u32);
     }
 
-    /// Pages in which these sequences, all of them, have cells and no others.
+    /// Iterates over the pages that are exclusive to exactly these sequences.
     pub fn exclusive(&self, seqs: SeqSet) -> impl Iterator<Item = usize> + '_ {
         let pages = seqs.first().into_iter().flat_map(|seq| self.of(seq));
         pages
@@ -190,13 +192,13 @@ impl Pages {
             .filter(move |&page| self.users[page] == seqs)
     }
 
-    /// The first empty page from `page` on.
+    /// Returns the first empty page at or after `page`.
     pub fn empty_from(&self, page: usize) -> Option<usize> {
         (page..self.n_pages).find(|&page| self.used[page] == 0)
     }
 }
 
-/// Makes a list `n` long; false if the memory cannot be had.
+/// Extends a vector to `n` elements; returns false if out of memory.
 pub(super) fn filled<T: Clone>(list: &mut Vec<T>, n: usize, value: T) -> bool {
     let had = list.try_reserve_exact(n.saturating_sub(list.len())).is_ok();
     if had {

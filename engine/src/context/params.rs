@@ -1,4 +1,4 @@
-//! Settings of a context.
+//! Parameters of a context.
 
 use std::sync::Arc;
 
@@ -7,63 +7,67 @@ use kernels::{GgmlType, Precision};
 use crate::backend::{Profile, ThreadPool};
 use crate::builder::{MemoryParams, Pooling};
 
-/// Settings of a [`Context`](super::Context).
+/// Parameters of a [`Context`](super::Context).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContextParams {
-    /// Cells of KV memory, shared by all sequences; 0 takes the model's training length.
+    /// KV cache size in tokens, shared by all sequences; 0 selects the training context length.
     pub n_ctx: usize,
-    /// Most tokens of one call of decode.
+    /// Maximum tokens per decode call.
     pub n_batch: usize,
-    /// Most tokens computed at once; memory for intermediate results is reserved for this many.
+    /// Maximum tokens computed at once; compute buffers are reserved for this size.
     pub n_ubatch: usize,
-    /// Most sequences, up to [`MAX_SEQUENCES`](super::MAX_SEQUENCES).
+    /// Maximum number of sequences, up to [`MAX_SEQUENCES`](super::MAX_SEQUENCES).
     pub n_seq_max: usize,
-    /// How many of the last tokens of a decode leave their states in cells of their own, so that a sequence of a recurrent model can be cut
-    /// back by up to so many.
+    /// Recurrent models: number of trailing tokens of a decode whose states are checkpointed, so that a
+    /// sequence can be truncated by up to this many tokens.
     pub n_rollback: usize,
-    /// Most outputs computed at once; a batch that wants more is computed in more parts. 0 takes `n_seq_max`.
+    /// Maximum outputs computed at once; larger batches are split. 0 selects `n_seq_max`.
     pub n_outputs_max: usize,
-    /// Threads for single tokens.
+    /// Number of threads for decoding single tokens.
     pub n_threads: usize,
-    /// Threads for batches.
+    /// Number of threads for batches of several tokens.
     pub n_threads_batch: usize,
-    /// Threads shared with other contexts, which then compute in turns; the numbers above are limited to as many as these. By default a
-    /// context starts threads of its own.
+    /// Thread pool shared with other contexts, which then compute in turns; caps the thread counts above. By
+    /// default, a context starts its own threads.
     pub thread_pool: Option<Arc<ThreadPool>>,
-    /// What matrix products may cost in accuracy. Devices that know one kind of product only ignore it.
+    /// Accuracy of matmuls. Devices with only one kind of matmul ignore this setting.
     pub precision: Precision,
-    /// Where to add up the time of ops; by default times are not taken.
+    /// Profile that accumulates the time of ops; by default, nothing is measured.
     pub profile: Option<Profile>,
     /// Type of cached keys.
     pub type_k: GgmlType,
     /// Type of cached values.
     pub type_v: GgmlType,
-    /// Base of the rotary wave lengths; `None` takes the model's.
+    /// RoPE base frequency; `None` selects the model's value.
     pub rope_freq_base: Option<f32>,
-    /// Factor on positions; `None` takes the model's.
+    /// RoPE position scale; `None` selects the model's value.
     pub rope_freq_scale: Option<f32>,
-    /// YaRN extrapolation mix; `None` takes the model's.
+    /// YaRN extrapolation factor; `None` selects the model's value.
     pub yarn_ext_factor: Option<f32>,
-    /// Context length of the first training, for YaRN; `None` takes the model's.
+    /// YaRN original context length; `None` selects the model's value.
     pub yarn_orig_ctx: Option<usize>,
-    /// Factor on what YaRN makes of the lengths of rotated vectors; `None` takes the model's.
+    /// YaRN magnitude factor; `None` selects the model's value.
     pub yarn_attn_factor: Option<f32>,
-    /// Rotations within the first training's context from which YaRN leaves wave lengths as they are; `None` takes the model's.
+    /// YaRN beta_fast: pairs with at least this many rotations over the original context are not scaled.
+    /// `None` selects the model's value.
     pub yarn_beta_fast: Option<f32>,
-    /// Rotations up to which YaRN stretches wave lengths by the whole factor; `None` takes the model's.
+    /// YaRN beta_slow: pairs with at most this many rotations over the original context are fully scaled.
+    /// `None` selects the model's value.
     pub yarn_beta_slow: Option<f32>,
-    /// Embeddings pooled this way instead of the architecture's result; read by [`Context::embedding`](super::Context::embedding).
-    /// Batches are then computed whole: `n_ubatch` is raised to `n_batch`.
+    /// Computes pooled embeddings instead of the main output; see
+    /// [`Context::embedding`](super::Context::embedding). Batches are then computed as a whole: `n_ubatch` is
+    /// raised to `n_batch`.
     pub pooling: Option<Pooling>,
-    /// Keep the hidden rows of all tokens of a batch, read by [`Context::hidden`](super::Context::hidden).
+    /// Keeps the hidden states of all tokens of a batch; see [`Context::hidden`](super::Context::hidden).
     pub hidden: bool,
-    /// Run the model's layer of multi-token prediction instead of the model: decoded by
-    /// [`Context::decode_after`](super::Context::decode_after), with hidden rows of tokens whose output is wanted.
+    /// Runs the MTP layer instead of the model. Decode with
+    /// [`Context::decode_after`](super::Context::decode_after); hidden states are kept for tokens with
+    /// output.
     pub mtp: bool,
 }
 
 impl ContextParams {
-    /// What decides on the size of the memory, with this many cells of KV memory.
+    /// Returns the parameters that determine memory sizes, for a KV cache of `n_ctx` tokens.
     pub fn memory(&self, n_ctx: usize) -> MemoryParams {
         MemoryParams {
             n_ctx,

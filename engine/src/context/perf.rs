@@ -1,31 +1,31 @@
-//! What a context has done and how long it took.
+//! Performance counters of a context.
 
 use std::time::Duration;
 
-/// Counters since the context was made or reset.
+/// Counters since the context was created or reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Perf {
-    /// Tokens computed in ubatches of several.
+    /// Tokens computed in ubatches of several tokens.
     pub n_prompt: usize,
-    /// Time of those ubatches.
+    /// Total time of ubatches with several tokens.
     pub t_prompt: Duration,
-    /// Tokens computed one at a time.
+    /// Number of tokens computed one at a time.
     pub n_decode: usize,
-    /// Time of those.
+    /// Total time of single-token ubatches.
     pub t_decode: Duration,
-    /// Graphs built.
+    /// Number of graphs built.
     pub n_built: usize,
-    /// Graphs used again.
+    /// Number of graphs reused.
     pub n_reused: usize,
 }
 
 impl Perf {
-    /// Prompt tokens per second; 0 before the first.
+    /// Returns prompt tokens per second; 0 if there were none.
     pub fn prompt_speed(&self) -> f64 {
         rate(self.n_prompt, self.t_prompt)
     }
 
-    /// Single tokens per second; 0 before the first.
+    /// Returns decoded tokens per second; 0 if there were none.
     pub fn decode_speed(&self) -> f64 {
         rate(self.n_decode, self.t_decode)
     }

@@ -1,25 +1,25 @@
-//! Which tokens' rows make up the embedding of each sequence of a batch.
+//! Pooling: selects the tokens that determine the embedding of each sequence in a batch.
 
 use crate::builder::{GraphOutput, Pooling};
 use crate::model::Model;
 
 use super::batch::{BatchToken, MAX_SEQUENCES};
 
-/// A row for each sequence; see the module. Its memory is reserved once.
+/// Output row of each sequence; see the module documentation. All memory is reserved once.
 pub(super) struct Pooled {
-    /// How rows are pooled: none at all, the rows of tokens, or one of mean, first and last.
+    /// Pooling type; `None` if the context computes no embeddings.
     pooling: Option<Pooling>,
     rank: bool,
-    /// Row of the result for each sequence.
+    /// Output row of each sequence, by sequence id.
     rows: [Option<u32>; MAX_SEQUENCES],
-    /// Tokens whose rows stand for sequences, ascending.
+    /// Tokens whose rows represent sequences, in ascending order.
     tokens: Vec<u32>,
-    /// Share of each token in each mean, `[T, S]`.
+    /// Weight of each token in each mean, `[T, S]`.
     shares: Vec<f32>,
 }
 
 impl Pooled {
-    /// For at most `n_seqs` sequences in batches of `n_batch` tokens.
+    /// Creates the state for at most `n_seqs` sequences in batches of `n_batch` tokens.
     pub fn new(model: &Model, pooling: Option<Pooling>, n_seqs: usize, n_batch: usize) -> Pooled {
         let rank = pooling == Some(Pooling::Rank);
         let (arch, base) = (model.arch(), model.base());
@@ -46,13 +46,13 @@ impl Pooled {
             tokens: Vec::with_capacity(n_seqs),
             shares: Vec::with_capacity(n_shares),
         };
-        // Before the first batch: the largest, for reserving.
+        // All sequences are initially present: the worst case for reserving memory.
         pooled.rows[..n_seqs].fill(Some(0));
         pooled.tokens.resize(n_seqs, 0);
         pooled
     }
 
-    /// Looks at the tokens of the next batch, which is computed whole unless pooling is none.
+    /// Selects the tokens of the next batch, which is computed as a whole unless pooling is none.
     pub fn plan(&mut self, tokens: &[BatchToken]) {
         self.rows.fill(None);
         self.tokens.clear();
@@ -61,7 +61,8 @@ impl Pooled {
             None | Some(Pooling::None) => return,
             pooling => pooling != Some(Pooling::Cls),
         };
-        // Positions of a sequence ascend, so that its first token in the batch is its first, and its last its last.
+        // Positions ascend within a sequence, so the first and last token in the batch are those of the
+        // sequence.
         for (i, t) in tokens.iter().enumerate() {
             for seq in t.seqs.iter() {
                 if last || self.rows[seq].is_none() {
@@ -75,7 +76,7 @@ impl Pooled {
             self.plan_shares(tokens);
             return;
         }
-        // A token that several sequences share stands for all of them.
+        // A token shared by several sequences represents all of them.
         self.tokens.extend(self.rows.iter().flatten());
         self.tokens.sort_unstable();
         self.tokens.dedup();
@@ -84,7 +85,7 @@ impl Pooled {
         }
     }
 
-    /// Rows of the result; `None` where they are those of tokens that want output.
+    /// Returns the number of output rows; `None` if the rows are those of tokens with output.
     pub fn n_rows(&self) -> Option<usize> {
         match self.pooling {
             None | Some(Pooling::None) => None,
@@ -93,7 +94,7 @@ impl Pooled {
         }
     }
 
-    /// What to ask of a graph with `n_rows` rows.
+    /// Returns the graph output for `n_rows` rows.
     pub fn graph_output(&self, n_rows: usize) -> GraphOutput {
         match self.pooling {
             None => GraphOutput::Result,
@@ -104,17 +105,17 @@ impl Pooled {
         }
     }
 
-    /// The row of a sequence's embedding.
+    /// Returns the output row of a sequence.
     pub fn row_of(&self, seq: usize) -> Option<usize> {
         self.rows.get(seq).copied().flatten().map(|row| row as usize)
     }
 
-    /// Tokens whose rows are wanted.
+    /// Returns the tokens whose rows are needed.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Share of each token in the mean of each sequence, `[T, S]`.
+    /// Returns the weight of each token in the mean of each sequence, `[T, S]`.
     pub fn shares(&self) -> &[f32] {
         &self.shares
     }

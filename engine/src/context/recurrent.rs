@@ -1,26 +1,27 @@
-//! State memory: what recurrent layers keep of sequences, a cell for each state, and which positions and sequences cells belong to.
+//! Recurrent states: one cell per state, with its position and sequences.
 //!
-//! A sequence continues from its newest cell. A decode first writes to a new one and then, token by token, in place, so that the cell from
-//! before stays until the decode has succeeded, and sequences that share a cell part by themselves. Cells that are no longer the newest
-//! of a sequence are checkpoints: a sequence can be cut back to one exactly. They give way when cells are needed.
+//! A sequence continues from its newest cell. A decode writes first to a new cell and then in place, token by
+//! token. The previous cell is kept until the decode succeeds, and sequences that share a cell diverge
+//! automatically. Older cells of a sequence are checkpoints, to which the sequence can be truncated exactly.
+//! Checkpoints are evicted when cells are needed.
 
 use std::sync::Arc;
 
 use crate::backend::{Buffer, BufferType, Device};
 use crate::builder::{StateSlot, StateSpec};
-use crate::graph::{BufferId, Home};
+use crate::graph::{BufferId, BufferSlice};
 
 use super::batch::{BatchToken, MAX_SEQUENCES, SeqSet};
 use super::cells::EMPTY;
 use super::memory::{Span, by_buffer_type};
 use super::{ContextError, ContextParams, MemoryError};
 
-/// One state.
+/// State cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct StateCell {
-    /// The last position that went into it; [`EMPTY`] if it is free.
+    /// Last position included in the state; [`EMPTY`] for a free cell.
     pub pos: i32,
-    /// The sequences it belongs to.
+    /// Sequences that use the cell.
     pub seqs: SeqSet,
 }
 
@@ -33,39 +34,39 @@ impl StateCell {
     }
 }
 
-/// The cell that each sequence continues from.
-type Newest = [Option<u32>; MAX_SEQUENCES];
+/// Newest state cell of each sequence.
+type NewestCells = [Option<u32>; MAX_SEQUENCES];
 
-/// States of all recurrent ops of a model; without such there are no cells.
+/// States of all recurrent ops of a model; without recurrent ops there are no cells.
 pub(super) struct StateMemory {
     slots: Vec<StateSlot>,
     specs: Vec<StateSpec>,
     cells: Vec<StateCell>,
-    newest: Newest,
-    /// As the present decode found them.
-    before: (Vec<StateCell>, Newest),
-    /// Cells that the present decode writes to.
+    newest: NewestCells,
+    /// Cells and newest cells before the current decode.
+    before: (Vec<StateCell>, NewestCells),
+    /// Cells written by the current decode.
     written: Vec<bool>,
-    /// Last position that each sequence will have after the present decode.
+    /// Last position of each sequence after the current decode.
     last: [i32; MAX_SEQUENCES],
-    /// Last positions whose states get cells of their own.
+    /// Number of trailing positions whose states get separate cells.
     n_rollback: i32,
-    /// Cells that the state of each token of the present ubatch is read from (negative: none) and left in.
+    /// Cells that each token of the current ubatch reads from (negative: zeros) and writes to.
     from: Vec<i32>,
     to: Vec<i32>,
     n_bytes: usize,
 }
 
 impl StateMemory {
-    /// Lays out the memory: for each sequence a cell to continue from, one from before, and `n_rollback` in between. Nothing is
-    /// allocated on devices until [`StateMemory::allocate`].
+    /// Computes the layout: per sequence, the current cell, the previous cell, and `n_rollback` checkpoints.
+    /// [`StateMemory::allocate`] allocates the buffers.
     pub fn new(specs: &[StateSpec], params: &ContextParams) -> StateMemory {
         let n_cells = if specs.is_empty() {
             0
         } else {
             params.memory(params.n_ctx).n_state_cells()
         };
-        let nowhere = Home {
+        let nowhere = BufferSlice {
             buffer: BufferId(0),
             offset: 0,
         };
@@ -88,7 +89,7 @@ impl StateMemory {
         }
     }
 
-    /// Allocates one buffer for the states of each device; `register` gives it an id.
+    /// Allocates one buffer per device for the states; `register` assigns its id.
     pub fn allocate(
         &mut self,
         device_of: impl Fn(usize) -> Arc<dyn Device>,
@@ -109,7 +110,7 @@ impl StateMemory {
         let mut size = 0usize;
         let mut offsets = Vec::new();
         for &i in slots {
-            // Saturates where it cannot be had anyway; the allocation then fails with the size.
+            // Saturates on overflow; the allocation then fails with an out-of-memory error.
             let offset = size
                 .checked_next_multiple_of(buffer_type.alignment())
                 .unwrap_or(usize::MAX);
@@ -120,17 +121,17 @@ impl StateMemory {
         let buffer = register(buffer_type.allocate(size)?);
         self.n_bytes += size;
         for (&i, offset) in slots.iter().zip(offsets) {
-            self.slots[i].home = Home { buffer, offset };
+            self.slots[i].home = BufferSlice { buffer, offset };
         }
         Ok(())
     }
 
-    /// Bytes of a state of a slot.
+    /// Returns the size of a state of a slot in bytes.
     pub fn row_bytes(&self, slot: usize) -> usize {
         self.specs[slot].row.saturating_mul(size_of::<f32>())
     }
 
-    /// True if the model has no recurrent op.
+    /// Returns true if the model has no recurrent ops.
     pub fn is_unused(&self) -> bool {
         self.specs.is_empty()
     }
@@ -147,22 +148,22 @@ impl StateMemory {
         &self.cells
     }
 
-    /// Bytes of states.
+    /// Returns the size of all states in bytes.
     pub fn n_bytes(&self) -> usize {
         self.n_bytes
     }
 
-    /// Cells in use.
+    /// Returns the number of cells in use.
     pub fn n_used(&self) -> usize {
         self.cells.iter().filter(|c| !c.seqs.is_empty()).count()
     }
 
-    /// The position after the last one of `seq`.
+    /// Returns the next position of `seq`.
     pub fn next_pos(&self, seq: usize) -> i32 {
         self.newest(seq).map_or(0, |c| self.cells[c].pos + 1)
     }
 
-    /// Starts a decode of these tokens, which [`StateMemory::place`] will be given in parts.
+    /// Starts a decode of these tokens, which are placed in ubatches.
     pub fn begin(&mut self, tokens: &[BatchToken]) {
         self.before.0.copy_from_slice(&self.cells);
         self.before.1 = self.newest;
@@ -172,7 +173,7 @@ impl StateMemory {
         }
     }
 
-    /// Finds the cells for the tokens of a ubatch. On an error a rollback is due.
+    /// Assigns cells to the tokens of a ubatch. After an error, call [`StateMemory::rollback`].
     pub fn place(&mut self, tokens: &[BatchToken]) -> Result<(), MemoryError> {
         self.from.clear();
         self.to.clear();
@@ -181,7 +182,7 @@ impl StateMemory {
         }
         for t in tokens {
             let current = self.common_cell(t.seqs)?;
-            // A state that is to be kept is not written over.
+            // Do not overwrite a state that must be kept as a checkpoint.
             let in_place = |c: &usize| {
                 let keep_from = t
                     .seqs
@@ -203,12 +204,12 @@ impl StateMemory {
         Ok(())
     }
 
-    /// Cells that the tokens of the last placed ubatch read from and write to.
+    /// Returns the cells that the tokens of the last placed ubatch read from and write to.
     pub fn moves(&self) -> (&[i32], &[i32]) {
         (&self.from, &self.to)
     }
 
-    /// Takes back all placements since [`StateMemory::begin`]. Checkpoints that had to give way are lost.
+    /// Reverts all placements since [`StateMemory::begin`]. Evicted checkpoints are lost.
     pub fn rollback(&mut self) {
         self.cells.copy_from_slice(&self.before.0);
         self.newest = self.before.1;
@@ -219,7 +220,7 @@ impl StateMemory {
         }
     }
 
-    /// An error unless these positions of a sequence can be removed.
+    /// Checks that these positions of a sequence can be removed.
     pub fn check_remove(&self, seq: usize, span: Span) -> Result<(), MemoryError> {
         let next = self.next_pos(seq);
         if span.from >= span.to.min(next) || (span.from <= 0 && span.to >= next) {
@@ -231,15 +232,15 @@ impl StateMemory {
         self.check_checkpoint(seq, span.from)
     }
 
-    /// Removes positions of a sequence that [`StateMemory::check_remove`] has found to be removable.
+    /// Removes positions of a sequence; call [`StateMemory::check_remove`] first.
     pub fn remove(&mut self, seq: usize, span: Span) {
         if span.from < span.to.min(self.next_pos(seq)) {
-            let gone = |c: &StateCell| c.pos >= span.from;
-            self.leave(SeqSet::one(seq), gone);
+            let is_removed = |c: &StateCell| c.pos >= span.from;
+            self.remove_from(SeqSet::one(seq), is_removed);
         }
     }
 
-    /// An error unless `to` can share these positions of `from`.
+    /// Checks that `to` can share these positions of `from`.
     pub fn check_copy(&self, from: usize, to: usize, span: Span) -> Result<(), MemoryError> {
         let (next, end) = (self.next_pos(from), span.to.min(self.next_pos(from)));
         if from == to || span.from >= end {
@@ -258,7 +259,7 @@ impl StateMemory {
         }
     }
 
-    /// Makes `to` share what [`StateMemory::check_copy`] has found to be shareable.
+    /// Makes `to` share positions of `from`; call [`StateMemory::check_copy`] first.
     pub fn copy(&mut self, from: usize, to: usize, span: Span) {
         for cell in &mut self.cells {
             if cell.seqs.contains(from) && cell.pos < span.to {
@@ -268,12 +269,12 @@ impl StateMemory {
         self.find_newest();
     }
 
-    /// Removes all sequences but one.
+    /// Removes all sequences except `seq`.
     pub fn keep(&mut self, seq: usize) {
-        self.leave(SeqSet::ALL.without(SeqSet::one(seq)), |_| true);
+        self.remove_from(SeqSet::ALL.without(SeqSet::one(seq)), |_| true);
     }
 
-    /// An error unless these positions of a sequence can move.
+    /// Checks that the positions of a sequence can be shifted.
     pub fn check_add(&self, seq: usize) -> Result<(), MemoryError> {
         match self.newest(seq) {
             Some(c) if self.cells[c].seqs != SeqSet::one(seq) => Err(MemoryError::Shared { seq }),
@@ -281,13 +282,14 @@ impl StateMemory {
         }
     }
 
-    /// Moves positions of a sequence; its checkpoints are forgotten, for what they stand between may be moved apart.
+    /// Shifts positions of a sequence. Its checkpoints are dropped, because the shift may move only some of
+    /// their positions.
     pub fn add(&mut self, seq: usize, span: Span, delta: i32) {
         let Some(current) = self.newest(seq) else {
             return;
         };
         let pos = self.cells[current].pos;
-        self.leave(SeqSet::one(seq), |c| c.pos != pos);
+        self.remove_from(SeqSet::one(seq), |c| c.pos != pos);
         if pos >= span.from && pos < span.to {
             self.cells[current] = match pos.checked_add(delta).filter(|&p| p >= 0) {
                 Some(pos) => StateCell {
@@ -300,13 +302,13 @@ impl StateMemory {
         }
     }
 
-    /// Forgets everything.
+    /// Clears all state cells.
     pub fn clear(&mut self) {
         self.cells.fill(StateCell::free());
         self.find_newest();
     }
 
-    /// Gives a cell a state that has been written to it.
+    /// Sets the contents of a cell whose state has been written.
     pub fn put(&mut self, cell: Option<usize>, pos: i32, seqs: SeqSet) {
         if let Some(cell) = cell {
             self.cells[cell] = StateCell { pos, seqs };
@@ -314,28 +316,29 @@ impl StateMemory {
         }
     }
 
-    /// Removes the sequences `leaving` and empties the cells that something else is about to be written to.
+    /// Removes the sequences `leaving` and clears the target cells of a restore.
     pub fn vacate(&mut self, leaving: SeqSet, targets: &[Option<usize>]) {
         targets
             .iter()
             .flatten()
             .for_each(|&c| self.cells[c] = StateCell::free());
-        self.leave(leaving, |_| true);
+        self.remove_from(leaving, |_| true);
     }
 
-    /// The cells that some of these sequences continue from, lowest first.
+    /// Returns the newest cells of these sequences, in ascending order.
     pub fn newest_of(&self, seqs: SeqSet) -> Vec<usize> {
         let wanted = |&c: &usize| self.continuing(c).intersects(seqs);
         (0..self.cells.len()).filter(wanted).collect()
     }
 
-    /// The sequences that continue from a cell.
+    /// Returns the sequences whose newest cell is `cell`.
     pub fn continuing(&self, cell: usize) -> SeqSet {
         let own = self.cells[cell].seqs.iter();
         SeqSet::of(own.filter(|&s| self.newest(s) == Some(cell)))
     }
 
-    /// Cells that may be given other contents once the sequences `leaving` are gone: free ones first, then checkpoints of others.
+    /// Returns the cells available for restoring a state once the sequences `leaving` are removed: free cells
+    /// first, then checkpoints of others.
     pub fn replaceable(&self, leaving: SeqSet) -> Vec<usize> {
         let staying = |c: usize| self.continuing(c).without(leaving);
         let is_free = |c: usize| self.cells[c].seqs.without(leaving).is_empty();
@@ -344,10 +347,10 @@ impl StateMemory {
         cells
     }
 
-    /// Removes sequences from some of their cells.
-    fn leave(&mut self, seqs: SeqSet, gone: impl Fn(&StateCell) -> bool) {
+    /// Removes sequences from the cells selected by `is_removed`.
+    fn remove_from(&mut self, seqs: SeqSet, is_removed: impl Fn(&StateCell) -> bool) {
         for cell in self.cells.iter_mut().filter(|c| c.seqs.intersects(seqs)) {
-            if gone(cell) {
+            if is_removed(cell) {
                 cell.seqs = cell.seqs.without(seqs);
                 if cell.seqs.is_empty() {
                     *cell = StateCell::free();
@@ -357,7 +360,7 @@ impl StateMemory {
         self.find_newest();
     }
 
-    /// The cell that a sequence continues from.
+    /// Returns the newest cell of a sequence.
     fn newest(&self, seq: usize) -> Option<usize> {
         self.newest.get(seq).copied().flatten().map(|c| c as usize)
     }
@@ -374,7 +377,7 @@ impl StateMemory {
         }
     }
 
-    /// An error unless a sequence can be cut so that it continues at `pos`.
+    /// Checks that a sequence has a checkpoint to continue at `pos`.
     fn check_checkpoint(&self, seq: usize, pos: i32) -> Result<(), MemoryError> {
         let own = self.cells.iter().filter(|c| c.seqs.contains(seq));
         let positions = own.map(|c| c.pos as usize + 1);
@@ -386,7 +389,7 @@ impl StateMemory {
         Err(MemoryError::StateForgotten { seq, pos, available })
     }
 
-    /// The cell that all of these sequences continue from.
+    /// Returns the newest cell common to all of these sequences.
     fn common_cell(&self, seqs: SeqSet) -> Result<Option<usize>, MemoryError> {
         let mut cells = seqs.iter().map(|s| (s, self.newest(s)));
         let Some((first, cell)) = cells.next() else {
@@ -398,10 +401,10 @@ impl StateMemory {
         }
     }
 
-    /// A cell to write to: a free one, or that of the checkpoint that is missed least. There is one, because sequences continue from at
-    /// most one cell each and did so before the decode.
+    /// Returns a cell to write to: a free cell, or the least valuable checkpoint. A cell always exists,
+    /// because every sequence has at most one newest cell now and at most one before the decode.
     fn take(&self, seqs: SeqSet) -> usize {
-        let is_newest = |cells: &[StateCell], newest: &Newest, c: usize| {
+        let is_newest = |cells: &[StateCell], newest: &NewestCells, c: usize| {
             let mut own = cells[c].seqs.iter();
             own.any(|s| newest[s] == Some(c as u32))
         };
@@ -413,7 +416,7 @@ impl StateMemory {
             (!cell.seqs.is_empty(), self.written[c], foreign, cell.pos)
         };
         let cell = (0..self.cells.len()).filter(may_go).min_by_key(loss);
-        cell.expect("there are two cells for each sequence")
+        cell.expect("at least two cells per sequence are allocated")
     }
 }
 
@@ -452,16 +455,16 @@ mod tests {
     }
 
     #[test]
-    fn a_decode_works_in_a_new_cell() {
+    fn decode_writes_to_new_cell() {
         let mut m = memory(1, 0);
         assert_eq!(decode(&mut m, &[(0, 1), (1, 1), (2, 1)]), [(-1, 0), (0, 0), (0, 0)]);
         assert_eq!(decode(&mut m, &[(3, 1), (4, 1)]), [(0, 1), (1, 1)]);
-        assert_eq!(decode(&mut m, &[(5, 1)]), [(1, 0)], "the oldest state gives way");
+        assert_eq!(decode(&mut m, &[(5, 1)]), [(1, 0)], "the oldest state is evicted");
         assert_eq!(m.next_pos(0), 6);
     }
 
     #[test]
-    fn a_failed_decode_leaves_the_state_from_before() {
+    fn rollback_restores_previous_state() {
         let mut m = memory(2, 1);
         decode(&mut m, &[(0, 1), (0, 2), (1, 1)]);
         let before = [0, 1].map(|s| m.cells[m.newest(s).unwrap()]);
@@ -471,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn interleaved_sequences_have_cells_of_their_own() {
+    fn interleaved_sequences_use_separate_cells() {
         let mut m = memory(2, 0);
         assert_eq!(
             decode(&mut m, &[(0, 1), (0, 2), (1, 1), (1, 2)]),
@@ -480,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_states_part_when_written() {
+    fn shared_states_diverge_on_write() {
         let mut m = memory(2, 0);
         decode(&mut m, &[(0, 1)]);
         m.check_copy(0, 1, tail(0)).unwrap();
@@ -492,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_states_are_kept_for_rollback() {
+    fn last_states_are_checkpointed() {
         let mut m = memory(1, 2);
         decode(&mut m, &[(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]);
         assert_eq!(
@@ -516,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_move_with_the_newest_state_only() {
+    fn add_shifts_newest_state_only() {
         let mut m = memory(2, 1);
         decode(&mut m, &[(0, 1), (1, 1), (2, 1)]);
         m.check_add(0).unwrap();
@@ -527,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_always_a_cell_to_write_to() {
+    fn take_always_finds_a_cell() {
         for n_rollback in 0..3 {
             let mut m = memory(3, n_rollback);
             let mut next = [0; 3];

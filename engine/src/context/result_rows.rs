@@ -1,32 +1,32 @@
-//! Rows of results that ubatches give one after the other.
+//! Output rows appended by successive ubatches.
 
 use std::ops::Range;
 
 use crate::backend::{BackendError, PendingRead};
 
-/// Rows of one width, `[n, width]`; the memory is kept from batch to batch.
+/// Rows of equal width, `[n, width]`. Capacity is reused between batches.
 #[derive(Default)]
 pub(super) struct ResultRows {
     values: Vec<f32>,
-    /// Elements of a row.
+    /// Number of elements per row.
     width: usize,
-    /// Elements of `values` that are on their way.
+    /// Ranges of `values` with reads in flight.
     pending: Vec<(Range<usize>, Box<dyn PendingRead>)>,
 }
 
 impl ResultRows {
-    /// Takes memory for so many elements.
+    /// Reserves memory for `n` result elements.
     pub fn reserve(&mut self, n: usize) {
         self.values.reserve(n);
     }
 
-    /// Forgets all rows.
+    /// Removes all result rows.
     pub fn clear(&mut self) {
         self.values.clear();
         self.pending.clear();
     }
 
-    /// Room for `n` more rows.
+    /// Appends `n` rows to be filled.
     pub fn append(&mut self, n: usize, width: usize) -> &mut [f32] {
         self.width = width;
         let start = self.values.len();
@@ -34,13 +34,13 @@ impl ResultRows {
         &mut self.values[start..]
     }
 
-    /// The `n` rows appended last are on their way.
+    /// Registers a pending read into the last `n` rows.
     pub fn await_rows(&mut self, n: usize, read: Box<dyn PendingRead>) {
         let end = self.values.len();
         self.pending.push((end - n * self.width..end, read));
     }
 
-    /// Waits for all rows that are on their way.
+    /// Waits for all pending reads.
     pub fn complete(&mut self) -> Result<(), BackendError> {
         for (range, read) in self.pending.drain(..) {
             read.wait(bytemuck::cast_slice_mut(&mut self.values[range]))?;
@@ -48,7 +48,7 @@ impl ResultRows {
         Ok(())
     }
 
-    /// A row, if there are so many.
+    /// Returns a row, if it exists.
     pub fn get(&self, row: usize) -> Option<&[f32]> {
         self.values.get(row * self.width..(row + 1) * self.width)
     }

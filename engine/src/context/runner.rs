@@ -1,9 +1,10 @@
-//! What runs graphs: the scheduler with its backends and buffers, the built graphs, and the way of inputs and results.
+//! Graph execution: scheduler with backends and buffers, cached graphs, and the transfer of inputs and
+//! results.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::backend::{BackendParams, Held, MemoryMap, PendingRead, Profile, Usage};
+use crate::backend::{BackendParams, BufferRef, MemoryMap, PendingRead, Profile, Usage};
 use crate::builder::BuildParams;
 use crate::graph::{BufferId, Graph, TensorId};
 use crate::model::Model;
@@ -13,7 +14,7 @@ use super::graphs::{BuiltGraph, GraphCache, GraphSource};
 use super::inputs::{InputWriter, Staging, Ubatch};
 use super::{ContextError, ContextParams, DecodeError};
 
-/// Builds graphs and computes them; see the module.
+/// Builds and computes graphs.
 pub(super) struct GraphRunner {
     sched: Scheduler,
     graphs: GraphCache,
@@ -22,8 +23,8 @@ pub(super) struct GraphRunner {
 }
 
 impl GraphRunner {
-    /// A runner on the model's devices in order, the CPU last. The buffers of the model are registered first, so that the homes of
-    /// its weights hold.
+    /// Creates a runner on the model's devices, with the CPU last. The buffers of the model are registered
+    /// first, so that the buffer ids of its weights stay valid.
     pub fn new(model: &Model, params: &ContextParams) -> Result<GraphRunner, ContextError> {
         let backend_params = BackendParams {
             n_threads: params.n_threads,
@@ -46,7 +47,7 @@ impl GraphRunner {
             assert_eq!(
                 id,
                 BufferId(i as u32),
-                "the homes of the weights name the model's buffers by position"
+                "weight leaves refer to the model's buffers by index"
             );
         }
         Ok(GraphRunner {
@@ -57,37 +58,38 @@ impl GraphRunner {
         })
     }
 
-    /// Makes a buffer known, so that graphs can use it.
-    pub fn register_buffer(&mut self, buffer: impl Into<Held>, usage: Usage) -> BufferId {
+    /// Registers a buffer for use by graphs.
+    pub fn register_buffer(&mut self, buffer: impl Into<BufferRef>, usage: Usage) -> BufferId {
         self.sched.register_buffer(buffer, usage)
     }
 
-    /// Every buffer that graphs use, for changing them while nothing is [under way](GraphRunner::synchronize).
+    /// Returns all buffers used by graphs. Only modify them after [`GraphRunner::synchronize`].
     pub fn buffers_mut(&mut self) -> &mut MemoryMap {
         &mut self.sched.memory
     }
 
-    /// Bytes held for intermediate results.
+    /// Returns the size of the compute buffers in bytes.
     pub fn n_bytes(&self) -> usize {
         self.sched.reserve_sizes().iter().sum()
     }
 
-    /// Shows the nodes of every graph to an observer.
+    /// Sets an observer for the nodes of every graph.
     pub fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) {
         self.sched.set_observer(observer);
     }
 
-    /// Lets a computation end early once a flag is set.
+    /// Sets a cancellation flag for computations.
     pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
         self.sched.set_cancel(flag);
     }
 
-    /// Waits until all that was begun is done.
+    /// Waits for all pending computations.
     pub fn synchronize(&mut self) -> Result<(), SchedError> {
         self.sched.synchronize()
     }
 
-    /// Takes memory for the graphs of these sizes, in place of all that were built. The last sizes should be the largest.
+    /// Reserves memory for graphs of these sizes and drops all cached graphs. The last sizes should be the
+    /// largest.
     pub fn reserve(&mut self, source: GraphSource<'_>, sizes: &[BuildParams]) -> Result<(), ContextError> {
         for place in self.graphs.places() {
             for &params in sizes {
@@ -100,12 +102,13 @@ impl GraphRunner {
         Ok(())
     }
 
-    /// Takes memory for the inputs of ubatches of `n_tokens` of `n_seqs` sequences over lists of `n_cells`.
+    /// Reserves memory for the inputs of ubatches of `n_tokens` tokens in `n_seqs` sequences over lists of
+    /// `n_cells` cells.
     pub fn reserve_inputs(&mut self, n_tokens: usize, n_seqs: usize, n_cells: usize) {
         self.staging.reserve(n_tokens, n_seqs, n_cells);
     }
 
-    /// Gets the graph of these sizes ready; true if it had to be built.
+    /// Prepares the graph for these sizes. Returns true if it had to be built.
     pub fn prepare(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<bool, DecodeError> {
         let (graphs, sched) = (&mut self.graphs, &mut self.sched);
         timed(self.profile.as_ref(), "graph", || {
@@ -128,18 +131,18 @@ impl GraphRunner {
         self.sched.compute(graph)
     }
 
-    /// Elements of a row of the prepared graph's result; `None` if it has no result.
+    /// Returns the row width of the prepared graph's result; `None` without a result.
     pub fn result_width(&self) -> Option<usize> {
         let BuiltGraph { graph, result, .. } = self.graphs.current();
         Some(graph.tensor((*result)?).ne[0])
     }
 
-    /// Reads the first rows of the result, or has them on their way when this returns.
+    /// Reads the leading rows of the result. Returns a pending read if the transfer is asynchronous.
     pub fn read_result(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
         self.read(self.graphs.current().result, rows)
     }
 
-    /// The same for hidden rows.
+    /// Reads the leading hidden states. Returns a pending read if the transfer is asynchronous.
     pub fn read_hidden(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
         self.read(self.graphs.current().hidden, rows)
     }
@@ -158,7 +161,8 @@ impl GraphRunner {
         })
     }
 
-    /// Computes a graph of the caller's with these inputs, in the memory that all graphs use: the next one has to be prepared again.
+    /// Computes a temporary graph with these inputs, in the compute buffers shared with all graphs. The next
+    /// graph must be prepared again.
     pub fn run_once(&mut self, graph: &mut Graph, inputs: &[(TensorId, &[u8])]) -> Result<(), SchedError> {
         self.sched.alloc_graph(graph)?;
         for &(id, values) in inputs {
@@ -168,7 +172,7 @@ impl GraphRunner {
     }
 }
 
-/// Does something whose time a profile is told, if there is one.
+/// Runs `work` and records its time in the profile, if present.
 fn timed<T>(profile: Option<&Profile>, name: &'static str, work: impl FnOnce() -> T) -> T {
     match profile {
         Some(profile) => profile.during(name, work),

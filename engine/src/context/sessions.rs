@@ -1,4 +1,4 @@
-//! Saving and restoring a [`Context`]'s memory as bytes or files; what is written is described in `state.rs`.
+//! Saving and restoring the state of a [`Context`] as bytes or files; `state.rs` describes the content.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,45 +9,48 @@ use super::state::Part;
 use super::{Context, StateError};
 
 impl Context {
-    /// Writes the state of all sequences. Keys that were moved are rotated first, as the next decode would do.
+    /// Writes the state of all sequences. Pending key rotations are applied first.
     pub fn save_state(&mut self, out: &mut dyn Write) -> Result<(), StateError> {
         self.rotated_state_access()?.save(Part::All, &[], out)
     }
 
-    /// Writes the state of one sequence.
+    /// Writes the state of a single sequence.
     pub fn save_seq(&mut self, seq: usize, out: &mut dyn Write) -> Result<(), StateError> {
         self.rotated_state_access()?.save(Part::One(seq), &[], out)
     }
 
-    /// Replaces all sequences by those of a state that [`Context::save_state`] wrote.
+    /// Replaces all sequences with a state written by [`Context::save_state`].
+    ///
+    /// # Errors
+    /// [`StateError`] if the state is invalid, belongs to another model or other settings, or does not fit.
     pub fn load_state(&mut self, state: &[u8]) -> Result<(), StateError> {
         self.state_access()?.load(Part::All, state).map(drop)
     }
 
-    /// Replaces sequence `seq` by the one of a state that [`Context::save_seq`] wrote, whatever its number was.
-    /// Other sequences are not touched.
+    /// Replaces sequence `seq` with a state written by [`Context::save_seq`], regardless of its original id.
+    /// Other sequences are unaffected.
     pub fn load_seq(&mut self, seq: usize, state: &[u8]) -> Result<(), StateError> {
         self.state_access()?.load(Part::One(seq), state).map(drop)
     }
 
-    /// Writes a file with the state of all sequences and the tokens they came from, for [`Context::load_session`].
-    /// An existing file is replaced when the new one is complete. Errors name the file.
+    /// Writes a file with the state of all sequences and their tokens, for [`Context::load_session`]. An
+    /// existing file is replaced atomically. Errors name the file.
     pub fn save_session(&mut self, path: impl AsRef<Path>, tokens: &[Token]) -> Result<(), StateError> {
         self.rotated_state_access()?.save_file(Part::All, tokens, path.as_ref())
     }
 
-    /// Restores a file and returns the tokens that were saved with it.
+    /// Restores a file and returns the tokens saved with it.
     pub fn load_session(&mut self, path: impl AsRef<Path>) -> Result<Vec<Token>, StateError> {
         self.state_access()?.load_file(Part::All, path.as_ref())
     }
 
-    /// As [`Context::save_session`], for one sequence.
+    /// Like [`Context::save_session`], for a single sequence.
     pub fn save_seq_session(&mut self, seq: usize, path: impl AsRef<Path>, tokens: &[Token]) -> Result<(), StateError> {
         self.rotated_state_access()?
             .save_file(Part::One(seq), tokens, path.as_ref())
     }
 
-    /// As [`Context::load_session`], for one sequence.
+    /// Like [`Context::load_session`], for a single sequence.
     pub fn load_seq_session(&mut self, seq: usize, path: impl AsRef<Path>) -> Result<Vec<Token>, StateError> {
         self.state_access()?.load_file(Part::One(seq), path.as_ref())
     }

@@ -1,4 +1,4 @@
-//! Choosing the adapters of a [`Context`]; how they are applied is described in `adapt.rs`.
+//! Methods of [`Context`] that select adapters; `adapt.rs` implements them.
 
 use std::ops::RangeInclusive;
 
@@ -8,8 +8,11 @@ use super::adapt::{Directions, ScaledAdapter, check_loras, check_vectors};
 use super::{Context, ContextError, SetAdaptersError};
 
 impl Context {
-    /// Applies these adapters, each with its own factor, in place of those before; an empty list restores the model. Sequences with
-    /// adapters of their own keep those. Keys and values in the memory stay as they were computed. On an error the old adapters stay.
+    /// Replaces the active adapters, each with its own scale; an empty list restores the plain model.
+    /// Sequences with their own adapters are unaffected. Cached keys and values are not recomputed.
+    ///
+    /// # Errors
+    /// [`SetAdaptersError`]; the previous adapters then stay active.
     pub fn set_adapters(&mut self, adapters: &[ScaledAdapter]) -> Result<(), SetAdaptersError> {
         check_loras(adapters, self.model())?;
         match self.adapter_config().with_loras(adapters) {
@@ -18,9 +21,12 @@ impl Context {
         }
     }
 
-    /// Gives a sequence adapters of its own in place of those of [`Context::set_adapters`]; `None` ends that. Sequences with different
-    /// adapters can be decoded in one batch. As long as the sequences together use the same adapters in the same order, a change takes
-    /// effect at once, without a new graph. Every adapter that some sequence uses is computed for every token of a batch.
+    /// Overrides the adapters of a sequence; `None` removes the override. Sequences with different adapters
+    /// can share a batch; every adapter in use is computed for every token. Changing only scales takes effect
+    /// without rebuilding graphs.
+    ///
+    /// # Errors
+    /// [`SetAdaptersError`]; the previous adapters then stay active.
     pub fn set_seq_adapters(&mut self, seq: usize, adapters: Option<&[ScaledAdapter]>) -> Result<(), SetAdaptersError> {
         let n_seq_max = self.params().n_seq_max;
         if seq >= n_seq_max {
@@ -33,18 +39,21 @@ impl Context {
         }
     }
 
-    /// The adapters of all sequences that have none of their own.
+    /// Returns the default adapters of all sequences.
     pub fn adapters(&self) -> &[ScaledAdapter] {
         self.adapter_config().loras()
     }
 
-    /// The adapters of a sequence.
+    /// Returns the adapters of a sequence.
     pub fn seq_adapters(&self, seq: usize) -> &[ScaledAdapter] {
         self.adapter_config().loras_of(seq)
     }
 
-    /// Adds these control vectors, each with its own factor, to the results of `layers`, in place of those before; an empty
-    /// list removes them. On an error the old ones stay.
+    /// Replaces the active control vectors, each with its own scale; they are added to the outputs of
+    /// `layers`. An empty list removes them.
+    ///
+    /// # Errors
+    /// [`SetAdaptersError`]; the previous control vectors then stay active.
     pub fn set_control_vectors(
         &mut self,
         vectors: &[(&ControlVector, f32)],

@@ -1,4 +1,4 @@
-//! The settings of a context with all defaults filled in, checked against the model.
+//! Context parameters with defaults resolved and validated against the model.
 
 use crate::builder::{BuildParams, GraphPart, HiddenRows, Pooling, RopeScaling};
 use crate::model::Model;
@@ -6,20 +6,21 @@ use crate::model::Model;
 use super::batch::MAX_SEQUENCES;
 use super::{ContextError, ContextParams};
 
-/// What [`ContextParams`] come to for a model.
+/// Resolved [`ContextParams`] for a model.
 pub(super) struct Settings {
-    /// With defaults filled in.
+    /// Parameters with defaults resolved.
     pub params: ContextParams,
-    /// Cells of KV memory.
+    /// Number of KV cache cells.
     pub n_ctx: usize,
-    /// The model's rope scaling with the context's overrides.
+    /// RoPE scaling of the model, with overrides of the context.
     pub rope: RopeScaling,
-    /// Batches are computed whole: without a memory there are no parts, and pooling needs all of a sequence at hand.
+    /// Batches are computed as a whole: bidirectional models have no cache, and pooling needs all tokens of a
+    /// sequence.
     pub is_whole: bool,
 }
 
 impl Settings {
-    /// Fills in the defaults, or says what is wrong.
+    /// Resolves defaults and validates the parameters.
     pub fn new(params: &ContextParams, model: &Model) -> Result<Settings, ContextError> {
         let n_ctx = match params.n_ctx {
             0 => model.base().n_ctx_train(),
@@ -38,7 +39,7 @@ impl Settings {
         })
     }
 
-    /// What the graphs of the context are built for: a single token here.
+    /// Returns the build parameters of the context's graphs, for a single token.
     pub fn build_params(&self, model: &Model) -> BuildParams {
         BuildParams {
             n_seq_max: self.params.n_seq_max,
@@ -54,7 +55,7 @@ impl Settings {
         }
     }
 
-    /// Which hidden rows graphs give.
+    /// Returns the hidden states that graphs output.
     pub fn hidden_rows(&self) -> HiddenRows {
         match (self.params.mtp, self.params.hidden) {
             (true, _) => HiddenRows::Wanted,
@@ -63,7 +64,7 @@ impl Settings {
         }
     }
 
-    /// Threads for a ubatch of so many tokens.
+    /// Returns the number of threads for a ubatch of `n_tokens` tokens.
     pub fn n_threads(&self, n_tokens: usize) -> usize {
         if n_tokens == 1 {
             self.params.n_threads
@@ -72,7 +73,7 @@ impl Settings {
         }
     }
 
-    /// Most tokens that can be encoded together.
+    /// Returns the maximum number of tokens per encode call.
     pub fn n_encode_max(&self) -> usize {
         self.params.n_batch.min(self.n_ctx)
     }
@@ -118,7 +119,7 @@ fn check_counts(p: &ContextParams) -> Result<(), ContextError> {
     Ok(())
 }
 
-/// Positions are i32.
+/// Checks that all positions of the context fit into i32.
 fn check_n_ctx(n_ctx: usize) -> Result<(), ContextError> {
     if n_ctx <= i32::MAX as usize {
         return Ok(());
@@ -150,17 +151,17 @@ fn check_rope(p: &ContextParams) -> Result<(), ContextError> {
         }
     }
     match p.yarn_ext_factor.filter(|v| !is_not_negative(*v)) {
-        Some(v) => Err(wrong("yarn_ext_factor", "a number of at least 0", v)),
+        Some(v) => Err(wrong("yarn_ext_factor", "a non-negative number", v)),
         None => Ok(()),
     }
 }
 
-/// Embeddings are hidden rows themselves.
+/// With pooling, the outputs are hidden states already.
 fn check_hidden(p: &ContextParams) -> Result<(), ContextError> {
     match p.pooling {
         Some(pooling) if p.hidden || p.mtp => Err(ContextError::Param {
             name: "pooling",
-            expected: "no pooling where hidden rows are kept".to_owned(),
+            expected: "no pooling together with hidden states or MTP".to_owned(),
             found: pooling.name().to_owned(),
         }),
         _ => Ok(()),

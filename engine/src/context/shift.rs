@@ -1,4 +1,4 @@
-//! Moving positions: cached keys are rotated on by as much as their cells moved.
+//! Context shift: rotates cached keys by the position shift of their cells.
 
 use kernels::GgmlType;
 
@@ -11,14 +11,14 @@ use super::inputs::along_axes;
 use super::memory::KvMemory;
 use super::runner::GraphRunner;
 
-/// Inputs of a shift graph for one pool, each there from its first use on: what no key needs has no place in the graph's memory.
+/// Inputs of the shift graph for a pool, created on first use so that unused inputs take no memory.
 #[derive(Default)]
 struct ShiftInputs {
-    /// Movement of each cell, i32 `[n_cells]`.
+    /// Position shift of each cell, i32 `[n_cells]`.
     delta: Option<TensorId>,
-    /// The same along all axes of a position, i32 `[n_cells, axes]`, for keys that are rotated by axes.
+    /// Shift of each cell along all axes, i32 `[n_cells, axes]`, for M-RoPE keys.
     axes: Option<TensorId>,
-    /// 0, 1, 2, … i64 `[n_cells]`: every cell is written back.
+    /// Row indices 0, 1, 2, …, i64 `[n_cells]`: every cell is written back.
     cells: Option<TensorId>,
 }
 
@@ -37,7 +37,7 @@ impl ShiftInputs {
         *self.cells.get_or_insert_with(new)
     }
 
-    /// The value of each input for cells that move by `delta`.
+    /// Returns the value of each input for the cell shifts `delta`.
     fn values(&self, delta: &[i32]) -> Vec<(TensorId, Vec<u8>)> {
         fn bytes<T: bytemuck::NoUninit>(values: Vec<T>) -> Vec<u8> {
             bytemuck::cast_slice(&values).to_vec()
@@ -53,7 +53,7 @@ impl ShiftInputs {
     }
 }
 
-/// Rotates the keys of all cells that moved since the last time.
+/// Rotates the keys of all cells shifted since the last rotation.
 pub(super) fn rotate_moved_keys(model: &Model, kv: &mut KvMemory, runner: &mut GraphRunner) -> Result<(), DecodeError> {
     let mut graph = Graph::new();
     let mut inputs: Vec<_> = kv.pools().iter().map(|_| ShiftInputs::default()).collect();
@@ -68,7 +68,7 @@ pub(super) fn rotate_moved_keys(model: &Model, kv: &mut KvMemory, runner: &mut G
     let values: Vec<_> = pools
         .flat_map(|(input, pool)| input.values(pool.pending_shift().unwrap_or_default()))
         .collect();
-    // Where no key says anything of its position, there is nothing to compute.
+    // Nothing to compute if no key depends on its position.
     if !values.is_empty() {
         let values: Vec<_> = values.iter().map(|(id, bytes)| (*id, bytes.as_slice())).collect();
         runner.run_once(&mut graph, &values)?;
@@ -77,7 +77,7 @@ pub(super) fn rotate_moved_keys(model: &Model, kv: &mut KvMemory, runner: &mut G
     Ok(())
 }
 
-/// Adds the rotation of the keys of a slot, if their positions are a rotation.
+/// Adds the rotation of a slot's keys, if they are rotated by RoPE.
 fn add_rotation(
     g: &mut Graph,
     model: &Model,
@@ -136,7 +136,7 @@ fn rotate(
     g.set_rows(cache, rows, cells)
 }
 
-/// The rotation without its magnitude factor, which cached keys already carry.
+/// Returns the rotation without its magnitude factor, which is already applied to cached keys.
 fn pure_rotation(rope: Rope) -> Rope {
     let yarn = if rope.ext_factor == 0.0 {
         1.0

@@ -1,10 +1,12 @@
-//! Saving and restoring what a context remembers: all sequences or one, as bytes or as files.
+//! Saving and restoring the memory of a context, for all sequences or one, as bytes or files.
 //!
-//! A state holds positions, sequence sets and the key and value rows of the cells in use, and the recurrent states that sequences
-//! continue from (as one more pool, whose cells stand for all positions up to theirs), nothing else: logits of the last
-//! batch are not part of it, nor is what an encoder made: encode again before decoding goes on. It can be restored into a context of another size, and into a cache with other sequences and
-//! holes in it, as long as the cells fit; cells land where there is room. Model, cache types and rope settings must be the
-//! same, and so must be the adapters in use. Everything is checked before anything is changed. The bytes are described in `format.rs`.
+//! A state contains the positions, sequence sets, keys and values of the cells in use, and the newest
+//! recurrent states (as an additional pool). It excludes the logits of the last batch and encoder outputs;
+//! encode again before decoding continues.
+//!
+//! A state can be restored into a context of a different size and into a partially filled cache, if its cells
+//! fit. Model, cache types, RoPE settings and active adapters must match. Everything is validated before the
+//! context changes. `format.rs` describes the encoding.
 
 mod error;
 mod file;
@@ -15,7 +17,7 @@ use std::path::Path;
 
 use crate::backend::{BackendError, MemoryMap};
 use crate::builder::{KvSlot, KvSpec};
-use crate::graph::{Home, Window};
+use crate::graph::{BufferSlice, Window};
 use crate::model::Model;
 use crate::vocab::Token;
 
@@ -26,21 +28,21 @@ use super::hybrid::Memory;
 use super::settings::Settings;
 
 pub use error::StateError;
-use format::{Expected, Field, FieldValue, Identity, RowSizes, Run, Saved, Scope, Sink};
+use format::{ChecksumWriter, Expected, Field, FieldValue, Identity, RowSizes, Run, Scope, VerifiedState};
 
-/// Rows travel between device and stream in pieces of about this many bytes.
+/// Approximate chunk size for transferring rows, in bytes.
 const PIECE: usize = 1 << 20;
 
-/// What is saved or restored.
+/// Part of a context to save or restore.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
     /// All sequences.
     All,
-    /// One of them.
+    /// State of a single sequence.
     One(usize),
 }
 
-/// What saving and restoring need of a context in which nothing is under way and no keys are due to be rotated.
+/// Parts of a context needed for saving and restoring. No graph may be in flight and no key rotation pending.
 pub(super) struct StateAccess<'a> {
     pub model: &'a Model,
     pub settings: &'a Settings,
@@ -50,18 +52,18 @@ pub(super) struct StateAccess<'a> {
 }
 
 impl StateAccess<'_> {
-    /// Writes a part, and the tokens that it came from, as a file that is replaced when the new one is complete.
+    /// Writes the state of `part` and its tokens to a file, which is replaced atomically.
     pub fn save_file(&self, part: Part, tokens: &[Token], path: &Path) -> Result<(), StateError> {
         file::replace(path, |out| self.save(part, tokens, out))
     }
 
-    /// Restores a part from a file and returns the tokens that were saved with it.
+    /// Restores the state of `part` from a file and returns the tokens saved with it.
     pub fn load_file(&mut self, part: Part, path: &Path) -> Result<Vec<Token>, StateError> {
         let bytes = file::read(path)?;
         self.load(part, &bytes).map_err(|e| file::in_file(e, path))
     }
 
-    /// Writes a part, and the tokens that it came from.
+    /// Writes the state of `part`, with its tokens.
     pub fn save(&self, part: Part, tokens: &[Token], out: &mut dyn Write) -> Result<(), StateError> {
         part.check(self.memory)?;
         let (pools, states) = (self.memory.kv.pools(), &self.memory.states);
@@ -82,7 +84,7 @@ impl StateAccess<'_> {
             .sum();
         let head = format::head(part.scope(), &self.identity(part), tokens, &runs, row_bytes);
 
-        let mut sink = Sink::new(out);
+        let mut sink = ChecksumWriter::new(out);
         sink.write(&head)?;
         let mut piece = Vec::new();
         for ((k, v), size) in self.homes().zip(&sizes) {
@@ -93,28 +95,28 @@ impl StateAccess<'_> {
         sink.finish()
     }
 
-    /// Writes the rows of `cells` of one cache tensor; `row` is the size of one in bytes.
+    /// Writes the rows of `cells` in a cache tensor; `row` is the row size in bytes.
     fn save_rows(
         &self,
         cells: &[usize],
-        home: Home,
+        home: BufferSlice,
         row: usize,
         piece: &mut Vec<u8>,
-        sink: &mut Sink<'_>,
+        sink: &mut ChecksumWriter<'_>,
     ) -> Result<(), StateError> {
         let rows_at_once = (PIECE / row.max(1)).max(1);
         for together in cells.chunk_by(|a, b| a + 1 == *b) {
             for cells in together.chunks(rows_at_once) {
                 piece.resize(cells.len() * row, 0);
                 let offset = home.offset + cells[0] * row;
-                self.buffers.read(Home { offset, ..home }, piece)?;
+                self.buffers.read(BufferSlice { offset, ..home }, piece)?;
                 sink.write(piece)?;
             }
         }
         Ok(())
     }
 
-    /// Restores a part and returns the tokens that were saved with it.
+    /// Restores the state of `part` and returns the tokens saved with it.
     pub fn load(&mut self, part: Part, state: &[u8]) -> Result<Vec<Token>, StateError> {
         part.check(self.memory)?;
         let (identity, sizes) = (self.identity(part), self.row_sizes());
@@ -124,7 +126,7 @@ impl StateAccess<'_> {
                 scope: part.scope(),
                 identity: &identity,
                 n_vocab: self.model.base().n_vocab(),
-                // A single sequence is number 0 in its state.
+                // A single sequence has id 0 in its state.
                 n_seq_max: part.one().map_or(self.settings.params.n_seq_max, |_| 1),
                 n_pools: self.memory.kv.pools().len() + usize::from(!self.memory.states.is_unused()),
                 slots: &sizes,
@@ -134,14 +136,14 @@ impl StateAccess<'_> {
             let runs = saved.pools.iter_mut().flatten();
             runs.for_each(|run| run.seqs = SeqSet::one(seq));
         }
-        let landing = self.landing(&saved, part)?;
-        // From here on only a device can fail; then the sequences stay empty.
-        self.memory.kv.vacate(part.seqs(), &landing);
+        let target_cells = self.target_cells(&saved, part)?;
+        // From here on only a device can fail; the sequences are then left empty.
+        self.memory.kv.vacate(part.seqs(), &target_cells);
         let n_pools = self.memory.kv.pools().len();
-        let for_states = landing.get(n_pools).map_or(&[][..], Vec::as_slice);
+        let for_states = target_cells.get(n_pools).map_or(&[][..], Vec::as_slice);
         self.memory.states.vacate(part.seqs(), for_states);
-        self.load_rows(&saved, &landing, &sizes)?;
-        for (p, (runs, targets)) in saved.pools.iter().zip(&landing).enumerate() {
+        self.load_rows(&saved, &target_cells, &sizes)?;
+        for (p, (runs, targets)) in saved.pools.iter().zip(&target_cells).enumerate() {
             let contents = cells(runs).zip(targets.iter().copied());
             if p < n_pools {
                 self.memory.kv.occupy(p, contents);
@@ -152,47 +154,47 @@ impl StateAccess<'_> {
         Ok(saved.tokens)
     }
 
-    /// The cell that each stored one goes to, by pool; `None` for those that are not needed and find no room.
-    fn landing(&self, saved: &Saved<'_>, part: Part) -> Result<Vec<Vec<Option<usize>>>, StateError> {
+    /// Returns the target cell of each saved cell, by pool; `None` for optional cells that do not fit.
+    fn target_cells(&self, saved: &VerifiedState<'_>, part: Part) -> Result<Vec<Vec<Option<usize>>>, StateError> {
         let mut next_pos = [0; MAX_SEQUENCES];
         for (pos, seqs) in saved.pools.iter().flat_map(|runs| cells(runs)) {
             seqs.iter().for_each(|s| next_pos[s] = next_pos[s].max(pos + 1));
         }
         let pools = self.memory.kv.pools().iter().zip(&saved.pools);
-        let mut landing = pools
+        let mut target_cells = pools
             .map(|(pool, runs)| {
                 let free = self.memory.kv.free_cells(pool, part.seqs());
-                land(pool, runs, &next_pos, free)
+                assign_cells(pool, runs, &next_pos, free)
             })
             .collect::<Result<Vec<_>, _>>()?;
-        if let Some(runs) = saved.pools.get(landing.len()) {
+        if let Some(runs) = saved.pools.get(target_cells.len()) {
             let (needed, mut free) = (format::n_cells(runs), self.memory.states.replaceable(part.seqs()));
             if needed > free.len() {
                 let (free, n_cells) = (free.len(), self.memory.states.cells().len());
                 return Err(StateError::NoRoom { needed, free, n_cells });
             }
             free.truncate(needed);
-            landing.push(free.into_iter().map(Some).collect());
+            target_cells.push(free.into_iter().map(Some).collect());
         }
-        Ok(landing)
+        Ok(target_cells)
     }
 
     fn load_rows(
         &mut self,
-        saved: &Saved<'_>,
-        landing: &[Vec<Option<usize>>],
+        saved: &VerifiedState<'_>,
+        target_cells: &[Vec<Option<usize>>],
         sizes: &[RowSizes],
     ) -> Result<(), BackendError> {
         let homes: Vec<_> = self.homes().collect();
         for (((k, v), size), rows) in homes.into_iter().zip(sizes).zip(&saved.rows) {
             for (home, row, bytes) in [(k, size.key, rows.keys), (v, size.value, rows.values)] {
                 let mut from = 0;
-                // Rows that stay neighbours are written together.
-                for together in landing[size.pool].chunk_by(|a, b| a.map(|a| a + 1) == *b) {
+                // Consecutive target cells are written in one call.
+                for together in target_cells[size.pool].chunk_by(|a, b| a.map(|a| a + 1) == *b) {
                     let to = from + together.len() * row;
                     if let Some(first) = together[0] {
                         let offset = home.offset + first * row;
-                        self.buffers.write(Home { offset, ..home }, &bytes[from..to])?;
+                        self.buffers.write(BufferSlice { offset, ..home }, &bytes[from..to])?;
                     }
                     from = to;
                 }
@@ -201,27 +203,27 @@ impl StateAccess<'_> {
         Ok(())
     }
 
-    /// Where the keys and values of each slot lie. A recurrent op is a slot of keys without values.
-    fn homes(&self) -> impl Iterator<Item = (Home, Home)> + '_ {
+    /// Iterates over the locations of keys and values of each slot. A recurrent op is a slot with keys only.
+    fn homes(&self) -> impl Iterator<Item = (BufferSlice, BufferSlice)> + '_ {
         let view = self.memory.view();
         let states = view.states.iter().map(|s| (s.home, s.home));
         let slots = view.slots.iter().zip(self.memory.kv.specs());
         let slots = slots.flat_map(|(slot, spec)| {
-            // Groups of tokens have the rows after those of tokens.
-            let behind = |home: Home, row: usize| Home {
+            // Rows of compressed groups follow those of tokens.
+            let after_tokens = |home: BufferSlice, row: usize| BufferSlice {
                 offset: home.offset + row * view.pools[slot.pool].n_cells,
                 ..home
             };
             let groups = slot.compressed.map(|_| {
                 let (key, value) = slot_row_bytes(slot, spec);
-                (behind(slot.k, key), behind(slot.v, value))
+                (after_tokens(slot.k, key), after_tokens(slot.v, value))
             });
             [Some((slot.k, slot.v)), groups].into_iter().flatten()
         });
         slots.chain(states)
     }
 
-    /// Bytes of a key row and a value row of each slot.
+    /// Returns the row sizes of keys and values of each slot in bytes.
     fn row_sizes(&self) -> Vec<RowSizes> {
         let states = &self.memory.states;
         let slots = self.memory.view().slots.iter().zip(self.memory.kv.specs());
@@ -239,7 +241,7 @@ impl StateAccess<'_> {
             .collect()
     }
 
-    /// What a state must share with this context.
+    /// Returns everything that a state must have in common with this context.
     fn identity(&self, part: Part) -> Identity {
         use FieldValue::{Adapters, Count, Digest, Float, Type};
         let model = self.model.fingerprint();
@@ -252,44 +254,39 @@ impl StateAccess<'_> {
                 value,
             });
         };
-        add(true, "hyper-parameters (as a digest)", None, Digest(model.hparams));
-        add(true, "tensor table (as a digest)", None, Digest(model.tensors));
-        add(true, "weights (as a digest)", None, Digest(model.weights));
+        add(true, "hyperparameters (digest)", None, Digest(model.hparams));
+        add(true, "tensor table (digest)", None, Digest(model.tensors));
+        add(true, "weights (digest)", None, Digest(model.weights));
         let rope = self.settings.rope;
-        add(false, "rope frequency base", None, Float(rope.freq_base));
-        add(false, "rope frequency scale", None, Float(rope.freq_scale));
+        add(false, "RoPE base frequency", None, Float(rope.freq_base));
+        add(false, "RoPE position scale", None, Float(rope.freq_scale));
         add(false, "YaRN extrapolation factor", None, Float(rope.ext_factor));
         add(false, "YaRN magnitude factor", None, Float(rope.attn_factor));
         add(false, "YaRN beta_fast", None, Float(rope.beta_fast));
         add(false, "YaRN beta_slow", None, Float(rope.beta_slow));
-        add(false, "YaRN original context", None, Count(rope.n_ctx_orig));
+        add(false, "YaRN original context length", None, Count(rope.n_ctx_orig));
         add(false, "adapters", None, Adapters(self.adapters.digest(part.one())));
         let view = self.memory.view();
-        add(
-            true,
-            "number of groups of layers with one window",
-            None,
-            Count(view.pools.len()),
-        );
+        add(true, "number of cache pools", None, Count(view.pools.len()));
         for (i, pool) in self.memory.kv.pools().iter().enumerate() {
             let (kind, n) = window_code(pool.window);
-            add(true, "kind of window of group", Some(i), Count(kind));
-            add(true, "window of group", Some(i), Count(n));
+            add(true, "window type of pool", Some(i), Count(kind));
+            add(true, "window size of pool", Some(i), Count(n));
         }
         add(true, "number of attention calls", None, Count(view.slots.len()));
         for (slot, spec) in view.slots.iter().zip(self.memory.kv.specs()) {
             let layer = Some(spec.layer);
-            add(true, "group of layer", layer, Count(slot.pool));
+            add(true, "cache pool of layer", layer, Count(slot.pool));
             if let Some(pool) = slot.compressed {
-                add(true, "group of compressed keys of layer", layer, Count(pool));
+                add(true, "compressed cache pool of layer", layer, Count(pool));
             }
-            add(true, "elements of a key row of layer", layer, Count(spec.k_row));
-            add(true, "elements of a value row of layer", layer, Count(spec.v_row));
-            add(false, "type of keys of layer", layer, Type(slot.type_k));
-            add(false, "type of values of layer", layer, Type(slot.type_v));
+            add(true, "key row size of layer", layer, Count(spec.k_row));
+            add(true, "value row size of layer", layer, Count(spec.v_row));
+            add(false, "key type of layer", layer, Type(slot.type_k));
+            add(false, "value type of layer", layer, Type(slot.type_v));
         }
         for spec in self.memory.states.specs() {
-            add(true, "elements of a state of layer", Some(spec.layer), Count(spec.row));
+            add(true, "recurrent state size of layer", Some(spec.layer), Count(spec.row));
         }
         let arch = model.arch;
         Identity { arch, fields }
@@ -320,20 +317,20 @@ impl Part {
         Ok(())
     }
 
-    /// Cells in use, lowest first.
+    /// Returns the cells in use, in ascending order.
     fn cells_of(self, pool: &Cells) -> Vec<usize> {
         let wanted = self.seqs();
         (0..pool.top()).filter(|&c| pool.seqs()[c].intersects(wanted)).collect()
     }
 }
 
-/// Bytes of a key row and a value row.
+/// Returns the sizes of a key row and a value row in bytes.
 fn slot_row_bytes(slot: &KvSlot, spec: &KvSpec) -> (usize, usize) {
     let bytes = |ty: kernels::GgmlType, n: usize| n / ty.block_size() * ty.block_bytes();
     (bytes(slot.type_k, spec.k_row), bytes(slot.type_v, spec.v_row))
 }
 
-/// The contents of cells in compact form. A single sequence becomes number 0.
+/// Encodes cells as runs. A single sequence gets id 0.
 fn runs_of(cells: impl Iterator<Item = (i32, SeqSet)>, part: Part) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (pos, seqs) in cells {
@@ -346,15 +343,15 @@ fn runs_of(cells: impl Iterator<Item = (i32, SeqSet)>, part: Part) -> Vec<Run> {
     runs
 }
 
-/// Position and sequences of each cell of runs.
+/// Iterates over the position and sequences of each cell in the runs.
 fn cells(runs: &[Run]) -> impl Iterator<Item = (i32, SeqSet)> {
     let each = |run: &Run| (run.pos..run.pos + run.len as i32).zip(std::iter::repeat(run.seqs));
     runs.iter().flat_map(each)
 }
 
-/// Finds room in a pool. What no query of its sequences can see any more is taken along only where cells are empty, the
-/// latest positions first: it is of use if a sequence is cut.
-fn land(
+/// Assigns target cells in a pool. Cells hidden from all queries are restored only to empty cells, latest
+/// positions first; they are useful only if the sequence is truncated later.
+fn assign_cells(
     pool: &Cells,
     runs: &[Run],
     next_pos: &[i32; MAX_SEQUENCES],
@@ -386,11 +383,11 @@ fn land(
         .collect())
 }
 
-/// A window's rule as a number, and its length.
+/// Returns a code for the window type, and the window size.
 fn window_code(window: Window) -> (usize, usize) {
     match window {
         Window::None => (0, 0),
-        Window::Standard(n) => (1, n),
+        Window::Sliding(n) => (1, n),
         Window::Chunked(n) => (2, n),
         Window::Symmetric(n) => (3, n),
         Window::Compressed(n) => (4, n),

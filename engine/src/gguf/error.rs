@@ -1,4 +1,5 @@
-//! Everything that can be wrong with a GGUF file, each as one sentence with place, expected and found.
+//! Errors that can occur when reading and writing GGUF files. Each message names the location, the expected
+//! value, and the value found.
 
 use std::fmt;
 use std::io;
@@ -7,363 +8,265 @@ use std::path::{Path, PathBuf};
 use super::ValueType;
 use kernels::GgmlType;
 
-/// What is wrong with a file. Offsets are in bytes from the file's start unless said otherwise.
+/// An error that can occur when reading or writing a GGUF file.
+///
+/// Offsets are in bytes from the start of the file unless noted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum GgufError {
-    /// Another error, with the file it is about.
+    /// An error with the path of the affected file.
     #[error("{}: {error}", path.display())]
-    InFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: Box<GgufError>,
-    },
-    /// The operating system refused.
+    InFile { path: PathBuf, error: Box<GgufError> },
+    /// An I/O operation failed.
     #[error("cannot {action}: {error}")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// What it said.
-        error: io::Error,
-    },
-    /// A directory, pipe or device.
+    Io { action: &'static str, error: io::Error },
+    /// The path is a directory, pipe or device.
     #[error("not a regular file")]
     NotAFile,
 
-    /// Does not start with `GGUF`.
+    /// The file does not start with `GGUF`.
     #[error("not a GGUF file: expected the bytes \"GGUF\" at offset 0, found \"{}\"{}", found.escape_ascii(), guess_format(*found))]
-    BadMagic {
-        /// The first four bytes.
-        found: [u8; 4],
-    },
-    /// Version 1, or one that is not known.
-    #[error("GGUF version {found} is not supported: expected 2 or 3{}", if *found == 1 { " (version 1 is obsolete: convert the model again)" } else { "" })]
-    BadVersion {
-        /// The version in the file.
-        found: u32,
-    },
-    /// The version's bytes are in the wrong order.
-    #[error("a big-endian GGUF file (version {version}): expected a little-endian one")]
-    BigEndian {
-        /// The version, read as big-endian.
-        version: u32,
-    },
+    BadMagic { found: [u8; 4] },
+    /// Unsupported version: 1, or newer than [`VERSION`](super::VERSION).
+    #[error("unsupported GGUF version {found}: expected 2 or 3{}", if *found == 1 { " (version 1 is obsolete; convert the model again)" } else { "" })]
+    BadVersion { found: u32 },
+    /// The version number is byte-swapped, so the file is big-endian.
+    #[error("unsupported byte order: expected a little-endian GGUF file, found big-endian (version {version})")]
+    BigEndian { version: u32 },
 
-    /// The header goes on where the file ends.
-    #[error("the file ends inside its header: {what} at offset {offset} needs {needed} bytes, {present} are left")]
+    /// The file ends before its header is complete.
+    #[error("truncated header: {what} at offset {offset} needs {needed} bytes, but only {present} remain")]
     HeaderTruncated {
-        /// What was being read.
-        what: What,
-        /// Where it starts.
+        what: HeaderField,
         offset: usize,
-        /// Bytes that it needs at least.
+        /// Minimum number of bytes required.
         needed: u64,
-        /// Bytes from there to the end of the file.
+        /// Bytes from `offset` to the end of the file.
         present: usize,
     },
-    /// A count that the rest of the file cannot hold.
+    /// A declared element count exceeds the rest of the file.
     #[error(
-        "{what} at offset {offset} says {count} elements of at least {min_bytes} bytes each, only {present} bytes are left"
+        "{what} at offset {offset} is too large: {count} elements need at least {min_bytes} bytes each, but only {present} bytes remain"
     )]
     CountTooLarge {
-        /// What the count is about.
-        what: What,
-        /// Where the count stands.
+        what: HeaderField,
         offset: usize,
-        /// The count.
         count: u64,
-        /// Fewest bytes of one element.
+        /// Minimum encoded size of an element in bytes.
         min_bytes: usize,
-        /// Bytes after the count.
+        /// Number of bytes after the count.
         present: usize,
     },
-    /// A key of no bytes.
+    /// A metadata key is the empty string.
     #[error("the metadata key at offset {offset} is empty")]
-    EmptyKey {
-        /// Where it stands.
-        offset: usize,
-    },
-    /// A key of more than [`MAX_KEY_LEN`](super::MAX_KEY_LEN) bytes.
+    EmptyKey { offset: usize },
+    /// A metadata key is longer than [`MAX_KEY_LEN`](super::MAX_KEY_LEN).
     #[error(
-        "the metadata key at offset {offset} has {len} bytes, at most {} are allowed",
+        "the metadata key at offset {offset} is {len} bytes long; the maximum is {}",
         super::MAX_KEY_LEN
     )]
-    KeyTooLong {
-        /// Where it stands.
-        offset: usize,
-        /// Bytes it has.
-        len: u64,
-    },
-    /// A key or tensor name that is not text.
+    KeyTooLong { offset: usize, len: u64 },
+    /// A metadata key or tensor name is not valid UTF-8.
     #[error("{what} at offset {offset} is not UTF-8: \"{}\"", found.escape_ascii())]
     NotUtf8 {
-        /// Key or tensor name.
-        what: What,
-        /// Where it stands.
+        what: HeaderField,
         offset: usize,
-        /// Its first bytes.
+        /// First bytes of the string.
         found: Vec<u8>,
     },
-    /// The same key twice.
+    /// A metadata key occurs twice.
     #[error("duplicate metadata key \"{}\" at offset {offset}", key.escape_debug())]
     DuplicateKey {
-        /// The key.
         key: String,
-        /// Where it stands the second time.
+        /// Offset of the second occurrence.
         offset: usize,
     },
-    /// A value's type id that does not exist.
+    /// The type id of a metadata value is unknown.
     #[error("key \"{}\": unknown value type {id} at offset {offset}, expected 0..=12", key.escape_debug())]
-    UnknownValueType {
-        /// The key.
-        key: String,
-        /// The id in the file.
-        id: u32,
-        /// Where it stands.
-        offset: usize,
-    },
-    /// A bool that is neither 0 nor 1.
+    UnknownValueType { key: String, id: u32, offset: usize },
+    /// A bool is neither 0 nor 1.
     #[error("key \"{}\": expected a bool (0 or 1) at offset {offset}, found {found}", key.escape_debug())]
-    InvalidBool {
-        /// The key.
-        key: String,
-        /// The byte.
-        found: u8,
-        /// Where it stands.
-        offset: usize,
-    },
-    /// Arrays of arrays of arrays …
+    InvalidBool { key: String, found: u8, offset: usize },
+    /// Array values are nested deeper than [`MAX_ARRAY_DEPTH`](super::MAX_ARRAY_DEPTH).
     #[error("key \"{}\": arrays nested deeper than {} levels at offset {offset}", key.escape_debug(), super::MAX_ARRAY_DEPTH)]
     ArrayTooDeep {
-        /// The key.
         key: String,
-        /// Where the innermost begins.
+        /// Offset of the innermost array.
         offset: usize,
     },
-    /// An array of strings of more than 4 GiB.
-    #[error("key \"{}\": the strings of the array at offset {offset} have more than 4 GiB together", key.escape_debug())]
+    /// A string array is larger than 4 GiB.
+    #[error("key \"{}\": the string array at offset {offset} exceeds 4 GiB", key.escape_debug())]
     StringsTooLarge {
-        /// The key.
         key: String,
-        /// Where the array begins.
+        /// Offset of the array.
         offset: usize,
     },
     /// `general.alignment` is not a u32.
     #[error("key \"{}\": expected u32, found {found}", super::KEY_ALIGNMENT)]
-    AlignmentType {
-        /// Its type.
-        found: ValueType,
-    },
-    /// `general.alignment` is zero or not a power of two.
+    AlignmentType { found: ValueType },
+    /// `general.alignment` is not a power of two.
     #[error("key \"{}\": expected a power of two, found {found}", super::KEY_ALIGNMENT)]
-    BadAlignment {
-        /// Its value.
-        found: u32,
-    },
+    BadAlignment { found: u32 },
 
-    /// A key that is needed is not there.
+    /// A required key is missing.
     #[error("missing key \"{}\": expected {expected}", key.escape_debug())]
-    MissingKey {
-        /// The key.
-        key: String,
-        /// What its value should be.
-        expected: &'static str,
-    },
-    /// A key's value cannot be used as what it is needed for.
+    MissingKey { key: String, expected: &'static str },
+    /// The value of a key cannot be converted to the requested type.
     #[error("key \"{}\": expected {expected}, found {found}", key.escape_debug())]
     WrongType {
-        /// The key.
         key: String,
-        /// What its value should be.
         expected: &'static str,
-        /// What it is.
         found: String,
     },
 
-    /// A tensor name of no bytes.
+    /// A tensor name is the empty string.
     #[error("the name of tensor {index} at offset {offset} is empty")]
     EmptyName {
-        /// Number of the tensor, from 0.
+        /// Index in the tensor table.
         index: u64,
-        /// Where the name stands.
         offset: usize,
     },
-    /// A tensor name of more than [`MAX_NAME_LEN`](super::MAX_NAME_LEN) bytes.
+    /// A tensor name is longer than [`MAX_NAME_LEN`](super::MAX_NAME_LEN).
     #[error(
-        "the name of tensor {index} at offset {offset} has {len} bytes, at most {} are allowed",
+        "the name of tensor {index} at offset {offset} is {len} bytes long; the maximum is {}",
         super::MAX_NAME_LEN
     )]
     NameTooLong {
-        /// Number of the tensor, from 0.
+        /// Index in the tensor table.
         index: u64,
-        /// Where the name stands.
         offset: usize,
-        /// Bytes it has.
         len: u64,
     },
-    /// The same tensor name twice.
+    /// Two tensors have the same name.
     #[error("duplicate tensor name \"{}\"", name.escape_debug())]
-    DuplicateTensor {
-        /// The name.
-        name: String,
-    },
-    /// Not 1 to 4 dimensions.
+    DuplicateTensor { name: String },
+    /// A tensor has zero dimensions or more than [`MAX_DIMS`](super::MAX_DIMS).
     #[error("tensor \"{}\": expected 1 to {} dimensions, found {found}", name.escape_debug(), super::MAX_DIMS)]
-    BadDims {
-        /// The tensor.
-        name: String,
-        /// Number of dimensions in the file.
-        found: u32,
-    },
-    /// A dimension of no elements, or one that is negative or too large.
+    BadDims { name: String, found: u32 },
+    /// A dimension is zero or at least 2^63.
     #[error("tensor \"{}\": dimension {dim} is {found}, expected 1..2^63", name.escape_debug())]
     BadDim {
-        /// The tensor.
         name: String,
-        /// Which dimension, from 0.
+        /// Index of the dimension, from 0.
         dim: usize,
-        /// Its size, as the unsigned number in the file.
         found: u64,
     },
-    /// The number of elements or bytes cannot be represented.
-    #[error("tensor \"{}\": shape {} of {ty} has too many elements for any file", name.escape_debug(), Shape(ne))]
+    /// The number of elements or bytes of a tensor overflows.
+    #[error("tensor \"{}\": shape {} of type {ty} exceeds the address space", name.escape_debug(), Shape(ne))]
     ShapeOverflow {
-        /// The tensor.
         name: String,
-        /// Elements of each dimension.
+        /// Declared shape, fastest-varying dimension first.
         ne: Vec<u64>,
-        /// Its type.
         ty: GgmlType,
     },
-    /// A type id that is not known or no longer exists.
+    /// The type id of a tensor is unknown or was removed from the format.
     #[error("tensor \"{}\": {} (id {id})", name.escape_debug(), describe_bad_type(*id))]
-    UnknownTensorType {
-        /// The tensor.
-        name: String,
-        /// The id in the file.
-        id: u32,
-    },
-    /// Rows that are not whole blocks.
-    #[error("tensor \"{}\": rows of {ne0} elements, expected a multiple of {} ({ty})", name.escape_debug(), ty.block_size())]
+    UnknownTensorType { name: String, id: u32 },
+    /// The row length is not a multiple of the block size of the type.
+    #[error("tensor \"{}\": row length {ne0} is not a multiple of {}, the block size of {ty}", name.escape_debug(), ty.block_size())]
     PartialBlock {
-        /// The tensor.
         name: String,
-        /// Elements of a row.
+        /// Elements per row.
         ne0: u64,
-        /// Its type.
         ty: GgmlType,
     },
-    /// A tensor whose data is not aligned.
+    /// The data offset of a tensor is not aligned.
     #[error("tensor \"{}\": data offset {offset} is not a multiple of the alignment {alignment}", name.escape_debug())]
     Misaligned {
-        /// The tensor.
         name: String,
-        /// From the start of the tensor data.
+        /// Data offset, relative to the start of the tensor data.
         offset: u64,
-        /// The file's alignment.
         alignment: usize,
     },
-    /// A tensor whose data would end beyond what can be addressed.
-    #[error("tensor \"{}\": data offset {offset} plus {bytes} bytes is beyond the end of any file", name.escape_debug())]
+    /// The data of a tensor ends beyond the address space.
+    #[error("tensor \"{}\": data offset {offset} plus {bytes} bytes exceeds the address space", name.escape_debug())]
     OffsetOverflow {
-        /// The tensor.
         name: String,
-        /// From the start of the tensor data.
+        /// Data offset, relative to the start of the tensor data.
         offset: u64,
-        /// Bytes of the tensor.
         bytes: usize,
     },
-    /// Two tensors share bytes.
+    /// The data of two tensors overlap.
     #[error("tensors \"{}\" and \"{}\" overlap: the first ends at data offset {end}, the second starts at {start}", first.escape_debug(), second.escape_debug())]
     Overlap {
-        /// The tensor that starts first.
+        /// Tensor with the lower offset.
         first: String,
-        /// The other one.
+        /// Tensor with the higher offset.
         second: String,
-        /// Where the first ends, from the start of the tensor data.
+        /// End of `first`, relative to the start of the tensor data.
         end: usize,
-        /// Where the second starts.
+        /// Start of `second`, relative to the start of the tensor data.
         start: usize,
     },
-    /// Data to be written does not fit its tensor.
+    /// The data passed to the writer does not match the size of its tensor.
     #[error("tensor \"{}\": expected {expected} bytes of data, found {found}", name.escape_debug())]
     DataSize {
-        /// The tensor.
         name: String,
-        /// Bytes that type and shape ask for.
+        /// Size in bytes implied by type and shape.
         expected: usize,
-        /// Bytes that are there, at least.
+        /// Bytes supplied; a lower bound if a producer was stopped early.
         found: usize,
     },
-    /// A tensor of a type that cannot be used here.
+    /// A tensor has a type that the operation does not support.
     #[error("tensor \"{}\": expected type {expected}, found {found}", name.escape_debug())]
     TensorType {
-        /// The tensor.
         name: String,
-        /// The type that is needed.
         expected: GgmlType,
-        /// The type it has.
         found: GgmlType,
     },
-    /// A model too large to be held in memory whole.
-    #[error("the tensors end at byte {needed}, at most {limit} are allowed here")]
+    /// The model is too large to be generated in memory.
+    #[error("cannot generate the model in memory: its size is {needed} bytes; the limit is {limit}")]
     ModelTooLarge {
-        /// Bytes of the whole file.
+        /// Size of the complete file in bytes.
         needed: usize,
-        /// Most bytes allowed.
+        /// Maximum size in bytes.
         limit: usize,
     },
 
-    /// A shard that is not the first was opened.
-    #[error("this is part {} of {count} of a split model: open the first part, {}", no + 1, first.display())]
+    /// A part of a split model other than the first was opened.
+    #[error("cannot open part {} of {count} of a split model directly; open the first part, {}", no + 1, first.display())]
     NotFirstShard {
-        /// Number of this part, from 0.
+        /// Index of the opened part, from 0.
         no: u16,
-        /// Number of parts.
+        /// Total number of parts.
         count: u16,
-        /// The first part.
+        /// Path of the first part, to be opened instead.
         first: PathBuf,
     },
-    /// A split model whose file name does not say where the other parts are.
-    #[error("a split model of {count} parts: expected a file name that ends in -00001-of-{count:05}.gguf")]
+    /// The file name of a split model does not follow the naming scheme of parts.
+    #[error(
+        "cannot find the {count} parts of the split model: expected a file name that ends in -00001-of-{count:05}.gguf"
+    )]
     SplitName {
         /// Number of parts according to the metadata.
         count: u16,
     },
-    /// A shard that belongs elsewhere.
-    #[error("key \"{key}\": expected {expected}, as the first part and the file name say, found {found}")]
+    /// The metadata of a part contradicts the first part or the file name.
+    #[error("key \"{key}\": expected {expected} (from the first part and the file name), found {found}")]
     SplitMismatch {
-        /// The key.
         key: &'static str,
-        /// What it should be.
         expected: u64,
-        /// What it is.
         found: u64,
     },
-    /// The shards together do not hold what the first one says.
-    #[error("key \"split.tensors.count\": expected {expected} tensors in all parts together, found {found}")]
-    SplitTensorCount {
-        /// What the key says.
-        expected: u64,
-        /// Tensors that are there.
-        found: usize,
-    },
+    /// The number of tensors in all parts differs from `split.tensors.count`.
+    #[error("key \"split.tensors.count\": expected {expected} tensors across all parts, found {found}")]
+    SplitTensorCount { expected: u64, found: usize },
 
-    /// The file is shorter than its tensors.
-    #[error("truncated file: tensor \"{}\" ends at byte {needed}, the file has {present} bytes", name.escape_debug())]
+    /// The file ends before the data of its last tensor.
+    #[error("truncated file: tensor \"{}\" ends at byte {needed}, but the file has only {present} bytes", name.escape_debug())]
     DataTruncated {
-        /// The tensor that ends last.
+        /// Tensor with the highest end offset.
         name: String,
-        /// Bytes that the file should have at least.
+        /// Minimum file size in bytes.
         needed: usize,
-        /// Bytes that it has.
+        /// Actual file size in bytes.
         present: usize,
     },
 }
 
 impl GgufError {
-    /// The same error, naming the file; an error that names one already stays as it is.
+    /// Adds the path of the file, unless the error already has one.
     pub fn in_file(self, path: &Path) -> GgufError {
         match self {
             e @ GgufError::InFile { .. } => e,
@@ -374,7 +277,7 @@ impl GgufError {
         }
     }
 
-    /// The error without the name of the file.
+    /// Returns the error without the path of the file.
     pub fn kind(&self) -> &GgufError {
         match self {
             GgufError::InFile { error, .. } => error.kind(),
@@ -383,47 +286,47 @@ impl GgufError {
     }
 }
 
-/// What was being read when a header turned out to be wrong.
+/// Field of the header that a parse error refers to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum What {
+pub enum HeaderField {
     Magic,
     Version,
     TensorCount,
     KeyCount,
-    /// The key of pair `0`.
+    /// Key of the metadata pair with this index.
     Key(u64),
-    /// The value of this key.
+    /// Value of the metadata key with this name.
     Value(String),
-    /// The name of tensor `0`.
+    /// Name of the tensor with this index.
     TensorName(u64),
-    /// Shape, type or offset of this tensor.
+    /// Shape, type or offset of the tensor with this name.
     Tensor(String),
 }
 
-impl fmt::Display for What {
+impl fmt::Display for HeaderField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            What::Magic => f.write_str("the magic"),
-            What::Version => f.write_str("the version"),
-            What::TensorCount => f.write_str("the tensor count"),
-            What::KeyCount => f.write_str("the metadata count"),
-            What::Key(i) => write!(f, "metadata key {i}"),
-            What::Value(key) => write!(f, "the value of key \"{}\"", key.escape_debug()),
-            What::TensorName(i) => write!(f, "the name of tensor {i}"),
-            What::Tensor(name) => write!(f, "the description of tensor \"{}\"", name.escape_debug()),
+            HeaderField::Magic => f.write_str("the magic"),
+            HeaderField::Version => f.write_str("the version"),
+            HeaderField::TensorCount => f.write_str("the tensor count"),
+            HeaderField::KeyCount => f.write_str("the metadata count"),
+            HeaderField::Key(i) => write!(f, "metadata key {i}"),
+            HeaderField::Value(key) => write!(f, "the value of key \"{}\"", key.escape_debug()),
+            HeaderField::TensorName(i) => write!(f, "the name of tensor {i}"),
+            HeaderField::Tensor(name) => write!(f, "the description of tensor \"{}\"", name.escape_debug()),
         }
     }
 }
 
-/// What people most often take for a GGUF file.
+/// Returns a hint if `magic` belongs to a file type that is often mistaken for GGUF.
 fn guess_format(magic: [u8; 4]) -> &'static str {
     match &magic {
-        b"vers" => " (a Git LFS pointer? the model itself was not downloaded)",
-        b"<!DO" | b"<!do" | b"<htm" => " (a web page? the download went wrong)",
-        b"PK\x03\x04" => " (a zip archive or PyTorch model? convert it to GGUF)",
-        b"lmgg" | b"fmgg" | b"tjgg" | b"algg" => " (a format older than GGUF: convert the model again)",
-        [_, _, _, 0] => " (a safetensors model? convert it to GGUF)",
+        b"vers" => " (looks like a Git LFS pointer; download the model itself)",
+        b"<!DO" | b"<!do" | b"<htm" => " (looks like a web page; download the model again)",
+        b"PK\x03\x04" => " (looks like a zip archive or PyTorch model; convert the model to GGUF)",
+        b"lmgg" | b"fmgg" | b"tjgg" | b"algg" => " (a predecessor of GGUF; convert the model again)",
+        [_, _, _, 0] => " (looks like a safetensors model; convert the model to GGUF)",
         _ => "",
     }
 }
@@ -436,7 +339,7 @@ impl fmt::Display for Shape<'_> {
     }
 }
 
-/// Ids that once had a meaning, by name.
+/// Describes an invalid tensor type id, naming types that were removed from GGUF.
 fn describe_bad_type(id: u32) -> String {
     let removed = match id {
         4 => "q4_2",

@@ -1,4 +1,4 @@
-//! A file in memory, mapped or owned, and its header with all tensors' data present.
+//! A GGUF file in memory (mapped or owned) whose tensor data is complete.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -14,34 +14,38 @@ use super::value::FromValue;
 use super::{Gguf, GgufError, Metadata, TensorInfo};
 use crate::backend::{BackendError, HostMemory};
 
-/// The bytes of a file: mapped, or in memory of their own. The first byte is aligned to at least 64 bytes.
+/// Contents of a file, mapped or in owned memory. The first byte is aligned to at least 64 bytes.
 #[derive(Debug)]
 pub struct Mapping(Memory);
 
 #[derive(Debug)]
 enum Memory {
     Mapped { map: Mmap, file: File, path: PathBuf },
-    Owned { lines: Vec<Line>, len: usize },
+    Owned { lines: Vec<AlignedBlock>, len: usize },
 }
 
-/// Gives owned bytes the alignment that kernels like.
+/// 64-byte unit of owned memory, so that tensor data meets the alignment of the SIMD kernels.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct AlignedBlock([u8; 64]);
 
-/// Bytes that a thread reads at once.
+/// Bytes that a thread reads per call.
 const PIECE: usize = 1 << 20;
 
 impl Mapping {
-    /// Maps a file read-only. Its bytes are read from disk when they are first touched.
+    /// Maps a file read-only. Pages are read from disk on first access.
     ///
-    /// The file must not be shortened while it is mapped: touching a page that no longer exists kills the process. Decoding
-    /// looks at its length first ([`HostMemory::check`]), so that a model that was overwritten between two calls gives an
-    /// error; what is overwritten during one cannot be caught. Programs that must exclude it use [`Mapping::read`].
+    /// The file must not be truncated while it is mapped: access to a page beyond the new end raises SIGBUS.
+    /// [`HostMemory::check`] compares the file length before each decode call and returns an error if the
+    /// file shrank. Truncation during a decode call cannot be detected. Use [`Mapping::read`] if the file may
+    /// change.
+    ///
+    /// # Errors
+    /// [`GgufError::NotAFile`] or [`GgufError::Io`].
     pub fn open(path: &Path) -> Result<Mapping, GgufError> {
         let file = open_regular(path)?;
-        // SAFETY: the map is read-only and private to this process; that others do not change the file meanwhile is
-        // asked for above, as it is of everything that maps files.
+        // SAFETY: the map is private and read-only. The documentation above requires that no process
+        // truncates the file while it is mapped.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| GgufError::Io {
             action: "map the file",
             error,
@@ -51,6 +55,9 @@ impl Mapping {
     }
 
     /// Reads a whole file into memory.
+    ///
+    /// # Errors
+    /// [`GgufError::NotAFile`] or [`GgufError::Io`].
     pub fn read(path: &Path) -> Result<Mapping, GgufError> {
         use std::io::Read;
         let io = read_error;
@@ -58,17 +65,17 @@ impl Mapping {
         let len = usize::try_from(file.metadata().map_err(io)?.len()).unwrap_or(usize::MAX);
         let mut lines = Vec::new();
         lines
-            .try_reserve_exact(len.div_ceil(size_of::<Line>()))
+            .try_reserve_exact(len.div_ceil(size_of::<AlignedBlock>()))
             .map_err(|e| io(std::io::Error::new(std::io::ErrorKind::OutOfMemory, e)))?;
-        lines.resize(len.div_ceil(size_of::<Line>()), Line::zeroed());
+        lines.resize(len.div_ceil(size_of::<AlignedBlock>()), AlignedBlock::zeroed());
         file.read_exact(&mut bytemuck::cast_slice_mut(&mut lines)[..len])
             .map_err(io)?;
         Ok(Mapping(Memory::Owned { lines, len }))
     }
 
-    /// A copy of `bytes` as if they were a file.
+    /// Copies `bytes` into aligned owned memory.
     pub fn from_bytes(bytes: &[u8]) -> Mapping {
-        let mut lines = vec![Line::zeroed(); bytes.len().div_ceil(size_of::<Line>())];
+        let mut lines = vec![AlignedBlock::zeroed(); bytes.len().div_ceil(size_of::<AlignedBlock>())];
         bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
         Mapping(Memory::Owned {
             lines,
@@ -76,7 +83,7 @@ impl Mapping {
         })
     }
 
-    /// All bytes.
+    /// Returns the bytes of the whole file.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Memory::Mapped { map, .. } => map,
@@ -84,9 +91,11 @@ impl Mapping {
         }
     }
 
-    /// Some of the bytes. Those of a mapped file are read into `scratch`: its pages do not become the process's, and an error is an error.
+    /// Returns the bytes of `range`. A mapped file is read into `scratch`, so its pages do not enter the
+    /// resident set and read errors are returned instead of raising SIGBUS.
     ///
-    /// Panics if the range ends beyond [`Mapping::bytes`].
+    /// # Panics
+    /// If the range ends beyond [`Mapping::bytes`].
     pub fn read_at<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], GgufError> {
         let Memory::Mapped { map, file, .. } = &self.0 else {
             return Ok(&self.bytes()[range]);
@@ -100,26 +109,27 @@ impl Mapping {
         Ok(scratch)
     }
 
-    /// Says that these bytes of a mapped file will soon be needed, so that the system reads them from disk meanwhile.
+    /// Starts asynchronous readahead of these bytes of a mapped file (`MADV_WILLNEED`).
     pub fn prefetch(&self, range: Range<usize>) {
         if let Some((map, range)) = self.mapped_part(range) {
-            // A hint: without it bytes are read when they are touched.
+            // Only a hint: without readahead, pages are read on first access.
             let _ = map.advise_range(Advice::WillNeed, range.start, range.len());
         }
     }
 
-    /// Lets go of the pages of a mapped file that hold these bytes: they no longer count as the process's memory, stay in the system's cache, and
-    /// come back when they are touched.
+    /// Drops the pages of a mapped file that contain these bytes from the resident set. They stay in the page
+    /// cache and are mapped again on the next access.
     pub fn release(&self, range: Range<usize>) {
         if let Some((map, range)) = self.mapped_part(range) {
-            // SAFETY: the pages are those of a file and never written here, so what comes back is what was there; the range lies within the map.
+            // SAFETY: the pages are file-backed and never written, so a later access reads identical bytes;
+            // `mapped_part` clamps the range to the map.
             let released = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
-            // Locked pages stay.
+            // Locked pages cannot be released and stay resident.
             let _ = released;
         }
     }
 
-    /// The map, and the part of the range that lies within it.
+    /// Returns the map and the part of `range` inside the map.
     fn mapped_part(&self, range: Range<usize>) -> Option<(&Mmap, Range<usize>)> {
         let Memory::Mapped { map, .. } = &self.0 else {
             return None;
@@ -159,7 +169,7 @@ impl HostMemory for Mapping {
     }
 }
 
-/// Opens a file for reading; asks first whether it is one, because opening a pipe would wait for its writer.
+/// Opens a regular file. The type is checked first because opening a pipe would block until a writer appears.
 fn open_regular(path: &Path) -> Result<File, GgufError> {
     let io = |error| GgufError::Io {
         action: "open the file",
@@ -171,7 +181,7 @@ fn open_regular(path: &Path) -> Result<File, GgufError> {
     File::open(path).map_err(io)
 }
 
-/// A whole file: its header, and the data of every tensor known to be there.
+/// A complete file: parsed header and the data of every tensor.
 #[derive(Clone, Debug)]
 pub struct GgufFile {
     path: PathBuf,
@@ -180,7 +190,8 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    /// Maps a file and checks its header and that every tensor's data lies inside it. Errors name the file.
+    /// Maps a file, parses its header, and checks that the data of every tensor is within the file. Errors
+    /// name the file.
     pub fn open(path: impl AsRef<Path>) -> Result<GgufFile, GgufError> {
         let path = path.as_ref();
         Mapping::open(path)
@@ -196,7 +207,7 @@ impl GgufFile {
             .map_err(|e| e.in_file(path))
     }
 
-    /// A copy of a file's bytes; `path` is what to call it.
+    /// Copies the bytes of a file; `path` appears in error messages only.
     pub fn from_bytes(path: impl AsRef<Path>, bytes: &[u8]) -> Result<GgufFile, GgufError> {
         let path = path.as_ref();
         Self::from_mapping(path, Mapping::from_bytes(bytes)).map_err(|e| e.in_file(path))
@@ -221,59 +232,62 @@ impl GgufFile {
         })
     }
 
-    /// Where the file lies.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Everything but the data.
+    /// Returns the parsed header.
     pub fn header(&self) -> &Gguf {
         &self.header
     }
 
-    /// Keys and values.
+    /// Returns the metadata of the header.
     pub fn metadata(&self) -> &Metadata {
         &self.header.metadata
     }
 
-    /// Keys and values, to be overridden. The alignment of the data is not read again.
+    /// Returns the metadata for overrides. Changing `general.alignment` has no effect on the parsed data
+    /// offsets.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.header.metadata
     }
 
-    /// All tensors in file order.
+    /// Returns all tensors in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
         self.header.tensors()
     }
 
-    /// The tensor of this name.
+    /// Returns the tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.header.tensor(name)
     }
 
-    /// The value of `key` as `T`; errors name the file and the key.
+    /// Returns the value of `key` as `T`; see [`Metadata::require`]. Errors name the file and the key.
     pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
         self.header.require(key).map_err(|e| e.in_file(&self.path))
     }
 
-    /// The value of `key` as `T`, `None` if it is missing; errors name the file and the key.
+    /// Returns the value of `key` as `T`, or `None` if the key is missing; see [`Metadata::optional`]. Errors
+    /// name the file and the key.
     pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, GgufError> {
         self.header.optional(key).map_err(|e| e.in_file(&self.path))
     }
 
-    /// Where a tensor of this file begins, in bytes from the start of [`GgufFile::mapping`].
+    /// Returns the byte offset of a tensor's data in [`GgufFile::mapping`].
     pub fn tensor_offset(&self, info: &TensorInfo) -> usize {
         self.header.data_offset() + info.offset
     }
 
-    /// The data of a tensor of this file. Its address is a multiple of the smaller of [`Gguf::alignment`] and 64.
+    /// Returns the data of a tensor, aligned to the smaller of [`Gguf::alignment`] and 64 bytes.
     ///
-    /// Panics if `info` comes from another file and reaches beyond this one.
+    /// # Panics
+    /// If `info` belongs to another file and its range exceeds this one.
     pub fn tensor_data(&self, info: &TensorInfo) -> &[u8] {
         &self.mapping.bytes()[self.tensor_offset(info)..][..info.bytes]
     }
 
-    /// The whole file, to be shared with devices that use it in place.
+    /// Returns the contents of the file, shareable with devices that use the bytes without a copy.
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }

@@ -1,11 +1,12 @@
-//! Recorded results: the logits of every position of one sequence.
+//! Reference logits of one sequence, recorded for every position.
 //!
-//! Little-endian: `u32 n_tokens`, `u32 n_vocab`, `i32 tokens[n_tokens]`, `f32 logits[n_tokens][n_vocab]`.
+//! Little-endian file format: `u32 n_tokens`, `u32 n_vocab`, `i32 tokens[n_tokens]`, `f32
+//! logits[n_tokens][n_vocab]`.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The logits of a sequence, or, from encoders, the output embeddings of its tokens.
+/// Logits of a sequence. For encoder models: the output embeddings of its tokens.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Logits {
     tokens: Vec<i32>,
@@ -13,28 +14,30 @@ pub struct Logits {
     values: Vec<f32>,
 }
 
-/// What can be wrong with a file of logits.
+/// An error that can occur when reading a logits file.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum LogitsError {
     #[error("{}: {error}", path.display())]
     InFile { path: PathBuf, error: Box<LogitsError> },
-    #[error("cannot read the file: {0}")]
+    #[error("cannot read the logits file: {0}")]
     Io(io::Error),
-    #[error("a file of logits starts with two counts of 4 bytes each, found {len} bytes in all")]
+    #[error("truncated logits file: expected a header of 8 bytes, found {len} bytes")]
     NoHeader { len: usize },
-    #[error("logits of {n_tokens} tokens by {n_vocab} values: neither may be 0")]
+    #[error("invalid logits header: n_tokens ({n_tokens}) and n_vocab ({n_vocab}) must be positive")]
     Empty { n_tokens: u32, n_vocab: u32 },
-    #[error("logits of {n_tokens} tokens by {n_vocab} values: expected {expected} bytes, found {found}")]
+    #[error(
+        "invalid logits file size: {n_tokens} tokens with {n_vocab} values each need {expected} bytes, found {found}"
+    )]
     WrongLength {
         n_tokens: u32,
         n_vocab: u32,
         expected: u128,
         found: usize,
     },
-    #[error("token {token} at position {position} is negative")]
+    #[error("invalid token {token} at position {position}: token ids must not be negative")]
     NegativeToken { position: usize, token: i32 },
-    #[error("{tokens} tokens by {n_vocab} values: expected {} logits, found {found}", tokens * n_vocab)]
+    #[error("wrong number of logits for {tokens} tokens with {n_vocab} values each: expected {}, found {found}", tokens * n_vocab)]
     WrongCount {
         tokens: usize,
         n_vocab: usize,
@@ -43,7 +46,7 @@ pub enum LogitsError {
 }
 
 impl Logits {
-    /// `values` are `[n_tokens, n_vocab]`, row after row.
+    /// Creates logits from `values` of shape `[n_tokens, n_vocab]`, row-major.
     pub fn new(tokens: Vec<i32>, n_vocab: usize, values: Vec<f32>) -> Result<Logits, LogitsError> {
         if tokens.len().checked_mul(n_vocab) != Some(values.len()) || values.is_empty() {
             return Err(LogitsError::WrongCount {
@@ -59,7 +62,7 @@ impl Logits {
         })
     }
 
-    /// Parses a whole file; nothing may be missing or left over.
+    /// Parses a complete file; missing and trailing bytes are errors.
     pub fn parse(bytes: &[u8]) -> Result<Logits, LogitsError> {
         let (words, rest) = bytes.as_chunks::<4>();
         let &[n_tokens, n_vocab, ref words @ ..] = words else {
@@ -93,7 +96,7 @@ impl Logits {
         })
     }
 
-    /// Reads a whole file; errors name it.
+    /// Reads a file; errors name the path.
     pub fn read(path: impl AsRef<Path>) -> Result<Logits, LogitsError> {
         let path = path.as_ref();
         std::fs::read(path)
@@ -105,49 +108,53 @@ impl Logits {
             })
     }
 
-    /// Writes what [`Logits::parse`] reads.
+    /// Writes the format that [`Logits::parse`] reads.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let too_many = |_| io::Error::new(io::ErrorKind::InvalidInput, "more than 2^32 tokens or values");
+        let too_many = |_| io::Error::new(io::ErrorKind::InvalidInput, "more than 2^32 tokens or values per token");
         out.write_all(&u32::try_from(self.tokens.len()).map_err(too_many)?.to_le_bytes())?;
         out.write_all(&u32::try_from(self.n_vocab).map_err(too_many)?.to_le_bytes())?;
         self.tokens.iter().try_for_each(|t| out.write_all(&t.to_le_bytes()))?;
         self.values.iter().try_for_each(|v| out.write_all(&v.to_le_bytes()))
     }
 
-    /// The tokens of the sequence, from position 0.
+    /// Returns the tokens of the sequence, from position 0.
     pub fn tokens(&self) -> &[i32] {
         &self.tokens
     }
 
-    /// Values of one position.
+    /// Returns the number of values per position.
     pub fn n_vocab(&self) -> usize {
         self.n_vocab
     }
 
-    /// All values, `[n_tokens, n_vocab]`.
+    /// Returns all values, `[n_tokens, n_vocab]`.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// The values of one position.
+    /// Returns the `n_vocab` values of one position.
     pub fn row(&self, position: usize) -> &[f32] {
         &self.values[position * self.n_vocab..][..self.n_vocab]
     }
 
-    /// Normalized mean squared error of `other` (as many values) with these as the truth: infinite if any is not finite.
+    /// Returns the normalized mean squared error of `other` relative to these logits; infinity if any value
+    /// is not finite.
+    ///
+    /// # Panics
+    /// If the lengths differ.
     pub fn nmse(&self, other: &[f32]) -> f64 {
-        assert_eq!(
-            self.values.len(),
-            other.len(),
-            "logits of the same tokens and vocabulary"
-        );
+        assert_eq!(self.values.len(), other.len(), "logits must have the same shape");
         nmse(&self.values, other)
     }
 }
 
-/// Normalized mean squared error of `found` (as many values) with `truth` as the truth: infinite if any is not finite.
+/// Returns the normalized mean squared error `sum((truth - found)²) / sum(truth²)`; infinity if any value is
+/// not finite.
+///
+/// # Panics
+/// If the lengths differ.
 pub fn nmse(truth: &[f32], found: &[f32]) -> f64 {
-    assert_eq!(truth.len(), found.len(), "as many values");
+    assert_eq!(truth.len(), found.len(), "slices must have the same length");
     let (mut error, mut norm) = (0.0, 0.0);
     for (&a, &b) in truth.iter().zip(found) {
         let (a, b) = (f64::from(a), f64::from(b));
@@ -185,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn lies() {
+    fn parse_rejects_inconsistent_files() {
         assert!(matches!(
             Logits::parse(&bytes_of(0, 1, &[])),
             Err(LogitsError::Empty { .. })

@@ -1,41 +1,45 @@
-//! Keys to values, in file order, with lookup by key and errors that name the key.
+//! Ordered key-value metadata with typed lookup. Errors name the key.
 
 use indexmap::IndexMap;
 
 use super::GgufError;
 use super::value::{FromValue, Value};
 
-/// A file's metadata: pairs in order, found by their keys.
+/// Key-value metadata of a file, in file order and indexed by key.
 #[derive(Clone, Default, Debug)]
 pub struct Metadata(IndexMap<Box<str>, Value>);
 
 impl Metadata {
-    /// None, with room for `n` pairs.
+    /// Creates empty metadata with capacity for `n` pairs.
     pub fn with_capacity(n: usize) -> Metadata {
         Metadata(IndexMap::with_capacity(n))
     }
 
-    /// Number of pairs.
+    /// Returns the number of pairs.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True if there are none.
+    /// Returns true if there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True if the key is there.
+    /// Returns true if `key` is present.
     pub fn contains(&self, key: &str) -> bool {
         self.0.contains_key(key)
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.get(key)
     }
 
-    /// The value of `key` as `T`; an error if it is missing or cannot be had as `T` without loss.
+    /// Returns the value of `key` as `T`.
+    ///
+    /// # Errors
+    /// [`GgufError::MissingKey`] if the key is missing, [`GgufError::WrongType`] if the conversion would lose
+    /// information.
     pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
         self.optional(key)?.ok_or_else(|| GgufError::MissingKey {
             key: key.to_owned(),
@@ -43,7 +47,10 @@ impl Metadata {
         })
     }
 
-    /// The value of `key` as `T`, `None` if it is missing; an error if it cannot be had as `T` without loss.
+    /// Returns the value of `key` as `T`, or `None` if the key is missing.
+    ///
+    /// # Errors
+    /// [`GgufError::WrongType`] if the conversion would lose information.
     pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, GgufError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match T::from_value(value) {
@@ -56,18 +63,18 @@ impl Metadata {
         }
     }
 
-    /// Every pair in file order.
+    /// Iterates over all key-value pairs in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
         self.0.iter().map(|(k, v)| (&**k, v))
     }
 
-    /// Sets `key`, in its old place if it is there already; returns the value it had.
+    /// Sets `key` and returns its previous value. An existing key keeps its position.
     pub fn insert(&mut self, key: impl Into<Box<str>>, value: impl Into<Value>) -> Option<Value> {
         self.0.insert(key.into(), value.into())
     }
 }
 
-/// Equal if the same pairs stand in the same order.
+/// Order-sensitive: equal if both contain the same pairs in the same order.
 impl PartialEq for Metadata {
     fn eq(&self, other: &Self) -> bool {
         self.0.iter().eq(&other.0)

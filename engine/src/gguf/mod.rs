@@ -1,16 +1,16 @@
-//! GGUF files: metadata and tensors, read and written. Modules stand in the order data flows:
+//! Reading and writing of GGUF files.
 //!
-//! - [`value`]: the metadata types, compact arrays, typed access
-//! - [`metadata`]: keys to values, in file order
-//! - [`reader`]: bytes to a checked header (metadata and tensor table)
-//! - [`mod@file`]: a header over a mapped file, with its tensors' data
-//! - [`split`]: models in several files
-//! - [`writer`]: metadata and tensors to a file
-//! - [`seeded`]: tiny models whose weights are a function of their names, and [`logits`]: what such models should compute
-//! - [`error`]: everything that can be wrong with a file
+//! - [`value`]: metadata types, compact arrays, and typed access
+//! - [`metadata`]: an ordered map from keys to values
+//! - [`reader`]: parses and validates the header (metadata and tensor table)
+//! - [`mod@file`]: a mapped file with its header and tensor data
+//! - [`split`]: models split into several files
+//! - [`writer`]: writes metadata and tensors to a file
+//! - [`seeded`]: tiny models with weights derived from tensor names; [`logits`]: their reference logits
+//! - [`error`]: all errors of this module
 //!
-//! A file is not trusted: every count, length, shape and offset is checked against the bytes present before it is
-//! used, nothing panics, and no more memory is asked for than a small multiple of the bytes parsed.
+//! GGUF files are untrusted input. Every count, length, shape and offset is checked against the file size
+//! before use. The parser never panics, and it allocates at most a small multiple of the bytes parsed.
 
 pub mod error;
 pub mod file;
@@ -33,24 +33,24 @@ pub use split::GgufSet;
 pub use value::{Array, FromValue, StringArray, Value, ValueType};
 pub use writer::GgufWriter;
 
-/// The first four bytes of every file.
+/// Magic number: the first four bytes of every GGUF file.
 pub const MAGIC: [u8; 4] = *b"GGUF";
-/// The version that is written; version 2 differs from it in nothing that little-endian readers can see.
+/// Format version written by [`GgufWriter`]. Little-endian files of version 2 have an identical layout.
 pub const VERSION: u32 = 3;
-/// Alignment of tensor data, in bytes, unless `general.alignment` says otherwise.
+/// Default alignment of tensor data in bytes, overridden by `general.alignment`.
 pub const DEFAULT_ALIGNMENT: usize = 32;
-/// The metadata key (of type u32) that sets the alignment.
+/// Metadata key (u32) that sets the alignment of tensor data.
 pub const KEY_ALIGNMENT: &str = "general.alignment";
-/// Longest metadata key in bytes.
+/// Maximum length of a metadata key in bytes.
 pub const MAX_KEY_LEN: usize = 65535;
-/// Longest tensor name in bytes.
+/// Maximum length of a tensor name in bytes.
 pub const MAX_NAME_LEN: usize = 64;
-/// Most dimensions a tensor can have.
+/// Maximum number of dimensions of a tensor.
 pub const MAX_DIMS: usize = 4;
-/// How deep arrays of arrays may be nested; real files do not nest at all.
+/// Maximum nesting depth of array values. Real files do not nest arrays.
 pub const MAX_ARRAY_DEPTH: usize = 8;
 
-/// `n` rounded up to a multiple of `alignment` (a power of two); `None` on overflow.
+/// Rounds `n` up to a multiple of `alignment` (a power of two); `None` on overflow.
 fn align_up(n: usize, alignment: usize) -> Option<usize> {
     Some(n.checked_add(alignment - 1)? & !(alignment - 1))
 }

@@ -1,51 +1,51 @@
-//! Bytes to a checked header: metadata, tensor table, where the data starts.
+//! Parses and validates a GGUF header: metadata, tensor table, and data offset.
 
 use std::path::Path;
 
 use kernels::GgmlType;
 
-use super::error::What;
+use super::error::HeaderField;
 use super::value::{Array, FromValue, StringArray, Value, ValueType};
 use super::{
     DEFAULT_ALIGNMENT, GgufError, KEY_ALIGNMENT, MAGIC, MAX_ARRAY_DEPTH, MAX_DIMS, MAX_KEY_LEN, MAX_NAME_LEN, Mapping,
     Metadata, VERSION, align_up,
 };
 
-/// One tensor of a file.
+/// Entry of the tensor table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorInfo {
     /// Unique name, such as `blk.0.attn_q.weight`.
     pub name: String,
-    /// Elements of each dimension, the fastest-varying first; 1 beyond `n_dims`. None is zero.
+    /// Dimensions, fastest-varying first; 1 beyond `n_dims`. Each is at least 1.
     pub ne: [usize; MAX_DIMS],
-    /// Number of dimensions the file declares (1 to 4).
+    /// Number of dimensions declared in the file (1 to 4).
     pub n_dims: usize,
     /// Element type.
     pub ty: GgmlType,
-    /// Where the data begins, in bytes from [`Gguf::data_offset`]; a multiple of [`Gguf::alignment`].
+    /// Offset of the data in bytes from [`Gguf::data_offset`]; a multiple of [`Gguf::alignment`].
     pub offset: usize,
-    /// Bytes of the data.
+    /// Size of the data in bytes.
     pub bytes: usize,
 }
 
 impl TensorInfo {
-    /// Elements in all.
+    /// Returns the number of elements.
     pub fn n_elements(&self) -> usize {
         self.ne.iter().product()
     }
 
-    /// The declared dimensions.
+    /// Returns the declared dimensions, fastest-varying first.
     pub fn shape(&self) -> &[usize] {
         &self.ne[..self.n_dims]
     }
 }
 
-/// The header of a file: all of it but the tensors' data.
+/// Header of a GGUF file: everything except the tensor data.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Gguf {
-    /// Version of the format (2 or 3).
+    /// Format version (2 or 3).
     pub version: u32,
-    /// Keys and values in file order.
+    /// Metadata in file order.
     pub metadata: Metadata,
     alignment: usize,
     data_offset: usize,
@@ -54,12 +54,15 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Parses the header at the start of `bytes`, which may be cut off where the tensors' data would start.
+    /// Parses the header at the start of `bytes`, which may end where the tensor data starts.
+    ///
+    /// # Errors
+    /// A [`GgufError`] that names the offset and the field if the header is truncated or invalid.
     pub fn parse_header(bytes: &[u8]) -> Result<Gguf, GgufError> {
         let mut cursor = Cursor { bytes, pos: 0 };
         let version = read_version(&mut cursor)?;
-        let tensor_count = cursor.count(&What::TensorCount, MIN_TENSOR_BYTES)?;
-        let key_count = cursor.count(&What::KeyCount, MIN_PAIR_BYTES)?;
+        let tensor_count = cursor.count(&HeaderField::TensorCount, MIN_TENSOR_BYTES)?;
+        let key_count = cursor.count(&HeaderField::KeyCount, MIN_PAIR_BYTES)?;
         let metadata = read_metadata(&mut cursor, key_count)?;
         let alignment = read_alignment(&metadata)?;
         let (tensors, by_name) = read_tensors(&mut cursor, tensor_count, alignment)?;
@@ -76,7 +79,8 @@ impl Gguf {
         })
     }
 
-    /// Parses the header of a file without asking whether the tensors' data is there. One that is longer than any model's is taken for cut off.
+    /// Parses the header of a file. Tensor data may be missing. A header longer than 512 MiB is reported as
+    /// truncated.
     pub fn open_header(path: impl AsRef<Path>) -> Result<Gguf, GgufError> {
         let path = path.as_ref();
         Mapping::open(path)
@@ -87,57 +91,58 @@ impl Gguf {
             .map_err(|e| e.in_file(path))
     }
 
-    /// Bytes to whose multiples the data of every tensor is aligned, within the file: a power of two, but perhaps 1.
+    /// Returns the alignment of tensor data within the file in bytes, a power of two (possibly 1).
     pub fn alignment(&self) -> usize {
         self.alignment
     }
 
-    /// Where the tensors' data begins, in bytes from the start of the file.
+    /// Returns the offset of the tensor data in bytes from the start of the file.
     pub fn data_offset(&self) -> usize {
         self.data_offset
     }
 
-    /// All tensors in file order.
+    /// Returns all tensors in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// The tensor of this name.
+    /// Returns the tensor with this name.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.tensor_index(name).map(|i| &self.tensors[i])
     }
 
-    /// Where a tensor stands in [`Gguf::tensors`].
+    /// Returns the index of a tensor in [`Gguf::tensors`].
     pub fn tensor_index(&self, name: &str) -> Option<usize> {
         let found = (self.by_name).binary_search_by(|&i| self.tensors[i].name.as_str().cmp(name));
         found.ok().map(|at| self.by_name[at])
     }
 
-    /// The value of `key` as `T`; an error if it is missing or cannot be had as `T` without loss.
+    /// Returns the value of `key` as `T`; see [`Metadata::require`].
     pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
         self.metadata.require(key)
     }
 
-    /// The value of `key` as `T`, `None` if it is missing; an error if it cannot be had as `T` without loss.
+    /// Returns the value of `key` as `T`, or `None` if the key is missing; see [`Metadata::optional`].
     pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, GgufError> {
         self.metadata.optional(key)
     }
 
-    /// The tensor that ends last and the bytes that a file must have to hold it; `None` if there are no tensors.
+    /// Returns the tensor with the highest end offset and the minimum file size in bytes; `None` if there are
+    /// no tensors.
     pub fn required_len(&self) -> Option<(&TensorInfo, usize)> {
         let last = self.tensors.iter().max_by_key(|t| t.offset + t.bytes)?;
         Some((last, self.data_offset + last.offset + last.bytes))
     }
 }
 
-/// Bytes of a file in which its header is looked for: large vocabularies take some 20 million.
+/// Maximum header size in bytes. Large vocabularies take about 20 MB.
 const MAX_HEADER: usize = 512 << 20;
-/// Fewest bytes of a key and its value: a length, one byte of key, a type and one byte of value.
+/// Minimum encoded size of a metadata pair: key length, one key byte, type, and one value byte.
 const MIN_PAIR_BYTES: usize = 8 + 1 + 4 + 1;
-/// Fewest bytes of a tensor's description: a length, one byte of name, dimensions, type and offset.
+/// Minimum encoded size of a tensor description: name length, one name byte, dimensions, type, and offset.
 const MIN_TENSOR_BYTES: usize = 8 + 1 + 4 + 8 + 4 + 8;
 
-/// Reads little-endian values from a slice and never beyond it.
+/// Bounds-checked reader of little-endian values.
 struct Cursor<'a> {
     bytes: &'a [u8],
     pos: usize,
@@ -148,8 +153,8 @@ impl<'a> Cursor<'a> {
         self.bytes.len() - self.pos
     }
 
-    /// The next `n` bytes. `n` comes from the file.
-    fn take(&mut self, n: u64, what: &What) -> Result<&'a [u8], GgufError> {
+    /// Takes the next `n` bytes; `n` is untrusted.
+    fn take(&mut self, n: u64, what: &HeaderField) -> Result<&'a [u8], GgufError> {
         match usize::try_from(n) {
             Ok(n) if n <= self.left() => {
                 let taken = &self.bytes[self.pos..self.pos + n];
@@ -165,22 +170,23 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn array<const N: usize>(&mut self, what: &What) -> Result<[u8; N], GgufError> {
+    fn array<const N: usize>(&mut self, what: &HeaderField) -> Result<[u8; N], GgufError> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N as u64, what)?);
         Ok(array)
     }
 
-    fn u32(&mut self, what: &What) -> Result<u32, GgufError> {
+    fn u32(&mut self, what: &HeaderField) -> Result<u32, GgufError> {
         self.array(what).map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self, what: &What) -> Result<u64, GgufError> {
+    fn u64(&mut self, what: &HeaderField) -> Result<u64, GgufError> {
         self.array(what).map(u64::from_le_bytes)
     }
 
-    /// A count of things that take at least `min_bytes` each: no more than the rest of the file can hold.
-    fn count(&mut self, what: &What, min_bytes: usize) -> Result<usize, GgufError> {
+    /// Reads an element count and rejects it if the rest of the file is too short for elements of `min_bytes`
+    /// each.
+    fn count(&mut self, what: &HeaderField, min_bytes: usize) -> Result<usize, GgufError> {
         let offset = self.pos;
         let count = self.u64(what)?;
         match usize::try_from(count) {
@@ -195,22 +201,22 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A length and that many bytes.
-    fn string(&mut self, what: &What) -> Result<&'a [u8], GgufError> {
+    /// Reads a length-prefixed string.
+    fn string(&mut self, what: &HeaderField) -> Result<&'a [u8], GgufError> {
         let len = self.u64(what)?;
         self.take(len, what)
     }
 }
 
 fn read_version(cursor: &mut Cursor) -> Result<u32, GgufError> {
-    let magic = cursor.array(&What::Magic)?;
+    let magic = cursor.array(&HeaderField::Magic)?;
     if magic != MAGIC {
         return Err(GgufError::BadMagic { found: magic });
     }
-    let version = cursor.u32(&What::Version)?;
+    let version = cursor.u32(&HeaderField::Version)?;
     match version {
         2..=VERSION => Ok(version),
-        // A small number in the high bytes is a small number with its bytes swapped.
+        // A nonzero value whose low 16 bits are zero is a byte-swapped small version number.
         v if v != 0 && v & 0xffff == 0 => Err(GgufError::BigEndian {
             version: v.swap_bytes(),
         }),
@@ -219,10 +225,10 @@ fn read_version(cursor: &mut Cursor) -> Result<u32, GgufError> {
 }
 
 fn read_metadata(cursor: &mut Cursor, count: usize) -> Result<Metadata, GgufError> {
-    // Room for what most files have; beyond that it grows as pairs are really read.
+    // `count` is untrusted: start with the capacity for a typical file, and grow while parsing.
     let mut metadata = Metadata::with_capacity(count.min(64));
     for i in 0..count as u64 {
-        let what = What::Key(i);
+        let what = HeaderField::Key(i);
         let offset = cursor.pos;
         let len = cursor.u64(&what)?;
         if len == 0 {
@@ -241,7 +247,7 @@ fn read_metadata(cursor: &mut Cursor, count: usize) -> Result<Metadata, GgufErro
         let value = ValueReader {
             cursor,
             key,
-            what: What::Value(key.to_owned()),
+            what: HeaderField::Value(key.to_owned()),
         }
         .value()?;
         metadata.insert(key, value);
@@ -249,7 +255,7 @@ fn read_metadata(cursor: &mut Cursor, count: usize) -> Result<Metadata, GgufErro
     Ok(metadata)
 }
 
-fn utf8(bytes: &[u8], what: What, offset: usize) -> Result<&str, GgufError> {
+fn utf8(bytes: &[u8], what: HeaderField, offset: usize) -> Result<&str, GgufError> {
     const SHOWN: usize = 64;
     std::str::from_utf8(bytes).map_err(|_| GgufError::NotUtf8 {
         what,
@@ -258,11 +264,11 @@ fn utf8(bytes: &[u8], what: What, offset: usize) -> Result<&str, GgufError> {
     })
 }
 
-/// Reads the value of one key.
+/// Parser for the value of a single key.
 struct ValueReader<'c, 'a, 'k> {
     cursor: &'c mut Cursor<'a>,
     key: &'k str,
-    what: What,
+    what: HeaderField,
 }
 
 impl ValueReader<'_, '_, '_> {
@@ -314,7 +320,7 @@ impl ValueReader<'_, '_, '_> {
         }
     }
 
-    /// An array; `depth` is 1 for one that stands in no other.
+    /// Reads an array; `depth` is 1 at the top level.
     fn array(&mut self, depth: usize) -> Result<Array, GgufError> {
         let offset = self.cursor.pos;
         if depth > MAX_ARRAY_DEPTH {
@@ -344,7 +350,7 @@ impl ValueReader<'_, '_, '_> {
             }
             ValueType::String => Array::String(self.strings(n, offset)?),
             ValueType::Array => {
-                // Grows as elements are really parsed: an element in memory is larger than in the file.
+                // No preallocation: an element takes more bytes in memory than in the file.
                 let mut arrays = Vec::new();
                 for _ in 0..n {
                     arrays.push(self.array(depth + 1)?);
@@ -354,13 +360,14 @@ impl ValueReader<'_, '_, '_> {
         })
     }
 
-    /// `n` numbers; `n` times their size has been checked to be there.
+    /// Reads `n` numbers; the caller has checked that `n * N` bytes remain.
     fn numbers<T, const N: usize>(&mut self, n: usize, from: fn([u8; N]) -> T) -> Result<Vec<T>, GgufError> {
         let bytes = self.cursor.take((n * N) as u64, &self.what)?;
         Ok(bytes.as_chunks::<N>().0.iter().map(|&b| from(b)).collect())
     }
 
-    /// `n` strings, in two passes so that memory is asked for once, when all lengths are known to be right.
+    /// Reads `n` strings in two passes: the first validates all lengths, so that memory is allocated only
+    /// once.
     fn strings(&mut self, n: usize, offset: usize) -> Result<StringArray, GgufError> {
         let start = self.cursor.pos;
         let mut total = 0;
@@ -381,7 +388,7 @@ impl ValueReader<'_, '_, '_> {
     }
 }
 
-/// The alignment that `general.alignment` asks for, or the default.
+/// Returns `general.alignment`, or the default if the key is missing.
 pub(super) fn read_alignment(metadata: &Metadata) -> Result<usize, GgufError> {
     match metadata.get(KEY_ALIGNMENT) {
         None => Ok(DEFAULT_ALIGNMENT),
@@ -393,7 +400,7 @@ pub(super) fn read_alignment(metadata: &Metadata) -> Result<usize, GgufError> {
     }
 }
 
-/// The places of tensors in their list, in the order of their names.
+/// Indices into the tensor table, sorted by tensor name.
 type ByName = Box<[usize]>;
 
 fn read_tensors(cursor: &mut Cursor, count: usize, alignment: usize) -> Result<(Vec<TensorInfo>, ByName), GgufError> {
@@ -412,21 +419,22 @@ fn read_tensors(cursor: &mut Cursor, count: usize, alignment: usize) -> Result<(
     Ok((tensors, by_name))
 }
 
-/// How many of `count` descriptions are there by their lengths, so that memory is asked for once, and for no more than that.
+/// Counts how many of `count` descriptions are complete, so that the table is allocated once and never
+/// oversized.
 fn tensors_present(cursor: &Cursor, count: usize) -> usize {
     let mut ahead = Cursor { ..*cursor };
     let mut skip = || {
-        let what = &What::TensorCount;
+        let what = &HeaderField::TensorCount;
         ahead.string(what)?;
         let n_dims = ahead.u32(what)?;
-        // So many sizes, a type and an offset.
+        // `n_dims` sizes of 8 bytes, a type of 4 bytes, and an offset of 8 bytes.
         ahead.take(u64::from(n_dims) * 8 + 4 + 8, what)
     };
     (0..count).take_while(|_| skip().is_ok()).count()
 }
 
 fn read_tensor(cursor: &mut Cursor, index: u64, alignment: usize) -> Result<TensorInfo, GgufError> {
-    let what = What::TensorName(index);
+    let what = HeaderField::TensorName(index);
     let start = cursor.pos;
     let len = cursor.u64(&what)?;
     if len == 0 {
@@ -441,7 +449,7 @@ fn read_tensor(cursor: &mut Cursor, index: u64, alignment: usize) -> Result<Tens
     }
     let name = utf8(cursor.take(len, &what)?, what, start)?.to_owned();
 
-    let what = What::Tensor(name.clone());
+    let what = HeaderField::Tensor(name.clone());
     let n_dims = cursor.u32(&what)?;
     if n_dims == 0 || n_dims > MAX_DIMS as u32 {
         return Err(GgufError::BadDims { name, found: n_dims });
@@ -478,7 +486,8 @@ fn read_tensor(cursor: &mut Cursor, index: u64, alignment: usize) -> Result<Tens
     }
 }
 
-/// A shape that is not zero anywhere, in whole blocks, and whose elements and bytes are below 2^63; with its bytes.
+/// Validates a shape and returns the padded dimensions and the size in bytes. Dimensions must be positive,
+/// rows must be whole blocks, and element and byte counts must be below 2^63.
 pub(super) fn check_shape(name: &str, dims: &[u64], ty: GgmlType) -> Result<([usize; MAX_DIMS], usize), GgufError> {
     let mut ne = [1; MAX_DIMS];
     for (dim, &found) in dims.iter().enumerate() {
@@ -513,7 +522,7 @@ pub(super) fn check_shape(name: &str, dims: &[u64], ty: GgmlType) -> Result<([us
     }
 }
 
-/// No tensor ends beyond what can be addressed, and no two share bytes.
+/// Checks that every tensor ends within the address space and that no two tensors overlap.
 fn check_extents(tensors: &[TensorInfo], data_offset: usize) -> Result<(), GgufError> {
     for t in tensors {
         let end = data_offset.checked_add(t.offset).and_then(|n| n.checked_add(t.bytes));
@@ -526,7 +535,7 @@ fn check_extents(tensors: &[TensorInfo], data_offset: usize) -> Result<(), GgufE
         }
     }
     let mut by_offset: Vec<&TensorInfo> = tensors.iter().collect();
-    // Stable without the memory of a stable sort: by place where offsets are equal.
+    // The address as a tie-breaker makes the unstable sort deterministic without the memory of a stable sort.
     by_offset.sort_unstable_by_key(|t| (t.offset, std::ptr::from_ref(*t)));
     for pair in by_offset.windows(2) {
         let (first, second) = (pair[0], pair[1]);

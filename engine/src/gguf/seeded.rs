@@ -1,9 +1,11 @@
-//! Tiny models whose weights are a function of seed and tensor name: a header alone stands for the whole file.
+//! Tiny models whose weights are a function of a seed and the tensor name. A GGUF header is enough to
+//! regenerate the whole file.
 //!
-//! The function is that of the conformance data, so logits recorded there can be compared with. All arithmetic is
-//! f32, in the order written here.
+//! The function matches the generator of the conformance data, so recorded logits are comparable. All
+//! arithmetic is f32, in the order written here.
 //!
-//! Weights of the usual size make some graphs magnify rounding. A header may ask for others: [`KEY_SCALE`] is a factor to all of them.
+//! Default-sized weights make some graphs amplify rounding errors. A header can scale all weights by the
+//! factor [`KEY_SCALE`].
 
 use std::io::{self, Write};
 
@@ -12,33 +14,34 @@ use kernels::GgmlType;
 use super::{Gguf, GgufError, GgufWriter, Metadata};
 use crate::random::splitmix64;
 
-/// Largest model that [`seeded_model`] makes, in bytes. The real ones have a few million.
+/// Maximum size of a model from [`seeded_model`] in bytes. The models of the test suite take a few MB.
 pub const MAX_BYTES: usize = 1 << 30;
 
-/// Metadata key (f32): what every weight is multiplied by, 1 where it is absent.
+/// Metadata key (f32): factor applied to every weight; default 1.
 pub const KEY_SCALE: &str = "fixture.weight_scale";
 
-/// Elements that are computed at once while streaming.
+/// Elements generated per step while streaming.
 const CHUNK: usize = 4096;
 
-/// Fills `out` with the weights of the tensor `name`, from its first element in file order.
+/// Fills `out` with the leading weights of the tensor `name`, in file order.
 pub fn fill_f32(name: &str, seed: u64, out: &mut [f32]) {
     Weights::new(name, seed, 1.0).fill(0, out);
 }
 
-/// The weights of the tensor `name` in a file of this metadata, all of its elements in file order.
+/// Returns all weights of the tensor `name`, in file order, scaled by [`KEY_SCALE`] of `metadata`.
 pub fn weights_of(metadata: &Metadata, name: &str, n_elements: usize, seed: u64) -> Result<Vec<f32>, GgufError> {
     let mut values = vec![0.0; n_elements];
     Weights::new(name, seed, scale(metadata)?).fill(0, &mut values);
     Ok(values)
 }
 
-/// The factor that a header asks for.
+/// Returns [`KEY_SCALE`], or 1 if the key is missing.
 fn scale(metadata: &Metadata) -> Result<f32, GgufError> {
     Ok(metadata.optional(KEY_SCALE)?.unwrap_or(1.0))
 }
 
-/// Completes `header` to a whole file, with all tensors of type F32 or, for lists of experts, I32; returns its length in bytes.
+/// Writes a complete model for `header` and returns its length in bytes. Tensors must be F32, or I32 for
+/// expert tables.
 pub fn write_seeded_model(header: &Gguf, seed: u64, out: &mut dyn Write) -> Result<u64, GgufError> {
     let mut writer = GgufWriter::with_metadata(header.metadata.clone());
     let scale = scale(&header.metadata)?;
@@ -68,7 +71,8 @@ pub fn write_seeded_model(header: &Gguf, seed: u64, out: &mut dyn Write) -> Resu
     writer.write(out)
 }
 
-/// The only integers that models have: for each token the numbers of its experts, different ones, and others for the next token.
+/// Generates the expert ids of each token as I32 (`ne[0]` distinct ids per token, shifted from token to
+/// token). No other tensor of a model is an integer.
 pub(crate) fn experts_of_tokens(metadata: &Metadata, ne: &[usize]) -> Result<Vec<u8>, GgufError> {
     let arch: String = metadata.require("general.architecture")?;
     let n_expert: u32 = metadata.require(&format!("{arch}.expert_count"))?;
@@ -77,7 +81,7 @@ pub(crate) fn experts_of_tokens(metadata: &Metadata, ne: &[usize]) -> Result<Vec
     Ok((0..ne.iter().product()).flat_map(|i| number(i).to_le_bytes()).collect())
 }
 
-/// The whole file in memory, of at most [`MAX_BYTES`].
+/// Returns a complete model in memory, of at most [`MAX_BYTES`] bytes.
 pub fn seeded_model(header: &Gguf, seed: u64) -> Result<Vec<u8>, GgufError> {
     let needed = header.required_len().map_or(0, |(_, len)| len);
     if needed > MAX_BYTES {
@@ -91,7 +95,7 @@ pub fn seeded_model(header: &Gguf, seed: u64) -> Result<Vec<u8>, GgufError> {
     Ok(out)
 }
 
-/// The weights of one tensor.
+/// Weight generator for one tensor.
 #[derive(Clone, Copy)]
 struct Weights {
     base: u64,
@@ -110,7 +114,7 @@ impl Weights {
         }
     }
 
-    /// Weight number `i` in file order.
+    /// Returns weight `i` in file order.
     fn at(self, i: u64) -> f32 {
         let r = splitmix64(self.base.wrapping_add(i));
         let u = (r >> 40) as f32 * (1.0 / 16_777_216.0);
@@ -144,7 +148,7 @@ impl Weights {
     }
 }
 
-/// A seed that follows from a tensor's name.
+/// Derives a seed from a tensor name (FNV-1a).
 pub(crate) fn hash_of_name(name: &str) -> u64 {
     fnv1a64(name.as_bytes())
 }
@@ -164,12 +168,12 @@ mod tests {
         let mut v = [0.0; 1];
         fill_f32("output.weight", 1, &mut v);
         assert_eq!(v[0], 0.090_198_6);
-        // A published test vector.
+        // FNV-1a test vector.
         assert_eq!(fnv1a64(b"a"), 0xaf63_dc4c_8601_ec8c);
     }
 
     #[test]
-    fn names_decide_sign_and_mean() {
+    fn tensor_name_determines_sign_and_mean() {
         let mut v = [0.0; 1000];
         fill_f32("blk.0.ssm_a", 1, &mut v);
         assert!(v.iter().all(|&v| (-0.1733..=0.0).contains(&v)));
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_may_ask_for_smaller_weights() {
+    fn weight_scale_key_scales_weights() {
         let mut metadata = Metadata::default();
         let mut v = [0.0; 3];
         fill_f32("a_norm.weight", 1, &mut v);
@@ -193,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn streamed_weights_are_those_filled_at_once() {
+    fn streamed_weights_match_filled_weights() {
         let n = 2 * CHUNK + 7;
         let mut filled = vec![0.0; n];
         fill_f32("token_embd.weight", 3, &mut filled);

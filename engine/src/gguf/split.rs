@@ -1,4 +1,5 @@
-//! Models in several files, `NAME-00001-of-00003.gguf` and so on: metadata in the first, tensors in all.
+//! Models split into several files (`NAME-00001-of-00003.gguf`). The first file has the metadata; tensors are
+//! in all files.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -6,26 +7,26 @@ use std::path::{Path, PathBuf};
 use super::value::FromValue;
 use super::{GgufError, GgufFile, Metadata, TensorInfo};
 
-/// Number of this file among the parts, from 0 (u16).
+/// Metadata key (u16): index of this part, from 0.
 pub const KEY_NO: &str = "split.no";
-/// Number of parts (u16).
+/// Metadata key (u16): total number of parts.
 pub const KEY_COUNT: &str = "split.count";
-/// Number of tensors in all parts together (i32).
+/// Metadata key (i32): number of tensors in all parts.
 pub const KEY_TENSORS_COUNT: &str = "split.tensors.count";
 
-/// What the name of a part says.
+/// Parsed file name of a part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SplitName {
-    /// Folder and name up to the numbers.
+    /// Path up to the part numbers.
     prefix: PathBuf,
-    /// Number of the part, from 0.
+    /// Index of the part, from 0.
     pub no: u16,
-    /// Number of parts.
+    /// Total number of parts.
     pub count: u16,
 }
 
 impl SplitName {
-    /// Takes `PREFIX-00001-of-00003.gguf` apart; `None` if that is not the form of the name.
+    /// Parses `PREFIX-00001-of-00003.gguf`; `None` if the name has a different form.
     pub fn parse(path: &Path) -> Option<SplitName> {
         let stem = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
         let (rest, count) = stem.rsplit_once("-of-")?;
@@ -38,13 +39,13 @@ impl SplitName {
         })
     }
 
-    /// The path of part `no` (from 0) of the same model.
+    /// Returns the path of part `no` (from 0) of this model.
     pub fn part(&self, no: u16) -> PathBuf {
         part_path(&self.prefix, no, self.count)
     }
 }
 
-/// `PREFIX-00001-of-00003.gguf` for part 0 of 3.
+/// Returns `PREFIX-00001-of-00003.gguf` for part 0 of 3.
 pub fn part_path(prefix: &Path, no: u16, count: u16) -> PathBuf {
     let mut path = prefix.as_os_str().to_owned();
     path.push(format!("-{:05}-of-{count:05}.gguf", u32::from(no) + 1));
@@ -57,19 +58,19 @@ fn five_digits(s: &str) -> Option<u16> {
         .flatten()
 }
 
-/// What a file's metadata says about the model it is a part of.
+/// Split metadata of a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SplitInfo {
-    /// Number of this part, from 0.
+    /// Index of this part, from 0.
     pub no: u16,
-    /// Number of parts, at least 2.
+    /// Total number of parts, at least 2.
     pub count: u16,
-    /// Number of tensors in all parts, if the file says it.
+    /// Number of tensors in all parts, if declared.
     pub n_tensors: Option<u64>,
 }
 
 impl SplitInfo {
-    /// Reads the keys; `None` if the file is a whole model.
+    /// Reads the split keys; `None` if the file is a complete model.
     pub fn from_metadata(metadata: &Metadata) -> Result<Option<SplitInfo>, GgufError> {
         let count = metadata.optional(KEY_COUNT)?.unwrap_or(0);
         if count <= 1 {
@@ -83,17 +84,17 @@ impl SplitInfo {
     }
 }
 
-/// A whole model: one file or several, with one table of tensors.
+/// A complete model in one or more files, with a common tensor index.
 #[derive(Clone, Debug)]
 pub struct GgufSet {
-    /// Part 0 first; never empty.
+    /// All parts in order; never empty.
     shards: Vec<GgufFile>,
-    /// Shard and place in its table, by name.
+    /// Shard index and index in the tensor table, by tensor name.
     index: HashMap<Box<str>, (usize, usize)>,
 }
 
 impl GgufSet {
-    /// Maps a model by its only or first file, and the other files that belong to it. Errors name the file.
+    /// Maps a model given its only or first file, including all other parts. Errors name the file.
     pub fn open(first: impl AsRef<Path>) -> Result<GgufSet, GgufError> {
         let path = first.as_ref();
         let first = GgufFile::open(path)?;
@@ -127,7 +128,7 @@ impl GgufSet {
         }
     }
 
-    /// A model of one file that is open already.
+    /// Creates a set from a model in a single file.
     pub fn from_file(file: GgufFile) -> Result<GgufSet, GgufError> {
         Self::from_shards(vec![file])
     }
@@ -147,54 +148,55 @@ impl GgufSet {
         Ok(GgufSet { shards, index })
     }
 
-    /// All files, the first part first.
+    /// Returns all files, first part first.
     pub fn shards(&self) -> &[GgufFile] {
         &self.shards
     }
 
-    /// The only or first file.
+    /// Returns the only or first file.
     pub fn first(&self) -> &GgufFile {
         &self.shards[0]
     }
 
-    /// Keys and values: those of the first file.
+    /// Returns the metadata, which is stored in the first file.
     pub fn metadata(&self) -> &Metadata {
         self.first().metadata()
     }
 
-    /// Keys and values, to be overridden.
+    /// Returns the metadata for overrides.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         self.shards[0].metadata_mut()
     }
 
-    /// The value of `key` as `T`; errors name the file and the key.
+    /// Returns the value of `key` as `T`; see [`Metadata::require`]. Errors name the file and the key.
     pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
         self.first().require(key)
     }
 
-    /// The value of `key` as `T`, `None` if it is missing; errors name the file and the key.
+    /// Returns the value of `key` as `T`, or `None` if the key is missing; see [`Metadata::optional`]. Errors
+    /// name the file and the key.
     pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, GgufError> {
         self.first().optional(key)
     }
 
-    /// Number of tensors in all files.
+    /// Returns the number of tensors in all files.
     pub fn n_tensors(&self) -> usize {
         self.index.len()
     }
 
-    /// All tensors, each with the index of its file in [`GgufSet::shards`], in file order.
+    /// Iterates over all tensors in file order, each with the index of its file in [`GgufSet::shards`].
     pub fn tensors(&self) -> impl Iterator<Item = (usize, &TensorInfo)> {
         let shards = self.shards.iter().enumerate();
         shards.flat_map(|(s, shard)| shard.tensors().iter().map(move |t| (s, t)))
     }
 
-    /// The tensor of this name, with the index of its file in [`GgufSet::shards`].
+    /// Returns the tensor with this name and the index of its file in [`GgufSet::shards`].
     pub fn tensor(&self, name: &str) -> Option<(usize, &TensorInfo)> {
         let &(s, i) = self.index.get(name)?;
         Some((s, &self.shards[s].tensors()[i]))
     }
 
-    /// The data of the tensor of this name.
+    /// Returns the data of the tensor with this name.
     pub fn tensor_data(&self, name: &str) -> Option<&[u8]> {
         let (s, info) = self.tensor(name)?;
         Some(self.shards[s].tensor_data(info))

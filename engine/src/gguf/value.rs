@@ -1,31 +1,31 @@
-//! Metadata values: 13 types, arrays stored compactly, and conversions that never lose anything silently.
+//! Metadata values: 13 types, compact arrays, and lossless conversions.
 
 use std::borrow::Cow;
 use std::fmt;
 
 macro_rules! value_types {
     ($( $variant:ident = $id:literal, $name:literal, min $min:literal; )*) => {
-        /// The type of a metadata value. The discriminant is the id stored in files.
+        /// Type of a metadata value. The discriminant is the id stored in files.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u32)]
         #[allow(missing_docs)]
         pub enum ValueType { $( $variant = $id, )* }
 
         impl ValueType {
-            /// Every type, in id order.
+            /// All types, in id order.
             pub const ALL: &'static [ValueType] = &[ $( ValueType::$variant, )* ];
 
-            /// The type with this id.
+            /// Returns the type with this id.
             pub const fn from_id(id: u32) -> Option<ValueType> {
                 match id { $( $id => Some(ValueType::$variant), )* _ => None }
             }
 
-            /// Short name, such as `u32`.
+            /// Returns the short name, such as `u32`.
             pub const fn name(self) -> &'static str {
                 match self { $( ValueType::$variant => $name, )* }
             }
 
-            /// Fewest bytes that a value of this type takes in a file.
+            /// Returns the minimum encoded size of a value in bytes.
             pub const fn min_bytes(self) -> usize {
                 match self { $( ValueType::$variant => $min, )* }
             }
@@ -50,7 +50,7 @@ value_types! {
 }
 
 impl ValueType {
-    /// The id stored in files.
+    /// Returns the id stored in files.
     pub const fn id(self) -> u32 {
         self as u32
     }
@@ -62,7 +62,7 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// One metadata value.
+/// Metadata value.
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub enum Value {
@@ -74,7 +74,8 @@ pub enum Value {
     I32(i32),
     F32(f32),
     Bool(bool),
-    /// Bytes that should be UTF-8; what is not fails when it is asked for as text, not when the file is opened.
+    /// Bytes that should be UTF-8. Validation happens on access ([`Value::as_str`]), not when the file is
+    /// opened.
     String(Box<[u8]>),
     Array(Array),
     U64(u64),
@@ -82,7 +83,7 @@ pub enum Value {
     F64(f64),
 }
 
-/// An array of metadata values, all of one type.
+/// Homogeneous array of metadata values.
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub enum Array {
@@ -101,16 +102,16 @@ pub enum Array {
     F64(Vec<f64>),
 }
 
-/// Many strings in one block of memory: 4 bytes each beside their text.
+/// String array in one allocation, with an overhead of 4 bytes per string.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct StringArray {
     bytes: Vec<u8>,
-    /// Where each string ends in `bytes`; it begins where the one before it ends.
+    /// End offset of each string in `bytes`; each string starts at the end of its predecessor.
     ends: Vec<u32>,
 }
 
 impl StringArray {
-    /// An empty array with room for `n` strings of `bytes` bytes in all.
+    /// Creates an empty array with capacity for `n` strings of `bytes` bytes in total.
     pub fn with_capacity(n: usize, bytes: usize) -> Self {
         StringArray {
             bytes: Vec::with_capacity(bytes),
@@ -118,7 +119,7 @@ impl StringArray {
         }
     }
 
-    /// Appends a string; false, changing nothing, if the array would exceed 4 GiB.
+    /// Appends a string. Returns false and leaves the array unchanged if its size would exceed 4 GiB.
     #[must_use]
     pub fn push(&mut self, s: &[u8]) -> bool {
         let Ok(end) = u32::try_from(self.bytes.len().saturating_add(s.len())) else {
@@ -129,34 +130,34 @@ impl StringArray {
         true
     }
 
-    /// Number of strings.
+    /// Returns the number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// True if there are none.
+    /// Returns true if the array has no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Bytes of all strings together.
+    /// Returns the total length of all strings in bytes.
     pub fn total_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The bytes of string `i`, exactly as the file has them.
+    /// Returns the raw bytes of string `i`.
     pub fn get(&self, i: usize) -> Option<&[u8]> {
         let end = *self.ends.get(i)? as usize;
         let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
         Some(&self.bytes[start..end])
     }
 
-    /// String `i` as text; `None` if there is no such string or it is not UTF-8.
+    /// Returns string `i`, or `None` if `i` is out of range or the bytes are not UTF-8.
     pub fn get_str(&self, i: usize) -> Option<&str> {
         std::str::from_utf8(self.get(i)?).ok()
     }
 
-    /// The bytes of every string in order.
+    /// Iterates over the raw bytes of all strings.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> + Clone {
         let mut start = 0;
         self.ends.iter().map(move |&end| {
@@ -178,18 +179,18 @@ impl fmt::Debug for StringArray {
 impl std::ops::Index<usize> for StringArray {
     type Output = [u8];
 
-    /// Panics if there is no string `i`, as a slice would.
+    /// Panics if `i` is out of range.
     fn index(&self, i: usize) -> &[u8] {
-        self.get(i).expect("index within the string array")
+        self.get(i).expect("string index out of range")
     }
 }
 
 impl<S: AsRef<[u8]>> FromIterator<S> for StringArray {
-    /// Panics above 4 GiB of text; [`StringArray::push`] reports it instead.
+    /// Panics if the strings exceed 4 GiB in total; [`StringArray::push`] is the fallible alternative.
     fn from_iter<I: IntoIterator<Item = S>>(strings: I) -> Self {
         let mut array = StringArray::default();
         for s in strings {
-            assert!(array.push(s.as_ref()), "a string array holds less than 4 GiB");
+            assert!(array.push(s.as_ref()), "string array exceeds 4 GiB");
         }
         array
     }
@@ -216,17 +217,17 @@ macro_rules! each_array {
 }
 
 impl Array {
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         each_array!(self, v => v.len())
     }
 
-    /// True if there are none.
+    /// Returns true if the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The type of the elements.
+    /// Returns the element type.
     pub fn element_type(&self) -> ValueType {
         match self {
             Array::U8(_) => ValueType::U8,
@@ -245,7 +246,7 @@ impl Array {
         }
     }
 
-    /// Element `i` as a value of its own (strings and nested arrays are copied).
+    /// Returns element `i`; strings and nested arrays are cloned.
     pub fn get(&self, i: usize) -> Option<Value> {
         Some(match self {
             Array::U8(v) => Value::U8(*v.get(i)?),
@@ -266,7 +267,7 @@ impl Array {
 }
 
 impl Value {
-    /// The type as files name it.
+    /// Returns the type of the value.
     pub fn value_type(&self) -> ValueType {
         match self {
             Value::U8(_) => ValueType::U8,
@@ -285,7 +286,7 @@ impl Value {
         }
     }
 
-    /// Any integer that is not negative.
+    /// Returns any non-negative integer as `u64`.
     pub fn as_u64(&self) -> Option<u64> {
         match *self {
             Value::U8(v) => Some(v.into()),
@@ -296,7 +297,7 @@ impl Value {
         }
     }
 
-    /// Any integer that fits.
+    /// Returns any integer that fits into `i64`.
     pub fn as_i64(&self) -> Option<i64> {
         match *self {
             Value::U8(v) => Some(v.into()),
@@ -311,7 +312,7 @@ impl Value {
         }
     }
 
-    /// Any float, and any integer that is exact as a float.
+    /// Returns any float, or any integer that `f64` represents exactly.
     pub fn as_f64(&self) -> Option<f64> {
         match *self {
             Value::F32(v) => Some(v.into()),
@@ -323,7 +324,8 @@ impl Value {
         }
     }
 
-    /// Any float (an f64 is rounded; one beyond the range of f32 is refused), and any integer that is exact as a float.
+    /// Returns any float, or any integer that `f32` represents exactly. An f64 is rounded; `None` if it
+    /// overflows f32.
     pub fn as_f32(&self) -> Option<f32> {
         match *self {
             Value::F32(v) => Some(v),
@@ -338,7 +340,7 @@ impl Value {
         }
     }
 
-    /// A bool; numbers are none.
+    /// Returns a bool; numbers are not converted.
     pub fn as_bool(&self) -> Option<bool> {
         match *self {
             Value::Bool(v) => Some(v),
@@ -346,7 +348,7 @@ impl Value {
         }
     }
 
-    /// A string's bytes.
+    /// Returns the raw bytes of a string.
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match self {
             Value::String(v) => Some(v),
@@ -354,12 +356,12 @@ impl Value {
         }
     }
 
-    /// A string that is UTF-8.
+    /// Returns a string if it is valid UTF-8.
     pub fn as_str(&self) -> Option<&str> {
         std::str::from_utf8(self.as_bytes()?).ok()
     }
 
-    /// An array.
+    /// Returns an array.
     pub fn as_array(&self) -> Option<&Array> {
         match self {
             Value::Array(v) => Some(v),
@@ -367,7 +369,7 @@ impl Value {
         }
     }
 
-    /// What the value is, for error messages: type and, if short, content.
+    /// Describes the value for error messages: its type and, if short, its content.
     pub fn describe(&self) -> String {
         match self {
             Value::Array(a) => format!("array of {} {}", a.len(), a.element_type()),
@@ -378,7 +380,7 @@ impl Value {
     }
 }
 
-/// Strings are quoted and escaped, arrays shortened to their first elements.
+/// Strings are quoted and escaped; arrays show only their first elements.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -399,7 +401,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// The first elements and, if there are more, the number of all.
+/// Shows the first 8 elements and the total length if the array is longer.
 impl fmt::Display for Array {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 8;
@@ -419,12 +421,13 @@ impl fmt::Display for Array {
     }
 }
 
-/// What can be had from a [`Value`] without loss. Reading a key as `T` is [`Metadata::require`](super::Metadata::require).
+/// Lossless conversion from a [`Value`]. [`Metadata::require`](super::Metadata::require) uses the trait to
+/// read a key as `T`.
 pub trait FromValue<'a>: Sized {
-    /// What to say was expected when the conversion fails.
+    /// Noun phrase for the expected value in error messages.
     const EXPECTED: &'static str;
 
-    /// The value as `Self`, or `None` if that would lose something.
+    /// Converts the value, or returns `None` if the conversion would lose information.
     fn from_value(value: &'a Value) -> Option<Self>;
 }
 
@@ -462,7 +465,8 @@ from_value! {
     };
 }
 
-/// Arrays of numbers: borrowed if the file holds exactly this type, else converted element by element.
+/// Implements [`FromValue`] for arrays of numbers: borrowed if the element types match, else converted
+/// element by element.
 macro_rules! from_array {
     ($( $ty:ty, $variant:ident, $expected:literal; )*) => {
         $( impl<'a> FromValue<'a> for Cow<'a, [$ty]> {
@@ -496,7 +500,7 @@ from_array! {
 }
 
 fn convert_elements<T: for<'v> FromValue<'v>>(array: &Array) -> Option<Vec<T>> {
-    // Strings and arrays convert to no number: do not copy each only to learn that.
+    // Strings and nested arrays never convert to numbers, so return before cloning any element.
     if matches!(array, Array::String(_) | Array::Nested(_)) {
         return array.is_empty().then(Vec::new);
     }

@@ -1,4 +1,4 @@
-//! Writes GGUF version 3: metadata and tensors whose data is given as bytes or produced while writing.
+//! GGUF version 3 writer. Tensor data is passed as bytes or streamed by a producer.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -13,12 +13,12 @@ use super::reader::{check_shape, read_alignment};
 use super::value::{Array, Value};
 use super::{GgufError, KEY_ALIGNMENT, MAGIC, MAX_ARRAY_DEPTH, MAX_DIMS, MAX_KEY_LEN, MAX_NAME_LEN, Metadata, VERSION};
 
-/// A file to be written. Tensors are laid out in the order in which they were added.
+/// Builder for a GGUF file. Tensors are laid out in insertion order.
 ///
-/// Bytes that a producer lends live as long as `'a`.
+/// Borrowed tensor data must outlive `'a`.
 #[derive(Default)]
 pub struct GgufWriter<'a> {
-    /// Keys and values; `general.alignment` among them sets the alignment.
+    /// Metadata; the key `general.alignment` sets the alignment of tensor data.
     pub metadata: Metadata,
     tensors: Vec<Pending<'a>>,
     names: HashSet<String>,
@@ -40,12 +40,12 @@ enum Data<'a> {
 type Producer<'a> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a>;
 
 impl<'a> GgufWriter<'a> {
-    /// A file without keys and tensors.
+    /// Creates a file without metadata and tensors.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A file with these keys and no tensors yet.
+    /// Creates a file with this metadata and no tensors.
     pub fn with_metadata(metadata: Metadata) -> Self {
         GgufWriter {
             metadata,
@@ -53,18 +53,22 @@ impl<'a> GgufWriter<'a> {
         }
     }
 
-    /// Sets a key.
+    /// Sets a metadata key.
     pub fn set(&mut self, key: impl Into<Box<str>>, value: impl Into<Value>) -> &mut Self {
         self.metadata.insert(key, value);
         self
     }
 
-    /// Sets the alignment of tensor data, in bytes: a power of two.
+    /// Sets the alignment of tensor data in bytes (a power of two).
     pub fn set_alignment(&mut self, alignment: u32) -> &mut Self {
         self.set(KEY_ALIGNMENT, alignment)
     }
 
-    /// Adds a tensor of 1 to 4 dimensions `ne`, fastest-varying first, with its data: as many bytes as type and shape say.
+    /// Adds a tensor with 1 to 4 dimensions `ne`, fastest-varying first.
+    ///
+    /// # Errors
+    /// [`GgufError::DataSize`] if the length of `data` does not match type and shape; other variants for an
+    /// invalid name or shape.
     pub fn add_tensor(
         &mut self,
         name: impl Into<String>,
@@ -84,7 +88,8 @@ impl<'a> GgufWriter<'a> {
         Ok(self)
     }
 
-    /// Adds a tensor whose data is written by `producer` when its turn comes: exactly as many bytes as type and shape say.
+    /// Adds a tensor whose data is streamed by `producer` during [`GgufWriter::write`]. The producer must
+    /// write exactly the number of bytes implied by type and shape.
     pub fn add_tensor_with(
         &mut self,
         name: impl Into<String>,
@@ -127,7 +132,7 @@ impl<'a> GgufWriter<'a> {
         Ok(&self.tensors[self.tensors.len() - 1])
     }
 
-    /// The bytes of the header: everything before the tensors' data, padded to the alignment.
+    /// Returns the encoded header: all bytes before the tensor data, padded to the alignment.
     pub fn header(&self) -> Result<Vec<u8>, GgufError> {
         let alignment = read_alignment(&self.metadata)?;
         let mut out = Vec::new();
@@ -156,7 +161,8 @@ impl<'a> GgufWriter<'a> {
         Ok(out)
     }
 
-    /// Writes the whole file; returns its length in bytes. Every tensor is padded to the alignment, the last one too.
+    /// Writes the complete file and returns its length in bytes. Every tensor is padded to the alignment,
+    /// including the last.
     pub fn write(self, out: &mut dyn Write) -> Result<u64, GgufError> {
         let io = |error| GgufError::Io {
             action: "write the file",
@@ -195,14 +201,14 @@ impl<'a> GgufWriter<'a> {
         Ok(written)
     }
 
-    /// The whole file in memory.
+    /// Returns the complete file as bytes.
     pub fn to_bytes(self) -> Result<Vec<u8>, GgufError> {
         let mut out = Vec::new();
         self.write(&mut out)?;
         Ok(out)
     }
 
-    /// Writes the whole file to `path`, replacing what is there; errors name the file.
+    /// Writes the complete file to `path`, overwriting an existing file. Errors name the path.
     pub fn write_file(self, path: impl AsRef<Path>) -> Result<u64, GgufError> {
         let path = path.as_ref();
         File::create(path)
@@ -215,7 +221,7 @@ impl<'a> GgufWriter<'a> {
     }
 }
 
-/// Passes on at most `limit` bytes and counts what was asked for.
+/// Writer that forwards at most `limit` bytes and counts the bytes submitted.
 struct Counted<'w> {
     out: &'w mut dyn Write,
     count: usize,
@@ -228,7 +234,7 @@ impl Write for Counted<'_> {
             self.count = self.count.saturating_add(bytes.len());
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "more data than the tensor holds",
+                "producer wrote more bytes than the tensor size",
             ));
         }
         let n = self.out.write(bytes)?;

@@ -1,26 +1,26 @@
-//! Sets of characters.
+//! Character sets, stored as sorted ranges.
 
-/// Ranges of characters: after [`CharSet::sorted`] in order, and apart from each other.
+/// A set of characters as inclusive ranges. [`CharSet::sorted`] makes the ranges sorted and disjoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CharSet(Vec<(char, char)>);
 
 impl CharSet {
-    /// From the first to the last.
+    /// Creates a set with one inclusive range.
     pub fn of(first: char, last: char) -> CharSet {
         CharSet(vec![(first, last)])
     }
 
-    /// All there are.
+    /// Creates the set of all characters.
     pub fn all() -> CharSet {
         CharSet::of('\0', char::MAX)
     }
 
-    /// Adds a range.
+    /// Adds an inclusive range.
     pub fn add(&mut self, first: char, last: char) {
         self.0.push((first, last));
     }
 
-    /// The same set, with ranges in order.
+    /// Returns the set with sorted, merged ranges.
     pub fn sorted(mut self) -> CharSet {
         self.0.sort_unstable();
         let mut merged: Vec<(char, char)> = Vec::new();
@@ -33,7 +33,7 @@ impl CharSet {
         CharSet(merged)
     }
 
-    /// All characters that are not in it.
+    /// Returns the complement of the set.
     pub fn complement(&self) -> CharSet {
         let (mut rest, mut next) = (Vec::new(), Some('\0'));
         for &(first, last) in &self.0 {
@@ -48,12 +48,12 @@ impl CharSet {
         CharSet(rest)
     }
 
-    /// Those of both.
+    /// Returns the union of two sets.
     pub fn union(&self, other: &CharSet) -> CharSet {
         CharSet([&self.0[..], &other.0[..]].concat()).sorted()
     }
 
-    /// Whether a character is in both.
+    /// Returns true if the two sets have a common character.
     pub fn overlaps(&self, other: &CharSet) -> bool {
         let (mut i, mut j) = (0, 0);
         while let (Some(a), Some(b)) = (self.0.get(i), other.0.get(j)) {
@@ -65,18 +65,18 @@ impl CharSet {
         false
     }
 
-    /// No character?
+    /// Returns true for the empty set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The ranges.
+    /// Returns the inclusive ranges of the set.
     pub fn ranges(&self) -> &[(char, char)] {
         &self.0
     }
 }
 
-/// The character after, over those that are none.
+/// Returns the next character, skipping the surrogate range.
 fn after(c: char) -> Option<char> {
     match c {
         '\u{d7ff}' => Some('\u{e000}'),
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_are_what_they_say() {
+    fn set_operations_match_definition() {
         let mut set = CharSet::of('c', 'f');
         set.add('a', 'b');
         set.add('x', 'x');

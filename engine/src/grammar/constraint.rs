@@ -1,4 +1,4 @@
-//! Where a text is in its grammar, and which tokens may come next there.
+//! Constrained generation: tracks the grammar state of a sequence and computes the allowed next tokens.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,41 +9,41 @@ use super::lazy::{Lazy, Trigger};
 use super::{GrammarError, refused};
 use crate::vocab::Token;
 
-/// Which tokens may come next in a text that keeps to a grammar. A copy goes on by itself.
+/// Grammar state of a sequence. Clones advance independently.
 #[derive(Clone)]
 pub struct Constraint {
     matcher: Matcher,
     n_tokens: usize,
-    awaited: Option<Awaited>,
+    pending: Option<PendingMatcher>,
     lazy: Option<Box<Lazy>>,
 }
 
-/// Tokens that may come next.
-pub struct Allowed {
+/// Set of tokens that the grammar allows next.
+pub struct AllowedTokens {
     mask: SimpleVob,
     n_tokens: usize,
 }
 
-impl Allowed {
-    /// True if a token is among them.
+impl AllowedTokens {
+    /// Returns true if the grammar allows `token`.
     #[inline]
     pub fn has(&self, token: Token) -> bool {
         (token as usize) < self.n_tokens && self.mask.is_allowed(token)
     }
 }
 
-/// What will take the place of a matcher, and the text that it has to be told of then.
+/// A faster matcher that is being compiled, and the tokens that it must consume when it is ready.
 #[derive(Clone)]
-struct Awaited {
+struct PendingMatcher {
     matcher: Arc<Mutex<Option<Matcher>>>,
     text: Vec<Token>,
 }
 
-/// Gives a constraint and its copies a faster form of themselves.
-pub struct Faster(Arc<Mutex<Option<Matcher>>>);
+/// Handle that upgrades a constraint and its clones to a faster matcher.
+pub struct MatcherUpgrade(Arc<Mutex<Option<Matcher>>>);
 
-impl Faster {
-    /// The same grammar at the beginning of a text, by a compiler that took longer.
+impl MatcherUpgrade {
+    /// Provides the faster matcher. `constraint` must be the same grammar in its initial state.
     pub fn put(self, constraint: Constraint) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(constraint.matcher);
     }
@@ -54,13 +54,15 @@ impl Constraint {
         Constraint {
             matcher,
             n_tokens,
-            awaited: None,
+            pending: None,
             lazy: None,
         }
     }
 
-    /// This constraint for parts of a text only: from where `trigger` says to where the grammar is complete, as often as that comes. A text that has
-    /// begun to keep to it does not begin so anew.
+    /// Restricts the constraint to parts of the output: each part starts where `trigger` matches and ends
+    /// where the grammar is complete.
+    ///
+    /// Fails if the tokenizer environment is unavailable. Must be called before any token is accepted.
     pub fn lazily(self, trigger: Trigger) -> Result<Constraint, GrammarError> {
         let env = self.matcher.tok_env().map_err(|e| refused(&e.to_string()))?;
         let lazy = Lazy::new(trigger, self.matcher.clone(), env);
@@ -70,36 +72,37 @@ impl Constraint {
         })
     }
 
-    /// True where any token may come next.
+    /// Returns true if any token may come next.
     pub fn is_free(&self) -> bool {
         self.lazy.as_ref().is_some_and(|lazy| lazy.is_free())
     }
 
-    /// This constraint, which goes on as what will be given to the second part as soon as that has happened.
-    pub fn until_faster(self) -> (Constraint, Faster) {
+    /// Returns a constraint that switches to a faster matcher once [`MatcherUpgrade::put`] provides one.
+    pub fn upgrade_when_ready(self) -> (Constraint, MatcherUpgrade) {
         let matcher = Arc::new(Mutex::new(None));
-        let awaited = Awaited {
+        let pending = PendingMatcher {
             matcher: matcher.clone(),
             text: Vec::new(),
         };
         let constraint = Constraint {
-            awaited: Some(awaited),
+            pending: Some(pending),
             ..self
         };
-        (constraint, Faster(matcher))
+        (constraint, MatcherUpgrade(matcher))
     }
 
-    /// The tokens that may come next, where not all of them may; where the text is complete, those that end it. An error allows nothing.
-    pub fn allowed(&mut self) -> Result<Allowed, GrammarError> {
-        self.take_faster();
+    /// Returns the allowed next tokens. If the output is complete, returns the end-of-generation tokens. Call
+    /// only if [`Constraint::is_free`] is false. After an error, all further calls fail.
+    pub fn allowed(&mut self) -> Result<AllowedTokens, GrammarError> {
+        self.upgrade();
         let mask = self.matcher.compute_mask_or_eos();
-        Ok(Allowed {
+        Ok(AllowedTokens {
             mask: mask.map_err(|e| refused(&e.to_string()))?,
             n_tokens: self.n_tokens,
         })
     }
 
-    /// Takes note of a token that has become part of the text.
+    /// Advances the grammar state by a token.
     pub fn accept(&mut self, token: Token) -> Result<(), GrammarError> {
         let Some(lazy) = &mut self.lazy else {
             return self.consume(token);
@@ -124,21 +127,21 @@ impl Constraint {
             return Ok(());
         }
         self.matcher.consume_token(token).map_err(|e| refused(&e.to_string()))?;
-        if let Some(awaited) = &mut self.awaited {
-            awaited.text.push(token);
+        if let Some(pending) = &mut self.pending {
+            pending.text.push(token);
         }
         Ok(())
     }
 
-    /// True if the text may end here, or the part of it that keeps to the grammar.
+    /// Returns true if the output, or the current part of a lazy constraint, may end here.
     pub fn is_complete(&mut self) -> bool {
         self.matcher.is_accepting().unwrap_or(false) || (self.matcher.is_stopped() && !self.matcher.is_error())
     }
 
-    /// Back to the beginning of the text.
+    /// Resets the constraint to its initial state.
     pub fn reset(&mut self) -> Result<(), GrammarError> {
-        if let Some(awaited) = &mut self.awaited {
-            awaited.text.clear();
+        if let Some(pending) = &mut self.pending {
+            pending.text.clear();
         }
         if let Some(lazy) = &mut self.lazy {
             lazy.reset();
@@ -146,17 +149,17 @@ impl Constraint {
         self.matcher.reset().map_err(|e| refused(&e.to_string()))
     }
 
-    /// Goes on as the faster form if it is there. A text that is at fault stays so.
-    fn take_faster(&mut self) {
-        let Some(awaited) = self.awaited.as_ref().filter(|_| !self.matcher.is_error()) else {
+    /// Switches to the faster matcher if it is ready. A matcher with an error is kept.
+    fn upgrade(&mut self) {
+        let Some(pending) = self.pending.as_ref().filter(|_| !self.matcher.is_error()) else {
             return;
         };
-        let faster = awaited.matcher.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let faster = pending.matcher.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(mut faster) = faster {
-            if faster.consume_tokens(&awaited.text).is_ok() {
+            if faster.consume_tokens(&pending.text).is_ok() {
                 self.matcher = faster;
             }
-            self.awaited = None;
+            self.pending = None;
         }
     }
 }

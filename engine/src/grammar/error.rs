@@ -1,44 +1,44 @@
-//! What can be wrong with a grammar.
+//! Errors of compiling and applying grammars.
 
-/// Why a grammar is refused.
+/// Error while compiling or applying a grammar.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GrammarError {
-    /// It is not written as it should be.
+    /// Invalid syntax.
     #[error("line {line}, column {column}: {message}")]
     Syntax {
-        /// From 1 on.
+        /// Line in the grammar source, starting at 1.
         line: usize,
-        /// In characters, from 1 on.
+        /// Column in characters, starting at 1.
         column: usize,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
-    /// A JSON schema that cannot be kept.
+    /// Unsupported or invalid JSON schema.
     #[error("at {place}: {message}")]
     Schema {
-        /// A JSON pointer, such as `#/properties/name`.
+        /// JSON pointer to the invalid part, such as `#/properties/name`.
         place: String,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
-    /// It is longer than what is taken.
-    #[error("it has {found} bytes, more than the {allowed} that are taken")]
+    /// The grammar is longer than [`MAX_LEN`](super::MAX_LEN).
+    #[error("grammar too long: {found} bytes, maximum {allowed}")]
     TooLong {
-        /// Bytes it has.
+        /// Length of the grammar in bytes.
         found: usize,
-        /// Bytes it may have.
+        /// Maximum length in bytes.
         allowed: usize,
     },
-    /// It cannot be made into something that is fast enough, or it means nothing.
+    /// The grammar matches nothing, exceeds a resource limit, or was rejected by llguidance.
     #[error("{0}")]
     Refused(String),
-    /// The model's vocabulary cannot be constrained.
-    #[error("this model's vocabulary cannot be constrained: {0}")]
+    /// The model's vocabulary does not support grammars.
+    #[error("this model's vocabulary does not support grammars: {0}")]
     Vocabulary(String),
 }
 
 impl GrammarError {
-    /// An error at a byte of a text.
+    /// Creates a syntax error at a byte offset of `text`.
     pub(super) fn at(text: &str, at: usize, message: impl Into<String>) -> GrammarError {
         let before = text.get(..at).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |i| i + 1);

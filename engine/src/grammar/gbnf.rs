@@ -1,4 +1,4 @@
-//! The parser of GBNF, the notation of llama.cpp's grammar files.
+//! Parser for GBNF, the grammar notation of llama.cpp.
 //!
 //! ```text
 //! grammar  = { name "::=" choices newline }
@@ -12,42 +12,42 @@ use std::collections::BTreeMap;
 use super::chars::CharSet;
 use super::error::GrammarError;
 
-/// Most repetitions that a grammar may count, as in llama.cpp.
+/// Maximum count in a repetition such as `{m,n}`, as in llama.cpp.
 pub const MAX_REPEAT: u32 = 2000;
-/// Most groups within each other.
+/// Maximum nesting depth of groups.
 const MAX_DEPTH: usize = 100;
-/// Most parts of a grammar.
+/// Maximum number of nodes in a grammar.
 const MAX_NODES: usize = 100_000;
 
-/// What a text may be made of.
+/// A node of the syntax tree.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node {
-    /// One character of a set.
+    /// A single character from a set.
     Char(CharSet),
-    /// Characters of a set: at least so many and at most so many.
+    /// Between `min` and `max` characters of a set, lexed as one lexeme.
     Run(CharSet, u32, Option<u32>),
-    /// One token that is the one of this id, or with `true` any other.
+    /// The token with this id, or if `true`, any other token.
     Token(u32, bool),
-    /// A rule by its number.
+    /// Reference to a rule, an index into [`Rules::bodies`].
     Rule(usize),
-    /// One after the other.
+    /// Sequence of syntax tree nodes.
     Seq(Vec<Node>),
-    /// One of them.
+    /// Alternatives.
     Alt(Vec<Node>),
-    /// At least so many times and at most so many times.
+    /// Between `min` and `max` repetitions of a node.
     Repeat(Box<Node>, u32, Option<u32>),
 }
 
-/// A grammar: its rules' bodies, of which the root is one.
+/// A parsed grammar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
-    /// Bodies by number.
+    /// Syntax trees of the rule bodies.
     pub bodies: Vec<Node>,
-    /// The number of the rule `root`.
+    /// Index of the rule `root`.
     pub root: usize,
 }
 
-/// Parses a grammar. `token` finds the token of a name such as `<think>`.
+/// Parses a grammar. `token` resolves token names such as `<think>` to ids.
 pub fn parse(text: &str, token: &dyn Fn(&str) -> Option<u32>) -> Result<Rules, GrammarError> {
     let mut parser = Parser {
         text,
@@ -72,7 +72,7 @@ struct Parser<'a> {
     token: &'a dyn Fn(&str) -> Option<u32>,
     numbers: BTreeMap<&'a str, usize>,
     bodies: Vec<Option<Node>>,
-    /// Where each rule was named first.
+    /// Offset of the first use of each rule.
     used_at: Vec<usize>,
     depth: usize,
     n_nodes: usize,
@@ -109,7 +109,7 @@ impl<'a> Parser<'a> {
         Err(GrammarError::at(self.text, at, message))
     }
 
-    /// White space and comments, over ends of lines where the rule goes on.
+    /// Skips white space and comments, including line breaks if `over_lines`.
     fn space(&mut self, over_lines: bool) {
         while let Some(c) = self.peek() {
             match c {
@@ -125,7 +125,7 @@ impl<'a> Parser<'a> {
         let rest = self.rest();
         let len = rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
         if len == 0 {
-            return self.error(self.at, "expected the name of a rule");
+            return self.error(self.at, "expected a rule name");
         }
         self.at += len;
         Ok(&rest[..len])
@@ -146,17 +146,17 @@ impl<'a> Parser<'a> {
         let name = self.name()?;
         self.space(false);
         if !self.take("::=") {
-            return self.error(self.at, format!("expected ::= behind the name {name:?}"));
+            return self.error(self.at, format!("expected ::= after rule name {name:?}"));
         }
         self.space(true);
         let body = self.choices(false)?;
         let number = self.number_of(name, start);
         if self.bodies[number].is_some() {
-            return self.error(start, format!("the rule {name:?} is there twice"));
+            return self.error(start, format!("rule {name:?} is defined twice"));
         }
         self.bodies[number] = Some(body);
         if !matches!(self.peek(), None | Some('\r' | '\n')) {
-            return self.error(self.at, "expected the end of the line");
+            return self.error(self.at, "expected end of line");
         }
         self.space(true);
         Ok(())
@@ -183,7 +183,7 @@ impl<'a> Parser<'a> {
             }
             self.space(nested);
             while let Some((min, max)) = self.repetition()? {
-                // Of a text in quotes all is repeated.
+                // A repetition after a quoted string applies to the whole string.
                 let items: Vec<Node> = all.drain(n_before..).collect();
                 all.push(Node::Repeat(Box::new(one(items)), min, max));
                 self.space(nested);
@@ -192,11 +192,11 @@ impl<'a> Parser<'a> {
         Ok(one(all))
     }
 
-    /// Adds what comes next; false if there is nothing of a sequence.
+    /// Parses one item. Returns false at the end of the sequence.
     fn item(&mut self, all: &mut Vec<Node>) -> Result<bool, GrammarError> {
         self.n_nodes += 1;
         if self.n_nodes > MAX_NODES {
-            return self.error(self.at, format!("the grammar has more than {MAX_NODES} parts"));
+            return self.error(self.at, format!("grammar has more than {MAX_NODES} nodes"));
         }
         let start = self.at;
         match self.peek() {
@@ -220,12 +220,12 @@ impl<'a> Parser<'a> {
                 self.at += 1;
                 self.depth += 1;
                 if self.depth > MAX_DEPTH {
-                    return self.error(start, format!("more than {MAX_DEPTH} groups within each other"));
+                    return self.error(start, format!("groups are nested more than {MAX_DEPTH} levels deep"));
                 }
                 self.space(true);
                 let group = self.choices(true)?;
                 if !self.take(")") {
-                    return self.error(self.at, "expected a ) that ends the group");
+                    return self.error(self.at, "unclosed group: expected )");
                 }
                 self.depth -= 1;
                 all.push(group);
@@ -244,11 +244,11 @@ impl<'a> Parser<'a> {
         Ok(true)
     }
 
-    /// A character, or an escape that stands for one.
+    /// Parses a character or an escape sequence.
     fn character(&mut self, end: char, start: usize) -> Result<char, GrammarError> {
         let at = self.at;
         let digits = match self.next() {
-            None | Some('\n' | '\r') => return self.error(start, format!("expected a {end} that ends this")),
+            None | Some('\n' | '\r') => return self.error(start, format!("missing closing {end}")),
             Some('\\') => match self.next() {
                 Some('t') => return Ok('\t'),
                 Some('r') => return Ok('\r'),
@@ -260,7 +260,7 @@ impl<'a> Parser<'a> {
                 _ => {
                     return self.error(
                         at,
-                        "no such escape: expected one of t r n \\ \" [ ] - ^ x u U behind the backslash",
+                        "unknown escape: expected one of t r n \\ \" [ ] - ^ x u U after the backslash",
                     );
                 }
             },
@@ -294,14 +294,14 @@ impl<'a> Parser<'a> {
                 first
             };
             if last < first {
-                return self.error(at, format!("the range from {first:?} to {last:?} is empty"));
+                return self.error(at, format!("character range {first:?} to {last:?} is empty"));
             }
             set.add(first, last);
         }
         let set = set.sorted();
         let set = if negated { set.complement() } else { set };
         match set.is_empty() {
-            true => self.error(start, "no character is in this class"),
+            true => self.error(start, "character class is empty"),
             false => Ok(set),
         }
     }
@@ -310,14 +310,14 @@ impl<'a> Parser<'a> {
         let start = self.at;
         let negated = self.take("!");
         if !self.rest().starts_with('<') {
-            return self.error(self.at, "expected a token behind !, as in !<[5]> or !<think>");
+            return self.error(self.at, "expected a token after !, as in !<[5]> or !<think>");
         }
         let end = self
             .rest()
             .find(['>', '\n'])
             .filter(|&end| self.rest()[end..].starts_with('>'));
         let Some(end) = end else {
-            return self.error(start, "expected a > that ends the token");
+            return self.error(start, "unclosed token: expected >");
         };
         let name = &self.rest()[..=end];
         self.at += name.len();
@@ -328,7 +328,7 @@ impl<'a> Parser<'a> {
         };
         match id {
             Some(id) => Ok(Node::Token(id, negated)),
-            None => self.error(start, format!("the vocabulary has no token {name}")),
+            None => self.error(start, format!("unknown token {name}")),
         }
     }
 
@@ -348,7 +348,7 @@ impl<'a> Parser<'a> {
         Ok(Some(found))
     }
 
-    /// `{m}`, `{m,}`, `{m,n}`, of which the brace is read.
+    /// Parses the rest of `{m}`, `{m,}`, or `{m,n}` after the opening brace.
     fn counted(&mut self, start: usize) -> Result<(u32, Option<u32>), GrammarError> {
         self.space(false);
         let min = self.count()?;
@@ -365,10 +365,10 @@ impl<'a> Parser<'a> {
         };
         self.space(false);
         if !self.take("}") {
-            return self.error(self.at, "expected a } that ends the repetition");
+            return self.error(self.at, "unclosed repetition: expected }");
         }
         if max.is_some_and(|max| max < min) {
-            return self.error(start, "the most repetitions are fewer than the least");
+            return self.error(start, "invalid repetition: maximum is less than minimum");
         }
         Ok((min, max))
     }
@@ -381,17 +381,14 @@ impl<'a> Parser<'a> {
                 self.at += len;
                 Ok(n)
             }
-            _ => self.error(
-                self.at,
-                format!("expected a number of repetitions, at most {MAX_REPEAT}"),
-            ),
+            _ => self.error(self.at, format!("expected a repetition count of at most {MAX_REPEAT}")),
         }
     }
 
     fn finish(self) -> Result<Rules, GrammarError> {
         for (name, &number) in &self.numbers {
             if self.bodies[number].is_none() {
-                return self.error(self.used_at[number], format!("there is no rule {name:?}"));
+                return self.error(self.used_at[number], format!("undefined rule {name:?}"));
             }
         }
         match self.numbers.get("root") {
@@ -399,12 +396,12 @@ impl<'a> Parser<'a> {
                 bodies: self.bodies.into_iter().flatten().collect(),
                 root,
             }),
-            None => self.error(0, "there is no rule \"root\", which the text is to match"),
+            None => self.error(0, "missing rule \"root\""),
         }
     }
 }
 
-/// A sequence; of one part the part itself.
+/// Returns a sequence node, or the node itself if there is only one.
 fn one(mut all: Vec<Node>) -> Node {
     match all.len() {
         1 => all.swap_remove(0),

@@ -1,4 +1,4 @@
-//! A grammar in the notation of llguidance, a variant of Lark's.
+//! Conversion of a grammar to llguidance's variant of Lark.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::chars::CharSet;
 use super::gbnf::{Node, Rules};
 
-/// The text of a grammar.
+/// Returns the grammar in Lark notation.
 pub fn text_of(rules: &Rules) -> String {
     let mut writer = Writer::default();
     let mut text = format!("start: r{}\n", rules.root);
@@ -22,7 +22,7 @@ pub fn text_of(rules: &Rules) -> String {
 
 #[derive(Default)]
 struct Writer {
-    /// Names by regular expressions.
+    /// Maps regular expressions to terminal names.
     terminals: BTreeMap<String, String>,
 }
 
@@ -38,7 +38,7 @@ impl Writer {
                     (min, Some(max)) => format!("{{{min},{max}}}"),
                 };
                 let name = self.terminal(class(set) + &counts);
-                // A terminal is never empty.
+                // Terminals must not match the empty string.
                 if *min == 0 { format!("({name})?") } else { name }
             }
             Node::Token(id, false) => format!("<[{id}]>"),
@@ -72,10 +72,10 @@ impl Writer {
     }
 }
 
-/// The text that is none.
+/// Lark notation for the empty string.
 const EMPTY: &str = "\"\"";
 
-/// A class of a regular expression. No character in it has a meaning of its own.
+/// Returns the set as a character class of a regular expression. All characters are escaped.
 fn class(set: &CharSet) -> String {
     let range = |&(first, last): &(char, char)| format!("\\x{{{:x}}}-\\x{{{:x}}}", first as u32, last as u32);
     format!("[{}]", set.ranges().iter().map(range).collect::<String>())

@@ -1,4 +1,5 @@
-//! Grammars of parts of a text, such as calls of functions: each part begins with a mark, and ends where the grammar is complete. What stands around parts is free.
+//! Lazy grammars, which constrain parts of the output, such as tool calls. A part starts at a marker and ends
+//! where the grammar is complete. All other output is unconstrained.
 
 use std::sync::Arc;
 
@@ -7,50 +8,52 @@ use llguidance::toktrie::{TokEnv, TokTrie};
 
 use crate::vocab::Token;
 
-/// Where a text begins to keep to a grammar.
+/// Conditions under which a part of the output becomes constrained.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trigger {
-    /// Marks, each of which begins a part. The grammar is about the mark and what follows; where it does not fit what has come, the mark is none.
+    /// Markers that start a part. The grammar covers the marker and the text after it. A marker is ignored if
+    /// the grammar rejects the output following it.
     pub marks: Vec<String>,
-    /// A part may also begin the text, or follow another part, without a mark. What fits the grammar there is known to be one by these, as soon as one of
-    /// them has come, and something behind it.
+    /// Names that identify a part without a marker at the start of the output or directly after another part.
+    /// Such a part is recognized once the output matches the grammar and contains one of the names and at
+    /// least one more byte.
     pub names: Vec<String>,
-    /// What the text may begin with that is no part of it, such as reasoning: the tags around it.
-    pub aside: Option<(String, String)>,
-    /// The text begins behind the first of those tags.
-    pub is_aside: bool,
+    /// Opening and closing tag of an unconstrained prefix, such as reasoning.
+    pub prefix: Option<(String, String)>,
+    /// The output starts inside that prefix, because the prompt contains the opening tag.
+    pub starts_in_prefix: bool,
 }
 
-/// What may stand between parts.
+/// Bytes that may separate parts.
 const SEPARATORS: &[u8] = b",; \n\t\r";
-/// Bytes within which a part without a mark has to be known as one.
+/// Maximum number of bytes to recognize a part without a marker.
 const MAX_HEAD: usize = 1024;
 
-/// Waits for a part of a text.
+/// Scans unconstrained output for the start of a part.
 #[derive(Clone)]
 pub(super) struct Lazy {
     trigger: Arc<Trigger>,
-    /// The grammar at the beginning of a part.
+    /// Matcher of the grammar in its initial state.
     begin: Matcher,
     env: TokEnv,
     place: Place,
-    /// The latest bytes of the text, as far as a part may begin in them.
+    /// Recent bytes of the output, where a part may start.
     text: Vec<u8>,
-    /// Tokens that lie in them, and where.
+    /// Tokens of `text` with their offsets.
     tokens: Vec<(Token, usize)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Nothing but white space has come.
+    /// Start of the output: only white space.
     Start,
-    /// Between the tags.
-    Aside,
-    /// Where a part may begin without a mark.
+    /// Inside the unconstrained prefix.
+    Prefix,
+    /// A part may start here without a marker.
     Head,
-    /// Where it begins with one.
+    /// Outside a part; each part must start with a marker.
     Free,
-    /// Within a part.
+    /// Inside a part that the grammar constrains.
     Part,
 }
 
@@ -68,21 +71,21 @@ impl Lazy {
         lazy
     }
 
-    /// True outside of parts.
+    /// Returns true outside of parts.
     pub fn is_free(&self) -> bool {
         self.place != Place::Part
     }
 
-    /// Back to the beginning of the text.
+    /// Resets to the start of the output.
     pub fn reset(&mut self) {
-        self.go_on(if self.trigger.is_aside {
-            Place::Aside
+        self.go_on(if self.trigger.starts_in_prefix {
+            Place::Prefix
         } else {
             Place::Start
         });
     }
 
-    /// Behind a part.
+    /// Ends the current part.
     pub fn release(&mut self) {
         self.go_on(Place::Head);
     }
@@ -93,18 +96,18 @@ impl Lazy {
         self.tokens.clear();
     }
 
-    /// Takes the next token of what is free; the grammar behind it, if a part has begun.
+    /// Advances by an unconstrained token. Returns the advanced grammar if the token started a part.
     pub fn push(&mut self, token: Token) -> Option<Matcher> {
         self.tokens.push((token, self.text.len()));
         let bytes = self.env.tok_trie().token(token);
-        // Special tokens are known by their names.
+        // Special tokens match by name.
         let bytes = bytes.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(bytes);
         self.text.extend_from_slice(bytes);
         let trigger = self.trigger.clone();
         if self.place == Place::Start && !self.begins(&trigger) {
             return None;
         }
-        if let (Place::Aside, Some((_, close))) = (self.place, &trigger.aside) {
+        if let (Place::Prefix, Some((_, close))) = (self.place, &trigger.prefix) {
             let Some(at) = find(&self.text, close.as_bytes()) else {
                 self.forget(self.text.len().saturating_sub(close.len()));
                 return None;
@@ -119,15 +122,15 @@ impl Lazy {
         begun
     }
 
-    /// True as soon as it is known what the text begins with.
+    /// Detects the prefix. Returns false while more output is needed.
     fn begins(&mut self, trigger: &Trigger) -> bool {
         self.place = Place::Head;
         let n_space = n_of(&self.text, |b| b.is_ascii_whitespace());
-        if let Some((open, _)) = &trigger.aside {
+        if let Some((open, _)) = &trigger.prefix {
             let begun = &self.text[n_space..];
             if begun.starts_with(open.as_bytes()) {
                 self.forget(n_space + open.len());
-                self.place = Place::Aside;
+                self.place = Place::Prefix;
             } else if open.as_bytes().starts_with(begun) && self.text.len() < MAX_HEAD {
                 self.place = Place::Start;
                 return false;
@@ -136,7 +139,7 @@ impl Lazy {
         true
     }
 
-    /// The grammar behind what has come from a mark on.
+    /// Returns the grammar advanced from a marker to the end of the output.
     fn marked(&mut self, trigger: &Trigger) -> Option<Matcher> {
         let mut from = 0;
         loop {
@@ -162,7 +165,7 @@ impl Lazy {
         None
     }
 
-    /// The grammar behind a part that has no mark.
+    /// Returns the grammar advanced over a part without a marker.
     fn headless(&mut self, trigger: &Trigger) -> Option<Matcher> {
         if self.place != Place::Head {
             return None;
@@ -184,11 +187,12 @@ impl Lazy {
         }
     }
 
-    /// The grammar behind what has come from a place on; `None` if it does not fit.
+    /// Returns the grammar advanced from offset `at` to the end of the output; `None` if the output does not
+    /// match.
     fn fitting(&self, at: usize) -> Option<Matcher> {
         let first = self.tokens.partition_point(|&(_, start)| start < at);
         let (_, whole) = self.tokens.split_at(first);
-        // What begins within a token is the same text by other tokens.
+        // If the part starts within a token, retokenize the part's bytes of that token.
         let end = whole.first().map_or(self.text.len(), |&(_, start)| start);
         let mut tokens = self.env.tok_trie().greedy_tokenize(&self.text[at..end]);
         tokens.extend(whole.iter().map(|&(token, _)| token));
@@ -197,7 +201,7 @@ impl Lazy {
         (n == tokens.len() && !matcher.is_error()).then_some(matcher)
     }
 
-    /// Forgets the first bytes.
+    /// Discards the first `n` bytes of the text.
     fn forget(&mut self, n: usize) {
         let n = n.min(self.text.len());
         self.text.drain(..n);

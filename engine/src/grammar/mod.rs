@@ -1,13 +1,14 @@
-//! Grammars that a text has to keep to: what tokens may come next.
+//! Grammar-constrained generation.
 //!
-//! - [`gbnf`], [`chars`]: llama.cpp's notation, parsed to rules over characters
-//! - [`runs`], [`lark`]: rules to the notation of llguidance, which computes the masks
-//! - [`schema`]: what JSON schemas must not ask for
-//! - [`tokens`]: a model's vocabulary as llguidance wants it
-//! - [`constraint`]: where a text is in its grammar
-//! - [`lazy`]: where a part begins that keeps to it, if not all of a text does
+//! - [`gbnf`], [`chars`]: parser for GBNF, llama.cpp's notation
+//! - [`runs`], [`lark`]: conversion to the notation of llguidance, which computes token masks
+//! - [`schema`]: detection of unsupported JSON schema features
+//! - [`tokens`]: the model's vocabulary in llguidance's format
+//! - [`constraint`]: grammar state of a sequence
+//! - [`lazy`]: grammars that constrain only parts of the output
 //!
-//! A grammar that cannot be kept in full is an error, never left out. Sizes, depths and work are bounded, so that a grammar may come from anybody.
+//! Unsupported grammar features are errors and are never ignored. Size, depth, and work are bounded, so
+//! grammars may come from untrusted clients.
 
 mod chars;
 mod constraint;
@@ -27,52 +28,55 @@ use llguidance::{Matcher, ParserFactory, panic_utils};
 use serde_json::json;
 
 use crate::vocab::Vocab;
-pub use constraint::{Allowed, Constraint, Faster};
+pub use constraint::{AllowedTokens, Constraint, MatcherUpgrade};
 pub use error::GrammarError;
 pub use lazy::Trigger;
 
-/// Longest grammar that is taken, in bytes.
+/// Maximum length of a grammar in bytes.
 pub const MAX_LEN: usize = 1 << 20;
-/// Parsers of grammars call themselves; this is enough for the depths that are allowed.
+/// Stack size for the recursive grammar parsers, sufficient for the maximum nesting depth.
 const STACK: usize = 64 << 20;
-/// Groups within each other in notations that are parsed elsewhere.
+/// Maximum nesting depth in notations that third-party parsers handle.
 const MAX_DEPTH: usize = 200;
-/// Parser states that one mask may take: a bound on time, some 50 ms.
+/// Maximum parser items per mask, which bounds the time for a mask to about 50 ms.
 const STEP_ITEMS: usize = 1_000_000;
 const STEP_FUEL: u64 = 1_000_000;
 
-/// What a text has to be.
+/// Specification of the allowed output.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Grammar {
-    /// Matched by the rule `root`, in the notation of llama.cpp's grammars; one that begins with `%llguidance` is taken as llguidance's own.
+    /// GBNF grammar, matched by the rule `root`. A grammar that starts with `%llguidance` is in llguidance's
+    /// Lark notation.
     Gbnf(String),
-    /// A document that a JSON schema allows.
+    /// JSON documents valid under a JSON schema.
     JsonSchema(String),
-    /// Matched by a regular expression as a whole.
+    /// Strings that match a regular expression completely.
     Regex(String),
-    /// One of these texts.
+    /// A list of alternative strings.
     Choice(Vec<String>),
 }
 
-/// Makes constraints for the texts of a model.
+/// Compiles grammars for a model's vocabulary.
 pub struct Compiler {
     factory: ParserFactory,
     n_tokens: usize,
 }
 
 impl Compiler {
-    /// For a vocabulary, of which a model has logits for `n_logits` tokens.
+    /// Creates a compiler for a vocabulary and a model with `n_logits` logits.
     pub fn new(vocab: &Vocab, n_logits: usize) -> Result<Compiler, GrammarError> {
         Compiler::unsliced(vocab, n_logits)?.sliced()
     }
 
-    /// The same in less than half the time; the masks of its constraints take up to a thousand times as long, where much is allowed.
+    /// Like [`Compiler::new`], but takes less than half the time. Masks of its constraints can take up to
+    /// 1000 times as long if many tokens are allowed.
     pub fn unsliced(vocab: &Vocab, n_logits: usize) -> Result<Compiler, GrammarError> {
         let env = tokens::environment(vocab, n_logits)?;
         Compiler::over(&env, n_logits, &[])
     }
 
-    /// One whose constraints know at once of whole classes of tokens, such as those that can stand within a string, that they are allowed.
+    /// Returns a compiler with precomputed masks for common classes of tokens, such as those valid inside a
+    /// string.
     pub fn sliced(&self) -> Result<Compiler, GrammarError> {
         let slices = llguidance::earley::SlicedBiasComputer::general_slices();
         Compiler::over(self.factory.tok_env(), self.n_tokens, &slices)
@@ -92,7 +96,7 @@ impl Compiler {
         })
     }
 
-    /// The constraint of a grammar, at the beginning of a text.
+    /// Compiles a grammar to a constraint in its initial state.
     pub fn compile(&self, grammar: &Grammar, vocab: &Vocab) -> Result<Constraint, GrammarError> {
         check_length(grammar)?;
         let compile = || {
@@ -102,7 +106,9 @@ impl Compiler {
             match matcher.get_error() {
                 Some(message) => Err(refused(&message)),
                 None => match matcher.compute_mask_or_eos() {
-                    Ok(mask) if mask.is_zero() => Err(GrammarError::Refused("no text matches it".to_owned())),
+                    Ok(mask) if mask.is_zero() => {
+                        Err(GrammarError::Refused("the grammar matches no output".to_owned()))
+                    }
                     Ok(_) => Ok(matcher),
                     Err(e) => Err(refused(&e.to_string())),
                 },
@@ -114,7 +120,7 @@ impl Compiler {
 }
 
 impl Grammar {
-    /// What can be told of it before it is compiled, which takes a while for large vocabularies: its notation, and what it names.
+    /// Validates the notation and the tokens that the grammar refers to, without the cost of compiling.
     pub fn check(&self, vocab: &Vocab) -> Result<(), GrammarError> {
         check_length(self)?;
         on_a_large_stack(|| translate(self, vocab).map(drop))
@@ -131,7 +137,7 @@ fn translate(grammar: &Grammar, vocab: &Vocab) -> Result<TopLevelGrammar, Gramma
         Grammar::JsonSchema(text) => {
             let mut schema = schema::parse(text)?;
             if let Some(fields) = schema.as_object_mut() {
-                // Without a bound a model may write blanks for ever.
+                // Unbounded white space would let a model generate blanks forever.
                 fields.insert(
                     "x-guidance".to_owned(),
                     json!({"whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE}),
@@ -145,7 +151,7 @@ fn translate(grammar: &Grammar, vocab: &Vocab) -> Result<TopLevelGrammar, Gramma
             Ok(TopLevelGrammar::from_regex(text))
         }
         Grammar::Choice(texts) if texts.is_empty() => {
-            Err(GrammarError::Refused("there is nothing to choose from".to_owned()))
+            Err(GrammarError::Refused("the list of choices is empty".to_owned()))
         }
         Grammar::Choice(texts) => {
             let texts: Vec<String> = texts.iter().map(|text| regex_syntax::escape(text)).collect();
@@ -154,10 +160,10 @@ fn translate(grammar: &Grammar, vocab: &Vocab) -> Result<TopLevelGrammar, Gramma
     }
 }
 
-/// Between parts of a JSON document.
+/// White space between tokens of a JSON document.
 const WHITE_SPACE: &str = r"[ ]|\n[ \t]{0,20}";
 
-/// A grammar of llama.cpp's in the notation of llguidance.
+/// Converts GBNF to llguidance's notation.
 fn lark_of(text: &str, vocab: &Vocab) -> Result<String, GrammarError> {
     let token = |name: &str| vocab.find(name);
     let mut rules = gbnf::parse(text, &token)?;
@@ -166,12 +172,13 @@ fn lark_of(text: &str, vocab: &Vocab) -> Result<String, GrammarError> {
     Ok(lark::text_of(&rules))
 }
 
-/// Runs what may call itself often.
+/// Runs a recursive parser on a thread with a large stack.
 fn on_a_large_stack<T: Send>(run: impl FnOnce() -> Result<T, GrammarError> + Send) -> Result<T, GrammarError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, run);
-        let no_thread = |e: std::io::Error| GrammarError::Refused(format!("there is no thread to compile it: {e}"));
-        let failed = |_| GrammarError::Refused("compiling it failed".to_owned());
+        let no_thread =
+            |e: std::io::Error| GrammarError::Refused(format!("cannot start a thread to compile the grammar: {e}"));
+        let failed = |_| GrammarError::Refused("compiling the grammar panicked".to_owned());
         thread.map_err(no_thread)?.join().map_err(failed)?
     })
 }
@@ -190,7 +197,7 @@ fn check_length(grammar: &Grammar) -> Result<(), GrammarError> {
     }
 }
 
-/// Bounds the depth of a notation that others parse.
+/// Bounds the nesting depth of notations that third-party parsers handle.
 fn check_depth(text: &str) -> Result<(), GrammarError> {
     let mut depth = 0_usize;
     for (at, c) in text.char_indices() {
@@ -203,18 +210,18 @@ fn check_depth(text: &str) -> Result<(), GrammarError> {
             return Err(GrammarError::at(
                 text,
                 at,
-                format!("more than {MAX_DEPTH} groups within each other"),
+                format!("groups are nested more than {MAX_DEPTH} levels deep"),
             ));
         }
     }
     Ok(())
 }
 
-/// The first line of what llguidance says: the rest is about its own state.
+/// Returns the first line of an llguidance error; the following lines describe internal state.
 fn refused(message: &str) -> GrammarError {
     let line = message
         .lines()
         .find(|line| !line.trim().is_empty())
-        .unwrap_or("it cannot be used");
+        .unwrap_or("the grammar cannot be used");
     GrammarError::Refused(line.trim().to_owned())
 }

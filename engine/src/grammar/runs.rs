@@ -1,25 +1,28 @@
-//! Runs of characters: which repetitions a lexer may take as one piece.
+//! Runs of characters: finds repetitions that the lexer may treat as one lexeme.
 //!
-//! A grammar here is about characters, while the parser behind it takes lexemes, of which the longest counts. One lexeme for each character is right
-//! for any grammar, but slow where whole strings are free. `[a-z]+` may be one lexeme where no text can have another character of the grammar in the place of one of
-//! its own. That is looked up in the positions of the grammar: which of them can follow which, and which can be reached by the same text. Rules are taken to return to all
-//! places that name them, so that more seems possible than is; runs for which that leaves a doubt stay single characters.
+//! Grammars match characters, but llguidance's lexer produces longest-match lexemes. One lexeme per character
+//! is always correct, but slow for free text. `[a-z]+` may be one lexeme if no other character position of
+//! the grammar can match the same text.
+//!
+//! The analysis computes which positions can follow each other and which pairs of positions the same text can
+//! reach. It assumes that a rule may return to any of its uses, which overestimates the reachable pairs.
+//! Ambiguous runs remain single characters.
 
 use std::collections::BTreeSet;
 
 use super::chars::CharSet;
 use super::gbnf::{Node, Rules};
 
-/// Most positions of a grammar that is looked at; larger ones keep single characters.
+/// Maximum number of positions to analyze. Larger grammars use single characters.
 const MAX_POSITIONS: usize = 1024;
-/// Most steps from pairs of positions to others.
+/// Maximum number of transitions between pairs of positions.
 const MAX_STEPS: usize = 4_000_000;
-/// Characters of a fixed number that are written out one by one.
+/// Maximum length of a fixed-length run that is expanded to single characters.
 const MAX_WRITTEN_OUT: u32 = 16;
-/// Rules within rules that are written out where they are repeated.
+/// Maximum depth of rule references that are inlined in repetitions.
 const MAX_INLINED: usize = 8;
 
-/// Makes runs where a class is repeated, alone or as a choice.
+/// Converts repetitions of character classes to runs, including classes among other alternatives.
 pub fn find(rules: &mut Rules) {
     let bodies = rules.bodies.clone();
     for body in &mut rules.bodies {
@@ -45,7 +48,8 @@ fn with_runs(node: Node, rules: &[Node]) -> Node {
                 }
             }
             if !set.is_empty() && rest.is_empty() {
-                // As many positions as characters: what follows a fixed number of them is in no doubt.
+                // A fixed-length repetition is expanded to one position per character, which is never
+                // ambiguous.
                 return match max {
                     Some(n) if n == min && n <= MAX_WRITTEN_OUT => Node::Seq(vec![Node::Char(set); n as usize]),
                     _ => Node::Run(set, min, max),
@@ -54,7 +58,7 @@ fn with_runs(node: Node, rules: &[Node]) -> Node {
             if set.is_empty() || min > 1 || max.is_some() {
                 return Node::Repeat(Box::new(with_runs(*inner, rules)), min, max);
             }
-            // (C | x)* is (C+ | x)*.
+            // Rewrites `(C | x)*` as `(C+ | x)*`, where C is a character set.
             let mut choices = vec![Node::Run(set, 1, None)];
             choices.extend(rest.into_iter().map(|n| with_runs(n, rules)));
             Node::Repeat(Box::new(Node::Alt(choices)), min, max)
@@ -63,7 +67,7 @@ fn with_runs(node: Node, rules: &[Node]) -> Node {
     }
 }
 
-/// The choices that a node is, those of rules and groups written out.
+/// Collects the alternatives of a node, inlining rules and groups.
 fn flatten(node: &Node, rules: &[Node], depth: usize, out: &mut Vec<Node>) {
     match node {
         Node::Alt(nodes) => nodes.iter().for_each(|n| flatten(n, rules, depth, out)),
@@ -74,7 +78,7 @@ fn flatten(node: &Node, rules: &[Node], depth: usize, out: &mut Vec<Node>) {
     }
 }
 
-/// Replaces the runs that may not be taken as one piece by repetitions of single characters.
+/// Replaces ambiguous runs by repetitions of single characters.
 pub fn split_doubtful(rules: &mut Rules) {
     let mut positions = Positions::default();
     for body in &rules.bodies {
@@ -107,7 +111,7 @@ fn split(node: &mut Node, next: &mut usize, safe: &[bool]) {
 
 type Set = BTreeSet<usize>;
 
-/// What is known of a part of a grammar: whether it can be empty, and with which positions it can begin and end.
+/// Properties of a node: whether it can be empty, and its possible first and last positions.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Ends {
     nullable: bool,
@@ -115,16 +119,16 @@ struct Ends {
     last: Set,
 }
 
-/// The characters and runs of a grammar, in order of the text.
+/// The characters and runs of a grammar, in order of occurrence.
 #[derive(Default)]
 struct Positions {
-    /// Empty for a token.
+    /// Character set of each position; empty for a token.
     sets: Vec<CharSet>,
     is_run: Vec<bool>,
-    /// Runs that say nothing of their length.
+    /// Whether each run may have any length.
     is_free: Vec<bool>,
     follow: Vec<Set>,
-    /// Runs that may follow themselves otherwise than by their own loop.
+    /// Runs that can follow themselves other than through their own loop.
     repeated: Set,
 }
 
@@ -144,7 +148,8 @@ impl Positions {
         self.follow.push(Set::new());
     }
 
-    /// Which positions are runs that may be one piece; `None` if it would take too long to find out.
+    /// Returns, for each position, true if it is an unambiguous run; `None` if the analysis exceeds its
+    /// limits.
     fn safe_runs(&mut self, rules: &Rules) -> Option<Vec<bool>> {
         if !self.is_run.contains(&true) {
             return None;
@@ -171,7 +176,8 @@ impl Positions {
         Some((0..self.sets.len()).map(is_safe).collect())
     }
 
-    /// The ends of a node, whose first position has the number `next`. Notes what follows what.
+    /// Computes the properties of a node whose first position is `next`, and records which positions follow
+    /// each other.
     fn ends(&mut self, node: &Node, rules: &[Ends], next: &mut usize) -> Ends {
         match node {
             Node::Char(_) | Node::Token(..) | Node::Run(..) => {
@@ -214,7 +220,7 @@ impl Positions {
                 all
             }
             Node::Repeat(inner, min, max) => {
-                // The loop around a run of our own making is the run's own.
+                // The loop around a run created by this module belongs to the run.
                 let own = match &**inner {
                     Node::Alt(nodes) if matches!(nodes.first(), Some(Node::Run(..))) && *min < 2 && max.is_none() => {
                         Some(*next)
@@ -240,7 +246,7 @@ impl Positions {
         }
     }
 
-    /// Positions in whose place the same text may have others.
+    /// Returns the ambiguous positions: the same text can match a different position, too.
     fn doubtful(&self, first: &Set) -> Option<Set> {
         let n = self.sets.len();
         let mut seen = vec![false; n * n];

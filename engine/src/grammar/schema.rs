@@ -1,10 +1,11 @@
-//! What a JSON schema must not say, since it could not be kept: found before anything is made of it, with its place.
+//! Validates a JSON schema before compilation. Reports features that no grammar can enforce, with their
+//! location.
 
 use serde_json::Value;
 
 use super::error::GrammarError;
 
-/// Keywords that restrict documents in ways that no grammar here does.
+/// Unsupported keywords, whose restrictions cannot be enforced.
 const REFUSED: &[&str] = &[
     "not",
     "if",
@@ -22,11 +23,11 @@ const REFUSED: &[&str] = &[
     "unevaluatedProperties",
     "$dynamicRef",
     "$recursiveRef",
-    // Of llguidance's own, which would change how the rest is read.
+    // Extensions of llguidance that change the interpretation of the schema.
     "x-guidance",
 ];
 
-/// Keywords that only tell people, or hold schemas by name.
+/// Keywords without restrictions: annotations and containers of named schemas.
 const KNOWN: &[&str] = &[
     "anyOf",
     "oneOf",
@@ -74,9 +75,9 @@ const KNOWN: &[&str] = &[
     "nullable",
 ];
 
-/// The schema in a text, if all of it can be kept.
+/// Parses a schema and checks that every restriction can be enforced.
 pub fn parse(text: &str) -> Result<Value, GrammarError> {
-    // The parser bounds the depth, and with it that of what follows.
+    // The JSON parser bounds the nesting depth, and thereby the recursion below.
     let schema: Value = serde_json::from_str(text).map_err(|e| {
         let (line, column) = (e.line(), e.column());
         let text = e.to_string();
@@ -87,7 +88,7 @@ pub fn parse(text: &str) -> Result<Value, GrammarError> {
     Ok(schema)
 }
 
-/// `root`: the schema that this one is in.
+/// Checks a schema nested in `root`.
 fn check(root: &Value, schema: &Value, place: &str) -> Result<(), GrammarError> {
     let refuse = |message: String| {
         Err(GrammarError::Schema {
@@ -101,24 +102,22 @@ fn check(root: &Value, schema: &Value, place: &str) -> Result<(), GrammarError> 
         other => return refuse(format!("expected a schema, found {}", kind(other))),
     };
     for (key, value) in fields {
-        // One that is false or empty asks for nothing.
+        // The keyword restricts nothing if its value is `false` or empty.
         if REFUSED.contains(&key.as_str()) && *value != Value::Bool(false) {
             return refuse(format!(
-                "the keyword {key:?} is not supported: what it asks for would not be kept"
+                "unsupported keyword {key:?}: its restriction cannot be enforced"
             ));
         }
         if !KNOWN.contains(&key.as_str()) && !REFUSED.contains(&key.as_str()) && !key.starts_with("x-") {
-            return refuse(format!("there is no keyword {key:?} that is known here"));
+            return refuse(format!("unknown keyword {key:?}"));
         }
         if key == "$ref" && !value.as_str().is_some_and(|target| target.starts_with('#')) {
             return refuse(format!(
-                "the reference {value} leads out of the schema: only those that begin with # are followed"
+                "unsupported reference {value}: only references within the schema (#…) are supported"
             ));
         }
         if key == "$ref" && value.as_str().is_some_and(|target| comes_back(root, target)) {
-            return refuse(format!(
-                "the reference {value} leads back to itself: nothing says what is meant"
-            ));
+            return refuse(format!("circular reference {value}"));
         }
         let inside = |name: &str| format!("{place}/{key}/{}", name.replace('~', "~0").replace('/', "~1"));
         match (key.as_str(), value) {
@@ -128,7 +127,7 @@ fn check(root: &Value, schema: &Value, place: &str) -> Result<(), GrammarError> 
                     .try_for_each(|(name, schema)| check(root, schema, &inside(name)))?;
             }
             ("properties" | "patternProperties" | "$defs" | "definitions", other) => {
-                return refuse(format!("{key:?} is {}, expected an object", kind(other)));
+                return refuse(format!("{key:?} must be an object, found {}", kind(other)));
             }
             ("anyOf" | "oneOf" | "allOf" | "prefixItems", Value::Array(schemas)) => {
                 schemas
@@ -136,7 +135,7 @@ fn check(root: &Value, schema: &Value, place: &str) -> Result<(), GrammarError> 
                     .enumerate()
                     .try_for_each(|(i, schema)| check(root, schema, &inside(&i.to_string())))?;
             }
-            // As older drafts have it.
+            // Older drafts allow an array of schemas here.
             ("items", Value::Array(schemas)) => {
                 schemas
                     .iter()
@@ -144,7 +143,7 @@ fn check(root: &Value, schema: &Value, place: &str) -> Result<(), GrammarError> 
                     .try_for_each(|(i, schema)| check(root, schema, &inside(&i.to_string())))?;
             }
             ("anyOf" | "oneOf" | "allOf" | "prefixItems", other) => {
-                return refuse(format!("{key:?} is {}, expected an array", kind(other)));
+                return refuse(format!("{key:?} must be an array, found {}", kind(other)));
             }
             ("items" | "additionalItems" | "additionalProperties", schema) => {
                 check(root, schema, &format!("{place}/{key}"))?
@@ -155,9 +154,9 @@ fn check(root: &Value, schema: &Value, place: &str) -> Result<(), GrammarError> 
     Ok(())
 }
 
-/// True if a reference leads to nothing but references.
+/// Returns true if a reference leads only to further references.
 fn comes_back<'a>(root: &'a Value, mut target: &'a str) -> bool {
-    /// More than anybody has one after the other.
+    /// Maximum length of a chain of references.
     const MAX: usize = 64;
     for _ in 0..MAX {
         let found = target.strip_prefix('#').and_then(|pointer| root.pointer(pointer));

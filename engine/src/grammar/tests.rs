@@ -1,4 +1,5 @@
-//! Grammars against texts that keep to them and texts that do not, against a matcher that tries everything, and against hostile ones.
+//! Tests of grammars with matching and non-matching strings, against an exhaustive matcher, and with hostile
+//! grammars.
 
 mod lazy;
 mod peer;
@@ -15,7 +16,7 @@ use crate::vocab::{Special, Token, VocabSource};
 const END: Token = 2;
 const TOOL: Token = 3;
 
-/// A vocabulary with a token for each byte, some words, an end and a special token.
+/// Vocabulary with one token per byte, some words, an end token, and a special token.
 fn vocab() -> Vocab {
     let bytes: Vec<String> = (0..=255).map(|b| format!("<0x{b:02X}>")).collect();
     let mut tokens = vec![("<unk>", 2), ("<s>", 3), ("</s>", 3), ("<tool>", 3)];
@@ -51,7 +52,7 @@ fn allows(constraint: &mut Constraint, token: Token) -> bool {
     constraint.allowed().unwrap().has(token)
 }
 
-/// For each beginning of a text, up to the first that cannot go on: whether it may end there.
+/// Returns, for each prefix of `text` up to the first mismatch, whether the output may end there.
 fn walk(start: &Constraint, text: &str) -> Vec<bool> {
     let mut constraint = start.clone();
     let mut ends = vec![allows(&mut constraint, END)];
@@ -73,10 +74,10 @@ fn takes(start: &Constraint, text: &str) -> bool {
 #[track_caller]
 fn assert_takes(start: &Constraint, good: &[&str], bad: &[&str]) {
     for text in good {
-        assert!(takes(start, text), "{text:?} is refused");
+        assert!(takes(start, text), "{text:?} should match");
     }
     for text in bad {
-        assert!(!takes(start, text), "{text:?} is taken");
+        assert!(!takes(start, text), "{text:?} should not match");
     }
 }
 
@@ -91,7 +92,7 @@ ws ::= | " " | "\n" [ \t]{0,20}
 "#;
 
 #[test]
-fn texts_keep_to_grammars_of_characters() {
+fn gbnf_accepts_and_rejects_expected_strings() {
     let json = gbnf(JSON);
     assert_takes(
         &json,
@@ -155,9 +156,9 @@ fn texts_keep_to_grammars_of_characters() {
     assert_takes(&gbnf("root ::= root \"x\" | \"y\""), &["y", "yxxx"], &["x"]);
 }
 
-/// A string of JSON is one piece up to what ends it: as single characters it takes hundreds of times as long.
+/// Characters of a JSON string form one lexeme. Single characters would take hundreds of times as long.
 #[test]
-fn free_text_within_quotes_is_one_piece() {
+fn json_string_characters_form_one_lexeme() {
     let lark = lark_of(JSON, &VOCAB).unwrap();
     assert!(
         lark.contains(r"/[\x{20}-\x{21}\x{23}-\x{5b}\x{5d}-\x{7e}\x{80}-\x{10ffff}]+/"),
@@ -166,14 +167,14 @@ fn free_text_within_quotes_is_one_piece() {
 }
 
 #[test]
-fn special_tokens_are_no_text() {
+fn special_tokens_do_not_match_text() {
     let mut any = gbnf("root ::= .*");
     for (token, allowed) in [(END, true), (TOOL, false), (0, false), (1, false), (byte(b'<'), true)] {
         assert_eq!(allows(&mut any, token), allowed, "{token}");
     }
     let word = VOCAB.find("abc").unwrap();
     assert!(allows(&mut any, word) && !allows(&mut gbnf("root ::= \"ab\""), word));
-    // The name of a token as text is not the token.
+    // A token's name as plain text does not match the token.
     let mut named = gbnf("root ::= \"</s>\" \"<tool>\"");
     assert!(!allows(&mut named, END) && allows(&mut named, VOCAB.find("</").unwrap()));
     assert!(takes(&named, "</s><tool>"));
@@ -188,7 +189,7 @@ fn special_tokens_are_no_text() {
 }
 
 #[test]
-fn copies_go_on_by_themselves_and_an_end_is_an_end() {
+fn clones_advance_independently_and_end_is_final() {
     let mut one = gbnf("root ::= \"a\" (\"b\" | \"c\")");
     one.accept(byte(b'a')).unwrap();
     let mut two = one.clone();
@@ -199,19 +200,19 @@ fn copies_go_on_by_themselves_and_an_end_is_an_end() {
     assert!(allows(&mut one, END) && !allows(&mut one, byte(b'b')));
     one.reset().unwrap();
     assert!(allows(&mut one, byte(b'a')) && !allows(&mut one, END));
-    assert!(two.accept(byte(b'a')).is_err(), "it was not allowed");
-    assert!(two.allowed().is_err(), "and nothing is right after it");
+    assert!(two.accept(byte(b'a')).is_err(), "the token was not allowed");
+    assert!(two.allowed().is_err(), "no token is allowed after an error");
 }
 
 #[test]
-fn a_constraint_goes_on_as_its_faster_form_from_where_it_is() {
+fn upgraded_constraint_keeps_its_state() {
     let quick = Compiler::unsliced(&VOCAB, VOCAB.n_tokens() as usize).unwrap();
     let grammar = Grammar::Gbnf(JSON.to_owned());
     let text = r#"{"ab": [1, "cd\u00e9"], "x": true}"#;
     let mut sliced = compile(grammar.clone()).unwrap();
     let whole = walk(&sliced, text);
     for n_before in [0, 1, 9, text.len()] {
-        let (mut constraint, faster) = quick.compile(&grammar, &VOCAB).unwrap().until_faster();
+        let (mut constraint, faster) = quick.compile(&grammar, &VOCAB).unwrap().upgrade_when_ready();
         let mut copy = constraint.clone();
         for b in text.bytes().take(n_before) {
             assert!(allows(&mut constraint, byte(b)));
@@ -223,7 +224,7 @@ fn a_constraint_goes_on_as_its_faster_form_from_where_it_is() {
             whole[n_before..],
             "after {n_before}"
         );
-        assert_eq!(walk(&copy, text), whole, "a copy from before");
+        assert_eq!(walk(&copy, text), whole, "clone of an earlier state");
         copy.accept(byte(b'{')).unwrap();
         copy.reset().unwrap();
         assert_eq!(walk(&copy, text), whole);
@@ -241,33 +242,33 @@ fn a_constraint_goes_on_as_its_faster_form_from_where_it_is() {
 }
 
 #[test]
-fn what_is_wrong_in_a_grammar_is_told_with_its_place() {
-    for (text, place, told) in [
-        ("root ::= \"a", (1, 10), "ends this"),
-        ("root ::= [a", (1, 10), "ends this"),
-        ("root ::= (\"a\"", (1, 14), "ends the group"),
+fn syntax_errors_report_line_and_column() {
+    for (text, place, expected) in [
+        ("root ::= \"a", (1, 10), "missing closing"),
+        ("root ::= [a", (1, 10), "missing closing"),
+        ("root ::= (\"a\"", (1, 14), "unclosed group"),
         ("root ::= \"a\"\nroot ::= \"b\"", (2, 1), "twice"),
-        ("root ::= a\n\nb ::= \"b\"", (1, 10), "no rule \"a\""),
-        ("a ::= \"b\"", (1, 1), "no rule \"root\""),
-        ("", (1, 1), "no rule \"root\""),
+        ("root ::= a\n\nb ::= \"b\"", (1, 10), "undefined rule \"a\""),
+        ("a ::= \"b\"", (1, 1), "missing rule \"root\""),
+        ("", (1, 1), "missing rule \"root\""),
         ("root = \"a\"", (1, 6), "::="),
-        ("root ::= \"a\" )", (1, 14), "end of the line"),
-        ("root ::= \"\\q\"", (1, 11), "no such escape"),
+        ("root ::= \"a\" )", (1, 14), "end of line"),
+        ("root ::= \"\\q\"", (1, 11), "unknown escape"),
         ("root ::= \"\\x4\"", (1, 11), "2 hexadecimal digits"),
         ("root ::= \"\\ud800\"", (1, 11), "4 hexadecimal digits"),
-        ("root ::= \"a\"{3,2}", (1, 13), "fewer"),
+        ("root ::= \"a\"{3,2}", (1, 13), "maximum is less than minimum"),
         ("root ::= \"a\"{2001}", (1, 14), "at most 2000"),
         ("root ::= \"a\"{99999999999999999999}", (1, 14), "at most 2000"),
         ("root ::= [z-a]", (1, 11), "empty"),
-        ("root ::= []", (1, 10), "no character"),
-        ("root ::= <nobody>", (1, 10), "no token <nobody>"),
-        ("root ::= !\"a\"", (1, 11), "behind !"),
-        ("root ::= é", (1, 10), "end of the line"),
+        ("root ::= []", (1, 10), "class is empty"),
+        ("root ::= <nobody>", (1, 10), "unknown token <nobody>"),
+        ("root ::= !\"a\"", (1, 11), "after !"),
+        ("root ::= é", (1, 10), "end of line"),
     ] {
         match compile(Grammar::Gbnf(text.to_owned())) {
             Err(GrammarError::Syntax { line, column, message }) => {
                 assert_eq!((line, column), place, "{text:?}: {message}");
-                assert!(message.contains(told), "{told:?} in {message:?}");
+                assert!(message.contains(expected), "{expected:?} in {message:?}");
             }
             other => panic!("{text:?}: {:?}", other.err()),
         }
@@ -275,7 +276,7 @@ fn what_is_wrong_in_a_grammar_is_told_with_its_place() {
 }
 
 #[test]
-fn hostile_grammars_are_refused_and_nothing_breaks() {
+fn hostile_grammars_are_rejected() {
     let deep = |open: &str, close: &str| open.repeat(60_000) + &close.repeat(60_000);
     let bomb = "(".repeat(8) + "a" + &"{1000})".repeat(8);
     let many: String = (0..200_000).map(|_| "\"a\" ").collect();
@@ -297,7 +298,7 @@ fn hostile_grammars_are_refused_and_nothing_breaks() {
         let shown = format!("{grammar:?}").chars().take(60).collect::<String>();
         assert!(compile(grammar).is_err(), "{shown}");
     }
-    // What is allowed to be large works, or is refused at a step.
+    // Grammars within the limits either work or are rejected while computing a mask.
     let nested = (0..10).fold("\"a\"".to_owned(), |inner, _| format!("({inner})*"));
     assert!(takes(&gbnf(&format!("root ::= {nested}")), "aaaa"));
     if let Ok(bomb) = compile(Grammar::Regex(bomb)) {
@@ -306,14 +307,11 @@ fn hostile_grammars_are_refused_and_nothing_breaks() {
     let _ = compile(Grammar::Gbnf("root ::= ((\"a\"{2000}){2000}){2000}".to_owned()));
     let _ = compile(Grammar::Gbnf("root ::= ((((.*)*)*)* \"x\")* .* .* .*".to_owned()));
     let _ = compile(Grammar::JsonSchema(r##"{"$ref": "#"}"##.to_owned()));
-    assert!(
-        Compiler::new(&VOCAB, 1).is_err(),
-        "no token that ends a text is among the logits"
-    );
+    assert!(Compiler::new(&VOCAB, 1).is_err(), "no end token is among the logits");
 }
 
 #[test]
-fn documents_keep_to_schemas() {
+fn json_schema_accepts_and_rejects_documents() {
     let schema = |text: &str| compile(Grammar::JsonSchema(text.to_owned())).unwrap_or_else(|e| panic!("{e}: {text}"));
     let person = schema(
         r##"{"type": "object", "properties": {"name": {"type": "string", "minLength": 1}, "age": {"type": "integer", "minimum": 0, "maximum": 150},
@@ -337,14 +335,14 @@ fn documents_keep_to_schemas() {
         ],
     );
     let blank = "{".to_owned() + &" ".repeat(200) + "\"name\": \"x\", \"age\": 1}";
-    assert!(!takes(&person, &blank), "blanks without end");
+    assert!(!takes(&person, &blank), "unbounded white space");
     assert_takes(&schema("true"), &["1", "\"x\"", "{\"a\": [1]}"], &["x", ""]);
     assert_takes(&schema(r#"{"const": {"a": 1}}"#), &["{\"a\": 1}"], &["{\"a\": 2}"]);
 }
 
 #[test]
-fn keywords_that_could_not_be_kept_are_refused_with_their_place() {
-    for (text, place, told) in [
+fn unsupported_schema_keywords_are_rejected_with_location() {
+    for (text, place, expected) in [
         (r#"{"not": {"type": "null"}}"#, "#", "\"not\""),
         (
             r#"{"properties": {"a/b": {"uniqueItems": true}}}"#,
@@ -352,22 +350,26 @@ fn keywords_that_could_not_be_kept_are_refused_with_their_place() {
             "\"uniqueItems\"",
         ),
         (r#"{"items": {"if": {}}}"#, "#/items", "\"if\""),
-        (r#"{"anyOf": [{}, {"$ref": "http://x/y"}]}"#, "#/anyOf/1", "leads out"),
-        (r##"{"$ref": "#"}"##, "#", "leads back"),
+        (
+            r#"{"anyOf": [{}, {"$ref": "http://x/y"}]}"#,
+            "#/anyOf/1",
+            "within the schema",
+        ),
+        (r##"{"$ref": "#"}"##, "#", "circular"),
         (
             r##"{"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}"##,
             "#/items",
-            "leads back",
+            "circular",
         ),
         (r#"{"type": "string", "minLenght": 3}"#, "#", "\"minLenght\""),
-        (r#"{"properties": []}"#, "#", "expected an object"),
+        (r#"{"properties": []}"#, "#", "must be an object"),
         (r#"{"items": 5}"#, "#/items", "found a number"),
         (r#"{"x-guidance": {"lenient": true}, "not": {}}"#, "#", "x-guidance"),
     ] {
         match compile(Grammar::JsonSchema(text.to_owned())) {
             Err(GrammarError::Schema { place: at, message }) => {
                 assert_eq!(at, place, "{text}");
-                assert!(message.contains(told), "{told:?} in {message:?}");
+                assert!(message.contains(expected), "{expected:?} in {message:?}");
             }
             other => panic!("{text}: {:?}", other.err()),
         }
@@ -386,7 +388,7 @@ fn keywords_that_could_not_be_kept_are_refused_with_their_place() {
 }
 
 #[test]
-fn regular_expressions_and_choices_match_whole_texts() {
+fn regex_and_choice_match_whole_strings() {
     let regex = |text: &str| compile(Grammar::Regex(text.to_owned())).unwrap();
     assert_takes(
         &regex("[0-9]{3}-(ab|abc)"),
@@ -405,11 +407,11 @@ fn regular_expressions_and_choices_match_whole_texts() {
     );
 }
 
-/// Where a match of `node` that begins at `at` can end, by trying everything.
+/// Returns all offsets at which a match of `node` starting at `at` can end, by exhaustive search.
 fn ends_of(rules: &Rules, node: &Node, text: &[char], at: usize) -> BTreeSet<usize> {
     let repeat = |inner: &Node, min: u32, max: Option<u32>| {
         let (mut ends, mut now) = (BTreeSet::new(), BTreeSet::from([at]));
-        // More repetitions than characters are empty ones.
+        // Further repetitions than characters can only be empty.
         for n in 0..=max.unwrap_or(u32::MAX).min(min + text.len() as u32 + 1) {
             if n >= min {
                 ends.extend(&now);
@@ -434,7 +436,7 @@ fn ends_of(rules: &Rules, node: &Node, text: &[char], at: usize) -> BTreeSet<usi
     }
 }
 
-/// A random expression. Rules are named only after a character, so that trying everything ends.
+/// Generates a random expression. Rule references follow a character, so that exhaustive search terminates.
 fn random_text(rng: &mut SplitMix64, depth: u32, rules: u64) -> String {
     let char_class =
         |rng: &mut SplitMix64| ["[a]", "\"b\"", "[ab]", "[^a]", "[bc]", "."][(rng.next_u64() % 6) as usize].to_owned();
@@ -461,7 +463,7 @@ fn random_text(rng: &mut SplitMix64, depth: u32, rules: u64) -> String {
 }
 
 #[test]
-fn random_grammars_take_what_trying_everything_takes() {
+fn random_grammars_match_exhaustive_search() {
     let mut rng = SplitMix64(12);
     let (mut n_taken, mut n_runs) = (0, 0);
     for _ in 0..400 {
@@ -473,7 +475,7 @@ fn random_grammars_take_what_trying_everything_takes() {
         let rules = gbnf::parse(&text, &|_| None).unwrap();
         let constraint = match compile(Grammar::Gbnf(text.clone())) {
             Ok(constraint) => constraint,
-            // Nothing that ends can match.
+            // The grammar matches no finite string.
             Err(GrammarError::Refused(_)) => continue,
             Err(e) => panic!("{e}: {text}"),
         };

@@ -1,4 +1,5 @@
-//! A model's vocabulary as llguidance wants it: the bytes of each token, with special tokens apart from all text.
+//! Conversion of the model's vocabulary to llguidance's format: the bytes of each token, with special tokens
+//! marked so that plain text cannot match them.
 
 use std::sync::Arc;
 
@@ -7,13 +8,13 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use super::error::GrammarError;
 use crate::vocab::{Token, TokenAttr, Vocab};
 
-/// Longer tokens are never allowed under a grammar: the trie has no room for them.
+/// Maximum token length in bytes that llguidance's trie supports. Longer tokens are never allowed.
 const MAX_TOKEN: usize = 1000;
-/// Most tokens, and bytes of all of them, that the trie has room for.
+/// Maximum number of tokens, and of their bytes, that llguidance's trie supports.
 const MAX_TOKENS: usize = 1 << 22;
 const MAX_BYTES: usize = (1 << 22) - 1;
 
-/// The tokens, and those that end a text.
+/// Creates llguidance's token environment from the tokens and the end-of-generation tokens.
 pub fn environment(vocab: &Vocab, n_logits: usize) -> Result<TokEnv, GrammarError> {
     let ends: Vec<Token> = vocab
         .eog_tokens()
@@ -22,20 +23,21 @@ pub fn environment(vocab: &Vocab, n_logits: usize) -> Result<TokEnv, GrammarErro
         .filter(|&t| (t as usize) < n_logits)
         .collect();
     let Some(&end) = ends.first() else {
-        return Err(GrammarError::Vocabulary("it has no token that ends a text".to_owned()));
+        return Err(GrammarError::Vocabulary("no end-of-generation token".to_owned()));
     };
     let words: Vec<Vec<u8>> = (0..n_logits).map(|id| bytes(vocab, id as Token)).collect();
     let n_bytes: usize = words.iter().map(Vec::len).sum();
     if n_logits > MAX_TOKENS || n_bytes > MAX_BYTES {
         return Err(GrammarError::Vocabulary(format!(
-            "it has {n_logits} tokens of {n_bytes} bytes, which is too much"
+            "{n_logits} tokens with {n_bytes} bytes exceed the limit"
         )));
     }
     let trie = TokTrie::from(&TokRxInfo::new(n_logits as u32, end), &words).with_eos_tokens(&ends);
     Ok(Arc::new(ApproximateTokEnv::new(trie)))
 }
 
-/// What a token adds to a text. Special tokens begin with a byte that no text has, so that their names as text are not them.
+/// Returns the bytes of a token. Special tokens start with a byte that is invalid in UTF-8, so that their
+/// names as plain text do not match them.
 fn bytes(vocab: &Vocab, token: Token) -> Vec<u8> {
     if token >= vocab.n_tokens() {
         return Vec::new();
@@ -53,7 +55,7 @@ fn bytes(vocab: &Vocab, token: Token) -> Vec<u8> {
                 marked
             }
         }
-        // What is no part of any UTF-8 would be taken for the mark.
+        // Bytes that are invalid in UTF-8 could be mistaken for the marker of special tokens.
         false if piece.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER) || piece.len() > MAX_TOKEN => Vec::new(),
         false => piece.to_vec(),
     }

@@ -1,4 +1,4 @@
-//! Attention: parameters, operands by name, and the op function.
+//! Parameters, named operands, and constructor of the attention op.
 
 use super::ops::Result;
 use super::{Buckets, Graph, MAX_SRC, Op, TensorId, VisibleCells, Window};
@@ -6,49 +6,51 @@ use super::{Buckets, Graph, MAX_SRC, Op, TensorId, VisibleCells, Window};
 /// Parameters of [`Op::Attention`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Attention {
-    /// Scores are multiplied by this.
+    /// Factor applied to the attention scores.
     pub scale: f32,
-    /// Scores become `softcap * tanh(score / softcap)`; 0 is off.
+    /// Soft cap: scores become `softcap * tanh(score / softcap)`; 0 disables it.
     pub softcap: f32,
-    /// ALiBi (Press et al., arXiv 2108.12409): the largest bias; 0 is off.
+    /// Maximum ALiBi bias (Press et al., arXiv 2108.12409); 0 disables ALiBi.
     pub max_bias: f32,
-    /// Keys at later positions than the query are hidden.
+    /// Masks keys at later positions than the query.
     pub causal: bool,
     /// Sliding window.
     pub window: Window,
-    /// Biases by relative position; unless there are none, a table of them is an operand.
+    /// Relative position biases; requires the `biases` operand unless [`Buckets::None`].
     pub buckets: Buckets,
-    /// Sinks are an operand.
+    /// Whether the op has a `sinks` operand.
     pub sinks: bool,
-    /// A selection is an operand: cells outside of it are hidden.
+    /// The op has a `selection` operand; cells outside the selection are masked.
     pub selects: bool,
-    /// Cells from this number on stand for groups of tokens. No window hides them, and only they are selected among, their
-    /// numbers counting from here. `None`: a window and a selection hold for all cells.
+    /// First cell with a compressed key, which represents a group of tokens. Compressed cells are exempt from
+    /// the window, and the selection applies only to them, with indices relative to this cell. `None`: window
+    /// and selection apply to all cells.
     pub compressed_from: Option<usize>,
 }
 
-/// Operands of [`Op::Attention`]. `T` is what stands for one: a tensor where a node is built, its index among the sources where one is
+/// Operands of [`Op::Attention`]. `T` is a tensor id when a node is built, or a source index when a node is
 /// read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttentionOperands<T> {
     /// Queries, f32 `[dk, n_head, T]`.
     pub q: T,
-    /// Keys of cells, `[dk, n_head_kv, n_kv]`.
+    /// Keys, `[dk, n_head_kv, n_kv]`.
     pub k: T,
-    /// Values of cells, `[dv, n_head_kv, n_kv]`.
+    /// Values, `[dv, n_head_kv, n_kv]`.
     pub v: T,
-    /// Which cells each token sees.
+    /// Cells visible to each token.
     pub visible: VisibleCells<T>,
-    /// Added to scores, by [`Buckets`], f32 `[n_head, n_buckets]`.
+    /// Relative position biases, f32 `[n_head, n_buckets]`; see [`Buckets`].
     pub biases: Option<T>,
-    /// A score per head that takes part in the softmax without a value, f32 `[n_head]`.
+    /// Attention sinks: a score per head that enters the softmax without a value, f32 `[n_head]`.
     pub sinks: Option<T>,
-    /// Numbers of the cells that each query may see, i32 `[k, T]`, or `[k, n_head_kv, T]`, by key head; negative ones are none.
+    /// Indices of the cells visible to each query, i32 `[k, T]`, or `[k, n_head_kv, T]` per key head;
+    /// negative entries are ignored.
     pub selection: Option<T>,
 }
 
 impl<T> AttentionOperands<T> {
-    /// Those that every attention has.
+    /// Creates the mandatory operands.
     pub fn new([q, k, v]: [T; 3], visible: VisibleCells<T>) -> AttentionOperands<T> {
         AttentionOperands {
             q,
@@ -61,7 +63,7 @@ impl<T> AttentionOperands<T> {
         }
     }
 
-    /// The operands in the order in which they stand among the sources of a node.
+    /// Iterates over the operands in source order.
     pub fn list(self) -> impl Iterator<Item = T> {
         let rest = [self.biases, self.sinks, self.selection].into_iter().flatten();
         [self.q, self.k, self.v]
@@ -70,7 +72,7 @@ impl<T> AttentionOperands<T> {
             .chain(rest)
     }
 
-    /// What `f` makes of each operand.
+    /// Applies `f` to every operand.
     pub fn map<U>(self, mut f: impl FnMut(T) -> U) -> AttentionOperands<U> {
         AttentionOperands {
             q: f(self.q),
@@ -85,7 +87,8 @@ impl<T> AttentionOperands<T> {
 }
 
 impl Attention {
-    /// Causal attention to every cell that is visible: no soft cap, biases, sinks or selection.
+    /// Returns parameters for causal attention to all visible cells, without soft cap, biases, sinks, or
+    /// selection.
     pub const fn causal(scale: f32) -> Attention {
         Attention {
             scale,
@@ -100,7 +103,7 @@ impl Attention {
         }
     }
 
-    /// Where each operand stands among the sources.
+    /// Returns the source index of every operand.
     pub fn operands(&self) -> AttentionOperands<usize> {
         const FIRST: usize = 3;
         let mut next = FIRST + VisibleCells::<usize>::N;
@@ -120,8 +123,8 @@ impl Attention {
         }
     }
 
-    /// Lists of cells that each token has in a selection of this shape, for `n_head_kv` key heads and `n_tokens` tokens: one, or one for each
-    /// key head. `None` if it does not fit.
+    /// Returns the number of cell lists per token in a selection of shape `ne`: 1, or `n_head_kv` for lists
+    /// per key head. `None` if the shape does not match.
     pub fn lists_per_token(ne: [usize; 4], n_head_kv: usize, n_tokens: usize) -> Option<usize> {
         if ne[1..] == [n_tokens, 1, 1] {
             return Some(1);
@@ -131,7 +134,8 @@ impl Attention {
 }
 
 impl Graph {
-    /// Attention: f32 `[dv, n_head, T]`, see [`Op::Attention`]. Whether there are sinks and a selection follows from the operands.
+    /// Appends an [`Op::Attention`] node with output f32 `[dv, n_head, T]`. `sinks` and `selects` are set
+    /// according to the operands.
     pub fn attention(&mut self, params: Attention, operands: AttentionOperands<TensorId>) -> Result {
         let params = Attention {
             sinks: operands.sinks.is_some(),

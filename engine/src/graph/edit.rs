@@ -1,15 +1,15 @@
-//! What a scheduler does to a finished graph: copies of operands, redirected operands, homes. All of it can be undone, so
-//! that the same graph can be split and placed again.
+//! Reversible edits that a scheduler makes to a finished graph: copied operands, redirected operands, and
+//! buffer assignments. Undoing them allows the graph to be split and allocated again.
 
-use super::{Graph, Home, Tensor, TensorId};
+use super::{BufferSlice, Graph, Tensor, TensorId};
 
-/// Record of a scheduler's changes.
+/// Undo log of a scheduler's edits.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Edits {
-    /// Node, operand number, the operand it had.
+    /// Redirected operands: node, operand index, and previous operand.
     redirected: Vec<(TensorId, usize, TensorId)>,
     copies: Vec<TensorId>,
-    /// By tensor: its home comes from an allocator. May be shorter than the arena.
+    /// Tensors whose buffer was assigned by an allocator. May be shorter than the arena.
     placed: Vec<bool>,
 }
 
@@ -22,7 +22,7 @@ impl Edits {
 }
 
 impl Graph {
-    /// Adds a leaf with the type, shape, strides and layout of `of`, to be filled by copying that tensor's bytes.
+    /// Adds a leaf with the type, shape, strides and layout of `of`, as the destination of a copy.
     pub(crate) fn insert_copy(&mut self, of: TensorId) -> TensorId {
         let original = self.tensor(of);
         let copy = Tensor {
@@ -35,15 +35,15 @@ impl Graph {
         id
     }
 
-    /// Makes operand `i` of `node` another tensor.
+    /// Replaces operand `i` of `node`.
     pub(crate) fn redirect(&mut self, node: TensorId, i: usize, to: TensorId) {
         let before = self.tensor(node).source(i);
         self.tensor_mut(node).src[i] = Some(to);
         self.edits.redirected.push((node, i, before));
     }
 
-    /// Gives a tensor the home that an allocator found for it.
-    pub(crate) fn place(&mut self, id: TensorId, home: Home) {
+    /// Assigns a buffer slice found by an allocator.
+    pub(crate) fn place(&mut self, id: TensorId, home: BufferSlice) {
         if self.tensor_mut(id).home.replace(home).is_none() {
             let placed = &mut self.edits.placed;
             placed.resize(placed.len().max(id.index() + 1), false);
@@ -51,12 +51,12 @@ impl Graph {
         }
     }
 
-    /// True if the tensor had a home before any allocator saw the graph: a weight or a cache.
+    /// Returns true if the tensor had a buffer before allocation, as weights and caches do.
     pub(crate) fn is_external(&self, id: TensorId) -> bool {
         self.tensor(id).home.is_some() && !self.edits.placed.get(id.index()).is_some_and(|&p| p)
     }
 
-    /// Takes back copies, redirections and homes.
+    /// Reverts all copies, redirections and buffer assignments.
     pub(crate) fn undo_edits(&mut self) {
         while let Some((node, i, before)) = self.edits.redirected.pop() {
             self.tensor_mut(node).src[i] = Some(before);
@@ -67,7 +67,7 @@ impl Graph {
             }
         }
         self.edits.placed.clear();
-        // If tensors were added after a copy, the copy stays in the arena; nothing refers to it.
+        // A copy that is followed by newer tensors stays in the arena without references.
         while let Some(id) = self.edits.copies.pop() {
             if id.index() + 1 == self.len() {
                 self.pop_last();

@@ -1,4 +1,4 @@
-//! The graph: an arena of tensors and, for those that some output needs, the order of evaluation.
+//! Graph: an arena of tensors, and the evaluation order of those needed for the outputs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -6,12 +6,13 @@ use std::sync::{Arc, Weak};
 use kernels::GgmlType;
 
 use super::edit::Edits;
-use super::{Flags, Home, MAX_SRC, Name, Op, Tensor, TensorId};
+use super::{BufferSlice, Flags, MAX_SRC, Name, Op, Tensor, TensorId};
 
-/// Tensors by id, and the evaluation order of the part reachable from the expanded outputs.
+/// Arena of tensors, and the evaluation order of the part reachable from the expanded outputs.
 ///
-/// Sources always have smaller ids than the tensors computed from them, except for copies that a scheduler inserts later.
-/// Clearing keeps the memory, so that rebuilding a graph of the same size allocates nothing.
+/// Sources have smaller ids than the tensors computed from them, except for copies inserted later by a
+/// scheduler. [`clear`](Graph::clear) keeps allocated capacity, so that rebuilding a graph of equal size does
+/// not allocate.
 #[derive(Clone, Default, Debug)]
 pub struct Graph {
     tensors: Vec<Tensor>,
@@ -19,30 +20,30 @@ pub struct Graph {
     leafs: Vec<TensorId>,
     visited: Vec<bool>,
     stack: Vec<(TensorId, usize)>,
-    /// Room for another order of the nodes, and for which of them it has.
+    /// Buffers that are reused for reordering nodes.
     pub(super) ordering: (Vec<TensorId>, Vec<bool>),
     pub(super) edits: Edits,
     version: u64,
-    identity: Identity,
+    identity: GraphId,
 }
 
-/// Tells a graph from all others, whatever is done to it. A clone is another graph.
+/// Identity of a graph object, independent of its content. A clone has a new identity.
 #[derive(Default, Debug)]
-struct Identity(Arc<()>);
+struct GraphId(Arc<()>);
 
-impl Clone for Identity {
-    fn clone(&self) -> Identity {
-        Identity::default()
+impl Clone for GraphId {
+    fn clone(&self) -> GraphId {
+        GraphId::default()
     }
 }
 
 impl Graph {
-    /// An empty graph.
+    /// Creates an empty graph.
     pub fn new() -> Graph {
         Graph::default()
     }
 
-    /// Forgets all tensors but keeps the memory.
+    /// Removes all tensors but keeps allocated capacity.
     pub fn clear(&mut self) {
         self.tensors.clear();
         self.nodes.clear();
@@ -52,12 +53,14 @@ impl Graph {
         self.touch();
     }
 
-    /// A number that every change of the graph changes. Graphs of equal versions are equal, in the homes of their tensors too.
+    /// Returns a number that changes with every modification. Equal versions imply equal graphs, including
+    /// buffer assignments.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// A mark of this graph object, the same through all changes, clearing included. It is dead when the graph is dropped.
+    /// Returns a weak reference that identifies this graph object across modifications and expires when the
+    /// graph is dropped.
     pub(crate) fn identity(&self) -> Weak<()> {
         Arc::downgrade(&self.identity.0)
     }
@@ -67,16 +70,17 @@ impl Graph {
         self.version = NEXT.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds a tensor to the arena. It is evaluated only if it is reachable from an [`expand`](Graph::expand)ed one.
+    /// Adds a tensor to the arena. Only tensors reachable from an [`expand`](Graph::expand)ed output are
+    /// evaluated.
     pub fn push(&mut self, tensor: Tensor) -> TensorId {
-        let id = TensorId(u32::try_from(self.tensors.len()).expect("fewer than 2^32 tensors"));
+        let id = TensorId(u32::try_from(self.tensors.len()).expect("fewer than 2^32 tensors per graph"));
         self.tensors.push(tensor);
         self.visited.push(false);
         self.touch();
         id
     }
 
-    /// A leaf that the caller fills before compute.
+    /// Adds a leaf that the caller fills before every compute.
     pub fn input(&mut self, ty: GgmlType, ne: [usize; 4], name: &'static str) -> TensorId {
         let mut t = Tensor::new(
             ty,
@@ -90,60 +94,61 @@ impl Graph {
         self.push(t)
     }
 
-    /// A leaf whose bytes exist already (a weight or a cache).
-    pub fn external(&mut self, ty: GgmlType, ne: [usize; 4], name: Name, home: Home, flags: Flags) -> TensorId {
+    /// Adds a leaf with existing memory (a weight or a cache).
+    pub fn external(&mut self, ty: GgmlType, ne: [usize; 4], name: Name, home: BufferSlice, flags: Flags) -> TensorId {
         let mut t = Tensor::new(ty, ne, name);
         t.home = Some(home);
         t.flags = flags;
         self.push(t)
     }
 
-    /// The tensor with this id.
+    /// Returns the tensor with this id.
     pub fn tensor(&self, id: TensorId) -> &Tensor {
         &self.tensors[id.index()]
     }
 
-    /// The tensor with this id, for writing.
+    /// Returns the tensor with this id, for modification.
     pub fn tensor_mut(&mut self, id: TensorId) -> &mut Tensor {
         self.touch();
         &mut self.tensors[id.index()]
     }
 
-    /// Drops the newest tensor of the arena, which nothing refers to.
+    /// Removes the newest tensor of the arena, which must be unreferenced.
     pub(super) fn pop_last(&mut self) {
         self.tensors.pop();
         self.visited.pop();
         self.touch();
     }
 
-    /// Number of tensors in the arena.
+    /// Returns the number of tensors in the arena.
     pub fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    /// True if there are no tensors.
+    /// Returns true if the arena is empty.
     pub fn is_empty(&self) -> bool {
         self.tensors.is_empty()
     }
 
-    /// Every tensor id of the arena.
+    /// Iterates over all tensor ids in the arena.
     pub fn ids(&self) -> impl Iterator<Item = TensorId> + use<> {
         (0..self.tensors.len() as u32).map(TensorId)
     }
 
-    /// Computed tensors (views included) in evaluation order.
+    /// Returns the computed tensors (including views) in evaluation order.
     pub fn nodes(&self) -> &[TensorId] {
         &self.nodes
     }
 
-    /// Leafs reachable from the nodes, in the order they were met.
+    /// Returns the leaves reachable from the nodes, in order of first use.
     pub fn leafs(&self) -> &[TensorId] {
         &self.leafs
     }
 
-    /// Appends `output` and everything it needs, not yet present, to the evaluation order: sources before their users,
-    /// in the order of the operands. May be called repeatedly; shared parts are appended once. Without recursion, since
-    /// the depth of a graph grows with the number of layers.
+    /// Appends `output` and its missing dependencies to the evaluation order, sources before their users. May
+    /// be called repeatedly; shared subgraphs are appended once.
+    ///
+    /// The traversal uses an explicit stack, because the depth of a graph grows with the number of layers.
     pub fn expand(&mut self, output: TensorId) {
         if self.visited[output.index()] {
             return;
@@ -153,7 +158,7 @@ impl Graph {
         self.stack.push((output, 0));
         while let Some((id, next)) = self.stack.pop() {
             let t = &self.tensors[id.index()];
-            // A view depends on its memory's owner even if that is not an operand.
+            // A view depends on the owner of its memory even if the owner is not an operand.
             let child = if next < MAX_SRC {
                 t.src[next]
             } else {
@@ -175,7 +180,8 @@ impl Graph {
         }
     }
 
-    /// Forgets the evaluation order but keeps the tensors, so that outputs can be expanded anew after a rewrite.
+    /// Clears the evaluation order but keeps the tensors, so that outputs can be expanded again after a
+    /// rewrite.
     pub fn reset_order(&mut self) {
         self.undo_edits();
         self.touch();
@@ -184,19 +190,19 @@ impl Graph {
         self.visited.iter_mut().for_each(|v| *v = false);
     }
 
-    /// The tensor that owns the memory of `id`: itself, or its view source.
+    /// Returns the tensor that owns the memory of `id`: the source of a view, or `id` itself.
     pub fn memory_owner(&self, id: TensorId) -> TensorId {
         self.tensor(id).view.map_or(id, |(owner, _)| owner)
     }
 
-    /// Where the bytes of `id` lie, views resolved. `None` before allocation.
-    pub fn home(&self, id: TensorId) -> Option<Home> {
+    /// Returns the location of the data of `id` with views resolved; `None` before allocation.
+    pub fn home(&self, id: TensorId) -> Option<BufferSlice> {
         let t = self.tensor(id);
         match t.view {
             None => t.home,
-            Some((owner, offset)) => self.tensor(owner).home.map(|h| Home {
+            Some((owner, offset)) => self.tensor(owner).home.map(|h| BufferSlice {
                 buffer: h.buffer,
-                // Beyond every buffer if the sum is.
+                // On overflow, the offset saturates and is outside every buffer.
                 offset: h.offset.saturating_add(offset),
             }),
         }
@@ -216,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn expand_orders_sources_first_and_leaves_out_what_is_not_needed() {
+    fn expand_orders_sources_first_and_skips_unused() {
         let mut g = Graph::new();
         let a = g.input(GgmlType::F32, [4, 1, 1, 1], "a");
         let b = g.input(GgmlType::F32, [4, 1, 1, 1], "b");
@@ -232,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_gives_a_new_version() {
+    fn every_change_updates_version() {
         let mut g = Graph::new();
         let mut seen = vec![g.version()];
         let mut changed = |g: &Graph| {
@@ -250,7 +256,7 @@ mod tests {
         assert!(!copy.identity().ptr_eq(&g.identity()));
         g.tensor_mut(b).flags.output = true;
         changed(&g);
-        let home = super::super::Home {
+        let home = super::super::BufferSlice {
             buffer: super::super::BufferId(0),
             offset: 0,
         };

@@ -1,33 +1,34 @@
-//! How the rows of a weight are arranged in memory: as in the file, or otherwise, for kernels that read them faster that way.
+//! Layout of weight rows in memory: as in the file, or repacked for faster kernels.
 
 use std::fmt;
 use std::ops::Range;
 
 use kernels::GgmlType;
 
-/// An arrangement that is not the file's. Rows are stored in groups; a group lies in one piece, in the order of the groups, so that a
-/// tensor can be converted a few groups at a time.
+/// Repacked row layout. Rows are stored in contiguous groups, in order, so that a tensor can be converted a
+/// few groups at a time.
 pub trait Repack: Send + Sync {
-    /// Unique name, such as `rows_x4`.
+    /// Returns a unique name, such as `rows_x4`.
     fn name(&self) -> &'static str;
 
-    /// True if tensors of this type and shape can be arranged so. The number of rows `ne[1]` must then be a multiple of
-    /// [`group_rows`](Repack::group_rows), so that a group never reaches into the next matrix.
+    /// Returns true if tensors of this type and shape can be repacked. `ne[1]` must then be a multiple of
+    /// [`group_rows`](Repack::group_rows), so that no group spans two matrices.
     fn accepts(&self, ty: GgmlType, ne: [usize; 4]) -> bool;
 
-    /// Rows of a group.
+    /// Returns the number of rows per group.
     fn group_rows(&self) -> usize;
 
-    /// Bytes of a group of rows of `n` elements; they need not be as many as in the file.
+    /// Returns the size in bytes of a group of rows of `n` elements, which may differ from that in the plain
+    /// layout.
     fn group_bytes(&self, ty: GgmlType, n: usize) -> usize;
 
-    /// Arranges the rows of one group, as they are in a file, into `group`.
+    /// Packs the plain rows of a group into `group`.
     fn pack(&self, ty: GgmlType, n: usize, rows: &[u8], group: &mut [u8]);
 
-    /// Row `i` of a group, as it is in a file.
+    /// Unpacks row `i` of a group.
     fn unpack_row(&self, ty: GgmlType, n: usize, group: &[u8], i: usize, row: &mut [u8]);
 
-    /// The inverse of [`pack`](Repack::pack).
+    /// Unpacks all rows of a group; the inverse of [`pack`](Repack::pack).
     fn unpack(&self, ty: GgmlType, n: usize, group: &[u8], rows: &mut [u8]) {
         let row_bytes = rows.len() / self.group_rows();
         for (i, row) in rows.chunks_exact_mut(row_bytes).enumerate() {
@@ -36,18 +37,18 @@ pub trait Repack: Send + Sync {
     }
 }
 
-/// The arrangement of a tensor's rows.
+/// Row layout of a tensor.
 #[derive(Clone, Copy, Default)]
 pub enum Layout {
-    /// As in a file: row after row, blocks in order; what strides describe.
+    /// Layout of GGUF files: contiguous rows of consecutive blocks, as described by the strides.
     #[default]
     Plain,
-    /// As the kernels of some device like it. Strides then say nothing but the shape's.
+    /// Device-specific layout. The strides only reflect the shape.
     Repacked(&'static dyn Repack),
 }
 
 impl Layout {
-    /// Name, for messages.
+    /// Returns the name, for messages.
     pub fn name(self) -> &'static str {
         match self {
             Layout::Plain => "plain",
@@ -55,12 +56,12 @@ impl Layout {
         }
     }
 
-    /// True if strides say where elements lie.
+    /// Returns true if the strides describe the memory layout.
     pub fn is_plain(self) -> bool {
         matches!(self, Layout::Plain)
     }
 
-    /// True if tensors of this type and shape can be arranged so.
+    /// Returns true if tensors of this type and shape can have this layout.
     pub fn accepts(self, ty: GgmlType, ne: [usize; 4]) -> bool {
         match self {
             Layout::Plain => true,
@@ -68,7 +69,7 @@ impl Layout {
         }
     }
 
-    /// Rows that can only be moved together.
+    /// Returns the number of rows that must be moved together.
     pub fn group_rows(self) -> usize {
         match self {
             Layout::Plain => 1,
@@ -76,7 +77,8 @@ impl Layout {
         }
     }
 
-    /// Bytes of a group of rows of `n` elements; `None` if they are no whole blocks or do not fit the address space.
+    /// Returns the size in bytes of a group of rows of `n` elements; `None` if rows are not whole blocks or
+    /// the size overflows.
     pub fn group_bytes(self, ty: GgmlType, n: usize) -> Option<usize> {
         match self {
             Layout::Plain => ty.row_bytes(n),
@@ -84,7 +86,8 @@ impl Layout {
         }
     }
 
-    /// Where rows of `n` elements lie, from the start of their tensor; `None` unless they are whole groups that fit the address space.
+    /// Returns the byte range of rows of `n` elements within their tensor; `None` if the range is not whole
+    /// groups or overflows.
     pub fn byte_range(self, ty: GgmlType, n: usize, rows: Range<usize>) -> Option<Range<usize>> {
         let (group, bytes) = (self.group_rows(), self.group_bytes(ty, n)?);
         if !rows.start.is_multiple_of(group) || !rows.end.is_multiple_of(group) || rows.end < rows.start {

@@ -1,4 +1,5 @@
-//! Graphs of tensor operations: descriptions only. Building a graph does no IO and touches no tensor data.
+//! Graphs of tensor operations. A graph is only a description: building it performs no I/O and accesses no
+//! tensor data.
 
 mod attention;
 mod edit;
@@ -26,6 +27,6 @@ pub use op::{Buckets, NO_ROW, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
 pub use recur::{Lanes, Recurrence};
 pub use select::{BlockRule, Blocks};
-pub use tensor::{BufferId, Flags, Home, MAX_SRC, Name, Tensor, TensorId, contiguous_strides, dense_bytes};
+pub use tensor::{BufferId, BufferSlice, Flags, MAX_SRC, Name, Tensor, TensorId, contiguous_strides, dense_bytes};
 pub use uses::Uses;
 pub use visible::{PAGE, VisibleCells};

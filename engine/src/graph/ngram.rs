@@ -1,41 +1,45 @@
 //! N-gram hash embeddings: parameters and arithmetic of the op.
 
-/// Parameters of [`Op::NgramHash`](super::Op::NgramHash): the hash of the n-gram that ends at a token, as a row of an embedding table.
+/// Parameters of [`Op::NgramHash`](super::Op::NgramHash), which maps the n-gram that ends at a token to a row
+/// of an embedding table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NgramHash {
-    /// Tokens of an n-gram, the current one included.
+    /// Tokens per n-gram, including the current token.
     pub n: usize,
-    /// Multiplier of each token of an n-gram, the current token's first.
+    /// Multiplier of each token of an n-gram, starting with the current token.
     pub multipliers: [u64; NgramHash::MAX],
-    /// The end-of-text token. N-grams do not reach across it: for later tokens it and all tokens before it count as this token.
+    /// End-of-text token. N-grams do not cross it: the token itself and all earlier tokens are replaced by
+    /// this id.
     pub end: u32,
-    /// First row of the table that the hash may give.
+    /// First row of the table that the hash can return.
     pub first: u32,
-    /// Number of rows (the modulus of the hash). Not 0.
+    /// Number of rows (the modulus of the hash); nonzero.
     pub size: u32,
 }
 
 impl NgramHash {
-    /// Longest n-gram.
+    /// Maximum supported n-gram length.
     pub const MAX: usize = 8;
 
-    /// The table row of the n-gram `number(0)` (the current token) to `number(n - 1)`: each a token id plus one, 0 where there is no token.
-    /// The products of ids and multipliers, modulo 2^64, are combined by exclusive or.
+    /// Returns the table row of the n-gram `number(0)` (the current token) to `number(n - 1)`. Each number is
+    /// a token id plus one, or 0 for no token.
+    ///
+    /// The hash is the XOR of the products of ids and multipliers modulo 2^64.
     pub fn row(&self, number: impl Fn(usize) -> f32) -> i32 {
         let mut ended = false;
         let mut mixed = 0;
         for (i, &factor) in self.multipliers[..self.n].iter().enumerate() {
-            // Ids are far below 2^24, up to which floats hold integers exactly.
+            // Exact: ids are far below 2^24, the limit for exact integers in f32.
             let id = (number(i) as u64).checked_sub(1);
             ended = ended || (i > 0 && id.is_none_or(|id| id == u64::from(self.end)));
             let id = if ended { u64::from(self.end) } else { id.unwrap_or(0) };
             mixed ^= id.wrapping_mul(factor);
         }
-        // The shape rules refuse rows beyond i32.
+        // Fits: the shape rules reject rows outside the i32 range.
         (mixed % u64::from(self.size)) as i32 + self.first as i32
     }
 
-    /// True if every row fits an i32.
+    /// Returns true if the parameters are valid and every row fits into i32.
     pub fn is_sound(&self) -> bool {
         let end = u64::from(self.first) + u64::from(self.size);
         (1..=NgramHash::MAX).contains(&self.n) && self.size > 0 && end <= i32::MAX as u64
@@ -59,20 +63,24 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_before_the_end_of_a_text_does_not_count() {
+    fn ngrams_do_not_cross_end_of_text() {
         let mixed = (7 * 3) ^ (4 * 5) ^ 9u64.wrapping_neg();
         assert_eq!(row([8, 5, 10]), (mixed % 1000) as i32 + 100);
         let mixed = (7 * 3) ^ (2 * 5) ^ 2u64.wrapping_neg();
         let ended = (mixed % 1000) as i32 + 100;
-        // The token itself, no token, and whatever is before either.
+        // Previous token: end of text or none; the tokens before it vary.
         for before in [[3, 10], [3, 0], [0, 0], [0, 10], [3, 3]] {
             assert_eq!(row([8, before[0], before[1]]), ended, "{before:?}");
         }
-        assert_ne!(row([3, 5, 10]), row([3, 3, 3]), "the end of a text still sees the text");
+        assert_ne!(
+            row([3, 5, 10]),
+            row([3, 3, 3]),
+            "the end-of-text token itself sees its predecessors"
+        );
     }
 
     #[test]
-    fn rows_stay_within_their_range() {
+    fn hash_rows_stay_in_range() {
         let whole = NgramHash {
             first: 0,
             size: i32::MAX as u32,

@@ -1,8 +1,8 @@
-//! The operations a graph is made of, as data. What each computes is defined by the `reference` backend.
+//! Operations of a graph, as data. The `reference` backend defines their results.
 
 use super::{Attention, Blocks, NgramHash, Recurrence};
 
-/// Element-wise functions of one operand.
+/// Elementwise functions of one operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
 pub enum Unary {
@@ -16,37 +16,38 @@ pub enum Unary {
     Relu,
     /// max(x, 0)^2
     ReluSqr,
-    /// x * sigmoid(x)
+    /// SiLU: x * sigmoid(x).
     Silu,
-    /// The tanh approximation of GELU (Hendrycks and Gimpel, arXiv 1606.08415).
+    /// GELU, tanh approximation (Hendrycks and Gimpel, arXiv 1606.08415).
     Gelu,
-    /// Exact GELU by erf.
+    /// Exact GELU (with erf).
     GeluErf,
-    /// x * sigmoid(1.702 x)
+    /// Approximate GELU: x * sigmoid(1.702 x).
     GeluQuick,
-    /// ln(1 + e^x)
+    /// Softplus: ln(1 + e^x).
     Softplus,
 }
 
-/// Which elements of a head form a rotated pair (RoPE; Su et al., arXiv 2104.09864).
+/// Pairing of elements in rotary position embeddings (RoPE; Su et al., arXiv 2104.09864).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RopeKind {
     /// Adjacent elements: (x0, x1), (x2, x3), … (ggml's `NORM`).
     Norm,
     /// First and second half: (x0, x[n/2]), (x1, x[n/2 + 1]), … (ggml's `NEOX`).
     Neox,
-    /// As [`RopeKind::Neox`], with positions of four axes (time, height, width, extra); each axis rotates one section of the pairs
-    /// (Qwen2-VL, arXiv 2409.12191).
+    /// Like [`RopeKind::Neox`], with positions of four axes (time, height, width, extra). Each axis rotates a
+    /// section of the pairs (Qwen2-VL, arXiv 2409.12191).
     Mrope,
-    /// As [`RopeKind::Mrope`], with the axes interleaved pair by pair instead of in sections (Qwen3-VL, arXiv 2511.21631).
+    /// Like [`RopeKind::Mrope`], with the axes interleaved pair by pair (Qwen3-VL, arXiv 2511.21631).
     Imrope,
 }
 
-/// Axes of a position under [`RopeKind::Mrope`] and [`RopeKind::Imrope`]. A text token has the position `[p, p, p, 0]`.
+/// Number of position axes of [`RopeKind::Mrope`] and [`RopeKind::Imrope`]. A text token has the position
+/// `[p, p, p, 0]`.
 pub const ROPE_AXES: usize = 4;
 
 impl RopeKind {
-    /// Values that make up the position of one token.
+    /// Returns the number of values in the position of a token.
     pub fn n_axes(self) -> usize {
         match self {
             RopeKind::Norm | RopeKind::Neox => 1,
@@ -58,41 +59,42 @@ impl RopeKind {
 /// Parameters of [`Op::Rope`]; scaling follows YaRN (Peng et al., arXiv 2309.00071).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rope {
-    /// Which elements pair up.
+    /// Rule for pairing the rotated elements.
     pub kind: RopeKind,
-    /// Pairs that each axis rotates, for kinds with several axes; the sections repeat if their sum is smaller than the number of pairs.
+    /// Pairs rotated by each axis, for kinds with several axes. The sections repeat if their sum is smaller
+    /// than the number of pairs.
     pub sections: [usize; ROPE_AXES],
-    /// Leading elements of a head that are rotated; the rest pass through. Even.
+    /// Number of leading elements of a head that are rotated; even. The remaining elements are copied.
     pub n_dims: usize,
-    /// RoPE base (theta).
+    /// Base frequency (theta).
     pub freq_base: f32,
-    /// Positions are multiplied by this (1 / context extension factor).
+    /// Factor applied to positions (1 / context extension factor).
     pub freq_scale: f32,
-    /// Weight of YaRN's interpolation mix; 0 is plain linear scaling.
+    /// Weight of the YaRN interpolation; 0 selects plain linear scaling.
     pub ext_factor: f32,
-    /// Magnitude factor of the rotated part.
+    /// Magnitude factor of the rotated elements.
     pub attn_factor: f32,
-    /// YaRN correction range, in rotations over the original context.
+    /// Upper end of the YaRN correction range, in rotations over the original context.
     pub beta_fast: f32,
-    /// See `beta_fast`.
+    /// Lower end of the YaRN correction range, in rotations over the original context.
     pub beta_slow: f32,
-    /// Context length of the original training, for YaRN (`n_ctx_orig` in ggml).
+    /// Context length in training, for YaRN (`n_ctx_orig` in ggml).
     pub n_ctx_orig: usize,
-    /// Positions are rounded down to a multiple of this. Not 0; 1 leaves them as they are.
+    /// Positions are rounded down to a multiple of `every`; nonzero. 1 leaves positions unchanged.
     pub every: usize,
     /// Rotates by the negative angle (inverse RoPE).
     pub inverse: bool,
 }
 
 impl Rope {
-    /// The position that the angle is computed from.
+    /// Returns the effective position used to compute the angle.
     pub fn place(&self, position: i32) -> i32 {
         let every = i32::try_from(self.every.max(1)).unwrap_or(i32::MAX);
         let place = position.div_euclid(every).saturating_mul(every);
         if self.inverse { place.saturating_neg() } else { place }
     }
 
-    /// The axis whose position rotates a pair.
+    /// Returns the axis whose position rotates a pair.
     pub fn axis(&self, pair: usize) -> usize {
         let [time, height, width, _] = self.sections;
         let cycle = self.sections.iter().sum::<usize>().max(1);
@@ -103,7 +105,7 @@ impl Rope {
                 .iter()
                 .filter(|&&end| sector >= end)
                 .count(),
-            // Pairs left over after one of the three axes is used up belong to the fourth.
+            // Pairs beyond the section of an axis use the fourth axis.
             RopeKind::Imrope => match sector % 3 {
                 axis if sector < 3 * self.sections[axis] => axis,
                 _ => 3,
@@ -112,47 +114,51 @@ impl Rope {
     }
 }
 
-/// Which keys a query of a sliding-window layer sees, besides the causal rule.
+/// Attention window: keys visible to a query in addition to the causal mask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Window {
-    /// All of them.
+    /// No window: every key is visible.
     #[default]
     None,
-    /// Keys with `q_pos - k_pos < n`.
-    Standard(usize),
-    /// Keys in the query's own chunk of `n` positions: `k_pos >= q_pos / n * n` (chunked attention).
+    /// Sliding window: keys with `q_pos - k_pos < n`.
+    Sliding(usize),
+    /// Chunked attention: keys in the query's chunk of `n` positions, `k_pos >= q_pos / n * n`.
     Chunked(usize),
-    /// Keys within `n / 2` positions on either side (encoders).
+    /// Symmetric window: keys within `n / 2` positions on either side (encoders).
     Symmetric(usize),
-    /// All keys, each a compressed key for a group of `n` tokens that starts at a multiple of `n`; its position is that of the group's last token.
+    /// Compressed keys, one for each group of `n` tokens starting at a multiple of `n`. A key has the
+    /// position of the last token in its group; all keys are visible.
     Compressed(usize),
 }
 
-/// How the distance between a query and a key selects a row of the relative position bias table (T5; Raffel et al., arXiv 1910.10683).
+/// Mapping from the distance between query and key to a row of the relative position bias table (T5; Raffel
+/// et al., arXiv 1910.10683).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Buckets {
-    /// No bias table.
+    /// No relative position biases.
     #[default]
     None,
-    /// One-sided (decoder): all rows are for keys at or before the query; later keys use distance 0.
+    /// Unidirectional (decoder): all rows are for keys up to the query; later keys use distance 0.
     Past,
-    /// Two-sided (encoder): the first half of the rows is for keys up to the query, the second half for keys after it.
+    /// Bidirectional (encoder): the first half of the rows is for keys up to the query, the second half for
+    /// later keys.
     Around,
 }
 
 impl Buckets {
-    /// From this distance on all keys share the last row of their side.
+    /// Distance from which all keys share the last row of their side.
     pub const FAR: usize = 128;
-    /// Most rows of a table: each distance has a row of its own in a half, which must end before [`Buckets::FAR`].
+    /// Maximum number of rows. The distances with a row of their own must stay below [`Buckets::FAR`].
     pub const MAX_ROWS: usize = 255;
 
-    /// Rows of each side of a table of `n` rows.
+    /// Returns the number of rows per side for a table of `n` rows.
     pub fn side(self, n: usize) -> usize {
         if self == Buckets::Around { n / 2 } else { n }
     }
 
-    /// The row for a distance, within a side of `side` rows: half of the rows stand for one distance each, the others for ranges that grow
-    /// logarithmically, computed in f32 as models are trained and served.
+    /// Returns the row for a distance, within a side of `side` rows. The first half of the rows covers one
+    /// distance each, the second half logarithmic ranges. The f32 arithmetic matches the reference
+    /// implementations.
     pub fn near(side: usize, distance: usize) -> usize {
         let exact = side / 2;
         if distance < exact || side < 2 {
@@ -160,184 +166,209 @@ impl Buckets {
         }
         let log = ((distance.min(Buckets::FAR) as f64 / exact as f64) as f32).ln();
         let share = f64::from(log * (side - exact) as f32) / (Buckets::FAR as f64 / exact as f64).ln();
-        // Positive and small: the distance is at least `exact`.
+        // Nonnegative and small, because the distance is at least `exact`.
         ((exact as f64 + share) as f32 as usize).min(side - 1)
     }
 }
 
-/// A row index that [`Op::SetRows`] skips.
+/// Row index that [`Op::SetRows`] skips.
 pub const NO_ROW: i64 = i64::MIN;
 
-/// An operation. Shapes are given innermost first; `T` is the number of tokens.
+/// Operation of a node. Shapes are listed innermost dimension first; `T` is the number of tokens.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Op {
-    /// A leaf: input, weight or cache.
+    /// No operation: the tensor is an input, weight or cache.
     None,
-    /// Rows of `src0` `[n, rows]` chosen by `src1` (i32 `[T]`), as f32 `[n, T]`; i32 stays i32. Leading dimensions beyond 2 follow ggml:
-    /// `src0 [n, rows, b]`, `src1 [T, b]` gives `[n, T, b]`.
+    /// Row lookup: rows of `src0 [n, rows]` at indices `src1` (i32 `[T]`), as f32 `[n, T]`; i32 tables stay
+    /// i32. Batched as in ggml: `src0 [n, rows, b]` and `src1 [T, b]` give `[n, T, b]`.
     GetRows,
-    /// Writes rows of `src0` (f32 `[n, T]`) into the tensor `src1` `[n, rows]` (any type with a quantizer) at rows `src2` (i64 `[T]`), but
-    /// for those whose number is [`NO_ROW`].
-    /// The result is a view of `src1`.
+    /// Writes rows `src0` (f32 `[n, T]`) into the table `src1 [n, rows]` at indices `src2` (i64 `[T]`),
+    /// skipping [`NO_ROW`]. The table can have any type with a quantizer. The result is a view of `src1`.
     SetRows,
-    /// `src0 [k, m, b2, b3]` (weights, any type) times `src1 [k, n, c2, c3]` (f32): f32 `[m, n, c2, c3]`; c2 and c3 are multiples of b2 and b3.
+    /// Matmul: weights `src0 [k, m, b2, b3]` (any type) times `src1 [k, n, c2, c3]` (f32) give f32 `[m, n,
+    /// c2, c3]`. c2 and c3 must be multiples of b2 and b3.
     MulMat,
-    /// Mixture of experts: `src0 [k, m, n_expert]`, `src1 [k, n_used or 1, T]` (f32), `src2` expert ids (i32 `[n_used, T]`): f32 `[m, n_used, T]`.
+    /// Mixture-of-experts matmul: `src0 [k, m, n_expert]`, `src1 [k, n_used or 1, T]` (f32), and expert ids
+    /// `src2` (i32 `[n_used, T]`) give f32 `[m, n_used, T]`.
     MulMatId,
-    /// `src0 + src1`, `src1` repeated to the shape of `src0`.
+    /// `src0 + src1`, with `src1` broadcast to the shape of `src0`.
     Add,
-    /// `src0 - src1`, as [`Op::Add`].
+    /// `src0 - src1`, with `src1` broadcast to the shape of `src0`.
     Sub,
-    /// `src0 * src1`, as [`Op::Add`].
+    /// `src0 * src1`, with `src1` broadcast to the shape of `src0`.
     Mul,
-    /// `src0 / src1`, as [`Op::Add`].
+    /// `src0 / src1`, with `src1` broadcast to the shape of `src0`.
     Div,
-    /// Bias rows chosen by expert: `src0 [m, n_used, T] + src1 [m, n_expert]` at rows `src2` (i32 `[n_used, T]`).
+    /// Expert bias: `src0 [m, n_used, T]` plus rows of `src1 [m, n_expert]` at indices `src2` (i32 `[n_used,
+    /// T]`).
     AddId,
-    /// `src0 * scale + bias`.
+    /// Computes `src0 * scale + bias`.
     Scale {
-        /// Factor.
+        /// Multiplier.
         scale: f32,
-        /// Added after the factor.
+        /// Addend.
         bias: f32,
     },
-    /// Element-wise function.
+    /// Elementwise function.
     Unary(Unary),
-    /// Gated unit: `f(src0) * src1`, both of one shape.
+    /// Gated linear unit: `f(src0) * src1`, with equal shapes.
     Glu(Unary),
-    /// Root-mean-square norm over dimension 0 (Zhang and Sennrich, arXiv 1910.07467). An optional `src1` `[n]` multiplies the result.
+    /// RMS norm over dimension 0 (Zhang and Sennrich, arXiv 1910.07467), multiplied by `src1 [n]` if present.
     RmsNorm {
-        /// Added to the mean square.
+        /// Epsilon added to the mean square.
         eps: f32,
     },
     /// Layer norm over dimension 0 without weights (Ba et al., arXiv 1607.06450).
     Norm {
-        /// Added to the variance.
+        /// Epsilon added to the variance.
         eps: f32,
     },
-    /// Divides by the Euclidean length over dimension 0, at least `eps`.
+    /// L2 norm over dimension 0: divides by the Euclidean length, at least `eps`.
     L2Norm {
-        /// Lower bound of the length.
+        /// Lower bound of the L2 norm.
         eps: f32,
     },
-    /// Sinkhorn-Knopp normalization of each row, seen as a matrix of `n` x `n`, so that its rows and columns both sum to about 1: each matrix row's
-    /// softmax plus `eps`, then columns and rows are divided in turn by their sums plus `eps`, columns `iterations` times
-    /// (at least once), rows once less.
-    Balance {
+    /// Sinkhorn-Knopp normalization of each row, viewed as an `n` x `n` matrix, so that its rows and columns
+    /// each sum to about 1.
+    ///
+    /// Starts with the softmax of every matrix row plus `eps`. Then columns and rows are alternately divided
+    /// by their sums plus `eps`: columns `iterations` times (at least once), rows one time less.
+    Sinkhorn {
         /// Rows and columns of the matrix.
         n: usize,
-        /// How often columns are normalized.
+        /// Number of column normalizations.
         iterations: usize,
-        /// Added to elements and to sums.
+        /// Epsilon added to elements and sums.
         eps: f32,
     },
-    /// Rotary positions on `src0 [head_dim, n_head, T]` (f32) at positions `src1` (i32 `[T]`, for kinds with sections `[T, 4]`);
-    /// optional `src2` (f32 `[n_dims / 2]`) divides each frequency.
+    /// RoPE of `src0 [head_dim, n_head, T]` (f32) at positions `src1` (i32 `[T]`, or `[T, 4]` for kinds with
+    /// sections). Optional `src2` (f32 `[n_dims / 2]`) divides the frequencies.
     Rope(Rope),
-    /// Attention without a stored score matrix (online softmax; Dao et al., arXiv 2205.14135).
-    /// Sources as [`AttentionOperands`](super::AttentionOperands) says. Result f32 `[dv, n_head, T]`, zero for a query that sees nothing. A query
-    /// sees the cells that its page table lists, where their position is not negative, and the causal rule, the window and the selection
-    /// allow it.
+    /// Attention by online softmax, without a stored score matrix (FlashAttention; Dao et al., arXiv
+    /// 2205.14135). The sources are [`AttentionOperands`](super::AttentionOperands), the output is f32 `[dv,
+    /// n_head, T]`.
+    ///
+    /// A query sees the cells in its page table that have a nonnegative position and pass the causal mask,
+    /// window, and selection. A query without visible cells outputs zeros.
     Attention(Attention),
-    /// Scores of a lightning indexer (DeepSeek-V3.2, arXiv 2512.02556): `src0` q f32 `[d, n_head, T]`, `src1` keys `[d, 1, n_kv]` of any KV
-    /// type, `src2` to `src7` what tokens see ([`VisibleCells`](super::VisibleCells)), optional `src8` head weights f32 `[n_head, T]`. With weights f32 `[n_kv, T]`, the sum over heads of weight times max(q k, 0); without, f32
-    /// `[n_kv, n_head, T]`, the products. Minus infinity for cells that the token's page table does not list or of a later position.
+    /// Scores of a lightning indexer (DeepSeek-V3.2, arXiv 2512.02556).
+    ///
+    /// - `src0`: queries, f32 `[d, n_head, T]`
+    /// - `src1`: keys `[d, 1, n_kv]` of any KV cache type
+    /// - `src2` to `src7`: [`VisibleCells`](super::VisibleCells)
+    /// - `src8` (optional): head weights, f32 `[n_head, T]`
+    ///
+    /// With weights, the output f32 `[n_kv, T]` is the sum over heads of `weight * max(q k, 0)`; without, the
+    /// output f32 `[n_kv, n_head, T]` is the dot products. Cells outside the token's page table or at later
+    /// positions score negative infinity.
     IndexScores,
-    /// Cells of the top-k blocks of positions, see [`Blocks`]: `src0` scores of cells f32 `[n_kv, T]` or `[n_kv, n_head, T]`, `src1` to `src6`
-    /// what tokens see ([`VisibleCells`](super::VisibleCells)). For each row, i32 `[n, …]`: the numbers
-    /// of the chosen cells that the token sees, lowest first, then -1. Equal blocks: the earlier first.
+    /// Cells of the top-k blocks of positions (see [`Blocks`]), from cell scores `src0` (f32 `[n_kv, T]` or
+    /// `[n_kv, n_head, T]`) and [`VisibleCells`](super::VisibleCells) `src1` to `src6`.
+    ///
+    /// Each output row (i32 `[n, …]`) lists the indices of the selected visible cells in ascending order,
+    /// padded with -1. Ties prefer the earlier block.
     SelectBlocks(Blocks),
-    /// The cells that hold a token's sequence at its position and the `n - 1` before, earliest first, by what tokens see
-    /// ([`VisibleCells`](super::VisibleCells)): i32 `[n, T]`. Where a position has several, the lowest; where it has none, cell 0.
-    LastCells {
-        /// Positions.
+    /// Cells of the `n` most recent positions up to each token's own, in ascending order of position: i32
+    /// `[n, T]`, from [`VisibleCells`](super::VisibleCells). Of several cells at a position, the lowest index
+    /// counts; a position without a cell yields cell 0.
+    RecentCells {
+        /// Number of positions to select.
         n: usize,
     },
     /// Positions `src0` (i32 `[T]`) minus `back`, repeated for each axis: i32 `[T, n_axes]`.
-    EarlierPositions {
-        /// Subtracted from each position; fits an i32.
+    ShiftPositions {
+        /// Distance subtracted from positions; must fit into i32.
         back: usize,
-        /// See [`RopeKind::n_axes`].
+        /// Number of axes; see [`RopeKind::n_axes`].
         n_axes: usize,
     },
     /// Softmax over dimension 0 of `src0 * scale`.
     SoftMax {
-        /// Factor before the exponential.
+        /// Factor applied before the exponential.
         scale: f32,
     },
-    /// Indices (i32 `[k, rows]`) of the `k` largest values of each row, largest first; ties by lower index.
+    /// Indices (i32 `[k, rows]`) of the `k` largest values of each row, in descending order; ties prefer the
+    /// lower index.
     TopK {
-        /// How many.
+        /// Number of values to select.
         k: usize,
     },
-    /// Top-k mask: 1 for the `k` largest values of each row (ties by lower index), 0 for the others.
+    /// Top-k mask: 1 for the `k` largest values of each row (ties prefer the lower index), else 0.
     TopMask {
-        /// How many.
+        /// Number of values to select.
         k: usize,
     },
-    /// Integer division of indices by `by`, i32 to i32.
-    DivIds {
-        /// Not 0.
+    /// Integer division of i32 values.
+    IntDiv {
+        /// Divisor; nonzero.
         by: usize,
     },
-    /// Integers (i32) as f32, exact below 2^24.
-    ToFloats,
-    /// N-gram hash: the table row (i32 `[T]`) of the n-gram that ends at each token. `src0` f32 `[n or more, T]` holds the ids of a
-    /// token and of the tokens before it, plus one; see [`NgramHash::row`].
+    /// Conversion of i32 to f32; exact below 2^24.
+    Cast,
+    /// N-gram hash: table row (i32 `[T]`) of the n-gram that ends at each token. `src0` (f32 `[n or more,
+    /// T]`) has the ids plus one of each token and its predecessors; see [`NgramHash::row`].
     NgramHash(NgramHash),
-    /// Attention temperature by position (Llama 4): `1 + scale * ln(floor((p + offset) / length) + 1)` of positions
-    /// `src0` (i32 `[T]`), f32 `[1, 1, T]`.
+    /// Attention temperature by position (Llama 4): f32 `[1, 1, T]` with `1 + scale * ln(floor((p + offset) /
+    /// length) + 1)` for positions `src0` (i32 `[T]`).
     AttentionTemperature {
-        /// Weight of the logarithm.
+        /// Factor applied to the logarithm.
         scale: f32,
-        /// The temperature grows by one step every `length` positions. Not 0.
+        /// Positions per temperature step; nonzero.
         length: usize,
-        /// Added to positions.
+        /// Offset added to positions.
         offset: f32,
     },
-    /// Sum over dimension 0: `[1, …]`.
+    /// Sum over dimension 0; the result has shape `[1, …]`.
     SumRows,
-    /// `src0` then `src1` along a dimension.
+    /// Concatenation of `src0` and `src1` along a dimension.
     Concat {
-        /// The dimension.
+        /// Index of the dimension, 0 to 3.
         dim: u8,
     },
-    /// `src0` repeated to the node's shape.
+    /// Repeats `src0` to the shape of the node.
     Repeat,
-    /// Values limited to a range.
+    /// Clamps values to a range.
     Clamp {
         /// Lower bound.
         min: f32,
         /// Upper bound.
         max: f32,
     },
-    /// A recurrence over the tokens in order: `src0` the states f32 `[row, n_cells]`, read and written; `src1` and `src2` the cells
-    /// (i32 `[T]`) that each token reads its state from (negative: zeros) and writes it to, possibly the same; from `src3` on the operands of the
-    /// [`Recurrence`], f32. Lanes are independent; a token sees the state that earlier tokens of the same call wrote.
+    /// Recurrence over the tokens in order.
+    ///
+    /// - `src0`: states, f32 `[row, n_cells]`, read and written
+    /// - `src1`, `src2`: cells (i32 `[T]`) that each token reads its state from (negative: zeros) and writes
+    ///   it to, possibly equal
+    /// - `src3` and up: operands of the [`Recurrence`], f32
+    ///
+    /// Lanes are independent. A token sees states written by earlier tokens of the same call.
     Recur(Recurrence),
-    /// A dense f32 copy of `src0` in the node's shape (same number of elements); converts from any type with a dequantizer.
+    /// Dense f32 copy of `src0` in the shape of the node, which has the same number of elements. Converts
+    /// from any type with a dequantizer.
     Cont,
-    /// Same memory, other shape; `src0` is contiguous.
+    /// View with a different shape; `src0` must be contiguous.
     Reshape,
-    /// Part of `src0`'s memory with its own strides; offset in [`Tensor::view`](super::Tensor::view).
+    /// View of a part of `src0` with explicit strides; the offset is in
+    /// [`Tensor::view`](super::Tensor::view).
     View,
-    /// Same memory, dimensions reordered.
+    /// View with its dimensions permuted.
     Permute,
 }
 
 impl Op {
-    /// True for views: nodes that compute nothing.
+    /// Returns true for views, which compute nothing.
     pub fn is_view(self) -> bool {
         matches!(self, Op::Reshape | Op::View | Op::Permute)
     }
 
-    /// False for leafs and views, which are computed by doing nothing.
+    /// Returns false for leaves and views, which compute nothing.
     pub fn computes(self) -> bool {
         self != Op::None && !self.is_view()
     }
 
-    /// True if the op may write its result over its first operand of equal shape: each output element depends on no other
-    /// position of that operand than its own (or, for row-wise ops, than its own row, which is read whole before it is written).
+    /// Returns true if the op may write its result over its first operand of equal shape. Each output element
+    /// must depend only on the same element of that operand or, for row-wise ops, on the same row, which is
+    /// read before it is written.
     pub fn can_run_in_place(self) -> bool {
         matches!(
             self,
@@ -352,19 +383,19 @@ impl Op {
                 | Op::RmsNorm { .. }
                 | Op::Norm { .. }
                 | Op::L2Norm { .. }
-                | Op::Balance { .. }
+                | Op::Sinkhorn { .. }
                 | Op::Rope(_)
                 | Op::SoftMax { .. }
                 | Op::Clamp { .. }
         )
     }
 
-    /// The operand that the op updates in place, besides writing its result.
+    /// Returns the index of the operand that the op updates in place, in addition to writing its result.
     pub fn state_operand(self) -> Option<usize> {
         matches!(self, Op::Recur(_)).then_some(0)
     }
 
-    /// A short name for plans and messages.
+    /// Returns a short name for plans and messages.
     pub fn name(self) -> &'static str {
         match self {
             Op::None => "leaf",
@@ -383,18 +414,18 @@ impl Op {
             Op::RmsNorm { .. } => "rms_norm",
             Op::Norm { .. } => "norm",
             Op::L2Norm { .. } => "l2_norm",
-            Op::Balance { .. } => "balance",
+            Op::Sinkhorn { .. } => "sinkhorn",
             Op::Rope(_) => "rope",
             Op::Attention(_) => "attention",
             Op::IndexScores => "index_scores",
             Op::SelectBlocks(_) => "select_blocks",
-            Op::LastCells { .. } => "last_cells",
-            Op::EarlierPositions { .. } => "earlier_positions",
+            Op::RecentCells { .. } => "recent_cells",
+            Op::ShiftPositions { .. } => "shift_positions",
             Op::SoftMax { .. } => "soft_max",
             Op::TopK { .. } => "top_k",
             Op::TopMask { .. } => "top_mask",
-            Op::DivIds { .. } => "div_ids",
-            Op::ToFloats => "to_floats",
+            Op::IntDiv { .. } => "int_div",
+            Op::Cast => "cast",
             Op::NgramHash(_) => "ngram_hash",
             Op::AttentionTemperature { .. } => "attention_temperature",
             Op::SumRows => "sum_rows",

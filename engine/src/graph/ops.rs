@@ -1,21 +1,21 @@
-//! Op functions: each checks its operands, infers the result's shape and appends one node to the arena.
+//! Op functions: each checks its operands, infers the output shape, and appends a node to the arena.
 //!
-//! This is the public builder API below the architecture language: whatever `arch!` emits comes down to these calls.
-//! Shapes are written innermost first. What the ops compute stands at [`Op`].
+//! This is the public builder API below the architecture language: `arch!` expands to these calls. Shapes are
+//! listed innermost dimension first. See [`Op`] for the semantics of the ops.
 
 use super::NgramHash;
 use super::rules::{self, Operands, Shape};
 use super::{Graph, Name, Op, Recurrence, Rope, Tensor, TensorId, Unary, contiguous_strides};
 
-/// Operands that do not fit an op.
+/// Operands with invalid types or shapes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{op}: expected {expected}, found {found}")]
 pub struct ShapeError {
-    /// The op, or the op and the name of its node.
+    /// Name of the op, or of the op and its node.
     pub op: String,
-    /// What the op takes.
+    /// Required operands.
     pub expected: String,
-    /// What it was given.
+    /// Actual operands.
     pub found: String,
 }
 
@@ -30,13 +30,14 @@ pub(super) fn mismatch(op: &'static str, expected: impl Into<String>, found: imp
 }
 
 impl Graph {
-    /// Rows of `table` `[n, rows, b]` chosen by `ids` (i32 `[t, b]`): f32 `[n, t, b]`, or i32 if the table is.
+    /// Looks up rows of `table [n, rows, b]` at `ids` (i32 `[t, b]`): f32 `[n, t, b]`, or i32 for an i32
+    /// table.
     pub fn get_rows(&mut self, table: TensorId, ids: TensorId) -> Result {
         self.op(Op::GetRows, &[table, ids])
     }
 
-    /// Writes rows `src` (f32 `[n, t]`) into `dst` `[n, rows]` at rows `ids` (i64 `[t]`, [`NO_ROW`](super::NO_ROW): not at all);
-    /// the result is a view of `dst`.
+    /// Writes rows `src` (f32 `[n, t]`) into `dst [n, rows]` at indices `ids` (i64 `[t]`), skipping
+    /// [`NO_ROW`](super::NO_ROW). The result is a view of `dst`.
     pub fn set_rows(&mut self, dst: TensorId, src: TensorId, ids: TensorId) -> Result {
         let id = self.op(Op::SetRows, &[src, dst, ids])?;
         let (nb, layout, view) = (self.tensor(dst).nb, self.tensor(dst).layout, self.view_of(dst, 0));
@@ -46,62 +47,64 @@ impl Graph {
         Ok(id)
     }
 
-    /// `weights [k, m, b2, b3]` times `x [k, n, c2, c3]` (f32): `[m, n, c2, c3]`; c2, c3 are multiples of b2, b3.
+    /// Matmul: `weights [k, m, b2, b3]` times `x [k, n, c2, c3]` (f32) give `[m, n, c2, c3]`. c2 and c3 must
+    /// be multiples of b2 and b3.
     pub fn mul_mat(&mut self, weights: TensorId, x: TensorId) -> Result {
         self.op(Op::MulMat, &[weights, x])
     }
 
-    /// `experts [k, m, n_expert]`, `x [k, n_used or 1, t]`, `ids` (i32 `[n_used, t]`): `[m, n_used, t]`.
+    /// Mixture-of-experts matmul: `experts [k, m, n_expert]`, `x [k, n_used or 1, t]` and `ids` (i32
+    /// `[n_used, t]`) give `[m, n_used, t]`.
     pub fn mul_mat_id(&mut self, experts: TensorId, x: TensorId, ids: TensorId) -> Result {
         self.op(Op::MulMatId, &[experts, x, ids])
     }
 
-    /// `a + b`, `b` repeated to the shape of `a`.
+    /// Computes `a + b`, with `b` broadcast to the shape of `a`.
     pub fn add(&mut self, a: TensorId, b: TensorId) -> Result {
         self.op(Op::Add, &[a, b])
     }
 
-    /// `a - b`, as [`Graph::add`].
+    /// Computes `a - b`, with `b` broadcast to the shape of `a`.
     pub fn sub(&mut self, a: TensorId, b: TensorId) -> Result {
         self.op(Op::Sub, &[a, b])
     }
 
-    /// `a * b`, as [`Graph::add`].
+    /// Computes `a * b`, with `b` broadcast to the shape of `a`.
     pub fn mul(&mut self, a: TensorId, b: TensorId) -> Result {
         self.op(Op::Mul, &[a, b])
     }
 
-    /// `a / b`, as [`Graph::add`].
+    /// Computes `a / b`, with `b` broadcast to the shape of `a`.
     pub fn div(&mut self, a: TensorId, b: TensorId) -> Result {
         self.op(Op::Div, &[a, b])
     }
 
-    /// Adds to `x [m, n_used, t]` the rows of `bias [m, n_expert]` that `ids` (i32 `[n_used, t]`) name.
+    /// Adds rows of `bias [m, n_expert]` at `ids` (i32 `[n_used, t]`) to `x [m, n_used, t]`.
     pub fn add_id(&mut self, x: TensorId, bias: TensorId, ids: TensorId) -> Result {
         self.op(Op::AddId, &[x, bias, ids])
     }
 
-    /// `x * scale + bias`.
+    /// Computes `x * scale + bias`.
     pub fn scale(&mut self, x: TensorId, scale: f32, bias: f32) -> Result {
         self.op(Op::Scale { scale, bias }, &[x])
     }
 
-    /// An element-wise function.
+    /// Applies an elementwise function.
     pub fn unary(&mut self, f: Unary, x: TensorId) -> Result {
         self.op(Op::Unary(f), &[x])
     }
 
-    /// Values limited to `min..=max`.
+    /// Clamps values to `min..=max`.
     pub fn clamp(&mut self, x: TensorId, min: f32, max: f32) -> Result {
         self.op(Op::Clamp { min, max }, &[x])
     }
 
-    /// `f(gate) * up`, both of one shape.
+    /// Computes `f(gate) * up` for operands of equal shape.
     pub fn glu(&mut self, f: Unary, gate: TensorId, up: TensorId) -> Result {
         self.op(Op::Glu(f), &[gate, up])
     }
 
-    /// Root-mean-square norm over dimension 0, times `weight` `[n]` if given.
+    /// Applies RMS norm over dimension 0, times `weight [n]` if given.
     pub fn rms_norm(&mut self, x: TensorId, weight: Option<TensorId>, eps: f32) -> Result {
         match weight {
             Some(weight) => self.op(Op::RmsNorm { eps }, &[x, weight]),
@@ -109,22 +112,23 @@ impl Graph {
         }
     }
 
-    /// Layer norm over dimension 0, without weights.
+    /// Applies layer norm over dimension 0, without weights.
     pub fn norm(&mut self, x: TensorId, eps: f32) -> Result {
         self.op(Op::Norm { eps }, &[x])
     }
 
-    /// Divides by the length over dimension 0.
+    /// Applies L2 norm over dimension 0.
     pub fn l2_norm(&mut self, x: TensorId, eps: f32) -> Result {
         self.op(Op::L2Norm { eps }, &[x])
     }
 
-    /// Sinkhorn-Knopp normalization of rows of `n * n` numbers; see [`Op::Balance`].
-    pub fn balance(&mut self, x: TensorId, n: usize, iterations: usize, eps: f32) -> Result {
-        self.op(Op::Balance { n, iterations, eps }, &[x])
+    /// Applies Sinkhorn-Knopp normalization to rows of `n * n` elements; see [`Op::Sinkhorn`].
+    pub fn sinkhorn(&mut self, x: TensorId, n: usize, iterations: usize, eps: f32) -> Result {
+        self.op(Op::Sinkhorn { n, iterations, eps }, &[x])
     }
 
-    /// Rotary positions on `x [head_dim, n_head, t]` at `positions` (i32 `[t]` or `[t, axes]`), frequencies divided by `factors` `[n_dims / 2]`.
+    /// Applies RoPE to `x [head_dim, n_head, t]` at `positions` (i32 `[t]` or `[t, axes]`), with frequencies
+    /// divided by `factors [n_dims / 2]`.
     pub fn rope(&mut self, x: TensorId, positions: TensorId, factors: Option<TensorId>, rope: Rope) -> Result {
         match factors {
             Some(factors) => self.op(Op::Rope(rope), &[x, positions, factors]),
@@ -132,69 +136,71 @@ impl Graph {
         }
     }
 
-    /// Softmax over dimension 0.
+    /// Applies softmax to `x * scale` over dimension 0.
     pub fn soft_max(&mut self, x: TensorId, scale: f32) -> Result {
         self.op(Op::SoftMax { scale }, &[x])
     }
 
-    /// Indices (i32) of the `k` largest of each row.
+    /// Returns the indices (i32) of the `k` largest values of each row.
     pub fn top_k(&mut self, x: TensorId, k: usize) -> Result {
         self.op(Op::TopK { k }, &[x])
     }
 
-    /// Top-k mask of each row, see [`Op::TopMask`].
+    /// Returns the top-k mask of each row; see [`Op::TopMask`].
     pub fn top_mask(&mut self, x: TensorId, k: usize) -> Result {
         self.op(Op::TopMask { k }, &[x])
     }
 
-    /// Indices (i32) divided by `by`.
-    pub fn div_ids(&mut self, ids: TensorId, by: usize) -> Result {
-        self.op(Op::DivIds { by }, &[ids])
+    /// Divides i32 values by `by`.
+    pub fn int_div(&mut self, ids: TensorId, by: usize) -> Result {
+        self.op(Op::IntDiv { by }, &[ids])
     }
 
-    /// Integers (i32) as f32.
-    pub fn to_floats(&mut self, ids: TensorId) -> Result {
-        self.op(Op::ToFloats, &[ids])
+    /// Converts i32 to f32.
+    pub fn cast(&mut self, ids: TensorId) -> Result {
+        self.op(Op::Cast, &[ids])
     }
 
-    /// Table rows (i32 `[t]`) of the n-grams that end at each token, `numbers` f32 `[n, t]`, see [`Op::NgramHash`].
+    /// Returns the table rows (i32 `[t]`) of the n-grams that end at each token, for `numbers` f32 `[n, t]`;
+    /// see [`Op::NgramHash`].
     pub fn ngram_hash(&mut self, numbers: TensorId, hash: NgramHash) -> Result {
         self.op(Op::NgramHash(hash), &[numbers])
     }
 
-    /// Attention temperatures `[1, 1, t]` for queries at `positions` (i32 `[t]`), see [`Op::AttentionTemperature`].
+    /// Returns attention temperatures `[1, 1, t]` for queries at `positions` (i32 `[t]`); see
+    /// [`Op::AttentionTemperature`].
     pub fn attention_temperature(&mut self, positions: TensorId, scale: f32, length: usize, offset: f32) -> Result {
         self.op(Op::AttentionTemperature { scale, length, offset }, &[positions])
     }
 
-    /// Sum over dimension 0.
+    /// Sums over dimension 0.
     pub fn sum_rows(&mut self, x: TensorId) -> Result {
         self.op(Op::SumRows, &[x])
     }
 
-    /// `a` then `b` along dimension `dim`.
+    /// Concatenates `a` and `b` along dimension `dim`.
     pub fn concat(&mut self, a: TensorId, b: TensorId, dim: usize) -> Result {
         let dim = u8::try_from(dim).unwrap_or(u8::MAX);
         self.op(Op::Concat { dim }, &[a, b])
     }
 
-    /// `x` repeated to the shape `ne`, whose sizes are multiples of `x`'s.
+    /// Repeats `x` to the shape `ne`, whose sizes must be multiples of those of `x`.
     pub fn repeat(&mut self, x: TensorId, ne: [usize; 4]) -> Result {
         self.op_of_shape(Op::Repeat, ne, &[x])
     }
 
-    /// A recurrence over `src`: states f32 `[row, n_cells]`, cells to read and cells to write (i32 `[t]`), then its operands, see
-    /// [`Op::Recur`]. The states are written.
+    /// Appends a recurrence. `src` lists the states f32 `[row, n_cells]` (read and written), the cells to
+    /// read and to write (i32 `[t]`), and the operands; see [`Op::Recur`].
     pub fn recur(&mut self, recurrence: Recurrence, src: &[TensorId]) -> Result {
         self.op(Op::Recur(recurrence), src)
     }
 
-    /// A dense f32 copy in the shape `ne`.
+    /// Copies `x` to a dense f32 tensor of shape `ne`.
     pub fn cont(&mut self, x: TensorId, ne: [usize; 4]) -> Result {
         self.op_of_shape(Op::Cont, ne, &[x])
     }
 
-    /// The same memory in another shape; `x` must be contiguous.
+    /// Returns a view with the shape `ne`; `x` must be contiguous.
     pub fn reshape(&mut self, x: TensorId, ne: [usize; 4]) -> Result {
         self.check_count("reshape", x, ne)?;
         let t = self.tensor(x);
@@ -209,19 +215,19 @@ impl Graph {
         Ok(self.view_node(Op::Reshape, x, ne, nb, 0))
     }
 
-    /// Part of `x`'s memory with its own shape and strides, starting `offset` bytes into `x`.
+    /// Returns a view of a part of `x` with an explicit shape and strides, starting at byte `offset`.
     pub fn view(&mut self, x: TensorId, ne: [usize; 4], nb: [usize; 4], offset: usize) -> Result {
         let t = self.tensor(x);
         let mut part = Tensor::new(t.ty, ne, Name::default());
         part.nb = nb;
         if offset.saturating_add(part.nbytes()) > t.nbytes() {
             let found = format!("{} bytes at offset {offset}", part.nbytes());
-            return Err(mismatch("view", format!("a part of {} bytes", t.nbytes()), found));
+            return Err(mismatch("view", format!("a range within {} bytes", t.nbytes()), found));
         }
         Ok(self.view_node(Op::View, x, ne, nb, offset))
     }
 
-    /// Elements `from..to` of dimension 0.
+    /// Returns a view of the elements `from..to` of dimension 0.
     pub fn slice(&mut self, x: TensorId, from: usize, to: usize) -> Result {
         let t = self.tensor(x);
         let block = t.ty.block_size();
@@ -237,12 +243,12 @@ impl Graph {
         self.view(x, ne, nb, offset)
     }
 
-    /// Dimensions reordered: dimension `i` of `x` becomes dimension `order[i]`.
+    /// Returns a view with permuted dimensions: dimension `i` of `x` becomes dimension `order[i]`.
     pub fn permute(&mut self, x: TensorId, order: [usize; 4]) -> Result {
         let mut sorted = order;
         sorted.sort_unstable();
         if sorted != [0, 1, 2, 3] {
-            return Err(mismatch("permute", "each dimension once", format!("{order:?}")));
+            return Err(mismatch("permute", "each dimension exactly once", format!("{order:?}")));
         }
         let t = self.tensor(x);
         let (mut ne, mut nb) = ([0; 4], [0; 4]);
@@ -253,12 +259,12 @@ impl Graph {
         Ok(self.view_node(Op::Permute, x, ne, nb, 0))
     }
 
-    /// Appends a node, if the operands are what its op takes.
+    /// Validates the operands and appends a node for the op.
     pub(super) fn op(&mut self, op: Op, src: &[TensorId]) -> Result {
         self.op_of_shape(op, [0; 4], src)
     }
 
-    /// As [`Graph::op`], for ops that can give several shapes: `ne`.
+    /// Like [`Graph::op`], for ops that support several output shapes.
     fn op_of_shape(&mut self, op: Op, ne: [usize; 4], src: &[TensorId]) -> Result {
         let operands = Operands::new(self, src.iter().copied());
         let shape = operands
@@ -270,7 +276,7 @@ impl Graph {
         }
     }
 
-    /// Types and shapes of operands, and the shape wanted if one was asked for.
+    /// Describes the types and shapes of operands, and the requested output shape if any.
     fn describe(&self, src: &[TensorId], ne: [usize; 4]) -> String {
         let describe = |&id: &TensorId| format!("{} {:?}", self.tensor(id).ty, self.tensor(id).ne);
         let operands = src.iter().map(describe).collect::<Vec<_>>().join(", ");
@@ -289,7 +295,8 @@ impl Graph {
         Ok(())
     }
 
-    /// A view's owner and offset for a view that starts `offset` bytes into `x`, which may itself be a view.
+    /// Returns the owner and the total offset of a view that starts `offset` bytes into `x`, which may itself
+    /// be a view.
     fn view_of(&self, x: TensorId, offset: usize) -> (TensorId, usize) {
         match self.tensor(x).view {
             Some((owner, base)) => (owner, base + offset),
@@ -339,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn views_of_views_point_at_the_owner() {
+    fn view_of_view_refers_to_owner() {
         let mut g = Graph::new();
         let x = f32_input(&mut g, [8, 4, 1, 1]);
         let a = g.slice(x, 2, 8).unwrap();
@@ -355,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn broadcasts_only_where_sizes_divide() {
+    fn broadcast_requires_divisible_sizes() {
         let mut g = Graph::new();
         let x = f32_input(&mut g, [8, 4, 1, 1]);
         let row = f32_input(&mut g, [8, 1, 1, 1]);

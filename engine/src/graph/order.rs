@@ -1,41 +1,43 @@
-//! The order of nodes that do not depend on each other.
+//! Reordering of independent nodes.
 
 use super::{Graph, Op, TensorId};
 
-/// Nodes after one among which others of its kind are looked for.
+/// Number of following nodes searched for a similar node.
 const NEAR: usize = 24;
 
 impl Graph {
-    /// Moves nodes of a kind side by side that are close and do not depend on each other: products of the same activations, and what is done to each
-    /// of them. A backend has to wait between nodes that need each other, and the fewer of these waits the better.
+    /// Moves similar, independent nodes next to each other: matmuls of the same activations, and the ops
+    /// applied to their results. A backend synchronizes its threads between dependent nodes, so this reduces
+    /// the number of barriers.
     ///
-    /// Nodes that backends compute as one with those that follow stay where they are, and nothing moves past attention or a recurrence, so that
-    /// results need not be kept for longer.
+    /// Nodes that backends fuse with their successors are not moved. No node moves across attention or a
+    /// recurrence, so that results do not live longer.
     pub fn gather(&mut self) {
         let nodes = std::mem::take(&mut self.nodes);
         let (mut order, mut placed) = std::mem::take(&mut self.ordering);
         order.clear();
         placed.clear();
         placed.resize(self.len(), false);
-        let mut to = Order {
+        let mut to = NodeOrder {
             graph: self,
             order,
             placed,
         };
         for (i, &node) in nodes.iter().enumerate() {
             let after = &nodes[i + 1..];
-            if to.append(node) && to.graph.is_alone(node, after) {
+            if to.append(node) && to.graph.is_movable(node, after) {
                 to.gather_for(node, after);
             }
         }
-        let Order { order, placed, .. } = to;
+        let NodeOrder { order, placed, .. } = to;
         self.nodes = order;
         self.ordering = (nodes, placed);
         self.touch();
     }
 
-    /// True if the node is of a kind that is gathered, and those `after` it are not computed together with it: a norm of a sum, a gated product.
-    fn is_alone(&self, node: TensorId, after: &[TensorId]) -> bool {
+    /// Returns true if the node may be moved and is not fused with the nodes `after` it, as a norm of a sum
+    /// or a gated matmul is.
+    fn is_movable(&self, node: TensorId, after: &[TensorId]) -> bool {
         let mut next = after.iter().map(|&id| self.tensor(id)).filter(|t| t.op.computes());
         match self.tensor(node).op {
             Op::MulMat => !next
@@ -49,8 +51,9 @@ impl Graph {
         }
     }
 
-    /// True if `other` does to something else what `node` does, or is another product of its activations.
-    fn is_alike(&self, node: TensorId, other: TensorId) -> bool {
+    /// Returns true if `other` is the same op on a different operand, or another matmul of the same
+    /// activations.
+    fn is_similar(&self, node: TensorId, other: TensorId) -> bool {
         let (a, b) = (self.tensor(node), self.tensor(other));
         let reads_cache = |id: TensorId| {
             let owner = self.tensor(self.memory_owner(id));
@@ -63,16 +66,16 @@ impl Graph {
     }
 }
 
-/// Nodes in a new order.
-struct Order<'a> {
+/// New node order under construction.
+struct NodeOrder<'a> {
     graph: &'a Graph,
     order: Vec<TensorId>,
-    /// By tensor: it is among them.
+    /// Nodes that are already in the order, by tensor.
     placed: Vec<bool>,
 }
 
-impl Order<'_> {
-    /// Appends a node, unless it is there.
+impl NodeOrder<'_> {
+    /// Appends a node; returns false if the order already contains the node.
     fn append(&mut self, node: TensorId) -> bool {
         let is_new = !std::mem::replace(&mut self.placed[node.index()], true);
         if is_new {
@@ -81,16 +84,16 @@ impl Order<'_> {
         is_new
     }
 
-    /// Appends those close `after` a node that are like it and ready.
+    /// Appends the similar, ready nodes among those close `after` a node.
     fn gather_for(&mut self, node: TensorId, after: &[TensorId]) {
         for (i, &other) in after.iter().take(NEAR).enumerate() {
             let op = self.graph.tensor(other).op;
             if matches!(op, Op::Attention(_)) || op.state_operand().is_some() {
                 return;
             }
-            let is_alike = self.graph.is_alike(node, other) && self.graph.is_alone(other, &after[i + 1..]);
-            if is_alike && self.graph.tensor(other).sources().all(|source| self.is_ready(source)) {
-                // Views of what is there may not be.
+            let is_similar = self.graph.is_similar(node, other) && self.graph.is_movable(other, &after[i + 1..]);
+            if is_similar && self.graph.tensor(other).sources().all(|source| self.is_ready(source)) {
+                // A source may be a view that is not in the order yet.
                 for source in self.graph.tensor(other).sources() {
                     if self.graph.tensor(source).op.is_view() {
                         self.append(source);
@@ -101,16 +104,16 @@ impl Order<'_> {
         }
     }
 
-    /// True if the tensor is there, or is a view of one that is.
+    /// Returns true if the tensor is available or is a view of an available tensor.
     fn is_ready(&self, id: TensorId) -> bool {
-        let is_there = |id: TensorId| self.placed[id.index()] || self.graph.tensor(id).op == Op::None;
+        let is_available = |id: TensorId| self.placed[id.index()] || self.graph.tensor(id).op == Op::None;
         let tensor = self.graph.tensor(id);
-        is_there(id)
+        is_available(id)
             || (tensor.op.is_view()
                 && tensor
                     .sources()
                     .chain(tensor.view.map(|(owner, _)| owner))
-                    .all(is_there))
+                    .all(is_available))
     }
 }
 
@@ -150,7 +153,7 @@ mod tests {
         let after = sorted[1].clone();
         sorted.iter_mut().for_each(|nodes| nodes.sort_by_key(|id| id.index()));
         assert_eq!(sorted[0], sorted[1]);
-        // Sources first.
+        // Sources must precede the nodes that read them.
         for (i, &node) in after.iter().enumerate() {
             let late = |s: TensorId| after[i..].contains(&s);
             assert!(!g.tensor(node).sources().any(late));
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn products_of_one_input_and_what_is_done_to_them_lie_side_by_side() {
+    fn gather_groups_matmuls_of_one_input() {
         let mut g = Graph::new();
         let x = g.input(GgmlType::F32, N, "x");
         let x = norm(&mut g, x);
@@ -175,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_computed_together_stays_together() {
+    fn gather_keeps_fused_ops_together() {
         let mut g = Graph::new();
         let x = g.input(GgmlType::F32, N, "x");
         let x = norm(&mut g, x);

@@ -1,82 +1,101 @@
-//! Recurrences: ops that keep a state for each sequence, and the shapes they take.
+//! Recurrences: ops with a state per sequence, and their shapes.
 
 use super::LinearAttention;
 
-/// What [`Op::Recur`](super::Op::Recur) computes for each token from its operands and the state of its sequence. States are f32;
-/// `s` is the state of one lane (a channel or a head); lanes are independent.
+/// Function that [`Op::Recur`](super::Op::Recur) applies to each token, from its operands and the state of
+/// its sequence. States are f32; `s` is the state of a lane (a channel or head). Lanes are independent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Recurrence {
-    /// Causal convolution of each channel with its own past: `x [c, T]`, `weight [k, c]` -> `[c, T]`.
-    /// A channel's state is its last `(k - 1) dilation` inputs, oldest first. The convolution takes every `dilation`th of these and the current input,
-    /// counted back from the current one.
+    /// Causal convolution of each channel: `x [c, T]`, `weight [k, c]` -> `[c, T]`.
+    ///
+    /// The state of a channel is its last `(k - 1) dilation` inputs, oldest first. The kernel applies to
+    /// every `dilation`th input, counted back from the current token.
     ShortConv {
-        /// Dilation: tokens between taps of the kernel. Not 0.
+        /// Distance in tokens between taps of the kernel; nonzero.
         dilation: usize,
     },
-    /// Selective scan (Gu and Dao, arXiv 2312.00752; with heads and scalar decays Dao and Gu, arXiv 2405.21060):
-    /// `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]`, `b [n, g, T]`, `c [n, g, T]` -> `[p, h, T]`; a group serves `h / g` heads.
-    /// State `[n, p]` of a head: `s[j, i] = s[j, i] exp(dt a[j]) + dt x[i] b[j]`, then `y[i] = sum_j s[j, i] c[j]`.
+    /// Selective scan (Mamba; Gu and Dao, arXiv 2312.00752). With heads and scalar decays: Mamba-2 (Dao and
+    /// Gu, arXiv 2405.21060).
+    ///
+    /// `x [p, h, T]`, `dt [h, T]`, `a [n or 1, h]`, `b [n, g, T]`, `c [n, g, T]` -> `[p, h, T]`; a group
+    /// serves `h / g` heads. State `[n, p]` of a head: `s[j, i] = s[j, i] exp(dt a[j]) + dt x[i] b[j]`, then
+    /// `y[i] = sum_j s[j, i] c[j]`.
     SsmScan,
-    /// Token shift: `x [c, T]` of the previous token; zeros for the first.
-    Previous,
-    /// RWKV's time mixing with decays by channel and token (Peng et al., arXiv 2404.05892): `r`, `k`, `v`, `w [d, h, T]`, `u [d, h]` -> `[d, h, T]`.
-    /// State `[d, d]` of a head: `y[i] = sum_j r[j] (s[j, i] + u[j] k[j] v[i])`, then `s[j, i] = w[j] s[j, i] + k[j] v[i]`.
+    /// Token shift: returns `x [c, T]` of the previous token, or zeros for the first.
+    TokenShift,
+    /// RWKV-6 time mixing with decays by channel and token (Peng et al., arXiv 2404.05892).
+    ///
+    /// `r`, `k`, `v`, `w [d, h, T]`, `u [d, h]` -> `[d, h, T]`. State `[d, d]` of a head: `y[i] = sum_j r[j]
+    /// (s[j, i] + u[j] k[j] v[i])`, then `s[j, i] = w[j] s[j, i] + k[j] v[i]`.
     Wkv6,
-    /// RWKV's time mixing by a generalized delta rule (Peng et al., arXiv 2503.14456): `r`, `w`, `k`, `v`, `a`, `b [d, h, T]` -> `[d, h, T]`.
-    /// State `[d, d]` of a head: `s[j, i] = w[j] s[j, i] + k[j] v[i] + b[j] sum_l a[l] s[l, i]`, then `y[i] = sum_j r[j] s[j, i]`.
+    /// RWKV-7 time mixing by a generalized delta rule (Peng et al., arXiv 2503.14456).
+    ///
+    /// `r`, `w`, `k`, `v`, `a`, `b [d, h, T]` -> `[d, h, T]`. State `[d, d]` of a head: `s[j, i] = w[j] s[j,
+    /// i] + k[j] v[i] + b[j] sum_l a[l] s[l, i]`, then `y[i] = sum_j r[j] s[j, i]`.
     Wkv7,
-    /// Linear attention: each value head has a state matrix `s [dv, dk]` that decays and is updated by the outer product of value and key.
-    /// Covers the gated delta rule (Yang et al., arXiv 2412.06464), Kimi delta attention with a decay per key channel
-    /// (arXiv 2510.26692), and lightning attention with a constant decay (Qin et al., arXiv 2401.04658).
-    /// `q` and `k [dk, m, T]`, `v [dv, n, T]`, and optionally `decay [1 or dk, n, T]` and, after it, `beta [1, n, T]` -> `[dv, n, T]`.
-    /// `s[j, i] *= exp(decay[i])`; `d[j] = v[j]`, with the delta rule less `sum_i s[j, i] k[i]`, and times `beta`;
-    /// `s[j, i] += k[i] d[j]`, then `y[j] = scale sum_i s[j, i] q[i]`.
+    /// Linear attention: each value head has a state matrix `s [dv, dk]` that decays and is updated by the
+    /// outer product of value and key.
+    ///
+    /// Covers the gated delta rule (Yang et al., arXiv 2412.06464), Kimi delta attention with a decay per key
+    /// channel (arXiv 2510.26692), and lightning attention with a constant decay (Qin et al., arXiv
+    /// 2401.04658).
+    ///
+    /// `q`, `k [dk, m, T]`, `v [dv, n, T]`, optional `decay [1 or dk, n, T]`, optional `beta [1, n, T]` ->
+    /// `[dv, n, T]`.
+    ///
+    /// `s[j, i] *= exp(decay[i])`; `d[j] = beta v[j]`, or `d[j] = beta (v[j] - sum_i s[j, i] k[i])` with the
+    /// delta rule; `s[j, i] += k[i] d[j]`, then `y[j] = scale sum_i s[j, i] q[i]`.
     LinearAttention(LinearAttention),
-    /// KV compression: one compressed vector for each group of `n` tokens, a softmax-weighted mean per channel: `x` and `gate [w, T]`,
-    /// `places [w, n]` -> `[c, T]`. Token `p` of its group has the score `gate + places[p]`; the result is the mean of
-    /// the group's `x` so far, weighted by the softmax of their scores, and complete with the group's last token.
-    /// With `overlap`, `w` is `2 c`: a group's mean is over the last `c` channels of its own tokens and the first `c` of those of the
-    /// group before. Else `w` is `c`.
-    /// A channel's state: tokens in the group; largest score, sum of e^(score - largest) and of `x` so weighted; with `overlap` the same
-    /// three for the part that the next group uses.
+    /// KV compression: a compressed vector for each group of `n` tokens, as a softmax-weighted mean per
+    /// channel. `x`, `gate [w, T]`, `position_bias [w, n]` -> `[c, T]`.
+    ///
+    /// Token `p` of a group has the score `gate + position_bias[p]`. The output is the mean of the group's
+    /// `x` so far, weighted by the softmax of the scores; it is complete at the last token of the group.
+    ///
+    /// With `overlap`, `w` is `2 c`: the mean covers the last `c` channels of the group's own tokens and the
+    /// first `c` channels of the previous group's tokens. Otherwise `w` is `c`.
+    ///
+    /// The state of a channel is the number of tokens in the group, then the maximum score, the sum of
+    /// `e^(score - max)`, and the weighted sum of `x`. With `overlap`, these three values follow again for
+    /// the part that the next group uses.
     Compress {
-        /// Each group also covers the group before it.
+        /// Whether each group also covers the preceding group.
         overlap: bool,
     },
 }
 
-/// How a recurrence divides into independent lanes, and the state of each.
+/// Independent lanes of a recurrence, and the state of each lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lanes {
-    /// Lanes.
+    /// Number of independent lanes.
     pub n: usize,
-    /// Floats of a lane's state; a cell's row holds the lanes one after another.
+    /// State per lane in floats; a row of the state tensor stores the lanes consecutively.
     pub state: usize,
-    /// Elements of the result of one lane and token; a token's result holds the lanes one after another.
+    /// Output elements per lane and token; the output of a token stores the lanes consecutively.
     pub out: usize,
-    /// Shape of the result, tokens outermost.
+    /// Output shape, with the token dimension last.
     pub ne: [usize; 4],
 }
 
 impl Lanes {
-    /// Floats of the state of one cell.
+    /// Returns the floats of state per cell.
     pub fn row(&self) -> usize {
         self.n * self.state
     }
 
-    /// Tokens.
+    /// Returns the number of tokens.
     pub fn n_tokens(&self) -> usize {
         self.ne.iter().product::<usize>() / (self.n * self.out).max(1)
     }
 }
 
 impl Recurrence {
-    /// A short name for plans and messages.
+    /// Returns a short name for plans and messages.
     pub fn name(self) -> &'static str {
         match self {
             Recurrence::ShortConv { .. } => "short_conv",
             Recurrence::SsmScan => "ssm_scan",
-            Recurrence::Previous => "previous",
+            Recurrence::TokenShift => "token_shift",
             Recurrence::Wkv6 => "wkv6",
             Recurrence::Wkv7 => "wkv7",
             Recurrence::LinearAttention(_) => "linear_attention",
@@ -84,24 +103,24 @@ impl Recurrence {
         }
     }
 
-    /// The operands besides state and cells, for error messages.
+    /// Describes the operands after states and cells, for error messages.
     pub fn takes(self) -> &'static str {
         match self {
             Recurrence::ShortConv { .. } => "x [c, T] and weight [k, c] with k > 1",
             Recurrence::SsmScan => {
                 "x [p, h, T], dt [h, T], a [n or 1, h], b [n, g, T] and c [n, g, T] with h a multiple of g"
             }
-            Recurrence::Previous => "x [c, T]",
+            Recurrence::TokenShift => "x [c, T]",
             Recurrence::Wkv6 => "r, k, v and w [d, h, T] and u [d, h]",
             Recurrence::Wkv7 => "r, w, k, v, a and b [d, h, T]",
             Recurrence::LinearAttention(_) => {
                 "q and k [dk, m, T], v [dv, n, T] with n a multiple of m, decay [1 or dk, n, T] and beta [1, n, T]"
             }
-            Recurrence::Compress { .. } => "x and gate [w, T] and places [w, n], w even where groups overlap",
+            Recurrence::Compress { .. } => "x and gate [w, T] and position_bias [w, n], with w even if groups overlap",
         }
     }
 
-    /// The lanes for operands of these shapes; `None` if they do not fit.
+    /// Returns the lanes for these operand shapes; `None` if the shapes do not match.
     pub fn lanes(self, operands: &[[usize; 4]]) -> Option<Lanes> {
         let lanes = match (self, operands) {
             (Recurrence::ShortConv { dilation }, &[x @ [c, _, 1, 1], [k, wc, 1, 1]]) if wc == c && k > 1 => Lanes {
@@ -122,7 +141,7 @@ impl Recurrence {
                     ne: x,
                 }
             }
-            (Recurrence::Previous, &[x @ [c, _, 1, 1]]) => Lanes {
+            (Recurrence::TokenShift, &[x @ [c, _, 1, 1]]) => Lanes {
                 n: c,
                 state: 1,
                 out: 1,
@@ -152,7 +171,7 @@ impl Recurrence {
     }
 }
 
-/// Lanes with a square matrix of states each, for operands `[d, h, T]`.
+/// Returns lanes with a square state matrix, for operands `[d, h, T]`.
 fn square(ne: [usize; 4]) -> Option<Lanes> {
     let [d, h, ..] = ne;
     Some(Lanes {

@@ -1,4 +1,4 @@
-//! A tensor as a description: type, shape, strides, how it is computed and where its bytes live. No data inside.
+//! Tensor descriptions: type, shape, strides, op, and location, without data.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use kernels::GgmlType;
 
 use super::{Layout, Op};
 
-/// Most sources an op can have.
+/// Maximum number of operands of an op.
 pub const MAX_SRC: usize = 12;
 
 /// Index of a tensor in its [`Graph`](super::Graph).
@@ -14,31 +14,31 @@ pub const MAX_SRC: usize = 12;
 pub struct TensorId(pub u32);
 
 impl TensorId {
-    /// The index into per-tensor tables.
+    /// Returns the index into per-tensor tables.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Identifies a buffer of a [`MemoryMap`](crate::backend::MemoryMap).
+/// Id of a buffer in a [`MemoryMap`](crate::backend::MemoryMap).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct BufferId(pub u32);
 
-/// The memory of a tensor: `offset` bytes into a buffer.
+/// Location of a tensor: a buffer and a byte offset.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Home {
-    /// The buffer.
+pub struct BufferSlice {
+    /// Buffer that contains the tensor.
     pub buffer: BufferId,
-    /// Bytes from the start of the buffer.
+    /// Offset in bytes from the start of the buffer.
     pub offset: usize,
 }
 
-/// A tensor's name without heap memory: a base such as `attn_norm` and, inside a layer, its number.
+/// Tensor name without heap allocation: a base such as `attn_norm` and an optional layer index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Name {
-    /// Name of the value as written in the architecture file.
+    /// Name of the value in the architecture file.
     pub base: &'static str,
-    /// Layer number, if the value belongs to a layer.
+    /// Layer index, if the value belongs to a layer.
     pub layer: Option<u32>,
 }
 
@@ -57,44 +57,45 @@ impl fmt::Debug for Name {
     }
 }
 
-/// What role a tensor plays for the allocator and the scheduler.
+/// Roles of a tensor for the allocator and scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Flags {
-    /// Filled by the caller before each compute: allocated before all else and never overlapped.
+    /// Filled by the caller before each compute; allocated first, and its memory is not reused.
     pub input: bool,
-    /// Read by the caller after compute: its memory is never reused within the graph.
+    /// Read by the caller after compute; its memory is not reused within the graph.
     pub output: bool,
-    /// A weight of the model: the scheduler places ops near their weights.
+    /// Model weight; the scheduler places ops near their weights.
     pub weight: bool,
 }
 
-/// One node or leaf of a graph.
+/// Node or leaf of a graph.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tensor {
     /// Element type.
     pub ty: GgmlType,
     /// Elements per dimension, innermost first; unused dimensions are 1.
     pub ne: [usize; 4],
-    /// Bytes between neighbours per dimension. `nb[0]` is the size of an element, or of a block for quantized types.
+    /// Strides in bytes per dimension. `nb[0]` is the size of an element or, for quantized types, of a block.
     pub nb: [usize; 4],
-    /// Arrangement of the rows; views take it over from their owner.
+    /// Row layout; views inherit it from their owner.
     pub layout: Layout,
-    /// How it is computed; [`Op::None`] for leafs.
+    /// Operation that computes the tensor; [`Op::None`] for leaves.
     pub op: Op,
-    /// Operands of `op`, filled from the front.
+    /// Operands of `op`, contiguous from index 0.
     pub src: [Option<TensorId>; MAX_SRC],
-    /// For views: the tensor that owns the memory (never itself a view) and the byte offset into it.
+    /// Views only: the tensor that owns the memory (never itself a view) and the byte offset in it.
     pub view: Option<(TensorId, usize)>,
-    /// Roles.
+    /// Roles of the tensor for the allocator and scheduler.
     pub flags: Flags,
-    /// For messages, plans and eval callbacks.
+    /// Tensor name for messages, plans and eval callbacks.
     pub name: Name,
-    /// Set for tensors that exist before the graph (weights, caches); for all others the scheduler's allocation sets it.
-    pub home: Option<Home>,
+    /// Location in memory. Weights and caches have one when the graph is built; the scheduler assigns all
+    /// others.
+    pub home: Option<BufferSlice>,
 }
 
 impl Tensor {
-    /// A contiguous leaf of the given type and shape. `ne[0]` must be whole blocks of `ty`.
+    /// Creates a contiguous leaf. `ne[0]` must be a multiple of the block size of `ty`.
     pub fn new(ty: GgmlType, ne: [usize; 4], name: Name) -> Tensor {
         Tensor {
             ty,
@@ -110,23 +111,24 @@ impl Tensor {
         }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn nelements(&self) -> usize {
         self.ne.iter().product()
     }
 
-    /// Number of rows: elements beyond the first dimension.
+    /// Returns the number of rows, the product of all dimensions except the first.
     pub fn nrows(&self) -> usize {
         self.ne[1] * self.ne[2] * self.ne[3]
     }
 
-    /// Bytes from the first element to one past the last, including the gaps of strided views; `usize::MAX` if they do not fit the
-    /// address space.
+    /// Returns the extent in bytes from the first to past the last element, including gaps of strided views;
+    /// `usize::MAX` on overflow.
     pub fn nbytes(&self) -> usize {
         self.checked_nbytes().unwrap_or(usize::MAX)
     }
 
-    /// [`Tensor::nbytes`], or `None` if they do not fit the address space. This is the one definition of a tensor's size.
+    /// Returns the extent in bytes like [`Tensor::nbytes`], or `None` on overflow. All size computations are
+    /// based on this function.
     pub fn checked_nbytes(&self) -> Option<usize> {
         if self.ne.contains(&0) {
             return Some(0);
@@ -135,7 +137,8 @@ impl Tensor {
             let n_rows = self.ne[1..].iter().try_fold(1usize, |n, &d| n.checked_mul(d))?;
             return Some(self.layout.byte_range(self.ty, self.ne[0], 0..n_rows)?.end);
         }
-        // The last block counts by its size: in a permuted tensor blocks are further apart, or overlap.
+        // The last block counts with its own size, because the blocks of a permuted tensor may be apart or
+        // overlap.
         let mut bytes = (self.ne[0] / self.ty.block_size())
             .saturating_sub(1)
             .checked_mul(self.nb[0])?
@@ -147,39 +150,43 @@ impl Tensor {
         Some(bytes)
     }
 
-    /// Bytes of one row.
+    /// Returns the size of a row in bytes.
     pub fn row_bytes(&self) -> usize {
         self.ne[0] / self.ty.block_size() * self.nb[0]
     }
 
-    /// True if elements follow one another without gaps or permutation.
+    /// Returns true if the elements are dense and in order.
     pub fn is_contiguous(&self) -> bool {
         self.nb == contiguous_strides(self.ty, self.ne) || self.contiguous_ignoring_unit_dims()
     }
 
-    /// True if each row is dense, whatever the strides between rows.
+    /// Returns true if each row is dense, regardless of the strides between rows.
     pub fn has_dense_rows(&self) -> bool {
         self.ne[0] <= self.ty.block_size() || self.nb[0] == self.ty.block_bytes()
     }
 
-    /// A stride of a dimension of size 1 is never used, so it cannot make a tensor non-contiguous.
+    /// Like [`is_contiguous`](Tensor::is_contiguous), but ignores the strides of dimensions of size 1, which
+    /// are never used.
     fn contiguous_ignoring_unit_dims(&self) -> bool {
         let want = contiguous_strides(self.ty, self.ne);
         (0..4).all(|d| self.ne[d] == 1 || self.nb[d] == want[d])
     }
 
-    /// The operands, in order.
+    /// Iterates over the operands of the node.
     pub fn sources(&self) -> impl Iterator<Item = TensorId> + '_ {
         self.src.iter().map_while(|s| *s)
     }
 
-    /// Operand `i`; panics if the op has fewer, which is a bug in the op's builder.
+    /// Returns operand `i`.
+    ///
+    /// # Panics
+    /// If the op has fewer operands, which is a bug in the builder of the op.
     pub fn source(&self, i: usize) -> TensorId {
         self.src[i].unwrap_or_else(|| panic!("{}: {:?} has no operand {i}", self.name, self.op))
     }
 }
 
-/// Strides of a dense tensor of this type and shape.
+/// Returns the strides of a dense tensor.
 pub fn contiguous_strides(ty: GgmlType, ne: [usize; 4]) -> [usize; 4] {
     let mut nb = [ty.block_bytes(); 4];
     nb[1] = (ne[0] / ty.block_size()).saturating_mul(ty.block_bytes());
@@ -188,7 +195,7 @@ pub fn contiguous_strides(ty: GgmlType, ne: [usize; 4]) -> [usize; 4] {
     nb
 }
 
-/// Bytes of a dense tensor of this type, shape and layout; `usize::MAX` if they do not fit the address space.
+/// Returns the size in bytes of a dense tensor; `usize::MAX` on overflow.
 pub fn dense_bytes(ty: GgmlType, ne: [usize; 4], layout: Layout) -> usize {
     let tensor = Tensor {
         layout,

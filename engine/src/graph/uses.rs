@@ -1,15 +1,16 @@
-//! Who reads each tensor of a graph: what a backend has to know before it leaves a result out of memory.
+//! Reader counts of tensors, which allow backends to leave results unstored.
 
 use super::{Graph, TensorId};
 
-/// Number of readers by tensor. Keeps its memory from graph to graph.
+/// Number of readers per tensor. Capacity is reused between graphs.
 #[derive(Clone, Default, Debug)]
 pub struct Uses {
     n_readers: Vec<u32>,
 }
 
 impl Uses {
-    /// Counts the readers in a graph; `copied` are tensors that are copied elsewhere while the graph is computed.
+    /// Counts the readers in a graph. Tensors in `copied` have an additional reader: the copy to another
+    /// memory during compute.
     pub fn count(&mut self, graph: &Graph, copied: impl IntoIterator<Item = TensorId>) {
         self.n_readers.clear();
         self.n_readers.resize(graph.len(), 0);
@@ -21,8 +22,8 @@ impl Uses {
         copied.into_iter().for_each(|id| self.n_readers[id.index()] += 1);
     }
 
-    /// How many read the tensor's result: each operand that it is (of a view too) counts, each copy to other memory, and the
-    /// caller, if it is an output. A result whose readers a backend all computes in one go need not be stored.
+    /// Returns the number of readers: operands (including those of views), copies to other memories, and the
+    /// caller for outputs. If a backend fuses all readers of a result, the result need not be stored.
     pub fn n_readers(&self, id: TensorId) -> usize {
         self.n_readers[id.index()] as usize
     }
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operands_views_copies_and_the_caller_are_readers() {
+    fn count_includes_views_copies_and_outputs() {
         let mut g = Graph::new();
         let x = g.input(GgmlType::F32, [4, 2, 1, 1], "x");
         let twice = g.add(x, x).unwrap();

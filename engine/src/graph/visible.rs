@@ -1,43 +1,45 @@
-//! The operands by which attention, and what selects cells for it, are told which cells each token sees.
+//! Operands that define which cells each token sees, for attention and cell selection.
 
 use super::Op;
 
-/// Cells of a page, side by side: which of them belong to a sequence is a bitmask of 64 bits.
+/// Cells per page. The cells of a page that belong to a sequence form a 64-bit mask.
 pub const PAGE: usize = 64;
 
-/// Operands that say which cells each token sees. A sequence has a page table, as in paged attention (Kwon et al., arXiv 2309.06180): the
-/// pages in which it has cells, and which of their cells these are. Tables follow one another as in a compressed sparse row matrix. What a
-/// page table lists, a token sees if the positions allow it.
+/// Operands that define the cells visible to each token.
 ///
-/// `T` is what stands for an operand: a tensor where a node is built, its index among the sources where one is read.
+/// A sequence has a page table, as in PagedAttention (Kwon et al., arXiv 2309.06180), which lists its pages
+/// and, for each page, a mask of its cells. The tables are concatenated as in a compressed sparse row matrix.
+/// A token sees the cells in its page table that the position rules allow.
+///
+/// `T` is a tensor id when a node is built, or a source index when a node is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VisibleCells<T> {
-    /// Position of each cell, negative if empty, i32 `[n_kv]`.
+    /// Position of each cell, i32 `[n_kv]`; negative if empty.
     pub cell_pos: T,
     /// Position of each token, i32 `[T]`.
     pub pos: T,
-    /// Page table of each token, i32 `[T]`; a token without one, as of a negative number, sees nothing.
+    /// Index of each token's page table, i32 `[T]`; a token with a negative index sees no cells.
     pub table: T,
-    /// Entry at which each table starts, and behind the last its end, i32 `[n_tables + 1]`.
+    /// First entry of each table, followed by the end of the last, i32 `[n_tables + 1]`.
     pub starts: T,
-    /// First cell of the page of each entry, i32 `[n_entries or more]`. The cells of an entry come before those of the next in its table.
+    /// First cell of each entry's page, i32 `[n_entries or more]`; ascending within a table.
     pub pages: T,
-    /// Cells of the page that belong to the sequence of the table, lowest bit first, i64 `[n_entries or more]`.
+    /// Cells of the page that belong to the sequence, lowest bit first, i64 `[n_entries or more]`.
     pub masks: T,
 }
 
 const N: usize = 6;
 
 impl<T> VisibleCells<T> {
-    /// How many they are.
+    /// Number of operands that describe visible cells.
     pub const N: usize = N;
 
-    /// The operands in the order in which they stand among the sources of a node.
+    /// Returns the operands in source order.
     pub fn list(self) -> [T; N] {
         [self.cell_pos, self.pos, self.table, self.starts, self.pages, self.masks]
     }
 
-    /// What `f` makes of each operand.
+    /// Applies `f` to every operand.
     pub fn map<U>(self, f: impl FnMut(T) -> U) -> VisibleCells<U> {
         let [cell_pos, pos, table, starts, pages, masks] = self.list().map(f);
         VisibleCells {
@@ -52,14 +54,14 @@ impl<T> VisibleCells<T> {
 }
 
 impl VisibleCells<usize> {
-    /// Among the sources of [`Op::IndexScores`].
+    /// Indices of these operands in the sources of [`Op::IndexScores`].
     pub(super) const OF_INDEX_SCORES: VisibleCells<usize> = VisibleCells::from(2);
-    /// Among the sources of [`Op::SelectBlocks`].
+    /// Indices of these operands in the sources of [`Op::SelectBlocks`].
     pub(super) const OF_SELECT_BLOCKS: VisibleCells<usize> = VisibleCells::from(1);
-    /// Among the sources of [`Op::LastCells`].
-    pub(super) const OF_LAST_CELLS: VisibleCells<usize> = VisibleCells::from(0);
+    /// Indices of these operands in the sources of [`Op::RecentCells`].
+    pub(super) const OF_RECENT_CELLS: VisibleCells<usize> = VisibleCells::from(0);
 
-    /// The places of the operands from place `first` on.
+    /// Returns consecutive source indices starting at `first`.
     pub const fn from(first: usize) -> VisibleCells<usize> {
         VisibleCells {
             cell_pos: first,
@@ -73,13 +75,13 @@ impl VisibleCells<usize> {
 }
 
 impl Op {
-    /// Where among the sources of an op those are that say what tokens see.
+    /// Returns the source indices of the [`VisibleCells`] operands, if the op has them.
     pub fn visible_cells(&self) -> Option<VisibleCells<usize>> {
         match self {
             Op::Attention(p) => Some(p.operands().visible),
             Op::IndexScores => Some(VisibleCells::OF_INDEX_SCORES),
             Op::SelectBlocks(_) => Some(VisibleCells::OF_SELECT_BLOCKS),
-            Op::LastCells { .. } => Some(VisibleCells::OF_LAST_CELLS),
+            Op::RecentCells { .. } => Some(VisibleCells::OF_RECENT_CELLS),
             _ => None,
         }
     }

@@ -1,61 +1,64 @@
-//! What an architecture file becomes: static descriptions, and the function that declares its tensors.
+//! Static description of an architecture, as generated from an architecture file by `arch!`.
 
 use crate::builder::{BuildGraph, GraphPart, Pooling, Results};
 use crate::graph::RopeKind;
 
 use super::{Base, HparamReader, TensorTable};
 
-/// One declared architecture. Emitted by `arch!`; everything the engine knows of an architecture is in here.
+/// Declared architecture, emitted by `arch!`. The engine has no other knowledge of an architecture.
 #[derive(Debug)]
 pub struct Architecture {
     /// Value of `general.architecture` in GGUF files.
     pub name: &'static str,
-    /// What its declaration is `like`, nearest first.
+    /// Ancestors in the `like` chain, nearest first.
     pub like: &'static [&'static str],
-    /// RoPE kind; `None` for models without RoPE.
+    /// RoPE kind, or `None` for models without RoPE.
     pub rope: Option<RopeKind>,
-    /// RoPE kind for files with several position axes (`rope.dimension_sections`), if it differs.
+    /// RoPE kind for files with `rope.dimension_sections` (several position axes), if different.
     pub rope_with_sections: Option<RopeKind>,
-    /// Every token sees all of its sequence, earlier and later ones (encoders, diffusion models). There is no KV memory: a batch is
-    /// computed whole and on its own.
+    /// Attention is bidirectional (encoders, diffusion models). There is no KV cache; every batch is computed
+    /// as a whole.
     pub bidirectional: bool,
-    /// There is an encoder, whose result the graph attends to: a sequence is encoded before it is decoded.
+    /// The model has an encoder, and the decoder graph attends to its output. A sequence must be encoded
+    /// before it is decoded.
     pub encoder: bool,
-    /// There is a graph for layers of multi-token prediction.
+    /// The architecture declares a multi-token prediction (MTP) graph.
     pub mtp: bool,
-    /// The result is the hidden state before the graph's last projection: an embedding model that shares the graph of a language model.
+    /// The output is the hidden state before the final projection (embedding models that share the graph of a
+    /// language model).
     pub embeddings: bool,
-    /// The graph ends in logits `[n_vocab, T]`, not in embeddings `[n_embd, T]`.
+    /// The graph ends in logits `[n_vocab, T]` rather than in embeddings `[n_embd, T]`.
     pub projects: bool,
-    /// Pooling before [`BuildGraph::rank`] if the file has none.
+    /// Default pooling before [`BuildGraph::rank`], used if the file declares none.
     pub rank_pooling: Option<Pooling>,
-    /// The declared hyper-parameters.
+    /// Declared hyperparameters.
     pub hparams: &'static [HparamDecl],
-    /// Sizes that every declaration has without declaring them, with the keys that [`Base`] reads them from.
+    /// Builtin size symbols and the metadata keys that [`Base`] reads them from.
     pub symbols: &'static [(&'static str, &'static str)],
-    /// The declared tensors.
+    /// Declared tensors.
     pub tensors: &'static [TensorDecl],
-    /// Sizes and other values of hyper-parameters for a tiny model with random weights, by symbol; switches are 0 and 1.
+    /// Hyperparameters of a tiny test model with random weights, by symbol; booleans are 0 and 1.
     pub test: &'static [(&'static str, f64)],
-    /// The graph's values and their operands, for drawings.
+    /// Values of the graph and their operands, for drawings.
     pub flow: &'static [FlowNode],
-    /// Reads the hyper-parameters, declares the tensors and gives the graph builder; `None` if the reader noted errors.
+    /// Reads the hyperparameters, declares the tensors, and returns the graph builder; `None` if the reader
+    /// recorded errors.
     pub load: fn(&mut HparamReader<'_>, &mut TensorTable<'_>) -> Option<Box<dyn BuildGraph>>,
 }
 
 impl Architecture {
-    /// RoPE kind for a file with these hyper-parameters; `None` for models without RoPE.
+    /// Returns the RoPE kind for a file with these hyperparameters, or `None` for models without RoPE.
     pub fn rope_kind(&self, base: &Base) -> Option<RopeKind> {
         self.rope_with_sections.filter(|_| base.has_sections()).or(self.rope)
     }
 
-    /// The key, without the architecture's name, that a size is read from which every declaration has.
+    /// Returns the metadata key (without the architecture prefix) of a builtin size symbol.
     pub(crate) fn key_of_symbol(&self, symbol: &str) -> Option<&'static str> {
         let mut symbols = self.symbols.iter();
         symbols.find(|(name, _)| *name == symbol).map(|&(_, key)| key)
     }
 
-    /// What its graphs end in.
+    /// Returns the kind of output of the graphs.
     pub(super) fn results(&self) -> Results {
         Results {
             embeddings: self.embeddings,
@@ -63,70 +66,70 @@ impl Architecture {
         }
     }
 
-    /// Whether the file must give M-RoPE sections.
+    /// Returns true if the file must provide M-RoPE sections.
     pub(crate) fn needs_sections(&self) -> bool {
         self.rope.is_some_and(|kind| kind.n_axes() > 1)
     }
 }
 
-/// An architecture in the registry that the presence of its file makes.
+/// Registry entry, generated for every architecture file.
 #[derive(Clone, Copy, Debug)]
 pub struct Registered {
-    /// The declaration.
+    /// Declaration of the architecture.
     pub arch: &'static Architecture,
-    /// What the file says of the model in its first lines.
+    /// Description from the first lines of the architecture file.
     pub about: &'static str,
 }
 
-/// A hyper-parameter as declared.
+/// Declared hyperparameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HparamDecl {
-    /// Name in the architecture file.
+    /// Name of the field in the architecture file.
     pub name: &'static str,
-    /// GGUF key without the architecture's prefix; empty for derived values.
+    /// GGUF key without the architecture prefix; empty for derived values.
     pub key: &'static str,
-    /// Type as written.
+    /// Type of the field, as written in the source.
     pub ty: &'static str,
-    /// Default or defining expression as written; `None` if the key is required.
+    /// Default value or defining expression as written; `None` if the key is required.
     pub default: Option<&'static str>,
 }
 
-/// A tensor as declared.
+/// Declared tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorDecl {
-    /// Name in the architecture file.
+    /// Name of the field in the architecture file.
     pub field: &'static str,
-    /// GGUF name without the layer's prefix and without `.weight`.
+    /// GGUF name without the layer prefix and `.weight`.
     pub gguf: &'static str,
-    /// `embed`, `vector`, `norm`, `linear`, `experts` or `raw`.
+    /// Kind: `embed`, `vector`, `norm`, `linear`, `experts` or `raw`.
     pub kind: &'static str,
     /// Symbolic shape as written, such as `[n_embd -> n_head * head_dim]`.
     pub shape: &'static str,
-    /// Prefix of its layer group, such as `blk`.
+    /// Prefix of the layer group, such as `blk`.
     pub group: Option<&'static str>,
-    /// May be absent.
+    /// True if files may omit the tensor.
     pub optional: bool,
-    /// Field used instead when absent (tied weights).
+    /// Field used if the tensor is missing (tied weights).
     pub tied: Option<&'static str>,
-    /// Alternative GGUF name.
+    /// Alternative tensor name in GGUF files.
     pub other_name: Option<&'static str>,
-    /// Declared only under this condition.
+    /// Condition under which the tensor is declared.
     pub condition: Option<&'static str>,
 }
 
-/// A value of the declared graph, for drawings.
+/// Value in a declared graph, for drawings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowNode {
-    /// Name of the value (a `let`) or text of the operation.
+    /// Name of the value (from `let`) or text of the operation.
     pub label: &'static str,
     /// Symbolic shape.
     pub shape: &'static str,
-    /// Inside the layer loop.
+    /// True if the value is computed in the layer loop.
     pub in_layer: bool,
-    /// The graph that it is a value of.
+    /// Graph that contains the value.
     pub part: GraphPart,
-    /// What must hold for it to be computed; empty where nothing must.
+    /// Condition under which the value is computed; empty if unconditional.
     pub condition: &'static str,
-    /// Indices of the nodes it is computed from.
+    /// Indices of the nodes that the value is computed from.
     pub inputs: &'static [usize],
 }

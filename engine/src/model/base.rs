@@ -1,11 +1,12 @@
-//! The hyper-parameters that every architecture has, read from the keys that all of them share.
+//! Hyperparameters common to all architectures.
 
 use crate::builder::{Pooling, RopeScaling};
 use crate::graph::ROPE_AXES;
 
 use super::HparamReader;
 
-/// Values behind the architecture language's builtin symbols. Accessors take the layer where files may hold one value per layer.
+/// Hyperparameters behind the builtin symbols of the architecture language. Accessors of values that may
+/// differ by layer take a layer index.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Base {
     n_vocab: usize,
@@ -23,28 +24,31 @@ pub struct Base {
     n_expert: usize,
     n_expert_used: Vec<usize>,
     n_labels: usize,
-    /// Causal attention (`attention.causal`; false in files of encoders).
+    /// Causal attention (`attention.causal`; false for encoders).
     pub causal: bool,
-    /// Pooling that the file asks for; `None` if it does not say.
+    /// Pooling declared by the file.
     pub pooling: Option<Pooling>,
-    /// Pooling that the file asks for before the classifier.
+    /// Pooling before the classifier, declared by the file.
     pub rank_pooling: Option<Pooling>,
     /// RoPE scaling.
     pub rope: RopeScaling,
-    /// M-RoPE sections: rotated pairs of each axis of a position (`rope.dimension_sections`); zeros if the file has none.
+    /// M-RoPE sections: number of rotated pairs for each position axis (`rope.dimension_sections`); zero if
+    /// the file has none.
     pub rope_sections: [usize; ROPE_AXES],
 }
 
-/// More layers than any published model has; a larger count in a file is damage.
+/// Maximum number of layers; larger than any published model, so a higher count means a corrupt file.
 const MAX_LAYERS: usize = 1024;
-/// Upper bound of widths and vocabularies: products of two stay far below 2^64.
+/// Maximum width or vocabulary size, so that the product of two sizes is far below 2^64.
 const MAX_SIZE: usize = 1 << 28;
 
-/// More experts than any published model has. A graph grows with those that a token goes through.
+/// Maximum number of experts; larger than in any published model. The graph size depends only on the experts
+/// used per token.
 const MAX_EXPERTS: usize = 1 << 14;
 
 impl Base {
-    /// Reads all of them, noting errors in the reader. `mtp`: the first layer of multi-token prediction is loaded, if there is one.
+    /// Reads all common hyperparameters and records errors in the reader. `mtp` also loads the first MTP
+    /// layer, if the file has one.
     pub(super) fn read(r: &mut HparamReader<'_>, mtp: bool) -> Base {
         let n_layer_file = r.in_range("block_count", None, 1..=MAX_LAYERS);
         let n_nextn = r.in_range("nextn_predict_layers", Some(0), 0..=n_layer_file.saturating_sub(1));
@@ -93,7 +97,7 @@ impl Base {
                 ("feed_forward_length", self.n_ff[il]),
             ];
             if let Some((key, n)) = counts.into_iter().find(|&(_, n)| n > MAX_SIZE) {
-                r.contradiction(format!("{key} is {n} in layer {il}, expected at most {MAX_SIZE}"));
+                r.contradiction(format!("{key} is {n} in layer {il}; the maximum is {MAX_SIZE}"));
                 return;
             }
             if kv > 0 && !q.is_multiple_of(kv) {
@@ -109,117 +113,119 @@ impl Base {
                 self.n_expert
             ));
         }
-        // Layers without experts use none.
+        // Dense layers may use 0 experts, so only an all-zero list is an error.
         if self.n_expert > 0 && self.n_expert_used.iter().all(|&used| used == 0) {
             r.contradiction(format!(
-                "expert_used_count is 0 although expert_count is {}",
+                "expert_used_count must be positive if expert_count is {}",
                 self.n_expert
             ));
         }
         if self.n_rot > self.head_dim_k || !self.n_rot.is_multiple_of(2) {
             r.contradiction(format!(
-                "rope.dimension_count ({}) must be even and at most attention.key_length ({}), which is embedding_length / attention.head_count if not given",
+                "rope.dimension_count ({}) must be even and at most attention.key_length ({}), whose default is embedding_length / attention.head_count",
                 self.n_rot, self.head_dim_k
             ));
         }
     }
 
-    /// Number of tokens in the vocabulary.
+    /// Returns the vocabulary size.
     pub fn n_vocab(&self) -> usize {
         self.n_vocab
     }
-    /// Context length of the training.
+    /// Returns the context length used in training.
     pub fn n_ctx_train(&self) -> usize {
         self.n_ctx_train
     }
-    /// Width of the residual stream.
+    /// Returns the width of the residual stream.
     pub fn n_embd(&self) -> usize {
         self.n_embd
     }
-    /// Number of layers, without those that predict tokens beyond the next.
+    /// Returns the number of layers without MTP layers.
     pub fn n_layer(&self) -> usize {
         self.n_layer
     }
-    /// Number of layers in the file. The last `nextn_predict_layers` of them guess tokens beyond the next (multi-token prediction, MTP,
-    /// arXiv 2412.19437) from a finished pass: no part of the graph.
+    /// Returns the number of layers in the file, including the `nextn_predict_layers` MTP layers at the end.
+    /// MTP layers predict tokens beyond the next (multi-token prediction, arXiv 2412.19437) and are not part
+    /// of the main graph.
     pub fn n_layer_file(&self) -> usize {
         self.n_layer_file
     }
-    /// Number of layers whose tensors are loaded: those of the graph, and the first of multi-token prediction if it was asked for.
+    /// Returns the number of layers whose tensors are loaded: the main graph, plus the first MTP layer if
+    /// requested.
     pub fn n_layer_loaded(&self) -> usize {
         self.n_layer_loaded
     }
-    /// Number of layers of multi-token prediction in the file.
+    /// Returns the number of MTP layers in the file.
     pub fn n_mtp(&self) -> usize {
         self.n_layer_file - self.n_layer
     }
-    /// Whether a layer is one of multi-token prediction.
+    /// Returns true if the layer is an MTP layer.
     pub fn is_mtp(&self, il: usize) -> bool {
         il >= self.n_layer
     }
-    /// Query heads.
+    /// Returns the number of query heads in a layer.
     pub fn n_head(&self, il: usize) -> usize {
         of_layer(&self.n_head, il)
     }
-    /// Query heads of the layer that has most.
+    /// Returns the maximum number of query heads of any layer.
     pub fn n_head_max(&self) -> usize {
         self.n_head.iter().copied().max().unwrap_or(0)
     }
-    /// Key and value heads.
+    /// Returns the number of key/value heads in a layer.
     pub fn n_head_kv(&self, il: usize) -> usize {
         of_layer(&self.n_head_kv, il)
     }
-    /// Width of the feed-forward network.
+    /// Returns the width of the feed-forward network in a layer.
     pub fn n_ff(&self, il: usize) -> usize {
         of_layer(&self.n_ff, il)
     }
-    /// Size of a query or key head.
+    /// Returns the size of a query or key head.
     pub fn head_dim(&self) -> usize {
         self.head_dim_k
     }
-    /// Size of a query or key head.
+    /// Returns the size of a query or key head.
     pub fn head_dim_k(&self) -> usize {
         self.head_dim_k
     }
-    /// Size of a value head.
+    /// Returns the size of a value head.
     pub fn head_dim_v(&self) -> usize {
         self.head_dim_v
     }
-    /// Rotated elements of a head.
+    /// Returns the number of rotated elements per head.
     pub fn n_rot(&self) -> usize {
         self.n_rot
     }
-    /// Number of experts; 0 for dense models.
+    /// Returns the number of experts; 0 for dense models.
     pub fn n_expert(&self) -> usize {
         self.n_expert
     }
-    /// Experts each token goes through in a layer.
+    /// Returns the number of experts used per token in a layer.
     pub fn n_expert_used(&self, il: usize) -> usize {
         self.n_expert_used[il]
     }
-    /// Scores of a classifier.
+    /// Returns the number of classifier labels.
     pub fn n_labels(&self) -> usize {
         self.n_labels
     }
-    /// RoPE base (theta).
+    /// Returns the RoPE base frequency (theta).
     pub fn rope_freq_base(&self) -> f32 {
         self.rope.freq_base
     }
-    /// Factor on positions.
+    /// Returns the RoPE position scale.
     pub fn rope_freq_scale(&self) -> f32 {
         self.rope.freq_scale
     }
-    /// Whether positions are extended by YaRN.
+    /// Returns true if YaRN extends the context.
     pub fn rope_yarn(&self) -> bool {
         self.rope.ext_factor != 0.0
     }
-    /// Whether positions have several axes: time and height both have sections.
+    /// Returns true if positions have several axes, that is, if the time and height sections are nonzero.
     pub fn has_sections(&self) -> bool {
         self.rope_sections[..2].iter().all(|&n| n > 0)
     }
 }
 
-/// A layer's value; layers beyond `block_count` use the last one.
+/// Returns the value of a layer; layers beyond `block_count` use the last value.
 fn of_layer(values: &[usize], il: usize) -> usize {
     values.get(il).or(values.last()).copied().unwrap_or(0)
 }
@@ -229,7 +235,7 @@ impl RopeScaling {
         let kind = r.string("rope.scaling.type", Some("linear"));
         if !["none", "linear", "yarn", "longrope"].contains(&kind.as_str()) {
             r.contradiction(format!(
-                "rope.scaling.type is `{kind}`, expected none, linear, yarn or longrope"
+                "unknown rope.scaling.type `{kind}`: expected none, linear, yarn or longrope"
             ));
         }
         let old_factor = r.f32("rope.scale_linear", Some(0.0));
@@ -238,11 +244,11 @@ impl RopeScaling {
         let ext = r.f32("rope.scaling.yarn_ext_factor", Some(-1.0));
         let freq_base = r.f32("rope.freq_base", Some(10000.0));
         if freq_base <= 0.0 {
-            r.contradiction(format!("rope.freq_base is {freq_base}, expected a positive number"));
+            r.contradiction(format!("rope.freq_base: expected a positive number, found {freq_base}"));
         }
         if factor < 0.0 || factor.is_subnormal() {
             r.contradiction(format!(
-                "rope.scaling.factor (or rope.scale_linear) is {factor}, expected a positive number, or 0 for none"
+                "rope.scaling.factor (or rope.scale_linear): expected a positive number or 0 (none), found {factor}"
             ));
         }
         RopeScaling {

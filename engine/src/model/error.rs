@@ -1,4 +1,4 @@
-//! What can be wrong with a model file beyond its container format.
+//! Errors that can occur when loading a model.
 
 use std::path::PathBuf;
 
@@ -12,106 +12,73 @@ use crate::vocab::VocabError;
 use super::nearest::did_you_mean;
 use super::{HparamError, PlacementError, TensorError};
 
-/// A model that cannot be loaded.
+/// An error that can occur when loading a model.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum ModelError {
-    /// The container is damaged or is none.
+    /// The GGUF file is invalid.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// `general.architecture` names an architecture that is not declared.
+    /// `general.architecture` names an unknown architecture.
     #[error(
-        "{}: architecture `{found}` is not supported{}; `llama arch list` prints those that are, `--arch NAME` loads the file as another",
+        "{}: unsupported architecture `{found}`{}; list supported ones with `llama arch list`, or override it with `--arch NAME`",
         .path.display(), did_you_mean(.nearest)
     )]
     UnknownArchitecture {
-        /// The file.
         path: PathBuf,
-        /// Its architecture.
         found: String,
-        /// Supported names that look alike.
+        /// Supported architectures with a similar name.
         nearest: Vec<String>,
     },
-    /// Hyper-parameters that are missing, mistyped or exclude each other.
+    /// Hyperparameters are missing, mistyped or contradictory.
     #[error("{}: {}", .path.display(), join(.errors))]
     Hparams {
-        /// The file.
         path: PathBuf,
-        /// All of them.
+        /// All hyperparameter errors found.
         errors: Vec<HparamError>,
     },
-    /// Tensors that are missing, misshapen or left over.
+    /// Tensors are missing, have the wrong shape, or are unexpected.
     #[error("{}: does not match architecture `{arch}`: {}", .path.display(), join(.errors))]
     Tensors {
-        /// The file.
         path: PathBuf,
-        /// The architecture.
         arch: &'static str,
-        /// All of them.
+        /// All tensor errors found.
         errors: Vec<TensorError>,
     },
-    /// A tensor's type cannot be computed with.
-    #[error("{}: tensor `{tensor}` has type {ty}, which this engine cannot compute with yet", .path.display())]
+    /// A tensor has a type without kernels.
+    #[error("{}: tensor `{tensor}` has the unsupported type {ty}", .path.display())]
     UnsupportedType {
-        /// The file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// Its type.
         ty: GgmlType,
     },
-    /// The vocabulary.
+    /// The vocabulary is invalid.
     #[error("{}: {source}", .path.display())]
-    Vocab {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: VocabError,
-    },
-    /// The graph cannot be built for these hyper-parameters.
+    Vocab { path: PathBuf, source: VocabError },
+    /// The graph cannot be built with these hyperparameters.
     #[error("{}: {source}", .path.display())]
-    Graph {
-        /// The file.
-        path: PathBuf,
-        /// What does not fit.
-        source: BuildError,
-    },
-    /// The weights cannot be placed as asked.
+    Graph { path: PathBuf, source: BuildError },
+    /// The weights cannot be placed as requested.
     #[error("{}: {source}", .path.display())]
-    Placement {
-        /// The file.
-        path: PathBuf,
-        /// What is not possible.
-        source: PlacementError,
-    },
-    /// A weight is no finite number.
-    #[error("{}: tensor `{tensor}` holds {value} at element {index}, expected finite numbers", .path.display())]
+    Placement { path: PathBuf, source: PlacementError },
+    /// A weight is NaN or infinite.
+    #[error("{}: tensor `{tensor}` has the value {value} at element {index}; expected finite numbers", .path.display())]
     BadValue {
-        /// The file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
-        /// The element.
+        /// Index of the element in the tensor.
         index: usize,
-        /// Its value.
         value: f32,
     },
-    /// Memory for the weights.
-    #[error("{}: loading weights: {source}", .path.display())]
-    Backend {
-        /// The file.
-        path: PathBuf,
-        /// What failed.
-        source: BackendError,
-    },
-    /// The progress callback asked to stop.
-    #[error("{}: loading was cancelled", .path.display())]
-    Cancelled {
-        /// The file.
-        path: PathBuf,
-    },
+    /// Allocating or uploading weights failed.
+    #[error("{}: cannot load the weights: {source}", .path.display())]
+    Backend { path: PathBuf, source: BackendError },
+    /// The progress callback cancelled the load.
+    #[error("{}: loading the model was cancelled", .path.display())]
+    Cancelled { path: PathBuf },
 }
 
-/// At most this many faults are listed in a message; the error holds all.
+/// Maximum number of errors listed in a message.
 const MAX_LISTED: usize = 8;
 
 fn join<T: std::fmt::Display>(errors: &[T]) -> String {

@@ -1,24 +1,24 @@
-//! Fingerprints of models: saved states must not be restored into a model that did not make them.
+//! Model fingerprints, so that a saved state is never restored into a different model.
 
 use crate::digest::Digest;
 use crate::gguf::{GgufError, GgufSet, GgufWriter};
 
 use super::{Architecture, Consumer, TableRow};
 
-/// Digests that identify a model. Equal for every copy of a file, wherever its weights are placed.
+/// Digests that identify a model, independent of file path and weight placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// The architecture it was loaded as.
+    /// Architecture that the model was loaded as.
     pub arch: &'static str,
-    /// The architecture's keys and their values.
+    /// Digest of the architecture's metadata.
     pub hparams: u64,
-    /// Names, shapes and types of all tensors.
+    /// Digest of the names, shapes and types of all tensors.
     pub tensors: u64,
-    /// The first bytes of each matrix: differs between a model and its fine-tunes.
+    /// Digest of the first bytes of each matrix, which differs between a model and its fine-tunes.
     pub weights: u64,
 }
 
-/// Bytes of each matrix that enter the digest.
+/// Bytes sampled per matrix.
 const SAMPLE: usize = 32;
 
 impl Fingerprint {
@@ -37,7 +37,7 @@ impl Fingerprint {
     }
 }
 
-/// Digest of the keys below the architecture's prefix, as a file of only those would hold them.
+/// Hashes the metadata keys with the architecture prefix, encoded as a GGUF header.
 fn hparams(file: &GgufSet, prefix: &str) -> Result<u64, GgufError> {
     let is_hparam = |key: &str| key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'));
     let own = file.metadata().iter().filter(|(key, _)| is_hparam(key));

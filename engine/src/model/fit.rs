@@ -1,4 +1,5 @@
-//! What fits: how many layers go to devices, and what a model needs there beside its weights, found out before any of it is loaded.
+//! Estimates, before loading, how many layers fit on the devices and how much memory a context needs in
+//! addition to the weights.
 
 use std::sync::Arc;
 
@@ -7,35 +8,37 @@ use crate::builder::{
     Adaptation, BuildError, BuildGraph, BuildParams, BuildTables, Builder, CacheView, GraphPart, HiddenRows, Inputs,
     MemoryParams, MemorySpecs, WeightLeaf,
 };
-use crate::graph::{Graph, Home};
+use crate::graph::{BufferSlice, Graph};
 use crate::sched::{Measure, SchedError};
 
 use super::load::build_params;
 use super::params::LoadParams;
-use super::placement::{DeviceLayers, Needs, Placement, PlacementError, PlacementParams, assign_layers, row_shares};
+use super::placement::{
+    DeviceLayers, Placement, PlacementError, PlacementNeeds, PlacementParams, assign_layers, row_shares,
+};
 use super::upload::leaf_without_data;
 use super::{Architecture, Base, Consumer, TableRow};
 
-/// A declared model whose weights have no places yet.
+/// Declared model whose weights are not yet placed.
 #[derive(Clone, Copy)]
-pub(super) struct Outline<'a> {
+pub(super) struct ModelOutline<'a> {
     pub arch: &'static Architecture,
     pub base: &'a Base,
     pub graph: &'a dyn BuildGraph,
     pub rows: &'a [TableRow],
-    pub needs: &'a Needs,
+    pub needs: &'a PlacementNeeds,
 }
 
-impl<'a> Outline<'a> {
-    /// One of what an architecture declares, and of what its graph was found to need.
+impl<'a> ModelOutline<'a> {
+    /// Creates an outline from the declaration of an architecture and the requirements of its graph.
     pub fn new(
         arch: &'static Architecture,
         base: &'a Base,
         graph: &'a dyn BuildGraph,
         rows: &'a [TableRow],
-        needs: &'a Needs,
-    ) -> Outline<'a> {
-        Outline {
+        needs: &'a PlacementNeeds,
+    ) -> ModelOutline<'a> {
+        ModelOutline {
             arch,
             base,
             graph,
@@ -44,15 +47,16 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// What a context keeps: nothing where attention sees the batch itself.
-    pub fn kept(&self) -> MemorySpecs {
+    /// Returns the caches and states of a context; empty for bidirectional models, which attend to the batch
+    /// itself.
+    pub fn cache_specs(&self) -> MemorySpecs {
         match self.is_bidirectional() {
             true => MemorySpecs::default(),
             false => self.needs.memory.clone(),
         }
     }
 
-    /// The settings of the context that the placement leaves room for. Batches without a memory are computed whole.
+    /// Returns the context settings to plan for. Bidirectional models compute a batch in a single ubatch.
     pub fn memory(&self, params: &PlacementParams) -> MemoryParams {
         let memory = params.memory.resolved(self.base.n_ctx_train());
         match self.is_bidirectional() {
@@ -68,31 +72,32 @@ impl<'a> Outline<'a> {
         self.arch.bidirectional || !self.base.causal
     }
 
-    /// Decides where everything goes.
+    /// Decides the placement of all layers and tensors.
     pub fn place(&self, params: &LoadParams) -> Result<Placement, PlacementError> {
         let mut placed = params.placement.clone();
         let memory = self.memory(&placed);
         placed.memory = memory;
         let n_layer = self.base.n_layer();
-        let kept = Needs {
-            memory: self.kept(),
+        let cache_specs = PlacementNeeds {
+            memory: self.cache_specs(),
             ..self.needs.clone()
         };
-        let mut best = self.place_as(&placed, params.mmap, &kept)?;
+        let mut best = self.with_placement(&placed, params.mmap, &cache_specs)?;
         let n_devices = best.devices.len() - 1;
         if placed.n_layers != DeviceLayers::Auto || n_devices == 0 {
             return Ok(best);
         }
-        // Intermediate results depend on which layers a device has: where they do not fit either, fewer layers are tried.
+        // The compute buffers depend on the assignment of layers, so repeat with fewer layers until they fit,
+        // too.
         let mut compute = vec![0; n_devices];
         loop {
             let devices = best.devices[..n_devices].to_vec();
-            let n = layers_that_fit(&placed, &devices, self.rows, n_layer, &kept, &compute);
+            let n = layers_that_fit(&placed, &devices, self.rows, n_layer, &cache_specs, &compute);
             let counted = PlacementParams {
                 n_layers: DeviceLayers::Count(n),
                 ..placed.clone()
             };
-            best = self.place_as(&counted, params.mmap, &kept)?;
+            best = self.with_placement(&counted, params.mmap, &cache_specs)?;
             let needed = self.compute_bytes(&best, memory)?;
             let of_device = |device: &Arc<dyn Device>| {
                 let its = needed.iter().find(|(name, _)| name == device.buffer_type().name());
@@ -100,61 +105,76 @@ impl<'a> Outline<'a> {
             };
             let needed: Vec<usize> = devices.iter().map(of_device).collect();
             if n == 0 && placed.needs_layer {
-                return Err(self.no_layer_fits(&counted, params.mmap, &kept)?);
+                return Err(self.no_layer_fits(&counted, params.mmap, &cache_specs)?);
             }
             if n == 0 && placed.overrides.is_empty() {
-                // A device without room for a layer may have none for anything.
+                // If not even one layer fits, other allocations on the device would likely fail, so use only
+                // the CPU.
                 let on_cpu = PlacementParams {
                     devices: Vec::new(),
                     ..placed.clone()
                 };
-                return self.place_as(&on_cpu, params.mmap, &kept);
+                return self.with_placement(&on_cpu, params.mmap, &cache_specs);
             }
-            if n == 0 || needed.iter().zip(&compute).all(|(needed, room)| needed <= room) {
+            if n == 0
+                || needed
+                    .iter()
+                    .zip(&compute)
+                    .all(|(needed, available)| needed <= available)
+            {
                 return Ok(best);
             }
             compute
                 .iter_mut()
                 .zip(needed)
-                .for_each(|(room, needed)| *room = needed.max(*room));
+                .for_each(|(available, needed)| *available = needed.max(*available));
         }
     }
 
-    /// What a single layer would take of the first device.
+    /// Builds the error that reports the memory needed by a single layer on the first device.
     fn no_layer_fits(
         &self,
         params: &PlacementParams,
         mmap: bool,
-        needs: &Needs,
+        needs: &PlacementNeeds,
     ) -> Result<PlacementError, PlacementError> {
         let one = PlacementParams {
             n_layers: DeviceLayers::Count(1),
             ..params.clone()
         };
-        let placement = self.place_as(&one, mmap, needs)?;
+        let placement = self.with_placement(&one, mmap, needs)?;
         let device = &placement.devices[placement.layers.last().copied().unwrap_or(0)];
         let name = device.buffer_type().name().to_owned();
-        let held = placement.summary(self.rows).bytes.into_iter();
-        let held = held.chain(self.compute_bytes(&placement, params.memory)?);
+        let bytes = placement.summary(self.rows).bytes.into_iter();
+        let bytes = bytes.chain(self.compute_bytes(&placement, params.memory)?);
         Ok(PlacementError::NoLayerFits {
-            needed: held.filter(|(memory, _)| *memory == name).map(|(_, bytes)| bytes).sum(),
+            needed: bytes
+                .filter(|(memory, _)| *memory == name)
+                .map(|(_, bytes)| bytes)
+                .sum(),
             free: device.memory().0,
             margin: params.margin,
             device: name,
         })
     }
 
-    /// A placement of so many layers, in the file's arrangement where there is no room for another.
-    fn place_as(&self, params: &PlacementParams, mmap: bool, needs: &Needs) -> Result<Placement, PlacementError> {
+    /// Creates a placement with a fixed number of layers. Weights keep the layout of the file if there is not
+    /// enough memory to repack them.
+    fn with_placement(
+        &self,
+        params: &PlacementParams,
+        mmap: bool,
+        needs: &PlacementNeeds,
+    ) -> Result<Placement, PlacementError> {
         let mut best = Placement::new(params, self.rows, self.base.n_layer(), needs)?;
         if !mmap {
             best.share_tied_tables(self.rows, needs);
             return Ok(best);
         }
-        if best.has_room_to_repack(self.rows, best.cpu().memory()) {
+        if best.can_repack(self.rows, best.cpu().memory()) {
             return Ok(best);
         }
-        // The pages of a mapped file need no memory of their own.
+        // Mapped pages are backed by the file and need no additional memory.
         let plain = PlacementParams {
             repack: false,
             ..params.clone()
@@ -162,25 +182,26 @@ impl<'a> Outline<'a> {
         Placement::new(&plain, self.rows, self.base.n_layer(), needs)
     }
 
-    /// Bytes of intermediate results by memory that a context of these settings reserves for its largest graphs.
+    /// Returns the size in bytes of the compute buffers by memory, for the largest graphs of a context with
+    /// these settings.
     pub fn compute_bytes(
         &self,
         placement: &Placement,
         memory: MemoryParams,
     ) -> Result<Vec<(String, usize)>, PlacementError> {
         let measured = self.measured(placement, memory);
-        measured.map_err(|fault| PlacementError::Unplanned { fault })
+        measured.map_err(|reason| PlacementError::Unplanned { reason })
     }
 
     fn measured(&self, placement: &Placement, memory: MemoryParams) -> Result<Vec<(String, usize)>, String> {
         let text = |e: SchedError| e.to_string();
-        // No context has more positions than that, and shapes have to be numbers.
+        // Upper bound on positions, so that tensor shapes stay valid.
         let memory = MemoryParams {
             n_ctx: memory.n_ctx.min(i32::MAX as usize),
             ..memory
         };
         let mut measure = Measure::new(&placement.devices, placement.offloads_ops());
-        // The first buffers stand for the memories of weights, in the order of the placement.
+        // The first buffers represent the weight memories, in placement order.
         for ty in &placement.types {
             measure.register(&**ty, Usage::Weights).map_err(text)?;
         }
@@ -198,31 +219,31 @@ impl<'a> Outline<'a> {
         Ok(measure.bytes())
     }
 
-    /// What graphs are built over, with homes in buffers that hold nothing.
+    /// Creates a cache view whose tensors are in empty buffers.
     fn view(
         &self,
         placement: &Placement,
         memory: MemoryParams,
         measure: &mut Measure,
     ) -> Result<CacheView, SchedError> {
-        let kept = self.kept();
-        let (mut view, _) = memory.cache_view(&kept);
-        let mut home = |layer: usize| -> Result<Home, SchedError> {
+        let cache_specs = self.cache_specs();
+        let (mut view, _) = memory.cache_view(&cache_specs);
+        let mut home = |layer: usize| -> Result<BufferSlice, SchedError> {
             let ty = placement.kv_device(layer).buffer_type();
             let buffer = measure.register(&*ty, Usage::Any)?;
-            Ok(Home { buffer, offset: 0 })
+            Ok(BufferSlice { buffer, offset: 0 })
         };
-        for (slot, spec) in view.slots.iter_mut().zip(&kept.kv) {
+        for (slot, spec) in view.slots.iter_mut().zip(&cache_specs.kv) {
             slot.k = home(spec.layer)?;
             slot.v = slot.k;
         }
-        for (slot, spec) in view.states.iter_mut().zip(&kept.states) {
+        for (slot, spec) in view.states.iter_mut().zip(&cache_specs.states) {
             slot.home = home(spec.layer)?;
         }
         Ok(view)
     }
 
-    /// The graphs that a context reserves memory for.
+    /// Returns the graphs that a context reserves memory for.
     fn largest_graphs(&self, memory: MemoryParams) -> Vec<BuildParams> {
         let n_encoded = if self.arch.encoder {
             memory.n_batch.min(memory.n_ctx)
@@ -284,24 +305,24 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// How many layers, from the last down, fit into the free memory of the devices with their keys and values, and `compute` bytes of each device
-/// for intermediate results.
+/// Returns how many layers, counted from the last, fit into the free memory of the devices, including their
+/// KV cache and `compute` bytes of compute buffers per device.
 pub(super) fn layers_that_fit(
     params: &PlacementParams,
     devices: &[Arc<dyn Device>],
     rows: &[TableRow],
     n_layer: usize,
-    needs: &Needs,
+    needs: &PlacementNeeds,
     compute: &[usize],
 ) -> usize {
     let shares = row_shares(params, devices);
-    // `devices` does not contain the CPU.
+    // `devices` excludes the CPU.
     let all: f64 = row_shares(params, &params.devices).iter().map(|(_, s)| s).sum();
     let mut sizes = vec![0usize; n_layer + 1];
     let mut divided = vec![0usize; n_layer + 1];
     for (i, row) in rows.iter().enumerate() {
         let layer = match row.layer {
-            // The layer of multi-token prediction goes where the output does.
+            // The MTP layer is placed with the output.
             Some(il) if (il as usize) <= n_layer => il as usize,
             None if row.consumer != Consumer::GetRows => n_layer,
             _ => continue,
@@ -326,8 +347,8 @@ pub(super) fn layers_that_fit(
             }
         }
         devices.iter().zip(used).enumerate().all(|(i, (device, used))| {
-            let beside = params.margin.saturating_add(compute.get(i).copied().unwrap_or(0));
-            used.saturating_add(beside) <= device.memory().0 || used == 0
+            let reserved = params.margin.saturating_add(compute.get(i).copied().unwrap_or(0));
+            used.saturating_add(reserved) <= device.memory().0 || used == 0
         })
     };
     (0..=n_layer + 1).rev().find(|&n| fits(n)).unwrap_or(0)
@@ -346,7 +367,7 @@ mod tests {
 
     const N_LAYER: usize = 8;
 
-    /// Layers without weights that fit into the gigabyte of a device, the output being one more.
+    /// Returns the number of weightless layers (including the output) that fit into a 1 GiB device.
     fn fitting(memory: MemoryParams, layer: impl Fn(usize) -> (Option<KvSpec>, Option<StateSpec>)) -> usize {
         let gpu: Arc<dyn Device> = Arc::new(FakeDevice::new("gpu", DeviceKind::Gpu));
         assert_eq!(gpu.memory().0, 1 << 30);
@@ -357,12 +378,12 @@ mod tests {
             ..PlacementParams::default()
         };
         let (kv, states): (Vec<_>, Vec<_>) = (0..N_LAYER).map(layer).unzip();
-        let needs = Needs {
+        let needs = PlacementNeeds {
             memory: MemorySpecs {
                 kv: kv.into_iter().flatten().collect(),
                 states: states.into_iter().flatten().collect(),
             },
-            ..Needs::default()
+            ..PlacementNeeds::default()
         };
         layers_that_fit(&params, &[gpu], &[], N_LAYER, &needs, &[]) - 1
     }
@@ -381,8 +402,8 @@ mod tests {
     }
 
     #[test]
-    fn layers_fit_with_keys_and_values_of_their_types() {
-        // 256 MiB of elements in each layer.
+    fn fit_depends_on_kv_cache_type() {
+        // K and V each have 256 Mi elements per layer.
         let with = |type_k, type_v| {
             let memory = MemoryParams {
                 n_ctx: 1 << 17,
@@ -399,22 +420,22 @@ mod tests {
     }
 
     #[test]
-    fn layers_fit_with_as_much_as_windows_and_states_keep() {
+    fn fit_depends_on_windows_and_states() {
         let memory = MemoryParams {
             n_ctx: 1 << 17,
             ..MemoryParams::default()
         };
-        let windowed = |il| (Some(attention(il, Window::Standard(512))), None);
+        let windowed = |il| (Some(attention(il, Window::Sliding(512))), None);
         assert_eq!(fitting(memory, windowed), N_LAYER);
         let one_in_four = |il: usize| match il % 4 {
             3 => (Some(attention(il, Window::None)), None),
             _ => windowed(il),
         };
-        // A layer that sees everything takes half of the memory, those between two of them take a little.
+        // A full-attention layer takes half of the memory; the windowed layers between take little.
         assert_eq!(fitting(memory, one_in_four), 4);
         let state = |layer| StateSpec { layer, row: 1 << 24 };
         let recurrent = |il| (None, Some(state(il)));
-        // Two cells of 64 MiB for each sequence.
+        // Each sequence has two recurrent state cells of 64 MiB.
         assert_eq!(fitting(memory, recurrent), N_LAYER);
         let many = MemoryParams { n_seq_max: 4, ..memory };
         assert_eq!(fitting(many, recurrent), 2);

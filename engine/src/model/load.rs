@@ -1,4 +1,4 @@
-//! Loading: architecture, hyper-parameters, vocabulary, tensors, in this order.
+//! Model loading: architecture, hyperparameters, vocabulary, and tensors, in this order.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use crate::builder::{
     KvSpec, MemorySpecs, WeightLeaf,
 };
 use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
-use crate::graph::{BufferId, Graph, Home, Layout, Name, Op, TensorId, dense_bytes};
+use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId, dense_bytes};
 use crate::vocab::{Token, Vocab};
 
-use super::fit::Outline;
-use super::lock::Locked;
+use super::fit::ModelOutline;
+use super::lock::LockedMemory;
 use super::nearest::nearest_names;
 use super::params::LoadParams;
-use super::placement::{Needs, Placement, PlacementSummary, RowPart};
+use super::placement::{Placement, PlacementNeeds, PlacementSummary, RowPart};
 use super::upload::{check_types, check_values, stored_parts, upload};
 use super::{Architecture, Base, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
 
-/// A model ready to be run by any number of [contexts](crate::context::Context).
+/// Loaded model, shareable by any number of [contexts](crate::context::Context).
 pub struct Model {
     path: PathBuf,
     arch: &'static Architecture,
@@ -36,42 +36,42 @@ pub struct Model {
     max_positions: Option<usize>,
     fingerprint: Fingerprint,
     warnings: Vec<String>,
-    _locked: Option<Locked>,
+    _locked: Option<LockedMemory>,
 }
 
-/// What would go where, found out without loading any weight.
+/// Placement and memory requirements of a model, computed without loading weights.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// The architecture that the file is loaded with.
+pub struct LoadPlan {
+    /// Architecture of the model.
     pub arch: &'static Architecture,
-    /// Its shared hyper-parameters.
+    /// Common hyperparameters.
     pub base: Base,
-    /// The tensor table.
+    /// Tensor table.
     pub rows: Vec<TableRow>,
-    /// Where each row of it goes.
-    pub places: Vec<Place>,
-    /// Layers and bytes.
+    /// Location of each row of the tensor table.
+    pub places: Vec<TensorPlacement>,
+    /// Number of layers and bytes in each memory.
     pub summary: PlacementSummary,
-    /// What attention and recurrences keep.
+    /// Specifications of the KV caches and recurrent states.
     pub specs: MemorySpecs,
-    /// Tokens of the context that the model was planned with.
+    /// Context length in tokens that the plan assumes.
     pub n_ctx: usize,
-    /// Bytes of its keys and values by memory, those that have any.
+    /// Size of the KV cache in bytes by memory.
     pub kv_bytes: Vec<(String, usize)>,
-    /// Bytes of its recurrent states by memory, those that have any.
+    /// Size of the recurrent states in bytes by memory.
     pub state_bytes: Vec<(String, usize)>,
-    /// Bytes of its intermediate results by memory: what a context reserves for its largest graphs.
+    /// Size of the compute buffers in bytes by memory, for the largest graphs of a context.
     pub compute_bytes: Vec<(String, usize)>,
 }
 
-/// Where a tensor goes. Of one that is divided, memories and layouts are joined by `+`.
+/// Location of a tensor. For tensors split by rows, the memories and layouts of the parts are joined by `+`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TensorPlacement {
     /// Name of the memory.
     pub memory: String,
-    /// Name of the arrangement of its rows there.
+    /// Name of the row layout.
     pub layout: String,
-    /// Bytes that it takes there.
+    /// Size of the weights in bytes.
     pub bytes: usize,
 }
 
@@ -82,17 +82,20 @@ impl std::fmt::Debug for Model {
 }
 
 impl Model {
-    /// Loads a file, or the shards that belong to it, with one of the declared architectures.
+    /// Loads a model from its only or first file, with a registered architecture.
+    ///
+    /// # Errors
+    /// [`ModelError`] if a file is invalid, the architecture is not registered, or memory is insufficient.
     pub fn load(path: impl AsRef<Path>, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
         Self::from_set(GgufSet::open(path)?, archs, params)
     }
 
-    /// Loads an opened file, which may be in memory.
+    /// Loads a model from an open file, which may be in memory.
     pub fn from_file(file: GgufFile, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
         Self::from_set(GgufSet::from_file(file)?, archs, params)
     }
 
-    /// Loads opened shards.
+    /// Loads a model from open shards.
     pub fn from_set(mut set: GgufSet, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
         let path = set.first().path().to_owned();
         apply_overrides(set.metadata_mut(), &params.overrides);
@@ -106,7 +109,7 @@ impl Model {
         }
         check_types(&path, &rows)?;
         let needs = probe(arch, &base, graph.as_ref(), &rows, &path)?;
-        let outline = Outline::new(arch, &base, graph.as_ref(), &rows, &needs);
+        let outline = ModelOutline::new(arch, &base, graph.as_ref(), &rows, &needs);
         let placement = outline.place(params).map_err(|source| ModelError::Placement {
             path: path.clone(),
             source,
@@ -114,14 +117,14 @@ impl Model {
         if params.check_tensors {
             check_values(&set, &rows, params)?;
         }
-        let of_vocab = vocab.warnings().iter().filter(|warning| !warning.is_put_right());
+        let of_vocab = vocab.warnings().iter().filter(|warning| !warning.is_corrected());
         let mut warnings: Vec<_> = of_vocab.map(ToString::to_string).collect();
         if params.placement.repack && !placement.repacks() {
             warnings.push(NO_ROOM.to_owned());
         }
         let fingerprint = Fingerprint::of(&set, arch, &prefix, &rows).map_err(|e| e.in_file(&path))?;
         let (leafs, buffers) = upload(&set, &rows, &placement, params)?;
-        let locked = (params.mlock).then(|| Locked::all(&path, &leafs, &buffers, &mut warnings));
+        let locked = (params.mlock).then(|| LockedMemory::all(&path, &leafs, &buffers, &mut warnings));
         params.report(&path, 1.0)?;
         let metadata = set.metadata().clone();
         Ok(Model {
@@ -143,87 +146,89 @@ impl Model {
         })
     }
 
-    /// The file.
+    /// Returns the path of the first file.
     pub fn path(&self) -> &Path {
         &self.path
     }
-    /// The architecture it was loaded as.
+    /// Returns the architecture.
     pub fn arch(&self) -> &'static Architecture {
         self.arch
     }
-    /// The file's metadata.
+    /// Returns the metadata of the first file.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
-    /// Shared hyper-parameters.
+    /// Returns the common hyperparameters.
     pub fn base(&self) -> &Base {
         &self.base
     }
-    /// Text to tokens and back.
+    /// Returns the vocabulary.
     pub fn vocab(&self) -> &Vocab {
         &self.vocab
     }
-    /// The tensor table.
+    /// Returns the tensor table.
     pub fn tensors(&self) -> &[TableRow] {
         &self.rows
     }
-    /// Bytes of all weights; a tied output counts once.
+    /// Returns the size of all weights in the file in bytes; a tied output counts once.
     pub fn n_bytes(&self) -> usize {
         self.distinct_rows().map(TableRow::file_bytes).sum()
     }
-    /// Number of parameters.
+    /// Returns the number of parameters.
     pub fn n_params(&self) -> usize {
         self.distinct_rows().map(|r| r.ne.iter().product::<usize>()).sum()
     }
-    /// Where everything is.
+    /// Returns the placement of layers and tensors.
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
-    /// Layers and bytes by memory.
+    /// Returns layers and bytes by memory.
     pub fn placement_summary(&self) -> PlacementSummary {
         self.placement.summary(&self.rows)
     }
-    /// The device of the most layers, for messages.
+    /// Returns the first device of the placement, for messages.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.placement.devices[0]
     }
-    /// What may make answers worse, in sentences. Of the vocabulary, what was put right is left out ([`Vocab::warnings`] has it).
+    /// Returns warnings about possible quality or speed problems. Vocabulary problems that were corrected are
+    /// only in [`Vocab::warnings`].
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
-    /// Caches and states that the graph needs.
+    /// Returns the KV caches and recurrent states that the graph needs.
     pub fn memory_specs(&self) -> &MemorySpecs {
         &self.memory
     }
-    /// The KV cache row of each attention call of the graph.
+    /// Returns the cache row of every attention call in the graph.
     pub fn kv_specs(&self) -> &[KvSpec] {
         &self.memory.kv
     }
-    /// Positions that the model has learned, from 0 on, if it looks them up in a table.
+    /// Returns the number of learned positions, if the model looks up positions in a table.
     pub fn max_positions(&self) -> Option<usize> {
         self.max_positions
     }
-    /// Identifies the model, for saved states.
+    /// Returns the fingerprint of the model, for saved states.
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.fingerprint
     }
-    /// Every token sees all of its sequence: the architecture or the file (`attention.causal`) says so.
+    /// Returns true if attention is bidirectional, by architecture or by `attention.causal`.
     pub fn bidirectional(&self) -> bool {
         self.arch.bidirectional || !self.base.causal
     }
-    /// The layer of multi-token prediction is loaded.
+    /// Returns true if an MTP layer is loaded.
     pub fn has_mtp(&self) -> bool {
         self.base.n_layer_loaded() > self.base.n_layer()
     }
-    /// What the graph of one token of one sequence is built for.
+    /// Returns build parameters for a graph of one token in one sequence.
     pub(crate) fn build_params(&self) -> BuildParams {
         build_params(self.arch, &self.base)
     }
-    /// Builds the model's whole graph, or that of its layer of multi-token prediction, with the result that the builder's parameters ask for.
+    /// Builds the main graph or the MTP graph, ending in the output that the builder's parameters select.
     pub fn build(&self, b: &mut Builder<'_>) -> Built {
         b.whole(self.arch.results(), self.graph.as_ref())
     }
-    /// The token that decoding starts with after a prompt was encoded: what the file says, else the one that begins texts.
+    /// Returns the token that starts decoding after a prompt was encoded: `decoder_start_token_id`, or BOS if
+    /// the key is missing.
     pub fn decoder_start(&self) -> Option<Token> {
         let prefix: Option<String> = self.metadata.optional("general.architecture").ok().flatten();
         let key = format!("{}.decoder_start_token_id", prefix.as_deref().unwrap_or(self.arch.name));
@@ -233,23 +238,23 @@ impl Model {
             .filter(|&id| (id as usize) < self.base.n_vocab())
             .or(self.vocab.bos())
     }
-    /// The same weights under a graph made of this one.
+    /// Replaces the graph builder and keeps the weights.
     pub(crate) fn map_graph(self, map: impl FnOnce(Box<dyn BuildGraph>) -> Box<dyn BuildGraph>) -> Model {
         Model {
             graph: map(self.graph),
             ..self
         }
     }
-    /// Adds the graph of the model's encoder, if it has one, to a builder.
+    /// Adds the encoder graph to a builder, if the model has an encoder.
     pub fn encode(&self, b: &mut Builder<'_>) -> Option<crate::graph::TensorId> {
         self.graph.encode(b)
     }
-    /// As [`Model::memory_specs`], for the graphs of one context: rotations depend on its settings.
+    /// Returns [`Model::memory_specs`] for a context; rotations depend on its settings.
     pub(crate) fn memory_specs_in(&self, params: BuildParams) -> Result<MemorySpecs, BuildError> {
         needs(self.arch, self.graph.as_ref(), &self.leafs, params).map(|needs| needs.memory)
     }
-    /// The bytes of row `index` of the tensor table, read back from where they lie, in the arrangement of a file and in the
-    /// [type](TableRow::stored_type) they are stored in.
+    /// Reads back row `index` of the tensor table in the plain layout and in its [stored
+    /// type](TableRow::stored_type).
     pub fn tensor_data(&self, index: usize) -> Result<Vec<u8>, BackendError> {
         let mut data = Vec::new();
         for (buffer, stored) in stored_parts(&self.leafs[index]) {
@@ -260,7 +265,7 @@ impl Model {
         }
         Ok(data)
     }
-    /// Bytes of memory that the weights take beside a mapped file's pages.
+    /// Returns the memory allocated for weights in bytes, excluding mapped pages.
     pub fn own_bytes(&self) -> usize {
         let own = self.buffers.iter().filter(|buffer| !buffer.is_read_only());
         own.map(|buffer| buffer.size()).sum()
@@ -268,7 +273,8 @@ impl Model {
     pub(crate) fn leafs(&self) -> &[WeightLeaf] {
         &self.leafs
     }
-    /// The buffers of the weights; a context registers them first and in order, so that the homes of the weights hold there.
+    /// Returns the weight buffers. A context registers them first and in order, so that the buffer ids of the
+    /// weights stay valid.
     pub(crate) fn buffers(&self) -> &[Arc<dyn Buffer>] {
         &self.buffers
     }
@@ -286,24 +292,24 @@ impl Model {
     }
 }
 
-/// Reads hyper-parameters and declares tensors for a header, whether or not the data is there.
-/// Returns the table and the graph; used by checks over headers.
+/// Reads hyperparameters and declares tensors from a header; tensor data may be missing. Intended for checks
+/// of headers.
 pub fn declare_header(
     header: &Gguf,
     path: &Path,
     arch: &'static Architecture,
     prefix: &str,
-) -> Result<Declared, ModelError> {
+) -> Result<DeclaredModel, ModelError> {
     declare(&header.metadata, TensorTable::new(header), path, arch, prefix, false)
 }
 
-/// What would go where if the file were loaded. The tensors' data need not be there.
-pub fn plan(header: &Gguf, path: &Path, archs: &[Registered], params: &LoadParams) -> Result<Plan, ModelError> {
+/// Plans the placement of a model given its header; tensor data may be missing.
+pub fn plan(header: &Gguf, path: &Path, archs: &[Registered], params: &LoadParams) -> Result<LoadPlan, ModelError> {
     plan_table(&header.metadata, TensorTable::new(header), path, archs, params)
 }
 
-/// Like [`plan`], for a model in one file or several, all of them whole.
-pub fn plan_set(set: &GgufSet, archs: &[Registered], params: &LoadParams) -> Result<Plan, ModelError> {
+/// Like [`plan`], for a complete model in one or more files.
+pub fn plan_set(set: &GgufSet, archs: &[Registered], params: &LoadParams) -> Result<LoadPlan, ModelError> {
     let (table, path) = (TensorTable::of_set(set), set.first().path());
     plan_table(set.metadata(), table, path, archs, params)
 }
@@ -314,13 +320,13 @@ fn plan_table(
     path: &Path,
     archs: &[Registered],
     params: &LoadParams,
-) -> Result<Plan, ModelError> {
+) -> Result<LoadPlan, ModelError> {
     let mut metadata = metadata.clone();
     apply_overrides(&mut metadata, &params.overrides);
     let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
     let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix, params.mtp)?;
     let needs = probe(arch, &base, graph.as_ref(), &rows, path)?;
-    let outline = Outline::new(arch, &base, graph.as_ref(), &rows, &needs);
+    let outline = ModelOutline::new(arch, &base, graph.as_ref(), &rows, &needs);
     let impossible = |source| ModelError::Placement {
         path: path.to_owned(),
         source,
@@ -329,13 +335,15 @@ fn plan_table(
     let memory = outline.memory(&params.placement);
     let compute_bytes = outline.compute_bytes(&placement, memory).map_err(impossible)?;
     let places = rows.iter().zip(&placement.parts);
-    let places = places.map(|(row, parts)| place_of(row, parts, &placement)).collect();
+    let places = places
+        .map(|(row, parts)| tensor_placement(row, parts, &placement))
+        .collect();
     let summary = placement.summary(&rows);
-    let kept = outline.kept();
+    let kept = outline.cache_specs();
     let kv = kept.kv.iter().map(|spec| (spec.layer, memory.kv_bytes(spec)));
     let states = kept.states.iter().map(|spec| (spec.layer, memory.state_bytes(spec)));
     let (kv_bytes, state_bytes) = (by_memory(&placement, kv), by_memory(&placement, states));
-    Ok(Plan {
+    Ok(LoadPlan {
         arch,
         base,
         rows,
@@ -349,7 +357,7 @@ fn plan_table(
     })
 }
 
-/// Adds up what layers keep, by the memory that they keep it in.
+/// Sums the bytes of layers by the memory of their device.
 fn by_memory(placement: &Placement, kept: impl Iterator<Item = (usize, usize)>) -> Vec<(String, usize)> {
     let mut sums: Vec<(String, usize)> = Vec::new();
     for (layer, bytes) in kept {
@@ -362,18 +370,18 @@ fn by_memory(placement: &Placement, kept: impl Iterator<Item = (usize, usize)>) 
     sums
 }
 
-fn place_of(row: &TableRow, parts: &[RowPart], placement: &Placement) -> Place {
+fn tensor_placement(row: &TableRow, parts: &[RowPart], placement: &Placement) -> TensorPlacement {
     let memory: Vec<_> = parts.iter().map(|part| placement.types[part.memory].name()).collect();
     let layout: Vec<_> = parts.iter().map(|part| part.layout.name()).collect();
-    Place {
+    TensorPlacement {
         memory: memory.join("+"),
         layout: layout.join("+"),
         bytes: parts.iter().map(|part| part.bytes(row)).sum(),
     }
 }
 
-/// Shared hyper-parameters, the graph and the tensor table.
-pub type Declared = (Base, Box<dyn BuildGraph>, Vec<TableRow>);
+/// Common hyperparameters, graph builder, and tensor table.
+pub type DeclaredModel = (Base, Box<dyn BuildGraph>, Vec<TableRow>);
 
 fn declare(
     metadata: &Metadata,
@@ -382,14 +390,14 @@ fn declare(
     arch: &'static Architecture,
     prefix: &str,
     mtp: bool,
-) -> Result<Declared, ModelError> {
+) -> Result<DeclaredModel, ModelError> {
     let mut reader = HparamReader::with_mtp(metadata, prefix, mtp && arch.mtp);
     let base = reader.base();
     if arch.needs_sections() || (arch.rope_with_sections.is_some() && base.has_sections()) {
         reader.check_sections(base.head_dim());
     }
     table.ignore_layers(base.n_layer_loaded()..base.n_layer_file());
-    // Tensors cannot be declared from hyper-parameters that are dummies.
+    // After errors, the reader returns placeholder values, from which tensors cannot be declared.
     let graph = if reader.failed() {
         None
     } else {
@@ -418,7 +426,7 @@ fn apply_overrides(metadata: &mut Metadata, overrides: &[(String, Value)]) {
     }
 }
 
-/// The architecture to load as, and the prefix of the file's keys.
+/// Returns the architecture to load and the key prefix of the file.
 fn load_arch(
     metadata: &Metadata,
     path: &Path,
@@ -444,20 +452,19 @@ fn load_vocab(header: &Gguf, path: &Path) -> Result<Vocab, ModelError> {
     })
 }
 
-/// Said of a model that was not repacked because there is no room for it.
-const NO_ROOM: &str =
-    "there is not enough free memory to repack the weights: they stay as in the file, which is slower to compute with";
+/// Warning shown if weights were not repacked for lack of memory.
+const NO_ROOM: &str = "not enough free memory to repack the weights; using the layout of the file, which is slower";
 
-/// Builds the graph once without a memory, to learn what it needs and that all shapes agree.
+/// Builds the graph once without memory to determine its requirements and to validate all shapes.
 fn probe(
     arch: &'static Architecture,
     base: &Base,
     graph: &dyn BuildGraph,
     rows: &[TableRow],
     path: &Path,
-) -> Result<Needs, ModelError> {
-    // Nothing is computed: the weights need shapes, not bytes.
-    let nowhere = Home {
+) -> Result<PlacementNeeds, ModelError> {
+    // Nothing is computed, so weights need only shapes.
+    let nowhere = BufferSlice {
         buffer: BufferId(0),
         offset: 0,
     };
@@ -477,11 +484,11 @@ fn probe(
         causal: !arch.bidirectional,
         ..build_params(arch, base)
     };
-    let fault = |source| ModelError::Graph {
+    let graph_error = |source| ModelError::Graph {
         path: path.to_owned(),
         source,
     };
-    // The shapes behind pooling must agree too; a model without hidden states gives logits only.
+    // Also validates the shapes after pooling; models without hidden states only return logits.
     let embedding = GraphOutput::Embedding {
         n_means: 1,
         rank: false,
@@ -492,17 +499,17 @@ fn probe(
     };
     match needs(arch, graph, &leafs, params) {
         Ok(_) | Err(BuildError::NoHidden) => {}
-        Err(e) => return Err(fault(e)),
+        Err(e) => return Err(graph_error(e)),
     }
     let params = BuildParams {
         output: GraphOutput::Result,
         ..params
     };
     let has_mtp = base.n_layer_loaded() > base.n_layer();
-    needs_of_all(arch, graph, &leafs, params, has_mtp).map_err(fault)
+    total_needs(arch, graph, &leafs, params, has_mtp).map_err(graph_error)
 }
 
-/// What the graph of one token of one sequence is built for.
+/// Returns build parameters for a graph of one token in one sequence.
 pub(super) fn build_params(arch: &Architecture, base: &Base) -> BuildParams {
     BuildParams {
         n_tokens: 1,
@@ -510,7 +517,7 @@ pub(super) fn build_params(arch: &Architecture, base: &Base) -> BuildParams {
         n_seq_max: 1,
         part: GraphPart::Graph,
         hidden: HiddenRows::None,
-        // The number of rows makes no difference to what memory a graph needs.
+        // The number of encoded rows does not affect the cache specifications.
         n_encoded: 1,
         n_embd: base.n_embd(),
         n_ctx: 0,
@@ -523,23 +530,23 @@ pub(super) fn build_params(arch: &Architecture, base: &Base) -> BuildParams {
     }
 }
 
-/// What the graph of these parameters needs, where the architecture's other graphs use the same weights.
-fn needs_of_all(
+/// Returns the combined requirements of all graphs of an architecture.
+fn total_needs(
     arch: &Architecture,
     graph: &dyn BuildGraph,
     leafs: &[WeightLeaf],
     params: BuildParams,
     has_mtp: bool,
-) -> Result<Needs, BuildError> {
+) -> Result<PlacementNeeds, BuildError> {
     let mut all = needs(arch, graph, leafs, params)?;
-    // An encoder keeps nothing, but uses weights too.
+    // An encoder has no cache but uses weights.
     let encoder = BuildParams {
         part: GraphPart::Encoder,
         causal: false,
         ..params
     };
     all.use_also(&needs(arch, graph, leafs, encoder)?);
-    // What a layer of multi-token prediction keeps lies in a context of its own.
+    // The KV cache of an MTP layer belongs to a separate context.
     if has_mtp {
         let part = GraphPart::Mtp;
         all.use_also(&needs(arch, graph, leafs, BuildParams { part, ..params })?);
@@ -547,13 +554,13 @@ fn needs_of_all(
     Ok(all)
 }
 
-/// What the graph of these parameters needs. An encoder that is not there needs nothing.
+/// Returns the requirements of a graph; empty for the encoder graph of a model without encoder.
 fn needs(
     arch: &Architecture,
     graph: &dyn BuildGraph,
     leafs: &[WeightLeaf],
     params: BuildParams,
-) -> Result<Needs, BuildError> {
+) -> Result<PlacementNeeds, BuildError> {
     let mut g = Graph::new();
     let (mut tables, mut inputs, mut memory) = (BuildTables::default(), Inputs::default(), MemorySpecs::default());
     let mut b = Builder::probe(&mut g, leafs, &mut tables, &mut inputs, params, &mut memory);
@@ -562,17 +569,17 @@ fn needs(
         GraphPart::Graph | GraphPart::Mtp => _ = b.whole(arch.results(), graph),
     }
     b.finish()?;
-    Ok(Needs {
+    Ok(PlacementNeeds {
         memory,
         max_positions: inputs.max_positions,
-        // Products have leafs of their own in a probe.
+        // A probe creates separate leaves for weights in plain matmuls.
         divisible: tables.leafs.iter().map(Option::is_none).collect(),
         read_by_rows: read_by_rows(&g, &tables.leafs),
     })
 }
 
-/// By weight: nothing but products and look-ups use it, as their matrix or table, whole. `leafs` are those of the weights that have other uses
-/// than plain products, which have leafs of their own.
+/// Returns, for every weight, whether only matmuls and row lookups read the weight, as a whole and as their
+/// matrix or table. `leafs` has an entry for each weight with uses other than plain matmuls.
 fn read_by_rows(g: &Graph, leafs: &[Option<TensorId>]) -> Vec<bool> {
     let mut otherwise = vec![false; g.len()];
     for id in g.ids() {

@@ -1,4 +1,4 @@
-//! Weights that stay in memory for good (`mlock`).
+//! Locking of weights in physical memory (`mlock`).
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,26 +9,27 @@ use crate::builder::WeightLeaf;
 
 use super::upload::stored_parts;
 
-/// Ranges that lie no further apart than this are locked as one: there is a page that both touch, or little between them.
+/// Maximum gap in bytes between ranges that are locked as one. They may share a page, and the gap costs
+/// little.
 const GAP: usize = 4096;
 
-/// Memory of weights that is not written to disk to make room, nor read from a mapped file again. Only what weights take up is locked: of a
-/// mapped file the pages of those that are used in place.
-pub(super) struct Locked {
+/// Weights locked in physical memory, so that they are neither swapped out nor dropped from the page cache.
+/// Only ranges with weights are locked, which for mapped files means tensors used in place.
+pub(super) struct LockedMemory {
     buffers: Vec<Arc<dyn Buffer>>,
-    /// By buffer, bytes that are locked.
+    /// Locked byte ranges by buffer index.
     ranges: Vec<(usize, Range<usize>)>,
 }
 
-impl Locked {
-    /// Locks the weights that lie in host memory. If that cannot be had, nothing is locked and `warnings` tells it.
+impl LockedMemory {
+    /// Locks all weights in host memory. If locking fails, nothing stays locked and a warning is added.
     pub(super) fn all(
         path: &Path,
         leafs: &[WeightLeaf],
         buffers: &[Arc<dyn Buffer>],
         warnings: &mut Vec<String>,
-    ) -> Locked {
-        let mut locked = Locked {
+    ) -> LockedMemory {
+        let mut locked = LockedMemory {
             buffers: buffers.to_vec(),
             ranges: Vec::new(),
         };
@@ -49,28 +50,28 @@ impl Locked {
         for (buffer, range) in self.ranges.drain(..) {
             if let Some(bytes) = self.buffers[buffer].bytes() {
                 let bytes = &bytes[range];
-                // SAFETY: the memory is that of a live buffer and was locked before.
+                // SAFETY: the range is inside a live buffer (`self.buffers`) and was locked by `lock`.
                 unsafe { libc::munlock(bytes.as_ptr().cast(), bytes.len()) };
             }
         }
     }
 }
 
-impl Drop for Locked {
+impl Drop for LockedMemory {
     fn drop(&mut self) {
         self.unlock();
     }
 }
 
-/// False if these bytes cannot be locked; those of other memory than the host's need not be.
+/// Locks a byte range. Returns false on failure; ranges outside host memory succeed without effect.
 fn lock(buffer: &dyn Buffer, range: &Range<usize>) -> bool {
     let Some(bytes) = buffer.bytes() else { return true };
     let bytes = &bytes[range.clone()];
-    // SAFETY: the memory is that of a live buffer, which `Locked` keeps alive until it is unlocked.
+    // SAFETY: the range is inside a live buffer, which `LockedMemory` keeps alive until it is unlocked.
     unsafe { libc::mlock(bytes.as_ptr().cast(), bytes.len()) == 0 }
 }
 
-/// Where weights lie, by buffer and offset; neighbours are put together.
+/// Returns the byte ranges of all weights by buffer, with adjacent ranges merged.
 fn ranges(leafs: &[WeightLeaf]) -> Vec<(usize, Range<usize>)> {
     let parts = leafs.iter().flat_map(stored_parts);
     let mut all: Vec<_> = parts
@@ -95,15 +96,15 @@ fn warning(path: &Path, size: usize) -> String {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: `limit` is a valid place for the answer.
+    // SAFETY: `limit` is a valid, writable `rlimit`.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) } == 0;
     let limit = if known {
-        format!("; the limit is {} bytes (`ulimit -l` raises it)", limit.rlim_cur)
+        format!("; the limit is {} bytes (raise it with `ulimit -l`)", limit.rlim_cur)
     } else {
         String::new()
     };
     format!(
-        "{}: {size} bytes cannot be locked in memory: {reason}{limit}",
+        "{}: cannot lock {size} bytes in memory: {reason}{limit}",
         path.display()
     )
 }

@@ -1,4 +1,4 @@
-//! Models: what an architecture declares, hyper-parameters, the tensor table, loading.
+//! Models: architecture declarations, hyperparameters, the tensor table, placement, and loading.
 
 mod arch;
 mod base;
@@ -18,11 +18,11 @@ pub use arch::{Architecture, FlowNode, HparamDecl, Registered, TensorDecl};
 pub use base::Base;
 pub use error::ModelError;
 pub use fingerprint::Fingerprint;
-pub use load::{Declared, Model, Place, Plan, declare_header, plan, plan_set};
+pub use load::{DeclaredModel, LoadPlan, Model, TensorPlacement, declare_header, plan, plan_set};
 pub use nearest::{did_you_mean, nearest_names};
 pub use params::{LoadParams, Progress, VocabHook};
 pub use placement::{
-    DeviceLayers, Needs, Placement, PlacementError, PlacementParams, PlacementSummary, RowPart, SplitMode,
+    DeviceLayers, Placement, PlacementError, PlacementNeeds, PlacementParams, PlacementSummary, RowPart, SplitMode,
     TensorOverride,
 };
 pub use reader::{HparamError, HparamReader};

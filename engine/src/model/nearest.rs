@@ -1,9 +1,10 @@
-//! Names that somebody may have meant.
+//! Suggestions for misspelled names.
 
-/// Most names that are suggested.
+/// Maximum number of suggestions.
 const MAX_NAMES: usize = 3;
 
-/// Up to three of `known` that are `name` but for a few letters, or that share a long start with it; nearest first.
+/// Returns up to three `known` names with a small edit distance to `name` or a long common prefix, closest
+/// first.
 pub fn nearest_names<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let n = name.chars().count();
     let near = |other: &'a str| {
@@ -20,7 +21,7 @@ pub fn nearest_names<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -
         .collect()
 }
 
-/// ` (did you mean a or b?)` for a message, nothing without names.
+/// Formats ` (did you mean a or b?)`, or an empty string without names.
 pub fn did_you_mean(names: &[String]) -> String {
     match names {
         [] => String::new(),
@@ -28,7 +29,7 @@ pub fn did_you_mean(names: &[String]) -> String {
     }
 }
 
-/// Letters to insert, remove or replace to make `b` of `a` (Levenshtein).
+/// Returns the Levenshtein distance.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -48,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_finger_is_understood() {
+    fn nearest_names_finds_typos() {
         let known = ["llama", "llama4", "qwen2", "qwen3", "qwen3moe", "t5"];
         assert_eq!(nearest_names("qwn3", known)[0], "qwen3");
         assert_eq!(nearest_names("Llama", known)[0], "llama");

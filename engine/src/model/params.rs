@@ -1,4 +1,4 @@
-//! How to load a model.
+//! Parameters for loading a model.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,33 +9,34 @@ use crate::vocab::Vocab;
 use super::ModelError;
 use super::placement::PlacementParams;
 
-/// Told how much is loaded, from 0 to 1; false cancels.
+/// Progress callback: receives the loaded fraction from 0 to 1 and returns false to cancel.
 pub type Progress = Arc<dyn Fn(f32) -> bool + Send + Sync>;
 
-/// Given the vocabulary and the number of logits of a model.
+/// Callback for the vocabulary and the number of logits of a model.
 pub type VocabHook = Arc<dyn Fn(&Arc<Vocab>, usize) + Send + Sync>;
 
-/// How to load a model.
+/// Parameters for loading a model.
 #[derive(Clone)]
 pub struct LoadParams {
-    /// Name of the architecture to load the file as; `None` takes what the file says.
+    /// Architecture to load the file as; `None` uses `general.architecture`.
     pub arch: Option<String>,
-    /// Where the weights go.
+    /// Placement of the weights on devices.
     pub placement: PlacementParams,
-    /// Use the file's pages in place where a device reads weights as they are in the file. Else all weights are read into memory of their own, and
-    /// the file is not in use once the model is loaded.
+    /// Map the file and use its pages where a device can read the weights unchanged. If false, all weights
+    /// are copied, and the file can be changed after loading.
     pub mmap: bool,
-    /// Keep the weights in memory for good. A failure is a warning.
+    /// Lock the weights in physical memory. Failure is reported as a warning.
     pub mlock: bool,
-    /// Load the first layer of multi-token prediction too, if the architecture declares what such layers compute and the file has any.
+    /// Load the first MTP layer, if the file has one and the architecture declares an MTP graph.
     pub mtp: bool,
-    /// Look at every weight for values that are no numbers.
+    /// Whether to check all weights for NaN and infinity.
     pub check_tensors: bool,
-    /// Metadata that replaces the file's.
+    /// Metadata overrides.
     pub overrides: Vec<(String, Value)>,
-    /// Called while loading.
+    /// Progress callback.
     pub progress: Option<Progress>,
-    /// Called once the vocabulary is there, before any weight is, for what can be made of it meanwhile.
+    /// Called as soon as the vocabulary is loaded, so that dependent work can overlap with loading the
+    /// weights.
     pub on_vocab: Option<VocabHook>,
 }
 
@@ -56,7 +57,7 @@ impl Default for LoadParams {
 }
 
 impl LoadParams {
-    /// Reports how much is loaded; an error if the answer is to stop.
+    /// Reports progress; returns an error if the callback cancels.
     pub(super) fn report(&self, path: &Path, done: f32) -> Result<(), ModelError> {
         match &self.progress {
             Some(go_on) if !go_on(done) => Err(ModelError::Cancelled { path: path.to_owned() }),

@@ -1,4 +1,4 @@
-//! Placement: which device computes each layer, and which memory each tensor goes to.
+//! Placement: assigns layers to devices and tensors to memories.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,44 +8,45 @@ use regex_lite::Regex;
 
 use crate::backend::{self, BufferType, Device, MemoryMap, Usage, WeightStorage};
 use crate::builder::{MemoryParams, MemorySpecs};
-use crate::graph::{Flags, Graph, Home, Layout, Name, ShapeError, TensorId, dense_bytes};
+use crate::graph::{BufferSlice, Flags, Graph, Layout, Name, ShapeError, TensorId, dense_bytes};
 
 use super::fit::layers_that_fit;
 use super::{Consumer, TableRow};
 
-/// How weights are split over several devices.
+/// Distribution of weights over several devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SplitMode {
-    /// All of them on the main device.
+    /// All weights are stored on the main device.
     None,
-    /// By whole layers.
+    /// Whole layers.
     #[default]
     Layer,
-    /// Each matrix by rows, on all devices that are named, the CPU too if it is; everything else on the main device.
+    /// Rows of each matrix over all listed devices, including the CPU if listed; all other tensors on the
+    /// main device.
     Row,
 }
 
-/// How many layers go to the devices.
+/// Number of layers assigned to devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DeviceLayers {
-    /// As many as their free memory holds.
+    /// Automatic: the maximum number of layers that fit into free memory.
     #[default]
     Auto,
-    /// This many, the output counting as one, from the last layer down.
+    /// A fixed number of layers, counted from the last; the output counts as a layer.
     Count(usize),
 }
 
-/// Tensors whose names match go to a certain memory.
+/// Rule that places matching tensors in a specific memory.
 #[derive(Clone, Debug)]
 pub struct TensorOverride {
-    /// Searched for in the tensor's name.
+    /// Regular expression that is searched for in tensor names.
     pub pattern: Regex,
     /// Name of the buffer type.
     pub buffer_type: String,
 }
 
 impl TensorOverride {
-    /// Index of its memory.
+    /// Returns the index of the memory in `types`.
     fn memory(&self, types: &[Arc<dyn BufferType>]) -> Option<usize> {
         types
             .iter()
@@ -53,33 +54,34 @@ impl TensorOverride {
     }
 }
 
-/// Settings of a placement. With no devices everything stays on the CPU.
+/// Placement settings. Without devices, everything is placed on the CPU.
 #[derive(Clone)]
 pub struct PlacementParams {
-    /// Devices beside the CPU, in order.
+    /// Devices in addition to the CPU, in order.
     pub devices: Vec<Arc<dyn Device>>,
-    /// Layers for them.
+    /// Number of layers to offload.
     pub n_layers: DeviceLayers,
-    /// Share of each device, of the layers or, with [`SplitMode::Row`], of the rows; empty: by free memory.
+    /// Share of each device, of the layers or, with [`SplitMode::Row`], of the rows. If empty, shares are
+    /// proportional to free memory.
     pub tensor_split: Vec<f32>,
-    /// Division over several devices.
+    /// Distribution over several devices.
     pub split_mode: SplitMode,
-    /// The device for [`SplitMode::None`] and [`SplitMode::Row`], counted without the CPU.
+    /// Index of the main device for [`SplitMode::None`] and [`SplitMode::Row`], not counting the CPU.
     pub main_device: usize,
-    /// Tensor overrides; the first match wins.
+    /// Tensor overrides; the first match takes precedence.
     pub overrides: Vec<TensorOverride>,
-    /// Keep keys and values in the memory of the layer's device.
+    /// Keep the KV cache on the device of its layer.
     pub offload_kv: bool,
-    /// Let devices compute products of many columns although the weights lie in the memory of the CPU, from which they are copied each time. Weights in
-    /// a layout that the CPU alone reads stay where they are.
+    /// Run matmuls with many columns on a device even if the weights are in host memory, copying the weights
+    /// each time. Weights in a CPU-only layout stay on the CPU.
     pub offload_ops: bool,
-    /// Store weights in the layouts that devices like best. If false all are plain, as in the file.
+    /// Repack weights into the preferred layout of the device. If false, weights keep the layout of the file.
     pub repack: bool,
-    /// The memory of a context that [`DeviceLayers::Auto`] leaves room for.
+    /// Context settings that [`DeviceLayers::Auto`] reserves memory for.
     pub memory: MemoryParams,
-    /// Bytes of each device that [`DeviceLayers::Auto`] leaves free.
+    /// Bytes that [`DeviceLayers::Auto`] leaves free on each device.
     pub margin: usize,
-    /// If [`DeviceLayers::Auto`] finds that no layer fits, that is an error.
+    /// Return an error if [`DeviceLayers::Auto`] cannot place any layer on a device.
     pub needs_layer: bool,
 }
 
@@ -102,107 +104,96 @@ impl Default for PlacementParams {
     }
 }
 
-/// A placement that is not possible.
+/// An error that can occur when placing a model.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum PlacementError {
-    /// A setting refers to a device that is not there.
-    #[error("{setting} names device {index}, there are {count}")]
+    /// A setting refers to a device that does not exist.
+    #[error("{setting} refers to device {index}, but only {count} devices are available")]
     NoSuchDevice {
-        /// The setting.
         setting: &'static str,
-        /// Index asked for.
         index: usize,
-        /// Devices there are.
+        /// Number of available devices.
         count: usize,
     },
-    /// Invalid shares.
-    #[error("tensor_split must hold up to {count} non-negative numbers, not all of them 0")]
+    /// The shares of the devices are invalid.
+    #[error("tensor_split must have at most {count} non-negative values, at least one of them positive")]
     Split {
-        /// Devices there are.
+        /// Number of available devices.
         count: usize,
     },
-    /// An override names memory that no device has.
-    #[error("there is no memory `{found}` to override to; there is {}", .known.join(", "))]
+    /// An override names an unknown buffer type.
+    #[error("unknown buffer type `{found}` in a tensor override; expected one of {}", .known.join(", "))]
     NoSuchMemory {
-        /// The name.
         found: String,
-        /// Names there are.
+        /// Available buffer types.
         known: Vec<String>,
     },
-    /// Devices have no room for a single layer.
+    /// Not even a single layer fits on a device.
     #[error(
-        "no layer fits into what is free of {device}: one takes {needed} bytes with its intermediate results, {free} are free, and {margin} of them are to stay so"
+        "cannot offload a single layer to {device}: it needs {needed} bytes including compute buffers, but only {free} bytes are free, {margin} of them reserved"
     )]
     NoLayerFits {
-        /// Name of the memory.
         device: String,
-        /// Bytes that a layer takes there.
+        /// Bytes needed for a layer.
         needed: usize,
-        /// Bytes that are free.
+        /// Bytes free on the device.
         free: usize,
-        /// Bytes that are to stay free.
+        /// Bytes reserved by [`PlacementParams::margin`].
         margin: usize,
     },
-    /// What graphs need could not be found out.
-    #[error("the memory of intermediate results cannot be planned: {fault}")]
-    Unplanned {
-        /// What is in the way.
-        fault: String,
-    },
-    /// No memory in which a backend can use the tensor.
-    #[error("no device computes with tensor `{tensor}` of type {ty}")]
-    Unusable {
-        /// The tensor.
-        tensor: String,
-        /// Its type.
-        ty: GgmlType,
-    },
+    /// Measuring the graphs failed.
+    #[error("cannot plan the compute buffers: {reason}")]
+    Unplanned { reason: String },
+    /// No backend supports the tensor.
+    #[error("no device supports tensor `{tensor}` of type {ty}")]
+    Unusable { tensor: String, ty: GgmlType },
 }
 
-/// Where everything goes.
+/// Placement of all layers and tensors.
 #[derive(Clone)]
 pub struct Placement {
-    /// Devices, the CPU last.
+    /// Devices, with the CPU last.
     pub devices: Vec<Arc<dyn Device>>,
-    /// Index of the device of each layer; the output is one more.
+    /// Device index of each layer, followed by that of the output.
     pub layers: Vec<usize>,
-    /// Kinds of memory in use, those of the devices in their order.
+    /// Memories in use, in the order of the devices.
     pub types: Vec<Arc<dyn BufferType>>,
-    /// The parts of each row of the tensor table; of most one with all rows.
+    /// Parts of each row of the tensor table; a single part unless the tensor is split by rows.
     pub parts: Vec<Vec<RowPart>>,
     offload_kv: bool,
     offload_ops: bool,
     repack: bool,
 }
 
-/// Consecutive rows of a matrix that lie in one memory.
+/// Consecutive rows of a matrix in one memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowPart {
-    /// Index of the memory.
+    /// Index of the memory in [`Placement::types`].
     pub memory: usize,
-    /// How many rows.
+    /// Number of rows in the range.
     pub n_rows: usize,
-    /// How they are arranged there.
+    /// Row layout.
     pub layout: Layout,
 }
 
-/// What a probe of the graph tells about the placement of its tensors.
+/// Requirements of a graph that affect placement, found by a probe.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Needs {
-    /// What the graph needs from a memory.
+pub struct PlacementNeeds {
+    /// Specifications of the KV caches and recurrent states.
     pub memory: MemorySpecs,
-    /// Rows of the smallest table that it reads by position.
+    /// Rows of the smallest table that is indexed by position.
     pub max_positions: Option<usize>,
-    /// By row of the tensor table: only products use the tensor, and they can be computed part by part.
+    /// For each row of the tensor table: only matmuls that can be split by rows read the tensor.
     pub divisible: Vec<bool>,
-    /// By row of the tensor table: only products and look-ups use the tensor, as their matrix or table, whole. Then any layout that those read
-    /// will do.
+    /// For each row of the tensor table: only matmuls and row lookups read the tensor, as a whole and as
+    /// their matrix or table. Such a tensor may have any layout that these ops support.
     pub read_by_rows: Vec<bool>,
 }
 
-impl Needs {
-    /// Takes account of another graph that uses the same weights, with a memory of its own.
-    pub(super) fn use_also(&mut self, other: &Needs) {
+impl PlacementNeeds {
+    /// Adds the requirements of another graph that uses the same weights but has its own KV cache.
+    pub(super) fn use_also(&mut self, other: &PlacementNeeds) {
         self.max_positions = self.max_positions.into_iter().chain(other.max_positions).min();
         let and = |all: &mut [bool], also: &[bool]| all.iter_mut().zip(also).for_each(|(a, b)| *a &= b);
         and(&mut self.divisible, &other.divisible);
@@ -217,21 +208,24 @@ impl Needs {
 /// Summary of a placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementSummary {
-    /// Layers on devices other than the CPU, the output counting as one.
+    /// Offloaded layers; the output counts as a layer.
     pub n_offloaded: usize,
-    /// Layers in all, the output counting as one.
+    /// Total layers; the output counts as a layer.
     pub n_layers: usize,
-    /// Bytes of weights by memory.
+    /// Bytes of weights in each memory.
     pub bytes: Vec<(String, usize)>,
 }
 
 impl Placement {
-    /// Decides for a model's tensor table.
+    /// Computes the placement of all rows of the tensor table.
+    ///
+    /// # Errors
+    /// [`PlacementError`] if the settings are invalid or a tensor is not supported by any device.
     pub fn new(
         params: &PlacementParams,
         rows: &[TableRow],
         n_layer: usize,
-        needs: &Needs,
+        needs: &PlacementNeeds,
     ) -> Result<Placement, PlacementError> {
         let cpu = backend::default_device();
         let mut devices: Vec<_> = params
@@ -277,7 +271,7 @@ impl Placement {
                 Vec::new()
             };
             if parts.is_empty() {
-                // Look-ups read few rows: for them alone no layout is worth its making.
+                // Row lookups read only a few rows, so repacking does not pay off for them.
                 let is_multiplied = row.consumer != Consumer::GetRows && needs.is_read_by_rows(i);
                 parts.push(placement.place(row, is_multiplied, &params.overrides)?);
             }
@@ -286,7 +280,7 @@ impl Placement {
         Ok(placement)
     }
 
-    /// The device that keeps the keys, values and states of a layer.
+    /// Returns the device that stores the KV cache and states of a layer.
     pub fn kv_device(&self, layer: usize) -> &Arc<dyn Device> {
         let cpu = self.devices.len() - 1;
         let device = if self.offload_kv {
@@ -297,12 +291,14 @@ impl Placement {
         &self.devices[device]
     }
 
-    /// The CPU, which takes what no device does.
+    /// Returns the CPU device, which supports all ops.
     pub fn cpu(&self) -> &Arc<dyn Device> {
-        self.devices.last().expect("the CPU is always there")
+        self.devices
+            .last()
+            .expect("Placement::new appends the CPU to `devices`")
     }
 
-    /// The first device whose memory this is; the CPU if it is none's.
+    /// Returns the first device that uses this memory, or the CPU if none does.
     pub fn device_of_memory(&self, ty: &dyn BufferType) -> &Arc<dyn Device> {
         let is_its = |d: &&Arc<dyn Device>| {
             d.buffer_type().name() == ty.name()
@@ -311,11 +307,11 @@ impl Placement {
         self.devices.iter().find(is_its).unwrap_or_else(|| self.cpu())
     }
 
-    /// Layers and bytes by memory.
+    /// Returns layers and bytes by memory.
     pub fn summary(&self, rows: &[TableRow]) -> PlacementSummary {
         let cpu = self.devices.len() - 1;
         let mut bytes: Vec<_> = self.types.iter().map(|t| (t.name().to_owned(), 0)).collect();
-        // A tied output shares its tensor with the embedding, unless it lies elsewhere.
+        // A tied output shares its tensor with the embedding unless both are in different memories.
         let mut seen = HashSet::new();
         for (i, row) in rows.iter().enumerate() {
             for part in &self.parts[i] {
@@ -331,18 +327,18 @@ impl Placement {
         }
     }
 
-    /// True if devices may compute products whose weights lie in the memory of the CPU.
+    /// Returns true if devices may compute matmuls whose weights are in host memory.
     pub fn offloads_ops(&self) -> bool {
         self.offload_ops
     }
 
-    /// True if weights may be stored in other layouts than the file's.
+    /// Returns true if weights may be repacked.
     pub fn repacks(&self) -> bool {
         self.repack
     }
 
-    /// True if what is repacked in the CPU's memory fits into its free bytes, of so many in all: 0 where that cannot be found out.
-    pub(super) fn has_room_to_repack(&self, rows: &[TableRow], (free, total): (usize, usize)) -> bool {
+    /// Returns true if the repacked CPU weights fit into free memory, or if the total memory is unknown (0).
+    pub(super) fn can_repack(&self, rows: &[TableRow], (free, total): (usize, usize)) -> bool {
         let own = self.memory_index(&*self.cpu().buffer_type());
         let is_repacked = |part: &&RowPart| part.memory == own && !part.layout.is_plain();
         let of_row = |(row, parts): (&TableRow, &Vec<RowPart>)| -> usize {
@@ -352,9 +348,9 @@ impl Placement {
         total == 0 || needed <= free
     }
 
-    /// Lets look-ups in a table read the repacked copy that products have of it (a tied output), where the device can, so that no other copy is in
-    /// the same memory.
-    pub(super) fn share_tied_tables(&mut self, rows: &[TableRow], needs: &Needs) {
+    /// Makes row lookups in a tied table read the repacked copy made for matmuls, where the device supports
+    /// it. This avoids a second copy in the same memory.
+    pub(super) fn share_tied_tables(&mut self, rows: &[TableRow], needs: &PlacementNeeds) {
         for (i, row) in rows.iter().enumerate() {
             let is_tied = |other: &TableRow| (other.file_index, other.offset) == (row.file_index, row.offset);
             let is_shared = |&(j, other): &(usize, &TableRow)| j != i && is_tied(other) && !self.is_plain(j);
@@ -377,13 +373,14 @@ impl Placement {
         }
     }
 
-    /// True if a row of the tensor table is stored as in the file.
+    /// Returns true if a row of the tensor table keeps the layout of the file.
     fn is_plain(&self, row: usize) -> bool {
         self.parts[row].iter().all(|part| part.layout.is_plain())
     }
 
-    /// The rows of a matrix that each device gets by its share. None if it stays whole: because it is no single matrix, its layer is the
-    /// CPU's, it was given a place by name, or some device cannot compute with it.
+    /// Splits the rows of a matrix by device shares. Returns an empty list if the tensor stays whole: it is
+    /// not a single matrix, its layer is on the CPU, an override matches, or a device does not support a
+    /// part.
     fn parts_of(&self, row: &TableRow, shares: &[(usize, f64)], overrides: &[TensorOverride]) -> Vec<RowPart> {
         let cpu = self.devices.len() - 1;
         let is_matrix = row.consumer == Consumer::MulMat && row.ne[2..] == [1, 1] && row.stored_type() == row.ty;
@@ -405,12 +402,12 @@ impl Placement {
         parts.unwrap_or_default()
     }
 
-    /// Index of the device of a tensor's layer.
+    /// Returns the device index of a tensor's layer.
     fn device_of(&self, row: &TableRow) -> usize {
         let cpu = self.devices.len() - 1;
         match (row.layer, row.consumer) {
             (Some(il), _) => self.layers.get(il as usize).copied().unwrap_or(cpu),
-            // Embedding look-ups read few rows: the table is not worth device memory.
+            // Embedding lookups read few rows, so the table does not justify device memory.
             (None, Consumer::GetRows) => cpu,
             (None, _) => self.layers.last().copied().unwrap_or(cpu),
         }
@@ -421,10 +418,10 @@ impl Placement {
         self.types
             .iter()
             .position(same)
-            .expect("every device's memory is listed")
+            .expect("`types` contains the memories of all devices")
     }
 
-    /// All of a tensor on its layer's device or the CPU, whichever first computes with it.
+    /// Places a whole tensor on the device of its layer or on the CPU, whichever first supports the tensor.
     fn place(
         &self,
         row: &TableRow,
@@ -453,8 +450,8 @@ impl Placement {
         })
     }
 
-    /// All of a tensor on a device, in each storage that the device offers and can compute with, the best first. `is_multiplied`: only
-    /// products use the tensor.
+    /// Returns the possible placements of a whole tensor on a device, best first. `is_multiplied` means that
+    /// only matmuls read the tensor.
     fn places_on(&self, device: &dyn Device, row: &TableRow, is_multiplied: bool) -> impl Iterator<Item = RowPart> {
         let may_repack = self.repack && is_multiplied && row.stored_type() == row.ty;
         let storages = device.weight_storage().into_iter();
@@ -470,18 +467,18 @@ impl Placement {
 }
 
 impl RowPart {
-    /// The part's shape, of a tensor of this shape.
+    /// Returns the shape of this part of a tensor.
     pub(super) fn shape(&self, [n, _, n2, n3]: [usize; 4]) -> [usize; 4] {
         [n, self.n_rows, n2, n3]
     }
 
-    /// Bytes that the part takes of this tensor.
+    /// Returns the size of this part of a tensor in bytes.
     pub(super) fn bytes(&self, row: &TableRow) -> usize {
         dense_bytes(row.stored_type(), self.shape(row.ne), self.layout)
     }
 }
 
-/// Each must name memory that there is, whether or not a tensor matches.
+/// Checks that every override names a known buffer type, even if no tensor matches.
 fn check_overrides(overrides: &[TensorOverride], types: &[Arc<dyn BufferType>]) -> Result<(), PlacementError> {
     match overrides.iter().find(|o| o.memory(types).is_none()) {
         Some(o) => Err(PlacementError::NoSuchMemory {
@@ -505,7 +502,7 @@ fn check(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Result<(), Pl
         });
     }
     let shares = &params.tensor_split;
-    // The CPU takes a share of the rows if it is named.
+    // With row split, the CPU has a share if it is listed.
     let count = match params.split_mode {
         SplitMode::Row => params.devices.len(),
         _ => count,
@@ -517,7 +514,8 @@ fn check(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Result<(), Pl
     Ok(())
 }
 
-/// Gives the last `n_offloaded` of all layers and the output to the devices by their shares, the rest to the CPU.
+/// Assigns the last `n_offloaded` layers (including the output) to the devices by share, and all others to
+/// the CPU.
 pub(super) fn assign_layers(
     params: &PlacementParams,
     devices: &[Arc<dyn Device>],
@@ -532,7 +530,7 @@ pub(super) fn assign_layers(
             if il < first {
                 return devices.len();
             }
-            // The first device whose cumulative share lies beyond the layer's place among the offloaded ones.
+            // The first device whose cumulative share exceeds the relative position of the layer.
             let place = (il - first) as f64 / n_offloaded as f64 * total;
             let mut sum = 0.0;
             let beyond = shares.iter().position(|s| {
@@ -558,7 +556,7 @@ fn shares(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Vec<f64> {
     devices.iter().map(|d| d.memory().0.max(1) as f64).collect()
 }
 
-/// With [`SplitMode::Row`], the devices that divide the rows of matrices, by index, with their shares.
+/// Returns the devices that split matrices by rows with [`SplitMode::Row`], by index, with their shares.
 pub(super) fn row_shares(params: &PlacementParams, devices: &[Arc<dyn Device>]) -> Vec<(usize, f64)> {
     if params.split_mode != SplitMode::Row {
         return Vec::new();
@@ -574,10 +572,10 @@ pub(super) fn row_shares(params: &PlacementParams, devices: &[Arc<dyn Device>]) 
     params.devices.iter().enumerate().filter_map(share).collect()
 }
 
-/// Kernels multiply several rows at once: parts begin at multiples of this where there are enough rows.
+/// Row granularity of a split: kernels process several rows at once.
 const ROW_STEP: usize = 32;
 
-/// Divides `n` rows by shares.
+/// Splits `n` rows proportionally to `shares`.
 fn divide(n: usize, shares: impl ExactSizeIterator<Item = f64> + Clone) -> Vec<usize> {
     let total: f64 = shares.clone().sum();
     let step = if n >= ROW_STEP * shares.len() { ROW_STEP } else { 1 };
@@ -585,7 +583,7 @@ fn divide(n: usize, shares: impl ExactSizeIterator<Item = f64> + Clone) -> Vec<u
     let mut counts = Vec::with_capacity(shares.len());
     for share in shares {
         sum += share;
-        // The rounded end of the last share with anything in it is the end: `sum` is then `total`.
+        // The last nonzero share ends at exactly `n`: `sum` then equals `total`.
         let end = if sum >= total {
             n
         } else {
@@ -597,14 +595,15 @@ fn divide(n: usize, shares: impl ExactSizeIterator<Item = f64> + Clone) -> Vec<u
     counts
 }
 
-/// Asks the device about the op that will consume the tensor in this storage, on a graph made for the question.
+/// Returns true if the device supports the op that consumes the tensor in this storage, tested on a small
+/// graph.
 fn computes_with(device: &dyn Device, row: &TableRow, storage: &WeightStorage) -> bool {
-    // Nothing is computed: a buffer without bytes says what kind of memory it is.
+    // Nothing is computed; an empty buffer identifies the kind of memory.
     let Ok(buffer) = storage.buffer_type.allocate(0) else {
         return false;
     };
     let mut memory = MemoryMap::default();
-    let home = Home {
+    let home = BufferSlice {
         buffer: memory.insert(buffer, Usage::Weights),
         offset: 0,
     };
@@ -651,7 +650,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_repacked_weights_need_room() {
+    fn repacking_memory_counts_repacked_weights_only() {
         let row = TableRow {
             name: "w".to_owned(),
             base: "w",
@@ -663,9 +662,9 @@ mod tests {
             file_index: 0,
             offset: 0,
         };
-        let needs = Needs {
+        let needs = PlacementNeeds {
             read_by_rows: vec![true],
-            ..Needs::default()
+            ..PlacementNeeds::default()
         };
         let placed = |repack| {
             let params = PlacementParams {
@@ -677,19 +676,19 @@ mod tests {
         let bytes = row.bytes();
         let (repacked, plain) = (placed(true), placed(false));
         assert!(!repacked.parts[0][0].layout.is_plain());
-        let has_room = |placement: &Placement, memory| placement.has_room_to_repack(std::slice::from_ref(&row), memory);
+        let has_room = |placement: &Placement, memory| placement.can_repack(std::slice::from_ref(&row), memory);
         assert!(has_room(&repacked, (bytes, 1 << 40)) && !has_room(&repacked, (bytes - 1, 1 << 40)));
         assert!(has_room(&repacked, (0, 0)), "nobody knows");
         assert!(has_room(&plain, (0, 1 << 40)));
     }
 
     #[test]
-    fn rows_are_divided_by_shares() {
+    fn divide_is_proportional_to_shares() {
         let divided = |n: usize, shares: &[f64]| divide(n, shares.iter().copied());
         assert_eq!(divided(256, &[1.0, 1.0]), [128, 128]);
         assert_eq!(divided(256, &[3.0, 1.0]), [192, 64]);
-        assert_eq!(divided(100, &[1.0, 1.0]), [64, 36], "in steps of 32");
-        assert_eq!(divided(7, &[1.0, 1.0]), [4, 3], "too few for steps");
+        assert_eq!(divided(100, &[1.0, 1.0]), [64, 36], "rounded to multiples of 32");
+        assert_eq!(divided(7, &[1.0, 1.0]), [4, 3], "too few rows for steps of 32");
         assert_eq!(divided(256, &[0.0, 1.0, 0.0]), [0, 256, 0]);
         assert_eq!(divided(1, &[1.0, 1.0, 1.0]).iter().sum::<usize>(), 1);
         for n in 1..300 {

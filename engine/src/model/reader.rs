@@ -1,4 +1,4 @@
-//! Reads hyper-parameters as an architecture declares them: key, type, default, scalar or one value per layer.
+//! Typed reader for hyperparameters: scalars, lists, and per-layer values with defaults.
 
 use crate::gguf::{Metadata, Value};
 use crate::graph::ROPE_AXES;
@@ -9,63 +9,60 @@ use super::Base;
 
 const SECTIONS: &str = "rope.dimension_sections";
 
-/// A hyper-parameter that does not fit its declaration.
+/// An error that can occur when reading a hyperparameter.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum HparamError {
-    /// A required key is not in the file.
-    #[error("key `{key}` is missing, expected {expected}")]
+    /// A required key is missing.
+    #[error("missing key `{key}`: expected {expected}")]
     Missing {
-        /// Full key.
+        /// Metadata key, including the prefix.
         key: String,
-        /// What it should hold.
         expected: &'static str,
     },
-    /// A key holds something else.
-    #[error("key `{key}` holds {found}, expected {expected}")]
+    /// A value has the wrong type or length.
+    #[error("key `{key}`: expected {expected}, found {found}")]
     WrongType {
-        /// Full key.
+        /// Metadata key, including the prefix.
         key: String,
-        /// What it should hold.
         expected: String,
-        /// What it holds.
         found: String,
     },
     /// A number is out of range.
-    #[error("key `{key}` is {found}, expected {min} to {max}")]
+    #[error("key `{key}`: expected {min} to {max}, found {found}")]
     OutOfRange {
-        /// Full key.
+        /// Metadata key, including the prefix.
         key: String,
-        /// The value.
         found: usize,
-        /// Smallest possible.
         min: usize,
-        /// Largest possible.
         max: usize,
     },
-    /// Values that exclude each other.
+    /// Several values contradict each other.
     #[error("{0}")]
     Contradiction(String),
 }
 
-/// Reads one model's hyper-parameters. Methods never fail: an error is noted, a dummy returned, and all errors are reported together.
+/// Reader for the hyperparameters of a model. Methods never fail: errors are collected and a placeholder is
+/// returned, so that all errors are reported at once.
 pub struct HparamReader<'a> {
     metadata: &'a Metadata,
     prefix: &'a str,
     base: Option<Base>,
-    /// Layers of the graph: per-layer arrays have at least so many entries.
+    /// Number of layers in the main graph; the minimum length of per-layer arrays.
     n_layer: usize,
-    /// Layers that are loaded.
+    /// Number of layers to load.
     n_layer_loaded: usize,
     errors: Vec<HparamError>,
 }
 
 impl<'a> HparamReader<'a> {
-    /// A reader of the keys `prefix.*` (the architecture's name in the file). The shared hyper-parameters are read at once.
+    /// Creates a reader for the keys `prefix.*` and reads the common hyperparameters. `prefix` is the
+    /// architecture name in the file.
     pub fn new(metadata: &'a Metadata, prefix: &'a str) -> HparamReader<'a> {
         Self::with_mtp(metadata, prefix, false)
     }
 
-    /// The same where the first layer of multi-token prediction is loaded too, if `mtp` says so and there is one.
+    /// Like [`HparamReader::new`], but also loads the first MTP layer if `mtp` is set and the file has one.
     pub fn with_mtp(metadata: &'a Metadata, prefix: &'a str, mtp: bool) -> HparamReader<'a> {
         let mut r = HparamReader {
             metadata,
@@ -80,51 +77,51 @@ impl<'a> HparamReader<'a> {
         r
     }
 
-    /// The shared hyper-parameters; dummies if [`HparamReader::failed`].
+    /// Returns the common hyperparameters; placeholders if [`HparamReader::failed`].
     pub fn base(&self) -> Base {
-        self.base.clone().expect("the base is read on construction")
+        self.base.clone().expect("base is set in HparamReader::with_mtp")
     }
 
-    /// True if an error was noted.
+    /// Returns true if an error was recorded.
     pub fn failed(&self) -> bool {
         !self.errors.is_empty()
     }
 
-    /// All errors noted.
+    /// Returns all recorded errors.
     pub fn into_errors(self) -> Vec<HparamError> {
         self.errors
     }
 
-    /// Notes an error unless `condition` holds; `text` says what must.
+    /// Records an error unless `condition` holds; `text` states the requirement.
     pub fn check(&mut self, condition: bool, text: &str) {
         if !condition {
             self.contradiction(text.to_owned());
         }
     }
 
-    /// A count or size.
+    /// Reads a count or size.
     pub fn usize(&mut self, key: &str, default: Option<usize>) -> usize {
         self.scalar(key, default, "a non-negative integer", as_usize)
     }
 
-    /// A number.
+    /// Reads a finite number.
     pub fn f32(&mut self, key: &str, default: Option<f32>) -> f32 {
         self.scalar(key, default, "a finite number", as_f32)
     }
 
-    /// A truth value.
+    /// Reads a bool.
     pub fn bool(&mut self, key: &str, default: Option<bool>) -> bool {
         self.scalar(key, default, "a bool", as_bool)
     }
 
-    /// A text.
+    /// Reads a string.
     pub fn string(&mut self, key: &str, default: Option<&str>) -> String {
         self.scalar(key, default.map(str::to_owned), "a string", |v| {
             v.as_str().map(str::to_owned)
         })
     }
 
-    /// A list of at least `n` integers; if `n` is 0, it may be absent.
+    /// Reads a list of at least `n` integers; the key is optional if `n` is 0.
     pub fn list(&mut self, key: &str, n: usize) -> Vec<usize> {
         let values = |v: &Value| {
             let list = v.as_array().filter(|a| a.len() >= n)?;
@@ -150,44 +147,45 @@ impl<'a> HparamReader<'a> {
         Vec::new()
     }
 
-    /// One count per layer; a scalar in the file stands for all layers.
+    /// Reads one count per layer; a scalar applies to all layers.
     pub fn usizes(&mut self, key: &str, default: Option<usize>) -> Vec<usize> {
         self.per_layer(key, default.map(|d| move |_| d), "non-negative integers", as_usize)
     }
 
-    /// One count per layer, with a default that differs by layer.
+    /// Reads one count per layer, with a default by layer.
     pub fn usizes_with(&mut self, key: &str, default: impl Fn(usize) -> usize) -> Vec<usize> {
         self.per_layer(key, Some(default), "non-negative integers", as_usize)
     }
 
-    /// One number per layer.
+    /// Reads one number per layer.
     pub fn f32s(&mut self, key: &str, default: Option<f32>) -> Vec<f32> {
         self.per_layer(key, default.map(|d| move |_| d), "finite numbers", as_f32)
     }
 
-    /// One number per layer, with a default that differs by layer.
+    /// Reads one number per layer, with a default by layer.
     pub fn f32s_with(&mut self, key: &str, default: impl Fn(usize) -> f32) -> Vec<f32> {
         self.per_layer(key, Some(default), "finite numbers", as_f32)
     }
 
-    /// One truth value per layer.
+    /// Reads one bool per layer.
     pub fn bools(&mut self, key: &str, default: Option<bool>) -> Vec<bool> {
         self.per_layer(key, default.map(|d| move |_| d), "bools", as_bool)
     }
 
-    /// One truth value per layer, with a default that differs by layer.
+    /// Reads one bool per layer, with a default by layer.
     pub fn bools_with(&mut self, key: &str, default: impl Fn(usize) -> bool) -> Vec<bool> {
         self.per_layer(key, Some(default), "bools", as_bool)
     }
 
-    /// Which layers follow a pattern: an array of truth values, or a period `n`, where layer `il` does if `il % n < n - 1`
-    /// (period 0: all, period 1: none).
+    /// Reads a layer pattern: an array of bools, or a period `n` that selects the layers with `il % n < n -
+    /// 1`. Period 0 selects all layers, period 1 none.
     pub fn pattern(&mut self, key: &str, default: Option<usize>) -> Vec<bool> {
         self.period(key, default, |place, period| place + 1 < period)
     }
 
-    /// As [`HparamReader::pattern`], with the exception first in each period: layer `il` follows if `il % n` is not 0.
-    pub fn late_pattern(&mut self, key: &str, default: Option<usize>) -> Vec<bool> {
+    /// Like [`HparamReader::pattern`], but the exception is the first layer of each period: a period `n`
+    /// selects the layers with `il % n != 0`.
+    pub fn dense_first(&mut self, key: &str, default: Option<usize>) -> Vec<bool> {
         self.period(key, default, |place, _| place > 0)
     }
 
@@ -222,7 +220,7 @@ impl<'a> HparamReader<'a> {
             return value;
         }
         let (min, max) = (*range.start(), *range.end());
-        // A missing key has been reported already and reads as zero.
+        // A missing key was already reported and reads as zero.
         if self.metadata.contains(&self.full(key)) {
             self.errors.push(HparamError::OutOfRange {
                 key: self.full(key),
@@ -234,7 +232,7 @@ impl<'a> HparamReader<'a> {
         min
     }
 
-    /// Size of the vocabulary: its own key, or the number of tokens in the tokenizer.
+    /// Returns the vocabulary size: `vocab_size`, or the number of tokens in the tokenizer.
     pub(super) fn n_vocab(&mut self) -> usize {
         let tokens = self
             .metadata
@@ -253,17 +251,17 @@ impl<'a> HparamReader<'a> {
         n.min(1 << 28)
     }
 
-    /// Labels of a classifier: as many as are named, else one.
+    /// Returns the number of classifier labels, at least one.
     pub(super) fn n_labels(&mut self) -> usize {
         let labels = self.metadata.get(&self.full("classifier.output_labels"));
         labels.and_then(Value::as_array).map_or(1, |a| a.len()).max(1)
     }
 
-    /// A pooling type by its code.
+    /// Reads a pooling type.
     pub(super) fn pooling(&mut self, key: &str) -> Option<Pooling> {
         let full = self.full(key);
         let value = self.metadata.get(&full)?;
-        // "Not said" is written as -1, which files often hold as an unsigned number.
+        // -1 means "not specified"; many files store the value as an unsigned integer.
         if matches!(value.as_i64(), Some(-1) | Some(0xffff_ffff)) {
             return None;
         }
@@ -278,8 +276,8 @@ impl<'a> HparamReader<'a> {
         pooling
     }
 
-    /// M-RoPE sections; zeros without the key or where it holds something else, which
-    /// [`HparamReader::check_sections`] reports if the architecture reads it.
+    /// Returns the M-RoPE sections; zeros if the key is missing or invalid, which
+    /// [`HparamReader::check_sections`] reports if the architecture needs them.
     pub(super) fn sections(&self) -> [usize; ROPE_AXES] {
         let sections = self.metadata.get(&self.full(SECTIONS)).and_then(|v| {
             let values = v.as_array().filter(|a| a.len() == ROPE_AXES)?;
@@ -289,10 +287,10 @@ impl<'a> HparamReader<'a> {
         sections.unwrap_or_default()
     }
 
-    /// Notes an error if positions have several axes and the file's sections are missing or wrong.
+    /// Records an error if the M-RoPE sections are missing or invalid.
     pub(super) fn check_sections(&mut self, head_dim: usize) {
         let key = self.full(SECTIONS);
-        let expected = "pairs of four axes";
+        let expected = "four section sizes";
         let Some(value) = self.metadata.get(&key) else {
             self.errors.push(HparamError::Missing { key, expected });
             return;
@@ -302,7 +300,7 @@ impl<'a> HparamReader<'a> {
         if sections[..3] == [0; 3] || n_pairs > head_dim {
             self.errors.push(HparamError::WrongType {
                 key,
-                expected: format!("{expected}, together 1 to {head_dim}"),
+                expected: format!("{expected} with a sum of 1 to {head_dim}"),
                 found: match sections {
                     [0, 0, 0, 0] => value.describe(),
                     _ => format!("{sections:?}"),
@@ -311,7 +309,7 @@ impl<'a> HparamReader<'a> {
         }
     }
 
-    /// The key as the file has it: behind the architecture's name unless it starts with `/`.
+    /// Returns the full key: prefixed with the architecture unless it starts with `/`.
     fn full(&self, key: &str) -> String {
         match key.strip_prefix('/') {
             Some(whole) => whole.to_owned(),
@@ -363,7 +361,8 @@ impl<'a> HparamReader<'a> {
                 };
                 match value.as_array() {
                     None => convert(value).map(|v| vec![v; n]).ok_or_else(wrong),
-                    // Layers outside the graph follow the others, also those that the file leaves out; those without an entry are like the last.
+                    // Extra entries belong to layers outside the graph. Layers without an entry use the last
+                    // value.
                     Some(a) if a.len() >= n_least && !a.is_empty() => (0..n)
                         .map(|i| a.get(i.min(a.len() - 1)).as_ref().and_then(&convert))
                         .collect::<Option<_>>()
@@ -383,12 +382,12 @@ fn as_usize(v: &Value) -> Option<usize> {
     v.as_u64().and_then(|n| usize::try_from(n).ok())
 }
 
-/// No hyper-parameter is infinite: where one would mean "off", files leave the key out or say 0.
+/// Rejects infinity and NaN: files disable an option by omitting the key or by storing 0.
 fn as_f32(v: &Value) -> Option<f32> {
     v.as_f32().filter(|f| f.is_finite())
 }
 
-/// Files hold truth values as bools or as the integers 0 and 1.
+/// Bools are stored as bools or as the integers 0 and 1.
 fn as_bool(v: &Value) -> Option<bool> {
     v.as_bool().or_else(|| match v.as_i64()? {
         0 => Some(false),
@@ -426,20 +425,20 @@ mod tests {
     }
 
     #[test]
-    fn defaults_follow_other_values() {
+    fn defaults_derive_from_other_values() {
         let m = metadata(&[]);
         let mut r = HparamReader::new(&m, "x");
         assert!(!r.failed());
         let base = r.base();
         assert_eq!((base.n_head_kv(2), base.head_dim(), base.n_rot()), (4, 16, 16));
         assert_eq!(r.pattern("p", Some(3)), [true, true, false]);
-        assert_eq!(r.late_pattern("p", Some(2)), [false, true, false]);
-        assert_eq!(r.late_pattern("p", Some(0)), [true; 3]);
+        assert_eq!(r.dense_first("p", Some(2)), [false, true, false]);
+        assert_eq!(r.dense_first("p", Some(0)), [true; 3]);
         assert_eq!(r.usizes("q", Some(7)), [7, 7, 7]);
     }
 
     #[test]
-    fn per_layer_values_are_scalars_or_arrays_of_the_right_length() {
+    fn per_layer_values_accept_scalars_and_full_arrays() {
         let m = metadata(&[
             ("x.a", Value::from(vec![1u32, 2, 3])),
             ("x.b", Value::from(vec![1u32, 2])),
@@ -450,12 +449,12 @@ mod tests {
         let e = r.into_errors();
         assert_eq!(
             e[0].to_string(),
-            "key `x.b` holds array of 2 u32, expected one value or 3 non-negative integers"
+            "key `x.b`: expected one value or 3 non-negative integers, found array of 2 u32"
         );
     }
 
     #[test]
-    fn lists_have_as_many_values_as_are_needed() {
+    fn list_requires_minimum_length() {
         let m = metadata(&[
             ("x.a", Value::from(vec![5u32, 6, 7, 8])),
             ("x.b", Value::from(vec![5i32, -6])),
@@ -468,16 +467,16 @@ mod tests {
         }
         let messages: Vec<_> = r.into_errors().iter().map(ToString::to_string).collect();
         let expected = [
-            "key `x.a` holds array of 4 u32, expected 5 or more non-negative integers",
-            "key `x.none` is missing, expected non-negative integers",
-            "key `x.b` holds array of 2 i32, expected 0 or more non-negative integers",
-            "key `x.c` holds u32 5, expected 1 or more non-negative integers",
+            "key `x.a`: expected 5 or more non-negative integers, found array of 4 u32",
+            "missing key `x.none`: expected non-negative integers",
+            "key `x.b`: expected 0 or more non-negative integers, found array of 2 i32",
+            "key `x.c`: expected 1 or more non-negative integers, found u32 5",
         ];
         assert_eq!(messages, expected);
     }
 
     #[test]
-    fn layers_that_predict_further_tokens_are_outside_the_graph() {
+    fn mtp_layers_are_outside_the_graph() {
         let m = metadata(&[
             ("x.nextn_predict_layers", Value::U32(1)),
             ("x.attention.head_count", Value::from(vec![4u32, 2, 1])),
@@ -492,11 +491,11 @@ mod tests {
         assert_eq!(r.pattern("b", None), [true, false]);
         assert!(!r.failed());
         let m = metadata(&[("x.nextn_predict_layers", Value::U32(3))]);
-        assert_eq!(errors(&m), ["key `x.nextn_predict_layers` is 3, expected 0 to 2"]);
+        assert_eq!(errors(&m), ["key `x.nextn_predict_layers`: expected 0 to 2, found 3"]);
     }
 
     #[test]
-    fn contradictions_are_named() {
+    fn contradictions_name_both_values() {
         let m = metadata(&[("x.attention.head_count_kv", Value::U32(3))]);
         assert_eq!(
             errors(&m),
@@ -510,7 +509,7 @@ mod tests {
         let m = metadata(&[("x.block_count", Value::U64(1 << 60))]);
         assert_eq!(
             errors(&m),
-            ["key `x.block_count` is 1152921504606846976, expected 1 to 1024"]
+            ["key `x.block_count`: expected 1 to 1024, found 1152921504606846976"]
         );
     }
 
@@ -520,7 +519,13 @@ mod tests {
             .into_iter()
             .collect();
         let e = errors(&m);
-        assert!(e[0].contains("`x.block_count` holds string"), "{e:?}");
-        assert!(e.iter().any(|e| e.contains("`x.embedding_length` is missing")), "{e:?}");
+        assert!(
+            e[0].contains("`x.block_count`: expected a non-negative integer, found string"),
+            "{e:?}"
+        );
+        assert!(
+            e.iter().any(|e| e.contains("missing key `x.embedding_length`")),
+            "{e:?}"
+        );
     }
 }

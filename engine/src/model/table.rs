@@ -1,4 +1,4 @@
-//! The tensor table: every tensor an architecture declares for a file's hyper-parameters, matched against the file's own list.
+//! Tensor table: matches the tensors declared by an architecture against those in the file.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,69 +11,69 @@ use crate::graph::{Layout, dense_bytes};
 
 use crate::builder::{Embed, Experts, Linear, Norm, PerHead, Vector, WeightId};
 
-/// The op that consumes a tensor; decides where it may be placed.
+/// Op that reads a tensor, which determines its possible placements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Consumer {
-    /// Rows are read by token.
+    /// Row lookup.
     GetRows,
-    /// A matrix product.
+    /// Matmul.
     MulMat,
-    /// A matrix product with a stack of experts.
+    /// Matmul with a stack of experts.
     MulMatId,
-    /// Element-wise use.
+    /// Elementwise op.
     Elementwise,
 }
 
-/// One declared tensor that the file has.
+/// Declared tensor that is present in the file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TableRow {
     /// GGUF name.
     pub name: String,
-    /// Declared name without layer and suffix, for messages of graphs.
+    /// Declared name without layer and suffix, shown in messages about graphs.
     pub base: &'static str,
-    /// The layer it belongs to.
+    /// Layer index, if the tensor belongs to a layer.
     pub layer: Option<u32>,
-    /// Shape, innermost first.
+    /// Shape, innermost dimension first.
     pub ne: [usize; 4],
     /// Element type in the file.
     pub ty: GgmlType,
-    /// What it is used for.
+    /// Op that reads the tensor.
     pub consumer: Consumer,
-    /// Index of the shard that holds it; 0 for models in one file.
+    /// Index of the shard; 0 for models in a single file.
     pub shard: usize,
-    /// Index in the list of all shards' tensors.
+    /// Index in the list of all tensors of all shards.
     pub file_index: usize,
-    /// First byte within the file's tensor: not 0 for parts of fused tensors.
+    /// Byte offset within the tensor of the file; nonzero for parts of fused tensors.
     pub offset: usize,
 }
 
 impl TableRow {
-    /// Bytes as stored.
+    /// Returns the size in memory in bytes.
     pub fn bytes(&self) -> usize {
         dense_bytes(self.stored_type(), self.ne, Layout::Plain)
     }
 
-    /// Bytes in the file.
+    /// Returns the size in the file in bytes.
     pub fn file_bytes(&self) -> usize {
         dense_bytes(self.ty, self.ne, Layout::Plain)
     }
 
-    /// Bytes of a row of `ne[0]` elements in the file.
+    /// Returns the size of a row of `ne[0]` elements in the file in bytes.
     pub(super) fn row_bytes(&self) -> usize {
         dense_bytes(self.ty, [self.ne[0], 1, 1, 1], Layout::Plain)
     }
 
-    /// Where its bytes lie in its file, [`TableRow::shard`] of the set.
+    /// Returns the byte range in the file [`TableRow::shard`].
     pub(super) fn file_range(&self, set: &GgufSet) -> Range<usize> {
         let file = &set.shards()[self.shard];
         let info = file
             .tensor(&self.name)
-            .expect("the table was matched against this file");
+            .expect("TensorTable::finish matched every row against this file");
         let begin = file.tensor_offset(info) + self.offset;
         begin..begin + self.file_bytes()
     }
 
-    /// Tensors used element by element are few and small: they are kept as f32 whatever the file holds.
+    /// Returns the type in memory. Elementwise tensors are few and small and are always stored as f32.
     pub fn stored_type(&self) -> GgmlType {
         if self.consumer == Consumer::Elementwise {
             GgmlType::F32
@@ -83,7 +83,7 @@ impl TableRow {
     }
 }
 
-/// The tensors of a file or of all shards of a model.
+/// Tensor list of a file, or of all shards of a model.
 struct Directory<'a> {
     tensors: Vec<(usize, &'a TensorInfo)>,
     index: HashMap<&'a str, usize>,
@@ -101,34 +101,34 @@ impl<'a> Directory<'a> {
     }
 }
 
-/// How a file's tensors differ from the declaration.
+/// Mismatch between the tensors of a file and the declaration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TensorError {
-    /// A declared tensor is not in the file.
+    /// A declared tensor is missing.
     Missing {
         /// GGUF name.
         name: String,
-        /// Name under which the file might have it instead.
+        /// Alternative name of the tensor in GGUF files.
         other: Option<String>,
         /// Declared shape.
         shape: Vec<usize>,
     },
-    /// A tensor has another shape.
+    /// A tensor has the wrong shape.
     WrongShape {
         /// GGUF name.
         name: String,
         /// Declared shape.
         expected: Vec<usize>,
-        /// Shape in the file.
+        /// Shape of the tensor in the file.
         found: Vec<usize>,
     },
-    /// A tensor of the file is not declared.
+    /// The file has a tensor that the architecture does not declare.
     Unexpected {
         /// GGUF name.
         name: String,
-        /// Shape in the file.
+        /// Shape of the tensor in the file.
         found: Vec<usize>,
-        /// A tensor of the same layer that the file lacks and that this one would go with.
+        /// Missing tensor of the same layer without which this tensor is unused.
         without: Option<String>,
     },
 }
@@ -136,44 +136,41 @@ pub enum TensorError {
 impl fmt::Display for TensorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // No file has a tensor without elements: it is a size that is wrong.
+            // GGUF tensors are never empty, so a size in the metadata must be wrong.
             TensorError::Missing { name, shape, .. } if shape.contains(&0) => write!(
                 f,
-                "tensor `{name}` is missing, and by the sizes of the metadata it would be empty: {shape:?}"
+                "tensor `{name}` is missing, and the metadata implies an empty shape: {shape:?}"
             ),
             TensorError::WrongShape { name, expected, found } if expected.contains(&0) => write!(
                 f,
-                "tensor `{name}` has shape {found:?}, but by the sizes of the metadata it would be empty: {expected:?}"
+                "tensor `{name}` has shape {found:?}, but the metadata implies an empty shape: {expected:?}"
             ),
             TensorError::Missing { name, other, shape } => {
                 write!(f, "tensor `{name}` {shape:?} is missing")?;
                 let Some(other) = other else { return Ok(()) };
-                write!(f, ", and so is `{other}` that could stand for it")
+                write!(f, ", and so is its alternative `{other}`")
             }
             TensorError::WrongShape { name, expected, found } => {
                 write!(f, "tensor `{name}` has shape {found:?}, expected {expected:?}")
             }
             TensorError::Unexpected { name, found, without } => {
-                write!(
-                    f,
-                    "tensor `{name}` {found:?} is in the file but not in the architecture"
-                )?;
+                write!(f, "tensor `{name}` {found:?} is not part of the architecture")?;
                 let Some(without) = without else { return Ok(()) };
-                write!(f, " where `{without}` is missing")
+                write!(f, " if `{without}` is missing")
             }
         }
     }
 }
 
-/// Tensors that older converters wrote into files of any architecture although no graph needs them.
+/// Unused tensors written by older converters for any architecture.
 const IGNORED_SUFFIXES: &[&str] = &[".attn_rot_embd", ".attn.masked_bias", ".rope_freqs"];
-/// Separate projections that a file may hold as row ranges of one tensor, in this order.
+/// Fused tensors and the projections stored as consecutive row ranges in them.
 const FUSED: &[(&str, &[&str])] = &[
     ("attn_qkv", &["attn_q", "attn_k", "attn_v"]),
     ("ffn_up", &["ffn_gate", "ffn_up"]),
 ];
 
-/// Collects declared tensors; see the module. Methods never fail: errors are noted and reported together.
+/// Collects declared tensors (see the module). Methods never fail: errors are recorded and reported together.
 pub struct TensorTable<'a> {
     file: Directory<'a>,
     rows: Vec<TableRow>,
@@ -182,22 +179,23 @@ pub struct TensorTable<'a> {
     ignored_layers: Range<usize>,
     prefix: String,
     layer: Option<u32>,
-    /// The layer's fused tensors in the file's list, and how many of their rows projections took so far.
+    /// Fused tensors of the current layer: index in the file, and number of rows already assigned to
+    /// projections.
     fused: Vec<(usize, usize)>,
-    /// Absent tensors on which others depend, with the prefix of their layer.
+    /// Missing tensors that others depend on, with the prefix of their layer.
     lacking: Vec<(String, String)>,
-    /// Names of tensors that go by either of two.
+    /// Tensors with an alternative name.
     other_names: Vec<(&'static str, &'static str)>,
     errors: Vec<TensorError>,
 }
 
 impl<'a> TensorTable<'a> {
-    /// An empty table over a file's tensor list.
+    /// Creates an empty table for the tensors of a file.
     pub fn new(file: &'a Gguf) -> TensorTable<'a> {
         Self::over(Directory::new(file.tensors().iter().map(|t| (0, t))))
     }
 
-    /// An empty table over the tensors of all shards of a model.
+    /// Creates an empty table for the tensors of all shards of a model.
     pub fn of_set(set: &'a GgufSet) -> TensorTable<'a> {
         Self::over(Directory::new(set.tensors()))
     }
@@ -218,40 +216,40 @@ impl<'a> TensorTable<'a> {
         }
     }
 
-    /// Tensors declared from here belong to layer `il` of a group such as `blk`.
+    /// Starts layer `il` of a group such as `blk`; it contains the tensors declared next.
     pub fn layer(&mut self, group: &str, il: usize) {
         self.end_fused();
         self.prefix = format!("{group}.{il}.");
         self.layer = Some(il as u32);
     }
 
-    /// The number of layers of a group that a file counts as `n`. A file lacks the tensors of a layer beyond as many as it has
-    /// tensors, and says so once.
+    /// Returns the number of layers to declare for a layer count `n`. A bogus count is capped at one more
+    /// than the number of tensors, so that the missing tensors are reported only once.
     pub fn n_layers(&self, n: usize) -> usize {
         n.min(self.file.tensors.len() + 1)
     }
 
-    /// Tensors declared from here belong to no layer.
+    /// Ends the current layer; tensors declared next are global.
     pub fn global(&mut self) {
         self.end_fused();
         self.prefix.clear();
         self.layer = None;
     }
 
-    /// Tensors of this name (any suffix, any layer) may be in the file and are not used.
+    /// Ignores tensors with this name (any suffix, any layer) if the file has them.
     pub fn ignore(&mut self, name: &'static str) {
         self.ignored.push(name);
     }
 
-    /// Whatever tensors these layers have are not used.
+    /// Ignores all tensors of these layers.
     pub fn ignore_layers(&mut self, layers: Range<usize>) {
         self.ignored_layers = layers;
     }
 
-    /// The name by which the file has a tensor that goes by either: `name`, unless only `other` is there.
+    /// Returns the name under which the file has a tensor: `name`, or `other` if only that exists.
     pub fn named(&mut self, name: &'static str, other: &'static str) -> &'static str {
-        let is_there = |name| ["weight", ""].iter().any(|suffix| self.find(name, suffix).is_some());
-        match !is_there(name) && is_there(other) {
+        let is_present = |name| ["weight", ""].iter().any(|suffix| self.find(name, suffix).is_some());
+        match !is_present(name) && is_present(other) {
             true => other,
             false => {
                 self.other_names.push((name, other));
@@ -260,51 +258,51 @@ impl<'a> TensorTable<'a> {
         }
     }
 
-    /// Notes whether a tensor is there on which others depend.
-    pub fn decides(&mut self, name: &'static str, is_there: bool) {
-        if !is_there {
+    /// Records whether a tensor that others depend on is present.
+    pub fn decides(&mut self, name: &'static str, is_present: bool) {
+        if !is_present {
             let full = self.full_name(name, "");
             self.lacking.push((self.prefix.clone(), full));
         }
     }
 
-    /// A table of rows `[n, rows]`.
+    /// Declares an embedding table of shape `[n, rows]`.
     pub fn embed(&mut self, name: &'static str, ne: &[usize]) -> Embed {
         Embed(self.required(name, "weight", ne, Consumer::GetRows))
     }
 
-    /// As [`TensorTable::embed`]; the file's table may have more rows.
+    /// Like [`TensorTable::embed`], but the table in the file may have more rows.
     pub fn embed_or_more(&mut self, name: &'static str, ne: &[usize; 2]) -> Embed {
         let rows = self.find(name, "weight").map_or(0, |(_, info)| info.ne[1]);
         self.embed(name, &[ne[0], ne[1].max(rows)])
     }
 
-    /// As [`TensorTable::embed`], `None` if the file lacks it.
+    /// Like [`TensorTable::embed`], but returns `None` if the tensor is missing.
     pub fn embed_opt(&mut self, name: &'static str, ne: &[usize]) -> Option<Embed> {
         self.optional(name, "weight", ne, Consumer::GetRows).map(Embed)
     }
 
-    /// A tensor used element by element.
+    /// Declares an elementwise tensor.
     pub fn vector(&mut self, name: &'static str, ne: &[usize]) -> Vector {
         Vector(self.required(name, "weight", ne, Consumer::Elementwise))
     }
 
-    /// As [`TensorTable::vector`], `None` if the file lacks it.
+    /// Like [`TensorTable::vector`], but returns `None` if the tensor is missing.
     pub fn vector_opt(&mut self, name: &'static str, ne: &[usize]) -> Option<Vector> {
         self.optional(name, "weight", ne, Consumer::Elementwise).map(Vector)
     }
 
-    /// A tensor with its whole GGUF name given, element by element.
+    /// Declares an elementwise tensor by its full GGUF name.
     pub fn raw(&mut self, name: &'static str, ne: &[usize]) -> Vector {
         Vector(self.required(name, "", ne, Consumer::Elementwise))
     }
 
-    /// As [`TensorTable::raw`], `None` if the file lacks it.
+    /// Like [`TensorTable::raw`], but returns `None` if the tensor is missing.
     pub fn raw_opt(&mut self, name: &'static str, ne: &[usize]) -> Option<Vector> {
         self.optional(name, "", ne, Consumer::Elementwise).map(Vector)
     }
 
-    /// A norm's weight, and its bias if there.
+    /// Declares the weight of a norm, with an optional bias.
     pub fn norm(&mut self, name: &'static str, ne: &[usize]) -> Norm {
         let weight = self.required(name, "weight", ne, Consumer::Elementwise);
         Norm {
@@ -313,7 +311,7 @@ impl<'a> TensorTable<'a> {
         }
     }
 
-    /// As [`TensorTable::norm`], `None` if the file lacks it.
+    /// Like [`TensorTable::norm`], but returns `None` if the weight is missing.
     pub fn norm_opt(&mut self, name: &'static str, ne: &[usize]) -> Option<Norm> {
         let weight = self.optional(name, "weight", ne, Consumer::Elementwise)?;
         Some(Norm {
@@ -322,7 +320,8 @@ impl<'a> TensorTable<'a> {
         })
     }
 
-    /// A matrix from `n_in` to `n_out`, with its bias and scale if there. A part of a fused tensor stands in for it.
+    /// Declares a matrix from `n_in` to `n_out`, with an optional bias and scale. The file may provide the
+    /// matrix as part of a fused tensor.
     pub fn linear(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Linear {
         if let Some(fused) = self.fused_part(name, n_in, n_out) {
             return fused;
@@ -331,7 +330,7 @@ impl<'a> TensorTable<'a> {
         self.with_companions(name, n_out, weight)
     }
 
-    /// As [`TensorTable::linear`], `None` if the file lacks it.
+    /// Like [`TensorTable::linear`], but returns `None` if the matrix is missing.
     pub fn linear_opt(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Option<Linear> {
         if let Some(fused) = self.fused_part(name, n_in, n_out) {
             return Some(fused);
@@ -340,19 +339,20 @@ impl<'a> TensorTable<'a> {
         Some(self.with_companions(name, n_out, weight))
     }
 
-    /// As [`TensorTable::linear_opt`], for one of several forms of a tensor: `None` also where the file's has another shape.
+    /// Like [`TensorTable::linear_opt`], but also returns `None` if the shape differs, to select between
+    /// alternative forms of a tensor.
     pub fn linear_form(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Option<Linear> {
         let (_, info) = self.find(name, "weight")?;
         (info.ne == [n_in, n_out, 1, 1]).then(|| self.linear_opt(name, n_in, n_out))?
     }
 
-    /// As [`TensorTable::linear`], the embedding table if the file lacks it: then a row of its own over the same bytes, since a product
-    /// may be computed on another device than the reading of rows.
+    /// Like [`TensorTable::linear`], but falls back to the embedding table. The fallback is a separate row
+    /// over the same bytes, because matmuls and row lookups may run on different devices.
     pub fn linear_tied(&mut self, name: &'static str, n_in: usize, n_out: usize, tied: Embed) -> Linear {
         let weight = self
             .optional(name, "weight", &[n_in, n_out], Consumer::MulMat)
             .unwrap_or_else(|| {
-                // A missing embedding has been noted; there is no row to take bytes from.
+                // A missing embedding was already recorded; there is no row to copy.
                 let Some(embed) = self.rows.get(tied.0.0 as usize) else {
                     return tied.0;
                 };
@@ -366,30 +366,33 @@ impl<'a> TensorTable<'a> {
         self.with_companions(name, n_out, weight)
     }
 
-    /// A stack of `n` matrices from `n_in` to `n_out`, with biases and scales if there.
+    /// Declares a stack of `n` matrices from `n_in` to `n_out`, with optional biases and scales.
     pub fn experts(&mut self, name: &'static str, n_in: usize, n_out: usize, n: usize) -> Experts {
         let weight = self.required(name, "weight", &[n_in, n_out, n], Consumer::MulMatId);
         self.with_expert_companions(name, n_out, n, weight)
     }
 
-    /// As [`TensorTable::experts`], `None` if the file lacks it.
+    /// Like [`TensorTable::experts`], but returns `None` if the stack is missing.
     pub fn experts_opt(&mut self, name: &'static str, n_in: usize, n_out: usize, n: usize) -> Option<Experts> {
         let weight = self.optional(name, "weight", &[n_in, n_out, n], Consumer::MulMatId)?;
         Some(self.with_expert_companions(name, n_out, n, weight))
     }
 
-    /// A stack of `n_head` matrices from `n_in` to `n_out`.
+    /// Declares a stack of `n_head` matrices from `n_in` to `n_out`.
     pub fn per_head(&mut self, name: &'static str, n_in: usize, n_out: usize, n_head: usize) -> PerHead {
         PerHead(self.required(name, "weight", &[n_in, n_out, n_head], Consumer::MulMat))
     }
 
-    /// As [`TensorTable::per_head`], `None` if the file lacks it.
+    /// Like [`TensorTable::per_head`], but returns `None` if the stack is missing.
     pub fn per_head_opt(&mut self, name: &'static str, n_in: usize, n_out: usize, n_head: usize) -> Option<PerHead> {
         self.optional(name, "weight", &[n_in, n_out, n_head], Consumer::MulMat)
             .map(PerHead)
     }
 
-    /// The table, or all differences between the declaration and the file, in order.
+    /// Returns the table.
+    ///
+    /// # Errors
+    /// All mismatches between the declaration and the file, in order.
     pub fn finish(mut self) -> Result<Vec<TableRow>, Vec<TensorError>> {
         self.end_fused();
         for (i, (_, t)) in self.file.tensors.iter().enumerate() {
@@ -425,9 +428,10 @@ impl<'a> TensorTable<'a> {
         }
     }
 
-    /// A bias or scale, unless the architecture ignores it by its full name (`ignore "attn_output.bias"`).
+    /// Declares an optional bias or scale, unless the architecture ignores its full name (`ignore
+    /// "attn_output.bias"`).
     fn companion(&mut self, name: &'static str, suffix: &str, ne: &[usize]) -> Option<WeightId> {
-        // Declared before as a tensor of its own, it is one.
+        // The tensor was already declared as a separate weight.
         let taken = self
             .find(name, suffix)
             .is_some_and(|(index, _)| self.used.contains(&index));
@@ -442,15 +446,16 @@ impl<'a> TensorTable<'a> {
         self.ignored.iter().any(|i| i.strip_prefix(name) == Some(&full[..]))
     }
 
-    /// Rows of a fused tensor, if the file has that instead of the projection itself.
+    /// Returns the rows of a fused tensor if the file has no separate tensor for the projection.
     fn fused_part(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Option<Linear> {
         let (fused, parts) = FUSED.iter().find(|(_, parts)| parts.contains(&name))?;
         let (index, info) = self.find(fused, "weight")?;
-        let is_there = |part: &&str| part != fused && self.find(part, "weight").is_some();
-        // A tensor that bears the name of one of its parts is fused if it has the rows of all: equal parts, in any order.
+        let is_present = |part: &&str| part != fused && self.find(part, "weight").is_some();
+        // A tensor named like one of its parts is fused if it has the rows of all parts: equal parts, in any
+        // order.
         let equal = parts.contains(fused);
-        if is_there(&name)
-            || (equal && (parts.iter().any(is_there) || n_out.checked_mul(parts.len()) != Some(info.ne[1])))
+        if is_present(&name)
+            || (equal && (parts.iter().any(is_present) || n_out.checked_mul(parts.len()) != Some(info.ne[1])))
         {
             return None;
         }
@@ -476,7 +481,7 @@ impl<'a> TensorTable<'a> {
             self.wrong_shape(b, &[info.ne[1]]);
             sound = false;
         }
-        // Offsets are inside the tensors if the shapes are right; else nothing will be read.
+        // Offsets are only computed for valid shapes; otherwise nothing is read.
         let offset = |t: &TensorInfo, n: usize, rows: usize| Some(t.ty.row_bytes(n)? * rows);
         let (weight_offset, bias_offset) = match sound {
             true => (
@@ -486,7 +491,7 @@ impl<'a> TensorTable<'a> {
             false => (0, Some(0)),
         };
         let weight = self.push(fused, "weight", &[n_in, n_out], Consumer::MulMat, weight_offset)?;
-        // A bias in blocks that do not end where the parts do cannot be taken apart.
+        // A quantized bias can only be split at block boundaries.
         let bias_offset = bias_offset.unwrap_or_else(|| {
             if let Some((_, b)) = bias {
                 self.wrong_shape(b, &[first]);
@@ -501,7 +506,8 @@ impl<'a> TensorTable<'a> {
         })
     }
 
-    /// Ends a layer: its projections must have taken all rows of its fused tensors, unless the architecture ignores some of them.
+    /// Ends a layer. Its projections must cover all rows of its fused tensors unless the architecture ignores
+    /// some of them.
     fn end_fused(&mut self) {
         let mut parts = FUSED.iter().flat_map(|(_, parts)| parts.iter());
         let ignored = parts.any(|part| self.ignored.contains(part));
@@ -537,15 +543,15 @@ impl<'a> TensorTable<'a> {
         let (index, info) = self.find(name, suffix)?;
         let mut shape = [1; 4];
         shape[..ne.len()].copy_from_slice(ne);
-        // Matrices of heads may be written as one, one after another.
+        // A stack of per-head matrices may be stored as a single matrix.
         let stacked = matches!((consumer, ne), (Consumer::MulMat, &[k, m, n]) if m.checked_mul(n).is_some_and(|rows| info.ne == [k, rows, 1, 1]));
-        // Values that are used one by one may be written as one list, whatever their dimensions.
+        // Elementwise tensors may be stored flat, regardless of their dimensions.
         let n = shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
         let is_list = consumer == Consumer::Elementwise && info.ne[1..] == [1; 3] && n == Some(info.ne[0]);
         if info.ne != shape && !stacked && !is_list {
             self.wrong_shape(info, ne);
         }
-        // A tensor read by two declarations (a table shared by all layers) is one row.
+        // Two declarations of one tensor (a table shared by all layers) share a row.
         if let Some(i) = self
             .rows
             .iter()
@@ -603,7 +609,7 @@ impl<'a> TensorTable<'a> {
         if layer.is_some_and(|il: usize| self.ignored_layers.contains(&il)) {
             return true;
         }
-        // What follows the number of a layer.
+        // Returns the part of the name after the layer number.
         let in_layer = |name: &'_ str| -> String {
             let mut parts = name.split('.');
             let numbered = parts.any(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));

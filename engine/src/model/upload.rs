@@ -1,5 +1,5 @@
-//! Weights into memory: in place where the file is mapped and the CPU reads them as they are, else copied to the device's buffers. What was
-//! copied does not stay in memory as part of the file.
+//! Transfer of weights into memory. Weights of a mapped file that the CPU can read unchanged are used in
+//! place; all others are copied to device buffers, and their pages are released from the process.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -12,19 +12,19 @@ use rayon::prelude::*;
 use crate::backend::{BackendError, Buffer, BufferType, Stored, Upload};
 use crate::builder::{WeightLeaf, WeightPart};
 use crate::gguf::GgufSet;
-use crate::graph::{BufferId, Home, Layout, Name, dense_bytes};
+use crate::graph::{BufferId, BufferSlice, Layout, Name, dense_bytes};
 
 use super::params::LoadParams;
 use super::placement::{Placement, RowPart};
 use super::{Consumer, ModelError, TableRow};
 
-/// The weights as graphs see them, and the buffers they lie in; homes name buffers by position.
+/// Weights as seen by graphs, and their buffers; buffer slices refer to buffers by index.
 type Uploaded = (Vec<WeightLeaf>, Vec<Arc<dyn Buffer>>);
 
-/// An error if a row has a type that nothing computes with.
+/// Checks that every tensor has a supported type.
 pub(super) fn check_types(path: &Path, rows: &[TableRow]) -> Result<(), ModelError> {
     for row in rows {
-        // Rows may be of integers in layers, as lists of experts are; tables outside of them are of embeddings.
+        // I32 is only supported for expert tables inside layers, not for embeddings.
         let ints = row.ty == kernels::GgmlType::I32 && row.consumer == Consumer::GetRows && row.layer.is_some();
         if !ints && !kernels::can_dequantize(row.ty) {
             let (path, tensor) = (path.to_owned(), row.name.clone());
@@ -38,7 +38,7 @@ pub(super) fn check_types(path: &Path, rows: &[TableRow]) -> Result<(), ModelErr
     Ok(())
 }
 
-/// Places every row of the table and copies what cannot be used in place.
+/// Places all rows of the table and copies the rows that cannot be used in place.
 pub(super) fn upload(
     set: &GgufSet,
     rows: &[TableRow],
@@ -57,13 +57,13 @@ pub(super) fn upload(
     Ok((leafs, buffers))
 }
 
-/// Consecutive rows of a tensor that go to one memory: of most tensors all of them.
+/// Consecutive rows of a tensor in one memory; usually the whole tensor.
 #[derive(Clone, Copy)]
 struct Piece {
-    /// First row, counted over all matrices.
+    /// First row, counted across all matrices.
     first_row: usize,
     part: RowPart,
-    home: Home,
+    home: BufferSlice,
 }
 
 impl Piece {
@@ -99,12 +99,12 @@ fn leaf(row: &TableRow, pieces: &[Piece]) -> WeightLeaf {
     }
 }
 
-/// A weight without data, of which each part has the buffer of its memory by position.
+/// Creates a weight without data. Each part refers to the buffer with the index of its memory.
 pub(super) fn leaf_without_data(row: &TableRow, parts: &[RowPart]) -> WeightLeaf {
     let piece = |&part: &RowPart| Piece {
         first_row: 0,
         part,
-        home: Home {
+        home: BufferSlice {
             buffer: BufferId(part.memory as u32),
             offset: 0,
         },
@@ -112,7 +112,7 @@ pub(super) fn leaf_without_data(row: &TableRow, parts: &[RowPart]) -> WeightLeaf
     leaf(row, &parts.iter().map(piece).collect::<Vec<_>>())
 }
 
-/// The parts of a weight as they are stored, each with its buffer.
+/// Returns the stored parts of a weight with their buffers.
 pub(super) fn stored_parts(leaf: &WeightLeaf) -> impl Iterator<Item = (BufferId, Stored)> {
     let whole = WeightPart {
         n_rows: leaf.ne[1],
@@ -132,7 +132,7 @@ pub(super) fn stored_parts(leaf: &WeightLeaf) -> impl Iterator<Item = (BufferId,
     })
 }
 
-/// Some bytes of a file: in place if it is to be mapped, else read into `scratch`.
+/// Returns bytes of a file, in place if the file is mapped, else read into `scratch`.
 fn file_bytes<'a>(
     set: &'a GgufSet,
     params: &LoadParams,
@@ -148,16 +148,16 @@ fn file_bytes<'a>(
     read.map_err(|e| e.in_file(shard.path()).into())
 }
 
-/// Mapped shards come first, then the buffers to allocate.
+/// Buffers of the weights: mapped shards first, then buffers to allocate.
 struct BufferPlan {
     mapped: Vec<Box<dyn Buffer>>,
     n_mapped: usize,
-    /// Kind of memory and bytes of each new buffer.
+    /// Memory and size in bytes of each new buffer.
     new: Vec<(Arc<dyn BufferType>, usize)>,
-    /// The buffer that each kind of memory is being filled in.
+    /// Buffer that is currently being filled in each memory.
     open: Vec<Option<usize>>,
-    /// Homes of pieces that others share (a tied output): file tensor, first byte there, and the part.
-    seen: Vec<((usize, usize, RowPart), Home)>,
+    /// Homes of pieces that may be shared (a tied output), by file tensor, byte offset, and part.
+    seen: Vec<((usize, usize, RowPart), BufferSlice)>,
 }
 
 impl BufferPlan {
@@ -190,8 +190,15 @@ impl BufferPlan {
         pieces.collect()
     }
 
-    /// A place for part of a tensor, from a row on.
-    fn home(&mut self, set: &GgufSet, row: &TableRow, placement: &Placement, part: RowPart, first_row: usize) -> Home {
+    /// Assigns a buffer slice to a part of a tensor that starts at `first_row`.
+    fn home(
+        &mut self,
+        set: &GgufSet,
+        row: &TableRow,
+        placement: &Placement,
+        part: RowPart,
+        first_row: usize,
+    ) -> BufferSlice {
         let begin = row.offset + first_row * row.row_bytes();
         let key = (row.file_index, begin, part);
         if let Some((_, home)) = self.seen.iter().find(|(k, _)| *k == key) {
@@ -199,12 +206,12 @@ impl BufferPlan {
         }
         let ty = &placement.types[part.memory];
         let offset = row.file_range(set).start + first_row * row.row_bytes();
-        // Some ops take numbers as lists: those that a file's alignment puts between two places are copied.
+        // Some ops read f32 or i32 slices. Data that the file does not align for them must be copied.
         let is_list = matches!(row.ty, kernels::GgmlType::F32 | kernels::GgmlType::I32);
-        let lies_well = !is_list || offset.is_multiple_of(align_of::<f32>());
+        let is_aligned = !is_list || offset.is_multiple_of(align_of::<f32>());
         let is_as_in_file = row.stored_type() == row.ty && part.layout.is_plain();
-        let home = if self.n_mapped > 0 && ty.is_host() && is_as_in_file && lies_well {
-            Home {
+        let home = if self.n_mapped > 0 && ty.is_host() && is_as_in_file && is_aligned {
+            BufferSlice {
                 buffer: BufferId(row.shard as u32),
                 offset,
             }
@@ -215,8 +222,9 @@ impl BufferPlan {
         home
     }
 
-    /// Room in the open buffer of a kind of memory, or in a new one when that would exceed the kind's limit.
-    fn take(&mut self, ty: &Arc<dyn BufferType>, memory: usize, bytes: usize) -> Home {
+    /// Reserves space in the current buffer of a memory, or in a new one if the maximum buffer size would be
+    /// exceeded.
+    fn take(&mut self, ty: &Arc<dyn BufferType>, memory: usize, bytes: usize) -> BufferSlice {
         let fits = |&b: &usize| self.new[b].1.next_multiple_of(ty.alignment()).saturating_add(bytes) <= ty.max_size();
         let buffer = self.open[memory].filter(fits).unwrap_or_else(|| {
             self.new.push((ty.clone(), 0));
@@ -225,15 +233,15 @@ impl BufferPlan {
         self.open[memory] = Some(buffer);
         let offset = self.new[buffer].1.next_multiple_of(ty.alignment());
         self.new[buffer].1 = offset + bytes;
-        Home {
+        BufferSlice {
             buffer: BufferId((self.n_mapped + buffer) as u32),
             offset,
         }
     }
 
-    /// Allocates the new buffers and fills them, several at a time.
+    /// Allocates the new buffers and fills them in parallel.
     fn fill(self, transfer: &Transfer<'_>, placement: &Placement) -> Result<Vec<Arc<dyn Buffer>>, ModelError> {
-        // All are allocated before the first is filled: what is too much fails early.
+        // Allocate all buffers before filling any, so that an allocation failure is reported early.
         let allocated: Result<Vec<_>, _> = self.new.iter().map(|(ty, size)| ty.allocate(*size)).collect();
         let allocated = allocated.map_err(|e| transfer.failed(e))?;
         let filled: Result<Vec<_>, _> = (allocated.into_par_iter().enumerate())
@@ -243,14 +251,14 @@ impl BufferPlan {
     }
 }
 
-/// A piece of a tensor to be copied.
+/// Copy of a part of a tensor.
 struct PieceCopy<'a> {
     row: &'a TableRow,
     piece: Piece,
 }
 
 impl PieceCopy<'_> {
-    /// Bytes to be sent.
+    /// Returns the number of bytes to copy.
     fn n_bytes(&self) -> usize {
         dense_bytes(
             self.row.stored_type(),
@@ -259,14 +267,14 @@ impl PieceCopy<'_> {
         )
     }
 
-    /// Where some rows of the piece lie in their file.
+    /// Returns the byte range of some rows in the file.
     fn file_range(&self, set: &GgufSet, rows: &Range<usize>) -> Range<usize> {
         let (start, row_bytes) = (self.row.file_range(set).start, self.row.row_bytes());
         let at = |i: usize| start + (self.piece.first_row + i) * row_bytes;
         at(rows.start)..at(rows.end)
     }
 
-    /// Rows in the type they are stored in. `floats` is kept to allocate once.
+    /// Converts rows to the stored type. `floats` is a reusable buffer.
     fn converted<'b>(&self, bytes: &'b [u8], floats: &'b mut Vec<f32>) -> &'b [u8] {
         let row = self.row;
         if row.stored_type() == row.ty {
@@ -278,17 +286,17 @@ impl PieceCopy<'_> {
     }
 }
 
-/// Bytes of a file that are sent at once, between looks at whether the load goes on.
+/// Bytes copied between checks for cancellation.
 const CHUNK: usize = 16 << 20;
 
-/// Memory for what is read or converted on its way, kept from piece to piece.
+/// Reusable buffers for reading and conversion.
 #[derive(Default)]
 struct Scratch {
     bytes: Vec<u8>,
     floats: Vec<f32>,
 }
 
-/// What is copied, and how far it has come. A cancelled or failed load drops all buffers with the caller's error.
+/// State of the copy. If the load fails or is cancelled, all buffers are dropped with the error.
 struct Transfer<'a> {
     set: &'a GgufSet,
     params: &'a LoadParams,
@@ -306,7 +314,7 @@ impl<'a> Transfer<'a> {
         n_mapped: usize,
     ) -> Transfer<'a> {
         let mut copies: Vec<PieceCopy<'_>> = Vec::new();
-        // What several rows of the table share is sent once.
+        // Rows that share bytes are copied once.
         let mut sent = HashSet::new();
         for (row, pieces) in placed {
             let is_new = |p: &Piece| p.home.buffer.0 as usize >= n_mapped;
@@ -316,7 +324,7 @@ impl<'a> Transfer<'a> {
                 }
             }
         }
-        // In the order of the file, which is how disks and the system's cache read fastest.
+        // File order is the fastest for disks and the page cache.
         copies.sort_by_key(|copy| (copy.row.shard, copy.file_range(set, &(0..0)).start));
         Transfer {
             set,
@@ -328,7 +336,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Fills one of the new buffers, by its position among all.
+    /// Fills a new buffer, given its index among all buffers.
     fn fill(
         &self,
         index: usize,
@@ -389,7 +397,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// Looks at every value of every tensor for those that are no finite numbers; damaged scales of quantized blocks show that way too.
+/// Checks all weights for NaN and infinity; corrupt scales of quantized blocks show up as such values.
 pub(super) fn check_values(set: &GgufSet, rows: &[TableRow], params: &LoadParams) -> Result<(), ModelError> {
     let is_checked = |row: &&TableRow| kernels::can_dequantize(row.ty);
     rows.par_iter()
@@ -397,7 +405,7 @@ pub(super) fn check_values(set: &GgufSet, rows: &[TableRow], params: &LoadParams
         .try_for_each(|row| check_row(set, row, params))
 }
 
-/// [`check_values`] of one row of the table.
+/// Checks a single row of the table; see [`check_values`].
 fn check_row(set: &GgufSet, row: &TableRow, params: &LoadParams) -> Result<(), ModelError> {
     let (n, row_bytes) = (row.ne[0], row.row_bytes());
     let (all, step) = (row.file_range(set), (CHUNK / row_bytes).max(1) * row_bytes);

@@ -1,33 +1,37 @@
-//! Adaptive-p: selects tokens near a target probability, which moves against what was selected before.
+//! Adaptive-p: selects tokens near a target probability that adapts to the probabilities of previously
+//! selected tokens.
 
 use super::select::draw;
 use super::{Candidates, Rng, Sampler, Token};
 
-/// The distance from the target, in probability, at which a logit has fallen by half of [`SHARPNESS`].
+/// Distance from the target, in probability, at which the logit has dropped by half of [`SHARPNESS`].
 const WIDTH: f32 = 0.3;
-/// The logit at the target.
+/// Maximum logit, assigned to candidates at the target probability.
 const PEAK: f32 = 5.0;
-/// How steeply logits fall with the distance: as its square near the target, and linearly far from it.
+/// Slope of the logits: quadratic in the distance near the target, linear far from it.
 const SHARPNESS: f32 = 10.0;
 
-/// Selects so that the probabilities of selected tokens, as the samplers before leave them, have a mean near a target.
+/// Selects tokens such that the mean of their probabilities, as computed by the preceding samplers,
+/// approaches a target.
 #[derive(Debug, Clone)]
 pub struct AdaptiveP {
     target: f32,
     decay: f32,
-    /// Probabilities of accepted tokens, each counting `decay` times as much as the one after it.
+    /// Decayed sum of the probabilities of accepted tokens. Each older token is weighted by another factor of
+    /// `decay`.
     sum: f32,
-    /// What those count in all.
+    /// Sum of the weights of the terms in `sum`.
     weight: f32,
-    /// The token selected last, with its probability, until it is accepted.
+    /// Most recently selected token and its probability, until the token is accepted.
     selected: Option<(Token, f32)>,
-    /// Work space: the probabilities before they are bent to the target.
+    /// Scratch buffer for the probabilities before the transformation.
     before: Vec<f32>,
     rng: Rng,
 }
 
 impl AdaptiveP {
-    /// `target`: probability, 0 to 1; `decay`: weight of the past, 0 to 0.99, which remembers `1 / (1 - decay)` tokens.
+    /// Creates the sampler. `target` is a probability in 0 to 1; `decay`, in 0 to 0.99, averages over about
+    /// `1 / (1 - decay)` tokens.
     pub fn new(target: f32, decay: f32, rng: Rng) -> AdaptiveP {
         let mut sampler = AdaptiveP {
             target: target.clamp(0.0, 1.0),
@@ -42,7 +46,7 @@ impl AdaptiveP {
         sampler
     }
 
-    /// As if all tokens before had been on target.
+    /// Resets the history, as if all previous tokens had met the target.
     fn forget(&mut self) {
         self.weight = 1.0 / (1.0 - self.decay);
         self.sum = self.target * self.weight;

@@ -1,40 +1,41 @@
-//! The candidates for the next token: what a sampler chain works on.
+//! Candidates for the next token, the state that a sampler chain transforms.
 
 use super::Token;
 use std::cmp::Ordering;
 
-/// One token that may come next.
+/// A token that may be selected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
-    /// Its id.
+    /// Id of the token.
     pub token: Token,
-    /// Its logit as changed by the samplers so far; never NaN inside [`Candidates`].
+    /// Logit as changed by the preceding samplers; never NaN inside [`Candidates`].
     pub logit: f32,
-    /// Its probability as of the last softmax (0 before the first one).
+    /// Probability of the last softmax; 0 before the first one.
     pub p: f32,
 }
 
-/// Tokens that may still come next, and the one selected.
+/// The remaining candidates and the selected one.
 ///
-/// The best candidates stand first and in order as far as a sampler needed them to: the length of that prefix is
-/// known, so that no sampler sorts more than it looks at, and none sorts twice. Order is by falling logit, equal
-/// logits by rising token, hence the same on every machine.
+/// Samplers sort only as many candidates as they need. The length of the sorted prefix is tracked, so that no
+/// sampler sorts again. Candidates are ordered by descending logit; equal logits by ascending token, for the
+/// same result on all machines.
 #[derive(Debug, Clone, Default)]
 pub struct Candidates {
     data: Vec<Candidate>,
-    /// The first `n_sorted` are the best of all, best first.
+    /// Length of the sorted prefix, which contains the best candidates in order.
     n_sorted: usize,
     selected: Option<usize>,
-    /// Work space of [`Best`].
+    /// Scratch buffer of [`TopKSelector`].
     scratch: Vec<Candidate>,
 }
 
 impl Candidates {
-    /// Every token with its logit, in token order. `logits`: `[n_vocab]`; NaN becomes minus infinity.
+    /// Fills the candidates with all tokens, in token order. `logits` has shape `[n_vocab]`; NaN becomes
+    /// negative infinity.
     pub fn fill(&mut self, logits: &[f32]) {
-        // Now, so that no later token allocates because a sampler happens to look at more candidates.
+        // Reserve memory here, so that no later token allocates when a sampler needs more candidates.
         self.scratch.clear();
-        self.scratch.reserve(Best::capacity(logits.len() / SCAN_FACTOR));
+        self.scratch.reserve(TopKSelector::capacity(logits.len() / SCAN_FACTOR));
         self.data.clear();
         self.data
             .extend(logits.iter().enumerate().map(|(i, &logit)| candidate(i, logit)));
@@ -42,13 +43,14 @@ impl Candidates {
         self.selected = None;
     }
 
-    /// What `fill` and `retain_tokens` give, without listing the others, and with `top_k` what [`Candidates::top_k`] leaves of that.
+    /// Like `fill` followed by `retain_tokens` and, with `top_k`, [`Candidates::top_k`], but does not
+    /// materialize the other tokens.
     pub fn fill_allowed(&mut self, logits: &[f32], top_k: Option<usize>, is_allowed: impl Fn(Token) -> bool) {
         match top_k {
             Some(k) if k > 0 && k.saturating_mul(SCAN_FACTOR) <= logits.len() => self.fill_best(logits, k, is_allowed),
             _ => {
                 self.scratch.clear();
-                self.scratch.reserve(Best::capacity(logits.len() / SCAN_FACTOR));
+                self.scratch.reserve(TopKSelector::capacity(logits.len() / SCAN_FACTOR));
                 self.data.clear();
                 self.data.reserve(logits.len());
                 let all = logits.iter().enumerate().map(|(i, &logit)| candidate(i, logit));
@@ -60,8 +62,8 @@ impl Candidates {
         }
     }
 
-    /// The `k` most likely tokens, best first: what `fill` and `top_k` give, without listing the others.
-    /// Tokens whose logit is NaN are left out.
+    /// Fills the candidates with the `k` most likely tokens, best first, like `fill` followed by `top_k`, but
+    /// does not materialize the other tokens. Tokens with NaN logits are omitted.
     pub fn fill_top_k(&mut self, logits: &[f32], k: usize) {
         if k == 0 || k.saturating_mul(SCAN_FACTOR) > logits.len() {
             self.fill(logits);
@@ -71,11 +73,11 @@ impl Candidates {
         self.fill_best(logits, k, |_| true);
     }
 
-    /// The `k` most likely of the tokens that are allowed, best first.
+    /// Fills the candidates with the `k` most likely allowed tokens, best first.
     fn fill_best(&mut self, logits: &[f32], k: usize, is_allowed: impl Fn(Token) -> bool) {
-        let mut best = Best::new(&mut self.data, k);
+        let mut best = TopKSelector::new(&mut self.data, k);
         for (c, chunk) in logits.chunks(SCAN_CHUNK).enumerate() {
-            // One branch for the whole chunk: almost none holds a candidate once the threshold has risen.
+            // One branch per chunk: once the threshold has risen, almost no chunk contains a candidate.
             if !chunk.iter().fold(false, |any, &l| any | (l >= best.threshold)) {
                 continue;
             }
@@ -92,48 +94,48 @@ impl Candidates {
         self.selected = None;
     }
 
-    /// The candidates, best first as far as [`Candidates::n_sorted`] says.
+    /// Returns the candidates; the first [`Candidates::n_sorted`] are the best ones in order.
     pub fn as_slice(&self) -> &[Candidate] {
         &self.data
     }
 
-    /// How many there are.
+    /// Returns the number of candidates.
     pub fn len(&self) -> usize {
         self.data.len()
     }
 
-    /// None left?
+    /// Returns true if no candidates remain.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
 
-    /// How many at the front are the best of all and in order.
+    /// Returns the length of the sorted prefix.
     pub fn n_sorted(&self) -> usize {
         self.n_sorted
     }
 
-    /// Are all of them in order, best first?
+    /// Returns true if all candidates are sorted.
     pub fn is_sorted(&self) -> bool {
         self.n_sorted == self.data.len()
     }
 
-    /// The selected candidate, once a sampler has selected one.
+    /// Returns the selected candidate, if any.
     pub fn selected(&self) -> Option<&Candidate> {
         self.selected.and_then(|i| self.data.get(i))
     }
 
-    /// Its index.
+    /// Returns the index of the selected candidate, if any.
     pub(super) fn selected_index(&self) -> Option<usize> {
         self.selected
     }
 
-    /// Selects the candidate at an index.
+    /// Selects the candidate at `index`.
     pub fn select(&mut self, index: usize) {
         debug_assert!(index < self.data.len());
         self.selected = Some(index);
     }
 
-    /// Index of the best candidate: the greatest logit, of equals the lowest token.
+    /// Returns the index of the candidate with the greatest logit; on ties, of the lowest token.
     pub fn argmax(&self) -> Option<usize> {
         if self.n_sorted > 0 {
             return Some(0);
@@ -144,7 +146,7 @@ impl Candidates {
         })
     }
 
-    /// The greatest logit; minus infinity where there are no candidates.
+    /// Returns the greatest logit; negative infinity if there are no candidates.
     pub fn max_logit(&self) -> f32 {
         match self.n_sorted {
             0 => self.data.iter().fold(f32::NEG_INFINITY, |max, c| max.max(c.logit)),
@@ -154,8 +156,8 @@ impl Candidates {
 
     /// Sets every `p` to the softmax of the logits.
     ///
-    /// An infinite logit takes all of the probability; where all logits are minus infinity the result is uniform, and
-    /// the caller of the chain gets an error for it.
+    /// An infinite logit gets all of the probability. If all logits are negative infinity, the result is
+    /// uniform, and the chain returns an error.
     pub fn softmax(&mut self) {
         let sum = self.exponentials();
         let scale = (1.0 / sum) as f32;
@@ -164,19 +166,20 @@ impl Candidates {
         }
     }
 
-    /// Sets every `p` to `exp(logit - max)` and returns their sum: a softmax not yet normalized.
+    /// Sets every `p` to `exp(logit - max)`, the unnormalized softmax, and returns the sum.
     pub(super) fn exponentials(&mut self) -> f64 {
         let max = self.max_logit();
         let mut sum = 0.0;
         for c in &mut self.data {
-            // Not by subtraction where both are infinite: inf - inf is NaN.
+            // For an infinite maximum, `inf - inf` would be NaN.
             c.p = if c.logit == max { 1.0 } else { (c.logit - max).exp() };
             sum += f64::from(c.p);
         }
         sum
     }
 
-    /// Brings the best `k` to the front, in order. Costs one or two passes over the rest for a small `k`.
+    /// Moves the best `k` to the front, in order. For small `k`, this takes one or two passes over the other
+    /// candidates.
     pub fn sort_top(&mut self, k: usize) {
         let k = k.min(self.data.len());
         if k <= self.n_sorted {
@@ -193,7 +196,8 @@ impl Candidates {
         self.n_sorted = k;
     }
 
-    /// The candidate of rank `i`, 0 the best. Asked for in rising order, sorts block by block as far as needed.
+    /// Returns the candidate of rank `i`, 0 being the best. Sorts incrementally, in blocks, when called with
+    /// ascending `i`.
     pub(super) fn best(&mut self, i: usize) -> Option<&Candidate> {
         if i >= self.n_sorted {
             self.sort_top(i.saturating_mul(BLOCK_GROWTH).max(FIRST_BLOCK));
@@ -201,7 +205,7 @@ impl Candidates {
         self.data.get(i)
     }
 
-    /// Keeps the `k` best, in order. 0 keeps all.
+    /// Keeps the `k` best candidates, in order. 0 keeps all.
     pub fn top_k(&mut self, k: usize) {
         if k > 0 {
             self.sort_top(k);
@@ -209,26 +213,26 @@ impl Candidates {
         }
     }
 
-    /// Keeps the first `n` in their present order.
+    /// Keeps the first `n` candidates in their current order.
     pub fn truncate(&mut self, n: usize) {
         self.data.truncate(n);
         self.n_sorted = self.n_sorted.min(n);
     }
 
-    /// Removes the first `n`.
+    /// Removes the first `n` candidates.
     pub fn drop_first(&mut self, n: usize) {
         self.data.drain(..n);
         self.n_sorted -= n.min(self.n_sorted);
     }
 
-    /// Keeps the candidates with a logit of at least `min_logit`. The order stays.
+    /// Keeps the candidates with a logit of at least `min_logit`, without changing their order.
     pub fn retain_from(&mut self, min_logit: f32) {
         let in_order = self.data[..self.n_sorted].partition_point(|c| c.logit >= min_logit);
         self.data.retain(|c| c.logit >= min_logit);
         self.n_sorted = in_order;
     }
 
-    /// Keeps the candidates whose tokens pass a test. The order stays.
+    /// Keeps the candidates whose tokens satisfy a predicate, without changing their order.
     pub fn retain_tokens(&mut self, is_kept: impl Fn(Token) -> bool) {
         let n_sorted = self.data[..self.n_sorted].iter().filter(|c| is_kept(c.token)).count();
         self.data.retain(|c| is_kept(c.token));
@@ -236,14 +240,15 @@ impl Candidates {
         self.selected = None;
     }
 
-    /// Changes every logit by a function that keeps their order (as a division by a temperature does).
+    /// Applies a monotone function to every logit, such as a division by a temperature.
     pub fn map_monotone(&mut self, f: impl Fn(f32) -> f32) {
         for c in &mut self.data {
             c.logit = f(c.logit);
         }
     }
 
-    /// Changes logits in a way that may change the order. NaN results become minus infinity.
+    /// Applies an arbitrary function to every logit, which may change the order. NaN becomes negative
+    /// infinity.
     pub fn map(&mut self, mut f: impl FnMut(&Candidate) -> f32) {
         for c in &mut self.data {
             c.logit = clean(f(c));
@@ -251,13 +256,13 @@ impl Candidates {
         self.n_sorted = 0;
     }
 
-    /// Changes the logits of the candidates whose tokens are in `edits` (rising by token). Without a pass over all
-    /// candidates while they still stand in token order.
+    /// Changes the logits of the candidates whose tokens are in `edits`, sorted by token. Does not scan the
+    /// candidates while they are in token order.
     pub fn edit<T>(&mut self, edits: &[(Token, T)], f: impl Fn(f32, &T) -> f32) {
         debug_assert!(edits.is_sorted_by_key(|e| e.0));
         let Some((last, _)) = edits.last() else { return };
         let in_place = |data: &[Candidate], token: Token| data.get(token as usize).is_some_and(|c| c.token == token);
-        // Where `fill` put them? Then every edit is direct.
+        // If the candidates are still in the order of `fill`, each edit is a direct access.
         if edits.iter().all(|&(token, _)| in_place(&self.data, token)) {
             for (token, value) in edits {
                 let c = &mut self.data[*token as usize];
@@ -273,7 +278,7 @@ impl Candidates {
         self.n_sorted = 0;
     }
 
-    /// Replaces the candidates by one, whether or not it was among them.
+    /// Replaces all candidates by `token`, which need not be among them.
     pub(super) fn only(&mut self, token: Token) {
         self.data.clear();
         self.data.push(Candidate {
@@ -294,7 +299,8 @@ impl Candidates {
     }
 }
 
-/// Best first: falling logits, then rising tokens. Total, as the sorts of the standard library require.
+/// Compares by descending logit, then ascending token. This is a total order, as the standard library's sorts
+/// require.
 fn by_rank(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
 }
@@ -307,22 +313,22 @@ fn candidate(index: usize, logit: f32) -> Candidate {
     }
 }
 
-/// NaN to minus infinity.
+/// Replaces NaN by negative infinity.
 fn clean(logit: f32) -> f32 {
     if logit.is_nan() { f32::NEG_INFINITY } else { logit }
 }
 
-/// Partitions of fewer than one in this many go by a threshold scan instead of a quickselect.
+/// If `k` is smaller than the number of candidates by this factor, a threshold scan replaces quickselect.
 const SCAN_FACTOR: usize = 16;
-/// Logits looked at per branch: a few vector registers.
+/// Logits compared per branch, a few vector registers.
 const SCAN_CHUNK: usize = 32;
-/// Candidates sorted at first by [`Candidates::best`], and by what factor the number grows.
+/// Initial number of candidates that [`Candidates::best`] sorts, and the growth factor.
 const FIRST_BLOCK: usize = 256;
 const BLOCK_GROWTH: usize = 8;
 
-/// Moves the `k` best of `data` (`0 < k <= data.len()`) to its front, in any order.
+/// Moves the `k` best of `data` to its front, in any order. Requires `0 < k <= data.len()`.
 fn partition_top(data: &mut [Candidate], k: usize, scratch: &mut Vec<Candidate>) {
-    let mut best = Best::new(scratch, k);
+    let mut best = TopKSelector::new(scratch, k);
     for &c in data.iter() {
         if c.logit >= best.threshold {
             best.offer(c);
@@ -341,20 +347,20 @@ fn partition_top(data: &mut [Candidate], k: usize, scratch: &mut Vec<Candidate>)
     }
 }
 
-/// Collects the `k` best of a stream: a buffer of a few `k`, cut back to `k` whenever it is full, with the worst logit
-/// kept as the threshold for what comes.
-struct Best<'a> {
+/// Collects the `k` best items of a stream. The buffer holds a few times `k` items and is cut to `k` when
+/// full; the worst remaining logit becomes the threshold.
+struct TopKSelector<'a> {
     k: usize,
     kept: &'a mut Vec<Candidate>,
-    /// Nothing below can be among the best. The caller skips it (and NaN, which compares false).
+    /// Minimum logit of further items. Callers skip smaller logits and NaN, which compares false.
     threshold: f32,
 }
 
-impl<'a> Best<'a> {
-    fn new(kept: &'a mut Vec<Candidate>, k: usize) -> Best<'a> {
+impl<'a> TopKSelector<'a> {
+    fn new(kept: &'a mut Vec<Candidate>, k: usize) -> TopKSelector<'a> {
         kept.clear();
-        kept.reserve(Best::capacity(k));
-        Best {
+        kept.reserve(TopKSelector::capacity(k));
+        TopKSelector {
             k,
             kept,
             threshold: f32::NEG_INFINITY,
@@ -367,7 +373,7 @@ impl<'a> Best<'a> {
 
     fn offer(&mut self, c: Candidate) {
         self.kept.push(c);
-        if self.kept.len() == Best::capacity(self.k) {
+        if self.kept.len() == TopKSelector::capacity(self.k) {
             self.finish();
         }
     }

@@ -1,17 +1,15 @@
-//! The chain of samplers that turns logits into a token.
+//! Sampler chain, which turns logits into a token.
 
 use super::penalties::BIAS;
 use super::rng::{Rng, random_seed};
-use super::{
-    AdaptiveP, Bias, Candidates, Constrained, Dist, LogitBias, Mirostat, MirostatV2, SampleError, SamplerParams, Token,
-};
+use super::{AdaptiveP, Bias, Candidates, Constrained, Dist, Mirostat, MirostatV2, SampleError, SamplerParams, Token};
 use crate::grammar::Constraint;
 use crate::vocab::Vocab;
 use std::borrow::Cow;
 
-/// What can be copied without knowing what it is: every sampler that is `Clone`.
+/// Object-safe cloning; implemented for every sampler that is `Clone`.
 pub trait CopySampler {
-    /// Another one in the same state.
+    /// Clones the sampler with its state.
     fn copy(&self) -> Box<dyn Sampler>;
 }
 
@@ -21,68 +19,70 @@ impl<S: Sampler + Clone + 'static> CopySampler for S {
     }
 }
 
-/// One step of a chain.
+/// A step of a sampler chain.
 pub trait Sampler: CopySampler + Send {
-    /// Its name in the tables, parameters and logs.
+    /// Returns the name used in tables, parameters, and logs.
     fn name(&self) -> &'static str;
 
-    /// Reweights, reorders or removes candidates, or selects one.
+    /// Reweights, reorders, or removes candidates, or selects one.
     fn apply(&mut self, candidates: &mut Candidates);
 
-    /// Takes note of a token that has become part of the text.
+    /// Updates the state with a token that was appended to the output.
     fn accept(&mut self, _token: Token) {}
 
-    /// Takes note of a token of the prompt, which is not for every sampler like one of the text that follows.
+    /// Updates the state with a token of the prompt. Some samplers treat prompt tokens differently.
     fn accept_prompt(&mut self, token: Token) {
         self.accept(token);
     }
 
-    /// Why no candidate is left, if this sampler cannot go on.
-    fn fault(&self) -> Option<SampleError> {
+    /// Returns the reason why no candidate is left, if this sampler failed.
+    fn error(&self) -> Option<SampleError> {
         None
     }
 
-    /// Forgets all accepted tokens and restarts the random numbers.
+    /// Clears the history of accepted tokens and restarts the random number generator.
     fn reset(&mut self) {}
 
-    /// From now on, no token is brought in that was not among the candidates: a grammar may have ruled it out.
+    /// Restricts the sampler to existing candidates. Without the restriction, it may add tokens, which a
+    /// grammar may forbid.
     fn keep_to_candidates(&mut self) {}
 
-    /// Where this sampler, being the first one, lists the candidates itself: those that it would leave, of which the next sampler only looks at the
-    /// `top_k` most likely. False if the chain has to list all of them and apply it.
+    /// Fills the candidates directly if this is the first sampler. With `top_k`, the next sampler needs only
+    /// that number of the most likely tokens. Returns false if the chain must fill all tokens and apply the
+    /// sampler.
     fn list(&mut self, _logits: &[f32], _top_k: Option<usize>, _candidates: &mut Candidates) -> bool {
         false
     }
 
-    /// `Some(k)` where this sampler, being the first one, only looks at the `k` most likely tokens (0: at all): the
-    /// chain then need not list the others.
+    /// Returns `Some(k)` if this is the first sampler and it needs only the `k` most likely tokens, so that
+    /// the chain need not materialize the others. 0 means all tokens.
     fn leading_top_k(&self) -> Option<usize> {
         None
     }
 }
 
-/// What samplers need to know of a vocabulary: those of DRY's sequence breakers and of infill do.
-pub trait Pieces {
-    /// Tokens in the vocabulary.
+/// Vocabulary interface for samplers, used by DRY's sequence breakers and by infill.
+pub trait TokenPieces {
+    /// Returns the size of the vocabulary.
     fn n_tokens(&self) -> usize;
 
-    /// The text of a token, with special tokens spelled out.
+    /// Returns the bytes of a token; special tokens are spelled out.
     fn piece(&self, token: Token) -> Cow<'_, [u8]>;
 
-    /// The text of a token, empty for special tokens.
+    /// Returns the bytes of a token; empty for special tokens.
     fn plain_piece(&self, token: Token) -> Cow<'_, [u8]>;
 
-    /// The tokens of a text, without BOS or EOS and without parsing special tokens.
+    /// Tokenizes a string without adding BOS or EOS and without parsing special tokens.
     fn tokenize(&self, text: &str) -> Vec<Token>;
 
-    /// The tokens that end a text.
+    /// Returns the end-of-generation tokens.
     fn eog_tokens(&self) -> &[Token];
 
-    /// The one of them that ends a turn, or else a text.
+    /// Returns the end-of-turn token, or the end-of-text token if there is none.
     fn eot(&self) -> Option<Token>;
 }
 
-impl Pieces for Vocab {
+impl TokenPieces for Vocab {
     fn n_tokens(&self) -> usize {
         Vocab::n_tokens(self) as usize
     }
@@ -108,39 +108,46 @@ impl Pieces for Vocab {
     }
 }
 
-/// Samplers in order, and the candidates they work on. A copy goes on as the original would, with the same random numbers.
-pub struct Chain {
+/// Samplers in order, with their candidates. A clone continues with the same random numbers as the original.
+pub struct SamplerChain {
     samplers: Vec<Box<dyn Sampler>>,
     candidates: Candidates,
     n_vocab: usize,
     seed: u64,
 }
 
-/// What the builders in the sampler table get besides the parameters.
-pub(super) struct Build<'a> {
+/// Arguments for the builders in the sampler table.
+pub(super) struct BuildContext<'a> {
     pub params: &'a SamplerParams,
-    pub pieces: Option<&'a dyn Pieces>,
+    pub pieces: Option<&'a dyn TokenPieces>,
     pub seed: u64,
 }
 
-impl Build<'_> {
-    /// Random numbers of a sampler's own.
-    pub fn rng(&self, stream: Stream) -> Rng {
+impl BuildContext<'_> {
+    /// Creates a random number generator for one sampler.
+    pub fn rng(&self, stream: RandomStream) -> Rng {
         Rng::new(self.seed, stream as u64)
     }
 }
 
-/// Samplers that draw random numbers.
+/// Samplers with a random number generator.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Stream {
+pub(super) enum RandomStream {
     Select = 0,
     Xtc = 1,
 }
 
-impl Chain {
-    /// The chain that `params` describe, for logits of `n_vocab` tokens. `pieces`: the vocabulary, for the sequence
-    /// breakers of DRY and for infill; without one there are neither.
-    pub fn new(params: &SamplerParams, n_vocab: usize, pieces: Option<&dyn Pieces>) -> Result<Chain, SampleError> {
+impl SamplerChain {
+    /// Builds the chain that `params` describes for `n_vocab` logits. Without `pieces`, DRY has no sequence
+    /// breakers and infill is omitted.
+    ///
+    /// # Errors
+    /// Fails if a parameter is out of range, or if a bias refers to a token outside the vocabulary.
+    pub fn new(
+        params: &SamplerParams,
+        n_vocab: usize,
+        pieces: Option<&dyn TokenPieces>,
+    ) -> Result<SamplerChain, SampleError> {
         params.check()?;
         if let Some(bias) = params.logit_bias.iter().find(|b| b.token as usize >= n_vocab) {
             return Err(SampleError::TokenOutOfVocab {
@@ -150,12 +157,16 @@ impl Chain {
             });
         }
         let seed = params.seed.unwrap_or_else(random_seed);
-        let build = Build { params, pieces, seed };
+        let build = BuildContext { params, pieces, seed };
         let mut samplers: Vec<Box<dyn Sampler>> = Vec::new();
         if !params.logit_bias.is_empty() {
             samplers.push(Box::new(Bias::new(&params.logit_bias)));
         }
-        let (tau, eta, rng) = (params.mirostat_tau, params.mirostat_eta, build.rng(Stream::Select));
+        let (tau, eta, rng) = (
+            params.mirostat_tau,
+            params.mirostat_eta,
+            build.rng(RandomStream::Select),
+        );
         match params.mirostat {
             0 => {
                 samplers.extend(params.samplers.iter().filter_map(|kind| kind.def().build(&build)));
@@ -172,7 +183,7 @@ impl Chain {
                 });
             }
         }
-        Ok(Chain {
+        Ok(SamplerChain {
             samplers,
             candidates: Candidates::default(),
             n_vocab,
@@ -180,40 +191,18 @@ impl Chain {
         })
     }
 
-    /// The chain that `params` describe, for a model's vocabulary: with the tokens banned that the model must not
-    /// produce, and with DRY's sequence breakers.
-    pub fn for_vocab(params: &SamplerParams, vocab: &Vocab) -> Result<Chain, SampleError> {
-        let n_vocab = Pieces::n_tokens(vocab);
-        let bans = vocab
-            .suppressed_tokens()
-            .iter()
-            .filter(|&&token| (token as usize) < n_vocab);
-        let bans: Vec<_> = bans
-            .map(|&token| LogitBias {
-                token,
-                bias: f32::NEG_INFINITY,
-            })
-            .collect();
-        if bans.is_empty() {
-            return Chain::new(params, n_vocab, Some(vocab));
-        }
-        let mut params = params.clone();
-        params.logit_bias.extend(bans);
-        Chain::new(&params, n_vocab, Some(vocab))
-    }
-
-    /// The chain with only those tokens that a constraint allows. What is banned by a bias stays banned.
+    /// Restricts the chain to tokens that `constraint` allows. Tokens banned by a bias remain banned.
     #[must_use]
-    pub fn constrained(mut self, constraint: Constraint) -> Chain {
+    pub fn constrained(mut self, constraint: Constraint) -> SamplerChain {
         let at = usize::from(self.names().next() == Some(BIAS));
         self.samplers.iter_mut().for_each(|s| s.keep_to_candidates());
         self.samplers.insert(at, Box::new(Constrained::new(constraint)));
         self
     }
 
-    /// A chain of given samplers. Where none of them selects, the most likely candidate is taken.
-    pub fn from_samplers(samplers: Vec<Box<dyn Sampler>>, n_vocab: usize) -> Chain {
-        Chain {
+    /// Builds a chain from samplers. If no sampler selects a token, the chain selects the most likely one.
+    pub fn from_samplers(samplers: Vec<Box<dyn Sampler>>, n_vocab: usize) -> SamplerChain {
+        SamplerChain {
             samplers,
             candidates: Candidates::default(),
             n_vocab,
@@ -221,7 +210,8 @@ impl Chain {
         }
     }
 
-    /// The next token for `logits: [n_vocab]`. The token still has to be given to [`Chain::accept`].
+    /// Selects the next token for `logits`, of shape `[n_vocab]`. Call [`SamplerChain::accept`] with the
+    /// token afterwards.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Token, SampleError> {
         if logits.len() != self.n_vocab {
             return Err(SampleError::LogitCount {
@@ -243,12 +233,13 @@ impl Chain {
         self.apply()
     }
 
-    /// The same for candidates the caller has set up with [`Chain::candidates_mut`].
+    /// Like [`SamplerChain::sample`], for candidates prepared by the caller with
+    /// [`SamplerChain::candidates_mut`].
     pub fn apply(&mut self) -> Result<Token, SampleError> {
         self.apply_from(0)
     }
 
-    /// The same with all samplers but the first `n_done`.
+    /// Like [`SamplerChain::apply`], but skips the first `n_done` samplers.
     fn apply_from(&mut self, n_done: usize) -> Result<Token, SampleError> {
         let candidates = &mut self.candidates;
         for sampler in &mut self.samplers[n_done..] {
@@ -262,51 +253,52 @@ impl Chain {
         match candidates.selected() {
             Some(c) if c.logit > f32::NEG_INFINITY => Ok(c.token),
             _ => {
-                let fault = self.samplers.iter().find_map(|s| s.fault());
-                Err(fault.unwrap_or(SampleError::NoCandidate { n_vocab: self.n_vocab }))
+                let error = self.samplers.iter().find_map(|s| s.error());
+                Err(error.unwrap_or(SampleError::NoCandidate { n_vocab: self.n_vocab }))
             }
         }
     }
 
-    /// Tells every sampler of a token of the prompt.
+    /// Updates all samplers with a token of the prompt.
     pub fn accept_prompt(&mut self, token: Token) {
         self.samplers.iter_mut().for_each(|s| s.accept_prompt(token));
     }
 
-    /// Tells every sampler that a token has become part of the text: each one sampled.
+    /// Updates all samplers with a token that was appended to the output. Must be called for each sampled
+    /// token.
     pub fn accept(&mut self, token: Token) {
         self.samplers.iter_mut().for_each(|s| s.accept(token));
     }
 
-    /// Back to the state after building: no accepted tokens, random numbers from the start of the seed.
+    /// Resets the chain to its initial state: no accepted tokens, and the random number generators restarted.
     pub fn reset(&mut self) {
         self.samplers.iter_mut().for_each(|s| s.reset());
     }
 
-    /// What the samplers left after the last [`Chain::sample`], with probabilities.
+    /// Returns the candidates left by the last [`SamplerChain::sample`], with probabilities.
     pub fn candidates(&self) -> &Candidates {
         &self.candidates
     }
 
-    /// The candidates, to be set up for [`Chain::apply`].
+    /// Returns the candidates for the caller to fill before [`SamplerChain::apply`].
     pub fn candidates_mut(&mut self) -> &mut Candidates {
         &mut self.candidates
     }
 
-    /// The seed in use, also where the parameters left it to chance: with it a run can be repeated.
+    /// Returns the seed in use, including a randomly chosen one, so that a run can be reproduced.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The names of the samplers, in order.
+    /// Returns the names of the samplers, in order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.samplers.iter().map(|s| s.name())
     }
 }
 
-impl Clone for Chain {
-    fn clone(&self) -> Chain {
-        Chain {
+impl Clone for SamplerChain {
+    fn clone(&self) -> SamplerChain {
+        SamplerChain {
             samplers: self.samplers.iter().map(|s| s.copy()).collect(),
             candidates: self.candidates.clone(),
             n_vocab: self.n_vocab,
@@ -315,9 +307,9 @@ impl Clone for Chain {
     }
 }
 
-impl std::fmt::Debug for Chain {
+impl std::fmt::Debug for SamplerChain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Chain")
+        f.debug_struct("SamplerChain")
             .field("samplers", &self.names().collect::<Vec<_>>())
             .finish_non_exhaustive()
     }

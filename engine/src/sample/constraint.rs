@@ -1,39 +1,39 @@
-//! Only tokens with which a text keeps to its grammar.
+//! Sampler that enforces a grammar.
 
 use super::{Candidates, SampleError, Sampler, Token};
-use crate::grammar::{Allowed, Constraint, GrammarError};
+use crate::grammar::{AllowedTokens, Constraint, GrammarError};
 
-/// Removes the candidates that a grammar does not allow. Tokens of a prompt are no part of the text that it is about.
+/// Removes the candidates that a grammar does not allow. Prompt tokens do not advance the grammar.
 #[derive(Clone)]
 pub struct Constrained {
     constraint: Constraint,
-    fault: Option<GrammarError>,
+    error: Option<GrammarError>,
 }
 
 impl Constrained {
-    /// From the beginning of a text on, or from where the constraint is.
+    /// Creates the sampler with the constraint in its current state.
     pub fn new(constraint: Constraint) -> Constrained {
         Constrained {
             constraint,
-            fault: None,
+            error: None,
         }
     }
 
-    /// Notes the first error; after it no candidate is left.
+    /// Records the first error. After an error, no candidate remains.
     fn note(&mut self, result: Result<(), GrammarError>) {
         if let Err(error) = result {
-            self.fault.get_or_insert(error);
+            self.error.get_or_insert(error);
         }
     }
 
-    /// True where nothing is asked of the next token.
+    /// Returns true if any token is currently allowed.
     fn is_free(&self) -> bool {
-        self.fault.is_none() && self.constraint.is_free()
+        self.error.is_none() && self.constraint.is_free()
     }
 
-    /// The tokens that may come next; none after an error.
-    fn allowed(&mut self) -> Option<Allowed> {
-        if self.fault.is_some() {
+    /// Returns the allowed tokens; `None` after an error.
+    fn allowed(&mut self) -> Option<AllowedTokens> {
+        if self.error.is_some() {
             return None;
         }
         match self.constraint.allowed() {
@@ -77,7 +77,7 @@ impl Sampler for Constrained {
     }
 
     fn accept(&mut self, token: Token) {
-        if self.fault.is_none() {
+        if self.error.is_none() {
             let result = self.constraint.accept(token);
             self.note(result);
         }
@@ -86,13 +86,13 @@ impl Sampler for Constrained {
     fn accept_prompt(&mut self, _token: Token) {}
 
     fn reset(&mut self) {
-        self.fault = None;
+        self.error = None;
         let result = self.constraint.reset();
         self.note(result);
     }
 
-    fn fault(&self) -> Option<SampleError> {
-        self.fault.clone().map(SampleError::Grammar)
+    fn error(&self) -> Option<SampleError> {
+        self.error.clone().map(SampleError::Grammar)
     }
 }
 
@@ -102,11 +102,11 @@ mod tests {
 
     use super::*;
     use crate::grammar::{Compiler, Grammar};
-    use crate::sample::{Chain, LogitBias, SamplerParams};
+    use crate::sample::{LogitBias, SamplerChain, SamplerParams};
     use crate::vocab::{Special, Vocab, VocabSource};
 
-    /// Tokens: 0 no text, 1 the end, then a, b and ab.
-    fn chain(grammar: &str, params: &SamplerParams) -> Chain {
+    /// Vocabulary of five tokens: 0 has no text, 1 is the end, then a, b, and ab.
+    fn chain(grammar: &str, params: &SamplerParams) -> SamplerChain {
         let source = VocabSource {
             model: "llama",
             tokens: Some(Cow::Owned(["<unk>", "</s>", "a", "b", "ab"].iter().collect())),
@@ -118,7 +118,7 @@ mod tests {
         let vocab = Vocab::from_source(&source).unwrap();
         let compiler = Compiler::new(&vocab, 5).unwrap();
         let constraint = compiler.compile(&Grammar::Gbnf(grammar.to_owned()), &vocab).unwrap();
-        Chain::new(params, 5, None).unwrap().constrained(constraint)
+        SamplerChain::new(params, 5, None).unwrap().constrained(constraint)
     }
 
     fn greedy() -> SamplerParams {
@@ -128,13 +128,13 @@ mod tests {
         }
     }
 
-    /// The most likely token first: 0, 1, 2 ...
+    /// Token 0 is most likely, then 1, 2, and so on.
     const LOGITS: [f32; 5] = [5.0, 4.0, 3.0, 2.0, 1.0];
 
     #[test]
-    fn tokens_keep_to_the_grammar_whatever_is_likely() {
+    fn constrained_chain_selects_only_allowed_tokens() {
         let mut chain = chain("root ::= \"bab\"", &greedy());
-        // Of the prompt nothing is asked.
+        // The grammar does not constrain prompt tokens.
         [2, 2, 1].into_iter().for_each(|token| chain.accept_prompt(token));
         let mut text = Vec::new();
         for _ in 0..4 {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_a_chain_have_texts_of_their_own() {
+    fn cloned_chains_advance_independently() {
         let mut one = chain("root ::= \"a\" \"b\" | \"b\" \"a\"", &greedy());
         let mut two = one.clone();
         one.accept(2);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_allowed_nothing_is_sampled() {
+    fn chain_fails_if_no_token_is_allowed() {
         let ban = LogitBias {
             token: 2,
             bias: f32::NEG_INFINITY,
@@ -168,7 +168,7 @@ mod tests {
         };
         let mut chain = chain("root ::= \"a\"", &banned);
         assert!(matches!(chain.sample(&LOGITS), Err(SampleError::NoCandidate { .. })));
-        // A token that the grammar does not have is never forgotten.
+        // After a token that the grammar does not allow, every call fails.
         chain.accept(3);
         for _ in 0..2 {
             assert!(matches!(chain.sample(&LOGITS), Err(SampleError::Grammar(_))));

@@ -1,35 +1,37 @@
-//! DRY ("don't repeat yourself"): penalizes tokens that would extend a repetition, the more the longer it is.
+//! DRY ("don't repeat yourself"): penalizes tokens that would extend a repetition. The penalty grows with the
+//! length of the repetition.
 
-use super::chain::Pieces;
+use super::chain::TokenPieces;
 use super::{Candidates, Sampler, Token};
 use std::collections::VecDeque;
 
-/// Bytes of a sequence breaker that are looked at, and tokens of its tail: bounds the work of building.
+/// Maximum bytes of a sequence breaker, and maximum tokens of its tail. Bounds the time to build the sampler.
 const MAX_BREAKER_BYTES: usize = 40;
 const MAX_TAIL: usize = 20;
 
-/// Lowers the logit of a token by `multiplier * base ^ (n - allowed_length)` when it followed, among the last `last_n`
-/// accepted tokens, an earlier occurrence of the `n >= allowed_length` last ones. A repetition does not reach back
-/// over a sequence breaker, and a token that holds a whole breaker is never penalized.
+/// Lowers the logit of a token by `multiplier * base ^ (n - allowed_length)` if the token followed an earlier
+/// occurrence of the last `n >= allowed_length` tokens, among the last `last_n` accepted ones. A repetition
+/// does not extend over a sequence breaker. Tokens that contain a whole breaker are never penalized.
 #[derive(Debug, Clone)]
 pub struct Dry {
     multiplier: f32,
     base: f32,
     allowed_length: usize,
     last_n: usize,
-    /// First token and the tokens after it, rising by first token.
+    /// First token and the remaining tokens of each breaker, sorted by first token.
     breakers: Vec<(Token, Vec<Token>)>,
-    /// Oldest first.
+    /// Window of accepted tokens, oldest first.
     window: VecDeque<Token>,
-    /// The window reversed, its Z-function, and the longest repeat that each token would extend: work space.
+    /// Scratch buffers: the reversed window, its Z-function, and the longest repeat that each token would
+    /// extend.
     reversed: Vec<Token>,
     z: Vec<usize>,
     repeats: Vec<(Token, usize)>,
 }
 
 impl Dry {
-    /// Off where `multiplier` is 0, `base` below 1, or `last_n` 0. `breakers`: token sequences that end a repetition
-    /// (see [`Dry::breakers`]); empty ones are ignored.
+    /// Creates the sampler. It is disabled if `multiplier` is 0, `base` is less than 1, or `last_n` is 0.
+    /// `breakers` are token sequences that end a repetition (see [`Dry::breakers`]); empty ones are ignored.
     pub fn new(multiplier: f32, base: f32, allowed_length: usize, last_n: usize, breakers: Vec<Vec<Token>>) -> Dry {
         let mut breakers: Vec<_> = breakers
             .into_iter()
@@ -51,9 +53,9 @@ impl Dry {
         }
     }
 
-    /// The token sequences by which the texts in `breakers` can come about: every token that holds a breaker, and
-    /// every token that ends in the beginning of one, with the tokens of the remainder.
-    pub fn breakers(breakers: &[String], pieces: &dyn Pieces) -> Vec<Vec<Token>> {
+    /// Returns the token sequences that can produce the strings in `breakers`: every token that contains a
+    /// breaker, and every token that ends in a prefix of one, followed by the tokens of the remainder.
+    pub fn breakers(breakers: &[String], pieces: &dyn TokenPieces) -> Vec<Vec<Token>> {
         let mut sequences = Vec::new();
         for text in breakers
             .iter()
@@ -67,7 +69,8 @@ impl Dry {
                     continue;
                 }
                 for n in 1..text.len().min(piece.len() + 1) {
-                    // A remainder that starts inside a character is not text, and no tokenizer yields it alone.
+                    // A remainder that starts inside a character is not a string, and no tokenizer produces
+                    // it.
                     if text.is_char_boundary(n) && piece.ends_with(&text.as_bytes()[..n]) {
                         let mut tail = pieces.tokenize(&text[n..]);
                         tail.truncate(MAX_TAIL);
@@ -85,10 +88,12 @@ impl Dry {
         &self.breakers[start..end]
     }
 
-    /// The longest repetition that does not reach over the latest breaker. `self.reversed`: newest token first.
+    /// Returns the length of the longest repetition that does not extend over the latest breaker.
+    /// `self.reversed` has the newest token first.
     fn max_repeat(&self) -> usize {
         for (i, &token) in self.reversed.iter().enumerate() {
-            // The tail of a breaker that starts here lies in the tokens after it, which stand before it in `reversed`.
+            // The tail of a breaker that starts here consists of newer tokens, which precede this one in
+            // `reversed`.
             let newer = &self.reversed[..i];
             let matches = |tail: &[Token]| tail.len() <= i && tail.iter().eq(newer.iter().rev().take(tail.len()));
             let longest = self
@@ -104,7 +109,7 @@ impl Dry {
         self.reversed.len()
     }
 
-    /// Fills `self.repeats`: for each token that would extend a repetition, the length of the longest one.
+    /// Fills `self.repeats` with the length of the longest repetition that each token would extend.
     fn find_repeats(&mut self) {
         self.repeats.clear();
         self.reversed.clear();
@@ -118,13 +123,13 @@ impl Dry {
         }
         z_function(&self.reversed, &mut self.z);
         for k in 1..self.reversed.len() {
-            // The last z[k] tokens also ended k tokens ago; reversed[k - 1] is what came after them then.
+            // The last z[k] tokens also occurred k tokens earlier, followed by reversed[k - 1].
             let n = self.z[k].min(max_repeat);
             if n >= self.allowed_length {
                 self.repeats.push((self.reversed[k - 1], n));
             }
         }
-        // Longest first among equal tokens, of which one is kept.
+        // Sorts longer repetitions first, so that deduplication keeps the longest per token.
         self.repeats.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
         self.repeats.dedup_by_key(|r| r.0);
         let breakers = &self.breakers;
@@ -144,7 +149,8 @@ impl Sampler for Dry {
     fn apply(&mut self, candidates: &mut Candidates) {
         self.find_repeats();
         candidates.edit(&self.repeats, |logit, &n| {
-            // Held at the greatest finite number: a long repeat must mask a token, not turn it into NaN.
+            // The penalty is clamped to the greatest finite number, so that long repetitions mask a token
+            // instead of producing NaN.
             let growth = self.base.powf((n - self.allowed_length) as f32).min(f32::MAX);
             logit - self.multiplier * growth
         });
@@ -165,11 +171,12 @@ impl Sampler for Dry {
     }
 }
 
-/// `z[k]`: length of the longest common prefix of `s` and `s[k..]`, for `k >= 1` (`z[0]` is 0). Linear time.
+/// Computes the Z-function in linear time: `z[k]` is the length of the longest common prefix of `s` and
+/// `s[k..]`, for `k >= 1`; `z[0]` is 0.
 fn z_function(s: &[Token], z: &mut Vec<usize>) {
     z.clear();
     z.resize(s.len(), 0);
-    // s[left..right] equals s[..right - left]: the match found so far that reaches farthest.
+    // s[left..right] equals s[..right - left] and is the match that ends last.
     let (mut left, mut right) = (0, 0);
     for k in 1..s.len() {
         let mut n = if k < right { z[k - left].min(right - k) } else { 0 };
@@ -183,7 +190,7 @@ fn z_function(s: &[Token], z: &mut Vec<usize>) {
     }
 }
 
-/// The beginning of `text`, of at most `max` bytes.
+/// Returns the longest prefix of `text` with at most `max` bytes.
 fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
 }
@@ -193,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn z_function_by_definition() {
+    fn z_function_matches_definition() {
         let texts = ["", "a", "aaaaaa", "abcabcabc", "cbaycbccba", "abacabadabacaba"];
         for text in texts {
             let s: Vec<Token> = text.bytes().map(Token::from).collect();
@@ -206,10 +213,10 @@ mod tests {
         }
     }
 
-    /// One token a letter, and `"ab"` as token 26.
+    /// Vocabulary with one token per letter, and `"ab"` as token 26.
     struct Letters;
 
-    impl Pieces for Letters {
+    impl TokenPieces for Letters {
         fn n_tokens(&self) -> usize {
             27
         }
@@ -239,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn breakers_become_token_sequences() {
+    fn dry_breakers_become_token_sequences() {
         let sequences = |text: &str| Dry::breakers(&[text.into()], &Letters);
         assert_eq!(sequences("b"), [vec![1], vec![26]]);
         assert_eq!(sequences("bc"), [vec![1, 2], vec![26, 2]]);
@@ -248,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_ends_at_the_latest_breaker() {
+    fn dry_repetition_ends_at_latest_breaker() {
         let mut dry = Dry::new(1.0, 2.0, 1, 16, vec![vec![7, 8], vec![9]]);
         let mut max_repeat = |tokens: &[Token]| {
             dry.reset();

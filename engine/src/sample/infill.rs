@@ -1,34 +1,37 @@
-//! Infill: whether the text of a gap goes on, and with which token, after llama.cpp's sampler of that name.
+//! Infill sampler for fill-in-the-middle, after llama.cpp's sampler of the same name: decides whether to end
+//! the infilled text.
 
 use std::sync::Arc;
 
-use super::chain::Pieces;
+use super::chain::TokenPieces;
 use super::{Candidate, Candidates, Sampler, Token};
-use crate::vocab::Texts;
+use crate::vocab::StringList;
 
-/// Tokens less likely than this do not go on.
+/// Minimum probability of a token that continues the text.
 const MIN_P: f32 = 0.2;
-/// The text ends where its end is more likely than one in so many times the candidates.
+/// The text ends if the probability of its end exceeds 1 / (END_FACTOR * number of candidates).
 const END_FACTOR: f32 = 3.0;
 
-/// Ends a text where its end is likely enough, or where no token stands out. Otherwise tokens of which one begins the other count together, for the
-/// likelier one, and those that are likely enough are kept. Is meant to come after top-k and top-p.
+/// Ends the text if an end token is likely enough, or if no token is. Otherwise, if one token is a prefix of
+/// another, adds the probabilities of both to the likelier one. Keeps the tokens that are likely enough.
+/// Intended for use after top-k and top-p.
 #[derive(Debug, Clone)]
 pub struct Infill {
-    texts: Arc<Texts>,
+    texts: Arc<StringList>,
     eog: Arc<[Token]>,
-    /// What ends the text where no token stands out, if it may.
+    /// Token that ends the text if no token is likely enough.
     end: Option<Token>,
-    /// Work space: a probability for each candidate, and indices of candidates.
+    /// Scratch buffers: a probability per candidate, and indices of candidates.
     p: Vec<f32>,
     by_text: Vec<usize>,
     alike: Vec<usize>,
 }
 
 impl Infill {
-    /// `end`: what ends a text where no token stands out; without one the likeliest token is kept.
-    pub fn new(pieces: &dyn Pieces, end: Option<Token>) -> Infill {
-        let mut texts = Texts::default();
+    /// Creates the sampler. `end` is selected if no token is likely enough; without it, the most likely token
+    /// is kept.
+    pub fn new(pieces: &dyn TokenPieces, end: Option<Token>) -> Infill {
+        let mut texts = StringList::default();
         for token in 0..pieces.n_tokens() as Token {
             texts.push_with(|bytes| bytes.extend_from_slice(&pieces.plain_piece(token)));
         }
@@ -46,7 +49,7 @@ impl Infill {
         self.eog.contains(&candidate.token)
     }
 
-    /// True where the end is likely enough among so many candidates.
+    /// Returns true if an end token is likely enough, given the number of candidates.
     fn ends(&self, candidates: &[Candidate]) -> bool {
         let p_of = |end: bool| {
             let those = candidates.iter().filter(|c| self.is_end(c) == end);
@@ -55,8 +58,8 @@ impl Infill {
         END_FACTOR * p_of(true) * candidates.len() as f32 > p_of(false)
     }
 
-    /// Sets `p` to the candidates' probabilities, and adds them up where the text of one begins the text of another: the likelier of the two has the sum,
-    /// the other one 0.
+    /// Sets `p` to the candidates' probabilities. If the text of one candidate is a prefix of another's, the
+    /// likelier one gets the sum and the other 0.
     fn join(&mut self, candidates: &[Candidate]) {
         let Infill {
             texts,
@@ -90,7 +93,8 @@ impl Infill {
         }
     }
 
-    /// The least probability, of all that is left, with which a token that stands out is kept: one share of those tokens and the end.
+    /// Returns the minimum share of the remaining probability for a token to be kept: 1 / (number of likely
+    /// tokens + 1).
     fn min_share(&self, candidates: &[Candidate], n_likely: usize) -> f32 {
         let all = candidates.iter().zip(&self.p);
         let left = all.filter(|(c, p)| **p >= MIN_P || self.is_end(c));
@@ -144,15 +148,15 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::sample::{Chain, LogitBias, SamplerKind, SamplerParams};
+    use crate::sample::{LogitBias, SamplerChain, SamplerKind, SamplerParams};
 
-    /// Tokens of these texts, and an end.
+    /// Texts of the tokens; token `END` is the end.
     const TEXTS: [&str; 9] = ["a", "ab", "abc", "b", "x", "", "c", "d", "e"];
     const END: Token = 5;
 
     struct Words;
 
-    impl Pieces for Words {
+    impl TokenPieces for Words {
         fn n_tokens(&self) -> usize {
             TEXTS.len()
         }
@@ -185,12 +189,12 @@ mod tests {
         }
     }
 
-    fn chain(params: &SamplerParams) -> Chain {
-        Chain::new(params, TEXTS.len(), Some(&Words)).unwrap()
+    fn chain(params: &SamplerParams) -> SamplerChain {
+        SamplerChain::new(params, TEXTS.len(), Some(&Words)).unwrap()
     }
 
-    /// The tokens that may be chosen of those with these probabilities.
-    fn left(mut chain: Chain, p: &[(Token, f32)]) -> Vec<Token> {
+    /// Returns the tokens that remain selectable for the given probabilities.
+    fn left(mut chain: SamplerChain, p: &[(Token, f32)]) -> Vec<Token> {
         let mut logits = [f32::NEG_INFINITY; TEXTS.len()];
         p.iter().for_each(|&(token, p)| logits[token as usize] = p.ln());
         chain.sample(&logits).unwrap();
@@ -200,54 +204,58 @@ mod tests {
         left
     }
 
-    /// Six tokens of which none is likely enough.
+    /// Tests six tokens that are all too unlikely.
     const FLAT: [(Token, f32); 6] = [(0, 0.17), (3, 0.17), (4, 0.17), (6, 0.17), (7, 0.17), (8, 0.15)];
 
     #[test]
-    fn a_text_ends_where_its_end_is_likely_enough() {
-        // Nine candidates: from one in 28 on.
+    fn infill_ends_if_end_is_likely() {
+        // Nine candidates, so the threshold is 1 in 28.
         let p = |end: f32| [(0, 0.8 - end), (3, 0.1), (4, 0.1), (END, end)];
         assert_eq!(left(chain(&params()), &p(0.04)), [END]);
         assert_eq!(left(chain(&params()), &p(0.03)), [0, END]);
     }
 
     #[test]
-    fn a_text_ends_where_no_token_stands_out() {
+    fn infill_ends_if_no_token_is_likely() {
         assert_eq!(left(chain(&params()), &FLAT), [END]);
         assert_eq!(left(chain(&params()), &[(0, 0.15), (3, 0.18), (4, 0.67)]), [4]);
     }
 
     #[test]
-    fn an_end_that_is_banned_is_not_taken() {
+    fn infill_does_not_select_banned_end() {
         let mut banned = params();
         let bias = f32::NEG_INFINITY;
         banned.logit_bias.push(LogitBias { token: END, bias });
         assert_eq!(left(chain(&banned), &FLAT), [0]);
         let mut infill = Infill::new(&Words, Some(END));
         infill.keep_to_candidates();
-        let bound = Chain::from_samplers(vec![Box::new(infill)], TEXTS.len());
+        let bound = SamplerChain::from_samplers(vec![Box::new(infill)], TEXTS.len());
         assert_eq!(
             left(bound, &FLAT),
             [0],
-            "a grammar may forbid what is not among the candidates"
+            "a grammar may forbid tokens that are not candidates"
         );
     }
 
     #[test]
-    fn tokens_that_begin_alike_count_together() {
+    fn infill_merges_tokens_with_common_prefix() {
         let p = [(0, 0.15), (1, 0.1), (2, 0.35), (3, 0.19), (4, 0.205), (END, 0.005)];
         assert_eq!(
             left(chain(&params()), &p),
             [2, END],
-            "0.15, 0.1 and 0.35 are as good as 0.6"
+            "0.15, 0.1, and 0.35 together count as 0.6"
         );
         assert_eq!(left(chain(&params()), &[(0, 0.22), (3, 0.4), (4, 0.38)]), [3, 4]);
         let p = [(0, 0.22), (1, 0.1), (3, 0.38), (4, 0.3)];
-        assert_eq!(left(chain(&params()), &p), [0, 3, 4], "the likelier of two has both");
+        assert_eq!(
+            left(chain(&params()), &p),
+            [0, 3, 4],
+            "the likelier of two gets the sum"
+        );
     }
 
     #[test]
-    fn where_nothing_is_possible_nothing_is_chosen() {
+    fn infill_with_all_tokens_masked_selects_none() {
         assert!(chain(&params()).sample(&[f32::NEG_INFINITY; TEXTS.len()]).is_err());
     }
 }

@@ -1,12 +1,12 @@
-//! Mirostat: selects so that the surprise of the text stays near a target, with feedback from each token selected.
+//! Mirostat: keeps the surprise of the output near a target by feedback from each selected token.
 
 use super::select::draw;
 use super::{Candidates, Rng, Sampler};
 
-/// Candidates that the exponent of the Zipf curve is estimated from.
+/// Number of candidates used to estimate the Zipf exponent.
 const N_ESTIMATE: usize = 100;
 
-/// What both versions share: the running bound on surprise, in bits, and its feedback.
+/// State of both versions: the running bound on surprise, in bits, and its feedback loop.
 #[derive(Debug, Clone)]
 struct Feedback {
     tau: f32,
@@ -25,7 +25,7 @@ impl Feedback {
         }
     }
 
-    /// Draws among the candidates left and moves `mu` against the error.
+    /// Selects among the remaining candidates and adjusts `mu` by the error.
     fn draw(&mut self, candidates: &mut Candidates) {
         candidates.softmax();
         if let Some(p) = draw(candidates, &mut self.rng) {
@@ -39,7 +39,7 @@ impl Feedback {
     }
 }
 
-/// Mirostat 1: estimates the Zipf exponent of the distribution and keeps the top-k that it gives for the bound.
+/// Mirostat 1: estimates the Zipf exponent of the distribution and derives a top-k from the surprise bound.
 #[derive(Debug, Clone)]
 pub struct Mirostat {
     n_vocab: usize,
@@ -47,7 +47,7 @@ pub struct Mirostat {
 }
 
 impl Mirostat {
-    /// `tau`: target surprise in bits; `eta`: learning rate.
+    /// Creates the sampler. `tau` is the target surprise in bits; `eta` is the learning rate.
     pub fn new(n_vocab: usize, tau: f32, eta: f32, rng: Rng) -> Mirostat {
         Mirostat {
             n_vocab,
@@ -55,7 +55,7 @@ impl Mirostat {
         }
     }
 
-    /// How many candidates to keep.
+    /// Returns the number of candidates to keep.
     fn k(&self, candidates: &Candidates) -> usize {
         let top = &candidates.as_slice()[..candidates.len().min(N_ESTIMATE)];
         let (mut ti_bi, mut ti_sq) = (0.0, 0.0);
@@ -67,7 +67,7 @@ impl Mirostat {
         let s = ti_bi / ti_sq;
         let epsilon = s - 1.0;
         let bound = epsilon * self.feedback.mu.exp2() / (1.0 - (self.n_vocab as f32).powf(-epsilon));
-        // The conversion saturates, and NaN (one candidate, a flat distribution) becomes 0.
+        // The conversion saturates. NaN, from a single candidate or a flat distribution, becomes 0.
         (bound.powf(1.0 / s) as usize).max(1)
     }
 }
@@ -89,14 +89,14 @@ impl Sampler for Mirostat {
     }
 }
 
-/// Mirostat 2: removes the candidates whose surprise is above the bound.
+/// Mirostat 2: removes the candidates whose surprise exceeds the bound.
 #[derive(Debug, Clone)]
 pub struct MirostatV2 {
     feedback: Feedback,
 }
 
 impl MirostatV2 {
-    /// `tau`: target surprise in bits; `eta`: learning rate.
+    /// Creates the sampler. `tau` is the target surprise in bits; `eta` is the learning rate.
     pub fn new(tau: f32, eta: f32, rng: Rng) -> MirostatV2 {
         MirostatV2 {
             feedback: Feedback::new(tau, eta, rng),
@@ -110,7 +110,7 @@ impl Sampler for MirostatV2 {
     }
 
     fn apply(&mut self, candidates: &mut Candidates) {
-        // -log2 p <= mu, said of the logits: p = exp(logit - max) / sum.
+        // Solves -log2 p <= mu for the logit, with p = exp(logit - max) / sum.
         let sum = candidates.exponentials();
         let min_logit =
             candidates.max_logit() + (sum.ln() - f64::from(self.feedback.mu) * std::f64::consts::LN_2) as f32;

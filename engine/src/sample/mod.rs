@@ -1,16 +1,16 @@
-//! From logits to a token: a chain of samplers, each of which reorders, reweights or removes candidates, the last of
-//! which selects one.
+//! Sampling: turns logits into a token with a chain of samplers. Each sampler reorders, reweights, or removes
+//! candidates; the last one selects a token.
 //!
-//! [`SamplerParams`] holds every setting; [`PARAMS`] and [`SAMPLERS`] are the tables it comes from, and command-line
-//! flags, help and documentation can be derived from them. [`Chain::new`] builds the chain in the field's order:
-//! logit bias, then the samplers named in [`SamplerParams::samplers`], then the seeded draw, or adaptive-p in its
-//! place (mirostat replaces all but the bias and the temperature).
+//! [`SamplerParams`] holds all settings. The tables [`PARAMS`] and [`SAMPLERS`] define them; command-line
+//! flags, help, and documentation are derived from these tables. [`SamplerChain::new`] builds the chain in
+//! the conventional order: logit bias, the samplers listed in [`SamplerParams::samplers`], and the seeded
+//! draw or adaptive-p. Mirostat replaces all samplers except the bias and the temperature.
 //!
-//! Sampling allocates nothing per token: the candidates and all work space live in the chain. When the first sampler
-//! is top-k, the candidates are taken straight from the logits in one pass instead of being listed all first.
+//! Sampling does not allocate memory per token: the chain owns the candidates and all scratch buffers. If the
+//! first sampler is top-k, the candidates are extracted from the logits in one pass.
 //!
-//! Logits that are NaN count as minus infinity. Where no candidate is left with a probability (every logit NaN or
-//! minus infinity), [`Chain::sample`] returns [`SampleError::NoCandidate`].
+//! NaN logits count as negative infinity. If no candidate has a nonzero probability, [`SamplerChain::sample`]
+//! returns [`SampleError::NoCandidate`].
 
 mod adaptive;
 mod candidates;
@@ -32,12 +32,12 @@ mod truncate;
 
 pub use adaptive::AdaptiveP;
 pub use candidates::{Candidate, Candidates};
-pub use chain::{Chain, CopySampler, Pieces, Sampler};
+pub use chain::{CopySampler, Sampler, SamplerChain, TokenPieces};
 pub use constraint::Constrained;
 pub use dry::Dry;
 pub use infill::Infill;
 pub use mirostat::{Mirostat, MirostatV2};
-pub use params::{Allowed, LogitBias, PARAMS, ParamDef, SAMPLERS, SamplerDef, SamplerKind, SamplerParams};
+pub use params::{LogitBias, NumberRange, PARAMS, ParamDef, SAMPLERS, SamplerDef, SamplerKind, SamplerParams};
 pub use penalties::{Bias, Penalties};
 pub use recommended::Recommended;
 pub use repetition::RepetitionWatch;
@@ -46,53 +46,53 @@ pub use select::{Dist, Greedy};
 pub use temperature::{DynamicTemperature, Temperature};
 pub use truncate::{MinP, TopK, TopNSigma, TopP, Typical, Xtc};
 
-/// A token id: an index into the vocabulary.
+/// Token id, an index into the vocabulary.
 pub use crate::vocab::Token;
 
-/// What can be wrong with sampler settings or with the logits.
+/// Error in sampler settings or logits.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SampleError {
-    /// A setting holds a value it cannot have.
-    #[error("sampler parameter {name} is {value}; allowed: {allowed}")]
+    /// A parameter is out of range.
+    #[error("sampler parameter {name} is {value}; expected {allowed}")]
     Param {
         /// Field of [`SamplerParams`].
         name: &'static str,
-        /// The value as given.
+        /// Invalid value of the parameter.
         value: String,
-        /// What it may be, in words.
+        /// Description of the allowed values.
         allowed: String,
     },
-    /// No parameter of this name exists.
-    #[error("there is no sampler parameter {name:?}")]
+    /// No parameter has this name.
+    #[error("unknown sampler parameter {name:?}")]
     UnknownParam {
-        /// The name as given.
+        /// Unknown name of the parameter.
         name: String,
     },
-    /// A setting names a token that the vocabulary does not have.
-    #[error("sampler parameter {name} names token {token}; the vocabulary has {n_vocab} tokens")]
+    /// A parameter refers to a token outside the vocabulary.
+    #[error("sampler parameter {name}: token {token} is out of range; the vocabulary has {n_vocab} tokens")]
     TokenOutOfVocab {
-        /// Field of [`SamplerParams`].
+        /// Name of the [`SamplerParams`] field.
         name: &'static str,
-        /// The token.
+        /// Invalid token id.
         token: Token,
-        /// Tokens in the vocabulary.
+        /// Size of the vocabulary.
         n_vocab: usize,
     },
-    /// The logits are not one per token of the vocabulary.
-    #[error("{found} logits given to a sampler chain built for a vocabulary of {expected} tokens")]
+    /// The number of logits does not match the vocabulary.
+    #[error("found {found} logits, expected {expected} (the size of the vocabulary)")]
     LogitCount {
-        /// Tokens in the vocabulary.
+        /// Size of the vocabulary.
         expected: usize,
-        /// Logits given.
+        /// Number of logits.
         found: usize,
     },
-    /// A text cannot go on as its grammar wants.
-    #[error("the grammar cannot be kept to: {0}")]
+    /// The output cannot continue within the grammar.
+    #[error("cannot satisfy the grammar: {0}")]
     Grammar(#[source] crate::grammar::GrammarError),
-    /// Every logit is NaN or minus infinity (or was masked by the samplers).
-    #[error("no token can be sampled: all of the {n_vocab} logits are NaN, minus infinity or masked")]
+    /// Every logit is NaN, negative infinity, or masked.
+    #[error("no token can be sampled: all {n_vocab} logits are NaN, negative infinity, or masked")]
     NoCandidate {
-        /// Tokens in the vocabulary.
+        /// Size of the vocabulary.
         n_vocab: usize,
     },
 }

@@ -1,79 +1,80 @@
-//! The settings of a sampler chain, and the one table they come from: names, types, defaults, limits, documentation
-//! and builders. Flags, help, documentation and request fields are derived from [`PARAMS`] and [`SAMPLERS`].
+//! Settings of a sampler chain and the table that defines them: names, types, defaults, ranges,
+//! documentation, and builders. Flags, help, documentation, and request fields are derived from [`PARAMS`]
+//! and [`SAMPLERS`].
 
-use super::chain::{Build, Sampler, Stream};
+use super::chain::{BuildContext, RandomStream, Sampler};
 use super::{
     Dry, DynamicTemperature, Infill, MinP, Penalties, SampleError, Temperature, Token, TopK, TopNSigma, TopP, Typical,
     Xtc,
 };
 
-/// One parameter: a row of [`PARAMS`].
+/// A parameter, one row of [`PARAMS`].
 #[derive(Debug)]
 pub struct ParamDef {
     /// Field of [`SamplerParams`].
     pub name: &'static str,
     /// Command-line flag, without the dashes.
     pub flag: &'static str,
-    /// What it does, in one sentence.
+    /// Description, a single sentence.
     pub doc: &'static str,
-    /// The sampler it belongs to; `None` for those of the chain.
+    /// Sampler that the parameter belongs to; `None` for settings of the whole chain.
     pub sampler: Option<SamplerKind>,
-    /// Values it may have.
-    pub allowed: Allowed,
-    /// May be given several times (the values are collected).
+    /// Allowed values.
+    pub allowed: NumberRange,
+    /// The parameter may be given several times; the values are collected.
     pub repeatable: bool,
-    /// A number without a fraction.
+    /// Whether the value must be an integer.
     pub is_whole: bool,
-    /// Its value, as text that [`ParamDef::set`] takes.
+    /// Formats the value as a string that [`ParamDef::set`] accepts.
     pub get: fn(&SamplerParams) -> String,
     parse: fn(&mut SamplerParams, &[&str]) -> bool,
     number: fn(&SamplerParams) -> Option<f64>,
 }
 
-/// The limits of a number.
+/// Range of a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Allowed {
-    /// Not a number, or every number of its type that is finite.
+pub enum NumberRange {
+    /// Any finite number or NaN.
     Any,
-    /// From the first to the second, both included.
+    /// Inclusive range from minimum to maximum.
     Between(f64, f64),
-    /// Greater than the first, up to the second.
+    /// Range with an exclusive minimum and an inclusive maximum.
     Above(f64, f64),
-    /// A list of at most so many entries.
+    /// List with at most this number of entries.
     Count(u32),
 }
 
-/// A change to the logit of one token.
+/// Bias for the logit of one token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogitBias {
-    /// The token.
+    /// Token that the bias applies to.
     pub token: Token,
-    /// What is added to its logit; minus infinity bans it.
+    /// Value added to the logit; negative infinity bans the token.
     pub bias: f32,
 }
 
-/// One sampler: a row of [`SAMPLERS`].
+/// A sampler, one row of [`SAMPLERS`].
 #[derive(Debug)]
 pub struct SamplerDef {
-    /// Which one.
+    /// Kind of the sampler.
     pub kind: SamplerKind,
-    /// Its name in [`SamplerParams::samplers`].
+    /// Name in [`SamplerParams::samplers`].
     pub name: &'static str,
-    /// Its letter in the short form of [`SamplerParams::samplers`].
+    /// Letter in the short form of [`SamplerParams::samplers`].
     pub letter: char,
-    /// What it does, in one sentence.
+    /// Description, a single sentence.
     pub doc: &'static str,
-    build: fn(&Build) -> Option<Box<dyn Sampler>>,
+    build: fn(&BuildContext) -> Option<Box<dyn Sampler>>,
 }
 
 impl SamplerDef {
-    /// The sampler with the settings given; `None` where they switch it off.
-    pub(super) fn build(&self, build: &Build) -> Option<Box<dyn Sampler>> {
+    /// Builds the sampler; returns `None` if the settings disable it.
+    pub(super) fn build(&self, build: &BuildContext) -> Option<Box<dyn Sampler>> {
         (self.build)(build)
     }
 }
 
-/// Declares [`SamplerParams`], its defaults, [`SamplerKind`], [`PARAMS`] and [`SAMPLERS`] from one table.
+/// Declares [`SamplerParams`], its defaults, [`SamplerKind`], [`PARAMS`], and [`SAMPLERS`] from one table.
 macro_rules! sampler_table {
     (
         chain { $($general:tt)* }
@@ -83,11 +84,12 @@ macro_rules! sampler_table {
                 { $($own:tt)* }
         )* }
     ) => {
-        /// A sampler that [`SamplerParams::samplers`] can name, in the default order; infill is not part of it.
+        /// A sampler that [`SamplerParams::samplers`] can contain, in the default order. Infill is not part
+        /// of the default.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum SamplerKind { $(#[doc = $kind_doc] $kind),* }
 
-        /// The samplers, in their default order, and infill.
+        /// All samplers in their default order, followed by infill.
         pub static SAMPLERS: &[SamplerDef] = &[$(SamplerDef {
             kind: SamplerKind::$kind,
             name: $kind_name,
@@ -99,7 +101,7 @@ macro_rules! sampler_table {
         sampler_table!(@collect [] general { $($general)* } $($kind { $($own)* })*);
     };
 
-    // Flattens the groups into one list of fields, each with its sampler.
+    // Flattens the groups into one list of fields with their samplers.
     (@collect [$($done:tt)*] general { $($name:ident: $ty:ty = $default:expr, $flag:literal, $allowed:expr, $doc:literal;)* } $($rest:tt)*) => {
         sampler_table!(@collect [$($done)* $({ None, $name: $ty = $default, $flag, $allowed, $doc })*] $($rest)*);
     };
@@ -108,7 +110,7 @@ macro_rules! sampler_table {
             [$($done)* $({ Some(SamplerKind::$kind), $name: $ty = $default, $flag, $allowed, $doc })*] $($rest)*);
     };
     (@collect [$({ $sampler:expr, $name:ident: $ty:ty = $default:expr, $flag:literal, $allowed:expr, $doc:literal })*]) => {
-        /// Settings of a sampler chain; the defaults are the field's.
+        /// Settings of a sampler chain. The defaults match llama.cpp.
         #[derive(Debug, Clone, PartialEq)]
         pub struct SamplerParams { $(#[doc = $doc] pub $name: $ty),* }
 
@@ -118,7 +120,7 @@ macro_rules! sampler_table {
             }
         }
 
-        /// Every parameter, in the order of the help.
+        /// All parameters, in the order of the help.
         pub static PARAMS: &[ParamDef] = &[$(ParamDef {
             name: stringify!($name),
             flag: $flag,
@@ -137,41 +139,41 @@ macro_rules! sampler_table {
     };
 }
 
-use Allowed::{Above, Any, Between, Count};
+use NumberRange::{Above, Any, Between, Count};
 
-/// Accepted tokens a sampler may remember: bounds what it allocates.
+/// Maximum number of accepted tokens that a sampler remembers, which bounds its memory.
 const MAX_LAST_N: f64 = (1 << 20) as f64;
-const UNIT: Allowed = Between(0.0, 1.0);
+const UNIT: NumberRange = Between(0.0, 1.0);
 
 sampler_table! {
     chain {
-        seed: Option<u64> = None, "seed", Any, "Seed of the random numbers; -1 takes one from the system";
+        seed: Option<u64> = None, "seed", Any, "Seed of the random number generator; -1 for a random seed";
         samplers: Vec<SamplerKind> = default_samplers(), "samplers", Count(32),
-            "Samplers in order, as names separated by ';' or as letters; infill is one, too";
-        min_keep: usize = 0, "min-keep", Any, "Candidates that top-p, min-p, typical and XTC keep at least";
+            "Samplers in order, as names separated by ';' or as letters; may include infill";
+        min_keep: usize = 0, "min-keep", Any, "Minimum number of candidates that top-p, min-p, typical and XTC keep";
         logit_bias: Vec<LogitBias> = Vec::new(), "logit-bias", Count(1 << 20),
-            "Added to the logit of a token, as TOKEN+BIAS or TOKEN-BIAS; TOKEN-inf bans it";
+            "Bias for the logit of a token, as TOKEN+BIAS or TOKEN-BIAS; TOKEN-inf bans it";
         mirostat: u32 = 0, "mirostat", Between(0.0, 2.0),
-            "Mirostat 1 or 2 in place of all samplers but the temperature; 0 is off";
-        mirostat_tau: f32 = 5.0, "mirostat-ent", Between(0.0, 1e4), "Target surprise of mirostat, in bits";
-        mirostat_eta: f32 = 0.1, "mirostat-lr", UNIT, "Learning rate of mirostat";
+            "Use Mirostat 1 or 2 instead of all samplers except temperature; 0: off";
+        mirostat_tau: f32 = 5.0, "mirostat-ent", Between(0.0, 1e4), "Mirostat target surprise, in bits";
+        mirostat_eta: f32 = 0.1, "mirostat-lr", UNIT, "Mirostat learning rate";
         adaptive_target: f32 = -1.0, "adaptive-target", Between(-1.0, 1.0),
-            "Adaptive-p selects tokens near this probability, on average; below 0 is off";
-        adaptive_decay: f32 = 0.9, "adaptive-decay", Between(0.0, 0.99), "How long adaptive-p remembers what it selected";
+            "Target mean probability of tokens selected by adaptive-p; negative: off";
+        adaptive_decay: f32 = 0.9, "adaptive-decay", Between(0.0, 0.99), "Decay of the adaptive-p history; higher values average over more tokens";
     }
     samplers {
-        Penalties("penalties", 'e'): "Lowers the logits of tokens among the last ones" = |b| {
+        Penalties("penalties", 'e'): "Penalizes tokens that occur among the last tokens" = |b| {
             let p = b.params;
             let (repeat, frequency, presence) = (p.penalty_repeat, p.penalty_frequency, p.penalty_presence);
             let on = p.penalty_last_n > 0 && (repeat, frequency, presence) != (1.0, 0.0, 0.0);
             boxed(on, || Penalties::new(p.penalty_last_n, repeat, frequency, presence))
         }; {
-            penalty_last_n: usize = 64, "repeat-last-n", Between(0.0, MAX_LAST_N), "Last tokens that are penalized; 0 is off";
-            penalty_repeat: f32 = 1.0, "repeat-penalty", Above(0.0, 1e6), "Divides the logit of a repeated token; 1 is off";
-            penalty_frequency: f32 = 0.0, "frequency-penalty", Any, "Subtracted for each occurrence of a token";
-            penalty_presence: f32 = 0.0, "presence-penalty", Any, "Subtracted once for a token that occurs";
+            penalty_last_n: usize = 64, "repeat-last-n", Between(0.0, MAX_LAST_N), "Number of last tokens to penalize; 0: off";
+            penalty_repeat: f32 = 1.0, "repeat-penalty", Above(0.0, 1e6), "Divisor for the logit of a repeated token; 1: off";
+            penalty_frequency: f32 = 0.0, "frequency-penalty", Any, "Penalty for each occurrence of a token";
+            penalty_presence: f32 = 0.0, "presence-penalty", Any, "Penalty for tokens that occur at least once";
         }
-        Dry("dry", 'd'): "Penalizes tokens that extend a repetition, the more the longer it is" = |b| {
+        Dry("dry", 'd'): "Penalizes tokens that would extend a repetition, growing with its length" = |b| {
             let p = b.params;
             let on = p.dry_multiplier > 0.0 && p.dry_penalty_last_n > 0;
             boxed(on, || {
@@ -179,52 +181,52 @@ sampler_table! {
                 Dry::new(p.dry_multiplier, p.dry_base, p.dry_allowed_length, p.dry_penalty_last_n, breakers)
             })
         }; {
-            dry_multiplier: f32 = 0.0, "dry-multiplier", Between(0.0, 1e6), "Strength of DRY; 0 is off";
-            dry_base: f32 = 1.75, "dry-base", Between(1.0, 1e6), "Growth of the DRY penalty for each repeated token";
+            dry_multiplier: f32 = 0.0, "dry-multiplier", Between(0.0, 1e6), "Strength of DRY; 0: off";
+            dry_base: f32 = 1.75, "dry-base", Between(1.0, 1e6), "Growth factor of the DRY penalty per repeated token";
             dry_allowed_length: usize = 2, "dry-allowed-length", Between(0.0, MAX_LAST_N),
-                "Length up to which repetitions are free";
+                "Length up to which repetitions are not penalized";
             dry_penalty_last_n: usize = 64, "dry-penalty-last-n", Between(0.0, MAX_LAST_N),
-                "Last tokens searched for repetitions; 0 is off";
+                "Number of last tokens to search for repetitions; 0: off";
             dry_sequence_breakers: Vec<String> = ["\n", ":", "\"", "*"].map(String::from).into(),
-                "dry-sequence-breaker", Count(64), "Text that ends a repetition; \"none\" for no such text";
+                "dry-sequence-breaker", Count(64), "String that ends a repetition; \"none\" for no such string";
         }
-        TopNSigma("top_n_sigma", 's'): "Masks logits far below the greatest one" = |b| {
+        TopNSigma("top_n_sigma", 's'): "Masks tokens whose logits are far below the maximum" = |b| {
             let n = b.params.top_n_sigma;
             boxed(n > 0.0, || TopNSigma::new(n))
         }; {
-            top_n_sigma: f32 = -1.0, "top-n-sigma", Any, "Standard deviations below the greatest logit; 0 or less is off";
+            top_n_sigma: f32 = -1.0, "top-n-sigma", Any, "Number of standard deviations below the maximum logit; 0 or less: off";
         }
         TopK("top_k", 'k'): "Keeps the most likely tokens" = |b| {
             let k = b.params.top_k;
             boxed(k > 0, || TopK::new(k as usize))
         }; {
-            top_k: i32 = 40, "top-k", Any, "How many of the most likely tokens are kept; 0 or less keeps all";
+            top_k: i32 = 40, "top-k", Any, "Number of most likely tokens to keep; 0 or less: all";
         }
-        Typical("typ_p", 'y'): "Keeps the tokens with a surprise nearest to the entropy" = |b| {
+        Typical("typ_p", 'y'): "Keeps the tokens whose surprise is closest to the entropy" = |b| {
             let p = b.params.typical_p;
             boxed(p < 1.0, || Typical::new(p, b.params.min_keep))
         }; {
-            typical_p: f32 = 1.0, "typical", UNIT, "Probability that locally typical tokens sum to; 1 is off";
+            typical_p: f32 = 1.0, "typical", UNIT, "Total probability of locally typical tokens to keep; 1: off";
         }
-        TopP("top_p", 'p'): "Keeps the most likely tokens up to a sum of probabilities" = |b| {
+        TopP("top_p", 'p'): "Keeps the most likely tokens up to a total probability" = |b| {
             let p = b.params.top_p;
             boxed(p < 1.0, || TopP::new(p, b.params.min_keep))
         }; {
-            top_p: f32 = 0.95, "top-p", UNIT, "Probability that the tokens kept sum to; 1 is off";
+            top_p: f32 = 0.95, "top-p", UNIT, "Total probability of tokens to keep; 1: off";
         }
-        MinP("min_p", 'm'): "Keeps the tokens likely enough against the most likely one" = |b| {
+        MinP("min_p", 'm'): "Keeps the tokens with a minimum probability relative to the most likely one" = |b| {
             let p = b.params.min_p;
             boxed(p > 0.0, || MinP::new(p, b.params.min_keep))
         }; {
-            min_p: f32 = 0.05, "min-p", UNIT, "Least probability relative to the most likely token; 0 is off";
+            min_p: f32 = 0.05, "min-p", UNIT, "Minimum probability relative to the most likely token; 0: off";
         }
-        Xtc("xtc", 'x'): "Now and then removes the most likely tokens" = |b| {
+        Xtc("xtc", 'x'): "Occasionally removes the most likely tokens" = |b| {
             let p = b.params;
             let on = p.xtc_probability > 0.0 && p.xtc_threshold <= 0.5;
-            boxed(on, || Xtc::new(p.xtc_probability, p.xtc_threshold, p.min_keep, b.rng(Stream::Xtc)))
+            boxed(on, || Xtc::new(p.xtc_probability, p.xtc_threshold, p.min_keep, b.rng(RandomStream::Xtc)))
         }; {
-            xtc_probability: f32 = 0.0, "xtc-probability", UNIT, "Probability that XTC acts; 0 is off";
-            xtc_threshold: f32 = 0.1, "xtc-threshold", UNIT, "Probability from which XTC removes tokens; above 0.5 is off";
+            xtc_probability: f32 = 0.0, "xtc-probability", UNIT, "Probability of applying XTC; 0: off";
+            xtc_threshold: f32 = 0.1, "xtc-threshold", UNIT, "Minimum probability of tokens that XTC removes; above 0.5: off";
         }
         Temperature("temperature", 't'): "Flattens or sharpens the distribution" = |b| {
             let p = b.params;
@@ -234,19 +236,19 @@ sampler_table! {
                 boxed(p.temp != 1.0, || Temperature::new(p.temp))
             }
         }; {
-            temp: f32 = 0.8, "temp", Any, "Temperature; 0 or less takes the most likely token";
+            temp: f32 = 0.8, "temp", Any, "Temperature; 0 or less selects the most likely token";
             dynatemp_range: f32 = 0.0, "dynatemp-range", Between(0.0, 1e6),
-                "The temperature follows the entropy within this distance of temp; 0 is off";
-            dynatemp_exponent: f32 = 1.0, "dynatemp-exp", Between(0.0, 1e6), "Power by which the temperature follows the entropy";
+                "Range around temp within which the temperature follows the entropy; 0: off";
+            dynatemp_exponent: f32 = 1.0, "dynatemp-exp", Between(0.0, 1e6), "Exponent of the entropy in the dynamic temperature";
         }
-        Infill("infill", 'i'): "Ends the text of a gap where nothing is likely to come, and joins tokens that begin alike" = |b| {
+        Infill("infill", 'i'): "Ends infilled text if no continuation is likely, and merges tokens with a common prefix" = |b| {
             let banned = |token: &Token| b.params.logit_bias.iter().any(|l| l.token == *token && l.bias == f32::NEG_INFINITY);
             b.pieces.map(|pieces| Box::new(Infill::new(pieces, pieces.eot().filter(|token| !banned(token)))) as Box<dyn Sampler>)
         }; {}
     }
 }
 
-/// Every sampler but infill, which is for the text of gaps.
+/// Returns all samplers except infill.
 fn default_samplers() -> Vec<SamplerKind> {
     let kinds = SAMPLERS.iter().map(|s| s.kind);
     kinds.filter(|kind| *kind != SamplerKind::Infill).collect()
@@ -257,19 +259,19 @@ fn boxed<S: Sampler + 'static>(on: bool, build: impl FnOnce() -> S) -> Option<Bo
 }
 
 impl SamplerKind {
-    /// Its row in the table.
+    /// Returns the sampler's row in the table.
     pub fn def(self) -> &'static SamplerDef {
         &SAMPLERS[self as usize]
     }
 
-    /// Its parameters.
+    /// Returns the sampler's parameters.
     pub fn params(self) -> impl Iterator<Item = &'static ParamDef> {
         PARAMS.iter().filter(move |p| p.sampler == Some(self))
     }
 }
 
 impl SamplerParams {
-    /// Settings that always take the most likely token.
+    /// Returns settings that always select the most likely token.
     pub fn greedy() -> SamplerParams {
         SamplerParams {
             temp: 0.0,
@@ -278,8 +280,8 @@ impl SamplerParams {
         }
     }
 
-    /// Sets a parameter by name or flag from text, and checks it. A repeatable one takes any number of texts, the
-    /// others one.
+    /// Sets a parameter by name or flag from strings, and validates it. Repeatable parameters accept any
+    /// number of strings, others exactly one.
     pub fn set(&mut self, name: &str, texts: &[&str]) -> Result<(), SampleError> {
         let def = ParamDef::find(name).ok_or_else(|| SampleError::UnknownParam { name: name.into() })?;
         let mut changed = self.clone();
@@ -291,7 +293,7 @@ impl SamplerParams {
         Ok(())
     }
 
-    /// Are all numbers within their limits?
+    /// Checks that all numbers are within their ranges.
     pub fn check(&self) -> Result<(), SampleError> {
         PARAMS.iter().try_for_each(|def| def.check(self))?;
         match self.logit_bias.iter().find(|b| b.bias.is_nan()) {
@@ -306,12 +308,12 @@ impl SamplerParams {
 }
 
 impl ParamDef {
-    /// The parameter with this field name or flag.
+    /// Returns the parameter with this field name or flag.
     pub fn find(name: &str) -> Option<&'static ParamDef> {
         PARAMS.iter().find(|p| p.name == name || p.flag == name)
     }
 
-    /// Its default, as text.
+    /// Returns the default, formatted as a string.
     pub fn default(&self) -> String {
         (self.get)(&SamplerParams::default())
     }
@@ -330,9 +332,9 @@ impl ParamDef {
             _ => String::new(),
         };
         let allowed = match (self.name, self.allowed) {
-            ("seed", _) => "a whole number from 0 to 2^64 - 1, or -1 for a new one each time".to_owned(),
-            (_, Any) if self.is_whole => "a whole number".to_owned(),
-            (_, allowed) if self.is_whole => format!("a whole number, {allowed}"),
+            ("seed", _) => "an integer from 0 to 2^64 - 1, or -1 for a random seed".to_owned(),
+            (_, Any) if self.is_whole => "an integer".to_owned(),
+            (_, allowed) if self.is_whole => format!("an integer, {allowed}"),
             (_, allowed) => format!("{allowed}{form}"),
         };
         SampleError::Param {
@@ -343,7 +345,7 @@ impl ParamDef {
     }
 }
 
-impl Allowed {
+impl NumberRange {
     fn holds(self, x: f64) -> bool {
         match self {
             Any => x.is_finite(),
@@ -354,28 +356,28 @@ impl Allowed {
     }
 }
 
-impl std::fmt::Display for Allowed {
+impl std::fmt::Display for NumberRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Any => write!(f, "a finite number"),
             Between(min, max) => write!(f, "{min} to {max}"),
-            Above(min, max) => write!(f, "above {min}, up to {max}"),
+            Above(min, max) => write!(f, "greater than {min}, up to {max}"),
             Count(max) => write!(f, "at most {max} entries"),
         }
     }
 }
 
-/// What a field of [`SamplerParams`] can be: how it is read from text and shown.
+/// Type of a field of [`SamplerParams`]: conversion from and to strings.
 trait ParamType: Sized {
     const REPEATABLE: bool = false;
 
-    /// Numbers have no fraction.
+    /// True for integer types.
     const WHOLE: bool = false;
 
     fn parse(texts: &[&str]) -> Option<Self>;
     fn show(&self) -> String;
 
-    /// The value to hold against the limits.
+    /// Returns the value to compare with the allowed range.
     fn number(&self) -> Option<f64> {
         None
     }
@@ -467,7 +469,7 @@ impl ParamType for Vec<String> {
     const REPEATABLE: bool = true;
 
     fn parse(texts: &[&str]) -> Option<Self> {
-        // A shell passes a line feed as two characters more easily than as itself.
+        // Accepts the two characters \n for a newline, which is easier to pass through a shell.
         Some(
             texts
                 .iter()
@@ -489,7 +491,7 @@ impl ParamType for Vec<String> {
     }
 }
 
-/// The text of a parameter that takes one.
+/// Returns the string of a parameter that takes exactly one.
 fn only<'a>(texts: &[&'a str]) -> Option<&'a str> {
     match texts {
         [text] => Some(text.trim()),

@@ -1,20 +1,20 @@
-//! Samplers that change single logits: user biases, and penalties for tokens seen lately.
+//! Samplers that change individual logits: user biases, and penalties for recent tokens.
 
 use super::{Candidates, LogitBias, Sampler, Token};
 use std::collections::VecDeque;
 
-/// Name of [`Bias`].
+/// Name of the [`Bias`] sampler.
 pub(super) const BIAS: &str = "logit_bias";
 
-/// Adds a bias to the logits of given tokens. Minus infinity bans a token.
+/// Adds a bias to the logits of given tokens. Negative infinity bans a token.
 #[derive(Debug, Clone)]
 pub struct Bias {
-    /// Rising by token.
+    /// Biases, sorted by token.
     biases: Vec<(Token, f32)>,
 }
 
 impl Bias {
-    /// Biases of the same token add up.
+    /// Creates the sampler. Biases of the same token are added.
     pub fn new(biases: &[LogitBias]) -> Bias {
         let mut sorted: Vec<(Token, f32)> = biases.iter().map(|b| (b.token, b.bias)).collect();
         sorted.sort_by_key(|b| b.0);
@@ -39,8 +39,8 @@ impl Sampler for Bias {
     }
 }
 
-/// Penalties for the tokens among the last `last_n` accepted ones: the logit is divided by `repeat` (multiplied where
-/// it is negative), then lowered by `frequency` for each occurrence and by `presence` once.
+/// Penalizes tokens among the last `last_n` accepted ones. The logit is divided by `repeat` (multiplied if
+/// negative), then lowered by `frequency` per occurrence and by `presence` once.
 #[derive(Debug, Clone)]
 pub struct Penalties {
     repeat: f32,
@@ -48,12 +48,12 @@ pub struct Penalties {
     presence: f32,
     last_n: usize,
     window: VecDeque<Token>,
-    /// Occurrences in the window, rising by token.
+    /// Occurrences in the window, sorted by token.
     counts: Vec<(Token, u32)>,
 }
 
 impl Penalties {
-    /// `repeat` of 1 and the others at 0 change nothing.
+    /// Creates the sampler. `repeat` of 1 and `frequency` and `presence` of 0 have no effect.
     pub fn new(last_n: usize, repeat: f32, frequency: f32, presence: f32) -> Penalties {
         let (window, counts) = (VecDeque::with_capacity(last_n), Vec::with_capacity(last_n));
         Penalties {

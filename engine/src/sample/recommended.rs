@@ -1,16 +1,17 @@
-//! How a model's authors would have it sampled: what the file says, else what is known of its family.
+//! Recommended sampler settings of a model: from the file, or known for its family.
 
 use super::SamplerParams;
 use crate::gguf::{Metadata, Value};
 
-/// Keys of a file under which recommended settings stand.
+/// Prefix of the GGUF keys with recommended settings.
 const PREFIX: &str = "general.sampling.";
 
-/// What the authors of a family recommend for its instruct models.
+/// Settings recommended by the authors of a model family for instruct models.
 struct Family {
-    /// The words that names begin with. A size follows: `Qwen3 0.6B` is of the family `qwen3`, `Qwen3 Coder` is another.
+    /// Initial words of model names, followed by a size: `Qwen3 0.6B` matches the family `qwen3`, `Qwen3
+    /// Coder` does not.
     name: &'static [&'static str],
-    /// Keys below [`PREFIX`], and their values.
+    /// Recommended settings: keys below [`PREFIX`] and their values.
     settings: &'static [(&'static str, &'static str)],
 }
 
@@ -38,7 +39,7 @@ const FAMILIES: &[Family] = &[
     },
 ];
 
-/// Does a name begin with these words, and go on with a size, as `0.6B` and `135M` are?
+/// Returns true if a name starts with these words, followed by a size such as `0.6B` or `135M`.
 fn is_of_family(name: &str, family: &[&str]) -> bool {
     let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '.';
     let mut words = name.split(|c: char| !is_of_word(c)).filter(|word| !word.is_empty());
@@ -51,20 +52,20 @@ fn is_of_family(name: &str, family: &[&str]) -> bool {
             .is_some_and(|size| size.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Recommended settings.
+/// Recommended settings of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recommended {
-    /// The defaults with what is recommended.
+    /// Defaults with the recommendations applied.
     pub params: SamplerParams,
-    /// Names of the parameters that are recommended otherwise than the defaults are.
+    /// Names of the parameters whose recommended value differs from the default.
     pub names: Vec<&'static str>,
-    /// Keys of the file whose values no parameter can have.
+    /// Keys of the file that have invalid values.
     pub refused: Vec<String>,
 }
 
 impl Recommended {
-    /// What a file with this metadata recommends. What is known of families is for texts with some chance in them: it is left out where
-    /// the most likely token is wanted (`greedy`).
+    /// Returns the recommendations of a file with this metadata. With `greedy`, family recommendations are
+    /// ignored, because they assume random sampling.
     pub fn of(metadata: &Metadata, greedy: bool) -> Recommended {
         let mut recommended = Recommended::default();
         let name = metadata.get("general.name").and_then(Value::as_str).unwrap_or_default();
@@ -103,7 +104,7 @@ fn text_of(value: &Value) -> Option<String> {
     }
     match value.as_i64() {
         Some(n) => Some(n.to_string()),
-        // As short as floats of 32 bits are written.
+        // Formats the shortest string that round-trips as f32.
         None => value.as_f64().map(|x| (x as f32).to_string()),
     }
 }
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_is_known_by_its_name_and_the_file_has_the_last_word() {
+    fn recommendation_of_file_overrides_family() {
         let mut metadata = Metadata::default();
         metadata.insert("general.name", "Smollm2 135M 8k");
         let of_family = Recommended::of(&metadata, false);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_told_from_their_relatives() {
+    fn family_name_matches_exactly() {
         let known = |name: &str| FAMILIES.iter().any(|family| is_of_family(name, family.name));
         for name in [
             "Smollm2 135M 8k",
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_values_are_refused_and_told() {
+    fn invalid_recommendations_are_reported() {
         let mut metadata = Metadata::default();
         metadata.insert("general.sampling.top_p", 7.5f32);
         metadata.insert("general.sampling.temp", f32::NAN);

@@ -1,26 +1,27 @@
-//! Notices a text that has begun to repeat itself for good.
+//! Detection of output that repeats indefinitely.
 
 use super::Token;
 
-/// Longest piece that is noticed when it is repeated.
+/// Maximum period of a repetition, in tokens.
 const LONGEST: usize = 128;
 
-/// Copies in a row from which on a text counts as a loop.
+/// Minimum number of consecutive copies of a loop.
 const COPIES: usize = 6;
 
-/// Tokens that these copies have at least: a line of dashes, a row of zeros or a refrain have fewer.
+/// Minimum total length of the copies in tokens. Lines of dashes, rows of zeros, and refrains are shorter.
 const LEAST_TOKENS: usize = 160;
 
-/// Watches the tokens of a text.
+/// Detects loops in a stream of tokens.
 #[derive(Clone, Debug, Default)]
 pub struct RepetitionWatch {
     tokens: Vec<Token>,
-    /// By length of a piece, less one: how many tokens in a row were those so many before.
+    /// Indexed by period minus 1: length of the current run of tokens that equal the token one period
+    /// earlier.
     runs: Vec<usize>,
 }
 
 impl RepetitionWatch {
-    /// A watch that has seen nothing.
+    /// Creates a detector without history.
     pub fn new() -> RepetitionWatch {
         RepetitionWatch {
             tokens: Vec::with_capacity(LONGEST + 1),
@@ -28,7 +29,7 @@ impl RepetitionWatch {
         }
     }
 
-    /// Takes the next token. The length of the piece that the text does nothing but repeat, if it does.
+    /// Adds the next token. Returns the period if the output is in a loop.
     pub fn push(&mut self, token: Token) -> Option<usize> {
         if self.tokens.len() == LONGEST {
             self.tokens.remove(0);
@@ -50,7 +51,7 @@ impl RepetitionWatch {
 mod tests {
     use super::*;
 
-    /// After how many tokens a text that repeats `piece` is stopped.
+    /// Returns the number of tokens after which a loop over `piece` is detected.
     fn stopped_after(before: &[Token], piece: &[Token]) -> Option<usize> {
         let mut watch = RepetitionWatch::new();
         let text = before.iter().chain(piece.iter().cycle()).take(5000);
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_of_any_length_end() {
+    fn loop_of_any_period_is_detected() {
         assert_eq!(stopped_after(&[], &[7]), Some(LEAST_TOKENS));
         assert_eq!(stopped_after(&[1, 2, 3], &[7, 8]), Some(LEAST_TOKENS + 3));
         let long: Vec<Token> = (100..200).collect();
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_is_left_alone() {
+    fn nonrepeating_output_is_not_detected() {
         let counting: Vec<Token> = (0..5000).flat_map(|i| [1, 2, 3, i]).collect();
         assert_eq!(stopped_after(&counting, &[0]), None);
         let too_long: Vec<Token> = (0..129).collect();

@@ -1,34 +1,34 @@
-//! The random numbers of the samplers: xoshiro256++ seeded through splitmix64, the same on every machine.
+//! Random numbers for samplers: xoshiro256++ seeded with splitmix64, identical on all machines.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::random::{SplitMix64, splitmix64};
 
-/// A seeded generator (xoshiro256++, public domain algorithm by Blackman and Vigna).
+/// Seeded random number generator (xoshiro256++, a public-domain algorithm by Blackman and Vigna).
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: [u64; 4],
-    /// State after seeding, so that `reset` can replay.
+    /// Generator state after seeding, restored by `reset`.
     start: [u64; 4],
 }
 
 impl Rng {
-    /// The generator of `seed`. Samplers of one chain use different `stream`s, so that their draws are independent
-    /// although the user gives one seed.
+    /// Creates a generator from `seed`. Samplers of a chain use different `stream`s, so that their draws are
+    /// independent.
     pub fn new(seed: u64, stream: u64) -> Rng {
         let mut mix = SplitMix64(splitmix64(seed).wrapping_add(splitmix64(!stream)));
-        // The first number is skipped.
+        // The first output of the seeding generator is discarded.
         mix.next_u64();
         let state = std::array::from_fn(|_| mix.next_u64());
         Rng { state, start: state }
     }
 
-    /// Back to the state after seeding.
+    /// Restores the generator state after seeding.
     pub fn reset(&mut self) {
         self.state = self.start;
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.state;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
@@ -42,13 +42,13 @@ impl Rng {
         result
     }
 
-    /// A uniform number in [0, 1), with 53 random bits.
+    /// Returns a uniform number in [0, 1) with 53 random bits.
     pub fn uniform(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 }
 
-/// A seed from the operating system's entropy (through the keys the standard library draws for its hash maps).
+/// Returns a random seed from the operating system, through the keys of the standard library's hash maps.
 pub(super) fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn xoshiro_matches_its_reference() {
-        // First outputs of the authors' C code for the state 1, 2, 3, 4.
+        // Reference output of the authors' C code for the state 1, 2, 3, 4.
         let mut rng = Rng {
             state: [1, 2, 3, 4],
             start: [1, 2, 3, 4],

@@ -1,8 +1,8 @@
-//! Samplers that select: greedy and the seeded draw.
+//! Samplers that select a token: greedy and random.
 
 use super::{Candidates, Rng, Sampler};
 
-/// Selects the most likely candidate; of equals the lowest token.
+/// Selects the most likely candidate; on ties, the lowest token.
 #[derive(Debug, Clone, Copy)]
 pub struct Greedy;
 
@@ -18,16 +18,16 @@ impl Sampler for Greedy {
     }
 }
 
-/// Draws from the distribution of the candidates: the first one whose running sum of probabilities reaches a uniform
-/// number. Leaves the softmax in their `p`. Draws one number per call, also where a single candidate is left, so that
-/// a seed gives the same sequence whatever the samplers before it keep.
+/// Draws a candidate at random from the softmax of the logits, by inversion of the cumulative distribution.
+/// Sets `p` of all candidates. Consumes one random number per call, even for a single candidate, so that the
+/// random sequence does not depend on the preceding samplers.
 #[derive(Debug, Clone)]
 pub struct Dist {
     rng: Rng,
 }
 
 impl Dist {
-    /// Draws from `rng`.
+    /// Creates a sampler that draws from the distribution.
     pub fn new(rng: Rng) -> Dist {
         Dist { rng }
     }
@@ -48,7 +48,8 @@ impl Sampler for Dist {
     }
 }
 
-/// Selects by the candidates' `p` (which need not sum to exactly 1) and returns the probability of the selected one.
+/// Selects a candidate by `p`, whose sum need not be exactly 1, and returns the probability of the selected
+/// one.
 pub(super) fn draw(candidates: &mut Candidates, rng: &mut Rng) -> Option<f32> {
     let u = rng.uniform();
     let total: f64 = candidates.as_slice().iter().map(|c| f64::from(c.p)).sum();
@@ -56,7 +57,7 @@ pub(super) fn draw(candidates: &mut Candidates, rng: &mut Rng) -> Option<f32> {
     let mut sum = 0.0;
     let mut chosen = None;
     for (i, c) in candidates.as_slice().iter().enumerate() {
-        // A masked candidate must not win although u = 0 asks for the very first one.
+        // A masked candidate must not be selected, even if u = 0.
         if c.p > 0.0 {
             sum += f64::from(c.p);
             chosen = Some((i, c.p));

@@ -1,16 +1,16 @@
-//! Temperature: fixed, or chosen from the entropy of the distribution.
+//! Temperature, fixed or derived from the entropy of the distribution.
 
 use super::{Candidates, Sampler};
 
-/// Divides the logits by a temperature. At 0 or below only the most likely candidate keeps its logit, the others are
-/// masked: greedy sampling.
+/// Divides the logits by a temperature. At 0 or below, masks all candidates except the most likely one
+/// (greedy sampling).
 #[derive(Debug, Clone, Copy)]
 pub struct Temperature {
     temp: f32,
 }
 
 impl Temperature {
-    /// `temp`: 1 leaves the distribution as it is.
+    /// Creates the sampler. A `temp` of 1 has no effect.
     pub fn new(temp: f32) -> Temperature {
         Temperature { temp }
     }
@@ -26,8 +26,8 @@ impl Sampler for Temperature {
     }
 }
 
-/// Dynamic temperature: between `temp - range` and `temp + range`, growing with the entropy of the candidates relative
-/// to the greatest one possible.
+/// Dynamic temperature between `temp - range` and `temp + range`, which grows with the entropy of the
+/// candidates relative to the maximum entropy.
 #[derive(Debug, Clone, Copy)]
 pub struct DynamicTemperature {
     temp: f32,
@@ -36,7 +36,8 @@ pub struct DynamicTemperature {
 }
 
 impl DynamicTemperature {
-    /// `range` of 0 or below: the fixed `temp`. `exponent`: the power the relative entropy is raised to.
+    /// Creates the sampler. A `range` of 0 or less fixes the temperature at `temp`. The relative entropy is
+    /// raised to the power `exponent`.
     pub fn new(temp: f32, range: f32, exponent: f32) -> DynamicTemperature {
         DynamicTemperature { temp, range, exponent }
     }
@@ -64,14 +65,14 @@ impl Sampler for DynamicTemperature {
     }
 }
 
-/// The entropy of the candidates' `p`, in nats.
+/// Returns the entropy of the candidates' `p` in nats.
 pub(super) fn entropy(candidates: &Candidates) -> f64 {
     let terms = candidates.as_slice().iter().filter(|c| c.p > 0.0);
     terms.map(|c| -f64::from(c.p) * f64::from(c.p).ln()).sum()
 }
 
 fn scale(candidates: &mut Candidates, temp: f32) {
-    // Near 0 the quotients leave the range of f32, where all candidates would be equal.
+    // For temperatures near 0, the quotients overflow f32, which would make all candidates equal.
     let max = candidates.max_logit();
     let overflows = max.is_finite() && !(max / temp).is_finite();
     if temp > 0.0 && !overflows {

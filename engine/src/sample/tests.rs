@@ -1,8 +1,8 @@
-//! The samplers on worked examples: probabilities in, probabilities out.
+//! Worked examples of the samplers, with input and expected probabilities.
 
 use super::*;
 
-/// Candidates with logits `ln p`, in the order of `probs`.
+/// Creates candidates with logits `ln p`, in the order of `probs`.
 fn candidates(probs: &[f32]) -> Candidates {
     let logits: Vec<f32> = probs.iter().map(|p| p.ln()).collect();
     let mut candidates = Candidates::default();
@@ -18,7 +18,7 @@ fn probabilities(candidates: &Candidates) -> Vec<f32> {
     candidates.as_slice().iter().map(|c| c.p).collect()
 }
 
-/// Applies a sampler and then a draw, which leaves the softmax; compares number, order and probabilities.
+/// Applies a sampler and then a draw, which computes the softmax. Compares number, order, and probabilities.
 #[track_caller]
 fn check(probs: &[f32], mut sampler: impl Sampler, expected: &[f32]) {
     let mut candidates = candidates(probs);
@@ -28,7 +28,7 @@ fn check(probs: &[f32], mut sampler: impl Sampler, expected: &[f32]) {
     assert!(candidates.selected().is_some_and(|c| c.p > 0.0));
 }
 
-/// The same without the draw: XTC and typical leave the probabilities from before the removal.
+/// Like `check`, without the draw: XTC and typical keep the probabilities from before the removal.
 #[track_caller]
 fn check_raw(probs: &[f32], mut sampler: impl Sampler, expected: &[f32]) {
     let mut candidates = candidates(probs);
@@ -52,7 +52,7 @@ fn softmax(logits: &[f32]) -> Vec<f32> {
 }
 
 impl Candidates {
-    /// A sampler that does nothing leaves `p` at 0.
+    /// Computes the softmax if the sampler did not.
     fn softmax_if_needed(&mut self) {
         if self.as_slice().iter().all(|c| c.p == 0.0) {
             self.softmax();
@@ -69,7 +69,7 @@ fn temperature() {
     check(&FOUR, Temperature::new(1.0), &FOUR);
     check(&FOUR, Temperature::new(0.0), &[0.0, 0.0, 0.0, 1.0]);
     check(&FOUR, Temperature::new(-1.0), &[0.0, 0.0, 0.0, 1.0]);
-    // p^2, normalized by 0.3.
+    // The expected weights are p^2, normalized by 0.3.
     check(
         &FOUR,
         Temperature::new(0.5),
@@ -83,9 +83,9 @@ fn temperature() {
 fn dynamic_temperature() {
     check(&FOUR, DynamicTemperature::new(1.0, 0.0, 1.0), &FOUR);
     check(&FOUR, DynamicTemperature::new(0.0, 0.0, 1.0), &[0.0, 0.0, 0.0, 1.0]);
-    // A flat distribution has the greatest entropy: it gets temp + range, and stays flat.
+    // A flat distribution has the maximum entropy: it gets temp + range and stays flat.
     check(&FLAT, DynamicTemperature::new(1.0, 0.5, 1.0), &FLAT);
-    // Entropy 1 bit of the 2 that 4 candidates can have: temperature 0.5 + 1 * 0.5 = 1, so nothing changes.
+    // The entropy is 1 of at most 2 bits: the temperature is 0.5 + 1 * 0.5 = 1, so nothing changes.
     check(
         &[0.5, 0.5, 0.0, 0.0],
         DynamicTemperature::new(1.0, 0.5, 1.0),
@@ -137,7 +137,7 @@ fn xtc() {
     check_raw(&FALLING, xtc(0.6), &FALLING);
     check_raw(&FALLING, Xtc::new(0.0, 0.09, 0, rng()), &FALLING);
     check_raw(&FALLING, Xtc::new(1.0, 0.09, 2, rng()), &FALLING);
-    // It acts as often as it should.
+    // XTC is applied with the configured probability.
     let mut xtc = Xtc::new(0.25, 0.09, 0, rng());
     let acts = (0..4000).filter(|_| {
         let mut candidates = candidates(&FALLING);
@@ -189,7 +189,7 @@ fn penalties_forget_and_divide() {
     [0, 0, 1, 2].into_iter().for_each(|t| sampler.accept(t));
     let mut candidates = Candidates::default();
     candidates.fill(&[4.0, 4.0, -4.0, 0.0]);
-    // Also where the candidates are no longer in the order of the tokens.
+    // The result does not depend on the order of the candidates.
     let mut shuffled = candidates.clone();
     shuffled.sort_top(4);
     sampler.apply(&mut candidates);
@@ -221,7 +221,7 @@ fn dry() {
         &[0.241818, 0.241818, 0.032727, 0.241818, 0.241818],
     );
     check(&FLAT, seen(&[0, 1, 2, 3, 4, 0, 1], 1.0, 4, &[]), &FLAT);
-    // A penalty beyond the range of f32 masks.
+    // A penalty that overflows f32 masks the token.
     let long: Vec<Token> = (0..2000).map(|_| 0).collect();
     check(&[0.5, 0.5], seen(&long, 1e6, 0, &[]), &[0.0, 1.0]);
 }
@@ -247,7 +247,7 @@ fn bias() {
 
 #[test]
 fn mirostat_keeps_the_surprise_near_its_target() {
-    // A Zipf curve, as the method assumes.
+    // Mirostat assumes a Zipf distribution.
     let probs: Vec<f32> = (1..2000).map(|i| 1.0 / i as f32).collect();
     let samplers: [fn() -> Box<dyn Sampler>; 2] = [
         || Box::new(Mirostat::new(1999, 3.0, 0.1, rng())),
@@ -286,7 +286,7 @@ fn mirostat_survives_degenerate_distributions() {
     }
 }
 
-/// A draw would give a mean of 0.3; drawn with a target, it is near that.
+/// Plain sampling gives a mean probability of 0.3; adaptive-p approaches the target.
 #[test]
 fn adaptive_p_keeps_probabilities_near_its_target() {
     for target in [0.15, 0.2, 0.3, 0.35] {
@@ -309,7 +309,8 @@ fn adaptive_p_bends_logits_around_its_target() {
     let expected = softmax(&[logit(0.2 / 0.3), logit(0.1 / 0.3), logit(0.0), logit(0.1 / 0.3)]);
     check(&FOUR, AdaptiveP::new(0.3, 0.9, rng()), &expected);
     let mut sampler = AdaptiveP::new(0.3, 0.5, rng());
-    // Twice the target less the mean of 0.3 (counting 1, the past) and 0.4 (counting 1).
+    // The adapted target is twice the configured target minus the mean of 0.3 (weight 1, history) and 0.4
+    // (weight 1).
     let mut first = candidates(&FOUR);
     loop {
         sampler.apply(&mut first);
@@ -325,7 +326,7 @@ fn adaptive_p_bends_logits_around_its_target() {
 }
 
 #[test]
-fn draws_follow_the_distribution() {
+fn dist_follows_the_distribution() {
     let mut dist = Dist::new(rng());
     let mut counts = [0; 4];
     for _ in 0..10_000 {
@@ -339,7 +340,7 @@ fn draws_follow_the_distribution() {
 }
 
 #[test]
-fn a_single_candidate_draws_too() {
+fn dist_consumes_random_number_for_single_candidate() {
     let draws = |first: &[f32]| {
         let mut dist = Dist::new(rng());
         dist.apply(&mut candidates(first));
@@ -353,7 +354,7 @@ fn a_single_candidate_draws_too() {
     assert_eq!(draws(&[1.0]), draws(&[0.5, 0.5]));
 }
 
-/// Truncating samplers one after another on 10,000 tokens with logits `ln(token)`.
+/// Applies several truncating samplers to 10,000 tokens with logits `ln(token)`.
 #[test]
 fn queues() {
     let n: u32 = 10_000;
@@ -423,14 +424,14 @@ fn queues() {
     }
 }
 
-/// A deterministic shuffle of `0..n`, with repeats.
+/// Returns deterministic pseudo-random values with repetitions.
 fn noise(n: usize) -> Vec<f32> {
     let mut rng = Rng::new(3, 3);
     (0..n).map(|_| (rng.uniform() * 64.0).floor() as f32 / 8.0).collect()
 }
 
 #[test]
-fn listing_what_is_allowed_leaves_what_is_left_of_all() {
+fn fill_allowed_equals_fill_and_retain() {
     for n in [1, 32, 1000, 20_000] {
         for logits in [noise(n), (0..n).map(|i| i as f32).collect(), vec![1.0; n]] {
             let tests: [fn(Token) -> bool; 4] = [|_| true, |_| false, |t| t % 3 == 0, |t| t == 5 || t == 700];
@@ -450,7 +451,7 @@ fn listing_what_is_allowed_leaves_what_is_left_of_all() {
 }
 
 #[test]
-fn partial_orders_equal_full_ones() {
+fn partial_sort_equals_full_sort() {
     for n in [1, 31, 32, 33, 1000, 20_000] {
         for logits in [noise(n), (0..n).map(|i| i as f32).collect(), vec![1.0; n]] {
             let mut sorted = Candidates::default();
@@ -484,7 +485,7 @@ const NAN: f32 = f32::NAN;
 const INF: f32 = f32::INFINITY;
 
 #[test]
-fn chains_survive_what_is_not_a_number() {
+fn chain_handles_nan_logits() {
     let everything = SamplerParams {
         penalty_repeat: 1.5,
         dry_multiplier: 1.0,
@@ -513,7 +514,7 @@ fn chains_survive_what_is_not_a_number() {
         },
     ];
     for params in all {
-        let sample = |logits: &[f32]| Chain::new(&params, logits.len(), None).unwrap().sample(logits);
+        let sample = |logits: &[f32]| SamplerChain::new(&params, logits.len(), None).unwrap().sample(logits);
         assert_eq!(sample(&[NAN, 1.0, NAN]), Ok(1));
         assert_eq!(sample(&[-INF, -3e38, -INF]), Ok(1));
         assert_eq!(sample(&[1.0, NAN, INF, -INF]), Ok(2));
@@ -528,8 +529,8 @@ fn chains_survive_what_is_not_a_number() {
 }
 
 #[test]
-fn the_default_chain_is_the_fields() {
-    let names = |params: &SamplerParams| Chain::new(params, 8, None).unwrap().names().collect::<Vec<_>>();
+fn default_chain_has_conventional_order() {
+    let names = |params: &SamplerParams| SamplerChain::new(params, 8, None).unwrap().names().collect::<Vec<_>>();
     assert_eq!(
         names(&SamplerParams::default()),
         ["top_k", "top_p", "min_p", "temperature", "dist"]
@@ -560,14 +561,14 @@ fn the_default_chain_is_the_fields() {
 }
 
 #[test]
-fn a_seed_repeats_and_reset_replays() {
+fn seed_and_reset_reproduce_tokens() {
     let logits = noise(3000);
     let params = SamplerParams {
         seed: Some(42),
         xtc_probability: 0.5,
         ..SamplerParams::default()
     };
-    let run = |chain: &mut Chain| -> Vec<Token> {
+    let run = |chain: &mut SamplerChain| -> Vec<Token> {
         let step = |_| {
             let token = chain.sample(&logits).unwrap();
             chain.accept(token);
@@ -575,7 +576,7 @@ fn a_seed_repeats_and_reset_replays() {
         };
         (0..32).map(step).collect()
     };
-    let mut chain = Chain::new(&params, logits.len(), None).unwrap();
+    let mut chain = SamplerChain::new(&params, logits.len(), None).unwrap();
     let first = run(&mut chain);
     assert_ne!(run(&mut chain), first);
     chain.reset();
@@ -584,26 +585,26 @@ fn a_seed_repeats_and_reset_replays() {
         seed: Some(43),
         ..params.clone()
     };
-    assert_ne!(run(&mut Chain::new(&other, logits.len(), None).unwrap()), first);
+    assert_ne!(run(&mut SamplerChain::new(&other, logits.len(), None).unwrap()), first);
     let unseeded = SamplerParams { seed: None, ..params };
-    let seeds = [0; 2].map(|_| Chain::new(&unseeded, 8, None).unwrap().seed());
+    let seeds = [0; 2].map(|_| SamplerChain::new(&unseeded, 8, None).unwrap().seed());
     assert_ne!(seeds[0], seeds[1]);
 }
 
 #[test]
-fn a_chain_without_a_selector_is_greedy() {
-    let mut chain = Chain::from_samplers(vec![Box::new(Temperature::new(2.0))], 3);
+fn chain_without_selector_is_greedy() {
+    let mut chain = SamplerChain::from_samplers(vec![Box::new(Temperature::new(2.0))], 3);
     assert_eq!(chain.sample(&[1.0, 3.0, 2.0]), Ok(1));
     assert_eq!(
         chain.sample(&[1.0]),
         Err(SampleError::LogitCount { expected: 3, found: 1 })
     );
-    let mut greedy = Chain::from_samplers(vec![Box::new(Greedy)], 3);
+    let mut greedy = SamplerChain::from_samplers(vec![Box::new(Greedy)], 3);
     assert_eq!(greedy.sample(&[3.0, 1.0, 3.0]), Ok(0));
 }
 
 #[test]
-fn every_parameter_round_trips_and_rejects_rubbish() {
+fn parameters_round_trip_and_reject_invalid_values() {
     for def in PARAMS {
         let mut params = SamplerParams::default();
         if !def.repeatable {
@@ -611,7 +612,7 @@ fn every_parameter_round_trips_and_rejects_rubbish() {
             params.set(def.flag, &[&def.default()]).unwrap();
             assert_eq!(params, SamplerParams::default(), "{}", def.name);
             for rubbish in ["rubbish", "1e999", "NaN", ""] {
-                // No sampler at all is a valid list of samplers.
+                // An empty list of samplers is valid.
                 let accepts = def.name == "samplers" && rubbish.is_empty();
                 assert_eq!(
                     params.set(def.name, &[rubbish]).is_ok(),
@@ -643,31 +644,31 @@ fn parameters_parse() {
     assert_eq!(params.dry_sequence_breakers, ["\n", "x"]);
     params.set("dry-sequence-breaker", &["none"]).unwrap();
     assert!(params.dry_sequence_breakers.is_empty());
-    assert!(Chain::new(&params, 16, None).is_ok());
-    let error = Chain::new(&params, 15, None).unwrap_err().to_string();
+    assert!(SamplerChain::new(&params, 16, None).is_ok());
+    let error = SamplerChain::new(&params, 15, None).unwrap_err().to_string();
     assert_eq!(
         error,
-        "sampler parameter logit_bias names token 15; the vocabulary has 15 tokens"
+        "sampler parameter logit_bias: token 15 is out of range; the vocabulary has 15 tokens"
     );
 }
 
 #[test]
-fn errors_name_parameter_range_and_value() {
+fn parameter_errors_name_range_and_value() {
     let mut params = SamplerParams::default();
     let mut error = |name: &str, text: &str| params.set(name, &[text]).unwrap_err().to_string();
-    assert_eq!(error("top-p", "1.5"), "sampler parameter top_p is 1.5; allowed: 0 to 1");
+    assert_eq!(error("top-p", "1.5"), "sampler parameter top_p is 1.5; expected 0 to 1");
     assert_eq!(
         error("temp", "hot"),
-        "sampler parameter temp is hot; allowed: a finite number"
+        "sampler parameter temp is hot; expected a finite number"
     );
     assert_eq!(
         error("repeat-penalty", "0"),
-        "sampler parameter penalty_repeat is 0; allowed: above 0, up to 1000000"
+        "sampler parameter penalty_repeat is 0; expected greater than 0, up to 1000000"
     );
-    assert_eq!(error("topk", "1"), "there is no sampler parameter \"topk\"");
+    assert_eq!(error("topk", "1"), "unknown sampler parameter \"topk\"");
     let many = "k".repeat(33);
-    assert!(error("samplers", &many).contains("allowed: at most 32 entries of penalties, dry,"));
+    assert!(error("samplers", &many).contains("expected at most 32 entries of penalties, dry,"));
     assert_eq!(params, SamplerParams::default());
     params.min_p = f32::NAN;
-    assert!(Chain::new(&params, 8, None).is_err());
+    assert!(SamplerChain::new(&params, 8, None).is_err());
 }

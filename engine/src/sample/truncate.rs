@@ -1,4 +1,4 @@
-//! Samplers that remove candidates: top-k, top-p, min-p, typical, top-n-sigma, XTC.
+//! Samplers that remove candidates: top-k, top-p, min-p, typical, top-n-sigma, and XTC.
 
 use super::temperature::entropy;
 use super::{Candidates, Rng, Sampler};
@@ -10,7 +10,7 @@ pub struct TopK {
 }
 
 impl TopK {
-    /// `k` of 0 keeps all.
+    /// Creates the sampler. A `k` of 0 keeps all candidates.
     pub fn new(k: usize) -> TopK {
         TopK { k }
     }
@@ -30,7 +30,8 @@ impl Sampler for TopK {
     }
 }
 
-/// Nucleus sampling: keeps the fewest most likely candidates whose probabilities sum to at least `p`.
+/// Nucleus sampling: keeps the smallest set of most likely candidates whose probabilities sum to at least
+/// `p`.
 #[derive(Debug, Clone, Copy)]
 pub struct TopP {
     p: f32,
@@ -38,7 +39,7 @@ pub struct TopP {
 }
 
 impl TopP {
-    /// `p` of 1 or above keeps all; `min_keep` candidates are kept at least.
+    /// Creates the sampler. A `p` of 1 or more keeps all candidates; at least `min_keep` are kept.
     pub fn new(p: f32, min_keep: usize) -> TopP {
         TopP { p, min_keep }
     }
@@ -66,7 +67,7 @@ impl Sampler for TopP {
     }
 }
 
-/// Keeps the candidates at least `p` times as likely as the most likely one.
+/// Keeps the candidates that are at least `p` times as likely as the most likely one.
 #[derive(Debug, Clone, Copy)]
 pub struct MinP {
     p: f32,
@@ -74,7 +75,8 @@ pub struct MinP {
 }
 
 impl MinP {
-    /// `p` of 0 or below keeps all; `min_keep` candidates are kept at least, and always the most likely one.
+    /// Creates the sampler. A `p` of 0 or less keeps all candidates; at least `min_keep` and the most likely
+    /// one are kept.
     pub fn new(p: f32, min_keep: usize) -> MinP {
         MinP { p, min_keep }
     }
@@ -99,18 +101,18 @@ impl Sampler for MinP {
     }
 }
 
-/// Locally typical sampling: keeps the candidates whose surprise is nearest to the entropy, until their probabilities
-/// sum to more than `p`.
+/// Locally typical sampling: keeps the candidates whose surprise is closest to the entropy, until their
+/// probabilities sum to more than `p`.
 #[derive(Debug, Clone)]
 pub struct Typical {
     p: f32,
     min_keep: usize,
-    /// Distance from the entropy and index, for every candidate.
+    /// Distance from the entropy and index of every candidate.
     scores: Vec<(f32, u32)>,
 }
 
 impl Typical {
-    /// `p` of 1 or above keeps all; `min_keep` candidates are kept at least.
+    /// Creates the sampler. A `p` of 1 or more keeps all candidates; at least `min_keep` are kept.
     pub fn new(p: f32, min_keep: usize) -> Typical {
         Typical {
             p,
@@ -139,7 +141,7 @@ impl Sampler for Typical {
                 .map(|(i, c)| ((-c.p.ln() - entropy).abs(), i as u32)),
         );
 
-        // Sorted block by block: the kept set is small against a vocabulary.
+        // Sorts in blocks, because few candidates of the vocabulary are kept.
         let mut sum = 0.0;
         let (mut kept, mut sorted, mut block) = (0, 0, 256);
         while kept < self.scores.len() {
@@ -163,14 +165,14 @@ impl Sampler for Typical {
     }
 }
 
-/// Masks the candidates whose logits lie more than `n` standard deviations below the greatest one.
+/// Masks the candidates whose logits are more than `n` standard deviations below the maximum.
 #[derive(Debug, Clone, Copy)]
 pub struct TopNSigma {
     n: f32,
 }
 
 impl TopNSigma {
-    /// `n` of 0 or below masks none.
+    /// Creates the sampler. An `n` of 0 or less has no effect.
     pub fn new(n: f32) -> TopNSigma {
         TopNSigma { n }
     }
@@ -185,7 +187,7 @@ impl Sampler for TopNSigma {
         if self.n <= 0.0 || candidates.len() <= 1 {
             return;
         }
-        // Candidates masked before say nothing about the spread.
+        // Masked candidates are excluded from the standard deviation.
         let live = || {
             candidates
                 .as_slice()
@@ -197,13 +199,14 @@ impl Sampler for TopNSigma {
         let mean = live().sum::<f64>() / n_live;
         let variance = live().map(|l| (l - mean).powi(2)).sum::<f64>() / n_live;
         let min_logit = candidates.max_logit() - self.n * variance.sqrt() as f32;
-        // Masking keeps the order: what is masked is the end of it. (A NaN limit, from infinite logits, masks none.)
+        // Masking preserves the order, because only the tail is masked. A NaN limit, from infinite logits,
+        // masks nothing.
         candidates.map_monotone(|logit| if logit < min_logit { f32::NEG_INFINITY } else { logit });
     }
 }
 
-/// Exclude top choices: with a given probability, removes all candidates at or above a threshold except the least
-/// likely of them.
+/// Exclude top choices (XTC): with a given probability, removes all candidates above a threshold except the
+/// least likely of them.
 #[derive(Debug, Clone)]
 pub struct Xtc {
     probability: f32,
@@ -213,8 +216,9 @@ pub struct Xtc {
 }
 
 impl Xtc {
-    /// Off where `probability` is 0 or below, or `threshold` above 0.5 (then no two candidates can reach it). Removes
-    /// nothing where fewer than `min_keep` candidates would be left.
+    /// Creates the sampler. It is disabled if `probability` is 0 or less, or if `threshold` is above 0.5,
+    /// because two candidates cannot both reach it. Nothing is removed if fewer than `min_keep` candidates
+    /// would remain.
     pub fn new(probability: f32, threshold: f32, min_keep: usize, rng: Rng) -> Xtc {
         Xtc {
             probability,

@@ -1,5 +1,5 @@
-//! Passes 1 to 4: which backend computes which node. Each pass is a function over the same tables and only fills in or
-//! improves what earlier ones left.
+//! Passes 1 to 4: assign nodes to backends. Each pass is a function over the same tables, and fills in or
+//! improves the results of earlier passes.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use crate::graph::{Graph, Op, Tensor, TensorId};
 
 use super::{BackendId, SchedError};
 
-/// What the passes know of a backend.
+/// A backend as seen by the passes.
 #[derive(Clone)]
 pub(super) struct Site {
     pub device: Arc<dyn Device>,
-    /// Where its intermediate results go.
+    /// Buffer type for intermediate results.
     pub memory: Arc<dyn BufferType>,
 }
 
@@ -25,20 +25,20 @@ impl Site {
     }
 }
 
-/// The input of the passes, and the assignment they work on.
+/// Input of the passes, and the assignment that they refine.
 pub(super) struct Assigner<'a> {
     pub graph: &'a Graph,
     pub memory: &'a MemoryMap,
-    /// By priority; the last one takes what no other does.
+    /// Backends by priority. The last backend takes everything that no other backend supports.
     pub sites: &'a [Site],
     pub op_offload: bool,
-    /// The user's assignments by tensor, `of` before the first pass. May be shorter than the graph.
+    /// The user's assignments by tensor, equal to `of` before the first pass. May be shorter than the graph.
     pub user: &'a [Option<BackendId>],
-    /// By tensor.
+    /// Assigned backend of each tensor.
     pub of: &'a mut [Option<BackendId>],
 }
 
-/// All passes in order. Pass 3 may still improve on the user's assignments; the others leave them alone.
+/// Runs all passes in order. Pass 3 may improve the user's assignments; the other passes keep them.
 pub(super) fn assign(a: &mut Assigner<'_>) -> Result<(), SchedError> {
     from_memory(a)?;
     expand(a);
@@ -47,7 +47,8 @@ pub(super) fn assign(a: &mut Assigner<'_>) -> Result<(), SchedError> {
     check_support(a)
 }
 
-/// Pass 1: tensors go where their bytes are, inputs to the last backend, ops to their weights.
+/// Pass 1: assigns tensors to the backend of their memory, inputs to the last backend, and ops to the backend
+/// of their weights.
 pub(super) fn from_memory(a: &mut Assigner<'_>) -> Result<(), SchedError> {
     let graph = a.graph;
     for &id in graph.leafs().iter().chain(graph.nodes()) {
@@ -58,8 +59,10 @@ pub(super) fn from_memory(a: &mut Assigner<'_>) -> Result<(), SchedError> {
     Ok(())
 }
 
-/// Pass 2: nodes without a backend take that of their neighbours in the order of evaluation. First only backends other
-/// than the last spread, down and then up, so that the last one computes just what lies between its own weights; then all do.
+/// Pass 2: assigns nodes without a backend to that of their neighbors in evaluation order.
+///
+/// Backends other than the last spread first, down and then up, so that the last backend computes only nodes
+/// between its own weights. Then all backends spread.
 pub(super) fn expand(a: &mut Assigner<'_>) {
     let graph = a.graph;
     let last = a.last();
@@ -70,8 +73,8 @@ pub(super) fn expand(a: &mut Assigner<'_>) {
     a.sweep(graph.nodes().iter().rev(), Some);
 }
 
-/// Pass 3: nodes still without a backend go where most of their operands can be used; others move to a better backend
-/// that works in the same memory.
+/// Pass 3: assigns nodes without a backend to the backend that can read most of their operands. Moves other
+/// nodes to a better backend that uses the same memory.
 pub(super) fn upgrade_and_fill(a: &mut Assigner<'_>) {
     for &node in a.graph.nodes() {
         if a.graph.tensor(node).op.is_view() {
@@ -89,8 +92,8 @@ pub(super) fn upgrade_and_fill(a: &mut Assigner<'_>) {
     }
 }
 
-/// Pass 4: views follow their owners, operands without a backend their owner or their reader, and what is left goes to the
-/// first backend that can do it.
+/// Pass 4: assigns views to the backend of their owner, and unassigned operands to that of their owner or
+/// reader. Assigns the rest to the first backend that supports the op.
 pub(super) fn leftovers(a: &mut Assigner<'_>) -> Result<(), SchedError> {
     let graph = a.graph;
     for &node in graph.nodes() {
@@ -114,8 +117,9 @@ pub(super) fn leftovers(a: &mut Assigner<'_>) -> Result<(), SchedError> {
     Ok(())
 }
 
-/// A user's assignment, or the owner of memory that a node writes into, may have led to a backend that cannot do the op,
-/// or not there. Where a pass chose, it asked.
+/// Checks assignments that were not checked when they were made. A user's assignment, or the owner of memory
+/// that a node writes to, may have selected a backend that does not support the op or cannot access the
+/// memory.
 fn check_support(a: &Assigner<'_>) -> Result<(), SchedError> {
     let graph = a.graph;
     for &node in graph.nodes() {
@@ -170,7 +174,8 @@ impl Assigner<'_> {
         self.site(b).device.supports_buffer_type(ty)
     }
 
-    /// Leafs and views compute nothing, so any backend does.
+    /// Returns true if backend `b` supports the node. Leafs and views need no computation, so every backend
+    /// supports them.
     fn computes(&self, b: BackendId, node: TensorId) -> bool {
         let op = self.graph.tensor(node).op;
         op == Op::None || op.is_view() || self.site(b).device.supports_op(self.graph, node, self.memory)
@@ -178,7 +183,7 @@ impl Assigner<'_> {
 
     fn backend_from_memory(&self, id: TensorId) -> Result<Option<BackendId>, SchedError> {
         let tensor = self.graph.tensor(id);
-        // What writes a state works where the state lies: a copy would be lost.
+        // A node that updates a state must run where the state is stored: an update of a copy would be lost.
         if let Some(i) = tensor.op.state_operand() {
             let usable = |b: &BackendId| self.can_use(*b, tensor.source(i)) && self.computes(*b, id);
             return Ok(self.backends().find(usable));
@@ -192,7 +197,7 @@ impl Assigner<'_> {
                 buffer_type: ty.name().to_owned(),
             });
         }
-        // Whatever the caller fills is filled from host memory.
+        // Tensors that the caller fills are filled from host memory.
         if tensor.flags.input || (tensor.op == Op::None && tensor.view.is_none()) {
             return Ok(Some(self.last()));
         }
@@ -200,7 +205,8 @@ impl Assigner<'_> {
     }
 
     fn backend_of_weights(&self, id: TensorId, tensor: &Tensor) -> Option<BackendId> {
-        // Their weights (frequency factors, sinks) are too small to decide where large operands go.
+        // The weights of these ops (frequency factors, sinks) are too small to determine where large operands
+        // go.
         if matches!(tensor.op, Op::Rope(_) | Op::Attention(_)) {
             return None;
         }
@@ -216,7 +222,8 @@ impl Assigner<'_> {
         Some(at_weights)
     }
 
-    /// One walk over the nodes. `spreads` says whether the backend of an assigned node is handed on; `None` ends the run.
+    /// Walks over the nodes and assigns the running backend to unassigned nodes. `spreads` returns the
+    /// backend to continue with after an assigned node; `None` ends the run.
     fn sweep<'n>(
         &mut self,
         nodes: impl Iterator<Item = &'n TensorId>,
@@ -230,14 +237,15 @@ impl Assigner<'_> {
             }
             match (self.get(node), running) {
                 (Some(b), _) => running = spreads(b),
-                // What writes into another tensor's memory follows that tensor.
+                // A node that writes to another tensor's memory follows that tensor.
                 (None, Some(b)) if tensor.view.is_none() && self.computes(b, node) => self.set(node, b),
                 _ => {}
             }
         }
     }
 
-    /// Can the backend use this operand as it lies, or as it would lie by the assignment so far?
+    /// Returns true if backend `b` can read this operand in its current memory, or in the memory of its
+    /// current assignment.
     fn can_use(&self, b: BackendId, operand: TensorId) -> bool {
         can_use(self.graph, self.memory, self.sites, self.of, b, operand)
     }
@@ -266,7 +274,7 @@ impl Assigner<'_> {
     }
 }
 
-/// See [`Assigner::can_use`]; shared with the cutting pass.
+/// Implements [`Assigner::can_use`]; shared with the cutting pass.
 pub(super) fn can_use(
     graph: &Graph,
     memory: &MemoryMap,
@@ -284,7 +292,7 @@ pub(super) fn can_use(
     assigned.is_some_and(|at| device.supports_buffer_type(&*sites[at.index()].memory))
 }
 
-/// The kind of memory an operand lies in, if it is a weight of the model.
+/// Returns the kind of memory of an operand if it is a model weight.
 pub(super) fn weight_memory<'m>(graph: &Graph, memory: &'m MemoryMap, operand: TensorId) -> Option<&'m dyn BufferType> {
     let home = graph.home(operand)?;
     let buffer = memory.get(home.buffer).ok()?;

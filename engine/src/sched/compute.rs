@@ -1,44 +1,47 @@
-//! Carrying splits out: waiting, copying inputs, computing, showing nodes to an observer.
+//! Executes splits: waits, copies inputs, computes, and shows nodes to an observer.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::backend::{BackendError, GraphView, Plan, Usage};
-use crate::graph::{Graph, Home, TensorId};
+use crate::graph::{BufferSlice, Graph, TensorId};
 
 use super::copy::{UsedExperts, expert_ids};
 use super::schedule::Schedule;
 use super::split::{Split, SplitInput, bit};
 use super::{BackendId, Result, SchedError, Scheduler};
 
-/// Looks at nodes while a graph is computed.
+/// Observes nodes while a graph is computed.
 pub trait Observer: Send {
-    /// Is the data of this node wanted? Asked before it is computed, views included. Nodes up to the next wanted one are
-    /// computed together, so wanting few costs little; fused nodes are computed one by one where their results are wanted.
-    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool;
+    /// Returns true to observe this node. Called before the node is computed, for views, too.
+    ///
+    /// Nodes up to the next observed node are computed together, so that observing few nodes is cheap. An
+    /// observed node is not fused with the next node.
+    fn observes(&mut self, graph: &Graph, node: TensorId) -> bool;
 
-    /// The bytes of a wanted node, from its first to its last element, strides as the tensor says. Breaking stops the
-    /// computation, which then ends with [`BackendError::Cancelled`].
+    /// Receives the bytes of an observed node, from its first to its last element, with the tensor's strides.
+    /// `Break` stops the computation, which then returns [`BackendError::Cancelled`].
     fn show(&mut self, graph: &Graph, node: TensorId, data: &[u8]) -> ControlFlow<()>;
 }
 
-/// Memory that is kept from one computation to the next.
+/// Buffers that are reused between computations.
 #[derive(Default)]
 pub(super) struct Scratch {
     stage: Vec<u8>,
     shown: Vec<u8>,
     experts: UsedExperts,
-    /// The copies of the present graph's inputs hold what they did last time.
+    /// True if the copies of the current graph's inputs are unchanged since its last run, except for changed
+    /// ranges.
     only_changed: bool,
-    /// For what is computed piece by piece, by backend.
+    /// Plans of observed graphs, which are computed piece by piece; indexed by backend.
     pieces: Vec<Option<Box<dyn Plan>>>,
 }
 
-/// The flag of a computation that nobody cancels.
+/// Cancellation flag of computations that cannot be cancelled; always false.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 impl Scheduler {
-    /// Computes a prepared graph. Returns when done, or, if backends are asynchronous, when all is queued.
+    /// Computes a prepared graph. Returns when the graph is done or, for asynchronous backends, enqueued.
     pub fn compute(&mut self, graph: &Graph) -> Result<()> {
         if !self.is_prepared(graph) {
             return Err(SchedError::NotAllocated);
@@ -47,7 +50,7 @@ impl Scheduler {
         self.inputs.follow(schedule.inputs_at(graph, &self.memory));
         self.scratch.only_changed = self.inputs.begin(graph.version());
         let result = self.compute_splits(graph, &mut schedule);
-        self.schedules.put_back(schedule);
+        self.schedules.restore(schedule);
         if result.is_ok() {
             self.inputs.end(graph.version());
         }
@@ -59,7 +62,7 @@ impl Scheduler {
         if self.observer.is_some() {
             schedule.count_uses(graph, &mut self.uses);
         }
-        // Bitmask of backends that may still be at work on earlier splits.
+        // Bit mask of backends that may still be working on earlier splits.
         let mut busy = 0;
         for i in 0..schedule.splits.splits.len() {
             if self.is_cancelled() {
@@ -93,16 +96,16 @@ impl Scheduler {
         self.cancel.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// Computes a split in pieces that end with a node that the observer wants.
+    /// Computes a split in pieces, each of which ends with an observed node.
     fn compute_observed(&mut self, graph: &Graph, split: &Split) -> Result<()> {
         let nodes = &graph.nodes()[split.nodes.clone()];
         let mut start = 0;
         for (i, &node) in nodes.iter().enumerate() {
-            let wanted = self.observer.as_mut().is_some_and(|o| o.wants(graph, node));
+            let wanted = self.observer.as_mut().is_some_and(|o| o.observes(graph, node));
             if !wanted && i + 1 < nodes.len() {
                 continue;
             }
-            // A piece of views alone would not notice.
+            // A piece that contains only views would not check the flag.
             if self.is_cancelled() {
                 return Err(BackendError::Cancelled.into());
             }
@@ -131,7 +134,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Shows the observer a node that was computed.
+    /// Passes a computed node to the observer.
     fn show(&mut self, graph: &Graph, backend: BackendId, node: TensorId) -> Result<ControlFlow<()>> {
         let (Some(observer), Some(home)) = (&mut self.observer, graph.home(node)) else {
             return Ok(ControlFlow::Continue(()));
@@ -161,8 +164,8 @@ impl Scheduler {
         Ok(self.memory.copy(from, to, len, &mut self.scratch.stage)?)
     }
 
-    /// Copies what changed of a graph input.
-    fn copy_graph_input(&mut self, split: &Split, from: Home, to: Home, len: usize) -> Result<()> {
+    /// Copies the changed ranges of a graph input.
+    fn copy_graph_input(&mut self, split: &Split, from: BufferSlice, to: BufferSlice, len: usize) -> Result<()> {
         match self.inputs.n_changed(from).filter(|_| self.scratch.only_changed) {
             None => self.copy_input_range(split, (from, to), 0..len),
             Some(n) => (0..n).try_for_each(|i| {
@@ -172,8 +175,13 @@ impl Scheduler {
         }
     }
 
-    fn copy_input_range(&mut self, split: &Split, (from, to): (Home, Home), range: Range<usize>) -> Result<()> {
-        let at = |home: Home| Home {
+    fn copy_input_range(
+        &mut self,
+        split: &Split,
+        (from, to): (BufferSlice, BufferSlice),
+        range: Range<usize>,
+    ) -> Result<()> {
+        let at = |home: BufferSlice| BufferSlice {
             offset: home.offset + range.start,
             ..home
         };
@@ -183,14 +191,21 @@ impl Scheduler {
                 return Ok(());
             }
         }
-        // The caller may overwrite it as soon as this returns, so the copy cannot be left for later.
+        // The caller may overwrite the input as soon as this returns, so the copy cannot be deferred.
         self.backends[split.backend.index()].synchronize()?;
         Ok(self
             .memory
             .copy(at(from), at(to), range.len(), &mut self.scratch.stage)?)
     }
 
-    fn copy_async(&mut self, source: BackendId, target: BackendId, from: Home, to: Home, len: usize) -> Result<bool> {
+    fn copy_async(
+        &mut self,
+        source: BackendId,
+        target: BackendId,
+        from: BufferSlice,
+        to: BufferSlice,
+        len: usize,
+    ) -> Result<bool> {
         let Ok([source, target]) = self.backends.get_disjoint_mut([source.index(), target.index()]) else {
             return Ok(false);
         };
@@ -199,7 +214,8 @@ impl Scheduler {
         Ok(target.copy_from_async(&mut **source, from, to, len)?)
     }
 
-    /// Of a mixture's weights in host memory only the experts that were chosen are copied. False if this is no such case.
+    /// Copies only the experts in use, if the input is a mixture-of-experts weight in host memory. Returns
+    /// false otherwise.
     fn copy_used_experts(
         &mut self,
         graph: &Graph,
@@ -221,7 +237,7 @@ impl Scheduler {
         };
         self.backends[split.backend.index()].synchronize()?;
         self.backends[source.index()].synchronize()?;
-        // The ids themselves may be an input of this split that was not copied yet: then the original is read.
+        // The ids may be an input of this split that is not copied yet; in that case, read the original.
         let inputs = &schedule.splits.inputs[split.inputs.clone()];
         let original = inputs.iter().find(|i| i.to == ids).map(|i| i.from);
         let ids = original.unwrap_or(ids);
@@ -233,7 +249,7 @@ impl Scheduler {
         let Scratch { experts, stage, .. } = &mut self.scratch;
         experts.read(graph, &self.memory, ids, home_of(graph, ids)?, n_expert)?;
         for (offset, len) in experts.ranges(expert_bytes) {
-            let at = |home: Home| Home {
+            let at = |home: BufferSlice| BufferSlice {
                 offset: home.offset.saturating_add(offset),
                 ..home
             };
@@ -248,7 +264,7 @@ fn first_computing(graph: &Graph, nodes: &[TensorId]) -> Option<TensorId> {
     nodes.iter().copied().find(|&node| graph.tensor(node).op.computes())
 }
 
-fn home_of(graph: &Graph, id: TensorId) -> Result<Home> {
+fn home_of(graph: &Graph, id: TensorId) -> Result<BufferSlice> {
     graph.home(id).ok_or_else(|| SchedError::NoHome {
         tensor: graph.tensor(id).name.to_string(),
     })

@@ -1,33 +1,33 @@
-//! Which experts of a mixture's weights need copying, at the start of a split.
+//! Selects the experts of a mixture whose weights must be copied at the start of a split.
 
 use crate::backend::{BackendError, MemoryMap};
-use crate::graph::{Graph, Home, Op, TensorId};
+use crate::graph::{BufferSlice, Graph, Op, TensorId};
 
-/// Read after the used part of an expert's weights by kernels that work on whole tiles; must not hold NaN.
+/// Bytes after an expert's weights that tile kernels may read. They must not contain NaN.
 const EXPERT_PADDING: usize = 512;
 
-/// The experts that a mixture's router chose, read back from its ids.
+/// The experts that a mixture's router selected, read from its ids.
 #[derive(Default)]
 pub(super) struct UsedExperts {
-    /// The ids that `used` was made from.
+    /// Tensor of expert ids that `used` was computed from.
     ids: Option<TensorId>,
     bytes: Vec<u8>,
     used: Vec<bool>,
 }
 
 impl UsedExperts {
-    /// Forgets what was read for an earlier graph.
+    /// Discards the expert ids of an earlier graph.
     pub fn clear(&mut self) {
         self.ids = None;
     }
 
-    /// Reads `ids` (i32 `[n_used, T]`), unless it was read last.
+    /// Reads `ids` (i32 `[n_used, n_tokens]`), unless they were the last ids read.
     pub fn read(
         &mut self,
         graph: &Graph,
         memory: &MemoryMap,
         ids: TensorId,
-        home: Home,
+        home: BufferSlice,
         n_expert: usize,
     ) -> Result<(), BackendError> {
         if self.ids == Some(ids) && self.used.len() == n_expert {
@@ -42,7 +42,7 @@ impl UsedExperts {
             for i in 0..tensor.ne[0] {
                 let at = t * tensor.nb[1] + i * tensor.nb[0];
                 let id = self.bytes[at..at + 4].try_into().map(i32::from_ne_bytes);
-                // An id out of range is the backend's to report.
+                // The backend reports expert ids that are out of range.
                 let expert = id.ok().and_then(|id| self.used.get_mut(usize::try_from(id).ok()?));
                 if let Some(used) = expert {
                     *used = true;
@@ -53,8 +53,11 @@ impl UsedExperts {
         Ok(())
     }
 
-    /// Byte ranges of the used experts in their tensor, neighbours joined. Each but one that ends with the last expert
-    /// reaches a little into the next, so that nothing stale stands where kernels read beyond.
+    /// Returns the byte ranges (offset, length) of the used experts in their tensor, with adjacent experts
+    /// merged.
+    ///
+    /// Each range extends a little into the next expert, so that kernels which read past the end never see
+    /// stale data. A range that ends with the last expert needs no padding.
     pub fn ranges(&self, expert_bytes: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let n = self.used.len();
         let mut next = 0;
@@ -68,7 +71,7 @@ impl UsedExperts {
     }
 }
 
-/// The ids of the experts used, if `copy` holds a mixture's weights and the first node of its split is what reads them.
+/// Returns the expert ids if `copy` is a mixture-of-experts weight that the first node of the split reads.
 pub(super) fn expert_ids(graph: &Graph, first_node: TensorId, copy: TensorId) -> Option<TensorId> {
     let node = graph.tensor(first_node);
     (node.op == Op::MulMatId && node.src[0] == Some(copy)).then(|| node.source(2))

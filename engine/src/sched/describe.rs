@@ -1,4 +1,4 @@
-//! A prepared graph in readable form, for people and for snapshots.
+//! Formats a prepared graph for humans and snapshot tests.
 
 use std::fmt::Write;
 
@@ -7,8 +7,8 @@ use crate::graph::{Graph, TensorId};
 use super::Scheduler;
 
 impl Scheduler {
-    /// The splits of the graph prepared last: backend, inputs copied at the start, nodes with their operands. Views, which
-    /// compute nothing, are left out. Copies appear as `backend#name`.
+    /// Formats the splits of the last prepared graph: backend, inputs copied at the start, and nodes with
+    /// their operands. Views are omitted. Copies appear as `backend#name`.
     pub fn describe(&self, graph: &Graph) -> String {
         let mut text = String::new();
         let splits = &self.schedules.last().splits;
@@ -35,7 +35,7 @@ impl Scheduler {
         text
     }
 
-    /// The allocator's plan for the graph prepared last.
+    /// Formats the memory plan of the last prepared graph.
     pub fn describe_memory(&self, graph: &Graph) -> String {
         self.allocator.describe(graph, self.schedules.last().splits.order())
     }

@@ -1,5 +1,5 @@
-//! Devices for tests: memory that counts what it hands out, and backends that compute something simple, but exact, for
-//! every op, so that a wrong order, a missing copy or overlapping memory shows in the result.
+//! Fake devices for tests: memory that counts allocations, and backends that compute a simple but exact
+//! result for every op. A wrong order, a missing copy, or overlapping memory changes the result.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -9,18 +9,18 @@ use std::sync::{Arc, Mutex};
 use crate::backend::*;
 use crate::graph::{Graph, Op, TensorId};
 
-/// A kind of memory. Not the host's unless `host` is set.
+/// A kind of memory. Host memory only if `host` is set.
 pub struct FakeType {
     pub name: &'static str,
     pub alignment: usize,
     pub max_size: usize,
     pub host: bool,
-    /// Bytes handed out in all, whether or not given back.
+    /// Total bytes allocated, including freed memory.
     pub allocated: Arc<AtomicUsize>,
     pub n_buffers: Arc<AtomicUsize>,
     /// Bytes written to buffers.
     pub written: Arc<AtomicUsize>,
-    /// Largest buffer that exists.
+    /// Maximum size of a buffer.
     pub limit: usize,
 }
 
@@ -84,7 +84,7 @@ pub struct FakeBuffer {
     memory: Box<dyn Buffer>,
 }
 
-// SAFETY: the memory is that of another buffer, which keeps the promises.
+// SAFETY: all methods forward to another `Buffer`, which upholds the contract.
 unsafe impl Buffer for FakeBuffer {
     fn buffer_type(&self) -> &Arc<dyn BufferType> {
         &self.ty
@@ -116,33 +116,33 @@ unsafe impl Buffer for FakeBuffer {
     }
 }
 
-/// Chooses nodes, by graph and id.
-pub type Choice = Box<dyn Fn(&Graph, TensorId) -> bool + Send + Sync>;
+/// Predicate on the nodes of a graph.
+pub type NodeFilter = Box<dyn Fn(&Graph, TensorId) -> bool + Send + Sync>;
 
-/// Is told of nodes.
+/// Callback for computed nodes.
 pub type Listener = Arc<dyn Fn(&Graph, TensorId) + Send + Sync>;
 
-/// A device over one [`FakeType`], and its own backend.
+/// A device with one [`FakeType`] and its backend.
 pub struct FakeDevice {
     pub name: &'static str,
     pub kind: DeviceKind,
     pub memory: Arc<dyn BufferType>,
-    /// Names of other memory that operands may lie in.
+    /// Names of other memory that the backend can read.
     pub reads: Vec<&'static str>,
-    pub supports: Choice,
-    pub offloads: Choice,
-    /// What the backend was asked to do, shared by devices of a test.
+    pub supports: NodeFilter,
+    pub offloads: NodeFilter,
+    /// Log of the backend's runs, shared by the devices of a test.
     pub log: Arc<Mutex<Vec<String>>>,
-    /// Plans that backends made.
+    /// Number of plans prepared.
     pub n_prepared: Arc<AtomicUsize>,
-    /// Bytes that a queue has taken for writing; `None` if there is no queue.
+    /// Bytes enqueued for writing; `None` disables the queue.
     pub queued: Option<Arc<AtomicUsize>>,
-    /// Called after each node that a backend computed.
+    /// Called after each computed node.
     pub computed: Listener,
 }
 
 impl FakeDevice {
-    /// A device that supports every op, in memory of its own named like it.
+    /// Creates a device that supports every op, with its own memory of the same name.
     pub fn new(name: &'static str, kind: DeviceKind) -> FakeDevice {
         let mut memory = FakeType::new(name, 32, usize::MAX);
         memory.host = kind != DeviceKind::Gpu;
@@ -218,8 +218,9 @@ pub struct FakeBackend {
 }
 
 impl FakeBackend {
-    /// Every result word is a sum of operand words at the same position (operands repeat) with different factors. SetRows
-    /// writes its first operand over the start of its destination.
+    /// Computes a node. Every word of the result is the sum of the operand words at the same position
+    /// (operands repeat), with different factors. `SetRows` writes its first operand to the start of its
+    /// destination.
     fn compute_node(&mut self, graph: &Graph, node: TensorId, memory: &mut MemoryMap) -> Result<(), BackendError> {
         let tensor = graph.tensor(node);
         let n_sources = if tensor.op == Op::SetRows {
@@ -234,11 +235,11 @@ impl FakeBackend {
         self.result.clear();
         self.result.resize(n_bytes, 0);
         for (s, source) in tensor.sources().take(n_sources).enumerate() {
-            let home = graph.home(source).expect("operands are placed");
+            let home = graph.home(source).expect("operands are placed before run");
             let buffer = memory.get(home.buffer)?;
             assert!(
                 self.device.supports_buffer_type(&**buffer.buffer_type()),
-                "{}: {} lies in {}",
+                "{}: {} is in {} memory",
                 self.device.name(),
                 graph.tensor(source).name,
                 buffer.buffer_type().name()
@@ -257,7 +258,7 @@ impl FakeBackend {
                 *out = out.rotate_left(7).wrapping_add(x ^ i as u32);
             }
         }
-        let home = graph.home(node).expect("nodes are placed");
+        let home = graph.home(node).expect("nodes are placed before run");
         memory.write(home, &self.result)
     }
 }

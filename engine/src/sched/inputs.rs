@@ -1,51 +1,54 @@
-//! What the inputs of graphs hold: the host's copy of what was last written, so that only what changed is written again, to the input
-//! itself and to its copies on other devices.
+//! Caches the contents of graph inputs, so that only changed ranges are written, to the input and to its
+//! copies on other devices.
 
 use std::ops::Range;
 
 use crate::backend::{BackendError, MemoryMap};
-use crate::graph::Home;
+use crate::graph::BufferSlice;
 
-/// Inputs are compared and written in pieces of this many bytes.
+/// Granularity in bytes at which inputs are compared and written.
 const PIECE: usize = 64;
 
-/// More ranges than this are joined into one.
+/// Maximum number of changed ranges. Beyond this, ranges are merged.
 const MAX_RANGES: usize = 32;
 
-/// What one input holds.
+/// Cached contents of one input, to skip uploads of unchanged bytes.
 #[derive(Default)]
 struct Contents {
-    /// Where it lies; `None` if what lies there is not known.
-    home: Option<Home>,
-    /// Its first bytes. What follows is not known.
+    /// Location of the input; `None` if its contents are unknown.
+    home: Option<BufferSlice>,
+    /// Known prefix of the contents.
     bytes: Vec<u8>,
-    /// What changed since it was last copied to other devices, ascending.
+    /// Ranges that changed since the last copy to other devices, ascending.
     changed: Vec<Range<usize>>,
 }
 
-/// Graphs of the same place have their inputs in the same memory, which nothing but inputs is written to.
+/// Identifies the memory of a graph's inputs. Graphs with equal values have their inputs at the same
+/// locations, which no other tensor overlaps.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Place {
+pub(super) struct GraphSlot {
     /// [`GraphAllocator::plan_number`](crate::alloc::GraphAllocator::plan_number)
     pub plan: u64,
     /// [`MemoryMap::stamp`]
     pub buffers: u64,
-    /// Version of a graph whose nodes write to its leafs: it has the place for itself.
+    /// Version of a graph whose nodes write to its leafs; such a graph shares its inputs with no other graph.
     pub writer: Option<u64>,
 }
 
-/// What the inputs of the graphs of one memory plan hold. Inputs are never overlapped by other tensors of the same plan.
+/// Contents of the inputs of all graphs with the same memory plan. Other tensors of the plan never overlap
+/// inputs.
 #[derive(Default)]
 pub(super) struct InputContents {
     inputs: Vec<Contents>,
-    place: Place,
-    /// Version of the graph whose copies on other devices hold all but what changed.
+    place: GraphSlot,
+    /// Version of the graph whose copies on other devices are current, except for changed ranges.
     copied: Option<u64>,
 }
 
 impl InputContents {
-    /// Forgets everything if graphs that lie elsewhere are written or computed from here on.
-    pub fn follow(&mut self, place: Place) {
+    /// Switches to the graphs identified by `place`. Discards the cached contents if they belong to other
+    /// memory.
+    pub fn follow(&mut self, place: GraphSlot) {
         if self.place != place {
             self.place = place;
             self.copied = None;
@@ -53,11 +56,11 @@ impl InputContents {
         }
     }
 
-    /// Writes `data` from byte `offset` of the input at `home` on, as far as it is not there yet.
+    /// Writes `data` at byte `offset` of the input at `home`, skipping unchanged ranges.
     pub fn write(
         &mut self,
         memory: &mut MemoryMap,
-        home: Home,
+        home: BufferSlice,
         offset: usize,
         data: &[u8],
     ) -> Result<(), BackendError> {
@@ -69,47 +72,49 @@ impl InputContents {
         written
     }
 
-    /// Takes memory for an input of `len` bytes.
-    pub fn reserve(&mut self, home: Home, len: usize) {
+    /// Reserves memory for an input of `len` bytes.
+    pub fn reserve(&mut self, home: BufferSlice, len: usize) {
         self.find_or_add(home, len);
     }
 
-    /// Begins to compute a graph; true if the copies of its inputs hold all but what [changed](InputContents::changed).
+    /// Begins the computation of a graph. Returns true if the copies of its inputs are current, except for
+    /// the [changed](InputContents::changed) ranges.
     pub fn begin(&mut self, version: u64) -> bool {
         self.copied.take() == Some(version)
     }
 
-    /// All copies of the inputs of a graph hold what they do.
+    /// Records that all copies of a graph's inputs are current.
     pub fn end(&mut self, version: u64) {
         self.copied = Some(version);
         self.inputs.iter_mut().for_each(|input| input.changed.clear());
     }
 
-    /// Number of ranges that changed in the input at `home`; `None` if that is not known.
-    pub fn n_changed(&self, home: Home) -> Option<usize> {
+    /// Returns the number of changed ranges of the input at `home`, or `None` if unknown.
+    pub fn n_changed(&self, home: BufferSlice) -> Option<usize> {
         Some(self.find(home)?.changed.len())
     }
 
-    /// A range that changed.
-    pub fn changed(&self, home: Home, i: usize) -> Option<Range<usize>> {
+    /// Returns changed range `i` of the input at `home`.
+    pub fn changed(&self, home: BufferSlice, i: usize) -> Option<Range<usize>> {
         self.find(home)?.changed.get(i).cloned()
     }
 
-    /// What a range of an input holds, if it is known.
-    pub fn bytes(&self, home: Home, range: Range<usize>) -> Option<&[u8]> {
+    /// Returns the contents of a range of an input, or `None` if unknown.
+    pub fn bytes(&self, home: BufferSlice, range: Range<usize>) -> Option<&[u8]> {
         self.find(home)?.bytes.get(range)
     }
 
-    fn find(&self, home: Home) -> Option<&Contents> {
+    fn find(&self, home: BufferSlice) -> Option<&Contents> {
         self.inputs.iter().find(|input| input.home == Some(home))
     }
 
-    /// The input at `home`, of which nothing is known if it is new, with memory for `len` bytes.
-    fn find_or_add(&mut self, home: Home, len: usize) -> &mut Contents {
+    /// Returns the entry of the input at `home`, with capacity for `len` bytes. Creates an entry with unknown
+    /// contents if necessary.
+    fn find_or_add(&mut self, home: BufferSlice, len: usize) -> &mut Contents {
         let known = self.inputs.iter().position(|input| input.home == Some(home));
         let index = known.unwrap_or_else(|| {
             let unused = (self.inputs.iter().enumerate()).filter(|(_, input)| input.home.is_none());
-            // The one whose memory is enough and least too large, so that none has to grow.
+            // Prefer the smallest sufficient buffer, so that no buffer must grow.
             let best = unused.min_by_key(|(_, input)| (input.bytes.capacity() < len, input.bytes.capacity()));
             best.map(|(i, _)| i).unwrap_or_else(|| {
                 self.inputs.push(Contents::default());
@@ -123,7 +128,8 @@ impl InputContents {
             input.changed.clear();
             input.changed.reserve(MAX_RANGES);
         }
-        // Whole pieces, as memory is aligned: a graph with slightly larger inputs may lie in the same places.
+        // Round up to whole blocks, as memory alignment does: a graph with slightly larger inputs may use the
+        // same locations.
         let len = len.next_multiple_of(PIECE);
         input.bytes.reserve(len.saturating_sub(input.bytes.len()));
         input
@@ -131,10 +137,16 @@ impl InputContents {
 }
 
 impl Contents {
-    fn write(&mut self, memory: &mut MemoryMap, home: Home, offset: usize, data: &[u8]) -> Result<(), BackendError> {
+    fn write(
+        &mut self,
+        memory: &mut MemoryMap,
+        home: BufferSlice,
+        offset: usize,
+        data: &[u8],
+    ) -> Result<(), BackendError> {
         let known = self.bytes.len();
         if offset > known {
-            // There would be a gap in what is known: this part stays unknown.
+            // Skipping a gap would leave unknown bytes in between, so this part stays unknown.
             self.note(offset..offset + data.len());
             return memory.write(at(home, offset), data);
         }
@@ -150,7 +162,7 @@ impl Contents {
         Ok(())
     }
 
-    /// Adds a range to what changed.
+    /// Adds a range to the changed ranges.
     fn note(&mut self, range: Range<usize>) {
         let is_full = self.changed.len() == MAX_RANGES;
         match self.changed.last_mut() {
@@ -168,10 +180,11 @@ impl Contents {
     }
 }
 
-/// The next range from `from` on in which `data` differs from `held`, in whole pieces; what `held` lacks differs.
-fn next_difference(held: &[u8], data: &[u8], from: usize) -> Option<Range<usize>> {
+/// Returns the next range at or after `from` in which `data` differs from the known contents, in whole
+/// blocks. Bytes past the end of the known contents count as different.
+fn next_difference(stored: &[u8], data: &[u8], from: usize) -> Option<Range<usize>> {
     let piece = |i: usize| i..(i + PIECE).min(data.len());
-    let differs = |i: &usize| held.get(piece(*i)) != data.get(piece(*i));
+    let differs = |i: &usize| stored.get(piece(*i)) != data.get(piece(*i));
     let start = (from..data.len()).step_by(PIECE).find(differs)?;
     let end = (start..data.len())
         .step_by(PIECE)
@@ -180,8 +193,8 @@ fn next_difference(held: &[u8], data: &[u8], from: usize) -> Option<Range<usize>
     Some(start..end)
 }
 
-fn at(home: Home, offset: usize) -> Home {
-    Home {
+fn at(home: BufferSlice, offset: usize) -> BufferSlice {
+    BufferSlice {
         offset: home.offset.saturating_add(offset),
         ..home
     }

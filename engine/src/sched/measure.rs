@@ -1,4 +1,4 @@
-//! What a scheduler would reserve for graphs, found out without backends and without memory.
+//! Computes the memory that a scheduler would reserve for graphs, without backends or allocation.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::graph::{BufferId, Graph};
 use super::assign::Site;
 use super::{Result, SchedParams, Scheduler};
 
-/// Plans graphs as a [`Scheduler`] over the same devices places them.
+/// Plans graphs exactly as a [`Scheduler`] over the same devices would.
 pub struct Measure {
     sched: Scheduler,
     planned: PlannedChunks,
 }
 
 impl Measure {
-    /// For these devices, in the order of priority, the CPU last.
+    /// Creates a planner for these devices, in order of priority with the CPU last.
     pub fn new(devices: &[Arc<dyn Device>], op_offload: bool) -> Measure {
         let sites = devices.iter().map(Site::of).collect();
         Measure {
@@ -25,19 +25,20 @@ impl Measure {
         }
     }
 
-    /// A buffer of no bytes, which stands for what lies in this memory.
+    /// Registers an empty buffer that represents tensors in this memory.
     pub fn register(&mut self, memory: &dyn BufferType, usage: Usage) -> Result<BufferId> {
         Ok(self.sched.register_buffer(memory.allocate(0)?, usage))
     }
 
-    /// Takes account of a graph.
+    /// Adds the requirements of a graph.
     pub fn add(&mut self, graph: &mut Graph) -> Result<()> {
         self.sched.measure(graph)?;
         self.sched.allocator.note_plan(&mut self.planned);
         Ok(())
     }
 
-    /// Bytes of intermediate results of all graphs so far, which share memory, by the name of the memory.
+    /// Returns the bytes needed for the intermediate results of all graphs added so far, which share memory,
+    /// by name of the memory.
     pub fn bytes(&self) -> Vec<(String, usize)> {
         self.sched.allocator.noted_bytes(&self.planned)
     }

@@ -1,9 +1,10 @@
-//! Which backend computes which node: a graph is assigned, cut into splits, placed in memory, prepared, and computed.
+//! The scheduler: assigns the nodes of a graph to backends, cuts the graph into splits, allocates memory, and
+//! computes.
 //!
-//! [`Scheduler::alloc_graph`] runs the passes of `assign` and `split`, gives every tensor a home and has each split's backend
-//! prepare a plan; [`Scheduler::compute`] runs the plans in order, copying between memories where a split begins. Several graphs can
-//! be prepared at once. One that was not changed since is not looked at again, and nothing here takes memory from the heap once the
-//! tables of a graph have grown.
+//! [`Scheduler::alloc_graph`] runs the passes of `assign` and `split`, places every tensor, and prepares a
+//! plan for each split. [`Scheduler::compute`] runs the plans in order and copies between memories at the
+//! start of each split. Several graphs can be prepared at the same time. An unchanged graph is not processed
+//! again, and computing does not allocate once the tables have grown.
 
 mod assign;
 mod compute;
@@ -22,8 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::alloc::{AllocError, GraphAllocator};
-use crate::backend::{Backend, BackendError, BufferType, Held, MemoryMap, PendingRead, Usage};
-use crate::graph::{BufferId, Graph, Home, TensorId, Uses};
+use crate::backend::{Backend, BackendError, BufferRef, BufferType, MemoryMap, PendingRead, Usage};
+use crate::graph::{BufferId, BufferSlice, Graph, TensorId, Uses};
 
 pub use compute::Observer;
 pub use measure::Measure;
@@ -32,68 +33,68 @@ use assign::{Assigner, Site};
 use inputs::InputContents;
 use schedule::{Prepared, Schedule, Schedules};
 
-/// More backends than this are refused: assignments are bytes, and no machine has so many.
+/// Maximum number of backends. Assignments are stored as bytes.
 pub const MAX_BACKENDS: usize = 16;
 
-/// Why a graph could not be prepared or computed.
+/// Errors of preparing or computing a graph.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedError {
-    /// Too few or too many.
-    #[error("a scheduler takes 1 to {MAX_BACKENDS} backends, not {0}")]
+    /// The number of backends is out of range.
+    #[error("expected 1 to {MAX_BACKENDS} backends, found {0}")]
     BackendCount(usize),
-    /// A user's assignment names a backend that does not exist.
-    #[error("there is no backend {index}, only {count}")]
-    NoSuchBackend {
-        /// What was asked for.
+    /// A user's assignment refers to a backend that does not exist.
+    #[error("backend index {index} is out of range: the scheduler has {count} backends")]
+    BackendOutOfRange {
+        /// Requested index.
         index: usize,
-        /// How many there are.
+        /// Number of backends.
         count: usize,
     },
-    /// A tensor lies in memory of which no backend can do what is to be done with it.
-    #[error("{tensor}: no backend computes {op} in {buffer_type} memory, where it lies")]
+    /// A tensor is in memory for which no backend supports the tensor's op.
+    #[error("cannot assign {tensor} to a backend: none supports {op} with {buffer_type} memory")]
     Unreachable {
         /// Name of the tensor.
         tensor: String,
-        /// Its op; `leaf` if no backend can use the memory at all.
+        /// Op of the tensor; `leaf` if no backend can access the memory at all.
         op: &'static str,
-        /// The memory.
+        /// Name of the buffer type.
         buffer_type: String,
     },
-    /// The graph is not the one prepared last, or was changed since.
-    #[error("the graph must be allocated before it is computed")]
+    /// The graph is not the graph that was prepared last, or it changed since.
+    #[error("cannot compute the graph: it is not allocated or has changed; call `alloc_graph` first")]
     NotAllocated,
-    /// A tensor that is not part of the graph as computed, so that it has no memory.
-    #[error("{tensor} is not part of the allocated graph")]
+    /// The tensor is not part of the computed graph and therefore has no memory.
+    #[error("cannot access tensor {tensor}: it is not part of the allocated graph")]
     NoHome {
         /// Name of the tensor.
         tensor: String,
     },
-    /// Data of another size than the tensor's.
-    #[error("{tensor} has {expected} bytes, not {found}")]
+    /// The size of the data differs from the size of the tensor.
+    #[error("cannot access tensor {tensor}: expected {expected} bytes, found {found}")]
     Size {
         /// Name of the tensor.
         tensor: String,
-        /// Its size in bytes.
+        /// Size of the tensor in bytes.
         expected: usize,
         /// Size of the data in bytes.
         found: usize,
     },
-    /// The graph could not be placed.
+    /// Memory for the graph could not be allocated.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// A backend refused or failed.
+    /// A backend returned an error.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
 type Result<T> = std::result::Result<T, SchedError>;
 
-/// Position of a backend in its scheduler; a smaller one has priority.
+/// Index of a backend in its scheduler. Lower indices have priority.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BackendId(pub u8);
 
 impl BackendId {
-    /// The index into per-backend tables.
+    /// Returns the index for per-backend tables.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -102,7 +103,8 @@ impl BackendId {
 /// Settings of a [`Scheduler`].
 #[derive(Clone, Copy, Debug)]
 pub struct SchedParams {
-    /// Lets a device take large ops although their weights lie in host memory; they are copied for each.
+    /// Offload large ops to a device even if their weights are in host memory; the weights are copied for
+    /// each such op.
     pub op_offload: bool,
 }
 
@@ -114,21 +116,21 @@ impl Default for SchedParams {
 
 /// Computes graphs on several backends.
 ///
-/// Holds every buffer that a graph's tensors may lie in: weights and caches, which are registered, and the intermediate
-/// results, which it allocates.
+/// A scheduler holds all buffers in which a graph's tensors may be stored: registered weights and caches, and
+/// intermediate results that it allocates.
 pub struct Scheduler {
-    /// Buffers by id.
+    /// Buffers of weights and caches, by id.
     pub memory: MemoryMap,
     backends: Vec<Box<dyn Backend>>,
     sites: Vec<Site>,
     allocator: GraphAllocator,
     op_offload: bool,
-    /// The user's assignments by tensor. May be shorter than a graph.
+    /// The user's assignments by tensor. May be shorter than the graph.
     user: Vec<Option<BackendId>>,
     schedules: Schedules,
     inputs: InputContents,
     uses: Uses,
-    /// Number of changes of `user`.
+    /// Counter that is incremented with every change of `user`.
     assignments: u64,
     observer: Option<Box<dyn Observer>>,
     cancel: Option<Arc<AtomicBool>>,
@@ -136,8 +138,11 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler over these backends, in the order of priority. The last one should be the CPU: it takes the graph's
-    /// inputs, and what no other can do. `memory` holds the buffers of tensors that exist already.
+    /// Creates a scheduler over these backends, in order of priority. `memory` holds the buffers of existing
+    /// tensors.
+    ///
+    /// The last backend should be the CPU: it gets the graph's inputs, and everything that no other backend
+    /// supports.
     pub fn new(backends: Vec<Box<dyn Backend>>, memory: MemoryMap, params: SchedParams) -> Result<Scheduler> {
         if backends.is_empty() || backends.len() > MAX_BACKENDS {
             return Err(SchedError::BackendCount(backends.len()));
@@ -165,42 +170,45 @@ impl Scheduler {
         }
     }
 
-    /// Makes a buffer known, so that tensors can have homes in it: a `Box` of the scheduler's own, or an `Arc` that is only read.
-    pub fn register_buffer(&mut self, buffer: impl Into<Held>, usage: Usage) -> BufferId {
+    /// Registers a buffer, so that tensors can be placed in it: a `Box` that the scheduler then owns, or a
+    /// shared, read-only `Arc`.
+    pub fn register_buffer(&mut self, buffer: impl Into<BufferRef>, usage: Usage) -> BufferId {
         self.memory.insert(buffer, usage)
     }
 
-    /// Number of backends.
+    /// Returns the number of backends.
     pub fn n_backends(&self) -> usize {
         self.backends.len()
     }
 
-    /// Number of threads of every backend that has any.
+    /// Sets the number of threads of all backends that have threads.
     pub fn set_threads(&mut self, n_threads: usize) {
         self.backends.iter_mut().for_each(|b| b.set_threads(n_threads));
     }
 
-    /// A backend, for settings such as its number of threads.
+    /// Returns a backend, for settings such as the number of threads.
     pub fn backend_mut(&mut self, backend: BackendId) -> &mut dyn Backend {
         &mut *self.backends[backend.index()]
     }
 
-    /// Asks the observer about every node from now on; see [`Observer`].
+    /// Sets the observer of all future computations; see [`Observer`].
     pub fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) {
         self.observer = observer;
     }
 
-    /// Once the flag is set, computing ends within about a node, with [`BackendError::Cancelled`].
+    /// Sets a cancellation flag. Once the flag is set, a computation ends within about one node with
+    /// [`BackendError::Cancelled`].
     pub fn set_cancel(&mut self, cancel: Option<Arc<AtomicBool>>) {
         self.cancel = cancel;
     }
 
-    /// Puts a tensor of the next graph on a backend, whatever the passes would do. Holds until [`reset`](Scheduler::reset).
+    /// Assigns a tensor of the next graph to a backend, overriding the passes. The assignment is valid until
+    /// [`reset`](Scheduler::reset).
     pub fn set_backend(&mut self, id: TensorId, backend: BackendId) -> Result<()> {
         let count = self.backends.len();
         if backend.index() >= count {
             let index = backend.index();
-            return Err(SchedError::NoSuchBackend { index, count });
+            return Err(SchedError::BackendOutOfRange { index, count });
         }
         self.user.resize(self.user.len().max(id.index() + 1), None);
         self.user[id.index()] = Some(backend);
@@ -208,19 +216,20 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The backend of a tensor of the graph prepared last.
+    /// Returns the backend of a tensor of the last prepared graph.
     pub fn backend_of(&self, id: TensorId) -> Option<BackendId> {
         self.schedules.last().backend_of(id)
     }
 
-    /// Forgets the user's assignments and all prepared graphs. To be called before a graph is built anew, if
-    /// [`set_backend`](Scheduler::set_backend) was used; tensor ids then mean other tensors.
+    /// Discards the user's assignments and all prepared graphs. If [`set_backend`](Scheduler::set_backend)
+    /// was used, this must be called before a graph is rebuilt, since tensor ids then change their meaning.
     pub fn reset(&mut self) {
         self.user.clear();
         self.assignments += 1;
     }
 
-    /// Sees to it that graphs of this form, and no larger, can be computed without taking memory. Leaves the graph prepared.
+    /// Reserves memory, so that graphs with this structure and no larger tensors can be computed without
+    /// allocation. The graph is then prepared.
     pub fn reserve(&mut self, graph: &mut Graph) -> Result<()> {
         self.synchronize()?;
         self.with_schedule(graph, |s, graph, schedule| {
@@ -230,12 +239,13 @@ impl Scheduler {
         })
     }
 
-    /// Bytes held for intermediate results, by backend. Memory shared by several counts for the first.
+    /// Returns the bytes allocated for intermediate results, by backend. Shared memory counts for the first
+    /// backend.
     pub fn reserve_sizes(&self) -> Vec<usize> {
         self.allocator.sizes()
     }
 
-    /// Bytes that a graph would need, by backend, without taking them.
+    /// Returns the bytes that a graph would need, by backend, without allocation.
     pub fn measure(&mut self, graph: &mut Graph) -> Result<Vec<usize>> {
         self.with_schedule(graph, |s, graph, schedule| {
             s.split(graph, schedule)?;
@@ -244,8 +254,10 @@ impl Scheduler {
         })
     }
 
-    /// Assigns, splits, places and prepares a graph. Does nothing if that was done and the graph was not changed since. Other graphs
-    /// stay prepared, but share the memory of intermediate results: their inputs have to be written again.
+    /// Assigns, splits, places, and prepares a graph. Does nothing if the graph is prepared and unchanged.
+    ///
+    /// Other graphs stay prepared but share the memory of intermediate results, so their inputs must be
+    /// written again.
     pub fn alloc_graph(&mut self, graph: &mut Graph) -> Result<()> {
         if self.is_prepared(graph) {
             return Ok(());
@@ -254,7 +266,7 @@ impl Scheduler {
             s.split(graph, schedule)?;
             let fits = s.allocator.fits(graph, schedule.splits.order(), schedule.type_of());
             if !fits || s.allocator.must_grow() {
-                // Buffers may be replaced, and copies move, under a graph still in flight.
+                // Buffers may be replaced, and copies may move, while a graph is in flight.
                 s.synchronize()?;
                 s.reserve_memory(graph, schedule)?;
             }
@@ -262,18 +274,18 @@ impl Scheduler {
         })
     }
 
-    /// Number of splits of the graph prepared last.
+    /// Returns the number of splits of the last prepared graph.
     pub fn n_splits(&self) -> usize {
         self.schedules.last().splits.splits.len()
     }
 
-    /// Fills a whole tensor of a prepared graph, usually an input.
+    /// Writes a whole tensor of a prepared graph, usually an input.
     pub fn set_input(&mut self, graph: &Graph, id: TensorId, data: &[u8]) -> Result<()> {
         check_size(graph, id, data.len(), graph.tensor(id).nbytes())?;
         self.write_tensor(graph, id, 0, data)
     }
 
-    /// Writes `data` from byte `offset` of a tensor on. Of an input only what is not there yet is written.
+    /// Writes `data` at byte `offset` of a tensor. For inputs, unchanged ranges are skipped.
     pub fn write_tensor(&mut self, graph: &Graph, id: TensorId, offset: usize, data: &[u8]) -> Result<()> {
         let to = part(graph, id, offset, data.len())?;
         match (self.schedules.find(graph), graph.home(id)) {
@@ -285,7 +297,7 @@ impl Scheduler {
         }
     }
 
-    /// Reads from byte `offset` of a tensor on, after waiting for the backend that computes it.
+    /// Waits for the backend that computes a tensor, then reads at byte `offset` of the tensor.
     pub fn read_tensor(&mut self, graph: &Graph, id: TensorId, offset: usize, out: &mut [u8]) -> Result<()> {
         let home = part(graph, id, offset, out.len())?;
         match self.schedules.find(graph).and_then(|s| s.backend_of(id)) {
@@ -295,8 +307,8 @@ impl Scheduler {
         Ok(self.memory.read(home, out)?)
     }
 
-    /// As [`read_tensor`](Scheduler::read_tensor) of the first `len` bytes, queued if the backend that computes the tensor can: the host
-    /// may go on with other graphs meanwhile. `None` if it cannot.
+    /// Enqueues a read of the first `len` bytes of a tensor, so that the host can continue with other graphs.
+    /// Returns `None` if the backend does not support this.
     pub fn read_tensor_async(
         &mut self,
         graph: &Graph,
@@ -311,7 +323,7 @@ impl Scheduler {
         Ok(self.backends[b.index()].read_async(buffer, home.offset, len)?)
     }
 
-    /// Waits until everything queued is done.
+    /// Waits until all enqueued work is done.
     pub fn synchronize(&mut self) -> Result<()> {
         for backend in &mut self.backends {
             backend.synchronize()?;
@@ -332,7 +344,7 @@ impl Scheduler {
         }
     }
 
-    /// Calls `f` with the schedule of a graph, which becomes the last one.
+    /// Calls `f` with the schedule of a graph, which becomes the last prepared graph.
     fn with_schedule<T>(
         &mut self,
         graph: &mut Graph,
@@ -341,7 +353,7 @@ impl Scheduler {
         let mut schedule = self.schedules.take(graph);
         schedule.set_prepared(None);
         let result = f(self, graph, &mut schedule);
-        self.schedules.put_back(schedule);
+        self.schedules.restore(schedule);
         result
     }
 
@@ -365,7 +377,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Plans the memory of a graph, and replaces buffers that are too small.
+    /// Plans the memory of a graph and replaces buffers that are too small.
     fn reserve_memory(&mut self, graph: &Graph, schedule: &Schedule) -> Result<()> {
         let order = schedule.splits.order();
         Ok(self
@@ -373,7 +385,7 @@ impl Scheduler {
             .reserve(graph, order, schedule.type_of(), &mut self.memory)?)
     }
 
-    /// Takes memory to note what the inputs of a graph hold.
+    /// Reserves memory for the cached contents of a graph's inputs.
     fn reserve_inputs(&mut self, graph: &Graph, schedule: &Schedule) {
         self.inputs.follow(schedule.inputs_at(graph, &self.memory));
         let splits = &schedule.splits;
@@ -385,7 +397,8 @@ impl Scheduler {
         }
     }
 
-    /// The last part of preparing a graph whose memory is there: homes, and the plans of all splits.
+    /// Finishes the preparation of a graph whose memory is allocated: places the tensors and prepares the
+    /// plans of all splits.
     fn finish(&mut self, graph: &mut Graph, schedule: &mut Schedule) -> Result<()> {
         self.allocator.write_homes(graph, schedule.splits.order());
         schedule.memory_plan = self.allocator.plan_number();
@@ -408,8 +421,8 @@ fn check_size(graph: &Graph, id: TensorId, found: usize, expected: usize) -> Res
     })
 }
 
-/// Where `len` bytes from `offset` of a tensor lie.
-fn part(graph: &Graph, id: TensorId, offset: usize, len: usize) -> Result<Home> {
+/// Returns the location of `len` bytes at byte `offset` of a tensor.
+fn part(graph: &Graph, id: TensorId, offset: usize, len: usize) -> Result<BufferSlice> {
     let tensor = graph.tensor(id);
     let end = offset.saturating_add(len);
     if end > tensor.nbytes() {
@@ -418,7 +431,7 @@ fn part(graph: &Graph, id: TensorId, offset: usize, len: usize) -> Result<Home> 
     let home = graph.home(id).ok_or_else(|| SchedError::NoHome {
         tensor: tensor.name.to_string(),
     })?;
-    Ok(Home {
+    Ok(BufferSlice {
         offset: home.offset.saturating_add(offset),
         ..home
     })

@@ -1,76 +1,79 @@
-//! What a scheduler keeps of each graph that it prepared.
+//! The data that a scheduler stores for each prepared graph.
 
 use std::sync::Weak;
 
 use crate::backend::{Backend, GraphView, MemoryMap, Plan};
 use crate::graph::{Graph, TensorId, Uses};
 
-use super::inputs::Place;
+use super::inputs::GraphSlot;
 use super::split::Splits;
 use super::{BackendId, Result};
 
-/// What has to be the same for a schedule to hold.
+/// The state for which a schedule is valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Prepared {
     /// [`Graph::version`]
     pub graph: u64,
     /// [`MemoryMap::stamp`]
     pub memory: u64,
-    /// Goes up when the user assigns a tensor, or takes assignments back.
+    /// Counter that is incremented with every change of the user's assignments.
     pub assignments: u64,
 }
 
-/// Where and how one graph is computed. It stays with the graph when that is changed or built anew, for the memory it holds.
+/// The assignment, splits, and plans of a graph. If the graph is changed or rebuilt, its schedule is reused
+/// for its allocated tables.
 #[derive(Default)]
 pub(super) struct Schedule {
     /// [`Graph::identity`]
     graph: Weak<()>,
-    /// What the graph was when it was prepared, and what it was prepared for.
+    /// The state for which the graph was prepared.
     prepared: Option<Prepared>,
     pub of: Vec<Option<BackendId>>,
     pub splits: Splits,
-    /// By split, and the backend whose plan it is. Those beyond the last split are kept for graphs with more.
+    /// Plans by split, with the backend of each plan. Plans beyond the last split are retained for graphs
+    /// with more splits.
     plans: Vec<(BackendId, Option<Box<dyn Plan>>)>,
-    /// [`GraphAllocator::plan_number`](crate::alloc::GraphAllocator::plan_number) of the homes of its tensors.
+    /// [`GraphAllocator::plan_number`](crate::alloc::GraphAllocator::plan_number) under which the graph's
+    /// tensors were placed.
     pub memory_plan: u64,
 }
 
 impl Schedule {
-    /// The backend of a tensor.
+    /// Returns the backend of a tensor.
     pub fn backend_of(&self, id: TensorId) -> Option<BackendId> {
         self.of.get(id.index()).copied().flatten()
     }
 
-    /// Where the inputs of its graph lie.
-    pub fn inputs_at(&self, graph: &Graph, memory: &MemoryMap) -> Place {
-        Place {
+    /// Returns the identity of the memory of the graph's inputs.
+    pub fn inputs_at(&self, graph: &Graph, memory: &MemoryMap) -> GraphSlot {
+        GraphSlot {
             plan: self.memory_plan,
             buffers: memory.stamp(),
             writer: self.splits.writes_leafs().then(|| graph.version()),
         }
     }
 
-    /// Which type of memory the allocator takes for a tensor: that of its backend.
+    /// Returns the allocator's memory type for a tensor: that of its backend.
     pub fn type_of(&self) -> impl Fn(TensorId) -> usize + '_ {
         |id| self.of[id.index()].map_or(0, BackendId::index)
     }
 
-    /// True if the graph is prepared, is as it was then, and so is what it was prepared for.
+    /// Returns true if the graph was prepared for exactly this state.
     pub fn is_for(&self, now: Prepared) -> bool {
         self.prepared == Some(now)
     }
 
-    /// Notes what the graph is prepared for; `None`: it is not any more.
+    /// Records the state for which the graph is prepared; `None` if it is no longer prepared.
     pub fn set_prepared(&mut self, now: Option<Prepared>) {
         self.prepared = now;
     }
 
-    /// Counts the readers of all tensors, copies to other backends among them.
+    /// Counts the readers of all tensors, including copies to other backends.
     pub fn count_uses(&self, graph: &Graph, uses: &mut Uses) {
         uses.count(graph, self.splits.inputs.iter().map(|input| input.from));
     }
 
-    /// Has each split's backend prepare it.
+    /// Prepares each split on its backend.
     pub fn prepare(
         &mut self,
         graph: &Graph,
@@ -95,15 +98,16 @@ impl Schedule {
         Ok(())
     }
 
-    /// The plan of a split of a prepared graph.
+    /// Returns the plan of a split of a prepared graph.
     pub fn plan(&mut self, split: usize) -> Option<&mut dyn Plan> {
         self.plans.get_mut(split)?.1.as_deref_mut()
     }
 }
 
-/// The schedules of all graphs that were prepared and exist still.
+/// The schedules of all prepared graphs that still exist.
 pub(super) struct Schedules {
-    /// At least one, which may be of no graph. Empty where a schedule is taken out.
+    /// Schedules of graphs; never empty. An entry may belong to no graph, and taking a schedule leaves an
+    /// empty entry.
     all: Vec<Schedule>,
     last: usize,
 }
@@ -118,24 +122,24 @@ impl Default for Schedules {
 }
 
 impl Schedules {
-    /// The schedule of a graph, if it was ever prepared.
+    /// Returns the schedule of a graph, or `None` if the graph was never prepared.
     pub fn find(&self, graph: &Graph) -> Option<&Schedule> {
         Some(&self.all[self.position(graph)?])
     }
 
-    /// The schedule taken out last.
+    /// Returns the schedule that was taken out last.
     pub fn last(&self) -> &Schedule {
         &self.all[self.last]
     }
 
-    /// Takes the schedule of a graph out, a new one if there is none, and makes it the last one.
+    /// Takes out the schedule of a graph, or a new schedule if none exists.
     pub fn take(&mut self, graph: &Graph) -> Schedule {
         self.last = self.position(graph).unwrap_or_else(|| self.add(graph));
         std::mem::take(&mut self.all[self.last])
     }
 
-    /// Puts back what was taken out last.
-    pub fn put_back(&mut self, schedule: Schedule) {
+    /// Puts back the schedule that was taken out last.
+    pub fn restore(&mut self, schedule: Schedule) {
         self.all[self.last] = schedule;
     }
 
@@ -144,7 +148,7 @@ impl Schedules {
         self.all.iter().position(|s| s.graph.ptr_eq(&identity))
     }
 
-    /// Takes over the place of a graph that is gone.
+    /// Adds an entry for a graph, reusing the entry of a dropped graph if possible.
     fn add(&mut self, graph: &Graph) -> usize {
         let gone = self.all.iter().position(|s| s.graph.strong_count() == 0);
         let i = gone.unwrap_or_else(|| {

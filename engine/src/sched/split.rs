@@ -1,9 +1,9 @@
-//! Passes 5 and 6: the graph cut into runs of nodes of one backend, with copies of what a backend cannot read where it
-//! lies, and the order of computing and copying that the allocator plans for.
+//! Passes 5 and 6: cut the graph into runs of nodes of one backend, with copies of tensors that a backend
+//! cannot access, and derive the order of computing and copying for the allocator.
 
 use std::ops::Range;
 
-use crate::alloc::{Order, Step};
+use crate::alloc::{AllocStep, Order};
 use crate::backend::{MemoryMap, same_buffer_type};
 use crate::graph::{Graph, Op, TensorId};
 
@@ -14,12 +14,13 @@ use super::assign::{Site, can_use, weight_memory};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Split {
     pub backend: BackendId,
-    /// Positions in [`Graph::nodes`].
+    /// Range of the split's nodes in [`Graph::nodes`].
     pub nodes: Range<usize>,
-    /// Positions in [`Splits::inputs`].
+    /// Range of the split's inputs in [`Splits::inputs`].
     pub inputs: Range<usize>,
-    /// Bitmask of backends to synchronize before this split: they work in the same memory, which may have been reused for this
-    /// split's results, or compute what is read here without a copy. Copies wait for themselves.
+    /// Bit mask of backends to synchronize with before this split. They use the same memory, which may be
+    /// reused for this split's results, or they compute operands that are read without a copy. Copies
+    /// synchronize on their own.
     pub after: u16,
 }
 
@@ -30,13 +31,13 @@ pub(super) struct SplitInput {
     pub to: TensorId,
 }
 
-/// The bit of a backend in [`Split::after`].
+/// Returns the bit of a backend in [`Split::after`].
 pub(super) fn bit(backend: BackendId) -> u16 {
     const { assert!(super::MAX_BACKENDS <= u16::BITS as usize) };
     1 << backend.index()
 }
 
-/// The result of cutting. All tables are kept from graph to graph.
+/// The result of cutting. All tables are reused between graphs.
 #[derive(Default)]
 pub(super) struct Splits {
     pub splits: Vec<Split>,
@@ -44,16 +45,16 @@ pub(super) struct Splits {
     /// Tensors in the allocator's memory that nodes write to.
     written: Vec<TensorId>,
     leafs: Vec<TensorId>,
-    steps: Vec<Step>,
-    /// By original and backend.
+    steps: Vec<AllocStep>,
+    /// Copies by original and backend.
     copies: Vec<Option<TensorId>>,
-    /// What has a copy: original and backend.
+    /// Originals that have a copy, with the backend of the copy.
     copied: Vec<(TensorId, BackendId)>,
     n_backends: usize,
 }
 
 impl Splits {
-    /// What the allocator plans for.
+    /// Returns the order for the allocator.
     pub fn order(&self) -> Order<'_> {
         Order {
             leafs: &self.leafs,
@@ -61,7 +62,7 @@ impl Splits {
         }
     }
 
-    /// Empties the tables for a graph.
+    /// Clears the tables for a new graph.
     pub fn begin(&mut self, graph: &Graph, n_backends: usize) {
         self.splits.clear();
         self.inputs.clear();
@@ -72,14 +73,15 @@ impl Splits {
         self.n_backends = n_backends;
     }
 
-    /// True for a leaf that is filled by the caller alone and whose memory is the allocator's: it holds what was last written to it.
+    /// Returns true for a leaf that only the caller writes and whose memory belongs to the allocator, so that
+    /// it retains its contents.
     pub fn is_input(&self, graph: &Graph, id: TensorId) -> bool {
         let tensor = graph.tensor(id);
         let is_leaf = tensor.op == Op::None && tensor.view.is_none();
         is_leaf && !graph.is_external(id) && !self.written.contains(&id)
     }
 
-    /// True if there are leafs that both the caller and nodes may write to.
+    /// Returns true if nodes write to leafs that the caller may write, too.
     pub fn writes_leafs(&self) -> bool {
         !self.written.is_empty()
     }
@@ -93,7 +95,8 @@ impl Splits {
     }
 }
 
-/// Pass 5. Redirects operands to their copies, and assigns each copy to the backend it is for.
+/// Pass 5: cuts the graph into splits, redirects operands to their copies, and assigns each copy to its
+/// backend.
 pub(super) fn cut(
     graph: &mut Graph,
     memory: &MemoryMap,
@@ -106,7 +109,7 @@ pub(super) fn cut(
         if graph.tensor(node).op.is_view() {
             continue;
         }
-        let backend = of[node.index()].expect("assigned by the passes before");
+        let backend = of[node.index()].expect("passes 1 to 4 assigned every node");
         if starts_split(graph, memory, sites, of, splits, node, backend) {
             splits.start(position, backend, sites);
         }
@@ -135,14 +138,16 @@ pub(super) fn cut(
     if let Some(split) = splits.splits.last_mut() {
         split.nodes.end = graph.nodes().len();
     } else if !graph.nodes().is_empty() {
-        // Nothing but views: there is no one to ask, and nothing to compute.
+        // A graph of only views needs no computation; any backend will do.
         splits.start(0, BackendId((sites.len() - 1) as u8), sites);
         splits.splits[0].nodes.end = graph.nodes().len();
     }
 }
 
-/// A node starts a split when its backend changes, or when it brings a weight from elsewhere and the split has inputs
-/// already: the memory of a weight copied for an earlier node can then be used for this one.
+/// Returns true if a node starts a new split.
+///
+/// A split starts when the backend changes. It also starts when a node needs a weight copied and the current
+/// split already has inputs: the memory of an earlier copied weight can then be reused.
 fn starts_split(
     graph: &Graph,
     memory: &MemoryMap,
@@ -166,13 +171,13 @@ fn starts_split(
     !current.inputs.is_empty() && graph.tensor(node).sources().any(brings_weight)
 }
 
-/// Pass 6: the order of computing and copying.
+/// Pass 6: derives the order of computing and copying.
 pub(super) fn order_steps(graph: &Graph, splits: &mut Splits) {
     splits.leafs.clear();
     splits.steps.clear();
     for i in 0..splits.inputs.len() {
         let input = splits.inputs[i];
-        // Copies of graph inputs stay, so that the next run copies only what changed.
+        // Copies of graph inputs persist, so that the next run copies only changed ranges.
         if splits.is_input(graph, input.from) {
             splits.leafs.push(input.to);
         }
@@ -180,13 +185,13 @@ pub(super) fn order_steps(graph: &Graph, splits: &mut Splits) {
     splits.leafs.extend_from_slice(graph.leafs());
     for split in &splits.splits {
         for input in &splits.inputs[split.inputs.clone()] {
-            splits.steps.push(Step::Copy {
+            splits.steps.push(AllocStep::Copy {
                 from: input.from,
                 to: input.to,
             });
         }
         let nodes = &graph.nodes()[split.nodes.clone()];
-        splits.steps.extend(nodes.iter().map(|&node| Step::Compute(node)));
+        splits.steps.extend(nodes.iter().map(|&node| AllocStep::Compute(node)));
     }
 }
 
@@ -197,7 +202,7 @@ impl Splits {
                 previous.nodes.end = position;
                 position
             }
-            // Views before the first node that computes go with it.
+            // Leading views belong to the split of the first node that computes.
             None => 0,
         };
         let memory = &*sites[backend.index()].memory;
@@ -237,7 +242,7 @@ impl Splits {
         to
     }
 
-    /// A node wrote into the memory of `owner`: copies made before are out of date.
+    /// Discards the copies of `owner` after a node wrote to its memory.
     fn forget_copies_of(&mut self, graph: &Graph, owner: TensorId) {
         let mut i = 0;
         while i < self.copied.len() {

@@ -1,4 +1,4 @@
-//! Each pass by itself, splits as readable text, and computing on fake devices.
+//! Tests of each pass, splits as text, and computation on fake devices.
 
 mod compute;
 mod inputs;
@@ -20,14 +20,14 @@ use crate::graph::{Flags, Name, Op};
 /// Devices, memory with weights, and a graph over them.
 pub(super) struct Lab {
     pub devices: Vec<Arc<FakeDevice>>,
-    /// What lies in buffers before a computation, by their ids.
+    /// Initial contents of the buffers, by buffer id.
     stored: Vec<Stored>,
     pub graph: Graph,
     pub user: Vec<(TensorId, BackendId)>,
     pub op_offload: bool,
 }
 
-/// A buffer of a kind of memory, with what it is used for and what it holds.
+/// A buffer with its kind of memory, purpose, and contents.
 struct Stored {
     memory: Arc<dyn BufferType>,
     usage: Usage,
@@ -38,7 +38,7 @@ pub(super) const GPU: usize = 0;
 pub(super) const CPU: usize = 1;
 
 impl Lab {
-    /// `gpu`, with a memory of its own, and `cpu`.
+    /// Creates a lab with `gpu`, which has its own memory, and `cpu`.
     pub fn new() -> Lab {
         Lab::with(vec![
             FakeDevice::new("gpu", DeviceKind::Gpu),
@@ -56,14 +56,14 @@ impl Lab {
         }
     }
 
-    /// A buffer of its own on a device, filled with numbers that differ from byte to byte and tensor to tensor.
+    /// Adds a tensor in its own buffer on a device, filled with values that differ by byte and tensor.
     fn stored(&mut self, device: usize, ty: GgmlType, ne: [usize; 4], name: &'static str, usage: Usage) -> TensorId {
         let tensor = crate::graph::Tensor::new(ty, ne, Name::default());
         let seed = self.graph.len() as u32;
         let bytes: Vec<u8> = (0..tensor.nbytes() as u32)
             .map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed * 977) >> 13) as u8)
             .collect();
-        let home = Home {
+        let home = BufferSlice {
             buffer: BufferId(self.stored.len() as u32),
             offset: 0,
         };
@@ -85,7 +85,7 @@ impl Lab {
         )
     }
 
-    /// New buffers with what is stored.
+    /// Allocates buffers with the initial contents.
     pub fn memory(&self) -> MemoryMap {
         let mut memory = MemoryMap::default();
         for stored in &self.stored {
@@ -98,7 +98,7 @@ impl Lab {
         memory
     }
 
-    /// A square matrix on a device.
+    /// Adds a square matrix on a device.
     pub fn weight(&mut self, device: usize, name: &'static str) -> TensorId {
         self.stored(device, GgmlType::F32, [4, 4, 1, 1], name, Usage::Weights)
     }
@@ -111,7 +111,7 @@ impl Lab {
         self.stored(device, GgmlType::F32, [4, rows, 1, 1], name, Usage::Any)
     }
 
-    /// An activation `[4, 2]`.
+    /// Adds an activation `[4, 2]`.
     pub fn input(&mut self, name: &'static str) -> TensorId {
         self.graph.input(GgmlType::F32, [4, 2, 1, 1], name)
     }
@@ -150,7 +150,7 @@ impl Lab {
         self.graph.expand(id);
     }
 
-    /// The assignment after the first `n` passes: `name:device`, `-` where there is none.
+    /// Returns the assignment after the first `n` passes as `name:device`, or `-` if unassigned.
     pub fn after_pass(&self, n: usize) -> String {
         let sites: Vec<Site> = self
             .devices
@@ -214,14 +214,14 @@ impl Lab {
         })
     }
 
-    /// The splits as text.
+    /// Returns the splits as text.
     pub fn splits(&mut self) -> String {
         let mut s = self.scheduler();
         s.alloc_graph(&mut self.graph).unwrap();
         s.describe(&self.graph)
     }
 
-    /// Fills every input with its name's bytes, computes, and reads `id`.
+    /// Fills every input with bytes derived from its name, computes the graph, and reads `id`.
     pub fn compute(&mut self, s: &mut Scheduler, id: TensorId) -> Vec<u8> {
         s.alloc_graph(&mut self.graph).unwrap();
         fill_inputs(s, &self.graph);
@@ -230,7 +230,7 @@ impl Lab {
     }
 }
 
-/// Fills every input of a prepared graph with bytes made from its name.
+/// Fills every input of a prepared graph with bytes derived from its name.
 pub(super) fn fill_inputs(s: &mut Scheduler, graph: &Graph) {
     for &leaf in graph.leafs() {
         let tensor = graph.tensor(leaf);
@@ -249,8 +249,8 @@ pub(super) fn read(s: &mut Scheduler, graph: &Graph, id: TensorId) -> Vec<u8> {
     out
 }
 
-/// True for nodes with one of these names.
-pub(super) fn not_named(names: &'static [&'static str]) -> super::fake::Choice {
+/// Selects the nodes without one of these names.
+pub(super) fn not_named(names: &'static [&'static str]) -> super::fake::NodeFilter {
     Box::new(move |graph, id| !names.contains(&graph.tensor(id).name.base))
 }
 

@@ -7,43 +7,48 @@ use crate::context::{Batch, Context, ContextError, ContextParams, DecodeError};
 use crate::model::Model;
 use crate::vocab::Token;
 
-/// A model whose most likely tokens are the drafts of one text. Several of them may share a context.
+/// Drafter that proposes the most likely tokens of a smaller model for one sequence. Several drafters may
+/// share a context.
 pub struct DraftModel {
     shared: Arc<Mutex<Shared>>,
-    /// Its sequence there.
+    /// Sequence id in the shared context.
     seq: usize,
 }
 
-/// A context, and what its memory holds.
+/// Context of the draft model and its cached tokens.
 struct Shared {
     context: Context,
-    /// By sequence.
-    held: Vec<Vec<Token>>,
+    /// Cached tokens of each sequence.
+    cached: Vec<Vec<Token>>,
     batch: Batch,
 }
 
-/// Why a model cannot draft for another.
+/// Error while creating a [`DraftModel`].
 #[derive(Debug, thiserror::Error)]
 pub enum DraftModelError {
-    /// Tokens mean different things.
-    #[error("its vocabulary is another one: {difference}")]
+    /// The vocabularies differ.
+    #[error("the draft model's vocabulary differs: {difference}")]
     Vocabulary {
-        /// Where they differ.
+        /// Description of the first difference.
         difference: String,
     },
-    /// It computes texts whole.
-    #[error("{arch} does not generate tokens one by one")]
+    /// The model cannot generate tokens incrementally.
+    #[error("architecture {arch} cannot be used as a draft model: it does not generate tokens incrementally")]
     NoDecoder {
-        /// The architecture.
+        /// Name of the architecture.
         arch: &'static str,
     },
-    /// There can be no context.
+    /// Creating the context failed.
     #[error(transparent)]
     Context(#[from] ContextError),
 }
 
 impl DraftModel {
-    /// A context for `model` beside that of `target`, with the same size and threads.
+    /// Creates a drafter with a context of the same size and number of threads as `target`.
+    ///
+    /// # Errors
+    /// Fails if the vocabularies differ, if the model cannot generate tokens, or if the context cannot be
+    /// created.
     pub fn new(model: Arc<Model>, target: &Context) -> Result<DraftModel, DraftModelError> {
         let shared = Shared::new(model, target, 1)?;
         Ok(DraftModel {
@@ -52,7 +57,7 @@ impl DraftModel {
         })
     }
 
-    /// The same for `n` texts, which share the context.
+    /// Like [`DraftModel::new`], but creates `n` drafters that share a context.
     pub fn several(model: Arc<Model>, target: &Context, n: usize) -> Result<Vec<DraftModel>, DraftModelError> {
         let shared = Arc::new(Mutex::new(Shared::new(model, target, n)?));
         let of = |seq| DraftModel {
@@ -88,56 +93,60 @@ impl Shared {
             ..ContextParams::default()
         };
         Ok(Shared {
-            held: (0..n).map(|_| Vec::with_capacity(target.n_ctx())).collect(),
+            cached: (0..n).map(|_| Vec::with_capacity(target.n_ctx())).collect(),
             context: Context::new(model, &params)?,
             batch: Batch::new(),
         })
     }
 
-    /// Forgets what a sequence holds.
+    /// Clears the cache of a sequence.
     fn forget(&mut self, seq: usize) {
         let removed = self.context.seq_rm(seq, ..);
-        debug_assert!(removed.is_ok(), "a whole sequence can always go: {removed:?}");
-        self.held[seq].clear();
+        debug_assert!(
+            removed.is_ok(),
+            "removing a whole sequence always succeeds: {removed:?}"
+        );
+        self.cached[seq].clear();
     }
 
-    /// Makes a sequence hold what it has in common with a text, and nothing else.
+    /// Truncates the cache of a sequence to the common prefix with `text`.
     fn cut(&mut self, seq: usize, text: &[Token]) {
-        let held = &mut self.held[seq];
-        let common = held.iter().zip(text).take_while(|(a, b)| a == b).count();
-        held.truncate(common);
+        let cached = &mut self.cached[seq];
+        let common = cached.iter().zip(text).take_while(|(a, b)| a == b).count();
+        cached.truncate(common);
         if self.context.n_past(seq) > common && self.context.seq_rm(seq, common..).is_err() {
-            // Windows and recurrent states do not reach back so far.
+            // Sliding windows and recurrent states cannot be truncated that far.
             self.forget(seq);
         }
     }
 
-    /// Whether a sequence can have so many tokens. What others hold goes for it: they compute theirs anew.
-    fn has_room(&mut self, seq: usize, n: usize) -> bool {
+    /// Returns true if a sequence can grow to `n` tokens. Evicts other sequences if necessary; they recompute
+    /// their cache later.
+    fn reserve(&mut self, seq: usize, n: usize) -> bool {
         if !self.context.is_limited() {
             return true;
         }
-        let (n_ctx, n_more) = (self.context.n_ctx(), n.saturating_sub(self.held[seq].len()));
+        let (n_ctx, n_more) = (self.context.n_ctx(), n.saturating_sub(self.cached[seq].len()));
         if n > n_ctx {
             return false;
         }
-        let others = (0..self.held.len()).filter(|&other| other != seq);
+        let others = (0..self.cached.len()).filter(|&other| other != seq);
         for other in others {
             if self.context.n_used() + n_more <= n_ctx {
                 break;
             }
-            if !self.held[other].is_empty() {
+            if !self.cached[other].is_empty() {
                 self.forget(other);
             }
         }
         self.context.n_used() + n_more <= n_ctx
     }
 
-    /// Makes the memory hold a text, its last token computed last.
+    /// Extends the cache to `text` and decodes `token` last.
     fn follow(&mut self, seq: usize, text: &[Token], token: Token) -> Result<(), DecodeError> {
         let n_batch = self.context.params().n_batch;
-        while self.held[seq].len() < text.len() {
-            let from = self.held[seq].len();
+        while self.cached[seq].len() < text.len() {
+            let from = self.cached[seq].len();
             let to = text.len().min(from + n_batch);
             self.decode(seq, &text[from..to])?;
         }
@@ -146,13 +155,13 @@ impl Shared {
 
     fn decode(&mut self, seq: usize, tokens: &[Token]) -> Result<(), DecodeError> {
         self.batch.clear();
-        self.batch.push_prompt(tokens, self.held[seq].len(), seq);
+        self.batch.push_prompt(tokens, self.cached[seq].len(), seq);
         self.context.decode(&self.batch)?;
-        self.held[seq].extend_from_slice(tokens);
+        self.cached[seq].extend_from_slice(tokens);
         Ok(())
     }
 
-    /// The most likely next token, if it is likely enough.
+    /// Returns the most likely next token, if its probability is high enough.
     fn next(&self) -> Option<Token> {
         most_likely(self.context.logits(self.batch.len().checked_sub(1)?)?)
     }
@@ -162,7 +171,7 @@ impl Drafter for DraftModel {
     fn draft(&mut self, text: &[Token], token: Token, n: usize, drafts: &mut Vec<Token>) -> Result<(), DecodeError> {
         let (seq, mut shared) = (self.seq, self.shared.lock().unwrap_or_else(PoisonError::into_inner));
         shared.cut(seq, text);
-        if !shared.has_room(seq, text.len() + 1 + n) {
+        if !shared.reserve(seq, text.len() + 1 + n) {
             return Ok(());
         }
         shared.follow(seq, text, token)?;
@@ -181,12 +190,12 @@ impl Drafter for DraftModel {
     }
 }
 
-/// Drafts are numbers of tokens: the numbers must mean the same.
+/// Checks that the two models' token ids have the same meaning.
 fn check_vocabulary(draft: &Model, target: &Model) -> Result<(), DraftModelError> {
     let different = |difference: String| Err(DraftModelError::Vocabulary { difference });
     let (a, b) = (draft.vocab(), target.vocab());
     if a.n_tokens() != b.n_tokens() {
-        return different(format!("{} tokens instead of {}", a.n_tokens(), b.n_tokens()));
+        return different(format!("found {} tokens, expected {}", a.n_tokens(), b.n_tokens()));
     }
     let differs = |&token: &Token| a.token_to_piece(token, true) != b.token_to_piece(token, true);
     match (0..a.n_tokens()).find(differs) {
@@ -196,7 +205,7 @@ fn check_vocabulary(draft: &Model, target: &Model) -> Result<(), DraftModelError
                 piece(a.token_to_piece(token, true)),
                 piece(b.token_to_piece(token, true)),
             );
-            different(format!("token {token} is {a:?} instead of {b:?}"))
+            different(format!("token {token} is {a:?}, expected {b:?}"))
         }
         None => Ok(()),
     }

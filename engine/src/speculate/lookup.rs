@@ -1,4 +1,5 @@
-//! Drafts from what the text has had before: what followed the last few tokens when they came last.
+//! Drafts by n-gram lookup: proposes the tokens that followed the most recent occurrence of the last few
+//! tokens.
 
 use std::collections::HashMap;
 
@@ -7,24 +8,24 @@ use crate::context::DecodeError;
 use crate::random::splitmix64;
 use crate::vocab::Token;
 
-/// Lengths of the runs of tokens that are looked for, longest first.
+/// Lengths of the n-grams to look up, longest first.
 const LENGTHS: [usize; 4] = [6, 4, 3, 2];
 
-/// Drafts by looking up runs of tokens (n-grams) in a text, and in one that was given before it.
+/// Drafter that looks up n-grams in the sequence and in an optional corpus.
 ///
-/// Guesses need not be right, so the table holds hashes, and nothing is taken back when a text is cut.
-/// A copy looks in what the original has at the time.
+/// Drafts need not be correct, so the table stores only hashes, and truncating the sequence does not remove
+/// entries. A clone keeps its own copy of the table.
 #[derive(Clone, Debug, Default)]
 pub struct Lookup {
     tokens: Vec<Token>,
-    /// Where the token after a run stands, by the hash of the run; the last place counts.
+    /// Position after the last occurrence of each n-gram, by the hash of the n-gram.
     places: [HashMap<u64, u32>; LENGTHS.len()],
-    /// Tokens of the present text that were taken in.
+    /// Number of tokens of the current sequence that have been added.
     n_text: usize,
 }
 
 impl Lookup {
-    /// Looks in `corpus` and in texts of up to `n_ctx` tokens, for which memory is reserved.
+    /// Creates a drafter for `corpus` and reserves memory for sequences of up to `n_ctx` tokens.
     pub fn new(corpus: &[Token], n_ctx: usize) -> Lookup {
         let n = corpus.len() + n_ctx;
         let mut lookup = Lookup {
@@ -48,7 +49,7 @@ impl Lookup {
         self.tokens.push(token);
     }
 
-    /// Where the token after the longest known run stands that the tokens end in.
+    /// Returns the position after the last occurrence of the longest known n-gram at the end of the sequence.
     fn find(&self) -> Option<usize> {
         let mut tables = LENGTHS.iter().zip(&self.places);
         tables.find_map(|(&length, places)| Some(*places.get(&hash_of_last(&self.tokens, length)?)? as usize))
@@ -65,14 +66,14 @@ fn hash_of_last(tokens: &[Token], length: usize) -> Option<u64> {
 
 impl Drafter for Lookup {
     fn draft(&mut self, text: &[Token], token: Token, n: usize, drafts: &mut Vec<Token>) -> Result<(), DecodeError> {
-        // A text that was cut goes on from there.
+        // A truncated sequence continues from its new end.
         let known = self.n_text.min(text.len());
         text[known..].iter().for_each(|&token| self.push(token));
         self.push(token);
         self.n_text = text.len() + 1;
         let Some(place) = self.find() else { return Ok(()) };
         for at in place..place + n {
-            // Text that repeats itself goes on with what was just drafted.
+            // In a repetition, continue with the tokens just drafted.
             let token = match self.tokens.get(at) {
                 Some(&token) => token,
                 None => drafts[at - self.tokens.len()],
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_followed_last_time_is_drafted() {
+    fn lookup_drafts_most_recent_continuation() {
         let mut lookup = Lookup::new(&[], 64);
         let text = [1, 2, 3, 4, 5, 9, 2, 3, 7, 8, 2, 3];
         assert_eq!(drafts(&mut lookup, &text, 3), [7, 8, 2]);
@@ -108,21 +109,25 @@ mod tests {
             [0; 0],
             "3, 6 is new"
         );
-        // The longest run counts, not the last one.
+        // The longest n-gram takes precedence over the most recent one.
         let mut lookup = Lookup::new(&[], 64);
         assert_eq!(drafts(&mut lookup, &[1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3], 1), [4]);
     }
 
     #[test]
-    fn a_text_that_repeats_itself_is_continued_beyond_its_end() {
+    fn lookup_continues_repetition_beyond_end() {
         let mut lookup = Lookup::new(&[], 64);
         assert_eq!(drafts(&mut lookup, &[1, 2, 3, 1, 2], 7), [3, 1, 2, 3, 1, 2, 3]);
     }
 
     #[test]
-    fn a_corpus_is_looked_in_too() {
+    fn lookup_searches_corpus() {
         let mut lookup = Lookup::new(&[5, 6, 7, 8], 64);
         assert_eq!(drafts(&mut lookup, &[1, 5, 6], 2), [7, 8]);
-        assert_eq!(drafts(&mut lookup, &[1, 5], 2), [0; 0], "one token is no run");
+        assert_eq!(
+            drafts(&mut lookup, &[1, 5], 2),
+            [0; 0],
+            "a single token is not an n-gram"
+        );
     }
 }

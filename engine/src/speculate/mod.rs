@@ -1,72 +1,74 @@
-//! Speculative decoding: tokens are guessed, and one decode computes the logits behind all of them. As long as what is then sampled is what was
-//! guessed, the next logits are there already.
+//! Speculative decoding: a drafter proposes tokens, and one decode computes the logits after all of them.
+//! While the sampled tokens match the drafts, the next logits are already available.
 //!
-//! Every token is sampled from the model's own logits by the caller's own sampler chain, in order, and a guess only decides whether another
-//! decode is needed. So texts have the distribution of those without drafts, for any sampler; with a seed, or greedily, they are the same texts
-//! as far as the logits of several columns are those of single ones, bit for bit or within rounding that no sampler sees.
+//! Every token is sampled from the target model's logits by the caller's sampler chain, in order. A draft
+//! only determines whether another decode is needed. The output therefore has the same distribution as
+//! without drafts, for any sampler. With a seed or greedy sampling, the output is identical, provided that
+//! batched logits round like those of single tokens.
 //!
-//! - [`Lookup`], [`DraftModel`], [`Mtp`]: where drafts come from
-//! - [`Pace`]: how many of them pay
-//! - [`Speculator`]: decodes sequences with their drafts, one or many in a batch
+//! - [`Lookup`], [`DraftModel`], [`Mtp`]: sources of drafts
+//! - [`DraftController`]: number of drafts that improve the speed
+//! - [`Speculator`]: decodes one or more sequences with their drafts
 
+mod controller;
 mod draft_model;
 mod lookup;
 mod mtp;
-mod pace;
 mod sequence;
 mod speculator;
 
 use crate::context::{Context, DecodeError};
 use crate::vocab::Token;
 
+pub use controller::{DraftController, MAX_DRAFTS};
 pub use draft_model::{DraftModel, DraftModelError};
 pub use lookup::Lookup;
 pub use mtp::{Mtp, MtpError};
-pub use pace::{MAX_DRAFTS, Pace};
 pub use speculator::{Speculator, Step};
 
-/// A draft is given up where the model that makes it thinks it less likely than this: it would hardly be right.
-const LEAST_PROBABILITY: f32 = 0.4;
+/// Minimum probability of a draft according to the drafting model. Less likely drafts are rarely accepted.
+const MIN_PROBABILITY: f32 = 0.4;
 
-/// Tokens of a text that a context has just decoded.
+/// Tokens of a sequence that a context has just decoded.
 #[derive(Clone, Copy)]
 pub struct Decoded<'a> {
-    /// The context.
+    /// Context that decoded the tokens.
     pub context: &'a Context,
-    /// Where the first of them stands in the batch that was decoded last; the others follow it there.
+    /// Index of the first token in the last decoded batch. The other tokens follow it.
     pub first: usize,
-    /// Tokens of the text before them.
+    /// Number of tokens of the sequence before these tokens.
     pub n_before: usize,
-    /// They are.
+    /// The decoded tokens.
     pub tokens: &'a [Token],
 }
 
-/// Guesses how a text goes on.
+/// Proposes the next tokens of a sequence.
 pub trait Drafter: Send {
-    /// Is shown the tokens of a text as they are decoded, in order, for what the model itself knows of them ([`Context::hidden`]).
+    /// Called with the tokens of a sequence as they are decoded, in order. Drafters can read the target
+    /// model's hidden states from the context ([`Context::hidden`]).
     fn follow(&mut self, _: Decoded<'_>) -> Result<(), DecodeError> {
         Ok(())
     }
 
-    /// Adds at most `n` tokens to `drafts`, which is empty, that may follow `text` and then `token`.
+    /// Appends up to `n` tokens that may follow `text` and `token` to the empty list `drafts`.
     fn draft(&mut self, text: &[Token], token: Token, n: usize, drafts: &mut Vec<Token>) -> Result<(), DecodeError>;
 
-    /// Guessing takes no time worth counting.
+    /// Returns true if drafting takes negligible time.
     fn is_free(&self) -> bool;
 }
 
-/// Drafts that were verified, and those that were right.
+/// Numbers of verified and accepted drafts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drafted {
-    /// Drafts computed along with a token.
+    /// Number of draft tokens that were verified.
     pub n_drafts: usize,
-    /// Of them, those that were sampled after it.
+    /// Number of draft tokens that were accepted.
     pub n_right: usize,
 }
 
-/// The most likely token, if it is likely enough to be a draft.
+/// Returns the most likely token, if its probability is high enough for a draft.
 fn most_likely(logits: &[f32]) -> Option<Token> {
     let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]))?;
     let sum: f32 = logits.iter().map(|x| (x - logits[best]).exp()).sum();
-    (1.0 / sum >= LEAST_PROBABILITY).then_some(best as Token)
+    (1.0 / sum >= MIN_PROBABILITY).then_some(best as Token)
 }

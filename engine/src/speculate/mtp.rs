@@ -1,56 +1,63 @@
-//! Drafts by a model's own layer of multi-token prediction (MTP, arXiv 2412.19437): from a token and the model's hidden row before it, the layer
-//! guesses the token after, and from that and its own hidden row the next ones.
+//! Drafts by the model's multi-token prediction layer (MTP, arXiv 2412.19437). From a token and the model's
+//! preceding hidden state, the layer predicts the next token. From that token and its own hidden state, it
+//! predicts further tokens.
 
 use super::{Decoded, Drafter, MAX_DRAFTS, most_likely};
 use crate::context::{Batch, Context, ContextError, ContextParams, DecodeError, SeqSet};
 use crate::vocab::Token;
 
-/// A layer at work behind the text of one sequence.
+/// Drafter that runs the multi-token prediction layer for one sequence.
 ///
-/// Its memory has an entry for each token of the text but the first: the token with the hidden row before it. Entries are made of tokens that
-/// the model has decoded, a ubatch at a time at the latest, and of drafts, which are taken out again.
+/// The layer's cache has an entry for each token of the sequence except the first, computed from the token
+/// and the preceding hidden state. Entries are added when the target model decodes tokens, at most one ubatch
+/// late, and for drafts, whose entries are removed again.
 pub struct Mtp {
-    /// Runs the layer. It counts positions from the first entry.
+    /// Context that runs the layer. Positions start at the first entry.
     context: Context,
     n_embd: usize,
-    /// Entries of tokens of the text in the memory; drafts may lie behind them.
+    /// Entries of accepted tokens in the cache; entries of drafts may follow.
     n_entries: usize,
-    /// Tokens of the text that entries are due for.
+    /// Accepted tokens whose entries have not been computed.
     due: Vec<Token>,
-    /// The hidden row before each of these, and the one behind the last, `[due + 1, n_embd]`; empty where no text is followed.
+    /// Hidden states before each pending token and after the last one, `[n_pending + 1, n_embd]`; empty if no
+    /// sequence is followed.
     rows: Vec<f32>,
-    /// Tokens of the text that were followed.
+    /// Number of tokens of the sequence that were followed.
     n_text: usize,
-    /// The layer's own hidden row behind the latest draft.
+    /// The layer's hidden state after the latest draft.
     row: Vec<f32>,
     batch: Batch,
 }
 
-/// Why a model cannot draft for itself.
+/// Error while creating an [`Mtp`] drafter.
 #[derive(Debug, thiserror::Error)]
 pub enum MtpError {
-    /// The architecture's file does not say what such layers compute.
-    #[error("it is not declared what layers of multi-token prediction compute in {arch}")]
+    /// The architecture declares no `mtp` graph.
+    #[error("architecture {arch} has no `mtp` block")]
     Undeclared {
-        /// The architecture.
+        /// Name of the architecture.
         arch: &'static str,
     },
-    /// The file has none.
-    #[error("the file has no layers of multi-token prediction (`nextn_predict_layers`)")]
+    /// The file contains no MTP layers.
+    #[error("the file has no multi-token prediction layers (`nextn_predict_layers`)")]
     NoLayer,
-    /// It has some, and none was loaded.
-    #[error("the model was loaded without its layers of multi-token prediction")]
+    /// The file contains MTP layers, but they were not loaded.
+    #[error("the model was loaded without its multi-token prediction layers")]
     NotLoaded,
-    /// The model's context does not keep them.
-    #[error("the context keeps no hidden rows")]
+    /// The target context does not keep hidden states.
+    #[error("the context does not keep hidden states")]
     NoHiddenRows,
-    /// There can be no context.
+    /// Creating the context failed.
     #[error(transparent)]
     Context(#[from] ContextError),
 }
 
 impl Mtp {
-    /// A context for the layer beside that of its model, with the same size and threads.
+    /// Creates a drafter with a context of the same size and number of threads as `target`.
+    ///
+    /// # Errors
+    /// Fails if the model has no loaded MTP layer, if `target` keeps no hidden states, or if the context
+    /// cannot be created.
     pub fn new(target: &Context) -> Result<Mtp, MtpError> {
         let model = target.model();
         if !model.arch().mtp {
@@ -91,7 +98,7 @@ impl Mtp {
         })
     }
 
-    /// Forgets the text.
+    /// Resets the drafter to an empty sequence.
     fn forget(&mut self) {
         self.context.clear();
         self.n_entries = 0;
@@ -100,7 +107,7 @@ impl Mtp {
         self.n_text = 0;
     }
 
-    /// Takes drafts out of the memory.
+    /// Removes the entries of drafts from the cache.
     fn cut(&mut self) {
         let is_cut = self.context.n_past(0) <= self.n_entries || self.context.seq_rm(0, self.n_entries..).is_ok();
         if !is_cut {
@@ -108,11 +115,11 @@ impl Mtp {
         }
     }
 
-    /// Makes the entries that are due.
+    /// Computes the pending entries.
     fn catch_up(&mut self) -> Result<(), DecodeError> {
         self.cut();
         let n = self.due.len();
-        if n == 0 || !self.has_room(n) {
+        if n == 0 || !self.has_space(n) {
             return Ok(());
         }
         self.push_due(false);
@@ -121,7 +128,7 @@ impl Mtp {
         Ok(())
     }
 
-    /// A batch of the tokens that entries are due for; whether the last wants an output.
+    /// Fills the batch with the pending tokens; `output` requests logits for the last one.
     fn push_due(&mut self, output: bool) {
         self.batch.clear();
         for (i, &token) in self.due.iter().enumerate() {
@@ -131,19 +138,19 @@ impl Mtp {
         }
     }
 
-    /// The first `n` entries due are made.
+    /// Records that the first `n` pending entries were computed.
     fn entered(&mut self, n: usize) {
         self.n_entries += n;
         self.due.drain(..n);
         self.rows.drain(..n * self.n_embd);
     }
 
-    /// Whether so many more entries fit into the memory.
-    fn has_room(&self, n: usize) -> bool {
+    /// Returns true if `n` more entries fit into the cache.
+    fn has_space(&self, n: usize) -> bool {
         !self.context.is_limited() || self.n_entries + n <= self.context.n_ctx()
     }
 
-    /// Computes what is due and then `token`, which is no entry yet.
+    /// Decodes the pending tokens followed by `token`, whose entry is temporary.
     fn begin(&mut self, token: Token) -> Result<(), DecodeError> {
         let n = self.due.len();
         self.due.push(token);
@@ -155,7 +162,7 @@ impl Mtp {
         Ok(())
     }
 
-    /// Computes the layer behind its own hidden row.
+    /// Decodes a draft from the layer's own hidden state.
     fn go_on(&mut self, draft: Token) -> Result<(), DecodeError> {
         let hidden = self.batch.len().checked_sub(1).and_then(|i| self.context.hidden(i));
         self.row.clear();
@@ -165,7 +172,7 @@ impl Mtp {
         self.context.decode_after(&self.batch, &self.row)
     }
 
-    /// The most likely next token, if it is likely enough.
+    /// Returns the most likely next token, if its probability is high enough.
     fn next(&self) -> Option<Token> {
         most_likely(self.context.logits(self.batch.len().checked_sub(1)?)?)
     }
@@ -196,7 +203,7 @@ impl Drafter for Mtp {
     fn draft(&mut self, text: &[Token], token: Token, n: usize, drafts: &mut Vec<Token>) -> Result<(), DecodeError> {
         self.cut();
         let is_followed = self.n_text == text.len() && !self.rows.is_empty();
-        if !is_followed || !self.has_room(self.due.len() + n) {
+        if !is_followed || !self.has_space(self.due.len() + n) {
             return Ok(());
         }
         self.begin(token)?;

@@ -1,37 +1,37 @@
-//! One sequence's drafts: which tokens the context computed for it ahead of its text, and how many of them were right.
+//! Drafts of one sequence: tokens that the context decoded ahead, and how many were accepted.
 
 use std::time::Instant;
 
-use super::pace::{Luck, Pace, batch_size};
+use super::controller::{AcceptanceStats, DraftController, batch_size};
 use super::{Decoded, Drafter, MAX_DRAFTS};
 use crate::context::{Batch, Context, DecodeError, SeqSet};
 use crate::vocab::Token;
 
-/// What is known of a sequence's drafts.
+/// State of a sequence's drafts.
 pub(super) struct Sequence {
     drafter: Option<Box<dyn Drafter>>,
-    luck: Luck,
-    /// The drafts in the context's memory: behind the last token decoded.
+    stats: AcceptanceStats,
+    /// Drafts in the context's cache, after the last accepted token.
     drafts: Vec<Token>,
-    /// How many of them were made, and not only added to fill a batch.
+    /// Number of drafts that the drafter made; the remaining ones pad the batch.
     n_made: usize,
-    /// How many of them turned out to be right.
+    /// Number of accepted drafts.
     n_right: usize,
-    /// Where its tokens stand in the batch decoded last, and how many its text had before them. The drafter has not been shown yet what became
-    /// of them.
+    /// Index of the sequence's first token in the last batch, and the number of tokens before it; set until
+    /// the drafter has seen the accepted tokens.
     latest: Option<(usize, usize)>,
-    /// Tokens that the drafter is shown.
+    /// Scratch buffer for the tokens passed to the drafter.
     seen: Vec<Token>,
-    /// What would have been drafted where nothing was.
+    /// Draft made for statistics only, when no draft was verified.
     shadow: Vec<Token>,
 }
 
 impl Sequence {
-    /// A sequence without drafts so far, of which so much luck is expected; without a drafter it never has any.
-    pub fn new(drafter: Option<Box<dyn Drafter>>, luck: Luck) -> Sequence {
+    /// Creates a sequence with initial statistics. Without a drafter, it never gets drafts.
+    pub fn new(drafter: Option<Box<dyn Drafter>>, stats: AcceptanceStats) -> Sequence {
         Sequence {
             drafter,
-            luck,
+            stats,
             drafts: Vec::with_capacity(MAX_DRAFTS),
             n_made: 0,
             n_right: 0,
@@ -41,35 +41,36 @@ impl Sequence {
         }
     }
 
-    /// How right its drafts were.
-    pub fn luck(&self) -> Luck {
-        self.luck
+    /// Returns the acceptance statistics.
+    pub fn stats(&self) -> AcceptanceStats {
+        self.stats
     }
 
-    /// True if it may have drafts.
+    /// Returns true if the sequence has a drafter.
     pub fn has_drafter(&self) -> bool {
         self.drafter.is_some()
     }
 
-    /// Its drafter.
+    /// Returns the drafter.
     pub fn into_drafter(self) -> Option<Box<dyn Drafter>> {
         self.drafter
     }
 
-    /// Takes note that `token` came next. Where its logits stand, if it is the next draft.
+    /// Records that `token` was sampled. If it matches the next draft, returns the index of its logits in the
+    /// last batch.
     pub fn accept(&mut self, token: Token) -> Option<usize> {
         let Some(&draft) = self.drafts.get(self.n_right) else {
             if let Some(shadow) = self.shadow.pop() {
-                self.luck.judged(shadow == token);
+                self.stats.judged(shadow == token);
             }
             return None;
         };
         let is_right = draft == token;
         if self.n_right < self.n_made {
-            self.luck.judged(is_right);
+            self.stats.judged(is_right);
         }
         if !is_right {
-            // None after it can be right.
+            // Drafts after a mismatch cannot be accepted.
             self.drafts.truncate(self.n_right);
             return None;
         }
@@ -77,7 +78,7 @@ impl Sequence {
         self.latest.map(|(first, _)| first + self.n_right)
     }
 
-    /// Shows the drafter tokens that were decoded otherwise than with drafts.
+    /// Passes tokens that were decoded without drafts to the drafter.
     pub fn follow(&mut self, decoded: Decoded<'_>) -> Result<(), DecodeError> {
         match &mut self.drafter {
             Some(drafter) => drafter.follow(decoded),
@@ -85,12 +86,14 @@ impl Sequence {
         }
     }
 
-    /// The length of the text, by what was accepted of the batch decoded last; none before there was one.
+    /// Returns the length of the sequence according to the accepted tokens of the last batch; `None` before
+    /// the first batch.
     pub fn n_text(&self) -> Option<usize> {
         self.latest.map(|(_, n_before)| n_before + 1 + self.n_right)
     }
 
-    /// Removes drafts from the memory that did not become part of the text of `n_text` tokens. `batch` is the one decoded last.
+    /// Removes rejected drafts from the cache of a sequence with `n_text` tokens. `batch` is the last decoded
+    /// batch.
     pub fn forget_drafts(
         &mut self,
         context: &mut Context,
@@ -106,7 +109,7 @@ impl Sequence {
         shown
     }
 
-    /// Shows the drafter what of the batch has become part of the text of `n_text` tokens.
+    /// Passes the accepted tokens of the batch to the drafter; the sequence has `n_text` tokens.
     fn show(&mut self, context: &Context, batch: &Batch, n_text: usize) -> Result<(), DecodeError> {
         let (Some((first, n_before)), Some(drafter)) = (self.latest.take(), &mut self.drafter) else {
             return Ok(());
@@ -123,7 +126,7 @@ impl Sequence {
         })
     }
 
-    /// Knows of no drafts any more.
+    /// Clears all drafts.
     pub fn reset(&mut self) {
         self.latest = None;
         self.shadow.clear();
@@ -132,10 +135,11 @@ impl Sequence {
         self.drafts.clear();
     }
 
-    /// Makes at most `n` drafts behind `text` and `token`; alone in its batch, as many as some graph is for.
+    /// Makes up to `n` drafts after `text` and `token`. A single sequence is padded or truncated to a batch
+    /// size with a cached graph.
     pub fn guess(
         &mut self,
-        pace: &mut Pace,
+        controller: &mut DraftController,
         text: &[Token],
         token: Token,
         n: usize,
@@ -158,13 +162,14 @@ impl Sequence {
         };
         self.n_made = self.drafts.len().min(size);
         if !self.drafts.is_empty() {
-            pace.drafted(self.n_made, start.elapsed().as_secs_f64());
+            controller.drafted(self.n_made, start.elapsed().as_secs_f64());
         }
         self.drafts.resize(size, token);
         Ok(())
     }
 
-    /// Adds `token`, which follows `n_text` others, and the drafts to a batch; the place of `token` there.
+    /// Adds `token`, at position `n_text`, and its drafts to a batch. Returns the index of `token` in the
+    /// batch.
     pub fn push(&self, batch: &mut Batch, seq: usize, n_text: usize, token: Token) -> usize {
         let first = batch.len();
         for (i, &token) in [token].iter().chain(&self.drafts).enumerate() {
@@ -173,10 +178,11 @@ impl Sequence {
         first
     }
 
-    /// The tokens that [`Sequence::push`] added were decoded. The number of drafts among them.
+    /// Records that the tokens added by [`Sequence::push`] were decoded. Returns the number of drafts among
+    /// them.
     pub fn decoded(&mut self, first: usize, n_text: usize) -> usize {
         self.latest = Some((first, n_text));
-        self.luck.decoded(self.drafts.len());
+        self.stats.decoded(self.drafts.len());
         self.drafts.len()
     }
 }

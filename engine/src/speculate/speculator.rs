@@ -1,32 +1,32 @@
-//! Sequences decoded together, each with as many drafts as pay.
+//! Decodes one or more sequences with their drafts.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::pace::{Choice, Pace};
+use super::controller::{Choice, DraftController};
 use super::sequence::Sequence;
 use super::{Decoded, Drafted, Drafter};
 use crate::context::{Batch, Context, DecodeError, SeqSet};
 use crate::vocab::Token;
 
-/// A sequence that goes on by a token.
+/// A sequence to be extended by one token.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// The sequence.
+    /// Id of the sequence.
     pub seq: usize,
-    /// All that it has.
+    /// All preceding tokens of the sequence.
     pub text: &'a [Token],
-    /// What follows.
+    /// Next token.
     pub token: Token,
-    /// Set by [`Speculator::decode`]: the index by which [`Context::logits`] has the logits after the token; `None` if the sequence was
-    /// rejected, for which [`Context::rejected`] has the reason.
+    /// Set by [`Speculator::decode`]: index of the logits after the token, for [`Context::logits`]. `None` if
+    /// the sequence was rejected; [`Context::rejected`] returns the reason.
     pub row: Option<usize>,
-    /// Set by [`Speculator::decode`]: drafts that were decoded behind the token.
+    /// Set by [`Speculator::decode`]: number of drafts decoded after the token.
     pub n_drafts: usize,
 }
 
 impl<'a> Step<'a> {
-    /// `token` is to follow `text`.
+    /// Creates a step that appends `token` to `text`.
     pub fn new(seq: usize, text: &'a [Token], token: Token) -> Step<'a> {
         Step {
             seq,
@@ -38,83 +38,86 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Decodes the tokens of sequences, with drafts where they pay.
+/// Decodes sequences, with drafts if they increase the speed.
 ///
-/// For one sequence the context needs [`MAX_DRAFTS`](super::MAX_DRAFTS) + 1 outputs and tokens in a batch, and, for recurrent models, as many states to go
-/// back to (`n_outputs_max`, `n_rollback`). With fewer, and for several sequences, as many drafts are verified as there is room for.
+/// For one sequence, the context needs [`MAX_DRAFTS`](super::MAX_DRAFTS) + 1 outputs and tokens per batch,
+/// and for recurrent models the same number of state checkpoints (`n_outputs_max`, `n_rollback`). With less
+/// capacity, or several sequences, as many drafts are verified as fit.
 ///
-/// A batch of several sequences: each takes tokens by [`Speculator::accept`] as long as they are drafts; then those that wait with another token are
-/// decoded together.
+/// To decode several sequences, call [`Speculator::accept`] for the tokens of each until it returns `None`,
+/// then [`Speculator::decode`] with the last token of each.
 pub struct Speculator {
-    pace: Pace,
+    controller: DraftController,
     sequences: BTreeMap<usize, Sequence>,
-    /// Sequences of the batch that is being made.
+    /// Sequences of the batch under construction.
     choices: Vec<Choice>,
     batch: Batch,
-    /// Most tokens of it where it has drafts.
-    n_most: usize,
+    /// Maximum number of tokens in a batch with drafts.
+    n_tokens_max: usize,
     drafted: Drafted,
-    /// The same before the latest decode.
+    /// Value of `drafted` before the latest decode.
     drafted_before: Drafted,
 }
 
 impl Speculator {
-    /// No sequence has drafts yet. As many are verified at once as `pace` says.
-    pub fn new(pace: Pace) -> Speculator {
+    /// Creates a speculator without sequences. `controller` chooses the number of drafts.
+    pub fn new(controller: DraftController) -> Speculator {
         Speculator {
-            pace,
+            controller,
             sequences: BTreeMap::new(),
             choices: Vec::new(),
             batch: Batch::new(),
-            n_most: usize::MAX,
+            n_tokens_max: usize::MAX,
             drafted: Drafted::default(),
             drafted_before: Drafted::default(),
         }
     }
 
-    /// Batches with drafts have at most `n` tokens.
+    /// Limits batches with drafts to `n` tokens.
     #[must_use]
     pub fn within(mut self, n: usize) -> Speculator {
-        self.n_most = n;
+        self.n_tokens_max = n;
         self
     }
 
-    /// A sequence's drafts come from `drafter`.
+    /// Sets the drafter of a sequence.
     #[must_use]
     pub fn with(mut self, seq: usize, drafter: Box<dyn Drafter>) -> Speculator {
         self.insert(seq, drafter);
         self
     }
 
-    /// As [`Speculator::with`]. What was known of the sequence is forgotten; the memory must hold no drafts of it.
+    /// Like [`Speculator::with`]. Resets the statistics of the sequence; the cache must contain no drafts of
+    /// the sequence.
     pub fn insert(&mut self, seq: usize, drafter: Box<dyn Drafter>) {
-        let sequence = Sequence::new(Some(drafter), self.pace.luck());
+        let sequence = Sequence::new(Some(drafter), self.controller.stats());
         self.sequences.insert(seq, sequence);
     }
 
-    /// Knows of a sequence no more, whose text has `n_text` tokens.
+    /// Removes a sequence with `n_text` tokens and its drafts in the cache.
     pub fn remove(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
         let forgotten = self.forget_drafts(context, seq, n_text);
         self.take(seq);
         forgotten
     }
 
-    /// Knows of a sequence no more, and gives back its drafter; the memory must hold no drafts of it.
+    /// Removes a sequence and returns its drafter. The cache must contain no drafts of the sequence.
     pub fn take(&mut self, seq: usize) -> Option<Box<dyn Drafter>> {
         let sequence = self.sequences.remove(&seq)?;
         if sequence.has_drafter() {
-            self.pace.ended(sequence.luck());
+            self.controller.ended(sequence.stats());
         }
         sequence.into_drafter()
     }
 
-    /// What became of drafts so far, those of all sequences.
+    /// Returns the numbers of verified and accepted drafts of all sequences.
     pub fn drafted(&self) -> Drafted {
         self.drafted
     }
 
-    /// Lets `token` follow `text`, which is all that `seq` has, and returns the index by which [`Context::logits`] has the logits after it. They
-    /// were computed already if the token was a draft. An error leaves the sequence with `text`.
+    /// Appends `token` to `text`, the complete sequence `seq`, and returns the index of the logits after it
+    /// for [`Context::logits`]. Decodes only if the token was not an accepted draft. On error, the sequence
+    /// remains `text`.
     pub fn advance(
         &mut self,
         context: &mut Context,
@@ -127,23 +130,24 @@ impl Speculator {
         }
         let mut step = [Step::new(seq, text, token)];
         self.decode(context, &mut step)?;
-        // A batch of rejected sequences only is an error.
+        // A batch with only rejected sequences is an error.
         Ok(step[0].row.unwrap_or_default())
     }
 
-    /// Takes note that `token` follows the text of a sequence: the index by which [`Context::logits`] has the logits after it, if it was a draft. If not, it
-    /// is to be decoded.
+    /// Records that `token` was sampled for a sequence. If it was the next draft, returns the index of the
+    /// logits after it, for [`Context::logits`]. Otherwise the token must be decoded.
     pub fn accept(&mut self, seq: usize, token: Token) -> Option<usize> {
         let row = self.sequences.get_mut(&seq)?.accept(token)?;
         self.drafted.n_right += 1;
         Some(row)
     }
 
-    /// Decodes a token of each of some sequences, with drafts behind them. Logits of other sequences are gone, as after any decode, and drafts
-    /// of theirs that were not accepted. An error leaves the sequences with their texts.
+    /// Decodes one token for each of several sequences, with drafts. This invalidates the logits of all other
+    /// sequences and removes their unaccepted drafts. On error, the sequences are unchanged.
     pub fn decode(&mut self, context: &mut Context, steps: &mut [Step<'_>]) -> Result<(), DecodeError> {
         self.settle(context, steps)?;
-        self.pace.yielded(self.drafted.n_right - self.drafted_before.n_right);
+        self.controller
+            .yielded(self.drafted.n_right - self.drafted_before.n_right);
         self.drafted_before = self.drafted;
         self.choose(context, steps);
         self.batch.clear();
@@ -158,7 +162,7 @@ impl Speculator {
             return decoded;
         }
         let n_drafts = self.batch.len() - steps.len();
-        self.pace
+        self.controller
             .decoded(self.batch.len(), n_drafts, start.elapsed().as_secs_f64());
         for step in steps.iter_mut() {
             self.decoded(context, step);
@@ -166,7 +170,8 @@ impl Speculator {
         Ok(())
     }
 
-    /// Removes the drafts that did not become text: those that a batch would follow, and those whose logits it would replace.
+    /// Removes the rejected drafts of the given sequences, and the drafts of other sequences whose logits the
+    /// batch replaces.
     fn settle(&mut self, context: &mut Context, steps: &[Step<'_>]) -> Result<(), DecodeError> {
         for (&seq, sequence) in &mut self.sequences {
             let step = steps.iter().find(|step| step.seq == seq);
@@ -177,11 +182,11 @@ impl Speculator {
         Ok(())
     }
 
-    /// Chooses how many drafts each sequence is to have.
+    /// Chooses the number of drafts for each sequence.
     fn choose(&mut self, context: &Context, steps: &[Step<'_>]) {
         let params = context.params();
         let most = params.n_outputs_max.min(params.n_ubatch).min(params.n_batch);
-        let most = most.min(self.n_most);
+        let most = most.min(self.n_tokens_max);
         let n_left = |used: usize| match context.is_limited() {
             true => context.n_ctx().saturating_sub(used),
             false => usize::MAX,
@@ -191,31 +196,31 @@ impl Speculator {
             let sequence = self
                 .sequences
                 .entry(step.seq)
-                .or_insert_with(|| Sequence::new(None, self.pace.luck()));
-            let n_room = match sequence.has_drafter() {
+                .or_insert_with(|| Sequence::new(None, self.controller.stats()));
+            let n_free = match sequence.has_drafter() {
                 true => n_left(step.text.len()).saturating_sub(1),
                 false => 0,
             };
-            self.choices.push(Choice::new(sequence.luck(), n_room));
+            self.choices.push(Choice::new(sequence.stats(), n_free));
         }
-        let n_room = most.min(n_left(context.n_used())).saturating_sub(steps.len());
-        self.pace.choose(&mut self.choices, n_room);
+        let n_free = most.min(n_left(context.n_used())).saturating_sub(steps.len());
+        self.controller.choose(&mut self.choices, n_free);
     }
 
-    /// Makes the batch: tokens and drafts.
+    /// Fills the batch with tokens and drafts.
     fn fill(&mut self, steps: &mut [Step<'_>]) -> Result<(), DecodeError> {
         let alone = steps.len() == 1;
         for (step, choice) in steps.iter_mut().zip(&self.choices) {
             let Some(sequence) = self.sequences.get_mut(&step.seq) else {
                 continue;
             };
-            sequence.guess(&mut self.pace, step.text, step.token, choice.n_drafts(), alone)?;
+            sequence.guess(&mut self.controller, step.text, step.token, choice.n_drafts(), alone)?;
             step.row = Some(sequence.push(&mut self.batch, step.seq, step.text.len(), step.token));
         }
         Ok(())
     }
 
-    /// Takes note of what became of a step.
+    /// Records the result of a step.
     fn decoded(&mut self, context: &Context, step: &mut Step<'_>) {
         let set = SeqSet::one(step.seq);
         let is_rejected = set.is_empty()
@@ -235,7 +240,7 @@ impl Speculator {
         self.drafted.n_drafts += step.n_drafts;
     }
 
-    /// Shows a sequence's drafter tokens that were decoded otherwise than with drafts, as those of a prompt are.
+    /// Passes tokens that were decoded without drafts, such as a prompt, to a sequence's drafter.
     pub fn follow(&mut self, seq: usize, decoded: Decoded<'_>) -> Result<(), DecodeError> {
         match self.sequences.get_mut(&seq) {
             Some(sequence) => sequence.follow(decoded),
@@ -243,7 +248,7 @@ impl Speculator {
         }
     }
 
-    /// Removes drafts from the memory that did not become part of the text of `n_text` tokens.
+    /// Removes rejected drafts from the cache of a sequence with `n_text` tokens.
     pub fn forget_drafts(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
         match self.sequences.get_mut(&seq) {
             Some(sequence) => sequence.forget_drafts(context, &self.batch, seq, n_text),

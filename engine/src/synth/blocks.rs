@@ -1,23 +1,25 @@
-//! Random blocks of every type: random bytes are valid codes in all of them, and the scales are set so that values have a wanted size.
+//! Random quantized blocks of every type. Random bytes are valid codes in all types; scales are set to obtain
+//! the desired magnitude.
 
 use kernels::{GgmlType, dequantize_row, quantize_row};
 
 use crate::random::SplitMix64;
 
-/// Where a block keeps a scale, and how.
+/// Location and format of a scale in a block.
 #[derive(Clone, Copy)]
 enum Scale {
-    /// A half float at a byte, this many times the scale.
+    /// f16 at a byte offset; stores the scale times the factor.
     Half(usize, f32),
-    /// A power of two, as the exponent of a float (MXFP4).
+    /// Power of two, stored as a float exponent (MXFP4).
     Exponent(usize),
-    /// Four floats of 8 bits: 4 of exponent, 3 of mantissa (NVFP4).
+    /// Four 8-bit floats with 4 exponent and 3 mantissa bits (NVFP4).
     Small(usize),
-    /// A half float in the high nibbles of four words (IQ1_M).
+    /// f16 in the high nibbles of four words (IQ1_M).
     Nibbles(usize),
 }
 
-/// The scales of a type's blocks. A minimum goes with a scale such that values are around 0. Empty: the type has none, or is a float.
+/// Returns the scales of a type's blocks. Minimums are set together with scales such that values are centered
+/// at 0. Empty for float types and types without scales.
 fn scales(ty: GgmlType) -> &'static [Scale] {
     use GgmlType::*;
     use Scale::*;
@@ -57,37 +59,39 @@ impl Scale {
     }
 }
 
-/// The bits of the half float nearest to a value.
+/// Returns the bits of the nearest f16.
 fn half(x: f32) -> u16 {
     let mut bytes = [0; 2];
     quantize_row(GgmlType::F16, &[x], &mut bytes);
     u16::from_le_bytes(bytes)
 }
 
-/// The positive float of 4 bits of exponent (bias 7) and 3 of mantissa just below a value, at least the smallest one.
+/// Returns the greatest positive 8-bit float (4 exponent bits with bias 7, 3 mantissa bits) not above a
+/// value, but at least the smallest one.
 fn small_float(x: f32) -> u8 {
     let smallest_normal = 2f32.powi(-6);
     if x < smallest_normal {
         return (x * 512.0).clamp(1.0, 7.0) as u8;
     }
-    // The exponent of a float has a bias of 127.
+    // f32 exponents have a bias of 127.
     ((x.min(256.0).to_bits() >> 20) - ((127 - 7) << 3)) as u8
 }
 
-/// Bytes that are generated from one state: a multiple of every block's would be large, so pieces are counted in blocks instead.
+/// Blocks per piece. Each piece has its own generator state, so that pieces can be generated in any order.
 const BLOCKS: usize = 64;
 
-/// Random rows of one type.
+/// Generator of random rows of one type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RandomBlocks {
     ty: GgmlType,
     seed: u64,
-    /// Floats: their largest magnitude. Blocks: their scale.
+    /// Largest magnitude of floats; scale of quantized blocks.
     size: f32,
 }
 
 impl RandomBlocks {
-    /// Values around 0 with this standard deviation. They follow from type and seed.
+    /// Creates a generator of values with mean 0 and the given standard deviation, determined by type and
+    /// seed.
     pub fn new(ty: GgmlType, seed: u64, deviation: f32) -> RandomBlocks {
         let mut random = RandomBlocks { ty, seed, size: 1.0 };
         let mut bytes = vec![0; BLOCKS * ty.block_bytes()];
@@ -102,12 +106,12 @@ impl RandomBlocks {
         random
     }
 
-    /// Bytes that [`RandomBlocks::fill`] fills from one number on.
+    /// Returns the size in bytes of a piece of [`RandomBlocks::fill`].
     pub fn piece_bytes(&self) -> usize {
         BLOCKS * self.ty.block_bytes()
     }
 
-    /// Fills whole blocks from piece number `first` on.
+    /// Fills whole blocks, starting at piece number `first`.
     pub fn fill(&self, first: usize, out: &mut [u8]) {
         for (i, piece) in out.chunks_mut(self.piece_bytes()).enumerate() {
             let mut random = SplitMix64(self.seed.wrapping_add(((first + i) as u64) << 32));
@@ -152,32 +156,38 @@ mod tests {
     }
 
     #[test]
-    fn values_of_every_type_are_finite_and_of_the_wanted_size() {
+    fn random_blocks_are_finite_with_expected_deviation() {
         for &ty in GgmlType::ALL.iter().filter(|&&ty| kernels::can_dequantize(ty)) {
             for deviation in [0.01, 0.1] {
                 let values = values(ty, deviation);
                 assert!(values.iter().all(|x| x.is_finite()), "{ty}");
                 let mean = values.iter().sum::<f32>() / values.len() as f32;
                 let square = values.iter().map(|x| x * x).sum::<f32>() / values.len() as f32;
-                // Scales of 8 bits are powers of two, or small floats with few digits.
+                // 8-bit scales are powers of two, or floats with few mantissa bits.
                 let (low, high) = match ty {
                     GgmlType::MXFP4 | GgmlType::NVFP4 => (0.3, 1.1),
                     _ => (0.9, 1.1),
                 };
                 let ratio = square.sqrt() / deviation;
-                assert!((low..high).contains(&ratio), "{ty}: {ratio} of {deviation}");
-                // Codes of two bits stand for -1 to 2: on average half a scale, 0.41 of the deviation.
+                assert!(
+                    (low..high).contains(&ratio),
+                    "{ty}: ratio {ratio} to deviation {deviation}"
+                );
+                // 2-bit codes represent -1 to 2, whose mean is half a scale, or 0.41 deviations.
                 let limit = match ty {
                     GgmlType::TQ2_0 | GgmlType::Q2_0 => 0.45,
                     _ => 0.3,
                 };
-                assert!(mean.abs() < limit * deviation, "{ty}: mean {mean} of {deviation}");
+                assert!(
+                    mean.abs() < limit * deviation,
+                    "{ty}: mean {mean}, deviation {deviation}"
+                );
             }
         }
     }
 
     #[test]
-    fn pieces_are_those_of_the_whole() {
+    fn pieces_equal_parts_of_the_whole() {
         for ty in [GgmlType::Q4_K, GgmlType::F16, GgmlType::Q6_K] {
             let random = RandomBlocks::new(ty, 3, 0.1);
             let n = random.piece_bytes();

@@ -1,22 +1,23 @@
-//! Which tensor gets which type: one type for all matrices, or a mix as files are usually quantized.
+//! Assignment of types to tensors: one type for all matrices, or a mix as in common quantized files.
 
 use std::fmt;
 
 use kernels::GgmlType;
 
-/// Types of a file's matrices.
+/// Mix of quantization types for the matrices of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// One type for all.
+    /// Stores all matrices in the same type.
     Plain(GgmlType),
-    /// The "medium" mix of a K type: the output matrix, and in some layers the matrices that suffer most, are Q6_K.
+    /// The "medium" mix of a K-quant: the output projection, and the most sensitive matrices of some layers,
+    /// are Q6_K.
     Medium(GgmlType),
 }
 
-/// Names of mixes.
+/// Names of the mixed types.
 const MEDIUM: [(&str, GgmlType); 2] = [("q4_k_m", GgmlType::Q4_K), ("q5_k_m", GgmlType::Q5_K)];
 
-/// Matrices that quantizers leave in F32: routers, convolutions, positions, low-rank parts of recurrences.
+/// Matrices that quantizers keep in F32: routers, convolutions, positions, and low-rank parts of recurrences.
 const UNQUANTIZED: &[&str] = &[
     "ffn_gate_inp",
     "position_embd",
@@ -38,21 +39,21 @@ const UNQUANTIZED: &[&str] = &[
     "indexer.weights_proj",
 ];
 
-/// A matrix among those of a file.
+/// Properties of a matrix that determine its type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matrix<'a> {
-    /// Full name.
+    /// Full name of the tensor.
     pub name: &'a str,
-    /// Elements of a row.
+    /// Number of elements per row.
     pub n_in: usize,
-    /// Which of the layers' tensors of this kind it is, and how many there are.
+    /// Index of the matrix among the tensors of its kind, and their number.
     pub turn: (usize, usize),
-    /// The logits are its product.
+    /// Whether the matrix is the output projection.
     pub is_output: bool,
 }
 
 impl Mix {
-    /// The mix, or the type for all matrices, of this name.
+    /// Returns the mix, or the type for all matrices, named `name`.
     pub fn find(name: &str) -> Option<Mix> {
         let medium = MEDIUM.iter().find(|(m, _)| m.eq_ignore_ascii_case(name));
         let plain = || GgmlType::from_name(name).filter(|&ty| kernels::can_dequantize(ty));
@@ -61,14 +62,15 @@ impl Mix {
             .or_else(|| plain().map(Mix::Plain))
     }
 
-    /// All names.
+    /// Returns the names of all mixes.
     pub fn names() -> Vec<String> {
         let plain = GgmlType::ALL.iter().filter(|&&ty| kernels::can_dequantize(ty));
         let medium = MEDIUM.iter().map(|(name, _)| (*name).to_owned());
         medium.chain(plain.map(|ty| ty.name().to_ascii_lowercase())).collect()
     }
 
-    /// The type of a matrix. Rows that are not whole blocks get a type of shorter blocks, or F16.
+    /// Returns the type of a matrix. If the rows are not a whole number of blocks, returns a type with
+    /// smaller blocks, or F16.
     pub(super) fn type_of(self, matrix: &Matrix<'_>) -> GgmlType {
         if UNQUANTIZED.iter().any(|part| matrix.name.contains(part)) {
             return GgmlType::F32;
@@ -99,7 +101,7 @@ impl fmt::Display for Mix {
 fn medium(base: GgmlType, matrix: &Matrix<'_>) -> GgmlType {
     let is = |kind: &str| matrix.name.contains(&format!(".{kind}."));
     let (i, n) = matrix.turn;
-    // The first and the last eighth of the layers, and every third between them.
+    // The first and last eighth of the layers, and every third layer between them.
     let takes_more = i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
     if matrix.is_output || takes_more && (is("attn_v") || is("ffn_down") || is("ffn_down_exps")) {
         GgmlType::Q6_K
@@ -114,7 +116,7 @@ fn medium(base: GgmlType, matrix: &Matrix<'_>) -> GgmlType {
     }
 }
 
-/// The type that stands for one whose blocks are too long.
+/// Returns the replacement for a type whose blocks are too large.
 fn shorter(ty: GgmlType) -> GgmlType {
     use GgmlType::*;
     match ty {
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_again() {
+    fn mix_names_round_trip() {
         for name in Mix::names() {
             assert_eq!(Mix::find(&name).map(|mix| mix.to_string()), Some(name));
         }
@@ -148,9 +150,9 @@ mod tests {
         assert!(Mix::find("q8_1").is_none() && Mix::find("i32").is_none());
     }
 
-    /// The choice is that of llama.cpp's `Q4_K_M` and `Q5_K_M`.
+    /// Checks that mixes match llama.cpp's `Q4_K_M` and `Q5_K_M`.
     #[test]
-    fn a_medium_mix_gives_half_of_the_sensitive_matrices_more_bits() {
+    fn medium_mix_gives_half_of_sensitive_matrices_more_bits() {
         let mix = Mix::Medium(GgmlType::Q4_K);
         let layers: Vec<usize> = (0..16)
             .filter(|&i| mix.type_of(&matrix("blk.0.attn_v.weight", (i, 16))) == GgmlType::Q6_K)
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_no_whole_blocks_get_another_type() {
+    fn partial_blocks_get_another_type() {
         for name in Mix::names() {
             let mix = Mix::find(&name).unwrap();
             for n_in in [1, 32, 96, 576] {

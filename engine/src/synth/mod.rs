@@ -1,5 +1,5 @@
-//! Files of random weights in known shapes of any declared architecture, for benches: what they compute means nothing, how fast says as much as a
-//! trained model would.
+//! Synthetic models for benchmarks: files with random weights in the shape of published models, for any
+//! declared architecture. The output is meaningless, but the speed is that of a trained model.
 
 mod blocks;
 mod mix;
@@ -18,28 +18,28 @@ use crate::model::{Architecture, Consumer, ModelError, Registered, TensorDecl};
 use crate::random::splitmix64;
 
 pub use mix::Mix;
-pub use shapes::{SHAPES, Shape};
+pub use shapes::{ModelShape, SHAPES};
 
 use blocks::RandomBlocks;
 use mix::Matrix;
-use shapes::Own;
+use shapes::ArchSizes;
 
-/// What to write.
+/// Parameters of a synthetic model.
 #[derive(Clone, Debug)]
 pub struct SynthParams {
-    /// Sizes.
-    pub shape: Shape,
-    /// Sizes and hyper-parameters in place of the shape's, as the declaration names them.
+    /// Sizes of the model.
+    pub shape: ModelShape,
+    /// Sizes and hyper-parameters that override the shape's, with their names in the declaration.
     pub settings: Vec<(String, f64)>,
-    /// Types of the matrices.
+    /// Mix of quantization types for the matrices.
     pub mix: Mix,
-    /// Type of the matrix that the logits are a product of, in place of what the mix gives it.
+    /// Type of the output projection; overrides the mix.
     pub output: Option<GgmlType>,
     /// Seed of the weights.
     pub seed: u64,
 }
 
-/// Why there is no such model.
+/// Error while creating a synthetic model.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum SynthError {
@@ -47,17 +47,17 @@ pub enum SynthError {
     Model(#[from] Box<ModelError>),
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    #[error("architecture {arch} has no size or hyper-parameter `{name}`; it has {}", known.join(", "))]
+    #[error("architecture {arch} has no size or hyper-parameter `{name}`; available: {}", known.join(", "))]
     UnknownSetting {
         arch: &'static str,
         name: String,
         known: Vec<&'static str>,
     },
-    #[error("a vocabulary of {n} tokens is too small: the bytes and three special tokens take {MIN_VOCAB}")]
+    #[error("vocabulary of {n} tokens is too small: {MIN_VOCAB} are required for bytes and special tokens")]
     SmallVocabulary { n: usize },
 }
 
-/// A model drawn up, to be written.
+/// A synthetic model that is ready to be written.
 #[derive(Clone, Debug)]
 pub struct Synth {
     metadata: Metadata,
@@ -69,28 +69,28 @@ pub struct Synth {
 struct Tensor {
     name: String,
     ne: Vec<usize>,
-    content: Content,
+    content: TensorContent,
 }
 
-/// What a tensor holds.
+/// Contents of a tensor.
 #[derive(Clone, Debug)]
-enum Content {
-    /// Random values of a deviation that keeps products at the size of their inputs.
+enum TensorContent {
+    /// Random values with a deviation that preserves the magnitude of a matmul's input.
     Matrix(GgmlType),
-    /// Floats as in seeded models: norms are around 1.
+    /// Random floats, distributed as in seeded models; norms are close to 1.
     Elementwise,
-    /// Numbers of experts for each token.
+    /// Expert ids for each token.
     Experts,
 }
 
-/// Tokens with a role, and one for each byte.
+/// Minimum vocabulary: three special tokens and one token per byte.
 const MIN_VOCAB: usize = 3 + 256;
 
-/// Bytes that are generated at once, by all threads.
+/// Bytes that all threads generate at a time.
 const CHUNK: usize = 16 << 20;
 
 impl Synth {
-    /// Draws up the model. Experts are left out where the architecture can do without and no setting asks for them.
+    /// Creates the model. Omits experts if the architecture allows it and no setting requires them.
     pub fn new(arch: &'static Architecture, archs: &[Registered], params: &SynthParams) -> Result<Synth, SynthError> {
         let known = shapes::symbols(arch);
         if let Some((name, _)) = (params.settings.iter()).find(|(name, _)| !known.contains(&name.as_str())) {
@@ -98,12 +98,12 @@ impl Synth {
             return Err(SynthError::UnknownSetting { arch, name, known });
         }
         let wants_experts = params.settings.iter().any(|(name, _)| name.starts_with("n_expert"));
-        let with = |own: &[Own]| match draft(arch, archs, params, !wants_experts, own) {
+        let with = |own: &[ArchSizes]| match draft(arch, archs, params, !wants_experts, own) {
             Err(_) if !wants_experts => draft(arch, archs, params, false, own),
             draft => draft,
         };
-        // Where nothing helps, what is told is why the shape itself is not taken.
-        let draft = with(&[]).or_else(|e| Own::sets().iter().find_map(|own| with(own).ok()).ok_or(e));
+        // If no variant works, report the error of the original shape.
+        let draft = with(&[]).or_else(|e| ArchSizes::sets().iter().find_map(|own| with(own).ok()).ok_or(e));
         let mut draft = draft.map_err(Box::new)?;
         set_vocabulary(&mut draft.metadata)?;
         let tensors = tensors(&draft, archs, params)?;
@@ -114,17 +114,17 @@ impl Synth {
         })
     }
 
-    /// Tensors in the file.
+    /// Returns the number of tensors in the file.
     pub fn n_tensors(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Elements of all tensors.
+    /// Returns the number of elements of all tensors.
     pub fn n_params(&self) -> usize {
         self.tensors.iter().map(|t| t.ne.iter().product::<usize>()).sum()
     }
 
-    /// Number of tensors of each type.
+    /// Returns the number of tensors of each type.
     pub fn types(&self) -> BTreeMap<&'static str, usize> {
         let mut types = BTreeMap::new();
         for t in &self.tensors {
@@ -133,7 +133,7 @@ impl Synth {
         types
     }
 
-    /// Writes the file and returns its length in bytes. Memory for one chunk of data is all that is needed.
+    /// Writes the file and returns its length in bytes. Uses memory for only one chunk of data.
     pub fn write(&self, path: &Path) -> Result<u64, SynthError> {
         let mut writer = GgufWriter::with_metadata(self.metadata.clone());
         for t in &self.tensors {
@@ -147,29 +147,29 @@ impl Synth {
 impl Tensor {
     fn ty(&self) -> GgmlType {
         match self.content {
-            Content::Matrix(ty) => ty,
-            Content::Elementwise => GgmlType::F32,
-            Content::Experts => GgmlType::I32,
+            TensorContent::Matrix(ty) => ty,
+            TensorContent::Elementwise => GgmlType::F32,
+            TensorContent::Experts => GgmlType::I32,
         }
     }
 
     fn write(&self, synth: &Synth, out: &mut dyn Write) -> io::Result<()> {
         let n: usize = self.ne.iter().product();
         match self.content {
-            Content::Matrix(ty) => {
+            TensorContent::Matrix(ty) => {
                 let n_bytes = ty
                     .row_bytes(n)
-                    .ok_or_else(|| io::Error::other("rows of no whole blocks"))?;
+                    .ok_or_else(|| io::Error::other("row size is not a whole number of blocks"))?;
                 let seed = splitmix64(synth.seed ^ seeded::hash_of_name(&self.name));
                 let random = RandomBlocks::new(ty, seed, 1.0 / (self.ne[0] as f32).sqrt());
                 write_blocks(&random, n_bytes, out)
             }
-            Content::Elementwise => {
+            TensorContent::Elementwise => {
                 let mut values = vec![0.0; n];
                 seeded::fill_f32(&self.name, synth.seed, &mut values);
                 values.iter().try_for_each(|x| out.write_all(&x.to_le_bytes()))
             }
-            Content::Experts => {
+            TensorContent::Experts => {
                 let experts = seeded::experts_of_tokens(&synth.metadata, &self.ne).map_err(io::Error::other)?;
                 out.write_all(&experts)
             }
@@ -177,7 +177,7 @@ impl Tensor {
     }
 }
 
-/// Generates blocks by all threads, and writes them in order.
+/// Generates blocks on all threads and writes them in order.
 fn write_blocks(random: &RandomBlocks, n_bytes: usize, out: &mut dyn Write) -> io::Result<()> {
     let mut chunk = Vec::new();
     let piece = random.piece_bytes();
@@ -185,7 +185,7 @@ fn write_blocks(random: &RandomBlocks, n_bytes: usize, out: &mut dyn Write) -> i
     for first in (0..n_bytes.div_ceil(piece)).step_by(n_pieces) {
         let len = (n_bytes - first * piece).min(n_pieces * piece);
         chunk.resize(len, 0);
-        // A few pieces for each task.
+        // 64 pieces per task.
         let fill = |(i, part): (usize, &mut [u8])| random.fill(first + i * 64, part);
         chunk.par_chunks_mut(64 * piece).enumerate().for_each(fill);
         out.write_all(&chunk)?;
@@ -198,7 +198,7 @@ fn draft(
     archs: &[Registered],
     params: &SynthParams,
     dense: bool,
-    own: &[Own],
+    own: &[ArchSizes],
 ) -> Result<Draft, ModelError> {
     let sizes = params.shape.sizes(arch, dense, own, &params.settings);
     let sizes: Vec<(&str, f64)> = sizes.iter().map(|(name, n)| (name.as_str(), *n)).collect();
@@ -206,7 +206,8 @@ fn draft(
     Draft::of_sizes(arch, archs, &sizes, wants)
 }
 
-/// A SentencePiece vocabulary, which other engines load too: special tokens, a token for each byte, and words that are numbers.
+/// Adds a SentencePiece vocabulary that other engines can load: special tokens, one token per byte, and
+/// numbers as words.
 fn set_vocabulary(metadata: &mut Metadata) -> Result<(), SynthError> {
     let n = metadata.require::<&StringArray>("tokenizer.ggml.tokens")?.len();
     if n < MIN_VOCAB {
@@ -229,14 +230,15 @@ fn set_vocabulary(metadata: &mut Metadata) -> Result<(), SynthError> {
     Ok(())
 }
 
-/// The tensors of a draft with what they hold: matrices are what products and look-ups read.
+/// Returns the tensors of a draft with their contents. Matrices are the tensors that matmuls and lookups
+/// read.
 fn tensors(draft: &Draft, archs: &[Registered], params: &SynthParams) -> Result<Vec<Tensor>, SynthError> {
     let plan = draft.plan(archs).map_err(Box::new)?;
     let consumed_by = |consumer| plan.rows.iter().filter(move |row| row.consumer == consumer);
     let elementwise: HashSet<&str> = consumed_by(Consumer::Elementwise)
         .map(|row| row.name.as_str())
         .collect();
-    // A tied output matrix is the table of token embeddings.
+    // A tied output projection is the token embedding.
     let mut products = consumed_by(Consumer::MulMat).map(|row| row.name.as_str());
     let output = products.rfind(|name| ["output.weight", "token_embd.weight"].contains(name));
     let mut n_of_kind: HashMap<&str, usize> = HashMap::new();
@@ -255,12 +257,12 @@ fn tensors(draft: &Draft, archs: &[Registered], params: &SynthParams) -> Result<
         };
         *turn += 1;
         let content = if draft.integers.contains(name) {
-            Content::Experts
+            TensorContent::Experts
         } else if elementwise.contains(&**name) || ne.len() < 2 {
-            Content::Elementwise
+            TensorContent::Elementwise
         } else {
             let given = params.output.filter(|_| matrix.is_output).map(Mix::Plain);
-            Content::Matrix(given.unwrap_or(params.mix).type_of(&matrix))
+            TensorContent::Matrix(given.unwrap_or(params.mix).type_of(&matrix))
         };
         all.push(Tensor {
             name: name.clone(),
@@ -271,7 +273,7 @@ fn tensors(draft: &Draft, archs: &[Registered], params: &SynthParams) -> Result<
     Ok(all)
 }
 
-/// The name without its layer.
+/// Returns the tensor name without its layer prefix.
 fn kind(name: &str) -> &str {
     let layer = name.split_once('.').and_then(|(_, rest)| rest.split_once('.'));
     match layer {

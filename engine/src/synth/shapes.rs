@@ -1,37 +1,37 @@
-//! Shapes of published models, as sizes for a declaration.
+//! Shapes of published models, as sizes for declarations.
 
 use crate::model::Architecture;
 
-/// Sizes that say most of a model's speed.
+/// Sizes that determine most of a model's speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Name on a command line.
+pub struct ModelShape {
+    /// Name of the shape on the command line.
     pub name: &'static str,
-    /// The published model with these sizes.
+    /// Published model with these sizes.
     pub of: &'static str,
-    /// Layers.
+    /// Number of layers.
     pub n_layer: usize,
     /// Width of the residual stream.
     pub n_embd: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub n_head: usize,
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub n_head_kv: usize,
     /// Size of a head.
     pub head_dim: usize,
     /// Width of the feed-forward network.
     pub n_ff: usize,
-    /// Tokens in the vocabulary.
+    /// Size of the vocabulary.
     pub n_vocab: usize,
-    /// The token embeddings serve as the output matrix.
+    /// Whether the output projection shares the token embeddings.
     pub tied: bool,
 }
 
-/// All known shapes, small ones first.
-pub const SHAPES: &[Shape] = &[
-    Shape {
+/// All shapes, smallest first.
+pub const SHAPES: &[ModelShape] = &[
+    ModelShape {
         name: "tiny",
-        of: "no model: two layers, for tests",
+        of: "two layers, for tests",
         n_layer: 2,
         n_embd: 256,
         n_head: 4,
@@ -41,7 +41,7 @@ pub const SHAPES: &[Shape] = &[
         n_vocab: 512,
         tied: true,
     },
-    Shape {
+    ModelShape {
         name: "135m",
         of: "SmolLM2-135M",
         n_layer: 30,
@@ -53,7 +53,7 @@ pub const SHAPES: &[Shape] = &[
         n_vocab: 49152,
         tied: true,
     },
-    Shape {
+    ModelShape {
         name: "270m",
         of: "gemma-3-270m",
         n_layer: 18,
@@ -65,7 +65,7 @@ pub const SHAPES: &[Shape] = &[
         n_vocab: 262_144,
         tied: true,
     },
-    Shape {
+    ModelShape {
         name: "0.5b",
         of: "Qwen2.5-0.5B",
         n_layer: 24,
@@ -77,7 +77,7 @@ pub const SHAPES: &[Shape] = &[
         n_vocab: 151_936,
         tied: true,
     },
-    Shape {
+    ModelShape {
         name: "1b",
         of: "Llama-3.2-1B",
         n_layer: 16,
@@ -89,7 +89,7 @@ pub const SHAPES: &[Shape] = &[
         n_vocab: 128_256,
         tied: true,
     },
-    Shape {
+    ModelShape {
         name: "3b",
         of: "Llama-3.2-3B",
         n_layer: 28,
@@ -101,7 +101,7 @@ pub const SHAPES: &[Shape] = &[
         n_vocab: 128_256,
         tied: true,
     },
-    Shape {
+    ModelShape {
         name: "8b",
         of: "Llama-3.1-8B",
         n_layer: 32,
@@ -115,48 +115,54 @@ pub const SHAPES: &[Shape] = &[
     },
 ];
 
-/// What an architecture has of its own where its declaration does not take the shape's: sizes that depend on one another.
+/// Sizes taken from an architecture's `test { … }` if its declaration rejects those of the shape, because
+/// they depend on each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Own {
-    /// As many key heads as in its `test { … }`.
+pub(super) enum ArchSizes {
+    /// Number of key heads.
     KvHeads,
-    /// As large a part of a head that rotates, and keys of indexers that are as much longer.
+    /// Rotated fraction of a head, and key length of indexers relative to it.
     PartsOfHeads,
-    /// As many layers.
+    /// Number of layers.
     Layers,
-    /// As many tokens, if that is more.
+    /// Size of the vocabulary, if larger.
     Vocabulary,
 }
 
-impl Own {
-    const ALL: [Own; 4] = [Own::KvHeads, Own::PartsOfHeads, Own::Layers, Own::Vocabulary];
+impl ArchSizes {
+    const ALL: [ArchSizes; 4] = [
+        ArchSizes::KvHeads,
+        ArchSizes::PartsOfHeads,
+        ArchSizes::Layers,
+        ArchSizes::Vocabulary,
+    ];
 
-    /// All sets of them, small ones first.
-    pub fn sets() -> Vec<Vec<Own>> {
+    /// Returns all subsets, smallest first.
+    pub fn sets() -> Vec<Vec<ArchSizes>> {
         let set = |bits: usize| {
-            (0..Own::ALL.len())
+            (0..ArchSizes::ALL.len())
                 .filter(move |i| bits >> i & 1 == 1)
-                .map(|i| Own::ALL[i])
+                .map(|i| ArchSizes::ALL[i])
         };
-        let mut sets: Vec<Vec<Own>> = (0..1 << Own::ALL.len()).map(|bits| set(bits).collect()).collect();
+        let mut sets: Vec<Vec<ArchSizes>> = (0..1 << ArchSizes::ALL.len()).map(|bits| set(bits).collect()).collect();
         sets.sort_by_key(Vec::len);
         sets
     }
 }
 
-impl Shape {
-    /// The shape of this name.
-    pub fn find(name: &str) -> Option<&'static Shape> {
+impl ModelShape {
+    /// Returns the shape named `name`.
+    pub fn find(name: &str) -> Option<&'static ModelShape> {
         SHAPES.iter().find(|shape| shape.name == name)
     }
 
-    /// Symbols and values for an architecture: those of its `test { … }`, with the sizes of the shape in place of the sizes that the
-    /// architecture has, but for its `own`. What `settings` say comes last. Dense models have no experts.
+    /// Returns symbols and values for an architecture: those of its `test { … }`, replaced by the sizes of
+    /// the shape except for `own`, and then by `settings`. Dense models have no experts.
     pub(super) fn sizes(
         &self,
         arch: &Architecture,
         dense: bool,
-        own: &[Own],
+        own: &[ArchSizes],
         settings: &[(String, f64)],
     ) -> Vec<(String, f64)> {
         let test = |symbol: &str| arch.test.iter().find(|(name, _)| *name == symbol).map(|&(_, n)| n);
@@ -169,18 +175,18 @@ impl Shape {
             None => sizes.push((symbol.to_owned(), n)),
         };
         set("n_ctx_train", N_CTX_TRAIN);
-        if !own.contains(&Own::Layers) {
+        if !own.contains(&ArchSizes::Layers) {
             set("n_layer", self.n_layer as f64);
         }
         set("n_embd", self.n_embd as f64);
-        let least = test("n_vocab").filter(|_| own.contains(&Own::Vocabulary));
+        let least = test("n_vocab").filter(|_| own.contains(&ArchSizes::Vocabulary));
         set("n_vocab", least.unwrap_or(0.0).max(self.n_vocab as f64));
         if test("n_ff") != Some(0.0) {
             set("n_ff", self.n_ff as f64);
         }
         if test("n_head") != Some(0.0) {
             set("n_head", self.n_head as f64);
-            if !own.contains(&Own::KvHeads) {
+            if !own.contains(&ArchSizes::KvHeads) {
                 set("n_head_kv", self.n_head_kv as f64);
             }
             set("head_dim", self.head_dim as f64);
@@ -189,13 +195,13 @@ impl Shape {
         let of_test = test("n_embd")
             .zip(test("n_head"))
             .map(|(n_embd, n_head)| n_embd / n_head);
-        if let (true, Some(head_dim)) = (own.contains(&Own::PartsOfHeads), test("head_dim").or(of_test)) {
+        if let (true, Some(head_dim)) = (own.contains(&ArchSizes::PartsOfHeads), test("head_dim").or(of_test)) {
             let parts = ["n_rot", "index_dim"]
                 .into_iter()
                 .filter_map(|part| Some((part, test(part)?)));
             parts.for_each(|(part, n)| set(part, n / head_dim * self.head_dim as f64));
         }
-        // The inner width of a recurrence is a multiple of the residual stream's.
+        // The inner width of a recurrence is a multiple of the residual stream's width.
         if let (Some(inner), Some(n_embd)) = (test("d_inner"), test("n_embd")) {
             set("d_inner", inner / n_embd * self.n_embd as f64);
         }
@@ -204,10 +210,10 @@ impl Shape {
     }
 }
 
-/// Context that models are said to be trained for: long enough for any bench.
+/// Training context length in the metadata; sufficient for any benchmark.
 const N_CTX_TRAIN: f64 = 131_072.0;
 
-/// The sizes and hyper-parameters that models of an architecture can have.
+/// Returns the names of an architecture's sizes and hyper-parameters.
 pub(super) fn symbols(arch: &Architecture) -> Vec<&'static str> {
     let declared = arch.hparams.iter().filter(|h| !h.key.is_empty()).map(|h| h.name);
     arch.symbols.iter().map(|(symbol, _)| *symbol).chain(declared).collect()

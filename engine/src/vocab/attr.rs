@@ -1,30 +1,30 @@
-//! What kind of token a token is.
+//! Token attributes.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
-/// A set of properties of a token.
+/// Set of token attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct TokenAttr(u16);
 
 impl TokenAttr {
-    /// None of the others.
+    /// Empty set of attributes.
     pub const UNDEFINED: Self = Self(0);
-    /// Stands for text that has no token.
+    /// Placeholder for text that no token represents.
     pub const UNKNOWN: Self = Self(1 << 0);
-    /// Reserved, never seen in training.
+    /// Reserved token that does not occur in training data.
     pub const UNUSED: Self = Self(1 << 1);
-    /// Text.
+    /// Ordinary text.
     pub const NORMAL: Self = Self(1 << 2);
-    /// Structure, not text: shown only on request, parsed from text only on request.
+    /// Control token: rendered and parsed only on request.
     pub const CONTROL: Self = Self(1 << 3);
-    /// Text that is always one token.
+    /// Text that is always tokenized as a single token.
     pub const USER_DEFINED: Self = Self(1 << 4);
-    /// One byte, written `<0xXX>`.
+    /// Token for a single byte, spelled `<0xXX>`.
     pub const BYTE: Self = Self(1 << 5);
-    /// Takes white space before it along.
+    /// Token that absorbs preceding white space.
     pub const LSTRIP: Self = Self(1 << 7);
-    /// Takes white space after it along.
+    /// Token that absorbs following white space.
     pub const RSTRIP: Self = Self(1 << 8);
 
     const NAMES: [(Self, &str); 8] = [
@@ -38,7 +38,8 @@ impl TokenAttr {
         (Self::RSTRIP, "rstrip"),
     ];
 
-    /// The meaning of an element of `tokenizer.ggml.token_type`; unknown numbers mean nothing.
+    /// Converts an element of `tokenizer.ggml.token_type`; unknown values map to
+    /// [`UNDEFINED`](Self::UNDEFINED).
     pub const fn from_type(token_type: i32) -> Self {
         match token_type {
             1 => Self::NORMAL,
@@ -51,17 +52,17 @@ impl TokenAttr {
         }
     }
 
-    /// True if it shares a property with `other`.
+    /// Returns true if both sets share an attribute.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// The properties of both.
+    /// Returns the union of both sets.
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Without the properties of `other`.
+    /// Returns the set difference.
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
@@ -81,7 +82,7 @@ impl BitOrAssign for TokenAttr {
     }
 }
 
-/// The names, separated by `|`.
+/// Writes the attribute names, separated by `|`.
 impl fmt::Display for TokenAttr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = Self::NAMES

@@ -1,4 +1,5 @@
-//! Byte-pair vocabularies: words are cut out by expressions, then their symbols merge in the order of a list.
+//! Byte-pair encoding: text is split into words by expressions, and the symbols of each word are merged by
+//! priority.
 
 use std::ops::Range;
 
@@ -12,21 +13,21 @@ use super::words::{SPACE, SafeCuts, WordMemory};
 use super::{Token, VocabError};
 use crate::gguf::{GgufError, StringArray};
 
-/// The tokenizer. Its symbols are the tokens, followed by parts of merges that are not tokens.
+/// BPE tokenizer. Symbols are the tokens, followed by parts of merges that are not tokens.
 #[derive(Debug)]
 pub(super) struct Bpe {
     pre: &'static PreTokenizer,
     splitter: Splitter,
-    /// Symbols of single bytes (alphabet of bytes) or of ASCII characters (the others).
+    /// Symbols of single bytes (byte alphabet) or of ASCII characters (other alphabets).
     singles: [u32; 256],
-    /// Tokens for bytes that no symbol covers.
+    /// Fallback tokens for bytes without a symbol.
     byte_tokens: [u32; 256],
     merges: PairMap<Merge>,
-    /// Present where spaces are escaped.
+    /// Safe positions to split long words; `None` unless spaces are escaped.
     cuts: Option<SafeCuts>,
 }
 
-/// Memory that is kept from word to word.
+/// Buffers reused between words.
 #[derive(Default)]
 struct Scratch {
     merger: Merger,
@@ -34,7 +35,7 @@ struct Scratch {
 }
 
 impl Bpe {
-    /// Reads the merges; `name` is what `pre` was found by.
+    /// Reads the merges. `name` is the name under which `pre` was looked up.
     pub fn new(
         source: &VocabSource,
         name: &str,
@@ -47,7 +48,7 @@ impl Bpe {
         })?;
         let merges = match source.merges.as_deref() {
             Some(merges) => read_merges(merges, tokens)?,
-            // Published without merges: a word is a token or it is bytes.
+            // Kimi K2 is published without merges: a word is either a token or a sequence of bytes.
             None if name == "kimi-k2" => pair_map(0),
             None => {
                 let expected = <&StringArray as crate::gguf::FromValue>::EXPECTED;
@@ -84,12 +85,10 @@ impl Bpe {
         })
     }
 
-    /// Number of merges.
     pub fn n_merges(&self) -> usize {
         self.merges.len()
     }
 
-    /// Appends the tokens of `text`.
     pub fn tokenize(&self, tokens: &Tokens, text: &str, out: &mut Vec<Token>) {
         let escaped = match self.pre.alphabet {
             Alphabet::Bytes | Alphabet::Chars => None,
@@ -114,7 +113,7 @@ impl Bpe {
         });
     }
 
-    /// Words that begin with a space each; the first gets one if it has none.
+    /// Tokenizes words that each start with `▁`, inserting one before the first word if needed.
     fn metaspace(&self, tokens: &Tokens, line: &str, scratch: &mut Scratch, out: &mut Vec<Token>) {
         if line.starts_with('\n') {
             return self.word(tokens, line, scratch, out);
@@ -132,7 +131,7 @@ impl Bpe {
         self.word(tokens, &prefixed[start..], scratch, out);
     }
 
-    /// Appends the tokens of one word.
+    /// Appends the tokens of a word.
     fn word(&self, tokens: &Tokens, mut word: &str, scratch: &mut Scratch, out: &mut Vec<Token>) {
         while word.len() > MAX_WORD {
             let (head, tail) = word.split_at(word.floor_char_boundary(MAX_WORD));
@@ -170,7 +169,8 @@ impl Bpe {
             if symbol.id < tokens.n {
                 out.push(symbol.id);
             } else {
-                // Neither a token nor, byte for byte, anything else: text that the vocabulary cannot express is left out.
+                // The vocabulary cannot express this text: no token and no byte tokens exist, so the text is
+                // dropped.
                 let text = &word.as_bytes()[symbol.start as usize..][..symbol.len as usize];
                 out.extend(
                     text.iter()
@@ -181,9 +181,9 @@ impl Bpe {
         }
     }
 
-    /// The token that a word is as a whole, where that goes before merging.
+    /// Returns the token equal to the whole word if the pre-tokenizer bypasses merges for this word.
     fn whole_word(&self, tokens: &Tokens, word: &str, encoded: &mut Vec<u8>) -> Option<Token> {
-        if !(self.pre.ignore_merges || self.pre.whole_line_feeds && word.starts_with('\n')) {
+        if !(self.pre.ignore_merges || self.pre.keep_newlines && word.starts_with('\n')) {
             return None;
         }
         if self.pre.alphabet != Alphabet::Bytes {
@@ -198,20 +198,20 @@ impl Bpe {
 impl Pairs for Bpe {
     #[inline]
     fn merge(&self, _: &[u8], left: &Symbol, right: &Symbol) -> Option<Merge> {
-        // An unknown symbol is in no pair of the map.
+        // Unknown symbols occur in no pair of the map.
         self.merges.get(&pair_key(left.id, right.id)).copied()
     }
 }
 
-/// The list as a map from pairs of symbols. Parts and results that are not tokens become symbols of their own, as
-/// merging goes by text: published vocabularies lack tokens that their merges pass through.
+/// Builds the map from symbol pairs to merges. Parts and results that are not tokens become extra symbols,
+/// because the merges of published vocabularies pass through such texts.
 fn read_merges(merges: &StringArray, tokens: &mut Tokens) -> Result<PairMap<Merge>, VocabError> {
-    // Every merge can add three symbols, which are numbered with 32 bits.
+    // Every merge adds at most three symbols, whose ids must fit.
     checked_count(key::MERGES, merges.len() as u64 * 3)?;
     let mut map = pair_map(merges.len());
     let mut joined = Vec::new();
     for (text, rank) in merges.iter().zip(0..) {
-        // A part can begin with a space, but it cannot be empty.
+        // A part may start with a space, but must not be empty.
         let space = text.iter().skip(1).position(|&b| b == b' ').map(|at| at + 1);
         let Some((left, right)) = space
             .map(|at| (&text[..at], &text[at + 1..]))
@@ -228,7 +228,7 @@ fn read_merges(merges: &StringArray, tokens: &mut Tokens) -> Result<PairMap<Merg
         let table = &mut tokens.table;
         let pair = pair_key(table.intern(left), table.intern(right));
         let id = table.intern(&joined);
-        // The first of equal merges counts.
+        // The first of equal merges wins.
         map.entry(pair).or_insert(Merge { rank, id });
     }
     Ok(map)

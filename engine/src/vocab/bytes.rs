@@ -1,7 +1,7 @@
-//! The two ways in which vocabularies write bytes: one printable character for each (byte-level BPE), and `<0xXX>`.
+//! Encodings of bytes in vocabularies: one printable character per byte (byte-level BPE), and `<0xXX>`.
 
-/// The character that stands for a byte in a byte-level vocabulary: itself where it is printable in Latin-1, otherwise
-/// the next free one from U+0100 on.
+/// GPT-2 byte-to-character table: printable Latin-1 bytes map to themselves, all others to consecutive
+/// characters from U+0100.
 pub(super) const BYTE_CHARS: [char; 256] = byte_chars();
 
 const fn is_printable(byte: u8) -> bool {
@@ -16,7 +16,7 @@ const fn byte_chars() -> [char; 256] {
             byte as u8 as char
         } else {
             next += 1;
-            // Everything below U+0144 is a character: the error arm is never taken.
+            // Unreachable: all values below U+0144 are valid characters.
             match char::from_u32(next as u32 - 1) {
                 Some(c) => c,
                 None => '\0',
@@ -27,7 +27,7 @@ const fn byte_chars() -> [char; 256] {
     chars
 }
 
-/// Bytes of the characters below U+0144, -1 where a character stands for none.
+/// Inverse of [`BYTE_CHARS`], or -1 for characters that represent no byte.
 const CHAR_BYTES: [i16; 0x144] = {
     let mut bytes = [-1; 0x144];
     let mut byte = 0;
@@ -38,12 +38,12 @@ const CHAR_BYTES: [i16; 0x144] = {
     bytes
 };
 
-/// The byte that a character of a byte-level vocabulary stands for.
+/// Returns the byte that a character of a byte-level vocabulary represents.
 pub(super) fn char_byte(c: char) -> Option<u8> {
     CHAR_BYTES.get(c as usize).and_then(|&byte| u8::try_from(byte).ok())
 }
 
-/// Appends the characters that stand for `text`.
+/// Appends the byte-level encoding of `text`.
 pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {
         let mut utf8 = [0; 2];
@@ -51,7 +51,7 @@ pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the bytes that the characters of `text` stand for. What stands for none is text already.
+/// Appends the decoded bytes of `text`. Characters outside the table are copied unchanged.
 pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) {
     for chunk in text.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -64,7 +64,7 @@ pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `<0xXX>`
+/// Returns the text `<0xXX>` of a byte token.
 pub(super) fn hex_token(byte: u8) -> [u8; 6] {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     [
@@ -77,7 +77,7 @@ pub(super) fn hex_token(byte: u8) -> [u8; 6] {
     ]
 }
 
-/// The byte of `<0xXX>`.
+/// Parses `<0xXX>`.
 pub(super) fn hex_byte(text: &[u8]) -> Option<u8> {
     let [b'<', b'0', b'x', high, low, b'>'] = *text else {
         return None;
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_has_a_character_of_its_own() {
+    fn byte_chars_are_distinct() {
         for byte in 0..=255 {
             assert_eq!(char_byte(BYTE_CHARS[usize::from(byte)]), Some(byte));
             assert_eq!(hex_byte(&hex_token(byte)), Some(byte));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn text_survives() {
+    fn byte_encoding_round_trips() {
         let (mut encoded, mut decoded) = (Vec::new(), Vec::new());
         let all: Vec<u8> = (0..=255).collect();
         encode(&all, &mut encoded);

@@ -1,27 +1,29 @@
-//! SentencePiece's normalization: a table of beginnings and what replaces them, compiled into a double array.
+//! SentencePiece normalization: a map from prefixes to replacements, stored as a double-array trie.
 //!
-//! The table (`tokenizer.ggml.precompiled_charsmap`) is the length of the array in bytes, the array's elements, and the replacements,
-//! each ending in a zero. An element holds in its bits 0 to 7 the byte that leads to it, in bit 8 whether something ends there, in bits
-//! 10 to 30 the offset of its children (shifted by 8 if bit 9 is set); the element behind an end holds where its replacement starts.
-//! Nothing in it is trusted: what leads out of the table is no match.
+//! Format of `tokenizer.ggml.precompiled_charsmap`: the size of the trie in bytes, the trie units, and
+//! NUL-terminated replacements. A unit has the byte that leads to it (bits 0 to 7), an end flag (bit 8), and
+//! the offset of its children (bits 10 to 30, shifted left by 8 if bit 9 is set). The unit after an end has
+//! the offset of the replacement.
+//!
+//! The table is untrusted: offsets outside the table count as no match.
 
 use super::VocabError;
 use super::source::key;
 
-/// The table.
+/// Normalization table.
 #[derive(Debug, Default)]
 pub(super) struct Charsmap {
     units: Vec<u32>,
     replacements: Vec<u8>,
 }
 
-/// Children of an element, relative to it.
+/// Returns the offset of the children relative to the unit.
 fn offset(unit: u32) -> u32 {
     (unit >> 10) << ((unit & 1 << 9) >> 6)
 }
 
 impl Charsmap {
-    /// Takes the table apart.
+    /// Parses a `precompiled_charsmap` table.
     pub fn new(table: &[u8]) -> Result<Charsmap, VocabError> {
         let malformed = |reason: String| VocabError::MalformedCharsmap {
             key: key::CHARSMAP,
@@ -33,7 +35,7 @@ impl Charsmap {
         let n = u32::from_le_bytes(*n) as usize;
         if n >= rest.len() {
             return Err(malformed(format!(
-                "its array should have {n} bytes, but {} follow, replacements included",
+                "expected a trie of {n} bytes followed by replacements, found {} bytes",
                 rest.len()
             )));
         }
@@ -49,7 +51,7 @@ impl Charsmap {
         })
     }
 
-    /// The longest beginning of `text` that is replaced: its length and the replacement.
+    /// Returns the length of the longest prefix of `text` that has a replacement, and the replacement.
     pub fn longest(&self, text: &[u8]) -> Option<(usize, &[u8])> {
         let unit = |at: u32| self.units.get(at as usize).copied();
         let mut at = offset(unit(0)?);
@@ -59,7 +61,7 @@ impl Charsmap {
                 break;
             }
             at ^= u32::from(byte);
-            // Bit 31 marks elements that hold a start: no byte leads to them.
+            // Bit 31 marks a unit that stores a value, which no byte leads to.
             let Some(here) = unit(at).filter(|u| u & (1 << 31 | 0xff) == u32::from(byte)) else {
                 break;
             };
@@ -79,7 +81,7 @@ impl Charsmap {
 mod tests {
     use super::*;
 
-    /// A table that replaces "a" by "xy": the root's children start at 1, those of "a" at 4.
+    /// Test table that replaces "a" with "xy": the children of the root start at 1, those of "a" at 4.
     fn table() -> Vec<u8> {
         let mut units = [0u32; 128];
         let a = 1 ^ u32::from(b'a');
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn replacements_are_found() {
+    fn longest_finds_replacement() {
         let map = Charsmap::new(&table()).unwrap();
         assert_eq!(map.longest(b"ab"), Some((1, &b"xy"[..])));
         assert_eq!(map.longest(b"b"), None);
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_of_the_table_is_no_match() {
+    fn offset_outside_table_is_no_match() {
         let whole = table();
         for n in 0..whole.len() {
             match Charsmap::new(&whole[..n]) {
@@ -115,9 +117,9 @@ mod tests {
             }
         }
         for i in 4..whole.len() {
-            let mut spoiled = whole.clone();
-            spoiled[i] ^= 0xff;
-            if let Ok(map) = Charsmap::new(&spoiled) {
+            let mut corrupted = whole.clone();
+            corrupted[i] ^= 0xff;
+            if let Ok(map) = Charsmap::new(&corrupted) {
                 for text in [&b"aa"[..], b"b", b"\xff\xff"] {
                     map.longest(text);
                 }

@@ -1,31 +1,31 @@
-//! Tokens to text.
+//! Detokenization: converts token texts to output bytes.
 
 use super::bytes;
-use super::hash::Texts;
+use super::hash::StringList;
 use super::rwkv;
 use super::tokens::Tokens;
 use super::words::SPACE;
 use super::{Token, TokenAttr};
 
-/// How the texts of a vocabulary are to be read.
+/// Encoding of token texts in a vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spelling {
-    /// As they are.
+    /// UTF-8 text without escapes.
     Plain,
-    /// `▁` is a space.
+    /// UTF-8 text in which `▁` represents a space.
     Spaced,
-    /// Every character is a byte.
+    /// Byte-level: every character represents a byte.
     Bytes,
-    /// Bytes behind backslashes.
+    /// Bytes with backslash escapes (RWKV).
     Escaped,
 }
 
-/// What every token looks like, special ones included.
-pub(super) fn pieces(tokens: &Tokens, spelling: Spelling) -> Texts {
+/// Decodes the text of every token, including special tokens.
+pub(super) fn pieces(tokens: &Tokens, spelling: Spelling) -> StringList {
     const AS_IT_IS: TokenAttr = TokenAttr::UNKNOWN
         .union(TokenAttr::CONTROL)
         .union(TokenAttr::USER_DEFINED);
-    let mut pieces = Texts::default();
+    let mut pieces = StringList::default();
     for token in 0..tokens.n {
         let (text, attr) = (tokens.text(token), tokens.attr(token));
         pieces.push_with(|out| {
@@ -44,13 +44,13 @@ pub(super) fn pieces(tokens: &Tokens, spelling: Spelling) -> Texts {
                     None => out.extend_from_slice(text),
                 }
             }
-            // Unused and undefined tokens stand for nothing.
+            // Unused and undefined tokens have no output.
         });
     }
     pieces
 }
 
-/// Appends `text` with every `▁` as a space.
+/// Appends `text` with every `▁` replaced by a space.
 fn unescape(mut text: &[u8], out: &mut Vec<u8>) {
     while !text.is_empty() {
         if let Some(rest) = text.strip_prefix(SPACE.as_bytes()) {
@@ -63,7 +63,7 @@ fn unescape(mut text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The tokens without those that only frame them.
+/// Strips a leading BOS token and a trailing EOS token.
 pub(super) fn unframed(mut ids: &[Token], bos: Option<Token>, eos: Option<Token>) -> &[Token] {
     if let [first, rest @ ..] = ids
         && bos == Some(*first)
@@ -78,11 +78,12 @@ pub(super) fn unframed(mut ids: &[Token], bos: Option<Token>, eos: Option<Token>
     ids
 }
 
-/// Takes out spaces that tokenizers of that kind put before punctuation and around apostrophes, in three passes.
+/// Removes spaces before punctuation and around apostrophes, in three passes (as in Hugging Face's
+/// `clean_up_tokenization_spaces`).
 pub(super) fn clean_spaces(text: Vec<u8>) -> Vec<u8> {
     // " ?", " !", " .", " ,"
     let text = drop_bytes(&text, |before, rest| {
-        usize::from(before == b' ' && matches!(rest[0], b'?' | b'!' | b'.' | b',')) // the space before
+        usize::from(before == b' ' && matches!(rest[0], b'?' | b'!' | b'.' | b',')) // drop the space before this punctuation mark
     });
     // " ' ": an apostrophe between spaces
     let text = drop_bytes(&text, |before, rest| {
@@ -99,8 +100,8 @@ pub(super) fn clean_spaces(text: Vec<u8>) -> Vec<u8> {
     })
 }
 
-/// Copies `text`, asking at every byte but the first whether the space before it goes (1), and also the one after it
-/// (2).
+/// Copies `text` without the bytes selected by `drop`. For every byte except the first, `drop` returns 0 to
+/// keep all, 1 to remove the preceding space, or 2 to also remove the following space.
 fn drop_bytes(text: &[u8], drop: impl Fn(u8, &[u8]) -> usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut before = None;
@@ -114,7 +115,7 @@ fn drop_bytes(text: &[u8], drop: impl Fn(u8, &[u8]) -> usize) -> Vec<u8> {
         before = Some(text[at]);
         at += 1;
         if n > 1 {
-            // Gone, and no longer there for what follows.
+            // The removed space is not context for the next byte.
             before = None;
             at += 1;
         }
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn spaces_before_punctuation_go() {
+    fn clean_spaces_removes_spaces_before_punctuation() {
         assert_eq!(clean("Hello , world ! ? no  ."), "Hello, world!? no .");
         assert_eq!(
             clean("a ' b 's I 'm we 're I 've I 'll do n't 't"),
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_taken_off_once() {
+    fn unframed_strips_one_bos_and_eos() {
         assert_eq!(unframed(&[1, 1, 5, 2, 2], Some(1), Some(2)), [1, 5, 2]);
         assert_eq!(unframed(&[1], Some(1), Some(1)), [0; 0]);
         assert_eq!(unframed(&[5], None, None), [5]);

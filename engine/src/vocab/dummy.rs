@@ -1,11 +1,11 @@
-//! The vocabulary of test models: its tokens mean nothing, but every text gives some.
+//! Tokenizer of test models: maps every text to arbitrary but deterministic tokens.
 
 use super::Token;
 
-/// Bytes of text per token.
+/// Number of bytes of text per token.
 const CHUNK: usize = 5;
 
-/// Appends one token for every five bytes of `text`, a function of those bytes.
+/// Appends one token per chunk of five bytes, a hash of the chunk.
 pub(super) fn tokenize(n_tokens: u32, text: &str, out: &mut Vec<Token>) {
     if n_tokens == 0 {
         return;

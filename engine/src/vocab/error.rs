@@ -1,97 +1,69 @@
-//! What can be wrong with a vocabulary, and what is odd about one that works.
+//! Errors and warnings that can occur when loading a vocabulary.
 
 use std::fmt;
 
 use super::VocabKind;
 use crate::gguf::GgufError;
 
-/// Why a vocabulary cannot be built.
+/// An error that can occur when building a vocabulary.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum VocabError {
-    /// A key is missing or has the wrong type.
+    /// A metadata key is missing or has the wrong type.
     #[error(transparent)]
     Metadata(#[from] GgufError),
-    /// The tokenizer is not one that is known.
+    /// The tokenizer model is unknown.
     #[error("key \"tokenizer.ggml.model\": expected one of {}, found \"{}\"", expected.join(", "), found.escape_debug())]
-    UnknownModel {
-        /// The value.
-        found: String,
-        /// The known values.
-        expected: Vec<&'static str>,
-    },
-    /// The tokenizer is known, but this engine does not have it.
-    #[error("key \"tokenizer.ggml.model\": \"{model}\" ({kind}) is not supported yet")]
-    UnsupportedModel {
-        /// The value.
-        model: &'static str,
-        /// What it stands for.
-        kind: VocabKind,
-    },
-    /// A guess would give tokens that the model has never seen.
+    UnknownModel { found: String, expected: Vec<&'static str> },
+    /// The tokenizer model is known but not implemented.
+    #[error("key \"tokenizer.ggml.model\": \"{model}\" ({kind}) is not supported")]
+    UnsupportedModel { model: &'static str, kind: VocabKind },
+    /// The pre-tokenizer is unknown. No default is used, because wrong splits yield tokens the model was not
+    /// trained on.
     #[error("key \"tokenizer.ggml.pre\": unknown pre-tokenizer \"{}\"{}", found.escape_debug(), did_you_mean(close))]
     UnknownPreTokenizer {
-        /// The value.
         found: String,
-        /// Known names that look like it, nearest first.
+        /// Similar known names, closest first.
         close: Vec<&'static str>,
     },
-    /// A byte that no token stands for, in a vocabulary that needs one for each.
-    #[error("key \"tokenizer.ggml.tokens\": expected a token <0x{byte:02X}> for that byte, found none")]
-    MissingByte {
-        /// The byte.
-        byte: u8,
-    },
-    /// A pre-tokenizer's expressions do not compile.
+    /// A byte has no token in a vocabulary that requires one for every byte.
+    #[error("key \"tokenizer.ggml.tokens\": missing token <0x{byte:02X}>; this tokenizer needs a token for every byte")]
+    MissingByte { byte: u8 },
+    /// The expressions of a pre-tokenizer do not compile.
     #[error("pre-tokenizer \"{name}\": {reason}")]
     PreTokenizer {
-        /// Its name.
         name: String,
-        /// Which expression, and why.
+        /// Failing expression and the reason.
         reason: String,
     },
-    /// More tokens than there are token ids.
+    /// More tokens than 31-bit token ids.
     #[error("key \"{key}\": expected at most {} tokens, found {found}", i32::MAX)]
-    TooManyTokens {
-        /// The key.
-        key: String,
-        /// The number of tokens.
-        found: u64,
-    },
-    /// An array that should have one element for every token.
-    #[error("key \"{key}\": expected {expected} elements, one for every token, found {found}")]
+    TooManyTokens { key: String, found: u64 },
+    /// A per-token array has the wrong length.
+    #[error("key \"{key}\": expected {expected} elements (one per token), found {found}")]
     WrongLength {
-        /// The key.
         key: &'static str,
-        /// The number of tokens.
+        /// Number of tokens.
         expected: usize,
-        /// The number of elements.
+        /// Number of array elements.
         found: usize,
     },
-    /// A token id that no token has.
+    /// A token id is outside the vocabulary.
     #[error("key \"{key}\": expected a token id below {n_tokens}, found {found}")]
     TokenOutOfRange {
-        /// The key.
         key: &'static str,
-        /// The number of tokens.
         n_tokens: u32,
-        /// The id.
         found: i64,
     },
-    /// A table of normalizations that is not one.
+    /// The SentencePiece normalization table is invalid.
     #[error("key \"{key}\": {reason}")]
-    MalformedCharsmap {
-        /// The key.
-        key: &'static str,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A merge that is not two parts with a space between them.
+    MalformedCharsmap { key: &'static str, reason: String },
+    /// A merge is not two parts separated by a space.
     #[error("key \"tokenizer.ggml.merges\": expected two parts separated by a space in merge {index}, found \"{}\"", found.escape_debug())]
     MalformedMerge {
-        /// Number of the merge, from 0.
+        /// Index of the merge, from 0.
         index: usize,
-        /// The merge.
         found: String,
     },
 }
@@ -100,50 +72,46 @@ fn did_you_mean(close: &[&str]) -> String {
     if close.is_empty() {
         String::new()
     } else {
-        format!("; close names are {}", close.join(", "))
+        format!("; similar names: {}", close.join(", "))
     }
 }
 
-/// What is odd about a vocabulary that could be built all the same. The library does not print: who loads a model may
-/// show these.
+/// Warning about a vocabulary that is usable despite suspicious metadata. The library never prints; the
+/// application decides whether to show warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum VocabWarning {
-    /// The file does not say how to cut text into words. The default may differ from what the model was trained with.
+    /// The file names no pre-tokenizer. The default may differ from the one used in training.
     MissingPreTokenizer,
-    /// Tokens with equal texts: text becomes the first of them.
+    /// Several tokens share a text; tokenization uses the first of them.
     DuplicateTokens {
-        /// How many tokens have the text of an earlier one.
+        /// Number of tokens that repeat the text of an earlier token.
         n: usize,
-        /// The first such token.
+        /// First token with a duplicate text.
         first: u32,
     },
-    /// Tokens without a text.
+    /// Some tokens have an empty text.
     EmptyTokens {
-        /// How many.
+        /// Number of empty tokens.
         n: usize,
-        /// The first of them.
+        /// First token with an empty text.
         first: u32,
     },
-    /// A token whose text marks it as a control token has another type; it is treated as a control token.
-    ControlLooking {
-        /// The token.
-        token: u32,
-        /// Its text.
-        text: String,
-    },
-    /// A beginning or end token should be added, but there is none.
+    /// A token with the text of a control token has another type; it is treated as a control token.
+    ControlLooking { token: u32, text: String },
+    /// A BOS or EOS token is enabled but not defined.
     MissingSpecial {
-        /// The key that asks for it.
+        /// Metadata key that enables the token.
         key: &'static str,
     },
-    /// The model needs a beginning-of-sequence token although the file says otherwise.
+    /// The model requires a BOS token although the metadata disables it.
     BosForced,
 }
 
 impl VocabWarning {
-    /// Nothing is worse for it: what the file says was put right.
-    pub fn is_put_right(&self) -> bool {
+    /// Returns true if the problem was corrected and has no effect on output quality.
+    pub fn is_corrected(&self) -> bool {
         matches!(self, Self::ControlLooking { .. } | Self::BosForced)
     }
 }
@@ -152,18 +120,18 @@ impl fmt::Display for VocabWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MissingPreTokenizer => f.write_str(
-                "key \"tokenizer.ggml.pre\" is missing: the default pre-tokenizer is used, which can make answers worse",
+                "key \"tokenizer.ggml.pre\" is missing; using the default pre-tokenizer, which may reduce output quality",
             ),
             Self::DuplicateTokens { n, first } => {
-                write!(f, "{n} tokens have the text of an earlier token, the first of them is {first}")
+                write!(f, "{n} tokens repeat the text of an earlier token; the first is {first}")
             }
-            Self::EmptyTokens { n, first } => write!(f, "{n} tokens have no text, the first of them is {first}"),
+            Self::EmptyTokens { n, first } => write!(f, "{n} tokens have an empty text; the first is {first}"),
             Self::ControlLooking { token, text } => {
-                write!(f, "token {token} \"{}\" is treated as a control token in spite of its type", text.escape_debug())
+                write!(f, "token {token} \"{}\" is not typed as a control token; treating it as one", text.escape_debug())
             }
-            Self::MissingSpecial { key } => write!(f, "key \"{key}\" is true, but there is no such token"),
+            Self::MissingSpecial { key } => write!(f, "key \"{key}\" is true, but the token is not defined"),
             Self::BosForced => f.write_str(
-                "key \"tokenizer.ggml.add_bos_token\" is false, but this tokenizer always adds a beginning of sequence",
+                "key \"tokenizer.ggml.add_bos_token\" is false, but this tokenizer requires a BOS token; adding it",
             ),
         }
     }

@@ -1,5 +1,5 @@
-//! Hash tables for token texts and symbol pairs. The texts come from a file, so every table is seeded at random: a
-//! crafted vocabulary cannot aim at collisions.
+//! Hash tables for token texts and symbol pairs. All tables are randomly seeded because keys are untrusted: a
+//! crafted vocabulary cannot force collisions.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -8,19 +8,18 @@ const MIX_BLOCK: u64 = 0x9e37_79b9_7f4a_7c15;
 const MIX_TAIL: u64 = 0xd6e8_feb8_6659_fd93;
 const MIX_LAST: u64 = 0xa076_1d64_78bd_642f;
 
-/// Multiplies to 128 bits and folds the halves together: every input bit reaches every output bit.
+/// Folded multiply: XORs the halves of the 128-bit product, so that every input bit affects every output bit.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// A random 64-bit seed.
 pub(super) fn random_seed() -> u64 {
     RandomState::new().hash_one(0_u64) | 1
 }
 
-/// Hashes a text under a seed.
+/// Hashes `bytes` with a seed.
 #[inline]
 pub(super) fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     let mut hash = seed ^ (bytes.len() as u64).wrapping_mul(MIX_TAIL);
@@ -35,21 +34,20 @@ pub(super) fn hash_bytes(seed: u64, bytes: &[u8]) -> u64 {
     fold(fold(hash ^ tail, MIX_TAIL), MIX_LAST)
 }
 
-/// Many texts by number, all bytes in one allocation.
+/// Indexed byte strings in a single allocation.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
+pub(crate) struct StringList {
     bytes: Vec<u8>,
-    /// `ends[id]` is where text `id` ends in `bytes`.
+    /// End offset of each string in `bytes`.
     ends: Vec<usize>,
 }
 
-impl Texts {
-    /// Number of texts.
+impl StringList {
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Text `id`, empty when there is none.
+    /// Returns string `id`; empty if out of range.
     #[inline]
     pub fn get(&self, id: u32) -> &[u8] {
         let id = id as usize;
@@ -61,52 +59,51 @@ impl Texts {
         self.ends.get(id).map_or(&[], |&end| &self.bytes[start..end])
     }
 
-    /// Appends the text that `write` appends to the bytes it is given.
+    /// Appends the bytes written by `write` as a new string.
     pub fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.bytes);
         self.ends.push(self.bytes.len());
     }
 }
 
-/// Texts by number and numbers by text.
+/// Bidirectional map between texts and ids.
 #[derive(Debug)]
-pub(super) struct TextTable {
-    texts: Texts,
-    /// Open addressing: the upper half holds the upper half of the hash, the lower half `id + 1`; 0 is a free slot.
+pub(super) struct StringTable {
+    texts: StringList,
+    /// Open-addressing table. A slot holds the upper half of the hash and `id + 1`; 0 marks a free slot.
     slots: Vec<u64>,
     seed: u64,
 }
 
-impl TextTable {
-    /// An empty table with room for `n` texts.
+impl StringTable {
+    /// Creates an empty table with capacity for `n` texts.
     pub fn with_capacity(n: usize) -> Self {
         let slots = vec![0; (n.max(8) * 2).next_power_of_two()];
         Self {
-            texts: Texts::default(),
+            texts: StringList::default(),
             slots,
             seed: random_seed(),
         }
     }
 
-    /// Number of texts.
     pub fn len(&self) -> usize {
         self.texts.len()
     }
 
-    /// Text `id`, empty when there is none.
+    /// Returns text `id`; empty if out of range.
     #[inline]
     pub fn text(&self, id: u32) -> &[u8] {
         self.texts.get(id)
     }
 
-    /// The number of a text.
+    /// Returns the id of a text.
     #[inline]
     pub fn get(&self, text: &[u8]) -> Option<u32> {
         self.probe(text, hash_bytes(self.seed, text)).ok()
     }
 
-    /// Appends a text under the next number. Where the table holds the text already, that earlier number stays the one
-    /// [`get`](Self::get) answers with, and it is returned.
+    /// Appends a text with the next id. If the text exists, [`get`](Self::get) keeps returning the earlier
+    /// id, which is returned.
     pub fn push(&mut self, text: &[u8]) -> Option<u32> {
         if self.len() * 2 >= self.slots.len() {
             self.grow();
@@ -124,12 +121,12 @@ impl TextTable {
         }
     }
 
-    /// Appends a text that cannot be found: only its number is taken.
+    /// Appends a text that is excluded from lookup, to reserve its id.
     pub fn push_hidden(&mut self, text: &[u8]) {
         self.texts.push_with(|bytes| bytes.extend_from_slice(text));
     }
 
-    /// The number of a text, which is appended when it is new.
+    /// Returns the id of a text, appending the text if it is new.
     pub fn intern(&mut self, text: &[u8]) -> u32 {
         self.get(text).unwrap_or_else(|| {
             self.push(text);
@@ -137,7 +134,7 @@ impl TextTable {
         })
     }
 
-    /// `Ok(id)` of the text, or `Err(slot)` where it would go.
+    /// Returns the id of the text, or the free slot for its insertion.
     #[inline]
     fn probe(&self, text: &[u8], hash: u64) -> Result<u32, usize> {
         let mask = self.slots.len() - 1;
@@ -173,21 +170,21 @@ fn entry(hash: u64, id: u32) -> u64 {
     hash >> 32 << 32 | (u64::from(id) + 1)
 }
 
-/// A map from pairs of symbols.
+/// Map keyed by a pair of symbols; see [`pair_key`].
 pub(super) type PairMap<V> = HashMap<u64, V, SeededState>;
 
-/// An empty map with room for `n` pairs.
+/// Creates an empty map with capacity for `n` pairs.
 pub(super) fn pair_map<V>(n: usize) -> PairMap<V> {
     PairMap::with_capacity_and_hasher(n, SeededState(random_seed()))
 }
 
-/// The key of a pair.
+/// Packs two symbols into a key.
 #[inline]
 pub(super) fn pair_key(left: u32, right: u32) -> u64 {
     u64::from(left) << 32 | u64::from(right)
 }
 
-/// Builds hashers for 64-bit keys.
+/// Seeded [`BuildHasher`] for 64-bit keys.
 #[derive(Debug, Clone)]
 pub(super) struct SeededState(u64);
 
@@ -199,7 +196,7 @@ impl BuildHasher for SeededState {
     }
 }
 
-/// Hashes one 64-bit key.
+/// Hasher for a single 64-bit key.
 #[derive(Debug)]
 pub(super) struct SeededHasher(u64);
 
@@ -223,8 +220,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_found_after_growth_and_the_first_of_equals_wins() {
-        let mut table = TextTable::with_capacity(0);
+    fn table_survives_growth_and_keeps_first_duplicate() {
+        let mut table = StringTable::with_capacity(0);
         for i in 0..5000_u32 {
             assert_eq!(table.push(format!("t{i}").as_bytes()), None);
         }
@@ -243,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn length_and_content_both_count() {
+    fn hash_depends_on_length_and_content() {
         let seed = random_seed();
         assert_ne!(hash_bytes(seed, b"\0"), hash_bytes(seed, b"\0\0"));
         assert_ne!(hash_bytes(seed, b"abcdefgh"), hash_bytes(seed, b"abcdefgi"));

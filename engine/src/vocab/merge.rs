@@ -1,72 +1,72 @@
-//! Merging neighbours, best pair first: the common heart of byte-pair and SentencePiece vocabularies.
+//! Iterative merging of adjacent symbols by rank, shared by BPE and SentencePiece tokenizers.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Not a symbol.
+/// Symbol id of unknown symbols.
 pub(super) const NONE: u32 = u32::MAX;
-/// Words of more symbols than this use a heap. Below, looking at all pairs again after every merge is faster.
+/// Maximum number of symbols for the quadratic algorithm, which beats the heap on short words.
 const SHORT: usize = 32;
-/// Offsets inside a word are 32 bits wide. Callers cut longer texts.
+/// Maximum word length in bytes, so that offsets fit into 32 bits. Callers split longer words.
 pub(super) const MAX_WORD: usize = 1 << 30;
 
-/// A stretch of a word.
+/// Symbol in a word that is being merged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Symbol {
-    /// Its number, or [`NONE`] if it is not known.
+    /// Symbol id, or [`NONE`] if unknown.
     pub id: u32,
-    /// Where it begins, in bytes.
+    /// Byte offset in the word.
     pub start: u32,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// What two neighbours can become.
+/// Possible merge of two adjacent symbols.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Merge {
-    /// Smaller is better; equal ranks merge from left to right.
+    /// Smaller ranks merge first; equal ranks merge from left to right.
     pub rank: u32,
-    /// The symbol they become.
+    /// Id of the symbol that the merge produces.
     pub id: u32,
 }
 
-/// Which neighbours merge.
+/// Merge rules of a vocabulary.
 pub(super) trait Pairs {
-    /// What `left` and `right`, next to each other in `word`, can become.
+    /// Returns the merge of the adjacent symbols `left` and `right`, if any.
     fn merge(&self, word: &[u8], left: &Symbol, right: &Symbol) -> Option<Merge>;
 }
 
-/// Merges words, one after the other, in memory that it keeps.
+/// Merges the symbols of words. Buffers are reused between words.
 #[derive(Debug, Default)]
 pub(super) struct Merger {
-    /// The symbols of the word: fill it, call [`run`](Self::run), read it.
+    /// Symbols of the word: input and output of [`run`](Self::run).
     pub symbols: Vec<Symbol>,
-    /// `merges[i]` is what symbols `i` and `i + 1` can become.
+    /// `merges[i]` is the possible merge of symbols `i` and `i + 1`.
     merges: Vec<Option<Merge>>,
     links: Vec<Link>,
     heap: BinaryHeap<Reverse<Candidate>>,
 }
 
-/// Neighbours of a symbol that is still there.
+/// Linked-list neighbors of a remaining symbol.
 #[derive(Debug, Clone, Copy)]
 struct Link {
     prev: u32,
     next: u32,
 }
 
-/// A possible merge, ordered by rank and then by place.
+/// Heap entry, ordered by rank and then by position.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     rank: u32,
     left: u32,
     right: u32,
-    /// Bytes of both together: if either has grown since, the candidate is stale.
+    /// Combined length in bytes; the entry is stale if either symbol has grown.
     len: u32,
     id: u32,
 }
 
 impl Merger {
-    /// Merges the best pair until none is left.
+    /// Merges pairs in order of rank until no merge applies.
     pub fn run(&mut self, word: &[u8], pairs: &impl Pairs) {
         if self.symbols.len() <= SHORT {
             self.run_short(word, pairs)
@@ -133,7 +133,7 @@ impl Merger {
         })) = heap.pop()
         {
             let (l, r) = (symbols[left as usize].len, symbols[right as usize].len);
-            // Symbols that were merged into another have no bytes left.
+            // Stale: a symbol was merged into its left neighbor (length 0) or has grown.
             if l == 0 || r == 0 || l + r != len {
                 continue;
             }
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// Symbols are numbers; a pair becomes their sum, ranked by an arbitrary function of both.
+    /// Test rules: symbols are numbers, and a pair merges into its sum with a pseudorandom rank.
     struct Sums(u32);
 
     impl Pairs for Sums {
@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn short_and_long_words_merge_alike(ids in prop::collection::vec(0..6_u32, 0..60), ranks in 1..50_u32) {
+        fn short_and_long_words_merge_equally(ids in prop::collection::vec(0..6_u32, 0..60), ranks in 1..50_u32) {
             let short = merged(&ids, ranks, Merger::run_short);
             prop_assert_eq!(&short, &merged(&ids, ranks, Merger::run_long));
             prop_assert_eq!(short.iter().map(|s| s.2 as usize).sum::<usize>(), ids.len());
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_ranks_merge_from_the_left() {
+    fn equal_ranks_merge_left_to_right() {
         struct Twos;
         impl Pairs for Twos {
             fn merge(&self, _: &[u8], left: &Symbol, right: &Symbol) -> Option<Merge> {

@@ -1,15 +1,15 @@
-//! Text to tokens and back. Modules stand in the order the data flows:
+//! Tokenization: text to tokens and back. Modules in the order of the data flow:
 //!
-//! - `source`: what a vocabulary is built from, read from a file's metadata
-//! - `tokens`: texts, scores and attributes of the tokens, checked
-//! - `special`: tokens with a role, and which of them end a generation
-//! - `partition`: special tokens are taken out of a text
-//! - `pre`: the rest is cut into words (byte-pair vocabularies)
-//! - `bpe`, `spm`, `wpm`, `ugm`, `rwkv`, `plamo2`, `dummy`: text to tokens, one file for each kind of vocabulary; `merge`, `words` and
-//!   `prefixes` are what they share, `charsmap` is what `ugm` normalizes by
-//! - `detok`, `utf8`, `text`: tokens to text, at once or as they come
+//! - `source`: tokenizer metadata of a GGUF file as plain data
+//! - `tokens`: validated texts, scores and attributes of the tokens
+//! - `special`: special tokens and their roles, including end-of-generation tokens
+//! - `partition`: splits the input at special tokens
+//! - `pre`: splits the remaining text into words (BPE vocabularies)
+//! - `bpe`, `spm`, `wpm`, `ugm`, `rwkv`, `plamo2`, `dummy`: tokenizers, one file per kind of vocabulary, on
+//!   top of `merge`, `words`, `prefixes` and `charsmap`
+//! - `detok`, `utf8`, `text`: detokenization, whole or streaming
 //!
-//! A new kind of vocabulary is a row of [`MODELS`], a file beside `bpe.rs`, and an arm in `Tokenizer`.
+//! To add a kind of vocabulary, add a row to [`MODELS`], a file next to `bpe.rs`, and an arm to `Tokenizer`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -48,12 +48,12 @@ pub use attr::TokenAttr;
 pub use error::{VocabError, VocabWarning};
 pub use roles::Special;
 pub use source::VocabSource;
-pub use text::{TextStream, n_begun};
+pub use text::{TextStream, partial_match_len};
 pub use utf8::Utf8Stream;
 
 use bpe::Bpe;
 use detok::Spelling;
-pub(crate) use hash::Texts;
+pub(crate) use hash::StringList;
 use partition::{Fragment, Partition};
 use plamo2::Plamo2;
 use pre::Alphabet;
@@ -65,17 +65,17 @@ use tokens::Tokens;
 use ugm::Ugm;
 use wpm::Wpm;
 
-/// The number of a token: its row in the model's embedding.
+/// Token id: the row of the token in the embedding matrix.
 pub type Token = u32;
 
-/// The kinds of vocabularies that files can hold.
+/// Kind of vocabulary, derived from `tokenizer.ggml.model`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum VocabKind {
-    /// Token ids without texts.
+    /// Vocabulary of token ids without texts.
     None,
-    /// Meaningless tokens, for tests.
+    /// Vocabulary of arbitrary tokens, for tests.
     Test,
-    /// SentencePiece with scores.
+    /// SentencePiece BPE, which merges by score.
     Spm,
     /// Byte-pair encoding.
     Bpe,
@@ -83,17 +83,17 @@ pub enum VocabKind {
     Wpm,
     /// Unigram.
     Ugm,
-    /// Greedy longest match.
+    /// RWKV: greedy longest match over bytes.
     Rwkv,
-    /// Unigram of the PLaMo-2 models.
+    /// Unigram variant of the PLaMo-2 models.
     Plamo2,
-    /// Byte-pair encoding with DNA in between.
+    /// BPE with DNA segments.
     HybridDna,
-    /// Byte-pair encoding of words between blanks.
+    /// BPE on words separated by spaces.
     Whitespace,
 }
 
-/// Values of `tokenizer.ggml.model`.
+/// Supported values of `tokenizer.ggml.model`.
 pub const MODELS: [(&str, VocabKind); 12] = [
     ("no_vocab", VocabKind::None),
     ("none", VocabKind::None),
@@ -126,34 +126,34 @@ impl fmt::Display for VocabKind {
     }
 }
 
-/// A vocabulary: tokens, their roles, and how text becomes them.
+/// A vocabulary: tokens, special tokens, and the tokenizer.
 #[derive(Debug)]
 pub struct Vocab {
     kind: VocabKind,
     model: String,
     pre: Option<String>,
     tokens: Tokens,
-    pieces: Texts,
+    pieces: StringList,
     special: SpecialIds,
     line_feed: Option<Token>,
     eog: Vec<Token>,
     suppressed: Vec<Token>,
     options: Options,
-    /// Special tokens to parse from text.
+    /// Special tokens that are parsed if `parse_special` is set.
     all_specials: Partition,
-    /// Those that are parsed even where text is only text.
+    /// Special tokens that are always parsed.
     user_defined: Partition,
     tokenizer: Tokenizer,
     warnings: Vec<VocabWarning>,
 }
 
-/// What is added to text and taken from it.
+/// Tokens and spaces added by tokenization and removed by detokenization.
 #[derive(Debug, Clone, Copy, Default)]
 struct Options {
     add_bos: bool,
     add_eos: bool,
     add_sep: bool,
-    /// A separator ends a text.
+    /// True if a separator token ends every sequence.
     sep_last: bool,
     add_space_prefix: bool,
     clean_spaces: bool,
@@ -172,12 +172,18 @@ enum Tokenizer {
 }
 
 impl Vocab {
-    /// Builds the vocabulary of a file.
+    /// Builds the vocabulary of a GGUF file.
+    ///
+    /// # Errors
+    /// [`VocabError`] if metadata is missing or invalid, or if the tokenizer is not supported.
     pub fn load(gguf: &Gguf) -> Result<Self, VocabError> {
         Self::from_source(&VocabSource::from_gguf(gguf)?)
     }
 
     /// Builds a vocabulary from plain data.
+    ///
+    /// # Errors
+    /// [`VocabError`] if the data is incomplete or invalid, or if the tokenizer is not supported.
     pub fn from_source(source: &VocabSource) -> Result<Self, VocabError> {
         let kind = MODELS
             .iter()
@@ -203,7 +209,7 @@ impl Vocab {
             model: source.model.to_owned(),
             pre: None,
             tokens: Tokens::without_texts(n),
-            pieces: Texts::default(),
+            pieces: StringList::default(),
             special: SpecialIds::default(),
             line_feed: None,
             eog: Vec::new(),
@@ -263,7 +269,7 @@ impl Vocab {
         };
         vocab.line_feed = match &vocab.tokenizer {
             Tokenizer::Spm(spm) => spm.byte_token(b'\n'),
-            // Line feeds separate words and are none.
+            // WordPiece treats newlines as separators, so no token represents a newline.
             Tokenizer::Wpm(_) => None,
             _ => vocab.tokenize("\n", false, false).first().copied(),
         };
@@ -271,11 +277,14 @@ impl Vocab {
         Ok(vocab)
     }
 
-    /// Text to tokens.
+    /// Converts text to tokens.
     ///
-    /// `add_special`: with the tokens that the model expects around a text (see [`add_bos`](Self::add_bos) and
-    /// [`add_eos`](Self::add_eos)). `parse_special`: the texts of control tokens become those tokens; otherwise they are
-    /// text like any other, which is what text from outside must be. A vocabulary without texts gives no tokens.
+    /// - `add_special`: adds the tokens that frame a sequence (see [`add_bos`](Self::add_bos) and
+    ///   [`add_eos`](Self::add_eos)).
+    /// - `parse_special`: parses control tokens such as `<|im_end|>`. Leave it off for untrusted input, so
+    ///   that control tokens are tokenized as plain text.
+    ///
+    /// Returns no tokens if the vocabulary has no texts.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
         let mut out = Vec::new();
         if matches!(self.tokenizer, Tokenizer::None) {
@@ -289,7 +298,7 @@ impl Vocab {
         } else {
             &self.user_defined
         };
-        // The text behind a special token begins like the first one.
+        // The space prefix applies at the start of the text and after every special token.
         let mut begins = true;
         for fragment in partition.split(text) {
             match fragment {
@@ -312,8 +321,8 @@ impl Vocab {
         out
     }
 
-    /// Two texts as one, such as a question and a document for a classifier: the first with what goes around a text, a separator where
-    /// the model expects one, the second, and what ends a text. Their special tokens are text.
+    /// Tokenizes two texts as one sequence, such as the query and document of a reranker, with separator and
+    /// end tokens as the model expects. Special tokens are not parsed.
     pub fn tokenize_pair(&self, first: &str, second: &str) -> Vec<Token> {
         let mut out = self.tokenize(first, true, false);
         if self.options.add_sep && !self.options.sep_last {
@@ -342,8 +351,9 @@ impl Vocab {
         }
     }
 
-    /// What a token looks like in a text: bytes, as characters can be spread over several tokens (see [`Utf8Stream`]).
-    /// Control and unknown tokens look like nothing unless `special` is true. Empty for an id that no token has.
+    /// Returns the bytes that a token stands for. A character may span several tokens; see [`Utf8Stream`].
+    ///
+    /// Control and unknown tokens are empty unless `special` is set. Ids outside the vocabulary are empty.
     pub fn token_to_piece(&self, token: Token, special: bool) -> &[u8] {
         const HIDDEN: TokenAttr = TokenAttr::UNKNOWN.union(TokenAttr::CONTROL);
         if !special && self.attr(token).intersects(HIDDEN) {
@@ -353,16 +363,18 @@ impl Vocab {
         }
     }
 
-    /// Tokens to text; what is not UTF-8 becomes U+FFFD.
+    /// Converts tokens to text and replaces invalid UTF-8 with U+FFFD.
     ///
-    /// `remove_special`: without the tokens that [`tokenize`](Self::tokenize) adds. `unparse_special`: control tokens are
-    /// shown. The space that tokenizing put before the text is gone.
+    /// - `remove_special`: omits the tokens that [`tokenize`](Self::tokenize) adds.
+    /// - `unparse_special`: renders control tokens.
+    ///
+    /// A space prefix added by tokenization is removed.
     pub fn detokenize(&self, tokens: &[Token], remove_special: bool, unparse_special: bool) -> String {
         let bytes = self.detokenize_bytes(tokens, remove_special, unparse_special);
         String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
     }
 
-    /// As [`detokenize`](Self::detokenize), as bytes.
+    /// Like [`detokenize`](Self::detokenize), but returns the raw bytes.
     pub fn detokenize_bytes(&self, tokens: &[Token], remove_special: bool, unparse_special: bool) -> Vec<u8> {
         let Options {
             add_bos,
@@ -388,32 +400,32 @@ impl Vocab {
         if clean_spaces { detok::clean_spaces(text) } else { text }
     }
 
-    /// The kind of vocabulary.
+    /// Returns the kind of vocabulary.
     pub fn kind(&self) -> VocabKind {
         self.kind
     }
 
-    /// `tokenizer.ggml.model`.
+    /// Returns `tokenizer.ggml.model`.
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// The pre-tokenizer in use (byte-pair vocabularies).
+    /// Returns the name of the pre-tokenizer (BPE vocabularies).
     pub fn pre(&self) -> Option<&str> {
         self.pre.as_deref()
     }
 
-    /// What is odd about this vocabulary.
+    /// Returns warnings about the vocabulary found while loading.
     pub fn warnings(&self) -> &[VocabWarning] {
         &self.warnings
     }
 
-    /// Number of tokens; token ids are below it.
+    /// Returns the number of tokens; all token ids are smaller.
     pub fn n_tokens(&self) -> u32 {
         self.tokens.n
     }
 
-    /// Number of merges (byte-pair vocabularies).
+    /// Returns the number of merges (BPE vocabularies).
     pub fn n_merges(&self) -> usize {
         match &self.tokenizer {
             Tokenizer::Bpe(bpe) => bpe.n_merges(),
@@ -421,105 +433,106 @@ impl Vocab {
         }
     }
 
-    /// A token's text as the vocabulary spells it (spaces may be `▁` or `Ġ`), empty for an id that no token has.
+    /// Returns the text of a token as spelled in the vocabulary, where spaces may be `▁` or `Ġ`. Ids outside
+    /// the vocabulary are empty.
     pub fn text(&self, token: Token) -> Cow<'_, str> {
         String::from_utf8_lossy(self.text_bytes(token))
     }
 
-    /// As [`text`](Self::text), as the file has it.
+    /// Like [`text`](Self::text), but returns the raw bytes.
     pub fn text_bytes(&self, token: Token) -> &[u8] {
         self.tokens.text(token)
     }
 
-    /// A token's score, 0 where the vocabulary has none.
+    /// Returns the score of a token, or 0 if the vocabulary has no scores.
     pub fn score(&self, token: Token) -> f32 {
         self.tokens.scores.get(token as usize).copied().unwrap_or(0.0)
     }
 
-    /// A token's attributes.
+    /// Returns the attributes of a token.
     pub fn attr(&self, token: Token) -> TokenAttr {
         self.tokens.attr(token)
     }
 
-    /// The token with exactly this text, as the vocabulary spells it.
+    /// Returns the token with exactly this text, as spelled in the vocabulary.
     pub fn find(&self, text: &str) -> Option<Token> {
         self.tokens.find(text.as_bytes())
     }
 
-    /// The token of a role.
+    /// Returns the token of a role.
     pub fn special(&self, special: Special) -> Option<Token> {
         self.special.get(special)
     }
 
-    /// All roles that have a token.
+    /// Iterates over all roles that have a token.
     pub fn special_tokens(&self) -> impl Iterator<Item = (Special, Token)> {
         roles::SPECIALS
             .iter()
             .filter_map(|row| Some((row.special, self.special(row.special)?)))
     }
 
-    /// Beginning of a sequence.
+    /// Returns the beginning-of-sequence token.
     pub fn bos(&self) -> Option<Token> {
         self.special(Special::Bos)
     }
 
-    /// End of a sequence.
+    /// Returns the end-of-sequence token.
     pub fn eos(&self) -> Option<Token> {
         self.special(Special::Eos)
     }
 
-    /// End of a turn.
+    /// Returns the end-of-turn token.
     pub fn eot(&self) -> Option<Token> {
         self.special(Special::Eot)
     }
 
-    /// The token of a line feed.
+    /// Returns the newline token.
     pub fn line_feed(&self) -> Option<Token> {
         self.line_feed
     }
 
-    /// True if generating stops at this token.
+    /// Returns true if generation stops at this token.
     pub fn is_eog(&self, token: Token) -> bool {
         self.eog.binary_search(&token).is_ok()
     }
 
-    /// All tokens at which generating stops, ascending.
+    /// Returns all end-of-generation tokens, in ascending order.
     pub fn eog_tokens(&self) -> &[Token] {
         &self.eog
     }
 
-    /// Tokens that are never to be generated.
+    /// Returns tokens that must never be sampled (`tokenizer.ggml.suppress_tokens`).
     pub fn suppressed_tokens(&self) -> &[Token] {
         &self.suppressed
     }
 
-    /// True if tokenizing with `add_special` puts [`bos`](Self::bos) first.
+    /// Returns true if tokenization with `add_special` prepends [`bos`](Self::bos).
     pub fn add_bos(&self) -> bool {
         self.options.add_bos
     }
 
-    /// True if tokenizing with `add_special` puts [`eos`](Self::eos) last.
+    /// Returns true if tokenization with `add_special` appends [`eos`](Self::eos).
     pub fn add_eos(&self) -> bool {
         self.options.add_eos
     }
 
-    /// True if the model expects a separator between two texts.
+    /// Returns true if the model expects a separator token between two texts.
     pub fn add_sep(&self) -> bool {
         self.options.add_sep
     }
 
-    /// True if a text is tokenized as if a space stood before it.
+    /// Returns true if tokenization inserts a space before the text.
     pub fn add_space_prefix(&self) -> bool {
         self.options.add_space_prefix
     }
 
-    /// True if detokenizing takes out spaces before punctuation.
+    /// Returns true if detokenization removes spaces before punctuation.
     pub fn clean_spaces(&self) -> bool {
         self.options.clean_spaces
     }
 }
 
-/// How text becomes tokens of this kind.
+/// Creates the tokenizer for this kind of vocabulary.
 fn tokenizer(
     source: &VocabSource,
     kind: VocabKind,
@@ -543,13 +556,13 @@ fn tokenizer(
     })
 }
 
-/// The pre-tokenizer's name and row.
+/// Looks up the pre-tokenizer by name; a missing name selects `default` with a warning.
 fn pre_tokenizer<'a>(
     source: &VocabSource<'a>,
     warnings: &mut Vec<VocabWarning>,
 ) -> Result<(&'a str, &'static pre::PreTokenizer), VocabError> {
     let name = match source.pre {
-        // Such files name the model only.
+        // Gemma 4 files do not name a pre-tokenizer.
         _ if source.model == "gemma4" => "gemma4",
         None | Some("") => {
             warnings.push(VocabWarning::MissingPreTokenizer);
@@ -564,7 +577,7 @@ fn pre_tokenizer<'a>(
     Ok((name, row))
 }
 
-/// Keys, or else what goes with the kind of vocabulary and the pre-tokenizer.
+/// Returns the options from the metadata, with defaults by kind of vocabulary and pre-tokenizer.
 fn options(
     source: &VocabSource,
     kind: VocabKind,
@@ -578,7 +591,8 @@ fn options(
         warnings.push(VocabWarning::BosForced);
     }
     let options = Options {
-        // WordPiece models have always seen a text between its two frames, and RWKV's never, whatever files say.
+        // WordPiece models are always trained with frame tokens and RWKV models never, so the keys are
+        // ignored.
         add_bos: is_wpm
             || force_bos
             || (kind != VocabKind::Rwkv && source.add_bos.unwrap_or(is_spm || pre.is_some_and(|pre| pre.add_bos))),
@@ -601,7 +615,7 @@ fn options(
     options
 }
 
-/// Ids that no token has are left out, as there is nothing to suppress.
+/// Returns the suppressed tokens without ids outside the vocabulary.
 fn suppressed(source: &VocabSource, n_tokens: u32) -> Vec<Token> {
     let ids = source.suppress_tokens.iter();
     ids.filter_map(|&id| Token::try_from(id).ok())

@@ -1,30 +1,30 @@
-//! Taking special tokens out of a text before the rest is tokenized.
+//! Splits text at special tokens before tokenization.
 //!
-//! The longest token goes first, wherever it stands in the text, then the next shorter one in what is left, equally
-//! long ones from left to right. One pass over the text finds for every place the longest token that begins there;
-//! tokens are then placed by length, and a place whose token meets one that is placed already falls back to the next
-//! shorter token that begins there.
+//! Longer tokens take precedence over shorter ones, wherever they occur; matches of equal length are placed
+//! left to right. One pass finds the longest token starting at every position. Tokens are then placed in
+//! order of decreasing length. A position whose token overlaps a placed token falls back to the next shorter
+//! token that starts there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{Token, TokenAttr};
 
-/// A piece of a text.
+/// Fragment of the input text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fragment {
-    /// A stretch to tokenize, in bytes; never empty.
+    /// Non-empty byte range to be tokenized.
     Text(Range<usize>),
-    /// A special token that stood there.
+    /// Special token found in the text.
     Token(Token),
 }
 
-/// The special tokens to look for.
+/// Matcher for a set of special tokens.
 #[derive(Debug, Default)]
 pub(super) struct Partition {
-    /// Sorted by text.
+    /// Special tokens, sorted by text.
     specials: Vec<SpecialToken>,
-    /// Where the texts that begin with each byte stand in `specials`.
+    /// Range of `specials` for each first byte.
     by_first: Vec<Range<usize>>,
 }
 
@@ -33,13 +33,13 @@ struct SpecialToken {
     text: Box<[u8]>,
     token: Token,
     attr: TokenAttr,
-    /// The longest other special token that this one begins with.
+    /// Index of the longest special token that is a proper prefix of this token.
     shorter: Option<usize>,
 }
 
 impl Partition {
-    /// Of equal texts the first counts. Empty ones and those that are not UTF-8 are left out: the latter could match in
-    /// the middle of a character.
+    /// Creates a matcher. The first of equal texts wins. Empty texts are ignored, and so are invalid UTF-8
+    /// texts, which could match inside a character.
     pub fn new<'a>(specials: impl Iterator<Item = (Token, &'a [u8], TokenAttr)>) -> Self {
         let mut specials: Vec<SpecialToken> = specials
             .filter(|(_, text, _)| !text.is_empty() && std::str::from_utf8(text).is_ok())
@@ -73,7 +73,7 @@ impl Partition {
         }
     }
 
-    /// Cuts `text` into fragments.
+    /// Splits `text` into fragments.
     pub fn split(&self, text: &str) -> Vec<Fragment> {
         let found = self.place(text.as_bytes());
         let mut fragments = Vec::with_capacity(found.len() * 2 + 1);
@@ -91,12 +91,12 @@ impl Partition {
         fragments
     }
 
-    /// The tokens and what they take of the text, from left to right.
+    /// Returns the matched tokens with the ranges they cover, left to right.
     fn place(&self, text: &[u8]) -> Vec<Placed> {
         if self.specials.is_empty() {
             return Vec::new();
         }
-        // Places by the length of the token that begins there.
+        // Candidate matches (position, token) by token length.
         let mut by_len: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
         let add = |by_len: &mut BTreeMap<usize, Vec<_>>, at: usize, special: usize| {
             by_len
@@ -112,12 +112,13 @@ impl Partition {
         let mut taken = Taken(vec![0; if by_len.is_empty() { 0 } else { text.len().div_ceil(64) }]);
         let mut placed = Vec::new();
         while let Some((_, mut places)) = by_len.pop_last() {
-            // Those that fell back were appended behind the others.
+            // Restores the left-to-right order after fallbacks were appended.
             places.sort_unstable();
             for (at, special) in places {
                 let special = &self.specials[special];
                 let end = at + special.text.len();
-                // What is taken is at least as long, so it cannot lie strictly inside.
+                // Placed tokens are at least as long as this token, so checking both ends detects every
+                // overlap.
                 if taken.get(at) {
                     continue;
                 }
@@ -139,13 +140,13 @@ impl Partition {
         placed
     }
 
-    /// The longest special token that `text` begins with.
+    /// Returns the longest special token that is a prefix of `text`.
     fn longest(&self, text: &[u8]) -> Option<usize> {
         let mut range = self.by_first[usize::from(text[0])].clone();
         let mut found = None;
         let mut depth = 1;
         while !range.is_empty() {
-            // A text that ends here sorts before those that go on.
+            // A text that ends at this depth sorts first.
             if self.specials[range.start].text.len() == depth {
                 found = Some(range.start);
                 range.start += 1;
@@ -167,7 +168,7 @@ struct Placed {
     token: Token,
 }
 
-/// One bit for every byte of the text.
+/// Bitmap of the text bytes that matches cover.
 struct Taken(Vec<u64>);
 
 impl Taken {
@@ -182,7 +183,7 @@ impl Taken {
     }
 }
 
-/// Widens a token's place by the white space that its attributes ask for.
+/// Extends a match over the whitespace that its attributes strip.
 fn strip(text: &[u8], mut range: Range<usize>, attr: TokenAttr, taken: &Taken) -> Range<usize> {
     let is_space = |at: usize| matches!(text[at], b' ' | b'\t'..=b'\r') && !taken.get(at);
     if attr.intersects(TokenAttr::LSTRIP) {
@@ -227,11 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_goes_first() {
+    fn longest_token_takes_precedence() {
         let none = TokenAttr::UNDEFINED;
         assert_eq!(split(&["<s>", "</s>"], none, "<s>a b</s>"), "[0]|a b|[1]");
         assert_eq!(split(&["ab", "abc", "bcd"], none, "xabcd ab"), "x|[1]|d |[0]");
-        // The longer one wins although it begins later.
+        // The longer token wins although it starts later.
         assert_eq!(split(&["ab", "bcd"], none, "abcd"), "a|[1]");
         assert_eq!(split(&["\n", "\n\n", "\n\n\n"], none, "\n\n\n\n\nx\n"), "[2]|[1]|x|[0]");
         assert_eq!(split(&["a", "a"], none, "aba"), "[0]|b|[0]");
@@ -241,15 +242,15 @@ mod tests {
     }
 
     #[test]
-    fn white_space_is_taken_along() {
+    fn strip_attributes_absorb_whitespace() {
         assert_eq!(split(&["<m>"], TokenAttr::LSTRIP, "a \n<m> b  <m>"), "a|[0]| b|[0]");
         assert_eq!(
             split(&["<m>"], TokenAttr::RSTRIP, "a <m> \tb <m>  <m> "),
             "a |[0]|b |[0]|[0]"
         );
-        // U+3000 is no white space here.
+        // U+3000 does not count as whitespace.
         assert_eq!(split(&["<m>"], TokenAttr::RSTRIP, "<m>\u{3000}"), "[0]|\u{3000}");
-        // A blank that was taken along is no token of its own.
+        // A stripped space does not match as a token.
         assert_eq!(
             split(&["<m>", " "], TokenAttr::RSTRIP | TokenAttr::LSTRIP, "a <m> b c"),
             "a|[0]|b|[1]|c"
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_are_never_cut() {
+    fn split_never_cuts_characters() {
         let texts: [&[u8]; 3] = [b"\xe6", b"", "字".as_bytes()];
         let partition = Partition::new(
             texts
@@ -279,7 +280,7 @@ mod tests {
         assert!(started.elapsed().as_secs() < 20);
     }
 
-    /// One pass over the text for every token, as the rule is worded.
+    /// Reference implementation: one pass over the text per token.
     fn naive(texts: &[String], text: &str) -> Vec<Fragment> {
         let mut order: Vec<usize> = (0..texts.len()).collect();
         order.sort_by_key(|&i| std::cmp::Reverse(texts[i].len()));
@@ -309,8 +310,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_rule(lens in prop::collection::btree_map(1..7_usize, "[ab]{6}", 1..5), text in "[ab]{0,40}") {
-            // One token of each length: the rule does not order equally long ones that overlap.
+        fn split_agrees_with_reference(lens in prop::collection::btree_map(1..7_usize, "[ab]{6}", 1..5), text in "[ab]{0,40}") {
+            // The vocabulary has one token of each length, because the reference does not order overlapping
+            // tokens of equal length.
             let texts: Vec<String> = lens.iter().map(|(&len, text)| text[..len].to_owned()).collect();
             let refs: Vec<&str> = texts.iter().map(String::as_str).collect();
             prop_assert_eq!(partition(&refs, TokenAttr::UNDEFINED).split(&text), naive(&texts, &text));

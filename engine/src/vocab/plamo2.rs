@@ -1,39 +1,41 @@
-//! PLaMo-2's vocabulary: the tokens whose scores have the greatest sum, found from the end of the text; characters that no token has become
-//! bytes.
+//! PLaMo-2 tokenizer: maximizes the sum of token scores by dynamic programming from the end of the text.
+//! Characters without a token become bytes.
 
 use super::prefixes::Prefixes;
 use super::tokens::Tokens;
 use super::{Token, TokenAttr, VocabError, bytes};
 
-/// Scores are counted in whole numbers of this part of one.
+/// Fixed-point scale of the costs.
 const PER_ONE: f64 = 1e4;
-/// What a character costs that becomes bytes.
+/// Cost of a character that is encoded as bytes.
 const UNKNOWN_COST: i64 = 10_000_000;
-/// Tokens that cost as much or more are never taken.
+/// Tokens of this cost or more are never used.
 const MAX_COST: i64 = 20_000_000;
 
-/// The tokenizer.
 #[derive(Debug)]
 pub(super) struct Plamo2 {
     tokens: Prefixes,
-    /// By token; only of those in `tokens`.
+    /// Cost of each token, valid for entries of `tokens`.
     costs: Vec<i64>,
-    /// The token of each byte.
+    /// Byte token of each byte.
     bytes: [Token; 256],
 }
 
-/// The cheapest way from a place in the text to its end.
+/// Cheapest tokenization from a position to the end of the text.
 #[derive(Clone, Copy)]
 struct Best {
     cost: i64,
-    /// Bytes of the first step.
+    /// Length of the first piece in bytes.
     len: usize,
-    /// `None`: the bytes are tokens.
+    /// `None`: the piece is encoded as byte tokens.
     token: Option<Token>,
 }
 
 impl Plamo2 {
-    /// Prepares the tokens, among which there must be one for each byte.
+    /// Builds the tokenizer.
+    ///
+    /// # Errors
+    /// [`VocabError::MissingByte`] if a byte has no token.
     pub fn new(tokens: &Tokens) -> Result<Plamo2, VocabError> {
         let (mut of_byte, mut costs) = ([None; 256], vec![MAX_COST; tokens.n as usize]);
         let mut matched = Vec::new();
@@ -47,7 +49,8 @@ impl Plamo2 {
             }
             let score = tokens.scores.get(token as usize).copied().unwrap_or(0.0);
             let cost = (f64::from(-score) * PER_ONE).round();
-            // Special tokens are taken out of texts where they are asked for, and are text elsewhere.
+            // Special tokens are split off before tokenization if parsing is enabled; otherwise they are
+            // plain text.
             let is_text = attr.intersects(TokenAttr::NORMAL | TokenAttr::USER_DEFINED);
             if is_text && cost.is_finite() && cost < MAX_COST as f64 {
                 costs[token as usize] = (cost as i64).max(i64::from(i32::MIN));
@@ -65,7 +68,6 @@ impl Plamo2 {
         })
     }
 
-    /// Appends the tokens of `text`.
     pub fn tokenize(&self, text: &str, out: &mut Vec<Token>) {
         let mut best = vec![
             Best {
@@ -93,7 +95,8 @@ impl Plamo2 {
         }
     }
 
-    /// The cheapest step at a place, of equals the longest. `n_char`: bytes of the character there.
+    /// Returns the cheapest first piece at a position; ties prefer the longest. `n_char` is the length of the
+    /// character there in bytes.
     fn step(&self, text: &str, at: usize, n_char: usize, best: &[Best]) -> Best {
         let mut found = Best {
             cost: UNKNOWN_COST + best[at + n_char].cost,
@@ -130,7 +133,7 @@ mod tests {
 
     const N_SPECIAL: usize = 4;
 
-    /// A vocabulary of four special tokens, these tokens, and bytes.
+    /// Builds a vocabulary of four special tokens, the given tokens, and all byte tokens.
     fn vocab(tokens: &[(&str, f32)]) -> Vocab {
         let specials = ["unk", "bos", "eos", "pad"].map(|name| format!("<|plamo:{name}|>"));
         let bytes = (0..=255_u8).map(|byte| format!("<0x{byte:02X}>"));
@@ -156,9 +159,9 @@ mod tests {
         Vocab::from_source(&source).expect("a vocabulary")
     }
 
-    /// All ways to cut a text into tokens and characters that become bytes: the cheapest, of equals the one whose first step is longest,
-    /// then its second, and so on. As the tokenizer is defined, and very slow.
-    fn by_trying_everything(tokens: &[(&str, f32)], text: &str) -> (i64, Vec<usize>) {
+    /// Brute-force reference: the cheapest tokenization, where ties prefer the longest first piece, then the
+    /// longest second piece, and so on.
+    fn brute_force(tokens: &[(&str, f32)], text: &str) -> (i64, Vec<usize>) {
         let Some(first) = text.chars().next() else {
             return (0, Vec::new());
         };
@@ -169,7 +172,7 @@ mod tests {
             .filter(|(t, score)| text.starts_with(t) && cost(*score) < MAX_COST);
         steps.extend(fitting.map(|(t, score)| (t.len(), cost(*score))));
         let ways = steps.into_iter().map(|(len, cost)| {
-            let (rest, mut lens) = by_trying_everything(tokens, &text[len..]);
+            let (rest, mut lens) = brute_force(tokens, &text[len..]);
             lens.insert(0, len);
             (cost + rest, lens)
         });
@@ -177,7 +180,7 @@ mod tests {
             .expect("a way")
     }
 
-    /// Bytes of the pieces, where a run of bytes that are one character is one.
+    /// Returns the lengths of the pieces in bytes; byte tokens of one character count as one piece.
     fn lens(vocab: &Vocab, text: &str) -> Vec<usize> {
         let mut ends: Vec<usize> = Vec::new();
         let mut at = 0;
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_are_those_of_trying_everything() {
+    fn tokenize_agrees_with_brute_force() {
         let all: &[&[(&str, f32)]] = &[
             &[
                 ("a", -1.0),
@@ -235,7 +238,7 @@ mod tests {
                 let text: String = text.chars().take(1 + n % 6).collect();
                 assert_eq!(
                     lens(&vocab, &text),
-                    by_trying_everything(tokens, &text).1,
+                    brute_force(tokens, &text).1,
                     "{text:?} by {tokens:?}"
                 );
             }
@@ -243,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn characters_without_a_token_become_bytes() {
+    fn unknown_characters_become_bytes() {
         let vocab = vocab(&[("a", -1.0)]);
         let byte = |b: u8| (N_SPECIAL + 1 + usize::from(b)) as Token;
         let tokens = |text: &str| vocab.tokenize(text, false, false);
         assert_eq!(tokens("aé"), [4, byte(0xc3), byte(0xa9)]);
         assert_eq!(tokens("\0\u{10ffff}"), [0, 0xf4, 0x8f, 0xbf, 0xbf].map(byte));
-        // A byte order mark is text as any other character, at the beginning, too.
+        // A byte order mark is ordinary text, even at the start.
         let mark = [0xef, 0xbb, 0xbf].map(byte);
         assert_eq!(tokens("\u{feff}a\u{feff}"), [&mark[..], &[4], &mark].concat());
         assert!(tokens("").is_empty());
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn special_tokens_are_text_unless_they_are_asked_for() {
+    fn special_tokens_are_plain_text_by_default() {
         let vocab = vocab(&[("<|plamo:", -1.0), ("eos|>", -1.0), ("<|plamo:eos|>", -9.0)]);
         assert_eq!((vocab.bos(), vocab.eos()), (Some(1), Some(2)));
         assert_eq!(vocab.special(Special::Pad), Some(3));
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_needs_a_token() {
+    fn missing_byte_token_is_an_error() {
         let source = VocabSource {
             model: "plamo2",
             tokens: Some(Cow::Owned(["<0x00>", "a"].into_iter().collect::<StringArray>())),
@@ -279,7 +282,9 @@ mod tests {
             token_types: Some(vec![6, 1].into()),
             ..VocabSource::default()
         };
-        let error = Vocab::from_source(&source).expect_err("bytes are missing").to_string();
+        let error = Vocab::from_source(&source)
+            .expect_err("byte tokens are missing")
+            .to_string();
         assert!(error.contains("<0x01>"), "{error}");
     }
 }

@@ -1,23 +1,23 @@
-//! Which texts a text begins with: the texts in order, and a cursor that narrows them byte by byte.
+//! Longest-prefix search over sorted texts, with a cursor that narrows the candidates byte by byte.
 
 use super::Token;
 
-/// Longer texts are left out: a search from every place of a text would take too long.
+/// Maximum text length in bytes; bounds the search time per position.
 const MAX_LEN: usize = 1024;
 
-/// Texts by their beginnings.
+/// Sorted texts for prefix search.
 #[derive(Debug, Default)]
 pub(super) struct Prefixes {
-    /// Of the tokens in ascending order of texts.
+    /// Tokens in ascending order of their texts.
     tokens: Vec<Token>,
     bytes: Vec<u8>,
-    /// Where each text ends in `bytes`.
+    /// End offset of each text in `bytes`.
     ends: Vec<usize>,
-    /// Where texts with each first byte begin.
+    /// Index of the first text for each first byte.
     firsts: Vec<u32>,
 }
 
-/// The texts that begin with what has been read.
+/// Range of texts that start with the consumed bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor<'a> {
     prefixes: &'a Prefixes,
@@ -27,7 +27,7 @@ pub(super) struct Cursor<'a> {
 }
 
 impl Prefixes {
-    /// Of texts and their tokens; of equal texts the last one counts, empty ones do not.
+    /// Builds the index. The last of equal texts wins; empty texts are ignored.
     pub fn new<T: AsRef<[u8]>>(texts: impl Iterator<Item = (T, Token)>) -> Prefixes {
         let mut all: Vec<_> = texts
             .filter(|(text, _)| (1..=MAX_LEN).contains(&text.as_ref().len()))
@@ -47,7 +47,7 @@ impl Prefixes {
         prefixes
     }
 
-    /// Before the first byte.
+    /// Returns a cursor before the first byte.
     pub fn cursor(&self) -> Cursor<'_> {
         Cursor {
             prefixes: self,
@@ -57,7 +57,7 @@ impl Prefixes {
         }
     }
 
-    /// The longest text that `text` begins with: its token and length.
+    /// Returns the token and length of the longest text that is a prefix of `text`.
     pub fn longest(&self, text: &[u8]) -> Option<(Token, usize)> {
         let (mut cursor, mut longest) = (self.cursor(), None);
         for (i, &byte) in text.iter().enumerate() {
@@ -75,7 +75,7 @@ impl Prefixes {
 }
 
 impl Cursor<'_> {
-    /// Reads a byte; `None` if no text begins so.
+    /// Consumes a byte; returns `None` if no text matches.
     #[inline]
     pub fn step(mut self, byte: u8) -> Option<Self> {
         let p = self.prefixes;
@@ -86,7 +86,7 @@ impl Cursor<'_> {
                 _ => (p.firsts[byte] as usize, p.firsts[byte + 1] as usize),
             };
         } else {
-            // A text that ends here comes first, and has no next byte.
+            // A text that ends at this depth sorts first and has no next byte.
             let next = |index: usize| p.text(index).get(self.depth).copied();
             self.from = partition_point(self.from, self.to, |i| next(i) < Some(byte));
             self.to = partition_point(self.from, self.to, |i| next(i) == Some(byte));
@@ -95,7 +95,7 @@ impl Cursor<'_> {
         (self.from < self.to).then_some(self)
     }
 
-    /// The token of exactly what has been read.
+    /// Returns the token whose text equals the consumed bytes.
     #[inline]
     pub fn token(&self) -> Option<Token> {
         let p = self.prefixes;
@@ -103,7 +103,7 @@ impl Cursor<'_> {
     }
 }
 
-/// The first index of `from..to` at which `before` no longer holds.
+/// Binary search: returns the first index in `from..to` where `before` is false.
 fn partition_point(mut from: usize, mut to: usize, before: impl Fn(usize) -> bool) -> usize {
     while from < to {
         let middle = from + (to - from) / 2;
@@ -121,10 +121,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_beginning_is_found() {
+    fn longest_prefix_is_found() {
         let texts = ["a", "ab", "abcd", "b", "", "ab", "\u{e9}"];
         let prefixes = Prefixes::new(texts.iter().zip(0..));
-        assert_eq!(prefixes.longest(b"abc"), Some((5, 2)), "the last of equal texts");
+        assert_eq!(prefixes.longest(b"abc"), Some((5, 2)), "last of equal texts");
         assert_eq!(prefixes.longest(b"abcde"), Some((2, 4)));
         assert_eq!(prefixes.longest("\u{e9}b".as_bytes()), Some((6, 2)));
         assert_eq!(prefixes.longest(b"c"), None);

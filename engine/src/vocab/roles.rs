@@ -1,6 +1,6 @@
-//! The roles of special tokens, and the metadata keys and texts that each is known by.
+//! Roles of special tokens, with the metadata keys and texts that identify them.
 
-/// The roles.
+/// Role of a special token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Special {
     /// Beginning of a sequence.
@@ -11,35 +11,35 @@ pub enum Special {
     Eot,
     /// End of a message.
     Eom,
-    /// Unknown text.
+    /// Unknown token.
     Unk,
-    /// Separates two texts.
+    /// Separator between two texts.
     Sep,
     /// Padding.
     Pad,
-    /// A gap to fill.
+    /// Mask token.
     Mask,
-    /// Fill in the middle: before the text that precedes the gap.
+    /// Fill-in-the-middle: start of the prefix.
     FimPre,
-    /// Fill in the middle: before the text that follows the gap.
+    /// Fill-in-the-middle: start of the suffix.
     FimSuf,
-    /// Fill in the middle: before the text of the gap.
+    /// Fill-in-the-middle: start of the middle part.
     FimMid,
-    /// Fill in the middle: padding.
+    /// Fill-in-the-middle: padding.
     FimPad,
-    /// Fill in the middle: before a repository's name.
+    /// Fill-in-the-middle: start of a repository name.
     FimRep,
-    /// Fill in the middle: before a file's name.
+    /// Fill-in-the-middle: start of a file name.
     FimSep,
 }
 
-/// How a role is found.
+/// Lookup rule for a role.
 #[derive(Debug)]
 pub(super) struct SpecialRow {
     pub special: Special,
-    /// Metadata keys, later ones win.
+    /// Metadata keys; later keys take precedence.
     pub keys: &'static [&'static str],
-    /// Texts that reveal the token where no key names it, most telling first.
+    /// Texts that identify the token if no key is present, in order of preference.
     pub texts: &'static [&'static str],
 }
 
@@ -47,7 +47,7 @@ const fn row(special: Special, keys: &'static [&'static str], texts: &'static [&
     SpecialRow { special, keys, texts }
 }
 
-/// All roles, in the order of [`Special`].
+/// All roles, indexed by [`Special`].
 pub(super) const SPECIALS: [SpecialRow; 14] = [
     row(Special::Bos, &["tokenizer.ggml.bos_token_id"], &[]),
     row(Special::Eos, &["tokenizer.ggml.eos_token_id"], &[]),
@@ -70,7 +70,7 @@ pub(super) const SPECIALS: [SpecialRow; 14] = [
     ),
     row(Special::Eom, &["tokenizer.ggml.eom_token_id"], &["<|eom_id|>"]),
     row(Special::Unk, &["tokenizer.ggml.unknown_token_id"], &[]),
-    // The key is misspelt in every file.
+    // Sic: GGUF files use this spelling.
     row(Special::Sep, &["tokenizer.ggml.seperator_token_id"], &[]),
     row(Special::Pad, &["tokenizer.ggml.padding_token_id"], &[]),
     row(Special::Mask, &["tokenizer.ggml.mask_token_id"], &[]),

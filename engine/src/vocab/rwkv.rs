@@ -1,10 +1,9 @@
-//! RWKV's vocabulary: any bytes as tokens, the longest one at each place.
+//! RWKV tokenizer: greedy longest match over tokens of arbitrary bytes.
 
 use super::Token;
 use super::prefixes::Prefixes;
 use super::tokens::Tokens;
 
-/// The tokenizer.
 #[derive(Debug)]
 pub(super) struct Rwkv {
     unknown: Option<Token>,
@@ -12,7 +11,6 @@ pub(super) struct Rwkv {
 }
 
 impl Rwkv {
-    /// Prepares the tokens.
     pub fn new(tokens: &Tokens, unknown: Option<Token>) -> Rwkv {
         let bytes = (0..tokens.n).map(|token| {
             let mut bytes = Vec::new();
@@ -25,7 +23,6 @@ impl Rwkv {
         }
     }
 
-    /// Appends the tokens of `text`.
     pub fn tokenize(&self, text: &str, out: &mut Vec<Token>) {
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
@@ -39,7 +36,8 @@ impl Rwkv {
     }
 }
 
-/// Appends the bytes that a token's text spells: `\t`, `\n`, `\r`, `\xHH`, and any other character behind a backslash as it is.
+/// Appends the bytes of a token spelled with the escapes `\t`, `\n`, `\r` and `\xHH`. Any other escaped
+/// character represents the character.
 pub(super) fn unescape(text: &[u8], out: &mut Vec<u8>) {
     let digit = |b: u8| (b as char).to_digit(16).map(|d| d as u8);
     let mut rest = text;

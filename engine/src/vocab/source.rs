@@ -1,4 +1,4 @@
-//! What a vocabulary is built from, as plain data, so that tokenizers do not depend on the file format.
+//! Tokenizer metadata as plain data, so that tokenizers are independent of the file format.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use super::VocabError;
 use super::roles::{SPECIALS, Special};
 use crate::gguf::{Array, FromValue, Gguf, StringArray, Value};
 
-/// Keys that are named in more than one place.
+/// Metadata keys used in more than one module.
 pub(super) mod key {
     pub const TOKENS: &str = "tokenizer.ggml.tokens";
     pub const SCORES: &str = "tokenizer.ggml.scores";
@@ -17,7 +17,7 @@ pub(super) mod key {
     pub const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
 }
 
-/// The metadata that vocabularies are made of, unchecked.
+/// Unvalidated metadata that a vocabulary is built from.
 #[derive(Debug, Clone, Default)]
 pub struct VocabSource<'a> {
     /// `tokenizer.ggml.model`.
@@ -26,7 +26,7 @@ pub struct VocabSource<'a> {
     pub pre: Option<&'a str>,
     /// `{arch}.vocab_size`, for models without a vocabulary.
     pub vocab_size: Option<u64>,
-    /// `tokenizer.ggml.tokens`: the texts.
+    /// `tokenizer.ggml.tokens`: the texts of the tokens.
     pub tokens: Option<Cow<'a, StringArray>>,
     /// `tokenizer.ggml.scores`.
     pub scores: Option<Cow<'a, [f32]>>,
@@ -34,7 +34,7 @@ pub struct VocabSource<'a> {
     pub token_types: Option<Cow<'a, [i32]>>,
     /// `tokenizer.ggml.merges`: two parts separated by a space, highest priority first.
     pub merges: Option<Cow<'a, StringArray>>,
-    /// Special tokens with the keys that name them; later ones win.
+    /// Special tokens as (metadata key, role, token id); later entries take precedence.
     pub special_ids: Vec<(&'static str, Special, i64)>,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,
@@ -54,13 +54,13 @@ pub struct VocabSource<'a> {
     pub strip_accents: Option<bool>,
     /// `tokenizer.ggml.suppress_tokens`.
     pub suppress_tokens: Cow<'a, [i32]>,
-    /// `general.name`: a few options depend on it.
+    /// `general.name`, which selects a few model-specific options.
     pub general_name: &'a str,
     /// `general.architecture`.
     pub architecture: &'a str,
 }
 
-/// An array of bytes, which some files hold as signed ones.
+/// Byte array; some files store the bytes as signed integers.
 struct Bytes<'a>(Cow<'a, [u8]>);
 
 impl<'a> FromValue<'a> for Bytes<'a> {
@@ -76,7 +76,7 @@ impl<'a> FromValue<'a> for Bytes<'a> {
 }
 
 impl<'a> VocabSource<'a> {
-    /// Reads the keys from a file's metadata.
+    /// Reads all tokenizer keys from the metadata of a GGUF file.
     pub fn from_gguf(gguf: &'a Gguf) -> Result<Self, VocabError> {
         fn get<'a, T: FromValue<'a>>(gguf: &'a Gguf, key: &str) -> Result<Option<T>, VocabError> {
             Ok(gguf.optional(key)?)
@@ -109,7 +109,7 @@ impl<'a> VocabSource<'a> {
             lowercase: get(gguf, "tokenizer.ggml.normalizer.lowercase")?,
             strip_accents: get(gguf, "tokenizer.ggml.normalizer.strip_accents")?,
             suppress_tokens: get(gguf, "tokenizer.ggml.suppress_tokens")?.unwrap_or_default(),
-            // Only looked through for a few words: a name that is not text holds none of them.
+            // Only searched for a few keywords, so an invalid name is treated as empty.
             general_name: gguf.optional("general.name").ok().flatten().unwrap_or_default(),
             architecture,
         })

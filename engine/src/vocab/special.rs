@@ -1,4 +1,4 @@
-//! Which tokens have a role, from metadata and from their texts, and which of them end a generation.
+//! Assigns roles to special tokens, by metadata key or by text, and determines the end-of-generation tokens.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,8 @@ use super::source::VocabSource;
 use super::tokens::Tokens;
 use super::{Token, TokenAttr, VocabError, VocabKind, VocabWarning};
 
-/// Texts that end a generation, whatever the metadata says: many files name only one of several.
+/// Texts of end-of-generation tokens, used in addition to the metadata, which often names only one of
+/// several.
 const EOG_TEXTS: [&str; 22] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -33,7 +34,7 @@ const EOG_TEXTS: [&str; 22] = [
     "[e~[",
 ];
 
-/// Roles that end a generation.
+/// Roles that end generation.
 const EOG_SPECIALS: [Special; 6] = [
     Special::Eos,
     Special::Eot,
@@ -43,10 +44,11 @@ const EOG_SPECIALS: [Special; 6] = [
     Special::FimSep,
 ];
 
-/// The structure of harmony messages: always shown, so that the channels of an answer can be told apart.
+/// Structure tokens of the harmony format. They are always rendered because the parser needs them to separate
+/// channels.
 const ALWAYS_SHOWN: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
-/// The tokens by role.
+/// Special tokens, indexed by role.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SpecialIds([Option<Token>; SPECIALS.len()]);
 
@@ -59,7 +61,8 @@ impl SpecialIds {
         self.0[special as usize] = token;
     }
 
-    /// Defaults, keys, then texts; corrects the attributes of tokens found by text.
+    /// Resolves roles from defaults, metadata keys and texts, in this order. Corrects the attributes of
+    /// tokens found by text.
     pub fn find(
         source: &VocabSource,
         kind: VocabKind,
@@ -72,7 +75,7 @@ impl SpecialIds {
             ids.set(Special::Bos, None);
         }
         for &(key, special, id) in &source.special_ids {
-            // "No such token" is written as -1, which files often hold as an unsigned number.
+            // -1 means "no such token"; many files store the value as an unsigned integer.
             if id == -1 || id == i64::from(u32::MAX) {
                 ids.set(special, None);
                 continue;
@@ -98,7 +101,7 @@ impl SpecialIds {
         Ok(ids)
     }
 
-    /// What the field assumes where a file says nothing; ids that the vocabulary does not have are left out.
+    /// Returns the conventional ids for this kind of vocabulary, without ids outside the vocabulary.
     fn defaults(source: &VocabSource, kind: VocabKind, n_tokens: u32) -> Self {
         let defaults: &[(Special, Token)] = match kind {
             VocabKind::Spm => &[(Special::Bos, 1), (Special::Eos, 2), (Special::Unk, 0)],
@@ -127,7 +130,7 @@ impl SpecialIds {
     }
 }
 
-/// The tokens that end a generation, ascending; corrects the attributes of tokens found by text.
+/// Returns the end-of-generation tokens in ascending order. Corrects the attributes of tokens found by text.
 pub(super) fn end_of_generation(ids: &SpecialIds, tokens: &mut Tokens, warnings: &mut Vec<VocabWarning>) -> Vec<Token> {
     let mut eog: BTreeSet<Token> = EOG_SPECIALS.iter().filter_map(|&special| ids.get(special)).collect();
     for text in EOG_TEXTS {
@@ -142,14 +145,14 @@ pub(super) fn end_of_generation(ids: &SpecialIds, tokens: &mut Tokens, warnings:
         }
     }
     let is_eog = |text: &str, eog: &BTreeSet<Token>| tokens.find(text.as_bytes()).filter(|token| eog.contains(token));
-    // Where messages end in <|return|> or a call, <|end|> only ends one of several messages of an answer.
+    // In vocabularies with <|return|> and <|call|>, <|end|> only ends one of several messages of a turn.
     let calls = is_eog("<|call|>", &eog).or(is_eog("<|calls|>", &eog)).is_some();
     let multi_part = is_eog("<|return|>", &eog).or(is_eog("<|flush|>", &eog)).is_some();
     if let Some(end) = is_eog("<|end|>", &eog).filter(|_| calls && multi_part) {
         eog.remove(&end);
         tokens.attrs[end as usize] = TokenAttr::USER_DEFINED;
     }
-    // These vocabularies hold </s> as ordinary text (it is an HTML tag).
+    // These vocabularies contain </s> as an HTML tag, not as an end-of-sequence token.
     let is_eog = |text: &str, eog: &BTreeSet<Token>| tokens.find(text.as_bytes()).filter(|token| eog.contains(token));
     let has_other_end = is_eog("<|tool_response>", &eog)
         .or(is_eog("<|plamo:eos|>", &eog))
@@ -161,7 +164,7 @@ pub(super) fn end_of_generation(ids: &SpecialIds, tokens: &mut Tokens, warnings:
     eog.into_iter().collect()
 }
 
-/// White space around special tokens, which files do not record: it goes by the names of models.
+/// Sets the whitespace stripping of special tokens, which GGUF files do not store, by model name.
 pub(super) fn mark_strips(source: &VocabSource, tokens: &mut Tokens) {
     let pre = source.pre.unwrap_or_default();
     let name = source.general_name.to_lowercase();

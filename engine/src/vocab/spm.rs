@@ -1,4 +1,4 @@
-//! SentencePiece vocabularies: neighbours merge when together they are a token, the token with the best score first.
+//! SentencePiece BPE tokenizer: merges adjacent symbols into tokens, highest score first.
 
 use super::Token;
 use super::bytes;
@@ -6,29 +6,27 @@ use super::merge::{MAX_WORD, Merge, Merger, NONE, Pairs, Symbol};
 use super::tokens::Tokens;
 use super::words::{SPACE, SafeCuts, WordMemory};
 
-/// The tokenizer.
 #[derive(Debug)]
 pub(super) struct Spm {
-    /// Tokens of ASCII characters.
+    /// Token of each ASCII character.
     ascii: [u32; 128],
-    /// Tokens for bytes of characters that are not tokens.
+    /// Byte tokens for characters without a token.
     byte_tokens: [u32; 256],
     unknown: Option<Token>,
-    /// Order of the scores: smaller is better.
+    /// Rank of each token by score; smaller ranks merge first.
     ranks: Vec<u32>,
     /// Length of the longest token in bytes.
     len_max: u32,
     cuts: SafeCuts,
 }
 
-/// What a merge looks things up in.
+/// Merge rules: looks up the concatenation of two symbols.
 struct Lookup<'a> {
     spm: &'a Spm,
     tokens: &'a Tokens,
 }
 
 impl Spm {
-    /// Prepares the tokens for merging.
     pub fn new(tokens: &Tokens, unknown: Option<Token>) -> Self {
         let find = |text: &[u8]| tokens.find(text).unwrap_or(NONE);
         let byte_token = |byte: u8| tokens.find(&bytes::hex_token(byte)).unwrap_or_else(|| find(&[byte]));
@@ -48,12 +46,12 @@ impl Spm {
         }
     }
 
-    /// The token of a byte that no other token covers.
+    /// Returns the token of a byte, `<0xXX>` or the byte itself.
     pub fn byte_token(&self, byte: u8) -> Option<Token> {
         Some(self.byte_tokens[usize::from(byte)]).filter(|&token| token != NONE)
     }
 
-    /// Appends the tokens of `text`, with a space before it if `prefix` says so.
+    /// Appends the tokens of `text`, with a leading space if `prefix` is set.
     pub fn tokenize(&self, tokens: &Tokens, text: &str, prefix: bool, out: &mut Vec<Token>) {
         let mut escaped = text.replace(' ', SPACE);
         if prefix {
@@ -97,7 +95,8 @@ impl Spm {
         }
     }
 
-    /// A character without a token is its bytes; where those are not tokens either, it is unknown.
+    /// Appends the byte tokens of a character without a token, or the unknown token if the vocabulary lacks
+    /// byte tokens.
     fn unknown_char(&self, text: &[u8], out: &mut Vec<Token>) {
         if text.iter().all(|&b| self.byte_tokens[usize::from(b)] != NONE) {
             out.extend(text.iter().map(|&b| self.byte_tokens[usize::from(b)]));
@@ -122,12 +121,13 @@ impl Pairs for Lookup<'_> {
     }
 }
 
-/// Maps scores to numbers that are smaller the higher the score is; what is not a number comes last.
+/// Maps scores to ranks in descending order; NaN ranks last.
 fn rank(score: f32) -> u32 {
     if score.is_nan() {
         return u32::MAX;
     }
-    // Adding zero makes one zero of the two. Then the bits of positive numbers ascend, those of negative ones descend.
+    // Adding zero normalizes -0.0. Then the bits of positive numbers ascend and those of negative numbers
+    // descend.
     let bits = (score + 0.0).to_bits();
     let ascending = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
     !ascending
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_the_reverse_of_scores() {
+    fn higher_score_has_lower_rank() {
         let scores = [
             f32::INFINITY,
             3.5,

@@ -1,4 +1,5 @@
-//! Whole vocabularies, small ones made here: roles, options, special tokens, detokenizing, odd and hostile metadata.
+//! Tests on small hand-made vocabularies: roles, options, special tokens, detokenization, and hostile
+//! metadata.
 
 use std::borrow::Cow;
 
@@ -17,7 +18,7 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
-/// Tokens as (text, score, type).
+/// Builds a source from tokens given as (text, score, type).
 fn source<'a>(model: &'a str, tokens: &[(&str, f32, i32)]) -> VocabSource<'a> {
     VocabSource {
         model,
@@ -28,7 +29,7 @@ fn source<'a>(model: &'a str, tokens: &[(&str, f32, i32)]) -> VocabSource<'a> {
     }
 }
 
-/// A SentencePiece vocabulary: three special tokens, all bytes, a few words.
+/// SentencePiece vocabulary: three special tokens, all bytes, and a few words.
 fn spm_source() -> VocabSource<'static> {
     let bytes: Vec<String> = (0..=255).map(|b| format!("<0x{b:02X}>")).collect();
     let mut tokens = vec![("<unk>", 0.0, UNKNOWN), ("<s>", 0.0, CONTROL), ("</s>", 0.0, CONTROL)];
@@ -39,14 +40,14 @@ fn spm_source() -> VocabSource<'static> {
     source("llama", &tokens)
 }
 
-/// A byte-level vocabulary: all bytes, some words and the merges that make them, three special tokens.
+/// Byte-level vocabulary: all bytes, a few words with their merges, and three special tokens.
 fn bpe_source(pre: &str) -> VocabSource<'_> {
     let bytes: Vec<String> = bytes::BYTE_CHARS.iter().map(char::to_string).collect();
     let mut tokens: Vec<_> = bytes.iter().map(|text| (text.as_str(), 0.0, NORMAL)).collect();
     tokens.extend(["he", "ll", "hell", "hello", "Ġw", "Ġwo"].map(|text| (text, 0.0, NORMAL)));
     tokens.extend(["<|im_end|>", "<|bos|>"].map(|text| (text, 0.0, CONTROL)));
     tokens.push(("<tool>", 0.0, USER_DEFINED));
-    // "or" and "wor" are no tokens, "hell" can only be reached through "he" and "ll".
+    // "or" and "wor" are not tokens; "hell" is only reachable through "he" and "ll".
     let merges = ["h e", "l l", "he ll", "hell o", "Ġ w", "Ġw o", "o r", "w or"];
     VocabSource {
         pre: Some(pre),
@@ -55,7 +56,7 @@ fn bpe_source(pre: &str) -> VocabSource<'_> {
     }
 }
 
-/// A vocabulary of characters with escaped spaces.
+/// Vocabulary of characters with escaped spaces.
 fn spaced_source() -> VocabSource<'static> {
     let bytes: Vec<String> = (0..=255).map(|b| format!("<0x{b:02X}>")).collect();
     let mut tokens = vec![("<bos>", 0.0, CONTROL), ("<eos>", 0.0, CONTROL)];
@@ -73,7 +74,7 @@ fn vocab(source: VocabSource) -> Vocab {
     Vocab::from_source(&source).unwrap()
 }
 
-/// Tokens by their texts.
+/// Joins the texts of tokens with `|`.
 fn spelled(vocab: &Vocab, tokens: &[Token]) -> String {
     tokens
         .iter()
@@ -87,25 +88,25 @@ fn spell(vocab: &Vocab, text: &str, add_special: bool, parse_special: bool) -> S
 }
 
 #[test]
-fn sentencepiece_merges_the_best_score_and_falls_back_to_bytes() {
+fn spm_merges_best_score_and_falls_back_to_bytes() {
     let vocab = vocab(spm_source());
     assert_eq!(
         (vocab.bos(), vocab.eos(), vocab.special(Special::Unk)),
         (Some(1), Some(2), Some(0))
     );
-    // "ab" has the better score than "bc", "▁ab" than "abc".
+    // Scores: "ab" above "bc", "▁ab" above "abc".
     assert_eq!(spell(&vocab, "abc", false, false), "▁ab|c");
     assert_eq!(spell(&vocab, "bcab", true, false), "<s>|▁|bc|ab");
     assert_eq!(spell(&vocab, "é", false, false), "▁|<0xC3>|<0xA9>");
     assert_eq!(spell(&vocab, "", true, false), "<s>");
     assert_eq!(vocab.line_feed(), Some(3 + 10));
-    // A space prefix also behind special tokens, but never twice in one stretch of text.
+    // The space prefix also applies after special tokens, but once per fragment.
     assert_eq!(spell(&vocab, "a<tool>a a</s>a", false, true), "▁a|<tool>|▁a|▁a|</s>|▁a");
     assert_eq!(spell(&vocab, "</s>", false, false), "▁|<0x3C>|<0x2F>|<0x73>|<0x3E>");
 }
 
 #[test]
-fn sentencepiece_text_comes_back() {
+fn spm_text_round_trips() {
     let with_prefix = vocab(spm_source());
     let without = vocab(VocabSource {
         add_space_prefix: Some(false),
@@ -126,7 +127,7 @@ fn sentencepiece_text_comes_back() {
 }
 
 #[test]
-fn unknown_characters_without_bytes_are_one_unknown_token() {
+fn unknown_character_without_byte_tokens_is_unk() {
     let tokens = [
         ("<unk>", 0.0, UNKNOWN),
         ("▁", 0.0, NORMAL),
@@ -135,7 +136,7 @@ fn unknown_characters_without_bytes_are_one_unknown_token() {
     ];
     let vocab = vocab(source("llama", &tokens));
     assert_eq!(vocab.tokenize("a😀\n", false, false), [1, 2, 0, 3]);
-    // The ids that are assumed where the file names none.
+    // Default ids, used if the file names none.
     assert_eq!(
         (vocab.bos(), vocab.eos(), vocab.line_feed()),
         (Some(1), Some(2), Some(3))
@@ -143,16 +144,16 @@ fn unknown_characters_without_bytes_are_one_unknown_token() {
 }
 
 #[test]
-fn byte_pairs_merge_by_rank_through_parts_that_are_no_tokens() {
+fn bpe_merges_through_intermediate_symbols() {
     let vocab = vocab(bpe_source("qwen2"));
     assert_eq!(vocab.n_merges(), 8);
     assert_eq!(spell(&vocab, "hello wo", false, false), "hello|Ġwo");
     assert_eq!(spell(&vocab, "hel", false, false), "he|l");
-    // "wor" is a result of merging and no token: its bytes are.
+    // "wor" is an intermediate merge result, not a token, so its bytes are emitted.
     assert_eq!(spell(&vocab, "wor", false, false), "w|o|r");
     assert_eq!(vocab.line_feed(), Some(10));
     assert_eq!(vocab.find("Ġwo"), Some(261));
-    // Parts of merges are no tokens.
+    // Intermediate results of merges need not be tokens.
     assert_eq!(
         (vocab.find("or"), vocab.find("wor"), vocab.n_tokens()),
         (None, None, 265)
@@ -160,7 +161,7 @@ fn byte_pairs_merge_by_rank_through_parts_that_are_no_tokens() {
 }
 
 #[test]
-fn whole_words_go_before_merges_where_the_pre_tokenizer_says_so() {
+fn ignore_merges_prefers_whole_words() {
     let with = |pre| {
         let mut source = bpe_source(pre);
         source.merges = Some(Cow::Owned(["h e"].iter().collect()));
@@ -171,7 +172,7 @@ fn whole_words_go_before_merges_where_the_pre_tokenizer_says_so() {
 }
 
 #[test]
-fn escaped_vocabularies_keep_line_feeds_whole_and_join_over_spaces() {
+fn spaced_vocabulary_keeps_newlines_and_joins_over_spaces() {
     let vocab = vocab(spaced_source());
     assert!(vocab.add_bos());
     assert_eq!(spell(&vocab, "a a> <\n\nb a", true, false), "<bos>|a|▁a|>▁<|\n\n|b|▁a");
@@ -189,7 +190,7 @@ fn escaped_vocabularies_keep_line_feeds_whole_and_join_over_spaces() {
 }
 
 #[test]
-fn metaspace_words_begin_with_a_space_each() {
+fn metaspace_words_start_with_space() {
     let mut source = spaced_source();
     (source.model, source.pre) = ("gpt2", Some("mmbert"));
     let vocab = vocab(source);
@@ -198,7 +199,7 @@ fn metaspace_words_begin_with_a_space_each() {
 }
 
 #[test]
-fn control_tokens_are_parsed_and_shown_only_on_request() {
+fn control_tokens_are_parsed_and_rendered_on_request() {
     let vocab = vocab(bpe_source("qwen2"));
     let text = "hello<|im_end|><tool>";
     assert_eq!(spell(&vocab, text, false, true), "hello|<|im_end|>|<tool>");
@@ -217,7 +218,7 @@ fn control_tokens_are_parsed_and_shown_only_on_request() {
 }
 
 #[test]
-fn phi3_tokens_take_the_white_space_after_them_along() {
+fn phi3_special_tokens_strip_following_whitespace() {
     let mut source = spm_source();
     source.general_name = "My Phi-3 mini";
     let vocab = vocab(source);
@@ -226,7 +227,7 @@ fn phi3_tokens_take_the_white_space_after_them_along() {
 }
 
 #[test]
-fn masks_take_the_white_space_before_them_along() {
+fn mask_token_strips_preceding_whitespace() {
     let mut source = bpe_source("jina-v2-code");
     source.tokens = Some(Cow::Owned(
         source
@@ -242,7 +243,7 @@ fn masks_take_the_white_space_before_them_along() {
 }
 
 #[test]
-fn beginnings_and_ends_follow_keys_and_defaults() {
+fn bos_and_eos_follow_keys_and_defaults() {
     let ids = || vec![("bos", Special::Bos, 263), ("eos", Special::Eos, 262)];
     let framed = |source: VocabSource| spell(&vocab(source), "he", true, false);
     assert_eq!(
@@ -272,7 +273,7 @@ fn beginnings_and_ends_follow_keys_and_defaults() {
         ..bpe_source("llama-bpe")
     };
     assert_eq!(framed(source), "he");
-    // What is wanted but absent is left out, with a warning; -1 means absent, signed or not.
+    // An enabled but undefined token is omitted with a warning; -1, signed or unsigned, means undefined.
     for absent in [-1, u32::MAX.into()] {
         let special_ids = vec![("bos", Special::Bos, absent)];
         let vocab = vocab(VocabSource {
@@ -287,7 +288,7 @@ fn beginnings_and_ends_follow_keys_and_defaults() {
             }]
         );
     }
-    // Byte-pair vocabularies assume token 11 for both, except where the pre-tokenizer knows better.
+    // BPE vocabularies default to token 11 for BOS and EOS unless the pre-tokenizer overrides it.
     assert_eq!(vocab(bpe_source("qwen2")).bos(), Some(11));
     assert_eq!(
         (vocab(bpe_source("glm4")).bos(), vocab(bpe_source("glm4")).eos()),
@@ -296,7 +297,7 @@ fn beginnings_and_ends_follow_keys_and_defaults() {
 }
 
 #[test]
-fn roles_are_found_by_text_and_keys_go_first() {
+fn roles_prefer_keys_over_texts() {
     let tokens = [
         "<|endoftext|>",
         "<|im_end|>",
@@ -335,7 +336,7 @@ fn roles_are_found_by_text_and_keys_go_first() {
 }
 
 #[test]
-fn the_end_of_one_message_is_not_the_end_of_an_answer() {
+fn end_of_message_is_not_end_of_generation() {
     let eog = |texts: &[&str]| {
         let tokens: Vec<_> = texts.iter().map(|text| (*text, 0.0, CONTROL)).collect();
         let vocab = vocab(VocabSource {
@@ -367,7 +368,7 @@ fn the_end_of_one_message_is_not_the_end_of_an_answer() {
 }
 
 #[test]
-fn pieces_follow_the_type() {
+fn pieces_depend_on_token_type() {
     let tokens = [
         ("<0x41>", 0.0, BYTE),
         ("oops", 0.0, BYTE),
@@ -381,7 +382,7 @@ fn pieces_follow_the_type() {
 }
 
 #[test]
-fn models_without_texts_count_their_tokens() {
+fn vocab_without_texts_has_token_count() {
     for model in ["none", "no_vocab"] {
         let vocab = vocab(VocabSource {
             model,
@@ -416,7 +417,7 @@ fn vocabularies_are_shared_between_threads() {
 }
 
 #[test]
-fn test_vocabularies_turn_every_text_into_some_tokens() {
+fn test_vocab_tokenizes_every_text() {
     let texts: Vec<String> = (0..128).map(|i| format!("tok_{i}")).collect();
     let tokens: Vec<_> = texts.iter().map(|text| (text.as_str(), 0.0, NORMAL)).collect();
     let vocab = vocab(source("test", &tokens));
@@ -436,14 +437,14 @@ fn test_vocabularies_turn_every_text_into_some_tokens() {
 }
 
 #[test]
-fn errors_name_key_expected_and_found() {
+fn error_names_key_expected_and_found() {
     let fails = |source: VocabSource| Vocab::from_source(&source).unwrap_err().to_string();
     assert_eq!(
         fails(VocabSource {
             model: "whitespace",
             ..spm_source()
         }),
-        "key \"tokenizer.ggml.model\": \"whitespace\" (whitespace BPE) is not supported yet"
+        "key \"tokenizer.ggml.model\": \"whitespace\" (whitespace BPE) is not supported"
     );
     let error = fails(VocabSource {
         model: "lama",
@@ -455,7 +456,7 @@ fn errors_name_key_expected_and_found() {
     );
     assert_eq!(
         fails(bpe_source("qwen-2")),
-        "key \"tokenizer.ggml.pre\": unknown pre-tokenizer \"qwen-2\"; close names are qwen2, qwen35"
+        "key \"tokenizer.ggml.pre\": unknown pre-tokenizer \"qwen-2\"; similar names: qwen2, qwen35"
     );
     assert_eq!(
         fails(VocabSource {
@@ -476,14 +477,14 @@ fn errors_name_key_expected_and_found() {
             scores: Some(vec![0.0; 3].into()),
             ..spm_source()
         }),
-        "key \"tokenizer.ggml.scores\": expected 270 elements, one for every token, found 3"
+        "key \"tokenizer.ggml.scores\": expected 270 elements (one per token), found 3"
     );
     assert_eq!(
         fails(VocabSource {
             token_types: Some(vec![1; 271].into()),
             ..spm_source()
         }),
-        "key \"tokenizer.ggml.token_type\": expected 270 elements, one for every token, found 271"
+        "key \"tokenizer.ggml.token_type\": expected 270 elements (one per token), found 271"
     );
     let special_ids = vec![("tokenizer.ggml.bos_token_id", Special::Bos, 270)];
     assert_eq!(
@@ -508,7 +509,7 @@ fn errors_name_key_expected_and_found() {
 }
 
 #[test]
-fn oddities_are_warnings() {
+fn suspicious_metadata_yields_warnings() {
     let tokens = [
         ("a", 0.0, NORMAL),
         ("b", 0.0, NORMAL),
@@ -542,7 +543,7 @@ fn oddities_are_warnings() {
 }
 
 #[test]
-fn metadata_is_read_from_files() {
+fn source_is_read_from_gguf() {
     let mut writer = GgufWriter::new();
     let texts: StringArray = ["<unk>", "<s>", "</s>", "▁a", "▁", "a", "\n"].iter().collect();
     writer
@@ -576,7 +577,7 @@ fn metadata_is_read_from_files() {
     assert!(matches!(load(&GgufWriter::new()), Err(VocabError::Metadata(_))));
 }
 
-/// Text of everything that tokenizers treat specially.
+/// Generates text with everything that tokenizers treat specially.
 fn any_text() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         any::<char>().prop_map(String::from),
@@ -612,7 +613,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_text_survives_every_pre_tokenizer(text in any_text()) {
+    fn every_pre_tokenizer_round_trips(text in any_text()) {
         thread_local! {
             static VOCABS: Vec<Vocab> = PRE_TOKENIZERS
                 .iter()
@@ -625,7 +626,7 @@ proptest! {
         }
         VOCABS.with(|vocabs| {
             for vocab in vocabs {
-                // A `▁` in the text cannot be told from an escaped space.
+                // A literal `▁` is indistinguishable from an escaped space.
                 let text = if vocab.n_tokens() == 265 { text.clone() } else { text.replace('▁', "_") };
                 for parse_special in [false, true] {
                     let tokens = vocab.tokenize(&text, true, parse_special);
@@ -643,16 +644,16 @@ proptest! {
     }
 
     #[test]
-    fn every_text_survives_sentencepiece(text in any_text()) {
-        // A user-defined token parts the text, and every part gets a space of its own.
+    fn spm_round_trips(text in any_text()) {
+        // A user-defined token splits the text, and every part gets a space prefix.
         let text = text.replace('▁', "_").replace("<tool>", "");
         let vocab = vocab(spm_source());
         prop_assert_eq!(vocab.detokenize(&vocab.tokenize(&text, true, false), true, false), text);
     }
 
     #[test]
-    fn long_texts_give_the_tokens_of_short_ones(text in "[ abch]{1,40}") {
-        // Long texts remember their words; a line feed keeps the repetitions apart.
+    fn cached_words_tokenize_like_uncached_ones(text in "[ abch]{1,40}") {
+        // Long texts use the word cache; a newline separates the repetitions.
         let line = text + "\n";
         for vocab in [vocab(bpe_source("qwen2")), vocab(spm_source())] {
             let once = vocab.tokenize(&line, false, false);
@@ -696,7 +697,7 @@ proptest! {
             remove_extra_whitespaces: flags[4],
             lowercase: flags[5],
             strip_accents: flags[6],
-            // The length of the array before it is rarely right by chance.
+            // Set the length field to a plausible value, which random bytes rarely are.
             charsmap: charsmap.map(|mut table| {
                 let n = table.len().saturating_sub(40) as u32;
                 table.splice(0..table.len().min(4), n.to_le_bytes());

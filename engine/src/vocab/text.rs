@@ -1,54 +1,61 @@
-//! Text as it comes out of a model: whole characters, up to the first text that ends it.
+//! Streaming detokenization with stop strings.
 
 use super::Utf8Stream;
 
-/// Turns the bytes of tokens into text. What could be the beginning of a stop text waits until it is one or is not.
+/// Converts token bytes to text and stops at the first stop string. Output that may be a prefix of a stop
+/// string is withheld until the match is decided.
 #[derive(Clone, Debug, Default)]
 pub struct TextStream {
     characters: Utf8Stream,
-    /// What may be the beginning of a stop text.
-    held: String,
+    /// Withheld text that may be a prefix of a stop string.
+    withheld: String,
     stops: Vec<String>,
 }
 
 impl TextStream {
-    /// Nothing yet; each of `stops` ends the text before it. Empty ones end nothing.
+    /// Creates a stream that ends before the first occurrence of any of `stops`. Empty stop strings are
+    /// ignored.
     pub fn new(mut stops: Vec<String>) -> TextStream {
         stops.retain(|stop| !stop.is_empty());
         TextStream {
             characters: Utf8Stream::new(),
-            held: String::new(),
+            withheld: String::new(),
             stops,
         }
     }
 
-    /// Takes a token's bytes, and appends to `out` what is sure to be text. The stop text, if one has come: nothing follows.
+    /// Appends the bytes of a token and writes all text that is safe to emit to `out`. Returns the stop
+    /// string if one was matched; the stream has then ended.
     pub fn push(&mut self, bytes: &[u8], out: &mut String) -> Option<&str> {
-        self.characters.push(bytes, &mut self.held);
+        self.characters.push(bytes, &mut self.withheld);
         let places = self.stops.iter().enumerate();
-        let found = places.filter_map(|(i, stop)| Some((self.held.find(stop.as_str())?, i)));
+        let found = places.filter_map(|(i, stop)| Some((self.withheld.find(stop.as_str())?, i)));
         if let Some((at, i)) = found.min() {
-            out.push_str(&self.held[..at]);
-            self.held.clear();
+            out.push_str(&self.withheld[..at]);
+            self.withheld.clear();
             return Some(&self.stops[i]);
         }
-        let open = self.stops.iter().map(|stop| n_begun(&self.held, stop)).max();
-        let n = self.held.len() - open.unwrap_or(0);
-        out.push_str(&self.held[..n]);
-        self.held.drain(..n);
+        let open = self
+            .stops
+            .iter()
+            .map(|stop| partial_match_len(&self.withheld, stop))
+            .max();
+        let n = self.withheld.len() - open.unwrap_or(0);
+        out.push_str(&self.withheld[..n]);
+        self.withheld.drain(..n);
         None
     }
 
-    /// Appends what is left when no token follows.
+    /// Writes the withheld text to `out` when no more tokens follow.
     pub fn finish(&mut self, out: &mut String) {
-        self.characters.flush(&mut self.held);
-        out.push_str(&self.held);
-        self.held.clear();
+        self.characters.flush(&mut self.withheld);
+        out.push_str(&self.withheld);
+        self.withheld.clear();
     }
 }
 
-/// Bytes at the end of a text with which another one begins, short of all of it.
-pub fn n_begun(text: &str, other: &str) -> usize {
+/// Returns the length in bytes of the longest proper prefix of `other` that `text` ends with.
+pub fn partial_match_len(text: &str, other: &str) -> usize {
     let most = text.len().min(other.len().saturating_sub(1));
     let is_begun = |n: &usize| other.is_char_boundary(*n) && text.ends_with(&other[..*n]);
     (1..=most).rev().find(is_begun).unwrap_or(0)
@@ -82,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_text_ends_what_comes_and_is_not_shown() {
+    fn stop_string_ends_stream_and_is_hidden() {
         assert_eq!(run(&[], &["a", "b"]), (vec!["a".into(), "b".into()], None));
         assert_eq!(
             run(&["\n\n"], &["a\n", "b\n", "\nc"]),
@@ -99,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_place_counts_and_then_the_first_stop() {
+    fn earliest_stop_string_wins() {
         assert_eq!(run(&["c", "b"], &["abc"]), (vec!["a".into()], Some("b")));
         assert_eq!(run(&["bc", "b"], &["abc"]), (vec!["a".into()], Some("bc")));
     }

@@ -1,30 +1,29 @@
-//! The tokens themselves: text, score and attributes, checked when they are read.
+//! Validated token texts, scores and attributes.
 
-use super::hash::TextTable;
+use super::hash::StringTable;
 use super::source::{VocabSource, key};
 use super::{Token, TokenAttr, VocabError, VocabWarning};
 use crate::gguf::{GgufError, StringArray};
 
-/// Texts, scores and attributes by token.
+/// Token texts, scores and attributes, indexed by token id.
 #[derive(Debug)]
 pub(super) struct Tokens {
-    /// How many tokens there are. The table may hold more texts: parts of merges that are not tokens.
+    /// Number of tokens. The table can be longer: BPE appends parts of merges that are not tokens.
     pub n: u32,
-    /// Texts; empty ones cannot be found.
-    pub table: TextTable,
-    /// Empty where the file has none.
+    /// Token texts; empty texts are not searchable.
+    pub table: StringTable,
+    /// Token scores; empty if the file has none.
     pub scores: Vec<f32>,
-    /// One for every token.
     pub attrs: Vec<TokenAttr>,
 }
 
 impl Tokens {
-    /// Tokens that are taken out of a text before it is tokenized.
+    /// Attributes of tokens that are split off before tokenization.
     pub const PARSED: TokenAttr = TokenAttr::CONTROL
         .union(TokenAttr::USER_DEFINED)
         .union(TokenAttr::UNKNOWN);
 
-    /// Reads and checks the arrays.
+    /// Reads and validates the arrays.
     pub fn load(source: &VocabSource, warnings: &mut Vec<VocabWarning>) -> Result<Self, VocabError> {
         let texts = source.tokens.as_deref().ok_or_else(|| GgufError::MissingKey {
             key: key::TOKENS.to_owned(),
@@ -45,7 +44,7 @@ impl Tokens {
             }
             None => vec![TokenAttr::NORMAL; texts.len()],
         };
-        let mut table = TextTable::with_capacity(texts.len());
+        let mut table = StringTable::with_capacity(texts.len());
         let (mut duplicates, mut empty) = (Vec::new(), Vec::new());
         for (token, text) in (0..n).zip(texts.iter()) {
             if text.is_empty() {
@@ -72,32 +71,31 @@ impl Tokens {
         })
     }
 
-    /// `n` tokens without texts, which take no memory.
+    /// Creates `n` tokens without texts; allocates no memory.
     pub fn without_texts(n: u32) -> Self {
         Self {
             n,
-            table: TextTable::with_capacity(0),
+            table: StringTable::with_capacity(0),
             scores: Vec::new(),
             attrs: Vec::new(),
         }
     }
 
-    /// The token of a text.
+    /// Returns the token with this text.
     pub fn find(&self, text: &[u8]) -> Option<Token> {
         self.table.get(text).filter(|&token| token < self.n)
     }
 
-    /// A token's text, empty for an id that no token has.
+    /// Returns the text of a token; empty for ids outside the vocabulary.
     pub fn text(&self, token: Token) -> &[u8] {
         if token < self.n { self.table.text(token) } else { &[] }
     }
 
-    /// A token's attributes.
     pub fn attr(&self, token: Token) -> TokenAttr {
         self.attrs.get(token as usize).copied().unwrap_or_default()
     }
 
-    /// Makes a control token of a token that was found by its text.
+    /// Marks a token that was identified by its text as a control token.
     pub fn mark_control(&mut self, token: Token, warnings: &mut Vec<VocabWarning>) {
         let attr = &mut self.attrs[token as usize];
         if !attr.intersects(TokenAttr::CONTROL) {
@@ -107,7 +105,7 @@ impl Tokens {
         }
     }
 
-    /// Marks control tokens that say "unused" in their text.
+    /// Marks control tokens with "unused" in their text as [`TokenAttr::UNUSED`].
     pub fn mark_unused(&mut self) {
         for token in 0..self.attrs.len() {
             if self.attrs[token].intersects(TokenAttr::CONTROL)
@@ -119,7 +117,7 @@ impl Tokens {
     }
 }
 
-/// Token ids are positive 32-bit numbers.
+/// Checks that a token count fits into 31 bits.
 pub(super) fn checked_count(key: &str, found: u64) -> Result<u32, VocabError> {
     match i32::try_from(found) {
         Ok(n) => Ok(n as u32),

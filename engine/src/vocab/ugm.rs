@@ -1,5 +1,5 @@
-//! Unigram vocabularies (T5, XLM-RoBERTa): text is normalized as SentencePiece does, and the tokens are those whose scores have the
-//! greatest sum (Viterbi).
+//! Unigram tokenizer (T5, XLM-RoBERTa): SentencePiece normalization, then the token sequence with the highest
+//! score sum (Viterbi).
 
 use super::charsmap::Charsmap;
 use super::prefixes::Prefixes;
@@ -7,33 +7,34 @@ use super::tokens::Tokens;
 use super::words::SPACE;
 use super::{Token, TokenAttr, VocabError, VocabSource};
 
-/// How much worse an unknown character is than the worst token.
+/// Score of an unknown character, relative to the lowest token score.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// The tokenizer.
 #[derive(Debug)]
 pub(super) struct Ugm {
     unknown: Option<Token>,
     unknown_score: f32,
     tokens: Prefixes,
-    /// Never normalized.
+    /// Tokens that are exempt from normalization.
     user_defined: Prefixes,
     charsmap: Charsmap,
     merge_spaces: bool,
 }
 
-/// The best tokens up to a place in the text.
 #[derive(Clone, Copy)]
 struct Best {
     score: f64,
-    /// Where the last of them starts.
+    /// Byte offset at which the last token starts.
     from: usize,
-    /// The last of them.
+    /// Last token of the best segmentation.
     token: Option<Token>,
 }
 
 impl Ugm {
-    /// Prepares the tokens; the table of normalizations must be sound.
+    /// Builds the tokenizer.
+    ///
+    /// # Errors
+    /// [`VocabError::MalformedCharsmap`] if the normalization table is invalid.
     pub fn new(source: &VocabSource, tokens: &Tokens, unknown: Option<Token>) -> Result<Ugm, VocabError> {
         const MATCHED: TokenAttr = TokenAttr::NORMAL
             .union(TokenAttr::USER_DEFINED)
@@ -57,7 +58,7 @@ impl Ugm {
         })
     }
 
-    /// Appends the tokens of `text`, with a space before it if `prefix` says so.
+    /// Appends the tokens of `text`, with a leading space if `prefix` is set.
     pub fn tokenize(&self, tokens: &Tokens, text: &str, prefix: bool, out: &mut Vec<Token>) {
         let text = self.normalize(text.as_bytes(), prefix);
         let start = Best {
@@ -97,7 +98,7 @@ impl Ugm {
         self.backtrack(&best, out);
     }
 
-    /// Appends the tokens that lead to the end; neighbours that are unknown become one.
+    /// Appends the best token sequence; adjacent unknown tokens are collapsed into one.
     fn backtrack(&self, best: &[Best], out: &mut Vec<Token>) {
         let (first, mut at) = (out.len(), best.len() - 1);
         let mut after_unknown = false;
@@ -113,7 +114,7 @@ impl Ugm {
         out[first..].reverse();
     }
 
-    /// The text with beginnings replaced and spaces written as `▁`.
+    /// Applies the normalization table and writes spaces as `▁`.
     fn normalize(&self, text: &[u8], prefix: bool) -> Vec<u8> {
         let mut out = Vec::with_capacity(text.len() + SPACE.len());
         let (mut in_word, mut has_prefix) = (false, false);
@@ -140,7 +141,8 @@ impl Ugm {
         out
     }
 
-    /// How much of the text's beginning becomes what: a token as it is, the longest beginning of the table, or a character.
+    /// Normalizes the start of `text`. Returns the number of bytes consumed and their replacement: a
+    /// user-defined token, the longest match in the table, or a single character.
     fn replace<'a>(&'a self, text: &'a [u8]) -> (usize, &'a [u8]) {
         if let Some((_, len)) = self.user_defined.longest(text) {
             return (len, &text[..len]);
@@ -151,13 +153,13 @@ impl Ugm {
         let len = char_len(text[0]).min(text.len());
         match std::str::from_utf8(&text[..len]) {
             Ok(c) => (len, c.as_bytes()),
-            // The table can end in the middle of a character.
+            // A match in the table may end inside a character.
             Err(_) => (1, "\u{fffd}".as_bytes()),
         }
     }
 }
 
-/// Scores are logarithms of probabilities; what users define comes before all of them.
+/// Returns the log-probability of a token. User-defined tokens score 0, above all others.
 fn token_score(tokens: &Tokens, token: Token) -> f64 {
     if tokens.attr(token).intersects(TokenAttr::USER_DEFINED) {
         return 0.0;
@@ -165,7 +167,7 @@ fn token_score(tokens: &Tokens, token: Token) -> f64 {
     tokens.scores.get(token as usize).copied().unwrap_or(0.0).into()
 }
 
-/// Bytes of a character by its first; 1 for what begins none.
+/// Returns the length of a UTF-8 character by its first byte; 1 for invalid bytes.
 fn char_len(first: u8) -> usize {
     match first {
         0xc0..0xe0 => 2,

@@ -1,20 +1,19 @@
-//! Text from tokens that arrive one at a time and may end in the middle of a character.
+//! Incremental UTF-8 decoding of tokens that may end inside a character.
 
-/// Turns a stream of bytes into text. What could be the beginning of a character waits for its end; what is not UTF-8
-/// becomes U+FFFD.
+/// Incremental UTF-8 decoder. Incomplete characters are buffered; invalid bytes become U+FFFD.
 #[derive(Debug, Clone, Default)]
 pub struct Utf8Stream {
-    /// At most three bytes.
+    /// Bytes of an incomplete character, at most three.
     pending: Vec<u8>,
 }
 
 impl Utf8Stream {
-    /// An empty stream.
+    /// Creates an empty stream.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends to `out` all complete characters of what waited and `bytes`.
+    /// Decodes the buffered bytes followed by `bytes` and appends all complete characters to `out`.
     pub fn push(&mut self, bytes: &[u8], out: &mut String) {
         let joined;
         let mut rest = bytes;
@@ -39,19 +38,19 @@ impl Utf8Stream {
         }
     }
 
-    /// The text of `bytes` and what waited before them.
+    /// Like [`push`](Self::push), but returns the decoded text.
     pub fn push_to_string(&mut self, bytes: &[u8]) -> String {
         let mut out = String::new();
         self.push(bytes, &mut out);
         out
     }
 
-    /// True if the beginning of a character waits for its end.
+    /// Returns true if an incomplete character is buffered.
     pub fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Ends the stream: appends U+FFFD for a character that never ended.
+    /// Ends the stream: replaces an incomplete character with U+FFFD.
     pub fn flush(&mut self, out: &mut String) {
         if !self.pending.is_empty() {
             self.pending.clear();
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_wait_for_their_end() {
+    fn incomplete_characters_are_buffered() {
         let mut stream = Utf8Stream::new();
         assert_eq!(stream.push_to_string(b"a\xf0\x9f"), "a");
         assert!(stream.is_pending());
@@ -82,7 +81,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_in_any_parts_are_the_lossy_text(bytes: Vec<u8>, cuts in prop::collection::vec(0..8_usize, 0..40)) {
+        fn any_chunking_equals_lossy_decoding(bytes: Vec<u8>, cuts in prop::collection::vec(0..8_usize, 0..40)) {
             let (mut stream, mut out, mut rest) = (Utf8Stream::new(), String::new(), &bytes[..]);
             for cut in cuts {
                 let (head, tail) = rest.split_at(cut.min(rest.len()));

@@ -1,22 +1,22 @@
-//! Helpers that make tokenizing words cheap: a memory of words seen in the same text, and places where a text can be
-//! cut without changing the result.
+//! Accelerators for tokenizing words: a cache of words seen in the same text, and safe positions for
+//! splitting text.
 
 use std::ops::Range;
 
 use super::Token;
-use super::hash::{TextTable, hash_bytes, random_seed};
+use super::hash::{StringTable, hash_bytes, random_seed};
 
-/// Texts shorter than this are tokenized without a memory.
+/// Texts shorter than this many bytes are tokenized without a cache.
 const MIN_TEXT: usize = 1024;
-/// Longer words hardly ever come twice.
+/// Maximum length of a cached word in bytes; longer words rarely repeat.
 const MAX_WORD: usize = 64;
 const N_SLOTS: usize = 4096;
 
-/// U+2581, which stands for a space.
+/// U+2581, which represents a space.
 pub(super) const SPACE: &str = "▁";
 
-/// Remembers which tokens the words of one text became. Words are few and come again: half of a text is its hundred
-/// most frequent words.
+/// Cache of word tokenizations within one text. Natural text is repetitive: its hundred most frequent words
+/// make up half of it.
 #[derive(Debug)]
 pub(super) struct WordMemory {
     slots: Vec<Slot>,
@@ -32,7 +32,7 @@ struct Slot {
 }
 
 impl WordMemory {
-    /// A memory for a text of `len` bytes.
+    /// Creates a cache for a text of `len` bytes.
     pub fn new(len: usize) -> Self {
         let n = if len < MIN_TEXT { 0 } else { N_SLOTS };
         Self {
@@ -41,8 +41,8 @@ impl WordMemory {
         }
     }
 
-    /// Appends the tokens of `text[word]` to `out`: those of an equal word before it, or else what `tokenize` appends.
-    /// All calls get the same text and the same `out`.
+    /// Appends the tokens of `text[word]` to `out`, from the cache or by calling `tokenize`. All calls must
+    /// pass the same `text` and the same `out`.
     pub fn tokens(
         &mut self,
         text: &[u8],
@@ -70,21 +70,21 @@ impl WordMemory {
     }
 }
 
-/// Where a text with escaped spaces can be cut: before a `▁` whose predecessor no token joins with it. Merging never
-/// crosses such a place, so the words between them are tokenized one by one.
+/// Safe split positions in text with escaped spaces: before a `▁` whose preceding character no token joins
+/// with `▁`. Merges never cross these positions, so the pieces can be tokenized independently.
 #[derive(Debug)]
 pub(super) struct SafeCuts {
-    /// Characters that some symbol holds before a `▁`, ascending.
+    /// Characters that precede `▁` inside some symbol, in ascending order.
     joined: Vec<char>,
 }
 
 impl SafeCuts {
-    /// Looks through all symbols.
-    pub fn new(table: &TextTable) -> Self {
+    /// Scans all symbols of the vocabulary.
+    pub fn new(table: &StringTable) -> Self {
         let mut joined = Vec::new();
         for id in 0..table.len() as u32 {
             let text = table.text(id);
-            // The first byte of `▁` is that of many characters, but most texts hold none of them after their start.
+            // Cheap filter: only a few texts contain the first byte of `▁` after their start.
             if text.iter().skip(1).any(|&b| b == SPACE.as_bytes()[0]) {
                 joined.extend(joins(&String::from_utf8_lossy(text)));
             }
@@ -94,7 +94,7 @@ impl SafeCuts {
         Self { joined }
     }
 
-    /// Calls `word` with the pieces of `text`, which are not empty.
+    /// Calls `word` for every piece of `text`; pieces are non-empty.
     pub fn split(&self, text: &str, mut word: impl FnMut(Range<usize>)) {
         let mut start = 0;
         for (at, _) in text.match_indices(SPACE) {
@@ -110,7 +110,7 @@ impl SafeCuts {
     }
 }
 
-/// The characters before the `▁` of a text.
+/// Returns the characters that precede `▁` within a text.
 fn joins(text: &str) -> impl Iterator<Item = char> {
     text.match_indices(SPACE)
         .filter_map(|(at, _)| text[..at].chars().next_back().filter(|&c| c != '▁'))
@@ -121,8 +121,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuts_only_where_no_symbol_joins() {
-        let mut table = TextTable::with_capacity(4);
+    fn split_only_where_no_symbol_joins() {
+        let mut table = StringTable::with_capacity(4);
         for text in ["▁a", "▁▁", ">▁</", "b"] {
             table.push(text.as_bytes());
         }
@@ -147,7 +147,7 @@ mod tests {
         assert!(calls <= 3, "{calls}");
         assert_eq!(out.len(), 4000);
         assert_eq!(out[..8], [97, 7, 99, 7, 97, 7, 97, 7]);
-        // Without a memory.
+        // The words are too short to be cached.
         let mut memory = WordMemory::new(10);
         memory.tokens(b"ab", 0..2, &mut out, |out| out.clear());
         assert!(out.is_empty());

@@ -1,4 +1,5 @@
-//! WordPiece vocabularies (BERT): text is normalized and cut into words, and each word into the longest tokens from left to right.
+//! WordPiece tokenizer (BERT): normalizes text, splits it into words, and covers each word greedily with the
+//! longest tokens.
 
 use std::borrow::Cow;
 
@@ -9,10 +10,9 @@ use super::Token;
 use super::tokens::Tokens;
 use super::words::SPACE;
 
-/// Longer tokens are never looked for.
+/// Maximum length of a matched token in bytes.
 const MAX_TOKEN: usize = 256;
 
-/// The tokenizer.
 #[derive(Debug)]
 pub(super) struct Wpm {
     unknown: Option<Token>,
@@ -26,7 +26,7 @@ pub(super) struct Wpm {
 }
 
 impl Wpm {
-    /// `lowercase` and `strip_accents` as files say; accents go with the case where they do not.
+    /// Creates the tokenizer. `lowercase` defaults to true, `strip_accents` to the value of `lowercase`.
     pub fn new(tokens: &Tokens, unknown: Option<Token>, lowercase: Option<bool>, strip_accents: Option<bool>) -> Wpm {
         let lowercase = lowercase.unwrap_or(true);
         let len_max = (0..tokens.n).map(|token| tokens.text(token).len()).max();
@@ -41,7 +41,6 @@ impl Wpm {
         }
     }
 
-    /// Appends the tokens of `text`.
     pub fn tokenize(&self, tokens: &Tokens, text: &str, out: &mut Vec<Token>) {
         let text: Cow<'_, str> = match self.strip_accents {
             true => Cow::Owned(text.nfd().collect()),
@@ -56,7 +55,7 @@ impl Wpm {
                 || self.control.contains(c)
                 || (self.strip_accents && self.marks.contains(c))
             {
-                // Stands for nothing.
+                // Normalization drops these characters.
             } else if self.punctuation.contains(c) || is_ideograph(c) {
                 self.word(tokens, &mut word, out);
                 self.push(&mut word, c);
@@ -79,7 +78,8 @@ impl Wpm {
         }
     }
 
-    /// Appends the tokens of a word with a space before it, and empties it. A word with a part that no token covers is unknown.
+    /// Appends the tokens of a word with a leading `▁` and clears the buffer. A word that tokens cannot cover
+    /// completely becomes a single unknown token.
     fn word(&self, tokens: &Tokens, word: &mut String, out: &mut Vec<Token>) {
         let (bytes, start) = (word.as_bytes(), out.len());
         let mut at = 0;
@@ -100,20 +100,20 @@ impl Wpm {
     }
 }
 
-/// Characters that are words of their own.
+/// Returns true for CJK ideographs, which are words of their own.
 fn is_ideograph(c: char) -> bool {
     matches!(c,
         '\u{4e00}'..='\u{9fff}' | '\u{3400}'..='\u{4dbf}' | '\u{20000}'..='\u{2a6df}' | '\u{2a700}'..='\u{2b73f}'
         | '\u{2b740}'..='\u{2b81f}' | '\u{2b920}'..='\u{2ceaf}' | '\u{f900}'..='\u{faff}' | '\u{2f800}'..='\u{2fa1f}')
 }
 
-/// A set of characters as ascending ranges.
+/// Set of characters, as ascending ranges.
 #[derive(Debug)]
 struct CharSet(Vec<(char, char)>);
 
 impl CharSet {
-    /// The characters of a class of `regex-syntax`, which knows Unicode's categories. The classes here are constants: one that does
-    /// not parse is empty, which the tests see.
+    /// Builds the set from a `regex-syntax` character class. The classes are constants; an invalid one yields
+    /// an empty set, which the tests detect.
     fn new(class: &str) -> CharSet {
         let hir = regex_syntax::parse(class).ok();
         let ranges = hir.and_then(|hir| match hir.into_kind() {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_hold_what_their_names_say() {
+    fn char_sets_match_their_classes() {
         let punctuation = CharSet::new(r"[\p{P}[:punct:]]");
         assert!("!$+<=>^`|~.,\u{2014}\u{3002}".chars().all(|c| punctuation.contains(c)));
         assert!("a1 \u{20ac}\u{e9}".chars().all(|c| !punctuation.contains(c)));

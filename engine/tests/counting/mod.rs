@@ -1,5 +1,6 @@
-//! An allocator that counts: how often the program takes something from the heap, for tests that are alone in their programs, and the
-//! live bytes of each thread. The thread of the harness that started a test is not counted: it has a say whenever it has a core.
+//! A counting allocator: the number of heap allocations of the program, for tests that run alone in their
+//! process, and the live bytes of each thread. The harness thread is not counted, since it may allocate at
+//! any time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,14 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 struct Counting;
 
-/// How often the program has taken something from the heap.
+/// Number of heap allocations of the program.
 pub static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// The process' first thread runs the harness and not a test.
+/// True if the first thread of the process runs the harness and not a test.
 static HARNESS_IS_FIRST: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Bytes that the thread has taken and not given back; negative if it gives back what others took.
+    /// Bytes allocated minus bytes freed by this thread. Negative if it frees memory of other threads.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
@@ -32,17 +33,17 @@ fn give_back(n: usize) {
     LIVE.set(LIVE.get() - n as isize);
 }
 
-/// Leaves out the thread of the harness from now on, which takes notes of a test while it starts and when it takes long. With one thread for all
-/// tests the harness runs them itself and does nothing meanwhile.
-#[allow(dead_code, reason = "each program has a copy of this file, and only some ask")]
+/// Stops counting the harness thread, which allocates when a test starts or takes long. With a single test
+/// thread, the harness runs the test itself and allocates nothing in between.
+#[allow(dead_code, reason = "shared by several test binaries, not all of which call this")]
 pub fn ignore_harness() {
     HARNESS_IS_FIRST.store(!is_first_thread(), Ordering::Relaxed);
 }
 
-/// Takes nothing from the heap.
+/// Returns true on the first thread of the process. Does not allocate.
 #[cfg(target_os = "linux")]
 fn is_first_thread() -> bool {
-    // SAFETY: both calls take nothing and cannot fail.
+    // SAFETY: both calls take no arguments and cannot fail.
     unsafe { libc::gettid() == libc::getpid() }
 }
 
@@ -51,8 +52,9 @@ fn is_first_thread() -> bool {
     false
 }
 
-/// What `f` returns, and the most bytes that this thread held meanwhile beyond what it held before.
-#[allow(dead_code, reason = "each program has a copy of this file, and only some ask")]
+/// Runs `f` and returns its result together with the peak number of bytes that this thread allocated in
+/// addition to those before.
+#[allow(dead_code, reason = "shared by several test binaries, not all of which call this")]
 pub fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
     let before = LIVE.get();
     PEAK.set(before);
@@ -60,31 +62,31 @@ pub fn peak_of<T>(f: impl FnOnce() -> T) -> (T, usize) {
     (result, (PEAK.get() - before) as usize)
 }
 
-// SAFETY: every call is passed on to the system's allocator with the arguments it came with.
+// SAFETY: every call is forwarded to the system allocator with unchanged arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         take(layout.size());
-        // SAFETY: as required of our caller.
+        // SAFETY: `layout` satisfies the contract of `alloc`, passed on from the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         take(layout.size());
-        // SAFETY: as required of our caller.
+        // SAFETY: `layout` satisfies the contract of `alloc_zeroed`, passed on from the caller.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         give_back(layout.size());
-        // SAFETY: as required of our caller.
+        // SAFETY: `ptr` was allocated with `layout` by `System`, passed on from the caller.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // The worst case, in which old and new exist side by side for a moment.
+        // The worst case: the old and new blocks exist at the same time.
         take(new_size);
         give_back(layout.size());
-        // SAFETY: as required of our caller.
+        // SAFETY: `ptr` was allocated with `layout` by `System`, passed on from the caller.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
 }

@@ -1,15 +1,15 @@
-//! A transformer layer by the public op functions, ready to compute on a device.
+//! A transformer layer built with the public op functions, ready to compute on a device.
 
 use engine::backend::{Backend, Device, GraphView, MemoryMap, Plan, Usage};
 use engine::graph::{
-    Attention, AttentionOperands, Graph, Home, PAGE, Rope, RopeKind, TensorId, Unary, Uses, VisibleCells,
+    Attention, AttentionOperands, BufferSlice, Graph, PAGE, Rope, RopeKind, TensorId, Unary, Uses, VisibleCells,
 };
 use kernels::GgmlType::{self, F16, F32, I32, I64, Q4_0, Q8_0};
 
 const N_CELLS: usize = 1024;
 const N_PAGES: usize = N_CELLS / PAGE;
 
-/// A layer with experts, of `n` tokens, every tensor in a buffer of its own.
+/// Builds a mixture-of-experts layer for `n` tokens, with every tensor in its own buffer.
 pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
     let mut g = Graph::new();
     let leaf = |g: &mut Graph, ty: GgmlType, ne: [usize; 4]| g.input(ty, ne, "leaf");
@@ -79,7 +79,7 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         if g.tensor(id).view.is_none() {
             let buffer = device.buffer_type().allocate(g.tensor(id).nbytes()).unwrap();
             let buffer = memory.insert(buffer, Usage::Any);
-            g.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
+            g.tensor_mut(id).home = Some(BufferSlice { buffer, offset: 0 });
         }
     }
     let mut fill = |id: TensorId, bytes: Vec<u8>| {
@@ -95,16 +95,17 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
         kernels::quantize_row(t.ty, &floats, &mut bytes);
         fill(id, bytes);
     }
-    // Experts are far apart for each token, in an order of its own: no rounding makes it take another one.
+    // The router logits of each token are far apart, in a token-specific order, so that rounding cannot
+    // change the selected experts.
     let bias = |i: usize| 32.0 * ((i % 4) ^ (i / 4 % 4)) as f32;
     fill(router_bias, (0..4 * n).flat_map(|i| bias(i).to_le_bytes()).collect());
-    // The tokens come after cells that hold the same as the cell before them: nothing.
+    // The tokens follow cells that all hold zeros.
     let first = N_CELLS - n;
     let list32 = |values: std::ops::Range<usize>| values.flat_map(|i| (i as i32).to_le_bytes()).collect();
     fill(positions, list32(first..N_CELLS));
     fill(cell_pos, list32(0..N_CELLS));
     fill(cells, (first..N_CELLS).flat_map(|i| (i as i64).to_le_bytes()).collect());
-    // Buffers start out as zeros: all tokens have table 0, whose first entry is 0.
+    // Buffers are zero-initialized, so all tokens use table 0, whose first entry is 0.
     fill(
         starts,
         [0, N_PAGES as i32].into_iter().flat_map(i32::to_le_bytes).collect(),
@@ -117,7 +118,7 @@ pub fn layer(n: usize, device: &dyn Device) -> (Graph, MemoryMap) {
     (g, memory)
 }
 
-/// A plan for the whole graph.
+/// Prepares a plan for the whole graph.
 pub fn prepare(
     backend: &mut dyn Backend,
     graph: &Graph,
@@ -130,15 +131,15 @@ pub fn prepare(
     backend.prepare(&view, memory, old).unwrap()
 }
 
-/// Who reads each tensor of a graph.
+/// Counts the readers of each tensor of a graph.
 pub fn uses_of(graph: &Graph) -> Uses {
     let mut uses = Uses::default();
     uses.count(graph, []);
     uses
 }
 
-#[allow(dead_code)] // Not every test looks at results.
-/// The last node's elements.
+#[allow(dead_code)] // some test crates do not read results
+/// Returns the elements of the last node.
 pub fn result(g: &Graph, memory: &MemoryMap) -> Vec<f32> {
     let last = *g.nodes().last().unwrap();
     let home = g.home(last).unwrap();

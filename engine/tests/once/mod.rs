@@ -1,11 +1,11 @@
-//! Preparing nodes and computing them once.
+//! Prepares nodes and computes them once.
 
 use std::sync::atomic::AtomicBool;
 
 use engine::backend::{Backend, BackendError, GraphView, MemoryMap};
 use engine::graph::{Graph, TensorId, Uses};
 
-/// Computes `nodes`, which need not be among those that the graph evaluates.
+/// Computes `nodes`, which may differ from the nodes that the graph evaluates.
 pub fn compute(
     backend: &mut dyn Backend,
     graph: &Graph,

@@ -1,4 +1,4 @@
-//! Cases of attention: caches of one and of several sequences, windows, biases, compressed keys.
+//! Attention cases: caches with one and several sequences, windows, biases, compressed keys.
 
 use engine::graph::{Attention, Buckets, Op, PAGE, Window};
 use engine::random::SplitMix64;
@@ -7,16 +7,16 @@ use kernels::GgmlType::{BF16, F16, F32, Q4_0, Q8_0};
 
 use super::case::{Case, Operand, floats, floats_in, i32s, i64s, weights};
 
-/// The state of a cache and the queries that look at it.
+/// The state of a KV cache, and the queries that read it.
 pub struct Scene {
     pub cell_pos: Vec<i64>,
-    /// One bit per sequence.
+    /// Bit mask of sequences for each cell.
     pub cell_seqs: Vec<i64>,
     pub query_pos: Vec<i64>,
     pub query_seq: Vec<i64>,
 }
 
-/// One sequence of `n_kv` cells in order, whose last `n_tokens` are being computed.
+/// Returns a sequence of `n_kv` consecutive cells, whose last `n_tokens` are being computed.
 pub fn one_sequence(n_kv: usize, n_tokens: usize) -> Scene {
     let (n_kv, n_tokens) = (n_kv as i64, n_tokens as i64);
     Scene {
@@ -27,7 +27,7 @@ pub fn one_sequence(n_kv: usize, n_tokens: usize) -> Scene {
     }
 }
 
-/// Cells of several sequences in disorder, some shared, some empty.
+/// Returns cells of several sequences in random order, some shared and some empty.
 pub fn crowd(n_kv: usize, n_tokens: usize) -> Scene {
     let mut random = SplitMix64(7);
     let mut below = |n: usize| random.below(n) as i64;
@@ -43,7 +43,8 @@ pub fn crowd(n_kv: usize, n_tokens: usize) -> Scene {
 }
 
 impl Scene {
-    /// What the queries see, with a page table for each of their sequences and one that nobody uses.
+    /// Returns the visible-cell operands, with a page table for each sequence that has queries, and an unused
+    /// table.
     pub fn visible(self) -> [Operand; 6] {
         let mut seqs = self.query_seq.clone();
         seqs.sort_unstable();
@@ -61,7 +62,7 @@ impl Scene {
             }
             starts.push(pages.len() as i64);
         }
-        // Room for more than there is.
+        // Unused entries at the end, with invalid contents.
         pages.extend([-7, i64::from(i32::MAX)]);
         masks.extend([-1, -1]);
         let table = self.query_seq.iter().map(table_of).collect::<Vec<_>>();
@@ -85,7 +86,7 @@ fn attend_with_sinks(p: Attention, [q, k, v]: [Operand; 3], scene: Scene, more: 
 
 pub const PLAIN: Attention = Attention::causal(0.125);
 
-/// Queries, keys and values as a cache stores them: `[d, heads, cells]` side by side.
+/// Returns queries, keys, and values in the layout of a cache: `[d, heads, cells]`.
 pub fn qkv(ty: GgmlType, d: [usize; 2], heads: [usize; 2], n_tokens: usize, n_kv: usize) -> [Operand; 3] {
     let q = floats_in(-3.0, 3.0, [d[0], heads[0], n_tokens, 1]);
     [
@@ -132,14 +133,15 @@ pub fn attention() -> Vec<Case> {
         let sinks = floats_in(-2.0, 2.0, [6, 1, 1, 1]);
         let qkv = [q.clone(), k.clone(), v.clone()];
         all.push(attend_with_sinks(p, qkv, crowd(100, 5), vec![], sinks));
-        // Permuted queries; keys and values in the middle of wider rows.
+        // Permuted queries, and keys and values as parts of wider rows.
         let (q, k, v) = (q.clone().permuted([0, 2, 1, 3]), k.clone().part(1), v.clone().part(1));
         all.push(attend(p, q, k, v, crowd(100, 5)));
     }
     all
 }
 
-/// Attention to single tokens within a window and to groups outside of it, with and without a selection of groups.
+/// Returns cases with single tokens within a window and compressed groups outside of it, with and without a
+/// selection of groups.
 pub fn compressed_attention() -> Vec<Case> {
     let mut all = Vec::new();
     for (n_tokens, n_kv, first) in [(1, 300, 40), (5, 100, 64), (33, 190, 130), (3, 20, 0), (3, 20, 20)] {
@@ -151,7 +153,7 @@ pub fn compressed_attention() -> Vec<Case> {
         let mut selection = i32s(cells);
         selection.ne = [6, n_tokens, 1, 1];
         for selects in [false, true] {
-            for window in [Window::Standard(5), Window::Chunked(8), Window::None] {
+            for window in [Window::Sliding(5), Window::Chunked(8), Window::None] {
                 let p = Attention {
                     window,
                     sinks: true,
@@ -199,9 +201,9 @@ pub fn attention_of_all_types() -> Vec<Case> {
 pub fn attention_windows() -> Vec<Case> {
     let mut all = Vec::new();
     let windows = [
-        Window::Standard(1),
-        Window::Standard(20),
-        Window::Standard(usize::MAX),
+        Window::Sliding(1),
+        Window::Sliding(20),
+        Window::Sliding(usize::MAX),
         Window::Chunked(16),
         Window::Chunked(1000),
         Window::Symmetric(9),
@@ -217,7 +219,7 @@ pub fn attention_windows() -> Vec<Case> {
             for n_tokens in [1, 90] {
                 let [q, k, v] = qkv(F32, [32, 32], [4, 2], n_tokens, 200);
                 all.push(attend(p, q.clone(), k.clone(), v.clone(), one_sequence(200, n_tokens)));
-                // At least one query sees something: the cell at its own position.
+                // At least one query sees a cell: the cell at its own position.
                 let mut scene = crowd(200, n_tokens);
                 scene.query_pos[0] = scene.cell_pos.iter().copied().max().unwrap();
                 scene.query_seq[0] = 63;
@@ -270,7 +272,8 @@ pub fn attention_of_many_cells() -> Vec<Case> {
     all
 }
 
-/// Prompts, which cards compute by tiles with `fast`: all forms of scores, tokens of one sequence and of several in disorder.
+/// Returns prompts that GPUs compute with tile kernels under `Precision::Fast`: all score variants, with
+/// tokens of one sequence and of several interleaved ones.
 pub fn attention_of_prompts() -> Vec<Case> {
     let mut all = Vec::new();
     let mut both = |p: Attention, ty: GgmlType, d: [usize; 2], heads: [usize; 2]| {
@@ -307,8 +310,8 @@ pub fn attention_of_prompts() -> Vec<Case> {
         both(PLAIN, F16, d, [4, 1]);
     }
     let windows = [
-        Window::Standard(20),
-        Window::Standard(usize::MAX),
+        Window::Sliding(20),
+        Window::Sliding(usize::MAX),
         Window::Chunked(16),
         Window::Symmetric(9),
     ];
@@ -325,7 +328,7 @@ pub fn attention_of_prompts() -> Vec<Case> {
         Attention { max_bias: 8.0, ..PLAIN },
         Attention {
             compressed_from: Some(70),
-            window: Window::Standard(5),
+            window: Window::Sliding(5),
             ..PLAIN
         },
         Attention {

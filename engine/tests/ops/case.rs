@@ -1,20 +1,20 @@
-//! An op as a value: operands with types, shapes, strides and contents.
+//! An op as a value: operands with types, shapes, strides, and contents.
 
 use engine::graph::{Graph, Op, TensorId};
 use kernels::GgmlType;
 
-/// One op on given operands.
+/// An op with its operands.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub op: Op,
     pub operands: Vec<Operand>,
-    /// Shape of the result, for the ops that take one.
+    /// Shape of the result, for ops that take one.
     pub ne: [usize; 4],
-    /// Largest normalized mean squared error against the reference.
+    /// Maximum normalized mean squared error compared to the reference.
     pub limit: f64,
 }
 
-/// An operand. Its contents follow from the case's seed and its place among the operands.
+/// An operand. Its contents are derived from the seed of the case and the operand's index.
 #[derive(Clone, Debug)]
 pub struct Operand {
     pub ty: GgmlType,
@@ -23,28 +23,30 @@ pub struct Operand {
     pub data: Data,
 }
 
-/// How an operand lies in memory.
+/// Memory layout of an operand.
 #[derive(Clone, Copy, Debug)]
 pub enum Layout {
     Dense,
-    /// Stored with its dimensions in another order: dimension `i` of what is stored is dimension `order[i]` of the operand.
+    /// Stored with permuted dimensions: dimension `i` of the stored tensor is dimension `order[i]` of the
+    /// operand.
     Permuted([usize; 4]),
-    /// Part of something larger, with this much more before and after it in each dimension (dimension 0: blocks of 32 elements).
+    /// Part of a larger tensor, with this margin before and after it in each dimension (in blocks of 32
+    /// elements for dimension 0).
     Part(usize),
-    /// In the first of the places that its device would have weights in.
+    /// Weights in the preferred layout of the device.
     AsWeights,
 }
 
-/// What an operand holds.
+/// Contents of an operand.
 #[derive(Clone, Debug)]
 pub enum Data {
-    /// Floats from a range.
+    /// Floats uniformly distributed over a range.
     Uniform(f32, f32),
-    /// Integers below a limit.
+    /// Random integers below a limit.
     Below(usize),
-    /// Different integers below a limit.
+    /// Distinct random integers below a limit.
     Distinct(usize),
-    /// These integers.
+    /// A fixed list of integers.
     Ints(Vec<i64>),
 }
 
@@ -58,21 +60,26 @@ impl Case {
         }
     }
 
-    /// With a shape for the result.
+    /// Sets the shape of the result.
     pub fn into_shape(mut self, ne: [usize; 4]) -> Case {
         self.ne = ne;
         self
     }
 
-    /// With another limit of the error.
+    /// Sets the maximum error.
     pub fn within(mut self, limit: f64) -> Case {
         self.limit = limit;
         self
     }
 
-    /// Appends the op's node by the public op functions.
+    /// Appends the op's node with the public op functions.
     pub fn build(&self, g: &mut Graph, src: &[TensorId]) -> TensorId {
-        let visible = || self.op.visible_cells().expect("it looks at cells").map(|i| src[i]);
+        let visible = || {
+            self.op
+                .visible_cells()
+                .expect("only ops with visible cells reach this function")
+                .map(|i| src[i])
+        };
         let node = match self.op {
             Op::None | Op::Reshape | Op::View | Op::Permute => panic!("{:?} computes nothing", self.op),
             Op::GetRows => g.get_rows(src[0], src[1]),
@@ -90,18 +97,18 @@ impl Case {
             Op::RmsNorm { eps } => g.rms_norm(src[0], src.get(1).copied(), eps),
             Op::Norm { eps } => g.norm(src[0], eps),
             Op::L2Norm { eps } => g.l2_norm(src[0], eps),
-            Op::Balance { n, iterations, eps } => g.balance(src[0], n, iterations, eps),
+            Op::Sinkhorn { n, iterations, eps } => g.sinkhorn(src[0], n, iterations, eps),
             Op::Rope(p) => g.rope(src[0], src[1], src.get(2).copied(), p),
             Op::Attention(p) => g.attention(p, p.operands().map(|i| src[i])),
             Op::IndexScores => g.index_scores(src[0], src[1], visible(), src.get(8).copied()),
             Op::SelectBlocks(blocks) => g.select_blocks(blocks, src[0], visible()),
-            Op::LastCells { n } => g.last_cells(n, visible()),
-            Op::EarlierPositions { back, n_axes } => g.earlier_positions(src[0], back, n_axes),
+            Op::RecentCells { n } => g.recent_cells(n, visible()),
+            Op::ShiftPositions { back, n_axes } => g.shift_positions(src[0], back, n_axes),
             Op::SoftMax { scale } => g.soft_max(src[0], scale),
             Op::TopK { k } => g.top_k(src[0], k),
             Op::TopMask { k } => g.top_mask(src[0], k),
-            Op::DivIds { by } => g.div_ids(src[0], by),
-            Op::ToFloats => g.to_floats(src[0]),
+            Op::IntDiv { by } => g.int_div(src[0], by),
+            Op::Cast => g.cast(src[0]),
             Op::NgramHash(hash) => g.ngram_hash(src[0], hash),
             Op::AttentionTemperature { scale, length, offset } => {
                 g.attention_temperature(src[0], scale, length, offset)
@@ -143,7 +150,7 @@ impl Operand {
     }
 }
 
-/// Floats in -1..1.
+/// Returns floats in -1..1.
 pub fn floats(ne: [usize; 4]) -> Operand {
     floats_in(-1.0, 1.0, ne)
 }
@@ -152,22 +159,22 @@ pub fn floats_in(low: f32, high: f32, ne: [usize; 4]) -> Operand {
     Operand::new(GgmlType::F32, ne, Data::Uniform(low, high))
 }
 
-/// Weights of some type, in -1..1 or so.
+/// Returns weights of some type, approximately in -1..1.
 pub fn weights(ty: GgmlType, ne: [usize; 4]) -> Operand {
     Operand::new(ty, ne, Data::Uniform(-1.0, 1.0))
 }
 
-/// i32 numbers below `n`.
+/// Returns i32 values below `n`.
 pub fn ids(n: usize, ne: [usize; 4]) -> Operand {
     Operand::new(GgmlType::I32, ne, Data::Below(n))
 }
 
-/// A list of given i32.
+/// Returns a list of the given i32 values.
 pub fn i32s(values: impl IntoIterator<Item = i64>) -> Operand {
     list(GgmlType::I32, values.into_iter().collect())
 }
 
-/// A list of given i64.
+/// Returns a list of the given i64 values.
 pub fn i64s(values: impl IntoIterator<Item = i64>) -> Operand {
     list(GgmlType::I64, values.into_iter().collect())
 }

@@ -1,4 +1,4 @@
-//! The cases, by family.
+//! The test cases by family.
 
 use engine::graph::{NO_ROW, NgramHash, Op, Recurrence, Rope, RopeKind, Unary};
 use kernels::GgmlType;
@@ -25,7 +25,7 @@ pub fn sums_and_products() -> Vec<Case> {
     let ops = [Op::Add, Op::Sub, Op::Mul, Op::Div];
     let mut all: Vec<Case> = Vec::new();
     for op in ops {
-        // Divisors stay away from zero.
+        // Divisors are not close to zero.
         all.extend(shapes.map(|(a, b)| Case::new(op, &[floats(a), floats_in(0.5, 2.0, b)])));
         let b = floats_in(0.5, 2.0, [12, 4, 3, 2]);
         all.push(Case::new(
@@ -99,7 +99,7 @@ pub fn activations() -> Vec<Case> {
             &[floats_in(low, 8.0, [8, 3, 2, 2]).permuted([1, 0, 2, 3])],
         ));
     }
-    // Far out nothing overflows that need not.
+    // Large arguments must not overflow unnecessarily.
     for f in [
         Unary::Sigmoid,
         Unary::Silu,
@@ -138,7 +138,7 @@ pub fn norms() -> Vec<Case> {
         Op::L2Norm { eps: 1e-6 },
     ] {
         for ne in [[1, 1, 1, 1], [576, 1, 1, 1], [64, 9, 5, 1], [67, 3, 2, 2]] {
-            // Layer norm of one element is zero whatever it is, which no relative error describes.
+            // The layer norm of a single element is always zero, for which no relative error exists.
             if op != (Op::Norm { eps: 1e-5 }) || ne[0] > 1 {
                 all.push(Case::new(op, &[floats_in(-3.0, 5.0, ne)]));
             }
@@ -147,9 +147,9 @@ pub fn norms() -> Vec<Case> {
         all.push(Case::new(op, &[floats([64, 9, 5, 1]).permuted([1, 2, 0, 3])]));
         all.push(Case::new(op, &[floats([64, 9, 5, 1]).part(1)]));
     }
-    // Rows smaller than eps.
+    // The rows are smaller than the epsilon of the op.
     for (n, iterations) in [(1, 0), (2, 1), (4, 2), (4, 20), (7, 5)] {
-        let op = Op::Balance {
+        let op = Op::Sinkhorn {
             n,
             iterations,
             eps: 1e-6,
@@ -184,7 +184,7 @@ pub fn softmax() -> Vec<Case> {
     all
 }
 
-/// Rotations of `n_dims` elements at the base of the first Llama models, without scaling.
+/// Returns an unscaled RoPE of `n_dims` elements with the frequency base of the first Llama models.
 fn plain_rope(kind: RopeKind, n_dims: usize) -> Rope {
     Rope {
         kind,
@@ -202,7 +202,7 @@ fn plain_rope(kind: RopeKind, n_dims: usize) -> Rope {
     }
 }
 
-/// Whole and partial heads of several sizes, and positions below 0.
+/// Returns whole and partial heads of several sizes, and negative positions.
 pub fn rope() -> Vec<Case> {
     let mut all = Vec::new();
     for kind in [RopeKind::Norm, RopeKind::Neox] {
@@ -217,7 +217,7 @@ pub fn rope() -> Vec<Case> {
             all.push(Case::new(Op::Rope(plain_rope(kind, n_dims)), &[floats(ne), positions]));
         }
     }
-    // Positions shift both ways when a cache is moved.
+    // Positions shift in both directions when cache contents move.
     all.push(Case::new(
         Op::Rope(plain_rope(RopeKind::Neox, 64)),
         &[floats([64, 2, 3, 1]), i32s([-5, 0, 1 << 20])],
@@ -225,7 +225,8 @@ pub fn rope() -> Vec<Case> {
     all
 }
 
-/// Linear scaling, YaRN, groups of positions, and the inverse, with and without a factor for each frequency.
+/// Returns linear scaling, YaRN, position groups, and the inverse rotation, with and without frequency
+/// factors.
 pub fn rope_scaling() -> Vec<Case> {
     let mut all = Vec::new();
     for kind in [RopeKind::Norm, RopeKind::Neox] {
@@ -265,7 +266,8 @@ pub fn rope_scaling() -> Vec<Case> {
     all
 }
 
-/// Sections that fill the pairs, that end early and start over, and that are longer than needed.
+/// Returns sections that match the number of pairs, that are shorter and wrap around, and that are longer
+/// than needed.
 pub fn rope_sections() -> Vec<Case> {
     let mut all = Vec::new();
     for kind in [RopeKind::Mrope, RopeKind::Imrope] {
@@ -367,8 +369,8 @@ pub fn matrix_products_of_all_types() -> Vec<Case> {
     all
 }
 
-/// Many columns, and so many products that cards take each of their tiles: of 64 x 64, 128 x 128 and 128 x 256 results. None of the sizes is a multiple of a
-/// tile's.
+/// Returns matmuls with enough columns and matrices that GPUs use all tile sizes: 64 x 64, 128 x 128, and 128
+/// x 256 results. No size is a multiple of a tile.
 pub fn matrix_products_in_tiles() -> Vec<Case> {
     let tiles = [(66, 1, 67), (5, 50, 131), (3, 100, 34)];
     let of_type = |ty: GgmlType| {
@@ -383,7 +385,8 @@ pub fn matrix_products_in_tiles() -> Vec<Case> {
     large.chain(small).collect()
 }
 
-/// Rows of several pieces, as kernels for cards fetch them, whole and not: few rows, since elements take their time.
+/// Returns matmuls with long rows, which GPU kernels load in several steps, complete and incomplete. Few
+/// rows, to limit the run time.
 pub fn matrix_products_of_long_rows() -> Vec<Case> {
     let mut all = Vec::new();
     for ty in readable_types().filter(|ty| ty.is_quantized()) {
@@ -399,7 +402,7 @@ pub fn matrix_products_of_long_rows() -> Vec<Case> {
     all
 }
 
-/// Weights as devices would have them: few columns and many, and by expert.
+/// Returns matmuls with weights in the device's preferred layout: few columns, many columns, and by expert.
 pub fn matrix_products_of_arranged_weights() -> Vec<Case> {
     let mut all = Vec::new();
     for ty in readable_types().filter(|ty| ty.is_quantized()) {
@@ -423,7 +426,7 @@ pub fn matrix_products_by_expert() -> Vec<Case> {
                 let x = floats([64, slots, n_tokens, 1]);
                 all.push(Case::new(Op::MulMatId, &[experts.clone(), x, chosen.clone()]));
             }
-            // Chosen experts as the first columns of all experts in order, and activations that are not adjacent.
+            // Selected experts as the first columns of a wider tensor, and non-contiguous activations.
             let x = floats([64, n_used, n_tokens, 1]).permuted([0, 2, 1, 3]);
             all.push(Case::new(Op::MulMatId, &[experts.clone(), x, chosen.part(1)]));
             let x = floats([64, n_used, n_tokens, 1]).permuted([2, 1, 0, 3]);
@@ -436,7 +439,7 @@ pub fn matrix_products_by_expert() -> Vec<Case> {
     all
 }
 
-/// So many columns for each expert that cards take tiles of 64 of them, or of 128.
+/// Returns matmuls with enough columns per expert that GPUs use tiles of 64 or 128 columns.
 pub fn matrix_products_by_expert_in_tiles() -> Vec<Case> {
     let mut all = Vec::new();
     for (m, n_expert, n_used, n_tokens) in [(850, 4, 2, 150), (3205, 2, 1, 290)] {
@@ -453,7 +456,7 @@ pub fn rows_by_number() -> Vec<Case> {
     let mut all = vec![
         Case::new(Op::GetRows, &[floats([64, 10, 1, 1]), ids(10, [1, 1, 1, 1])]),
         Case::new(Op::GetRows, &[floats([7, 10, 1, 1]), ids(10, [25, 1, 1, 1])]),
-        // One-element rows: the weights of chosen experts.
+        // Rows of a single element: the weights of selected experts.
         Case::new(Op::GetRows, &[floats([1, 8, 5, 1]), ids(8, [2, 5, 1, 1])]),
         Case::new(Op::GetRows, &[floats([1, 8, 5, 1]), ids(8, [2, 5, 1, 1]).part(1)]),
         Case::new(
@@ -461,7 +464,7 @@ pub fn rows_by_number() -> Vec<Case> {
             &[floats([6, 8, 3, 1]).permuted([2, 0, 1, 3]), ids(8, [4, 3, 1, 1])],
         ),
     ];
-    // Integers: the experts of each token.
+    // Tables of integers contain the expert ids of each token.
     for table in [ids(50, [6, 10, 1, 1]), ids(50, [6, 10, 1, 1]).part(1)] {
         all.push(Case::new(Op::GetRows, &[table, ids(10, [7, 1, 1, 1])]).within(0.0));
     }
@@ -501,7 +504,7 @@ pub fn rows_written() -> Vec<Case> {
                 all.push(Case::new(Op::SetRows, &[source, weights(ty, [64, 30, 1, 1]), rows.clone()]).within(0.0));
             }
         }
-        // Of two writes to one row the last one stays.
+        // If two tokens write to the same row, the last write wins.
         let twice = i64s([3, 4, 3, 3, 9]);
         all.push(
             Case::new(
@@ -510,7 +513,7 @@ pub fn rows_written() -> Vec<Case> {
             )
             .within(0.0),
         );
-        // Some rows are left out.
+        // The op skips some rows.
         let some = i64s([NO_ROW, 4, NO_ROW, 3, 9]);
         all.push(Case::new(Op::SetRows, &[floats([32, 5, 1, 1]), weights(ty, [32, 10, 1, 1]), some]).within(0.0));
     }
@@ -555,10 +558,10 @@ pub fn reductions() -> Vec<Case> {
         }
     }
     for (by, ne) in [(1, [3, 1, 1, 1]), (2, [8, 5, 1, 1]), (7, [64, 3, 2, 1])] {
-        all.push(Case::new(Op::DivIds { by }, &[ids(100, ne)]).within(0.0));
+        all.push(Case::new(Op::IntDiv { by }, &[ids(100, ne)]).within(0.0));
     }
-    all.push(Case::new(Op::ToFloats, &[ids(1 << 24, [33, 3, 2, 1])]).within(0.0));
-    all.push(Case::new(Op::ToFloats, &[ids(50, [3, 7, 1, 1]).permuted([1, 0, 2, 3])]).within(0.0));
+    all.push(Case::new(Op::Cast, &[ids(1 << 24, [33, 3, 2, 1])]).within(0.0));
+    all.push(Case::new(Op::Cast, &[ids(50, [3, 7, 1, 1]).permuted([1, 0, 2, 3])]).within(0.0));
     for n in [1, 3, NgramHash::MAX] {
         let hash = NgramHash {
             n,
@@ -568,12 +571,12 @@ pub fn reductions() -> Vec<Case> {
             size: 10_007,
         };
         let numbers = i32s((0..100 * 8).map(|i: i64| i * i % 13));
-        // Numbers of tokens are small integers.
+        // Token ids in the form of small integers.
         let x = Operand::new(F32, [8, 100, 1, 1], numbers.data);
         all.push(Case::new(Op::NgramHash(hash), std::slice::from_ref(&x)).within(0.0));
         all.push(Case::new(Op::NgramHash(hash), &[x.permuted([0, 1, 3, 2])]).within(0.0));
     }
-    // Equal values: ties go to the lower index.
+    // For equal values, the lower index wins.
     let ties = Operand::new(F32, [64, 9, 1, 1], Data::Uniform(0.5, 0.5));
     for op in [Op::TopK { k: 5 }, Op::TopMask { k: 5 }] {
         all.push(Case::new(op, std::slice::from_ref(&ties)).within(0.0));
@@ -588,8 +591,8 @@ pub fn reductions() -> Vec<Case> {
     all
 }
 
-/// Two sequences whose tokens take turns, one of them new: the state of the other is taken from cell 3 to cell 1, and kept there
-/// for a while in cell 4.
+/// Returns recurrences over two interleaved sequences, one of them new. The state of the other moves from
+/// cell 3 to cell 1, and is temporarily stored in cell 4.
 pub fn recurrences() -> Vec<Case> {
     let recur = |r: Recurrence, row: usize, operands: &[Operand]| {
         let (from, to) = (i32s([-1, 3, 0, 1, 0, 4, 4]), i32s([0, 1, 0, 4, 0, 4, 2]));
@@ -607,7 +610,7 @@ pub fn recurrences() -> Vec<Case> {
             &operands,
         ));
     }
-    // Elements of a head, heads, elements of a state, groups; decays by head or by element.
+    // Head size, number of heads, state size, and number of groups; decays per head or per element.
     for (p, h, n, g) in [(1, 70, 16, 1), (64, 6, 128, 2), (3, 4, 5, 4)] {
         for n_a in [1, n] {
             let operands = [
@@ -620,7 +623,7 @@ pub fn recurrences() -> Vec<Case> {
             all.push(recur(Recurrence::SsmScan, n * p * h, &operands));
         }
     }
-    all.push(recur(Recurrence::Previous, 300, &[floats([300, T, 1, 1])]));
+    all.push(recur(Recurrence::TokenShift, 300, &[floats([300, T, 1, 1])]));
     for (d, h) in [(1, 3), (64, 5), (20, 1)] {
         let (x, decay) = (floats([d, h, T, 1]), floats_in(0.0, 1.0, [d, h, T, 1]));
         let small = floats_in(-0.2, 0.2, [d, h, T, 1]);
@@ -630,7 +633,8 @@ pub fn recurrences() -> Vec<Case> {
         let seven = [x.clone(), decay, x.clone(), x, small.clone(), small];
         all.push(recur(Recurrence::Wkv7, d * d * h, &seven));
     }
-    // New sequences only: states count tokens. Groups of one, of two with some left over, and larger than all there is.
+    // New sequences only, since the states count tokens. Groups of one, of two with a remainder, and larger
+    // than the sequence.
     for (c, n) in [(1, 2), (70, 1), (3000, 3), (9, 40)] {
         for n_means in [1, 2] {
             let (from, to) = (i32s([-1, -1, 0, 1, 0, 0, 0]), i32s([0, 1, 0, 4, 0, 0, 2]));

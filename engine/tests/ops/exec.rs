@@ -1,16 +1,16 @@
-//! Running a case on a device.
+//! Runs a case on a device.
 
 use std::sync::Arc;
 
 use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Stored, Usage};
-use engine::graph::{Graph, Home, TensorId, contiguous_strides};
+use engine::graph::{BufferSlice, Graph, TensorId, contiguous_strides};
 use engine::random::SplitMix64;
 use kernels::GgmlType;
 
 use super::case::{Case, Data, Layout, Operand};
 use crate::once::compute;
 
-/// A case on a device: memory filled, ready to compute.
+/// A case on a device, with memory filled and ready to compute.
 pub struct Prepared {
     device: Arc<dyn Device>,
     pub graph: Graph,
@@ -19,7 +19,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Builds the graph and fills the operands. `in_place`: the result lies where the first operand does.
+    /// Builds the graph and fills the operands. With `in_place`, the result overwrites the first operand.
     pub fn new(case: &Case, device: Arc<dyn Device>, in_place: bool) -> Prepared {
         let mut graph = Graph::new();
         let mut memory = MemoryMap::default();
@@ -52,19 +52,19 @@ impl Prepared {
         }
     }
 
-    /// True if the result may lie where the first operand does.
+    /// Returns true if the result may overwrite the first operand.
     pub fn can_run_in_place(&self) -> bool {
         let node = self.graph.tensor(self.node);
         let first = self.graph.tensor(node.source(0));
         node.op.can_run_in_place() && first.ne == node.ne && first.nb == node.nb && first.ty == node.ty
     }
 
-    /// Computes with so many threads, products exactly, and returns the result as floats.
+    /// Computes with `n_threads` threads and exact matmuls, and returns the result as floats.
     pub fn compute(&mut self, n_threads: usize) -> Result<Vec<f32>, BackendError> {
         self.compute_with(&BackendParams::new(n_threads))
     }
 
-    /// Computes on a backend of these settings and returns the result as floats.
+    /// Computes on a backend with these settings and returns the result as floats.
     pub fn compute_with(&mut self, params: &BackendParams) -> Result<Vec<f32>, BackendError> {
         let mut backend = self.device.clone().backend(params)?;
         compute(&mut *backend, &self.graph, self.graph.nodes(), &mut self.memory)?;
@@ -72,7 +72,7 @@ impl Prepared {
         Ok(self.result())
     }
 
-    /// The elements of the result and, of an op that keeps states, what it leaves of those.
+    /// Returns the elements of the result, followed by the updated states of a stateful op.
     fn result(&self) -> Vec<f32> {
         let node = self.graph.tensor(self.node);
         let mut out = self.elements(self.node);
@@ -100,17 +100,17 @@ impl Prepared {
     }
 }
 
-fn new_home(memory: &mut MemoryMap, device: &dyn Device, bytes: usize) -> Home {
+fn new_home(memory: &mut MemoryMap, device: &dyn Device, bytes: usize) -> BufferSlice {
     let mut buffer = device.buffer_type().allocate(bytes).unwrap();
-    // What an op forgets to write shows as a difference: not a number.
+    // Initialize with NaN, so that elements which the op does not write show up as differences.
     buffer.write(0, &vec![0xff; bytes]).unwrap();
-    Home {
+    BufferSlice {
         buffer: memory.insert(buffer, Usage::Any),
         offset: 0,
     }
 }
 
-/// Stores an operand and returns its tensor, a view where it is not dense.
+/// Stores an operand and returns its tensor, a view if it is not contiguous.
 fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut MemoryMap, device: &dyn Device) -> TensorId {
     let block = o.ty.block_size();
     let (stored, offset) = match o.layout {
@@ -143,13 +143,13 @@ fn place(o: &Operand, mut random: SplitMix64, g: &mut Graph, memory: &mut Memory
     }
 }
 
-/// Stores a weight in the first of the places that a device would have such weights in.
+/// Stores a weight in the device's preferred layout.
 fn store_as_weights(
     o: &Operand,
     bytes: &[u8],
     memory: &mut MemoryMap,
     device: &dyn Device,
-) -> (Home, engine::graph::Layout) {
+) -> (BufferSlice, engine::graph::Layout) {
     let mut places = device.weight_storage().into_iter();
     let place = places.find(|place| place.layout.accepts(o.ty, o.ne)).unwrap();
     let tensor = Stored {
@@ -160,14 +160,14 @@ fn store_as_weights(
     };
     let mut buffer = place.buffer_type.allocate(tensor.nbytes()).unwrap();
     buffer.set_tensor(&tensor, 0..tensor.n_rows(), bytes).unwrap();
-    let home = Home {
+    let home = BufferSlice {
         buffer: memory.insert(buffer, Usage::Weights),
         offset: 0,
     };
     (home, place.layout)
 }
 
-/// The bytes of `n` elements.
+/// Returns the bytes of `n` elements.
 fn contents(o: &Operand, n: usize, random: &mut SplitMix64) -> Vec<u8> {
     let ints = |values: &mut dyn FnMut() -> i64| -> Vec<u8> {
         let all = (0..n).map(|_| values());
@@ -203,8 +203,8 @@ fn float_contents(ty: GgmlType, n: usize, low: f32, high: f32, random: &mut Spli
     bytes
 }
 
-/// A block of a type without a quantizer. Any bytes are one, but most have scales that are enormous, tiny or no numbers at all;
-/// so bytes are drawn until the largest element is an ordinary number.
+/// Fills a block of a type without a quantizer. Any bytes are valid, but most give huge, tiny, or NaN scales.
+/// Bytes are therefore drawn until the largest element has an ordinary magnitude.
 fn random_block(ty: GgmlType, block: &mut [u8], random: &mut SplitMix64) {
     let mut elements = vec![0.0; ty.block_size()];
     for _ in 0..100_000 {
@@ -215,16 +215,17 @@ fn random_block(ty: GgmlType, block: &mut [u8], random: &mut SplitMix64) {
             return;
         }
     }
-    panic!("{ty}: no ordinary block found");
+    panic!("{ty}: found no block with ordinary values");
 }
 
-/// All devices that are compared with the reference; with `LLAMA_CUDA=here` the cards alone, since the others are in the run without.
+/// Returns all devices to compare with the reference. With `LLAMA_CUDA=here`, returns only GPUs, since
+/// another run covers the other devices.
 pub fn devices_under_test() -> Vec<Arc<dyn Device>> {
-    let cards_alone = std::env::var_os("LLAMA_CUDA").is_some_and(|value| value == "here");
+    let only_gpus = std::env::var_os("LLAMA_CUDA").is_some_and(|value| value == "here");
     let found: Vec<_> = engine::backend::devices()
         .into_iter()
-        .filter(|d| d.name() != "reference" && (!cards_alone || d.name().starts_with("cuda")))
+        .filter(|d| d.name() != "reference" && (!only_gpus || d.name().starts_with("cuda")))
         .collect();
-    assert!(!found.is_empty(), "there is no device to test");
+    assert!(!found.is_empty(), "no device to test was found");
     found
 }

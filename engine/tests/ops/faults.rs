@@ -1,16 +1,16 @@
-//! What devices do with data and graphs that make no sense: an error, never a wild access.
+//! Invalid data and graphs must return errors and never cause out-of-bounds accesses.
 
 use std::sync::Arc;
 
 use engine::backend::{BackendError, BackendParams, Device, MemoryMap, Usage, device, devices};
-use engine::graph::{Graph, Home, Name, Op, Recurrence, Tensor, TensorId};
+use engine::graph::{BufferSlice, Graph, Name, Op, Recurrence, Tensor, TensorId};
 use kernels::GgmlType::{F32, I32};
 
 use super::case::{Case, floats, i32s, i64s};
 use super::exec::Prepared;
 use crate::once::compute;
 
-/// The error's text.
+/// Computes the case and returns the error message.
 fn error_of(case: &Case, device: Arc<dyn Device>, n_threads: usize) -> String {
     Prepared::new(case, device, false)
         .compute(n_threads)
@@ -19,7 +19,7 @@ fn error_of(case: &Case, device: Arc<dyn Device>, n_threads: usize) -> String {
 }
 
 #[test]
-fn row_numbers_beyond_the_table_are_errors() {
+fn row_index_out_of_range_is_rejected() {
     for bad in [-1, 4, i64::from(i32::MAX), i64::from(i32::MIN)] {
         let get = Case::new(Op::GetRows, &[floats([8, 4, 1, 1]), i32s([0, bad, 1])]);
         let set = Case::new(
@@ -47,20 +47,24 @@ fn row_numbers_beyond_the_table_are_errors() {
             for device in devices() {
                 for n_threads in 1..=3 {
                     let error = error_of(&case, device.clone(), n_threads);
-                    assert!(error.contains(&format!("row {bad} of 4")), "{}: {error}", device.name());
+                    assert!(
+                        error.contains(&format!("index {bad} is out of range for a table of 4 rows")),
+                        "{}: {error}",
+                        device.name()
+                    );
                 }
             }
         }
     }
 }
 
-/// A graph of one `a + a` whose operands and result lie as told in one CPU buffer.
+/// Computes `a + a` with operands and result at the given offsets of a CPU buffer.
 fn sum(size: usize, a: usize, b: usize, result: usize) -> Result<(), BackendError> {
     let cpu = device("cpu").unwrap();
     let mut memory = MemoryMap::default();
     let buffer = memory.insert(cpu.buffer_type().allocate(size).unwrap(), Usage::Any);
     let mut g = Graph::new();
-    let at = |g: &mut Graph, id: TensorId, offset| g.tensor_mut(id).home = Some(Home { buffer, offset });
+    let at = |g: &mut Graph, id: TensorId, offset| g.tensor_mut(id).home = Some(BufferSlice { buffer, offset });
     let x = g.input(F32, [16, 1, 1, 1], "x");
     let y = g.input(F32, [16, 1, 1, 1], "y");
     let z = g.add(x, y).unwrap();
@@ -83,7 +87,7 @@ fn results_do_not_overlap_operands() {
 }
 
 #[test]
-fn tensors_lie_within_their_buffers() {
+fn tensor_past_buffer_end_is_rejected() {
     for (a, b, result) in [
         (132, 0, 64),
         (0, 132, 64),
@@ -97,25 +101,26 @@ fn tensors_lie_within_their_buffers() {
     assert!(sum(256, 0, 64, 129).unwrap_err().to_string().contains("aligned"));
 }
 
-/// `3 x` over floats of a file, `shift` bytes off their alignment, into other memory or over the file itself.
+/// Computes `3 x` over floats of a file, `shift` bytes off their alignment, into other memory or over the
+/// file itself.
 fn thrice_from_file(shift: usize, into_file: bool) -> Result<Vec<f32>, BackendError> {
     let cpu = device("cpu").unwrap();
     let floats: Vec<u8> = (1..=16).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let mut bytes = vec![0u8; 128];
-    // The vector itself may start anywhere, so the shift counts from an aligned byte of it.
+    // The vector may start anywhere, so the shift is relative to an aligned byte.
     let start = bytes.as_ptr().align_offset(4) + shift;
     bytes[start..start + 64].copy_from_slice(&floats);
     let mut memory = MemoryMap::default();
     let file = memory.insert(cpu.buffer_from_host(Arc::new(bytes)).unwrap(), Usage::Weights);
     let other = memory.insert(cpu.buffer_type().allocate(64).unwrap(), Usage::Compute);
     let mut g = Graph::new();
-    let home = Home {
+    let home = BufferSlice {
         buffer: file,
         offset: start,
     };
     let x = g.external(F32, [4, 4, 1, 1], Name::default(), home, Default::default());
     let y = g.scale(x, 3.0, 0.0).unwrap();
-    let elsewhere = Home {
+    let elsewhere = BufferSlice {
         buffer: other,
         offset: 0,
     };
@@ -131,17 +136,21 @@ fn thrice_from_file(shift: usize, into_file: bool) -> Result<Vec<f32>, BackendEr
 }
 
 #[test]
-fn files_are_read_in_place_and_never_written() {
+fn mapped_files_are_read_in_place_and_never_written() {
     let want: Vec<f32> = (1..=16).map(|i| 3.0 * i as f32).collect();
     for shift in 0..4 {
-        assert_eq!(thrice_from_file(shift, false).unwrap(), want, "{shift} bytes off");
+        assert_eq!(
+            thrice_from_file(shift, false).unwrap(),
+            want,
+            "misaligned by {shift} bytes"
+        );
     }
     let error = thrice_from_file(0, true).unwrap_err().to_string();
     assert!(error.contains("read-only"), "{error}");
 }
 
 #[test]
-fn tensors_without_memory_are_errors() {
+fn tensors_without_memory_are_rejected() {
     for device in devices() {
         let mut g = Graph::new();
         let x = g.input(F32, [4, 1, 1, 1], "x");
@@ -155,7 +164,7 @@ fn tensors_without_memory_are_errors() {
 }
 
 #[test]
-fn foreign_memory_is_an_error() {
+fn foreign_memory_is_rejected() {
     let all = devices();
     for (ours, theirs) in [(0, 1), (1, 0)] {
         let mut memory = MemoryMap::default();
@@ -166,18 +175,18 @@ fn foreign_memory_is_an_error() {
             F32,
             [4, 1, 1, 1],
             Name::default(),
-            Home { buffer, offset: 0 },
+            BufferSlice { buffer, offset: 0 },
             Default::default(),
         );
         let y = g.scale(x, 2.0, 0.0).unwrap();
-        g.tensor_mut(y).home = Some(Home { buffer, offset: 32 });
+        g.tensor_mut(y).home = Some(BufferSlice { buffer, offset: 32 });
         let params = BackendParams::new(1);
         let mut backend = all[ours].clone().backend(&params).unwrap();
         assert!(compute(&mut *backend, &g, &[y], &mut memory).is_err());
     }
 }
 
-/// Nodes whose types or shapes no op function would produce.
+/// Returns nodes with types or shapes that no op function produces.
 fn flawed_nodes(g: &mut Graph) -> Vec<TensorId> {
     let row = |g: &mut Graph, n| g.input(F32, [n, 1, 1, 1], "row");
     let (three, four, five) = (row(g, 3), row(g, 4), row(g, 5));
@@ -195,7 +204,7 @@ fn flawed_nodes(g: &mut Graph) -> Vec<TensorId> {
 }
 
 #[test]
-fn nodes_that_break_the_rules_are_not_supported() {
+fn nodes_that_violate_rules_are_unsupported() {
     for device in devices() {
         let mut g = Graph::new();
         for id in flawed_nodes(&mut g) {

@@ -1,13 +1,13 @@
-//! Cases of linear attention: its forms, and ways for states to go from cell to cell.
+//! Linear attention cases: variants, and state transitions between cells.
 
 use engine::graph::{LinearAttention, Op, Recurrence};
 
 use super::case::{Case, Operand, floats, floats_in, i32s};
 
-/// Sizes: of keys and their heads, of values and their heads.
+/// Key head size, number of key heads, value head size, number of value heads.
 type Sizes = [usize; 4];
 
-/// Cells that each token's state comes from and goes to.
+/// Cells that each token's state is read from and written to.
 type Walk<'a> = (&'a [i64], &'a [i64]);
 
 const GATED: LinearAttention = LinearAttention {
@@ -17,7 +17,7 @@ const GATED: LinearAttention = LinearAttention {
     slope: 0.0,
 };
 
-/// `gates`: sizes of decay (0: none) and whether there is a beta.
+/// Builds a case. The tuple holds the size of the decay (0 for none) and whether there is a beta.
 fn attend(
     p: LinearAttention,
     [dk, m, dv, n]: Sizes,
@@ -27,7 +27,7 @@ fn attend(
 ) -> Case {
     let (from, to) = walk;
     let t = from.len();
-    // Keys are shorter than 1, as the delta rule needs them to be: without that states grow with every token.
+    // Keys have a norm below 1, as the delta rule requires. Otherwise states would grow with every token.
     let length = 1.0 / (dk as f32).sqrt();
     let mut operands: Vec<Operand> = vec![
         floats([dk * dv * n, n_cells, 1, 1]),
@@ -76,18 +76,18 @@ pub fn linear_attention() -> Vec<Case> {
 
 pub fn linear_attention_over_cells() -> Vec<Case> {
     let walks: [Walk<'_>; 8] = [
-        // One token, at its place and from another.
+        // A single token that reads its own cell, then a different cell.
         (&[3], &[3]),
         (&[1], &[2]),
-        // A sequence that starts in a used cell, goes on, and moves.
+        // A sequence that starts in a used cell, continues, and moves.
         (&[-1, 2, 2], &[2, 2, 4]),
-        // Two sequences in turn, one of them new.
+        // Two interleaved sequences, one of them new.
         (&[0, -1, 0, 3, 0, 3], &[0, 3, 0, 3, 0, 3]),
-        // One after the other.
+        // The batch has two sequences, one after the other.
         (&[1, 1, 1, 4, 4], &[1, 1, 1, 4, 4]),
-        // Two that share a beginning: the first cell stays as it was.
+        // Two sequences with a shared prefix; the first cell stays unchanged.
         (&[2, 2, 0, 1, 0, 1], &[0, 1, 0, 1, 0, 1]),
-        // A token of each of five, all of them fresh, all of them old.
+        // The batch has one token of each of five sequences: all new, then all existing.
         (&[-1, -1, -1, -1, -1], &[4, 2, 0, 1, 3]),
         (&[4, 2, 0, 1, 3], &[4, 2, 0, 1, 3]),
     ];

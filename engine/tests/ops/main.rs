@@ -1,4 +1,4 @@
-//! Every op as a value, computed by every device and compared with the reference.
+//! Computes every op on every device and compares the results with the reference.
 
 mod attention;
 mod case;
@@ -18,7 +18,7 @@ use engine::graph::Op;
 use exec::{Prepared, devices_under_test};
 use kernels::Precision;
 
-/// Runs the cases on each device, on the CPU with 1, 2 and 3 threads, in place too where the op allows it.
+/// Runs the cases on each device, with 1 to 3 threads on the CPU, and in place if the op permits.
 #[track_caller]
 fn compare(cases: Vec<Case>) {
     let reference = engine::backend::device("reference").unwrap();
@@ -28,10 +28,10 @@ fn compare(cases: Vec<Case>) {
         let hides = case.op == Op::IndexScores;
         assert!(
             !want.is_empty() && want.iter().all(|x| x.is_finite() || (hides && *x == f32::NEG_INFINITY)),
-            "{case:?} gives {want:?}"
+            "{case:?} gives the invalid result {want:?}"
         );
         for device in devices_under_test() {
-            // Threads of the host matter to the CPU alone.
+            // Only the CPU uses host threads.
             let most_threads = if device.kind() == DeviceKind::Cpu { 3 } else { 1 };
             for in_place in [false, true] {
                 for n_threads in 1..=most_threads {
@@ -61,37 +61,37 @@ fn compare(cases: Vec<Case>) {
     );
 }
 
-/// Largest error of products of activations that were rounded to 16 bits, and to 8.
+/// Maximum error of matmuls with activations quantized to 16 bits, and to 8 bits.
 const ROUNDED_TO_16: f64 = 1e-8;
 const ROUNDED_TO_8: f64 = 1e-4;
-/// And of both operands rounded to bf16.
+/// Maximum error of matmuls with both operands rounded to bf16.
 const ROUNDED_TO_BF16: f64 = 1e-5;
 
-/// The same bits with 1, 2 and 3 threads, near those of the reference, where activations may be quantized, as they are in some cases on the CPU and in
-/// `on_cards` on each other device.
+/// Checks that results are bit-identical with 1 to 3 threads and close to the reference when activations may
+/// be quantized. They must be quantized in some cases on the CPU, and in `on_gpus` cases on each GPU.
 #[track_caller]
-fn compare_quantized(cases: &[Case], on_cards: usize) {
+fn compare_quantized(cases: &[Case], on_gpus: usize) {
     for device in devices_under_test() {
         let n_rounded = cases.iter().filter(|case| is_rounded(case, &device)).count();
         match device.kind() {
             DeviceKind::Cpu => assert!(n_rounded > 0, "no activations are quantized"),
             _ => assert_eq!(
                 n_rounded,
-                on_cards,
-                "cases with activations that {} quantizes",
+                on_gpus,
+                "number of cases with activations quantized by {}",
                 device.name()
             ),
         }
     }
 }
 
-/// Compares a case on a device. True if its activations were quantized.
+/// Compares a case on a device. Returns true if the activations were quantized.
 #[track_caller]
 fn is_rounded(case: &Case, device: &Arc<dyn Device>) -> bool {
     let reference = engine::backend::device("reference").unwrap();
     let want = Prepared::new(case, reference, false).compute(1).unwrap();
     let exact = Prepared::new(case, device.clone(), false).compute(1).unwrap();
-    // Cards round to 16 bits, and with `fast` many columns and their weights to bf16.
+    // GPUs quantize to 16 bits. With `Precision::Fast`, they round many columns and their weights to bf16.
     let (most_threads, fast) = match device.kind() {
         DeviceKind::Cpu => (3, ROUNDED_TO_8),
         _ => (1, ROUNDED_TO_BF16),
@@ -110,13 +110,16 @@ fn is_rounded(case: &Case, device: &Arc<dyn Device>) -> bool {
         let results: Vec<_> = results.collect();
         let (name, error) = (device.name(), nmse(&want, &results[0]));
         assert!(error <= limit, "{name}, {precision:?}: nmse {error:.3e} of {case:?}");
-        assert!(results.iter().all(|r| *r == results[0]), "threads matter: {case:?}");
+        assert!(
+            results.iter().all(|r| *r == results[0]),
+            "the result depends on the number of threads: {case:?}"
+        );
         differs |= results[0] != exact;
     }
     differs
 }
 
-/// The error where scores are expected; infinite unless the same ones are hidden.
+/// Returns the error over unmasked scores; infinite unless the same scores are masked.
 fn nmse_of_seen(got: &[f32], want: &[f32]) -> f64 {
     let hidden = |x: &f32| *x == f32::NEG_INFINITY;
     if got.iter().map(hidden).ne(want.iter().map(hidden)) {
@@ -130,11 +133,11 @@ fn nmse_of_seen(got: &[f32], want: &[f32]) -> f64 {
 }
 
 #[test]
-fn products_of_quantized_activations() {
-    // Four products of more than 8 columns with weights of F16, and with those of Q8_0.
+fn matmuls_with_quantized_activations_match_reference() {
+    // Four matmuls of more than 8 columns with F16 weights, and four with Q8_0 weights.
     compare_quantized(&cases::matrix_products(), 2 * 4);
-    // Of quantized types 13 have rows of 512 values at multiples of 16 bytes, so that cards multiply them in integers; 17 columns of all types but F32 are
-    // rounded to bf16.
+    // 13 quantized types have rows of 512 values aligned to 16 bytes, so that GPUs multiply them in integers.
+    // With 17 columns, all types except F32 are rounded to bf16.
     compare_quantized(
         &cases::matrix_products_of_all_types(),
         2 * 13 + cases::readable_types().count() - 1,
@@ -142,39 +145,45 @@ fn products_of_quantized_activations() {
 }
 
 #[test]
-fn products_of_quantized_activations_with_long_rows() {
-    // Rows of 6144 values of all quantized types begin at multiples of 16 bytes, of 3072 values those of 15, of 1280 values those of 9.
+fn long_row_matmuls_with_quantized_activations_match_reference() {
+    // Rows of 6144 values are aligned to 16 bytes for all quantized types, rows of 3072 values for 15 types,
+    // and rows of 1280 values for 9 types.
     compare_quantized(&cases::matrix_products_of_long_rows(), 25 + 15 + 2 * 9);
 }
 
 #[test]
-fn products_of_quantized_activations_with_arranged_weights() {
-    // Of all 25 quantized types.
+fn repacked_matmuls_with_quantized_activations_match_reference() {
+    // The cases cover all 25 quantized types.
     compare_quantized(&cases::matrix_products_of_arranged_weights(), 4 * 25);
 }
 
 #[test]
-fn products_of_quantized_activations_in_tiles() {
-    // All but those with weights of F32.
+fn tiled_matmuls_with_quantized_activations_match_reference() {
+    // Excludes the cases with f32 weights.
     let cases = cases::matrix_products_in_tiles();
     compare_quantized(&cases, cases.len() - 1);
 }
 
 #[test]
-fn products_of_quantized_activations_by_expert() {
-    // Of Q8_0 and Q4_0, those of 9 tokens and more.
+fn expert_matmuls_with_quantized_activations_match_reference() {
+    // Q8_0 and Q4_0 weights with 9 or more tokens.
     compare_quantized(&cases::matrix_products_by_expert(), 2 * 3 * 4);
     let in_tiles = cases::matrix_products_by_expert_in_tiles();
     compare_quantized(&in_tiles, in_tiles.len());
 }
 
-/// Scores of prompts on tensor cores have the accuracy of the keys, and weights 11 bits.
+/// On tensor cores, scores of prompts have the precision of the keys, and weights have 11 bits.
 #[test]
 fn attention_of_prompts_by_tiles() {
     let cases = attention::attention_of_prompts();
     for device in devices_under_test().iter().filter(|d| d.kind() != DeviceKind::Cpu) {
         let n_rounded = cases.iter().filter(|case| is_rounded(case, device)).count();
-        assert_eq!(n_rounded, cases.len(), "cases that {} computes by tiles", device.name());
+        assert_eq!(
+            n_rounded,
+            cases.len(),
+            "number of cases that {} computes with tile kernels",
+            device.name()
+        );
     }
 }
 

@@ -1,4 +1,4 @@
-//! Cases of sparse attention: scores of an indexer, the choice of blocks, attention to a selection.
+//! Sparse attention cases: indexer scores, block selection, attention over a selection.
 
 use engine::graph::{Attention, BlockRule, Blocks, Op};
 use engine::random::SplitMix64;
@@ -34,7 +34,8 @@ fn choice(rule: BlockRule, [size, k]: [usize; 2], scores: [usize; 4], scene: Sce
     Case::new(Op::SelectBlocks(Blocks { size, k, rule }), &operands).within(0.0)
 }
 
-/// Sequences in order and in disorder, with positions that several cells hold or none, one list for a token and one for each of its heads.
+/// Returns sequences in order and shuffled, with positions in several cells or in none. Each token has one
+/// list, or one list per head.
 pub fn blocks() -> Vec<Case> {
     let mut all = Vec::new();
     for rule in RULES {
@@ -59,7 +60,7 @@ pub fn blocks() -> Vec<Case> {
     all
 }
 
-/// A sequence that starts late, one that was cut in the middle so that positions are far apart, and an empty one.
+/// Returns a sequence that starts late, a sequence with a gap in its positions, and an empty sequence.
 pub fn blocks_of_many_cells() -> Vec<Case> {
     let mut all = Vec::new();
     for rule in RULES {
@@ -93,17 +94,17 @@ pub fn cells_by_position() -> Vec<Case> {
     for n in [1, 2, 7] {
         for (n_tokens, n_kv) in [(1, 1), (5, 40), (33, 100)] {
             for scene in [one_sequence, crowd] {
-                all.push(Case::new(Op::LastCells { n }, &scene(n_kv, n_tokens).visible()).within(0.0));
+                all.push(Case::new(Op::RecentCells { n }, &scene(n_kv, n_tokens).visible()).within(0.0));
             }
         }
     }
     for (back, n_axes) in [(0, 1), (3, 1), (5, 4)] {
-        all.push(Case::new(Op::EarlierPositions { back, n_axes }, &[i32s(0..9)]).within(0.0));
+        all.push(Case::new(Op::ShiftPositions { back, n_axes }, &[i32s(0..9)]).within(0.0));
     }
     all
 }
 
-/// A list of cells for each token, and one for each of its key heads, with and without sinks.
+/// Returns selections of one list of cells per token, and per token and KV head, with and without sinks.
 pub fn attention_to_selections() -> Vec<Case> {
     let mut all = Vec::new();
     let p = Attention { selects: true, ..PLAIN };
@@ -117,7 +118,7 @@ pub fn attention_to_selections() -> Vec<Case> {
         let [q, k, v] = qkv(F32, [64, 32], heads, n_tokens, n_kv);
         for n_lists in [1, heads[1]] {
             let mut random = SplitMix64(5);
-            // Some cells twice, some that do not exist.
+            // The list repeats some cells and includes cells that do not exist.
             let cells: Vec<_> = (0..n_selected * n_lists * n_tokens)
                 .map(|_| random.below(n_kv + 2) as i64 - 1)
                 .collect();

@@ -1,5 +1,5 @@
-//! The same for many queries and several pages at a time, where the CPU has kernels that are faster for them: with bfloat16 by a unit that multiplies tiles, or with integers of
-//! 16 bits.
+//! Attention of many queries to several pages at a time, for CPUs with specialized kernels: bf16 tiles (AMX)
+//! or 16-bit integers (AVX2 and AVX-512).
 
 use std::ops::Range;
 
@@ -10,76 +10,81 @@ use crate::generic::tile_attention::{PageRows, TileScores, TileValues, TileWeigh
 use crate::prefetch::CACHE_LINE;
 use crate::simd::tiles::COLUMNS;
 
-/// Queries that are multiplied at a time: fewer take as long.
+/// Queries multiplied at a time; fewer take just as long.
 pub const TILE_QUERIES: usize = COLUMNS;
 
 pub use crate::generic::tile_attention::score_stride;
 
-/// True if there are such kernels for the CPU.
+/// Returns true if this CPU has tile kernels for attention.
 pub fn has_tiles() -> bool {
     kernels().attention_tiles.is_some()
 }
 
-/// The kernels in use.
+/// Returns the kernels in use.
 fn in_use() -> &'static AttentionTiles {
-    kernels().attention_by_tiles()
+    kernels().tiled_attention()
 }
 
-/// Bytes of the operand that [`put_queries`] writes for `n` queries of `d` elements.
+/// Returns the size in bytes of the operand that [`pack_queries`] writes for `n` queries of `d` elements.
 pub fn bytes_of_queries(n: usize, d: usize) -> usize {
     in_use().bytes_of_queries(n, d)
 }
 
-/// Where the operand begins in the memory for it: the unit reads whole cache lines.
+/// Returns the offset of the operand in its memory: the unit reads whole cache lines.
 fn start(operand: &[u8]) -> usize {
     operand.as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE)
 }
 
-/// Bytes of the operand that [`put_keys`] writes for `n_pages`.
+/// Returns the size in bytes of the operand that [`pack_keys`] writes for `n_pages` pages.
 pub fn bytes_of_keys(d: usize, n_pages: usize) -> usize {
     in_use().bytes_of_keys(d, n_pages)
 }
 
-/// Bytes of the operand that [`put_values`] writes for `n_pages`.
+/// Returns the size in bytes of the operand that [`pack_values`] writes for `n_pages` pages.
 pub fn bytes_of_values(d: usize, n_pages: usize) -> usize {
     in_use().bytes_of_values(d, n_pages)
 }
 
-/// Bytes of the operand that [`weights`] writes for `n` queries and `n_pages`.
+/// Returns the size in bytes of the operand that [`weights`] writes for `n` queries and `n_pages` pages.
 pub fn bytes_of_weights(n: usize, n_pages: usize) -> usize {
     in_use().bytes_of_weights(n, n_pages)
 }
 
-/// Floats of the scores of `n` queries with the keys of `n_pages`: [`score_stride`] to each query, and to those that fill up tiles.
+/// Returns the number of floats for the scores of `n` queries with the keys of `n_pages` pages:
+/// [`score_stride`] per query, with `n` rounded up to whole tiles.
 pub fn n_scores(n: usize, n_pages: usize) -> usize {
     n.next_multiple_of(COLUMNS) * score_stride(n_pages)
 }
 
-/// Floats of scratch memory that these functions need for rows of `d` elements.
+/// Returns the scratch memory in floats for rows of `d` elements.
 pub fn scratch(d: usize) -> usize {
     tile_scratch(d)
 }
 
-/// Writes queries of `d` elements as an operand of [`scores`].
+/// Packs queries of `d` elements as an operand of [`scores`].
 ///
 /// # Panics
-/// If the slices are not of as many queries, or the CPU has no such kernels.
-pub fn put_queries(queries: &[f32], d: usize, out: &mut [u8]) {
-    // SAFETY: these kernels were chosen for this CPU.
-    unsafe { put_queries_with(kernels(), queries, d, out) }
+/// If the slices do not match in size, or the CPU has no such kernels.
+pub fn pack_queries(queries: &[f32], d: usize, out: &mut [u8]) {
+    // SAFETY: `kernels()` selects kernels that this CPU supports.
+    unsafe { pack_queries_with(kernels(), queries, d, out) }
 }
 
-/// [`put_queries`] with given kernels.
+/// Packs queries like [`pack_queries`] with the given kernels.
 ///
 /// # Safety
-/// The CPU has the kernels' instructions.
-pub(crate) unsafe fn put_queries_with(kernels: &'static Kernels, queries: &[f32], d: usize, out: &mut [u8]) {
+/// The CPU supports `kernels`.
+pub(crate) unsafe fn pack_queries_with(kernels: &'static Kernels, queries: &[f32], d: usize, out: &mut [u8]) {
     let n = queries.len() / d;
-    assert!(queries.len() == n * d, "{} floats for queries of {d}", queries.len());
-    let tiles = kernels.attention_by_tiles();
+    assert!(
+        queries.len() == n * d,
+        "expected whole queries of {d} elements, found {} floats",
+        queries.len()
+    );
+    let tiles = kernels.tiled_attention();
     assert!(
         tiles.bytes_of_queries(n, d) <= out.len(),
-        "{} bytes for {n} queries",
+        "cannot pack {n} queries: the operand has only {} bytes",
         out.len()
     );
     let start = start(out);
@@ -87,191 +92,199 @@ pub(crate) unsafe fn put_queries_with(kernels: &'static Kernels, queries: &[f32]
         .chunks_exact(d)
         .zip(out[start..].chunks_exact_mut((tiles.sizes.query)(d)))
     {
-        // SAFETY: the caller's promise, and slices of a query.
-        unsafe { (tiles.put_query)(x.as_ptr(), d, out.as_mut_ptr()) }
+        // SAFETY: `x` and `out` are slices of one query each; the CPU supports the kernels (function
+        // contract).
+        unsafe { (tiles.pack_query)(x.as_ptr(), d, out.as_mut_ptr()) }
     }
 }
 
-/// One of the pages of an operand.
+/// A page of an operand.
 #[derive(Clone, Copy, Debug)]
-pub struct PageOf {
-    /// Which one, from 0.
+pub struct OperandPage {
+    /// Index of the page.
     pub page: usize,
-    /// Pages of the operand.
+    /// Number of pages of the operand.
     pub n_pages: usize,
 }
 
-/// Writes the keys that are `wanted`, by bits, as a page of an operand of [`scores`]. False if one of them is not finite and the operand cannot say so.
+/// Packs the keys whose bits are set in `mask` as a page of an operand of [`scores`]. Returns false if a key
+/// is not finite and the operand cannot represent that.
 ///
 /// # Panics
-/// If the type cannot be dequantized, a slice is too short, there are more than [`KEYS`] rows, or the CPU has no such kernels.
-pub fn put_keys(keys: &CacheRows<'_>, wanted: u64, at: PageOf, out: &mut [u8], scratch: &mut [f32]) -> bool {
-    // SAFETY: these kernels were chosen for this CPU.
-    unsafe { put_keys_with(kernels(), keys, wanted, at, out, scratch) }
+/// If the type cannot be dequantized, a slice is too short, the number of rows exceeds [`KEYS`], or the CPU
+/// has no such kernels.
+pub fn pack_keys(keys: &CacheRows<'_>, mask: u64, at: OperandPage, out: &mut [u8], scratch: &mut [f32]) -> bool {
+    // SAFETY: `kernels()` selects kernels that this CPU supports.
+    unsafe { pack_keys_with(kernels(), keys, mask, at, out, scratch) }
 }
 
-/// [`put_keys`] with given kernels.
+/// Packs keys like [`pack_keys`] with the given kernels.
 ///
 /// # Safety
-/// The CPU has the kernels' instructions.
-pub(crate) unsafe fn put_keys_with(
+/// The CPU supports `kernels`.
+pub(crate) unsafe fn pack_keys_with(
     kernels: &'static Kernels,
     keys: &CacheRows<'_>,
-    wanted: u64,
-    at: PageOf,
+    mask: u64,
+    at: OperandPage,
     out: &mut [u8],
     scratch: &mut [f32],
 ) -> bool {
-    let needed = kernels.attention_by_tiles().bytes_of_keys(keys.d, at.n_pages);
+    let needed = kernels.tiled_attention().bytes_of_keys(keys.d, at.n_pages);
     check_page(at, needed, out);
-    let rows = page_rows(kernels, keys, wanted, at, out, scratch);
+    let rows = page_rows(kernels, keys, mask, at, out, scratch);
     keys.prefetch_all();
-    // SAFETY: the caller's promise; all operands are as large as just asserted.
-    unsafe { (kernels.attention_by_tiles().put_keys)(&rows) }
+    // SAFETY: `page_rows` and `check_page` checked all sizes; the CPU supports the kernels (function
+    // contract).
+    unsafe { (kernels.tiled_attention().pack_keys)(&rows) }
 }
 
-/// Writes the values that are `wanted`, by bits, as a page of an operand of [`add_values`], rounded. Others are not read but are zero. False if one of them
-/// is not finite: what sees it and what does not cannot be told apart then.
+/// Packs the values whose bits are set in `mask` as a page of an operand of [`add_values`], rounded. Other
+/// values are not read and become zero. Returns false if a value is not finite, because the operand could not
+/// hide it from queries that do not see it.
 ///
 /// # Panics
-/// As for [`put_keys`].
-pub fn put_values(values: &CacheRows<'_>, wanted: u64, at: PageOf, out: &mut [u8], scratch: &mut [f32]) -> bool {
-    // SAFETY: these kernels were chosen for this CPU.
-    unsafe { put_values_with(kernels(), values, wanted, at, out, scratch) }
+/// If the type cannot be dequantized, a slice is too short, the number of rows exceeds [`KEYS`], or the CPU
+/// has no such kernels.
+pub fn pack_values(values: &CacheRows<'_>, mask: u64, at: OperandPage, out: &mut [u8], scratch: &mut [f32]) -> bool {
+    // SAFETY: `kernels()` selects kernels that this CPU supports.
+    unsafe { pack_values_with(kernels(), values, mask, at, out, scratch) }
 }
 
-/// [`put_values`] with given kernels.
+/// Packs values like [`pack_values`] with the given kernels.
 ///
 /// # Safety
-/// The CPU has the kernels' instructions.
-pub(crate) unsafe fn put_values_with(
+/// The CPU supports `kernels`.
+pub(crate) unsafe fn pack_values_with(
     kernels: &'static Kernels,
     values: &CacheRows<'_>,
-    wanted: u64,
-    at: PageOf,
+    mask: u64,
+    at: OperandPage,
     out: &mut [u8],
     scratch: &mut [f32],
 ) -> bool {
-    let needed = kernels.attention_by_tiles().bytes_of_values(values.d, at.n_pages);
+    let needed = kernels.tiled_attention().bytes_of_values(values.d, at.n_pages);
     check_page(at, needed, out);
-    let rows = page_rows(kernels, values, wanted, at, out, scratch);
+    let rows = page_rows(kernels, values, mask, at, out, scratch);
     values.prefetch_all();
-    // SAFETY: the caller's promise; all operands are as large as just asserted.
-    unsafe { (kernels.attention_by_tiles().put_values)(&rows) }
+    // SAFETY: `page_rows` and `check_page` checked all sizes; the CPU supports the kernels (function
+    // contract).
+    unsafe { (kernels.tiled_attention().pack_values)(&rows) }
 }
 
 /// Operands of [`scores`].
 #[derive(Clone, Copy, Debug)]
 pub struct ScoreOperands<'a> {
-    /// As [`put_keys`] wrote them.
+    /// Keys written by [`pack_keys`].
     pub keys: &'a [u8],
-    /// Elements of a key.
+    /// Number of elements per key.
     pub d: usize,
-    /// The keys that are wanted, by bits, a word for each page; they were when the operand was written.
-    pub wanted: &'a [u64],
-    /// As [`put_queries`] wrote them.
+    /// Bit mask of the keys to score, one word per page. These keys must have been packed.
+    pub mask: &'a [u64],
+    /// Queries written by [`pack_queries`].
     pub queries: &'a [u8],
-    /// The first query.
+    /// Index of the first query.
     pub first: usize,
-    /// Queries from there on; memory that lies behind them up to a multiple of 32 queries is read.
+    /// Number of queries. Up to the next multiple of 32, the memory after them is read.
     pub n: usize,
 }
 
-/// Products of queries with keys, with some 12 bits of them and more: [`KEYS`] of each page to each query, [`score_stride`] floats apart. Those with keys that are
-/// not wanted are unspecified.
+/// Computes the scores of queries with keys to at least 12 bits: [`KEYS`] per page and query,
+/// [`score_stride`] floats apart. Scores of keys whose bit in `mask` is clear are unspecified.
 ///
 /// # Panics
 /// If a slice is too short, or the CPU has no such kernels.
 pub fn scores(operands: &ScoreOperands<'_>, out: &mut [f32]) {
-    // SAFETY: these kernels were chosen for this CPU.
+    // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { scores_with(kernels(), operands, out) }
 }
 
-/// [`scores`] with given kernels.
+/// Computes scores like [`scores`](scores()) with the given kernels.
 ///
 /// # Safety
-/// The CPU has the kernels' instructions.
+/// The CPU supports `kernels`.
 pub(crate) unsafe fn scores_with(kernels: &'static Kernels, operands: &ScoreOperands<'_>, out: &mut [f32]) {
     let &ScoreOperands {
         keys,
         d,
-        wanted,
+        mask,
         queries,
         first,
         n,
     } = operands;
-    let (n_pages, tiles) = (wanted.len(), kernels.attention_by_tiles());
+    let (n_pages, tiles) = (mask.len(), kernels.tiled_attention());
     let query_bytes = (tiles.sizes.query)(d);
     assert!(
         tiles.bytes_of_keys(d, n_pages) <= keys.len(),
-        "{} bytes of {n_pages} pages of keys",
+        "cannot score {n_pages} pages: the keys have only {} bytes",
         keys.len()
     );
-    // What is read are whole tiles of queries.
+    // Queries are read in whole tiles.
     let end = first + n.next_multiple_of(COLUMNS);
     let queries = &queries[start(queries)..];
     assert!(end * query_bytes <= queries.len(), "{} bytes", queries.len());
     assert!(
         n_scores(n, n_pages) <= out.len(),
-        "{} scores for {n} queries",
+        "cannot store the scores of {n} queries in {} floats",
         out.len()
     );
     let args = TileScores {
         keys: keys[start(keys)..].as_ptr(),
         d,
         n_pages,
-        wanted: wanted.as_ptr(),
+        mask: mask.as_ptr(),
         queries: queries[first * query_bytes..].as_ptr(),
         n_queries: n,
         out: out.as_mut_ptr(),
     };
-    // SAFETY: the caller's promise; all operands are as large as just asserted.
+    // SAFETY: the sizes of all operands were checked above; the CPU supports the kernels (function contract).
     unsafe { (tiles.scores)(&args) }
 }
 
-/// What the online softmax knows of some queries: as [`softmax_step`](super::softmax_step()) has it.
+/// Softmax state of some queries, as in [`softmax_step`](super::softmax_step()).
 #[derive(Debug)]
-pub struct Running<'a> {
-    /// The largest score of each so far.
+pub struct SoftmaxState<'a> {
+    /// Largest score of each query so far.
     pub max: &'a mut [f32],
-    /// The sum of e^(score - largest).
+    /// Sum of `e^(score - max)` so far, per query.
     pub sum: &'a mut [f32],
-    /// Receives the factor for values that were summed up before.
+    /// Output: factor by which earlier sums of values must be multiplied.
     pub factors: &'a mut [f32],
 }
 
-/// Scores of some queries, which become weights.
+/// Operands of [`weights`].
 #[derive(Debug)]
 pub struct WeightOperands<'a> {
-    /// As [`scores`] writes them; unspecified afterwards.
+    /// Scores written by [`scores`](scores()); unspecified after the call.
     pub scores: &'a mut [f32],
-    /// Pages of the operands.
+    /// Number of pages of the operands.
     pub n_pages: usize,
-    /// Those that are looked at.
+    /// Range of pages to weight.
     pub pages: Range<usize>,
-    /// The keys that each token has seen, by bits, a word for each page.
+    /// Bit mask of the cells each token can see, one word per page.
     pub seen: &'a [u64],
-    /// Queries of a token.
+    /// Number of queries per token.
     pub group: usize,
-    /// Queries of the first token that come before these.
+    /// Number of queries of the first token before these.
     pub before: usize,
-    /// What the queries have gathered so far.
-    pub running: Running<'a>,
+    /// Softmax state of the queries.
+    pub running: SoftmaxState<'a>,
 }
 
-/// [`softmax_step`](super::softmax_step()) with the scores of some pages. The weights go to `out` as an operand of [`add_values`].
+/// Performs a [`softmax_step`](super::softmax_step()) over the scores of some pages. The weights are written
+/// to `out` as an operand of [`add_values`].
 ///
 /// # Panics
 /// If a slice is too short, or the CPU has no such kernels.
 pub fn weights(operands: WeightOperands<'_>, out: &mut [u8]) {
-    // SAFETY: these kernels were chosen for this CPU.
+    // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { weights_with(kernels(), operands, out) }
 }
 
-/// [`weights`] with given kernels.
+/// Computes weights like [`weights`](weights()) with the given kernels.
 ///
 /// # Safety
-/// The CPU has the kernels' instructions.
+/// The CPU supports `kernels`.
 pub(crate) unsafe fn weights_with(kernels: &'static Kernels, operands: WeightOperands<'_>, out: &mut [u8]) {
     let WeightOperands {
         scores,
@@ -282,17 +295,17 @@ pub(crate) unsafe fn weights_with(kernels: &'static Kernels, operands: WeightOpe
         before,
         running,
     } = operands;
-    let (n, tiles) = (running.max.len(), kernels.attention_by_tiles());
+    let (n, tiles) = (running.max.len(), kernels.tiled_attention());
     assert!(n_scores(n, n_pages) <= scores.len(), "{} scores", scores.len());
     assert!(
         tiles.bytes_of_weights(n, n_pages) <= out.len(),
-        "{} bytes of weights",
+        "cannot store the weights in {} bytes",
         out.len()
     );
     assert!(running.sum.len() == n && running.factors.len() == n, "not {n} queries");
     assert!(
         (before + n).div_ceil(group) * n_pages <= seen.len(),
-        "{} words for {n} queries",
+        "expected masks for the tokens of {n} queries, found {} words",
         seen.len()
     );
     check_pages(&pages, n_pages);
@@ -317,40 +330,41 @@ pub(crate) unsafe fn weights_with(kernels: &'static Kernels, operands: WeightOpe
         n_pages,
         first: pages.start,
     };
-    // SAFETY: the caller's promise; all slices are of `n` queries, `seen` of their tokens, and the pages are there.
+    // SAFETY: all slices have `n` queries, `seen` has their tokens, and the pages exist, as checked above;
+    // the CPU supports the kernels (function contract).
     unsafe { (tiles.weights)(&args) }
 }
 
 /// Operands of [`add_values`].
 #[derive(Clone, Debug)]
 pub struct ValueOperands<'a> {
-    /// As [`put_values`] wrote them.
+    /// Values written by [`pack_values`].
     pub values: &'a [u8],
-    /// Elements of a value.
+    /// Number of elements per value.
     pub d: usize,
-    /// Pages of the operands.
+    /// Number of pages of the operands.
     pub n_pages: usize,
-    /// Those that are added.
+    /// Range of pages to accumulate.
     pub pages: Range<usize>,
-    /// As [`weights`] wrote them; those of what is not seen are zero or next to it.
+    /// Weights written by [`weights`](weights()); weights of hidden cells are zero or negligible.
     pub weights: &'a [u8],
-    /// A factor for the sums of each query so far.
+    /// Factor for the earlier sums of each query.
     pub factors: &'a [f32],
 }
 
-/// `out[q * d..] = factors[q] out[q * d..] + sum_i weights[q][i] values[i]`
+/// Computes `out[q * d..] = factors[q] * out[q * d..] + sum_i weights[q][i] * values[i]`.
 ///
 /// # Panics
-/// As for [`scores`].
+/// If a slice is too short, or the CPU has no such kernels.
 pub fn add_values(operands: &ValueOperands<'_>, out: &mut [f32], scratch: &mut [f32]) {
-    // SAFETY: these kernels were chosen for this CPU.
+    // SAFETY: `kernels()` selects kernels that this CPU supports.
     unsafe { add_values_with(kernels(), operands, out, scratch) }
 }
 
-/// [`add_values`] with given kernels.
+/// Adds values like [`add_values`] with the given kernels.
 ///
 /// # Safety
-/// The CPU has the kernels' instructions.
+/// The CPU supports `kernels`.
 pub(crate) unsafe fn add_values_with(
     kernels: &'static Kernels,
     operands: &ValueOperands<'_>,
@@ -365,20 +379,24 @@ pub(crate) unsafe fn add_values_with(
         weights,
         factors,
     } = operands;
-    let (n, tiles) = (factors.len(), kernels.attention_by_tiles());
+    let (n, tiles) = (factors.len(), kernels.tiled_attention());
     check_scratch(d, scratch);
     check_pages(pages, n_pages);
     assert!(
         tiles.bytes_of_values(d, n_pages) <= values.len(),
-        "{} bytes of values",
+        "packed values have only {} bytes",
         values.len()
     );
     assert!(
         tiles.bytes_of_weights(n, n_pages) <= weights.len(),
-        "{} bytes of weights",
+        "packed weights have only {} bytes",
         weights.len()
     );
-    assert!(out.len() == n * d, "{} sums for {n} queries", out.len());
+    assert!(
+        out.len() == n * d,
+        "expected the sums of {n} queries, found {} floats",
+        out.len()
+    );
     let args = TileValues {
         values: values[start(values)..].as_ptr(),
         n_pages,
@@ -391,42 +409,47 @@ pub(crate) unsafe fn add_values_with(
         out: out.as_mut_ptr(),
         scratch: scratch.as_mut_ptr(),
     };
-    // SAFETY: the caller's promise; all operands are as large as just asserted.
+    // SAFETY: the sizes of all operands were checked above; the CPU supports the kernels (function contract).
     unsafe { (tiles.values)(&args) }
 }
 
 fn check_pages(pages: &Range<usize>, n_pages: usize) {
     assert!(
         pages.start < pages.end && pages.end <= n_pages,
-        "pages {pages:?} of {n_pages}"
+        "pages {pages:?} are out of range for an operand of {n_pages} pages"
     );
 }
 
-fn check_page(at: PageOf, bytes: usize, out: &[u8]) {
+fn check_page(at: OperandPage, bytes: usize, out: &[u8]) {
     assert!(at.page < at.n_pages, "page {} of {}", at.page, at.n_pages);
-    assert!(bytes <= out.len(), "{} bytes for {} pages", out.len(), at.n_pages);
+    assert!(
+        bytes <= out.len(),
+        "operand has {} bytes, too few for {} pages",
+        out.len(),
+        at.n_pages
+    );
 }
 
-/// The rows as the kernels take them, and checks of their sizes and the scratch memory's.
+/// Returns the kernels' view of the rows, after checking the sizes of the rows and the scratch memory.
 fn page_rows(
     kernels: &'static Kernels,
     rows: &CacheRows<'_>,
-    wanted: u64,
-    at: PageOf,
+    mask: u64,
+    at: OperandPage,
     out: &mut [u8],
     scratch: &mut [f32],
 ) -> PageRows {
     rows.check(kernels, 0, usize::MAX);
     check_scratch(rows.d, scratch);
-    let there = if rows.n < KEYS { (1 << rows.n) - 1 } else { u64::MAX };
+    let existing = if rows.n < KEYS { (1 << rows.n) - 1 } else { u64::MAX };
     let start = start(out);
     PageRows {
         rows: rows.bytes.as_ptr(),
         stride: rows.stride,
         n: rows.n,
         d: rows.d,
-        dequantize: kernels.of_type(rows.ty).dequantize,
-        wanted: wanted & there,
+        dequantize: kernels.for_type(rows.ty).dequantize,
+        mask: mask & existing,
         out: out[start..].as_mut_ptr(),
         n_pages: at.n_pages,
         page: at.page,
@@ -436,10 +459,13 @@ fn page_rows(
 
 fn check_scratch(d: usize, scratch: &[f32]) {
     let (needed, given) = (tile_scratch(d), scratch.len());
-    assert!(needed <= given, "scratch memory of {given} floats, {needed} needed");
+    assert!(
+        needed <= given,
+        "attention needs {needed} floats of scratch memory, found {given}"
+    );
 }
 
-/// The sizes of operands, with room to align them.
+/// Sizes of operands, including the bytes to align them.
 impl AttentionTiles {
     pub(crate) fn bytes_of_weights(&self, n: usize, n_pages: usize) -> usize {
         let sizes = &self.sizes;

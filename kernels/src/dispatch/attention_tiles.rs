@@ -1,4 +1,5 @@
-//! Kernels of attention for many queries and some pages: by products of integers, or by a unit for tiles (see [`tiles`](super::tiles)).
+//! Attention kernels for many queries per page of the KV cache: with 16-bit integers, or with a tile unit
+//! (see [`tiles`](super::tiles)).
 
 use crate::generic::int_attention;
 use crate::generic::tile_attention::{PageRows, TileScores, TileValues, TileWeights};
@@ -10,37 +11,38 @@ use crate::simd::x86_64::dots512::{SeparateDots512, VnniDots512};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::int256::Avx2Int;
 
-/// These kernels, whose operands have a form of their own.
+/// Attention kernels for many queries, which read operands in a packed format of their own.
 pub(crate) struct AttentionTiles {
     pub sizes: OperandSizes,
-    /// Writes a query.
-    pub put_query: unsafe fn(*const f32, usize, *mut u8),
-    /// Packs the keys of a page, unless one is such that scores with others would not be right.
-    pub put_keys: unsafe fn(&PageRows) -> bool,
-    /// Products of queries with keys.
+    /// Packs a query for tiles.
+    pub pack_query: unsafe fn(*const f32, usize, *mut u8),
+    /// Packs the keys of a page. Returns false if a key is unsuitable, in which case scores with the packed
+    /// keys would be wrong.
+    pub pack_keys: unsafe fn(&PageRows) -> bool,
+    /// Computes the scores of queries and keys.
     pub scores: unsafe fn(&TileScores),
-    /// A step of the online softmax.
+    /// Computes a step of the online softmax.
     pub weights: unsafe fn(&TileWeights),
-    /// Packs the values of a page, unless one is not finite.
-    pub put_values: unsafe fn(&PageRows) -> bool,
-    /// Weighted sums of values.
+    /// Packs the values of a page. Returns false if a value is not finite.
+    pub pack_values: unsafe fn(&PageRows) -> bool,
+    /// Computes weighted sums of values.
     pub values: unsafe fn(&TileValues),
 }
 
-/// Bytes of operands.
+/// Sizes of packed operands in bytes.
 pub(crate) struct OperandSizes {
-    /// A query of so many elements.
+    /// Size of a query, given its number of elements.
     pub query: fn(usize) -> usize,
-    /// The keys of a page, of so many elements.
+    /// Size of a page of keys, given the elements per key.
     pub keys: fn(usize) -> usize,
-    /// The values of a page, of so many elements.
+    /// Size of a page of values, given the elements per value.
     pub values: fn(usize) -> usize,
-    /// The weights of a query for so many pages.
+    /// Size of a query's weights, given the number of pages.
     pub weights: fn(usize) -> usize,
 }
 
-/// Instantiates the kernels over integers for a register type, in functions with its instructions enabled.
-macro_rules! by_integers {
+/// Instantiates the integer attention kernels for a register type in functions that enable its instructions.
+macro_rules! integer_attention {
     ($module:ident, $D:ty, $attribute:meta) => {
         pub(super) mod $module {
             use super::*;
@@ -49,38 +51,44 @@ macro_rules! by_integers {
             const N: usize = <$D as ByteDots>::QUERIES;
 
             #[$attribute]
-            unsafe fn put_query(x: *const f32, d: usize, out: *mut u8) {
-                // SAFETY: the caller's promise.
-                unsafe { int_attention::put_query::<V>(x, d, out) }
+            unsafe fn pack_query(x: *const f32, d: usize, out: *mut u8) {
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `V`.
+                unsafe { int_attention::pack_query::<V>(x, d, out) }
             }
 
             #[$attribute]
-            unsafe fn put_keys(keys: &PageRows) -> bool {
-                // SAFETY: the caller's promise.
-                unsafe { int_attention::put_keys::<V>(keys) }
+            unsafe fn pack_keys(keys: &PageRows) -> bool {
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `V`.
+                unsafe { int_attention::pack_keys::<V>(keys) }
             }
 
             #[$attribute]
-            unsafe fn put_values(values: &PageRows) -> bool {
-                // SAFETY: the caller's promise.
-                unsafe { int_attention::put_values::<V>(values) }
+            unsafe fn pack_values(values: &PageRows) -> bool {
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `V`.
+                unsafe { int_attention::pack_values::<V>(values) }
             }
 
             #[$attribute]
             unsafe fn scores(args: &TileScores) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `$D`.
                 unsafe { int_attention::scores::<$D, N>(args) }
             }
 
             #[$attribute]
             unsafe fn weights(args: &TileWeights) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `V`.
                 unsafe { int_attention::weights::<V>(args) }
             }
 
             #[$attribute]
             unsafe fn values(args: &TileValues) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `$D`.
                 unsafe { int_attention::values::<$D, N>(args) }
             }
 
@@ -91,11 +99,11 @@ macro_rules! by_integers {
                     values: int_attention::value_bytes,
                     weights: int_attention::weight_stride,
                 },
-                put_query,
-                put_keys,
+                pack_query,
+                pack_keys,
                 scores,
                 weights,
-                put_values,
+                pack_values,
                 values,
             };
         }
@@ -103,17 +111,17 @@ macro_rules! by_integers {
 }
 
 #[cfg(test)]
-by_integers!(scalar, PortableInt, inline(never));
+integer_attention!(scalar, PortableInt, inline(never));
 #[cfg(target_arch = "x86_64")]
-by_integers!(avx2, Avx2Int, target_feature(enable = "avx2,fma,f16c"));
+integer_attention!(avx2, Avx2Int, target_feature(enable = "avx2,fma,f16c"));
 #[cfg(target_arch = "x86_64")]
-by_integers!(
+integer_attention!(
     avx512,
     SeparateDots512,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 );
 #[cfg(target_arch = "x86_64")]
-by_integers!(
+integer_attention!(
     avx512_vnni,
     VnniDots512,
     target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")

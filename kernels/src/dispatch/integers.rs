@@ -1,19 +1,19 @@
-//! Kernels over integers: for CPUs with AVX2, which also serve those with AVX-512, and with VNNI.
+//! Integer matmul kernels for AVX2 (also used with AVX-512) and for VNNI.
 
 use super::N_TYPES;
 use crate::GgmlType;
 use crate::activations::{FAST_COLUMNS, PANEL_COLUMNS};
 use crate::generic::gemm_u8;
-use crate::generic::interleaved8_zmm;
-use crate::generic::rows_zmm;
-use crate::generic::interleaved8::{self, UnpackGroup};
-use crate::generic::int_products::{self, AllColumns, IntProduct, Sum, Unpacked};
+use crate::generic::int_products::{self, ColumnKernels, IntProduct, Sum, Unpacked};
 use crate::generic::integers::{self, I16Chunk, Unpack};
-use crate::generic::panel_products::{self, PanelProduct};
+use crate::generic::interleaved8::{self, UnpackGroup};
+use crate::generic::interleaved8_zmm;
 use crate::generic::pack::{
-    self, FillGroups, GROUPS, Integers, PanelChunk, PanelValues, RowChunk, ShiftedValues, SignedValues, UnpackRow,
-    WideValues,
+    self, FillGroups, GROUPS, I8Values, I16Values, IntFormat, PanelChunk, PanelValues, RowChunk, ShiftedI8Values,
+    UnpackRow,
 };
+use crate::generic::panel_products::{self, PanelProduct};
+use crate::generic::rows_zmm;
 use crate::generic::u8_chunks;
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::IntSimd;
@@ -29,49 +29,51 @@ use crate::simd::x86_64::int256::{Avx2Int, Avx512Int, Avx512VnniInt, AvxVnniInt}
 /// All integer kernels of an instruction set.
 pub(crate) struct IntKernels {
     types: [Option<IntTypeKernels>; N_TYPES],
-    /// Most columns that are fastest by the kernels of [groups](GroupKernels), a few at a time; more take panels. `usize::MAX`: never panels, which have registers of half the width.
+    /// Maximum columns for the [row-group kernels](GroupKernels), which multiply a few columns at a time;
+    /// more columns use panels. `usize::MAX` disables panels, whose registers have half the width.
     pub group_columns: usize,
-    /// Writes a row of activations as integers of 16 bits.
+    /// Quantizes a row of activations to 16-bit integers.
     pub quantize_i16: unsafe fn(*const f32, usize, *mut u8),
-    /// Writes a row of activations as unsigned integers of 8 bits.
+    /// Quantizes a row of activations to unsigned 8-bit integers.
     pub quantize_u8: unsafe fn(*const f32, usize, *mut u8),
-    /// Whether products with many columns are fastest by [`dots`](IntKernels::dots) whatever the type of the weights; else where 16 bits hold the sums.
-    pub prefers_dots: bool,
-    /// Products of weights of any type, with unsigned activations of 8 bits.
+    /// Whether [`dots`](IntKernels::dots) is the fastest matmul with many columns for all types. If false,
+    /// this holds only for types whose sums fit 16 bits.
+    pub prefers_u8: bool,
+    /// Multiplies weights of any type by unsigned 8-bit activations.
     pub dots: unsafe fn(&PanelProduct),
-    /// Products of panels, with activations of 16 bits.
+    /// Multiplies panels by 16-bit activations.
     pub panels_i16: unsafe fn(&PanelProduct),
 }
 
 /// Integer kernels that depend on the type of the weights.
 pub(crate) struct IntTypeKernels {
-    /// Product with one column.
+    /// Matmul with one column.
     pub matvec: unsafe fn(&IntProduct),
-    /// Product with several columns; the same bits for each.
+    /// Matmul with several columns; each column has the same bits as in `matvec`.
     pub matmul: unsafe fn(&IntProduct),
     /// Unpacks a chunk of a row for a panel.
     pub unpack: UnpackRow,
-    pub integers: Integers,
-    /// Those for interleaved rows, if the type has that layout.
+    pub integers: IntFormat,
+    /// Kernels for interleaved rows, if the type has that layout.
     pub groups: Option<GroupKernels>,
 }
 
-/// Integer kernels for groups of interleaved rows.
+/// Integer kernels for row groups.
 pub(crate) struct GroupKernels {
-    /// Products with 1, 2 and so on columns; the same bits as those of panels.
+    /// Matmuls with 1, 2, ... columns, with the same bits as the panel kernels.
     pub columns: &'static [unsafe fn(&IntProduct)],
     pub fill: FillGroups,
 }
 
 impl IntKernels {
-    /// The kernels of a type, if there are any.
+    /// Returns the kernels of a type, or `None`.
     #[inline]
     pub(crate) fn find(&'static self, ty: GgmlType) -> Option<&'static IntTypeKernels> {
         self.types[ty.id() as usize].as_ref()
     }
 }
 
-/// The kernels of all types that can be unpacked, by type id.
+/// Builds the table of kernels of all types that can be unpacked, indexed by type id.
 macro_rules! type_table {
     (() $( $block:ident $quantize:tt [$($unpack:ident)?] $interleave:tt; )*) => { {
         let mut table = [const { None }; N_TYPES];
@@ -88,30 +90,34 @@ macro_rules! type_table {
     };
 }
 
-/// Instantiates the products with many columns, and what quantizes activations for them, in functions with the instructions enabled that `$V` and `$D` are for: `$V` unpacks weights, `$D` multiplies them.
+/// Instantiates the matmuls with many columns and the quantization of their activations. `$V` unpacks
+/// weights, `$D` multiplies.
 macro_rules! products {
     ($V:ty, $D:ty, $attribute:meta) => {
         #[$attribute]
         unsafe fn quantize_u8(x: *const f32, k: usize, out: *mut u8) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the contract of `u8_chunks::quantize_u8`; `$attribute` enables the
+            // instructions of `$V` and `$D`.
             unsafe { u8_chunks::quantize_u8::<$V, <$D as ByteDots>::Float>(x, k, out) }
         }
 
         #[$attribute]
         unsafe fn dots(product: &PanelProduct) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the contract of `gemm_u8::multiply`; `$attribute` enables the
+            // instructions of `$V` and `$D`.
             unsafe { gemm_u8::multiply::<$V, $D>(product) }
         }
 
         #[$attribute]
         unsafe fn panels_i16(product: &PanelProduct) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the contract of `panel_products::multiply`; `$attribute` enables the
+            // instructions of `$V`.
             unsafe { panel_products::multiply::<$V>(product) }
         }
     };
 }
 
-/// Instantiates the generic kernels for a register type, in functions with its instructions enabled.
+/// Instantiates the generic integer kernels for a register type in functions that enable its instructions.
 macro_rules! instantiate {
     ($module:ident, $V:ty, [$($n:literal)*], $attribute:meta) => {
         pub(super) mod $module {
@@ -121,38 +127,44 @@ macro_rules! instantiate {
 
             #[$attribute]
             unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `interleaved8::multiply`; `$attribute` enables
+                // the instructions of `$V`.
                 unsafe { interleaved8::multiply::<$V, D, N>(product) }
             }
 
             #[$attribute]
             pub(super) unsafe fn quantize_i16(x: *const f32, k: usize, out: *mut u8) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `integers::quantize_i16`; `$attribute` enables
+                // the instructions of `$V`.
                 unsafe { integers::quantize_i16::<$V>(x, k, out) }
             }
 
             #[$attribute]
             unsafe fn unpack<D: Unpack<$V>>(p: *const u8, runs: usize, to: &mut RowChunk) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `pack::unpack_row`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { pack::unpack_row::<$V, D>(p, runs, to) }
             }
 
             #[$attribute]
             unsafe fn add_columns<const N: usize>(w: &Unpacked, x: *const I16Chunk, x_stride: usize, sums: *mut Sum) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `int_products::add_columns`; `$attribute`
+                // enables the instructions of `$V`.
                 unsafe { int_products::add_columns::<$V, N>(w, x, x_stride, sums) }
             }
-            const COLUMNS: &AllColumns = &[$( add_columns::<$n> ),*];
+            const COLUMNS: &ColumnKernels = &[$( add_columns::<$n> ),*];
 
             #[$attribute]
             pub(super) unsafe fn matvec<D: Unpack<$V>>(product: &IntProduct) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `int_products::matvec`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { int_products::matvec::<$V, D>(product) }
             }
 
             #[$attribute]
             unsafe fn matmul<D: Unpack<$V>>(product: &IntProduct) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `int_products::matmul`; `$attribute` enables the
+                // instructions of `$V`.
                 unsafe { int_products::matmul::<$V, D>(product, COLUMNS) }
             }
 
@@ -162,7 +174,8 @@ macro_rules! instantiate {
                 runs: usize,
                 to: &mut PanelChunk<F>,
             ) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `interleaved8::fill_panel`; `$attribute` enables
+                // the instructions of `$V`.
                 unsafe { interleaved8::fill_panel::<$V, D, F>(groups, runs, to) }
             }
 
@@ -170,9 +183,9 @@ macro_rules! instantiate {
                 GroupKernels {
                     columns: &const { [columns::<D, 1>, columns::<D, 2>, columns::<D, 3>, columns::<D, 4>] },
                     fill: FillGroups {
-                        words: fill_panel::<D, WideValues>,
-                        signed: fill_panel::<D, SignedValues>,
-                        shifted: fill_panel::<D, ShiftedValues>,
+                        words: fill_panel::<D, I16Values>,
+                        signed: fill_panel::<D, I8Values>,
+                        shifted: fill_panel::<D, ShiftedI8Values>,
                     },
                 }
             }
@@ -182,12 +195,12 @@ macro_rules! instantiate {
                     matvec: matvec::<D>,
                     matmul: matmul::<D>,
                     unpack: unpack::<D>,
-                    integers: Integers::of::<$V, D>(),
+                    integers: IntFormat::of::<$V, D>(),
                     groups,
                 }
             }
 
-            /// By type id.
+            /// Integer kernels, indexed by type id.
             pub(super) const TYPES: [Option<IntTypeKernels>; N_TYPES] = for_each_block!(type_table!());
 
             pub(in crate::dispatch) static KERNELS: IntKernels = IntKernels {
@@ -195,7 +208,7 @@ macro_rules! instantiate {
                 group_columns: FAST_COLUMNS,
                 quantize_i16,
                 quantize_u8,
-                prefers_dots: <$V>::HAS_FOURS,
+                prefers_u8: <$V>::HAS_DOT4,
                 dots,
                 panels_i16,
             };
@@ -203,7 +216,7 @@ macro_rules! instantiate {
     };
 }
 
-/// What AVX-512 is for without VNNI: products with many columns. All else is as with AVX2.
+/// AVX-512 without VNNI: 512-bit matmuls with many columns; everything else uses AVX2.
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512 {
     use super::*;
@@ -219,14 +232,16 @@ pub(super) mod avx512 {
         group_columns: FAST_COLUMNS,
         quantize_i16: avx2::quantize_i16,
         quantize_u8,
-        prefers_dots: false,
+        prefers_u8: false,
         dots,
         panels_i16,
     };
 }
 
-/// Instantiates what VNNI is for. Unpacking and all that is bound by it is the same as with AVX2. `$matvec` is the product of rows of a type `D` with one column, `$fill` fills a panel
-/// from groups of that type.
+/// Instantiates the VNNI kernels. Unpacking and code bound by it is shared with AVX2.
+///
+/// - `$matvec` multiplies rows of type `D` by one column.
+/// - `$fill` fills a panel from row groups of type `D`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! instantiate_vnni {
     ($module:ident, $V:ty, $D:ty, $multiply:path, [$($n:literal)*], $matvec:path, $fill:path, $most:expr, $attribute:meta) => {
@@ -238,13 +253,15 @@ macro_rules! instantiate_vnni {
 
             #[$attribute]
             unsafe fn columns<D: UnpackGroup<$V>, const N: usize>(product: &IntProduct) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `$multiply`; `$attribute` enables the
+                // instructions of `$V` and `$D`.
                 unsafe { $multiply(product) }
             }
 
             #[$attribute]
             unsafe fn matvec<D: Unpack<$V> + Unpack<Avx2Int>>(product: &IntProduct) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `$matvec`; `$attribute` enables the instructions
+                // of `$V` and `$D`.
                 unsafe { $matvec(product) }
             }
 
@@ -259,19 +276,20 @@ macro_rules! instantiate_vnni {
             unsafe fn fill_panel<D: UnpackGroup<$V>>(
                 groups: [*const u8; GROUPS],
                 runs: usize,
-                to: &mut PanelChunk<ShiftedValues>,
+                to: &mut PanelChunk<ShiftedI8Values>,
             ) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `$fill`; `$attribute` enables the instructions
+                // of `$V` and `$D`.
                 unsafe { $fill(groups, runs, to) }
             }
 
             const fn group_kernels<D: UnpackGroup<$V> + UnpackGroup<Avx2Int>>() -> GroupKernels {
-                let others = avx2::group_kernels::<D>();
+                let base = avx2::group_kernels::<D>();
                 GroupKernels {
                     columns: &const { [$( columns::<D, $n> ),*] },
                     fill: FillGroups {
                         shifted: fill_panel::<D>,
-                        ..others.fill
+                        ..base.fill
                     },
                 }
             }
@@ -281,7 +299,7 @@ macro_rules! instantiate_vnni {
                 group_columns: $most,
                 quantize_i16,
                 quantize_u8,
-                prefers_dots: <$V>::HAS_FOURS,
+                prefers_u8: <$V>::HAS_DOT4,
                 dots,
                 panels_i16,
             };
@@ -300,7 +318,7 @@ instantiate_vnni!(
     interleaved8::multiply::<AvxVnniInt, D, N>,
     [1 2 3 4],
     avx2::matvec::<D>,
-    interleaved8::fill_panel::<AvxVnniInt, D, ShiftedValues>,
+    interleaved8::fill_panel::<AvxVnniInt, D, ShiftedI8Values>,
     PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c,avxvnni")
 );
@@ -324,7 +342,7 @@ instantiate_vnni!(
     interleaved8::multiply::<VnniModelInt, D, N>,
     [1 2 3 4],
     avx2::matvec::<D>,
-    interleaved8::fill_panel::<VnniModelInt, D, ShiftedValues>,
+    interleaved8::fill_panel::<VnniModelInt, D, ShiftedI8Values>,
     PANEL_COLUMNS - 1,
     target_feature(enable = "avx2,fma,f16c")
 );

@@ -1,18 +1,18 @@
-//! Kernels over tiles of bfloat16 and of bytes.
+//! Kernels for bf16 and int8 tiles (AMX).
 
 use super::N_TYPES;
 use super::attention_tiles::{AttentionTiles, OperandSizes};
 use crate::generic::byte_tiles;
-use crate::generic::interleaved8::UnpackGroup;
 use crate::generic::int_products::IntProduct;
-use crate::generic::panel_products::PanelProduct;
+use crate::generic::interleaved8::UnpackGroup;
 use crate::generic::pack::{GROUPS, RowLayout};
+use crate::generic::panel_products::PanelProduct;
 use crate::generic::tile_attention::{self, PageRows, TileScores, TileValues, TileWeights};
 use crate::generic::tile_packing::{self, FloatRows, PackGroups, PanelScales};
 use crate::generic::tiles::{self, TileProduct};
 use crate::quants::{self, Block, for_each_block};
 use crate::simd::TileUnit;
-use crate::simd::byte_tiles::{ByteTileUnit, MOST_TILES};
+use crate::simd::byte_tiles::{ByteTileUnit, MAX_TILES};
 #[cfg(test)]
 use crate::simd::portable::Portable;
 #[cfg(test)]
@@ -20,37 +20,38 @@ use crate::simd::tile_model::{ByteTileModel, TileModel};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::amx::{Amx, AmxBytes};
 
-/// All kernels over tiles of an instruction set.
+/// All tile kernels of an instruction set.
 pub(crate) struct TileKernels {
-    /// Writes a row of activations.
+    /// Rounds a row of activations to bf16.
     pub quantize: unsafe fn(*const f32, usize, *mut u8),
-    /// Multiplies with weights of any type that has integers.
+    /// Multiplies weights of any type that unpacks to integers.
     pub multiply: unsafe fn(&PanelProduct),
-    /// Multiplies interleaved rows of each type, by id, with up to so many tiles of columns: see [`byte_tiles`].
-    pub columns: [Option<ByTiles>; N_TYPES],
-    /// Multiplies with weights of floats.
+    /// Multiply interleaved rows by up to [`MAX_TILES`] tiles of columns, indexed by type id; see
+    /// [`byte_tiles`].
+    pub columns: [Option<ColumnTileKernels>; N_TYPES],
+    /// Multiplies weights of a floating-point type.
     pub multiply_floats: unsafe fn(&TileProduct<FloatRows>),
     /// See [`tiles::multiply_in_cache`].
     pub multiply_in_cache: unsafe fn(usize) -> usize,
 }
 
-/// Products with one tile of columns, with two and so on.
-pub(crate) type ByTiles = [unsafe fn(&IntProduct); MOST_TILES];
+/// Matmuls with one tile of columns, with two, and so on.
+pub(crate) type ColumnTileKernels = [unsafe fn(&IntProduct); MAX_TILES];
 
-/// What there is for interleaved rows of each type, by type id.
+/// Builds a table for all interleaved types, indexed by type id.
 macro_rules! group_table {
-    (($of_type:ident) $( $block:ident $quantize:tt $unpack:tt [$($interleave:ident)?]; )*) => { {
+    (($kernels_for:ident) $( $block:ident $quantize:tt $unpack:tt [$($interleave:ident)?]; )*) => { {
         let mut table = [const { None }; N_TYPES];
-        $( group_table!(@ table $of_type $block $($interleave)?); )*
+        $( group_table!(@ table $kernels_for $block $($interleave)?); )*
         table
     } };
-    (@ $table:ident $of_type:ident $block:ident) => {};
-    (@ $table:ident $of_type:ident $block:ident interleave) => {
-        $table[<quants::$block as Block>::TYPE.id() as usize] = Some($of_type::<quants::$block>());
+    (@ $table:ident $kernels_for:ident $block:ident) => {};
+    (@ $table:ident $kernels_for:ident $block:ident interleave) => {
+        $table[<quants::$block as Block>::TYPE.id() as usize] = Some($kernels_for::<quants::$block>());
     };
 }
 
-/// Instantiates the generic kernels for a unit, in functions with their instructions enabled.
+/// Instantiates the generic kernels for a tile unit in functions that enable its instructions.
 macro_rules! instantiate {
     ($module:ident, $U:ty, $B:ty, $attribute:meta) => {
         pub(super) mod $module {
@@ -58,7 +59,8 @@ macro_rules! instantiate {
 
             #[$attribute]
             unsafe fn quantize(x: *const f32, k: usize, out: *mut u8) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `tiles::quantize_bf16`; `$attribute` enables the
+                // instructions of `$U`.
                 unsafe { tiles::quantize_bf16::<$U>(x, k, out) }
             }
 
@@ -68,7 +70,8 @@ macro_rules! instantiate {
                 runs: usize,
                 to: &mut PanelScales,
             ) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `tile_packing::set_scales`; `$attribute` enables
+                // the instructions of `$U`.
                 unsafe { tile_packing::set_scales::<$U, D>(p, runs, to) }
             }
 
@@ -79,7 +82,8 @@ macro_rules! instantiate {
                 scales: &PanelScales,
                 tile: *mut u8,
             ) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `tile_packing::pack_run`; `$attribute` enables
+                // the instructions of `$U`.
                 unsafe { tile_packing::pack_run::<$U, D>(p, i, scales, tile) }
             }
 
@@ -98,72 +102,82 @@ macro_rules! instantiate {
                     RowLayout::Rows(_) => None,
                     RowLayout::Groups(_) => TYPES[product.w.ty.id() as usize],
                 };
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `multiply_integers`; `groups` belongs to the
+                // type of the weights.
                 unsafe { tiles::multiply_integers::<$U>(product, groups) }
             }
 
             #[$attribute]
             unsafe fn columns<D: UnpackGroup<<$B as ByteTileUnit>::Int>, const TILES: usize>(product: &IntProduct) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `byte_tiles::multiply`; `$attribute` enables the
+                // instructions of `$B`.
                 unsafe { byte_tiles::multiply::<$B, D, TILES>(product) }
             }
 
-            const fn by_columns<D: UnpackGroup<<$B as ByteTileUnit>::Int>>() -> ByTiles {
+            const fn column_kernels<D: UnpackGroup<<$B as ByteTileUnit>::Int>>() -> ColumnTileKernels {
                 [columns::<D, 1>, columns::<D, 2>]
             }
 
             #[$attribute]
             unsafe fn multiply_floats(product: &TileProduct<FloatRows>) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of `tiles::multiply`; `$attribute` enables the
+                // instructions of `$U`.
                 unsafe { tiles::multiply::<FloatRows, $U>(product) }
             }
 
             #[$attribute]
             unsafe fn multiply_in_cache(rounds: usize) -> usize {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `$U`.
                 unsafe { tiles::multiply_in_cache::<$U>(rounds) }
             }
 
             #[$attribute]
-            unsafe fn put_query(x: *const f32, d: usize, out: *mut u8) {
-                // SAFETY: the caller's promise.
-                unsafe { tile_attention::put_query::<$U>(x, d, out) }
+            unsafe fn pack_query(x: *const f32, d: usize, out: *mut u8) {
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `$U`.
+                unsafe { tile_attention::pack_query::<$U>(x, d, out) }
             }
 
             #[$attribute]
-            unsafe fn put_keys(keys: &PageRows) -> bool {
-                // SAFETY: the caller's promise.
-                unsafe { tile_attention::put_keys::<$U>(keys) }
+            unsafe fn pack_keys(keys: &PageRows) -> bool {
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `$U`.
+                unsafe { tile_attention::pack_keys::<$U>(keys) }
             }
 
             #[$attribute]
-            unsafe fn put_values(values: &PageRows) -> bool {
-                // SAFETY: the caller's promise.
-                unsafe { tile_attention::put_values::<$U>(values) }
+            unsafe fn pack_values(values: &PageRows) -> bool {
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `$U`.
+                unsafe { tile_attention::pack_values::<$U>(values) }
             }
 
             #[$attribute]
             unsafe fn scores(args: &TileScores) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `$U`.
                 unsafe { tile_attention::scores::<$U>(args) }
             }
 
             #[$attribute]
             unsafe fn weights(args: &TileWeights) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `$U`.
                 unsafe { tile_attention::weights::<$U>(args) }
             }
 
             #[$attribute]
             unsafe fn values(args: &TileValues) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee; `$attribute` enables the
+                // instructions of `$U`.
                 unsafe { tile_attention::values::<$U>(args) }
             }
 
             pub(in crate::dispatch) static KERNELS: TileKernels = TileKernels {
                 quantize,
                 multiply,
-                columns: for_each_block!(group_table!(by_columns)),
+                columns: for_each_block!(group_table!(column_kernels)),
                 multiply_floats,
                 multiply_in_cache,
             };
@@ -175,11 +189,11 @@ macro_rules! instantiate {
                     values: tile_attention::value_bytes,
                     weights: tile_attention::weight_stride,
                 },
-                put_query,
-                put_keys,
+                pack_query,
+                pack_keys,
                 scores,
                 weights,
-                put_values,
+                pack_values,
                 values,
             };
         }

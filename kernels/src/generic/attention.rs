@@ -1,31 +1,49 @@
-//! Attention of some queries to some rows of a cache: products with keys, a step of the online softmax, weighted sums of values.
+//! Attention of some queries to a page of the KV cache in f32, with an online softmax.
 //!
-//! Each sum over the elements of a row, or over rows, has one order, whatever the number of queries that are computed together, so that
-//! a token gets the same bits in a prompt and on its own.
+//! A page has up to 64 cells ([`KEYS`]). For each page, [`scores`], [`softmax_step`], and [`values`] update
+//! the state of every query:
+//!
+//! ```text
+//! for page in pages:
+//!     s[i]   = q . k[i]                                  # scores:  N queries x 4 keys in registers
+//!     s[i]   = -inf for cells that the query cannot see
+//!     m'     = max(m, max(s))                            # softmax_step
+//!     factor = exp(m - m')
+//!     p[i]   = exp(s[i] - m')
+//!     sum    = sum * factor + sum(p)
+//!     o      = o * factor + sum over i of p[i] * v[i]    # values:  N queries x C registers of columns
+//! result = o / sum
+//! ```
+//!
+//! The order of additions over the elements of a row, and over rows, does not depend on the number of
+//! queries. A token hence gets the same bits in a prompt and in decode.
 
-use super::functions::{ExpUpTo0, Function};
+use super::functions::{ExpNonPositive, Function};
 use crate::attention::KEYS;
 use crate::simd::Simd;
 
-/// A type of cache whose rows are read without being converted first.
+/// An element type of the KV cache that kernels read without converting rows first.
 pub(crate) trait Element {
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     const BYTES: usize;
 
-    /// Reads `LANES` elements.
+    /// Loads `LANES` elements.
     ///
     /// # Safety
-    /// The CPU has `V`'s instructions; `p` is valid for the elements.
+    /// - The CPU supports `V`.
+    /// - `p` is valid for reads of `LANES` elements.
     unsafe fn load<V: Simd>(p: *const u8) -> V;
 
-    /// Reads the first `n < LANES` elements; further lanes are zero.
+    /// Loads the first `n < LANES` elements. The other lanes are zero.
     ///
     /// # Safety
-    /// As for [`Element::load`].
+    /// - The CPU supports `V`.
+    /// - `p` is valid for reads of `n` elements.
     #[inline(always)]
     unsafe fn load_partial<V: Simd>(p: *const u8, n: usize) -> V {
         let mut copy = [0u8; 64];
-        // SAFETY: the caller's promise; a register of these types has at most 64 bytes.
+        // SAFETY: `n` elements are readable (function contract), and a register of these types has at most 64
+        // bytes.
         unsafe {
             p.copy_to_nonoverlapping(copy.as_mut_ptr(), n * Self::BYTES);
             Self::load(copy.as_ptr())
@@ -42,7 +60,7 @@ macro_rules! elements {
 
             #[inline(always)]
             unsafe fn load<V: Simd>(p: *const u8) -> V {
-                // SAFETY: the caller's promise.
+                // SAFETY: `p` is valid for `LANES` elements (function contract).
                 unsafe { $load(p) }
             }
         }
@@ -55,54 +73,58 @@ elements! {
     Brain, 2 bytes: V::load_bf16;
 }
 
-/// Rows of keys whose products with a row of queries are computed side by side.
-pub(crate) const KEYS_OF_TILE: usize = 4;
+/// Keys whose dot products with a query are computed together.
+pub(crate) const TILE_KEYS: usize = 4;
 
-/// Some rows of keys, and as many queries as the kernel is for.
+/// A range of keys, with as many queries as the kernel is instantiated for.
 #[derive(Clone, Copy)]
 pub(crate) struct Scores {
     pub keys: *const u8,
-    /// Bytes from one row to the next.
+    /// Distance between keys in bytes.
     pub stride: usize,
-    /// Rows of keys, at least one.
+    /// Number of keys, at least 1.
     pub n: usize,
-    /// Elements of a key, and of a query.
+    /// Number of elements per key and per query.
     pub d: usize,
-    /// Queries one after another.
+    /// Pointer to the contiguous queries.
     pub queries: *const f32,
-    /// [`KEYS`] floats to a query. Written are `n`, rounded up to a multiple of [`KEYS_OF_TILE`].
+    /// Scores, [`KEYS`] floats per query. The first `n`, rounded up to a multiple of [`TILE_KEYS`], are
+    /// written.
     pub out: *mut f32,
 }
 
-/// Products of `N` queries with keys of floats.
+/// Computes the scores of `N` queries with f32 keys.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
+/// - The CPU supports `V`.
+/// - The pointers in `s` are valid for the sizes given by its fields.
 #[inline(always)]
 pub(crate) unsafe fn scores<V: Simd, const N: usize>(s: &Scores) {
-    for first in (0..s.n).step_by(KEYS_OF_TILE) {
-        // SAFETY: the caller's promise.
-        unsafe { scores_of_tile::<V, Float, N>(s, first) }
+    for first in (0..s.n).step_by(TILE_KEYS) {
+        // SAFETY: `first < s.n` (same contract as `tile_scores`).
+        unsafe { tile_scores::<V, Float, N>(s, first) }
     }
 }
 
-/// Products of `N` queries with [`KEYS_OF_TILE`] keys from key `first` on.
+/// Computes the scores of `N` queries with [`TILE_KEYS`] keys from key `first` on.
 ///
 /// # Safety
-/// As for [`scores`].
+/// - The CPU supports `V`.
+/// - The pointers in `s` are valid for the sizes given by its fields, and `first < s.n`.
 #[inline(always)]
-pub(crate) unsafe fn scores_of_tile<V: Simd, E: Element, const N: usize>(s: &Scores, first: usize) {
-    // SAFETY: the caller's promise. Instead of rows that are missing at the end the last one is read.
+pub(crate) unsafe fn tile_scores<V: Simd, E: Element, const N: usize>(s: &Scores, first: usize) {
+    // SAFETY: keys beyond the end are replaced by the last one, and `out` has `n` scores rounded up to a
+    // multiple of `TILE_KEYS`.
     unsafe {
         let (start, last) = (s.keys.add(first * s.stride), s.n - first - 1);
-        let keys: [*const u8; KEYS_OF_TILE] = std::array::from_fn(|r| start.add(r.min(last) * s.stride));
-        // As many sums at a time as fit the registers, with room for converted keys.
+        let keys: [*const u8; TILE_KEYS] = std::array::from_fn(|r| start.add(r.min(last) * s.stride));
+        // As many sums at a time as fit the registers next to converted keys.
         let sums = if N <= 2 || E::BYTES == size_of::<f32>() {
-            products::<V, E, N, KEYS_OF_TILE>(s, keys)
+            products::<V, E, N, TILE_KEYS>(s, keys)
         } else {
             let [a, b, c, d] = keys;
             let (low, high) = (products::<V, E, N, 2>(s, [a, b]), products::<V, E, N, 2>(s, [c, d]));
-            let mut sums = [[V::splat(0.0); KEYS_OF_TILE]; N];
+            let mut sums = [[V::splat(0.0); TILE_KEYS]; N];
             for q in 0..N {
                 sums[q] = [low[q][0], low[q][1], high[q][0], high[q][1]];
             }
@@ -112,22 +134,23 @@ pub(crate) unsafe fn scores_of_tile<V: Simd, E: Element, const N: usize>(s: &Sco
             let totals = V::sum4(sums);
             s.out
                 .add(q * KEYS + first)
-                .cast::<[f32; KEYS_OF_TILE]>()
+                .cast::<[f32; TILE_KEYS]>()
                 .write_unaligned(totals);
         }
     }
 }
 
-/// Products of `N` queries with `K` keys, not yet summed up over lanes.
+/// Returns the products of `N` queries with `K` keys, not yet added across lanes.
 ///
 /// # Safety
-/// As for [`scores`].
+/// - The CPU supports `V`.
+/// - Each pointer in `keys` is valid for `s.d` elements, and `s.queries` for `N` queries.
 #[inline(always)]
 unsafe fn products<V: Simd, E: Element, const N: usize, const K: usize>(
     s: &Scores,
     keys: [*const u8; K],
 ) -> [[V; K]; N] {
-    // SAFETY: the caller's promise; elements lie below `d`.
+    // SAFETY: reads end at `s.d` (function contract).
     unsafe {
         let mut sums = [[V::splat(0.0); K]; N];
         let mut c = 0;
@@ -157,93 +180,96 @@ unsafe fn products<V: Simd, E: Element, const N: usize, const K: usize>(
     }
 }
 
-/// Scores of some queries with one or more pages, and what each query has gathered so far.
+/// Scores of some queries with one or more pages, and the softmax state of the queries.
 pub(crate) struct Softmax {
     pub n_queries: usize,
-    /// Queries of a token, and those of the first token that come before.
+    /// Queries per token, and the number of queries of the first token before these.
     pub group: usize,
     pub before: usize,
     pub n_pages: usize,
-    /// [`KEYS`] floats for each page to a query.
+    /// Scores, [`KEYS`] floats per page and query.
     pub scores: *mut f32,
-    /// Floats from the scores of one query to those of the next.
+    /// Distance between the scores of two queries in floats.
     pub stride: usize,
-    /// Which of them count, by bits: a word for each page.
+    /// Bit mask of the visible cells, one word per page.
     pub seen: *const u64,
-    /// Words from those of one token to those of the next.
+    /// Distance between the masks of two tokens in words.
     pub seen_stride: usize,
-    /// The largest score so far.
+    /// Largest score of each query so far.
     pub max: *mut f32,
-    /// The sum of e^(score - largest).
+    /// Sum of `e^(score - max)` so far, per query.
     pub sum: *mut f32,
-    /// Receives the factor for values that were summed up before.
+    /// Output: factor by which earlier sums of values must be multiplied.
     pub factors: *mut f32,
-    /// Receives the weights, unless these take the place of the scores.
+    /// Output: weights. Unused by implementations that overwrite the scores.
     pub weights: *mut u8,
-    /// Bytes from the weights of one query to those of the next.
+    /// Distance between the weights of two queries in bytes.
     pub weight_stride: usize,
 }
 
-/// What becomes of weights.
-pub(crate) trait PutWeights<V: Simd> {
-    /// The exponential function, as precise as they are stored.
+/// Destination and format of the weights.
+pub(crate) trait StoreWeights<V: Simd> {
+    /// Exponential function with the precision of the stored weights.
     type Exp: Function;
 
-    /// Stores some weights: the scores from `score` on have become them, and they are number `i` and further ones of the row of weights.
+    /// Stores a register of weights. `score` points to the scores they were computed from, and `i` is the
+    /// index of the first in the row of weights.
     ///
     /// # Safety
-    /// The CPU has `V`'s instructions, and what is written is valid for a register.
-    unsafe fn put(weights: V, score: *mut f32, row: *mut u8, i: usize);
+    /// - The CPU supports `V`.
+    /// - `score` and `row` are valid for writes of a register of weights at their positions.
+    unsafe fn store(weights: V, score: *mut f32, row: *mut u8, i: usize);
 }
 
-/// Weights take the place of scores.
+/// Stores weights over their scores.
 pub(crate) struct InPlace;
 
-impl<V: Simd> PutWeights<V> for InPlace {
-    type Exp = ExpUpTo0;
+impl<V: Simd> StoreWeights<V> for InPlace {
+    type Exp = ExpNonPositive;
 
     #[inline(always)]
-    unsafe fn put(weights: V, score: *mut f32, _: *mut u8, _: usize) {
-        // SAFETY: the caller's promise.
+    unsafe fn store(weights: V, score: *mut f32, _: *mut u8, _: usize) {
+        // SAFETY: `score` is valid for writes of a register (function contract).
         unsafe { weights.store(score) }
     }
 }
 
-/// Queries whose largest scores and sums are found side by side.
-const SIDE_BY_SIDE: usize = 4;
+/// Queries whose maximums and sums are reduced together.
+const QUERY_BATCH: usize = 4;
 
-/// More than [`ExpUpTo0`] gives for what is far below 0.
-const NEXT_TO_NOTHING: f32 = 1.2e-38;
+/// Larger than every result of [`ExpNonPositive`] for arguments far below 0.
+const NEGLIGIBLE: f32 = 1.2e-38;
 
-/// Turns the scores that are seen into weights e^(score - largest); the others weigh next to nothing. The largest scores are found for all
-/// queries first, so that the exponential functions of a query need not wait for them.
+/// Converts visible scores to weights `e^(score - max)`. Hidden cells get negligible weights. The maximums of
+/// all queries are computed first, so that the exponentials do not wait for them.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
+/// - The CPU supports `V`.
+/// - The pointers in `s` are valid for the sizes given by its fields.
 #[inline(always)]
-pub(crate) unsafe fn softmax_step<V: Simd, P: PutWeights<V>>(s: &Softmax) {
-    for first in (0..s.n_queries).step_by(SIDE_BY_SIDE) {
-        // SAFETY: the caller's promise.
-        unsafe { raise::<V>(s, first, SIDE_BY_SIDE.min(s.n_queries - first)) }
+pub(crate) unsafe fn softmax_step<V: Simd, P: StoreWeights<V>>(s: &Softmax) {
+    for first in (0..s.n_queries).step_by(QUERY_BATCH) {
+        // SAFETY: queries `first..first + n` are below `n_queries`.
+        unsafe { update_maxima::<V>(s, first, QUERY_BATCH.min(s.n_queries - first)) }
     }
     for q in (0..s.n_queries).step_by(V::LANES) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `factors` has `n_queries` floats.
         unsafe {
             let (factors, n) = (s.factors.add(q), s.n_queries - q);
             if n >= V::LANES {
-                ExpUpTo0::apply(V::load(factors)).store(factors);
+                ExpNonPositive::apply(V::load(factors)).store(factors);
             } else {
-                ExpUpTo0::apply(V::load_partial(factors, n)).store_partial(factors, n);
+                ExpNonPositive::apply(V::load_partial(factors, n)).store_partial(factors, n);
             }
         }
     }
-    for first in (0..s.n_queries).step_by(SIDE_BY_SIDE) {
-        let n = SIDE_BY_SIDE.min(s.n_queries - first);
-        // SAFETY: the caller's promise.
+    for first in (0..s.n_queries).step_by(QUERY_BATCH) {
+        let n = QUERY_BATCH.min(s.n_queries - first);
+        // SAFETY: queries `first..first + n` are below `n_queries`.
         unsafe {
-            let mut sums = [V::splat(0.0); SIDE_BY_SIDE];
+            let mut sums = [V::splat(0.0); QUERY_BATCH];
             for i in 0..n {
-                sums[i] = put_weights::<V, P>(s, first + i);
+                sums[i] = store_weights::<V, P>(s, first + i);
             }
             let sums = V::sum4(sums);
             for i in 0..n {
@@ -253,37 +279,40 @@ pub(crate) unsafe fn softmax_step<V: Simd, P: PutWeights<V>>(s: &Softmax) {
     }
 }
 
-/// Finds the largest scores of `n` queries from `first` on. Their factors become what these exceed the largest so far by, negated.
+/// Updates the maximums of `n` queries from `first` on. Their factors become the old maximum minus the new
+/// one.
 ///
 /// # Safety
-/// As for [`softmax_step`].
+/// - The CPU supports `V`.
+/// - The pointers in `s` are valid for the sizes given by its fields, and `first + n <= s.n_queries`.
 #[inline(always)]
-unsafe fn raise<V: Simd>(s: &Softmax, first: usize, n: usize) {
-    // SAFETY: the caller's promise.
+unsafe fn update_maxima<V: Simd>(s: &Softmax, first: usize, n: usize) {
+    // SAFETY: `first + i < s.n_queries` (function contract).
     unsafe {
-        let mut largest = [V::splat(f32::NEG_INFINITY); SIDE_BY_SIDE];
+        let mut largest = [V::splat(f32::NEG_INFINITY); QUERY_BATCH];
         for i in 0..n {
-            largest[i] = larger::<V>(s, first + i);
+            largest[i] = row_maxima::<V>(s, first + i);
         }
         let largest = V::largest4(largest);
         for i in 0..n {
-            raise_to(s, first + i, largest[i]);
+            update_max(s, first + i, largest[i]);
         }
     }
 }
 
-/// Query `q` has a score as large as this. Its factor becomes what the largest score exceeds the largest so far by, negated.
+/// Updates the maximum of query `q` with `score`. The query's factor becomes the old maximum minus the new
+/// one.
 ///
 /// # Safety
-/// As for [`softmax_step`].
+/// The pointers in `s` are valid for the sizes given by its fields, and `q < s.n_queries`.
 #[inline(always)]
-pub(super) unsafe fn raise_to(s: &Softmax, q: usize, score: f32) {
-    // SAFETY: the caller's promise.
+pub(super) unsafe fn update_max(s: &Softmax, q: usize, score: f32) {
+    // SAFETY: `max` and `factors` have `n_queries` floats (function contract).
     unsafe {
         let before = *s.max.add(q);
         let max = score.max(before);
         *s.max.add(q) = max;
-        // Nothing may have been seen so far: minus infinity.
+        // Without a visible cell so far, both maximums are minus infinity.
         *s.factors.add(q) = if max == before { 0.0 } else { before - max };
     }
 }
@@ -291,41 +320,46 @@ pub(super) unsafe fn raise_to(s: &Softmax, q: usize, score: f32) {
 /// Adds weights to the sum of query `q`.
 ///
 /// # Safety
-/// As for [`softmax_step`].
+/// The pointers in `s` are valid for the sizes given by its fields, and `q < s.n_queries`.
 #[inline(always)]
 pub(super) unsafe fn add_to_sum(s: &Softmax, q: usize, weights: f32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `sum` and `factors` have `n_queries` floats (function contract).
     unsafe {
         let (sum, factor) = (s.sum.add(q), s.factors.add(q));
-        // What is left of very large values then would not be next to nothing.
-        *factor = if *factor < NEXT_TO_NOTHING { 0.0 } else { *factor };
+        // A tiny factor would leave a residue of very large values.
+        *factor = if *factor < NEGLIGIBLE { 0.0 } else { *factor };
         *sum = *sum * *factor + weights;
     }
 }
 
-/// The scores of query `q` that are seen, the larger ones in each lane; the others are set to minus infinity.
+/// Returns the largest visible scores of query `q` per lane, and sets hidden scores to minus infinity.
 ///
 /// # Safety
-/// As for [`softmax_step`].
+/// - The CPU supports `V`.
+/// - The pointers in `s` are valid for the sizes given by its fields, and `q < s.n_queries`.
 #[inline(always)]
-unsafe fn larger<V: Simd>(s: &Softmax, q: usize) -> V {
-    // SAFETY: the caller's promise.
+unsafe fn row_maxima<V: Simd>(s: &Softmax, q: usize) -> V {
+    // SAFETY: `page < s.n_pages` and `q < s.n_queries` (function contract).
     unsafe {
         let mut larger = V::splat(f32::NEG_INFINITY);
         for page in 0..s.n_pages {
-            larger = larger_of_page(s, q, page, larger);
+            larger = page_maxima(s, q, page, larger);
         }
         larger
     }
 }
 
-/// The same of one page, and of `larger`.
+/// Returns the maximum of `larger` and the visible scores of one page per lane, and sets hidden scores to
+/// minus infinity.
 ///
 /// # Safety
-/// As for [`softmax_step`].
+/// - The CPU supports `V`.
+/// - The pointers in `s` are valid for the sizes given by its fields, `q < s.n_queries`, and `page <
+///   s.n_pages`.
 #[inline(always)]
-pub(super) unsafe fn larger_of_page<V: Simd>(s: &Softmax, q: usize, page: usize, mut larger: V) -> V {
-    // SAFETY: the caller's promise: `at` stays below KEYS, a multiple of `LANES`.
+pub(super) unsafe fn page_maxima<V: Simd>(s: &Softmax, q: usize, page: usize, mut larger: V) -> V {
+    // SAFETY: `at` is below `KEYS`, a multiple of `LANES`, and the query's token has a mask for each page
+    // (function contract).
     unsafe {
         let hidden = V::splat(f32::NEG_INFINITY);
         let scores = s.scores.add(q * s.stride + page * KEYS);
@@ -342,59 +376,62 @@ pub(super) unsafe fn larger_of_page<V: Simd>(s: &Softmax, q: usize, page: usize,
     }
 }
 
-/// Makes weights of the scores of query `q`; returns their sums in lanes.
+/// Converts the scores of query `q` to weights and returns their sums per lane.
 ///
 /// # Safety
-/// As for [`softmax_step`].
+/// - The CPU supports `V`.
+/// - The pointers in `s` are valid for the sizes given by its fields, and `q < s.n_queries`.
 #[inline(always)]
-unsafe fn put_weights<V: Simd, P: PutWeights<V>>(s: &Softmax, q: usize) -> V {
-    // SAFETY: the caller's promise: `at` stays below the number of scores, a multiple of `LANES`.
+unsafe fn store_weights<V: Simd, P: StoreWeights<V>>(s: &Softmax, q: usize) -> V {
+    // SAFETY: `at` is below the number of scores, a multiple of `LANES` (function contract).
     unsafe {
         let (scores, row) = (s.scores.add(q * s.stride), s.weights.wrapping_add(q * s.weight_stride));
         let max = *s.max.add(q);
-        let is_blind = max == f32::NEG_INFINITY;
+        let sees_nothing = max == f32::NEG_INFINITY;
         let (none, max) = (V::splat(0.0), V::splat(max));
         let mut sum = none;
         for at in (0..s.n_pages * KEYS).step_by(V::LANES) {
             let score = scores.add(at);
-            let weight = if is_blind {
+            let weight = if sees_nothing {
                 none
             } else {
                 P::Exp::apply(V::load(score).sub(max))
             };
-            P::put(weight, score, row, at);
+            P::store(weight, score, row, at);
             sum = sum.add(weight);
         }
         sum
     }
 }
 
-/// Some rows of values, and the weights of as many queries as the kernel is for.
+/// A range of values, with the weights of as many queries as the kernel is instantiated for.
 #[derive(Clone, Copy)]
 pub(crate) struct Values {
     pub values: *const u8,
-    /// Bytes from one row to the next.
+    /// Distance between values in bytes.
     pub stride: usize,
-    /// The rows that are added, by bits; the others are not read.
+    /// Bit mask of the rows to add; other rows are not read.
     pub seen: u64,
-    /// Elements of a row.
+    /// Number of elements per value.
     pub d: usize,
-    /// [`KEYS`] floats from those of one query to those of the next.
+    /// Softmax weights, [`KEYS`] floats per query.
     pub weights: *const f32,
-    /// A factor for the sums of each query so far; null for none.
+    /// Factor for the earlier sums of each query; null for 1.
     pub factors: *const f32,
-    /// Sums of the queries one after another.
+    /// Sums of the queries, stored contiguously.
     pub out: *mut f32,
 }
 
-/// Adds weighted rows of floats to the sums of `N` queries: `out[q] = factor[q] out[q] + sum_i weight[q][i] values[i]`.
+/// Adds weighted f32 rows to the sums of `N` queries: `out[q] = factor[q] * out[q] + sum_i weight[q][i] *
+/// values[i]`.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
+/// - The CPU supports `V`.
+/// - The pointers in `v` are valid for the sizes given by its fields.
 #[inline(always)]
 pub(crate) unsafe fn values<V: Simd, const N: usize>(v: &Values) {
     let mut at = 0;
-    // SAFETY: the caller's promise; columns lie below `d`.
+    // SAFETY: columns end at `v.d` (same contract as the callees).
     unsafe {
         // As many sums as hide the latency of additions and fit the registers.
         match N {
@@ -411,7 +448,7 @@ pub(crate) unsafe fn values<V: Simd, const N: usize>(v: &Values) {
     }
 }
 
-/// The rows whose bits are set, ascending.
+/// Iterates over the set bits in ascending order.
 macro_rules! for_each_row {
     ($seen:expr, |$i:ident| $body:block) => {
         let mut rest: u64 = $seen;
@@ -424,14 +461,16 @@ macro_rules! for_each_row {
     };
 }
 
-/// Adds `C` registers of columns at a time from column `at` on, while there are as many; returns the column after them.
+/// Adds `C` registers of columns at a time from column `at` on, and returns the first column that is left.
 ///
 /// # Safety
-/// As for [`values`].
+/// - The CPU supports `V`.
+/// - The pointers in `v` are valid for the sizes given by its fields.
 #[inline(always)]
 unsafe fn whole_columns<V: Simd, const N: usize, const C: usize>(v: &Values, mut at: usize) -> usize {
     while at + C * V::LANES <= v.d {
-        // SAFETY: the caller's promise; the columns lie below `d`.
+        // SAFETY: columns `at..at + C * LANES` are below `v.d`, and rows are those with set bits (function
+        // contract).
         unsafe {
             let mut sums = [[V::splat(0.0); C]; N];
             for (q, sums) in sums.iter_mut().enumerate() {
@@ -442,7 +481,7 @@ unsafe fn whole_columns<V: Simd, const N: usize, const C: usize>(v: &Values, mut
             }
             for_each_row!(v.seen, |i| {
                 let row = v.values.add(i * v.stride + at * Float::BYTES);
-                // The fewer ones wait in registers.
+                // Load the smaller operand into registers first.
                 if N < C {
                     let mut weights = [V::splat(0.0); N];
                     for q in 0..N {
@@ -478,15 +517,17 @@ unsafe fn whole_columns<V: Simd, const N: usize, const C: usize>(v: &Values, mut
     at
 }
 
-/// The columns from `at` on, fewer than a register has.
+/// Adds the columns from `at` on, which are fewer than a register has lanes.
 ///
 /// # Safety
-/// As for [`values`].
+/// - The CPU supports `V`.
+/// - The pointers in `v` are valid for the sizes given by its fields, and `v.d - at < LANES`.
 #[inline(always)]
 unsafe fn last_columns<V: Simd, const N: usize>(v: &Values, at: usize) {
     let n = v.d - at;
     for q in 0..N {
-        // SAFETY: the caller's promise; the columns lie below `d`.
+        // SAFETY: `n` columns from `at` on are below `v.d`, and rows are those with set bits (function
+        // contract).
         unsafe {
             let out = v.out.add(q * v.d + at);
             let mut sum = V::load_partial(out, n).mul(V::splat(v.factor(q)));
@@ -500,14 +541,16 @@ unsafe fn last_columns<V: Simd, const N: usize>(v: &Values, at: usize) {
 }
 
 impl Values {
+    /// Returns the factor of query `q`.
+    ///
     /// # Safety
-    /// As for [`values`], `q` less than its `N`.
+    /// `factors` is null or valid for reads of more than `q` floats.
     #[inline(always)]
     pub(super) unsafe fn factor(&self, q: usize) -> f32 {
         if self.factors.is_null() {
             return 1.0;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `factors` has more than `q` floats (function contract).
         unsafe { *self.factors.add(q) }
     }
 }

@@ -1,34 +1,50 @@
-//! Blocks to registers of floats, and what is done with those: stored, multiplied with activations, or added up.
+//! Decoding of blocks to registers of floats, with sinks that store, multiply, or accumulate them.
+//!
+//! A single decoder per type serves all operations, because decoders only pass registers to a [`Sink`]:
+//!
+//! ```text
+//! for block in row:
+//!     w = decode(block)            # register by register
+//!     sink.put(at, w)              # Store: out[at] = w
+//!                                  # Dot:   sum += w * x[at]
+//!                                  # AddTo: y[at] += a * w
+//!     sink.advance(block size)
+//! ```
 
 use crate::quants::{Block, Quantize};
 use crate::simd::Simd;
 
-/// Takes the decoded weights of a row, register by register. Because a decoder only knows its sink, one decoder per type serves
-/// dequantization, dot products and weighted sums.
+/// Receiver of the decoded weights of a row, register by register.
 ///
 /// # Safety
-/// `at` counts elements from the sink's current position; the sink must have been made for at least that many.
+/// Callers of the unsafe functions guarantee that `at` (relative to the current position) plus the number of
+/// elements does not exceed the elements for which the sink was created.
 pub(crate) trait Sink<V: Simd> {
-    /// Elements `at..at + LANES`. `at` is a constant once everything is inlined.
+    /// Receives elements `at..at + LANES`. `at` is a constant after inlining.
     unsafe fn put(&mut self, at: usize, weights: V);
 
-    /// Elements `at..at + n`, `n < LANES`; further lanes are zero.
+    /// Receives elements `at..at + n` with `n < LANES`. The other lanes are zero.
     unsafe fn put_partial(&mut self, at: usize, n: usize, weights: V);
 }
 
-/// Decodes blocks with `V`'s instructions to the same bits as [`Block::dequantize`].
+/// A block type that decodes with `V`'s instructions to the same bits as [`Block::dequantize`].
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, `p` is valid for the bytes of what is decoded, and the sink for its elements.
+/// Callers of the unsafe functions guarantee:
+/// - The CPU supports `V`.
+/// - `p` is valid for reads of the decoded blocks.
+/// - The sink accepts as many elements.
 pub(crate) trait Decode<V: Simd>: Block {
-    /// Elements that one call of `decode` yields: a multiple of the block's.
+    /// Elements per call of `decode`, a multiple of the block size.
     const STEP: usize = Self::TYPE.block_size();
 
-    /// Decodes `STEP` elements at `p`. The default, for rare types, decodes with scalar code to memory and loads from there.
+    /// Decodes `STEP` elements at `p`. The default implementation, for rare types, decodes to memory with
+    /// scalar code.
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
         let mut weights = [0.0f32; 256];
-        // SAFETY: the caller's promise; blocks have alignment 1, and every block size is a multiple of `LANES`.
+        // SAFETY: `p` is valid for a block, which has alignment 1 (function contract). Every block size is a
+        // multiple of `LANES`.
         unsafe {
             (*p.cast::<Self>()).dequantize(&mut weights[..Self::STEP]);
             for at in (0..Self::STEP).step_by(V::LANES) {
@@ -37,24 +53,27 @@ pub(crate) trait Decode<V: Simd>: Block {
         }
     }
 
-    /// Decodes the last `n < STEP` elements of a row at `p`; only types whose step is more than a block have such.
+    /// Decodes the last `n < STEP` elements of a row. Only types with several blocks per step need this.
     #[inline(always)]
     unsafe fn decode_rest<S: Sink<V>>(p: *const u8, n: usize, sink: &mut S) {
         let _ = (p, n, sink);
     }
 }
 
-/// Encodes floats as blocks with `V`'s instructions.
+/// A block type that encodes floats with `V`'s instructions.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, `x` is valid for the elements and `out` for the bytes of what is encoded.
+/// Callers of the unsafe functions guarantee:
+/// - The CPU supports `V`.
+/// - `x` is valid for reads of the elements, and `out` for writes of their blocks.
 pub(crate) trait Encode<V: Simd>: Quantize {
-    /// Encodes `n` elements, a multiple of the block's. The default is scalar.
+    /// Encodes `n` elements, a multiple of the block size. The default implementation is scalar.
     #[inline(always)]
     unsafe fn encode(x: *const f32, out: *mut u8, n: usize) {
         let size = Self::TYPE.block_size();
         for i in 0..n / size {
-            // SAFETY: the caller's promise; blocks have alignment 1.
+            // SAFETY: `x` has `n` elements and `out` their blocks, which have alignment 1 (function
+            // contract).
             unsafe {
                 let x = std::slice::from_raw_parts(x.add(i * size), size);
                 *out.cast::<Self>().add(i) = Self::quantize(x);
@@ -63,23 +82,24 @@ pub(crate) trait Encode<V: Simd>: Quantize {
     }
 }
 
-/// Bytes of `n` elements, a multiple of the block size.
+/// Returns the size in bytes of `n` elements, a multiple of the block size.
 #[inline(always)]
 pub(crate) const fn bytes_of<B: Block>(n: usize) -> usize {
     n / B::TYPE.block_size() * B::TYPE.block_bytes()
 }
 
-/// Encodes `n` elements (whole blocks) of `x`.
+/// Encodes `n` elements of `x`, whole blocks.
 ///
 /// # Safety
-/// As for [`Encode`].
+/// - The CPU supports `V`.
+/// - `x` is valid for reads of `n` floats, and `out` for writes of their blocks.
 #[inline(always)]
 pub(crate) unsafe fn quantize<V: Simd, E: Encode<V>>(x: *const f32, out: *mut u8, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract of `Encode::encode`.
     unsafe { E::encode(x, out, n) }
 }
 
-/// Defines [`Decode`] for a type without blocks, given how a register of it is loaded.
+/// Implements [`Decode`] for a type without blocks, given the expression that loads a register.
 macro_rules! decode_plain {
     ($block:ty, $load:expr) => {
         impl<V: $crate::simd::Simd> $crate::generic::blocks::Decode<V> for $block {
@@ -87,7 +107,7 @@ macro_rules! decode_plain {
 
             #[inline(always)]
             unsafe fn decode<S: $crate::generic::blocks::Sink<V>>(p: *const u8, sink: &mut S) {
-                // SAFETY: the caller's promise.
+                // SAFETY: `p` is valid for `STEP` elements, and the sink accepts them (function contract).
                 unsafe {
                     for at in [0, V::LANES, 2 * V::LANES, 3 * V::LANES] {
                         sink.put(at, $load(p.add(at * size_of::<$block>())));
@@ -97,7 +117,8 @@ macro_rules! decode_plain {
 
             #[inline(always)]
             unsafe fn decode_rest<S: $crate::generic::blocks::Sink<V>>(p: *const u8, n: usize, sink: &mut S) {
-                // SAFETY: the caller's promise; the last, partial register is read by way of a copy.
+                // SAFETY: `p` is valid for `n` elements (function contract); a partial register is read
+                // through a copy.
                 unsafe {
                     for at in [0, V::LANES, 2 * V::LANES, 3 * V::LANES] {
                         let p = p.add(at * size_of::<$block>());
@@ -116,7 +137,7 @@ macro_rules! decode_plain {
 }
 pub(crate) use decode_plain;
 
-/// Feeds a row of `n` elements to `sink`, which is moved along by `advance`.
+/// Passes a row of `n` elements to `sink` and advances it.
 macro_rules! decode_row {
     ($D:ty, $V:ty, $p:expr, $n:expr, $sink:ident) => {{
         let (step, n) = (<$D as Decode<$V>>::STEP, $n);
@@ -132,13 +153,13 @@ macro_rules! decode_row {
     }};
 }
 
-/// Writes weights to memory.
+/// Sink that writes dequantized weights to memory.
 struct Store(*mut f32);
 
 impl Store {
     #[inline(always)]
     unsafe fn advance(&mut self, n: usize) {
-        // SAFETY: the sink was made for at least that many elements.
+        // SAFETY: the sink was created for at least `n` more elements.
         self.0 = unsafe { self.0.add(n) };
     }
 }
@@ -146,29 +167,30 @@ impl Store {
 impl<V: Simd> Sink<V> for Store {
     #[inline(always)]
     unsafe fn put(&mut self, at: usize, weights: V) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `at + LANES` elements fit the sink (function contract).
         unsafe { weights.store(self.0.add(at)) }
     }
 
     #[inline(always)]
     unsafe fn put_partial(&mut self, at: usize, n: usize, weights: V) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `at + n` elements fit the sink (function contract).
         unsafe { weights.store_partial(self.0.add(at), n) }
     }
 }
 
-/// Decodes `n` elements (whole blocks) at `p` into `out`.
+/// Decodes `n` elements, whole blocks, at `p` into `out`.
 ///
 /// # Safety
-/// As for [`Decode`]; `out` is valid for `n` floats.
+/// - The CPU supports `V`.
+/// - `p` is valid for reads of the blocks of `n` elements, and `out` for writes of `n` floats.
 #[inline(always)]
 pub(crate) unsafe fn dequantize<V: Simd, D: Decode<V>>(p: *const u8, out: *mut f32, n: usize) {
     let mut sink = Store(out);
-    // SAFETY: the caller's promise.
+    // SAFETY: `p` holds `n` elements, and `out` has `n` floats (function contract).
     unsafe { decode_row!(D, V, p, n, sink) }
 }
 
-/// Adds weights times a factor to memory.
+/// Sink that adds the weights times a factor to memory.
 struct AddTo<V> {
     y: *mut f32,
     factor: V,
@@ -177,7 +199,7 @@ struct AddTo<V> {
 impl<V> AddTo<V> {
     #[inline(always)]
     unsafe fn advance(&mut self, n: usize) {
-        // SAFETY: the sink was made for at least that many elements.
+        // SAFETY: the sink was created for at least `n` more elements.
         self.y = unsafe { self.y.add(n) };
     }
 }
@@ -185,7 +207,7 @@ impl<V> AddTo<V> {
 impl<V: Simd> Sink<V> for AddTo<V> {
     #[inline(always)]
     unsafe fn put(&mut self, at: usize, weights: V) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `at + LANES` elements fit the sink (function contract).
         unsafe {
             weights
                 .mul_add(self.factor, V::load(self.y.add(at)))
@@ -195,7 +217,7 @@ impl<V: Simd> Sink<V> for AddTo<V> {
 
     #[inline(always)]
     unsafe fn put_partial(&mut self, at: usize, n: usize, weights: V) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `at + n` elements fit the sink (function contract).
         unsafe {
             let sum = weights.mul_add(self.factor, V::load_partial(self.y.add(at), n));
             sum.store_partial(self.y.add(at), n);
@@ -203,20 +225,22 @@ impl<V: Simd> Sink<V> for AddTo<V> {
     }
 }
 
-/// `y[i] += a w[i]` for the `n` elements (whole blocks) at `p`.
+/// Computes `y[i] += a * w[i]` for the `n` elements, whole blocks, at `p`.
 ///
 /// # Safety
-/// As for [`Decode`]; `y` is valid for `n` floats.
+/// - The CPU supports `V`.
+/// - `p` is valid for reads of the blocks of `n` elements, and `y` for reads and writes of `n` floats.
 #[inline(always)]
 pub(crate) unsafe fn axpy<V: Simd, D: Decode<V>>(a: f32, p: *const u8, y: *mut f32, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `p` holds `n` elements, and `y` has `n` floats (function contract).
     unsafe {
         let mut sink = AddTo { y, factor: V::splat(a) };
         decode_row!(D, V, p, n, sink)
     }
 }
 
-/// Multiplies weights with activations and adds up. Two sums, so that additions overlap.
+/// Sink that computes the dot product of weights and activations. Two alternating sums hide the latency of
+/// additions.
 #[derive(Clone, Copy)]
 pub(super) struct Dot<V> {
     x: *const f32,
@@ -225,21 +249,23 @@ pub(super) struct Dot<V> {
 
 impl<V: Simd> Dot<V> {
     /// # Safety
-    /// The CPU has `V`'s instructions; `x` is valid for as many floats as weights will be put.
+    /// - The CPU supports `V`.
+    /// - `x` is valid for reads of as many floats as the sink will receive.
     #[inline(always)]
     pub(super) unsafe fn new(x: *const f32) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the CPU supports `V` (function contract).
         let zero = unsafe { V::splat(0.0) };
         Dot { x, sums: [zero; 2] }
     }
 
     #[inline(always)]
     pub(super) unsafe fn advance(&mut self, n: usize) {
-        // SAFETY: the sink was made for at least that many elements.
+        // SAFETY: the sink was created for at least `n` more elements.
         self.x = unsafe { self.x.add(n) };
     }
 
-    /// The two sums alternate. They are not chosen by index, which would force them into memory wherever a loop stays rolled.
+    /// Swaps the two sums instead of indexing them, which would force them into memory in loops that are not
+    /// unrolled.
     #[inline(always)]
     fn add(&mut self, weights: V, x: V) {
         let [next, last] = self.sums;
@@ -255,24 +281,25 @@ impl<V: Simd> Dot<V> {
 impl<V: Simd> Sink<V> for Dot<V> {
     #[inline(always)]
     unsafe fn put(&mut self, at: usize, weights: V) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `x` has at least `at + LANES` more floats (contract of the sink).
         self.add(weights, unsafe { V::load(self.x.add(at)) });
     }
 
     #[inline(always)]
     unsafe fn put_partial(&mut self, at: usize, n: usize, weights: V) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `x` has at least `at + n` more floats (contract of the sink).
         self.add(weights, unsafe { V::load_partial(self.x.add(at), n) });
     }
 }
 
-/// `sum_i w[i] x[i]` for the `n` elements (whole blocks) at `p`.
+/// Computes `sum_i w[i] * x[i]` for the `n` elements, whole blocks, at `p`.
 ///
 /// # Safety
-/// As for [`Decode`]; `x` is valid for `n` floats.
+/// - The CPU supports `V`.
+/// - `p` is valid for reads of the blocks of `n` elements, and `x` of `n` floats.
 #[inline(always)]
 pub(crate) unsafe fn dot<V: Simd, D: Decode<V>>(p: *const u8, x: *const f32, n: usize) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: `p` holds `n` elements, and `x` has `n` floats (function contract).
     unsafe {
         let mut sink = Dot::<V>::new(x);
         decode_row!(D, V, p, n, sink);

@@ -1,73 +1,96 @@
-//! Two groups of interleaved rows times some columns, by a unit that multiplies tiles of bytes: the same bits as [`groups`](super::interleaved8).
+//! Skinny matmuls over two row groups in int8 tiles (AMX), with the same bits as
+//! [`interleaved8`](super::interleaved8).
 //!
-//! The two parts of a column are two rows of a tile, so that one product of tiles gives both sums. A step is what has one scale: a run of weights, or half of one.
-//! Weights are unpacked some steps ahead, and sums are added up some steps behind, so that nothing waits for what was just begun.
+//! The low and high bytes of an activation are two rows of a tile, so one tile multiplication yields both
+//! sums of up to 8 columns:
+//!
+//! ```text
+//! activation tile                      weight tile (16 rows of weights)
+//! x0.low  | bytes of a step |          word 0 | w0[0..4] w1[0..4] .. w15[0..4] |
+//! x0.high | bytes of a step |          word 1 | w0[4..8] ..                    |
+//! x1.low  |       ..        |            ..
+//! x1.high |       ..        |          word 7 | ..                             |
+//! ```
+//!
+//! A step covers the weights that share a scale: a run or half a run. Steps are software-pipelined over two
+//! sets of tiles, so that no instruction waits for its predecessor:
+//!
+//! ```text
+//! for step in 0..n:
+//!     start multiplying step                      # tile set step % 2
+//!     load operands of step + 1                   # the other tile set
+//!     unpack the weights of step + 2
+//!     store the sums of step - 1
+//!     sums += (low + 256 * high of step - 2) * scale
+//! ```
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::interleaved8_schedule::{Groups, Order, Part};
-use super::interleaved8::{GroupScales, UnpackGroup, has_mins, prefetch, row_of_sums, word};
 use super::int_products::{IntProduct, chunk, each_of_8};
 use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
+use super::interleaved8::{GroupScales, UnpackGroup, has_mins, prefetch, sums_row, word};
+use super::interleaved8_schedule::{GroupChunk, Groups, Schedule};
 use super::pack::{HALVES, LANES};
 use crate::interleaved::GROUP_ROWS;
-use crate::simd::byte_tiles::{BYTE_COLUMNS, ByteSums, ByteTileUnit, MOST_TILES};
+use crate::simd::byte_tiles::{BYTE_COLUMNS, ByteSums, ByteTileUnit, MAX_TILES};
 use crate::simd::tiles::{TILE_ROWS, TILE_WIDTH};
 use crate::simd::{IntSimd, Simd};
 
-/// Columns from which on tiles are faster than registers.
-pub(crate) const LEAST_BYTE_COLUMNS: usize = 5;
+/// Minimum columns for which tiles are faster than vector registers.
+pub(crate) const MIN_BYTE_COLUMNS: usize = 5;
 
-/// Groups that are multiplied together: the rows of a tile.
+/// Groups multiplied together, which fill the rows of a tile.
 const GROUPS: usize = TILE_ROWS / GROUP_ROWS;
 
-/// Steps that weights are unpacked ahead.
-const AHEAD: usize = 2;
+/// Steps by which unpacking runs ahead of multiplying.
+const UNPACK_AHEAD: usize = 2;
 
-/// Steps whose weights are kept: a power of two.
-const KEPT: usize = 4;
-const _: () = assert!(AHEAD < KEPT);
+/// Steps whose weights are buffered; a power of two.
+const BUFFERED_STEPS: usize = 4;
+const _: () = assert!(UNPACK_AHEAD < BUFFERED_STEPS);
 
-/// Steps that sums are added up behind.
-const BEHIND: usize = 2;
+/// Number of steps between a multiplication and its accumulation.
+const ACCUMULATE_LAG: usize = 2;
 
-/// What columns as tiles are aligned to, as [`Buffers`] are.
+/// Alignment of the activation tiles and of [`Buffers`] in bytes.
 const ALIGN: usize = 4096;
 
-/// Columns that are multiplied together at most.
-pub(crate) const MOST_BYTE_COLUMNS: usize = MOST_TILES * BYTE_COLUMNS;
+/// Maximum columns multiplied together.
+pub(crate) const MAX_BYTE_COLUMNS: usize = MAX_TILES * BYTE_COLUMNS;
 
-/// Floats of scratch memory for products with `n` columns: all of them as tiles.
+/// Returns the scratch memory in floats for `n` columns as tiles.
 pub(crate) const fn byte_tile_scratch(k: usize, n: usize) -> usize {
-    if n < LEAST_BYTE_COLUMNS {
+    if n < MIN_BYTE_COLUMNS {
         return 0;
     }
-    let bytes = MOST_TILES * TILE_ROWS * k.next_multiple_of(RUN) + ALIGN;
-    n.div_ceil(MOST_BYTE_COLUMNS) * (bytes / size_of::<f32>())
+    let bytes = MAX_TILES * TILE_ROWS * k.next_multiple_of(RUN) + ALIGN;
+    n.div_ceil(MAX_BYTE_COLUMNS) * (bytes / size_of::<f32>())
 }
 
-/// What is unpacked, and what is to be added up. It is all in one place and small, with room for the sums of two steps: with four a run took a fifth longer, presumably
-/// because a load waits for stores under way whose addresses have the same last 12 bits.
+/// Unpacked weights and sums in flight.
+///
+/// The buffers are kept small and contiguous, with sums for two steps. With sums for four steps, a run took
+/// 20 % longer, presumably because loads stall on pending stores whose addresses have the same low 12 bits.
 #[repr(C, align(4096))]
 struct Buffers<const TILES: usize> {
-    /// Of each step a row of a tile for each quad.
-    weights: [[u8; RUN / 4 * TILE_WIDTH]; KEPT],
-    sums: [[ByteSums; TILES]; BEHIND],
-    /// What each step of a chunk is multiplied with, a row in each lane, and of the chunk before.
+    /// Weights of each step, one tile row per quad.
+    weights: [[u8; RUN / 4 * TILE_WIDTH]; BUFFERED_STEPS],
+    sums: [[ByteSums; TILES]; ACCUMULATE_LAG],
+    /// Scales for each step of the current and the previous chunk, one lane per row.
     scales: [[[f32; TILE_ROWS]; HALVES]; 2],
     mins: [[[f32; TILE_ROWS]; HALVES]; 2],
-    /// The same of each group.
+    /// Scales and minimums of each group.
     groups: [GroupScales; GROUPS],
 }
 
-/// Sums of floats: of each column those of the rows of a tile, in as many registers as that takes.
+/// f32 sums of each column, with the rows of a tile in one or two registers.
 type Sums<F, const TILES: usize> = [[[F; 2]; BYTE_COLUMNS]; TILES];
 
-/// Two groups of rows and all that their product needs.
+/// State of multiplying two row groups.
 struct Pair<'a, U: ByteTileUnit, D, const TILES: usize> {
     product: &'a IntProduct,
-    /// The columns as [`put_columns`] writes them.
+    /// Activation columns as tiles, written by [`store_columns`].
     x: *const u8,
     groups: Groups<GROUPS>,
     unit: &'a mut U,
@@ -76,22 +99,24 @@ struct Pair<'a, U: ByteTileUnit, D, const TILES: usize> {
     by: PhantomData<D>,
 }
 
-/// Up to `TILES` times [`BYTE_COLUMNS`] columns times groups of rows.
+/// Multiplies row groups by up to `TILES` times [`BYTE_COLUMNS`] columns.
 ///
 /// # Safety
-/// As for [`interleaved8::multiply`](super::interleaved8::multiply), and the CPU has the unit; no other unit for tiles is in use in this thread. There is scratch memory of
-/// [`byte_tile_scratch`] for them, which has them as tiles already if this is done [again](IntProduct::again).
+/// - The CPU supports `U`, and no other tile unit is active in this thread.
+/// - `p` satisfies the invariants of [`IntProduct`], and its scratch memory has [`byte_tile_scratch`] floats.
+///   With [`reuse_prepared_x`](IntProduct::reuse_prepared_x) it holds the columns as tiles.
 #[inline(always)]
 pub(crate) unsafe fn multiply<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize>(p: &IntProduct) {
-    const { assert!(TILES <= MOST_TILES && GROUP_ROWS == LANES) };
+    const { assert!(TILES <= MAX_TILES && GROUP_ROWS == LANES) };
     let mut buffers = MaybeUninit::<Buffers<TILES>>::uninit();
-    let order = Order::<GROUPS>::of_streams(p);
-    // SAFETY: the caller's promise; scratch memory has room for the columns and to align them. What is read of the buffers was written before.
+    let order = Schedule::<GROUPS>::streamed(p);
+    // SAFETY: the scratch memory holds the aligned columns ([`byte_tile_scratch`]). Every part of `buffers`
+    // is written before it is read (see `Pair::multiply`).
     unsafe {
         let x = p.scratch.cast::<u8>();
         let x = x.add(x.align_offset(ALIGN));
-        if !p.again {
-            put_columns::<U, D, TILES>(p, x);
+        if !p.reuse_prepared_x {
+            store_columns::<U, D, TILES>(p, x);
         }
         let mut unit = U::new(const { quads::<U::Int, D>() });
         for step in 0..order.len() {
@@ -105,32 +130,34 @@ pub(crate) unsafe fn multiply<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TIL
                 by: PhantomData,
             };
             pair.multiply();
-            pair.put();
+            pair.store_results();
         }
     }
 }
 
-/// Quads of a step.
+/// Returns the number of quads (4 weights) per step.
 const fn quads<V: IntSimd, D: Unpack<V>>() -> usize {
     if D::BY_16 { RUN / 8 } else { RUN / 4 }
 }
 
-/// Steps of a chunk.
-const fn steps_of_chunk<V: IntSimd, D: Unpack<V>>() -> usize {
+/// Returns the number of steps per chunk.
+const fn steps_per_chunk<V: IntSimd, D: Unpack<V>>() -> usize {
     RUN / 4 * RUNS / quads::<V, D>()
 }
 
-/// Writes the columns as tiles, for each step one after the other; columns that there are not as zeros.
+/// Writes the columns as tiles, step by step. Missing columns are zero.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// `p` satisfies the invariants of [`IntProduct`], and `to` is valid for writes of [`byte_tile_scratch`]
+/// floats.
 #[inline(always)]
-unsafe fn put_columns<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize>(p: &IntProduct, to: *mut u8) {
+unsafe fn store_columns<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize>(p: &IntProduct, to: *mut u8) {
     const ZEROS: [[u8; RUN]; 2] = [[0; RUN]; 2];
     for j in 0..TILES * BYTE_COLUMNS {
         let (tile, row) = (j / BYTE_COLUMNS, 2 * (j % BYTE_COLUMNS));
         for run in 0..p.k / RUN {
-            // SAFETY: the caller's promise; the steps of all runs fit the scratch memory.
+            // SAFETY: `j < p.n` and `run < k / RUN` for reads; the tiles of all runs fit in the scratch
+            // memory (function contract).
             unsafe {
                 let parts: [[u8; RUN]; 2] = if j < p.n {
                     let column = chunk(p.x.add(j * p.x_stride), run * RUN);
@@ -151,7 +178,7 @@ unsafe fn put_columns<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usiz
                         }
                     }
                 } else {
-                    // Both rows in one go.
+                    // Write both rows with one store.
                     let tile = to.add((run * TILES + tile) * TILE_ROWS * RUN);
                     tile.add(row * RUN).cast::<[[u8; RUN]; 2]>().write(parts);
                 }
@@ -161,16 +188,18 @@ unsafe fn put_columns<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usiz
 }
 
 impl<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize> Pair<'_, U, D, TILES> {
-    const STEPS: usize = steps_of_chunk::<U::Int, D>();
+    const STEPS: usize = steps_per_chunk::<U::Int, D>();
 
-    /// Adds up all steps.
+    /// Accumulates all steps.
     ///
     /// # Safety
-    /// As for [`multiply`].
+    /// - The CPU supports `U`.
+    /// - The operands satisfy the contract of [`multiply`](multiply()).
     #[inline(always)]
     unsafe fn multiply(&mut self) {
         let n = self.product.k / RUN * (Self::STEPS / RUNS);
-        // SAFETY: the caller's promise; steps lie below `n`. Each is unpacked, loaded, multiplied, written and added up in this order.
+        // SAFETY: `step < n`. Each step is unpacked, loaded, multiplied, stored, and accumulated in this
+        // order.
         unsafe {
             self.unpack::<false>(0, n);
             self.load::<false>(0, n);
@@ -181,32 +210,34 @@ impl<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize> Pair<'_, U, D,
                     self.step::<true>(step + 1, n);
                 }
             }
-            let last = self.sums_of(n - 1);
+            let last = self.sums_at(n - 1);
             if n.is_multiple_of(2) {
                 self.unit.store::<true, TILES>(last);
             } else {
                 self.unit.store::<false, TILES>(last);
             }
-            for step in n.saturating_sub(BEHIND)..n {
+            for step in n.saturating_sub(ACCUMULATE_LAG)..n {
                 self.add(step, n);
             }
         }
     }
 
-    /// One step, and what there is to do for others meanwhile.
+    /// Starts multiplying a step and processes the pipeline stages of its neighbors.
     ///
     /// # Safety
-    /// As for [`multiply`].
+    /// - The CPU supports `U`.
+    /// - Step `step` is loaded, and the pipeline is at this step.
     #[inline(always)]
     unsafe fn step<const ODD: bool>(&mut self, step: usize, n: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: step `step` is loaded (function contract), and the other stages use the buffers of other
+        // steps.
         unsafe {
             if const { D::SIGNED || D::ZERO > 0 } {
                 self.unit.multiply::<ODD, TILES, true>();
             } else {
                 self.unit.multiply::<ODD, TILES, false>();
             }
-            // Into the other tiles.
+            // Loads alternate between two sets of tile registers.
             if ODD {
                 self.load::<false>(step + 1, n);
             } else {
@@ -215,51 +246,53 @@ impl<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize> Pair<'_, U, D,
             if !(D::BY_16 && ODD) {
                 let part = self.part(step);
                 if !ODD && step.is_multiple_of(Self::STEPS) {
-                    self.put_scales(&part, step / Self::STEPS);
+                    self.store_scales(&part, step / Self::STEPS);
                 }
                 prefetch::<U::Int, D, GROUPS>(&part, step % Self::STEPS / (Self::STEPS / RUNS));
             }
-            self.unpack::<ODD>(step + AHEAD, n);
-            // The sums of the other tiles, which are there by now: asked for earlier, a step took a fifth longer.
+            self.unpack::<ODD>(step + UNPACK_AHEAD, n);
+            // The sums of the other tile set are complete by now. Storing them earlier made a step 20 %
+            // slower.
             if ODD {
-                self.unit.store::<false, TILES>(self.sums_of(step - 1));
+                self.unit.store::<false, TILES>(self.sums_at(step - 1));
             } else if step > 0 {
-                self.unit.store::<true, TILES>(self.sums_of(step - 1));
+                self.unit.store::<true, TILES>(self.sums_at(step - 1));
             }
-            if step >= BEHIND {
-                self.add(step - BEHIND, n);
+            if step >= ACCUMULATE_LAG {
+                self.add(step - ACCUMULATE_LAG, n);
             }
         }
     }
 
-    /// The chunk of both groups that has a step.
+    /// Returns the chunk of both groups that contains a step.
     ///
     /// # Safety
-    /// As for [`multiply`].
+    /// `step` is below the number of steps.
     #[inline(always)]
-    unsafe fn part(&self, step: usize) -> Part<GROUPS> {
+    unsafe fn part(&self, step: usize) -> GroupChunk<GROUPS> {
         let (p, first) = (self.product, step / Self::STEPS * CHUNK);
-        // SAFETY: the caller's promise.
+        // SAFETY: the step's first element is below `k` (function contract).
         unsafe { self.groups.part::<U::Int, D>(p, first, std::ptr::null()) }
     }
 
-    /// Where the sums of a step go.
+    /// Returns the address of a step's sums.
     #[inline(always)]
-    fn sums_of(&self, step: usize) -> *mut ByteSums {
-        // SAFETY: an address within the buffers.
-        unsafe { (&raw mut (*self.buffers).sums[step % BEHIND]).cast() }
+    fn sums_at(&self, step: usize) -> *mut ByteSums {
+        // SAFETY: `step % ACCUMULATE_LAG` is in bounds of `sums`.
+        unsafe { (&raw mut (*self.buffers).sums[step % ACCUMULATE_LAG]).cast() }
     }
 
-    /// Has the unit load the operands of a step with an even or odd number, if there is one.
+    /// Loads the operands of a step into the even or odd tiles, if the step exists.
     ///
     /// # Safety
-    /// As for [`multiply`]; the step is unpacked.
+    /// - The CPU supports `U`.
+    /// - The step is unpacked.
     #[inline(always)]
     unsafe fn load<const ODD: bool>(&mut self, step: usize, n: usize) {
         if step < n {
-            // SAFETY: the caller's promise.
+            // SAFETY: `step < n`, so its weights and activations are in the buffers (function contract).
             unsafe {
-                let w = (&raw const (*self.buffers).weights[step % KEPT]).cast::<u8>();
+                let w = (&raw const (*self.buffers).weights[step % BUFFERED_STEPS]).cast::<u8>();
                 let x = self
                     .x
                     .add(step * const { TILES * TILE_ROWS * 4 * quads::<U::Int, D>() });
@@ -268,16 +301,17 @@ impl<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize> Pair<'_, U, D,
         }
     }
 
-    /// Unpacks the weights of a step with an even or odd number, if there is one.
+    /// Unpacks the weights of an even or odd step, if the step exists.
     ///
     /// # Safety
-    /// As for [`multiply`].
+    /// - The CPU supports `U`.
+    /// - The operands satisfy the contract of [`multiply`](multiply()).
     #[inline(always)]
     unsafe fn unpack<const ODD: bool>(&mut self, step: usize, n: usize) {
         if step >= n {
             return;
         }
-        // SAFETY: the caller's promise; a run has 8 registers.
+        // SAFETY: `step < n`, so the run's 8 words are readable in both groups.
         unsafe {
             let part = self.part(step);
             let run = step % Self::STEPS / (Self::STEPS / RUNS);
@@ -289,20 +323,22 @@ impl<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize> Pair<'_, U, D,
                     }
                 }
             });
-            let to = (&raw mut (*self.buffers).weights[step % KEPT]).cast::<u8>();
+            let to = (&raw mut (*self.buffers).weights[step % BUFFERED_STEPS]).cast::<u8>();
             for i in 0..const { quads::<U::Int, D>() } {
-                U::put_quads(words[i], D::ZERO, to.add(i * TILE_WIDTH));
+                U::store_quads(words[i], D::ZERO, to.add(i * TILE_WIDTH));
             }
         }
     }
 
-    /// Writes the scales and minimums of a chunk.
+    /// Computes the scales and minimums of a chunk.
     ///
     /// # Safety
-    /// As for [`multiply`].
+    /// - The CPU supports `U`.
+    /// - `part` is a chunk of the operands.
     #[inline(always)]
-    unsafe fn put_scales(&mut self, part: &Part<GROUPS>, chunk: usize) {
-        // SAFETY: the caller's promise. Scales of the runs are set before they are read.
+    unsafe fn store_scales(&mut self, part: &GroupChunk<GROUPS>, chunk: usize) {
+        // SAFETY: the groups have `part.runs` runs, and `group_scales` initializes the scales before they are
+        // read.
         unsafe {
             let from: *mut GroupScales = (&raw mut (*self.buffers).groups).cast();
             for g in 0..GROUPS {
@@ -310,25 +346,26 @@ impl<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize> Pair<'_, U, D,
             }
             for at in 0..part.runs * (Self::STEPS / RUNS) {
                 let both = [GroupScales::scale(from, at), GroupScales::scale(from.add(1), at)];
-                U::put_floats(both, &raw mut (*self.buffers).scales[chunk % 2][at]);
+                U::store_floats(both, &raw mut (*self.buffers).scales[chunk % 2][at]);
                 if has_mins::<U::Int, D>() {
                     let both = [GroupScales::min(from, at), GroupScales::min(from.add(1), at)];
-                    U::put_floats(both, &raw mut (*self.buffers).mins[chunk % 2][at]);
+                    U::store_floats(both, &raw mut (*self.buffers).mins[chunk % 2][at]);
                 }
             }
         }
     }
 
-    /// Adds a step to the sums; after the last one of a chunk its minimums, too.
+    /// Accumulates the sums of a step. After the last step of a chunk, adds the minimums.
     ///
     /// # Safety
-    /// As for [`multiply`].
+    /// - The CPU supports `U`.
+    /// - The sums of the step are stored, and the scales of its chunk are set.
     #[inline(always)]
     unsafe fn add(&mut self, step: usize, n: usize) {
         let (number, at) = (step / Self::STEPS, step % Self::STEPS);
-        // SAFETY: the caller's promise.
+        // SAFETY: the step's sums and scales are set (function contract).
         unsafe {
-            let totals: *const ByteSums = self.sums_of(step);
+            let totals: *const ByteSums = self.sums_at(step);
             for half in 0..registers::<U>() {
                 let lane = half * U::Float::LANES;
                 let scale = U::Float::load((&raw const (*self.buffers).scales[number % 2][at][lane]).cast());
@@ -349,31 +386,33 @@ impl<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize> Pair<'_, U, D,
         }
     }
 
-    /// Adds the minimums of the `steps` steps of a chunk, times the sums of their activations.
+    /// Adds the minimums of `steps` steps of a chunk times the sums of their activations.
     ///
     /// # Safety
-    /// As for [`multiply`].
+    /// - The CPU supports `U`.
+    /// - The minimums of the chunk are set.
     #[inline(always)]
     unsafe fn add_mins(&mut self, number: usize, steps: usize) {
         let p = self.product;
         for tile in 0..TILES {
             for half in 0..registers::<U>() {
-                // SAFETY: the caller's promise. Columns that there are not get the minimums of the last one.
+                // SAFETY: columns are clamped to the last one, and the minimums of the chunk are set
+                // (function contract).
                 unsafe {
                     let mut mins = [U::Float::splat(0.0); BYTE_COLUMNS];
                     for at in 0..steps {
                         let lane = half * U::Float::LANES;
                         let min = U::Float::load((&raw const (*self.buffers).mins[number % 2][at][lane]).cast());
                         let (run, row) = if D::BY_16 {
-                            (at / 2, row_of_sums::<U::Int, D>(at % 2))
+                            (at / 2, sums_row::<U::Int, D>(at % 2))
                         } else {
-                            (at, row_of_sums::<U::Int, D>(0))
+                            (at, sums_row::<U::Int, D>(0))
                         };
                         for j in 0..BYTE_COLUMNS {
                             let column = (tile * BYTE_COLUMNS + j).min(p.n - 1);
                             let column = chunk(p.x.add(column * p.x_stride), number * CHUNK);
-                            let of_x = (&raw const (*column).sums[row][run]).read_unaligned();
-                            mins[j] = min.mul_add(U::Float::splat(of_x), mins[j]);
+                            let sum_of_x = (&raw const (*column).sums[row][run]).read_unaligned();
+                            mins[j] = min.mul_add(U::Float::splat(sum_of_x), mins[j]);
                         }
                     }
                     for j in 0..BYTE_COLUMNS {
@@ -384,19 +423,20 @@ impl<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize> Pair<'_, U, D,
         }
     }
 
-    /// Writes the sums as results.
+    /// Writes the results.
     ///
     /// # Safety
-    /// As for [`multiply`].
+    /// The CPU supports `U`.
     #[inline(always)]
-    unsafe fn put(&self) {
+    unsafe fn store_results(&self) {
         let (p, rows) = (self.product, self.groups.rows());
         for tile in 0..TILES {
             for j in 0..BYTE_COLUMNS {
                 let column = tile * BYTE_COLUMNS + j;
                 if column < p.n {
                     let mut sums = [[0.0f32; GROUP_ROWS]; GROUPS];
-                    // SAFETY: the caller's promise: rows of groups that the result has.
+                    // SAFETY: the groups' 8 rows are below `p.m` and the column below `p.n`, which `out`
+                    // covers.
                     unsafe {
                         let scale = U::Float::splat(I16Header::scale_at(p.x.add(column * p.x_stride)));
                         for half in 0..registers::<U>() {
@@ -414,7 +454,7 @@ impl<U: ByteTileUnit, D: UnpackGroup<U::Int>, const TILES: usize> Pair<'_, U, D,
     }
 }
 
-/// Registers of floats that hold a lane for each row of a tile.
+/// Returns the number of f32 registers that cover the rows of a tile.
 const fn registers<U: ByteTileUnit>() -> usize {
     TILE_ROWS / U::Float::LANES
 }

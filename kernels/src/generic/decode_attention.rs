@@ -1,38 +1,50 @@
-//! Attention of few queries of each head, as in decode: what takes time is reading keys and values. They are read in the order in which they lie, some rows
-//! of all heads at a time, and fetched ahead. Scores and sums have the bits of [`attention`](super::attention).
+//! Attention of a few queries per head, as in decode, which is bound by reading keys and values.
+//!
+//! Rows are read in memory order, four rows of all heads at a time, and prefetched a fixed number of rows
+//! ahead. Scores and sums have the same bits as in [`attention`](super::attention).
+//!
+//! ```text
+//! memory order of a page           loop
+//! row 0 | head 0 | head 1 | ..     for 4 rows:
+//! row 1 | head 0 | head 1 | ..         for head:
+//!   ..                                     prefetch the same head's rows some distance ahead
+//!                                          for tile of queries of the head:
+//!                                              scores += q . k    or    o += p * v
+//! ```
 
-use super::attention::{Element, KEYS_OF_TILE, Scores, Values, scores_of_tile};
+use super::attention::{Element, Scores, TILE_KEYS, Values, tile_scores};
 use crate::attention::KEYS;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::Simd;
 
-/// Rows of values that are added to sums at a time, or of keys that are multiplied.
-pub(crate) const ROWS_OF_TILE: usize = KEYS_OF_TILE;
+/// Rows of keys or values processed together.
+pub(crate) const TILE_ROWS: usize = TILE_KEYS;
 
-/// Most queries of a head that are computed with rows of keys at a time.
+/// Maximum queries per head that share the loads of keys.
 pub(crate) const SCORES: usize = 3;
 
-/// Most queries of a head that are computed with rows of values at a time.
+/// Maximum queries per head that share the loads of values.
 pub(crate) const SUMS: usize = 4;
 
-/// Heads whose rows lie side by side.
+/// Heads whose rows are adjacent in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Heads {
     pub n: usize,
-    /// Bytes from a row of one head to that of the next.
+    /// Distance between the rows of adjacent heads in bytes.
     pub stride: usize,
-    /// Queries of a head.
+    /// Number of queries per head.
     pub n_queries: usize,
-    /// Rows from the first one of these to the page's end.
+    /// Rows from the first processed row to the end of the page.
     pub rows: usize,
-    /// The rows that are read after those, as far apart; null if there are none.
+    /// Start of the rows read next, with the same strides; null if there are none.
     pub next: *const u8,
-    /// How many rows ahead of their use they are fetched.
+    /// Prefetch distance in rows of keys or values.
     pub ahead: usize,
 }
 
 impl Heads {
-    /// Fetches rows of one head: as many as a tile has, some time after the tile at row `first` of `rows`. Rows have `bytes` and are `stride` apart.
+    /// Prefetches one tile of rows of a head, [`ahead`](Heads::ahead) rows after row `first`. Rows have
+    /// `bytes` bytes and are `stride` bytes apart.
     #[inline(always)]
     fn fetch_ahead(&self, rows: *const u8, head: usize, stride: usize, bytes: usize, first: usize) {
         let first = first + self.ahead;
@@ -44,7 +56,7 @@ impl Heads {
             (self.next, first - self.rows)
         };
         let start = start.wrapping_add(first * stride + head * self.stride);
-        for row in 0..ROWS_OF_TILE {
+        for row in 0..TILE_ROWS {
             let row = start.wrapping_add(row * stride);
             for at in (0..bytes).step_by(CACHE_LINE) {
                 prefetch(row.wrapping_add(at), CacheLevel::First);
@@ -53,28 +65,32 @@ impl Heads {
     }
 }
 
-/// Neighbouring queries of a head that are computed at a time: they see the same rows.
+/// Adjacent queries of a head that see the same rows.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct QueryTile {
     pub first: usize,
     pub n: usize,
-    /// The rows that they see, by bits.
+    /// Bit mask of the visible rows.
     pub seen: u64,
 }
 
-/// Products of the queries of some heads with keys: `s` is what [`scores`](super::attention::scores) takes for the first head, and queries and products of the others
-/// follow. `queries` are parts of at most [`SCORES`].
+/// Computes the scores of all heads. `s` describes the first head as for
+/// [`scores`](super::attention::scores); queries and scores of the other heads follow. Each tile has at most
+/// [`SCORES`] queries.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
+/// - The CPU supports `V`.
+/// - The pointers in `s` are valid for the sizes given by its fields, for all heads and for the queries of
+///   all tiles.
 #[inline(always)]
 pub(crate) unsafe fn scores_by_rows<V: Simd, E: Element>(s: &Scores, heads: &Heads, queries: &[QueryTile]) {
-    for first in (0..s.n).step_by(KEYS_OF_TILE) {
+    for first in (0..s.n).step_by(TILE_KEYS) {
         for head in 0..heads.n {
             heads.fetch_ahead(s.keys, head, s.stride, s.d * E::BYTES, first);
             for queries in queries {
                 let query = head * heads.n_queries + queries.first;
-                // SAFETY: the caller's promise; heads and queries are among those that there are.
+                // SAFETY: `head < heads.n` and the tile's queries belong to the head, so all pointers stay
+                // within their arrays (function contract).
                 unsafe {
                     let part = Scores {
                         keys: s.keys.add(head * heads.stride),
@@ -83,9 +99,9 @@ pub(crate) unsafe fn scores_by_rows<V: Simd, E: Element>(s: &Scores, heads: &Hea
                         ..*s
                     };
                     match queries.n {
-                        1 => scores_of_tile::<V, E, 1>(&part, first),
-                        2 => scores_of_tile::<V, E, 2>(&part, first),
-                        _ => scores_of_tile::<V, E, SCORES>(&part, first),
+                        1 => tile_scores::<V, E, 1>(&part, first),
+                        2 => tile_scores::<V, E, 2>(&part, first),
+                        _ => tile_scores::<V, E, SCORES>(&part, first),
                     }
                 }
             }
@@ -93,15 +109,19 @@ pub(crate) unsafe fn scores_by_rows<V: Simd, E: Element>(s: &Scores, heads: &Hea
     }
 }
 
-/// Adds weighted rows to the sums of queries of some heads, parts of at most [`SUMS`]: `v` is what [`values`](super::attention::values) takes for the first head, but for what is seen, and weights, factors and
-/// sums of the others follow.
+/// Adds weighted rows to the sums of all heads. `v` describes the first head as for
+/// [`values`](super::attention::values), except that `seen` is given by the tiles; weights, factors, and sums
+/// of the other heads follow. Each tile has at most [`SUMS`] queries.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
+/// - The CPU supports `V`.
+/// - The pointers in `v` are valid for the sizes given by its fields, for all heads and for the queries of
+///   all tiles.
 #[inline(always)]
 pub(crate) unsafe fn values_by_rows<V: Simd, E: Element>(v: &Values, heads: &Heads, queries: &[QueryTile]) {
     let parts = || (0..heads.n).flat_map(|head| queries.iter().map(move |queries| (head, queries)));
-    // SAFETY: the caller's promise; heads, queries and rows are among those that there are.
+    // SAFETY: `head < heads.n`, the tile's queries belong to the head, and only rows with set bits are read
+    // (function contract).
     unsafe {
         for (head, queries) in parts() {
             let first = head * heads.n_queries + queries.first;
@@ -109,7 +129,7 @@ pub(crate) unsafe fn values_by_rows<V: Simd, E: Element>(v: &Values, heads: &Hea
                 scale_sums::<V>(v, query);
             }
         }
-        for first in (0..KEYS).step_by(ROWS_OF_TILE).take_while(|first| v.seen >> first != 0) {
+        for first in (0..KEYS).step_by(TILE_ROWS).take_while(|first| v.seen >> first != 0) {
             for head in 0..heads.n {
                 heads.fetch_ahead(v.values, head, v.stride, v.d * E::BYTES, first);
                 for queries in queries {
@@ -133,13 +153,14 @@ pub(crate) unsafe fn values_by_rows<V: Simd, E: Element>(v: &Values, heads: &Hea
     }
 }
 
-/// Multiplies the sums of a query with its factor.
+/// Multiplies the sums of a query by its factor.
 ///
 /// # Safety
-/// As for [`values_by_rows`].
+/// - The CPU supports `V`.
+/// - `v.out` is valid for the query's sums, and `v.factors` for its factor.
 #[inline(always)]
 unsafe fn scale_sums<V: Simd>(v: &Values, query: usize) {
-    // SAFETY: the caller's promise; columns lie below `d`.
+    // SAFETY: columns end at `v.d` (function contract).
     unsafe {
         let factor = v.factor(query);
         if factor == 1.0 {
@@ -160,19 +181,20 @@ unsafe fn scale_sums<V: Simd>(v: &Values, query: usize) {
     }
 }
 
-/// Adds those of [`ROWS_OF_TILE`] rows from row `first` on that are seen to the sums of `N` queries.
+/// Adds the visible rows among [`TILE_ROWS`] rows from row `first` on to the sums of `N` queries.
 ///
 /// # Safety
-/// As for [`values_by_rows`].
+/// - The CPU supports `V`.
+/// - `v` describes `N` queries, and rows with set bits in `v.seen` are valid for reads.
 #[inline(always)]
 unsafe fn add_tile<V: Simd, E: Element, const N: usize>(v: &Values, first: usize) {
-    // SAFETY: the caller's promise; rows whose bits are set are there.
+    // SAFETY: only rows with set bits are read (function contract).
     unsafe {
-        match v.seen >> first & ((1 << ROWS_OF_TILE) - 1) {
+        match v.seen >> first & ((1 << TILE_ROWS) - 1) {
             0 => {}
-            0b1111 => add_rows::<V, E, N, ROWS_OF_TILE>(v, first),
+            0b1111 => add_rows::<V, E, N, TILE_ROWS>(v, first),
             some => {
-                for row in (0..ROWS_OF_TILE).filter(|row| some >> row & 1 == 1) {
+                for row in (0..TILE_ROWS).filter(|row| some >> row & 1 == 1) {
                     add_rows::<V, E, N, 1>(v, first + row);
                 }
             }
@@ -180,13 +202,14 @@ unsafe fn add_tile<V: Simd, E: Element, const N: usize>(v: &Values, first: usize
     }
 }
 
-/// Adds `R` rows from row `first` on to the sums of `N` queries, which stay in the first-level cache.
+/// Adds `R` rows from row `first` on to the sums of `N` queries, which stay in the L1 cache.
 ///
 /// # Safety
-/// As for [`values_by_rows`].
+/// - The CPU supports `V`.
+/// - `v` describes `N` queries, and rows `first..first + R` are valid for reads.
 #[inline(always)]
 unsafe fn add_rows<V: Simd, E: Element, const N: usize, const R: usize>(v: &Values, first: usize) {
-    // SAFETY: the caller's promise; columns lie below `d`.
+    // SAFETY: columns end at `v.d`, and `R` rows are readable (function contract).
     unsafe {
         let mut weights = [[V::splat(0.0); R]; N];
         for (q, weights) in weights.iter_mut().enumerate() {

@@ -1,76 +1,98 @@
-//! Products with many columns of floats: weights are decoded, and transposed so that a register holds a weight of each of several rows. Then each activation
-//! is multiplied with whole registers, and no sum has to be added up across lanes.
+//! GEMM of floating-point weights with f32 activations for many columns.
+//!
+//! Weights are decoded and transposed, so that a register holds one weight of each of several rows. Each
+//! activation is broadcast and multiplied by whole registers, and no sum is added across lanes:
+//!
+//! ```text
+//! rows as decoded                 panel
+//! row 0 | w00 w01 w02 ..          element 0 | w00 w10 w20 .. |   2 registers of rows
+//! row 1 | w10 w11 w12 ..          element 1 | w01 w11 w21 .. |
+//!   ..                              ..
+//!
+//! for i in rows, step 2 registers:
+//!     for 256 elements:                             # the panel stays in L1 for all columns
+//!         decode and transpose in 8 x 8 squares
+//!         for tile of N columns:
+//!             for 128 elements:                     # a chain of additions
+//!                 sums[N][2] += panel[element] * broadcast(x[column][element])
+//!             out += sums
+//! ```
 
 use super::blocks::{Decode, bytes_of, dequantize};
 use super::products::Product;
 use crate::GgmlType;
 use crate::simd::Simd;
 
-/// Columns from which on transposing the weights is worth it: with half as many it gains 3 %.
+/// Minimum columns for which transposing the weights pays off; half as many gain only 3 %.
 pub(crate) const FLOAT_PANEL_COLUMNS: usize = 32;
 
-/// Registers of rows that are multiplied with the same activations.
+/// Registers of rows multiplied by the same activations.
 const GROUPS: usize = 2;
 
-/// Weights of a row in a panel, whole blocks of any type. A panel of 16 rows then takes half of a first-level cache, and stays there for all columns.
+/// Elements of a row in a panel, whole blocks of any type. A panel of 16 rows takes half of the L1 cache and
+/// stays there for all columns.
 const BLOCK: usize = 256;
 
-/// Products that are added up one after the other: longer sums are sums of such sums, which rounds less. Each end of a chain takes time: with 64 a tile
-/// is 4 % slower.
+/// Maximum products in a chain of additions. Longer sums are sums of chains, which reduces rounding errors.
+/// Ending a chain takes time: with 64 a tile is 4 % slower.
 const CHAIN: usize = 128;
 
-/// Weights of a row that are multiplied in a turn of the loop: with as few turns as that its end is predicted.
+/// Elements per iteration of the inner loop; the number of iterations is then small enough for its end to be
+/// predicted.
 const TURN: usize = 4;
 
-/// Whether panels are for weights of a type: of others activations are [quantized](crate::activation_form) where speed matters.
+/// Returns true if this module multiplies weights of type `ty`. For other types, performance relies on
+/// [quantized activations](crate::activation_form).
 pub(crate) const fn is_for(ty: GgmlType) -> bool {
     matches!(ty, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16)
 }
 
-/// Most rows of a panel, those of the widest registers.
-const MOST_ROWS: usize = GROUPS * 16;
+/// Maximum rows of a panel, in the widest registers.
+const MAX_ROWS: usize = GROUPS * 16;
 
-/// Floats of scratch memory: a block of each row of a panel as it is decoded, and transposed.
-pub(crate) const FLOAT_PANEL_SCRATCH: usize = 2 * MOST_ROWS * BLOCK;
+/// Scratch memory in floats: one block of a panel's rows, decoded and transposed.
+pub(crate) const FLOAT_PANEL_SCRATCH: usize = 2 * MAX_ROWS * BLOCK;
 
-/// Part of the product of a panel.
+/// A tile of a matmul: the rows of a panel times some columns.
 pub(crate) struct PanelTile {
-    /// `[k][GROUPS * LANES]` weights.
+    /// Weight panel, `[k][GROUPS * LANES]`.
     w: *const f32,
     k: usize,
-    /// Rows that there are.
+    /// Number of valid rows.
     m: usize,
     x: *const f32,
     x_stride: usize,
     out: *mut f32,
     out_stride: usize,
-    /// Adds to what `out` holds.
+    /// Adds to `out` instead of overwriting it.
     accumulate: bool,
 }
 
-/// The tile functions of an instruction set: the one at `n - 1` is for `n` columns.
+/// Tile functions of an instruction set; index `n - 1` is for `n` columns.
 pub(crate) type PanelTiles = [unsafe fn(&PanelTile)];
 
-/// Multiplies, panel by panel. An element is the same sum in the same order whatever other rows and columns there are.
+/// Multiplies panel by panel. The order of additions for a result does not depend on the other rows and
+/// columns.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, `p` keeps the contract of [`matmul`](crate::matmul()), and `p.panel` has [`FLOAT_PANEL_SCRATCH`] floats.
+/// - The CPU supports `V`.
+/// - `p` satisfies the invariants of [`Product`], and `p.panel` has [`FLOAT_PANEL_SCRATCH`] floats.
 #[inline(always)]
 pub(crate) unsafe fn multiply<V: Simd, D: Decode<V>>(p: &Product, tiles: &PanelTiles) {
     let rows = GROUPS * V::LANES;
-    // SAFETY: the caller's promise: both parts of the scratch memory hold a panel.
-    let (decoded, panel) = unsafe { (p.panel, p.panel.add(MOST_ROWS * BLOCK)) };
+    // SAFETY: `p.panel` has `2 * MAX_ROWS * BLOCK` floats (function contract).
+    let (decoded, panel) = unsafe { (p.panel, p.panel.add(MAX_ROWS * BLOCK)) };
     for i in (0..p.m).step_by(rows) {
         let m = rows.min(p.m - i);
-        // Even for k = 0 one block, which writes the zeros.
+        // Process at least one block even if `k` is 0, to write zeros.
         for c in (0..p.k.max(1)).step_by(BLOCK) {
             let k = BLOCK.min(p.k - c);
-            // SAFETY: the caller's promise; rows `i..i + m` lie below `p.m`, elements `c..c + k` below `p.k`. What a panel has beyond them are
-            // floats of the scratch memory, whose products are not stored.
+            // SAFETY: rows `i..i + m` are below `p.m` and elements `c..c + k` below `p.k`. The transposition
+            // may read other floats of the scratch memory; their products are never stored.
             unsafe {
                 let w = p.w.add(i * p.row_stride + bytes_of::<D>(c));
                 let is_plain = D::TYPE == GgmlType::F32 && p.row_stride.is_multiple_of(size_of::<f32>());
-                // Transposing reads squares of 8 x 8.
+                // Transposition reads 8 x 8 squares.
                 let (from, stride) = if is_plain && m.is_multiple_of(8) && k.is_multiple_of(8) {
                     (w.cast(), p.row_stride / size_of::<f32>())
                 } else {
@@ -98,16 +120,17 @@ pub(crate) unsafe fn multiply<V: Simd, D: Decode<V>>(p: &Product, tiles: &PanelT
     }
 }
 
-/// Multiplies a panel with `n` columns, of which `all` are those from the first on.
+/// Multiplies a panel by `n` columns. `all` describes a tile at the first column.
 ///
 /// # Safety
-/// As for [`multiply`]; the columns and their results are there.
+/// - The CPU supports the instruction set of `tiles`.
+/// - `all` describes a panel whose activations and outputs are valid for `n` columns.
 unsafe fn multiply_panel(all: PanelTile, n: usize, tiles: &PanelTiles) {
     let mut j = 0;
     for left in (1..=n.div_ceil(tiles.len())).rev() {
-        // Tiles as equal as possible: a narrow one is slow.
+        // Divide the columns evenly; a narrow tile is slow.
         let columns = (n - j).div_ceil(left);
-        // SAFETY: the caller's promise.
+        // SAFETY: columns `j..j + columns` are below `n`, so the tile is valid (function contract).
         unsafe {
             let tile = PanelTile {
                 x: all.x.add(j * all.x_stride),
@@ -120,13 +143,14 @@ unsafe fn multiply_panel(all: PanelTile, n: usize, tiles: &PanelTiles) {
     }
 }
 
-/// A tile of `N` columns.
+/// Multiplies a tile of `N` columns.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and the tile lies within its operands.
+/// - The CPU supports `V`.
+/// - `t` describes a panel whose activations and outputs are valid for `N` columns.
 #[inline(always)]
 pub(crate) unsafe fn tile<V: Simd, const N: usize>(t: &PanelTile) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `c < t.k`, and the activations and outputs of `N` columns are valid (function contract).
     unsafe {
         let mut w = t.w;
         for first in (0..t.k.max(1)).step_by(CHAIN) {
@@ -150,7 +174,7 @@ pub(crate) unsafe fn tile<V: Simd, const N: usize>(t: &PanelTile) {
                 for (group, sum) in sums.into_iter().enumerate() {
                     let at = group * V::LANES;
                     if at < t.m {
-                        put(t.out.add(j * t.out_stride + at), t.m - at, accumulate, sum);
+                        store_or_add(t.out.add(j * t.out_stride + at), t.m - at, accumulate, sum);
                     }
                 }
             }
@@ -158,13 +182,14 @@ pub(crate) unsafe fn tile<V: Simd, const N: usize>(t: &PanelTile) {
     }
 }
 
-/// Adds the products of one weight of each row with an element of each column.
+/// Adds the products of one element of each row and column.
 ///
 /// # Safety
-/// As for [`tile`].
+/// - The CPU supports `V`.
+/// - `w` is valid for two registers, and `x` for one float per column.
 #[inline(always)]
 unsafe fn add<V: Simd, const N: usize>(w: *const f32, x: *const f32, x_stride: usize, sums: &mut [[V; GROUPS]; N]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: two registers at `w` and a float per column at `x` are readable (function contract).
     unsafe {
         let weights = [V::load(w), V::load(w.add(V::LANES))];
         for (j, sums) in sums.iter_mut().enumerate() {
@@ -176,13 +201,14 @@ unsafe fn add<V: Simd, const N: usize>(w: *const f32, x: *const f32, x_stride: u
     }
 }
 
-/// Writes the first `n` lanes of sums, or adds them to what is there.
+/// Writes the first `n` lanes of `sum`, or adds them to `out`.
 ///
 /// # Safety
-/// `out` is valid for as many floats.
+/// - The CPU supports `V`.
+/// - `out` is valid for reads and writes of `min(n, LANES)` floats.
 #[inline(always)]
-unsafe fn put<V: Simd>(out: *mut f32, n: usize, accumulate: bool, sum: V) {
-    // SAFETY: the caller's promise.
+unsafe fn store_or_add<V: Simd>(out: *mut f32, n: usize, accumulate: bool, sum: V) {
+    // SAFETY: `out` is valid for `min(n, LANES)` floats (function contract).
     unsafe {
         match (n < V::LANES, accumulate) {
             (false, false) => sum.store(out),

@@ -1,86 +1,117 @@
-//! Products of weights with many rows of activations, both as bytes.
+//! GEMM of 8-bit weights and 8-bit activations ([`U8Chunk`]) for many columns.
 //!
-//! A weight is `scale * w + min` with a signed byte w, an activation `scale * (q - 128)` with an unsigned byte q and one scale for a chunk of 256 (in every other run both have the other sign, see `OFFSET`). So a run of 32
-//! adds to an element of the result the sum of `w (q - 128)`, which starts at -128 times the sum of its weights and at `OFFSET`, times the weights' scale, and the weights'
-//! minimum times the sum of its activations. Between runs come the activations that are kept aside as floats, times their weights as floats, and at the end of a chunk
-//! the activations' scale.
+//! A weight is `scale * w + min` with a signed byte `w`. An activation is `scale_x * (q - 128)` with an
+//! unsigned byte `q` and one scale per chunk of 256. The loop nest keeps its operands in cache and its
+//! accumulators in registers:
 //!
-//! Instruction sets with VNNI add up the products of 4 neighbouring bytes at once. The others add up those of 2 in 16 bits, as long as they fit, and then in 32: the sums are the same.
+//! ```text
+//! for 512 columns, for 256 rows:                    # the columns' chunks and the sums stay in L2
+//!     for chunk c in 0..k/256:
+//!         for i in rows, step 16 or 32:             # two registers of rows
+//!             fill panels with chunk c of the rows  # see `pack`
+//!             starts[run] = bits(OFFSET) - 128 * sum(w of run)
+//!             outlier_weights = f32 weights at the outliers of any column
+//!             for tile of C columns:                # register tile: C x 2 accumulators
+//!                 acc = -OFFSET * sum(scales)
+//!                 for run in 0..8:
+//!                     total = starts[run]           # i32
+//!                     for word in 0..8:
+//!                         total += dot4(q[column][word], w[word])
+//!                     acc += bitcast_f32(total) * scale[run] + min[run] * sum(x of run)
+//!                     every 2nd run: acc += outlier_weight * outlier
+//!                 out += acc * scale_x[column]
+//! ```
 //!
-//! Two registers of rows are multiplied with as many columns as have room for their sums, of integers and of floats. Sums of integers are exact; the
-//! order in which they are added up as floats only depends on the length of a row.
+//! 1. *No conversions.* [`OFFSET`] is a float whose lowest mantissa bit counts 1. An i32 sum that starts at
+//!    its bits is the float `OFFSET + sum`, because the sum is below 2^22. Starting `acc` at `-OFFSET *
+//!    sum(scales)` removes the offset.
+//! 2. *Alternating signs.* Odd runs store the negated activations and scales ([`sign_of`]), so that
+//!    `sum(scales)` and its rounding error are small.
+//! 3. *Outliers.* Their f32 products are spread between the runs, since a block of dependent additions would
+//!    stall.
+//! 4. *Without VNNI*, `vpmaddubsw` adds pairs in 16 bits while that is exact, then `vpmaddwd` adds them in 32
+//!    bits. The sums are the same.
+//!
+//! Integer sums are exact. The order of the float additions depends only on `k`.
 
 use std::mem::offset_of;
 use std::ops::Range;
 
 use super::integers::{CHUNK, RUN, RUNS};
-use super::weight_prefetch::NextWeights;
+use super::pack::{GROUPS, HALVES, I8Values, IntFormat, LANES, PANEL_ROWS, PanelChunk, ShiftedI8Values, fill};
 use super::panel_products::PanelProduct;
-use super::pack::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, ShiftedValues, SignedValues, fill};
-use super::u8_chunks::{ASIDE, CENTER, U8Chunk, sign_of};
+use super::u8_chunks::{N_OUTLIERS, U8Chunk, ZERO_POINT, sign_of};
+use super::weight_prefetch::WeightPrefetcher;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::dots::ByteDots;
 use crate::simd::{IntSimd, Simd};
 
-/// Registers of rows.
+/// Registers of rows that are multiplied at a time.
 const REGISTERS: usize = 2;
 
-/// Most rows of weights that are multiplied at a time: those of two registers of 512 bits.
+/// Maximum rows multiplied at a time: two 512-bit registers.
 pub(crate) const DOT_ROWS: usize = 32;
 
-/// Rows of weights that are multiplied with the same chunks of the columns, which stay in the second-level cache meanwhile, together with the sums.
-const MOST_ROWS: usize = 256;
+/// Rows multiplied by the same chunks of the columns. These chunks and the sums stay in the L2 cache.
+const MAX_ROWS: usize = 256;
 
-/// Most columns that are multiplied at a time, for the same reason.
+/// Maximum columns multiplied by the same rows, for the same reason.
 const MAX_COLUMNS: usize = 512;
 
-/// Bytes to whose multiples panels are aligned.
+/// Alignment of panels in bytes.
 const ALIGN: usize = 64;
 
 /// A chunk of [`PANEL_ROWS`] rows.
 #[repr(C, align(64))]
 struct DotPanel {
-    chunk: PanelChunk<ShiftedValues>,
-    /// What sums of integers start at: the bits of [`OFFSET`], less [`CENTER`] times the sum of the weights; or, in 16 bits, the latter alone. For each half of a run if those have scales,
-    /// or sums, of their own, else for the whole run, in the place of its first half.
+    chunk: PanelChunk<ShiftedI8Values>,
+    /// Initial values of the integer sums: the bits of [`OFFSET`] minus [`ZERO_POINT`] times the sum of the
+    /// weights. Sums in 16 bits omit the bits of `OFFSET`. There is one value per half run if halves have
+    /// their own scales or sums. Otherwise the value of the run is at its first half.
     starts: [[[i32; LANES]; GROUPS]; HALVES],
-    /// What sums of floats start at: `-OFFSET` times the sum of the scales, which have the signs of their runs.
+    /// Initial values of the float sums: `-OFFSET` times the sum of the scales, which have the signs of their
+    /// runs.
     sums: [[f32; LANES]; GROUPS],
 }
 
-/// Sums of integers start at the bits of this float, in which the last bit counts 1: as long as they are below 2^22 they are the bits of a float themselves, `OFFSET` plus the
-/// sum, and need not be converted. A sum of floats is off by about half of this bit times the scale for each run: some hundredth of what rounding the activations costs. (Scales from 2^100 on, which no
-/// model has, give no numbers.)
+/// Float whose bits are the initial value of integer sums.
+///
+/// The lowest mantissa bit of this float counts 1. While a sum is below 2^22, the bits are those of the float
+/// `OFFSET + sum`, which needs no conversion. The rounding error is about half of that bit times the scale
+/// for each run, roughly a hundredth of the error from quantizing the activations. Scales of 2^100 or more
+/// would overflow to NaN; no model has such scales.
 const OFFSET: f32 = (3 << 22) as f32;
 const _: () = assert!(RUN as u64 * 128 * 128 < 1 << 22);
 
-/// The weights of a chunk of [`DOT_ROWS`] rows as floats, by element: those that are multiplied with activations kept aside. They have the signs of their runs, as those do.
-type Floats = [[f32; DOT_ROWS]; CHUNK];
+/// f32 weights of a chunk of [`DOT_ROWS`] rows, by element. Only the elements that are an outlier of some
+/// column are set. They have the signs of their runs.
+type OutlierWeights = [[f32; DOT_ROWS]; CHUNK];
 
-/// Runs for each activation kept aside. Their products come between those of the runs: all at once, they would wait for each other.
-const RUNS_OF_ASIDE: usize = RUNS / ASIDE;
+/// Runs between two outlier products. Computing all outliers together would form a chain of dependent
+/// additions.
+const RUNS_PER_OUTLIER: usize = RUNS / N_OUTLIERS;
 
-/// Neighbouring weights that may have a scale of their own, and registers of 4 of them.
+/// Adjacent weights that may have their own scale, and the number of 4-weight words in them.
 const HALF: usize = RUN / 2;
-const FOURS_OF_HALF: usize = HALF / 4;
+const WORDS_PER_HALF: usize = HALF / 4;
 
-/// Panels of [`DOT_ROWS`] rows.
+/// Number of panels for [`DOT_ROWS`] rows.
 const PANELS: usize = DOT_ROWS / PANEL_ROWS;
 
-/// Floats of scratch memory for `n` columns.
+/// Returns the scratch memory in floats for `n` columns.
 pub(crate) const fn dot_scratch(n: usize) -> usize {
     let n = if n < MAX_COLUMNS { n } else { MAX_COLUMNS };
-    let sums = (MOST_ROWS * n + DOT_ROWS) * size_of::<f32>();
-    let bytes = PANELS * size_of::<DotPanel>() + size_of::<Floats>() + sums;
+    let sums = (MAX_ROWS * n + DOT_ROWS) * size_of::<f32>();
+    let bytes = PANELS * size_of::<DotPanel>() + size_of::<OutlierWeights>() + sums;
     (bytes + ALIGN) / size_of::<f32>()
 }
 
-/// Rows that are multiplied at a time.
+/// Returns the number of rows multiplied at a time.
 const fn rows_of<D: ByteDots>() -> usize {
     REGISTERS * D::Float::LANES
 }
 
-/// Bytes from what a panel has for the first register to what it has for the next one.
+/// Returns the distance in bytes between the parts of a panel for the first and the second register.
 const fn register_stride<D: ByteDots>() -> usize {
     if D::Float::LANES == PANEL_ROWS {
         size_of::<DotPanel>()
@@ -92,14 +123,17 @@ const fn register_stride<D: ByteDots>() -> usize {
 /// Multiplies. `V` unpacks weights, `D` multiplies them.
 ///
 /// # Safety
-/// The CPU has the instructions of both and `p` keeps the contract of [`matmul`](crate::matmul()).
+/// - The CPU supports `V` and `D`.
+/// - `p` satisfies the invariants of [`PanelProduct`] for [`U8Chunk`] activations, and its scratch memory has
+///   [`dot_scratch`] floats.
 #[inline(always)]
 pub(crate) unsafe fn multiply<V: IntSimd, D: ByteDots>(p: &PanelProduct) {
     let n_parts = p.n.div_ceil(MAX_COLUMNS);
     let columns = p.n.div_ceil(n_parts);
     for j in (0..p.n).step_by(columns) {
-        for i in (0..p.w.m).step_by(MOST_ROWS) {
-            // SAFETY: the caller's promise; rows and columns lie within the operands.
+        for i in (0..p.w.m).step_by(MAX_ROWS) {
+            // SAFETY: columns `j..j + n` are below `p.n` and rows below `p.w.m`, so `part` satisfies the
+            // invariants of `PanelProduct`.
             unsafe {
                 let part = PanelProduct {
                     x: p.x.add(j * p.x_stride),
@@ -107,45 +141,47 @@ pub(crate) unsafe fn multiply<V: IntSimd, D: ByteDots>(p: &PanelProduct) {
                     out: p.out.add(j * p.out_stride),
                     ..*p
                 };
-                multiply_rows::<V, D>(&part, i..p.w.m.min(i + MOST_ROWS));
+                multiply_rows::<V, D>(&part, i..p.w.m.min(i + MAX_ROWS));
             }
         }
     }
 }
 
-/// [`multiply`] for at most [`MOST_ROWS`] rows and [`MAX_COLUMNS`] columns.
+/// Multiplies at most [`MAX_ROWS`] rows by at most [`MAX_COLUMNS`] columns.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `V` and `D`.
+/// - `p` satisfies the invariants of [`PanelProduct`], and `rows` ends at most at `p.w.m`.
 #[inline(always)]
 unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<usize>) {
     let chunks = p.w.k.div_ceil(CHUNK);
     let step = const { rows_of::<D>() };
-    // SAFETY: the caller's promise; the scratch memory holds the panels and the sums, once aligned.
+    // SAFETY: after alignment, the scratch memory holds `PANELS` panels, the outlier weights, and `MAX_ROWS *
+    // n` sums ([`dot_scratch`]). Rows end at `p.w.m` and chunks at `k`.
     unsafe {
         let scratch = p.scratch.cast::<u8>();
         let panels = scratch.add(scratch.align_offset(ALIGN)).cast::<DotPanel>();
-        let floats = panels.add(PANELS).cast::<Floats>();
+        let floats = panels.add(PANELS).cast::<OutlierWeights>();
         let sums = floats.add(1).cast::<f32>();
         for c in 0..chunks {
-            let aside = Aside::of(p, c);
+            let outliers = Outliers::of(p, c);
             let runs = RUNS.min((p.w.k - c * CHUNK) / RUN);
             for i in rows.clone().step_by(step) {
                 for panel in 0..step / PANEL_ROWS {
                     let to = &mut *panels.add(panel);
                     let i = i + panel * PANEL_ROWS;
-                    if D::ADDS_IN_16_BITS {
-                        // Shifted weights would not fit.
-                        fill::<V, SignedValues>(&p.w, i, c, &mut *(&raw mut to.chunk).cast());
+                    if D::SUMS_IN_I16 {
+                        // Integer weights shifted by the spare bits would overflow 16 bits here.
+                        fill::<V, I8Values>(&p.w, i, c, &mut *(&raw mut to.chunk).cast());
                     } else {
-                        fill::<V, ShiftedValues>(&p.w, i, c, &mut to.chunk);
+                        fill::<V, ShiftedI8Values>(&p.w, i, c, &mut to.chunk);
                     }
                 }
                 set_starts::<D>(panels.cast(), &p.w.integers, runs);
-                aside.unpack::<D>(panels.cast(), &p.w.integers, floats);
+                outliers.unpack::<D>(panels.cast(), &p.w.integers, floats);
                 let sums = sums.add((i - rows.start) * p.n);
-                let are_all = i + step <= p.w.m;
-                let (to, to_stride) = if c + 1 == chunks && are_all {
+                let is_whole = i + step <= p.w.m;
+                let (to, to_stride) = if c + 1 == chunks && is_whole {
                     (p.out.add(i), p.out_stride)
                 } else {
                     (sums, step)
@@ -169,32 +205,34 @@ unsafe fn multiply_rows<V: IntSimd, D: ByteDots>(p: &PanelProduct, rows: Range<u
                 } else {
                     (rows.end, 0)
                 };
-                let mut next = NextWeights::new(&p.w, next_i, next_c..next_c + 1, step, p.n.div_ceil(D::COLUMNS));
+                let mut next = WeightPrefetcher::new(&p.w, next_i, next_c..next_c + 1, step, p.n.div_ceil(D::COLUMNS));
                 add_chunk::<D>(&chunk, p.n, &mut next);
-                if c + 1 == chunks && !are_all {
-                    put::<D>(p, i, sums);
+                if c + 1 == chunks && !is_whole {
+                    copy_results::<D>(p, i, sums);
                 }
             }
         }
     }
 }
 
-/// Sets what sums start at, for the first `runs` runs of [`DotPanel`]s that hold as many rows as are multiplied at a time, and makes scales those of shifted integers.
+/// Computes the initial values of the sums for the first `runs` runs, and adapts the scales to shifted
+/// integers and to the signs of runs.
 ///
 /// # Safety
-/// The CPU has `D`'s instructions, and the panels have been filled.
+/// - The CPU supports `D`.
+/// - `panels` points to filled [`DotPanel`]s for [`rows_of`] rows.
 #[inline(always)]
-unsafe fn set_starts<D: ByteDots>(panels: *mut u8, integers: &Integers, runs: usize) {
+unsafe fn set_starts<D: ByteDots>(panels: *mut u8, integers: &IntFormat, runs: usize) {
     let stride = const { register_stride::<D>() };
     let halves = if integers.by_16 { 1 } else { 2 };
     let unit = 1.0 / (1u32 << integers.spare_bits()) as f32;
-    // SAFETY: the caller's promise; all offsets are those of a panel.
+    // SAFETY: all offsets are within a filled `DotPanel` (function contract).
     unsafe {
         for r in 0..REGISTERS {
             let panel = panels.add(r * stride);
-            match sums_in_16_bits::<D>(integers) {
-                0 => set_starts_of_sums::<D, false>(panel, halves, runs),
-                sums => set_starts_of_sums::<D, true>(panel, halves / sums, runs),
+            match i16_sums::<D>(integers) {
+                0 => set_integer_starts::<D, false>(panel, halves, runs),
+                sums => set_integer_starts::<D, true>(panel, halves / sums, runs),
             }
             let mut sum = D::Float::splat(0.0);
             for half in (0..2 * runs).step_by(halves) {
@@ -212,27 +250,28 @@ unsafe fn set_starts<D: ByteDots>(panels: *mut u8, integers: &Integers, runs: us
     }
 }
 
-/// Sets what sums of integers start at, which have the weights of so many halves of runs.
+/// Computes the initial values of integer sums, each of which covers `halves` half runs.
 ///
 /// # Safety
-/// As for [`set_starts`].
+/// - The CPU supports `D`.
+/// - `panel` points to the part of a filled [`DotPanel`] for one register of rows.
 #[inline(always)]
-unsafe fn set_starts_of_sums<D: ByteDots, const IN_16_BITS: bool>(panel: *mut u8, halves: usize, runs: usize) {
-    // SAFETY: the caller's promise; all offsets are those of a panel.
+unsafe fn set_integer_starts<D: ByteDots, const IN_I16: bool>(panel: *mut u8, halves: usize, runs: usize) {
+    // SAFETY: all offsets are within a filled `DotPanel` (function contract).
     unsafe {
-        let center = D::broadcast([CENTER; 4].as_ptr());
+        let zero_point = D::broadcast([ZERO_POINT; 4].as_ptr());
         for half in (0..2 * runs).step_by(halves) {
             let mut total = D::zero();
-            for four in half * FOURS_OF_HALF..(half + halves) * FOURS_OF_HALF {
-                let w = D::load(panel.add(four * PANEL_ROWS * 4));
-                total = if IN_16_BITS {
-                    total.add_byte_pairs(center, w)
+            for word in half * WORDS_PER_HALF..(half + halves) * WORDS_PER_HALF {
+                let w = D::load(panel.add(word * PANEL_ROWS * 4));
+                total = if IN_I16 {
+                    total.add_byte_pairs(zero_point, w)
                 } else {
-                    total.add_dots(center, w)
+                    total.add_dots(zero_point, w)
                 };
             }
             let starts = panel.add(offset_of!(DotPanel, starts) + half * PANEL_ROWS * 4);
-            if IN_16_BITS {
+            if IN_I16 {
                 total.store_negated_words(starts);
             } else {
                 total.store_subtracted_from(OFFSET.to_bits(), starts);
@@ -241,70 +280,72 @@ unsafe fn set_starts_of_sums<D: ByteDots, const IN_16_BITS: bool>(panel: *mut u8
     }
 }
 
-/// Bytes from a panel to its scales, and to its minimums.
-const SCALES: usize = offset_of!(PanelChunk<ShiftedValues>, scales);
-const MINIMUMS: usize = offset_of!(PanelChunk<ShiftedValues>, mins);
+/// Offsets of the scales and the minimums in a panel.
+const SCALES: usize = offset_of!(PanelChunk<ShiftedI8Values>, scales);
+const MINIMUMS: usize = offset_of!(PanelChunk<ShiftedI8Values>, mins);
 
-/// Which elements of a chunk are kept aside in some column: a bit for each.
-struct Aside([u64; CHUNK / 64]);
+/// Bit set of the elements of a chunk that are an outlier of at least one column.
+struct Outliers([u64; CHUNK / 64]);
 
-impl Aside {
-    /// Those of chunk `c` of all columns.
+impl Outliers {
+    /// Collects the outliers of chunk `c` of all columns.
     ///
     /// # Safety
-    /// As for [`multiply`].
+    /// `p` satisfies the invariants of [`PanelProduct`] for [`U8Chunk`] activations, and `c * CHUNK < p.w.k`.
     #[inline(always)]
-    unsafe fn of(p: &PanelProduct, c: usize) -> Aside {
-        // Bytes first, which are only written: a bit would have to wait for the one before.
-        let mut are_aside = [0u8; CHUNK];
+    unsafe fn of(p: &PanelProduct, c: usize) -> Outliers {
+        // Bytes instead of bits, because setting a bit would depend on the previous store.
+        let mut is_outlier = [0u8; CHUNK];
         for j in 0..p.n {
-            let at = j * p.x_stride + c * size_of::<U8Chunk>() + offset_of!(U8Chunk, aside_at);
-            // SAFETY: the caller's promise: chunk `c` of column `j`.
-            let aside_at = unsafe { p.x.add(at).cast::<[u16; ASIDE]>().read_unaligned() };
-            for at in aside_at {
-                are_aside[usize::from(at) % CHUNK] = 1;
+            let at = j * p.x_stride + c * size_of::<U8Chunk>() + offset_of!(U8Chunk, outlier_index);
+            // SAFETY: column `j < p.n` has chunk `c` (function contract).
+            let outlier_index = unsafe { p.x.add(at).cast::<[u16; N_OUTLIERS]>().read_unaligned() };
+            for at in outlier_index {
+                is_outlier[usize::from(at) % CHUNK] = 1;
             }
         }
         let mut words = [0; CHUNK / 64];
-        for (i, eight) in are_aside.as_chunks::<8>().0.iter().enumerate() {
-            // The product has bit `j` of the sum's highest byte from byte `j`.
+        for (i, eight) in is_outlier.as_chunks::<8>().0.iter().enumerate() {
+            // Multiplication moves the lowest bit of byte `j` to bit `j` of the highest byte.
             let bits = u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
             words[i / 8] |= bits << (i % 8 * 8);
         }
-        Aside(words)
+        Outliers(words)
     }
 
-    /// Writes the weights of these elements as floats, with the signs of their runs.
+    /// Writes the f32 weights of these elements, with the signs of their runs.
     ///
     /// # Safety
-    /// The CPU has `D`'s instructions, and the panels' values and scales are set.
+    /// - The CPU supports `D`.
+    /// - `panels` points to filled [`DotPanel`]s for [`rows_of`] rows, and `to` is valid for writes.
     #[inline(always)]
-    unsafe fn unpack<D: ByteDots>(&self, panels: *const u8, integers: &Integers, to: *mut Floats) {
-        // The product of 4 weights with one of these is one of the weights.
+    unsafe fn unpack<D: ByteDots>(&self, panels: *const u8, integers: &IntFormat, to: *mut OutlierWeights) {
+        // A dot product of 4 weights with one of these selects a single weight.
         const BYTES: [[u8; 4]; 4] = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]];
-        let in_16_bits = sums_in_16_bits::<D>(integers) > 0;
+        let in_16_bits = i16_sums::<D>(integers) > 0;
         for (word, &bits) in self.0.iter().enumerate() {
             let mut bits = bits;
             while bits != 0 {
                 let k = 64 * word + bits.trailing_zeros() as usize;
                 bits &= bits - 1;
                 for r in 0..REGISTERS {
-                    let of_half = k / HALF * PANEL_ROWS * size_of::<f32>();
-                    // SAFETY: the caller's promise; `k` lies within a chunk.
+                    let half_offset = k / HALF * PANEL_ROWS * size_of::<f32>();
+                    // SAFETY: `k < CHUNK`, so all offsets are within the panels and `*to` (function
+                    // contract).
                     unsafe {
                         let panel = panels.add(r * const { register_stride::<D>() });
-                        let four = D::load(panel.add(k / 4 * PANEL_ROWS * 4));
+                        let word = D::load(panel.add(k / 4 * PANEL_ROWS * 4));
                         let one = D::broadcast(BYTES[k % 4].as_ptr());
                         let w = if in_16_bits {
-                            let w = D::zero().add_byte_pairs(one, four);
+                            let w = D::zero().add_byte_pairs(one, word);
                             D::zero().add_pair_dots(w, D::words(shift(integers)))
                         } else {
-                            D::zero().add_dots(one, four)
+                            D::zero().add_dots(one, word)
                         };
                         let w = w.floats();
-                        let scale = D::Float::load(panel.add(SCALES + of_half).cast());
+                        let scale = D::Float::load(panel.add(SCALES + half_offset).cast());
                         let w = if integers.has_own_mins() {
-                            let min = D::Float::load(panel.add(MINIMUMS + of_half).cast());
+                            let min = D::Float::load(panel.add(MINIMUMS + half_offset).cast());
                             w.mul_add(scale, min.mul(D::Float::splat(sign_of(k / RUN))))
                         } else {
                             w.mul(scale)
@@ -319,42 +360,43 @@ impl Aside {
 
 /// A chunk of some rows and of all columns.
 struct Chunk {
-    /// [`DotPanel`]s.
+    /// Pointer to the [`DotPanel`]s.
     panels: *const u8,
-    /// [`Floats`].
+    /// Pointer to the [`OutlierWeights`].
     floats: *const f32,
-    integers: Integers,
-    /// Runs that there are.
+    integers: IntFormat,
+    /// Runs in this chunk; fewer than [`RUNS`] at the end of a row.
     runs: usize,
-    /// That of the first column.
+    /// Pointer to the activation chunk of the first column.
     x: *const u8,
     x_stride: usize,
-    /// The sums of all rows with the first column, then with the others; null for zeros.
+    /// Previous sums of all rows, column by column; null for zeros.
     from: *const f32,
-    /// Where they are written, `to_stride` floats apart.
+    /// Destination of the sums. Columns are `to_stride` floats apart.
     to: *mut f32,
     to_stride: usize,
-    /// Whether the columns' chunk is read for the first time, presumably from beyond the second-level cache.
+    /// Whether the columns' chunk is read for the first time and hence probably not in the L2 cache.
     is_first: bool,
 }
 
 /// Adds the product of a chunk with `n` columns.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `D`.
+/// - `chunk` describes valid panels, activations, and destinations for `n` columns.
 #[inline(always)]
-unsafe fn add_chunk<D: ByteDots>(chunk: &Chunk, n: usize, next: &mut NextWeights) {
+unsafe fn add_chunk<D: ByteDots>(chunk: &Chunk, n: usize, next: &mut WeightPrefetcher) {
     let (by_16, mins) = (chunk.integers.by_16, chunk.integers.has_own_mins());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract of `add_all`.
     unsafe {
-        match sums_in_16_bits::<D>(&chunk.integers) {
-            1 if const { D::ADDS_IN_16_BITS } => match (by_16, mins) {
+        match i16_sums::<D>(&chunk.integers) {
+            1 if const { D::SUMS_IN_I16 } => match (by_16, mins) {
                 (false, false) => add_all::<D, false, false, 1>(chunk, n, next),
                 (false, true) => add_all::<D, false, true, 1>(chunk, n, next),
                 (true, false) => add_all::<D, true, false, 1>(chunk, n, next),
                 (true, true) => add_all::<D, true, true, 1>(chunk, n, next),
             },
-            2 if const { D::ADDS_IN_16_BITS } => match mins {
+            2 if const { D::SUMS_IN_I16 } => match mins {
                 false => add_all::<D, false, false, 2>(chunk, n, next),
                 true => add_all::<D, false, true, 2>(chunk, n, next),
             },
@@ -368,30 +410,33 @@ unsafe fn add_chunk<D: ByteDots>(chunk: &Chunk, n: usize, next: &mut NextWeights
     }
 }
 
-/// How many sums of 16 bits the products that have one scale take; 0 if they are added up in 32 bits.
+/// Returns the number of 16-bit sums for products that share a scale, or 0 if they are accumulated in 32
+/// bits.
 #[inline(always)]
-fn sums_in_16_bits<D: ByteDots>(integers: &Integers) -> usize {
-    match integers.sums_of_16_bits() {
-        _ if !D::ADDS_IN_16_BITS => 0,
+fn i16_sums<D: ByteDots>(integers: &IntFormat) -> usize {
+    match integers.i16_sums_per_run() {
+        _ if !D::SUMS_IN_I16 => 0,
         n if integers.by_16 => n.min(1),
         n => n,
     }
 }
 
-/// What shifts integers that were not shifted when they were put into the panel.
-const fn shift(integers: &Integers) -> i16 {
+/// Returns the factor that compensates for storing the integers of a panel unshifted.
+const fn shift(integers: &IntFormat) -> i16 {
     1 << integers.spare_bits()
 }
 
-/// [`add_chunk`], about as many columns at a time as there are registers for: a few left over would wait for each of their sums.
+/// Adds the product of a chunk in column tiles of nearly equal width. A narrow last tile would wait for each
+/// of its sums.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `D`.
+/// - `chunk` describes valid panels, activations, and destinations for `n` columns.
 #[inline(always)]
 unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: usize>(
     chunk: &Chunk,
     n: usize,
-    next: &mut NextWeights,
+    next: &mut WeightPrefetcher,
 ) {
     let most = const { columns_at_once::<D, SUMS>() };
     let tiles = n.div_ceil(most);
@@ -399,7 +444,7 @@ unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: 
     let mut j = 0;
     for (columns, tiles) in [(columns + 1, larger), (columns, tiles - larger)] {
         let end = j + columns * tiles;
-        // SAFETY: the caller's promise.
+        // SAFETY: `end <= n`, so the columns are valid (function contract).
         unsafe {
             match columns {
                 1 => add_tiles::<D, BY_16, MINS, SUMS, 1>(chunk, j..end, next),
@@ -421,7 +466,8 @@ unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: 
                 7 if const { columns_at_once::<D, SUMS>() >= 7 } => {
                     add_tiles::<D, BY_16, MINS, SUMS, 7>(chunk, j..end, next)
                 }
-                // One more than fits where all tiles have the same width: there is no larger one.
+                // Unreachable for non-empty ranges: `columns + 1` exceeds the maximum only if all tiles have
+                // the same width.
                 _ => {}
             }
         }
@@ -429,85 +475,94 @@ unsafe fn add_all<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: 
     }
 }
 
-/// Columns that are multiplied at a time. One is enough where 16 bits do not hold the sums: products of such weights take another form of activations where speed matters.
+/// Returns the maximum columns per tile. A single column suffices if 16 bits cannot hold the sums, because
+/// speed-critical matmuls of such types use another form of activations.
 const fn columns_at_once<D: ByteDots, const SUMS: usize>() -> usize {
-    if SUMS == 0 && D::ADDS_IN_16_BITS { 1 } else { D::COLUMNS }
+    if SUMS == 0 && D::SUMS_IN_I16 { 1 } else { D::COLUMNS }
 }
 
-/// [`add_chunk`] for some columns, `C` at a time.
+/// Adds the product of a chunk with a range of columns, `C` at a time.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `D`.
+/// - `chunk` describes valid panels, activations, and destinations for these columns, whose number is a
+///   multiple of `C`.
 #[inline(always)]
 unsafe fn add_tiles<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: usize, const C: usize>(
     chunk: &Chunk,
     columns: Range<usize>,
-    next: &mut NextWeights,
+    next: &mut WeightPrefetcher,
 ) {
     for j in columns.step_by(C) {
         next.fetch();
-        // SAFETY: the caller's promise.
+        // SAFETY: columns `j..j + C` are within the range (function contract).
         unsafe { add::<D, BY_16, MINS, SUMS, C>(chunk, j) };
     }
 }
 
-/// [`add_chunk`] for `C` columns from `j` on. `BY_16`: halves of runs have scales of their own; `MINS`: weights have minimums; `SUMS`: see [`sums_in_16_bits`].
+/// Adds the product of a chunk with columns `j..j + C`.
+///
+/// - `BY_16`: half runs have their own scales.
+/// - `MINS`: weights have minimums.
+/// - `SUMS`: see [`i16_sums`].
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `D`.
+/// - `chunk` describes valid panels, activations, and destinations for these columns.
 #[inline(always)]
 unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: usize, const C: usize>(
     chunk: &Chunk,
     j: usize,
 ) {
     let lanes = D::Float::LANES;
-    let fours = if BY_16 { FOURS_OF_HALF } else { 2 * FOURS_OF_HALF };
-    // SAFETY: the caller's promise; all offsets are those of a panel and of a chunk of activations.
+    let n_words = if BY_16 { WORDS_PER_HALF } else { 2 * WORDS_PER_HALF };
+    // SAFETY: `run < chunk.runs <= 8`, so all offsets are within a panel and within the `U8Chunk` of each
+    // column (function contract).
     unsafe {
         let x = chunk.x.add(j * chunk.x_stride);
-        let mut sums = [of_rows::<D>(chunk, offset_of!(DotPanel, sums), 0); C];
+        let mut sums = [row_floats::<D>(chunk, offset_of!(DotPanel, sums), 0); C];
         for run in 0..chunk.runs {
             if chunk.is_first {
                 fetch_next::<C>(x, chunk.x_stride, run);
             }
             for part in 0..if BY_16 { 2 } else { 1 } {
                 let half = 2 * run + part;
-                let w = chunk.panels.add(half * FOURS_OF_HALF * PANEL_ROWS * 4);
+                let w = chunk.panels.add(half * WORDS_PER_HALF * PANEL_ROWS * 4);
                 let q = x.add(offset_of!(U8Chunk, values) + half * HALF);
                 let starts = chunk.panels.add(offset_of!(DotPanel, starts) + half * PANEL_ROWS * 4);
                 let totals = if SUMS == 0 {
-                    dots::<D, C>(w, q, chunk.x_stride, fours, starts)
+                    dots::<D, C>(w, q, chunk.x_stride, n_words, starts)
                 } else {
                     let shift = D::words(shift(&chunk.integers));
-                    dots_in_16_bits::<D, SUMS, C>(w, q, chunk.x_stride, fours, starts, shift)
+                    dots_in_i16::<D, SUMS, C>(w, q, chunk.x_stride, n_words, starts, shift)
                 };
-                let scales = of_rows::<D>(chunk, SCALES, half);
+                let scales = row_floats::<D>(chunk, SCALES, half);
                 for c in 0..C {
                     for r in 0..REGISTERS {
                         sums[c][r] = totals[c][r].float_bits().mul_add(scales[r], sums[c][r]);
                     }
                 }
                 if MINS {
-                    let mins = of_rows::<D>(chunk, MINIMUMS, half);
+                    let mins = row_floats::<D>(chunk, MINIMUMS, half);
                     let row = if BY_16 { 1 + part } else { 0 };
                     let at = offset_of!(U8Chunk, sums) + (row * RUNS + run) * size_of::<f32>();
                     for c in 0..C {
-                        let of_x = of_column::<D>(x.add(c * chunk.x_stride + at));
+                        let sum_of_x = column_float::<D>(x.add(c * chunk.x_stride + at));
                         for r in 0..REGISTERS {
-                            sums[c][r] = mins[r].mul_add(of_x, sums[c][r]);
+                            sums[c][r] = mins[r].mul_add(sum_of_x, sums[c][r]);
                         }
                     }
                 }
             }
-            if run.is_multiple_of(RUNS_OF_ASIDE) {
-                add_aside::<D, C>(chunk, x, run / RUNS_OF_ASIDE, &mut sums);
+            if run.is_multiple_of(RUNS_PER_OUTLIER) {
+                add_outlier::<D, C>(chunk, x, run / RUNS_PER_OUTLIER, &mut sums);
             }
         }
-        for i in chunk.runs.div_ceil(RUNS_OF_ASIDE)..ASIDE {
-            add_aside::<D, C>(chunk, x, i, &mut sums);
+        for i in chunk.runs.div_ceil(RUNS_PER_OUTLIER)..N_OUTLIERS {
+            add_outlier::<D, C>(chunk, x, i, &mut sums);
         }
         for c in 0..C {
-            let scale = of_column::<D>(x.add(c * chunk.x_stride + offset_of!(U8Chunk, scale)));
+            let scale = column_float::<D>(x.add(c * chunk.x_stride + offset_of!(U8Chunk, scale)));
             for r in 0..REGISTERS {
                 sums[c][r] = if chunk.from.is_null() {
                     sums[c][r].mul(scale)
@@ -525,7 +580,7 @@ unsafe fn add<D: ByteDots, const BY_16: bool, const MINS: bool, const SUMS: usiz
     }
 }
 
-/// Asks for cache line `i` of a chunk of the `C` columns after those from `x` on. A chunk has at most as many lines as runs.
+/// Prefetches cache line `i` of the chunk of the next `C` columns. A chunk has no more lines than runs.
 #[inline(always)]
 fn fetch_next<const C: usize>(x: *const u8, x_stride: usize, i: usize) {
     const { assert!(size_of::<U8Chunk>() <= RUNS * CACHE_LINE) };
@@ -534,25 +589,27 @@ fn fetch_next<const C: usize>(x: *const u8, x_stride: usize, i: usize) {
     }
 }
 
-/// Adds the products of activation `i` of those kept aside, of columns from `x` on.
+/// Adds the products of outlier `i` of each of `C` columns from `x` on.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `D`.
+/// - `x` is valid for the chunks of `C` columns, and the weights of their outliers are set.
 #[inline(always)]
-unsafe fn add_aside<D: ByteDots, const C: usize>(
+unsafe fn add_outlier<D: ByteDots, const C: usize>(
     chunk: &Chunk,
     x: *const u8,
     i: usize,
     sums: &mut [[D::Float; REGISTERS]; C],
 ) {
     for c in 0..C {
-        // SAFETY: the caller's promise; places lie within a chunk.
+        // SAFETY: the outlier's index is below `CHUNK` (written by `quantize_u8`), and `c < C` columns are
+        // valid.
         unsafe {
             let x = x.add(c * chunk.x_stride);
-            let at = x.add(offset_of!(U8Chunk, aside_at) + i * size_of::<u16>());
+            let at = x.add(offset_of!(U8Chunk, outlier_index) + i * size_of::<u16>());
             let at = at.cast::<u16>().read_unaligned();
             let w = chunk.floats.add(usize::from(at) * DOT_ROWS);
-            let x = of_column::<D>(x.add(offset_of!(U8Chunk, aside) + i * size_of::<f32>()));
+            let x = column_float::<D>(x.add(offset_of!(U8Chunk, outliers) + i * size_of::<f32>()));
             for r in 0..REGISTERS {
                 sums[c][r] = D::Float::load(w.add(r * D::Float::LANES)).mul_add(x, sums[c][r]);
             }
@@ -560,25 +617,27 @@ unsafe fn add_aside<D: ByteDots, const C: usize>(
     }
 }
 
-/// Sums of integers from `starts` on, as the bits of floats, for so many groups of 4 bytes from `w` and `q` on.
+/// Returns `starts` plus the dot products of `n_words` words from `w` and `q` on, as the bits of floats.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `D`.
+/// - `w` and `starts` point into a panel, and `q` into the chunk of the first of `C` columns; `n_words` words
+///   are readable.
 #[inline(always)]
 unsafe fn dots<D: ByteDots, const C: usize>(
     w: *const u8,
     q: *const u8,
     q_stride: usize,
-    fours: usize,
+    n_words: usize,
     starts: *const u8,
 ) -> [[D; REGISTERS]; C] {
-    // SAFETY: the caller's promise.
+    // SAFETY: `word < n_words` words are readable at `w` and `q` (function contract).
     unsafe {
         let mut totals = [both_registers::<D>(starts); C];
-        for four in 0..fours {
-            let w = both_registers::<D>(w.add(four * PANEL_ROWS * 4));
+        for word in 0..n_words {
+            let w = both_registers::<D>(w.add(word * PANEL_ROWS * 4));
             for c in 0..C {
-                let q = D::broadcast(q.add(c * q_stride + four * 4));
+                let q = D::broadcast(q.add(c * q_stride + word * 4));
                 for r in 0..REGISTERS {
                     totals[c][r] = totals[c][r].add_dots(q, w[r]);
                 }
@@ -588,35 +647,39 @@ unsafe fn dots<D: ByteDots, const C: usize>(
     }
 }
 
-/// The same sums as those of [`dots`], by way of `SUMS` sums of 16 bits. `shift` is what they lack because the weights were not shifted.
+/// Returns the same values as [`dots`], using `SUMS` sums of 16 bits. `shift` compensates for storing the
+/// weights unshifted.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `D`.
+/// - `w` and `starts` point into a panel, and `q` into the chunk of the first of `C` columns; `n_words` words
+///   are readable.
 #[inline(always)]
-unsafe fn dots_in_16_bits<D: ByteDots, const SUMS: usize, const C: usize>(
+unsafe fn dots_in_i16<D: ByteDots, const SUMS: usize, const C: usize>(
     w: *const u8,
     q: *const u8,
     q_stride: usize,
-    fours: usize,
+    n_words: usize,
     starts: *const u8,
     shift: D,
 ) -> [[D; REGISTERS]; C] {
-    let fours = fours / SUMS;
-    // SAFETY: the caller's promise.
+    let n_words = n_words / SUMS;
+    // SAFETY: all word indices are below `n_words`, so the words are readable at `w` and `q` (function
+    // contract).
     unsafe {
         let mut totals = [[D::broadcast(OFFSET.to_bits().to_ne_bytes().as_ptr()); REGISTERS]; C];
         for i in 0..SUMS {
             let mut sums = [both_registers::<D>(starts.add(i * PANEL_ROWS * 4)); C];
-            // In two loops, of which the compiler unrolls the inner one.
-            for at in (i * fours..(i + 1) * fours).step_by(FOURS_OF_HALF) {
-                for four in at..at + FOURS_OF_HALF {
-                    let w = both_registers::<D>(w.add(four * PANEL_ROWS * 4));
+            // Two nested loops, so that the compiler unrolls the inner one.
+            for at in (i * n_words..(i + 1) * n_words).step_by(WORDS_PER_HALF) {
+                for word in at..at + WORDS_PER_HALF {
+                    let w = both_registers::<D>(w.add(word * PANEL_ROWS * 4));
                     for c in 0..C {
-                        let q = D::broadcast(q.add(c * q_stride + four * 4));
+                        let q = D::broadcast(q.add(c * q_stride + word * 4));
                         for r in 0..REGISTERS {
                             sums[c][r] = sums[c][r].add_byte_pairs(q, w[r]);
                         }
-                        sums[c] = D::both(sums[c]);
+                        sums[c] = D::compute_together(sums[c]);
                     }
                 }
             }
@@ -630,23 +693,25 @@ unsafe fn dots_in_16_bits<D: ByteDots, const SUMS: usize, const C: usize>(
     }
 }
 
-/// What the panels have for both registers of rows at `p`.
+/// Loads the two registers of rows at `p`.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `D`.
+/// - `p` points into the panels' data for the first register of rows.
 #[inline(always)]
 unsafe fn both_registers<D: ByteDots>(p: *const u8) -> [D; REGISTERS] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the data of the second register follows at `register_stride` (function contract).
     unsafe { [D::load(p), D::load(p.add(const { register_stride::<D>() }))] }
 }
 
-/// Floats `i` of the rows in the array at `offset` of their panels.
+/// Loads entry `i` of the array at `offset` in the panels, for both registers of rows.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `D`.
+/// - The array has an entry `i`.
 #[inline(always)]
-unsafe fn of_rows<D: ByteDots>(chunk: &Chunk, offset: usize, i: usize) -> [D::Float; REGISTERS] {
-    // SAFETY: the caller's promise.
+unsafe fn row_floats<D: ByteDots>(chunk: &Chunk, offset: usize, i: usize) -> [D::Float; REGISTERS] {
+    // SAFETY: entry `i` is within the panels of both registers (function contract).
     unsafe {
         let p = chunk.panels.add(offset + i * PANEL_ROWS * size_of::<f32>());
         [
@@ -656,25 +721,29 @@ unsafe fn of_rows<D: ByteDots>(chunk: &Chunk, offset: usize, i: usize) -> [D::Fl
     }
 }
 
-/// A float of a column in each lane.
+/// Broadcasts a float of a column.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `D`.
+/// - `x` is valid for reads of a float; it may be unaligned.
 #[inline(always)]
-unsafe fn of_column<D: ByteDots>(x: *const u8) -> D::Float {
-    // SAFETY: the caller's promise.
+unsafe fn column_float<D: ByteDots>(x: *const u8) -> D::Float {
+    // SAFETY: `x` is valid for reads of 4 bytes (function contract).
     unsafe { D::Float::splat(x.cast::<f32>().read_unaligned()) }
 }
 
-/// Writes the sums of the last rows, from row `i` on, as results.
+/// Copies the sums of the last rows, from row `i` on, to the output.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `D`.
+/// - `i < p.w.m`, `sums` holds [`rows_of`] floats per column, and `p` satisfies the invariants of
+///   [`PanelProduct`].
 #[inline(always)]
-unsafe fn put<D: ByteDots>(p: &PanelProduct, i: usize, sums: *const f32) {
+unsafe fn copy_results<D: ByteDots>(p: &PanelProduct, i: usize, sums: *const f32) {
     let rows = const { rows_of::<D>() };
     for j in 0..p.n {
-        // SAFETY: the caller's promise; rows and columns lie within the operands.
+        // SAFETY: rows are written up to `p.w.m` and columns up to `p.n`, which `out` covers (function
+        // contract).
         unsafe {
             let (from, out) = (sums.add(j * rows), p.out.add(j * p.out_stride + i));
             for at in (0..rows.min(p.w.m - i)).step_by(D::Float::LANES) {

@@ -1,22 +1,36 @@
-//! Attention of many queries to some pages by products of integers of 16 bits: products with keys, a step of the online softmax, and weighted sums of values.
+//! Attention of many queries to several pages in 16-bit integers, for CPUs without a tile unit.
 //!
-//! A query and a key have a scale each, and as many bits as keep sums of their products in 32. Weights have 13 bits of the largest of their page, values 12 and a sign of
-//! the largest of theirs in [`COLUMNS`] columns. Sums of a page are integers; scales follow behind them.
+//! Every lane is a key or a column of values, so nothing is added across lanes:
 //!
-//! A lane is a key or a column of values, so that nothing is added up across lanes.
+//! ```text
+//! packed keys (32 keys x pairs of elements)          packed values (32 columns x pairs of cells)
+//! pair 0 | k0[0..2] k1[0..2] .. k31[0..2] |          pair 0 | v0[c] v1[c]  for c in 0..32 |
+//! pair 1 | k0[2..4] k1[2..4] ..           |          pair 1 | v2[c] v3[c]  ..             |
+//!   ..   scales of the keys                            ..   scale of the 32 columns
+//!
+//! scores:   s[key]  = sum over pairs of q[pair] . k[pair]  * scale_q * scale_k      # i32, exact
+//! softmax:  p[cell] = round(8191 * exp(s - max of page)), scale per page
+//! values:   o[col] += sum over pairs of p[pair] . v[pair]  * scale_p * scale_v      # i32, exact
+//! ```
+//!
+//! The number of bits is chosen so that sums fit 32 bits:
+//!
+//! - Queries and keys have one scale each and up to 16 bits, depending on their length.
+//! - Weights have 13 bits relative to the largest weight of the page.
+//! - Values have 12 bits and a sign relative to the largest value in [`COLUMNS`] columns.
 
-use super::attention::{add_to_sum, larger_of_page, raise_to};
-use super::functions::{ExpOf16Bits, ExpUpTo0, Function};
+use super::attention::{add_to_sum, page_maxima, update_max};
+use super::functions::{ExpApprox16, ExpNonPositive, Function};
 use super::integers::spread;
 use super::tile_attention::{PageRows, TileScores, TileValues, TileWeights, read_values, score_stride};
 use crate::attention::KEYS;
 use crate::simd::Simd;
 use crate::simd::dots::ByteDots;
 
-/// Keys, or columns of values, that lie side by side in an operand, each a pair of integers.
+/// Keys or columns of values that are adjacent in an operand; each contributes a pair of integers.
 const COLUMNS: usize = 32;
 
-/// Queries of which there is memory for a multiple.
+/// Buffers hold a multiple of this number of queries.
 const QUERIES: usize = crate::simd::tiles::COLUMNS;
 
 /// Bytes of a row of pairs.
@@ -25,64 +39,67 @@ const ROW: usize = COLUMNS * PAIR;
 /// Bytes of a pair of integers.
 const PAIR: usize = 2 * size_of::<i16>();
 
-/// To whose multiples operands are aligned.
+/// Alignment of operands in bytes.
 const LINE: usize = 64;
 
-/// The largest weight.
+/// Largest integer that represents a softmax weight.
 const WEIGHT_MAX: f32 = 8191.0;
 
-/// The largest magnitude of a value: sums over a page fit 32 bits.
+/// Largest magnitude of a value, for which sums over a page fit 32 bits.
 const VALUE_MAX: f32 = 4095.0;
 const _: () = assert!(KEYS as u64 * WEIGHT_MAX as u64 * (VALUE_MAX as u64) < 1 << 31);
 
-/// Largest magnitude of the elements of a query and of a key: sums of products of `d` of them fit 32 bits.
+/// Returns the largest magnitude of elements for which the sum of `d` products fits 32 bits.
 fn element_max(d: usize) -> f32 {
     let squared = ((1u64 << 31) - 1) / d as u64;
     squared.isqrt().min(i16::MAX as u64) as f32
 }
 
-/// Bytes of the integers of a row of `d` elements: whole registers may be written.
+/// Returns the size in bytes of the integers of a row of `d` elements, rounded up to whole registers.
 const fn row_bytes(d: usize) -> usize {
     (d * size_of::<i16>()).next_multiple_of(LINE)
 }
 
-/// Pairs of elements of a key, as many as are transposed at a time.
+/// Returns the number of pairs of elements of a key, rounded up to whole transposition squares.
 const fn pairs(d: usize) -> usize {
     d.div_ceil(2).next_multiple_of(SQUARE)
 }
 
-/// Rows and columns that [`Simd::transpose`] takes.
+/// Rows and columns of a [`Simd::transpose`].
 const SQUARE: usize = 8;
 
-/// Bytes of a query of `d` elements as an operand: its integers and its scale.
+/// Returns the size in bytes of a packed query of `d` elements: its integers and its scale.
 pub(crate) const fn query_bytes(d: usize) -> usize {
     spread(row_bytes(d) + LINE)
 }
 
-/// Bytes of the keys of a page as an operand: for each [`COLUMNS`] keys their pairs, one after the other, and then the scales of all keys.
+/// Returns the size in bytes of a page of packed keys: the pairs of each [`COLUMNS`] keys, then the scales of
+/// all keys.
 pub(crate) const fn key_bytes(d: usize) -> usize {
     KEYS * (pairs(d) * PAIR + size_of::<f32>())
 }
 
-/// Bytes of the values of a page as an operand: for each [`COLUMNS`] columns the pairs of neighbouring values, and a scale.
+/// Returns the size in bytes of a page of packed values: the pairs of each [`COLUMNS`] columns and a scale.
 pub(crate) const fn value_bytes(d: usize) -> usize {
-    d.div_ceil(COLUMNS) * BYTES_OF_COLUMNS
+    d.div_ceil(COLUMNS) * COLUMN_BYTES
 }
-const BYTES_OF_COLUMNS: usize = KEYS / 2 * ROW + LINE;
+const COLUMN_BYTES: usize = KEYS / 2 * ROW + LINE;
 
-/// Bytes from the weights of a query for `n_pages` to those of the next: their integers, and a scale for each page.
+/// Returns the distance in bytes between the weights of two queries for `n_pages` pages: integers, and a
+/// scale per page.
 pub(crate) const fn weight_stride(n_pages: usize) -> usize {
     let scales = (n_pages * size_of::<f32>()).next_multiple_of(LINE);
     spread(n_pages * KEYS * size_of::<i16>() + scales)
 }
 
-/// The scale with which a row gets integers up to `max`, not a number if one of its elements is none or infinite.
+/// Returns the scale that maps a row to integers of at most `max`, or NaN if an element is not finite.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and `x` is valid for `d` floats.
+/// - The CPU supports `V`.
+/// - `x` is valid for reads of `d` floats.
 #[inline(always)]
 unsafe fn scale_of<V: Simd>(x: *const f32, d: usize, max: f32) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: reads end at `d` (function contract).
     unsafe {
         let (mut largest, mut zeros) = (V::splat(0.0), V::splat(0.0));
         let whole = d / V::LANES * V::LANES;
@@ -100,9 +117,10 @@ unsafe fn scale_of<V: Simd>(x: *const f32, d: usize, max: f32) -> f32 {
     }
 }
 
-/// The scale with which numbers up to `largest` become integers up to `max`. Its inverse is finite.
+/// Returns the scale that maps numbers of at most `largest` to integers of at most `max`. Its inverse is
+/// finite.
 fn scale_for(largest: f32, max: f32) -> f32 {
-    // Not a number stays one: `f32::max` would drop it.
+    // Preserves NaN, which `f32::max` would drop.
     let scale = largest / max;
     if scale < f32::MIN_POSITIVE {
         f32::MIN_POSITIVE
@@ -111,13 +129,15 @@ fn scale_for(largest: f32, max: f32) -> f32 {
     }
 }
 
-/// Writes `d` floats times `inverse` as integers, [`row_bytes`] with zeros behind them.
+/// Quantizes `d` floats with the factor `inverse` and pads them with zeros to [`row_bytes`].
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and both are valid for as much.
+/// - The CPU supports `V`.
+/// - `x` is valid for reads of `d` floats, and `to` for writes of [`row_bytes`] bytes.
 #[inline(always)]
-unsafe fn put_row<V: Simd>(x: *const f32, d: usize, inverse: f32, to: *mut u8) {
-    // SAFETY: the caller's promise: a whole register of integers does not end behind a row that they are multiples of.
+unsafe fn store_quantized<V: Simd>(x: *const f32, d: usize, inverse: f32, to: *mut u8) {
+    // SAFETY: `row_bytes` is a multiple of a register of integers, so the last store ends within the row
+    // (function contract).
     unsafe {
         let inverse = V::splat(inverse);
         for c in (0..row_bytes(d) / size_of::<i16>()).step_by(V::LANES) {
@@ -127,14 +147,15 @@ unsafe fn put_row<V: Simd>(x: *const f32, d: usize, inverse: f32, to: *mut u8) {
     }
 }
 
-/// Elements from `c` on of a row of `n`, zeros behind them.
+/// Loads elements from `c` on of a row of `n` floats. Elements beyond the end are zero.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and `row` is valid for `n` floats.
+/// - The CPU supports `V`.
+/// - `row` is valid for reads of `n` floats.
 #[inline(always)]
 unsafe fn load<V: Simd>(row: *const f32, c: usize, n: usize) -> V {
     let (at, n) = (row.wrapping_add(c), n.saturating_sub(c));
-    // SAFETY: the caller's promise.
+    // SAFETY: reads end at `n` (function contract).
     unsafe {
         if n >= V::LANES {
             V::load(at)
@@ -144,39 +165,43 @@ unsafe fn load<V: Simd>(row: *const f32, c: usize, n: usize) -> V {
     }
 }
 
-/// Writes a query of `d` elements as an operand, [`query_bytes`] long.
+/// Packs a query of `d` elements into [`query_bytes`] bytes.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, `x` is valid for `d` floats and `out` for the operand.
+/// - The CPU supports `V`.
+/// - `x` is valid for reads of `d` floats, and `out` for writes of [`query_bytes`] bytes.
 #[inline(always)]
-pub(crate) unsafe fn put_query<V: Simd>(x: *const f32, d: usize, out: *mut u8) {
-    // SAFETY: the caller's promise.
+pub(crate) unsafe fn pack_query<V: Simd>(x: *const f32, d: usize, out: *mut u8) {
+    // SAFETY: `out` has `row_bytes` bytes of integers followed by a scale (function contract).
     unsafe {
         let scale = scale_of::<V>(x, d, element_max(d));
-        put_row::<V>(x, d, 1.0 / scale, out);
+        store_quantized::<V>(x, d, 1.0 / scale, out);
         out.add(row_bytes(d)).cast::<f32>().write_unaligned(scale);
     }
 }
 
-/// Packs the keys of a page that are wanted, zeros for others. False if one is not finite.
+/// Packs the keys of a page, with zeros for rows whose bit in `mask` is clear. Returns false if a key is
+/// not finite.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
+/// - The CPU supports `V`.
+/// - The pointers in `keys` are valid for the sizes given by its fields.
 #[inline(always)]
-pub(crate) unsafe fn put_keys<V: Simd>(keys: &PageRows) -> bool {
+pub(crate) unsafe fn pack_keys<V: Simd>(keys: &PageRows) -> bool {
     let (d, bytes) = (keys.d, row_bytes(keys.d));
-    // SAFETY: the caller's promise; rows lie within the scratch memory, keys below `n`.
+    // SAFETY: rows with a set bit are readable, the scratch memory holds a row and `COLUMNS` packed rows, and
+    // `out` has [`key_bytes`] bytes per page.
     unsafe {
         let out = keys.out.add(keys.page * key_bytes(d));
         let scales = out.add(KEYS * pairs(d) * PAIR).cast::<f32>();
         let (row, rows) = (keys.scratch, keys.scratch.add(d).cast::<u8>());
         for first in (0..KEYS).step_by(COLUMNS) {
-            if keys.wanted >> first & u64::from(u32::MAX) == 0 {
+            if keys.mask >> first & u64::from(u32::MAX) == 0 {
                 continue;
             }
             for i in 0..COLUMNS {
                 let (key, to) = (first + i, rows.add(i * bytes));
-                if keys.wanted >> key & 1 == 0 {
+                if keys.mask >> key & 1 == 0 {
                     to.write_bytes(0, bytes);
                     *scales.add(key) = 0.0;
                     continue;
@@ -186,7 +211,7 @@ pub(crate) unsafe fn put_keys<V: Simd>(keys: &PageRows) -> bool {
                 if scale.is_nan() {
                     return false;
                 }
-                put_row::<V>(row, d, 1.0 / scale, to);
+                store_quantized::<V>(row, d, 1.0 / scale, to);
                 *scales.add(key) = scale;
             }
             transpose::<V>(rows, d, out.add(first * pairs(d) * PAIR));
@@ -195,30 +220,35 @@ pub(crate) unsafe fn put_keys<V: Simd>(keys: &PageRows) -> bool {
     true
 }
 
-/// Makes rows of pairs of [`COLUMNS`] rows of integers.
+/// Transposes [`COLUMNS`] rows of integers to rows of pairs.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and both are valid for as much.
+/// - The CPU supports `V`.
+/// - `rows` is valid for reads of [`COLUMNS`] rows, and `to` for writes of as many rows of pairs.
 #[inline(always)]
 unsafe fn transpose<V: Simd>(rows: *const u8, d: usize, to: *mut u8) {
     let stride = row_bytes(d) / PAIR;
     let (rows, to) = (rows.cast::<f32>(), to.cast::<f32>());
     for pair in (0..pairs(d)).step_by(SQUARE) {
         for i in (0..COLUMNS).step_by(SQUARE) {
-            // SAFETY: the caller's promise: squares of the rows, which are as long as pairs are many.
+            // SAFETY: squares end at `pairs(d)`, which is within `row_bytes`, and at `COLUMNS` (function
+            // contract).
             unsafe { V::transpose(rows.add(i * stride + pair), stride, to.add(pair * COLUMNS + i), COLUMNS) }
         }
     }
 }
 
-/// Packs the values of a page, zeros for those that are not wanted. False if one is not finite.
+/// Packs the values of a page, with zeros for rows whose bit in `mask` is clear. Returns false if a value
+/// is not finite.
 ///
 /// # Safety
-/// As for [`put_keys`].
+/// - The CPU supports `V`.
+/// - The pointers in `values` are valid for the sizes given by its fields.
 #[inline(always)]
-pub(crate) unsafe fn put_values<V: Simd>(values: &PageRows) -> bool {
+pub(crate) unsafe fn pack_values<V: Simd>(values: &PageRows) -> bool {
     let d = values.d;
-    // SAFETY: the caller's promise; columns lie below `d`.
+    // SAFETY: columns end at `d`, the scratch memory holds [`KEYS`] rows, and `out` has [`value_bytes`] bytes
+    // per page.
     unsafe {
         let rows = values.scratch;
         if !read_values::<V>(values, rows) {
@@ -226,24 +256,22 @@ pub(crate) unsafe fn put_values<V: Simd>(values: &PageRows) -> bool {
         }
         let out = values.out.add(values.page * value_bytes(d));
         for c in (0..d).step_by(COLUMNS) {
-            put_columns::<V>(
-                rows.add(c),
-                d,
-                COLUMNS.min(d - c),
-                out.add(c / COLUMNS * BYTES_OF_COLUMNS),
-            );
+            pack_columns::<V>(rows.add(c), d, COLUMNS.min(d - c), out.add(c / COLUMNS * COLUMN_BYTES));
         }
     }
     true
 }
 
-/// Packs `n` columns of the rows of values, [`COLUMNS`] at most, with zeros behind them.
+/// Packs `n <= COLUMNS` columns of the values. Missing columns are zero.
 ///
 /// # Safety
-/// As for [`put_keys`].
+/// - The CPU supports `V`.
+/// - `rows` is valid for reads of `n` floats in each of [`KEYS`] rows, and `out` for writes of the packed
+///   columns.
 #[inline(always)]
-unsafe fn put_columns<V: Simd>(rows: *const f32, stride: usize, n: usize, out: *mut u8) {
-    // SAFETY: the caller's promise.
+unsafe fn pack_columns<V: Simd>(rows: *const f32, stride: usize, n: usize, out: *mut u8) {
+    // SAFETY: `load` reads only the first `n` columns of each row, and `out` has `COLUMN_BYTES` bytes
+    // (function contract).
     unsafe {
         let mut largest = V::splat(0.0);
         for row in 0..KEYS {
@@ -265,19 +293,22 @@ unsafe fn put_columns<V: Simd>(rows: *const f32, stride: usize, n: usize, out: *
     }
 }
 
-/// Products of queries with keys. Those with [`COLUMNS`] keys of which none is wanted are left out.
+/// Computes the scores of queries with keys, skipping groups of [`COLUMNS`] keys without a set bit in
+/// `mask`.
 ///
 /// # Safety
-/// The CPU has `D`'s instructions, and the pointers are valid for what the fields say.
+/// - The CPU supports `D`.
+/// - The pointers in `s` are valid for the sizes given by its fields.
 #[inline(always)]
 pub(crate) unsafe fn scores<D: ByteDots, const N: usize>(s: &TileScores) {
     let x_stride = query_bytes(s.d);
     let stride = score_stride(s.n_pages);
-    // SAFETY: the caller's promise; keys lie below `KEYS` of each page, queries below `n_queries` rounded up.
+    // SAFETY: keys end at `KEYS` of the last page, and queries at `n_queries` rounded up to `QUERIES`
+    // (function contract).
     unsafe {
         for at in (0..s.n_pages * KEYS).step_by(COLUMNS) {
             let (page, first) = (at / KEYS, at % KEYS);
-            if *s.wanted.add(page) >> first & u64::from(u32::MAX) == 0 {
+            if *s.mask.add(page) >> first & u64::from(u32::MAX) == 0 {
                 continue;
             }
             let keys = s.keys.add(page * key_bytes(s.d));
@@ -301,10 +332,11 @@ pub(crate) unsafe fn scores<D: ByteDots, const N: usize>(s: &TileScores) {
     }
 }
 
-/// Sums of products of `N` rows of pairs with two registers of columns.
+/// Returns the dot products of `N` rows of pairs with two registers of columns.
 ///
 /// # Safety
-/// The CPU has `D`'s instructions, and the pointers are valid for `pairs`.
+/// - The CPU supports `D`.
+/// - `x` is valid for `N` rows of `pairs` pairs, and `columns` for `pairs` rows.
 #[inline(always)]
 unsafe fn products<D: ByteDots, const N: usize>(
     x: *const u8,
@@ -312,7 +344,7 @@ unsafe fn products<D: ByteDots, const N: usize>(
     columns: *const u8,
     pairs: usize,
 ) -> [[D; 2]; N] {
-    // SAFETY: the caller's promise.
+    // SAFETY: `pair < pairs` and `i < N` (function contract).
     unsafe {
         let mut sums = [[D::zero(); 2]; N];
         for pair in 0..pairs {
@@ -328,101 +360,109 @@ unsafe fn products<D: ByteDots, const N: usize>(
     }
 }
 
-/// A step of the online softmax, whose weights are an operand of [`values`].
+/// Performs a step of the online softmax. Its weights are an operand of [`values`].
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and the pointers are valid for what the fields say.
+/// - The CPU supports `V`.
+/// - The pointers in `w` are valid for the sizes given by its fields.
 #[inline(always)]
 pub(crate) unsafe fn weights<V: Simd>(w: &TileWeights) {
     let s = &w.softmax;
-    // SAFETY: the caller's promise.
+    // SAFETY: queries are below `n_queries`, and the pages `first..first + n_pages` are part of the operand
+    // (function contract).
     unsafe {
         let hidden = V::splat(f32::NEG_INFINITY);
         for q in 0..s.n_queries {
             let scales = scales_of(s.weights.add(q * s.weight_stride), w.n_pages).add(w.first);
             let mut max = f32::NEG_INFINITY;
             for page in 0..s.n_pages {
-                let of_page = larger_of_page::<V>(s, q, page, hidden).largest();
-                *scales.add(page) = of_page;
-                max = max.max(of_page);
+                let page_max = page_maxima::<V>(s, q, page, hidden).largest();
+                *scales.add(page) = page_max;
+                max = max.max(page_max);
             }
-            raise_to(s, q, max);
+            update_max(s, q, max);
         }
         for q in (0..s.n_queries).step_by(V::LANES) {
             let (factors, n) = (s.factors.add(q), s.n_queries - q);
             if n >= V::LANES {
-                ExpUpTo0::apply(V::load(factors)).store(factors);
+                ExpNonPositive::apply(V::load(factors)).store(factors);
             } else {
-                ExpUpTo0::apply(V::load_partial(factors, n)).store_partial(factors, n);
+                ExpNonPositive::apply(V::load_partial(factors, n)).store_partial(factors, n);
             }
         }
         for q in 0..s.n_queries {
-            let sum = put_weights::<V>(w, q);
+            let sum = store_weights::<V>(w, q);
             add_to_sum(s, q, sum);
         }
     }
 }
 
-/// Zero instead of a subnormal scale: it adds nothing to sums of any size, and products with it are many times slower on Intel's cores.
+/// Replaces a subnormal scale by zero. It would add nothing, and arithmetic on subnormal numbers is many
+/// times slower on Intel CPUs.
 #[inline(always)]
 fn normal(scale: f32) -> f32 {
     if scale < f32::MIN_POSITIVE { 0.0 } else { scale }
 }
 
-/// The scales of the pages of a row of weights.
+/// Returns the address of the page scales in a row of weights.
 fn scales_of(row: *mut u8, n_pages: usize) -> *mut f32 {
     row.wrapping_add(n_pages * KEYS * size_of::<i16>()).cast()
 }
 
-/// Makes weights of the scores of query `q`, and scales of the largest scores of pages; returns the sum of the weights.
+/// Converts the scores of query `q` to integer weights with a scale per page, and returns their sum.
 ///
 /// # Safety
-/// As for [`weights`].
+/// - The CPU supports `V`.
+/// - The pointers in `w` are valid for the sizes given by its fields, and `q` is below the number of queries.
 #[inline(always)]
-unsafe fn put_weights<V: Simd>(w: &TileWeights, q: usize) -> f32 {
+unsafe fn store_weights<V: Simd>(w: &TileWeights, q: usize) -> f32 {
     let s = &w.softmax;
-    // SAFETY: the caller's promise.
+    // SAFETY: pages end at `n_pages` and cells at `KEYS`, a multiple of `LANES` (function contract).
     unsafe {
         let row = s.weights.add(q * s.weight_stride);
         let scales = scales_of(row, w.n_pages).add(w.first);
         let max = *s.max.add(q);
         let mut sum = V::splat(0.0);
         for page in 0..s.n_pages {
-            let (of_page, to) = (*scales.add(page), row.add((w.first + page) * KEYS * size_of::<i16>()));
-            if of_page == f32::NEG_INFINITY {
+            let (page_max, to) = (*scales.add(page), row.add((w.first + page) * KEYS * size_of::<i16>()));
+            if page_max == f32::NEG_INFINITY {
                 to.write_bytes(0, KEYS * size_of::<i16>());
                 *scales.add(page) = 0.0;
                 continue;
             }
-            let scale = ExpUpTo0::apply(V::splat(of_page - max)).mul(V::splat(1.0 / WEIGHT_MAX));
+            let scale = ExpNonPositive::apply(V::splat(page_max - max)).mul(V::splat(1.0 / WEIGHT_MAX));
             let scores = s.scores.add(q * s.stride + page * KEYS);
-            let mut of_weights = V::splat(0.0);
+            let mut page_sum = V::splat(0.0);
             for at in (0..KEYS).step_by(V::LANES) {
-                let weight = ExpOf16Bits::apply(V::load(scores.add(at)).sub(V::splat(of_page)));
-                // The sum is of what values are multiplied with, so that what they have in common keeps its size.
+                let weight = ExpApprox16::apply(V::load(scores.add(at)).sub(V::splat(page_max)));
+                // Sum the rounded weights that values are multiplied by, so that equal values keep their
+                // size.
                 let weight = weight.mul(V::splat(WEIGHT_MAX)).round();
                 weight.store_i16(to.add(at * size_of::<i16>()));
-                of_weights = of_weights.add(weight);
+                page_sum = page_sum.add(weight);
             }
-            sum = of_weights.mul_add(scale, sum);
+            sum = page_sum.mul_add(scale, sum);
             *scales.add(page) = normal(scale.largest());
         }
         sum.sum()
     }
 }
 
-/// Adds weighted values to the sums of queries: `out[q] = factor[q] out[q] + sum_i weight[q][i] values[i]`.
+/// Adds weighted values to the sums of queries: `out[q] = factor[q] * out[q] + sum_i weight[q][i] *
+/// values[i]`.
 ///
 /// # Safety
-/// As for [`scores`].
+/// - The CPU supports `D`.
+/// - The pointers in `v` are valid for the sizes given by its fields.
 #[inline(always)]
 pub(crate) unsafe fn values<D: ByteDots, const N: usize>(v: &TileValues) {
     let (stride, row) = (weight_stride(v.n_pages), KEYS * size_of::<i16>());
-    // SAFETY: the caller's promise; columns lie below `d`, queries below `n_queries` or, of weights, below that rounded up.
+    // SAFETY: columns end at `v.d`, sums at `n_queries`, and weights at `n_queries` rounded up to `QUERIES`
+    // (function contract).
     unsafe {
         for page in v.first..v.first + v.n {
             for c in (0..v.d).step_by(COLUMNS) {
-                let columns = v.values.add(page * value_bytes(v.d) + c / COLUMNS * BYTES_OF_COLUMNS);
+                let columns = v.values.add(page * value_bytes(v.d) + c / COLUMNS * COLUMN_BYTES);
                 let scale = *columns.add(KEYS / 2 * ROW).cast::<f32>();
                 for q in (0..v.n_queries).step_by(N) {
                     let weights = v.weights.add(q * stride);
@@ -430,8 +470,8 @@ pub(crate) unsafe fn values<D: ByteDots, const N: usize>(v: &TileValues) {
                         let sums = products::<D, N>(weights.add(page * row), stride, columns.add(at * PAIR), KEYS / 2);
                         for (i, sums) in sums.into_iter().enumerate().take(v.n_queries - q) {
                             let factor = if page == v.first { *v.factors.add(q + i) } else { 1.0 };
-                            let of_page = *scales_of(weights.add(i * stride).cast_mut(), v.n_pages).add(page);
-                            add::<D>(v, q + i, c + at, sums, factor, normal(of_page * scale));
+                            let page_max = *scales_of(weights.add(i * stride).cast_mut(), v.n_pages).add(page);
+                            add::<D>(v, q + i, c + at, sums, factor, normal(page_max * scale));
                         }
                     }
                 }
@@ -440,15 +480,16 @@ pub(crate) unsafe fn values<D: ByteDots, const N: usize>(v: &TileValues) {
     }
 }
 
-/// Adds sums times a scale to those of query `q`, two registers of columns from column `c` on.
+/// Adds scaled sums to those of query `q`, two registers of columns from column `c` on.
 ///
 /// # Safety
-/// As for [`values`].
+/// - The CPU supports `D`.
+/// - `v.out` is valid for the sums of query `q`.
 #[inline(always)]
 unsafe fn add<D: ByteDots>(v: &TileValues, q: usize, c: usize, sums: [D; 2], factor: f32, scale: f32) {
     for (half, sum) in sums.into_iter().enumerate() {
         let c = c + half * D::Float::LANES;
-        // SAFETY: the caller's promise; columns lie below `d`.
+        // SAFETY: columns end at `v.d` (function contract).
         unsafe {
             let (factor, scale) = (D::Float::splat(factor), D::Float::splat(scale));
             let (out, n) = (v.out.wrapping_add(q * v.d + c), v.d.saturating_sub(c));

@@ -1,7 +1,23 @@
-//! Products of weights as integers with activations as integers: see [`Unpack`] and [`I16Chunk`].
+//! Skinny matmuls of weights in file layout: 8-bit weights times 16-bit activations, for 1 to 8 columns.
 //!
-//! Sums within a run are exact. Those of runs are added up in f32, in an order that only depends on the length of a row: an element of
-//! the result has the same bits whatever other rows and columns are computed with it.
+//! See [`Unpack`] for the weights and [`I16Chunk`] for the activations. Rows are read as several memory
+//! streams ([`Streams`]); rows `s` of a step are `n_steps` apart.
+//!
+//! ```text
+//! matvec (1 column):                                 matmul (several columns):
+//! for step in streams:           # 4 rows            for step in streams:           # 8 rows
+//!     sums[4] = 0.0              # f32, 8 lanes          for chunk in row:
+//!     for chunk in row:                                      unpack 8 rows to L1     # i16, scales
+//!         scales of all 4 rows                               for columns in tiles:
+//!         for pair of rows:                                      sums += run products * scale
+//!             for run in 0..8:                           out = sum of lanes * scale of x
+//!                 sums += madd(w, x) * scale
+//!         sums += mins * sums of x
+//!     out = sum of lanes * scale of x
+//! ```
+//!
+//! Sums within a run are exact. Runs are accumulated in f32 in an order that depends only on the length of a
+//! row. Hence the bits of a result do not depend on the other rows and columns.
 
 use std::mem::MaybeUninit;
 
@@ -10,27 +26,36 @@ use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Scales, Unpack};
 use super::streams::Streams;
 use crate::simd::{IntSimd, Simd};
 
-/// A chunk of a product with all it needs. See [`matmul`](crate::matmul()) for the meaning.
+/// A matmul of integer weights by [`I16Chunk`] activations, possibly a part of a larger one.
+///
+/// Fields have the meaning of [`MatMul`](crate::MatMul). Invariants, checked in
+/// [`matmul_with`](crate::matmul::matmul_with):
+/// - `w` is valid for reads of `m` rows, `row_stride` bytes apart.
+/// - `x` is valid for reads of `n` rows written by [`quantize_i16`](super::integers::quantize_i16),
+///   `x_stride` bytes apart.
+/// - `out` is valid for writes of `m` floats at each `j * out_stride`, `j < n`, and nothing else accesses
+///   them.
+/// - `k` is a whole number of blocks and of runs.
 #[derive(Clone, Copy)]
 pub(crate) struct IntProduct {
     pub w: *const u8,
     pub row_stride: usize,
     pub m: usize,
     pub k: usize,
-    /// Rows as [`quantize_i16`](super::integers::quantize_i16) writes them, `x_stride` bytes apart.
+    /// Rows written by [`quantize_i16`](super::integers::quantize_i16), `x_stride` bytes apart.
     pub x: *const u8,
     pub x_stride: usize,
     pub n: usize,
     pub out: *mut f32,
     pub out_stride: usize,
-    /// As many floats as [`matmul_scratch`](crate::matmul_scratch) says.
+    /// Scratch memory of [`matmul_scratch`](crate::matmul_scratch) floats.
     pub scratch: *mut f32,
-    /// See [`MatMul::again`](crate::MatMul::again).
-    pub again: bool,
+    /// See [`MatMul::reuse_prepared_x`](crate::MatMul::reuse_prepared_x).
+    pub reuse_prepared_x: bool,
 }
 
 impl IntProduct {
-    /// That with the rows from row `i` on.
+    /// Returns the matmul restricted to rows from row `i` on.
     #[inline(always)]
     pub(super) fn rows_from(&self, i: usize) -> IntProduct {
         IntProduct {
@@ -42,22 +67,22 @@ impl IntProduct {
     }
 }
 
-/// Rows that are multiplied at a time with one column: as many streams from memory, each of which goes through neighbouring rows.
+/// Rows multiplied at a time by one column, each part of its own memory stream.
 pub(super) const STREAMS: usize = 4;
 
-/// The same with several columns, which come from the second-level cache once for all of them.
-const STREAMS_OF_COLUMNS: usize = 8;
+/// Rows multiplied at a time by several columns; the columns are read from the L2 cache once for all of them.
+const COLUMN_STREAMS: usize = 8;
 
-/// Columns for which weights are unpacked once.
+/// Maximum columns for which weights are unpacked once.
 const COLUMNS: usize = 8;
 
-/// Bytes by which each stream is prefetched.
-const AHEAD: usize = 1024;
+/// Prefetch distance of each stream in bytes.
+const PREFETCH_DISTANCE: usize = 1024;
 
 const LINE: usize = 64;
 
-/// Does the body for each of the 8 runs of a whole chunk, or registers of a run, whose number is then a constant if loops are
-/// [unrolled](IntSimd::UNROLLED).
+/// Executes the body for each of the 8 runs of a chunk or registers of a run. With [`IntSimd::UNROLLED`], the
+/// index is a constant.
 macro_rules! each_of_8 {
     ($V:ty, $i:ident => $body:block) => {
         if <$V>::UNROLLED {
@@ -71,28 +96,30 @@ macro_rules! each_of_8 {
 pub(super) use each_of_8;
 const _: () = assert!(RUNS == 8);
 
-/// One column: weights are unpacked in registers and never stored.
+/// Multiplies by one column. Weights are unpacked in registers and never stored.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
+/// - The CPU supports `V`.
+/// - `p` satisfies the invariants of [`IntProduct`].
 #[inline(always)]
 pub(crate) unsafe fn matvec<V: IntSimd, D: Unpack<V>>(p: &IntProduct) {
     let streams = Streams::<STREAMS>::new(p.m);
     let whole = p.k / CHUNK * CHUNK;
     let mut scales: [[Scales; 2]; STREAMS / 2] = Default::default();
-    for i in 0..streams.turns() {
-        // SAFETY: the caller's promise; rows lie below `m`, chunks below `k`.
+    for i in 0..streams.n_steps() {
+        // SAFETY: `streams.rows` yields rows below `m`, and `c + CHUNK <= k`.
         unsafe {
             let mut w = streams.rows(p.w, p.row_stride, i);
             let mut sums = [V::Float::splat(0.0); STREAMS];
             for c in (0..whole).step_by(CHUNK) {
-                // All scales first: they take long to compute, which the work on other rows hides.
+                // Compute all scales first. Their latency is hidden by the work on other rows.
                 for s in 0..STREAMS {
-                    prefetch::<V, D, AHEAD>(w[s]);
+                    prefetch::<V, D, PREFETCH_DISTANCE>(w[s]);
                     D::scales(w[s], RUNS, &mut scales[s / 2][s % 2]);
                 }
                 for s in (0..STREAMS).step_by(2) {
-                    // Loads of activations are not to be moved out of this loop: they would not fit the registers.
+                    // Prevent the compiler from hoisting the loads of activations, which would spill
+                    // registers.
                     let (scales, x) = std::hint::black_box((&scales[s / 2], chunk(p.x, c)));
                     [sums[s], sums[s + 1]] = add_chunks::<V, D>([w[s], w[s + 1]], scales, x, [sums[s], sums[s + 1]]);
                 }
@@ -103,10 +130,13 @@ pub(crate) unsafe fn matvec<V: IntSimd, D: Unpack<V>>(p: &IntProduct) {
     }
 }
 
-/// Adds what follows the last whole chunk, at `w`, to the sums of the rows in turn `i`, and writes the results.
+/// Adds the elements after the last whole chunk, located at `w`, to the sums of the rows of step `i`, and
+/// writes the results.
 ///
 /// # Safety
-/// As for [`matvec`].
+/// - The CPU supports `V`.
+/// - `p` satisfies the invariants of [`IntProduct`], and `w` points to element `k / CHUNK * CHUNK` of each
+///   row of the step.
 #[inline(always)]
 pub(super) unsafe fn finish<V: IntSimd, D: Unpack<V>>(
     p: &IntProduct,
@@ -116,11 +146,11 @@ pub(super) unsafe fn finish<V: IntSimd, D: Unpack<V>>(
     mut sums: [V::Float; STREAMS],
 ) {
     let whole = p.k / CHUNK * CHUNK;
-    // SAFETY: the caller's promise; rows lie below `m`, chunks below `k`.
+    // SAFETY: the remaining runs end at `k`, and `streams.row(s, i) < m` for the streams that have a row.
     unsafe {
         if whole < p.k {
             for s in 0..STREAMS {
-                sums[s] = add_rest::<V, D>(w[s], (p.k - whole) / RUN, chunk(p.x, whole), sums[s]);
+                sums[s] = add_tail::<V, D>(w[s], (p.k - whole) / RUN, chunk(p.x, whole), sums[s]);
             }
         }
         let totals = V::Float::sum4(sums);
@@ -131,20 +161,21 @@ pub(super) unsafe fn finish<V: IntSimd, D: Unpack<V>>(
     }
 }
 
-/// The chunk at element `c` of a row of activations.
+/// Returns the chunk at element `c` of a row of activations.
 ///
 /// # Safety
-/// The row has that chunk.
+/// `x` points to a row of more than `c` activations.
 #[inline(always)]
 pub(super) unsafe fn chunk(x: *const u8, c: usize) -> *const I16Chunk {
-    // SAFETY: the caller's promise.
+    // SAFETY: the row has a chunk at `c` (function contract).
     unsafe { x.add(size_of::<I16Header>()).cast::<I16Chunk>().add(c / CHUNK) }
 }
 
-/// Adds the products of a whole chunk of two rows to `sums`: the activations are loaded once.
+/// Adds the products of a whole chunk of two rows, which share the loads of activations.
 ///
 /// # Safety
-/// As for [`matvec`].
+/// - The CPU supports `V`.
+/// - `w` and `x` are valid for a whole chunk.
 #[inline(always)]
 unsafe fn add_chunks<V: IntSimd, D: Unpack<V>>(
     w: [*const u8; 2],
@@ -152,9 +183,9 @@ unsafe fn add_chunks<V: IntSimd, D: Unpack<V>>(
     x: *const I16Chunk,
     sums: [V::Float; 2],
 ) -> [V::Float; 2] {
-    // SAFETY: the caller's promise.
+    // SAFETY: `w` and `x` are valid for 8 runs (function contract).
     unsafe {
-        // Two sums of each row take turns, so that additions overlap.
+        // Two alternating sums per row hide the latency of additions.
         let mut first = [sums[0], times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(&scales[0]), x)];
         let mut second = [sums[1], times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(&scales[1]), x)];
         each_of_8!(V, i => {
@@ -169,11 +200,12 @@ unsafe fn add_chunks<V: IntSimd, D: Unpack<V>>(
 /// Adds the product of the first `runs` runs of a chunk to `sum`.
 ///
 /// # Safety
-/// As for [`matvec`].
+/// - The CPU supports `V`.
+/// - `w` and `x` are valid for `runs` runs.
 #[inline(always)]
-unsafe fn add_rest<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, x: *const I16Chunk, sum: V::Float) -> V::Float {
+unsafe fn add_tail<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, x: *const I16Chunk, sum: V::Float) -> V::Float {
     let mut scales = Scales::default();
-    // SAFETY: the caller's promise.
+    // SAFETY: `w` and `x` are valid for `runs` runs (function contract).
     unsafe {
         D::scales(w, runs, &mut scales);
         let mut sums = [sum, times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(&scales), x)];
@@ -190,25 +222,26 @@ unsafe fn add_rest<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, x: *cons
     }
 }
 
-/// Prefetches as many bytes as a chunk has, some bytes ahead of it.
+/// Prefetches one chunk's worth of bytes, `PREFETCH_DISTANCE` bytes after `w`.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions.
+/// The CPU supports `V`.
 #[inline(always)]
-pub(super) unsafe fn prefetch<V: IntSimd, D: Unpack<V>, const AHEAD: usize>(w: *const u8) {
+pub(super) unsafe fn prefetch<V: IntSimd, D: Unpack<V>, const PREFETCH_DISTANCE: usize>(w: *const u8) {
     for line in 0..bytes_of::<D>(CHUNK).div_ceil(LINE) {
-        // SAFETY: any address may be prefetched.
-        unsafe { V::prefetch(w.wrapping_add(AHEAD + line * LINE)) };
+        // SAFETY: a prefetch may take any address.
+        unsafe { V::prefetch(w.wrapping_add(PREFETCH_DISTANCE + line * LINE)) };
     }
 }
 
-/// The integers of a run, of 16 bits.
+/// Returns the integers of a run, widened to 16 bits.
 ///
 /// # Safety
-/// As for [`Unpack`].
+/// - The CPU supports `V`.
+/// - `w` points to a chunk that has run `i`.
 #[inline(always)]
 unsafe fn widened<V: IntSimd, D: Unpack<V>>(w: *const u8, i: usize) -> [V; 2] {
-    // SAFETY: the caller's promise.
+    // SAFETY: `w` points to a chunk that has run `i` (function contract).
     let values = unsafe { D::values(w, i) };
     if D::SIGNED {
         values.widen_signed()
@@ -217,55 +250,57 @@ unsafe fn widened<V: IntSimd, D: Unpack<V>>(w: *const u8, i: usize) -> [V; 2] {
     }
 }
 
-/// The scale of a run in the lanes of the sums that it applies to.
+/// Returns the scale of a run in the lanes of the sums it applies to.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions.
+/// The CPU supports `V`.
 #[inline(always)]
 unsafe fn scale_of<V: IntSimd, D: Unpack<V>>(scales: &Scales, i: usize) -> V::Float {
-    // SAFETY: the caller's promise.
+    // SAFETY: the CPU supports `V` (function contract).
     unsafe {
         if D::BY_16 {
-            V::halves(&scales.scales, i)
+            V::broadcast_halves(&scales.scales, i)
         } else {
             V::Float::splat(scales.scales[0][i])
         }
     }
 }
 
-/// The activations of run `i`.
+/// Loads the activations of run `i`.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions.
+/// - The CPU supports `V`.
+/// - `x` is valid for reads.
 #[inline(always)]
 unsafe fn activations<V: IntSimd>(x: *const I16Chunk, i: usize) -> [V; 2] {
-    // SAFETY: the caller's promise.
+    // SAFETY: `values[i]` has 64 bytes, and `x` is valid for reads (function contract).
     unsafe {
         let x = (&raw const (*x).values[i]).cast::<u8>();
         [V::load(x), V::load(x.add(RUN))]
     }
 }
 
-/// Adds the product of a run: the sums in the low half of the lanes are those of the run's first 16 elements.
+/// Adds the product of a run. The low half of the lanes holds the sums of its first 16 elements.
 #[inline(always)]
 fn add_run<V: IntSimd>(w: [V; 2], x: [V; 2], scale: V::Float, sum: V::Float) -> V::Float {
     let products = w[0].multiply_pairs(x[0]).add32(w[1].multiply_pairs(x[1]));
     products.to_floats().mul_add(scale, sum)
 }
 
-/// The minimums of both halves, which are the same where a run has one.
+/// Returns the minimums of both halves, which are the same array for types with one minimum per run.
 #[inline(always)]
 pub(super) fn mins_of<V: IntSimd, D: Unpack<V>>(scales: &Scales) -> [&[f32; RUNS]; 2] {
     [&scales.mins[0], &scales.mins[usize::from(D::BY_16)]]
 }
 
-/// The minimums times the sums of activations.
+/// Returns the minimums times the sums of the activations.
 ///
 /// # Safety
-/// As for [`matvec`].
+/// - The CPU supports `V`.
+/// - `x` is valid for reads.
 #[inline(always)]
 pub(super) unsafe fn times_mins<V: IntSimd>(has_mins: bool, mins: [&[f32; RUNS]; 2], x: *const I16Chunk) -> V::Float {
-    // SAFETY: the caller's promise; 8 lanes each.
+    // SAFETY: each array has 8 floats, and `x` is valid for reads (function contract).
     unsafe {
         if !has_mins {
             return V::Float::splat(0.0);
@@ -280,36 +315,38 @@ pub(super) unsafe fn times_mins<V: IntSimd>(has_mins: bool, mins: [&[f32; RUNS];
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Unpacked {
-    /// Integers of 16 bits as [`I16Chunk::values`].
+    /// 16-bit integers in the order of [`I16Chunk::values`].
     values: [[[i16; RUN / 2]; 2]; RUNS],
-    /// The scale of each lane of a run's sums.
+    /// Scale of each lane of a run's sums.
     scales: [[f32; 8]; RUNS],
     mins: [[f32; RUNS]; 2],
     runs: usize,
     has_mins: bool,
 }
 
-/// Adds the products of an unpacked chunk with columns, whose chunks are some bytes apart, to sums, a register for each column.
+/// Function that adds the products of an unpacked chunk to one register of sums per column. Columns are
+/// `x_stride` bytes apart.
 pub(crate) type AddColumns = unsafe fn(w: &Unpacked, x: *const I16Chunk, x_stride: usize, sums: *mut Sum);
 
-/// A register of floats.
+/// A register's worth of floats, stored in memory.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub(crate) struct Sum([f32; 8]);
 
-/// The instantiations of [`add_columns`]: the one at `n - 1` is for `n` columns.
-pub(crate) type AllColumns = [AddColumns];
+/// Instantiations of [`add_columns`]; index `n - 1` is for `n` columns.
+pub(crate) type ColumnKernels = [AddColumns];
 
-/// Several columns: each chunk of a row is unpacked to memory once, for up to [`COLUMNS`] columns.
+/// Multiplies by several columns. Each chunk of a row is unpacked to memory once per [`COLUMNS`] columns.
 ///
 /// # Safety
-/// As for [`matvec`].
+/// - The CPU supports `V`.
+/// - `p` satisfies the invariants of [`IntProduct`].
 #[inline(always)]
-pub(crate) unsafe fn matmul<V: IntSimd, D: Unpack<V>>(p: &IntProduct, columns: &AllColumns) {
+pub(crate) unsafe fn matmul<V: IntSimd, D: Unpack<V>>(p: &IntProduct, columns: &ColumnKernels) {
     let streams = Streams::new(p.m);
-    let mut unpacked = [const { MaybeUninit::uninit() }; STREAMS_OF_COLUMNS];
+    let mut unpacked = [const { MaybeUninit::uninit() }; COLUMN_STREAMS];
     for j in (0..p.n).step_by(COLUMNS) {
-        // SAFETY: the caller's promise; columns `j..j + n` lie below `p.n`.
+        // SAFETY: columns `j..j + n` are below `p.n`, so `part` satisfies the invariants of `IntProduct`.
         unsafe {
             let part = IntProduct {
                 x: p.x.add(j * p.x_stride),
@@ -317,33 +354,35 @@ pub(crate) unsafe fn matmul<V: IntSimd, D: Unpack<V>>(p: &IntProduct, columns: &
                 out: p.out.add(j * p.out_stride),
                 ..*p
             };
-            for i in 0..streams.turns() {
+            for i in 0..streams.n_steps() {
                 rows_times_columns::<V, D>(&part, &streams, i, columns, &mut unpacked);
             }
         }
     }
 }
 
-/// One turn of the streams with up to [`COLUMNS`] columns.
+/// Multiplies the rows of one step of the streams by up to [`COLUMNS`] columns.
 ///
 /// # Safety
-/// As for [`matvec`].
+/// - The CPU supports `V`.
+/// - `p` satisfies the invariants of [`IntProduct`], and `p.n <= COLUMNS`.
 #[inline(always)]
 unsafe fn rows_times_columns<V: IntSimd, D: Unpack<V>>(
     p: &IntProduct,
-    streams: &Streams<STREAMS_OF_COLUMNS>,
+    streams: &Streams<COLUMN_STREAMS>,
     i: usize,
-    columns: &AllColumns,
-    unpacked: &mut [MaybeUninit<Unpacked>; STREAMS_OF_COLUMNS],
+    columns: &ColumnKernels,
+    unpacked: &mut [MaybeUninit<Unpacked>; COLUMN_STREAMS],
 ) {
     let (n, w) = (streams.len(i), streams.rows(p.w, p.row_stride, i));
-    let mut sums = [[Sum([0.0; 8]); COLUMNS]; STREAMS_OF_COLUMNS];
-    // SAFETY: the caller's promise; rows lie below `m`, chunks below `k`, columns below `p.n`.
+    let mut sums = [[Sum([0.0; 8]); COLUMNS]; COLUMN_STREAMS];
+    // SAFETY: rows are below `m`, chunks below `k`, and columns below `p.n`; `unpack` initializes the chunks
+    // before they are read.
     unsafe {
         for c in (0..p.k).step_by(CHUNK) {
             for s in 0..n {
                 let w = w[s].add(bytes_of::<D>(c));
-                prefetch::<V, D, AHEAD>(w);
+                prefetch::<V, D, PREFETCH_DISTANCE>(w);
                 unpack::<V, D>(w, RUNS.min((p.k - c) / RUN), unpacked[s].as_mut_ptr());
             }
             for j in (0..p.n).step_by(columns.len()) {
@@ -371,15 +410,16 @@ unsafe fn rows_times_columns<V: IntSimd, D: Unpack<V>>(
 /// Unpacks the first `runs` runs of a chunk.
 ///
 /// # Safety
-/// As for [`Unpack`]; `to` is valid for writes.
+/// - The CPU supports `V`.
+/// - `w` is valid for reads of `runs` runs, and `to` for writes.
 #[inline(always)]
 unsafe fn unpack<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, to: *mut Unpacked) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `w` has `runs` runs, and `to` is valid for writes (function contract).
     unsafe {
         let mut scales = Scales::default();
         if runs == RUNS {
             D::scales(w, RUNS, &mut scales);
-            // Each scale is to be read from memory where it is used: see `quants::in_memory`.
+            // Force each scale to be read from memory at its use; see `quants::in_memory`.
             let scales = std::hint::black_box(&scales);
             each_of_8!(V, i => { unpack_run::<V, D>(w, i, scales, to) });
         } else {
@@ -395,13 +435,14 @@ unsafe fn unpack<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, to: *mut U
     }
 }
 
-/// Unpacks one run.
+/// Unpacks run `i` of a chunk.
 ///
 /// # Safety
-/// As for [`unpack`].
+/// - The CPU supports `V`.
+/// - `w` points to a chunk that has run `i`, and `to` is valid for writes.
 #[inline(always)]
 unsafe fn unpack_run<V: IntSimd, D: Unpack<V>>(w: *const u8, i: usize, scales: &Scales, to: *mut Unpacked) {
-    // SAFETY: the caller's promise.
+    // SAFETY: run `i` is readable at `w`, and `to` is valid for writes (function contract).
     unsafe {
         let values = widened::<V, D>(w, i);
         values[0].store((&raw mut (*to).values[i][0]).cast());
@@ -410,10 +451,12 @@ unsafe fn unpack_run<V: IntSimd, D: Unpack<V>>(w: *const u8, i: usize, scales: &
     }
 }
 
-/// Adds the products of an unpacked chunk with `N` columns, by the operations of [`add_chunks`].
+/// Adds the products of an unpacked chunk with `N` columns, with the same floating-point operations as
+/// [`add_chunks`].
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and there are as many columns and sums.
+/// - The CPU supports `V`.
+/// - `x` is valid for `N` chunks, `x_stride` bytes apart, and `to` for `N` sums.
 #[inline(always)]
 pub(crate) unsafe fn add_columns<V: IntSimd, const N: usize>(
     w: &Unpacked,
@@ -421,14 +464,14 @@ pub(crate) unsafe fn add_columns<V: IntSimd, const N: usize>(
     x_stride: usize,
     to: *mut Sum,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `j < N` columns and sums are valid (function contract).
     unsafe {
         let mut columns = [x; N];
         let mut sums = [[V::Float::splat(0.0); 2]; N];
         for j in 0..N {
             columns[j] = x.byte_add(j * x_stride);
-            let of_mins = times_mins::<V>(w.has_mins, [&w.mins[0], &w.mins[1]], columns[j]);
-            sums[j] = [V::Float::load(to.add(j).cast()), of_mins];
+            let mins_product = times_mins::<V>(w.has_mins, [&w.mins[0], &w.mins[1]], columns[j]);
+            sums[j] = [V::Float::load(to.add(j).cast()), mins_product];
         }
         for i in 0..w.runs {
             let values = w.values[i].as_ptr().cast::<u8>();

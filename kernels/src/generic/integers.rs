@@ -1,21 +1,48 @@
-//! Blocks to integers, and activations to integers of 16 bits: what products of integers are computed from.
+//! Integer operands: weights unpacked to 8-bit integers and activations quantized to 16-bit integers.
 //!
-//! Both come in chunks of [`CHUNK`] elements, which are [`RUNS`] runs of [`RUN`] elements.
+//! Weights and activations are processed in chunks of [`CHUNK`] elements, which consist of [`RUNS`] runs of
+//! [`RUN`] elements:
+//!
+//! ```text
+//! weight       w = scale * q + min      q: 8 bits; scale, min per run or half run     (Unpack, Scales)
+//! activation   x ~ scale * q            q: 16 bits; scale per row                     (I16Header, I16Chunk)
+//!
+//! w . x over a run = scale_x * (scale_w * sum(q_w q_x) + min_w * sum(q_x))
+//! ```
+//!
+//! A row of activations in memory:
+//!
+//! ```text
+//! | I16Header | I16Chunk 0                          | I16Chunk 1 | ..
+//! | scale     | sums totals | values       | parts  |
+//! |           | per run     | even, odd    | low, high bytes of the same integers
+//! ```
+//!
+//! Quantizing a row takes two passes:
+//!
+//! ```text
+//! scale = max |x| / I16_MAX
+//! for each chunk:
+//!     for each run:
+//!         q = round(x / scale)
+//!         store q as 16-bit values (even, odd) and as bytes (q = 256 * high + low)
+//!     store the sums of q per run and per half run
+//! ```
 
 use crate::quants::Block;
 use crate::simd::{IntSimd, Simd};
 
-/// Neighbouring weights that are unpacked together.
+/// Number of adjacent weights that are unpacked together.
 pub(crate) const RUN: usize = 32;
 
-/// Runs in a chunk.
+/// Number of runs per chunk.
 pub(crate) const RUNS: usize = 8;
 
-/// Elements whose scales are computed together: a multiple of every block.
+/// Elements whose scales are computed together; a multiple of every block size.
 pub(crate) const CHUNK: usize = RUN * RUNS;
 
-/// What turns the integers of a chunk into weights, for each run: `[half][run]`, where half 0 is a run's first 16 weights.
-/// Types with one scale for a whole run only set half 0.
+/// Scales and minimums of a chunk: `[half][run]`, where half 0 covers the first 16 weights of a run. Types
+/// with one scale per run set only half 0.
 #[derive(Default)]
 #[repr(C, align(32))]
 pub(crate) struct Scales {
@@ -23,45 +50,50 @@ pub(crate) struct Scales {
     pub mins: [[f32; RUNS]; 2],
 }
 
-/// A type whose weights are `scale * q + min` with integers q of 8 bits. One such decoder serves dot products and panels.
+/// A block type that unpacks to `scale * q + min` with 8-bit integers `q`. The same implementation serves dot
+/// products and panels.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and `p` is valid for the blocks of what is unpacked. `p` is where a chunk starts; of the last chunk
-/// of a row there may be only the first runs: whole blocks.
+/// Callers of the unsafe functions guarantee:
+/// - The CPU supports `V`.
+/// - `p` points to the start of a chunk and is valid for reads of all blocks that hold the requested runs.
+///   The last chunk of a row may consist of only its first blocks.
 pub(crate) trait Unpack<V: IntSimd>: Block {
-    /// Whether the halves of a run have scales and minimums of their own.
+    /// Whether each half of a run has its own scale and minimum.
     const BY_16: bool = false;
 
-    /// Whether integers are signed, -128 to 127, and not unsigned, 0 to 255.
+    /// Whether integers are signed (-128 to 127) rather than unsigned (0 to 255).
     const SIGNED: bool = false;
 
-    /// Bits of the integers: 8, or at most 5 if they are unsigned, or 6 if they are signed, or unsigned and stand for values around 32 with
-    /// minimums `-32 * scale`.
+    /// Bits per integer: 8, at most 6 if signed, or at most 5 if unsigned. Unsigned integers around a zero
+    /// point of 32 may have 6.
     const BITS: u32 = 8;
 
-    /// Whether there are minimums; else they are 0 and not set. Types whose unsigned integers stand for values around a constant zero
-    /// have minimums, too: `-ZERO * scale`.
+    /// Whether the type has minimums; if not, they are 0 and never stored. Unsigned integers around a zero
+    /// point have minimums of `-ZERO * scale`.
     const HAS_MINS: bool = !Self::SIGNED;
 
-    /// What unsigned integers stand for 0 with, a power of two, if that is all that minimums are for; else 0. Sums of integers are then those of signed
-    /// ones without minimums, once `ZERO` times the sum of the activations is taken from them.
+    /// Unsigned integer that represents 0, a power of two, if it is the only source of minimums; otherwise 0.
+    /// Integer sums minus `ZERO` times the sum of the activations then need no minimums.
     const ZERO: u8 = 0;
 
-    /// Sets the scales and minimums of the first `runs` runs of a chunk; those of further runs to any finite number.
+    /// Stores the scales and minimums of the first `runs` runs of a chunk. Those of further runs become
+    /// arbitrary finite numbers.
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales);
 
-    /// The integers of run `i` of a chunk in the order of the weights. `i` is mostly a constant once inlined, and what neighbouring runs
-    /// share is then loaded once.
+    /// Returns the integers of run `i` of a chunk in the order of the weights. `i` is mostly a constant after
+    /// inlining, so data shared by adjacent runs is loaded once.
     unsafe fn values(p: *const u8, i: usize) -> V;
 }
 
-/// The half float at byte `at` of the block of each of `runs` runs; zeros for the runs that a chunk lacks.
+/// Loads the f16 at byte `at` of each run's block. Runs beyond `runs` yield 0.
 ///
 /// # Safety
-/// As for [`Unpack`].
+/// - The CPU supports `V`.
+/// - `p` is valid for reads of the blocks of `runs` runs, each of at least `at + 2` bytes.
 #[inline(always)]
-pub(crate) unsafe fn halves_of_blocks<V: IntSimd, B: Block>(p: *const u8, at: usize, runs: usize) -> V::Float {
-    // SAFETY: the caller's promise: there are blocks for as many runs.
+pub(crate) unsafe fn load_block_f16<V: IntSimd, B: Block>(p: *const u8, at: usize, runs: usize) -> V::Float {
+    // SAFETY: the blocks of the first `runs` runs are readable at `p` (function contract).
     unsafe {
         if runs == RUNS && B::TYPE.block_size() == RUN {
             return V::gather_f16(p.add(at), size_of::<B>());
@@ -75,13 +107,13 @@ pub(crate) unsafe fn halves_of_blocks<V: IntSimd, B: Block>(p: *const u8, at: us
     }
 }
 
-/// Sets the scales of runs, and minimums for integers around `zero`.
+/// Stores the scales of all runs, and minimums of `-zero * scale` if `zero` is not 0.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions.
+/// The CPU supports `V`.
 #[inline(always)]
 pub(crate) unsafe fn set_scales<V: Simd>(scales: V, zero: f32, to: &mut Scales) {
-    // SAFETY: 8 lanes each.
+    // SAFETY: `scales[0]` and `mins[0]` have 8 floats each, one per lane.
     unsafe {
         scales.store(to.scales[0].as_mut_ptr());
         if zero != 0.0 {
@@ -90,13 +122,14 @@ pub(crate) unsafe fn set_scales<V: Simd>(scales: V, zero: f32, to: &mut Scales) 
     }
 }
 
-/// Sets the scales or minimums of half runs: 16 signed bytes times `factor`.
+/// Stores the scales or minimums of half runs: 16 signed bytes times `factor`.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and `bytes` is valid for 16 bytes.
+/// - The CPU supports `V`.
+/// - `bytes` is valid for reads of 16 bytes.
 #[inline(always)]
 pub(crate) unsafe fn set_halves<V: IntSimd>(bytes: *const u8, factor: V::Float, to: &mut [[f32; RUNS]; 2]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `bytes` has 16 bytes (function contract), and `to[0]` and `to[1]` have 8 floats each.
     unsafe {
         let [first, second] = V::load_even_odd_i8(bytes);
         first.mul(factor).store(to[0].as_mut_ptr());
@@ -104,7 +137,8 @@ pub(crate) unsafe fn set_halves<V: IntSimd>(bytes: *const u8, factor: V::Float, 
     }
 }
 
-/// Bits of each byte moved from position `from` to position `to`; what else moves is to be masked.
+/// Shifts bits of each byte from position `from` to position `to`. Callers mask the bits that cross into
+/// other bytes.
 #[inline(always)]
 pub(crate) fn move_bits<V: IntSimd>(values: V, from: usize, to: usize) -> V {
     if from < to {
@@ -114,13 +148,13 @@ pub(crate) fn move_bits<V: IntSimd>(values: V, from: usize, to: usize) -> V {
     }
 }
 
-/// What rows of activations as integers start with. A row `x ~ scale * q` with integers q of 16 bits is this, then its chunks.
+/// Header of a row of quantized activations `x ~ scale * q`, followed by the row's chunks.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct I16Header {
-    /// Not a number if an activation is not finite: then so are all products with it.
+    /// NaN if an activation is not finite, so that every result computed from the row is NaN.
     pub scale: f32,
-    /// So that chunks keep the row's alignment.
+    /// Padding that preserves the alignment of the row for its chunks.
     pad: [f32; 15],
 }
 
@@ -129,56 +163,62 @@ impl I16Header {
         I16Header { scale, pad: [0.0; 15] }
     }
 
-    /// The scale of a row of activations.
+    /// Returns the scale of a row of activations.
     ///
     /// # Safety
-    /// There is a row at `x`.
+    /// `x` points to a row written by [`quantize_i16`].
     #[inline(always)]
     pub(super) unsafe fn scale_at(x: *const u8) -> f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: a row starts with an `I16Header` (function contract); the read needs no alignment.
         unsafe { x.cast::<I16Header>().read_unaligned().scale }
     }
 }
 
-/// [`CHUNK`] activations. What a row lacks at the end is zero.
+/// A chunk of [`CHUNK`] quantized activations. Elements beyond the end of the row are 0.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct I16Chunk {
-    /// Sums of the integers of each run, then of the halves, `[half][run]`: exact, because they have at most 21 bits.
+    /// Sums of the integers as floats: of each run, of its first half, of its second half (`[3][run]`). They
+    /// have at most 21 bits and are therefore exact.
     pub sums: [[f32; RUNS]; 3],
-    /// The same as integers.
+    /// Integer form of the values of `sums`.
     pub totals: [[i32; RUNS]; 3],
-    /// The integers of each run: those with even index, those with odd index, as [`IntSimd::widen`] leaves weights.
+    /// 16-bit integers of each run, even indices first, then odd: the order in which [`IntSimd::widen`]
+    /// returns weights.
     pub values: [[[i16; RUN / 2]; 2]; RUNS],
-    /// The same integers `256 high + low`: the low parts of each run, then the high parts.
+    /// The same integers as bytes, with `q = 256 * high + low`: the low bytes of each run, then the high
+    /// bytes.
     pub parts: [[[i8; RUN]; 2]; RUNS],
 }
 
-/// Bytes of a row of `k` activations.
+/// Returns the size in bytes of a row of `k` activations.
 pub(crate) const fn i16_row_bytes(k: usize) -> usize {
     spread(size_of::<I16Header>() + k.div_ceil(CHUNK) * size_of::<I16Chunk>())
 }
 
-/// Bytes of a row, increased to 4 cache lines more than a multiple of 8 of them: the same chunks of neighbouring rows then lie in different sets of
-/// the first-level cache.
+/// Rounds a row size up to a multiple of 8 cache lines plus 4, so that the same chunk of adjacent rows maps
+/// to different sets of the L1 cache.
 pub(super) const fn spread(bytes: usize) -> usize {
     const LINE: usize = 64;
     (bytes + 4 * LINE).next_multiple_of(8 * LINE) - 4 * LINE
 }
 
-/// The largest magnitude of the integers of a row: both parts are then signed bytes.
+/// Largest magnitude of the integers, for which both byte parts fit signed bytes.
 const I16_MAX: f32 = 127.0 * 256.0 + 127.0;
 
-/// Writes `k` activations as a row.
+/// Quantizes `k` activations to a row of 16-bit integers.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, `x` is valid for `k` floats and `out` for [`i16_row_bytes`].
+/// - The CPU supports `V`.
+/// - `x` is valid for reads of `k` floats, and `out` for writes of [`i16_row_bytes`] bytes.
 #[inline(always)]
 pub(crate) unsafe fn quantize_i16<V: IntSimd>(x: *const f32, k: usize, out: *mut u8) {
-    // SAFETY: the caller's promise; all accesses lie below `k`, those of `out` within the row.
+    // SAFETY: reads of `x` end at `k`, and the header and `k / CHUNK` chunks (rounded up) fit in
+    // `i16_row_bytes` (function contract).
     unsafe {
         let max = largest_magnitude::<V::Float>(x, k);
-        // Not below the smallest normal float, so that the inverse is finite: what is rounded away then is of no account.
+        // At least the smallest normal float, so that the inverse is finite. The rounding error this adds is
+        // negligible.
         let scale = if max.is_finite() {
             (max / I16_MAX).max(f32::MIN_POSITIVE)
         } else {
@@ -208,15 +248,16 @@ pub(crate) unsafe fn quantize_i16<V: IntSimd>(x: *const f32, k: usize, out: *mut
     }
 }
 
-/// The largest magnitude of `k` floats; not finite if one of them is not.
+/// Returns the largest magnitude of `k` floats, or a non-finite number if any element is not finite.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and `x` is valid for `k` floats.
+/// - The CPU supports `V`.
+/// - `x` is valid for reads of `k` floats.
 #[inline(always)]
 pub(super) unsafe fn largest_magnitude<V: Simd>(x: *const f32, k: usize) -> f32 {
-    // SAFETY: all reads lie below `k`.
+    // SAFETY: all reads end at `k` (function contract).
     unsafe {
-        // The largest of several alternating ones; and 0 times each, which is no number for those that are not finite.
+        // Two alternating maximums hide the latency. `0 * x` accumulates NaN if an element is not finite.
         let mut max = [V::splat(0.0); 2];
         let mut zeros = [V::splat(0.0); 2];
         let mut at = 0;
@@ -234,17 +275,18 @@ pub(super) unsafe fn largest_magnitude<V: Simd>(x: *const f32, k: usize) -> f32 
     }
 }
 
-/// 32 floats times `inverse`, of which there may be only `n`; the rest are zero.
+/// Loads 32 floats and multiplies them by `inverse`. Elements from `n` on are 0.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and `x` is valid for `n` floats.
+/// - The CPU supports `V`.
+/// - `x` is valid for reads of `min(n, 32)` floats.
 #[inline(always)]
 unsafe fn scaled<V: Simd>(x: *const f32, n: usize, inverse: V) -> [V; 4] {
-    // Not an array's `map`, whose closure would not have the instructions enabled.
+    // A loop, because the closure of `array::map` would not be compiled with the instruction set enabled.
     let mut values = [inverse; 4];
     for (i, value) in values.iter_mut().enumerate() {
         let at = i * V::LANES;
-        // SAFETY: the caller's promise; all reads lie below `n`.
+        // SAFETY: all reads end at `n` (function contract).
         *value = unsafe {
             if at + V::LANES <= n {
                 V::load(x.add(at))
@@ -252,21 +294,22 @@ unsafe fn scaled<V: Simd>(x: *const f32, n: usize, inverse: V) -> [V; 4] {
                 V::load_partial(x.wrapping_add(at), n.saturating_sub(at))
             }
         };
-        // 0 where the inverse is 0, so that what is not finite does not become an integer.
+        // An `inverse` of 0 turns finite elements into 0.
         *value = value.mul(inverse);
     }
     values
 }
 
-/// The low and the high parts of 32 integers in their order, given those with even and those with odd index.
+/// Splits 32 16-bit integers, given as even and odd indices, into their low bytes and their high bytes in
+/// order.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions.
+/// The CPU supports `V`.
 #[inline(always)]
 unsafe fn parts<V: IntSimd>(values: [V; 2]) -> [V; 2] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the CPU supports `V` (function contract).
     unsafe {
-        // Rounded, so that low parts are signed.
+        // Round the high bytes so that the low bytes are signed.
         let rounded = [values[0].add16(V::words(128)), values[1].add16(V::words(128))];
         [
             values[0].and(V::words(0x00ff)).or(values[1].shl(8)),
@@ -275,16 +318,19 @@ unsafe fn parts<V: IntSimd>(values: [V; 2]) -> [V; 2] {
     }
 }
 
-/// Sets the sums of a chunk, given 8 sums of each run: four of its first half, then four of its second.
+/// Stores the sums of a chunk. Each register holds 8 partial sums of a run: 4 of its first half, then 4 of
+/// its second.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and `to` is valid for writes; it needs no alignment.
+/// - The CPU supports `V`.
+/// - `to` is valid for writes; it may be unaligned.
 #[inline(always)]
 unsafe fn set_sums<V: IntSimd>(sums: [V; RUNS], to: *mut I16Chunk) {
     let [a, b, c, d, e, f, g, h] = V::transpose(sums);
     let (first, second) = (a.add32(b).add32(c.add32(d)), e.add32(f).add32(g.add32(h)));
     for (i, totals) in [first.add32(second), first, second].into_iter().enumerate() {
-        // SAFETY: the caller's promise; 8 integers and 8 floats.
+        // SAFETY: `totals[i]` and `sums[i]` have 8 elements each, and `to` is valid for writes (function
+        // contract).
         unsafe {
             totals.store((&raw mut (*to).totals[i]).cast());
             totals.to_floats().store((&raw mut (*to).sums[i]).cast());

@@ -1,166 +1,161 @@
-//! Groups of interleaved rows: their blocks to integers, and the product with a few columns. See [`interleaved`](crate::interleaved).
+//! Skinny matmuls over row groups: weights of 8 interleaved rows times a few columns of integer activations.
 //!
-//! A register holds 4 neighbouring weights of each row, so that a lane of 32 bits belongs to one row: sums need not be added up across lanes, and the scales
-//! of the rows are the lanes of a register, too.
+//! [`interleaved`](crate::interleaved) describes the layout. One 32-byte load yields 4 adjacent weights of
+//! each of the 8 rows, so every 32-bit lane belongs to one row:
+//!
+//! ```text
+//!              lane 0         lane 1                  lane 7
+//! load j   | w0[4j..4j+4] | w1[4j..4j+4] |  ...  | w7[4j..4j+4] |      wr = weights of row r, one byte each
+//! scales   |   scale r0   |   scale r1   |  ...  |   scale r7   |
+//! ```
+//!
+//! A dot product therefore never adds across lanes. A *run* is 32 weights of a row (8 loads); a *chunk* is 8
+//! runs. For `N` columns and `G` groups at a time:
+//!
+//! ```text
+//! for groups in schedule:                       # G groups, one memory stream each
+//!     sums[N][G] = 0.0                          # f32, a lane per row
+//!     for chunk in 0..k / 256:
+//!         scales, mins = group_scales(chunk)    # decoded once per chunk
+//!         for run in 0..8:
+//!             prefetch the bytes PREFETCH_DISTANCE ahead
+//!             total[N][G] = 0                   # i32, exact
+//!             for j in 0..8:
+//!                 w = group_values(run, j)      # unpacked in registers, never stored
+//!                 for column in 0..N:
+//!                     total += dot4(w, broadcast(x[4j..4j+4]))
+//!             sums += f32(total - zero * sum(x)) * scale
+//!         sums += sum over runs of min * sum(x)
+//!     out[column][row] = sums * scale of x
+//! ```
+//!
+//! An activation is a 16-bit integer. [`Accumulate`] implements `dot4` in three ways:
+//!
+//! | implementation | instruction | operands | chosen if |
+//! |---|---|---|---|
+//! | [`DotI32x4`] | `vpdpbusd` (VNNI) | weights and both bytes of `x` | VNNI, and the sums fit the registers |
+//! | [`MaddI16`] | `vpmaddubsw` | weights and both bytes of `x` | no VNNI, at most 2 columns, unsigned, at most 6 bits |
+//! | [`MaddI32`] | `vpmaddwd` | weights widened to 16 bits, and `x` | otherwise |
+//!
+//! All three implementations compute the same integers, so a result does not depend on the choice.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::interleaved8_zmm::{DoubleWidthSums, TwoRegisterSums};
-use super::interleaved8_schedule::{Order, Part};
+pub(crate) use super::group_scales::GroupScales;
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
-use super::pack::{GROUPS, HALVES, Integers, LANES, PanelChunk, PanelValues, SIGN};
+use super::interleaved8_schedule::{GroupChunk, Schedule};
+use super::interleaved8_zmm::{DoubleWidthSums, TwoRegisterSums};
+use super::pack::{GROUPS, IntFormat, LANES, PanelChunk, PanelValues, SIGN};
 use crate::interleaved::{GROUP_ROWS, Interleaved, bytes_in_group};
 use crate::prefetch::CACHE_LINE;
 use crate::simd::dots::DoubleWidth;
 use crate::simd::{IntSimd, Simd};
 
-/// Registers of a run.
+/// Registers (32-byte loads) per run.
 pub(super) const WORDS: usize = RUN / 4;
 
-/// Bytes by which each stream of groups is prefetched. Fewer do not cover the latency of memory for a core that could read faster (Zen 5); more cost a few percent where all cores
-/// together read as fast as memory allows.
-const AHEAD: usize = 4096;
+/// Prefetch distance of each group's stream in bytes. A smaller value does not hide the memory latency of a
+/// core that could read faster (Zen 5). A larger one costs a few percent where all cores together saturate
+/// the memory bandwidth.
+const PREFETCH_DISTANCE: usize = 4096;
 
-const _: () = assert!(GROUP_ROWS == LANES);
+const _: () = assert!(GROUP_ROWS == LANES && WORDS == RUNS);
 
-/// What turns the integers of a chunk into weights, a row in each lane: for each half of a run if the type is [`BY_16`](Unpack::BY_16), else for
-/// each run.
-#[repr(C, align(64))]
-pub(crate) struct GroupScales {
-    pub scales: [[f32; LANES]; HALVES],
-    /// Not set if the type has none but for its [`ZERO`](Unpack::ZERO).
-    pub mins: [[f32; LANES]; HALVES],
-}
-
-impl GroupScales {
-    /// Sets scale `i`.
-    ///
-    /// # Safety
-    /// The CPU has `V`'s instructions and `to` is valid for writes.
-    #[inline(always)]
-    pub(crate) unsafe fn set<V: Simd>(to: *mut GroupScales, i: usize, scale: V) {
-        // SAFETY: 8 lanes.
-        unsafe { scale.store((&raw mut (*to).scales[i]).cast()) }
-    }
-
-    /// Sets minimum `i`.
-    ///
-    /// # Safety
-    /// As for [`set`](GroupScales::set).
-    #[inline(always)]
-    pub(crate) unsafe fn set_min<V: Simd>(to: *mut GroupScales, i: usize, min: V) {
-        // SAFETY: 8 lanes.
-        unsafe { min.store((&raw mut (*to).mins[i]).cast()) }
-    }
-
-    /// Scale `i`.
-    ///
-    /// # Safety
-    /// The CPU has `V`'s instructions, and the scale was set.
-    #[inline(always)]
-    pub(super) unsafe fn scale<V: Simd>(from: *const GroupScales, i: usize) -> V {
-        // SAFETY: 8 lanes.
-        unsafe { V::load((&raw const (*from).scales[i]).cast()) }
-    }
-
-    /// Minimum `i`.
-    ///
-    /// # Safety
-    /// The CPU has `V`'s instructions, and the minimum was set.
-    #[inline(always)]
-    pub(super) unsafe fn min<V: Simd>(from: *const GroupScales, i: usize) -> V {
-        // SAFETY: 8 lanes.
-        unsafe { V::load((&raw const (*from).mins[i]).cast()) }
-    }
-}
-
-/// A type of which groups of rows can be unpacked.
+/// A block type whose row groups can be unpacked to integers.
 ///
 /// # Safety
-/// As for [`Unpack`]; `p` is where a chunk of a group starts.
+/// Callers of the unsafe functions guarantee:
+/// - The CPU supports `V`.
+/// - `p` points to the start of a chunk of a row group and is valid for reads of all blocks that hold the
+///   requested runs.
 pub(crate) trait UnpackGroup<V: IntSimd>: Unpack<V> + Interleaved {
-    /// Sets the scales of the first `runs` runs of a chunk, and the minimums if there are any but for the type's [`ZERO`](Unpack::ZERO).
+    /// Stores the scales of the first `runs` runs of a chunk, and the minimums unless [`ZERO`](Unpack::ZERO)
+    /// implies them.
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales);
 
-    /// Weights `4 j` to `4 j + 3` of run `i` of a chunk, of each row. `j` is mostly a constant once inlined; `i` is not, so that code for one run serves
-    /// all of them: measured, that is faster.
+    /// Returns weights `4 j..4 j + 4` of run `i` for each row. `j` is mostly a constant after inlining. `i`
+    /// is not: code for one run is measured to be faster when it serves all runs of a chunk.
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V;
 }
 
-/// Bytes `at` to `at + 3` of the block of each row of a group.
+/// Loads bytes `at..at + 4` of the block of each row.
 ///
 /// # Safety
-/// As for [`UnpackGroup`].
+/// The CPU supports `V`, and `p` points to a block of a row group that has at least `at + 4` bytes per row.
 #[inline(always)]
-pub(crate) unsafe fn word_of_group<V: IntSimd>(p: *const u8, at: usize) -> V {
-    // SAFETY: the caller's promise.
+pub(crate) unsafe fn group_word<V: IntSimd>(p: *const u8, at: usize) -> V {
+    // SAFETY: 8 rows of 4 bytes are within the group's block (function contract).
     unsafe { V::load(p.add(GROUP_ROWS * at)) }
 }
 
-/// What 16 bytes hold as low and high nibbles, of each row of a group: the values of word `j`, given the offset of the bytes in the group's block.
+/// Returns word `j` of a 32-weight run stored as 16 bytes per row: weights 0..16 are the low nibbles, 16..32
+/// the high ones. `at` is the offset of the bytes in the block.
 ///
 /// # Safety
-/// As for [`UnpackGroup`].
+/// The CPU supports `V`, and `p` points to a block of a row group that has at least `at + 16` bytes per row.
 #[inline(always)]
-pub(crate) unsafe fn nibbles_of_group<V: IntSimd>(p: *const u8, at: usize, j: usize) -> V {
-    // SAFETY: the caller's promise.
+pub(crate) unsafe fn group_nibbles<V: IntSimd>(p: *const u8, at: usize, j: usize) -> V {
+    // SAFETY: the offset is at most `at + 12`, so the 4 bytes are within the 16 (function contract).
     unsafe {
-        let both: V = word_of_group(p, at + j % 4 * 4);
+        let both: V = group_word(p, at + j % 4 * 4);
         let nibbles = if j < 4 { both } else { both.shr(4) };
         nibbles.and(V::splat(15))
     }
 }
 
-/// What 8 bytes hold as pairs of bits, lowest first, of each row of a group: as [`nibbles_of_group`].
+/// Returns word `j` of a 32-weight run stored as 8 bytes per row, 2 bits per weight: weights 0..8 are the
+/// lowest pairs of bits. `at` is the offset of the bytes in the block.
 ///
 /// # Safety
-/// As for [`UnpackGroup`].
+/// The CPU supports `V`, and `p` points to a block of a row group that has at least `at + 8` bytes per row.
 #[inline(always)]
-pub(crate) unsafe fn pairs_of_group<V: IntSimd>(p: *const u8, at: usize, j: usize) -> V {
-    // SAFETY: the caller's promise.
+pub(crate) unsafe fn group_bit_pairs<V: IntSimd>(p: *const u8, at: usize, j: usize) -> V {
+    // SAFETY: the offset is at most `at + 4`, so the 4 bytes are within the 8 (function contract).
     unsafe {
-        let pairs: V = word_of_group(p, at + j % 2 * 4);
+        let pairs: V = group_word(p, at + j % 2 * 4);
         pairs.shr(j as u32 / 2 * 2).and(V::splat(3))
     }
 }
 
-/// Byte `at` of the blocks of a group.
+/// Loads byte `at` of the block of each row.
 ///
 /// # Safety
-/// As for [`UnpackGroup`].
+/// The CPU supports `V`, and `p` points to a block of a row group that has more than `at` bytes per row.
 #[inline(always)]
-pub(crate) unsafe fn bytes_of_group<V: Simd>(p: *const u8, at: usize) -> V::Int {
-    // SAFETY: the caller's promise.
+pub(crate) unsafe fn load_group_bytes<V: Simd>(p: *const u8, at: usize) -> V::Int {
+    // SAFETY: byte `at` of 8 rows is within the group's block (function contract).
     unsafe { V::load_u8(p.add(GROUP_ROWS * at)) }
 }
 
-/// The half floats at byte `at` of the blocks of a group.
+/// Loads the f16 at byte `at` of the block of each row.
 ///
 /// # Safety
-/// As for [`UnpackGroup`].
+/// The CPU supports `V`, and `p` points to a block of a row group that has at least `at + 2` bytes per row.
 #[inline(always)]
-pub(crate) unsafe fn halves_of_group<V: Simd>(p: *const u8, at: usize) -> V {
-    // SAFETY: the caller's promise.
+pub(crate) unsafe fn load_group_f16<V: Simd>(p: *const u8, at: usize) -> V {
+    // SAFETY: two bytes of 8 rows are within the group's block (function contract).
     unsafe { V::load_f16(p.add(GROUP_ROWS * at)) }
 }
 
-/// The group's block that has run `i` of a chunk.
+/// Returns the address of the group's block that contains run `i` of a chunk.
 ///
 /// # Safety
-/// As for [`UnpackGroup`].
+/// `p` points to the start of a chunk of a row group that has more than `i` runs.
 #[inline(always)]
-pub(crate) unsafe fn block_of_run<B: Interleaved>(p: *const u8, i: usize) -> *const u8 {
+pub(crate) unsafe fn block_at_run<B: Interleaved>(p: *const u8, i: usize) -> *const u8 {
     let block_size = B::TYPE.block_size();
-    // SAFETY: the caller's promise.
+    // SAFETY: the block of run `i` is part of the chunk (function contract).
     unsafe { p.add(bytes_in_group::<B>(i * RUN / block_size * block_size)) }
 }
 
-/// Sets the scales of runs to what blocks have as a half float at byte `at`.
+/// Stores the f16 at byte `at` of each block as the scale of the block's runs.
 ///
 /// # Safety
-/// As for [`UnpackGroup::group_scales`].
+/// - The CPU supports `V`.
+/// - `p` points to a chunk with at least `runs` runs, and `to` is valid for writes.
+/// - `runs` is a whole number of blocks, and a block has at least `at + 2` bytes per row.
 #[inline(always)]
 pub(crate) unsafe fn set_group_scales<V: Simd, B: Interleaved>(
     p: *const u8,
@@ -170,9 +165,9 @@ pub(crate) unsafe fn set_group_scales<V: Simd, B: Interleaved>(
 ) {
     let runs_of_block = B::TYPE.block_size() / RUN;
     for first in (0..runs).step_by(runs_of_block) {
-        // SAFETY: the caller's promise: runs make up whole blocks.
+        // SAFETY: `runs` covers whole blocks, so every block of the loop is part of the chunk.
         unsafe {
-            let scale: V = halves_of_group(block_of_run::<B>(p, first), at);
+            let scale: V = load_group_f16(block_at_run::<B>(p, first), at);
             for i in first..first + runs_of_block {
                 GroupScales::set(to, i, scale);
             }
@@ -180,145 +175,150 @@ pub(crate) unsafe fn set_group_scales<V: Simd, B: Interleaved>(
     }
 }
 
-const _: () = assert!(WORDS == RUNS);
-
-/// Groups that are multiplied with the same activations at a time, each read as a stream: two streams come faster from memory than one.
+/// Groups multiplied by the same activations at a time, each read as its own stream. Two streams reach a
+/// higher memory bandwidth than one.
 const STREAMS: usize = 2;
 
-/// The same of long pieces with one column, where registers are enough: memory gives them 1 to 3 % faster.
-const STREAMS_OF_ONE: usize = 4;
+/// Like [`STREAMS`] for one column and long streams, on CPUs with enough registers: 1 to 3 % faster.
+const MATVEC_STREAMS: usize = 4;
 
-/// Bytes of a group up to which neighbours are read one after the other: as two streams they come no faster.
-const SHORT: usize = 8 << 10;
+/// Group size in bytes up to which one stream is as fast as two.
+const SHORT_GROUP_BYTES: usize = 8 << 10;
 
-/// Most columns for which weights are multiplied as bytes, see [`Narrow`]: with more of them the sums would not fit the registers.
-const NARROW_COLUMNS: usize = 2;
+/// Maximum columns for [`MaddI16`]; the sums of more columns do not fit the registers.
+const MADD16_COLUMNS: usize = 2;
 
-/// Whether [`Fours`] is the way to multiply with `n` columns: its sums fit the registers.
-const fn takes_fours<V: IntSimd>(n: usize) -> bool {
-    V::HAS_FOURS && 2 * STREAMS * n + STREAMS < V::REGISTERS
+/// Returns true if the sums of `n` columns in [`DotI32x4`] fit the registers.
+const fn use_dot4<V: IntSimd>(n: usize) -> bool {
+    V::HAS_DOT4 && 2 * STREAMS * n + STREAMS < V::REGISTERS
 }
 
-/// Whether [`Narrow`] is, where the instruction set does not have what [`Fours`] needs.
-const fn takes_narrow<V: IntSimd, D: Unpack<V>>(n: usize) -> bool {
-    !V::HAS_FOURS && n <= NARROW_COLUMNS && !D::SIGNED && D::BITS <= NARROW_BITS
+/// Returns true if [`MaddI16`] handles `n` columns of this type on CPUs without VNNI.
+const fn use_madd16<V: IntSimd, D: Unpack<V>>(n: usize) -> bool {
+    !V::HAS_DOT4 && n <= MADD16_COLUMNS && !D::SIGNED && D::BITS <= MADD16_BITS
 }
 
-/// `N` columns times groups of rows: `p.m` is a multiple of [`GROUP_ROWS`], `p.row_stride` an eighth of what a group takes. Weights are unpacked in
-/// registers and never stored. An element has the same bits for any `N`.
+/// Multiplies row groups by `N` columns. `p.m` must be a multiple of [`GROUP_ROWS`], and `p.row_stride` is an
+/// eighth of a group's size. The bits of a result do not depend on `N`.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()), with at least `N` columns.
+/// The CPU supports `V`, `p` satisfies the invariants of [`IntProduct`], and `p.n >= N`.
 #[inline(always)]
 pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: &IntProduct) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract of `multiply_by`.
     unsafe {
-        if const { takes_fours::<V>(N) } {
-            multiply_by::<V, D, Fours, N>(p);
-        } else if const { takes_narrow::<V, D>(N) } {
-            multiply_by::<V, D, Narrow, N>(p);
+        if const { use_dot4::<V>(N) } {
+            multiply_by::<V, D, DotI32x4, N>(p);
+        } else if const { use_madd16::<V, D>(N) } {
+            multiply_by::<V, D, MaddI16, N>(p);
         } else {
-            multiply_by::<V, D, Wide, N>(p);
+            multiply_by::<V, D, MaddI32, N>(p);
         }
     }
 }
 
-/// Whether memory gives weights of a type no faster than one or two columns are multiplied with them in registers of 256 bits: those of 4 bits and more. Twice the width then
-/// gains nothing, and costs a few percent.
-const fn waits_for_memory<D: Interleaved>(n: usize) -> bool {
+/// Returns true if reading the weights from memory takes at least as long as computing `n` columns in 256-bit
+/// registers: one or two columns of a type with 4 bits or more. Twice the register width then gains nothing
+/// and costs a few percent.
+const fn is_bandwidth_bound<D: Interleaved>(n: usize) -> bool {
     n <= 2 && 8 * bytes_in_group::<D>(CHUNK) >= 4 * GROUP_ROWS * CHUNK
 }
 
-/// Fewest columns that may take four groups at a time, in two registers: an activation is read once for both.
-const COLUMNS_OF_FOUR_GROUPS: usize = 3;
+/// Minimum columns for four groups at a time in two registers, which share each activation load.
+const FOUR_GROUP_COLUMNS: usize = 3;
 
-/// Whether `n` columns do, with rows of `k` elements. With 3 and 4 columns short rows were 2 to 4 % slower (SmolLM2's of 576).
-const fn takes_four_groups(n: usize, k: usize) -> bool {
-    n >= 5 || n >= COLUMNS_OF_FOUR_GROUPS && k >= 1024
+/// Returns true if four groups at a time pay off for `n` columns and rows of `k` elements. With 3 or 4
+/// columns short rows are 2 to 4 % slower (576 elements in SmolLM2).
+const fn use_four_groups(n: usize, k: usize) -> bool {
+    n >= 5 || n >= FOUR_GROUP_COLUMNS && k >= 1024
 }
 
-/// [`multiply`] with two groups in one register `W` of twice the width, or four in two of them, where that pays.
+/// Multiplies like [`multiply`], with two groups joined in one register `W` of twice the width, or four in
+/// two registers, where that is faster.
 ///
 /// # Safety
-/// As for [`multiply`], and the CPU has `W`'s instructions.
+/// The CPU supports `V` and `W`, `p` satisfies the invariants of [`IntProduct`], and `p.n >= N`.
 #[inline(always)]
 pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize>(
     p: &IntProduct,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract of `multiply_with`; `fours` and `rest` split the `p.m` rows.
     unsafe {
-        if const { waits_for_memory::<D>(N) } {
+        if const { is_bandwidth_bound::<D>(N) } {
             multiply::<V, D, N>(p);
-        } else if const { N >= COLUMNS_OF_FOUR_GROUPS } && takes_four_groups(N, p.k) {
-            // Four groups at a time, and what is left over.
+        } else if const { N >= FOUR_GROUP_COLUMNS } && use_four_groups(N, p.k) {
+            // Four groups at a time, then the remaining rows.
             let m = p.m / (4 * GROUP_ROWS) * (4 * GROUP_ROWS);
             let (fours, rest) = (IntProduct { m, ..*p }, p.rows_from(m));
-            multiply_with::<V, D, TwoRegisterSums<V, W, D, N>, 4>(&fours, &Order::of_streams(&fours));
-            multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(&rest, &Order::of_streams(&rest));
+            multiply_with::<V, D, TwoRegisterSums<V, W, D, N>, 4>(&fours, &Schedule::streamed(&fours));
+            multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(&rest, &Schedule::streamed(&rest));
         } else {
-            multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, &Order::of_streams(p));
+            multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, &Schedule::streamed(p));
         }
     }
 }
 
-/// [`multiply`] by the instructions of `T`.
+/// Multiplies with the accumulation method `T`.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// The CPU supports `V` and `T`, `p` satisfies the invariants of [`IntProduct`], and `p.n >= N`.
 #[inline(always)]
-unsafe fn multiply_by<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize>(p: &IntProduct) {
-    // SAFETY: the caller's promise.
+unsafe fn multiply_by<V: IntSimd, D: UnpackGroup<V>, T: Accumulate, const N: usize>(p: &IntProduct) {
+    // SAFETY: the caller upholds the contract of `multiply_with`.
     unsafe {
         if const { N == 1 && V::REGISTERS > 16 } {
-            let order = Order::of_streams(p);
-            if order.neighbours > 1 {
-                multiply_with::<V, D, SumsByGroup<V, D, T, N, STREAMS_OF_ONE>, STREAMS_OF_ONE>(p, &order);
+            let order = Schedule::streamed(p);
+            if order.stream_len > 1 {
+                multiply_with::<V, D, SumsByGroup<V, D, T, N, MATVEC_STREAMS>, MATVEC_STREAMS>(p, &order);
                 return;
             }
         }
-        let order = Order::of_streams(p);
-        if N == 1 && order.group_bytes <= SHORT && order.neighbours == 1 {
-            multiply_with::<V, D, SumsByGroup<V, D, T, N, 1>, 1>(p, &Order::new(p, 1));
+        let order = Schedule::streamed(p);
+        if N == 1 && order.group_bytes <= SHORT_GROUP_BYTES && order.stream_len == 1 {
+            multiply_with::<V, D, SumsByGroup<V, D, T, N, 1>, 1>(p, &Schedule::new(p, 1));
         } else {
             multiply_with::<V, D, SumsByGroup<V, D, T, N, STREAMS>, STREAMS>(p, &order);
         }
     }
 }
 
-/// The sums of `G` groups of rows with some columns.
+/// Accumulators for `G` row groups times some columns.
 pub(super) trait GroupSums<const G: usize> {
-    /// Sums of nothing.
+    /// Returns zeroed sums.
     ///
     /// # Safety
-    /// As for [`multiply`].
+    /// The CPU supports the register types of the implementation.
     unsafe fn new() -> Self;
 
     /// Adds the products of a chunk.
     ///
     /// # Safety
-    /// As for [`multiply`].
-    unsafe fn add_chunk(&mut self, part: &Part<G>);
+    /// The CPU supports the register types, and `part` describes a chunk whose scales are set.
+    unsafe fn add_chunk(&mut self, part: &GroupChunk<G>);
 
-    /// Writes them as results, given the first row of each group.
+    /// Writes the sums to `p.out`. `rows` holds the first row of each group.
     ///
     /// # Safety
-    /// As for [`multiply`].
-    unsafe fn put(&self, p: &IntProduct, rows: [usize; G]);
+    /// The CPU supports the register types, `rows[g] + GROUP_ROWS <= p.m`, and `p` satisfies the invariants
+    /// of [`IntProduct`].
+    unsafe fn store_results(&self, p: &IntProduct, rows: [usize; G]);
 }
 
-/// [`multiply`] with `G` groups at a time, in some order.
+/// Multiplies `G` groups at a time in the given order.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports the register types of `S`.
+/// - `p` satisfies the invariants of [`IntProduct`] for at least as many columns as `S` accumulates.
 #[inline(always)]
 unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, S: GroupSums<G>, const G: usize>(
     p: &IntProduct,
-    order: &Order<G>,
+    order: &Schedule<G>,
 ) {
     let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; G];
     for step in 0..order.len() {
         let groups = order.groups(step);
-        // SAFETY: the caller's promise; groups lie below `m`, chunks below `k`. Scales are set before they are read.
+        // SAFETY: the schedule yields groups below `p.m / GROUP_ROWS`, and `c < p.k`. `group_scales`
+        // initializes the scales before `add_chunk` reads them.
         unsafe {
             let mut sums = S::new();
             for c in (0..p.k).step_by(CHUNK) {
@@ -328,39 +328,44 @@ unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, S: GroupSums<G>, const G:
                 }
                 sums.add_chunk(&part);
             }
-            sums.put(p, groups.rows());
+            sums.store_results(p, groups.rows());
         }
     }
 }
 
-/// Sums of floats, or of integers of 32 bits, for each column and group.
+/// A value for each column and group.
 type ByGroup<T, const N: usize, const G: usize> = [[T; G]; N];
 
-/// The products of weights and activations of a run, or of half of one, which have one scale: exact sums.
-trait Totals {
+/// Computes exact dot products of weights and activations that share a scale: a run or half a run.
+trait Accumulate {
+    /// Returns the i32 dot products of run `i` (or its half `half`) for each column and group.
+    ///
     /// # Safety
-    /// As for [`multiply`].
+    /// The CPU supports `V` and `Self`, and `part` describes a chunk with more than `i` runs.
     unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize, const G: usize>(
-        part: &Part<G>,
+        part: &GroupChunk<G>,
         i: usize,
         half: usize,
     ) -> ByGroup<V, N, G>;
 }
 
-/// Weights of 8 bits and activations of 16 bits, as words.
-struct Wide;
+/// Multiplies weights widened to 16 bits by 16-bit activations (`vpmaddwd`).
+struct MaddI32;
 
-/// Any weights and both [parts](super::integers::I16Chunk::parts) of activations, as bytes that are added up in 32 bits at once.
-struct Fours;
+/// Multiplies weights of any type by both [byte parts](super::integers::I16Chunk::parts) of the activations
+/// and accumulates in 32 bits (`vpdpbusd`).
+struct DotI32x4;
 
-/// Unsigned weights of at most [`NARROW_BITS`] bits and both [parts](super::integers::I16Chunk::parts) of activations, as bytes. Products are added up in 16 bits as long as
-/// they fit: half the steps for a weight that need not be widened.
-struct Narrow;
+/// Multiplies unsigned weights of at most [`MADD16_BITS`] bits by both [byte
+/// parts](super::integers::I16Chunk::parts) of the activations (`vpmaddubsw`). Products are accumulated in 16
+/// bits while that is exact, which halves the work per weight and needs no widening.
+struct MaddI16;
 
-const NARROW_BITS: u32 = 6;
+const MADD16_BITS: u32 = 6;
 
-/// Words of unsigned weights whose products with bytes fit integers of 16 bits together: each adds two products of up to `2^bits - 1` times 128.
-const fn words_of_sum(bits: u32) -> usize {
+/// Returns how many words of `bits`-bit weights can be accumulated in 16 bits without overflow. Each word
+/// adds two products of at most `(2^bits - 1) * 128`.
+const fn words_per_i16_sum(bits: u32) -> usize {
     let most = i16::MAX as usize / (2 * 128 * ((1 << bits) - 1));
     match most {
         0 => 1,
@@ -368,16 +373,16 @@ const fn words_of_sum(bits: u32) -> usize {
         _ => WORDS,
     }
 }
-const _: () = assert!(words_of_sum(4) == 8 && words_of_sum(5) == 4 && words_of_sum(6) == 2);
+const _: () = assert!(words_per_i16_sum(4) == 8 && words_per_i16_sum(5) == 4 && words_per_i16_sum(6) == 2);
 
-impl Totals for Wide {
+impl Accumulate for MaddI32 {
     #[inline(always)]
     unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize, const G: usize>(
-        part: &Part<G>,
+        part: &GroupChunk<G>,
         i: usize,
         half: usize,
     ) -> ByGroup<V, N, G> {
-        // SAFETY: the caller's promise; a run has 8 registers.
+        // SAFETY: `i < part.runs`, so the run's words and each column's activations are readable.
         unsafe {
             let mut totals = [[V::splat(0); G]; N];
             each_of_8!(V, step => {
@@ -395,7 +400,7 @@ impl Totals for Wide {
                                 totals[j][g] = totals[j][g].add_pairs(values[g][odd], x);
                             }
                         }
-                        totals[j] = side_by_side(totals[j]);
+                        totals[j] = compute_together(totals[j]);
                     }
                 }
             });
@@ -404,15 +409,15 @@ impl Totals for Wide {
     }
 }
 
-impl Totals for Narrow {
+impl Accumulate for MaddI16 {
     #[inline(always)]
     unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize, const G: usize>(
-        part: &Part<G>,
+        part: &GroupChunk<G>,
         i: usize,
         half: usize,
     ) -> ByGroup<V, N, G> {
-        let at_once = const { words_of_sum(D::BITS) };
-        // SAFETY: the caller's promise; a run has 8 registers.
+        let at_once = const { words_per_i16_sum(D::BITS) };
+        // SAFETY: `i < part.runs`, so the run's words and each column's activations are readable.
         unsafe {
             let factors = [V::words(1), V::words(256)];
             let mut totals = [[V::splat(0); G]; N];
@@ -431,7 +436,7 @@ impl Totals for Narrow {
                                 sums[j][g][high] = sums[j][g][high].add16(values[g].multiply_bytes(x));
                             }
                         }
-                        parts_side_by_side(&mut sums[j]);
+                        compute_parts_together(&mut sums[j]);
                     }
                     if (step + 1) % at_once == 0 || step + 1 == WORDS / 2 * (1 + half) && D::BY_16 {
                         for j in 0..N {
@@ -450,14 +455,14 @@ impl Totals for Narrow {
     }
 }
 
-impl Totals for Fours {
+impl Accumulate for DotI32x4 {
     #[inline(always)]
     unsafe fn of<V: IntSimd, D: UnpackGroup<V>, const N: usize, const G: usize>(
-        part: &Part<G>,
+        part: &GroupChunk<G>,
         i: usize,
         half: usize,
     ) -> ByGroup<V, N, G> {
-        // SAFETY: the caller's promise; a run has 8 registers.
+        // SAFETY: `i < part.runs`, so the run's words and each column's activations are readable.
         unsafe {
             let mut sums = [[[V::splat(0); 2]; G]; N];
             each_of_8!(V, step => {
@@ -472,23 +477,23 @@ impl Totals for Fours {
                         for high in 0..2 {
                             let x = V::broadcast(x.add(RUN * high + 4 * word));
                             for g in 0..G {
-                                sums[j][g][high] = sums[j][g][high].add_fours(values[g], x);
+                                sums[j][g][high] = sums[j][g][high].dot4(values[g], x);
                             }
                         }
-                        parts_side_by_side(&mut sums[j]);
+                        compute_parts_together(&mut sums[j]);
                     }
                 }
             });
             let mut totals = [[V::splat(0); G]; N];
             for j in 0..N {
-                let of_sign = if D::SIGNED {
-                    of_zero::<V, D, G>(part, i, half, j, SIGN)
+                let sign_correction = if D::SIGNED {
+                    zero_correction::<V, D, G>(part, i, half, j, SIGN)
                 } else {
                     V::splat(0)
                 };
                 for g in 0..G {
                     let [low, high] = sums[j][g];
-                    totals[j][g] = low.add32(high.shl32(8)).sub32(of_sign);
+                    totals[j][g] = low.add32(high.shl32(8)).sub32(sign_correction);
                 }
             }
             totals
@@ -496,51 +501,54 @@ impl Totals for Fours {
     }
 }
 
-/// The sums of all groups with a column, computed [together](IntSimd::side_by_side) so far.
+/// Keeps the sums of all groups for a column [computed together](IntSimd::compute_together).
 #[inline(always)]
-fn side_by_side<V: IntSimd, const G: usize>(mut sums: [V; G]) -> [V; G] {
+fn compute_together<V: IntSimd, const G: usize>(mut sums: [V; G]) -> [V; G] {
     if let [a, b] = &mut sums[..] {
-        [*a, *b] = V::side_by_side([*a, *b]);
+        [*a, *b] = V::compute_together([*a, *b]);
     }
     sums
 }
 
-/// The same of the sums of both parts.
+/// Keeps the sums for both byte parts of the activations [computed together](IntSimd::compute_together).
 #[inline(always)]
-fn parts_side_by_side<V: IntSimd, const G: usize>(sums: &mut [[V; 2]; G]) {
+fn compute_parts_together<V: IntSimd, const G: usize>(sums: &mut [[V; 2]; G]) {
     if let [a, b] = &mut sums[..] {
         for part in 0..2 {
-            [a[part], b[part]] = V::side_by_side([a[part], b[part]]);
+            [a[part], b[part]] = V::compute_together([a[part], b[part]]);
         }
     }
 }
 
-/// What `zero`, a power of two, adds to the products of weights and column `j` if it stands for 0 in the weights.
+/// Returns `zero * sum(x)` for column `j`: the excess in the dot product when weights are stored with the
+/// power of two `zero` added.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// The CPU supports `V`, and `part` describes a chunk with more than `i` runs and more than `j` columns.
 #[inline(always)]
-unsafe fn of_zero<V: IntSimd, D: Unpack<V>, const G: usize>(
-    part: &Part<G>,
+unsafe fn zero_correction<V: IntSimd, D: Unpack<V>, const G: usize>(
+    part: &GroupChunk<G>,
     i: usize,
     half: usize,
     j: usize,
     zero: u8,
 ) -> V {
-    // SAFETY: the caller's promise.
+    // SAFETY: column `j` has a chunk here with sums for 8 runs, and `i < 8` (function contract).
     unsafe {
-        let totals = &raw const (*part.column(j)).totals[row_of_sums::<V, D>(half)][i];
+        let totals = &raw const (*part.column(j)).totals[sums_row::<V, D>(half)][i];
         V::broadcast(totals.cast()).shl32(zero.trailing_zeros())
     }
 }
 
-/// The row of [`I16Chunk::totals`](super::integers::I16Chunk::totals) and [`sums`](super::integers::I16Chunk::sums) that belongs to a scale.
+/// Returns the row of [`I16Chunk::totals`](super::integers::I16Chunk::totals) and
+/// [`sums`](super::integers::I16Chunk::sums) that matches a scale: 0 for whole runs, 1 and 2 for halves.
 #[inline(always)]
-pub(super) fn row_of_sums<V: IntSimd, D: Unpack<V>>(half: usize) -> usize {
+pub(super) fn sums_row<V: IntSimd, D: Unpack<V>>(half: usize) -> usize {
     if D::BY_16 { 1 + half } else { 0 }
 }
 
-/// The word of a run that is multiplied in some step: those of the half if it has a scale of its own, else all, of which `j` and `j + 4` share bytes.
+/// Returns the word of a run to multiply in step `step`, if any. Types with a scale per half visit only the
+/// words of `half`. Other types visit words `j` and `j + 4` in turn, because they share bytes.
 #[inline(always)]
 pub(super) fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
     if D::BY_16 {
@@ -550,52 +558,54 @@ pub(super) fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option
     }
 }
 
-/// Prefetches what follows run `i` of a chunk by some distance in the stream of each group, which goes on behind the others. A run at a
-/// time, because more at once than a core has buffers for would hold up other loads.
+/// Prefetches one run's worth of bytes at [`PREFETCH_DISTANCE`] in each group's stream. Prefetching more
+/// lines than the core has fill buffers would stall other loads, so this is called once per run.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions.
+/// The CPU supports `V`.
 #[inline(always)]
-pub(super) unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>, const G: usize>(part: &Part<G>, i: usize) {
-    let of_run = bytes_in_group::<D>(CHUNK) / RUNS;
-    let at = AHEAD + i * of_run;
-    let others = if at < part.left { 0 } else { part.others };
+pub(super) unsafe fn prefetch<V: IntSimd, D: UnpackGroup<V>, const G: usize>(part: &GroupChunk<G>, i: usize) {
+    let run_bytes = bytes_in_group::<D>(CHUNK) / RUNS;
+    let at = PREFETCH_DISTANCE + i * run_bytes;
+    let skip = if at < part.remaining { 0 } else { part.skip };
     for w in part.w {
-        for line in 0..of_run.div_ceil(CACHE_LINE) {
-            // SAFETY: any address may be prefetched.
-            unsafe { V::prefetch(w.wrapping_add(at + others + line * CACHE_LINE)) };
+        for line in 0..run_bytes.div_ceil(CACHE_LINE) {
+            // SAFETY: a prefetch may take any address.
+            unsafe { V::prefetch(w.wrapping_add(at + skip + line * CACHE_LINE)) };
         }
     }
 }
 
-/// Whether a type has minimums that are not due to its zero.
+/// Returns true if the type has minimums other than those implied by `ZERO`.
 pub(super) const fn has_mins<V: IntSimd, D: Unpack<V>>() -> bool {
     D::HAS_MINS && D::ZERO == 0
 }
 
-/// Sums that have a register for each group, multiplied by the instructions of `T`.
+/// Sums with one register per group, accumulated with method `T`.
 struct SumsByGroup<V: IntSimd, D, T, const N: usize, const G: usize> {
     sums: ByGroup<V::Float, N, G>,
     by: PhantomData<(D, T)>,
 }
 
-impl<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize> GroupSums<G>
+impl<V: IntSimd, D: UnpackGroup<V>, T: Accumulate, const N: usize, const G: usize> GroupSums<G>
     for SumsByGroup<V, D, T, N, G>
 {
     #[inline(always)]
     unsafe fn new() -> Self {
         SumsByGroup {
-            // SAFETY: the caller's promise.
+            // SAFETY: the CPU supports `V` (function contract).
             sums: unsafe { [[V::Float::splat(0.0); G]; N] },
             by: PhantomData,
         }
     }
 
-    /// By the same floating-point operations as panels: see [`panel_products`](super::panel_products).
+    /// Uses the same sequence of floating-point operations as [`panel_products`](super::panel_products), so
+    /// results agree in every bit.
     #[inline(always)]
-    unsafe fn add_chunk(&mut self, part: &Part<G>) {
+    unsafe fn add_chunk(&mut self, part: &GroupChunk<G>) {
         let sums = &mut self.sums;
-        // SAFETY: the caller's promise.
+        // SAFETY: `i < part.runs`, as `add_totals` requires; the scales of those runs are set (function
+        // contract).
         unsafe {
             let mut mins = [[V::Float::splat(0.0); G]; N];
             for i in 0..part.runs {
@@ -618,9 +628,10 @@ impl<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize> G
     }
 
     #[inline(always)]
-    unsafe fn put(&self, p: &IntProduct, rows: [usize; G]) {
+    unsafe fn store_results(&self, p: &IntProduct, rows: [usize; G]) {
         for j in 0..N {
-            // SAFETY: the caller's promise: rows of groups that the result has.
+            // SAFETY: `rows[g] + 8 <= p.m` and `j < N <= p.n`, so the 8 floats are within the output
+            // (function contract).
             unsafe {
                 let scale = V::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
                 for g in 0..G {
@@ -631,46 +642,49 @@ impl<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize> G
     }
 }
 
-/// Adds what belongs to one scale, run `i` or half of it, to `sums`, and the minimums to `mins`.
+/// Adds the products that share one scale (run `i` or its half `half`) to `sums`, and the minimums' part to
+/// `mins`.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// The CPU supports `V` and `T`, and `part` describes a chunk with more than `i` runs whose scales are set.
 #[inline(always)]
-unsafe fn add_totals<V: IntSimd, D: UnpackGroup<V>, T: Totals, const N: usize, const G: usize>(
-    part: &Part<G>,
+unsafe fn add_totals<V: IntSimd, D: UnpackGroup<V>, T: Accumulate, const N: usize, const G: usize>(
+    part: &GroupChunk<G>,
     i: usize,
     half: usize,
     sums: &mut ByGroup<V::Float, N, G>,
     mins: &mut ByGroup<V::Float, N, G>,
 ) {
     let at = if D::BY_16 { 2 * i + half } else { i };
-    // SAFETY: the caller's promise; a type that is `BY_16` has scales for both halves.
+    // SAFETY: `i < part.runs`; a `BY_16` type has scales for both halves, so `at < HALVES` and scale `at` is
+    // set.
     unsafe {
         let totals = T::of::<V, D, N, G>(part, i, half);
         for j in 0..N {
-            let of_zero = if D::ZERO > 0 {
-                of_zero::<V, D, G>(part, i, half, j, D::ZERO)
+            let zero_correction = if D::ZERO > 0 {
+                zero_correction::<V, D, G>(part, i, half, j, D::ZERO)
             } else {
                 V::splat(0)
             };
-            let of_x = (&raw const (*part.column(j)).sums[row_of_sums::<V, D>(half)][i]).read_unaligned();
+            let sum_of_x = (&raw const (*part.column(j)).sums[sums_row::<V, D>(half)][i]).read_unaligned();
             for g in 0..G {
                 let scales = part.scales.add(g);
-                let total = totals[j][g].sub32(of_zero).to_floats();
+                let total = totals[j][g].sub32(zero_correction).to_floats();
                 sums[j][g] = total.mul_add(GroupScales::scale(scales, at), sums[j][g]);
                 if has_mins::<V, D>() {
                     let min: V::Float = GroupScales::min(scales, at);
-                    mins[j][g] = min.mul_add(V::Float::splat(of_x), mins[j][g]);
+                    mins[j][g] = min.mul_add(V::Float::splat(sum_of_x), mins[j][g]);
                 }
             }
         }
     }
 }
 
-/// Fills a panel's chunk from the chunks of its groups.
+/// Fills a panel's chunk from the same chunk of each of its groups.
 ///
 /// # Safety
-/// As for [`UnpackGroup`].
+/// The CPU supports `V`, and each pointer in `groups` is valid for a chunk of a row group with at least
+/// `runs` runs.
 #[inline(always)]
 pub(crate) unsafe fn fill_panel<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     groups: [*const u8; GROUPS],
@@ -678,15 +692,16 @@ pub(crate) unsafe fn fill_panel<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     to: &mut PanelChunk<F>,
 ) {
     for (group, p) in groups.into_iter().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `fill_group` for each group.
         unsafe { fill_group::<V, D, F>(p, runs, group, to) }
     }
 }
 
-/// Fills the part of a panel's chunk that a group is, from the group's chunk at `p`.
+/// Fills one group's part of a panel's chunk from the group's chunk at `p`.
 ///
 /// # Safety
-/// As for [`UnpackGroup`].
+/// The CPU supports `V`, `p` is valid for a chunk of a row group with at least `runs` runs, and `group <
+/// GROUPS`.
 #[inline(always)]
 unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     p: *const u8,
@@ -695,7 +710,8 @@ unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     to: &mut PanelChunk<F>,
 ) {
     let mut scales = MaybeUninit::<GroupScales>::uninit();
-    // SAFETY: the caller's promise. Scales of the runs are set before they are read.
+    // SAFETY: `p` is valid for `runs` runs (function contract); `group_scales` initializes the scales read
+    // below.
     unsafe {
         D::group_scales(p, runs, scales.as_mut_ptr());
         for half in 0..2 * runs {
@@ -712,29 +728,30 @@ unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
             }
         }
         for i in 0..runs {
-            put_run::<V, D, F>(p, i, group, to);
+            fill_run::<V, D, F>(p, i, group, to);
         }
     }
 }
 
-/// A function that is [`fill_panel`] for some type.
+/// Function pointer to an instantiation of [`fill_panel`].
 pub(crate) type FillPanel<F> = unsafe fn([*const u8; GROUPS], usize, &mut PanelChunk<F>);
 
-/// Puts one run of a group.
+/// Unpacks run `i` of a group into the panel.
 ///
 /// # Safety
-/// As for [`fill_group`].
+/// The CPU supports `V`, `p` is valid for a chunk of a row group with more than `i` runs, and `group <
+/// GROUPS`.
 #[inline(always)]
-unsafe fn put_run<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
+unsafe fn fill_run<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     p: *const u8,
     i: usize,
     group: usize,
     to: &mut PanelChunk<F>,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the run's 8 words are readable at `p` (function contract).
     unsafe {
         let mut words = [V::splat(0); WORDS];
         each_of_8!(V, j => { words[j] = D::group_values(p, i, j) });
-        to.values.put(i, group, words, &const { Integers::of::<V, D>() });
+        to.values.store_run(i, group, words, &const { IntFormat::of::<V, D>() });
     }
 }

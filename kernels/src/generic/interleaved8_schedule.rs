@@ -1,76 +1,95 @@
-//! The order in which [groups](super::interleaved8) of interleaved rows are multiplied: as streams that memory gives faster than one.
+//! Schedule in which [row groups](super::interleaved8) are multiplied, chosen for memory bandwidth.
+//!
+//! A core reads several sequential streams faster than a single one, so `G` groups are multiplied at a time.
+//! If the rows are long enough, each stream is a contiguous range of groups; otherwise the streams are
+//! adjacent groups:
+//!
+//! ```text
+//! long (G = 2)                              short (G = 2)
+//! groups   0  1  2 | 3  4  5                groups   0 1 | 2 3 | 4 5
+//! step 0   *         *                      step 0   * *
+//! step 1      *         *                   step 1         * *
+//! step 2         *         *                step 2               * *
+//!
+//! for step in 0..n_groups / G:
+//!     multiply groups  start(step) + s * stream_len  for s in 0..G
+//! ```
+//!
+//! Prefetching follows the streams: at the end of its range, a stream skips the ranges of the other streams.
 
-use super::interleaved8::{GroupScales, UnpackGroup};
 use super::int_products::{IntProduct, chunk};
 use super::integers::{I16Chunk, RUN, RUNS};
+use super::interleaved8::{GroupScales, UnpackGroup};
 use crate::interleaved::{GROUP_ROWS, bytes_in_group};
 use crate::simd::IntSimd;
 
-/// Bytes from which half of the rows is a stream of its own. Of fewer rows neighbouring groups are read in turn.
-const LONG: usize = 32 << 10;
+/// Minimum bytes per stream for contiguous ranges; shorter matrices alternate between adjacent groups.
+const MIN_STREAM_BYTES: usize = 32 << 10;
 
-/// The order in which groups are multiplied, `G` at a time: each stream reads so many neighbours among the groups, then goes on behind those of the others.
-pub(super) struct Order<const G: usize> {
+/// The order in which row groups are multiplied, `G` at a time. Each stream reads
+/// [`stream_len`](Schedule::stream_len) adjacent groups, then skips the groups of the other streams.
+pub(super) struct Schedule<const G: usize> {
     n_groups: usize,
-    /// Bytes of a group.
+    /// Size of a row group in bytes.
     pub group_bytes: usize,
-    /// Groups that a stream reads one after the other.
-    pub neighbours: usize,
+    /// Adjacent groups that a stream reads in sequence.
+    pub stream_len: usize,
 }
 
-impl<const G: usize> Order<G> {
-    /// Streams that read so many neighbours each.
-    pub fn new(p: &IntProduct, neighbours: usize) -> Order<G> {
-        Order {
+impl<const G: usize> Schedule<G> {
+    /// Returns a schedule whose streams read `stream_len` adjacent groups each.
+    pub fn new(p: &IntProduct, stream_len: usize) -> Schedule<G> {
+        Schedule {
             n_groups: p.m / GROUP_ROWS,
             group_bytes: GROUP_ROWS * p.row_stride,
-            neighbours,
+            stream_len,
         }
     }
 
-    /// Streams that each read a part of the rows in one go if those are [`LONG`], else neighbouring groups.
-    pub fn of_streams(p: &IntProduct) -> Order<G> {
+    /// Returns a schedule with one contiguous range of groups per stream if the ranges have at least
+    /// [`MIN_STREAM_BYTES`], otherwise with adjacent groups.
+    pub fn streamed(p: &IntProduct) -> Schedule<G> {
         let part = (p.m / GROUP_ROWS).div_ceil(G);
-        let is_long = part * GROUP_ROWS * p.row_stride >= LONG;
-        Order::new(p, if is_long { part } else { 1 })
+        let is_long = part * GROUP_ROWS * p.row_stride >= MIN_STREAM_BYTES;
+        Schedule::new(p, if is_long { part } else { 1 })
     }
 
-    /// Times that `G` groups are multiplied.
+    /// Number of steps, each of which multiplies `G` groups.
     pub fn len(&self) -> usize {
         self.n_groups.div_ceil(G)
     }
 
-    /// The groups that are multiplied at some step. Where a stream has no group left, the last one is multiplied once more.
+    /// Returns the groups of a step. A stream that has run out of groups repeats the last one.
     #[inline(always)]
     pub fn groups(&self, step: usize) -> Groups<G> {
-        let (before, at) = (step / self.neighbours * self.neighbours, step % self.neighbours);
+        let (before, at) = (step / self.stream_len * self.stream_len, step % self.stream_len);
         let mut numbers = [0; G];
         for (g, number) in numbers.iter_mut().enumerate() {
-            *number = (G * before + g * self.neighbours + at).min(self.n_groups - 1);
+            *number = (G * before + g * self.stream_len + at).min(self.n_groups - 1);
         }
         Groups {
             numbers,
             bytes: self.group_bytes,
-            left: (self.neighbours - at) * self.group_bytes,
-            others: (G - 1) * self.neighbours * self.group_bytes,
+            remaining: (self.stream_len - at) * self.group_bytes,
+            skip: (G - 1) * self.stream_len * self.group_bytes,
         }
     }
 }
 
-/// Groups that are multiplied together.
+/// Row groups that are multiplied in the same step.
 #[derive(Clone, Copy)]
 pub(super) struct Groups<const G: usize> {
     numbers: [usize; G],
-    /// Bytes of each.
+    /// Size of each row group in bytes.
     bytes: usize,
-    /// Bytes of a stream from its group on, until it goes on behind the others.
-    left: usize,
-    /// Bytes of the others in between.
-    others: usize,
+    /// Bytes from the current group to the end of the stream's range.
+    remaining: usize,
+    /// Bytes of the other streams' ranges to skip at the end of a range.
+    skip: usize,
 }
 
 impl<const G: usize> Groups<G> {
-    /// The first row of each.
+    /// Returns the first row of each group.
     #[inline(always)]
     pub fn rows(&self) -> [usize; G] {
         let mut rows = self.numbers;
@@ -80,54 +99,54 @@ impl<const G: usize> Groups<G> {
         rows
     }
 
-    /// The chunk that starts at element `c`, and that of the columns.
+    /// Returns the chunk at element `c` of these groups and of the columns.
     ///
     /// # Safety
-    /// As for [`multiply`].
+    /// `p` satisfies the invariants of [`IntProduct`], and `c < p.k`.
     #[inline(always)]
     pub unsafe fn part<V: IntSimd, D: UnpackGroup<V>>(
         &self,
         p: &IntProduct,
         c: usize,
         scales: *const GroupScales,
-    ) -> Part<G> {
+    ) -> GroupChunk<G> {
         let mut w = [p.w; G];
         for g in 0..G {
             w[g] = w[g].wrapping_add(self.numbers[g] * self.bytes + bytes_in_group::<D>(c));
         }
-        Part {
+        GroupChunk {
             w,
-            left: self.left - bytes_in_group::<D>(c),
-            others: self.others,
+            remaining: self.remaining - bytes_in_group::<D>(c),
+            skip: self.skip,
             runs: RUNS.min((p.k - c) / RUN),
             scales,
-            // SAFETY: the caller's promise.
+            // SAFETY: `c < p.k`, so each row of activations has a chunk there (function contract).
             x: unsafe { chunk(p.x, c) },
             x_stride: p.x_stride,
         }
     }
 }
 
-/// A chunk of each of some groups and of several columns.
+/// A chunk of `G` row groups and of several columns.
 #[derive(Clone, Copy)]
-pub(super) struct Part<const G: usize> {
+pub(super) struct GroupChunk<const G: usize> {
     pub w: [*const u8; G],
-    /// Bytes of a stream from the chunk on, until it goes on behind the others.
-    pub left: usize,
-    /// Bytes of the others in between.
-    pub others: usize,
-    /// Runs that there are.
+    /// Bytes from this chunk to the end of the stream's range.
+    pub remaining: usize,
+    /// Bytes of the other streams' ranges to skip at the end of a range.
+    pub skip: usize,
+    /// Runs in this chunk; fewer than [`RUNS`] at the end of a row.
     pub runs: usize,
-    /// Of each group.
+    /// Scales of each group.
     pub scales: *const GroupScales,
-    /// The first column.
+    /// Pointer to the activation chunk of the first column.
     x: *const I16Chunk,
-    /// Bytes from one column to the next.
+    /// Distance between activation columns in bytes.
     x_stride: usize,
 }
 
-impl<const G: usize> Part<G> {
-    /// Column `j`.
+impl<const G: usize> GroupChunk<G> {
+    /// Returns the chunk of column `j`.
     #[inline(always)]
     pub fn column(&self, j: usize) -> *const I16Chunk {
         self.x.wrapping_byte_add(j * self.x_stride)

@@ -1,20 +1,37 @@
-//! Two groups of interleaved rows in registers twice as long as theirs, times a few columns: the same bits as one group after the other.
+//! Skinny matmuls over row groups in 512-bit registers, with the same bits as
+//! [`interleaved8`](super::interleaved8).
 //!
-//! Weights are unpacked for each group, in its registers, and joined. That costs less than it saves: products, and activations that all lanes have, take half of the instructions.
-//! Panels for many columns are filled in the same way.
+//! Each group is unpacked in 256-bit registers, then two groups are joined. Joining costs less than it saves:
+//! multiplications and broadcasts of activations are halved.
+//!
+//! ```text
+//!            ymm: group 0 (8 rows)      ymm: group 1 (8 rows)
+//! zmm =    | w0[0..4] .. w7[0..4]   |  | w8[0..4] .. w15[0..4]  |
+//!
+//! DoubleWidthSums: 2 groups in 1 zmm        TwoRegisterSums: 4 groups in 2 zmm
+//! for run:                                  for run:
+//!     for word in 0..8:                         unpack all 8 words of 4 groups
+//!         zmm = join(group 0, group 1)          for byte in (high, low):
+//!         for column, byte in (low, high):          for word in 0..8, column:
+//!             sum[byte] += dot4(zmm, x)                 sum += dot4(zmm[0..2], x)    # x is broadcast once
+//!     total = low + 256 * high                      sum <<= 8 after the high bytes
+//!     sums += f32(total - zero * sum(x)) * scale
+//! ```
+//!
+//! Panels for many columns are filled in the same way ([`fill_panel`]).
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::interleaved8_schedule::Part;
-use super::interleaved8::{GroupScales, GroupSums, UnpackGroup, WORDS, has_mins, prefetch, row_of_sums, word};
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{I16Header, RUN, Unpack};
-use super::pack::{GROUPS, Integers, LANES, PanelChunk, SIGN, ShiftedValues};
+use super::interleaved8::{GroupScales, GroupSums, UnpackGroup, WORDS, has_mins, prefetch, sums_row, word};
+use super::interleaved8_schedule::GroupChunk;
+use super::pack::{GROUPS, IntFormat, LANES, PanelChunk, SIGN, ShiftedI8Values};
 use crate::simd::dots::{ByteDots, DoubleWidth};
 use crate::simd::{IntSimd, Simd};
 
-/// The sums of both groups with `N` columns.
+/// Sums of two groups with `N` columns, in one register per column.
 pub(super) struct DoubleWidthSums<V: IntSimd, W: DoubleWidth<V>, D, const N: usize> {
     sums: [[W::Float; 1]; N],
     by: PhantomData<(V, D)>,
@@ -25,15 +42,15 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
     unsafe fn new() -> Self {
         const { assert!(<<W as ByteDots>::Float as Simd>::LANES == 2 * LANES) };
         DoubleWidthSums {
-            // SAFETY: the caller's promise.
+            // SAFETY: the CPU supports `W` (function contract).
             sums: unsafe { [[W::Float::splat(0.0)]; N] },
             by: PhantomData,
         }
     }
 
     #[inline(always)]
-    unsafe fn add_chunk(&mut self, part: &Part<2>) {
-        // SAFETY: the caller's promise.
+    unsafe fn add_chunk(&mut self, part: &GroupChunk<2>) {
+        // SAFETY: `i < part.runs`, and the scales of those runs are set (function contract).
         unsafe {
             let mut mins = [W::Float::splat(0.0); N];
             for i in 0..part.runs {
@@ -54,25 +71,26 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
     }
 
     #[inline(always)]
-    unsafe fn put(&self, p: &IntProduct, rows: [usize; 2]) {
-        // SAFETY: the caller's promise.
-        unsafe { put_sums(p, &self.sums, rows) }
+    unsafe fn store_results(&self, p: &IntProduct, rows: [usize; 2]) {
+        // SAFETY: the caller upholds the contract of `store_results`.
+        unsafe { store_results(p, &self.sums, rows) }
     }
 }
 
 impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWidthSums<V, W, D, N> {
-    /// Adds what belongs to one scale, run `i` or half of it, and the minimums to `mins`.
+    /// Adds the products that share one scale (run `i` or its half `half`), and the minimums' part to `mins`.
     ///
     /// # Safety
-    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
+    /// - The CPU supports `V` and `W`.
+    /// - `part` describes a chunk with more than `i` runs whose scales are set.
     #[inline(always)]
-    unsafe fn add_totals(&mut self, part: &Part<2>, i: usize, half: usize, mins: &mut [W::Float; N]) {
+    unsafe fn add_totals(&mut self, part: &GroupChunk<2>, i: usize, half: usize, mins: &mut [W::Float; N]) {
         let at = if D::BY_16 { 2 * i + half } else { i };
-        let sums_at = row_of_sums::<V, D>(half);
-        // What stands for 0 in the bytes that are multiplied, a power of two.
+        let sums_at = sums_row::<V, D>(half);
+        // The value that represents 0 in the unsigned bytes, a power of two.
         const { assert!(!(D::SIGNED && D::ZERO > 0)) };
         let zero = if D::SIGNED { SIGN } else { D::ZERO };
-        // SAFETY: the caller's promise; a type that is `BY_16` has scales for both halves.
+        // SAFETY: `i < part.runs`; a `BY_16` type has scales for both halves of a run, so scale `at` is set.
         unsafe {
             let totals = Self::totals(part, i, half);
             let (first, second) = (part.scales, part.scales.add(1));
@@ -81,26 +99,27 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
                 let column = part.column(j);
                 let mut total = totals[j];
                 if zero > 0 {
-                    let of_zero = W::broadcast((&raw const (*column).totals[sums_at][i]).cast());
-                    total = total.sub32(of_zero.shl32(zero.trailing_zeros()));
+                    let zero_correction = W::broadcast((&raw const (*column).totals[sums_at][i]).cast());
+                    total = total.sub32(zero_correction.shl32(zero.trailing_zeros()));
                 }
                 self.sums[j][0] = total.floats().mul_add(scale, self.sums[j][0]);
                 if has_mins::<V, D>() {
                     let min = W::join_floats(GroupScales::min(first, at), GroupScales::min(second, at));
-                    let of_x = (&raw const (*column).sums[sums_at][i]).read_unaligned();
-                    mins[j] = min.mul_add(W::Float::splat(of_x), mins[j]);
+                    let sum_of_x = (&raw const (*column).sums[sums_at][i]).read_unaligned();
+                    mins[j] = min.mul_add(W::Float::splat(sum_of_x), mins[j]);
                 }
             }
         }
     }
 
-    /// The products of weights and activations that have one scale: exact sums.
+    /// Returns the exact dot products of weights and activations that share a scale.
     ///
     /// # Safety
-    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
+    /// - The CPU supports `V` and `W`.
+    /// - `part` describes a chunk with more than `i` runs.
     #[inline(always)]
-    unsafe fn totals(part: &Part<2>, i: usize, half: usize) -> [W; N] {
-        // SAFETY: the caller's promise; a run has 8 registers.
+    unsafe fn totals(part: &GroupChunk<2>, i: usize, half: usize) -> [W; N] {
+        // SAFETY: `i < part.runs`, so the run's 8 words and the activations of each column are readable.
         unsafe {
             let mut sums = [[W::zero(); 2]; N];
             each_of_8!(V, step => {
@@ -130,16 +149,19 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
     }
 }
 
-/// Fewest columns whose products with high bytes and with low bytes are added up one after the other, in the same registers. With fewer, each sum would wait for the one before.
-const COLUMNS_IN_TURN: usize = 5;
+/// Minimum columns for which the high and the low bytes of activations are accumulated one after the other in
+/// the same registers. With fewer columns each sum would wait for the previous one.
+const SEQUENTIAL_COLUMNS: usize = 5;
 
-/// The sums of four groups, two in each register: an activation that all lanes have is read once for both.
+/// Sums of four groups with `N` columns, in two registers per column. Each activation is broadcast once for
+/// both.
 pub(super) struct TwoRegisterSums<V: IntSimd, W: DoubleWidth<V>, D, const N: usize> {
     sums: [[W::Float; 2]; N],
     by: PhantomData<(V, D)>,
 }
 
-/// A run of four groups: the bytes that are multiplied, by word, and the scales of its halves, or of the whole run in the place of its first half.
+/// An unpacked run of four groups: the bytes of each word, and the scales of the run's halves. Types with one
+/// scale per run set only the first half.
 struct UnpackedRun<W: ByteDots> {
     words: [[W; 2]; WORDS],
     scales: [[W::Float; 2]; 2],
@@ -149,15 +171,15 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
     #[inline(always)]
     unsafe fn new() -> Self {
         TwoRegisterSums {
-            // SAFETY: the caller's promise.
+            // SAFETY: the CPU supports `W` (function contract).
             sums: unsafe { [[W::Float::splat(0.0); 2]; N] },
             by: PhantomData,
         }
     }
 
     #[inline(always)]
-    unsafe fn add_chunk(&mut self, part: &Part<4>) {
-        // SAFETY: the caller's promise.
+    unsafe fn add_chunk(&mut self, part: &GroupChunk<4>) {
+        // SAFETY: `i < part.runs`, and the scales of those runs are set (function contract).
         unsafe {
             for i in 0..part.runs {
                 prefetch::<V, D, 4>(part, i);
@@ -174,31 +196,34 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
     }
 
     #[inline(always)]
-    unsafe fn put(&self, p: &IntProduct, rows: [usize; 4]) {
-        // SAFETY: the caller's promise.
-        unsafe { put_sums(p, &self.sums, rows) }
+    unsafe fn store_results(&self, p: &IntProduct, rows: [usize; 4]) {
+        // SAFETY: the caller upholds the contract of `store_results`.
+        unsafe { store_results(p, &self.sums, rows) }
     }
 }
 
-/// Writes sums of two groups in each of `R` registers as results, given the first row of each group.
+/// Writes the sums to `p.out`. Each of the `R` registers holds two groups; `rows` holds the first row of each
+/// group.
 ///
 /// # Safety
-/// The CPU has `F`'s instructions, and the result has the rows and columns.
+/// - The CPU supports `F`.
+/// - `rows[g] + 8 <= p.m`, and `p` satisfies the invariants of [`IntProduct`] with at least `N` columns.
 #[inline(always)]
-unsafe fn put_sums<F: Simd, const N: usize, const R: usize, const G: usize>(
+unsafe fn store_results<F: Simd, const N: usize, const R: usize, const G: usize>(
     p: &IntProduct,
     sums: &[[F; R]; N],
     rows: [usize; G],
 ) {
     const { assert!(F::LANES == 2 * LANES && G == 2 * R) };
-    for (j, of_column) in sums.iter().enumerate() {
+    for (j, column_sums) in sums.iter().enumerate() {
         let mut sums = [[0.0f32; LANES]; G];
-        // SAFETY: the caller's promise; all registers fit.
+        // SAFETY: `rows[g] + 8 <= p.m` and `j < N` (function contract); `sums` has `R` registers of 16
+        // floats.
         unsafe {
             let scale = F::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
             let to = sums.as_flattened_mut().as_mut_ptr();
             for r in 0..R {
-                of_column[r].mul(scale).store(to.add(r * 2 * LANES));
+                column_sums[r].mul(scale).store(to.add(r * 2 * LANES));
             }
             for g in 0..G {
                 let out = p.out.add(j * p.out_stride + rows[g]);
@@ -212,10 +237,12 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
     /// Unpacks run `i`.
     ///
     /// # Safety
-    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
+    /// - The CPU supports `V` and `W`.
+    /// - `part` describes a chunk with more than `i` runs whose scales are set.
     #[inline(always)]
-    unsafe fn unpack(part: &Part<4>, i: usize) -> UnpackedRun<W> {
-        // SAFETY: the caller's promise; a run has 8 registers.
+    unsafe fn unpack(part: &GroupChunk<4>, i: usize) -> UnpackedRun<W> {
+        // SAFETY: `i < part.runs`, so the run's 8 words are readable and its scales are set (function
+        // contract).
         unsafe {
             let mut words = [[W::zero(); 2]; WORDS];
             each_of_8!(V, word => {
@@ -227,7 +254,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
                 words[word] = [W::join(values[0], values[1]), W::join(values[2], values[3])];
             });
             let mut scales = [[W::Float::splat(0.0); 2]; 2];
-            for half in 0..halves::<V, D>() {
+            for half in 0..scales_per_run::<V, D>() {
                 let at = if D::BY_16 { 2 * i + half } else { i };
                 for r in 0..2 {
                     let (first, second) = (part.scales.add(2 * r), part.scales.add(2 * r + 1));
@@ -238,15 +265,18 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
         }
     }
 
-    /// Adds what belongs to one scale, run `i` or half of it: the same bits as those of [`DoubleWidthSums`].
+    /// Adds the products that share one scale (run `i` or its half `half`), with the same bits as
+    /// [`DoubleWidthSums`].
     ///
     /// # Safety
-    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
+    /// - The CPU supports `V` and `W`.
+    /// - `part` describes a chunk with more than `i` runs.
     #[inline(always)]
-    unsafe fn add_totals(&mut self, part: &Part<4>, i: usize, half: usize, weights: &UnpackedRun<W>) {
+    unsafe fn add_totals(&mut self, part: &GroupChunk<4>, i: usize, half: usize, weights: &UnpackedRun<W>) {
         let zero = if D::SIGNED { SIGN } else { D::ZERO };
-        let sums_at = row_of_sums::<V, D>(half);
-        // SAFETY: the caller's promise.
+        let sums_at = sums_row::<V, D>(half);
+        // SAFETY: `i < part.runs` and `c < N`, so the activations and their totals are readable (function
+        // contract).
         unsafe {
             let mut sums = [[W::zero(); 2]; N];
             Self::add_dots::<1>(part, i, half, weights, &mut sums);
@@ -255,7 +285,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
                     sums[c][r] = sums[c][r].shl32(8);
                 }
             }
-            if const { N >= COLUMNS_IN_TURN } {
+            if const { N >= SEQUENTIAL_COLUMNS } {
                 Self::add_dots::<0>(part, i, half, weights, &mut sums);
             } else {
                 let mut low = [[W::zero(); 2]; N];
@@ -270,8 +300,8 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
                 for r in 0..2 {
                     let mut total = sums[c][r];
                     if zero > 0 {
-                        let of_zero = W::broadcast((&raw const (*part.column(c)).totals[sums_at][i]).cast());
-                        total = total.sub32(of_zero.shl32(zero.trailing_zeros()));
+                        let zero_correction = W::broadcast((&raw const (*part.column(c)).totals[sums_at][i]).cast());
+                        total = total.sub32(zero_correction.shl32(zero.trailing_zeros()));
                     }
                     let sum = &mut self.sums[c][r];
                     *sum = total.floats().mul_add(weights.scales[half][r], *sum);
@@ -280,22 +310,24 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
         }
     }
 
-    /// Adds the products with the low bytes of activations (`HIGH` 0) or with the high ones (1).
+    /// Adds the products with the low bytes (`HIGH` = 0) or high bytes (`HIGH` = 1) of the activations.
     ///
     /// # Safety
-    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
+    /// - The CPU supports `V` and `W`.
+    /// - `part` describes a chunk with more than `i` runs.
     #[inline(always)]
     unsafe fn add_dots<const HIGH: usize>(
-        part: &Part<4>,
+        part: &GroupChunk<4>,
         i: usize,
         half: usize,
         weights: &UnpackedRun<W>,
         sums: &mut [[W; 2]; N],
     ) {
-        let words = const { WORDS / halves::<V, D>() };
+        let words = const { WORDS / scales_per_run::<V, D>() };
         for word in half * words..(half + 1) * words {
             for c in 0..N {
-                // SAFETY: the caller's promise.
+                // SAFETY: `word < 8` and `HIGH < 2`, so the 4 bytes are within the column's 64 bytes of run
+                // `i`.
                 let x = unsafe {
                     let x = (&raw const (*part.column(c)).parts[i]).cast::<u8>();
                     W::broadcast(x.add(RUN * HIGH + 4 * word))
@@ -304,31 +336,32 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
                     sums[c][r] = sums[c][r].add_dots(weights.words[word][r], x);
                 }
             }
-            // Word by word, not column by column: sums need not wait for each other then.
+            // Compute word by word instead of column by column, so that sums do not wait for each other.
             for c in 1..N {
-                [sums[c - 1][0], sums[c][0]] = W::both([sums[c - 1][0], sums[c][0]]);
+                [sums[c - 1][0], sums[c][0]] = W::compute_together([sums[c - 1][0], sums[c][0]]);
             }
         }
     }
 
-    /// Adds the minimums of a chunk.
+    /// Adds the minimums of a chunk times the sums of the activations.
     ///
     /// # Safety
-    /// As for [`interleaved8::multiply`](super::interleaved8::multiply).
+    /// - The CPU supports `V` and `W`.
+    /// - `part` describes a chunk whose minimums are set.
     #[inline(always)]
-    unsafe fn add_mins(&mut self, part: &Part<4>) {
-        let halves = halves::<V, D>();
-        // SAFETY: the caller's promise.
+    unsafe fn add_mins(&mut self, part: &GroupChunk<4>) {
+        let scales_per_run = scales_per_run::<V, D>();
+        // SAFETY: `at` is below the number of minimums set for `part.runs` runs (function contract).
         unsafe {
             let mut mins = [[W::Float::splat(0.0); 2]; N];
-            for at in 0..halves * part.runs {
-                let (i, sums_at) = (at / halves, row_of_sums::<V, D>(at % halves));
+            for at in 0..scales_per_run * part.runs {
+                let (i, sums_at) = (at / scales_per_run, sums_row::<V, D>(at % scales_per_run));
                 for r in 0..2 {
                     let (first, second) = (part.scales.add(2 * r), part.scales.add(2 * r + 1));
                     let min = W::join_floats(GroupScales::min(first, at), GroupScales::min(second, at));
                     for j in 0..N {
-                        let of_x = (&raw const (*part.column(j)).sums[sums_at][i]).read_unaligned();
-                        mins[j][r] = min.mul_add(W::Float::splat(of_x), mins[j][r]);
+                        let sum_of_x = (&raw const (*part.column(j)).sums[sums_at][i]).read_unaligned();
+                        mins[j][r] = min.mul_add(W::Float::splat(sum_of_x), mins[j][r]);
                     }
                 }
             }
@@ -341,23 +374,26 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegist
     }
 }
 
-/// Parts of a run that have a scale of their own.
-const fn halves<V: IntSimd, D: Unpack<V>>() -> usize {
+/// Returns the number of scales per run.
+const fn scales_per_run<V: IntSimd, D: Unpack<V>>() -> usize {
     if D::BY_16 { 2 } else { 1 }
 }
 
-/// [`fill_panel`](super::interleaved8::fill_panel) of [`ShiftedValues`] with both groups at a time.
+/// Fills a panel of [`ShiftedI8Values`] like [`fill_panel`](super::interleaved8::fill_panel), both groups at
+/// a time.
 ///
 /// # Safety
-/// As for that function, and the CPU has `W`'s instructions.
+/// - The CPU supports `V` and `W`.
+/// - Each pointer in `groups` is valid for a chunk of a row group with at least `runs` runs.
 #[inline(always)]
 pub(crate) unsafe fn fill_panel<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>>(
     groups: [*const u8; GROUPS],
     runs: usize,
-    to: &mut PanelChunk<ShiftedValues>,
+    to: &mut PanelChunk<ShiftedI8Values>,
 ) {
     let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; GROUPS];
-    // SAFETY: the caller's promise. Scales of the runs are set before they are read; what a panel has for both groups lies side by side.
+    // SAFETY: each group has `runs` runs (function contract), and `group_scales` initializes their scales
+    // first. A panel stores both groups contiguously, so a 64-byte store fits.
     unsafe {
         for (scales, p) in scales.iter_mut().zip(groups) {
             D::group_scales(p, runs, scales.as_mut_ptr());
@@ -372,7 +408,7 @@ pub(crate) unsafe fn fill_panel<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>
                 min.store(to.mins[half].as_flattened_mut().as_mut_ptr());
             }
         }
-        let n = const { Integers::of::<V, D>().spare_bits() };
+        let n = const { IntFormat::of::<V, D>().spare_bits() };
         let zero = W::broadcast([D::ZERO << n; 4].as_ptr());
         for i in 0..runs {
             each_of_8!(V, j => {

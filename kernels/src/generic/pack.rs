@@ -1,30 +1,51 @@
-//! Panels: rows of weights as integers, interleaved so that a register holds neighbouring weights of [`LANES`] rows.
+//! Panels: 16 rows of weights unpacked to integers for matmuls with many columns.
 //!
-//! What depends on the type of the weights is one function, which unpacks a chunk of a row; everything else is shared by all types.
+//! A panel chunk holds 256 weights of [`PANEL_ROWS`] rows. Its integers are interleaved like [row
+//! groups](crate::interleaved), so that a register holds 4 adjacent weights of [`LANES`] rows:
+//!
+//! ```text
+//!               group 0 (rows 0..8)                     group 1 (rows 8..16)
+//! word 0    | w0[0..4] | w1[0..4] | .. | w7[0..4] |   | w8[0..4] | .. | w15[0..4] |       32 bytes per group
+//! word 1    | w0[4..8] | w1[4..8] | .. | w7[4..8] |   | w8[4..8] | .. | w15[4..8] |
+//!   ..
+//! word 63   | w0[252..256] ..                     |   | w8[252..256] ..           |
+//! scales[half run][group][row], mins[half run][group][row]: f32
+//! ```
+//!
+//! Only the unpacking depends on the type of the weights; all matmul loops are shared:
+//!
+//! ```text
+//! fill(rows i..i+16, chunk c):
+//!     for group in 0..2:
+//!         weights in rows (file layout):  unpack 8 rows to bytes, then transpose 8x8 words per run
+//!         weights in row groups:          group_values() yields the words directly
+//!         store the words as I16Values (16 bits), I8Values (8 bits), or ShiftedI8Values (8 bits, shifted up)
+//! ```
 
-use super::interleaved8::FillPanel;
 use super::integers::{CHUNK, RUN, RUNS, Scales, Unpack};
+use super::interleaved8::FillPanel;
 use crate::GgmlType;
 use crate::simd::IntSimd;
 
-/// Rows in a register.
+/// Number of rows per register.
 pub(crate) const LANES: usize = 8;
 
-/// Registers that are multiplied with the same activations.
+/// Number of registers multiplied by the same activations.
 pub(crate) const GROUPS: usize = 2;
 
-/// Rows of weights that are multiplied with many columns at a time. A product of fewer rows takes as long, so work is to be split in multiples of them.
+/// Rows of weights in a panel. A matmul with fewer rows takes just as long, so work should be split in
+/// multiples of this number.
 pub const PANEL_ROWS: usize = GROUPS * LANES;
 
-/// Halves of the runs of a chunk, which may have scales of their own: numbered in the order of the weights.
+/// Half runs in a chunk, in the order of the weights. Each may have its own scale.
 pub(crate) const HALVES: usize = 2 * RUNS;
 
-/// Flips the sign of a byte: signed bytes then are unsigned, with this for 0.
+/// Sign bit of a byte. XOR with it maps signed bytes to unsigned bytes in which 128 represents 0.
 pub(crate) const SIGN: u8 = 128;
 
-/// What is known of a type's integers: see [`Unpack`].
+/// Properties of the integers that [`Unpack`] produces for a type.
 #[derive(Clone, Copy)]
-pub(crate) struct Integers {
+pub(crate) struct IntFormat {
     pub bits: u32,
     pub by_16: bool,
     pub signed: bool,
@@ -32,13 +53,14 @@ pub(crate) struct Integers {
     pub has_mins: bool,
 }
 
-impl Integers {
-    /// Whether there are minimums besides those that stand for a zero.
+impl IntFormat {
+    /// Returns true if the type has minimums other than those implied by its zero point.
     pub(crate) const fn has_own_mins(&self) -> bool {
         self.has_mins && self.zero == 0
     }
 
-    /// By how many bits unsigned integers can be shifted up and fit signed bytes, less [`ZERO`](Unpack::ZERO). Signed ones have none to spare.
+    /// Returns by how many bits unsigned integers, minus [`ZERO`](Unpack::ZERO), can be shifted up and still
+    /// fit signed bytes. Returns 0 for signed integers.
     pub(crate) const fn spare_bits(&self) -> u32 {
         if self.signed {
             return 0;
@@ -48,10 +70,13 @@ impl Integers {
     }
 }
 
-impl Integers {
-    /// How many sums of 16 bits the products of a run take: of weights, less [`ZERO`](Unpack::ZERO), with integers from -127 to 127, where each lane of 16 bits adds up 2 of every 4
-    /// neighbours. 0 if one or two sums do not hold them, or if two products with unsigned bytes do not fit (`vpmaddubsw` would saturate).
-    pub(crate) const fn sums_of_16_bits(&self) -> usize {
+impl IntFormat {
+    /// Returns how many 16-bit accumulators hold the products of a run, or 0 if one or two do not suffice.
+    ///
+    /// The products are weights, minus [`ZERO`](Unpack::ZERO), times integers from -127 to 127. Each 16-bit
+    /// lane adds 2 of every 4 adjacent products. The result is 0, too, if two products with unsigned bytes
+    /// exceed 16 bits, because `vpmaddubsw` would saturate.
+    pub(crate) const fn i16_sums_per_run(&self) -> usize {
         let largest = if self.signed || self.zero > 0 {
             1 << self.bits >> 1
         } else {
@@ -64,8 +89,8 @@ impl Integers {
         }
     }
 
-    pub(crate) const fn of<V: IntSimd, D: Unpack<V>>() -> Integers {
-        Integers {
+    pub(crate) const fn of<V: IntSimd, D: Unpack<V>>() -> IntFormat {
+        IntFormat {
             bits: D::BITS,
             signed: D::SIGNED,
             zero: D::ZERO,
@@ -75,7 +100,7 @@ impl Integers {
     }
 }
 
-/// A chunk of a row.
+/// A chunk of one row, unpacked to bytes.
 #[derive(Default)]
 #[repr(C, align(32))]
 pub(crate) struct RowChunk {
@@ -83,13 +108,14 @@ pub(crate) struct RowChunk {
     values: [[u8; RUN]; RUNS],
 }
 
-/// Unpacks the first `runs` runs of a chunk of a row.
+/// Unpacks the first `runs` runs of a row's chunk.
 ///
 /// # Safety
-/// As for [`Unpack`]; `to` is valid for writes.
+/// - The CPU supports `V`.
+/// - `p` points to the start of a chunk and is valid for reads of the blocks of `runs` runs.
 #[inline(always)]
 pub(crate) unsafe fn unpack_row<V: IntSimd, D: Unpack<V>>(p: *const u8, runs: usize, to: &mut RowChunk) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `p` is valid for `runs` runs (function contract), and `to.values[i]` has 32 bytes.
     unsafe {
         D::scales(p, runs, &mut to.scales);
         for i in 0..runs {
@@ -98,50 +124,56 @@ pub(crate) unsafe fn unpack_row<V: IntSimd, D: Unpack<V>>(p: *const u8, runs: us
     }
 }
 
-/// A function that is [`unpack_row`] for some type.
+/// Function pointer to an instantiation of [`unpack_row`].
 pub(crate) type UnpackRow = unsafe fn(*const u8, usize, &mut RowChunk);
 
-/// Rows of weights of some type.
+/// Weights of a matmul and the functions that unpack them.
+///
+/// Invariants, checked in [`matmul_with`](crate::matmul::matmul_with):
+/// - `w` is valid for reads of `m` rows, `row_stride` bytes apart.
+/// - `k` is a whole number of blocks and of runs.
+/// - With [`RowLayout::Groups`], `m` is a multiple of [`LANES`].
 #[derive(Clone, Copy)]
 pub(crate) struct WeightRows {
     pub ty: GgmlType,
     pub w: *const u8,
-    /// Bytes of a row. Those of [`LANES`] rows are a group, if rows are interleaved.
+    /// Bytes per row. With [`RowLayout::Groups`], an eighth of a group's size.
     pub row_stride: usize,
     pub m: usize,
     pub k: usize,
-    /// Bytes of a chunk of a row.
+    /// Size of a row's chunk in bytes.
     pub chunk_bytes: usize,
-    pub integers: Integers,
+    pub integers: IntFormat,
     pub layout: RowLayout,
 }
 
 impl WeightRows {
-    /// Bytes to chunk `c` of the group of interleaved rows that begins with row `i`.
+    /// Returns the byte offset of chunk `c` of the row group that starts at row `i`.
     #[inline(always)]
-    pub(crate) fn place_in_groups(&self, i: usize, c: usize) -> usize {
+    pub(crate) fn group_offset(&self, i: usize, c: usize) -> usize {
         i * self.row_stride + LANES * c * self.chunk_bytes
     }
 }
 
-/// How rows lie in memory, and what unpacks them.
+/// Layout of rows in memory, with the functions that unpack it.
 #[derive(Clone, Copy)]
 pub(crate) enum RowLayout {
-    /// One after the other.
+    /// Contiguous weight rows in file order.
     Rows(UnpackRow),
-    /// In groups.
+    /// Row groups (see [`interleaved`](crate::interleaved)).
     Groups(FillGroups),
 }
 
-/// What fills panels of either form with groups.
+/// Functions that fill a panel from row groups, one per form of its integers.
 #[derive(Clone, Copy)]
 pub(crate) struct FillGroups {
-    pub words: FillPanel<WideValues>,
-    pub signed: FillPanel<SignedValues>,
-    pub shifted: FillPanel<ShiftedValues>,
+    pub words: FillPanel<I16Values>,
+    pub signed: FillPanel<I8Values>,
+    pub shifted: FillPanel<ShiftedI8Values>,
 }
 
-/// A chunk of [`PANEL_ROWS`] rows. `F` holds the integers; those of runs that a row lacks are not set.
+/// A chunk of [`PANEL_ROWS`] rows, with integers in the form `F`. Runs beyond the end of a row are
+/// uninitialized.
 #[repr(C, align(64))]
 pub(crate) struct PanelChunk<F> {
     pub values: F,
@@ -149,30 +181,30 @@ pub(crate) struct PanelChunk<F> {
     pub mins: [[[f32; LANES]; GROUPS]; HALVES],
 }
 
-/// A form of the integers of a panel's chunk.
+/// Integer format of a panel.
 pub(crate) trait PanelValues: Sized {
-    /// What fills panels of this form.
-    fn of(fill: &FillGroups) -> FillPanel<Self>;
+    /// Selects the function that fills panels of this format.
+    fn select(fill: &FillGroups) -> FillPanel<Self>;
 
-    /// Puts a run of a group's rows, given the registers that each hold 4 neighbouring weights of all rows.
+    /// Stores a run of a row group. Each register holds 4 adjacent weights of all 8 rows.
     ///
     /// # Safety
-    /// The CPU has `V`'s instructions.
-    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &Integers);
+    /// The CPU supports `V`.
+    unsafe fn store_run<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &IntFormat);
 }
 
-/// Integers of 16 bits, around 0 if the type has a [`ZERO`](Unpack::ZERO): of 4 neighbouring weights of each row those with even and those with odd
-/// index, `[4 weights][group][odd]`.
+/// 16-bit integers minus [`ZERO`](Unpack::ZERO): `[word][group][odd]`. Each word of 4 weights is split into
+/// weights with even and with odd index.
 #[repr(C)]
-pub(crate) struct WideValues(pub [[[[u8; 4 * LANES]; 2]; GROUPS]; CHUNK / 4]);
+pub(crate) struct I16Values(pub [[[[u8; 4 * LANES]; 2]; GROUPS]; CHUNK / 4]);
 
-impl PanelValues for WideValues {
-    fn of(fill: &FillGroups) -> FillPanel<Self> {
+impl PanelValues for I16Values {
+    fn select(fill: &FillGroups) -> FillPanel<Self> {
         fill.words
     }
 
     #[inline(always)]
-    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &Integers) {
+    unsafe fn store_run<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &IntFormat) {
         for (i, register) in registers.into_iter().enumerate() {
             let [even, odd] = if integers.signed {
                 register.widen_signed()
@@ -180,7 +212,7 @@ impl PanelValues for WideValues {
                 register.widen()
             };
             let to = &mut self.0[run * (RUN / 4) + i][group];
-            // SAFETY: the caller's promise; 32 bytes each.
+            // SAFETY: the CPU supports `V` (function contract); `to[0]` and `to[1]` have 32 bytes each.
             unsafe {
                 let zero = V::words(-i16::from(integers.zero));
                 even.add16(zero).store(to[0].as_mut_ptr());
@@ -190,20 +222,20 @@ impl PanelValues for WideValues {
     }
 }
 
-/// Signed bytes, 4 neighbouring weights of each row: `[4 weights][group]`. Around 0 if the type has a [`ZERO`](Unpack::ZERO).
+/// Signed bytes minus [`ZERO`](Unpack::ZERO): `[word][group]`, 4 adjacent weights per row.
 #[repr(C)]
-pub(crate) struct SignedValues(pub [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4]);
+pub(crate) struct I8Values(pub [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4]);
 
-impl PanelValues for SignedValues {
-    fn of(fill: &FillGroups) -> FillPanel<Self> {
+impl PanelValues for I8Values {
+    fn select(fill: &FillGroups) -> FillPanel<Self> {
         fill.signed
     }
 
     #[inline(always)]
-    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &Integers) {
+    unsafe fn store_run<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &IntFormat) {
         for (i, register) in registers.into_iter().enumerate() {
             let to = &mut self.0[run * (RUN / 4) + i][group];
-            // SAFETY: the caller's promise; 32 bytes.
+            // SAFETY: the CPU supports `V` (function contract); `to` has 32 bytes.
             unsafe {
                 register.sub(V::splat(integers.zero)).store(to.as_mut_ptr());
             }
@@ -211,21 +243,21 @@ impl PanelValues for SignedValues {
     }
 }
 
-/// [`SignedValues`] times 2^[`spare_bits`](Integers::spare_bits).
+/// [`I8Values`] times 2^[`spare_bits`](IntFormat::spare_bits).
 #[repr(C)]
-pub(crate) struct ShiftedValues(pub [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4]);
+pub(crate) struct ShiftedI8Values(pub [[[u8; 4 * LANES]; GROUPS]; CHUNK / 4]);
 
-impl PanelValues for ShiftedValues {
-    fn of(fill: &FillGroups) -> FillPanel<Self> {
+impl PanelValues for ShiftedI8Values {
+    fn select(fill: &FillGroups) -> FillPanel<Self> {
         fill.shifted
     }
 
     #[inline(always)]
-    unsafe fn put<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &Integers) {
+    unsafe fn store_run<V: IntSimd>(&mut self, run: usize, group: usize, registers: [V; 8], integers: &IntFormat) {
         let (zero, n) = (integers.zero, integers.spare_bits());
         for (i, register) in registers.into_iter().enumerate() {
             let to = &mut self.0[run * (RUN / 4) + i][group];
-            // SAFETY: the caller's promise; 32 bytes.
+            // SAFETY: the CPU supports `V` (function contract); `to` has 32 bytes.
             unsafe {
                 register.shl(n).sub(V::splat(zero << n)).store(to.as_mut_ptr());
             }
@@ -233,14 +265,17 @@ impl PanelValues for ShiftedValues {
     }
 }
 
-/// Fills a panel's chunk with [`PANEL_ROWS`] rows from row `i` on, chunk `c` of each. Rows beyond the last are copies of it.
+/// Fills a panel with chunk `c` of [`PANEL_ROWS`] rows from row `i` on. The last row or group is repeated if
+/// the panel extends beyond it.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and the rows are as `w` says.
+/// - The CPU supports `V`.
+/// - `w` satisfies the invariants of [`WeightRows`], `i < w.m`, and `c * CHUNK < w.k`.
 #[inline(always)]
 pub(crate) unsafe fn fill<V: IntSimd, F: PanelValues>(w: &WeightRows, i: usize, c: usize, to: &mut PanelChunk<F>) {
     let runs = RUNS.min((w.k - c * CHUNK) / RUN);
-    // SAFETY: the caller's promise; groups and a chunk that the operand has.
+    // SAFETY: rows are clamped to `m - 1` and groups to `m - LANES`, and `runs` ends at `k`, so all reads are
+    // within the weights.
     unsafe {
         match &w.layout {
             RowLayout::Rows(unpack) => {
@@ -251,18 +286,19 @@ pub(crate) unsafe fn fill<V: IntSimd, F: PanelValues>(w: &WeightRows, i: usize, 
             RowLayout::Groups(fill) => {
                 let mut groups = [w.w; GROUPS];
                 for (group, p) in groups.iter_mut().enumerate() {
-                    *p = p.add(w.place_in_groups((i + group * LANES).min(w.m - LANES), c));
+                    *p = p.add(w.group_offset((i + group * LANES).min(w.m - LANES), c));
                 }
-                F::of(fill)(groups, runs, to);
+                F::select(fill)(groups, runs, to);
             }
         }
     }
 }
 
-/// Fills one group of a panel's chunk with rows from row `i` on.
+/// Fills one group of a panel from contiguous rows, starting at row `i`.
 ///
 /// # Safety
-/// As for [`fill`].
+/// - The CPU supports `V`.
+/// - `w` satisfies the invariants of [`WeightRows`] and has at least `runs` runs in chunk `c`.
 #[inline(always)]
 unsafe fn fill_with_rows<V: IntSimd, F: PanelValues>(
     w: &WeightRows,
@@ -276,25 +312,25 @@ unsafe fn fill_with_rows<V: IntSimd, F: PanelValues>(
     let mut rows: [RowChunk; LANES] = Default::default();
     for (lane, row) in rows.iter_mut().enumerate() {
         let i = (i + lane).min(w.m - 1);
-        // SAFETY: a row and a chunk that the operand has.
+        // SAFETY: the row is clamped to `m - 1`, and chunk `c` has `runs` runs (function contract).
         unsafe { unpack(w.w.add(i * w.row_stride + c * w.chunk_bytes), runs, row) }
     }
-    put_scales(&w.integers, &rows, group, to);
+    store_scales(&w.integers, &rows, group, to);
     for run in 0..runs {
-        // SAFETY: the caller's promise; a run is 32 bytes.
+        // SAFETY: the CPU supports `V` (function contract), and a run has 32 bytes.
         unsafe {
             let mut registers = [V::splat(0); LANES];
             for lane in 0..LANES {
                 registers[lane] = V::load(rows[lane].values[run].as_ptr());
             }
-            to.values.put(run, group, V::transpose(registers), &w.integers);
+            to.values.store_run(run, group, V::transpose(registers), &w.integers);
         }
     }
 }
 
-/// The scales and minimums of a group's rows, for each half of a run.
+/// Stores the scales and minimums of a group's rows for each half run.
 #[inline(always)]
-fn put_scales<F>(integers: &Integers, rows: &[RowChunk; LANES], group: usize, to: &mut PanelChunk<F>) {
+fn store_scales<F>(integers: &IntFormat, rows: &[RowChunk; LANES], group: usize, to: &mut PanelChunk<F>) {
     for half in 0..HALVES {
         let (run, second) = (half / 2, if integers.by_16 { half % 2 } else { 0 });
         for (lane, row) in rows.iter().enumerate() {

@@ -1,42 +1,66 @@
-//! Products of panels of weights with many rows of activations, both as integers of 16 bits: see [`PanelChunk`].
+//! GEMM of panels with 16-bit activations ([`I16Chunk`]) for many columns.
 //!
-//! Sums of elements that have one scale are exact. They are added up in f32, in an order that only depends on the length of a row: an element of
-//! the result has the same bits whatever other rows and columns are computed with it.
+//! ```text
+//! for i in rows, step 4 panels (64 rows):
+//!     for 4 chunks (1024 elements):                 # 16 panel chunks stay in L2
+//!         fill the panel chunks                     # see `pack`
+//!         for 16 columns:
+//!             for chunk, for panel:                 # activations stay in L1
+//!                 for tile of 4 columns:
+//!                     total[4][2] += madd(w, x)     # i32, exact within a run or half run
+//!                     sums[4][2]  += total * scale
+//!                 sums += mins * sums of x
+//!     out = sums * scale of x
+//! ```
+//!
+//! With at most 16 columns, each panel chunk is multiplied right after it is filled ([`multiply_few`]).
+//!
+//! Sums of elements that share a scale are exact. They are accumulated in f32 in an order that depends only
+//! on the length of a row. Hence the bits of a result do not depend on the other rows and columns.
 
 use std::mem::offset_of;
 
 use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS};
-use super::weight_prefetch::NextWeights;
-use super::pack::{GROUPS, LANES, PANEL_ROWS, PanelChunk, WeightRows, WideValues, fill};
+use super::pack::{GROUPS, I16Values, LANES, PANEL_ROWS, PanelChunk, WeightRows, fill};
+use super::weight_prefetch::WeightPrefetcher;
 use crate::simd::{IntSimd, Simd};
 
-/// A chunk of a product with all it needs. See [`matmul`](crate::matmul()) for the meaning.
+/// A matmul of weights by quantized activations, possibly a part of a larger one.
+///
+/// Fields have the meaning of [`MatMul`](crate::MatMul). Invariants, checked in
+/// [`matmul_with`](crate::matmul::matmul_with):
+/// - `w` satisfies the invariants of [`WeightRows`].
+/// - `x` is valid for reads of `n` rows in the form that the kernel expects, `x_stride` bytes apart.
+/// - `out` is valid for writes of `w.m` floats at each `j * out_stride`, `j < n`, and nothing else accesses
+///   them.
+/// - `scratch` has as many floats as the kernel's `*_scratch` function returns.
 #[derive(Clone, Copy)]
 pub(crate) struct PanelProduct {
     pub w: WeightRows,
-    /// Rows of activations as integers, `x_stride` bytes apart.
+    /// Quantized rows of activations, `x_stride` bytes apart.
     pub x: *const u8,
     pub x_stride: usize,
     pub n: usize,
     pub out: *mut f32,
     pub out_stride: usize,
-    /// [`panel_scratch`] floats.
+    /// Scratch memory of [`panel_scratch`] floats.
     pub scratch: *mut f32,
 }
 
-/// Panels that are filled before they are multiplied: activations are read once for all of them.
+/// Panels filled before they are multiplied; they share the reads of the activations.
 const PANELS: usize = 4;
 
-/// Chunks of a row that are in a panel, so that all panels stay in the second-level cache however long rows are.
+/// Maximum chunks of a row in the filled panels, so that they stay in the L2 cache for rows of any length.
 const PANEL_CHUNKS: usize = 4;
 
-/// Columns that are multiplied with the panels at a time: their chunks, a panel's chunk and the sums stay in the first-level cache.
+/// Columns multiplied by the panels at a time. Their chunks, a panel chunk, and the sums stay in the L1
+/// cache.
 const COLUMNS: usize = 16;
 
-/// Bytes to whose multiples panels are aligned.
+/// Alignment of panels in bytes.
 const ALIGN: usize = 64;
 
-/// Floats of scratch memory for rows of `k` elements and `n` columns.
+/// Returns the scratch memory in floats for rows of `k` elements and `n` columns.
 pub(crate) const fn panel_scratch(k: usize, n: usize) -> usize {
     let chunks = k.div_ceil(CHUNK);
     let (chunks, blocks) = if chunks <= PANEL_CHUNKS {
@@ -44,18 +68,19 @@ pub(crate) const fn panel_scratch(k: usize, n: usize) -> usize {
     } else {
         (PANEL_CHUNKS, n.div_ceil(COLUMNS))
     };
-    let bytes = chunks * PANELS * size_of::<PanelChunk<WideValues>>() + blocks * size_of::<Totals>();
+    let bytes = chunks * PANELS * size_of::<PanelChunk<I16Values>>() + blocks * size_of::<PanelSums>();
     (bytes + ALIGN) / size_of::<f32>()
 }
 
-/// Adds the product of a chunk's first `runs` runs, without minimums. `x` is the chunk of the first column, `sums` holds as many columns
-/// as are multiplied.
+/// Adds the product of a chunk's first `runs` runs, without minimums. `x` is the chunk of the first column;
+/// `sums` has one entry per column.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and the operands are as large as that.
+/// - The CPU supports `V`.
+/// - `x` is valid for `sums.len()` chunks, `x_stride` bytes apart, and the panel's first `runs` runs are set.
 #[inline(always)]
 unsafe fn add_products<V: IntSimd>(
-    panel: &PanelChunk<WideValues>,
+    panel: &PanelChunk<I16Values>,
     by_16: bool,
     runs: usize,
     x: *const u8,
@@ -64,7 +89,7 @@ unsafe fn add_products<V: IntSimd>(
 ) {
     let mut x = x;
     for tile in sums.chunks_mut(4) {
-        // SAFETY: the caller's promise.
+        // SAFETY: each tile covers at most the remaining columns of `sums` (function contract).
         unsafe {
             match tile.len() {
                 4 => add_words::<V, 4>(panel, by_16, runs, x, x_stride, tile),
@@ -77,22 +102,26 @@ unsafe fn add_products<V: IntSimd>(
     }
 }
 
-/// `N` columns with their sums in registers: of 32 bits for each run or half of one, of floats for all.
+/// Adds the products of `N` columns, with all sums in registers: i32 for a run or half run, f32 for the
+/// chunk.
 ///
 /// # Safety
-/// As for [`add_products`].
+/// - The CPU supports `V`.
+/// - `x` is valid for `N` chunks, `x_stride` bytes apart, `sums` has `N` entries, and the panel's first
+///   `runs` runs are set.
 #[inline(always)]
 unsafe fn add_words<V: IntSimd, const N: usize>(
-    panel: &PanelChunk<WideValues>,
+    panel: &PanelChunk<I16Values>,
     by_16: bool,
     runs: usize,
     x: *const u8,
     x_stride: usize,
     sums: &mut [[f32; PANEL_ROWS]],
 ) {
-    // Parts of a run that have a scale of their own, and the quarters of a run in each.
+    // Number of scales per run, and number of quarters of a run that share a scale.
     let (parts, quarters) = if by_16 { (2, 2) } else { (1, 4) };
-    // SAFETY: the caller's promise; all offsets are those of a chunk.
+    // SAFETY: all offsets are within a panel chunk and an `I16Chunk` of each of `N` columns (function
+    // contract).
     unsafe {
         let mut tile = [[V::Float::splat(0.0); GROUPS]; N];
         for j in 0..N {
@@ -115,7 +144,7 @@ unsafe fn add_words<V: IntSimd, const N: usize>(
                             for group in 0..GROUPS {
                                 totals[j][group] = totals[j][group].add_pairs(of_groups[group], q);
                             }
-                            totals[j] = V::side_by_side(totals[j]);
+                            totals[j] = V::compute_together(totals[j]);
                         }
                     }
                 }
@@ -138,38 +167,39 @@ unsafe fn add_words<V: IntSimd, const N: usize>(
     }
 }
 
-/// Elements of a quarter of a run, for which the loop is unrolled.
+/// Elements of a quarter run; the loop over them is unrolled.
 const QUARTER: usize = RUN / 4;
 
-/// The sums of a panel's rows with some columns.
+/// Sums of a panel's rows with some columns.
 type ColumnSums = [[f32; PANEL_ROWS]; COLUMNS];
 
-/// The sums of some panels' rows with some columns.
+/// Sums of several panels' rows with some columns.
 #[repr(C, align(64))]
-struct Totals([ColumnSums; PANELS]);
+struct PanelSums([ColumnSums; PANELS]);
 
-/// Multiplies: panels of some rows and chunks are filled, then multiplied with all columns. Sums of rows that are longer wait in scratch memory.
+/// Multiplies panels of some rows and chunks by all columns. If rows have more chunks, their sums are stored
+/// in scratch memory meanwhile.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
+/// - The CPU supports `V`.
+/// - `p` satisfies the invariants of [`PanelProduct`] for [`I16Chunk`] activations.
 #[inline(always)]
 pub(crate) unsafe fn multiply<V: IntSimd>(p: &PanelProduct) {
     if p.n <= COLUMNS {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `multiply_few`.
         return unsafe { multiply_few::<V>(p) };
     }
     let chunks = p.w.k.div_ceil(CHUNK);
     let step = PANEL_CHUNKS.min(chunks);
-    // SAFETY: the caller's promise; the scratch memory holds as many panels and sums, once aligned.
+    // SAFETY: after alignment, the scratch memory holds `step * PANELS` panel chunks and the sums of each
+    // block of columns ([`panel_scratch`]). Rows, columns, and chunks are bounded by `p`.
     unsafe {
         let scratch = p.scratch.cast::<u8>();
-        let panels = scratch
-            .add(scratch.align_offset(ALIGN))
-            .cast::<PanelChunk<WideValues>>();
-        let waiting = panels.add(step * PANELS).cast::<Totals>();
+        let panels = scratch.add(scratch.align_offset(ALIGN)).cast::<PanelChunk<I16Values>>();
+        let stored = panels.add(step * PANELS).cast::<PanelSums>();
         for i in (0..p.w.m).step_by(PANELS * PANEL_ROWS) {
             for first in (0..chunks).step_by(step) {
-                let part = Part {
+                let part = ChunkRange {
                     panels: PANELS.min((p.w.m - i).div_ceil(PANEL_ROWS)),
                     first,
                     end: chunks.min(first + step),
@@ -177,7 +207,7 @@ pub(crate) unsafe fn multiply<V: IntSimd>(p: &PanelProduct) {
                 let mut to = panels;
                 for c in part.first..part.end {
                     for panel in 0..part.panels {
-                        fill::<V, WideValues>(&p.w, i + panel * PANEL_ROWS, c, &mut *to);
+                        fill::<V, I16Values>(&p.w, i + panel * PANEL_ROWS, c, &mut *to);
                         to = to.add(1);
                     }
                 }
@@ -188,17 +218,17 @@ pub(crate) unsafe fn multiply<V: IntSimd>(p: &PanelProduct) {
                 };
                 let next_end = chunks.min(next_first + step);
                 let (rows, times) = (PANELS * PANEL_ROWS, p.n.div_ceil(COLUMNS));
-                let mut next = NextWeights::new(&p.w, next_i, next_first..next_end, rows, times);
+                let mut next = WeightPrefetcher::new(&p.w, next_i, next_first..next_end, rows, times);
                 for j in (0..p.n).step_by(COLUMNS) {
                     next.fetch();
-                    let Totals(totals) = &mut *waiting.add(if step < chunks { j / COLUMNS } else { 0 });
+                    let PanelSums(totals) = &mut *stored.add(if step < chunks { j / COLUMNS } else { 0 });
                     let totals = &mut totals[..part.panels];
                     if first == 0 {
                         totals.as_flattened_mut().as_flattened_mut().fill(0.0);
                     }
                     multiply_part::<V>(p, &part, panels, j, totals);
                     if part.end == chunks {
-                        put_totals::<V>(p, i, j, totals);
+                        store_totals::<V>(p, i, j, totals);
                     }
                 }
             }
@@ -207,29 +237,32 @@ pub(crate) unsafe fn multiply<V: IntSimd>(p: &PanelProduct) {
 }
 
 /// Chunks `first..end` of the rows of some panels.
-struct Part {
+struct ChunkRange {
     panels: usize,
     first: usize,
     end: usize,
 }
 
-/// A part of some panels, `[chunk][panel]`, times up to [`COLUMNS`] columns from `j` on. All panels take their turn with a chunk, so that what
-/// they have in common, activations, stays in the first-level cache.
+/// Multiplies filled panel chunks, ordered `[chunk][panel]`, by up to [`COLUMNS`] columns from `j` on. All
+/// panels use a chunk of activations before the next one, so that it stays in the L1 cache.
 ///
 /// # Safety
-/// As for [`multiply`]; the panels hold the chunks.
+/// - The CPU supports `V`.
+/// - `p` satisfies the invariants of [`PanelProduct`], `j < p.n`, and `panel` points to the filled chunks of
+///   `part`.
 #[inline(always)]
 unsafe fn multiply_part<V: IntSimd>(
     p: &PanelProduct,
-    part: &Part,
-    mut panel: *const PanelChunk<WideValues>,
+    part: &ChunkRange,
+    mut panel: *const PanelChunk<I16Values>,
     j: usize,
     totals: &mut [ColumnSums],
 ) {
     let columns = COLUMNS.min(p.n - j);
     for c in part.first..part.end {
         for sums in &mut *totals {
-            // SAFETY: the caller's promise; rows, columns and chunks lie within the operands.
+            // SAFETY: `panel` has a filled chunk for each `c` and panel, and columns end at `p.n` (function
+            // contract).
             unsafe {
                 add_chunk::<V>(p, &*panel, c, p.x.add(j * p.x_stride), &mut sums[..columns]);
                 panel = panel.add(1);
@@ -241,35 +274,39 @@ unsafe fn multiply_part<V: IntSimd>(
 /// Adds the product of chunk `c` of a panel. `x` is the row of the first column.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `V`.
+/// - `x` is valid for `sums.len()` rows, `c * CHUNK < p.w.k`, and the panel holds chunk `c`.
 #[inline(always)]
 unsafe fn add_chunk<V: IntSimd>(
     p: &PanelProduct,
-    panel: &PanelChunk<WideValues>,
+    panel: &PanelChunk<I16Values>,
     c: usize,
     x: *const u8,
     sums: &mut [[f32; PANEL_ROWS]],
 ) {
     let (runs, integers) = (RUNS.min((p.w.k - c * CHUNK) / RUN), &p.w.integers);
-    // SAFETY: the caller's promise; the chunk lies within the rows.
+    // SAFETY: chunk `c` is part of each row at `x` (function contract).
     unsafe {
         let x = x.add(size_of::<I16Header>() + c * size_of::<I16Chunk>());
         add_products::<V>(panel, integers.by_16, runs, x, p.x_stride, sums);
-        // Integers around a zero are signed in the panel.
+        // A zero point is already subtracted from the integers of a panel.
         if integers.has_own_mins() {
             add_mins::<V>(integers.by_16, panel, runs, x, p.x_stride, sums);
         }
     }
 }
 
-/// Adds minimums times the sums of activations: `sums` holds as many columns as there are, `x` is the chunk of the first column.
+/// Adds the minimums times the sums of the activations. `x` is the chunk of the first column; `sums` has one
+/// entry per column.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and the operands are as large as that.
+/// - The CPU supports `V`.
+/// - `x` is valid for `sums.len()` chunks, `x_stride` bytes apart, and the panel's first `runs` minimums are
+///   set.
 #[inline(always)]
 unsafe fn add_mins<V: IntSimd>(
     by_16: bool,
-    panel: &PanelChunk<WideValues>,
+    panel: &PanelChunk<I16Values>,
     runs: usize,
     x: *const u8,
     x_stride: usize,
@@ -277,7 +314,7 @@ unsafe fn add_mins<V: IntSimd>(
 ) {
     let mut column = 0;
     let mut tiles = sums.chunks_exact_mut(4);
-    // SAFETY: the caller's promise.
+    // SAFETY: each tile covers columns of `sums`, whose chunks are valid (function contract).
     unsafe {
         for tile in &mut tiles {
             add_mins_to::<V, 4>(by_16, panel, runs, x.add(column * x_stride), x_stride, tile);
@@ -290,20 +327,22 @@ unsafe fn add_mins<V: IntSimd>(
     }
 }
 
-/// [`add_mins`] for `N` columns.
+/// Adds the minimums times the sums of the activations for `N` columns.
 ///
 /// # Safety
-/// As for [`add_mins`].
+/// - The CPU supports `V`.
+/// - `x` is valid for `N` chunks, `x_stride` bytes apart, `sums` has `N` entries, and the panel's first
+///   `runs` minimums are set.
 #[inline(always)]
 unsafe fn add_mins_to<V: IntSimd, const N: usize>(
     by_16: bool,
-    panel: &PanelChunk<WideValues>,
+    panel: &PanelChunk<I16Values>,
     runs: usize,
     x: *const u8,
     x_stride: usize,
     sums: &mut [[f32; PANEL_ROWS]],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `j < N` chunks are valid at `x`, and `sums` has `N` entries of 16 floats (function contract).
     unsafe {
         let mut totals = [[V::Float::splat(0.0); GROUPS]; N];
         for half in (0..2 * runs).step_by(if by_16 { 1 } else { 2 }) {
@@ -311,8 +350,11 @@ unsafe fn add_mins_to<V: IntSimd, const N: usize>(
             let mins = [V::Float::load(mins[0].as_ptr()), V::Float::load(mins[1].as_ptr())];
             for j in 0..N {
                 let x = x.add(j * x_stride);
-                let of_x = V::Float::splat(sums_at(x, half / 2, if by_16 { 1 + half % 2 } else { 0 }));
-                totals[j] = [mins[0].mul_add(of_x, totals[j][0]), mins[1].mul_add(of_x, totals[j][1])];
+                let sum_of_x = V::Float::splat(sums_at(x, half / 2, if by_16 { 1 + half % 2 } else { 0 }));
+                totals[j] = [
+                    mins[0].mul_add(sum_of_x, totals[j][0]),
+                    mins[1].mul_add(sum_of_x, totals[j][1]),
+                ];
             }
         }
         for (sums, totals) in sums.iter_mut().zip(totals) {
@@ -324,27 +366,29 @@ unsafe fn add_mins_to<V: IntSimd, const N: usize>(
     }
 }
 
-/// What a chunk of activations has in row `row` of its sums, for a run.
+/// Returns the sum of a run in row `row` of a chunk's sums.
 ///
 /// # Safety
-/// There is a chunk at `x`.
+/// `x` points to an [`I16Chunk`], `run < RUNS`, and `row < 3`.
 #[inline(always)]
 unsafe fn sums_at(x: *const u8, run: usize, row: usize) -> f32 {
-    // SAFETY: the caller's promise; rows are of so many runs.
+    // SAFETY: `run` and `row` are within the chunk's sums (function contract).
     unsafe {
         let sums = x.add(offset_of!(I16Chunk, sums)).cast::<f32>();
         sums.add(row * RUNS + run).read_unaligned()
     }
 }
 
-/// Writes the sums of panels from row `i` on with columns from `j` on as results.
+/// Writes the sums of panels from row `i` on with columns from `j` on to the output.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `V`.
+/// - `p` satisfies the invariants of [`PanelProduct`], `i < p.w.m`, and `j < p.n`.
 #[inline(always)]
-unsafe fn put_totals<V: IntSimd>(p: &PanelProduct, i: usize, j: usize, totals: &[ColumnSums]) {
+unsafe fn store_totals<V: IntSimd>(p: &PanelProduct, i: usize, j: usize, totals: &[ColumnSums]) {
     for (column, j) in (j..p.n).take(COLUMNS).enumerate() {
-        // SAFETY: the caller's promise; rows and columns lie within the operands.
+        // SAFETY: rows are written up to `p.w.m` and columns up to `p.n`, which `out` covers (function
+        // contract).
         unsafe {
             let scale = V::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
             let out = p.out.add(j * p.out_stride);
@@ -361,26 +405,26 @@ unsafe fn put_totals<V: IntSimd>(p: &PanelProduct, i: usize, j: usize, totals: &
     }
 }
 
-/// [`multiply`] for up to [`COLUMNS`] columns, by the same floating-point operations. Each chunk of a panel is multiplied as soon as it is filled, while it is
-/// in the first-level cache.
+/// Multiplies by up to [`COLUMNS`] columns, with the same floating-point operations as [`multiply`]. Each
+/// panel chunk is multiplied while it is in the L1 cache.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `V`.
+/// - `p` satisfies the invariants of [`PanelProduct`] for [`I16Chunk`] activations, and `p.n <= COLUMNS`.
 #[inline(always)]
 unsafe fn multiply_few<V: IntSimd>(p: &PanelProduct) {
-    // SAFETY: the caller's promise; the scratch memory holds more panels than one, once aligned.
+    // SAFETY: after alignment, the scratch memory holds at least one panel chunk; rows and chunks are bounded
+    // by `p`.
     unsafe {
         let scratch = p.scratch.cast::<u8>();
-        let panel = scratch
-            .add(scratch.align_offset(ALIGN))
-            .cast::<PanelChunk<WideValues>>();
+        let panel = scratch.add(scratch.align_offset(ALIGN)).cast::<PanelChunk<I16Values>>();
         for i in (0..p.w.m).step_by(PANEL_ROWS) {
             let mut totals = [[0.0; PANEL_ROWS]; COLUMNS];
             for c in 0..p.w.k.div_ceil(CHUNK) {
-                fill::<V, WideValues>(&p.w, i, c, &mut *panel);
+                fill::<V, I16Values>(&p.w, i, c, &mut *panel);
                 add_chunk::<V>(p, &*panel, c, p.x, &mut totals[..p.n]);
             }
-            put_totals::<V>(p, i, 0, &[totals]);
+            store_totals::<V>(p, i, 0, &[totals]);
         }
     }
 }

@@ -1,7 +1,18 @@
-//! Matrix products: rows of weights of any type times rows of activations.
+//! Matmul of weights of any type with f32 activations.
 //!
-//! An element of the result is the same sum in the same order wherever it stands among rows and columns that are computed together,
-//! so that splitting rows over threads changes nothing.
+//! ```text
+//! matvec (1 column):                              matmul (several columns):
+//! for step in streams:           # 4 rows         for panel of rows:            # up to 64, decoded to L2
+//!     for 256 elements:                               for 1024 elements:
+//!         for row in 0..4:                                decode the panel to f32
+//!             sums[row] += decode(w) * x                  for tile of N columns:
+//!     out = sum of lanes                                      for 4 rows of the panel:
+//!                                                                 sums[N][4] += w * x
+//!                                                             out += sum of lanes
+//! ```
+//!
+//! The order of additions for a result does not depend on the other rows and columns, so splitting rows
+//! between threads changes nothing.
 
 use super::blocks::{Decode, Dot, bytes_of, dequantize};
 use super::streams::Streams;
@@ -9,7 +20,15 @@ use crate::GgmlType;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::Simd;
 
-/// A chunk of a product with all it needs. See [`matmul`](crate::matmul()) for the meaning.
+/// A matmul of weights by f32 activations, possibly a part of a larger one.
+///
+/// Fields have the meaning of [`MatMul`](crate::MatMul). Invariants, checked in
+/// [`matmul_with`](crate::matmul::matmul_with):
+/// - `w` is valid for reads of `m` rows, `row_stride` bytes apart.
+/// - `x` is valid for reads of `n` rows of `k` floats, `x_stride` floats apart.
+/// - `out` is valid for writes of `m` floats at each `j * out_stride`, `j < n`, and nothing else accesses
+///   them.
+/// - `k` is a whole number of blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Product {
     pub w: *const u8,
@@ -21,41 +40,44 @@ pub(crate) struct Product {
     pub n: usize,
     pub out: *mut f32,
     pub out_stride: usize,
-    /// If `n > 1` the floats of [`panel_size`], or for many columns of [`float_panels`](super::float_panels).
+    /// Scratch memory for `n > 1`: [`panel_size`], or [`float_panels`](super::float_panels) scratch for many
+    /// columns.
     pub panel: *mut f32,
 }
 
-/// Rows of weights that are decoded together, a multiple of [`TILE_M`], and the floats of each. Together at most a quarter of a megabyte, half of
-/// a small L2 cache, however long rows are.
+/// Returns the number of rows decoded together, a multiple of [`TILE_M`], and the floats per row. A panel
+/// takes at most 256 KiB, half of a small L2 cache, for rows of any length.
 pub(crate) const fn panel_size(k: usize) -> (usize, usize) {
-    // A block of a row, and what must be decoded before and behind it to have whole blocks of the type.
+    // Elements decoded at a time: up to BLOCK_K of a row, and up to one quantization block before and after.
     let stride = if k <= BLOCK_K { k } else { BLOCK_K + 2 * 256 };
     let rows = (1 << 16) / if stride == 0 { 1 } else { stride };
     let rows = rows / TILE_M * TILE_M;
     (if rows > 64 { 64 } else { rows }, stride)
 }
 
-/// Rows of weights in a tile of sums held in registers.
+/// Number of weight rows in a register tile.
 const TILE_M: usize = 4;
 
-/// Activations of a tile are used for every row of a panel; at most this many of each row, so that they stay in L1.
+/// Maximum elements of a row per tile. The activations of a tile are reused for every row of a panel and must
+/// stay in the L1 cache.
 const BLOCK_K: usize = 1024;
 
-/// Rows that are multiplied at a time with one column: as many streams from memory.
+/// Rows multiplied at a time by one column, each part of its own memory stream.
 const ROWS: usize = 4;
 
-/// Bytes by which each of these streams is prefetched.
-const AHEAD: usize = 4096;
+/// Prefetch distance of each stream in bytes.
+const PREFETCH_DISTANCE: usize = 4096;
 
-/// One column: weights are decoded in registers and never stored.
+/// Multiplies by one column. Weights are decoded in registers and never stored.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions and `p` keeps the contract of [`matmul`](crate::matmul()).
+/// - The CPU supports `V`.
+/// - `p` satisfies the invariants of [`Product`].
 #[inline(always)]
 pub(crate) unsafe fn matvec<V: Simd, D: Decode<V>>(p: &Product) {
     let streams = Streams::<ROWS>::new(p.m);
-    for i in 0..streams.turns() {
-        // SAFETY: the caller's promise; the rows of streams that have one lie below `m`.
+    for i in 0..streams.n_steps() {
+        // SAFETY: `streams.rows` yields rows below `m`, and `streams.row(s, i) < m` for `s < n`.
         unsafe {
             let n = streams.len(i);
             let totals = dot_rows::<V, D>(streams.rows(p.w, p.row_stride, i), n, p.x, p.k);
@@ -66,15 +88,17 @@ pub(crate) unsafe fn matvec<V: Simd, D: Decode<V>>(p: &Product) {
     }
 }
 
-/// The first `n` of these rows, 256 elements of each at a time. Their number is not a constant, so that the loop over them stays a loop:
-/// unrolled, the work of several rows gets mixed up and does not fit the registers.
+/// Returns the dot products of the first `n` rows, processing 256 elements of each row at a time. `n` is not
+/// a constant, so that the loop over rows stays a loop; unrolled, the interleaved work of several rows would
+/// spill registers.
 ///
 /// # Safety
-/// As for [`matvec`].
+/// - The CPU supports `V`.
+/// - Each of the first `n` rows is valid for `k` elements, and `x` for `k` floats.
 #[inline(always)]
 unsafe fn dot_rows<V: Simd, D: Decode<V>>(rows: [*const u8; ROWS], n: usize, x: *const f32, k: usize) -> [f32; ROWS] {
     let turn = 256usize.next_multiple_of(D::STEP);
-    // SAFETY: the caller's promise.
+    // SAFETY: `c + elements <= k`, so all reads are within the rows and `x` (function contract).
     unsafe {
         let mut sums = [Dot::<V>::new(x); ROWS];
         for c in (0..k).step_by(turn) {
@@ -82,9 +106,9 @@ unsafe fn dot_rows<V: Simd, D: Decode<V>>(rows: [*const u8; ROWS], n: usize, x: 
             for (row, sums) in rows.iter().zip(&mut sums).take(n) {
                 let mut sink = *sums;
                 let mut p = row.add(bytes_of::<D>(c));
-                // Behind its row a stream goes on in the next one.
+                // Beyond the end of its row, a stream continues with the next row.
                 for line in 0..bytes_of::<D>(elements).div_ceil(CACHE_LINE) {
-                    prefetch(p.wrapping_add(AHEAD + line * CACHE_LINE), CacheLevel::First);
+                    prefetch(p.wrapping_add(PREFETCH_DISTANCE + line * CACHE_LINE), CacheLevel::First);
                 }
                 for _ in 0..elements / D::STEP {
                     D::decode(p, &mut sink);
@@ -101,22 +125,24 @@ unsafe fn dot_rows<V: Simd, D: Decode<V>>(rows: [*const u8; ROWS], n: usize, x: 
     }
 }
 
-/// Several columns: a panel of rows is decoded to memory and multiplied tile by tile.
+/// Multiplies by several columns. A panel of rows is decoded to memory and multiplied in register tiles.
 ///
 /// # Safety
-/// As for [`matvec`].
+/// - The CPU supports `V` and the instruction set of `tiles`.
+/// - `p` satisfies the invariants of [`Product`], and `p.panel` has the floats of [`panel_size`].
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: Simd, D: Decode<V>>(p: &Product, tiles: &Tiles) {
     let (rows, stride) = panel_size(p.k);
     let n_blocks = p.k.div_ceil(BLOCK_K).max(1);
-    // A multiple of every register, so that only the last block has a rest.
+    // A multiple of every register width, so that only the last block has a remainder.
     let block = p.k.div_ceil(n_blocks).next_multiple_of(16).max(16);
     for i in (0..p.m).step_by(rows) {
         let m = rows.min(p.m - i);
-        // Even for k = 0 one block, which writes the zeros.
+        // Process at least one block even if `k` is 0, to write zeros.
         for c in (0..p.k.max(1)).step_by(block) {
             let k = block.min(p.k - c);
-            // SAFETY: the caller's promise; rows `i..i + m` lie below `p.m`, elements `c..c + k` below `p.k`, and both fit the panel.
+            // SAFETY: rows `i..i + m` are below `p.m`, elements `c..c + k` below `p.k`, and the panel holds
+            // both ([`panel_size`]).
             unsafe {
                 let w = p.w.add(i * p.row_stride);
                 let panel = if D::TYPE == GgmlType::F32 && p.row_stride.is_multiple_of(size_of::<f32>()) {
@@ -124,7 +150,7 @@ pub(crate) unsafe fn matmul<V: Simd, D: Decode<V>>(p: &Product, tiles: &Tiles) {
                     let w = w.cast::<f32>().add(c);
                     Panel { w, stride, i, m, c, k }
                 } else {
-                    // Whole steps of the decoder.
+                    // Round down to whole steps of the decoder.
                     let first = c / D::STEP * D::STEP;
                     let end = (c + k).next_multiple_of(D::STEP).min(p.k);
                     for r in 0..m {
@@ -140,7 +166,7 @@ pub(crate) unsafe fn matmul<V: Simd, D: Decode<V>>(p: &Product, tiles: &Tiles) {
     }
 }
 
-/// Elements `c..c + k` of rows `i..i + m` of the weights as floats, `stride` apart.
+/// Elements `c..c + k` of rows `i..i + m` of the weights as floats, `stride` floats apart.
 struct Panel {
     w: *const f32,
     stride: usize,
@@ -150,17 +176,20 @@ struct Panel {
     k: usize,
 }
 
-/// Adds what belongs to a panel to its rows of the product; the panel at the start of rows begins them.
+/// Multiplies a panel by all columns. The first panel of a row (`c == 0`) overwrites the output; later ones
+/// add to it.
 ///
 /// # Safety
-/// As for [`matvec`], and the panel holds its rows.
+/// - The CPU supports the instruction set of `tiles`.
+/// - `p` satisfies the invariants of [`Product`], and `panel` holds its rows as floats.
 unsafe fn multiply_panel(p: &Product, panel: &Panel, tiles: &Tiles) {
     let mut j = 0;
     for left in (1..=p.n.div_ceil(tiles.len())).rev() {
-        // Tiles as equal as possible: a narrow one is slow.
+        // Divide the columns evenly; a narrow tile is slow.
         let n = (p.n - j).div_ceil(left);
         for r in (0..panel.m).step_by(TILE_M) {
-            // SAFETY: the caller's promise; the tile lies within the panel, the activations and the output.
+            // SAFETY: rows `r..r + m` are within the panel and columns `j..j + n` below `p.n` (function
+            // contract).
             unsafe {
                 let tile = Tile {
                     w: panel.w.add(r * panel.stride),
@@ -180,10 +209,10 @@ unsafe fn multiply_panel(p: &Product, panel: &Panel, tiles: &Tiles) {
     }
 }
 
-/// The tile functions of an instruction set: the one at `n - 1` is for `n` columns.
+/// Tile functions of an instruction set; index `n - 1` is for `n` columns.
 pub(crate) type Tiles = [unsafe fn(&Tile)];
 
-/// Up to [`TILE_M`] rows of weights (f32) times some rows of activations, over part of k.
+/// A tile of up to [`TILE_M`] rows of f32 weights times some columns, over part of `k`.
 pub(crate) struct Tile {
     w: *const f32,
     w_stride: usize,
@@ -193,18 +222,19 @@ pub(crate) struct Tile {
     k: usize,
     out: *mut f32,
     out_stride: usize,
-    /// Adds to what `out` holds.
+    /// Adds to `out` instead of overwriting it.
     accumulate: bool,
 }
 
-/// A tile of `N` columns.
+/// Multiplies a tile of `N` columns.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and the tile lies within its operands.
+/// - The CPU supports `V`.
+/// - `t.w` is valid for `m` rows, and `t.x` and `t.out` for `N` columns.
 #[inline(always)]
 pub(crate) unsafe fn tile<V: Simd, const N: usize>(t: &Tile) {
-    // SAFETY: the caller's promise. Rows that the tile lacks are computed from its first row and dropped, which keeps the order
-    // of every sum the same.
+    // SAFETY: reads end at `t.k` within `m` rows and `N` columns (function contract). Rows beyond `t.m`
+    // repeat the first row and are dropped, which preserves the order of additions.
     unsafe {
         let w: [*const f32; TILE_M] = std::array::from_fn(|r| if r < t.m { t.w.add(r * t.w_stride) } else { t.w });
         let x: [*const f32; N] = std::array::from_fn(|j| t.x.add(j * t.x_stride));

@@ -1,17 +1,31 @@
-//! RoPE: sines and cosines of angles, and pairs of elements that are rotated by them. Loops are plain, as compilers turn them into vector code.
+//! Rotary position embeddings: sines and cosines of angles, and the rotation of pairs of elements.
+//!
+//! ```text
+//! (a, b) -> (a * cos - b * sin, a * sin + b * cos)
+//!
+//! rotate_pairs:   (x0 x1) (x2 x3) ..                    # adjacent elements
+//! rotate_halves:  (x0 xn) (x1 xn+1) ..                  # an element of each half
+//!
+//! sin_cos(x):  q = round(x / (pi / 2))                  # quadrant
+//!              r = x - q * pi / 2                       # pi / 2 in two parts
+//!              sin r, cos r by Taylor series; swap and negate by quadrant
+//! ```
+//!
+//! The loops are scalar code that compilers vectorize.
 //!
 //! # Safety
-//! All functions: the CPU has `V`'s instructions, and pointers are valid for what they say.
+//! All functions require that the CPU supports `V` and that pointers are valid for the documented number of
+//! floats.
 
 use std::f64::consts::FRAC_2_PI;
 
 use crate::simd::Simd;
 
-/// Sines times `magnitude` in place of `n` angles, and cosines times it.
+/// Replaces `n` angles by their sines times `magnitude`, and writes their cosines times `magnitude`.
 #[inline(always)]
 pub(crate) unsafe fn sin_cos_in_place<V: Simd>(angles: *mut f32, magnitude: f32, cos: *mut f32, n: usize) {
     for i in 0..n {
-        // SAFETY: the caller's promise.
+        // SAFETY: `i < n`, and both arrays have `n` floats (module contract).
         unsafe {
             let (sin_of, cos_of) = sin_cos(f64::from(*angles.add(i)));
             *angles.add(i) = sin_of as f32 * magnitude;
@@ -20,11 +34,11 @@ pub(crate) unsafe fn sin_cos_in_place<V: Simd>(angles: *mut f32, magnitude: f32,
     }
 }
 
-/// Rotates `n` pairs, `x[2 i]` and `x[2 i + 1]`.
+/// Rotates `n` pairs of adjacent elements, `x[2 i]` and `x[2 i + 1]`.
 #[inline(always)]
 pub(crate) unsafe fn rotate_pairs<V: Simd>(x: *mut f32, sin: *const f32, cos: *const f32, n: usize) {
     for i in 0..n {
-        // SAFETY: the caller's promise.
+        // SAFETY: `i < n`; `x` has `2 n` floats, `sin` and `cos` have `n` (module contract).
         unsafe {
             let (a, b, s, c) = (*x.add(2 * i), *x.add(2 * i + 1), *sin.add(i), *cos.add(i));
             *x.add(2 * i) = a * c - b * s;
@@ -33,11 +47,11 @@ pub(crate) unsafe fn rotate_pairs<V: Simd>(x: *mut f32, sin: *const f32, cos: *c
     }
 }
 
-/// Rotates `n` pairs, `x[i]` and `x[n + i]`.
+/// Rotates `n` pairs of elements from the two halves, `x[i]` and `x[n + i]`.
 #[inline(always)]
 pub(crate) unsafe fn rotate_halves<V: Simd>(x: *mut f32, sin: *const f32, cos: *const f32, n: usize) {
     for i in 0..n {
-        // SAFETY: the caller's promise.
+        // SAFETY: `i < n`; `x` has `2 n` floats, `sin` and `cos` have `n` (module contract).
         unsafe {
             let (a, b, s, c) = (*x.add(i), *x.add(n + i), *sin.add(i), *cos.add(i));
             *x.add(i) = a * c - b * s;
@@ -46,12 +60,14 @@ pub(crate) unsafe fn rotate_halves<V: Simd>(x: *mut f32, sin: *const f32, cos: *
     }
 }
 
-/// Sine and cosine within 1e-10 for angles up to a million, and 1e-6 up to 2^31, in a form that compilers turn into vector code.
+/// Returns the sine and cosine of `x`, with an error of at most 1e-10 for angles up to 10^6 and 1e-6 up to
+/// 2^31. The code is branch-free, so compilers can vectorize it.
 #[inline(always)]
 pub(crate) fn sin_cos(x: f64) -> (f64, f64) {
-    // Adding this leaves no bits for a fraction, which rounds; the lowest bits then are those of the integer.
+    // Adding this constant (1.5 * 2^52) rounds to an integer, which then occupies the lowest bits of the
+    // mantissa.
     const ROUND: f64 = 6_755_399_441_055_744.0;
-    // Pi / 2 in two parts; the first has 33 bits, so that its product with up to 2^20 quarters is exact.
+    // pi / 2 in two parts. The first has 33 bits, so its product with up to 2^20 quadrants is exact.
     const QUARTER: f64 = 1.570_796_326_734_125_6;
     const QUARTER_REST: f64 = 6.077_100_506_506_192e-11;
     let rounded = x * FRAC_2_PI + ROUND;
@@ -71,7 +87,7 @@ pub(crate) fn sin_cos(x: f64) -> (f64, f64) {
     let c = c * r2 - 1.0 / 720.0;
     let c = c * r2 + 1.0 / 24.0;
     let c = 1.0 - 0.5 * r2 + r2 * r2 * c;
-    // Odd quadrants swap sine and cosine; quadrants 2 and 3 negate the sine, 1 and 2 the cosine.
+    // Odd quadrants swap sine and cosine. Quadrants 2 and 3 negate the sine, 1 and 2 the cosine.
     let swapped = turn & 1 == 1;
     let (sin, cos) = if swapped { (c, s) } else { (s, c) };
     let sin_sign = (turn & 2) << 62;

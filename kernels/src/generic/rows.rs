@@ -1,16 +1,28 @@
 //! Reductions and element-wise operations over rows of floats.
 //!
+//! Element-wise operations process one register at a time and the remainder with partial loads and stores.
+//! Reductions use [`CHAINS`] independent accumulators:
+//!
+//! ```text
+//! for i in 0..n, step CHAINS * LANES:          map:  for i in 0..n, step LANES:
+//!     for c in 0..CHAINS:                                out[i..] = f(x[i..])
+//!         sum[c] += term(a[i + c * LANES..])
+//! result = sum over chains and lanes
+//! ```
+//!
 //! # Safety
-//! All functions: pointers are valid for `n` floats, and the CPU has `V`'s instructions. An `out` that is written may equal an input,
-//! but not overlap it in another way: every element is read before it is written.
+//! All functions require:
+//! - The CPU supports `V`.
+//! - Pointers are valid for `n` floats unless documented otherwise.
+//! - An output either equals an input or does not overlap it. Every element is read before it is written.
 
 use super::functions::{Exp, Function, Function2, Tanh};
 use crate::simd::Simd;
 
-/// Sums run in this many registers at once, which hides the latency of additions and keeps rounding errors small.
+/// Independent accumulators of a sum, which hide the latency of additions and reduce rounding errors.
 const CHAINS: usize = 4;
 
-/// One term of a sum for each position of two rows.
+/// A term of a sum over two rows.
 trait Term {
     fn add<V: Simd>(sum: V, a: V, b: V) -> V;
 }
@@ -33,7 +45,7 @@ impl Term for Product {
 
 #[inline(always)]
 unsafe fn accumulate<V: Simd, T: Term>(a: *const f32, b: *const f32, n: usize) -> f32 {
-    // SAFETY: all reads lie below `n`; the rest is the caller's promise.
+    // SAFETY: all reads end at `n` (module contract).
     unsafe {
         let mut sums = [V::splat(0.0); CHAINS];
         let mut i = 0;
@@ -59,31 +71,31 @@ unsafe fn accumulate<V: Simd, T: Term>(a: *const f32, b: *const f32, n: usize) -
     }
 }
 
-/// sum_i a[i] b[i]
+/// Returns `sum_i a[i] * b[i]`.
 #[inline(always)]
 pub(crate) unsafe fn dot<V: Simd>(a: *const f32, b: *const f32, n: usize) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract of `accumulate`.
     unsafe { accumulate::<V, Product>(a, b, n) }
 }
 
-/// sum_i x[i]
+/// Returns `sum_i x[i]`.
 #[inline(always)]
 pub(crate) unsafe fn sum<V: Simd>(x: *const f32, n: usize) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract of `accumulate`.
     unsafe { accumulate::<V, Plain>(x, x, n) }
 }
 
-/// sum_i x[i]^2
+/// Returns `sum_i x[i]^2`.
 #[inline(always)]
 pub(crate) unsafe fn sum_of_squares<V: Simd>(x: *const f32, n: usize) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract of `accumulate`.
     unsafe { accumulate::<V, Product>(x, x, n) }
 }
 
-/// The largest element; -infinity if there is none.
+/// Returns the largest element, or negative infinity for an empty row.
 #[inline(always)]
 unsafe fn max<V: Simd>(x: *const f32, n: usize) -> f32 {
-    // SAFETY: all reads lie below `n`; the rest is the caller's promise.
+    // SAFETY: all reads end at `n` (module contract).
     unsafe {
         let mut max = V::splat(f32::NEG_INFINITY);
         let mut i = 0;
@@ -102,7 +114,7 @@ unsafe fn max<V: Simd>(x: *const f32, n: usize) -> f32 {
 
 #[inline(always)]
 unsafe fn map2<V: Simd, F: Function2>(a: *const f32, b: *const f32, out: *mut f32, n: usize) {
-    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    // SAFETY: all accesses end at `n` (module contract).
     unsafe {
         let mut i = 0;
         while i + V::LANES <= n {
@@ -116,10 +128,10 @@ unsafe fn map2<V: Simd, F: Function2>(a: *const f32, b: *const f32, out: *mut f3
     }
 }
 
-/// out[i] = f(x[i])
+/// Computes `out[i] = f(x[i])`.
 #[inline(always)]
 pub(crate) unsafe fn map<V: Simd, F: Function>(x: *const f32, out: *mut f32, n: usize) {
-    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    // SAFETY: all accesses end at `n` (module contract).
     unsafe {
         let mut i = 0;
         while i + V::LANES <= n {
@@ -137,7 +149,7 @@ macro_rules! element_wise {
         $(#[$doc])*
         #[inline(always)]
         pub(crate) unsafe fn $name<V: Simd>($($x: *const f32,)+ out: *mut f32, n: usize) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller upholds the contract of `map` and `map2`.
             unsafe { $map::<V, $function>($($x,)+ out, n) }
         }
     )* };
@@ -146,30 +158,30 @@ macro_rules! element_wise {
 use super::functions::{Add, Gated, Gelu, Mul, Sigmoid, Silu, Softplus};
 
 element_wise! {
-    /// out[i] = e^x[i]
+    /// Computes `out[i] = e^x[i]`.
     exp(x) = map Exp;
-    /// out[i] = 1 / (1 + e^-x[i])
+    /// Computes `out[i] = 1 / (1 + e^-x[i])`.
     sigmoid(x) = map Sigmoid;
-    /// out[i] = x[i] sigmoid(x[i])
+    /// Computes `out[i] = x[i] * sigmoid(x[i])`.
     silu(x) = map Silu;
-    /// out[i] = ln(1 + e^x[i])
+    /// Computes `out[i] = ln(1 + e^x[i])`.
     softplus(x) = map Softplus;
-    /// out[i] = gelu(x[i]), tanh form
+    /// Computes `out[i] = gelu(x[i])` in the tanh approximation.
     gelu(x) = map Gelu;
-    /// out[i] = a[i] + b[i]
+    /// Computes `out[i] = a[i] + b[i]`.
     add(a, b) = map2 Add;
-    /// out[i] = a[i] b[i]
+    /// Computes `out[i] = a[i] * b[i]`.
     mul(a, b) = map2 Mul;
-    /// out[i] = silu(gate[i]) up[i]
+    /// Computes `out[i] = silu(gate[i]) * up[i]`.
     silu_mul(gate, up) = map2 Gated<Silu>;
-    /// out[i] = gelu(gate[i]) up[i]
+    /// Computes `out[i] = gelu(gate[i]) * up[i]`.
     gelu_mul(gate, up) = map2 Gated<Gelu>;
 }
 
-/// y[i] += a x[i]
+/// Computes `y[i] += a * x[i]`.
 #[inline(always)]
 pub(crate) unsafe fn axpy<V: Simd>(a: f32, x: *const f32, y: *mut f32, n: usize) {
-    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    // SAFETY: all accesses end at `n` (module contract).
     unsafe {
         let a = V::splat(a);
         let mut i = 0;
@@ -184,13 +196,14 @@ pub(crate) unsafe fn axpy<V: Simd>(a: f32, x: *const f32, y: *mut f32, n: usize)
     }
 }
 
-/// y[i] += sum_j a[j] x[j stride + i] over `m` rows: the sums stay in registers for all rows.
+/// Computes `y[i] += sum_j a[j] * x[j * stride + i]` over `m` rows. The sums stay in registers for all rows.
 ///
 /// # Safety
-/// As above, with `a` valid for `m` floats and each row of `x` for `n`.
+/// - The module's contract holds, with `a` valid for `m` floats.
+/// - Each of the `m` rows of `x`, `stride` floats apart, is valid for `n` floats.
 #[inline(always)]
 pub(crate) unsafe fn axpy_rows<V: Simd>(a: *const f32, m: usize, x: *const f32, stride: usize, y: *mut f32, n: usize) {
-    // SAFETY: columns lie below `n` and rows below `m`; the rest is the caller's promise.
+    // SAFETY: columns end at `n` and rows at `m` (function contract).
     unsafe {
         let mut i = 0;
         while i + 4 * V::LANES <= n {
@@ -212,10 +225,11 @@ pub(crate) unsafe fn axpy_rows<V: Simd>(a: *const f32, m: usize, x: *const f32, 
     }
 }
 
-/// `C` registers of columns; even and odd rows apart, so that twice as many additions overlap.
+/// Computes `C` registers of columns. Even and odd rows have separate sums, so that twice as many additions
+/// overlap.
 #[inline(always)]
 unsafe fn columns<V: Simd, const C: usize>(a: *const f32, m: usize, x: *const f32, stride: usize, y: *mut f32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `C` registers of columns are within the rows, and rows end at `m` (contract of `axpy_rows`).
     unsafe {
         let mut even = [V::splat(0.0); C];
         let mut odd = [V::splat(0.0); C];
@@ -246,10 +260,10 @@ unsafe fn columns<V: Simd, const C: usize>(a: *const f32, m: usize, x: *const f3
     }
 }
 
-/// x[j n + i] = c[j] x[j n + i] + a[j] d[i] for `m` rows
+/// Computes `x[j * n + i] = c[j] * x[j * n + i] + a[j] * d[i]` for `m` rows.
 ///
 /// # Safety
-/// As above, with `c` and `a` valid for `m` floats and `x` for `m n`.
+/// The module's contract holds, with `c` and `a` valid for `m` floats and `x` for `m * n`.
 #[inline(always)]
 pub(crate) unsafe fn scale_add_outer<V: Simd>(
     c: *const f32,
@@ -259,7 +273,7 @@ pub(crate) unsafe fn scale_add_outer<V: Simd>(
     x: *mut f32,
     n: usize,
 ) {
-    // SAFETY: columns lie below `n` and rows below `m`; the rest is the caller's promise.
+    // SAFETY: columns end at `n` and rows at `m` (function contract).
     unsafe {
         for j in 0..m {
             let (c, a, row) = (V::splat(*c.add(j)), V::splat(*a.add(j)), x.add(j * n));
@@ -278,10 +292,10 @@ pub(crate) unsafe fn scale_add_outer<V: Simd>(
     }
 }
 
-/// out[i] = scale x[i] + bias
+/// Computes `out[i] = scale * x[i] + bias`.
 #[inline(always)]
 pub(crate) unsafe fn scale<V: Simd>(scale: f32, bias: f32, x: *const f32, out: *mut f32, n: usize) {
-    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    // SAFETY: all accesses end at `n` (module contract).
     unsafe {
         let (scale, bias) = (V::splat(scale), V::splat(bias));
         let mut i = 0;
@@ -297,10 +311,10 @@ pub(crate) unsafe fn scale<V: Simd>(scale: f32, bias: f32, x: *const f32, out: *
     }
 }
 
-/// out[i] = cap tanh(x[i] / cap)
+/// Computes `out[i] = cap * tanh(x[i] / cap)`.
 #[inline(always)]
 pub(crate) unsafe fn softcap<V: Simd>(cap: f32, x: *const f32, out: *mut f32, n: usize) {
-    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    // SAFETY: all accesses end at `n` (module contract).
     unsafe {
         let (cap, inverse) = (V::splat(cap), V::splat(1.0 / cap));
         let mut i = 0;
@@ -316,10 +330,10 @@ pub(crate) unsafe fn softcap<V: Simd>(cap: f32, x: *const f32, out: *mut f32, n:
     }
 }
 
-/// out[i] = x[i] / sqrt(mean(x^2) + eps), times weight[i] if there are weights (not null).
+/// Computes `out[i] = x[i] / sqrt(mean(x^2) + eps)`, multiplied by `weight[i]` unless `weight` is null.
 #[inline(always)]
 pub(crate) unsafe fn rms_norm<V: Simd>(x: *const f32, weight: *const f32, eps: f32, out: *mut f32, n: usize) {
-    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    // SAFETY: all accesses end at `n` (module contract).
     unsafe {
         let factor = 1.0 / (sum_of_squares::<V>(x, n) / n as f32 + eps).sqrt();
         if weight.is_null() {
@@ -344,10 +358,10 @@ pub(crate) unsafe fn rms_norm<V: Simd>(x: *const f32, weight: *const f32, eps: f
     }
 }
 
-/// out[i] = (x[i] - mean) / sqrt(variance + eps)
+/// Computes `out[i] = (x[i] - mean) / sqrt(variance + eps)`.
 #[inline(always)]
 pub(crate) unsafe fn norm<V: Simd>(x: *const f32, eps: f32, out: *mut f32, n: usize) {
-    // SAFETY: the caller's promise; `out` may equal `x` because `x` is not read after it is written.
+    // SAFETY: all accesses end at `n`. `out` may equal `x`, because `x` is not read after the first write.
     unsafe {
         let mean = sum::<V>(x, n) / n as f32;
         scale::<V>(1.0, -mean, x, out, n);
@@ -356,10 +370,10 @@ pub(crate) unsafe fn norm<V: Simd>(x: *const f32, eps: f32, out: *mut f32, n: us
     }
 }
 
-/// x[i] = e^(x[i] - max); returns their sum.
+/// Replaces `x[i]` by `e^(x[i] - max)` and returns the sum of the results.
 #[inline(always)]
 unsafe fn exp_sum<V: Simd>(x: *mut f32, max: f32, n: usize) -> f32 {
-    // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+    // SAFETY: all accesses end at `n` (module contract).
     unsafe {
         let max = V::splat(max);
         let mut total = V::splat(0.0);
@@ -382,10 +396,10 @@ unsafe fn exp_sum<V: Simd>(x: *mut f32, max: f32, n: usize) -> f32 {
     }
 }
 
-/// x = softmax(scale x)
+/// Replaces `x` by `softmax(factor * x)`.
 #[inline(always)]
 pub(crate) unsafe fn softmax<V: Simd>(x: *mut f32, factor: f32, n: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: all callees access `x` up to `n` (module contract).
     unsafe {
         scale::<V>(factor, 0.0, x, x, n);
         let sum = exp_sum::<V>(x, max::<V>(x, n), n);

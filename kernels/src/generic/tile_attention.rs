@@ -1,144 +1,156 @@
-//! Attention of many queries to some pages by a unit that multiplies tiles: products with keys, a step of the online softmax, and weighted sums of values.
+//! Attention of many queries to several pages in bf16 tiles, for a unit such as AMX.
 //!
-//! Queries and keys are two bfloat16 each, one for what the other leaves over: three of the four products are added up, and scores have some 16 bits.
-//! Weights and values are one bfloat16.
+//! Each element of a query or key is split into two bf16: the rounded value and the residual. Three of the
+//! four products are added, which gives scores of about 16 bits. Weights and values are single bf16.
+//!
+//! ```text
+//! split(x):  high = bf16(x), low = bf16(x - high)
+//! score   =  q.high * k.high + q.high * k.low + q.low * k.high
+//!
+//! prepare once per page, for all queries:     keys and values packed as tiles
+//! for 32 queries:
+//!     for 32 keys of all pages:  scores  = tiles(queries) x tiles(keys)
+//!     online softmax over all pages          # weights are stored as bf16
+//!     for 32 columns of values:  sums    = tiles(weights) x tiles(values)
+//!                                out     = out * factor + sums
+//! ```
 
 use std::marker::PhantomData;
 
-use super::attention::{PutWeights, Softmax, softmax_step};
-use super::functions::ExpOf16Bits;
+use super::attention::{Softmax, StoreWeights, softmax_step};
+use super::functions::ExpApprox16;
 use super::integers::spread;
 use super::tile_packing::{Dequantize, transpose};
 use crate::attention::KEYS;
 use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{Simd, TileUnit};
 
-/// Numbers that an element of a query or of a key is.
+/// bf16 numbers per element of a query or key.
 const PARTS: usize = 2;
 
-/// Bytes of a bfloat16.
+/// Size of a bf16 in bytes.
 const BF16: usize = 2;
 
-/// Bytes to whose multiples operands are aligned.
+/// Alignment of operands in bytes.
 const ALIGN: usize = 64;
 
 const _: () = assert!(KEYS == 2 * ROWS && ROWS == STEP);
 
-/// Tiles that `d` elements of a row fill.
+/// Returns the number of tile widths that `d` elements fill.
 const fn steps(d: usize) -> usize {
     d.div_ceil(STEP)
 }
 
-/// Bytes of a query of `d` elements as an operand.
+/// Returns the size in bytes of a packed query of `d` elements.
 pub(crate) const fn query_bytes(d: usize) -> usize {
     spread(PARTS * steps(d) * STEP * BF16)
 }
 
-/// Bytes of the keys of a page as an operand.
+/// Returns the size in bytes of a page of packed keys of `d` elements.
 pub(crate) const fn key_bytes(d: usize) -> usize {
-    KEYS / ROWS * bytes_of_keys(d)
+    KEYS / ROWS * packed_rows_bytes(d)
 }
 
-/// Bytes of [`ROWS`] keys as an operand.
-const fn bytes_of_keys(d: usize) -> usize {
+/// Returns the size in bytes of [`ROWS`] packed keys.
+const fn packed_rows_bytes(d: usize) -> usize {
     PARTS * steps(d) * 2 * TILE_BYTES
 }
 
-/// Bytes of the values of a page as an operand: those of the same columns of all pages lie side by side.
+/// Returns the size in bytes of a page of packed values. The same columns of all pages are contiguous.
 pub(crate) const fn value_bytes(d: usize) -> usize {
-    d.div_ceil(ROWS) * BYTES_OF_VALUES
+    d.div_ceil(ROWS) * COLUMN_BYTES
 }
 
-/// Bytes of [`ROWS`] columns of the values of a page as an operand.
-const BYTES_OF_VALUES: usize = KEYS / STEP * 2 * TILE_BYTES;
+/// Size in bytes of [`ROWS`] columns of a page of packed values.
+const COLUMN_BYTES: usize = KEYS / STEP * 2 * TILE_BYTES;
 
-/// Floats from the scores of a query with `n_pages` to those of the next.
+/// Returns the distance in floats between the scores of two queries for `n_pages` pages.
 pub const fn score_stride(n_pages: usize) -> usize {
     spread(n_pages * KEYS * size_of::<f32>()) / size_of::<f32>()
 }
 
-/// Bytes from the weights of a query for `n_pages` to those of the next.
+/// Returns the distance in bytes between the weights of two queries for `n_pages` pages.
 pub(crate) const fn weight_stride(n_pages: usize) -> usize {
-    spread(n_pages * BYTES_OF_WEIGHTS)
+    spread(n_pages * PAGE_WEIGHT_BYTES)
 }
 
-/// Bytes of the weights of a query for a page.
-const BYTES_OF_WEIGHTS: usize = KEYS * BF16;
+/// Size in bytes of a query's weights for a page.
+const PAGE_WEIGHT_BYTES: usize = KEYS * BF16;
 
-/// Floats of scratch memory for rows of `d` elements.
+/// Returns the scratch memory in floats for rows of `d` elements.
 pub(crate) const fn tile_scratch(d: usize) -> usize {
     KEYS * d + (size_of::<TileSums>() + ALIGN) / size_of::<f32>()
 }
 
-/// The keys or values of a page.
+/// The keys or values of a page, and the destination of the packed operand.
 #[derive(Clone, Copy)]
 pub(crate) struct PageRows {
     pub rows: *const u8,
-    /// Bytes from one row to the next.
+    /// Distance between rows in bytes.
     pub stride: usize,
-    /// Rows, at most [`KEYS`].
+    /// Number of rows, at most [`KEYS`].
     pub n: usize,
-    /// Elements of a row.
+    /// Number of elements per row.
     pub d: usize,
     pub dequantize: Dequantize,
-    /// The rows that are wanted, by bits. Of keys further ones may be read, of values none.
-    pub wanted: u64,
-    /// The operand to write, aligned to 64 bytes: [`key_bytes`] or [`value_bytes`] for each page.
+    /// Bit mask of the rows to pack. Other keys may be read; other values are not.
+    pub mask: u64,
+    /// Packed operand, aligned to 64 bytes, with [`key_bytes`] or [`value_bytes`] per page.
     pub out: *mut u8,
-    /// Its pages, and which of them this is.
+    /// Number of pages of the operand, and the index of this page.
     pub n_pages: usize,
     pub page: usize,
-    /// [`tile_scratch`] floats.
+    /// Scratch memory of [`tile_scratch`] floats.
     pub scratch: *mut f32,
 }
 
-/// Products of queries with the keys of some pages.
+/// Operands for the scores of queries with the keys of some pages.
 pub(crate) struct TileScores {
-    /// As [`put_keys`] writes them, page after page.
+    /// Keys packed by [`pack_keys`], page after page.
     pub keys: *const u8,
-    /// Elements of a key.
+    /// Number of elements per key.
     pub d: usize,
     pub n_pages: usize,
-    /// The keys that are wanted, by bits, a word for each page.
-    pub wanted: *const u64,
-    /// Rows as [`put_query`] writes them, a multiple of [`COLUMNS`] of them.
+    /// Bit mask of the keys to score, one word per page.
+    pub mask: *const u64,
+    /// Queries packed by [`pack_query`], a multiple of [`COLUMNS`].
     pub queries: *const u8,
     pub n_queries: usize,
-    /// [`score_stride`] floats to a query, for a multiple of [`COLUMNS`] of them.
+    /// Scores, [`score_stride`] floats per query, for a multiple of [`COLUMNS`] queries.
     pub out: *mut f32,
 }
 
-/// A step of the online softmax with the scores of some pages.
+/// Operands for a step of the online softmax over some pages.
 pub(crate) struct TileWeights {
-    /// Its pages are those that are looked at; its weights are rows of all pages.
+    /// Softmax state. Its pages are the processed ones; its weights are rows for all pages.
     pub softmax: Softmax,
-    /// Pages of the operand, and the first that is looked at.
+    /// Number of pages of the operand, and the first processed page.
     pub n_pages: usize,
     pub first: usize,
 }
 
-/// Weighted sums of the values of some pages.
+/// Operands for the weighted sums of the values of some pages.
 pub(crate) struct TileValues {
-    /// As [`put_values`] writes them.
+    /// Values packed by [`pack_values`].
     pub values: *const u8,
-    /// Pages of the operands, the first that is added, and how many are.
+    /// Number of pages of the operands, the first page to add, and the number of pages to add.
     pub n_pages: usize,
     pub first: usize,
     pub n: usize,
-    /// Elements of a value.
+    /// Number of elements per value.
     pub d: usize,
-    /// [`weight_stride`] bytes to a query, for a multiple of [`COLUMNS`] of them.
+    /// Weights, [`weight_stride`] bytes per query, for a multiple of [`COLUMNS`] queries.
     pub weights: *const u8,
-    /// A factor for the sums of each query so far.
+    /// Factor for the earlier sums of each query.
     pub factors: *const f32,
     pub n_queries: usize,
-    /// Sums of the queries one after another.
+    /// Sums of the queries, stored contiguously.
     pub out: *mut f32,
-    /// [`tile_scratch`] floats.
+    /// Scratch memory of [`tile_scratch`] floats.
     pub scratch: *mut f32,
 }
 
-/// Scratch memory: sums, and rows as floats.
+/// Pointers into the scratch memory: sums, and rows as floats.
 struct Scratch {
     sums: *mut TileSums,
     rows: *mut f32,
@@ -148,7 +160,7 @@ impl Scratch {
     /// # Safety
     /// `p` is valid for [`tile_scratch`] floats.
     unsafe fn new(p: *mut f32) -> Scratch {
-        // SAFETY: the caller's promise.
+        // SAFETY: after alignment, both parts fit in `tile_scratch` floats (function contract).
         unsafe {
             let sums = p.cast::<u8>();
             let sums = sums.add(sums.align_offset(ALIGN));
@@ -160,17 +172,18 @@ impl Scratch {
     }
 }
 
-/// `STEP` floats as what bfloat16 holds of them and what that leaves over.
+/// `STEP` floats as bf16, followed by their residuals as bf16.
 type Split = [[u8; STEP * BF16]; 2];
 
-/// Splits the `n` floats at `x`, at most [`STEP`]; further ones are zero.
+/// Splits the `n <= STEP` floats at `x`. Elements beyond `n` are zero.
 ///
 /// # Safety
-/// The CPU has the unit, `x` is valid for `n` floats.
+/// - The CPU supports `U`.
+/// - `x` is valid for reads of `n` floats.
 #[inline(always)]
 unsafe fn split<U: TileUnit>(x: *const f32, n: usize) -> Split {
     let (mut floats, mut parts) = ([0.0f32; STEP], [[0u8; STEP * BF16]; 2]);
-    // SAFETY: the caller's promise; registers lie within the arrays.
+    // SAFETY: `n` floats are readable (function contract), and registers are within the arrays.
     unsafe {
         if n == STEP {
             floats = x.cast::<[f32; STEP]>().read_unaligned();
@@ -187,14 +200,15 @@ unsafe fn split<U: TileUnit>(x: *const f32, n: usize) -> Split {
     parts
 }
 
-/// Writes a query of `d` elements as an operand, [`query_bytes`] long.
+/// Packs a query of `d` elements into [`query_bytes`] bytes.
 ///
 /// # Safety
-/// The CPU has the unit, `x` is valid for `d` floats and `out` for the operand.
+/// - The CPU supports `U`.
+/// - `x` is valid for reads of `d` floats, and `out` for writes of [`query_bytes`] bytes.
 #[inline(always)]
-pub(crate) unsafe fn put_query<U: TileUnit>(x: *const f32, d: usize, out: *mut u8) {
+pub(crate) unsafe fn pack_query<U: TileUnit>(x: *const f32, d: usize, out: *mut u8) {
     for step in 0..steps(d) {
-        // SAFETY: the caller's promise.
+        // SAFETY: steps end at `d`, and `out` has two tile rows for each (function contract).
         unsafe {
             let parts = split::<U>(x.add(step * STEP), STEP.min(d - step * STEP));
             let to = out.add(PARTS * step * TILE_WIDTH);
@@ -203,50 +217,57 @@ pub(crate) unsafe fn put_query<U: TileUnit>(x: *const f32, d: usize, out: *mut u
     }
 }
 
-/// Packs the keys of a page that are wanted, whole [`ROWS`] of them. True: they may be infinite.
+/// Packs the keys of a page in groups of [`ROWS`], skipping groups without a set bit in `mask`. Always
+/// returns true, because bf16 can represent non-finite keys.
 ///
 /// # Safety
-/// The CPU has the unit, and the pointers are valid for what the fields say.
+/// - The CPU supports `U`.
+/// - The pointers in `keys` are valid for the sizes given by its fields.
 #[inline(always)]
-pub(crate) unsafe fn put_keys<U: TileUnit>(keys: &PageRows) -> bool {
-    // SAFETY: the caller's promise; keys lie below `n`.
+pub(crate) unsafe fn pack_keys<U: TileUnit>(keys: &PageRows) -> bool {
+    // SAFETY: `first < keys.n`, and `out` has [`key_bytes`] bytes per page (function contract).
     unsafe {
         let scratch = Scratch::new(keys.scratch);
         let out = keys.out.add(keys.page * key_bytes(keys.d));
         for first in (0..keys.n).step_by(ROWS) {
-            if of_rows(keys.wanted, first) != 0 {
-                let to = out.add(first / ROWS * bytes_of_keys(keys.d));
-                pack_keys::<U>(keys, first, scratch.rows, to);
+            if key_bits(keys.mask, first) != 0 {
+                let to = out.add(first / ROWS * packed_rows_bytes(keys.d));
+                pack_key_rows::<U>(keys, first, scratch.rows, to);
             }
         }
     }
     true
 }
 
-/// The bits of [`ROWS`] keys from `first` on.
-fn of_rows(bits: u64, first: usize) -> u64 {
+/// Returns the bits of [`ROWS`] keys from `first` on.
+fn key_bits(bits: u64, first: usize) -> u64 {
     bits >> first & ((1 << ROWS) - 1)
 }
 
-/// Products of queries with keys. Those with keys of which none is wanted are left out.
+/// Computes the scores of queries with keys, skipping groups of [`ROWS`] keys without a set bit in `mask`.
 ///
 /// # Safety
-/// The CPU has the unit, no other is in use in this thread, and the pointers are valid for what the fields say.
+/// - The CPU supports `U`, and no other tile unit is active in this thread.
+/// - The pointers in `s` are valid for the sizes given by its fields.
 #[inline(always)]
 pub(crate) unsafe fn scores<U: TileUnit>(s: &TileScores) {
     let (x_stride, stride) = (query_bytes(s.d), score_stride(s.n_pages));
-    // SAFETY: the caller's promise; keys lie below `KEYS` of each page, queries below `n_queries` rounded up.
+    // SAFETY: keys end at `KEYS` of the last page, and queries at `n_queries` rounded up to `COLUMNS`
+    // (function contract).
     unsafe {
         let mut unit = U::new();
         for q in (0..s.n_queries).step_by(COLUMNS) {
             for at in (0..s.n_pages * KEYS).step_by(ROWS) {
-                if of_rows(*s.wanted.add(at / KEYS), at % KEYS) == 0 {
+                if key_bits(*s.mask.add(at / KEYS), at % KEYS) == 0 {
                     continue;
                 }
-                let (x, w) = (s.queries.add(q * x_stride), s.keys.add(at / ROWS * bytes_of_keys(s.d)));
+                let (x, w) = (
+                    s.queries.add(q * x_stride),
+                    s.keys.add(at / ROWS * packed_rows_bytes(s.d)),
+                );
                 unit.begin(std::ptr::null());
                 for step in 0..steps(s.d) {
-                    unit.step_of_parts(
+                    unit.step_split(
                         x.add(step * PARTS * TILE_WIDTH),
                         x_stride,
                         w.add(step * PARTS * 2 * TILE_BYTES),
@@ -258,41 +279,44 @@ pub(crate) unsafe fn scores<U: TileUnit>(s: &TileScores) {
     }
 }
 
-/// Weights as rows of bfloat16.
+/// Stores weights as rows of bf16.
 struct Rounded<U>(PhantomData<U>);
 
-impl<U: TileUnit> PutWeights<U::Float> for Rounded<U> {
-    type Exp = ExpOf16Bits;
+impl<U: TileUnit> StoreWeights<U::Float> for Rounded<U> {
+    type Exp = ExpApprox16;
 
     #[inline(always)]
-    unsafe fn put(weights: U::Float, _: *mut f32, row: *mut u8, i: usize) {
-        // SAFETY: the caller's promise.
+    unsafe fn store(weights: U::Float, _: *mut f32, row: *mut u8, i: usize) {
+        // SAFETY: `row` is valid for writes of the weights from `i` on (function contract).
         unsafe { U::store_bf16(weights, row.add(i * BF16)) }
     }
 }
 
-/// A step of the online softmax, whose weights are an operand of [`values`].
+/// Performs a step of the online softmax. Its weights are an operand of [`values`].
 ///
 /// # Safety
-/// As for [`softmax_step`].
+/// - The CPU supports `U`.
+/// - The pointers in `w` are valid for the sizes given by its fields.
 #[inline(always)]
 pub(crate) unsafe fn weights<U: TileUnit>(w: &TileWeights) {
     let softmax = Softmax {
-        weights: w.softmax.weights.wrapping_add(w.first * BYTES_OF_WEIGHTS),
+        weights: w.softmax.weights.wrapping_add(w.first * PAGE_WEIGHT_BYTES),
         ..w.softmax
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the pages `first..first + n_pages` of the softmax are part of the operand (function contract).
     unsafe { softmax_step::<U::Float, Rounded<U>>(&softmax) }
 }
 
-/// Packs [`ROWS`] keys from key `first` on. Those that there are not are zero. `rows` are [`TILE_ROWS`] rows of scratch memory.
+/// Packs [`ROWS`] keys from key `first` on. Missing keys are zero. `rows` is scratch memory for [`TILE_ROWS`]
+/// rows.
 ///
 /// # Safety
-/// As for [`put_keys`].
+/// - The CPU supports `U`.
+/// - The pointers in `keys` are valid for the sizes given by its fields, and `to` for [`ROWS`] packed keys.
 #[inline(always)]
-unsafe fn pack_keys<U: TileUnit>(keys: &PageRows, first: usize, rows: *mut f32, to: *mut u8) {
+unsafe fn pack_key_rows<U: TileUnit>(keys: &PageRows, first: usize, rows: *mut f32, to: *mut u8) {
     let (d, steps) = (keys.d, steps(keys.d));
-    // SAFETY: the caller's promise; rows, steps and tiles lie within the operands.
+    // SAFETY: rows are below `keys.n`, elements below `d`, and tiles within `to` (function contract).
     unsafe {
         for half in 0..ROWS / TILE_ROWS {
             let first = first + half * TILE_ROWS;
@@ -317,43 +341,48 @@ unsafe fn pack_keys<U: TileUnit>(keys: &PageRows, first: usize, rows: *mut f32, 
     }
 }
 
-/// Packs the values of a page, zeros for those that are not wanted. False if one is not finite: times a weight of zero it would not be zero.
+/// Packs the values of a page, with zeros for rows whose bit in `mask` is clear. Returns false if a value
+/// is not finite: multiplied by a weight of zero, it would not yield zero.
 ///
 /// # Safety
-/// As for [`put_keys`].
+/// - The CPU supports `U`.
+/// - The pointers in `values` are valid for the sizes given by its fields.
 #[inline(always)]
-pub(crate) unsafe fn put_values<U: TileUnit>(values: &PageRows) -> bool {
-    // SAFETY: the caller's promise; columns lie below `d`.
+pub(crate) unsafe fn pack_values<U: TileUnit>(values: &PageRows) -> bool {
+    // SAFETY: columns end at `values.d`, and `out` has [`value_bytes`] bytes per page (function contract).
     unsafe {
         let rows = Scratch::new(values.scratch).rows;
         if !read_values::<U::Float>(values, rows) {
             return false;
         }
         for c in (0..values.d).step_by(ROWS) {
-            let at = (c / ROWS * values.n_pages + values.page) * BYTES_OF_VALUES;
-            pack_values::<U>(rows, values.d, c, values.out.add(at));
+            let at = (c / ROWS * values.n_pages + values.page) * COLUMN_BYTES;
+            pack_value_columns::<U>(rows, values.d, c, values.out.add(at));
         }
     }
     true
 }
 
-/// Adds weighted values to the sums of queries: `out[q] = factor[q] out[q] + sum_i weight[q][i] values[i]`.
+/// Adds weighted values to the sums of queries: `out[q] = factor[q] * out[q] + sum_i weight[q][i] *
+/// values[i]`.
 ///
 /// # Safety
-/// As for [`scores`].
+/// - The CPU supports `U`, and no other tile unit is active in this thread.
+/// - The pointers in `v` are valid for the sizes given by its fields.
 #[inline(always)]
 pub(crate) unsafe fn values<U: TileUnit>(v: &TileValues) {
     let x_stride = weight_stride(v.n_pages);
-    // SAFETY: the caller's promise; columns lie below `d`, queries below `n_queries` or, of weights, below that rounded up.
+    // SAFETY: columns end at `v.d`, sums at `n_queries`, and weights at `n_queries` rounded up to `COLUMNS`
+    // (function contract).
     unsafe {
         let sums = Scratch::new(v.scratch).sums;
         let mut unit = U::new();
         for q in (0..v.n_queries).step_by(COLUMNS) {
             for c in (0..v.d).step_by(ROWS) {
                 unit.add(&TileBlock {
-                    x: v.weights.add(q * x_stride + v.first * BYTES_OF_WEIGHTS),
+                    x: v.weights.add(q * x_stride + v.first * PAGE_WEIGHT_BYTES),
                     x_stride,
-                    w: v.values.add((c / ROWS * v.n_pages + v.first) * BYTES_OF_VALUES),
+                    w: v.values.add((c / ROWS * v.n_pages + v.first) * COLUMN_BYTES),
                     streams: false,
                     steps: v.n * (KEYS / STEP),
                     sums: std::ptr::null(),
@@ -366,20 +395,23 @@ pub(crate) unsafe fn values<U: TileUnit>(v: &TileValues) {
     }
 }
 
-/// Reads the values that are wanted as floats, the others as zero. False if one is not finite.
+/// Converts values to floats, with zeros for rows whose bit in `mask` is clear. Returns false if a value is
+/// not finite.
 ///
 /// # Safety
-/// As for [`put_values`]; `to` is valid for [`KEYS`] rows.
+/// - The CPU supports `V`.
+/// - The pointers in `values` are valid for the sizes given by its fields, and `to` for writes of [`KEYS`]
+///   rows.
 #[inline(always)]
 pub(super) unsafe fn read_values<V: Simd>(values: &PageRows, to: *mut f32) -> bool {
     let d = values.d;
-    // SAFETY: the caller's promise.
+    // SAFETY: rows with a set bit are readable, and `to` has [`KEYS`] rows (function contract).
     unsafe {
-        // A sum of zeros, unless something is not finite.
+        // Remains 0 unless an element is not finite.
         let mut zeros = V::splat(0.0);
         for i in 0..KEYS {
             let row = to.add(i * d);
-            if values.wanted >> i & 1 == 0 {
+            if values.mask >> i & 1 == 0 {
                 row.write_bytes(0, d);
                 continue;
             }
@@ -397,16 +429,17 @@ pub(super) unsafe fn read_values<V: Simd>(values: &PageRows, to: *mut f32) -> bo
     }
 }
 
-/// Packs [`ROWS`] columns of the rows of values, of `d` floats, from column `c` on. Columns that there are not are zero.
+/// Packs [`ROWS`] columns of the values from column `c` on. Missing columns are zero. Rows have `d` floats.
 ///
 /// # Safety
-/// As for [`put_values`].
+/// - The CPU supports `U`.
+/// - `values` is valid for reads of [`KEYS`] rows, and `out` for writes of [`ROWS`] packed columns.
 #[inline(always)]
-unsafe fn pack_values<U: TileUnit>(values: *const f32, d: usize, c: usize, out: *mut u8) {
+unsafe fn pack_value_columns<U: TileUnit>(values: *const f32, d: usize, c: usize, out: *mut u8) {
     for pair in 0..KEYS / 2 {
         let mut rows = [[0.0f32; ROWS]; 2];
         for (odd, row) in rows.iter_mut().enumerate() {
-            // SAFETY: the caller's promise: columns below `d`.
+            // SAFETY: columns end at `d` (function contract).
             unsafe {
                 let from = values.add((2 * pair + odd) * d + c);
                 if c + ROWS <= d {
@@ -419,7 +452,7 @@ unsafe fn pack_values<U: TileUnit>(values: *const f32, d: usize, c: usize, out: 
         let (step, row) = (pair / TILE_ROWS, pair % TILE_ROWS);
         for at in (0..ROWS).step_by(U::Float::LANES) {
             let (half, lane) = (at / TILE_ROWS, at % TILE_ROWS);
-            // SAFETY: the caller's promise: registers within the rows and a tile.
+            // SAFETY: the register is within `rows` and the pair of rows within a tile (function contract).
             unsafe {
                 let to = (step * 2 + half) * TILE_BYTES + row * TILE_WIDTH + lane * 2 * BF16;
                 let (even, odd) = (
@@ -432,15 +465,16 @@ unsafe fn pack_values<U: TileUnit>(values: *const f32, d: usize, c: usize, out: 
     }
 }
 
-/// Adds sums to those of the queries from `q` on, columns from `c` on.
+/// Adds sums to the output: queries from `q` on, columns from `c` on.
 ///
 /// # Safety
-/// As for [`values`].
+/// - The CPU supports `V`.
+/// - The pointers in `v` are valid for the sizes given by its fields, `q < v.n_queries`, and `c < v.d`.
 #[inline(always)]
 unsafe fn add_sums<V: Simd>(v: &TileValues, c: usize, q: usize, TileSums(sums): &TileSums) {
     let d = v.d;
     for column in 0..COLUMNS.min(v.n_queries - q) {
-        // SAFETY: the caller's promise; columns lie below `d`.
+        // SAFETY: columns end at `v.d` and queries at `v.n_queries` (function contract).
         unsafe {
             let factor = V::splat(*v.factors.add(q + column));
             for at in (0..ROWS.min(d - c)).step_by(V::LANES) {

@@ -1,14 +1,29 @@
-//! Weights to tiles of bfloat16, a step at a time: a unit that multiplies tiles leaves the other instructions time, so that the next block of weights is packed while the
-//! one before it is multiplied.
+//! Packing of weights into bf16 tiles.
 //!
-//! Interleaved rows are unpacked in registers from their blocks to tiles. Rows as they lie in a file become a [`PanelChunk`] first.
+//! Packing proceeds one step (32 elements) at a time. A tile unit leaves the other execution ports idle, so
+//! the next block is packed while the current one is multiplied.
+//!
+//! ```text
+//! tile of 16 rows x 32 elements, as the unit reads it:
+//!             row 0       row 1             row 15
+//! pair 0   | w0 w1     | w0 w1     |  ..  | w0 w1     |      bf16 pairs of adjacent elements
+//! pair 1   | w2 w3     | w2 w3     |  ..  | w2 w3     |
+//!   ..
+//! pair 15  | w30 w31   | w30 w31   |  ..  | w30 w31   |
+//!
+//! pack(step):
+//!     for panel in 0..2:                               # 16 rows each
+//!         row groups:      unpack 4 weights of 8 rows per register, scale, store as two rows of the tile
+//!         file layout:     fill a panel chunk (see `pack`), then as above
+//!         16-bit floats:   convert 16 rows, transpose 16 x 16 pairs
+//! ```
 
 use std::mem::MaybeUninit;
 
-use super::interleaved8::{GroupScales, UnpackGroup, has_mins};
 use super::int_products::each_of_8;
 use super::integers::{CHUNK, RUN, RUNS};
-use super::pack::{GROUPS, HALVES, Integers, LANES, PANEL_ROWS, PanelChunk, SIGN, SignedValues, WeightRows, fill};
+use super::interleaved8::{GroupScales, UnpackGroup, has_mins};
+use super::pack::{GROUPS, HALVES, I8Values, IntFormat, LANES, PANEL_ROWS, PanelChunk, SIGN, WeightRows, fill};
 use super::tiles::BF16;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::tiles::{ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileScales};
@@ -16,79 +31,83 @@ use crate::simd::{IntSimd, Simd, TileUnit};
 
 const _: () = assert!(STEP == RUN && PANEL_ROWS == TILE_ROWS);
 
-/// Some elements of [`ROWS`] rows of weights.
+/// Elements `first..end` of [`ROWS`] rows of weights.
 #[derive(Clone, Copy)]
 pub(crate) struct WeightBlock {
-    /// The first row.
+    /// First row.
     pub row: usize,
-    /// The first element.
+    /// First element.
     pub first: usize,
-    /// Where the elements end.
+    /// End of the element range.
     pub end: usize,
 }
 
 impl WeightBlock {
-    /// Tiles of a panel that the elements fill.
+    /// Returns the number of steps, each of which fills a tile per panel.
     pub fn steps(&self) -> usize {
         (self.end - self.first).div_ceil(STEP)
     }
 }
 
-/// Rows of weights, which are packed in one way or another. Rows beyond the last are copies of it, elements beyond it zero.
+/// Rows of weights with their method of packing. The last row is repeated beyond the end, and elements beyond
+/// the end of a row are zero.
 pub(crate) trait TileRows: Copy {
-    /// Rows.
+    /// Returns the number of rows.
     fn m(&self) -> usize;
-    /// Elements of a row.
+    /// Returns the number of elements per row.
     fn k(&self) -> usize;
-    /// Packs the tiles of a step, after those before it.
+    /// Packs the tiles of step `packing.step`.
     ///
     /// # Safety
-    /// As for [`multiply`](super::tiles::multiply).
+    /// - The CPU supports `U` and the instructions that unpack the rows.
+    /// - The rows are valid for reads, and the pointers in `packing` for a whole block.
+    /// - The previous steps of the block have been packed.
     unsafe fn pack<U: TileUnit>(&self, packing: &Packing<Self>);
 }
 
-/// Panels of a block.
+/// Number of panels per block.
 pub(super) const PANELS: usize = ROWS / PANEL_ROWS;
 
-/// The packing of a block, a step at a time: the tiles that are multiplied together.
+/// State of packing a block, one step (the tiles multiplied together) at a time.
 pub(crate) struct Packing<'a, R> {
     pub rows: &'a R,
     pub block: WeightBlock,
-    /// What is packed after it, which is prefetched.
+    /// The block to prefetch, which is packed next.
     pub next: WeightBlock,
-    /// Where the tiles go, as [`TileBlock`](crate::simd::tiles::TileBlock) wants them.
+    /// Destination of the tiles, in the order of [`TileBlock`](crate::simd::tiles::TileBlock).
     pub to: *mut u8,
-    /// Scratch memory: the scales of the chunk that is being packed.
+    /// Scratch memory for the scales of the current chunk.
     pub scales: *mut [PanelScales; PANELS],
-    /// Scratch memory: the chunk itself, of rows as they lie in a file.
-    pub chunks: *mut [PanelChunk<SignedValues>; PANELS],
-    /// The step that comes next.
+    /// Scratch memory for the current chunk of rows in file layout.
+    pub chunks: *mut [PanelChunk<I8Values>; PANELS],
+    /// Index of the next step.
     pub step: usize,
 }
 
 impl<R: TileRows> Packing<'_, R> {
-    /// Packs up to step `end`, if there are as many.
+    /// Packs all steps before `end` that are not packed yet.
     ///
     /// # Safety
-    /// As for [`multiply`](super::tiles::multiply).
+    /// - The CPU supports `U` and the instructions that unpack the rows.
+    /// - The rows are valid for reads, and the pointers of this packing for a whole block.
     #[inline(always)]
     pub unsafe fn pack_until<U: TileUnit>(&mut self, end: usize) {
         while self.step < end.min(self.block.steps()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: steps are packed in order and end at the block's last step.
             unsafe { self.rows.pack::<U>(self) };
             self.step += 1;
         }
     }
 }
 
-/// Rows of integers, in either layout. Those of interleaved rows are unpacked by `groups`.
+/// Rows of an integer type in either layout. `groups` unpacks interleaved rows.
 #[derive(Clone, Copy)]
 pub(super) struct IntegerRows<'a> {
     pub rows: &'a WeightRows,
     pub groups: Option<PackGroups>,
 }
 
-/// What packs a panel of interleaved rows of some type, which is two groups: chunks of both are given.
+/// Functions that pack a panel of interleaved rows of some type, given a chunk of each of its two groups.
 #[derive(Clone, Copy)]
 pub(crate) struct PackGroups {
     /// See [`set_scales`].
@@ -97,13 +116,15 @@ pub(crate) struct PackGroups {
     pub run: unsafe fn([*const u8; GROUPS], usize, &PanelScales, *mut u8),
 }
 
-/// The scales and minimums of a panel's chunk, for each half of a run. Those of second halves are not set if they share a scale with the first.
+/// Scales and minimums of a panel's chunk for each half run. Second halves are unset if they share a scale
+/// with the first half.
 pub(crate) type PanelScales = [TileScales; HALVES];
 
-/// Sets the scales of the first `runs` runs of a chunk.
+/// Computes the scales of the first `runs` runs of a chunk.
 ///
 /// # Safety
-/// As for [`UnpackGroup`].
+/// - The CPU supports `U`.
+/// - Each pointer in `p` is valid for a chunk of a row group with at least `runs` runs.
 #[inline(always)]
 pub(crate) unsafe fn set_scales<U: TileUnit, D: UnpackGroup<U::Int>>(
     p: [*const u8; GROUPS],
@@ -111,7 +132,8 @@ pub(crate) unsafe fn set_scales<U: TileUnit, D: UnpackGroup<U::Int>>(
     to: &mut PanelScales,
 ) {
     let mut scales = [const { MaybeUninit::<GroupScales>::uninit() }; GROUPS];
-    // SAFETY: the caller's promise. Scales of the runs are set before they are read.
+    // SAFETY: each group has `runs` runs (function contract), and `group_scales` initializes the scales
+    // before they are read.
     unsafe {
         for group in 0..GROUPS {
             D::group_scales(p[group], runs, scales[group].as_mut_ptr());
@@ -122,16 +144,16 @@ pub(crate) unsafe fn set_scales<U: TileUnit, D: UnpackGroup<U::Int>>(
             let mins = if has_mins::<U::Int, D>() {
                 [GroupScales::min(scales, at), GroupScales::min(scales.add(1), at)]
             } else {
-                min_of_zero(both, &const { Integers::of::<U::Int, D>() })
+                zero_min(both, &const { IntFormat::of::<U::Int, D>() })
             };
-            U::put_scales(both, mins, &mut to[if D::BY_16 { at } else { 2 * at }]);
+            U::store_scales(both, mins, &mut to[if D::BY_16 { at } else { 2 * at }]);
         }
     }
 }
 
-/// What weights without minimums of their own have for one: the unsigned byte that stands for 0, times the scale.
+/// Returns the minimums implied by the unsigned byte that represents 0: its negative times the scale.
 #[inline(always)]
-fn min_of_zero<V: Simd>(scales: [V; GROUPS], integers: &Integers) -> [V; GROUPS] {
+fn zero_min<V: Simd>(scales: [V; GROUPS], integers: &IntFormat) -> [V; GROUPS] {
     let zero = if integers.signed { SIGN } else { integers.zero };
     let mut mins = scales;
     for group in 0..GROUPS {
@@ -140,15 +162,17 @@ fn min_of_zero<V: Simd>(scales: [V; GROUPS], integers: &Integers) -> [V; GROUPS]
     mins
 }
 
-/// Bits that make the bytes of a type unsigned.
-const fn flip(integers: &Integers) -> u8 {
+/// Returns the bits to flip to make a type's bytes unsigned.
+const fn flip(integers: &IntFormat) -> u8 {
     if integers.signed { SIGN } else { 0 }
 }
 
-/// Packs run `i` of a chunk, which becomes a tile.
+/// Packs run `i` of a chunk into a tile.
 ///
 /// # Safety
-/// As for [`UnpackGroup`]; `tile` is valid for a tile.
+/// - The CPU supports `U`.
+/// - Each pointer in `p` is valid for a chunk of a row group with more than `i` runs, and `tile` for writes
+///   of a tile.
 #[inline(always)]
 pub(crate) unsafe fn pack_run<U: TileUnit, D: UnpackGroup<U::Int>>(
     p: [*const u8; GROUPS],
@@ -156,13 +180,13 @@ pub(crate) unsafe fn pack_run<U: TileUnit, D: UnpackGroup<U::Int>>(
     scales: &PanelScales,
     tile: *mut u8,
 ) {
-    let flip = const { flip(&Integers::of::<U::Int, D>()) };
-    // SAFETY: the caller's promise; a run has 8 registers.
+    let flip = const { flip(&IntFormat::of::<U::Int, D>()) };
+    // SAFETY: run `i` has 8 words per group, and the tile has two rows for each (function contract).
     unsafe {
         each_of_8!(U::Int, j => {
             let scales = &scales[2 * i + if D::BY_16 { j / 4 } else { 0 }];
             let bytes = [D::group_values(p[0], i, j), D::group_values(p[1], i, j)];
-            U::put_weights(bytes, flip, scales, tile.add(j * 2 * TILE_WIDTH));
+            U::store_weights(bytes, flip, scales, tile.add(j * 2 * TILE_WIDTH));
         });
     }
 }
@@ -184,7 +208,8 @@ impl TileRows for IntegerRows<'_> {
         let runs = RUNS.min((end - chunk * CHUNK) / RUN);
         for panel in 0..PANELS {
             let row = row + panel * PANEL_ROWS;
-            // SAFETY: the caller's promise; the chunk and its tiles lie within the scratch memory.
+            // SAFETY: rows and groups are clamped to the last one, and the tile and the chunk are within the
+            // scratch memory (contract of `pack`).
             unsafe {
                 let tile = packing.to.add((PANELS * packing.step + panel) * TILE_BYTES);
                 let scales = &mut (*packing.scales)[panel];
@@ -203,10 +228,10 @@ impl TileRows for IntegerRows<'_> {
                 } else {
                     let values = &mut (*packing.chunks)[panel];
                     if run == 0 {
-                        fill::<U::Int, SignedValues>(self.rows, row, chunk, values);
-                        set_scales_of_chunk::<U>(values, &self.rows.integers, runs, scales);
+                        fill::<U::Int, I8Values>(self.rows, row, chunk, values);
+                        set_chunk_scales::<U>(values, &self.rows.integers, runs, scales);
                     }
-                    pack_run_of_chunk::<U>(values, &self.rows.integers, run, scales, tile);
+                    pack_chunk_run::<U>(values, &self.rows.integers, run, scales, tile);
                 }
             }
         }
@@ -214,23 +239,24 @@ impl TileRows for IntegerRows<'_> {
 }
 
 impl IntegerRows<'_> {
-    /// Chunk `c` of the groups from row `i` on; those beyond the last are copies of it.
+    /// Returns chunk `c` of the groups from row `i` on. The last group is repeated beyond the end.
     #[inline(always)]
     fn groups_at(&self, i: usize, c: usize) -> [*const u8; GROUPS] {
         let mut chunks = [self.rows.w; GROUPS];
         for group in 0..GROUPS {
             let i = (i + group * LANES).min(self.rows.m - LANES);
-            chunks[group] = self.rows.w.wrapping_add(self.rows.place_in_groups(i, c));
+            chunks[group] = self.rows.w.wrapping_add(self.rows.group_offset(i, c));
         }
         chunks
     }
 
-    /// Prefetches run `run` of chunk `c` of the groups from row `i` on. Addresses beyond the last row or element do no harm.
+    /// Prefetches run `run` of chunk `c` of the groups from row `i` on. Addresses beyond the last row or
+    /// element are harmless.
     #[inline(always)]
     fn prefetch(&self, i: usize, c: usize, run: usize) {
         let bytes = LANES * self.rows.chunk_bytes / RUNS;
         for group in 0..GROUPS {
-            let at = self.rows.place_in_groups(i + group * LANES, c) + run * bytes;
+            let at = self.rows.group_offset(i + group * LANES, c) + run * bytes;
             for line in (0..bytes).step_by(CACHE_LINE) {
                 prefetch(self.rows.w.wrapping_add(at + line), CacheLevel::First);
             }
@@ -238,76 +264,77 @@ impl IntegerRows<'_> {
     }
 }
 
-/// As [`set_scales`], with the scales and minimums of a chunk.
+/// Computes the scales of the first `runs` runs from a panel chunk.
 ///
 /// # Safety
-/// The CPU has the unit.
+/// The CPU supports `U`.
 #[inline(always)]
-unsafe fn set_scales_of_chunk<U: TileUnit>(
-    from: &PanelChunk<SignedValues>,
-    integers: &Integers,
+unsafe fn set_chunk_scales<U: TileUnit>(
+    from: &PanelChunk<I8Values>,
+    integers: &IntFormat,
     runs: usize,
     to: &mut PanelScales,
 ) {
     for half in 0..2 * runs {
-        // SAFETY: the caller's promise; 8 lanes of each group.
+        // SAFETY: the CPU supports `U` (function contract), and each group has 8 lanes.
         unsafe {
             let scales = load_both(&from.scales[half]);
             let mins = if integers.has_own_mins() {
                 load_both(&from.mins[half])
             } else {
-                min_of_zero(scales, integers)
+                zero_min(scales, integers)
             };
-            U::put_scales(scales, mins, &mut to[half]);
+            U::store_scales(scales, mins, &mut to[half]);
         }
     }
 }
 
-/// The lanes of both groups.
+/// Loads the lanes of both groups.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions.
+/// The CPU supports `V`.
 #[inline(always)]
 unsafe fn load_both<V: Simd>(lanes: &[[f32; LANES]; GROUPS]) -> [V; GROUPS] {
-    // SAFETY: the caller's promise; 8 lanes of each.
+    // SAFETY: each array has 8 floats, and the CPU supports `V` (function contract).
     unsafe { [V::load(lanes[0].as_ptr()), V::load(lanes[1].as_ptr())] }
 }
 
-/// As [`pack_run`], with the integers of a chunk.
+/// Packs run `run` of a panel chunk into a tile.
 ///
 /// # Safety
-/// The CPU has the unit; `tile` is valid for a tile.
+/// - The CPU supports `U`.
+/// - `tile` is valid for writes of a tile.
 #[inline(always)]
-unsafe fn pack_run_of_chunk<U: TileUnit>(
-    from: &PanelChunk<SignedValues>,
-    integers: &Integers,
+unsafe fn pack_chunk_run<U: TileUnit>(
+    from: &PanelChunk<I8Values>,
+    integers: &IntFormat,
     run: usize,
     scales: &PanelScales,
     tile: *mut u8,
 ) {
     for j in 0..RUN / 4 {
         let values = &from.values.0[run * (RUN / 4) + j];
-        // SAFETY: the caller's promise; 32 bytes of each group.
+        // SAFETY: each group has 32 bytes, and the tile has two rows for each word (function contract).
         unsafe {
             let zero = U::Int::splat(integers.zero);
             let first = U::Int::load(values[0].as_ptr()).add(zero);
             let second = U::Int::load(values[1].as_ptr()).add(zero);
             let scales = &scales[2 * run + j / 4];
-            U::put_weights([first, second], flip(integers), scales, tile.add(j * 2 * TILE_WIDTH));
+            U::store_weights([first, second], flip(integers), scales, tile.add(j * 2 * TILE_WIDTH));
         }
     }
 }
 
-/// Reads elements of a row as floats: see [`dequantize_row`](crate::dequantize_row()).
+/// Function that converts elements of a row to floats; see [`dequantize_row`](crate::dequantize_row()).
 pub(crate) type Dequantize = unsafe fn(*const u8, *mut f32, usize);
 
-/// Rows of floats, one after the other.
+/// Contiguous rows of a floating-point type.
 #[derive(Clone, Copy)]
 pub(crate) struct FloatRows {
     pub w: *const u8,
-    /// Bytes from one row to the next.
+    /// Distance between rows in bytes.
     pub stride: usize,
-    /// Bytes of a float.
+    /// Size of a float in bytes.
     pub float_bytes: usize,
     pub m: usize,
     pub k: usize,
@@ -333,7 +360,7 @@ impl TileRows for FloatRows {
             let mut floats = [0.0f32; STEP];
             for (i, to) in tile.0.iter_mut().enumerate() {
                 let i = (row + panel * TILE_ROWS + i).min(self.m - 1);
-                // SAFETY: the caller's promise; the elements lie within the row, and within the arrays.
+                // SAFETY: the row is clamped to `m - 1` and `at + n <= k`; `n` floats fit in `floats`.
                 unsafe {
                     let from = self.w.add(i * self.stride + at * self.float_bytes);
                     (self.dequantize)(from, floats.as_mut_ptr(), n);
@@ -345,7 +372,7 @@ impl TileRows for FloatRows {
                     }
                 }
             }
-            // SAFETY: the caller's promise: tiles within the scratch memory.
+            // SAFETY: the tile of this step and panel is within the scratch memory (contract of `pack`).
             unsafe {
                 let to = packing.to.add((PANELS * packing.step + panel) * TILE_BYTES);
                 transpose::<U::Float>(tile.0.as_ptr().cast(), to.cast());
@@ -354,20 +381,21 @@ impl TileRows for FloatRows {
     }
 }
 
-/// A tile whose rows are those of weights.
+/// A tile with one row of weights per row.
 #[repr(align(64))]
 struct RowTile([[u8; TILE_WIDTH]; TILE_ROWS]);
 
-/// A tile of words, transposed.
+/// Transposes a tile of 32-bit words.
 ///
 /// # Safety
-/// The CPU has `V`'s instructions, and both are valid for a tile.
+/// - The CPU supports `V`.
+/// - `from` is valid for reads of a tile and `to` for writes.
 #[inline(always)]
 pub(super) unsafe fn transpose<V: Simd>(from: *const f32, to: *mut f32) {
     const N: usize = 8;
     for i in (0..TILE_ROWS).step_by(N) {
         for j in (0..TILE_ROWS).step_by(N) {
-            // SAFETY: the caller's promise: squares of the tile.
+            // SAFETY: each 8 x 8 square is within the tiles (function contract).
             unsafe {
                 let (from, to) = (from.add(i * TILE_ROWS + j), to.add(j * TILE_ROWS + i));
                 V::transpose(from, TILE_ROWS, to, TILE_ROWS);

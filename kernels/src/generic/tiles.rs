@@ -1,61 +1,82 @@
-//! Products of weights with many rows of activations, both as bfloat16, by a unit that multiplies tiles.
+//! GEMM of weights and activations in bf16 tiles, for a unit such as AMX.
 //!
-//! Weights of integers become bfloat16 with scales and minimums multiplied in; weights of floats are rounded. So sums stay in tiles over many elements.
+//! Integer weights are converted to bf16 with scales and minimums applied; 16-bit floats are rounded. Sums
+//! therefore stay in f32 tiles over hundreds of elements:
 //!
-//! The order in which an element of the result is added up only depends on the length of a row.
+//! ```text
+//!                   16 columns   16 columns
+//!                  +-----------+-----------+        A step multiplies 32 elements (one tile width):
+//! rows  0..16      | sum tile  | sum tile  |        2 weight tiles x 2 activation tiles
+//! rows 16..32      | sum tile  | sum tile  |        update 4 sum tiles.
+//!                  +-----------+-----------+
+//!
+//! pack block 0 (32 rows x 512 elements)
+//! for block in blocks (rows first, then elements):
+//!     for 32 columns:
+//!         for step in 0..16:
+//!             sums += w tiles x activation tiles
+//!             in the last 32 columns: pack step `step` of the next block     # overlaps with the unit
+//!         store the sums, or the results after the last elements
+//! ```
+//!
+//! The order of additions for a result depends only on the length of a row.
 
 use std::ops::Range;
 
 use super::integers::{CHUNK, spread};
+use super::pack::{I8Values, PanelChunk};
 use super::panel_products::PanelProduct;
-use super::pack::{PanelChunk, SignedValues};
 use super::tile_packing::{IntegerRows, PANELS, PackGroups, Packing, PanelScales, TileRows, WeightBlock};
 use crate::GgmlType;
 use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{Simd, TileUnit};
 
-/// Elements of a row that are multiplied at a time, but for the last ones. Weights of [`ROWS`] rows then take 32 KiB: they stay in the first-level cache while all columns
-/// are multiplied with them, as columns are loaded in a way that leaves that cache to others ([`TileBlock::streams`]).
+/// Elements of a row multiplied at a time, except at the end of a row. The weights of [`ROWS`] rows then take
+/// 32 KiB and stay in the L1 cache for all columns. Columns are loaded with a hint that leaves this cache to
+/// the weights ([`TileBlock::streams`]).
 const BLOCK: usize = 512;
 
-/// Most elements of the last block: fewer left over would be a block of their own that hardly pays for reading and writing the sums.
+/// Maximum elements of the last block. A shorter extra block would not pay for reading and writing the sums.
 const LAST_BLOCK: usize = BLOCK + BLOCK / 4;
 
-/// Rows of weights that the unit multiplies at a time: a product of fewer takes as long, so work is to be split in multiples of them.
-pub const LEAST_TILE_ROWS: usize = ROWS;
+/// Rows of weights that the unit multiplies at a time. Fewer rows take just as long, so work should be split
+/// in multiples of this number.
+pub const MIN_TILE_ROWS: usize = ROWS;
 
-/// Rows of weights that are multiplied with the same elements of the columns, which stay in the second-level cache meanwhile, together with the sums.
-/// Columns that this cache cannot hold as a whole are read from beyond it once for so many rows.
-pub const MOST_TILE_ROWS: usize = 256;
+/// Rows of weights multiplied by the same elements of the columns. These elements and the sums stay in the L2
+/// cache; columns that exceed it are read again once per this many rows.
+pub const MAX_TILE_ROWS: usize = 256;
 
-/// Most columns that are multiplied at a time, for the same reason.
+/// Maximum columns multiplied at a time, for the same reason.
 const MAX_COLUMNS: usize = 512;
 
-/// Bytes to whose multiples operands are aligned.
+/// Alignment of operands in bytes.
 const ALIGN: usize = 64;
 
-/// Bytes from one of the last columns to the next, where those are copied.
-const REST_STRIDE: usize = spread(LAST_BLOCK * BF16);
+/// Distance in bytes between copies of the last columns.
+const LAST_COLUMN_STRIDE: usize = spread(LAST_BLOCK * BF16);
 
-/// Bytes of a bfloat16.
+/// Size of a bf16 in bytes.
 pub(super) const BF16: usize = 2;
 
 const _: () = assert!(BLOCK.is_multiple_of(CHUNK));
 
-/// Bytes of a row of `k` activations, as long as whole tiles.
+/// Returns the size in bytes of a row of `k` activations, rounded up to whole tiles.
 pub(crate) const fn bf16_row_bytes(k: usize) -> usize {
     spread(k.next_multiple_of(STEP) * BF16)
 }
 
-/// Writes `k` activations as a row.
+/// Rounds `k` activations to a row of bf16.
 ///
 /// # Safety
-/// The CPU has the unit, `x` is valid for `k` floats and `out` for [`bf16_row_bytes`].
+/// - The CPU supports `U`.
+/// - `x` is valid for reads of `k` floats, and `out` for writes of [`bf16_row_bytes`] bytes.
 #[inline(always)]
 pub(crate) unsafe fn quantize_bf16<U: TileUnit>(x: *const f32, k: usize, out: *mut u8) {
     let whole = k / STEP * STEP;
     let mut rest = [0.0f32; STEP];
-    // SAFETY: the caller's promise; all reads lie below `k`, what is written within the row.
+    // SAFETY: reads end at `k`; writes end at `k` rounded up to a multiple of `STEP`, which is within the
+    // row.
     unsafe {
         for i in (0..whole).step_by(U::Float::LANES) {
             U::store_bf16(U::Float::load(x.add(i)), out.add(i * BF16));
@@ -69,75 +90,87 @@ pub(crate) unsafe fn quantize_bf16<U: TileUnit>(x: *const f32, k: usize, out: *m
     }
 }
 
-/// Whether weights of a type without integers are rounded to bfloat16, too: those of 16 bits, which have not many more than it has.
+/// Returns true if weights of a type without integers may be rounded to bf16: 16-bit floats, which have
+/// little more precision.
 pub(crate) const fn rounds_floats(ty: GgmlType) -> bool {
     matches!(ty, GgmlType::F16 | GgmlType::BF16)
 }
 
-/// Floats of scratch memory for rows of `k` elements and `n` columns.
+/// Returns the scratch memory in floats for rows of `k` elements and `n` columns.
 pub(crate) const fn tile_scratch(k: usize, n: usize) -> usize {
-    let bytes =
-        Scratch::WEIGHTS + Scratch::SCALES + Scratch::CHUNKS + Scratch::REST + n_sums(k, n) * size_of::<TileSums>();
+    let bytes = Scratch::WEIGHTS
+        + Scratch::SCALES
+        + Scratch::CHUNKS
+        + Scratch::LAST_COLUMNS
+        + n_sums(k, n) * size_of::<TileSums>();
     (bytes + ALIGN) / size_of::<f32>()
 }
 
-/// Sums that are kept for `n` columns: of all if rows have several blocks of elements, of which each adds to them.
+/// Returns the number of stored sums for `n` columns. If rows have several blocks, the sums of all columns
+/// are stored between them.
 const fn n_sums(k: usize, n: usize) -> usize {
     let n = if n < MAX_COLUMNS { n } else { MAX_COLUMNS };
     if n_blocks(k) == 1 {
         1
     } else {
-        MOST_TILE_ROWS / ROWS * n.div_ceil(COLUMNS)
+        MAX_TILE_ROWS / ROWS * n.div_ceil(COLUMNS)
     }
 }
 
-/// Blocks of a row of `k` elements.
+/// Returns the number of blocks in a row of `k` elements.
 const fn n_blocks(k: usize) -> usize {
     let n = k.saturating_sub(LAST_BLOCK - BLOCK).div_ceil(BLOCK);
     if n > 1 { n } else { 1 }
 }
 
-/// Scratch memory.
+/// Pointers into the scratch memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Scratch {
-    /// [`ROWS`] rows of a block.
+    /// Packed weights of a block of [`ROWS`] rows.
     weights: *mut u8,
     scales: *mut [PanelScales; PANELS],
-    chunks: *mut [PanelChunk<SignedValues>; PANELS],
-    /// The last columns of a block, if they are fewer than [`COLUMNS`].
-    rest: *mut u8,
+    chunks: *mut [PanelChunk<I8Values>; PANELS],
+    /// Copies of the last columns of a block if there are fewer than [`COLUMNS`].
+    last_columns: *mut u8,
     sums: *mut TileSums,
 }
 
 impl Scratch {
     const WEIGHTS: usize = ROWS * LAST_BLOCK * BF16;
     const SCALES: usize = size_of::<[PanelScales; PANELS]>();
-    const CHUNKS: usize = size_of::<[PanelChunk<SignedValues>; PANELS]>();
-    const REST: usize = COLUMNS * REST_STRIDE;
+    const CHUNKS: usize = size_of::<[PanelChunk<I8Values>; PANELS]>();
+    const LAST_COLUMNS: usize = COLUMNS * LAST_COLUMN_STRIDE;
 
     /// # Safety
     /// `p` is valid for [`tile_scratch`] floats.
     unsafe fn new(p: *mut f32) -> Scratch {
         let p = p.cast::<u8>();
-        // SAFETY: the caller's promise.
+        // SAFETY: after alignment, all parts fit in `tile_scratch` floats (function contract).
         unsafe {
             let weights = p.add(p.align_offset(ALIGN));
             let scales = weights.add(Self::WEIGHTS);
             let chunks = scales.add(Self::SCALES);
-            let rest = chunks.add(Self::CHUNKS);
-            let sums = rest.add(Self::REST).cast();
+            let last_columns = chunks.add(Self::CHUNKS);
+            let sums = last_columns.add(Self::LAST_COLUMNS).cast();
             Scratch {
                 weights,
                 scales: scales.cast(),
                 chunks: chunks.cast(),
-                rest,
+                last_columns,
                 sums,
             }
         }
     }
 }
 
-/// A product of some rows: see [`PanelProduct`].
+/// A matmul of weights by bf16 activations.
+///
+/// Fields have the meaning of [`MatMul`](crate::MatMul). Invariants, checked in
+/// [`matmul_with`](crate::matmul::matmul_with):
+/// - `w` is valid for reads of all its rows.
+/// - `x` is valid for reads of `n` rows written by [`quantize_bf16`], `x_stride` bytes apart.
+/// - `out` is valid for writes of one float per row of `w` at each `j * out_stride`, `j < n`, and nothing
+///   else accesses them.
 pub(crate) struct TileProduct<R> {
     pub w: R,
     pub x: *const u8,
@@ -145,14 +178,15 @@ pub(crate) struct TileProduct<R> {
     pub n: usize,
     pub out: *mut f32,
     pub out_stride: usize,
-    /// [`tile_scratch`] floats.
+    /// Scratch memory of [`tile_scratch`] floats.
     pub scratch: *mut f32,
 }
 
-/// Multiplies weights of integers. `groups` packs those of interleaved rows.
+/// Multiplies weights of an integer type. `groups` packs interleaved rows.
 ///
 /// # Safety
-/// The CPU has the unit, no other unit is in use in this thread, and `p` keeps the contract of [`matmul`](crate::matmul()).
+/// - The CPU supports `U`, and no other tile unit is active in this thread.
+/// - `p` satisfies the invariants of [`PanelProduct`] for bf16 activations and [`tile_scratch`].
 #[inline(always)]
 pub(crate) unsafe fn multiply_integers<U: TileUnit>(p: &PanelProduct, groups: Option<PackGroups>) {
     let product = TileProduct {
@@ -164,41 +198,46 @@ pub(crate) unsafe fn multiply_integers<U: TileUnit>(p: &PanelProduct, groups: Op
         out_stride: p.out_stride,
         scratch: p.scratch,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: `product` has the operands of `p` and hence satisfies the invariants of `TileProduct`.
     unsafe { multiply::<_, U>(&product) }
 }
 
-/// Multiplies. Blocks of some rows are packed, while those before them are multiplied with all columns. Sums of rows that are longer wait in scratch memory.
+/// Multiplies block by block. A block of weights is packed while the previous one is multiplied by all
+/// columns. Sums of rows with several blocks are stored in scratch memory.
 ///
 /// # Safety
-/// The CPU has the unit and the instructions for the rows, no other unit is in use in this thread, and `p` keeps the contract of [`matmul`](crate::matmul()).
+/// - The CPU supports `U` and the instructions that pack the rows, and no other tile unit is active in this
+///   thread.
+/// - `p` satisfies the invariants of [`TileProduct`].
 #[inline(always)]
 pub(crate) unsafe fn multiply<R: TileRows, U: TileUnit>(p: &TileProduct<R>) {
-    // SAFETY: the caller's promise; rows, columns and elements lie within the operands.
+    // SAFETY: columns `j..j + n` are below `p.n` and rows below `p.w.m()`, so each part satisfies the
+    // invariants of `TileProduct`.
     unsafe {
         let mut unit = U::new();
         let scratch = Scratch::new(p.scratch);
         let n_parts = p.n.div_ceil(MAX_COLUMNS);
-        let columns_of_part = p.n.div_ceil(n_parts).next_multiple_of(COLUMNS);
-        for j in (0..p.n).step_by(columns_of_part) {
+        let columns_per_part = p.n.div_ceil(n_parts).next_multiple_of(COLUMNS);
+        for j in (0..p.n).step_by(columns_per_part) {
             let p = TileProduct {
                 x: p.x.add(j * p.x_stride),
-                n: columns_of_part.min(p.n - j),
+                n: columns_per_part.min(p.n - j),
                 out: p.out.add(j * p.out_stride),
                 ..*p
             };
-            for i in (0..p.w.m()).step_by(MOST_TILE_ROWS) {
-                let rows = i..p.w.m().min(i + MOST_TILE_ROWS);
+            for i in (0..p.w.m()).step_by(MAX_TILE_ROWS) {
+                let rows = i..p.w.m().min(i + MAX_TILE_ROWS);
                 multiply_rows::<R, U>(&mut unit, &p, rows, &scratch);
             }
         }
     }
 }
 
-/// [`multiply`] for at most [`MOST_TILE_ROWS`] rows and [`MAX_COLUMNS`] columns.
+/// Multiplies at most [`MAX_TILE_ROWS`] rows by at most [`MAX_COLUMNS`] columns.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `U` and the instructions that pack the rows.
+/// - `p` satisfies the invariants of [`TileProduct`], and `rows` ends at most at `p.w.m()`.
 #[inline(always)]
 unsafe fn multiply_rows<R: TileRows, U: TileUnit>(
     unit: &mut U,
@@ -207,46 +246,47 @@ unsafe fn multiply_rows<R: TileRows, U: TileUnit>(
     scratch: &Scratch,
 ) {
     let blocks = Blocks::new(rows, p.w.k());
-    // SAFETY: the caller's promise; a block is packed before it is multiplied.
+    // SAFETY: block 0 is packed before the loop, and each `multiply_block` packs the next block.
     unsafe {
         blocks.packing(p, 0, scratch).pack_until::<U>(usize::MAX);
         for i in 0..blocks.len() {
-            if i % blocks.of_rows == 0 {
-                copy_rest(p, &blocks.get(i), scratch.rest);
+            if i % blocks.row_blocks == 0 {
+                copy_last_columns(p, &blocks.get(i), scratch.last_columns);
             }
             multiply_block::<R, U>(unit, p, &blocks, i, scratch);
         }
     }
 }
 
-/// The blocks of some rows, in the order in which they are packed and multiplied: all rows, then further elements of them.
+/// The blocks of some rows in the order of packing and multiplication: all rows of the first elements, then
+/// of the next elements.
 struct Blocks {
     rows: Range<usize>,
     k: usize,
-    /// Blocks of the same elements.
-    of_rows: usize,
-    /// Blocks of the same rows.
-    of_elements: usize,
+    /// Number of blocks with the same elements.
+    row_blocks: usize,
+    /// Number of blocks with the same rows.
+    element_blocks: usize,
 }
 
 impl Blocks {
     fn new(rows: Range<usize>, k: usize) -> Blocks {
         Blocks {
             k,
-            of_rows: rows.len().div_ceil(ROWS),
-            of_elements: n_blocks(k),
+            row_blocks: rows.len().div_ceil(ROWS),
+            element_blocks: n_blocks(k),
             rows,
         }
     }
 
     fn len(&self) -> usize {
-        self.of_rows * self.of_elements
+        self.row_blocks * self.element_blocks
     }
 
-    /// Block `i`; beyond the last one the first one of the rows that follow.
+    /// Returns block `i`. One past the last block is the first block of the rows that follow.
     fn get(&self, i: usize) -> WeightBlock {
-        let (along, row) = (i / self.of_rows, self.rows.start + i % self.of_rows * ROWS);
-        if along >= self.of_elements {
+        let (along, row) = (i / self.row_blocks, self.rows.start + i % self.row_blocks * ROWS);
+        if along >= self.element_blocks {
             let end = self.k.min(BLOCK);
             return WeightBlock {
                 row: self.rows.end,
@@ -255,7 +295,7 @@ impl Blocks {
             };
         }
         let first = along * BLOCK;
-        let end = if along + 1 == self.of_elements {
+        let end = if along + 1 == self.element_blocks {
             self.k
         } else {
             first + BLOCK
@@ -263,7 +303,7 @@ impl Blocks {
         WeightBlock { row, first, end }
     }
 
-    /// The packing of block `i`: nothing if there is none.
+    /// Returns the packing of block `i`, which is empty if the block does not exist.
     fn packing<'a, R>(&self, p: &'a TileProduct<R>, i: usize, scratch: &Scratch) -> Packing<'a, R> {
         Packing {
             rows: &p.w,
@@ -277,11 +317,13 @@ impl Blocks {
     }
 }
 
-/// Multiplies block `i` of the packed weights with all columns. Tiles that have been multiplied with the last of them make room for those of the next block,
-/// which are packed while the unit goes on.
+/// Multiplies block `i`, which is packed, by all columns. During the last columns, each pair of weight tiles
+/// is overwritten by the next block's right after its use.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// - The CPU supports `U` and the instructions that pack the rows.
+/// - `p` satisfies the invariants of [`TileProduct`], `i` is a valid block, and `scratch` has its weights and
+///   sums for all columns.
 #[inline(always)]
 unsafe fn multiply_block<R: TileRows, U: TileUnit>(
     unit: &mut U,
@@ -296,16 +338,17 @@ unsafe fn multiply_block<R: TileRows, U: TileUnit>(
     let n = p.n.div_ceil(COLUMNS);
     for column in 0..n {
         let j = column * COLUMNS;
-        // SAFETY: the caller's promise; sums are kept for as many rows and columns, and there are as many columns or as many copies.
+        // SAFETY: the last, incomplete columns are read from their copies in scratch memory, and `n_sums`
+        // counts a slot for each `at` below. Results are written directly only for whole tiles of the output.
         unsafe {
-            // Those of rows with one block are not kept.
-            let at = if blocks.of_elements > 1 {
-                i % blocks.of_rows * n + column
+            // Rows with a single block need no stored sums.
+            let at = if blocks.element_blocks > 1 {
+                i % blocks.row_blocks * n + column
             } else {
                 0
             };
             let sums = scratch.sums.add(at);
-            // Whole results go where they belong at once.
+            // Write complete results directly to the output.
             let is_whole = is_last && block.row + ROWS <= p.w.m() && j + COLUMNS <= p.n;
             let (to, to_stride) = if is_whole {
                 (p.out.add(j * p.out_stride + block.row), p.out_stride * size_of::<f32>())
@@ -315,7 +358,7 @@ unsafe fn multiply_block<R: TileRows, U: TileUnit>(
             let (x, x_stride) = if j + COLUMNS <= p.n {
                 (p.x.add(j * p.x_stride + block.first * BF16), p.x_stride)
             } else {
-                (scratch.rest.cast_const(), REST_STRIDE)
+                (scratch.last_columns.cast_const(), LAST_COLUMN_STRIDE)
             };
             let block = TileBlock {
                 x,
@@ -339,17 +382,17 @@ unsafe fn multiply_block<R: TileRows, U: TileUnit>(
                 packing.pack_until::<U>(usize::MAX);
             }
             if is_last && !is_whole {
-                put(p, row, j, &*sums);
+                copy_results(p, row, j, &*sums);
             }
         }
     }
 }
 
-/// Multiplies operands that the first-level cache holds, for some `rounds`: what the unit does at most. Returns the multiply-adds. Operands are not zeros, with which
-/// it takes less power and is faster.
+/// Multiplies operands in the L1 cache for `rounds` rounds and returns the number of multiply-adds. Operands
+/// are nonzero, because zeros take less power and would be faster.
 ///
 /// # Safety
-/// The CPU has the unit and no other is in use in this thread.
+/// The CPU supports `U`, and no other tile unit is active in this thread.
 #[inline(always)]
 pub(crate) unsafe fn multiply_in_cache<U: TileUnit>(rounds: usize) -> usize {
     #[repr(C, align(64))]
@@ -358,11 +401,11 @@ pub(crate) unsafe fn multiply_in_cache<U: TileUnit>(rounds: usize) -> usize {
     let mut state = 1u32;
     for x in operands.0.as_flattened_mut() {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        // Numbers of about 1 of either sign.
+        // Test values have magnitude 1 to 2 and either sign.
         *x = 0x3f80 ^ (state >> 16) as u16 & 0x80ff;
     }
     let mut sums = TileSums([[0.0; ROWS]; COLUMNS]);
-    // SAFETY: the caller's promise; the operands are as large as the block says.
+    // SAFETY: the operands have the size that the block describes, and `sums` has `TileSums` floats.
     unsafe {
         let mut unit = U::new();
         for _ in 0..rounds {
@@ -382,34 +425,35 @@ pub(crate) unsafe fn multiply_in_cache<U: TileUnit>(rounds: usize) -> usize {
     rounds * ROWS * COLUMNS * BLOCK
 }
 
-/// Copies the columns that are fewer than [`COLUMNS`], as the unit reads that many. What it reads beyond are numbers of no account, whose sums are
-/// dropped.
+/// Copies the columns after the last multiple of [`COLUMNS`], because the unit always reads that many.
+/// Columns beyond the copies hold arbitrary numbers; their sums are dropped.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// `p` satisfies the invariants of [`TileProduct`], and `rest` is valid for [`COLUMNS`] copies.
 #[inline(always)]
-unsafe fn copy_rest<R>(p: &TileProduct<R>, block: &WeightBlock, rest: *mut u8) {
+unsafe fn copy_last_columns<R>(p: &TileProduct<R>, block: &WeightBlock, rest: *mut u8) {
     let bytes = block.steps() * TILE_WIDTH;
     for (column, j) in (p.n / COLUMNS * COLUMNS..p.n).enumerate() {
-        // SAFETY: the caller's promise; the columns and the copies of a block's elements are there.
+        // SAFETY: column `j < p.n` has the block's elements, rounded up to whole tiles, and the copy fits
+        // `LAST_COLUMN_STRIDE`.
         unsafe {
             let from = p.x.add(j * p.x_stride + block.first * BF16);
-            from.copy_to_nonoverlapping(rest.add(column * REST_STRIDE), bytes);
+            from.copy_to_nonoverlapping(rest.add(column * LAST_COLUMN_STRIDE), bytes);
         }
     }
 }
 
-/// Writes the sums of rows from `i` on with columns from `j` on as results.
+/// Copies sums of rows from `i` on with columns from `j` on to the output.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// `p` satisfies the invariants of [`TileProduct`], and `i < p.w.m()`.
 #[inline(always)]
-unsafe fn put<R: TileRows>(p: &TileProduct<R>, i: usize, j: usize, TileSums(sums): &TileSums) {
-    for (of_column, j) in sums.iter().zip(j..p.n) {
-        // SAFETY: the caller's promise; rows and columns lie within the result.
+unsafe fn copy_results<R: TileRows>(p: &TileProduct<R>, i: usize, j: usize, TileSums(sums): &TileSums) {
+    for (column_sums, j) in sums.iter().zip(j..p.n) {
+        // SAFETY: rows are written up to `m` and columns up to `p.n`, which `out` covers (function contract).
         unsafe {
             let out = p.out.add(j * p.out_stride + i);
-            of_column.as_ptr().copy_to_nonoverlapping(out, ROWS.min(p.w.m() - i));
+            column_sums.as_ptr().copy_to_nonoverlapping(out, ROWS.min(p.w.m() - i));
         }
     }
 }

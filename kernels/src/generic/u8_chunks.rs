@@ -1,68 +1,94 @@
-//! Activations as unsigned integers of 8 bits with a scale for each 256, of which the largest few are kept as floats: what [`dots`](super::gemm_u8) multiplies.
+//! Activations quantized to 8 bits, with outliers stored as floats; the right operand of
+//! [`gemm_u8`](super::gemm_u8).
 //!
-//! In language models few activations are many times as large as the others. With these kept aside one scale serves a whole chunk, so that it is no part
-//! of the inner loop, and the others keep more of their bits than with a scale for each 32.
+//! In language models a few activations are much larger than the rest. Storing the largest [`N_OUTLIERS`] of
+//! each chunk of 256 as floats lets one scale serve the whole chunk. The inner loop of the matmul then needs
+//! no scale of `x`, and the other activations keep more bits than with a scale per 32.
+//!
+//! ```text
+//! quantize(chunk):
+//!     outliers  = the 4 elements of largest magnitude         # vectorized selection, see top_magnitudes
+//!     scale     = (5th largest magnitude) / 127
+//!     q         = round(x / scale) + 128                      # outliers: 128, which represents 0
+//!     odd runs:   q = 256 - q, outlier = -outlier             # sign alternates, see sign_of
+//!     sums      = sums of (q - 128) per run and half run
+//! ```
+//!
+//! Layout of a chunk ([`U8Chunk`]):
+//!
+//! ```text
+//! | scale | outliers[4] | outlier_index[4] | sums[3][8] | values[8 runs][32] |
+//! ```
 
 use super::integers::{CHUNK, RUN, RUNS, spread};
 use crate::simd::{IntSimd, Simd};
 
-/// Activations of a chunk that are kept as floats.
-pub(crate) const ASIDE: usize = 4;
+/// Activations of a chunk that are stored as floats.
+pub(crate) const N_OUTLIERS: usize = 4;
 
-/// The integer that stands for 0.
-pub(crate) const CENTER: u8 = 128;
+/// Unsigned byte that represents 0.
+pub(crate) const ZERO_POINT: u8 = 128;
 
-/// The largest distance from it.
+/// Largest distance of an integer from [`ZERO_POINT`].
 const Q_MAX: f32 = 127.0;
 
-/// The smallest scale, as a part of the largest activation: what is rounded by so little makes no difference to a sum with that activation in f32.
-const LEAST_SCALE: f32 = 1.0 / (1u64 << 40) as f32;
+/// Smallest scale relative to the largest activation. Rounding by this amount does not change an f32 sum that
+/// contains that activation.
+const MIN_RELATIVE_SCALE: f32 = 1.0 / (1u64 << 40) as f32;
 
-/// [`CHUNK`] activations, each `scale * (q - CENTER)`, or `scale * aside` for those kept aside, and the negative of that in runs with an odd number: see [`sign_of`]. What a row lacks at the end counts as zero in the last run and is not looked at beyond it.
+/// A chunk of [`CHUNK`] activations.
+///
+/// An activation is `scale * (q - ZERO_POINT)`, or `scale * outlier` at the indices of outliers. Runs with an
+/// odd number store the negated activations; see [`sign_of`]. Elements beyond the end of a row are zero
+/// within its last run and never read after that run.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct U8Chunk {
-    /// Not a number if one of the activations is not finite.
+    /// Scale of the chunk; NaN if an activation is not finite.
     pub scale: f32,
-    /// Those kept aside, in units of the scale and with the signs of their runs, and where they are. The integers there stand for 0.
-    pub aside: [f32; ASIDE],
-    pub aside_at: [u16; ASIDE],
+    /// Outliers divided by the scale, with the signs of their runs. Their integers are [`ZERO_POINT`].
+    pub outliers: [f32; N_OUTLIERS],
+    pub outlier_index: [u16; N_OUTLIERS],
     pad: f32,
-    /// Sums of activations in units of the scale: of each run, then of the halves, `[half][run]`.
+    /// Sums of the activations divided by the scale: of each run, of its first half, of its second half
+    /// (`[3][run]`).
     pub sums: [[f32; RUNS]; 3],
     pub values: [[u8; RUN]; RUNS],
 }
 
 const _: () = assert!(size_of::<U8Chunk>().is_multiple_of(64));
 
-/// The sign of the activations of a run in what stands for them. It alternates, so that what is added to the sums of all runs cancels out: see [`dots`](super::gemm_u8).
+/// Returns the sign with which a run's activations are stored. Signs alternate, so that the offsets that
+/// [`gemm_u8`](super::gemm_u8) adds to the sums of runs cancel out.
 pub(crate) const fn sign_of(run: usize) -> f32 {
     if run.is_multiple_of(2) { 1.0 } else { -1.0 }
 }
 
-/// Bytes of a row of `k` activations.
+/// Returns the size in bytes of a row of `k` activations.
 pub(crate) const fn u8_row_bytes(k: usize) -> usize {
     spread(k.div_ceil(CHUNK) * size_of::<U8Chunk>())
 }
 
-/// Writes `k` activations as a row. `F` holds as many floats as the CPU takes at a time: the result is the same.
+/// Quantizes `k` activations to a row of [`U8Chunk`]s. The result does not depend on the width of `F`.
 ///
 /// # Safety
-/// The CPU has `V`'s and `F`'s instructions, `x` is valid for `k` floats and `out` for [`u8_row_bytes`].
+/// - The CPU supports `V` and `F`.
+/// - `x` is valid for reads of `k` floats, and `out` for writes of [`u8_row_bytes`] bytes.
 #[inline(always)]
 pub(crate) unsafe fn quantize_u8<V: IntSimd, F: Simd>(x: *const f32, k: usize, out: *mut u8) {
     let chunks = k.div_ceil(CHUNK);
     let mut last = [0.0f32; CHUNK];
-    // SAFETY: the caller's promise; all accesses lie below `k`, those of `out` within the row.
+    // SAFETY: chunks end at `k`, except the last one, which is copied to `last` first; `out` has `chunks`
+    // chunks (function contract).
     unsafe {
         let mut c = 0;
         while c < chunks {
             let n = if const { V::REGISTERS > 16 } {
-                at_once(chunks - c)
+                chunks_at_once(chunks - c)
             } else {
                 1
             };
-            let mut from = [x; MOST_AT_ONCE];
+            let mut from = [x; MAX_CHUNKS];
             for (i, from) in from.iter_mut().enumerate() {
                 *from = x.wrapping_add((c + i) * CHUNK);
             }
@@ -81,72 +107,78 @@ pub(crate) unsafe fn quantize_u8<V: IntSimd, F: Simd>(x: *const f32, k: usize, o
     }
 }
 
-/// Chunks that are quantized at a time.
-const MOST_AT_ONCE: usize = 3;
+/// Maximum chunks quantized at a time.
+const MAX_CHUNKS: usize = 3;
 
-/// How many of some chunks are quantized at a time: more than one if possible, as each step of finding the largest elements waits for the one before.
-const fn at_once(chunks: usize) -> usize {
+/// Returns how many of the remaining chunks to quantize next. More than one is better, because each step of
+/// the outlier search depends on the previous one.
+const fn chunks_at_once(chunks: usize) -> usize {
     match chunks {
         1 | 3 => chunks,
         _ => 2,
     }
 }
 
-/// Writes `N` chunks, one after the other.
+/// Quantizes `N` chunks.
 ///
 /// # Safety
-/// As for [`quantize_chunk`].
+/// - The CPU supports `V` and `F`.
+/// - Each pointer in `x` is valid for reads of [`CHUNK`] floats, and `to` for writes of `N` chunks.
 #[inline(always)]
 unsafe fn quantize_chunks<V: IntSimd, F: Simd, const N: usize>(x: [*const f32; N], to: *mut U8Chunk) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `x[i]` has `CHUNK` floats and `to` has `N` chunks (function contract).
     unsafe {
-        let largest = largest_of::<F, N>(x);
+        let largest = top_magnitudes::<F, N>(x);
         for i in 0..N {
             quantize_chunk::<V, F>(x[i], &largest[i], to.wrapping_add(i));
         }
     }
 }
 
-/// Writes a chunk, given the largest of its elements.
+/// Quantizes a chunk, given its largest elements, or `None` if an element is not finite.
 ///
 /// # Safety
-/// The CPU has `V`'s and `F`'s instructions, `x` is valid for [`CHUNK`] floats and `to`, which needs no alignment, for writes.
+/// - The CPU supports `V` and `F`.
+/// - `x` is valid for reads of [`CHUNK`] floats, and `to` for writes; it may be unaligned.
 #[inline(always)]
-unsafe fn quantize_chunk<V: IntSimd, F: Simd>(x: *const f32, largest: &Option<Largest>, to: *mut U8Chunk) {
-    // SAFETY: the caller's promise; all accesses lie within the chunks.
+unsafe fn quantize_chunk<V: IntSimd, F: Simd>(x: *const f32, largest: &Option<TopMagnitudes>, to: *mut U8Chunk) {
+    // SAFETY: reads are within the `CHUNK` floats at `x`, writes within `*to`; outlier indices are below
+    // `CHUNK`.
     unsafe {
-        let (scale, places) = largest.as_ref().map_or((f32::NAN, [0; ASIDE]), |l| {
-            // Not so small that inverses or units of it are infinite: what is rounded away then is of no account.
-            let least = ((*x.add(l.places[0])).abs() * LEAST_SCALE).max(f32::MIN_POSITIVE);
-            ((l.next / Q_MAX).max(least), l.places)
+        let (scale, indices) = largest.as_ref().map_or((f32::NAN, [0; N_OUTLIERS]), |l| {
+            // Large enough for finite inverses and outliers. The rounding error this adds is negligible.
+            let min_scale = ((*x.add(l.indices[0])).abs() * MIN_RELATIVE_SCALE).max(f32::MIN_POSITIVE);
+            ((l.next / Q_MAX).max(min_scale), l.indices)
         });
         let values = (&raw mut (*to).values).cast::<u8>();
         store_rounded::<V, F>(x, 1.0 / scale, values);
         (&raw mut (*to).scale).write_unaligned(scale);
         (&raw mut (*to).pad).write_unaligned(0.0);
-        for (i, place) in places.into_iter().enumerate() {
-            (&raw mut (*to).aside[i]).write_unaligned(*x.add(place) / scale * sign_of(place / RUN));
-            (&raw mut (*to).aside_at[i]).write_unaligned(place as u16);
-            *values.add(place) = 0;
+        for (i, index) in indices.into_iter().enumerate() {
+            (&raw mut (*to).outliers[i]).write_unaligned(*x.add(index) / scale * sign_of(index / RUN));
+            (&raw mut (*to).outlier_index[i]).write_unaligned(index as u16);
+            *values.add(index) = 0;
         }
         let mut pairs = [V::splat(0); RUNS];
         for (run, pairs) in pairs.iter_mut().enumerate() {
             let q = V::load(values.add(run * RUN));
             *pairs = V::splat(1).multiply_bytes(q);
             let q = if sign_of(run) < 0.0 { V::splat(0).sub(q) } else { q };
-            q.xor(V::splat(CENTER)).store(values.add(run * RUN));
+            q.xor(V::splat(ZERO_POINT)).store(values.add(run * RUN));
         }
         set_sums::<V>(pairs, to);
     }
 }
 
-/// Writes the elements of a chunk times `inverse` as signed bytes. What exceeds those becomes any byte.
+/// Writes the elements of a chunk times `inverse` as signed bytes. Out-of-range elements become arbitrary
+/// bytes.
 ///
 /// # Safety
-/// As for [`quantize_chunk`].
+/// - The CPU supports `V` and `F`.
+/// - `x` is valid for reads of [`CHUNK`] floats, and `values` for writes of as many bytes.
 #[inline(always)]
 unsafe fn store_rounded<V: IntSimd, F: Simd>(x: *const f32, inverse: f32, values: *mut u8) {
-    // SAFETY: the caller's promise.
+    // SAFETY: all offsets are below `CHUNK` (function contract).
     unsafe {
         if F::LANES > V::Float::LANES {
             let inverse = F::splat(inverse);
@@ -164,34 +196,35 @@ unsafe fn store_rounded<V: IntSimd, F: Simd>(x: *const f32, inverse: f32, values
     }
 }
 
-/// The largest of a chunk.
+/// The elements of largest magnitude in a chunk.
 #[derive(Clone, Copy)]
-struct Largest {
-    /// Where the [`ASIDE`] elements of largest magnitude are.
-    places: [usize; ASIDE],
-    /// The largest magnitude among the others.
+struct TopMagnitudes {
+    /// Indices of the [`N_OUTLIERS`] largest elements.
+    indices: [usize; N_OUTLIERS],
+    /// Largest magnitude among the other elements.
     next: f32,
 }
 
-/// The largest of each chunk; `None` if an element is not finite. Magnitudes that differ by less than 2^-15 of themselves count as equal: of those the first are
-/// taken.
+/// Returns the largest elements of each chunk, or `None` for a chunk with a non-finite element. Magnitudes
+/// that differ by less than a factor of 1 + 2^-15 count as equal; the first element wins.
 ///
 /// # Safety
-/// The CPU has `F`'s instructions, and `x` are valid for [`CHUNK`] floats.
+/// - The CPU supports `F`.
+/// - Each pointer in `x` is valid for reads of [`CHUNK`] floats.
 #[inline(always)]
-unsafe fn largest_of<F: Simd, const N: usize>(x: [*const f32; N]) -> [Option<Largest>; N] {
-    // SAFETY: the caller's promise.
+unsafe fn top_magnitudes<F: Simd, const N: usize>(x: [*const f32; N]) -> [Option<TopMagnitudes>; N] {
+    // SAFETY: all reads are below `CHUNK` (function contract).
     unsafe {
-        // The largest keys of each lane, in falling order.
-        let mut largest = [[F::splat(0.0); ASIDE + 1]; N];
+        // The largest keys of each lane, in descending order.
+        let mut largest = [[F::splat(0.0); N_OUTLIERS + 1]; N];
         let mut is_finite = [F::splat(0.0); N];
         for at in (0..CHUNK).step_by(F::LANES) {
             for n in 0..N {
                 let x = x[n].add(at);
                 is_finite[n] = F::load(x).mul_add(F::splat(0.0), is_finite[n]);
-                // Magnitudes are in the order of their bits, of which the last make room for the place.
-                let magnitude = F::and(F::load_words(x.cast()), MAGNITUDE & !PLACE);
-                let mut key = F::from_bits(F::or(magnitude, F::load_words(PLACES.as_ptr().add(at).cast())));
+                // Magnitudes are ordered by their bits; the lowest bits are replaced by the element's index.
+                let magnitude = F::and(F::load_words(x.cast()), MAGNITUDE & !INDEX_BITS);
+                let mut key = F::from_bits(F::or(magnitude, F::load_words(INDEX_KEYS.as_ptr().add(at).cast())));
                 for largest in &mut largest[n] {
                     let smaller = key.min(*largest);
                     *largest = key.max(*largest);
@@ -199,67 +232,68 @@ unsafe fn largest_of<F: Simd, const N: usize>(x: [*const f32; N]) -> [Option<Lar
                 }
             }
         }
-        let mut places = [[0; ASIDE]; N];
-        for i in 0..ASIDE {
+        let mut indices = [[0; N_OUTLIERS]; N];
+        for i in 0..N_OUTLIERS {
             for n in 0..N {
-                places[n][i] = take_largest(&mut largest[n]);
+                indices[n][i] = pop_largest(&mut largest[n]);
             }
         }
-        let mut of_chunks = [None; N];
+        let mut results = [None; N];
         for n in 0..N {
-            let next = *x[n].add(place_of(largest[n][0].largest()));
+            let next = *x[n].add(index_of_key(largest[n][0].largest()));
             if is_finite[n].sum() == 0.0 {
-                let (places, next) = (places[n], next.abs());
-                of_chunks[n] = Some(Largest { places, next });
+                let (indices, next) = (indices[n], next.abs());
+                results[n] = Some(TopMagnitudes { indices, next });
             }
         }
-        of_chunks
+        results
     }
 }
 
-/// Takes the largest key out and returns its place.
+/// Removes the largest key and returns the index of its element.
 #[inline(always)]
-fn take_largest<F: Simd>(largest: &mut [F; ASIDE + 1]) -> usize {
+fn pop_largest<F: Simd>(largest: &mut [F; N_OUTLIERS + 1]) -> usize {
     let key = largest[0].largest();
     let taken = largest[0].equals(largest[0].constant(key));
-    for i in 0..ASIDE {
+    for i in 0..N_OUTLIERS {
         largest[i] = F::select(taken, largest[i + 1], largest[i]);
     }
-    place_of(key)
+    index_of_key(key)
 }
 
-/// The bits of a float other than its sign.
+/// All bits of a float except its sign.
 const MAGNITUDE: u32 = u32::MAX >> 1;
 
-/// The bits of a key that say which element it is of, as what is left to the last one.
-const PLACE: u32 = CHUNK as u32 - 1;
+/// Low bits of a key, which encode the index of its element in descending order.
+const INDEX_BITS: u32 = CHUNK as u32 - 1;
 
-/// Those bits of each element.
-const PLACES: [u32; CHUNK] = {
-    let mut places = [0; CHUNK];
+/// Low bits of each element's sort key, which encode the element's index.
+const INDEX_KEYS: [u32; CHUNK] = {
+    let mut indices = [0; CHUNK];
     let mut at = 0;
     while at < CHUNK {
-        places[at] = PLACE - at as u32;
+        indices[at] = INDEX_BITS - at as u32;
         at += 1;
     }
-    places
+    indices
 };
 
-/// Which element a key is of.
+/// Returns the index of a key's element.
 #[inline(always)]
-fn place_of(key: f32) -> usize {
-    (PLACE - (key.to_bits() & PLACE)) as usize
+fn index_of_key(key: f32) -> usize {
+    (INDEX_BITS - (key.to_bits() & INDEX_BITS)) as usize
 }
 
-/// Sets the sums, given those of 16 neighbouring pairs of integers of each run.
+/// Stores the sums of a chunk. Each register holds 16 sums of adjacent pairs of a run's integers.
 ///
 /// # Safety
-/// As for [`quantize_chunk`].
+/// - The CPU supports `V`.
+/// - `to` is valid for writes; it may be unaligned.
 #[inline(always)]
 unsafe fn set_sums<V: IntSimd>(pairs: [V; RUNS], to: *mut U8Chunk) {
-    // 8 registers of two pairs of each run: those of the first half, then those of the second.
+    // 8 registers with two pairs of each run: 4 registers of the first half, 4 of the second.
     let pairs = V::transpose(pairs);
-    // SAFETY: the caller's promise; a lane for each run.
+    // SAFETY: each row of `sums` has 8 floats, one per run, and `to` is valid for writes (function contract).
     unsafe {
         let halves = [sum_of_half(&pairs[..4]), sum_of_half(&pairs[4..])];
         halves[0].add(halves[1]).store((&raw mut (*to).sums[0]).cast());
@@ -268,11 +302,11 @@ unsafe fn set_sums<V: IntSimd>(pairs: [V; RUNS], to: *mut U8Chunk) {
     }
 }
 
-/// The sums of a half of each run.
+/// Returns the sum of one half of each run.
 #[inline(always)]
 fn sum_of_half<V: IntSimd>(pairs: &[V]) -> V::Float {
     let total = pairs[0].add16(pairs[1]).add16(pairs[2].add16(pairs[3]));
-    // SAFETY: a value is proof of the instruction set.
+    // SAFETY: a value of type `V` proves that the CPU supports it.
     let ones = unsafe { V::words(1) };
     total.multiply_pairs(ones).to_floats()
 }

@@ -1,25 +1,37 @@
-//! Prefetching the weights that are multiplied next while others are multiplied: with a few dozen columns a product waits for memory else, a third of the time.
+//! Software prefetch of the weights that are multiplied next.
+//!
+//! With a few dozen columns, a matmul without it would wait for memory a third of the time. The prefetcher
+//! divides the cache lines of the next rows evenly among the column tiles of the current ones:
+//!
+//! ```text
+//! next = WeightPrefetcher(next rows, next chunks, times = number of column tiles)
+//! for tile in columns:
+//!     next.fetch()                 # requests lines_per_call cache lines into L2
+//!     multiply the current weights by tile
+//! ```
 
 use std::ops::Range;
 
 use super::pack::{LANES, RowLayout, WeightRows};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 
-/// Some chunks of some rows. Of one piece after the other, which are rows or groups of them, each cache line is asked for once.
-pub(crate) struct NextWeights {
+/// Iterates over the cache lines of some chunks of some rows, requesting each line once. A piece is one row
+/// or one row group.
+pub(crate) struct WeightPrefetcher {
     piece: *const u8,
     stride: usize,
-    /// Pieces that are left, this one included.
+    /// Number of remaining pieces, including the current piece.
     pieces: usize,
     lines: usize,
-    /// The line of this piece that is next.
+    /// Next cache line of the current piece.
     line: usize,
-    /// Lines that are asked for at a time.
-    at_once: usize,
+    /// Number of cache lines requested per call.
+    lines_per_call: usize,
 }
 
-impl NextWeights {
-    /// These chunks of `rows` rows from row `i` on, to be asked for in `times` times. Addresses beyond the last row or element do no harm.
+impl WeightPrefetcher {
+    /// Creates a prefetcher for `chunks` of `rows` rows from row `i` on, which requests all lines in `times`
+    /// calls. Addresses beyond the last row or element are harmless.
     #[inline(always)]
     pub(crate) fn new(w: &WeightRows, i: usize, chunks: Range<usize>, rows: usize, times: usize) -> Self {
         let (c, bytes) = (chunks.start, chunks.len() * w.chunk_bytes);
@@ -27,31 +39,31 @@ impl NextWeights {
             RowLayout::Rows(_) => (i * w.row_stride + c * w.chunk_bytes, bytes, w.row_stride, rows),
             RowLayout::Groups(_) => {
                 let stride = LANES * w.row_stride;
-                (w.place_in_groups(i, c), LANES * bytes, stride, rows / LANES)
+                (w.group_offset(i, c), LANES * bytes, stride, rows / LANES)
             }
         };
-        // One more, as pieces begin anywhere in a line.
+        // Prefetch one more line, because pieces are not aligned to cache lines.
         let lines = bytes.div_ceil(CACHE_LINE) + 1;
-        NextWeights {
+        WeightPrefetcher {
             piece: w.w.wrapping_add(at),
             stride,
             pieces,
             lines,
             line: 0,
-            at_once: (lines * pieces).div_ceil(times.max(1)),
+            lines_per_call: (lines * pieces).div_ceil(times.max(1)),
         }
     }
 
-    /// Asks for some lines.
+    /// Prefetches the next lines into the L2 cache.
     #[inline(always)]
     pub(crate) fn fetch(&mut self) {
-        self.for_each_next(|line| prefetch(line, CacheLevel::Second));
+        self.next_lines(|line| prefetch(line, CacheLevel::Second));
     }
 
-    /// Calls `f` with the lines that are asked for at a time.
+    /// Calls `f` with the address of each line of the next batch.
     #[inline(always)]
-    pub(crate) fn for_each_next(&mut self, mut f: impl FnMut(*const u8)) {
-        let mut left = self.at_once;
+    pub(crate) fn next_lines(&mut self, mut f: impl FnMut(*const u8)) {
+        let mut left = self.lines_per_call;
         while left > 0 && self.pieces > 0 {
             let n = left.min(self.lines - self.line);
             for line in self.line..self.line + n {

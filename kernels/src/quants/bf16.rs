@@ -1,11 +1,11 @@
-//! BF16: the upper half of a float.
+//! BF16: the upper half of a single-precision float.
 
 use super::{Block, Quantize};
 use crate::GgmlType;
 use crate::generic::blocks::{Encode, decode_plain};
 use crate::simd::Simd;
 
-/// The upper 16 bits of one float, little-endian.
+/// The upper 16 bits of one f32, little-endian.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
 pub struct BlockBF16([u8; 2]);
@@ -29,7 +29,7 @@ impl Quantize for BlockBF16 {
 impl<V: Simd> Encode<V> for BlockBF16 {
     #[inline(always)]
     unsafe fn encode(x: *const f32, out: *mut u8, n: usize) {
-        // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+        // SAFETY: reads of `x` and writes of `out` end at `n` elements (trait contract).
         unsafe {
             let mut i = 0;
             while i + V::LANES <= n {

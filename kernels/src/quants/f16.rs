@@ -1,11 +1,11 @@
-//! F16: IEEE half floats.
+//! F16: IEEE half-precision floats.
 
 use super::{Block, Half, Quantize};
 use crate::GgmlType;
 use crate::generic::blocks::{Encode, decode_plain};
 use crate::simd::Simd;
 
-/// One half float.
+/// Block of one little-endian f16.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
 pub struct BlockF16(Half);
@@ -29,7 +29,7 @@ impl Quantize for BlockF16 {
 impl<V: Simd> Encode<V> for BlockF16 {
     #[inline(always)]
     unsafe fn encode(x: *const f32, out: *mut u8, n: usize) {
-        // SAFETY: all accesses lie below `n`; the rest is the caller's promise.
+        // SAFETY: reads of `x` and writes of `out` end at `n` elements (trait contract).
         unsafe {
             let mut i = 0;
             while i + V::LANES <= n {

@@ -1,11 +1,11 @@
-//! F32: plain floats.
+//! F32: single-precision floats.
 
 use super::{Block, Quantize};
 use crate::GgmlType;
 use crate::generic::blocks::{Encode, decode_plain};
 use crate::simd::Simd;
 
-/// One float, little-endian.
+/// Block of one little-endian f32.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(transparent)]
 pub struct BlockF32([u8; 4]);
@@ -29,9 +29,10 @@ impl Quantize for BlockF32 {
 impl<V: Simd> Encode<V> for BlockF32 {}
 
 /// # Safety
-/// As for [`Simd::load`].
+/// - The CPU supports `V`.
+/// - `p` is valid for reads of a register.
 #[inline(always)]
 unsafe fn load<V: Simd>(p: *const u8) -> V {
-    // SAFETY: the caller's promise.
+    // SAFETY: `p` is valid for reads of a register (function contract).
     unsafe { V::load(p.cast()) }
 }

@@ -1,16 +1,16 @@
-//! Grids: the codebooks of the IQ1, IQ2 and IQ3 types, and what those types have in common.
+//! Grids: the codebooks of the IQ1, IQ2, and IQ3 types, and the code that these types share.
 //!
-//! Such a type stores its values not one by one but as points of a grid: a small set of vectors with 8 (IQ3: 4) elements, each one of
-//! 3 (IQ3: 8) levels. An index is the rank of a point in lexicographic order, the last element being the most significant, so that a
-//! grid is no more than a set of numbers: one bit for each vector that there could be, 1 if it belongs to the grid.
-//! [`points`] and [`half_points`] turn that set into a table at compile time.
+//! A grid type stores values as points of a grid, a small set of vectors with 8 (IQ3: 4) elements of 3 (IQ3:
+//! 8) levels each. The index of a point is its rank in lexicographic order, where the last element is the
+//! most significant. A grid is therefore fully described by a bit set over all possible vectors. [`points`]
+//! and [`half_points`] expand this set to a table at compile time.
 
 use super::{Block, Half};
 use crate::generic::blocks::Sink;
 use crate::generic::integers::{RUNS, Scales};
 use crate::simd::{IntSimd, Simd};
 
-/// Levels of the IQ1 grid, 1 above what they stand for.
+/// Levels of the IQ1 grid, which represent -1, 0, and 1.
 pub(super) const IQ1_LEVELS: [u8; 3] = [0, 1, 2];
 pub(super) const IQ2_LEVELS: [u8; 3] = [8, 25, 43];
 pub(super) const IQ3_XXS_LEVELS: [u8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
@@ -23,7 +23,8 @@ pub(super) static IQ2_S: [u64; 1024] = points(&IQ2_S_SET, IQ2_LEVELS);
 pub(super) static IQ3_XXS: [u32; 256] = half_points(&IQ3_XXS_SET, IQ3_XXS_LEVELS);
 pub(super) static IQ3_S: [u32; 512] = half_points(&IQ3_S_SET, IQ3_S_LEVELS);
 
-/// The 8 elements of each point, the first in the lowest byte. Fails to compile if the set has other than `N` members.
+/// Returns the 8 elements of each point, the first in the lowest byte. Compilation fails if the set does not
+/// have `N` members.
 const fn points<const N: usize>(set: &[u32], levels: [u8; 3]) -> [u64; N] {
     let (mut table, mut n, mut code) = ([0; N], 0, 0);
     while code < set.len() * 32 {
@@ -37,7 +38,8 @@ const fn points<const N: usize>(set: &[u32], levels: [u8; 3]) -> [u64; N] {
     table
 }
 
-/// The 4 elements of each point, as [`points`] does.
+/// Returns the 4 elements of each point, the first in the lowest byte. Compilation fails if the set does not
+/// have `N` members.
 const fn half_points<const N: usize>(set: &[u32], levels: [u8; 8]) -> [u32; N] {
     let (mut table, mut n, mut code) = ([0; N], 0, 0);
     while code < set.len() * 32 {
@@ -55,7 +57,8 @@ const fn is_member(set: &[u32], code: usize) -> bool {
     set[code / 32] >> (code % 32) & 1 != 0
 }
 
-/// The vector whose elements are the digits of `code`, lowest first, in a number system with as many digits as there are levels.
+/// Returns the vector whose elements are the digits of `code`, lowest first, in the base given by the number
+/// of levels.
 const fn vector(mut code: usize, levels: &[u8], n: usize) -> u64 {
     let (mut bytes, mut i) = (0, 0);
     while i < n {
@@ -66,94 +69,95 @@ const fn vector(mut code: usize, levels: &[u8], n: usize) -> u64 {
     bytes
 }
 
-/// Eight elements from two points of four.
+/// Concatenates two grid points of four elements.
 #[inline(always)]
 pub(super) fn pair(first: u32, second: u32) -> u64 {
     u64::from(first) | u64::from(second) << 32
 }
 
-/// The signs of 32 elements from 28 bits: see [`eighth_signs`].
+/// Expands 28 bits to the signs of 32 elements; see [`eighth_signs`].
 #[inline(always)]
 pub(super) fn even_signs(bits: u32) -> u32 {
     let signs = bits & 0x7f | bits << 1 & 0x7f00 | bits << 2 & 0x7f_0000 | bits << 3 & 0x7f00_0000;
     eighth_signs(u64::from(signs)) as u32
 }
 
-/// Bytes whose low seven bits are signs, completed by the eighth: the number of negative elements is even.
+/// Completes bytes of seven signs with an eighth that makes the number of negative elements even.
 #[inline(always)]
 pub(super) fn eighth_signs(signs: u64) -> u64 {
-    // The parity of each byte comes to be in its lowest bit.
+    // Compute the parity of each byte in its lowest bit.
     let parity = signs ^ signs >> 4;
     let parity = parity ^ parity >> 2;
     let parity = parity ^ parity >> 1;
     signs | (parity & 0x0101_0101_0101_0101) << 7
 }
 
-/// The low and the high nibble of each byte.
+/// Splits each byte into its low and high nibble.
 #[inline(always)]
 pub(super) fn nibbles<const N: usize>(bytes: [u8; N]) -> [[u8; 2]; N] {
     bytes.map(|byte| [byte & 15, byte >> 4])
 }
 
-/// The inverse of [`nibbles`].
+/// Joins nibbles to bytes; the inverse of [`nibbles`].
 pub(super) fn from_nibbles<const N: usize>(nibbles: [[u8; 2]; N]) -> [u8; N] {
     nibbles.map(|[low, high]| low | high << 4)
 }
 
-/// The index of a point that belongs to the grid.
+/// Returns the index of a grid point.
 pub(super) fn index<T: Ord>(grid: &[T], point: T) -> u32 {
     grid.binary_search(&point).unwrap_or_default() as u32
 }
 
-/// The inverse of [`even_signs`].
+/// Removes the eighth sign of each byte; the inverse of [`even_signs`].
 pub(super) fn without_eighth_signs(signs: u32) -> u32 {
     signs & 0x7f | signs >> 1 & 0x3f80 | signs >> 2 & 0x1f_c000 | signs >> 3 & 0x0fe0_0000
 }
 
-/// How the values of a type come from its [`GridBlock`]. All of this is exact in f32.
+/// Formula for the values of a [`GridBlock`], computed exactly in f32.
 pub(super) enum Form {
-    /// `d * scale * element`, negated where the bit is set.
+    /// `d * scale * element`, negated if the element's bit is set.
     Signed,
-    /// `d * scale * (element - 7/8)`, or `- 9/8` where the bit is set.
+    /// `d * scale * (element - 7/8)`, or `(element - 9/8)` if the element's bit is set.
     Shifted,
 }
 
-/// Blocks of 256 elements in 8 groups of points.
+/// A block of 256 elements in 8 groups of grid points.
 pub(super) trait GridBlock: Block {
     const FORM: Form;
 
-    /// Bits of the integers, and what they stand for 0 with if they are unsigned: see [`Unpack`](crate::generic::integers::Unpack).
+    /// Bits of the integers, and the zero point if they are unsigned; see
+    /// [`Unpack`](crate::generic::integers::Unpack).
     const BITS: u32 = 8;
     const ZERO: u8 = 0;
 
-    /// Whether the halves of a group have scales of their own.
+    /// Whether each half of a group has its own scale.
     const BY_16: bool;
 
-    /// What elements may be, in rising order: 3 levels or 8.
+    /// Possible values of an element in ascending order: 3 or 8 levels.
     const LEVELS: &'static [u8];
 
-    /// Bits by which an element is shifted down to become the number of its level.
+    /// Right shift that maps an element to the index of its level.
     const LEVEL_SHIFT: u32;
 
-    /// What a scale and a half is multiplied with.
+    /// Factor applied to `scale + 1/2`.
     const FACTOR: f32;
 
-    /// What is worth computing for all groups at once in order to find elements: `()` for nothing.
+    /// Values computed once for all groups to find their elements; `()` if there are none.
     type Indices: Default;
 
-    /// The scale of the block.
+    /// Returns the scale of the block.
     fn d(&self) -> Half;
 
-    /// The scale of each 16 elements, of at most 4 bits.
+    /// Returns the scale of each 16 elements, of at most 4 bits.
     fn scales(&self) -> [u8; 16];
 
-    /// The factor of each 16 elements.
+    /// Returns the factor of each 16 elements.
     #[inline(always)]
     fn factors(&self) -> [f32; 16] {
         self.scales().map(|scale| (f32::from(scale) + 0.5) * Self::FACTOR)
     }
 
-    /// One bit for each element, 32 to a word: see [`Form`].
+    /// Returns one bit per element, 32 per word; see [`Form`].
     fn bits(&self) -> [u32; 8];
 
     #[inline(always)]
@@ -161,28 +165,28 @@ pub(super) trait GridBlock: Block {
         Self::Indices::default()
     }
 
-    /// The 32 elements of group `g` in the bytes of four words, lowest first.
+    /// Returns the 32 elements of group `g` as the bytes of four words, lowest first.
     fn elements(&self, indices: &Self::Indices, g: usize) -> [u64; 4];
 
-    /// The block that has these parts.
-    fn from_parts(parts: &Parts) -> Self;
+    /// Builds a block from its parts.
+    fn from_parts(parts: &BlockParts) -> Self;
 }
 
-/// All that a block holds.
-pub(super) struct Parts {
+/// Decoded contents of a block.
+pub(super) struct BlockParts {
     pub d: Half,
     /// See [`GridBlock::scales`].
     pub scales: [u8; 16],
-    /// The elements of each group: see [`GridBlock::elements`].
+    /// See [`GridBlock::elements`].
     pub elements: [[u64; 4]; 8],
     /// See [`GridBlock::bits`].
     pub bits: [u32; 8],
 }
 
-impl Parts {
-    pub fn of<B: GridBlock>(block: &B) -> Parts {
+impl BlockParts {
+    pub fn of<B: GridBlock>(block: &B) -> BlockParts {
         let indices = block.indices();
-        Parts {
+        BlockParts {
             d: block.d(),
             scales: block.scales(),
             elements: std::array::from_fn(|g| block.elements(&indices, g)),
@@ -190,13 +194,13 @@ impl Parts {
         }
     }
 
-    /// The index of each four elements of group `g`.
+    /// Returns the index of each four elements of group `g`.
     pub fn half_indices(&self, g: usize, grid: &[u32]) -> [u32; 8] {
         std::array::from_fn(|i| index(grid, (self.elements[g][i / 2] >> (32 * (i % 2))) as u32))
     }
 }
 
-/// [`Block::dequantize`] of such a block.
+/// Implements [`Block::dequantize`] for grid types.
 pub(super) fn dequantize<B: GridBlock>(block: &B, out: &mut [f32]) {
     let (d, scales, bits, indices) = (block.d().get(), block.factors(), block.bits(), block.indices());
     for (g, out) in out.chunks_exact_mut(32).enumerate() {
@@ -213,13 +217,15 @@ pub(super) fn dequantize<B: GridBlock>(block: &B, out: &mut [f32]) {
     }
 }
 
-/// [`Decode::decode`](crate::generic::blocks::Decode::decode) of such a block.
+/// Implements [`Decode::decode`](crate::generic::blocks::Decode::decode) for grid types.
 ///
 /// # Safety
-/// As for that function.
+/// - The CPU supports `V`.
+/// - `p` is valid for reads of a block, and the sink accepts 256 elements.
 #[inline(always)]
 pub(super) unsafe fn decode<V: Simd, B: GridBlock, S: Sink<V>>(p: *const u8, sink: &mut S) {
-    // SAFETY: the caller's promise; blocks have alignment 1. A register holds 8 or 16 elements: one word or two.
+    // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it. A register holds 8 or
+    // 16 elements, which are one or two words.
     unsafe {
         let block = &*p.cast::<B>();
         let d = block.d();
@@ -246,13 +252,15 @@ pub(super) unsafe fn decode<V: Simd, B: GridBlock, S: Sink<V>>(p: *const u8, sin
     }
 }
 
-/// [`Unpack::scales`](crate::generic::integers::Unpack::scales) of such a block.
+/// Implements [`Unpack::scales`](crate::generic::integers::Unpack::scales) for grid types.
 ///
 /// # Safety
-/// As for that function.
+/// - The CPU supports `V`.
+/// - `p` is valid for reads of a block.
 #[inline(always)]
 pub(super) unsafe fn integer_scales<V: Simd, B: GridBlock>(p: *const u8, to: &mut Scales) {
-    // SAFETY: the caller's promise; blocks have alignment 1, registers 8 lanes.
+    // SAFETY: `p` is valid for a block, which has alignment 1 (function contract); each array has 8 floats,
+    // one per lane.
     unsafe {
         let block = &*p.cast::<B>();
         let (d, scales) = (block.d(), block.factors());
@@ -273,20 +281,22 @@ pub(super) unsafe fn integer_scales<V: Simd, B: GridBlock>(p: *const u8, to: &mu
     }
 }
 
-/// [`Unpack::values`](crate::generic::integers::Unpack::values) of such a block: elements, or eight times what is shifted.
+/// Implements [`Unpack::values`](crate::generic::integers::Unpack::values) for grid types: the elements, or
+/// eight times the shifted elements.
 ///
 /// # Safety
-/// As for that function.
+/// - The CPU supports `V`.
+/// - `p` is valid for reads of a block, and `i < 8`.
 #[inline(always)]
 pub(super) unsafe fn integers<V: IntSimd, B: GridBlock>(p: *const u8, i: usize) -> V {
-    // SAFETY: the caller's promise; blocks have alignment 1.
+    // SAFETY: `p` is valid for a block, which has alignment 1 (function contract).
     unsafe {
         let block = &*p.cast::<B>();
         let elements = V::from_words(block.elements(&block.indices(), i));
         let mask = V::from_bits(block.bits()[i]);
         match B::FORM {
             Form::Signed => elements.xor(mask).sub(mask).add(V::splat(B::ZERO)),
-            // Elements are so small that no bit moves to another byte.
+            // Elements are small enough that no bit moves to another byte.
             Form::Shifted => elements
                 .shl(3)
                 .add(V::splat(B::ZERO.wrapping_sub(7)))
@@ -295,7 +305,7 @@ pub(super) unsafe fn integers<V: IntSimd, B: GridBlock>(p: *const u8, i: usize) 
     }
 }
 
-/// Implements a type by its [`GridBlock`].
+/// Implements the traits of a type through its [`GridBlock`].
 macro_rules! grid_block {
     ($block:ident, $ty:ident) => {
         impl $crate::quants::Block for $block {
@@ -309,7 +319,7 @@ macro_rules! grid_block {
         impl<V: $crate::simd::Simd> $crate::generic::blocks::Decode<V> for $block {
             #[inline(always)]
             unsafe fn decode<S: $crate::generic::blocks::Sink<V>>(p: *const u8, sink: &mut S) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee.
                 unsafe { $crate::quants::grids::decode::<V, Self, S>(p, sink) }
             }
         }
@@ -322,13 +332,13 @@ macro_rules! grid_block {
 
             #[inline(always)]
             unsafe fn scales(p: *const u8, _: usize, to: &mut $crate::generic::integers::Scales) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee.
                 unsafe { $crate::quants::grids::integer_scales::<V::Float, Self>(p, to) }
             }
 
             #[inline(always)]
             unsafe fn values(p: *const u8, i: usize) -> V {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee.
                 unsafe { $crate::quants::grids::integers::<V, Self>(p, i) }
             }
         }
@@ -341,13 +351,13 @@ macro_rules! grid_block {
         impl<V: $crate::simd::IntSimd> $crate::generic::interleaved8::UnpackGroup<V> for $block {
             #[inline(always)]
             unsafe fn group_scales(p: *const u8, _: usize, to: *mut $crate::generic::interleaved8::GroupScales) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee.
                 unsafe { $crate::quants::levels::group_scales::<V::Float, Self>(p, to) }
             }
 
             #[inline(always)]
             unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller upholds the contract of the callee.
                 unsafe { $crate::quants::levels::group_values::<V, Self>(p, i, j) }
             }
         }

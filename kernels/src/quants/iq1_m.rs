@@ -1,10 +1,12 @@
-//! IQ1_M: 256 values as 32 points of a grid of 2048, a shift for each 8, a 3-bit scale for each 16.
+//! IQ1_M: 256 values as 32 points of a grid of 2048, with a shift per 8 values and a 3-bit scale per 16.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, Parts, grid_block, index};
+use super::grids::{self, BlockParts, Form, GridBlock, grid_block, index};
 
-/// A value is `d * (2 scale + 1) * (element +- 1/8)` with elements -1, 0 and 1. A nibble of `qh` is the high three bits of an index and
-/// the sign of its shift. Each two bytes of `scales` are four scales and, in the top four bits, a part of `d`, lowest first.
+/// A block of 256 values `d * (2 scale + 1) * (element +- 1/8)` with elements -1, 0, and 1.
+///
+/// A nibble of `qh` holds the high three bits of an index and the sign of its shift. Each two bytes of
+/// `scales` hold four scales and, in the top four bits, a part of `d`, lowest first.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockIQ1M {
@@ -39,7 +41,7 @@ impl GridBlock for BlockIQ1M {
     #[inline(always)]
     fn bits(&self) -> [u32; 8] {
         self.qh.map(|[a, b]| {
-            // The top bit of each nibble, moved to a byte of its own, then to all bits of the byte.
+            // Move the top bit of each nibble to its own byte, then replicate it to all bits of the byte.
             let (a, b) = (u32::from(a), u32::from(b));
             let shifts = a >> 3 & 1 | a << 1 & 0x100 | b << 13 & 0x1_0000 | b << 17 & 0x100_0000;
             shifts * 255
@@ -52,7 +54,7 @@ impl GridBlock for BlockIQ1M {
         std::array::from_fn(|l| grids::IQ1[usize::from(qs[l]) | (high >> (4 * l) & 7) << 8])
     }
 
-    fn from_parts(parts: &Parts) -> Self {
+    fn from_parts(parts: &BlockParts) -> Self {
         let indices = parts
             .elements
             .map(|points| points.map(|point| index(&grids::IQ1, point)));

@@ -1,10 +1,12 @@
-//! IQ1_S: 256 values as 32 points of a grid of 2048, a 3-bit scale and a shift for each 32.
+//! IQ1_S: 256 values as 32 points of a grid of 2048, with a 3-bit scale and a shift per 32 values.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, Parts, grid_block, index};
+use super::grids::{self, BlockParts, Form, GridBlock, grid_block, index};
 
-/// A value is `d * (2 scale + 1) * (element +- 1/8)` with elements -1, 0 and 1. The two bytes of `qh` of a group of 32 are: the high
-/// three bits of each of its four indices, the scale, and the sign of the shift.
+/// A block of 256 values `d * (2 scale + 1) * (element +- 1/8)` with elements -1, 0, and 1.
+///
+/// The two bytes of `qh` of a group of 32 hold the high three bits of each of its four indices, the scale,
+/// and the sign of the shift.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockIQ1S {
@@ -15,7 +17,7 @@ pub struct BlockIQ1S {
 const _: () = assert!(size_of::<BlockIQ1S>() == 50);
 
 impl BlockIQ1S {
-    /// All but the low parts of the indices of a group.
+    /// Returns the `qh` word of group `g`: everything except the low parts of the indices.
     #[inline(always)]
     fn high(&self, g: usize) -> u16 {
         u16::from_le_bytes(self.qh[g])
@@ -44,7 +46,7 @@ impl GridBlock for BlockIQ1S {
 
     #[inline(always)]
     fn bits(&self) -> [u32; 8] {
-        // All bits of a group are the same.
+        // All sign bits of a group are equal.
         std::array::from_fn(|g| u32::from(self.high(g) >> 15).wrapping_neg())
     }
 
@@ -54,7 +56,7 @@ impl GridBlock for BlockIQ1S {
         std::array::from_fn(|l| grids::IQ1[usize::from(qs[l]) | (high >> (3 * l) & 7) << 8])
     }
 
-    fn from_parts(parts: &Parts) -> Self {
+    fn from_parts(parts: &BlockParts) -> Self {
         let indices = parts
             .elements
             .map(|points| points.map(|point| index(&grids::IQ1, point)));

@@ -1,10 +1,12 @@
-//! IQ2_S: 256 values as 32 points of a grid of 1024, all signs, a 4-bit scale for each 16.
+//! IQ2_S: 256 values as 32 points of a grid of 1024, with explicit signs and a 4-bit scale per 16 values.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, Parts, from_nibbles, grid_block, index, nibbles};
+use super::grids::{self, BlockParts, Form, GridBlock, from_nibbles, grid_block, index, nibbles};
 
-/// A value is `d * (scale + 1/2) / 4 * (+-element)`. Indices have their low eight bits in `qs` and two more in the byte of `qh` that
-/// belongs to the group of 32. Scales of a group are the nibbles of a byte.
+/// A block of 256 values `d * (scale + 1/2) / 4 * (+-element)`.
+///
+/// The low eight bits of an index are in `qs`, two more in the byte of `qh` for the group of 32. The scales
+/// of a group are the nibbles of a byte.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockIQ2S {
@@ -45,7 +47,7 @@ impl GridBlock for BlockIQ2S {
         std::array::from_fn(|l| grids::IQ2_S[usize::from(qs[l]) | (high >> (2 * l) & 3) << 8])
     }
 
-    fn from_parts(parts: &Parts) -> Self {
+    fn from_parts(parts: &BlockParts) -> Self {
         let indices = parts
             .elements
             .map(|points| points.map(|point| index(&grids::IQ2_S, point)));

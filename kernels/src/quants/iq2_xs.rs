@@ -1,10 +1,13 @@
-//! IQ2_XS: 256 values as 32 points of a grid of 512, signs of even number, a 4-bit scale for each 16.
+//! IQ2_XS: 256 values as 32 points of a grid of 512, with an even number of negative signs and a 4-bit scale
+//! per 16 values.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, Parts, eighth_signs, from_nibbles, grid_block, index, nibbles};
+use super::grids::{self, BlockParts, Form, GridBlock, eighth_signs, from_nibbles, grid_block, index, nibbles};
 
-/// A value is `d * (scale + 1/2) / 4 * (+-element)`. Eight values have two bytes of `qs`: nine bits of index, seven of signs. Scales of
-/// a group of 32 are the nibbles of a byte.
+/// A block of 256 values `d * (scale + 1/2) / 4 * (+-element)`.
+///
+/// Each 8 values have two bytes of `qs`: nine bits of index and seven of signs. The scales of a group of 32
+/// are the nibbles of a byte.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockIQ2XS {
@@ -36,7 +39,7 @@ impl GridBlock for BlockIQ2XS {
     fn bits(&self) -> [u32; 8] {
         self.qs.map(|qs| {
             let signs = u64::from_le_bytes(bytemuck::cast(qs)) >> 9 & 0x007f_007f_007f_007f;
-            // Every other byte holds signs: those that lie between are squeezed out.
+            // Every other byte holds signs; remove the bytes between them.
             let signs = eighth_signs(signs);
             let signs = signs | signs >> 8;
             (signs & 0xffff) as u32 | (signs >> 16 & 0xffff_0000) as u32
@@ -48,7 +51,7 @@ impl GridBlock for BlockIQ2XS {
         self.qs[g].map(|q| grids::IQ2_XS[usize::from(u16::from_le_bytes(q) & 511)])
     }
 
-    fn from_parts(parts: &Parts) -> Self {
+    fn from_parts(parts: &BlockParts) -> Self {
         let qs = std::array::from_fn(|g| {
             std::array::from_fn(|l| {
                 let index = index(&grids::IQ2_XS, parts.elements[g][l]) as u16;

@@ -1,10 +1,13 @@
-//! IQ2_XXS: 256 values as 32 points of a grid of 256, signs of even number, a 4-bit scale for each 32.
+//! IQ2_XXS: 256 values as 32 points of a grid of 256, with an even number of negative signs and a 4-bit scale
+//! per 32 values.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, Parts, even_signs, grid_block, index, without_eighth_signs};
+use super::grids::{self, BlockParts, Form, GridBlock, even_signs, grid_block, index, without_eighth_signs};
 
-/// A value is `d * (scale + 1/2) / 4 * (+-element)`. A group of 32 has eight bytes of `qs`: four indices, then 28 bits of signs and the
-/// scale in the top four.
+/// A block of 256 values `d * (scale + 1/2) / 4 * (+-element)`.
+///
+/// Each group of 32 has eight bytes of `qs`: four indices, then 28 bits of signs and the scale in the top
+/// four bits.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockIQ2XXS {
@@ -14,7 +17,7 @@ pub struct BlockIQ2XXS {
 const _: () = assert!(size_of::<BlockIQ2XXS>() == 66);
 
 impl BlockIQ2XXS {
-    /// Signs and scale of a group.
+    /// Returns the signs and the scale of a group.
     #[inline(always)]
     fn rest(&self, g: usize) -> u32 {
         u32::from_le_bytes(self.qs[g][1])
@@ -49,7 +52,7 @@ impl GridBlock for BlockIQ2XXS {
         self.qs[g][0].map(|i| grids::IQ2_XXS[usize::from(i)])
     }
 
-    fn from_parts(parts: &Parts) -> Self {
+    fn from_parts(parts: &BlockParts) -> Self {
         let qs = std::array::from_fn(|g| {
             let rest = without_eighth_signs(parts.bits[g]) | u32::from(parts.scales[2 * g]) << 28;
             let indices = parts.elements[g].map(|point| index(&grids::IQ2_XXS, point) as u8);

@@ -1,10 +1,12 @@
-//! IQ3_S: 256 values as 64 points of a grid of 512, all signs, a 4-bit scale for each 32.
+//! IQ3_S: 256 values as 64 points of a grid of 512, with explicit signs and a 4-bit scale per 32 values.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, Parts, from_nibbles, grid_block, nibbles, pair};
+use super::grids::{self, BlockParts, Form, GridBlock, from_nibbles, grid_block, nibbles, pair};
 
-/// A value is `d * (2 scale + 1) * (+-element)`. Indices have their low eight bits in `qs`, the ninth of index `i` of a group of 32 is
-/// bit `i` of the group's byte of `qh`. Scales are the nibbles of `scales`.
+/// A block of 256 values `d * (2 scale + 1) * (+-element)`.
+///
+/// The low eight bits of an index are in `qs`. The ninth bit of index `i` of a group of 32 is bit `i` of the
+/// group's byte of `qh`. The scales are the nibbles of `scales`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockIQ3S {
@@ -56,7 +58,7 @@ impl GridBlock for BlockIQ3S {
         std::array::from_fn(|l| pair(point(2 * l), point(2 * l + 1)))
     }
 
-    fn from_parts(parts: &Parts) -> Self {
+    fn from_parts(parts: &BlockParts) -> Self {
         let indices: [_; 8] = std::array::from_fn(|g| parts.half_indices(g, &grids::IQ3_S));
         let scales = |i: usize| [parts.scales[4 * i], parts.scales[4 * i + 2]];
         BlockIQ3S {

@@ -1,9 +1,12 @@
-//! IQ3_XXS: 256 values as 64 points of a grid of 256, signs of even number, a 4-bit scale for each 32.
+//! IQ3_XXS: 256 values as 64 points of a grid of 256, with an even number of negative signs and a 4-bit scale
+//! per 32 values.
 
 use super::Half;
-use super::grids::{self, Form, GridBlock, Parts, even_signs, grid_block, pair, without_eighth_signs};
+use super::grids::{self, BlockParts, Form, GridBlock, even_signs, grid_block, pair, without_eighth_signs};
 
-/// A value is `d * (scale + 1/2) / 2 * (+-element)`. `rest` of a group of 32 is 28 bits of signs and the scale in the top four.
+/// A block of 256 values `d * (scale + 1/2) / 2 * (+-element)`.
+///
+/// `rest` of a group of 32 is 28 bits of signs and the scale in the top four bits.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockIQ3XXS {
@@ -42,7 +45,7 @@ impl GridBlock for BlockIQ3XXS {
         std::array::from_fn(|l| pair(point(2 * l), point(2 * l + 1)))
     }
 
-    fn from_parts(parts: &Parts) -> Self {
+    fn from_parts(parts: &BlockParts) -> Self {
         let rest = |g: usize| without_eighth_signs(parts.bits[g]) | u32::from(parts.scales[2 * g]) << 28;
         BlockIQ3XXS {
             d: parts.d,

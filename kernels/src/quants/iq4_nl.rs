@@ -1,22 +1,23 @@
-//! IQ4_NL: 32 indices of 4 bits into a table of unevenly spaced values, one scale.
+//! IQ4_NL: 32 4-bit indices into a table of non-uniformly spaced values, with one scale.
 
 use std::mem::offset_of;
 
 use super::{Block, Half, Quantize, best_scale, inverse};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, nibbles_of_group, set_group_scales};
-use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::generic::integers::{Scales, Unpack, load_block_f16, set_scales};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_nibbles, set_group_scales};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// The values that the indices of IQ4_NL and IQ4_XS stand for.
+/// Table of the values of IQ4_NL and IQ4_XS.
 pub(super) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// The same as floats.
+/// Table of the values as floats.
 pub(super) static FLOATS: [f32; 16] = super::to_floats(VALUES);
 
-/// Value `j` is `d * VALUES[q]`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
+/// A block of 32 values: value `j` is `d * VALUES[q]`. Byte `j` holds `q` of values `j` (low nibble) and `j +
+/// 16` (high nibble).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockIQ4NL {
@@ -41,7 +42,7 @@ impl Block for BlockIQ4NL {
 impl<V: Simd> Decode<V> for BlockIQ4NL {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let table = V::table(&FLOATS, V::splat_f16(p));
             for at in (0..16).step_by(V::LANES) {
@@ -58,13 +59,13 @@ impl<V: IntSimd> Unpack<V> for BlockIQ4NL {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise.
-        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 0.0, to) }
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
+        unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), 0.0, to) }
     }
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))).lookup(&VALUES) }
     }
 }
@@ -76,23 +77,25 @@ impl Interleaved for BlockIQ4NL {
 impl<V: IntSimd> UnpackGroup<V> for BlockIQ4NL {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
         unsafe {
-            let p = block_of_run::<Self>(p, i);
-            nibbles_of_group::<V>(p, offset_of!(Self, qs), j).lookup(&VALUES)
+            let p = block_at_run::<Self>(p, i);
+            group_nibbles::<V>(p, offset_of!(Self, qs), j).lookup(&VALUES)
         }
     }
 }
 
 impl Quantize for BlockIQ4NL {
     fn quantize(x: &[f32]) -> Self {
-        // The largest element near either end of the table.
+        // Map the largest element to a value near either end of the table.
         let ends = (-140..=-100)
             .step_by(4)
             .chain((96..=128).step_by(4))
@@ -108,7 +111,7 @@ impl Quantize for BlockIQ4NL {
 
 impl<V: Simd> Encode<V> for BlockIQ4NL {}
 
-/// Index of the table's value nearest to `x`.
+/// Returns the index of the table value nearest to `x`.
 fn nearest(x: f32) -> u8 {
     let above = VALUES.partition_point(|&value| f32::from(value) < x).clamp(1, 15);
     let nearer_above = f32::from(VALUES[above]) - x < x - f32::from(VALUES[above - 1]);

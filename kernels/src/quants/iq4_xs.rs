@@ -1,4 +1,4 @@
-//! IQ4_XS: 256 indices of 4 bits in 8 groups of 32, each with a 6-bit scale.
+//! IQ4_XS: 256 4-bit indices in 8 groups of 32, each with a 6-bit scale.
 
 use std::mem::offset_of;
 
@@ -6,13 +6,15 @@ use super::iq4_nl::{FLOATS, VALUES};
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, bytes_of_group, halves_of_group, nibbles_of_group};
 use crate::generic::integers::{Scales, Unpack, set_scales};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_nibbles, load_group_bytes, load_group_f16};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// A value of group `g` is `d * (scale[g] - 32) * VALUES[q]` with the table of [`BlockIQ4NL`](super::BlockIQ4NL). The 16 bytes of
-/// a group lie as there. Scales: low 4 bits in the nibbles of `scales_l`, high 2 bits in `scales_h`.
+/// A block of 256 values: a value of group `g` is `d * (scale[g] - 32) * VALUES[q]`, with the table and byte
+/// order of [`BlockIQ4NL`](super::BlockIQ4NL).
+///
+/// The low 4 bits of the scales are the nibbles of `scales_l`; the high 2 bits are in `scales_h`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockIQ4XS {
@@ -24,7 +26,7 @@ pub struct BlockIQ4XS {
 const _: () = assert!(size_of::<BlockIQ4XS>() == 136);
 
 impl BlockIQ4XS {
-    /// The scales around zero.
+    /// Returns the scales minus 32.
     fn scales(&self) -> [i8; 8] {
         let high = u16::from_le_bytes(self.scales_h);
         std::array::from_fn(|g| {
@@ -57,7 +59,7 @@ impl Block for BlockIQ4XS {
 impl<V: Simd> Decode<V> for BlockIQ4XS {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let d = V::splat_f16(p);
             let scales = (*p.cast::<Self>()).scales();
@@ -78,7 +80,7 @@ impl<V: IntSimd> Unpack<V> for BlockIQ4XS {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise; there are 8 scales.
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
         unsafe {
             let scales = (*p.cast::<Self>()).scales();
             let scales = V::Float::from_int(V::Float::load_i8(scales.as_ptr().cast()));
@@ -88,7 +90,7 @@ impl<V: IntSimd> Unpack<V> for BlockIQ4XS {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { V::load_nibbles(p.add(offset_of!(Self, qs) + i * 16)).lookup(&VALUES) }
     }
 }
@@ -105,12 +107,13 @@ impl Interleaved for BlockIQ4XS {
 impl<V: IntSimd> UnpackGroup<V> for BlockIQ4XS {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe {
-            let d: V::Float = halves_of_group(p, 0);
+            let d: V::Float = load_group_f16(p, 0);
             for g in 0..8 {
-                let low = bytes_of_group::<V::Float>(p, offset_of!(Self, scales_l) + g / 2);
-                let high = bytes_of_group::<V::Float>(p, offset_of!(Self, scales_h) + g / 4);
+                let low = load_group_bytes::<V::Float>(p, offset_of!(Self, scales_l) + g / 2);
+                let high = load_group_bytes::<V::Float>(p, offset_of!(Self, scales_h) + g / 4);
                 let (low, high) = (
                     V::Float::shr(low, g as u32 % 2 * 4),
                     V::Float::shr(high, g as u32 % 4 * 2),
@@ -124,7 +127,8 @@ impl<V: IntSimd> UnpackGroup<V> for BlockIQ4XS {
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe { nibbles_of_group::<V>(p, offset_of!(Self, qs) + i * 16, j).lookup(&VALUES) }
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
+        unsafe { group_nibbles::<V>(p, offset_of!(Self, qs) + i * 16, j).lookup(&VALUES) }
     }
 }

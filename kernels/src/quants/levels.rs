@@ -1,51 +1,58 @@
-//! Groups of rows of the types that have grids: what kernels look up one by one in rows of a file is looked up once, when rows are interleaved.
+//! Row groups of the grid types (IQ1, IQ2, IQ3): grid points are looked up once, when rows are interleaved.
 //!
-//! Instead of the index of a point a group holds the level of each element, of 2 bits or 3, and its [bit](GridBlock::bits): a few instructions unpack
-//! 32 bytes of them, where each point of 4 or 8 elements takes a load of its own. Weights take 1.2 to 2.1 times as much memory as in a file.
+//! Instead of grid indices, a group stores the 2- or 3-bit level of each element and its
+//! [bit](GridBlock::bits). A few instructions then unpack 32 bytes, while each point of 4 or 8 elements would
+//! need its own load. The weights take 1.2 to 2.1 times the memory of the file.
+//!
+//! ```text
+//! file:    | index of a point of 8 elements | ..        matmul: one table load per point
+//! group:   | level of each element, 2 bits  | bits |    matmul: shift, mask, one shuffle per 32 elements
+//! ```
 
 use std::mem::offset_of;
 
 use super::Half;
-use super::grids::{Form, GridBlock, Parts, from_nibbles, nibbles};
-use crate::generic::interleaved8::{
-    GroupScales, bytes_of_group, halves_of_group, nibbles_of_group, pairs_of_group, word_of_group,
-};
+use super::grids::{BlockParts, Form, GridBlock, from_nibbles, nibbles};
 use crate::generic::integers::move_bits;
+use crate::generic::interleaved8::{
+    GroupScales, group_bit_pairs, group_nibbles, group_word, load_group_bytes, load_group_f16,
+};
 use crate::interleaved::{Field, Rewrite, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// A block with three levels.
+/// A rewritten block of a type with three levels.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Pairs {
+struct PairBlock {
     d: Half,
-    /// Nibbles, one for each 16 elements.
+    /// 4-bit scales, one per 16 elements.
     scales: [u8; 8],
-    /// Of each group, as [`pairs_of_group`] wants them: bits `2 s` and `2 s + 1` of byte `b` are the level of element `8 s + b`.
+    /// Levels of each group in the order of [`group_bit_pairs`]: bits `2 s` and `2 s + 1` of byte `b` are the
+    /// level of element `8 s + b`.
     levels: [[u8; 8]; 8],
-    /// Of each group: bit `e` is that of element `e`.
+    /// Bits of each group: bit `e` belongs to element `e`.
     bits: [[u8; 4]; 8],
 }
 
-/// A block with eight levels.
+/// A rewritten block of a type with eight levels.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Nibbles {
+struct NibbleBlock {
     d: Half,
     scales: [u8; 8],
-    /// Of each group, as [`nibbles_of_group`] wants them: the low nibbles are elements 0 to 15, the high ones 16 to 31. The highest bit of a nibble is the
-    /// element's bit, the others are its level.
+    /// Codes of each group in the order of [`group_nibbles`]: the low nibbles are elements 0 to 15, the high
+    /// nibbles 16 to 31. The top bit of a nibble is the element's bit; the other bits are its level.
     levels: [[[u8; 8]; 2]; 8],
 }
 
-const _: () = assert!(offset_of!(Pairs, scales) == offset_of!(Nibbles, scales));
+const _: () = assert!(offset_of!(PairBlock, scales) == offset_of!(NibbleBlock, scales));
 
-/// Bits of a level.
+/// Returns the number of bits per level.
 const fn level_bits<B: GridBlock>() -> usize {
     if B::LEVELS.len() <= 4 { 2 } else { 3 }
 }
 
-/// The parts of a rewritten block.
+/// Returns the fields of a rewritten block.
 pub(super) const fn fields<B: GridBlock>() -> &'static [Field] {
     const OF_PAIRS: &[Field] = &[
         field(2, Unit::Two),
@@ -57,23 +64,23 @@ pub(super) const fn fields<B: GridBlock>() -> &'static [Field] {
     if level_bits::<B>() == 2 { OF_PAIRS } else { OF_NIBBLES }
 }
 
-/// Rewrites blocks with levels in place of indices, and back.
+/// Returns the conversion between grid indices and levels.
 pub(super) const fn rewrite<B: GridBlock>() -> Rewrite {
     Rewrite {
-        forth: to_levels::<B>,
-        back: from_levels::<B>,
+        to_group: to_levels::<B>,
+        to_file: from_levels::<B>,
     }
 }
 
-/// 1 in each byte.
+/// The value 1 in each byte.
 const BYTES: u64 = 0x0101_0101_0101_0101;
 
 fn to_levels<B: GridBlock>(block: &[u8], to: &mut [u8]) {
-    let parts = Parts::of(bytemuck::from_bytes::<B>(block));
+    let parts = BlockParts::of(bytemuck::from_bytes::<B>(block));
     let (d, scales) = (parts.d, from_nibbles(bytemuck::cast(parts.scales)));
     let levels = parts.elements.map(|group| group.map(levels_of::<B>));
     if level_bits::<B>() == 2 {
-        let block = Pairs {
+        let block = PairBlock {
             d,
             scales,
             levels: levels.map(|[a, b, c, d]| (a | b << 2 | c << 4 | d << 6).to_le_bytes()),
@@ -81,7 +88,7 @@ fn to_levels<B: GridBlock>(block: &[u8], to: &mut [u8]) {
         };
         to.copy_from_slice(bytemuck::bytes_of(&block));
     } else {
-        let mut block = Nibbles {
+        let mut block = NibbleBlock {
             d,
             scales,
             levels: [[[0; 8]; 2]; 8],
@@ -96,14 +103,14 @@ fn to_levels<B: GridBlock>(block: &[u8], to: &mut [u8]) {
 }
 
 fn from_levels<B: GridBlock>(from: &[u8], to: &mut [u8]) {
-    let mut parts = Parts {
+    let mut parts = BlockParts {
         d: Half([0; 2]),
         scales: [0; 16],
         elements: [[0; 4]; 8],
         bits: [0; 8],
     };
     if level_bits::<B>() == 2 {
-        let block: &Pairs = bytemuck::from_bytes(from);
+        let block: &PairBlock = bytemuck::from_bytes(from);
         (parts.d, parts.scales) = (block.d, bytemuck::cast(nibbles(block.scales)));
         for g in 0..8 {
             let levels = u64::from_le_bytes(block.levels[g]);
@@ -111,7 +118,7 @@ fn from_levels<B: GridBlock>(from: &[u8], to: &mut [u8]) {
             parts.bits[g] = u32::from_le_bytes(block.bits[g]);
         }
     } else {
-        let block: &Nibbles = bytemuck::from_bytes(from);
+        let block: &NibbleBlock = bytemuck::from_bytes(from);
         (parts.d, parts.scales) = (block.d, bytemuck::cast(nibbles(block.scales)));
         for g in 0..8 {
             let [a, b] = block.levels[g].map(u64::from_le_bytes);
@@ -123,7 +130,7 @@ fn from_levels<B: GridBlock>(from: &[u8], to: &mut [u8]) {
     to.copy_from_slice(bytemuck::bytes_of(&B::from_parts(&parts)));
 }
 
-/// The level of each of 8 elements.
+/// Returns the level of each of 8 elements.
 #[inline(always)]
 fn levels_of<B: GridBlock>(elements: u64) -> u64 {
     const {
@@ -136,13 +143,13 @@ fn levels_of<B: GridBlock>(elements: u64) -> u64 {
     elements >> B::LEVEL_SHIFT & (7 * BYTES)
 }
 
-/// The inverse of [`levels_of`].
+/// Returns the elements for 8 levels; the inverse of [`levels_of`].
 fn elements_of<B: GridBlock>(levels: u64) -> u64 {
     let element = |level: u8| B::LEVELS.get(usize::from(level)).copied().unwrap_or_default();
     u64::from_le_bytes(levels.to_le_bytes().map(element))
 }
 
-/// Each bit as a byte.
+/// Expands each bit of a mask to a byte.
 #[inline(always)]
 fn bits_to_bytes(bits: u8) -> u64 {
     let bits = u64::from(bits);
@@ -151,26 +158,29 @@ fn bits_to_bytes(bits: u8) -> u64 {
     (bits | bits << 7) & BYTES
 }
 
-/// The inverse of [`bits_to_bytes`].
+/// Packs bytes to bits; the inverse of [`bits_to_bytes`].
 fn bits_of_bytes(bytes: u64) -> u8 {
     (0..8).map(|i| ((bytes >> (8 * i)) as u8 & 1) << i).sum()
 }
 
-/// [`UnpackGroup::group_scales`](crate::generic::interleaved8::UnpackGroup::group_scales) of such a type.
+/// Implements [`UnpackGroup::group_scales`](crate::generic::interleaved8::UnpackGroup::group_scales) for a
+/// grid type.
 ///
 /// # Safety
-/// As for that function.
+/// - The CPU supports `V`.
+/// - `p` points to a rewritten block of a row group, and `to` is valid for writes.
 #[inline(always)]
 pub(super) unsafe fn group_scales<V: Simd, B: GridBlock>(p: *const u8, to: *mut GroupScales) {
-    // SAFETY: the caller's promise; offsets are those of a block with levels.
+    // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and offsets of the
+    // rewritten block are within a block.
     unsafe {
         let factor = match B::FORM {
             Form::Signed => 1.0,
             Form::Shifted => 0.125,
         };
-        let d: V = halves_of_group::<V>(p, 0).mul(V::splat(factor));
+        let d: V = load_group_f16::<V>(p, 0).mul(V::splat(factor));
         for g in 0..8 {
-            let packed = bytes_of_group::<V>(p, offset_of!(Pairs, scales) + g);
+            let packed = load_group_bytes::<V>(p, offset_of!(PairBlock, scales) + g);
             let scale = |bits: V::Int| {
                 let scale = V::from_int(bits).add(V::splat(0.5));
                 scale.mul(V::splat(B::FACTOR)).mul(d)
@@ -185,25 +195,29 @@ pub(super) unsafe fn group_scales<V: Simd, B: GridBlock>(p: *const u8, to: *mut 
     }
 }
 
-/// [`UnpackGroup::group_values`](crate::generic::interleaved8::UnpackGroup::group_values) of such a type.
+/// Implements [`UnpackGroup::group_values`](crate::generic::interleaved8::UnpackGroup::group_values) for a
+/// grid type.
 ///
 /// # Safety
-/// As for that function.
+/// - The CPU supports `V`.
+/// - `p` points to a rewritten block of a row group; `i < 8` and `j < 8`.
 #[inline(always)]
 pub(super) unsafe fn group_values<V: IntSimd, B: GridBlock>(p: *const u8, i: usize, j: usize) -> V {
-    // SAFETY: the caller's promise; offsets are those of a block with levels.
+    // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and offsets of the
+    // rewritten block are within it.
     unsafe {
         let codes = if level_bits::<B>() == 2 {
-            let bits = move_bits(word_of_group::<V>(p, offset_of!(Pairs, bits) + 4 * i), j, 2).and(V::splat(4));
-            pairs_of_group::<V>(p, offset_of!(Pairs, levels) + 8 * i, j).or(bits)
+            let bits = move_bits(group_word::<V>(p, offset_of!(PairBlock, bits) + 4 * i), j, 2).and(V::splat(4));
+            group_bit_pairs::<V>(p, offset_of!(PairBlock, levels) + 8 * i, j).or(bits)
         } else {
-            nibbles_of_group::<V>(p, offset_of!(Nibbles, levels) + 16 * i, j)
+            group_nibbles::<V>(p, offset_of!(NibbleBlock, levels) + 16 * i, j)
         };
         codes.lookup(&const { values::<B>() })
     }
 }
 
-/// The integer that a level and a bit above it stand for: elements, or eight times what is shifted.
+/// Returns the integer for each level, without and with its bit: the signed element, or eight times the
+/// shifted element.
 const fn values<B: GridBlock>() -> [i8; 16] {
     let mut values = [0; 16];
     let mut i = 0;

@@ -1,8 +1,11 @@
-//! What the blocks of each tensor type mean: block layouts, blocks to floats, floats to blocks.
+//! Block layouts of the tensor types, with dequantization and quantization.
 //!
-//! One file per type (or pair of twins). A file holds the `#[repr(C)]` block, its scalar decoding, which is the
-//! definition of the type, its vector decoding, which must give the same bits, and its quantizer if it has one.
-//! Adding a type is such a file and a row in the table below.
+//! There is one file per type. A file contains:
+//! - the `#[repr(C)]` block and its scalar decoder, which defines the type;
+//! - the vector decoder, which must produce the same bits;
+//! - the quantizer, if any.
+//!
+//! To add a type, add a file and a row in the table of `for_each_block`.
 
 mod bf16;
 mod f16;
@@ -69,23 +72,26 @@ pub use self::q8_0::BlockQ8_0;
 pub use self::tq1_0::BlockTQ1_0;
 pub use self::tq2_0::BlockTQ2_0;
 
-/// A block of a tensor type. Blocks have alignment 1, so that any bytes of the right length are blocks.
+/// A block of a tensor type. Blocks have alignment 1, so any bytes of the right length are blocks.
 pub(crate) trait Block: Pod {
-    /// The type whose blocks these are.
+    /// Tensor type of the block.
     const TYPE: GgmlType;
 
-    /// Decodes into `out`, which holds one block's elements. This is the type's definition.
+    /// Decodes the block into `out`, which has one block's elements. This scalar decoder defines the type.
     fn dequantize(&self, out: &mut [f32]);
 }
 
-/// A block that floats can be turned into.
+/// A block that can be encoded from floats.
 pub(crate) trait Quantize: Block {
-    /// Encodes `x`, which holds one block's elements. Values that are not finite give some block, never a panic.
+    /// Encodes `x`, which has one block's elements. Non-finite values yield an arbitrary block and never
+    /// panic.
     fn quantize(x: &[f32]) -> Self;
 }
 
-/// The list of types that can be computed with, handed to the macro `$then`: the block and what else it implements, [`Quantize`],
-/// [`Unpack`](crate::generic::integers::Unpack), and [`UnpackGroup`](crate::generic::interleaved8::UnpackGroup) with [`Interleaved`](crate::interleaved::Interleaved).
+/// Passes the list of supported types to the macro `$then`. Each row names the block and the traits it
+/// implements besides [`Block`]: [`Quantize`], [`Unpack`](crate::generic::integers::Unpack), and
+/// [`UnpackGroup`](crate::generic::interleaved8::UnpackGroup) with
+/// [`Interleaved`](crate::interleaved::Interleaved).
 macro_rules! for_each_block {
     ($then:ident!($($args:tt)*)) => {
         $then! { ($($args)*)
@@ -122,59 +128,60 @@ macro_rules! for_each_block {
 }
 pub(crate) use for_each_block;
 
-/// True if [`dequantize_row`] and the products know this type.
+/// Returns true if [`dequantize_row`] and the matmuls support this type.
 pub fn can_dequantize(ty: GgmlType) -> bool {
     kernels().find(ty).is_some()
 }
 
-/// True if [`quantize_row`] knows this type.
+/// Returns true if [`quantize_row`] supports this type.
 pub fn can_quantize(ty: GgmlType) -> bool {
     kernels().find(ty).is_some_and(|kernels| kernels.quantize.is_some())
 }
 
-/// Decodes the blocks of `src` into as many floats as they hold. `src` needs no alignment.
+/// Decodes the blocks of `src` to floats. `src` may be unaligned.
 ///
 /// # Panics
-/// If the type has no decoder (see [`can_dequantize`]) or the lengths do not agree.
+/// If the type has no decoder (see [`can_dequantize`]), or the lengths disagree.
 pub fn dequantize_row(ty: GgmlType, src: &[u8], dst: &mut [f32]) {
-    let kernels = kernels().of_type(ty);
+    let kernels = kernels().for_type(ty);
     check_lengths(ty, src.len(), dst.len());
-    // SAFETY: the lengths agree, and these kernels were chosen for this CPU.
+    // SAFETY: `check_lengths` checked both lengths; `kernels()` matches this CPU.
     unsafe { (kernels.dequantize)(src.as_ptr(), dst.as_mut_ptr(), dst.len()) }
 }
 
-/// Encodes floats as blocks. `dst` needs no alignment.
+/// Encodes floats to blocks. `dst` may be unaligned.
 ///
 /// # Panics
-/// If the type has no encoder (see [`can_quantize`]) or the lengths do not agree.
+/// If the type has no encoder (see [`can_quantize`]), or the lengths disagree.
 pub fn quantize_row(ty: GgmlType, src: &[f32], dst: &mut [u8]) {
     let quantize = kernels()
-        .of_type(ty)
+        .for_type(ty)
         .quantize
-        .unwrap_or_else(|| panic!("{ty}: no quantizer"));
+        .unwrap_or_else(|| panic!("{ty} cannot be quantized"));
     check_lengths(ty, dst.len(), src.len());
-    // SAFETY: the lengths agree, and these kernels were chosen for this CPU.
+    // SAFETY: `check_lengths` checked both lengths; `kernels()` matches this CPU.
     unsafe { quantize(src.as_ptr(), dst.as_mut_ptr(), src.len()) }
 }
 
-/// Lengths that disagree are the caller's mistake, never a file's: those were checked when it was opened.
+/// Panics if the lengths disagree. That is a bug of the caller, because sizes in files are checked when they
+/// are opened.
 pub(crate) fn check_lengths(ty: GgmlType, n_bytes: usize, n: usize) {
     assert!(
         ty.row_bytes(n) == Some(n_bytes),
-        "{ty}: {n_bytes} bytes are not a row of {n} elements"
+        "{ty}: expected whole rows, found {n_bytes} bytes for {n} elements"
     );
 }
 
-/// The points of a type's grid: what its indices stand for. Elements are bytes, the first in the lowest.
+/// Points of a type's grid. Elements are bytes, the first in the lowest byte.
 #[derive(Clone, Copy, Debug)]
 pub enum Points {
-    /// Vectors of 8 elements.
+    /// Grid points of 8 elements.
     OfEight(&'static [u64]),
-    /// Vectors of 4 elements.
+    /// Grid points of 4 elements.
     OfFour(&'static [u32]),
 }
 
-/// The grid of a type that stores points of one.
+/// Returns the grid of a type, or `None` for types without a grid.
 pub fn points_of(ty: GgmlType) -> Option<Points> {
     match ty {
         GgmlType::IQ1_S | GgmlType::IQ1_M => Some(Points::OfEight(&grids::IQ1)),
@@ -187,33 +194,34 @@ pub fn points_of(ty: GgmlType) -> Option<Points> {
     }
 }
 
-/// An IEEE half float as stored: two little-endian bytes without alignment.
+/// An unaligned little-endian f16.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Half(pub [u8; 2]);
 
 impl Half {
-    /// The value.
+    /// Converts the value to f32.
     pub fn get(self) -> f32 {
         half::f16::from_le_bytes(self.0).to_f32()
     }
 
-    /// The nearest half float.
+    /// Rounds to the nearest f16.
     pub fn new(x: f32) -> Half {
         Half(half::f16::from_f32(x).to_le_bytes())
     }
 }
 
-/// References to scales and the like, which the compiler must then take to lie in memory: they are computed a register at a time for a whole
-/// block and used one by one, each read into every lane by one load. Measured with AVX2, a product with one column gains 6 % from this for
-/// Q2_K and nothing for the other types; with AVX-512 it is not measured. It also keeps the tests of this crate quick to compile: without it rustc takes
-/// minutes longer.
+/// Prevents the compiler from optimizing `values`, which are references to scales, out of memory. Scales are
+/// computed a register at a time and then used individually, each broadcast by one load.
+///
+/// With AVX2, a matrix-vector product of Q2_K becomes 6 % faster; other types do not change. The function
+/// also keeps compilation of the tests fast: without it, rustc takes minutes longer.
 #[inline(always)]
 fn in_memory<T>(values: T) -> T {
     std::hint::black_box(values)
 }
 
-/// A table of small integers as floats.
+/// Converts a table of small integers to floats.
 const fn to_floats(values: [i8; 16]) -> [f32; 16] {
     let mut floats = [0.0; 16];
     let mut i = 0;
@@ -224,21 +232,21 @@ const fn to_floats(values: [i8; 16]) -> [f32; 16] {
     floats
 }
 
-/// The element of largest magnitude, with its sign; 0 for none.
+/// Returns the element of largest magnitude with its sign, or 0 for an empty slice.
 fn signed_max(x: &[f32]) -> f32 {
     x.iter()
         .fold(0.0, |max: f32, &v| if v.abs() > max.abs() { v } else { max })
 }
 
-/// Smallest and largest element.
+/// Returns the smallest and the largest element.
 fn min_max(x: &[f32]) -> (f32, f32) {
     x.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), &v| {
         (min.min(v), max.max(v))
     })
 }
 
-/// The scale of least squared error for `x ~ scale * value(x / scale)` among those that put the element of largest magnitude at
-/// one of `ends` before rounding.
+/// Returns the scale with the least squared error for `x ~ scale * value(x / scale)`. Candidates map the
+/// element of largest magnitude to one of `ends` before rounding.
 fn best_scale(x: &[f32], ends: impl Iterator<Item = f32>, value: impl Fn(f32) -> f32) -> f32 {
     let max = signed_max(x);
     if max == 0.0 {
@@ -247,7 +255,8 @@ fn best_scale(x: &[f32], ends: impl Iterator<Item = f32>, value: impl Fn(f32) ->
     let (mut best, mut best_gain) = (0.0, 0.0);
     for end in ends {
         let inv = end / max;
-        // For fixed indices the best scale is sum(x v) / sum(v^2) and takes sum(x v)^2 / sum(v^2) off the squared error.
+        // For fixed indices, the best scale is `sum(x v) / sum(v^2)`; it reduces the squared error by `sum(x
+        // v)^2 / sum(v^2)`.
         let (mut sum_xv, mut sum_vv) = (0.0, 0.0);
         for &x in x {
             let v = value(x * inv);
@@ -262,8 +271,9 @@ fn best_scale(x: &[f32], ends: impl Iterator<Item = f32>, value: impl Fn(f32) ->
     best
 }
 
-/// Scale and minimum of least squared error for `x ~ scale * q + min` with q in `0..=max_q`, among those found by alternately
-/// rounding and fitting a line, from slightly narrowed ranges.
+/// Returns the scale and minimum with the least squared error for `x ~ scale * q + min` with `q` in
+/// `0..=max_q`. Candidates are found by alternately rounding and fitting a line, starting from slightly
+/// narrowed ranges.
 fn best_line(x: &[f32], max_q: f32) -> (f32, f32) {
     let (low, high) = min_max(x);
     let (mut best, mut best_gain) = (((high - low) / max_q, low), 0.0);
@@ -281,7 +291,8 @@ fn best_line(x: &[f32], max_q: f32) -> (f32, f32) {
     best
 }
 
-/// The line through `x` over its indices as rounded by `line`, and how much it takes off the squared error around the mean.
+/// Fits a line through `x` over its indices as rounded by `line`. Also returns the reduction of the squared
+/// error around the mean.
 fn fit_line(x: &[f32], line: (f32, f32), max_q: f32) -> ((f32, f32), f32) {
     let n = x.len() as f32;
     let inv = inverse(line.0);
@@ -297,12 +308,12 @@ fn fit_line(x: &[f32], line: (f32, f32), max_q: f32) -> ((f32, f32), f32) {
     ((scale, mean_x - scale * mean_q), sum_xq * scale)
 }
 
-/// `1 / x`, and 0 for 0: the inverse of a scale that may have vanished.
+/// Returns `1 / x`, or 0 if `x` is 0, for scales that may be zero.
 fn inverse(x: f32) -> f32 {
     if x == 0.0 { 0.0 } else { 1.0 / x }
 }
 
-/// `x` rounded to the nearest integer of `0..=max`.
+/// Rounds `x` to the nearest integer in `0..=max`.
 fn round_to(x: f32, max: f32) -> u8 {
     x.round_ties_even().clamp(0.0, max) as u8
 }

@@ -1,22 +1,22 @@
-//! MXFP4 (OCP Microscaling Formats v1.0): 32 floats of 4 bits (E2M1), one power-of-two scale (E8M0).
+//! MXFP4 (OCP Microscaling Formats v1.0): 32 4-bit floats (E2M1) with a power-of-two scale (E8M0).
 
 use std::mem::offset_of;
 
 use super::Block;
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, nibbles_of_group};
 use crate::generic::integers::{Scales, Unpack};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_nibbles};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// Twice the E2M1 values, so that they are integers.
+/// E2M1 values, doubled to be integers.
 pub(super) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// What the integers of [`SHIFTED`] stand for 0 with.
+/// Integer that represents 0 in [`SHIFTED`].
 pub(super) const ZERO: u8 = 16;
 
-/// The values as unsigned integers of 5 bits.
+/// E2M1 values as unsigned 5-bit integers.
 pub(super) const SHIFTED: [i8; 16] = {
     let mut shifted = VALUES;
     let mut i = 0;
@@ -27,10 +27,11 @@ pub(super) const SHIFTED: [i8; 16] = {
     shifted
 };
 
-/// The values as floats.
+/// E2M1 values as floats.
 pub(super) static FLOATS: [f32; 16] = super::to_floats(VALUES);
 
-/// Value `j` is `2^(e - 128) * VALUES[q]`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
+/// A block of 32 values: value `j` is `2^(e - 128) * VALUES[q]`. Byte `j` holds `q` of values `j` (low
+/// nibble) and `j + 16` (high nibble).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockMXFP4 {
@@ -40,7 +41,8 @@ pub struct BlockMXFP4 {
 const _: () = assert!(size_of::<BlockMXFP4>() == 17);
 
 impl BlockMXFP4 {
-    /// `2^(e - 128)`, half the block's scale as the values are doubled; the two smallest are subnormal.
+    /// Returns `2^(e - 128)`, half the block's scale because the values are doubled. The two smallest scales
+    /// are subnormal.
     fn half_scale(&self) -> f32 {
         let e = u32::from(self.e);
         f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 })
@@ -63,7 +65,7 @@ impl Block for BlockMXFP4 {
 impl<V: Simd> Decode<V> for BlockMXFP4 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let table = V::table(&FLOATS, V::splat((*p.cast::<Self>()).half_scale()));
             for at in (0..16).step_by(V::LANES) {
@@ -82,7 +84,8 @@ impl<V: IntSimd> Unpack<V> for BlockMXFP4 {
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
         for i in 0..runs {
-            // SAFETY: the caller's promise; blocks have alignment 1.
+            // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a
+            // block.
             let scale = unsafe { (*p.cast::<Self>().add(i)).half_scale() };
             to.scales[0][i] = scale;
             to.mins[0][i] = scale * -f32::from(ZERO);
@@ -91,7 +94,7 @@ impl<V: IntSimd> Unpack<V> for BlockMXFP4 {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))).lookup(&SHIFTED) }
     }
 }
@@ -104,9 +107,10 @@ impl<V: IntSimd> UnpackGroup<V> for BlockMXFP4 {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
         for i in 0..runs {
-            // SAFETY: the caller's promise: there is a block for each run.
+            // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets
+            // are within a block.
             unsafe {
-                let e = V::Float::load_u8(block_of_run::<Self>(p, i));
+                let e = V::Float::load_u8(block_at_run::<Self>(p, i));
                 let n = V::Float::from_int(e).sub(V::Float::splat(128.0));
                 GroupScales::set(to, i, V::Float::splat(1.0).mul_pow2(n));
             }
@@ -115,10 +119,11 @@ impl<V: IntSimd> UnpackGroup<V> for BlockMXFP4 {
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
         unsafe {
-            let p = block_of_run::<Self>(p, i);
-            nibbles_of_group::<V>(p, offset_of!(Self, qs), j).lookup(&SHIFTED)
+            let p = block_at_run::<Self>(p, i);
+            group_nibbles::<V>(p, offset_of!(Self, qs), j).lookup(&SHIFTED)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! NVFP4: 64 floats of 4 bits (E2M1) in 4 groups of 16, each with a scale of 8 bits (unsigned E4M3).
+//! NVFP4: 64 4-bit floats (E2M1) in 4 groups of 16, each with an 8-bit scale (unsigned E4M3).
 
 use std::mem::offset_of;
 
@@ -6,13 +6,14 @@ use super::Block;
 use super::mxfp4::{FLOATS, SHIFTED, VALUES, ZERO};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, bytes_of_group, word_of_group};
 use crate::generic::integers::{Scales, Unpack};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_word, load_group_bytes};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// A value of group `g` is `d[g] / 2 * VALUES[q]` with the doubled table of [`BlockMXFP4`](super::BlockMXFP4). Of the 8 bytes of a group,
-/// byte `j` holds the q of values `j` (low) and `j + 8` (high).
+/// A block of 64 values: a value of group `g` is `d[g] / 2 * VALUES[q]`, with the doubled table of
+/// [`BlockMXFP4`](super::BlockMXFP4). Byte `j` of a group holds `q` of values `j` (low nibble) and `j + 8`
+/// (high nibble).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockNVFP4 {
@@ -36,21 +37,23 @@ impl Block for BlockNVFP4 {
     }
 }
 
-/// Half the value of a scale: 4 bits of exponent (bias 7), 3 of mantissa, no sign. The format's NaN counts as zero.
+/// Returns half the value of an E4M3 scale: 4 exponent bits (bias 7), 3 mantissa bits, no sign. NaN is
+/// treated as zero.
 #[inline(always)]
 fn half_scale(d: u8) -> f32 {
-    // As the bits of an f32 a scale is too small by 2^120, the difference of the exponents' biases, even if it is subnormal.
+    // Interpreted as f32 bits, a scale is too small by the factor 2^120, the difference of the exponent
+    // biases. This also holds for subnormal scales.
     let scale = f32::from_bits(u32::from(d & 0x7f) << 20) * f32::from_bits((127 + 119) << 23);
     if d == 0x7f { 0.0 } else { scale }
 }
 
-/// [`half_scale`] of each lane.
+/// Returns [`half_scale`] of each lane.
 #[inline(always)]
 fn half_scales<V: Simd>(d: V::Int) -> V {
     let d = V::and(d, 0x7f);
     let scale = V::from_bits(V::shl(d, 20));
     let scale = scale.mul(scale.constant(f32::from_bits((127 + 119) << 23)));
-    // 0x7f is the NaN, and the only scale of 7 bits that has bit 7 set once 1 is added.
+    // NaN is 0x7f, the only 7-bit scale for which adding 1 sets bit 7.
     V::select(V::has_bit(V::plus_one(d), 0x80), scale.constant(0.0), scale)
 }
 
@@ -58,7 +61,8 @@ impl<V: Simd> Decode<V> for BlockNVFP4 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
         const NIBBLES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
-        // SAFETY: the caller's promise; blocks have alignment 1. A register holds one half of a group or both.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it. A register holds
+        // one or both halves of a group.
         unsafe {
             let block = &*p.cast::<Self>();
             for g in 0..4 {
@@ -82,7 +86,8 @@ impl<V: IntSimd> Unpack<V> for BlockNVFP4 {
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
         for i in 0..runs {
-            // SAFETY: the caller's promise; blocks have alignment 1 and two runs each.
+            // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a
+            // block.
             let d = unsafe { (*p.cast::<Self>().add(i / 2)).d };
             for second in 0..2 {
                 let scale = half_scale(d[i % 2 * 2 + second]);
@@ -94,7 +99,7 @@ impl<V: IntSimd> Unpack<V> for BlockNVFP4 {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe {
             let qs = p.add(i / 2 * size_of::<Self>() + offset_of!(Self, qs));
             V::load_nibbles_by_8(qs.add(i % 2 * 16)).lookup(&SHIFTED)
@@ -110,13 +115,14 @@ impl<V: IntSimd> UnpackGroup<V> for BlockNVFP4 {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
         for half in 0..2 * runs {
-            // SAFETY: the caller's promise: there is a block for every two runs.
+            // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets
+            // are within a block.
             unsafe {
-                let block = block_of_run::<Self>(p, half / 2);
+                let block = block_at_run::<Self>(p, half / 2);
                 GroupScales::set(
                     to,
                     half,
-                    half_scales::<V::Float>(bytes_of_group::<V::Float>(block, half % 4)),
+                    half_scales::<V::Float>(load_group_bytes::<V::Float>(block, half % 4)),
                 );
             }
         }
@@ -124,10 +130,11 @@ impl<V: IntSimd> UnpackGroup<V> for BlockNVFP4 {
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
         unsafe {
-            let block = block_of_run::<Self>(p, i);
-            let both: V = word_of_group(block, offset_of!(Self, qs) + i % 2 * 16 + j / 4 * 8 + j % 2 * 4);
+            let block = block_at_run::<Self>(p, i);
+            let both: V = group_word(block, offset_of!(Self, qs) + i % 2 * 16 + j / 4 * 8 + j % 2 * 4);
             let nibbles = if j % 4 < 2 { both } else { both.shr(4) };
             nibbles.and(V::splat(15)).lookup(&SHIFTED)
         }

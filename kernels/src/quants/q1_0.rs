@@ -1,16 +1,16 @@
-//! Q1_0: 128 signs, one scale.
+//! Q1_0: 128 signs with one scale.
 
 use std::mem::offset_of;
 
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, set_group_scales, word_of_group};
-use crate::generic::integers::{Scales, Unpack, halves_of_blocks, move_bits, set_scales};
+use crate::generic::integers::{Scales, Unpack, load_block_f16, move_bits, set_scales};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_word, set_group_scales};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// Value `j` is `d` where bit `j % 8` of byte `j / 8` is set, else `-d`.
+/// A block of 128 values: value `j` is `d` if bit `j % 8` of byte `j / 8` is set, and `-d` otherwise.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockQ1_0 {
@@ -37,7 +37,7 @@ impl Block for BlockQ1_0 {
 impl<V: Simd> Decode<V> for BlockQ1_0 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; blocks have alignment 1.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let d = V::splat_f16(p);
             for (i, bits) in (*p.cast::<Self>()).qs.into_iter().enumerate() {
@@ -56,15 +56,15 @@ impl<V: IntSimd> Unpack<V> for BlockQ1_0 {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise.
-        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 1.0, to) }
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
+        unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), 1.0, to) }
     }
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; blocks have alignment 1.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe {
-            // 2 where the bit is set, else 0.
+            // Each value is 2 if its bit is set, otherwise 0.
             let bits = u32::from_le_bytes((*p.cast::<Self>().add(i / 4)).qs[i % 4]);
             V::from_bits(bits).and(V::splat(2))
         }
@@ -78,16 +78,18 @@ impl Interleaved for BlockQ1_0 {
 impl<V: IntSimd> UnpackGroup<V> for BlockQ1_0 {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
         unsafe {
-            let block = block_of_run::<Self>(p, i);
-            let bits: V = word_of_group(block, offset_of!(Self, qs) + i % 4 * 4);
+            let block = block_at_run::<Self>(p, i);
+            let bits: V = group_word(block, offset_of!(Self, qs) + i % 4 * 4);
             move_bits(bits, j, 1).and(V::splat(2))
         }
     }

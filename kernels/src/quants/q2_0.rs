@@ -1,16 +1,17 @@
-//! Q2_0: 64 values of 2 bits, from -1 to 2, one scale.
+//! Q2_0: 64 2-bit values from -1 to 2, with one scale.
 
 use std::mem::offset_of;
 
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, pairs_of_group, set_group_scales};
-use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::generic::integers::{Scales, Unpack, load_block_f16, set_scales};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_bit_pairs, set_group_scales};
 use crate::interleaved::{Field, Interleaved, Rewrite, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// Value `j` is `d * (q - 1)` with q in bits `2 (j % 4)` and up of byte `j / 4`.
+/// A block of 64 values: value `j` is `d * (q - 1)`, with `q` in bits `2 (j % 4)` and `2 (j % 4) + 1` of byte
+/// `j / 4`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockQ2_0 {
@@ -34,7 +35,7 @@ impl Block for BlockQ2_0 {
 impl<V: Simd> Decode<V> for BlockQ2_0 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let d = V::splat_f16(p);
             for at in (0..64).step_by(V::LANES) {
@@ -52,30 +53,30 @@ impl<V: IntSimd> Unpack<V> for BlockQ2_0 {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise.
-        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 1.0, to) }
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
+        unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), 1.0, to) }
     }
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe { V::load_pairs(p.add(i / 2 * size_of::<Self>() + offset_of!(Self, qs) + i % 2 * 8)) }
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
+        unsafe { V::load_bit_pairs(p.add(i / 2 * size_of::<Self>() + offset_of!(Self, qs) + i % 2 * 8)) }
     }
 }
 
 impl Interleaved for BlockQ2_0 {
     const FIELDS: &'static [Field] = &[field(2, Unit::Two), field(16, Unit::Four)];
 
-    /// Each 8 bytes hold a run's values as [`pairs_of_group`] wants them.
+    /// Rearranges each 8 bytes, which hold a run, to the order of [`group_bit_pairs`].
     const REWRITE: Option<Rewrite> = Some(Rewrite {
-        forth: |block, to| {
+        to_group: |block, to| {
             to.copy_from_slice(block);
             for run in to[offset_of!(Self, qs)..].as_chunks_mut::<8>().0 {
                 let [a, b, c, d] = bytemuck::cast::<_, [[u8; 2]; 4]>(*run).map(spread);
                 *run = (a | b << 2 | c << 4 | d << 6).to_le_bytes();
             }
         },
-        back: |block, to| {
+        to_file: |block, to| {
             to.copy_from_slice(block);
             for run in to[offset_of!(Self, qs)..].as_chunks_mut::<8>().0 {
                 let pairs = u64::from_le_bytes(*run);
@@ -88,21 +89,23 @@ impl Interleaved for BlockQ2_0 {
 impl<V: IntSimd> UnpackGroup<V> for BlockQ2_0 {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
         unsafe {
-            let block = block_of_run::<Self>(p, i);
-            pairs_of_group(block, offset_of!(Self, qs) + i % 2 * 8, j)
+            let block = block_at_run::<Self>(p, i);
+            group_bit_pairs(block, offset_of!(Self, qs) + i % 2 * 8, j)
         }
     }
 }
 
-/// Each two bits in a byte of their own.
+/// Expands each pair of bits to a byte.
 #[inline(always)]
 fn spread(qs: [u8; 2]) -> u64 {
     let [low, high] = qs.map(u64::from);
@@ -110,7 +113,7 @@ fn spread(qs: [u8; 2]) -> u64 {
     (q | q << 6 | q << 12 | q << 18) & 0x0303_0303_0303_0303
 }
 
-/// The inverse of [`spread`]; further bits of the bytes do not matter.
+/// Packs bytes to pairs of bits; the inverse of [`spread`]. The upper bits of each byte are ignored.
 fn unspread(pairs: u64) -> [u8; 2] {
     let q = pairs & 0x0303_0303_0303_0303;
     let q = (q | q >> 6) & 0x000f_000f_000f_000f;

@@ -1,17 +1,19 @@
-//! Q2_K: 256 values of 2 bits in 16 groups of 16, each with a 4-bit scale and minimum.
+//! Q2_K: 256 2-bit values in 16 groups of 16, each with a 4-bit scale and minimum.
 
 use std::mem::offset_of;
 
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, bytes_of_group, halves_of_group, pairs_of_group};
 use crate::generic::integers::{Scales, Unpack, set_halves};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_bit_pairs, load_group_bytes, load_group_f16};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// A value of group `g` is `d * (scales[g] & 15) * q - dmin * (scales[g] >> 4)`. Each half of 128 values has 32 bytes of `qs`;
-/// bits `2j` and `2j + 1` of byte `l` are value `32 j + l` of the half.
+/// A block of 256 values: a value of group `g` is `d * (scales[g] & 15) * q - dmin * (scales[g] >> 4)`.
+///
+/// Each half of 128 values has 32 bytes of `qs`. Bits `2j` and `2j + 1` of byte `l` are `q` of value `32 j +
+/// l` of the half.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockQ2K {
@@ -41,7 +43,7 @@ impl Block for BlockQ2K {
 impl<V: Simd> Decode<V> for BlockQ2K {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let d = V::splat_f16(p.add(offset_of!(Self, d)));
             let dmin = V::splat(0.0).sub(V::splat_f16(p.add(offset_of!(Self, dmin))));
@@ -50,7 +52,7 @@ impl<V: Simd> Decode<V> for BlockQ2K {
                 let packed = V::load_u8(p.add(offset_of!(Self, scales) + g));
                 let scale = V::from_int(V::and(packed, 15)).mul(d);
                 scale
-                    .mul(V::load(IN_PLACE.as_ptr().add(g)))
+                    .mul(V::load(UNSHIFTED_FACTORS.as_ptr().add(g)))
                     .store(scales.as_mut_ptr().add(g));
                 V::from_int(V::shr(packed, 4)).mul(dmin).store(mins.as_mut_ptr().add(g));
             }
@@ -76,7 +78,7 @@ impl<V: IntSimd> Unpack<V> for BlockQ2K {
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
         const NIBBLES: u128 = 0x0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f_0f0f;
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
         unsafe {
             let packed = u128::from_le_bytes((*p.cast::<Self>()).scales);
             let (scales, mins) = ((packed & NIBBLES).to_le_bytes(), (packed >> 4 & NIBBLES).to_le_bytes());
@@ -92,7 +94,7 @@ impl<V: IntSimd> Unpack<V> for BlockQ2K {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { bit_pairs(p.add(offset_of!(Self, qs)), i) }
     }
 }
@@ -109,12 +111,13 @@ impl Interleaved for BlockQ2K {
 impl<V: IntSimd> UnpackGroup<V> for BlockQ2K {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe {
-            let d: V::Float = halves_of_group(p, offset_of!(Self, d));
-            let dmin = V::Float::splat(0.0).sub(halves_of_group(p, offset_of!(Self, dmin)));
+            let d: V::Float = load_group_f16(p, offset_of!(Self, d));
+            let dmin = V::Float::splat(0.0).sub(load_group_f16(p, offset_of!(Self, dmin)));
             for half in 0..16 {
-                let packed = bytes_of_group::<V::Float>(p, offset_of!(Self, scales) + half);
+                let packed = load_group_bytes::<V::Float>(p, offset_of!(Self, scales) + half);
                 GroupScales::set(to, half, V::Float::from_int(V::Float::and(packed, 15)).mul(d));
                 GroupScales::set_min(to, half, V::Float::from_int(V::Float::shr(packed, 4)).mul(dmin));
             }
@@ -123,23 +126,26 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ2K {
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe { pairs_of_group(p, offset_of!(Self, qs) + i * 8, j) }
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
+        unsafe { group_bit_pairs(p, offset_of!(Self, qs) + i * 8, j) }
     }
 }
 
-/// The values of 2 bits of run `i`: 32 bytes of those at `qs` hold four runs.
+/// Returns the 2-bit values of run `i`. Each 32 bytes at `qs` hold four runs.
 ///
 /// # Safety
-/// As for [`Unpack`].
+/// - The CPU supports `V`.
+/// - `qs` is valid for reads of the 32 bytes that hold run `i`.
 #[inline(always)]
 pub(super) unsafe fn bit_pairs<V: IntSimd>(qs: *const u8, i: usize) -> V {
-    // SAFETY: the caller's promise.
+    // SAFETY: the 32 bytes of run `i` are readable (function contract).
     unsafe { V::load(qs.add(i / 4 * 32)).shr(i as u32 % 4 * 2).and(V::splat(3)) }
 }
 
-/// What the values of each group are multiplied with if their bits are not shifted down but taken where they are: exact.
-pub(super) static IN_PLACE: [f32; 16] = {
+/// Factors that compensate for using the bits of each group's values without shifting them down. The factors
+/// are powers of two, hence exact.
+pub(super) static UNSHIFTED_FACTORS: [f32; 16] = {
     let mut factors = [0.0; 16];
     let mut g = 0;
     while g < 16 {

@@ -1,20 +1,22 @@
-//! Q3_K: 256 values of 3 bits around 4 in 16 groups of 16, each with a 6-bit scale.
+//! Q3_K: 256 3-bit values around 4 in 16 groups of 16, each with a 6-bit scale.
 
 use std::mem::offset_of;
 
-use super::q2_k::{IN_PLACE, bit_pairs};
+use super::q2_k::{UNSHIFTED_FACTORS, bit_pairs};
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{
-    GroupScales, UnpackGroup, halves_of_group, nibbles_of_group, pairs_of_group, word_of_group,
-};
 use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
+use crate::generic::interleaved8::{
+    GroupScales, UnpackGroup, group_bit_pairs, group_nibbles, group_word, load_group_f16,
+};
 use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// A value of group `g` is `d * (scale[g] - 32) * (q - 4)`. The low two bits of q lie in `qs` as in [`BlockQ2K`](super::BlockQ2K);
-/// the third of value `32 j + l` is bit `j` of `hmask[l]`.
+/// A block of 256 values: a value of group `g` is `d * (scale[g] - 32) * (q - 4)`.
+///
+/// The low two bits of `q` are in `qs` as in [`BlockQ2K`](super::BlockQ2K). The third bit of value `32 j + l`
+/// is bit `j` of `hmask[l]`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockQ3K {
@@ -26,13 +28,14 @@ pub struct BlockQ3K {
 const _: () = assert!(size_of::<BlockQ3K>() == 110);
 
 impl BlockQ3K {
-    /// The 16 scales: low 4 bits in the nibbles of bytes 0..8, high 2 bits in bytes 8..12.
+    /// Unpacks the 16 scales: the low 4 bits are the nibbles of bytes 0..8, the high 2 bits are in bytes
+    /// 8..12.
     #[inline(always)]
     fn scales(&self) -> [u8; 16] {
         const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
         let [low, high, higher] = bytemuck::cast::<_, [[u8; 4]; 3]>(self.scales).map(u32::from_le_bytes);
         let (low, high) = (u64::from(low) | u64::from(high) << 32, u64::from(higher));
-        // Two bits of each byte, for four groups, become the high ones of a byte each.
+        // Two bits of each byte, for four groups, become the high bits of a byte each.
         let pairs = |shift: u32| high >> shift & 0x0303_0303;
         let first = low & LOW | (pairs(0) | pairs(2) << 32) << 4;
         let second = low >> 4 & LOW | (pairs(4) | pairs(6) << 32) << 4;
@@ -60,7 +63,7 @@ impl Block for BlockQ3K {
 impl<V: Simd> Decode<V> for BlockQ3K {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let d = V::splat_f16(p.add(offset_of!(Self, d)));
             let block = &*p.cast::<Self>();
@@ -71,7 +74,7 @@ impl<V: Simd> Decode<V> for BlockQ3K {
                     .sub(V::splat(32.0))
                     .mul(d);
                 scale
-                    .mul(V::load(IN_PLACE.as_ptr().add(g)))
+                    .mul(V::load(UNSHIFTED_FACTORS.as_ptr().add(g)))
                     .store(scales.as_mut_ptr().add(g));
                 scale.mul(V::splat(-4.0)).store(fours.as_mut_ptr().add(g));
             }
@@ -83,7 +86,7 @@ impl<V: Simd> Decode<V> for BlockQ3K {
                     for j in 0..4 {
                         let g = half * 8 + j * 2 + l / 16;
                         let low = V::from_int(V::and(packed, 3 << (2 * j))).mul(V::splat(scales[g]));
-                        // Where the third bit is clear, 4 is taken away.
+                        // Subtract 4 if the third bit is clear.
                         let is_clear = V::has_bit(clear, 1 << (half * 4 + j));
                         sink.put(g * 16 + l % 16, low.add_where(is_clear, V::splat(fours[g])));
                     }
@@ -100,7 +103,7 @@ impl<V: IntSimd> Unpack<V> for BlockQ3K {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
         unsafe {
             let d = V::Float::splat_f16(p.add(offset_of!(Self, d)));
             let scales = (*p.cast::<Self>()).scales().map(|scale| scale.wrapping_sub(32));
@@ -111,7 +114,7 @@ impl<V: IntSimd> Unpack<V> for BlockQ3K {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe {
             let third = V::load(p.add(offset_of!(Self, hmask)));
             let low: V = bit_pairs(p.add(offset_of!(Self, qs)), i);
@@ -132,15 +135,17 @@ impl Interleaved for BlockQ3K {
 impl<V: IntSimd> UnpackGroup<V> for BlockQ3K {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe {
-            let d: V::Float = halves_of_group(p, offset_of!(Self, d));
-            // A register holds four scales of each row: low 4 bits in nibbles of 8 bytes, then high 2 bits of four scales in each of 4 bytes.
+            let d: V::Float = load_group_f16(p, offset_of!(Self, d));
+            // A register holds four scales of each row: the low 4 bits are nibbles of 8 bytes, followed by 4
+            // bytes with the high 2 bits of four scales each.
             let scales = offset_of!(Self, scales);
-            let high: V = word_of_group(p, scales + 8);
+            let high: V = group_word(p, scales + 8);
             let mut bytes = [[0i8; 4 * GROUP_ROWS]; 4];
             for (four, bytes) in bytes.iter_mut().enumerate() {
-                let low: V = nibbles_of_group(p, scales, four % 2 + four / 2 * 4);
+                let low: V = group_nibbles(p, scales, four % 2 + four / 2 * 4);
                 let high = move_bits(high, 2 * four, 4).and(V::splat(0x30));
                 low.or(high).sub(V::splat(32)).store(bytes.as_mut_ptr().cast());
             }
@@ -153,10 +158,11 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ3K {
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block. Bit `j` of each byte is the third of its value.
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it. Bit `j` of each byte of `third` is the third bit of a value.
         unsafe {
-            let third: V = word_of_group(p, offset_of!(Self, hmask) + i * 4);
-            let low: V = pairs_of_group(p, offset_of!(Self, qs) + i * 8, j);
+            let third: V = group_word(p, offset_of!(Self, hmask) + i * 4);
+            let low: V = group_bit_pairs(p, offset_of!(Self, qs) + i * 8, j);
             low.or(move_bits(third, j, 2).and(V::splat(4)))
         }
     }

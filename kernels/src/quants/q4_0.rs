@@ -1,16 +1,17 @@
-//! Q4_0: 32 values of 4 bits around 8, one scale.
+//! Q4_0: 32 4-bit values around 8, with one scale.
 
 use std::mem::offset_of;
 
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, nibbles_of_group, set_group_scales};
-use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::generic::integers::{Scales, Unpack, load_block_f16, set_scales};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_nibbles, set_group_scales};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// Value `j` is `d * (q - 8)`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
+/// A block of 32 values: value `j` is `d * (q - 8)`. Byte `j` holds `q` of values `j` (low nibble) and `j +
+/// 16` (high nibble).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockQ4_0 {
@@ -35,7 +36,7 @@ impl Block for BlockQ4_0 {
 impl<V: Simd> Decode<V> for BlockQ4_0 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let d = V::splat_f16(p);
             let line = V::line(d, d.mul(V::splat(-8.0)));
@@ -54,13 +55,13 @@ impl<V: IntSimd> Unpack<V> for BlockQ4_0 {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise.
-        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 8.0, to) }
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
+        unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), 8.0, to) }
     }
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))) }
     }
 }
@@ -72,23 +73,26 @@ impl Interleaved for BlockQ4_0 {
 impl<V: IntSimd> UnpackGroup<V> for BlockQ4_0 {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
         unsafe {
-            let p = block_of_run::<Self>(p, i);
-            nibbles_of_group::<V>(p, offset_of!(Self, qs), j)
+            let p = block_at_run::<Self>(p, i);
+            group_nibbles::<V>(p, offset_of!(Self, qs), j)
         }
     }
 }
 
 impl Quantize for BlockQ4_0 {
     fn quantize(x: &[f32]) -> Self {
-        // The range is -8..=7: the largest element mostly belongs on the side that reaches further.
+        // The range is -8..=7, so the largest element usually belongs on the negative side, which reaches
+        // further.
         let ends = [-8.75, -8.5, -8.25, -8.0, -7.75, -7.5, -7.25, -7.0, 7.0, 7.5].into_iter();
         let d = Half::new(best_scale(x, ends, |v| v.round_ties_even().clamp(-8.0, 7.0)));
         let inv = inverse(d.get());

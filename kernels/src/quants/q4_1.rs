@@ -1,16 +1,17 @@
-//! Q4_1: 32 values of 4 bits, scale and minimum.
+//! Q4_1: 32 4-bit values with a scale and a minimum.
 
 use std::mem::offset_of;
 
 use super::{Block, Half, Quantize, best_line, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, halves_of_group, nibbles_of_group};
-use crate::generic::integers::{Scales, Unpack, halves_of_blocks};
+use crate::generic::integers::{Scales, Unpack, load_block_f16};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_nibbles, load_group_f16};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// Value `j` is `d * q + m`; byte `j` holds the q of values `j` (low) and `j + 16` (high).
+/// A block of 32 values: value `j` is `d * q + m`. Byte `j` holds `q` of values `j` (low nibble) and `j + 16`
+/// (high nibble).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockQ4_1 {
@@ -36,7 +37,7 @@ impl Block for BlockQ4_1 {
 impl<V: Simd> Decode<V> for BlockQ4_1 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let line = V::line(V::splat_f16(p), V::splat_f16(p.add(offset_of!(Self, m))));
             for at in (0..16).step_by(V::LANES) {
@@ -53,16 +54,16 @@ impl<V: IntSimd> Unpack<V> for BlockQ4_1 {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise; 8 lanes each.
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
         unsafe {
-            halves_of_blocks::<V, Self>(p, 0, runs).store(to.scales[0].as_mut_ptr());
-            halves_of_blocks::<V, Self>(p, offset_of!(Self, m), runs).store(to.mins[0].as_mut_ptr());
+            load_block_f16::<V, Self>(p, 0, runs).store(to.scales[0].as_mut_ptr());
+            load_block_f16::<V, Self>(p, offset_of!(Self, m), runs).store(to.mins[0].as_mut_ptr());
         }
     }
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))) }
     }
 }
@@ -75,21 +76,23 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ4_1 {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
         for i in 0..runs {
-            // SAFETY: the caller's promise: there is a block for each run.
+            // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets
+            // are within a block.
             unsafe {
-                let p = block_of_run::<Self>(p, i);
-                GroupScales::set(to, i, halves_of_group::<V::Float>(p, 0));
-                GroupScales::set_min(to, i, halves_of_group::<V::Float>(p, offset_of!(Self, m)));
+                let p = block_at_run::<Self>(p, i);
+                GroupScales::set(to, i, load_group_f16::<V::Float>(p, 0));
+                GroupScales::set_min(to, i, load_group_f16::<V::Float>(p, offset_of!(Self, m)));
             }
         }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
         unsafe {
-            let p = block_of_run::<Self>(p, i);
-            nibbles_of_group::<V>(p, offset_of!(Self, qs), j)
+            let p = block_at_run::<Self>(p, i);
+            group_nibbles::<V>(p, offset_of!(Self, qs), j)
         }
     }
 }

@@ -1,16 +1,17 @@
-//! Q4_K: 256 values of 4 bits in 8 groups of 32, each with a 6-bit scale and minimum.
+//! Q4_K: 256 4-bit values in 8 groups of 32, each with a 6-bit scale and minimum.
 
 use std::mem::offset_of;
 
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, halves_of_group, nibbles_of_group};
 use crate::generic::integers::{Scales, Unpack};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_nibbles, load_group_f16};
 use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// A value of group `g` is `d * scale[g] * q - dmin * min[g]`. Bytes `32 p ..` of `qs` hold groups `2p` (low) and `2p + 1` (high).
+/// A block of 256 values: a value of group `g` is `d * scale[g] * q - dmin * min[g]`. Bytes `32 p..32 p + 32`
+/// of `qs` hold groups `2p` (low nibbles) and `2p + 1` (high nibbles).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockQ4K {
@@ -39,7 +40,7 @@ impl Block for BlockQ4K {
 impl<V: Simd> Decode<V> for BlockQ4K {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let (scales, mins) = scale_groups::<V>(&(*p.cast::<Self>()).scales, p, p.add(offset_of!(Self, dmin)));
             let (scales, mins) = super::in_memory((&scales, &mins));
@@ -61,7 +62,7 @@ impl<V: IntSimd> Unpack<V> for BlockQ4K {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
         unsafe {
             set_scales_and_mins::<V::Float>(&(*p.cast::<Self>()).scales, p, p.add(offset_of!(Self, dmin)), to);
         }
@@ -69,7 +70,7 @@ impl<V: IntSimd> Unpack<V> for BlockQ4K {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { nibbles_of_pair(p.add(offset_of!(Self, qs)), i) }
     }
 }
@@ -86,7 +87,8 @@ impl Interleaved for BlockQ4K {
 impl<V: IntSimd> UnpackGroup<V> for BlockQ4K {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe {
             set_group_scales::<V>(p, offset_of!(Self, scales), offset_of!(Self, dmin), to);
         }
@@ -94,19 +96,22 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ4K {
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe { nibbles_of_group(p, offset_of!(Self, qs) + i * 16, j) }
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
+        unsafe { group_nibbles(p, offset_of!(Self, qs) + i * 16, j) }
     }
 }
 
-/// Sets scales times the half float at `d`, and negative minimums times the one at `dmin`.
+/// Stores the scales times the f16 at `d`, and the minimums times the negated f16 at `dmin`.
 ///
 /// # Safety
-/// As for [`Unpack`].
+/// - The CPU supports `V`.
+/// - `d` and `dmin` are valid for reads of 2 bytes.
 #[inline(always)]
 pub(super) unsafe fn set_scales_and_mins<V: Simd>(packed: &[u8; 12], d: *const u8, dmin: *const u8, to: &mut Scales) {
     let (scales, mins) = scales_and_mins(packed);
-    // SAFETY: the caller's promise; there are 8 of each, and 8 lanes.
+    // SAFETY: `d` and `dmin` are readable (function contract); there are 8 scales and 8 minimums, one per
+    // lane.
     unsafe {
         let scales = V::from_int(V::load_u8(scales.as_ptr()));
         let mins = V::from_int(V::load_u8(mins.as_ptr()));
@@ -116,15 +121,17 @@ pub(super) unsafe fn set_scales_and_mins<V: Simd>(packed: &[u8; 12], d: *const u
     }
 }
 
-/// Sets the scales and minimums of rows, given the offsets of the packed ones and of `dmin`.
+/// Stores the scales and minimums of all rows, given the offsets of the packed values and of `dmin` in the
+/// block.
 ///
 /// # Safety
-/// As for [`UnpackGroup`].
+/// - The CPU supports `V`.
+/// - `p` points to a block of a row group that contains both fields, and `to` is valid for writes.
 #[inline(always)]
 pub(super) unsafe fn set_group_scales<V: IntSimd>(p: *const u8, packed: usize, dmin: usize, to: *mut GroupScales) {
-    // SAFETY: the caller's promise; 4 bytes of 8 rows are 32.
+    // SAFETY: each load reads 4 bytes of 8 rows within the packed field (function contract).
     unsafe {
-        // As `scales_and_mins` has them, 4 of each row at a time.
+        // Uses the layout of `scales_and_mins`, for 4 groups of each row at a time.
         let [a, b, c] = [packed, packed + 4, packed + 8].map(|at| p.add(GROUP_ROWS * at));
         let (a, b, c) = (V::load(a), V::load(b), V::load(c));
         let (six, four, top) = (V::splat(0x3f), V::splat(0x0f), V::splat(0x30));
@@ -136,8 +143,8 @@ pub(super) unsafe fn set_group_scales<V: IntSimd>(p: *const u8, packed: usize, d
             mins[i].store((&raw mut bytes[1][4 * i]).cast());
         }
         let bytes = super::in_memory(&bytes);
-        let d: V::Float = halves_of_group(p, 0);
-        let dmin = V::Float::splat(0.0).sub(halves_of_group(p, dmin));
+        let d: V::Float = load_group_f16(p, 0);
+        let dmin = V::Float::splat(0.0).sub(load_group_f16(p, dmin));
         for g in 0..8 {
             let scale = V::Float::from_int(V::Float::load_u8(bytes[0][g].as_ptr()));
             let min = V::Float::from_int(V::Float::load_u8(bytes[1][g].as_ptr()));
@@ -147,13 +154,14 @@ pub(super) unsafe fn set_group_scales<V: IntSimd>(p: *const u8, packed: usize, d
     }
 }
 
-/// The nibbles of group `i`: 32 bytes of those at `qs` hold two groups.
+/// Returns the nibbles of group `i`. Each 32 bytes at `qs` hold two groups.
 ///
 /// # Safety
-/// As for [`Unpack`].
+/// - The CPU supports `V`.
+/// - `qs` is valid for reads of the 32 bytes that hold group `i`.
 #[inline(always)]
 pub(super) unsafe fn nibbles_of_pair<V: IntSimd>(qs: *const u8, i: usize) -> V {
-    // SAFETY: the caller's promise.
+    // SAFETY: the 32 bytes of group `i` are readable (function contract).
     unsafe {
         let pair = V::load(qs.add(i / 2 * 32));
         let group = if i.is_multiple_of(2) { pair } else { pair.shr(4) };
@@ -161,19 +169,20 @@ pub(super) unsafe fn nibbles_of_pair<V: IntSimd>(qs: *const u8, i: usize) -> V {
     }
 }
 
-/// Scales times the half float at `d`, and negative minimums times the one at `dmin`.
+/// Returns the scales times the f16 at `d`, and the minimums times the negated f16 at `dmin`.
 ///
 /// # Safety
-/// As for [`Simd`].
+/// - The CPU supports `V`.
+/// - `d` and `dmin` are valid for reads of 2 bytes.
 #[inline(always)]
 pub(super) unsafe fn scale_groups<V: Simd>(packed: &[u8; 12], d: *const u8, dmin: *const u8) -> ([f32; 8], [f32; 8]) {
     let (scales, mins) = scales_and_mins(packed);
-    // Together, because a register may be longer than 8.
+    // Scales and minimums share an array, because a register may have 16 lanes.
     let mut both = [0u8; 16];
     both[..8].copy_from_slice(&scales);
     both[8..].copy_from_slice(&mins);
     let (mut scales, mut mins) = ([0.0f32; 16], [0.0f32; 16]);
-    // SAFETY: the caller's promise; 16 is a multiple of `LANES`.
+    // SAFETY: `d` and `dmin` are readable (function contract), and 16 is a multiple of `LANES`.
     unsafe {
         let (d, dmin) = (V::splat_f16(d), V::splat(0.0).sub(V::splat_f16(dmin)));
         for at in (0..16).step_by(V::LANES) {
@@ -185,8 +194,9 @@ pub(super) unsafe fn scale_groups<V: Simd>(packed: &[u8; 12], d: *const u8, dmin
     (std::array::from_fn(|g| scales[g]), std::array::from_fn(|g| mins[8 + g]))
 }
 
-/// The 8 scales and 8 minimums of 6 bits in 12 bytes: whole in bytes 0..4 and 4..8 for groups 0..4; for groups 4..8 the
-/// low 4 bits in the nibbles of bytes 8..12 and the high 2 bits on top of the former.
+/// Unpacks the 6-bit scales and minimums of 8 groups from 12 bytes. For groups 0..4, they are the low 6 bits
+/// of bytes 0..4 and 4..8. For groups 4..8, the low 4 bits are the nibbles of bytes 8..12, and the high 2
+/// bits are the top bits of bytes 0..8.
 pub(super) fn scales_and_mins(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let word = |i: usize| u32::from_le_bytes([packed[i], packed[i + 1], packed[i + 2], packed[i + 3]]);
     let (a, b, c) = (word(0), word(4), word(8));

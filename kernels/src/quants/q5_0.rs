@@ -1,19 +1,19 @@
-//! Q5_0: 32 values of 5 bits around 16, one scale.
+//! Q5_0: 32 5-bit values around 16, with one scale.
 
 use std::mem::offset_of;
 
 use super::{Block, Half, Quantize, best_scale, inverse, round_to};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
+use crate::generic::integers::{Scales, Unpack, load_block_f16, move_bits, set_scales};
 use crate::generic::interleaved8::{
-    GroupScales, UnpackGroup, block_of_run, nibbles_of_group, set_group_scales, word_of_group,
+    GroupScales, UnpackGroup, block_at_run, group_nibbles, group_word, set_group_scales,
 };
-use crate::generic::integers::{Scales, Unpack, halves_of_blocks, move_bits, set_scales};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// Value `j` is `d * (q - 16)`; byte `j` of `qs` holds the low 4 bits of values `j` (low) and `j + 16` (high), bit `j` of `qh`
-/// the fifth bit of value `j`.
+/// A block of 32 values: value `j` is `d * (q - 16)`. Byte `j` of `qs` holds the low 4 bits of values `j`
+/// (low nibble) and `j + 16` (high nibble). Bit `j` of `qh` is the fifth bit of value `j`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockQ5_0 {
@@ -37,7 +37,7 @@ impl Block for BlockQ5_0 {
 impl<V: Simd> Decode<V> for BlockQ5_0 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let d = V::splat_f16(p);
             let line = V::line(d, d.mul(V::splat(-16.0)));
@@ -57,13 +57,13 @@ impl<V: IntSimd> Unpack<V> for BlockQ5_0 {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise.
-        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 16.0, to) }
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
+        unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), 16.0, to) }
     }
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe {
             let p = p.add(i * size_of::<Self>());
             five_bits(p.add(offset_of!(Self, qh)), p.add(offset_of!(Self, qs)))
@@ -78,43 +78,48 @@ impl Interleaved for BlockQ5_0 {
 impl<V: IntSimd> UnpackGroup<V> for BlockQ5_0 {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
         unsafe {
-            let p = block_of_run::<Self>(p, i);
-            five_bits_of_group(p, offset_of!(Self, qh), offset_of!(Self, qs), j)
+            let p = block_at_run::<Self>(p, i);
+            group_five_bits(p, offset_of!(Self, qh), offset_of!(Self, qs), j)
         }
     }
 }
 
-/// The 32 values of 5 bits of a block, given the addresses of `qh` and `qs`.
+/// Returns the 32 5-bit values of a block, given the addresses of `qh` and `qs`.
 ///
 /// # Safety
-/// As for [`Unpack`].
+/// - The CPU supports `V`.
+/// - `qh` is valid for reads of 4 bytes, and `qs` of 16.
 #[inline(always)]
 pub(super) unsafe fn five_bits<V: IntSimd>(qh: *const u8, qs: *const u8) -> V {
-    // SAFETY: the caller's promise.
+    // SAFETY: 4 bytes at `qh` and 16 at `qs` are readable (function contract).
     unsafe {
         let fifth = u32::from_le_bytes(qh.cast::<[u8; 4]>().read());
         V::load_nibbles(qs).or(V::from_bits(fifth).and(V::splat(16)))
     }
 }
 
-/// Values `4 j` to `4 j + 3` of 5 bits of each row of a group, given the offsets of `qh` and `qs`.
+/// Returns 5-bit values `4 j..4 j + 4` of each row of a group, given the offsets of `qh` and `qs`.
 ///
 /// # Safety
-/// As for [`UnpackGroup`].
+/// - The CPU supports `V`.
+/// - `p` points to a block of a row group that contains both fields.
 #[inline(always)]
-pub(super) unsafe fn five_bits_of_group<V: IntSimd>(p: *const u8, qh: usize, qs: usize, j: usize) -> V {
-    // SAFETY: the caller's promise. Bit `j` of each byte is the fifth of its value.
+pub(super) unsafe fn group_five_bits<V: IntSimd>(p: *const u8, qh: usize, qs: usize, j: usize) -> V {
+    // SAFETY: both fields are part of the block (function contract). Bit `j` of each byte of `fifth` is the
+    // fifth bit of a value.
     unsafe {
-        let fifth: V = word_of_group(p, qh);
-        nibbles_of_group::<V>(p, qs, j).or(move_bits(fifth, j, 4).and(V::splat(16)))
+        let fifth: V = group_word(p, qh);
+        group_nibbles::<V>(p, qs, j).or(move_bits(fifth, j, 4).and(V::splat(16)))
     }
 }
 
@@ -130,14 +135,14 @@ impl Quantize for BlockQ5_0 {
 
 impl<V: Simd> Encode<V> for BlockQ5_0 {}
 
-/// The 32 values of 5 bits of a block.
+/// Yields the 32 5-bit values of a block.
 pub(super) fn join(qh: &[u8; 4], qs: &[u8; 16]) -> impl Iterator<Item = u8> {
     let high = u32::from_le_bytes(*qh);
     let nibbles = qs.iter().map(|q| q & 15).chain(qs.iter().map(|q| q >> 4));
     nibbles.enumerate().map(move |(j, q)| q | ((high >> j & 1) as u8) << 4)
 }
 
-/// The inverse of [`join`], for values given by index.
+/// Packs 32 5-bit values, given by index; the inverse of [`join`].
 pub(super) fn split(q: impl Fn(usize) -> u8) -> ([u8; 4], [u8; 16]) {
     let high = (0..32).fold(0, |bits, j| bits | u32::from(q(j) >> 4) << j);
     (high.to_le_bytes(), std::array::from_fn(|j| q(j) & 15 | q(j + 16) << 4))

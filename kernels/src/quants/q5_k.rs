@@ -1,18 +1,19 @@
-//! Q5_K: 256 values of 5 bits in 8 groups of 32, each with a 6-bit scale and minimum.
+//! Q5_K: 256 5-bit values in 8 groups of 32, each with a 6-bit scale and minimum.
 
 use std::mem::offset_of;
 
 use super::q4_k::{nibbles_of_pair, scale_groups, scales_and_mins, set_group_scales, set_scales_and_mins};
-use super::q5_0::five_bits_of_group;
+use super::q5_0::group_five_bits;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup};
 use crate::generic::integers::{Scales, Unpack, move_bits};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// As [`BlockQ4K`](super::BlockQ4K); bit `g` of `qh[l]` is the fifth bit of value `l` of group `g`.
+/// A block of 256 values, like [`BlockQ4K`](super::BlockQ4K) with a fifth bit: bit `g` of `qh[l]` belongs to
+/// value `l` of group `g`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockQ5K {
@@ -43,7 +44,7 @@ impl Block for BlockQ5K {
 impl<V: Simd> Decode<V> for BlockQ5K {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let (scales, mins) = scale_groups::<V>(&(*p.cast::<Self>()).scales, p, p.add(offset_of!(Self, dmin)));
             let (scales, mins) = super::in_memory((&scales, &mins));
@@ -66,7 +67,7 @@ impl<V: IntSimd> Unpack<V> for BlockQ5K {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
         unsafe {
             set_scales_and_mins::<V::Float>(&(*p.cast::<Self>()).scales, p, p.add(offset_of!(Self, dmin)), to);
         }
@@ -74,7 +75,7 @@ impl<V: IntSimd> Unpack<V> for BlockQ5K {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe {
             let fifth = V::load(p.add(offset_of!(Self, qh)));
             let nibbles: V = nibbles_of_pair(p.add(offset_of!(Self, qs)), i);
@@ -96,7 +97,8 @@ impl Interleaved for BlockQ5K {
 impl<V: IntSimd> UnpackGroup<V> for BlockQ5K {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe {
             set_group_scales::<V>(p, offset_of!(Self, scales), offset_of!(Self, dmin), to);
         }
@@ -104,7 +106,8 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ5K {
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe { five_bits_of_group(p, offset_of!(Self, qh) + i * 4, offset_of!(Self, qs) + i * 16, j) }
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
+        unsafe { group_five_bits(p, offset_of!(Self, qh) + i * 4, offset_of!(Self, qs) + i * 16, j) }
     }
 }

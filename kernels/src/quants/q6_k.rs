@@ -1,18 +1,20 @@
-//! Q6_K: 256 values of 6 bits around 32 in 16 groups of 16, each with an 8-bit scale.
+//! Q6_K: 256 6-bit values around 32 in 16 groups of 16, each with an 8-bit scale.
 
 use std::mem::offset_of;
 
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, halves_of_group, nibbles_of_group, word_of_group};
 use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_nibbles, group_word, load_group_f16};
 use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// A value of group `g` is `d * scales[g] * (q - 32)`. Each half of 128 values has 64 bytes of `ql` and 32 of `qh`: value
-/// `32 j + l` of the half has its low 4 bits in byte `32 (j % 2) + l` of `ql` (low nibble for `j < 2`), its high 2 bits in
-/// bits `2j` and `2j + 1` of byte `l` of `qh`.
+/// A block of 256 values: a value of group `g` is `d * scales[g] * (q - 32)`.
+///
+/// Each half of 128 values has 64 bytes of `ql` and 32 of `qh`. For value `32 j + l` of the half, the low 4
+/// bits are in byte `32 (j % 2) + l` of `ql` (low nibble for `j < 2`). The high 2 bits are bits
+/// `2j` and `2j + 1` of byte `l` of `qh`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockQ6K {
@@ -43,7 +45,7 @@ impl Block for BlockQ6K {
 impl<V: Simd> Decode<V> for BlockQ6K {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let d = V::splat_f16(p.add(offset_of!(Self, d)));
             let mut scales = [0.0; 16];
@@ -81,7 +83,7 @@ impl<V: IntSimd> Unpack<V> for BlockQ6K {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
         unsafe {
             let d = V::Float::splat_f16(p.add(offset_of!(Self, d)));
             let scales = p.add(offset_of!(Self, scales));
@@ -92,7 +94,7 @@ impl<V: IntSimd> Unpack<V> for BlockQ6K {
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe {
             let (half, j) = (i / 4, i % 4);
             let low = V::load(p.add(offset_of!(Self, ql) + half * 64 + j % 2 * 32));
@@ -116,9 +118,10 @@ impl Interleaved for BlockQ6K {
 impl<V: IntSimd> UnpackGroup<V> for BlockQ6K {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, _: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe {
-            let d: V::Float = halves_of_group(p, offset_of!(Self, d));
+            let d: V::Float = load_group_f16(p, offset_of!(Self, d));
             for half in 0..16 {
                 let scale = V::Float::load_i8(p.add(GROUP_ROWS * (offset_of!(Self, scales) + half)));
                 GroupScales::set(to, half, V::Float::from_int(scale).mul(d));
@@ -128,12 +131,13 @@ impl<V: IntSimd> UnpackGroup<V> for BlockQ6K {
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block. Runs 0 and 2 of a half share their bytes in a file, and runs 1 and 3.
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it. In `ql`, runs 0 and 2 of a half share bytes in a file, and so do runs 1 and 3.
         unsafe {
             let ql = offset_of!(Self, ql) + i / 4 * 64 + i % 2 * 32 + i / 2 % 2 * 16;
             let qh = offset_of!(Self, qh) + i * 8;
-            let high: V = word_of_group(p, qh + j % 2 * 4);
-            nibbles_of_group::<V>(p, ql, j).or(move_bits(high, j / 2 * 2, 4).and(V::splat(0x30)))
+            let high: V = group_word(p, qh + j % 2 * 4);
+            group_nibbles::<V>(p, ql, j).or(move_bits(high, j / 2 * 2, 4).and(V::splat(0x30)))
         }
     }
 }

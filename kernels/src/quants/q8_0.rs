@@ -1,16 +1,16 @@
-//! Q8_0: 32 signed bytes, one scale.
+//! Q8_0: 32 signed bytes with one scale.
 
 use std::mem::offset_of;
 
 use super::{Block, Half, Quantize, inverse, signed_max};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_of_run, set_group_scales, word_of_group};
-use crate::generic::integers::{Scales, Unpack, halves_of_blocks, set_scales};
+use crate::generic::integers::{Scales, Unpack, load_block_f16, set_scales};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_word, set_group_scales};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// Value `j` is `d * q`.
+/// A block of 32 values: value `j` is `d * q`.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockQ8_0 {
@@ -33,7 +33,7 @@ impl Block for BlockQ8_0 {
 impl<V: Simd> Decode<V> for BlockQ8_0 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let d = V::splat_f16(p);
             for at in (0..32).step_by(V::LANES) {
@@ -49,13 +49,13 @@ impl<V: IntSimd> Unpack<V> for BlockQ8_0 {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise.
-        unsafe { set_scales(halves_of_blocks::<V, Self>(p, 0, runs), 0.0, to) }
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
+        unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), 0.0, to) }
     }
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { V::load(p.add(i * size_of::<Self>() + offset_of!(Self, qs))) }
     }
 }
@@ -67,16 +67,18 @@ impl Interleaved for BlockQ8_0 {
 impl<V: IntSimd> UnpackGroup<V> for BlockQ8_0 {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
         unsafe {
-            let p = block_of_run::<Self>(p, i);
-            word_of_group(p, offset_of!(Self, qs) + j * 4)
+            let p = block_at_run::<Self>(p, i);
+            group_word(p, offset_of!(Self, qs) + j * 4)
         }
     }
 }
@@ -96,7 +98,7 @@ impl Quantize for BlockQ8_0 {
 impl<V: Simd> Encode<V> for BlockQ8_0 {
     #[inline(always)]
     unsafe fn encode(x: *const f32, out: *mut u8, n: usize) {
-        // SAFETY: all accesses lie below `n`, a multiple of 32; the rest is the caller's promise.
+        // SAFETY: reads of `x` and writes of `out` end at `n` elements (trait contract).
         unsafe {
             for i in 0..n / 32 {
                 let (x, block) = (x.add(i * 32), out.add(i * size_of::<Self>()));

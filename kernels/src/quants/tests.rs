@@ -1,4 +1,4 @@
-//! Blocks against recorded ones (`tests/data/quants`).
+//! Tests of the scalar decoders and encoders against recorded blocks (`tests/data/quants`).
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ fn floats(name: &str) -> Vec<f32> {
 
 pub(crate) type DequantizeRow = fn(&[u8], &mut [f32]);
 
-/// All types with their scalar decoders.
+/// Returns all types with their scalar decoders.
 pub(crate) fn scalar_decoders() -> Vec<(GgmlType, DequantizeRow)> {
     fn dequantize<B: Block>(src: &[u8], dst: &mut [f32]) {
         let blocks: &[B] = bytemuck::cast_slice(src);
@@ -36,7 +36,7 @@ pub(crate) fn scalar_decoders() -> Vec<(GgmlType, DequantizeRow)> {
 
 pub(crate) type QuantizeRow = fn(&[f32], &mut [u8]);
 
-/// The types that floats can be turned into, with their scalar encoders.
+/// Returns the types that can be quantized, with their scalar encoders.
 pub(crate) fn scalar_encoders() -> Vec<(GgmlType, QuantizeRow)> {
     fn quantize<B: Quantize>(src: &[f32], dst: &mut [u8]) {
         let blocks: &mut [B] = bytemuck::cast_slice_mut(dst);
@@ -54,7 +54,7 @@ pub(crate) fn scalar_encoders() -> Vec<(GgmlType, QuantizeRow)> {
     for_each_block!(encoders!())
 }
 
-/// F32 has no recorded blocks: there is nothing to get wrong.
+/// Yields the types with recorded blocks: all except F32.
 fn recorded() -> impl Iterator<Item = GgmlType> {
     GgmlType::ALL
         .iter()
@@ -67,7 +67,7 @@ fn squared_error(a: &[f32], b: &[f32]) -> f64 {
 }
 
 #[test]
-fn scalar_decoding_matches_recorded_floats_bit_for_bit() {
+fn scalar_decoders_match_recorded_floats_bitwise() {
     for (ty, dequantize) in scalar_decoders().into_iter().filter(|(ty, _)| *ty != GgmlType::F32) {
         let (blocks, expected) = (fixture(&format!("{ty}.blocks")), floats(&format!("{ty}.f32")));
         let mut out = vec![f32::NAN; expected.len()];
@@ -76,14 +76,14 @@ fn scalar_decoding_matches_recorded_floats_bit_for_bit() {
             assert_eq!(
                 out.to_bits(),
                 expected.to_bits(),
-                "{ty} element {i}: {out} is not {expected}"
+                "{ty} element {i}: {out} instead of {expected}"
             );
         }
     }
 }
 
 #[test]
-fn blocks_need_no_alignment() {
+fn dequantize_row_accepts_unaligned_blocks() {
     for ty in recorded() {
         let (blocks, expected) = (fixture(&format!("{ty}.blocks")), floats(&format!("{ty}.f32")));
         let mut shifted = vec![0; blocks.len() + 1];
@@ -95,7 +95,7 @@ fn blocks_need_no_alignment() {
 }
 
 #[test]
-fn quantizers_are_no_worse_than_the_recorded_ones() {
+fn quantizers_match_recorded_error() {
     let source = floats("source.f32");
     for ty in recorded().filter(|&ty| can_quantize(ty)) {
         let theirs = squared_error(&source, &floats(&format!("{ty}.f32")));
@@ -104,20 +104,24 @@ fn quantizers_are_no_worse_than_the_recorded_ones() {
         let mut out = vec![f32::NAN; source.len()];
         dequantize_row(ty, &blocks, &mut out);
         let ours = squared_error(&source, &out);
-        assert!(ours <= theirs, "{ty}: squared error {ours} above {theirs}");
+        assert!(
+            ours <= theirs,
+            "{ty}: squared error {ours} exceeds the recorded {theirs}"
+        );
     }
 }
 
-/// Bytes of scales and minimums at the start of a block that has a quantizer; what follows are its elements.
+/// Returns the size of the scales and minimums at the start of a block. Its elements follow.
 fn scale_bytes(ty: GgmlType) -> usize {
     match ty {
         GgmlType::Q4_0 | GgmlType::Q5_0 | GgmlType::Q8_0 | GgmlType::IQ4_NL => 2,
         GgmlType::Q4_1 | GgmlType::Q5_1 => 4,
-        _ => panic!("{ty}: where are the scales?"),
+        _ => panic!("{ty} has no known position of scales"),
     }
 }
 
-/// Every value that an element can have in a block with these scales: blocks whose elements are one byte repeated hold them all.
+/// Returns every value that an element can have in a block with these scales, using blocks whose elements are
+/// one byte repeated.
 fn values_of(ty: GgmlType, scales: &[u8]) -> Vec<f32> {
     let mut values = Vec::new();
     for byte in 0..=255 {
@@ -130,9 +134,10 @@ fn values_of(ty: GgmlType, scales: &[u8]) -> Vec<f32> {
     values
 }
 
-/// Given its block's scales, every element becomes the value nearest to it, in its own place.
+/// Checks that every element becomes the nearest value that its block's scales can represent, at the same
+/// position.
 #[test]
-fn quantizers_choose_the_nearest_value() {
+fn quantizers_choose_nearest_value() {
     let source = floats("source.f32");
     for (ty, quantize) in scalar_encoders().into_iter().filter(|(ty, _)| ty.block_size() > 1) {
         let mut blocks = vec![0; ty.row_bytes(source.len()).unwrap()];
@@ -146,17 +151,20 @@ fn quantizers_choose_the_nearest_value() {
             let largest = values.iter().fold(0f32, |max, v| max.max(v.abs()));
             for (x, found) in x.iter().zip(found) {
                 let nearest = values.iter().map(|v| (x - v).abs()).fold(f32::INFINITY, f32::min);
-                // Ties may be rounded either way.
+                // Ties may round in either direction.
                 let error = (x - found).abs();
-                assert!(error <= nearest + 1e-6 * largest, "{ty} block {i}: {x} became {found}");
+                assert!(
+                    error <= nearest + 1e-6 * largest,
+                    "{ty} block {i}: {x} was quantized to {found}"
+                );
             }
         }
     }
 }
 
-/// The types without blocks: F32 as it is, F16 and BF16 within half of the last place.
+/// Checks the types without blocks: F32 is exact, F16 and BF16 are within half a unit in the last place.
 #[test]
-fn floats_are_rounded_to_the_nearest() {
+fn plain_types_round_to_nearest() {
     let source = floats("source.f32");
     for (ty, quantize) in scalar_encoders().into_iter().filter(|(ty, _)| ty.block_size() == 1) {
         let mut bytes = vec![0; ty.row_bytes(source.len()).unwrap()];
@@ -169,7 +177,7 @@ fn floats_are_rounded_to_the_nearest() {
             _ => 2f32.powi(-8),
         };
         for (x, found) in source.iter().zip(&out) {
-            // Below 2^-14 the last place of F16 no longer shrinks with the number.
+            // Below 2^-14, the unit in the last place of F16 is constant.
             let size = if ty == GgmlType::F16 {
                 x.abs().max(2f32.powi(-14))
             } else {
@@ -177,14 +185,14 @@ fn floats_are_rounded_to_the_nearest() {
             };
             assert!(
                 (x - found).abs() <= half_of_the_last_place * size,
-                "{ty}: {x} became {found}"
+                "{ty}: {x} was rounded to {found}"
             );
         }
     }
 }
 
 #[test]
-fn quantizers_take_anything() {
+fn quantizers_accept_any_float() {
     for ty in GgmlType::ALL.iter().copied().filter(|&ty| can_quantize(ty)) {
         for x in [0.0, 1e-30, -1e30, f32::MAX, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
             let row = [x; 32];
@@ -192,28 +200,28 @@ fn quantizers_take_anything() {
             quantize_row(ty, &row, &mut blocks);
             let mut out = [f32::NAN; 32];
             dequantize_row(ty, &blocks, &mut out);
-            assert!(x != 0.0 || out == row, "{ty}: zeros became {out:?}");
+            assert!(x != 0.0 || out == row, "{ty}: zeros were quantized to {out:?}");
         }
     }
 }
 
 #[test]
-#[should_panic(expected = "q4_0: 18 bytes are not a row of 31 elements")]
-fn lengths_must_agree() {
+#[should_panic(expected = "q4_0: expected whole rows, found 18 bytes for 31 elements")]
+fn dequantize_row_rejects_length_mismatch() {
     dequantize_row(GgmlType::Q4_0, &[0; 18], &mut [0.0; 31]);
 }
 
-/// FNV-1a of the bytes of a table.
+/// Returns the FNV-1a hash of the bytes of a table.
 fn checksum(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     })
 }
 
-/// The recorded blocks do not use every point. These are the checksums of the format's tables, which were taken from it as a whole;
-/// that of IQ1 with 1 added to each element.
+/// Checks the grids against checksums of the format's complete tables, because the recorded blocks do not use
+/// every point. The IQ1 checksum is of the table with 1 added to each element.
 #[test]
-fn grids_are_those_of_the_format() {
+fn grids_match_format_checksums() {
     let of_points = |grid: &[u64]| checksum(grid.iter().flat_map(|point| point.to_le_bytes()));
     let of_half_points = |grid: &[u32]| checksum(grid.iter().flat_map(|point| point.to_le_bytes()));
     assert_eq!(of_points(&grids::IQ1), 0xec28_b636_8f0c_62e0);
@@ -225,7 +233,7 @@ fn grids_are_those_of_the_format() {
 }
 
 #[test]
-fn the_number_of_negative_elements_is_even() {
+fn even_signs_have_even_parity() {
     for bits in 0..128 {
         let signs = grids::even_signs(bits << 7 | bits << 21 | 0xf000_0000).to_le_bytes();
         assert_eq!([signs[0], signs[2]], [0, 0]);

@@ -1,17 +1,20 @@
-//! TQ1_0: 256 values of -1, 0 or 1, five to a byte, one scale.
+//! TQ1_0: 256 ternary values (-1, 0, 1), five per byte, with one scale.
 
 use std::mem::offset_of;
 
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, pairs_of_group, set_group_scales};
 use crate::generic::integers::{Scales, Unpack, set_scales};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_bit_pairs, set_group_scales};
 use crate::interleaved::{Field, Interleaved, Rewrite, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// A byte `b` stands for the number 0.t0t1t2t3t4 to base 3, rounded up to 1/256; a value is `d * (t - 1)`. Digit `t` of byte `j` of
-/// a run of bytes is value `t * run length + j` of its part: 32 bytes of `qs` for 160 values, 16 for 80, and `qh` for 16 (four digits).
+/// A block of 256 values `d * (t - 1)` with ternary digits `t`.
+///
+/// A byte represents the base-3 fraction 0.t0t1t2t3t4, rounded up to a multiple of 1/256. The block has three
+/// parts: 32 bytes of `qs` for 160 values, 16 for 80, and `qh` for 16 (four digits per byte). Digit `t` of
+/// byte `j` of a part is value `t * (bytes of the part) + j` of that part.
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockTQ1_0 {
@@ -21,10 +24,10 @@ pub struct BlockTQ1_0 {
 }
 const _: () = assert!(size_of::<BlockTQ1_0>() == 54);
 
-/// Digits of a byte.
+/// Number of digits per byte.
 const DIGITS: usize = 5;
 
-/// 3 to the number of digits.
+/// 3 to the power of [`DIGITS`].
 const POWER: u32 = 243;
 
 impl Block for BlockTQ1_0 {
@@ -38,7 +41,8 @@ impl Block for BlockTQ1_0 {
             let mut power = 1u8;
             for values in out.chunks_exact_mut(run.len()) {
                 for (v, &b) in values.iter_mut().zip(run) {
-                    // Powers of 3 shift digits out of the byte; the next is the integer part of 3 times what is left.
+                    // Multiplying by powers of 3 shifts digits out of the byte. The next digit is the integer
+                    // part of 3 times the remaining fraction.
                     let digit = (u16::from(b.wrapping_mul(power)) * 3) >> 8;
                     *v = (f32::from(digit) - 1.0) * d;
                 }
@@ -48,22 +52,23 @@ impl Block for BlockTQ1_0 {
     }
 }
 
-/// A block with 2 bits for each value, which take a few instructions to unpack where digits to base 3 take many: as many bytes as one of TQ2_0.
+/// A block with 2 bits per value, which is unpacked in far fewer instructions than base-3 digits. The size
+/// equals that of a TQ2_0 block.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Pairs {
+struct PairBlock {
     d: Half,
-    /// Of each 32 values, as [`pairs_of_group`] wants them.
+    /// Digits of each 32 values, in the order of [`group_bit_pairs`].
     digits: [[u8; 8]; 8],
 }
 
 impl BlockTQ1_0 {
-    /// The bytes whose digits are parts of a block, each with the first of its values.
+    /// Returns the three parts of a block, each with the index of its first value.
     fn parts(&self) -> [(&[u8], usize); 3] {
         [(&self.qs[..32], 0), (&self.qs[32..], 160), (&self.qh, 240)]
     }
 
-    fn to_pairs(self) -> Pairs {
+    fn to_pairs(self) -> PairBlock {
         let mut digits = [0u8; 256];
         for (bytes, first) in self.parts() {
             let mut rest = [0; 32];
@@ -77,14 +82,15 @@ impl BlockTQ1_0 {
             }
         }
         let words: [[u64; 4]; 8] = bytemuck::cast(digits);
-        Pairs {
+        PairBlock {
             d: self.d,
             digits: words.map(|[a, b, c, d]| (a | b << 2 | c << 4 | d << 6).to_le_bytes()),
         }
     }
 
-    /// The inverse of [`to_pairs`](BlockTQ1_0::to_pairs). Where several bytes stand for the same digits, the one that encoders write.
-    fn from_pairs(pairs: &Pairs) -> BlockTQ1_0 {
+    /// Converts back to base-3 digits; the inverse of [`to_pairs`](BlockTQ1_0::to_pairs). If several bytes
+    /// represent the same digits, the result is the one that encoders write.
+    fn from_pairs(pairs: &PairBlock) -> BlockTQ1_0 {
         let words = pairs.digits.map(|run| {
             let pairs = u64::from_le_bytes(run);
             [0, 2, 4, 6].map(|at| pairs >> at & 0x0303_0303_0303_0303)
@@ -111,7 +117,8 @@ impl BlockTQ1_0 {
         block
     }
 
-    /// Of the last 96 values the bytes whose first digits are values `32 i ..`: five times 16 bytes of `qs`, then four times `qh`.
+    /// Returns the bytes whose first digits are values `32 i..32 i + 32` of the last 96 values: five digits
+    /// of 16 bytes of `qs`, then four of `qh`.
     #[inline(always)]
     fn last_digits(&self, i: usize) -> [u64; 4] {
         let [.., first, second] = bytemuck::cast::<_, [[u8; 8]; 6]>(self.qs).map(u64::from_le_bytes);
@@ -121,7 +128,7 @@ impl BlockTQ1_0 {
         [a, b, c, d]
     }
 
-    /// The bytes whose first digits are the last 16 values.
+    /// Returns the bytes whose first digits are the last 16 values.
     #[inline(always)]
     fn qh_digits(&self) -> [u64; 2] {
         let q0 = u64::from(u32::from_le_bytes(self.qh));
@@ -131,7 +138,7 @@ impl BlockTQ1_0 {
     }
 }
 
-/// Every byte of the word times 3, without what goes beyond a byte: the first digit is shifted out.
+/// Multiplies every byte of the word by 3 modulo 256, which shifts out the first digit.
 #[inline(always)]
 fn next_digits(bytes: u64) -> u64 {
     const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
@@ -141,7 +148,7 @@ fn next_digits(bytes: u64) -> u64 {
 impl<V: Simd> Decode<V> for BlockTQ1_0 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let d = V::splat_f16(p.add(offset_of!(Self, d)));
             let one = V::splat(1.0);
@@ -149,7 +156,7 @@ impl<V: Simd> Decode<V> for BlockTQ1_0 {
                 for at in (0..run_len).step_by(V::LANES) {
                     let mut bytes = V::load_u8(p.add(offset_of!(Self, qs) + run + at));
                     for t in 0..5 {
-                        // The digit is what 3 times the byte has beyond a byte, the rest holds the next digits.
+                        // The digit is the carry of 3 times the byte; the low byte holds the next digits.
                         let three = V::plus(bytes, V::shl(bytes, 1));
                         let digit = V::from_int(V::shr(three, 8));
                         sink.put(first + t * run_len + at, digit.sub(one).mul(d));
@@ -173,13 +180,13 @@ impl<V: IntSimd> Unpack<V> for BlockTQ1_0 {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
         unsafe { set_scales(V::Float::splat_f16(p.add(offset_of!(Self, d))), 1.0, to) }
     }
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe {
             let bytes = if i < 5 {
                 let bytes = V::load(p.add(offset_of!(Self, qs)));
@@ -187,7 +194,7 @@ impl<V: IntSimd> Unpack<V> for BlockTQ1_0 {
             } else {
                 V::from_words((*p.cast::<Self>()).last_digits(i - 5))
             };
-            // A third of 256, rounded up, is where the first digit becomes 1; at two thirds it becomes 2.
+            // The first digit is 1 from 86 on (a third of 256, rounded up) and 2 from 171 on.
             let digits = V::splat(0).sub(bytes.at_least(V::splat(86)));
             digits.sub(bytes.at_least(V::splat(171)))
         }
@@ -198,11 +205,11 @@ impl Interleaved for BlockTQ1_0 {
     const FIELDS: &'static [Field] = &[field(2, Unit::Two), field(64, Unit::Four)];
 
     const REWRITE: Option<Rewrite> = Some(Rewrite {
-        forth: |block, to| {
+        to_group: |block, to| {
             let pairs = bytemuck::from_bytes::<Self>(block).to_pairs();
             to.copy_from_slice(bytemuck::bytes_of(&pairs));
         },
-        back: |block, to| {
+        to_file: |block, to| {
             let block = Self::from_pairs(bytemuck::from_bytes(block));
             to.copy_from_slice(bytemuck::bytes_of(&block));
         },
@@ -212,13 +219,15 @@ impl Interleaved for BlockTQ1_0 {
 impl<V: IntSimd> UnpackGroup<V> for BlockTQ1_0 {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise.
-        unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Pairs, d), runs, to) }
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
+        unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(PairBlock, d), runs, to) }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of a block of pairs.
-        unsafe { pairs_of_group(p, offset_of!(Pairs, digits) + i * 8, j) }
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and offsets of the
+        // rewritten block are within it.
+        unsafe { group_bit_pairs(p, offset_of!(PairBlock, digits) + i * 8, j) }
     }
 }

@@ -1,4 +1,4 @@
-//! TQ2_0: 256 values of 2 bits around 1, one scale.
+//! TQ2_0: 256 2-bit values around 1, with one scale.
 
 use std::mem::offset_of;
 
@@ -6,12 +6,12 @@ use super::q2_k::bit_pairs;
 use super::{Block, Half};
 use crate::GgmlType;
 use crate::generic::blocks::{Decode, Sink};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, pairs_of_group, set_group_scales};
 use crate::generic::integers::{Scales, Unpack, set_scales};
+use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_bit_pairs, set_group_scales};
 use crate::interleaved::{Field, Interleaved, Unit, field};
 use crate::simd::{IntSimd, Simd};
 
-/// A value is `d * (q - 1)`; bits lie as in [`BlockQ2K`](super::BlockQ2K).
+/// A block of 256 values `d * (q - 1)`, with the bits of `q` stored as in [`BlockQ2K`](super::BlockQ2K).
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct BlockTQ2_0 {
@@ -36,7 +36,7 @@ impl Block for BlockTQ2_0 {
 impl<V: Simd> Decode<V> for BlockTQ2_0 {
     #[inline(always)]
     unsafe fn decode<S: Sink<V>>(p: *const u8, sink: &mut S) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let d = V::splat_f16(p.add(offset_of!(Self, d)));
             for at in (0..64).step_by(V::LANES) {
@@ -56,13 +56,13 @@ impl<V: IntSimd> Unpack<V> for BlockTQ2_0 {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, _: usize, to: &mut Scales) {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
         unsafe { set_scales(V::Float::splat_f16(p.add(offset_of!(Self, d))), 1.0, to) }
     }
 
     #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
+        // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { bit_pairs(p.add(offset_of!(Self, qs)), i) }
     }
 }
@@ -74,13 +74,15 @@ impl Interleaved for BlockTQ2_0 {
 impl<V: IntSimd> UnpackGroup<V> for BlockTQ2_0 {
     #[inline(always)]
     unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
+        // within a block.
         unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
     }
 
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-        // SAFETY: the caller's promise; offsets are those of the block.
-        unsafe { pairs_of_group(p, offset_of!(Self, qs) + i * 8, j) }
+        // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
+        // within it.
+        unsafe { group_bit_pairs(p, offset_of!(Self, qs) + i * 8, j) }
     }
 }

@@ -1,88 +1,96 @@
-//! What products of integers with many columns ask of an instruction set: a register of sums, a lane for each row of weights or for each key.
+//! Trait of integer dot-product registers for matmuls with many columns and for attention. Each lane is a row
+//! of weights or a key.
 
 use super::{IntSimd, Simd};
 
-/// A register of bytes, 4 neighbours in each lane, or of their sums, an integer of 32 bits in each lane.
+/// A register of bytes (4 adjacent ones per lane) or of their 32-bit sums.
 ///
-/// A value is proof that the CPU has the instructions, as with [`Simd`].
+/// A value proves that the CPU supports its instructions, as for [`Simd`].
 ///
 /// # Safety
-/// The unsafe functions may be called only on a CPU with the instruction set. Pointers need no alignment and must be valid for
-/// the bytes that the function says it reads.
+/// Callers of the unsafe functions guarantee:
+/// - The CPU supports the instruction set.
+/// - Pointers are valid for the documented reads and writes. They may be unaligned.
 pub(crate) trait ByteDots: Copy {
-    /// As many floats as there are lanes.
+    /// A register of floats with the same number of lanes.
     type Float: Simd;
 
-    /// Columns whose sums fit the registers, for two registers of rows: integers and floats of each.
+    /// Columns per register tile of two registers of rows, so that their i32 and f32 sums fit the registers.
     const COLUMNS: usize;
 
-    /// Queries whose sums fit the registers, for two registers of keys: a divisor of 32.
+    /// Queries per register tile of two registers of keys, so that their sums fit the registers; a divisor of
+    /// 32.
     const QUERIES: usize;
 
-    /// Whether products of bytes are added up in 16 bits first, where those hold the sums, because no instruction adds up 4 neighbours in 32 bits, as VNNI's do.
-    const ADDS_IN_16_BITS: bool;
+    /// Whether products of bytes are accumulated in 16 bits first if that is exact. True for instruction sets
+    /// without a 4-way dot product (VNNI).
+    const SUMS_IN_I16: bool;
 
-    /// Zero in each lane.
+    /// Returns zero in each lane.
     unsafe fn zero() -> Self;
 
-    /// `x` in all integers of 16 bits.
+    /// Broadcasts `x` to all 16-bit integers.
     unsafe fn words(x: i16) -> Self;
 
-    /// Reads 4 bytes for each lane.
+    /// Loads 4 bytes per lane.
     unsafe fn load(p: *const u8) -> Self;
 
-    /// Reads 4 bytes, which all lanes have.
+    /// Broadcasts the 4 bytes at `p` to all lanes.
     unsafe fn broadcast(p: *const u8) -> Self;
 
-    /// Sums, to which the products of unsigned and signed bytes of each lane are added.
+    /// Adds to each lane the dot product of its 4 unsigned and 4 signed bytes.
     fn add_dots(self, unsigned: Self, signed: Self) -> Self;
 
-    /// Sums of 16 bits, to which the products of unsigned and signed bytes are added, those of two neighbours. The sum of those two must fit; the others wrap around.
+    /// Multiplies unsigned by signed bytes and adds each pair of adjacent products to a 16-bit integer of
+    /// `self`, wrapping around. The sum of a pair must fit 16 bits.
     fn add_byte_pairs(self, unsigned: Self, signed: Self) -> Self;
 
-    /// Sums, to which the products of both integers of 16 bits of each lane are added.
+    /// Adds to each lane the dot product of its two pairs of 16-bit integers.
     fn add_pair_dots(self, a: Self, b: Self) -> Self;
 
-    /// Sums as floats, rounded to nearest even.
+    /// Converts the sums to floats, rounded to nearest even.
     fn floats(self) -> Self::Float;
 
-    /// The floats that have these bits.
+    /// Reinterprets the bits as floats.
     fn float_bits(self) -> Self::Float;
 
-    /// Writes `from` minus the sums, 4 bytes for each lane.
+    /// Stores `from` minus the sums, 4 bytes per lane.
     unsafe fn store_subtracted_from(self, from: u32, p: *mut u8);
 
-    /// Writes integers of 16 bits with the other sign.
+    /// Stores the negated 16-bit integers.
     unsafe fn store_negated_words(self, p: *mut u8);
 
-    /// The same two values, none of which is used before both are computed: see [`IntSimd::side_by_side`].
-    fn both(values: [Self; 2]) -> [Self; 2];
+    /// Returns the same values, but prevents the compiler from computing one long before the other; see
+    /// [`IntSimd::compute_together`].
+    fn compute_together(values: [Self; 2]) -> [Self; 2];
 }
 
-/// Registers that hold two of `V`'s, one after the other.
+/// A register that holds two registers of type `V`.
 ///
 /// # Safety
-/// As for [`ByteDots`].
+/// Callers of the unsafe functions guarantee:
+/// - The CPU supports the instruction set.
+/// - Pointers are valid for the documented writes. They may be unaligned.
 pub(crate) trait DoubleWidth<V: IntSimd>: ByteDots {
-    /// Writes 64 bytes.
+    /// Stores 64 bytes.
     unsafe fn store(self, p: *mut u8);
-    /// The lanes of both.
+    /// Concatenates two integer registers.
     fn join(first: V, second: V) -> Self;
-    /// The lanes of both.
+    /// Concatenates two float registers.
     fn join_floats(first: V::Float, second: V::Float) -> Self::Float;
-    /// Its lanes in two registers.
+    /// Splits a float register into its halves.
     fn split_floats(both: Self::Float) -> [V::Float; 2];
-    /// Sums of integers of 32 bits.
+    /// Adds 32-bit integers, wrapping around.
     fn add32(self, other: Self) -> Self;
-    /// Differences of integers of 32 bits.
+    /// Subtracts 32-bit integers, wrapping around.
     fn sub32(self, other: Self) -> Self;
-    /// Differences of bytes, which wrap around.
+    /// Subtracts bytes, wrapping around.
     fn sub_bytes(self, other: Self) -> Self;
-    /// Bits in one of them.
+    /// Returns the bitwise XOR.
     fn xor(self, other: Self) -> Self;
-    /// Integers of 32 bits, shifted up.
+    /// Shifts 32-bit integers left.
     fn shl32(self, n: u32) -> Self;
-    /// In each lane the float at one of 16 places.
+    /// Returns the float at index `places[i]` in lane `i`.
     fn permute(floats: Self::Float, places: &[i32; 16]) -> Self::Float;
 }
 
@@ -91,35 +99,35 @@ impl<V: IntSimd> ByteDots for V {
 
     const COLUMNS: usize = if V::REGISTERS > 16 { 6 } else { 4 };
     const QUERIES: usize = if V::REGISTERS > 16 { 8 } else { 4 };
-    const ADDS_IN_16_BITS: bool = !V::HAS_FOURS;
+    const SUMS_IN_I16: bool = !V::HAS_DOT4;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the CPU supports `V` (trait contract).
         unsafe { V::splat(0) }
     }
 
     #[inline(always)]
     unsafe fn words(x: i16) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: the CPU supports `V` (trait contract).
         unsafe { V::words(x) }
     }
 
     #[inline(always)]
     unsafe fn load(p: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of 32 bytes (trait contract).
         unsafe { V::load(p) }
     }
 
     #[inline(always)]
     unsafe fn broadcast(p: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of 4 bytes (trait contract).
         unsafe { V::broadcast(p) }
     }
 
     #[inline(always)]
     fn add_dots(self, unsigned: Self, signed: Self) -> Self {
-        self.add_fours(unsigned, signed)
+        self.dot4(unsigned, signed)
     }
 
     #[inline(always)]
@@ -144,18 +152,18 @@ impl<V: IntSimd> ByteDots for V {
 
     #[inline(always)]
     unsafe fn store_subtracted_from(self, from: u32, p: *mut u8) {
-        // SAFETY: the caller's promise, and 4 bytes.
+        // SAFETY: `from` has 4 bytes, and `p` is valid for writes of 32 bytes (trait contract).
         unsafe { V::broadcast((&raw const from).cast()).sub32(self).store(p) }
     }
 
     #[inline(always)]
     unsafe fn store_negated_words(self, p: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for writes of 32 bytes (trait contract).
         unsafe { self.xor(V::words(-1)).add16(V::words(1)).store(p) }
     }
 
     #[inline(always)]
-    fn both(values: [Self; 2]) -> [Self; 2] {
-        V::side_by_side(values)
+    fn compute_together(values: [Self; 2]) -> [Self; 2] {
+        V::compute_together(values)
     }
 }

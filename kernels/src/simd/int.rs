@@ -1,130 +1,137 @@
-//! What integer kernels ask of an instruction set: 32 bytes in a register, and the floats that sums of products become.
+//! Trait of 32-byte integer registers, for unpacking weights and for integer dot products.
 
 use super::Simd;
 
-/// 32 bytes, which operations take as 32 integers of 8 bits, 16 of 16 bits or 8 of 32 bits, signed where it matters.
+/// A register of 32 bytes, interpreted as 32 8-bit, 16 16-bit, or 8 32-bit integers, signed where it matters.
 ///
-/// A value is proof that the CPU has the instructions, as with [`Simd`]. The integer operations are exact, so that all implementations
-/// agree in every bit; only [`IntSimd::Float`] may round differently.
+/// A value proves that the CPU supports its instructions, as for [`Simd`]. Integer operations are exact, so
+/// all implementations agree in every bit. Only [`IntSimd::Float`] may round differently.
 ///
 /// # Safety
-/// The unsafe functions may be called only on a CPU with the instruction set. Pointers need no alignment and must be valid for
-/// the bytes that the function says it reads or writes.
+/// Callers of the unsafe functions guarantee:
+/// - The CPU supports the instruction set.
+/// - Pointers are valid for the documented reads and writes. They may be unaligned.
 pub(crate) trait IntSimd: Copy {
-    /// 8 floats.
+    /// A register of 8 floats.
     type Float: Simd;
 
-    /// Whether loops over the runs and registers of a chunk are to be unrolled, so that their numbers are constants. The portable form gains little and
-    /// takes long to compile.
+    /// Whether to unroll loops over the runs and registers of a chunk, which makes their indices constants.
+    /// The portable implementation would gain little and compile slowly.
     const UNROLLED: bool = true;
 
-    /// Registers that there are.
+    /// Number of vector registers.
     const REGISTERS: usize = 16;
 
-    /// Whether [`add_fours`](IntSimd::add_fours) is one instruction (VNNI), and the fastest way to multiply bytes.
-    const HAS_FOURS: bool = false;
+    /// Whether [`dot4`](IntSimd::dot4) is a single instruction (VNNI) and the fastest way to multiply bytes.
+    const HAS_DOT4: bool = false;
 
-    /// Reads 32 bytes.
+    /// Loads 32 bytes.
     unsafe fn load(p: *const u8) -> Self;
 
-    /// Writes 32 bytes.
+    /// Stores 32 bytes.
     unsafe fn store(self, p: *mut u8);
 
-    /// Reads 16 bytes: their low nibbles, then their high nibbles.
+    /// Loads 16 bytes as 32 nibbles: the low nibbles of all bytes, then the high nibbles.
     unsafe fn load_nibbles(p: *const u8) -> Self;
 
-    /// Reads two times 8 bytes: of each their low nibbles, then their high nibbles.
+    /// Loads 16 bytes as 32 nibbles: the low, then the high nibbles of the first 8 bytes, then those of the
+    /// second 8.
     unsafe fn load_nibbles_by_8(p: *const u8) -> Self;
 
-    /// Reads 8 bytes: the four pairs of bits of each, lowest first.
-    unsafe fn load_pairs(p: *const u8) -> Self;
+    /// Loads 8 bytes as 32 pairs of bits, lowest first within each byte.
+    unsafe fn load_bit_pairs(p: *const u8) -> Self;
 
-    /// `x` in every byte.
+    /// Broadcasts `x` to every byte.
     unsafe fn splat(x: u8) -> Self;
 
-    /// `x` in all 16 integers.
+    /// Broadcasts `x` to all 16-bit integers.
     unsafe fn words(x: i16) -> Self;
 
-    /// Reads 4 bytes, eight times over.
+    /// Broadcasts the 4 bytes at `p` to all 32-bit lanes.
     unsafe fn broadcast(p: *const u8) -> Self;
 
-    /// The bytes of the words, lowest first.
+    /// Returns the bytes of `words`, lowest first.
     unsafe fn from_words(words: [u64; 4]) -> Self;
 
-    /// 255 in byte `i` where bit `i` is set, else 0.
+    /// Returns 255 in byte `i` if bit `i` is set, and 0 otherwise.
     unsafe fn from_bits(bits: u32) -> Self;
 
-    /// Rounds 32 floats of magnitude up to 32767 to integers of 16 bits: those with even index, those with odd index. Others become any integers.
+    /// Rounds 32 floats to 16-bit integers: even indices, then odd ones. Floats of magnitude above 32767
+    /// become arbitrary integers.
     unsafe fn from_floats(x: [Self::Float; 4]) -> [Self; 2];
 
-    /// Reads a half float at each of `p + i stride` for `i` in `0..8`.
+    /// Loads an f16 at each of `p + i * stride` for `i` in `0..8`.
     unsafe fn gather_f16(p: *const u8, stride: usize) -> Self::Float;
 
-    /// Reads 16 signed bytes: those with even index, those with odd index.
+    /// Loads 16 signed bytes as floats: even indices, then odd ones.
     unsafe fn load_even_odd_i8(p: *const u8) -> [Self::Float; 2];
 
-    /// Entry `i` of the first row in the first four lanes, of the second in the last four. `i` is mostly a constant once inlined.
-    unsafe fn halves(rows: &[[f32; 8]; 2], i: usize) -> Self::Float;
+    /// Returns entry `i` of the first row in lanes 0 to 3, and of the second row in lanes 4 to 7. `i` is
+    /// mostly a constant after inlining.
+    unsafe fn broadcast_halves(rows: &[[f32; 8]; 2], i: usize) -> Self::Float;
 
-    /// Starts to bring the cache line at `p`, which may be any address, nearer.
+    /// Prefetches the cache line at `p`, which may be any address.
     unsafe fn prefetch(p: *const u8);
 
-    /// Bits in both.
+    /// Returns the bitwise AND.
     fn and(self, other: Self) -> Self;
-    /// Bits in either.
+    /// Returns the bitwise OR.
     fn or(self, other: Self) -> Self;
-    /// Bits in one of them.
+    /// Returns the bitwise XOR.
     fn xor(self, other: Self) -> Self;
-    /// Sums of bytes, which wrap around.
+    /// Adds bytes, wrapping around.
     fn add(self, other: Self) -> Self;
-    /// Differences of bytes, which wrap around.
+    /// Subtracts bytes, wrapping around.
     fn sub(self, other: Self) -> Self;
-    /// 255 in the bytes that are, unsigned, at least those of `other`, else 0.
+    /// Returns 255 in each byte that is, unsigned, at least that of `other`, and 0 elsewhere.
     fn at_least(self, other: Self) -> Self;
-    /// The whole register as integers of 16 bits, shifted up: bits move from even bytes to odd ones.
+    /// Shifts 16-bit integers left; bits move from even bytes to odd ones.
     fn shl(self, n: u32) -> Self;
-    /// The whole register as integers of 16 bits, shifted down with zeros: bits move from odd bytes to even ones.
+    /// Shifts 16-bit integers right logically; bits move from odd bytes to even ones.
     fn shr(self, n: u32) -> Self;
-    /// For each byte, which is less than 16, the table's entry.
+    /// Looks up each byte, which is less than 16, in the table.
     fn lookup(self, table: &[i8; 16]) -> Self;
 
-    /// Bytes as integers of 16 bits: those with even index, those with odd index.
+    /// Zero-extends bytes to 16-bit integers: even indices, then odd ones.
     fn widen(self) -> [Self; 2];
-    /// As [`widen`](IntSimd::widen), for signed bytes.
+    /// Sign-extends bytes to 16-bit integers: even indices, then odd ones.
     fn widen_signed(self) -> [Self; 2];
-    /// Products of integers of 16 bits, those of neighbours added: 8 integers of 32 bits.
+    /// Multiplies 16-bit integers and adds adjacent products to 8 32-bit integers (`vpmaddwd`).
     fn multiply_pairs(self, other: Self) -> Self;
-    /// Products of unsigned bytes with the signed bytes of `other`, those of neighbours added: 16 integers of 16 bits. The sums must fit.
+    /// Multiplies unsigned bytes by the signed bytes of `other` and adds adjacent products to 16-bit
+    /// integers, which must not overflow (`vpmaddubsw`).
     fn multiply_bytes(self, other: Self) -> Self;
-    /// Sums of 32 bits, to which products of integers of 16 bits are added, those of neighbours: `self + a.multiply_pairs(b)`. They wrap around.
+    /// Returns `self + a.multiply_pairs(b)` in wrapping 32-bit arithmetic.
     #[inline(always)]
     fn add_pairs(self, a: Self, b: Self) -> Self {
         self.add32(a.multiply_pairs(b))
     }
-    /// Sums of 32 bits, to which products of the unsigned bytes of `a` with the signed bytes of `b` are added, those of 4 neighbours. They wrap around.
+    /// Multiplies the unsigned bytes of `a` by the signed bytes of `b`, and adds each 4 adjacent products to
+    /// a lane of `self`, wrapping around (`vpdpbusd`).
     #[inline(always)]
-    fn add_fours(self, a: Self, b: Self) -> Self {
+    fn dot4(self, a: Self, b: Self) -> Self {
         let (a, b) = (a.widen(), b.widen_signed());
         self.add_pairs(a[0], b[0]).add_pairs(a[1], b[1])
     }
-    /// Sums of integers of 16 bits, which wrap around.
+    /// Adds 16-bit integers, wrapping around.
     fn add16(self, other: Self) -> Self;
-    /// The same two values, none of which is used before both are computed. For sums that have an operand in common: else the compiler may compute one sum over a
-    /// whole loop first, and keep all those operands in memory for the other.
+    /// Returns the same values, but prevents the compiler from computing one long before the other.
+    /// Otherwise, for sums that share operands, the compiler may run a whole loop for one sum and spill all
+    /// shared operands for the other.
     #[inline(always)]
-    fn side_by_side(values: [Self; 2]) -> [Self; 2] {
+    fn compute_together(values: [Self; 2]) -> [Self; 2] {
         values
     }
-    /// The square of groups of 4 bytes, transposed: group `i` of register `j` becomes group `j` of register `i`.
+    /// Transposes 8 x 8 groups of 4 bytes: group `i` of register `j` becomes group `j` of register `i`.
     fn transpose(registers: [Self; 8]) -> [Self; 8];
-    /// Sums of integers of 32 bits.
+    /// Adds 32-bit integers, wrapping around.
     fn add32(self, other: Self) -> Self;
-    /// Differences of integers of 32 bits.
+    /// Subtracts 32-bit integers, wrapping around.
     fn sub32(self, other: Self) -> Self;
-    /// Integers of 32 bits, shifted up.
+    /// Shifts 32-bit integers left.
     fn shl32(self, n: u32) -> Self;
-    /// Integers of 32 bits as floats, rounded to nearest even.
+    /// Converts 32-bit integers to floats, rounded to nearest even.
     fn to_floats(self) -> Self::Float;
-    /// The floats that have these bits.
+    /// Reinterprets the bits as floats.
     fn to_float_bits(self) -> Self::Float;
 }

@@ -1,6 +1,12 @@
-//! What the kernels ask of an instruction set: a register of floats, and the integers that floats are decoded from.
+//! Traits that abstract over instruction sets, with one thin implementation file per instruction set.
 //!
-//! Algorithms are written once over [`Simd`] (floats), [`IntSimd`] (sums of products of integers), [`ByteDots`](dots::ByteDots) (the same of bytes, for many columns) [`TileUnit`] (products of tiles) or [`ByteTileUnit`](byte_tiles::ByteTileUnit) (those of bytes); an instruction set is one thin file that implements it.
+//! | trait | register | used for |
+//! |---|---|---|
+//! | [`Simd`] | floats | f32 arithmetic, decoding of blocks |
+//! | [`IntSimd`] | 32 bytes | unpacking, integer dot products |
+//! | [`ByteDots`](dots::ByteDots) | bytes or i32 sums | integer matmuls with many columns |
+//! | [`TileUnit`] | bf16 tiles | matmuls and attention with AMX |
+//! | [`ByteTileUnit`](byte_tiles::ByteTileUnit) | int8 tiles | skinny matmuls with AMX |
 
 pub(crate) mod byte_tiles;
 pub(crate) mod dots;
@@ -16,170 +22,180 @@ pub(crate) mod x86_64;
 pub(crate) use int::IntSimd;
 pub(crate) use tiles::TileUnit;
 
-/// `LANES` floats.
+/// A register of `LANES` floats.
 ///
-/// A value of an implementing type is proof that the CPU has its instructions, because the functions that make one out of nothing
-/// are unsafe. Hence operations on values are safe.
+/// A value proves that the CPU supports its instructions, because all functions that create a value without
+/// having one are unsafe. Operations on values are therefore safe.
 ///
-/// All methods are `#[inline(always)]` so that they become part of a function that enables the instruction set.
+/// All methods are `#[inline(always)]`, so that they become part of a function that enables the instruction
+/// set.
 ///
 /// # Safety
-/// The unsafe functions may be called only on a CPU with the instruction set. Pointers need no alignment and must be valid for
-/// the bytes that the function says it reads or writes.
+/// Callers of the unsafe functions guarantee:
+/// - The CPU supports the instruction set.
+/// - Pointers are valid for the documented reads and writes. They may be unaligned.
 pub(crate) trait Simd: Copy {
-    /// Floats in a value: a power of two from 8 to 16, so that 16 is a multiple of it.
+    /// Number of floats: 8 or 16.
     const LANES: usize;
 
-    /// `LANES` integers of 32 bits.
+    /// Register of `LANES` 32-bit integers.
     type Int: Copy;
 
-    /// A mask of lanes.
+    /// Mask that selects lanes.
     type Mask: Copy;
 
     /// A lookup table of 16 floats, indexed by 4 bits.
     type Table: Copy;
 
-    /// The values `d q + m` for q of 4 or 5 bits: computed, or looked up where that is faster.
+    /// A representation of the linear function `d * q + m` for `q` of 4 or 5 bits: its coefficients, or a
+    /// lookup table if that is faster.
     type Line: Copy;
 
-    /// `x` in every lane.
+    /// Broadcasts `x` to every lane.
     unsafe fn splat(x: f32) -> Self;
 
-    /// Reads `LANES` floats.
+    /// Loads `LANES` floats.
     unsafe fn load(p: *const f32) -> Self;
 
-    /// Reads the first `n < LANES` lanes; the rest are zero.
+    /// Loads the first `n < LANES` lanes and sets the others to zero.
     unsafe fn load_partial(p: *const f32, n: usize) -> Self;
 
-    /// Writes `LANES` floats.
+    /// Stores `LANES` floats.
     unsafe fn store(self, p: *mut f32);
 
-    /// Writes the first `n < LANES` lanes.
+    /// Stores the first `n < LANES` lanes.
     unsafe fn store_partial(self, p: *mut f32, n: usize);
 
-    /// Reads one half float into every lane.
+    /// Broadcasts one f16 to every lane.
     unsafe fn splat_f16(p: *const u8) -> Self;
 
-    /// Reads `LANES` half floats.
+    /// Loads `LANES` f16.
     unsafe fn load_f16(p: *const u8) -> Self;
 
-    /// Writes `LANES` half floats, rounded to nearest even.
+    /// Stores `LANES` f16, rounded to nearest even.
     unsafe fn store_f16(self, p: *mut u8);
 
-    /// Reads `LANES` bfloat16.
+    /// Loads `LANES` bf16.
     unsafe fn load_bf16(p: *const u8) -> Self;
 
-    /// Writes `LANES` bfloat16, rounded to nearest even.
+    /// Stores `LANES` bf16, rounded to nearest even.
     unsafe fn store_bf16(self, p: *mut u8);
 
-    /// Reads `LANES` unsigned bytes.
+    /// Loads `LANES` unsigned bytes.
     unsafe fn load_u8(p: *const u8) -> Self::Int;
 
-    /// Reads `LANES` signed bytes.
+    /// Loads `LANES` signed bytes.
     unsafe fn load_i8(p: *const u8) -> Self::Int;
 
-    /// Reads `LANES` integers of 32 bits.
+    /// Loads `LANES` 32-bit integers.
     unsafe fn load_words(p: *const u8) -> Self::Int;
 
-    /// Writes the lanes, rounded to the nearest integers, as `LANES` signed bytes. What is beyond those becomes any of them.
+    /// Rounds the lanes to nearest and stores them as signed bytes. Out-of-range lanes become arbitrary
+    /// bytes.
     unsafe fn store_i8(self, p: *mut u8);
 
-    /// Writes the lanes, rounded to the nearest integers, as `LANES` integers of 16 bits. What is beyond those becomes any of them.
+    /// Rounds the lanes to nearest and stores them as 16-bit integers. Out-of-range lanes become arbitrary
+    /// integers.
     unsafe fn store_i16(self, p: *mut u8);
 
-    /// The same for pairs of integers: a lane of `even`, then that of `odd`.
+    /// Rounds the lanes to nearest and stores them as pairs of 16-bit integers: a lane of `even`, then the
+    /// same lane of `odd`. Out-of-range lanes become arbitrary integers.
     unsafe fn store_i16_pairs(even: Self, odd: Self, p: *mut u8);
 
-    /// The bytes of the words, lowest first, as unsigned integers; with 8 lanes only those of the first word.
+    /// Returns the bytes of `words`, lowest first, as unsigned integers. With 8 lanes, only the first word is
+    /// used.
     unsafe fn bytes(words: [u64; 2]) -> Self::Int;
 
-    /// The mask whose lane `i` is bit `at + i`. `at` is a multiple of `LANES` and, once inlined, a constant.
+    /// Returns the mask whose lane `i` is bit `at + i`. `at` is a multiple of `LANES` and a constant after
+    /// inlining.
     unsafe fn mask(bits: u32, at: usize) -> Self::Mask;
 
-    /// Reads 8 rows of 8 floats, `from_stride` floats apart, and writes their columns as rows.
+    /// Transposes 8 x 8 floats. The strides are in floats.
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize);
 
-    /// `x` in every lane. `self` only proves that this may be done.
+    /// Broadcasts `x` to every lane. `self` only proves that the CPU supports the instructions.
     #[inline(always)]
     fn constant(self, x: f32) -> Self {
-        // SAFETY: a value is proof of the instruction set.
+        // SAFETY: a value of type `Self` proves that the CPU supports the instructions.
         unsafe { Self::splat(x) }
     }
 
-    /// `self + other`
+    /// Returns `self + other`.
     fn add(self, other: Self) -> Self;
-    /// `self - other`
+    /// Returns `self - other`.
     fn sub(self, other: Self) -> Self;
-    /// `self * other`
+    /// Returns `self * other`.
     fn mul(self, other: Self) -> Self;
-    /// `self / other`
+    /// Returns `self / other`.
     fn div(self, other: Self) -> Self;
-    /// `self * a + b`, rounded once where the instruction set can.
+    /// Returns `self * a + b`, rounded once if the instruction set supports that.
     fn mul_add(self, a: Self, b: Self) -> Self;
-    /// The larger; `other` if either is NaN.
+    /// Returns the larger lanes, or `other` if either is NaN.
     fn max(self, other: Self) -> Self;
-    /// The smaller; `other` if either is NaN.
+    /// Returns the smaller lanes, or `other` if either is NaN.
     fn min(self, other: Self) -> Self;
-    /// The magnitude.
+    /// Returns the absolute values.
     fn abs(self) -> Self;
-    /// The nearest integer, ties to even.
+    /// Rounds to the nearest integers, ties to even.
     fn round(self) -> Self;
-    /// `self * 2^n` for integers `n` in -300..=300; overflows to infinity, underflows through subnormals.
+    /// Returns `self * 2^n` for integers `n` in -300..=300. Overflows to infinity and underflows through
+    /// subnormal numbers.
     fn mul_pow2(self, n: Self) -> Self;
-    /// `2^self` for integers in -126..=127.
+    /// Returns `2^self` for integers in -126..=127.
     fn pow2(self) -> Self;
-    /// `self` with `x` added in the lanes of the mask.
+    /// Adds `x` in the lanes selected by the mask.
     fn add_where(self, mask: Self::Mask, x: Self) -> Self;
-    /// `self` with the lanes of the mask negated.
+    /// Negates the lanes selected by the mask.
     fn negate_where(self, mask: Self::Mask) -> Self;
 
-    /// The lanes that equal those of `other`.
+    /// Returns the mask of lanes equal to those of `other`.
     fn equals(self, other: Self) -> Self::Mask;
-    /// The lanes of `a` where the mask is set, of `b` elsewhere.
+    /// Returns the lanes of `a` where the mask is set, and of `b` elsewhere.
     fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
 
-    /// The sum of the lanes, added pairwise.
+    /// Returns the sum of the lanes, added pairwise.
     fn sum(self) -> f32;
-    /// The largest lane.
+    /// Returns the largest lane.
     fn largest(self) -> f32;
-    /// The four sums of lanes, each in the order of [`Simd::sum`].
+    /// Returns the sum of the lanes of each value, in the order of [`Simd::sum`].
     fn sum4(values: [Self; 4]) -> [f32; 4];
-    /// The four largest lanes.
+    /// Returns the largest lane of each value.
     fn largest4(values: [Self; 4]) -> [f32; 4];
 
-    /// Lanes as bits `bits & x`.
+    /// Returns `bits & x`.
     fn and(bits: Self::Int, x: u32) -> Self::Int;
-    /// Lanes as bits `a | b`.
+    /// Returns `a | b`.
     fn or(a: Self::Int, b: Self::Int) -> Self::Int;
-    /// Lanes as bits `bits ^ x`.
+    /// Returns `bits ^ x`.
     fn xor(bits: Self::Int, x: u32) -> Self::Int;
-    /// Lanes as integers `a + b`, which wrap around.
+    /// Returns `a + b` as wrapping integers.
     fn plus(a: Self::Int, b: Self::Int) -> Self::Int;
-    /// Lanes shifted up.
+    /// Shifts the lanes left.
     fn shl(bits: Self::Int, n: u32) -> Self::Int;
-    /// Lanes shifted down, zeros moving in.
+    /// Shifts the lanes right logically.
     fn shr(bits: Self::Int, n: u32) -> Self::Int;
-    /// The lanes that have a bit in common with `bit`, which is a single bit.
+    /// Returns the mask of lanes in which the single bit `bit` is set.
     fn has_bit(bits: Self::Int, bit: u32) -> Self::Mask;
-    /// Lanes as integers plus 1.
+    /// Adds 1 to the lanes as integers.
     fn plus_one(bits: Self::Int) -> Self::Int;
-    /// The floats that lanes are the bits of.
+    /// Reinterprets the bits as floats.
     fn from_bits(bits: Self::Int) -> Self;
-    /// Signed integers as floats.
+    /// Converts signed integers to floats.
     fn from_int(bits: Self::Int) -> Self;
 
-    /// The table `scale * values[q]`.
+    /// Returns the table `scale * values[q]`.
     fn table(values: &[f32; 16], scale: Self) -> Self::Table;
-    /// The table's entry for the low 4 bits of each lane.
+    /// Looks up the low 4 bits of each lane.
     fn lookup(table: Self::Table, bits: Self::Int) -> Self;
-    /// The values `d q + m`.
+    /// Returns a representation of `d * q + m`.
     fn line(d: Self, m: Self) -> Self::Line;
-    /// `d q + m` for q in the low 4 bits of each lane.
+    /// Returns `d * q + m` for the low 4 bits `q` of each lane.
     fn low4(line: Self::Line, bits: Self::Int) -> Self;
-    /// `d q + m` for q in bits 4 to 7 of each lane, which is less than 256.
+    /// Returns `d * q + m` for bits 4 to 7 of each lane, which is less than 256.
     fn high4(line: Self::Line, bits: Self::Int) -> Self;
-    /// `d q + m` for q in the low 4 bits of each lane, with a fifth bit set in the lanes of the mask.
+    /// Returns `d * q + m`, where `q` is the low 4 bits of each lane plus 16 in the lanes of the mask.
     fn low5(line: Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self;
-    /// `d q + m` for q in bits 4 to 7 of each lane, which is less than 256, with a fifth bit set in the lanes of the mask.
+    /// Returns `d * q + m`, where `q` is bits 4 to 7 of each lane (less than 256) plus 16 in the lanes of the
+    /// mask.
     fn high5(line: Self::Line, bits: Self::Int, fifth: Self::Mask) -> Self;
 }

@@ -1,4 +1,5 @@
-//! Plain Rust that compilers turn into the vector instructions of the target. It also defines what [`Simd`] means for the others.
+//! Portable floats in plain Rust, which compilers vectorize for the target's baseline. They also define the
+//! semantics of [`Simd`].
 
 use half::{bf16, f16};
 
@@ -6,15 +7,16 @@ use super::Simd;
 
 const LANES: usize = 8;
 
-/// Eight floats in an array.
+/// A register of eight floats as an array.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable([f32; LANES]);
 
-/// A half float's value, without branches.
+/// Converts an f16 to f32 without branches.
 #[inline(always)]
 fn half_to_f32(bits: [u8; 2]) -> f32 {
     let bits = u32::from(u16::from_le_bytes(bits));
-    // Exponent and mantissa in place, then the difference of the exponents' biases: a product, so that subnormals come out right.
+    // Shift exponent and mantissa into place, then multiply by 2 to the difference of the exponent biases,
+    // which also handles subnormal numbers.
     let value = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 127 - 15) << 23);
     let infinite = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
     f32::from_bits(value.to_bits() | infinite | (bits & 0x8000) << 16)
@@ -46,14 +48,14 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of `LANES` floats (trait contract).
         Portable(unsafe { p.cast::<[f32; LANES]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn load_partial(p: *const f32, n: usize) -> Self {
         let mut lanes = [0.0; LANES];
-        // SAFETY: the caller's promise: `n` floats.
+        // SAFETY: `p` is valid for reads of `n` floats (trait contract).
         unsafe {
             p.cast::<u8>()
                 .copy_to_nonoverlapping(lanes.as_mut_ptr().cast(), n * size_of::<f32>())
@@ -63,28 +65,28 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for writes of `LANES` floats (trait contract).
         unsafe { p.cast::<[f32; LANES]>().write_unaligned(self.0) }
     }
 
     #[inline(always)]
     unsafe fn store_partial(self, p: *mut f32, n: usize) {
         for (i, &x) in self.0.iter().enumerate().take(n) {
-            // SAFETY: the caller's promise: `n` floats.
+            // SAFETY: `p` is valid for writes of `n` floats (trait contract).
             unsafe { p.add(i).write_unaligned(x) }
         }
     }
 
     #[inline(always)]
     unsafe fn splat_f16(p: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of 2 bytes (trait contract).
         let bits = unsafe { p.cast::<[u8; 2]>().read_unaligned() };
         Portable([half_to_f32(bits); LANES])
     }
 
     #[inline(always)]
     unsafe fn load_f16(p: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of `LANES` f16 (trait contract).
         let bits = unsafe { p.cast::<[[u8; 2]; LANES]>().read_unaligned() };
         Portable(bits.map(half_to_f32))
     }
@@ -92,13 +94,13 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u8) {
         let bits = self.0.map(|x| f16::from_f32(x).to_le_bytes());
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for writes of `LANES` f16 (trait contract).
         unsafe { p.cast::<[[u8; 2]; LANES]>().write_unaligned(bits) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16(p: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of `LANES` bf16 (trait contract).
         let bits = unsafe { p.cast::<[[u8; 2]; LANES]>().read_unaligned() };
         Portable(bits.map(|bits| f32::from_bits(u32::from(u16::from_le_bytes(bits)) << 16)))
     }
@@ -106,31 +108,31 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_bf16(self, p: *mut u8) {
         let bits = self.0.map(|x| bf16::from_f32(x).to_le_bytes());
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for writes of `LANES` bf16 (trait contract).
         unsafe { p.cast::<[[u8; 2]; LANES]>().write_unaligned(bits) }
     }
 
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> Self::Int {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of `LANES` bytes (trait contract).
         unsafe { p.cast::<[u8; LANES]>().read_unaligned() }.map(u32::from)
     }
 
     #[inline(always)]
     unsafe fn load_i8(p: *const u8) -> Self::Int {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of `LANES` bytes (trait contract).
         unsafe { p.cast::<[i8; LANES]>().read_unaligned() }.map(|x| i32::from(x) as u32)
     }
 
     #[inline(always)]
     unsafe fn load_words(p: *const u8) -> Self::Int {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of `LANES` 32-bit integers (trait contract).
         unsafe { p.cast::<[u32; LANES]>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn store_i8(self, p: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for writes of `LANES` bytes (trait contract).
         unsafe {
             p.cast::<[i8; LANES]>()
                 .write_unaligned(self.0.map(|x| x.round_ties_even() as i8))
@@ -139,7 +141,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn store_i16(self, p: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for writes of `LANES` 16-bit integers (trait contract).
         unsafe {
             p.cast::<[i16; LANES]>()
                 .write_unaligned(self.0.map(|x| x.round_ties_even() as i16));
@@ -149,7 +151,7 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_i16_pairs(even: Self, odd: Self, p: *mut u8) {
         let pair = |i| [even.0[i], odd.0[i]].map(|x: f32| x.round_ties_even() as i16);
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for writes of `LANES` pairs of 16-bit integers (trait contract).
         unsafe {
             p.cast::<[[i16; 2]; LANES]>().write_unaligned(std::array::from_fn(pair));
         }
@@ -187,7 +189,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
-        // Not `f32::mul_add`: without the instruction that is a slow library call.
+        // Avoids `f32::mul_add`, which is a slow library call without the FMA instruction.
         self.mul(a).add(b)
     }
 
@@ -213,7 +215,7 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn mul_pow2(self, n: Self) -> Self {
-        // Two factors, because 2^n itself may be out of range.
+        // Two factors, because 2^n may be out of range.
         self.map2(n, |x, n| {
             let n = n as i32;
             let (a, b) = (n >> 1, n - (n >> 1));
@@ -310,7 +312,7 @@ impl Simd for Portable {
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
         for row in 0..8 {
             for column in 0..8 {
-                // SAFETY: the caller's promise.
+                // SAFETY: `row` and `column` are within the 8 x 8 squares, which are valid (trait contract).
                 unsafe {
                     to.add(column * to_stride + row)
                         .write(*from.add(row * from_stride + column))
@@ -376,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_half_float() {
+    fn f16_converts_every_value() {
         for bits in 0..=u16::MAX {
             let (got, expected) = (half_to_f32(bits.to_le_bytes()), f16::from_bits(bits).to_f32());
             assert!(

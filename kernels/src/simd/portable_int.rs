@@ -1,9 +1,9 @@
-//! Plain Rust integers. It also defines what [`IntSimd`] means for the others.
+//! Portable integers in plain Rust, which also define the semantics of [`IntSimd`].
 
 use super::IntSimd;
 use super::portable::Portable;
 
-/// 32 bytes in an array.
+/// A register of 32 bytes as an array.
 #[derive(Clone, Copy)]
 pub(crate) struct PortableInt([u8; 32]);
 
@@ -40,26 +40,26 @@ impl IntSimd for PortableInt {
 
     #[inline(always)]
     unsafe fn load(p: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of 32 bytes (trait contract).
         PortableInt(unsafe { p.cast::<[u8; 32]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn store(self, p: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for writes of 32 bytes (trait contract).
         unsafe { p.cast::<[u8; 32]>().write_unaligned(self.0) }
     }
 
     #[inline(always)]
     unsafe fn load_nibbles(p: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of 16 bytes (trait contract).
         let bytes = unsafe { p.cast::<[u8; 16]>().read_unaligned() };
         PortableInt(std::array::from_fn(|i| bytes[i % 16] >> (i / 16 * 4) & 15))
     }
 
     #[inline(always)]
     unsafe fn load_nibbles_by_8(p: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of 16 bytes (trait contract).
         let bytes = unsafe { p.cast::<[u8; 16]>().read_unaligned() };
         PortableInt(std::array::from_fn(|i| {
             bytes[i / 16 * 8 + i % 8] >> (i / 8 % 2 * 4) & 15
@@ -67,8 +67,8 @@ impl IntSimd for PortableInt {
     }
 
     #[inline(always)]
-    unsafe fn load_pairs(p: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+    unsafe fn load_bit_pairs(p: *const u8) -> Self {
+        // SAFETY: `p` is valid for reads of 8 bytes (trait contract).
         let bytes = unsafe { p.cast::<[u8; 8]>().read_unaligned() };
         PortableInt(std::array::from_fn(|i| bytes[i / 4] >> (i % 4 * 2) & 3))
     }
@@ -85,7 +85,7 @@ impl IntSimd for PortableInt {
 
     #[inline(always)]
     unsafe fn broadcast(p: *const u8) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: `p` is valid for reads of 4 bytes (trait contract).
         let bytes = unsafe { p.cast::<[u8; 4]>().read_unaligned() };
         PortableInt(std::array::from_fn(|i| bytes[i % 4]))
     }
@@ -108,7 +108,7 @@ impl IntSimd for PortableInt {
 
     #[inline(always)]
     unsafe fn gather_f16(p: *const u8, stride: usize) -> Portable {
-        // SAFETY: the caller's promise.
+        // SAFETY: two bytes at each of the 8 addresses are readable (trait contract).
         unsafe {
             let halves: [[u8; 2]; 8] = std::array::from_fn(|i| p.add(i * stride).cast::<[u8; 2]>().read_unaligned());
             <Portable as super::Simd>::load_f16(halves.as_ptr().cast())
@@ -117,7 +117,7 @@ impl IntSimd for PortableInt {
 
     #[inline(always)]
     unsafe fn load_even_odd_i8(p: *const u8) -> [Portable; 2] {
-        // SAFETY: the caller's promise; eight floats each.
+        // SAFETY: `p` is valid for reads of 16 bytes (trait contract), and each array has 8 floats.
         unsafe {
             let bytes = p.cast::<[i8; 16]>().read_unaligned();
             [0, 1].map(|odd| {
@@ -128,9 +128,9 @@ impl IntSimd for PortableInt {
     }
 
     #[inline(always)]
-    unsafe fn halves(rows: &[[f32; 8]; 2], i: usize) -> Portable {
+    unsafe fn broadcast_halves(rows: &[[f32; 8]; 2], i: usize) -> Portable {
         let lanes: [f32; 8] = std::array::from_fn(|lane| rows[lane / 4][i]);
-        // SAFETY: eight floats.
+        // SAFETY: `lanes` has 8 floats.
         unsafe { <Portable as super::Simd>::load(lanes.as_ptr()) }
     }
 
@@ -238,14 +238,14 @@ impl IntSimd for PortableInt {
     #[inline(always)]
     fn to_floats(self) -> Portable {
         let lanes = self.to_i32().map(|x| x as f32);
-        // SAFETY: eight floats.
+        // SAFETY: `lanes` has 8 floats.
         unsafe { <Portable as super::Simd>::load(lanes.as_ptr()) }
     }
 
     #[inline(always)]
     fn to_float_bits(self) -> Portable {
         let lanes = self.to_i32().map(|x| f32::from_bits(x as u32));
-        // SAFETY: eight floats.
+        // SAFETY: `lanes` has 8 floats.
         unsafe { <Portable as super::Simd>::load(lanes.as_ptr()) }
     }
 }

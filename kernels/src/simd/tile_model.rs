@@ -1,46 +1,46 @@
-//! A model of AMX in plain Rust, so that what is built on tiles can be tested on any CPU.
+//! Software model of AMX in portable Rust, for testing tile code on any CPU.
 
 use std::marker::PhantomData;
 
 use super::Simd;
-use super::byte_tiles::{BYTE_COLUMNS, ByteSums, ByteTileUnit, MOST_TILES};
+use super::byte_tiles::{BYTE_COLUMNS, ByteSums, ByteTileUnit, MAX_TILES};
 use super::portable_int::PortableInt;
 use super::tiles::{SUMS, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileSums, TileUnit};
 
-/// Eight tiles.
+/// Model of the eight tile registers.
 pub(crate) struct TileModel<F> {
     tiles: [Tile; 8],
     float: PhantomData<F>,
 }
 
-/// Rows of words, which are floats or pairs of bfloat16.
+/// Rows of 32-bit words: f32, or pairs of bf16.
 type Tile = [[u32; TILE_ROWS]; TILE_ROWS];
 
 impl<F> TileModel<F> {
-    /// `TILELOADD`
+    /// Models `TILELOADD`.
     ///
     /// # Safety
-    /// 16 rows of 64 bytes, `stride` bytes apart, are valid for reads.
+    /// 16 rows of 64 bytes, `stride` bytes apart, are valid for reads at `p`.
     unsafe fn load(&mut self, tile: usize, p: *const u8, stride: usize) {
         for (i, row) in self.tiles[tile].iter_mut().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: row `i < 16` is readable (function contract).
             *row = unsafe { p.add(i * stride).cast::<[u32; TILE_ROWS]>().read_unaligned() };
         }
     }
 
-    /// `TILESTORED`
+    /// Models `TILESTORED`.
     ///
     /// # Safety
-    /// 16 rows of 64 bytes, `stride` bytes apart, are valid for writes.
+    /// 16 rows of 64 bytes, `stride` bytes apart, are valid for writes at `p`.
     unsafe fn store(&self, tile: usize, p: *mut u8, stride: usize) {
         for (i, row) in self.tiles[tile].iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: row `i < 16` is writable (function contract).
             unsafe { p.add(i * stride).cast::<[u32; TILE_ROWS]>().write_unaligned(*row) }
         }
     }
 
-    /// `TDPBF16PS`: even and odd elements are added up apart, then both to the sum. A product of two bfloat16 is exact in f32, so that fused or not makes no
-    /// difference unless it is subnormal.
+    /// Models `TDPBF16PS`: accumulates even and odd elements separately, then adds both to the sum. A product
+    /// of two bf16 is exact in f32, so fusing makes no difference except for subnormal numbers.
     fn dot(&mut self, sums: usize, a: usize, b: usize) {
         let even = self.tiles[b].map(|row| row.map(|pair| flushed(f32::from_bits(pair << 16))));
         let odd = self.tiles[b].map(|row| row.map(|pair| flushed(f32::from_bits(pair & 0xffff_0000))));
@@ -61,7 +61,7 @@ impl<F> TileModel<F> {
     }
 }
 
-/// Zero in the place of what is subnormal.
+/// Flushes subnormal numbers to zero.
 fn flushed(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0.0 } else { x }
 }
@@ -82,15 +82,21 @@ impl<F: Simd> TileUnit for TileModel<F> {
             if sums.is_null() {
                 self.tiles[i] = Default::default();
             } else {
-                // SAFETY: the caller's promise.
-                unsafe { self.load(i, sums.cast::<u8>().add(place(i, TileSums::STRIDE)), TileSums::STRIDE) }
+                // SAFETY: `sums` is valid for `TileSums` (trait contract).
+                unsafe {
+                    self.load(
+                        i,
+                        sums.cast::<u8>().add(tile_offset(i, TileSums::STRIDE)),
+                        TileSums::STRIDE,
+                    )
+                }
             }
         }
     }
 
     unsafe fn step(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
         for half in 0..2 {
-            // SAFETY: the caller's promise.
+            // SAFETY: `x` has 32 rows and `w` two tiles (trait contract).
             unsafe {
                 self.load(4 + half, x.add(half * TILE_ROWS * x_stride), x_stride);
                 self.load(6 + half, w.add(half * TILE_BYTES), TILE_WIDTH);
@@ -103,23 +109,23 @@ impl<F: Simd> TileUnit for TileModel<F> {
 
     unsafe fn end(&mut self, to: *mut f32, to_stride: usize) {
         for i in 0..SUMS {
-            // SAFETY: the caller's promise.
-            unsafe { self.store(i, to.cast::<u8>().add(place(i, to_stride)), to_stride) }
+            // SAFETY: `to` is valid for the sums of 32 columns (trait contract).
+            unsafe { self.store(i, to.cast::<u8>().add(tile_offset(i, to_stride)), to_stride) }
         }
     }
 }
 
-/// Where tile `i` of sums lies: two of columns, each of two of rows.
-fn place(i: usize, stride: usize) -> usize {
+/// Returns the byte offset of sum tile `i` in a 2 x 2 arrangement: `i / 2` counts columns, `i % 2` rows.
+fn tile_offset(i: usize, stride: usize) -> usize {
     i / 2 * TILE_ROWS * stride + i % 2 * TILE_WIDTH
 }
 
-/// The same for tiles of bytes: the operands and sums of both sets of tiles.
+/// Model of the int8 tiles: operands and sums of both sets of tiles.
 pub(crate) struct ByteTileModel<F> {
     quads: usize,
     weights: [[[u8; TILE_WIDTH]; TILE_ROWS]; 2],
-    activations: [[[u8; TILE_WIDTH]; TILE_ROWS]; MOST_TILES],
-    sums: [[ByteSums; MOST_TILES]; 2],
+    activations: [[[u8; TILE_WIDTH]; TILE_ROWS]; MAX_TILES],
+    sums: [[ByteSums; MAX_TILES]; 2],
     float: PhantomData<F>,
 }
 
@@ -132,22 +138,22 @@ impl<F: Simd> ByteTileUnit for ByteTileModel<F> {
         ByteTileModel {
             quads,
             weights: [tile; 2],
-            activations: [tile; MOST_TILES],
-            sums: [[ByteSums([[[0; TILE_ROWS]; 2]; BYTE_COLUMNS]); MOST_TILES]; 2],
+            activations: [tile; MAX_TILES],
+            sums: [[ByteSums([[[0; TILE_ROWS]; 2]; BYTE_COLUMNS]); MAX_TILES]; 2],
             float: PhantomData,
         }
     }
 
-    /// `TILELOADD`
+    /// Models `TILELOADD`.
     unsafe fn load<const ODD: bool, const TILES: usize>(&mut self, w: *const u8, x: *const u8) {
         let row_bytes = 4 * self.quads;
-        // SAFETY: the caller's promise.
+        // SAFETY: `w` has a tile row per quad, and `x` has `TILES` tiles (trait contract).
         unsafe {
             for (i, row) in self.weights[usize::from(ODD)].iter_mut().enumerate().take(self.quads) {
                 *row = w.add(i * TILE_WIDTH).cast::<[u8; TILE_WIDTH]>().read_unaligned();
             }
             for tile in 0..TILES {
-                // One tile alone has two places, as weights have.
+                // A single activation tile is double-buffered, like the weights.
                 let to = if TILES == 1 { usize::from(ODD) } else { tile };
                 for (i, row) in self.activations[to].iter_mut().enumerate() {
                     let from = x.add((tile * TILE_ROWS + i) * row_bytes);
@@ -157,7 +163,7 @@ impl<F: Simd> ByteTileUnit for ByteTileModel<F> {
         }
     }
 
-    /// `TDPBSSD` and `TDPBSUD`
+    /// Models `TDPBSSD` and `TDPBSUD`.
     unsafe fn multiply<const ODD: bool, const TILES: usize, const SIGNED: bool>(&mut self) {
         let weights = &self.weights[usize::from(ODD)];
         for (tile, sums) in self.sums[usize::from(ODD)].iter_mut().take(TILES).enumerate() {
@@ -177,7 +183,7 @@ impl<F: Simd> ByteTileUnit for ByteTileModel<F> {
 
     unsafe fn store<const ODD: bool, const TILES: usize>(&mut self, to: *mut ByteSums) {
         for (tile, sums) in self.sums[usize::from(ODD)].iter().take(TILES).enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: `to` is valid for writes of `TILES` sums (trait contract).
             unsafe { to.add(tile).write(*sums) }
         }
     }

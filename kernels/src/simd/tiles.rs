@@ -1,24 +1,24 @@
-//! What products ask of a unit that multiplies tiles of bfloat16, such as AMX.
+//! Trait of units that multiply bf16 tiles, such as AMX.
 
 use super::{IntSimd, Simd};
 
-/// Rows of a tile.
+/// Number of rows in a tile.
 pub(crate) const TILE_ROWS: usize = 16;
 
-/// Bytes of a row of a tile.
+/// Width of a tile in bytes.
 pub(crate) const TILE_WIDTH: usize = 64;
 
-/// Most floats in a register.
+/// Maximum floats in a register.
 const MAX_LANES: usize = 16;
 
-/// Bytes of a tile.
+/// Size of a tile in bytes.
 pub(crate) const TILE_BYTES: usize = TILE_ROWS * TILE_WIDTH;
 
-/// Elements of a row of activations that a tile holds.
+/// Elements of a row of activations in a tile.
 pub(crate) const STEP: usize = TILE_WIDTH / 2;
 
-/// Tiles of sums that are added to at a time, and columns and rows of weights that these are: as many tiles as hide the unit's latency, from half as many
-/// operands.
+/// Sum tiles updated at a time, with the columns and rows they cover. Four sums hide the latency of the unit
+/// and need only two operand tiles of each kind.
 pub(crate) const SUMS: usize = 4;
 pub(crate) const COLUMNS: usize = 2 * TILE_ROWS;
 pub(crate) const ROWS: usize = 2 * TILE_ROWS;
@@ -29,8 +29,10 @@ pub(crate) const ROWS: usize = 2 * TILE_ROWS;
 pub(crate) struct TileSums(pub [[f32; ROWS]; COLUMNS]);
 const _: () = assert!(size_of::<TileSums>() == SUMS * TILE_BYTES);
 
-/// What [`TileUnit::put_weights`] multiplies and adds, a row in each lane: the weight of an unsigned byte `q` is `scale (2^15 (256 + q)) + min`. The float in
-/// parentheses is the byte between constant bits, so that integers need no conversion.
+/// Factors and addends of [`TileUnit::store_weights`], one row per lane.
+///
+/// The weight of an unsigned byte `q` is `scale * (2^15 * (256 + q)) + min`. The value in parentheses is the
+/// float whose bits are `q` between constant bits, so that integers need no conversion.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct TileScales {
@@ -38,46 +40,47 @@ pub(crate) struct TileScales {
     pub mins: [f32; TILE_ROWS],
 }
 
-/// A block of a product: some elements of the rows.
+/// A block of a matmul: some elements of [`ROWS`] rows of weights and [`COLUMNS`] rows of activations.
 #[derive(Clone, Copy)]
 pub(crate) struct TileBlock {
-    /// The first of [`COLUMNS`] rows of activations, bfloat16.
+    /// First of [`COLUMNS`] rows of bf16 activations.
     pub x: *const u8,
-    /// Bytes from one row of activations to the next.
+    /// Distance between rows of activations in bytes.
     pub x_stride: usize,
-    /// Weights, aligned to 64 bytes: for each [`STEP`] elements a tile of the first half of the rows, then one of the second. Row `p` of a tile holds
-    /// elements `2 p` and `2 p + 1` of each row of weights.
+    /// Weights, aligned to 64 bytes. Each [`STEP`] elements are a tile of the first 16 rows, then a tile of
+    /// the others. Row `p` of a tile holds elements `2 p` and `2 p + 1` of each row of weights.
     pub w: *const u8,
-    /// The activations are read once, so that they need not stay in the first-level cache.
+    /// Whether activations are read only once and should not displace the L1 cache.
     pub streams: bool,
-    /// Elements, in [`STEP`]s: one at least.
+    /// Number of [`STEP`]s, at least 1.
     pub steps: usize,
-    /// What is added to; null for zeros.
+    /// Initial sums; null for zeros.
     pub sums: *const TileSums,
-    /// Where the sums go, [`ROWS`] floats for each column.
+    /// Destination of the sums, [`ROWS`] floats per column.
     pub to: *mut f32,
-    /// Bytes from one column to the next there.
+    /// Distance between columns of the destination in bytes.
     pub to_stride: usize,
 }
 
 impl TileSums {
-    /// Bytes of the sums of a column.
+    /// Size of a column's sums in bytes.
     pub(crate) const STRIDE: usize = ROWS * size_of::<f32>();
 }
 
-/// The floats that go with a unit's integers.
+/// The float type that matches a unit's integers.
 type FloatOf<U> = <<U as TileUnit>::Int as IntSimd>::Float;
 
-/// Where the lowest bit of a byte goes in a float that starts with [`EXPONENT`]: its other bits then are the top of the fraction.
-const BYTE_AT: u32 = 15;
+/// Position of a byte's lowest bit in a float with the bits [`EXPONENT`]; the byte then forms the top of the
+/// mantissa.
+const BYTE_SHIFT: u32 = 15;
 
-/// The bits of 2^23, the float whose fraction counts ones.
+/// Bits of 2^23, the float whose lowest mantissa bit counts 1.
 const EXPONENT: u32 = 0x4b00_0000;
 
-/// The scale and minimum of [`TileScales`] for weights `scale q + min`.
+/// Returns the scale and minimum of [`TileScales`] for weights `scale * q + min`.
 #[inline(always)]
-pub(crate) fn moved_scale<V: Simd>(scale: V, min: V) -> (V, V) {
-    const ONE: f32 = (1u32 << BYTE_AT) as f32;
+pub(crate) fn adjust_scale<V: Simd>(scale: V, min: V) -> (V, V) {
+    const ONE: f32 = (1u32 << BYTE_SHIFT) as f32;
     let exponent = f32::from_bits(EXPONENT) / ONE;
     (
         scale.mul(scale.constant(1.0 / ONE)),
@@ -85,58 +88,66 @@ pub(crate) fn moved_scale<V: Simd>(scale: V, min: V) -> (V, V) {
     )
 }
 
-/// The weights that [`TileScales`] make of the 4 bytes of each lane.
+/// Returns the weights of the 4 bytes of each lane, given the values of [`TileScales`].
 #[inline(always)]
 pub(crate) fn weights<V: Simd>(words: V::Int, flip: u8, scale: V, min: V) -> [V; 4] {
     let mut w = [scale; 4];
     for i in 0..4 {
         let at = 8 * i as u32;
-        let bits = if at < BYTE_AT {
-            V::shl(words, BYTE_AT - at)
+        let bits = if at < BYTE_SHIFT {
+            V::shl(words, BYTE_SHIFT - at)
         } else {
-            V::shr(words, at - BYTE_AT)
+            V::shr(words, at - BYTE_SHIFT)
         };
-        let bits = V::xor(V::and(bits, 0xff << BYTE_AT), EXPONENT | u32::from(flip) << BYTE_AT);
+        let bits = V::xor(
+            V::and(bits, 0xff << BYTE_SHIFT),
+            EXPONENT | u32::from(flip) << BYTE_SHIFT,
+        );
         w[i] = V::from_bits(bits).mul_add(scale, min);
     }
     w
 }
 
-/// A unit that multiplies tiles, ready for it in this thread from [`new`](TileUnit::new) until it is dropped.
+/// A unit that multiplies bf16 tiles.
 ///
-/// A sum is added up in the order of the elements, [`STEP`] of them at a time. What other sums there are makes no difference.
+/// The unit is configured for the current thread from [`new`](TileUnit::new) until the value is dropped. A
+/// sum is accumulated in the order of the elements, [`STEP`] at a time, independent of other sums.
 ///
 /// # Safety
-/// The unsafe functions may be called only on a CPU that has the unit and the instructions of `Float`, in a process that may use it, and with at
-/// most one value in a thread.
+/// Callers of the unsafe functions guarantee:
+/// - The CPU supports the unit and the instructions of `Float` and `Int`, and the process may use the unit.
+/// - At most one tile unit is active per thread.
+/// - Pointers are valid for the documented reads and writes.
 pub(crate) trait TileUnit {
-    /// Floats that become operands.
+    /// Float type of unconverted operands.
     type Float: Simd;
 
-    /// Integers that become operands: 4 of each of 8 rows in a register.
+    /// Integer type of unpacked weights: 4 weights of each of 8 rows per register.
     type Int: IntSimd;
 
-    /// Prepares the unit.
+    /// Configures the tile unit of the current thread.
     unsafe fn new() -> Self;
 
-    /// Writes the scales for weights `scale q + min` of 8 rows and of 8 more.
+    /// Stores the scales for weights `scale * q + min` of rows 0 to 8 and of rows 8 to 16.
     #[inline(always)]
-    unsafe fn put_scales(scales: [FloatOf<Self>; 2], mins: [FloatOf<Self>; 2], to: *mut TileScales) {
-        // SAFETY: the caller's promise.
+    unsafe fn store_scales(scales: [FloatOf<Self>; 2], mins: [FloatOf<Self>; 2], to: *mut TileScales) {
+        // SAFETY: `to` is valid for writes (trait contract).
         unsafe {
             for i in 0..2 {
-                let (scale, min) = moved_scale(scales[i], mins[i]);
+                let (scale, min) = adjust_scale(scales[i], mins[i]);
                 scale.store((&raw mut (*to).scales[8 * i]).cast());
                 min.store((&raw mut (*to).mins[8 * i]).cast());
             }
         }
     }
 
-    /// Writes 4 neighbouring weights of [`TILE_ROWS`] rows as two rows of a tile, given their bytes, in which the bits of `flip` are flipped first.
+    /// Stores 4 adjacent weights of [`TILE_ROWS`] rows as two rows of a tile. The bits in `flip` are flipped
+    /// in each byte first.
     #[inline(always)]
-    unsafe fn put_weights(bytes: [Self::Int; 2], flip: u8, scales: *const TileScales, to: *mut u8) {
+    unsafe fn store_weights(bytes: [Self::Int; 2], flip: u8, scales: *const TileScales, to: *mut u8) {
         let mut words = [[0u8; 32]; 2];
-        // SAFETY: the caller's promise; a lane for each row.
+        // SAFETY: `scales` has a lane for each row, and `to` is valid for writes of two tile rows (trait
+        // contract).
         unsafe {
             bytes[0].store(words[0].as_mut_ptr());
             bytes[1].store(words[1].as_mut_ptr());
@@ -151,18 +162,20 @@ pub(crate) trait TileUnit {
         }
     }
 
-    /// Writes floats as bfloat16, rounded to nearest even. What is subnormal may become zero: the unit takes it for that anyway.
+    /// Stores floats as bf16, rounded to nearest even. Subnormal numbers may become zero; the unit treats
+    /// them as zero anyway.
     #[inline(always)]
     unsafe fn store_bf16(x: Self::Float, to: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `to` is valid for writes of `LANES` bf16 (trait contract).
         unsafe { x.store_bf16(to) }
     }
 
-    /// Writes pairs of floats as bfloat16: a lane of `even`, then that of `odd`.
+    /// Stores pairs of floats as bf16: a lane of `even`, then the same lane of `odd`.
     #[inline(always)]
     unsafe fn store_bf16_pairs(even: Self::Float, odd: Self::Float, to: *mut u8) {
         let mut pairs = [[0u8; 2 * MAX_LANES]; 2];
-        // SAFETY: the caller's promise; the arrays hold registers.
+        // SAFETY: the arrays hold a register each, and `to` is valid for writes of `2 * LANES` bf16 (trait
+        // contract).
         unsafe {
             Self::store_bf16(even, pairs[0].as_mut_ptr());
             Self::store_bf16(odd, pairs[1].as_mut_ptr());
@@ -178,24 +191,27 @@ pub(crate) trait TileUnit {
         }
     }
 
-    /// Takes the sums that are added to: those of a [`TileBlock`].
+    /// Loads the initial sums of a [`TileBlock`].
     unsafe fn begin(&mut self, sums: *const TileSums);
 
-    /// Adds the products of [`STEP`] elements: [`x`](TileBlock::x), its stride and [`w`](TileBlock::w) from those elements on.
+    /// Adds the products of [`STEP`] elements. `x` and `w` point to the operands of [`TileBlock`] at these
+    /// elements.
     unsafe fn step(&mut self, x: *const u8, x_stride: usize, w: *const u8);
 
-    /// As [`step`](TileUnit::step), for a [stream](TileBlock::streams) of activations.
+    /// Adds the products of [`STEP`] elements with activations that are read only once; see
+    /// [`TileBlock::streams`].
     #[inline(always)]
-    unsafe fn step_of_stream(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
-        // SAFETY: the caller's promise.
+    unsafe fn step_streaming(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
+        // SAFETY: the caller upholds the contract of `step`.
         unsafe { self.step(x, x_stride, w) }
     }
 
-    /// Adds the products of [`STEP`] elements that are two bfloat16 each, one for what the other leaves over, but for the products of two such rests. At `x` are
-    /// the first ones and behind them the rests, at `w` two tiles of the first ones and two of rests.
+    /// Adds the products of [`STEP`] elements, each a sum of two bf16 (a rounded value and its residual). The
+    /// product of two residuals is omitted. `x` holds the rounded values followed by the residuals, and `w`
+    /// two tiles of each.
     #[inline(always)]
-    unsafe fn step_of_parts(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
-        // SAFETY: the caller's promise.
+    unsafe fn step_split(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
+        // SAFETY: `x` holds two tile rows per column and `w` four tiles (function contract).
         unsafe {
             self.step(x.add(TILE_WIDTH), x_stride, w);
             self.step(x, x_stride, w);
@@ -203,13 +219,13 @@ pub(crate) trait TileUnit {
         }
     }
 
-    /// Writes the sums, as a [`TileBlock`] says.
+    /// Stores the sums in the destination of a [`TileBlock`].
     unsafe fn end(&mut self, to: *mut f32, to_stride: usize);
 
-    /// Adds a block to its sums. Operands and sums are as large as it says.
+    /// Adds a block to its sums.
     #[inline(always)]
     unsafe fn add(&mut self, block: &TileBlock) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `block` describes valid operands, sums, and destination (trait contract).
         unsafe {
             self.begin(block.sums);
             for step in 0..block.steps {
@@ -219,14 +235,14 @@ pub(crate) trait TileUnit {
         }
     }
 
-    /// A [`step`](TileUnit::step) of a block.
+    /// Adds the products of step `step` of a block.
     #[inline(always)]
     unsafe fn add_step(&mut self, block: &TileBlock, step: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `step < block.steps`, so the operands are valid at this step (trait contract).
         unsafe {
             let (x, w) = (block.x.add(step * TILE_WIDTH), block.w.add(step * 2 * TILE_BYTES));
             if block.streams {
-                self.step_of_stream(x, block.x_stride, w);
+                self.step_streaming(x, block.x_stride, w);
             } else {
                 self.step(x, block.x_stride, w);
             }

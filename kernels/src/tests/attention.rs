@@ -1,4 +1,4 @@
-//! Attention to a page.
+//! Tests of attention to one page of keys.
 
 use super::*;
 use crate::attention::{CacheRows, KEYS, add_values_with, scores_with, scratch, softmax_step_with};
@@ -11,10 +11,10 @@ pub(super) const TYPES: [GgmlType; 5] = [
     GgmlType::Q4_0,
 ];
 
-/// What tokens see of a page: everything, a prefix, holes, a single cell at either end, nothing.
+/// Visible cells of a page per token: everything, a prefix, holes, a single cell at either end, nothing.
 const SEEN: [u64; 7] = [u64::MAX, 0x1ff, 0xf0f0_0000_8001_0ff0, 1, 1 << 63, 0, u64::MAX >> 3];
 
-/// A page of noise, and what it means.
+/// A page of noise with its dequantized values.
 pub(super) struct Page {
     ty: GgmlType,
     bytes: Vec<u8>,
@@ -27,7 +27,7 @@ pub(super) struct Page {
 impl Page {
     pub(super) fn new(ty: GgmlType, n: usize, d: usize, seed: u64) -> Page {
         let row_bytes = ty.row_bytes(d).unwrap();
-        // Rows apart and off any alignment.
+        // Tests rows that are neither contiguous nor aligned.
         let stride = row_bytes + 3;
         let (mut bytes, mut floats) = (vec![0xff; n * stride], vec![0.0; n * d]);
         let rows = bytes.chunks_exact_mut(stride).zip(floats.chunks_exact_mut(d));
@@ -58,7 +58,7 @@ impl Page {
         }
     }
 
-    /// The rows as those of several heads of `d` elements.
+    /// Returns the rows as those of several heads of `d` elements.
     fn rows_of(&self, heads: usize, d: usize) -> CacheRows<'_> {
         CacheRows {
             heads,
@@ -68,7 +68,7 @@ impl Page {
         }
     }
 
-    /// Bytes that are no number in any type, in the rows that no token has seen.
+    /// Fills the rows that no token sees with bytes that are NaN in every type.
     pub(super) fn spoil(&mut self, seen: &[u64]) {
         let any = seen.iter().fold(0, |any, seen| any | seen);
         for (i, row) in self.bytes.chunks_exact_mut(self.stride).enumerate() {
@@ -78,14 +78,14 @@ impl Page {
         }
     }
 
-    /// Sets an element of a page of floats.
+    /// Sets an element of an F32 page.
     pub(super) fn set(&mut self, i: usize, c: usize, x: f32) {
         assert!(self.ty == GgmlType::F32);
         self.floats[i * self.d + c] = x;
         self.bytes[i * self.stride + 4 * c..][..4].copy_from_slice(&x.to_le_bytes());
     }
 
-    /// Sets all elements of a page of floats.
+    /// Sets all elements of an F32 page.
     pub(super) fn fill(&mut self, x: f32) {
         (0..self.n).for_each(|i| (0..self.d).for_each(|c| self.set(i, c, x)));
     }
@@ -95,7 +95,7 @@ impl Page {
     }
 }
 
-/// Results of the queries: their largest score, the sum of weights, and the weighted values.
+/// Attention results of the queries: largest score, sum of weights, and weighted values.
 #[derive(Debug, PartialEq)]
 struct Results {
     max: Vec<f32>,
@@ -103,7 +103,7 @@ struct Results {
     values: Vec<f32>,
 }
 
-/// Attends queries to some pages of keys and values, as many for each token.
+/// Computes attention of queries to some pages of keys and values, with the same number of queries per token.
 fn attend(kernels: &'static Kernels, pages: &[(Page, Page)], seen: &[u64], queries: &[f32]) -> Results {
     let pages: Vec<_> = pages
         .iter()
@@ -112,7 +112,7 @@ fn attend(kernels: &'static Kernels, pages: &[(Page, Page)], seen: &[u64], queri
     attend_to(kernels, &pages, seen, queries)
 }
 
-/// The same of one head or several.
+/// Computes attention like [`attend`] for one or several heads.
 fn attend_to(kernels: &'static Kernels, pages: &[[CacheRows<'_>; 2]], seen: &[u64], queries: &[f32]) -> Results {
     let [dk, dv] = pages[0].map(|rows| rows.d);
     let n = queries.len() / dk;
@@ -125,9 +125,9 @@ fn attend_to(kernels: &'static Kernels, pages: &[[CacheRows<'_>; 2]], seen: &[u6
     };
     let any = seen.iter().fold(0, |any, seen| any | seen);
     for [keys, values] in pages {
-        // Of each head.
+        // The mask is repeated for each head.
         let seen_by_all = seen.repeat(keys.heads);
-        // SAFETY: the CPU has the instructions.
+        // SAFETY: the CPU supports `kernels` (see `all_kernels`).
         unsafe {
             scores_with(kernels, keys, any, queries, &mut scores, &mut scratch);
             softmax_step_with(kernels, &mut scores, &seen_by_all, &mut r.max, &mut r.sum, &mut factors);
@@ -137,7 +137,7 @@ fn attend_to(kernels: &'static Kernels, pages: &[[CacheRows<'_>; 2]], seen: &[u6
     r
 }
 
-/// The pages with cells that are seen by nobody spoiled.
+/// Returns pages whose cells that no token sees are NaN.
 fn pages(ty: GgmlType, n: usize, dk: usize, dv: usize, seen: &[u64]) -> Vec<(Page, Page)> {
     (0..3)
         .map(|i| {
@@ -149,8 +149,8 @@ fn pages(ty: GgmlType, n: usize, dk: usize, dv: usize, seen: &[u64]) -> Vec<(Pag
         .collect()
 }
 
-/// Attention of one query in double precision: the sum of weights e^score and the weighted values.
-fn truth(pages: &[(Page, Page)], seen: u64, query: &[f32]) -> (f64, Vec<f64>) {
+/// Computes attention of one query in double precision: the sum of weights `e^score` and the weighted values.
+fn reference(pages: &[(Page, Page)], seen: u64, query: &[f32]) -> (f64, Vec<f64>) {
     let dv = pages[0].1.d;
     let (mut sum, mut out) = (0.0, vec![0.0; dv]);
     for (keys, values) in pages {
@@ -171,8 +171,10 @@ fn truth(pages: &[(Page, Page)], seen: u64, query: &[f32]) -> (f64, Vec<f64>) {
 }
 
 fn check(kernels: &'static Kernels, ty: GgmlType, n: usize, [dk, dv]: [usize; 2], n_tokens: usize, group: usize) {
-    let there = if n < KEYS { (1 << n) - 1 } else { u64::MAX };
-    let seen: Vec<u64> = (0..n_tokens).map(|t| SEEN[(t * t + n) % SEEN.len()] & there).collect();
+    let existing = if n < KEYS { (1 << n) - 1 } else { u64::MAX };
+    let seen: Vec<u64> = (0..n_tokens)
+        .map(|t| SEEN[(t * t + n) % SEEN.len()] & existing)
+        .collect();
     let pages = pages(ty, n, dk, dv, &seen);
     let queries: Vec<f32> = noise(9, n_tokens * group * dk).iter().map(|x| 0.5 * x).collect();
     let found = attend(kernels, &pages, &seen, &queries);
@@ -190,24 +192,24 @@ fn check(kernels: &'static Kernels, ty: GgmlType, n: usize, [dk, dv]: [usize; 2]
             );
             continue;
         }
-        let (sum, expected) = truth(&pages, seen, query);
+        let (sum, expected) = reference(&pages, seen, query);
         let scale = f64::from(found.max[q]).exp();
         let magnitude = 4.0 * sum * (1.0 + f64::from(found.max[q]).abs());
         assert_close(&what, (f64::from(found.sum[q]) * scale) as f32, sum, magnitude);
         for (v, expected) in values.iter().zip(&expected) {
             assert_close(&what, (f64::from(*v) * scale) as f32, *expected, magnitude);
         }
-        // Alone, or with others: the same bits.
+        // A query alone must have the same bits as among others.
         let alone = attend(kernels, &pages, &[seen], query);
         assert!(
             alone.max[0] == found.max[q] && alone.sum[0] == found.sum[q] && alone.values == values,
-            "{what}: query {q} alone has another result"
+            "{what}: query {q} alone has a different result"
         );
     }
 }
 
 #[test]
-fn queries_attend_to_what_they_see() {
+fn attention_matches_f64_for_visible_cells() {
     for kernels in all_kernels() {
         for ty in TYPES {
             let quantized = ty.block_size() > 1;
@@ -225,16 +227,17 @@ fn queries_attend_to_what_they_see() {
     }
 }
 
-/// Heads whose rows lie side by side get what each gets alone: few queries and many, with holes in what is seen.
+/// Checks that heads with adjacent rows give the same results as each head alone, for few and many queries
+/// and masks with holes.
 #[test]
-fn heads_side_by_side_are_as_alone() {
+fn attention_adjacent_heads_match_single_heads() {
     const HEADS: usize = 3;
     for kernels in all_kernels() {
         for ty in TYPES {
             for (n, n_tokens, group) in [(64, 1, 1), (64, 1, 3), (37, 2, 4), (64, 3, 8), (5, 1, 7)] {
                 let (d, n_queries) = (64, n_tokens * group);
-                let there = if n < KEYS { (1 << n) - 1 } else { u64::MAX };
-                let seen: Vec<u64> = (0..n_tokens).map(|t| SEEN[t] & there).collect();
+                let existing = if n < KEYS { (1 << n) - 1 } else { u64::MAX };
+                let seen: Vec<u64> = (0..n_tokens).map(|t| SEEN[t] & existing).collect();
                 let (all, each) = heads_of_pages::<HEADS>(ty, n, d);
                 let queries = noise(9, HEADS * n_queries * d);
                 let found = attend_to(
@@ -265,7 +268,7 @@ fn heads_side_by_side_are_as_alone() {
     }
 }
 
-/// Keys and values of `N` heads side by side, and those of each head.
+/// Keys and values of `N` heads with adjacent rows, and separately of each head.
 fn heads_of_pages<const N: usize>(ty: GgmlType, n: usize, d: usize) -> ([Page; 2], [[Page; 2]; N]) {
     let all = [1, 2].map(|seed| Page::new(ty, n, N * d, seed));
     let row_bytes = ty.row_bytes(d).unwrap();
@@ -285,9 +288,9 @@ fn heads_of_pages<const N: usize>(ty: GgmlType, n: usize, d: usize) -> ([Page; 2
     (all, each)
 }
 
-/// What a later token stands for is not touched by an earlier one, even if it is no number.
+/// Checks that an earlier token ignores the value of a later token even if that is NaN.
 #[test]
-fn values_that_are_not_seen_are_not_multiplied_by_zero() {
+fn attention_ignores_nan_in_hidden_values() {
     for kernels in all_kernels() {
         for ty in TYPES {
             let seen = [1, 3];
@@ -306,14 +309,14 @@ fn values_that_are_not_seen_are_not_multiplied_by_zero() {
     }
 }
 
-/// Scores that are far apart, or minus infinity.
+/// Uses scores that are far apart or minus infinity.
 #[test]
-fn softmax_of_extreme_scores() {
+fn softmax_step_handles_extreme_scores() {
     for kernels in all_kernels() {
         let mut scores = vec![f32::NEG_INFINITY; 2 * KEYS];
         scores[KEYS..KEYS + 3].copy_from_slice(&[3000.0, -3000.0, 2999.0]);
         let (mut max, mut sum, mut factors) = ([f32::NEG_INFINITY, 2000.0], [0.0, 1.0], [f32::NAN; 2]);
-        // SAFETY: the CPU has the instructions.
+        // SAFETY: the CPU supports `kernels` (see `all_kernels`).
         unsafe { softmax_step_with(kernels, &mut scores, &[u64::MAX], &mut max, &mut sum, &mut factors) };
         assert_eq!(
             (max, factors),

@@ -1,39 +1,40 @@
-//! What holds for any bytes, for every type of the table: they are blocks, finite if their scales are, and every kernel reads them
-//! as the definition does.
+//! Tests of arbitrary bytes for every type: any bytes are valid blocks, finite if their scales are, and every
+//! kernel decodes them like the definition.
 
 use super::*;
 use crate::interleaved::{GROUP_ROWS, can_interleave, deinterleave, interleave, interleaved_bytes};
 
-/// Random bytes (SplitMix64 by way of [`noise`]).
+/// Returns random bytes based on [`noise`].
 fn random_bytes(seed: u64, n: usize) -> Vec<u8> {
     noise(seed, n).into_iter().map(|x| ((x + 1.0) * 128.0) as u8).collect()
 }
 
-/// Bits (byte, mask) of a block that are ones in every scale that is infinite or no number: the lowest bit of the exponent of a half
-/// float, the highest of those types whose largest finite values are too large to be added up.
+/// Returns (byte, mask) pairs of bits that are set in every infinite or NaN scale of a block: the lowest
+/// exponent bit of an f16, or the highest exponent bit of types whose largest finite values are too large to
+/// add.
 pub(super) fn bits_of_infinity(ty: GgmlType) -> &'static [(usize, u8)] {
     use GgmlType::*;
     match ty {
         F32 => &[(3, 0x40)],
         BF16 => &[(1, 0x40)],
         MXFP4 => &[(0, 0x80)],
-        // The scales have no infinity, and their one NaN counts as zero.
+        // These scales have no infinity, and their single NaN is treated as zero.
         NVFP4 => &[],
         Q4_1 | Q5_1 | Q4_K | Q5_K => &[(1, 4), (3, 4)],
         F16 | Q4_0 | Q5_0 | Q8_0 | Q1_0 | Q2_0 => &[(1, 4)],
         IQ1_S | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ4_NL | IQ4_XS => &[(1, 4)],
-        // A half float in the top nibbles of four words; its exponent's lowest bit is in the third.
+        // An f16 in the top nibbles of four words; the lowest exponent bit is in the third.
         IQ1_M => &[(53, 0x40)],
         Q2_K => &[(81, 4), (83, 4)],
         Q3_K => &[(109, 4)],
         Q6_K => &[(209, 4)],
         TQ1_0 => &[(53, 4)],
         TQ2_0 => &[(65, 4)],
-        _ => panic!("{ty}: where are the scales?"),
+        _ => panic!("{ty} has no known position of scales"),
     }
 }
 
-/// Scales of blocks that tests ask for.
+/// Kinds of scales that tests need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
     Subnormal,
@@ -42,7 +43,7 @@ pub(super) enum Scale {
 }
 
 impl Scale {
-    /// The half float with the sign and, if it is to be subnormal, the mantissa of another.
+    /// Returns an f16 of this kind with the sign, and for subnormal scales the mantissa, of `half`.
     fn of(self, half: u16) -> u16 {
         match self {
             Scale::Subnormal => half & 0x83ff | 1,
@@ -52,15 +53,15 @@ impl Scale {
     }
 }
 
-/// Gives a block other scales; false if the type has none of that kind, or no scales at all.
+/// Replaces the scales of a block. Returns false if the type has no scale of this kind.
 pub(super) fn set_scales(ty: GgmlType, block: &mut [u8], scale: Scale) -> bool {
     match ty {
         GgmlType::F32 | GgmlType::F16 | GgmlType::BF16 => return false,
-        // Powers of two of 8 bits, and floats of 8 bits without an infinity.
+        // 8-bit powers of two, and 8-bit floats without an infinity.
         GgmlType::MXFP4 | GgmlType::NVFP4 if scale != Scale::Subnormal => return false,
         GgmlType::MXFP4 => block[0] &= 1,
         GgmlType::NVFP4 => block[..4].iter_mut().for_each(|scale| *scale = *scale & 7 | 1),
-        // A half float in the top nibbles of four words.
+        // An f16 in the top nibbles of four words.
         GgmlType::IQ1_M => {
             let nibbles = [49, 51, 53, 55];
             let half = nibbles
@@ -81,7 +82,7 @@ pub(super) fn set_scales(ty: GgmlType, block: &mut [u8], scale: Scale) -> bool {
     true
 }
 
-/// Blocks with subnormal scales and what they mean; `None` if the type has no scales.
+/// Returns blocks with subnormal scales and their dequantized values, or `None` if the type has no scales.
 pub(super) fn with_subnormal_scales(ty: GgmlType, mut blocks: Vec<u8>) -> Option<(Vec<u8>, Vec<f32>)> {
     let mut all = blocks.chunks_mut(ty.block_bytes());
     if !all.all(|block| set_scales(ty, block, Scale::Subnormal)) {
@@ -97,7 +98,8 @@ pub(super) fn with_subnormal_scales(ty: GgmlType, mut blocks: Vec<u8>) -> Option
     Some((blocks, floats))
 }
 
-/// Ways to spoil row `i` of weights: its first or its last block gets a scale that is infinite or no number. None for types without.
+/// Yields copies of the weights in which the first or last block of row `i` has an infinite or NaN scale.
+/// Types without such scales yield nothing.
 pub(super) fn spoiled(ty: GgmlType, blocks: &[u8], i: usize, k: usize) -> impl Iterator<Item = Vec<u8>> {
     let (stride, bytes) = (ty.row_bytes(k).unwrap(), ty.block_bytes());
     let ways = [0, stride - bytes]
@@ -109,7 +111,7 @@ pub(super) fn spoiled(ty: GgmlType, blocks: &[u8], i: usize, k: usize) -> impl I
     })
 }
 
-/// Random blocks with finite scales: `n` elements.
+/// Returns random blocks of `n` elements with finite scales.
 fn random_blocks(ty: GgmlType, seed: u64, n: usize) -> Vec<u8> {
     let mut bytes = random_bytes(seed, ty.row_bytes(n).unwrap());
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
@@ -121,7 +123,7 @@ fn random_blocks(ty: GgmlType, seed: u64, n: usize) -> Vec<u8> {
 }
 
 #[test]
-fn every_type_of_the_fixtures_is_decoded() {
+fn decoders_cover_all_fixture_types() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/quants");
     let mut n = 0;
     for file in std::fs::read_dir(&folder).unwrap() {
@@ -136,27 +138,27 @@ fn every_type_of_the_fixtures_is_decoded() {
 }
 
 #[test]
-fn finite_scales_give_finite_values_and_every_kernel_the_same() {
+fn decoders_finite_scales_give_finite_values() {
     const N: usize = 1 << 16;
     for (ty, dequantize) in scalar_decoders() {
         let blocks = random_blocks(ty, 11, N);
         let mut expected = vec![f32::NAN; N];
         dequantize(&blocks, &mut expected);
         let infinite = expected.iter().position(|x| !x.is_finite());
-        assert_eq!(infinite, None, "{ty}: first element that is not finite");
-        assert!(expected.iter().any(|&x| x != 0.0), "{ty}: all zeros");
+        assert_eq!(infinite, None, "{ty}: index of the first non-finite element");
+        assert!(expected.iter().any(|&x| x != 0.0), "{ty}: all elements are zero");
         for kernels in all_kernels() {
             let mut out = vec![f32::NAN; N];
-            // SAFETY: lengths agree, the CPU has the instructions.
-            unsafe { (kernels.of_type(ty).dequantize)(blocks.as_ptr(), out.as_mut_ptr(), N) };
+            // SAFETY: the blocks have `n` elements, and the CPU supports `kernels`.
+            unsafe { (kernels.for_type(ty).dequantize)(blocks.as_ptr(), out.as_mut_ptr(), N) };
             let differing = out.iter().zip(&expected).position(|(a, b)| a != b);
-            assert_eq!(differing, None, "{:?} {ty}: first difference", kernels.isa);
+            assert_eq!(differing, None, "{:?} {ty}: index of the first difference", kernels.isa);
         }
     }
 }
 
 #[test]
-fn any_bytes_are_blocks() {
+fn decoders_accept_any_bytes() {
     const N: usize = 1 << 12;
     for (ty, dequantize) in scalar_decoders() {
         let n_bytes = ty.row_bytes(N).unwrap();
@@ -165,18 +167,18 @@ fn any_bytes_are_blocks() {
             dequantize(&blocks, &mut expected);
             for kernels in all_kernels() {
                 let mut out = vec![0.0; N];
-                // SAFETY: lengths agree, the CPU has the instructions.
-                unsafe { (kernels.of_type(ty).dequantize)(blocks.as_ptr(), out.as_mut_ptr(), N) };
+                // SAFETY: the blocks have `n` elements, and the CPU supports `kernels`.
+                unsafe { (kernels.for_type(ty).dequantize)(blocks.as_ptr(), out.as_mut_ptr(), N) };
                 let same = |(a, b): (&f32, &f32)| a == b || a.is_nan() && b.is_nan();
                 let differing = out.iter().zip(&expected).position(|pair| !same(pair));
-                assert_eq!(differing, None, "{:?} {ty}: first difference", kernels.isa);
+                assert_eq!(differing, None, "{:?} {ty}: index of the first difference", kernels.isa);
             }
         }
     }
 }
 
 #[test]
-fn any_bytes_keep_their_weights_in_groups() {
+fn interleave_preserves_weights_of_any_bytes() {
     const K: usize = 512;
     for (ty, dequantize) in scalar_decoders() {
         if !can_interleave(ty, K) {
@@ -193,7 +195,7 @@ fn any_bytes_keep_their_weights_in_groups() {
             out
         };
         assert!(weights(&back) == weights(&rows), "{ty}");
-        // Several bytes of TQ1_0 stand for the same digits.
+        // In TQ1_0, several bytes represent the same digits.
         if ty == GgmlType::TQ1_0 {
             let mut again = group.clone();
             interleave(ty, K, &back, &mut again);
@@ -205,7 +207,7 @@ fn any_bytes_keep_their_weights_in_groups() {
 }
 
 #[test]
-fn products_of_random_blocks() {
+fn matmul_random_blocks_match_f64() {
     const K: usize = 512;
     for (ty, dequantize) in scalar_decoders() {
         for seed in 20..24 {
@@ -226,7 +228,7 @@ fn products_of_random_blocks() {
 }
 
 #[test]
-fn most_types_have_scales_of_all_kinds() {
+fn set_scales_supports_most_types() {
     let count = |scale| {
         let can = |ty: GgmlType| {
             let mut block = blocks(ty)[..ty.block_bytes()].to_vec();
@@ -245,7 +247,7 @@ fn most_types_have_scales_of_all_kinds() {
 }
 
 #[test]
-fn products_of_floats_with_subnormal_scales() {
+fn matmul_f32_handles_subnormal_scales() {
     const K: usize = 512;
     for (ty, _) in scalar_decoders() {
         let Some((blocks, floats)) = with_subnormal_scales(ty, blocks(ty).repeat(5)) else {
@@ -257,15 +259,15 @@ fn products_of_floats_with_subnormal_scales() {
             floats: &floats,
         };
         for kernels in all_kernels() {
-            for (m, n, any_order) in [(7, 1, false), (17, 5, false), (33, 33, true)] {
-                check_product(kernels, &weights, m, K, n, any_order);
+            for (m, n, allow_reassociation) in [(7, 1, false), (17, 5, false), (33, 33, true)] {
+                check_product(kernels, &weights, m, K, n, allow_reassociation);
             }
         }
     }
 }
 
 #[test]
-fn weights_that_are_not_finite_make_products_of_floats_so() {
+fn matmul_f32_propagates_non_finite_scales() {
     const K: usize = 512;
     for (ty, _) in scalar_decoders() {
         for bad in spoiled(ty, &blocks(ty).repeat(3), 2, K) {
@@ -275,8 +277,8 @@ fn weights_that_are_not_finite_make_products_of_floats_so() {
                 floats: &[],
             };
             for kernels in all_kernels() {
-                for (n, any_order) in [(1, false), (5, false), (33, true)] {
-                    let out = product(kernels, &weights, 5, K, n, any_order, 5);
+                for (n, allow_reassociation) in [(1, false), (5, false), (33, true)] {
+                    let out = product(kernels, &weights, 5, K, n, allow_reassociation, 5);
                     for (column, i) in (0..n).flat_map(|j| (0..5).map(move |i| (j, i))) {
                         let x = out[column * 7 + i];
                         assert_eq!(
@@ -292,9 +294,9 @@ fn weights_that_are_not_finite_make_products_of_floats_so() {
     }
 }
 
-/// Weights that are floats themselves, in panels too.
+/// Checks weights of floating-point types, including float panels.
 #[test]
-fn floats_that_are_not_finite_make_their_rows_so() {
+fn matmul_f32_propagates_non_finite_weights() {
     const K: usize = 37;
     for ty in [GgmlType::F32, GgmlType::F16, GgmlType::BF16] {
         let bytes = ty.block_bytes();
@@ -307,8 +309,8 @@ fn floats_that_are_not_finite_make_their_rows_so() {
                 floats: &[],
             };
             for kernels in all_kernels() {
-                for (n, any_order) in [(1, false), (5, false), (33, true)] {
-                    let out = product(kernels, &weights, 17, K, n, any_order, 17);
+                for (n, allow_reassociation) in [(1, false), (5, false), (33, true)] {
+                    let out = product(kernels, &weights, 17, K, n, allow_reassociation, 17);
                     for (j, row) in out.chunks(19).enumerate() {
                         let is_expected = row[..17].iter().enumerate().all(|(i, x)| x.is_finite() == (i != 2));
                         assert!(

@@ -1,17 +1,18 @@
-//! Instruction sets that only differ in their integers give the same bits: sums of integers are exact.
+//! Tests that instruction sets that differ only in their integer instructions give the same bits, because
+//! integer sums are exact.
 
 use super::panels::{Rows, filled, product_of};
 use super::*;
 use crate::ActivationForm;
 use crate::interleaved::{GROUP_ROWS, can_interleave, interleave, interleaved_bytes};
 
-/// Four groups, which some kernels take at a time, and one that is left over.
+/// Number of weight rows: four groups, which some kernels multiply at a time, plus one group.
 const ROWS: usize = 5 * GROUP_ROWS;
 
-/// Most elements of a row: so many that four groups are taken at a time with few columns.
+/// Maximum elements of a row, enough that four groups are multiplied at a time even for few columns.
 const MOST: usize = 1024;
 
-/// Blocks of a type with weights of all kinds, and with the largest and smallest ones.
+/// Returns blocks with ordinary weights and with the largest and smallest ones.
 fn kinds_of_blocks(ty: GgmlType) -> impl Iterator<Item = Vec<u8>> {
     let blocks = blocks(ty).repeat(ROWS * MOST / 4096);
     let extremes = [0x00, 0xff, 0xf0, 0x0f, 0x55, 0xaa, 0x7f, 0x80];
@@ -19,7 +20,8 @@ fn kinds_of_blocks(ty: GgmlType) -> impl Iterator<Item = Vec<u8>> {
     std::iter::once(blocks).chain(extremes)
 }
 
-/// 9 rows of activations. Five have a scale of 1 and integers whose parts are -128 or 127, or of either sign by turns, the others noise.
+/// Returns 9 rows of activations. Five have a scale of 1 and integers whose byte parts are -128 or 127 or
+/// alternate in sign; the others are noise.
 fn activations(k: usize) -> Vec<f32> {
     let mut x = noise(61, 9 * k);
     let integers = [
@@ -37,7 +39,7 @@ fn activations(k: usize) -> Vec<f32> {
     x
 }
 
-/// The first rows of weights in either layout, as far as the type has it.
+/// Returns the first rows of weights in each layout that the type has.
 fn layouts(ty: GgmlType, k: usize, blocks: &[u8]) -> Vec<(Vec<u8>, WeightLayout)> {
     let stride = ty.row_bytes(k).unwrap();
     let rows = blocks[..ROWS * stride].to_vec();
@@ -54,7 +56,7 @@ fn layouts(ty: GgmlType, k: usize, blocks: &[u8]) -> Vec<(Vec<u8>, WeightLayout)
     layouts
 }
 
-/// Kernels whose floats are those of AVX2 where integers are involved, [`Isa::Avx2`] first.
+/// Yields the kernels whose f32 operations in integer matmuls are those of AVX2, [`Isa::Avx2`] first.
 fn integer_kernels() -> Vec<&'static Kernels> {
     all_kernels().filter(|kernels| kernels.isa >= Isa::Avx2).collect()
 }
@@ -84,7 +86,7 @@ fn check(ty: GgmlType, form: ActivationForm, k: usize) {
 }
 
 #[test]
-fn products_of_integers_have_the_same_bits() {
+fn integer_matmul_bits_match_across_isas() {
     for (ty, k) in scalar_decoders()
         .into_iter()
         .flat_map(|(ty, _)| [32, 288, 512, MOST].map(|k| (ty, k)))

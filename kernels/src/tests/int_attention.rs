@@ -1,4 +1,4 @@
-//! Attention to pages by integers of 16 bits, against sums in f64.
+//! Tests of attention with 16-bit integers against sums in f64.
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use super::attention::{Page, TYPES};
 use super::*;
 use crate::attention::KEYS;
 use crate::attention::tiles::{
-    PageOf, Running, ScoreOperands, ValueOperands, WeightOperands, add_values_with, n_scores, put_keys_with,
-    put_queries_with, put_values_with, score_stride, scores_with, scratch, weights_with,
+    OperandPage, ScoreOperands, SoftmaxState, ValueOperands, WeightOperands, add_values_with, n_scores, pack_keys_with,
+    pack_queries_with, pack_values_with, score_stride, scores_with, scratch, weights_with,
 };
 use crate::dispatch::INT_ATTENTION_MODEL;
 
@@ -16,7 +16,7 @@ fn int_kernels() -> impl Iterator<Item = &'static Kernels> {
     std::iter::once(&INT_ATTENTION_MODEL).chain(all_kernels().filter(by_integers))
 }
 
-/// Queries, keys of the second page, elements of a key, and of a value.
+/// Number of queries, keys of the second page, elements of a key, and elements of a value.
 const SIZES: [(usize, usize, usize, usize); 8] = [
     (1, 1, 32, 32),
     (2, 15, 64, 64),
@@ -28,11 +28,11 @@ const SIZES: [(usize, usize, usize, usize); 8] = [
     (33, 31, 80, 1),
 ];
 
-/// What the pages of an operand hold: the first one nothing.
+/// Pages of an operand that are tested; the first page is empty.
 const N_PAGES: usize = 3;
 const PAGES: Range<usize> = 1..N_PAGES;
 
-/// Queries of a token.
+/// Number of queries per token.
 const GROUP: usize = 3;
 
 /// Attention of some queries to two pages.
@@ -42,11 +42,11 @@ struct Case {
     queries: Vec<f32>,
     keys: Vec<Page>,
     values: Vec<Page>,
-    /// What each token sees of each page.
+    /// Cells of each page that each token sees.
     seen: Vec<u64>,
 }
 
-/// What a query has gathered.
+/// Softmax state and results of some queries.
 struct Gathered {
     max: Vec<f32>,
     sum: Vec<f32>,
@@ -59,13 +59,14 @@ impl Case {
         let page = |n, d, seed| Page::new(ty, n, d, seed);
         let mut seen = vec![0; n.div_ceil(GROUP) * N_PAGES];
         for (i, seen) in seen.iter_mut().enumerate() {
-            let there = match i % N_PAGES {
+            let existing = match i % N_PAGES {
                 0 => 0,
                 1 => u64::MAX,
                 _ => u64::MAX >> (KEYS - n_keys),
             };
-            // The first token sees one cell of a page, the second all, the others some.
-            *seen = there
+            // The first token sees one cell of a page, the second token all cells, and the remaining tokens
+            // some cells.
+            *seen = existing
                 & match i / N_PAGES {
                     0 => u64::from(i % N_PAGES == 1),
                     1 => u64::MAX,
@@ -94,21 +95,21 @@ impl Case {
             .fold(0, |any, seen| any | seen)
     }
 
-    /// The operands of keys and values; `None` if they are refused.
+    /// Packs keys and values. Returns `None` if an element is not finite.
     fn prepare(&self, kernels: &'static Kernels) -> Option<[Vec<u8>; 2]> {
-        let tiles = kernels.attention_by_tiles();
+        let tiles = kernels.tiled_attention();
         let (mut keys, mut values) = (
             vec![0xff; tiles.bytes_of_keys(self.d, N_PAGES)],
             vec![0xff; tiles.bytes_of_values(self.dv, N_PAGES)],
         );
         let mut memory = vec![f32::NAN; scratch(self.d.max(self.dv))];
         for page in PAGES {
-            let (wanted, at) = (self.any(page), PageOf { page, n_pages: N_PAGES });
+            let (mask, at) = (self.any(page), OperandPage { page, n_pages: N_PAGES });
             let (k, v) = (self.keys[page - 1].rows(), self.values[page - 1].rows());
-            // SAFETY: the CPU has the instructions.
+            // SAFETY: the CPU supports `kernels` (see `int_kernels`).
             let is_finite = unsafe {
-                put_keys_with(kernels, &k, wanted, at, &mut keys, &mut memory)
-                    && put_values_with(kernels, &v, wanted, at, &mut values, &mut memory)
+                pack_keys_with(kernels, &k, mask, at, &mut keys, &mut memory)
+                    && pack_values_with(kernels, &v, mask, at, &mut values, &mut memory)
             };
             if !is_finite {
                 return None;
@@ -117,19 +118,19 @@ impl Case {
         Some([keys, values])
     }
 
-    /// The scores of all queries with what is in `keys`.
+    /// Computes the scores of all queries with packed keys.
     fn scores(&self, kernels: &'static Kernels, keys: &[u8]) -> Vec<f32> {
-        let (n, tiles) = (self.n(), kernels.attention_by_tiles());
+        let (n, tiles) = (self.n(), kernels.tiled_attention());
         let mut queries = vec![0xff; tiles.bytes_of_queries(n, self.d)];
         let mut out = vec![f32::NAN; n_scores(n, N_PAGES)];
-        let wanted: Vec<u64> = (0..N_PAGES).map(|page| self.any(page)).collect();
-        // SAFETY: the CPU has the instructions.
+        let mask: Vec<u64> = (0..N_PAGES).map(|page| self.any(page)).collect();
+        // SAFETY: the CPU supports `kernels` (see `int_kernels`).
         unsafe {
-            put_queries_with(kernels, &self.queries, self.d, &mut queries);
+            pack_queries_with(kernels, &self.queries, self.d, &mut queries);
             let operands = ScoreOperands {
                 keys,
                 d: self.d,
-                wanted: &wanted,
+                mask: &mask,
                 queries: &queries,
                 first: 0,
                 n,
@@ -139,14 +140,14 @@ impl Case {
         out
     }
 
-    /// What queries that have gathered something before gather from these scores.
+    /// Computes the results for these scores, starting from a previous softmax state.
     fn gather(&self, kernels: &'static Kernels, scores: &[f32], values: &[u8]) -> Gathered {
         self.gather_onto(0.25, kernels, scores, values)
     }
 
-    /// The same, where what they have gathered is `before`.
+    /// Computes the results for these scores, starting from the state `before`.
     fn gather_onto(&self, before: f32, kernels: &'static Kernels, scores: &[f32], values: &[u8]) -> Gathered {
-        let (n, tiles) = (self.n(), kernels.attention_by_tiles());
+        let (n, tiles) = (self.n(), kernels.tiled_attention());
         let mut weights = vec![0xff; tiles.bytes_of_weights(n, N_PAGES)];
         let mut memory = vec![f32::NAN; scratch(self.dv)];
         let mut all = Gathered {
@@ -162,13 +163,13 @@ impl Case {
             seen: &self.seen,
             group: GROUP,
             before: 0,
-            running: Running {
+            running: SoftmaxState {
                 max: &mut all.max,
                 sum: &mut all.sum,
                 factors: &mut all.factors,
             },
         };
-        // SAFETY: the CPU has the instructions.
+        // SAFETY: the CPU supports `kernels` (see `int_kernels`).
         unsafe {
             weights_with(kernels, operands, &mut weights);
             let operands = ValueOperands {
@@ -184,7 +185,7 @@ impl Case {
         all
     }
 
-    /// Page and cell of what query `q` sees.
+    /// Yields the page and cell of everything that query `q` sees.
     fn seen_by(&self, q: usize) -> Vec<(usize, usize)> {
         let words = &self.seen[q / GROUP * N_PAGES..][..N_PAGES];
         let cells = PAGES.flat_map(|page| (0..KEYS).map(move |i| (page, i)));
@@ -197,7 +198,7 @@ impl Case {
         for (q, query) in self.queries.chunks_exact(self.d).enumerate() {
             for (page, i) in self.seen_by(q) {
                 let key = self.keys[page - 1].row(i);
-                // Half a step of either, and of both.
+                // The error bound is half a quantization step of either operand, and of both.
                 let steps = [largest(query), largest(key)].map(|x| f64::from(x) / max / 2.0);
                 let (mut expected, mut bound) = (0.0, 1e-37);
                 for (x, y) in query.iter().zip(key).map(|(x, y)| (f64::from(*x), f64::from(*y))) {
@@ -207,7 +208,7 @@ impl Case {
                 let got = f64::from(scores[q * score_stride(N_PAGES) + page * KEYS + i]);
                 assert!(
                     (got - expected).abs() <= bound,
-                    "{:?} query {q} of {}, page {page} key {i}: {got} is not {expected} within {bound}",
+                    "{:?} query {q} of {}, page {page} key {i}: {got} instead of {expected} +- {bound}",
                     kernels.isa,
                     self.d
                 );
@@ -232,7 +233,8 @@ impl Case {
                 kernels.isa,
                 got.sum[q]
             );
-            // Of the largest weight of a page that any cell may have half a step, and of the largest value of some columns.
+            // Weights are off by half a step of the largest weight of their page, values by half a step of
+            // the largest value of some columns.
             let mut expected = vec![0.25 * before; self.dv];
             let mut bound = vec![1e-5 * (0.25 * before) + 1e-37; self.dv];
             for page in PAGES {
@@ -257,7 +259,7 @@ impl Case {
                 let got = f64::from(got.values[q * self.dv + c]);
                 assert!(
                     (got - expected[c]).abs() <= bound[c],
-                    "{:?} query {q} column {c}: {got} is not {} within {}",
+                    "{:?} query {q} column {c}: {got} instead of {} +- {}",
                     kernels.isa,
                     expected[c],
                     bound[c]
@@ -268,19 +270,19 @@ impl Case {
 }
 
 #[test]
-fn attention_by_integers_is_off_by_half_a_step_of_its_operands() {
+fn int_attention_error_is_bounded_by_half_steps() {
     for kernels in int_kernels() {
         for sizes in SIZES {
             let has_blocks = |ty: GgmlType| ty.row_bytes(sizes.2).is_none() || ty.row_bytes(sizes.3).is_none();
             for &ty in TYPES.iter().filter(|&&ty| !has_blocks(ty)) {
                 let mut case = Case::new(ty, sizes);
-                // What nobody sees is not looked at.
+                // Cells that no token sees must not be read.
                 for page in PAGES {
                     let any = case.any(page);
                     case.keys[page - 1].spoil(&[any]);
                     case.values[page - 1].spoil(&[any]);
                 }
-                let [keys, values] = case.prepare(kernels).expect("all that is seen is finite");
+                let [keys, values] = case.prepare(kernels).expect("all visible keys and values are finite");
                 let scores = case.scores(kernels, &keys);
                 case.check_scores(kernels, &scores);
                 let got = case.gather(kernels, &scores, &values);
@@ -290,9 +292,9 @@ fn attention_by_integers_is_off_by_half_a_step_of_its_operands() {
     }
 }
 
-/// As large as sums of integers get: all elements, weights and values are the largest.
+/// Uses the largest elements, weights, and values, which give the largest integer sums.
 #[test]
-fn sums_of_the_largest_integers_do_not_wrap_around() {
+fn int_attention_largest_operands_do_not_overflow() {
     for kernels in int_kernels() {
         for d in [1, 2, 64, 100, 128, 256, 576] {
             let mut case = Case::new(GgmlType::F32, (32, KEYS, d, 40));
@@ -302,7 +304,7 @@ fn sums_of_the_largest_integers_do_not_wrap_around() {
             case.seen
                 .chunks_exact_mut(N_PAGES)
                 .for_each(|seen| seen.copy_from_slice(&[0, u64::MAX, u64::MAX]));
-            let [keys, values] = case.prepare(kernels).expect("all is finite");
+            let [keys, values] = case.prepare(kernels).expect("keys and values are finite");
             let scores = case.scores(kernels, &keys);
             case.check_scores(kernels, &scores);
             let got = case.gather(kernels, &scores, &values);
@@ -311,16 +313,17 @@ fn sums_of_the_largest_integers_do_not_wrap_around() {
     }
 }
 
-/// A page that weighs next to nothing adds nothing: subnormal numbers would take some CPUs a hundred times as long.
+/// Checks that a page with negligible weights adds nothing, because arithmetic on subnormal numbers is a
+/// hundred times slower on some CPUs.
 #[test]
-fn a_page_of_tiny_weights_gives_no_subnormal_numbers() {
+fn int_attention_tiny_weights_give_no_subnormals() {
     for kernels in int_kernels() {
         let mut case = Case::new(GgmlType::F32, (32, KEYS, 64, 40));
         case.values[0].fill(0.0);
         case.seen
             .chunks_exact_mut(N_PAGES)
             .for_each(|seen| seen.copy_from_slice(&[0, u64::MAX, u64::MAX]));
-        let [_, values] = case.prepare(kernels).expect("all is finite");
+        let [_, values] = case.prepare(kernels).expect("keys and values are finite");
         let mut scores = vec![0.0; n_scores(case.n(), N_PAGES)];
         for below in 60..110 {
             for of_query in scores.chunks_mut(score_stride(N_PAGES)) {
@@ -335,7 +338,7 @@ fn a_page_of_tiny_weights_gives_no_subnormal_numbers() {
 }
 
 #[test]
-fn keys_and_values_that_are_not_finite_are_refused_if_seen() {
+fn pack_rejects_visible_non_finite_rows() {
     for kernels in int_kernels() {
         for x in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
             let sizes = (33, 40, 80, 40);
@@ -351,12 +354,12 @@ fn keys_and_values_that_are_not_finite_are_refused_if_seen() {
     }
 }
 
-/// A query that is not finite has no finite score, and others are as they are without it.
+/// Checks that a non-finite query has no finite score and does not affect other queries.
 #[test]
-fn a_query_that_is_not_finite_spoils_only_itself() {
+fn int_attention_non_finite_query_is_isolated() {
     for kernels in int_kernels() {
         let mut case = Case::new(GgmlType::F16, (33, 40, 80, 40));
-        let [keys, _] = case.prepare(kernels).expect("all is finite");
+        let [keys, _] = case.prepare(kernels).expect("keys and values are finite");
         let before = case.scores(kernels, &keys);
         case.queries[80 * 9 + 5] = f32::INFINITY;
         let after = case.scores(kernels, &keys);

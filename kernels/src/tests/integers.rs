@@ -1,4 +1,5 @@
-//! Products of integers, of every instruction set, against their definition: dequantized weights times dequantized activations.
+//! Tests of integer matmuls on every instruction set against their definition: dequantized weights times
+//! dequantized activations.
 
 use super::*;
 use crate::activations::{form_with, quantize_with};
@@ -7,7 +8,7 @@ use crate::{ActivationForm, Precision, activation_bytes};
 const FORM: ActivationForm = ActivationForm::I16Row;
 
 #[test]
-fn only_many_columns_take_8_bits() {
+fn activation_form_u8_needs_many_columns() {
     let kernels = kernels_of(Isa::Scalar);
     let form = |n, precision| form_with(kernels, GgmlType::Q4_0, n, precision);
     for n in [1, 2, 8, 9, 16, 31] {
@@ -21,10 +22,10 @@ fn only_many_columns_take_8_bits() {
     );
 }
 
-/// CPUs with VNNI multiply all weights as bytes.
+/// With VNNI, weights of all types are multiplied as bytes.
 #[test]
-fn with_vnni_many_columns_take_unsigned_integers() {
-    for kernels in all_kernels().filter(|kernels| kernels.int.prefers_dots) {
+fn activation_form_vnni_prefers_u8() {
+    for kernels in all_kernels().filter(|kernels| kernels.int.prefers_u8) {
         for ty in [GgmlType::Q4_0, GgmlType::Q8_0, GgmlType::Q6_K] {
             let form = |n, precision| form_with(kernels, ty, n, precision);
             assert_eq!(form(31, Precision::Fast), ActivationForm::I16Row);
@@ -38,7 +39,7 @@ fn with_vnni_many_columns_take_unsigned_integers() {
     }
 }
 
-/// Rows of activations: as floats, and as integers, with a gap between rows and off any alignment.
+/// Rows of activations as floats and as integers, with gaps between rows and without alignment.
 struct Rows {
     k: usize,
     floats: Vec<f32>,
@@ -58,12 +59,13 @@ impl Rows {
         activation_bytes(FORM, k) + 7
     }
 
-    /// What the integers of row `j` stand for.
+    /// Returns the values that the integers of row `j` represent.
     fn dequantized(&self, j: usize) -> Vec<f64> {
         let row = &self.bytes[1 + j * Self::stride(self.k)..];
         let scale = f64::from(f32::from_le_bytes(row[..4].try_into().unwrap()));
         let value = |i: usize| {
-            // A header of 64 bytes; chunks of 256 with 192 bytes of sums; runs of 32, even elements first.
+            // A row has a header of 64 bytes. A chunk of 256 has 192 bytes of sums, then runs of 32 with even
+            // elements first.
             let (chunk, run, at) = (i / 256, i % 256 / 32, i % 32);
             let byte = 64 + chunk * 1216 + 192 + run * 64 + at % 2 * 32 + at / 2 * 2;
             scale * f64::from(i16::from_le_bytes([row[byte], row[byte + 1]]))
@@ -80,7 +82,7 @@ impl Rows {
     }
 }
 
-/// The product of rows of weights, computed in chunks of `rows` rows and `columns` columns.
+/// Multiplies rows of weights, `rows` rows and `columns` columns at a time.
 fn product(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows, rows: usize, columns: usize) -> Vec<f32> {
     let (k, n) = (x.k, x.floats.len() / x.k);
     let row_bytes = weights.ty.row_bytes(k).unwrap();
@@ -111,10 +113,10 @@ fn product(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows, row
                 stride,
             },
             n: columns.min(n - j),
-            any_order: false,
-            again: false,
+            allow_reassociation: false,
+            reuse_prepared_x: false,
         };
-        // SAFETY: `out` holds n rows of m floats; the CPU has the instructions.
+        // SAFETY: `out` has `n` rows of `m` floats, `out_stride` apart; the CPU supports `kernels`.
         unsafe {
             matmul_with(
                 kernels,
@@ -126,13 +128,14 @@ fn product(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows, row
         };
     }
     for row in out.chunks(out_stride) {
-        assert!(row[m..].iter().all(|x| x.is_nan()), "written beyond row {m}");
+        assert!(row[m..].iter().all(|x| x.is_nan()), "wrote past row {m}");
     }
     out
 }
 
-/// Compares with the definition. Only sums over runs round: each of at most k / 32 additions in a lane and the sums of the lanes, relative
-/// to the integers' magnitudes. Those can exceed the weights' by what is subtracted as a minimum.
+/// Compares with the definition. Only sums over runs are rounded: at most k / 32 additions per lane and the
+/// sum of the lanes, relative to the magnitude of the integers. That can exceed the weights' magnitude by the
+/// subtracted minimum.
 fn check(kernels: &'static Kernels, weights: &Weights, m: usize, x: &Rows) -> Vec<f32> {
     let (k, n) = (x.k, x.floats.len() / x.k);
     let out = product(kernels, weights, m, x, m, n);
@@ -155,7 +158,7 @@ fn integer_types() -> impl Iterator<Item = (GgmlType, Vec<u8>, Vec<f32>)> {
         kernels_of(Isa::Scalar).int.find(ty)?;
         let (blocks, mut floats) = (blocks(ty), vec![0.0; 4096]);
         dequantize(&blocks, &mut floats);
-        // Twice, so that there are rows enough.
+        // Blocks are repeated to provide enough rows.
         Some((ty, blocks.repeat(3), floats.repeat(3)))
     })
 }
@@ -165,7 +168,7 @@ fn bits(x: &[f32]) -> Vec<u32> {
 }
 
 #[test]
-fn products_of_integers_are_those_of_what_they_stand_for() {
+fn int_matmul_matches_dequantized_operands() {
     for (ty, blocks, floats) in integer_types() {
         let weights = Weights {
             ty,
@@ -196,7 +199,7 @@ fn products_of_integers_are_those_of_what_they_stand_for() {
 }
 
 #[test]
-fn an_element_has_the_same_bits_whatever_is_computed_with_it() {
+fn int_matmul_split_keeps_bits() {
     for (ty, blocks, floats) in integer_types() {
         let weights = Weights {
             ty,
@@ -218,9 +221,10 @@ fn an_element_has_the_same_bits_whatever_is_computed_with_it() {
     }
 }
 
-/// Integers are the same on every instruction set; sums of floats may be rounded once or twice for each addition.
+/// Checks that all instruction sets produce the same integers. Sums of floats may be rounded once or twice
+/// per addition.
 #[test]
-fn instruction_sets_quantize_alike() {
+fn quantize_i16_matches_across_isas() {
     for k in LENGTHS.into_iter().filter(|&k| k > 0).chain([256, 4096]) {
         let mut x = noise(33, 3 * k);
         x[..k].iter_mut().for_each(|x| *x *= 1e-39);
@@ -236,7 +240,7 @@ fn instruction_sets_quantize_alike() {
 }
 
 #[test]
-fn activations_are_rounded_to_the_nearest_integer() {
+fn quantize_i16_rounds_to_nearest() {
     for kernels in all_kernels() {
         for (k, factor) in [1, 5, 31, 32, 33, 255, 257, 1000]
             .into_iter()
@@ -253,11 +257,11 @@ fn activations_are_rounded_to_the_nearest_integer() {
     }
 }
 
-/// Parts and sums say the same as the integers.
+/// Checks that byte parts and sums agree with the 16-bit integers.
 #[test]
-fn parts_and_sums_are_those_of_the_integers() {
+fn quantize_i16_parts_and_sums_match() {
     for (kernels, k) in all_kernels().flat_map(|kernels| [1, 33, 256, 1000].map(|k| (kernels, k))) {
-        // A scale of 1, and all kinds of low parts.
+        // A scale of 1 and all kinds of low bytes.
         let mut x: Vec<f32> = (0..k).map(|i| (i as f32 * 129.0 + 1.0) % 65279.0 - 32639.0).collect();
         x[0] = -32639.0;
         let rows = Rows::new(kernels, k, x.clone());
@@ -282,7 +286,7 @@ fn parts_and_sums_are_those_of_the_integers() {
 }
 
 #[test]
-fn rows_of_zeros_and_tiny_numbers() {
+fn quantize_i16_handles_zeros_and_subnormals() {
     for (ty, blocks, floats) in integer_types() {
         let weights = Weights {
             ty,
@@ -293,18 +297,18 @@ fn rows_of_zeros_and_tiny_numbers() {
         for kernels in all_kernels() {
             let zeros = check(kernels, &weights, 4, &Rows::new(kernels, k, vec![0.0; k]));
             assert!(zeros[..4].iter().all(|&x| x == 0.0), "{ty}: {zeros:?}");
-            // Subnormal: rounded to multiples of the smallest normal number.
+            // Subnormal numbers are rounded to multiples of the smallest normal number.
             check(kernels, &weights, 4, &Rows::new(kernels, k, vec![1e-40; k]));
-            // Near the largest float.
+            // Values near the largest float must not overflow.
             let huge = Rows::new(kernels, k, vec![f32::MAX; k]);
             assert!((huge.dequantized(0)[0] / f64::from(f32::MAX) - 1.0).abs() < 1e-4);
         }
     }
 }
 
-/// Activations are so large that products of the smallest weights are not lost among what a sum may be off by.
+/// Uses activations large enough that products of the smallest weights exceed the rounding errors of sums.
 #[test]
-fn scales_that_are_subnormal() {
+fn int_matmul_handles_subnormal_scales() {
     for (ty, blocks, _) in integer_types() {
         let (blocks, floats) = super::blocks::with_subnormal_scales(ty, blocks).unwrap();
         let weights = Weights {
@@ -322,7 +326,7 @@ fn scales_that_are_subnormal() {
 }
 
 #[test]
-fn what_is_not_finite_stays_so() {
+fn int_matmul_propagates_non_finite_activations() {
     for (ty, blocks, floats) in integer_types() {
         let weights = Weights {
             ty,
@@ -350,9 +354,9 @@ fn what_is_not_finite_stays_so() {
     }
 }
 
-/// Weights whose scale is infinite or no number.
+/// Uses weights whose scale is infinite or NaN.
 #[test]
-fn weights_that_are_not_finite_make_products_so() {
+fn int_matmul_propagates_non_finite_scales() {
     for (ty, blocks, floats) in integer_types() {
         for bad in super::blocks::spoiled(ty, &blocks, 2, 512) {
             let weights = Weights {
@@ -373,7 +377,7 @@ fn weights_that_are_not_finite_make_products_so() {
 }
 
 #[test]
-fn every_instruction_of_the_vectors_is_that_of_the_portable_one() {
+fn int_simd_matches_portable() {
     for (ty, blocks, floats) in integer_types() {
         let weights = Weights {
             ty,

@@ -1,15 +1,16 @@
-//! Products of panels, of every instruction set, against their definition: dequantized weights times dequantized activations.
+//! Tests of panel matmuls on every instruction set against their definition: dequantized weights times
+//! dequantized activations.
 
 use super::*;
 use crate::activations::{PANEL_COLUMNS, quantize_with};
-use crate::generic::pack::{Integers, RowChunk};
+use crate::generic::pack::{IntFormat, RowChunk};
 use crate::interleaved::{GROUP_ROWS, interleaved_bytes};
 use crate::{ActivationForm, activation_bytes};
 
-/// The forms that integers are multiplied in with many columns.
+/// Forms of activations for integer matmuls with many columns.
 const FORMS: [ActivationForm; 2] = [ActivationForm::I16Row, ActivationForm::U8Chunk];
 
-/// Rows of activations of a form, with a gap between rows and off any alignment.
+/// Rows of quantized activations, with gaps between rows and without alignment.
 pub(super) struct Rows {
     form: ActivationForm,
     k: usize,
@@ -36,7 +37,7 @@ impl Rows {
         activation_bytes(form, k) + 7
     }
 
-    /// The rows from `j` on.
+    /// Returns the rows from row `j` on.
     fn from(&self, j: usize) -> Activations<'_> {
         let stride = Self::stride(self.form, self.k);
         Activations::Quantized {
@@ -46,17 +47,18 @@ impl Rows {
         }
     }
 
-    /// What the integers of row `j` stand for.
+    /// Returns the values that the integers of row `j` represent.
     fn dequantized(&self, j: usize) -> Vec<f64> {
         let row = &self.bytes[1 + j * Self::stride(self.form, self.k)..];
         let f32_at = |at: usize| f64::from(f32::from_le_bytes(row[at..at + 4].try_into().unwrap()));
         if self.form == ActivationForm::U8Chunk {
-            // Chunks of 256: a scale, 4 floats in units of it and where they are, sums and gap of 100 bytes, then integers; in every other run of 32 all have the other sign.
+            // A chunk of 256 has a scale, 4 outliers in units of the scale, their indices, and sums (100
+            // bytes with padding), then the integers. Odd runs of 32 are negated.
             let sign = |i: usize| if (i / 32).is_multiple_of(2) { 1.0 } else { -1.0 };
             let value = |i: usize| {
                 let chunk = i / 256 * 384;
-                let is_aside = |j: &usize| usize::from(row[chunk + 20 + 2 * j]) == i % 256;
-                match (0..4).find(|j| is_aside(j) && f32_at(chunk + 4 + 4 * j) != 0.0) {
+                let is_outlier = |j: &usize| usize::from(row[chunk + 20 + 2 * j]) == i % 256;
+                match (0..4).find(|j| is_outlier(j) && f32_at(chunk + 4 + 4 * j) != 0.0) {
                     Some(j) => f32_at(chunk) * sign(i) * f32_at(chunk + 4 + 4 * j),
                     None => f32_at(chunk) * sign(i) * (f64::from(row[chunk + 128 + i % 256]) - 128.0),
                 }
@@ -64,7 +66,8 @@ impl Rows {
             return (0..self.k).map(value).collect();
         }
         let i16_at = |at: usize| i16::from_le_bytes([row[at], row[at + 1]]);
-        // A header of 64 bytes; chunks of 256 with 192 bytes of sums; runs of 32, even elements first.
+        // A row has a header of 64 bytes. A chunk of 256 has 192 bytes of sums, then runs of 32 with even
+        // elements first.
         let integer = |i: usize| {
             let run = 64 + i / 256 * 1216 + 192 + i % 256 / 32 * 64;
             f64::from(i16_at(run + i % 2 * 32 + i % 32 / 2 * 2))
@@ -73,29 +76,30 @@ impl Rows {
         (0..self.k).map(|i| scale * integer(i)).collect()
     }
 
-    /// The scale of chunk `c` of row `j`, of [`ActivationForm::U8Chunk`].
+    /// Returns the scale of chunk `c` of row `j` for [`ActivationForm::U8Chunk`].
     fn scale_of_chunk(&self, j: usize, c: usize) -> f64 {
         let at = 1 + j * Self::stride(self.form, self.k) + c * 384;
         f64::from(f32::from_le_bytes(self.bytes[at..at + 4].try_into().unwrap()))
     }
 }
 
-/// What the products of row `i` of `w` with each of `x` may be off by because sums of integers start at an offset of 1.5 x 2^23: see `dots.rs`. A sum of floats holds the scales of
-/// the runs that are still to come times that offset, and each addition to it rounds by half of its last bit at most.
+/// Returns the rounding error in the products of row `i` of `w` with each row of `x` due to the offset of 1.5
+/// x 2^23 in integer sums (see `gemm_u8.rs`). A float sum contains the scales of all remaining runs times the
+/// offset, and each addition to it rounds by at most half a unit in the last place.
 fn rounding_of_offsets(w: &Weights, i: usize, x: &Rows) -> Vec<f64> {
     let mut all = vec![0.0; x.n];
     if x.form != ActivationForm::U8Chunk {
         return all;
     }
     let row_bytes = w.ty.row_bytes(x.k).unwrap();
-    let of_type = kernels_of(Isa::Scalar).int.find(w.ty).unwrap();
+    let type_kernels = kernels_of(Isa::Scalar).int.find(w.ty).unwrap();
     let chunk_bytes = 256 / w.ty.block_size().min(256) * w.ty.block_bytes();
     for c in 0..x.k.div_ceil(256) {
         let runs = ((x.k - c * 256) / 32).min(8);
         let mut chunk = RowChunk::default();
-        // SAFETY: a chunk of the row, and the CPU needs no instructions of an extension.
-        unsafe { (of_type.unpack)(w.blocks[i * row_bytes + c * chunk_bytes..].as_ptr(), runs, &mut chunk) };
-        let rounding = rounding_of_chunk(&of_type.integers, &chunk, runs);
+        // SAFETY: the row has this chunk, and scalar kernels run on any CPU.
+        unsafe { (type_kernels.unpack)(w.blocks[i * row_bytes + c * chunk_bytes..].as_ptr(), runs, &mut chunk) };
+        let rounding = rounding_of_chunk(&type_kernels.integers, &chunk, runs);
         for (j, all) in all.iter_mut().enumerate() {
             *all += rounding * x.scale_of_chunk(j, c);
         }
@@ -103,10 +107,10 @@ fn rounding_of_offsets(w: &Weights, i: usize, x: &Rows) -> Vec<f64> {
     all
 }
 
-/// [`rounding_of_offsets`] for a chunk, in units of the activations' scale.
-fn rounding_of_chunk(integers: &Integers, chunk: &RowChunk, runs: usize) -> f64 {
+/// Returns the [`rounding_of_offsets`] for one chunk in units of the activations' scale.
+fn rounding_of_chunk(integers: &IntFormat, chunk: &RowChunk, runs: usize) -> f64 {
     let halves = if integers.by_16 { 2 } else { 1 };
-    // What the last bit of an integer counts: integers are shifted up. Scales change their sign from run to run.
+    // Value of an integer's lowest bit: integers are shifted up. Scales alternate in sign from run to run.
     let unit = |run: usize, half: usize| {
         let scale = f64::from(chunk.scales.scales[half][run]) / f64::from(1 << integers.spare_bits());
         if run.is_multiple_of(2) { scale } else { -scale }
@@ -117,16 +121,16 @@ fn rounding_of_chunk(integers: &Integers, chunk: &RowChunk, runs: usize) -> f64 
     for (run, half) in steps {
         before += unit(run, half);
         to_come -= unit(run, half);
-        // The scaled sum, the minimum, and after every other run an activation that is kept aside.
-        let has_aside = run.is_multiple_of(2) && half + 1 == halves;
-        let additions = 1 + u32::from(integers.has_own_mins()) + u32::from(has_aside);
-        // What the sum starts at is computed in as many steps.
+        // Each step adds the scaled sum and, if present, the minimum. Every other run also adds an outlier.
+        let has_outlier = run.is_multiple_of(2) && half + 1 == halves;
+        let additions = 1 + u32::from(integers.has_own_mins()) + u32::from(has_outlier);
+        // The initial value of the sum is computed in the same number of steps.
         sum += before.abs() + f64::from(additions) * to_come.abs();
     }
     sum * 1.5 * f64::from(1 << 23) * f64::from(f32::EPSILON) / 2.0
 }
 
-/// The types that have integers, with blocks of weights and what they mean.
+/// Yields the types with integer kernels, with blocks and their dequantized values.
 fn types() -> impl Iterator<Item = (GgmlType, Vec<u8>, Vec<f32>)> {
     scalar_decoders().into_iter().filter_map(|(ty, dequantize)| {
         kernels_of(Isa::Scalar).int.find(ty)?;
@@ -142,14 +146,15 @@ fn forms_and_types() -> impl Iterator<Item = (ActivationForm, GgmlType, Vec<u8>,
         .flat_map(|form| types().map(move |(ty, blocks, floats)| (form, ty, blocks, floats)))
 }
 
-/// The product of the first `m` rows of weights, computed in chunks of `rows` rows and `columns` columns. Rows of the result have a gap.
+/// Multiplies the first `m` rows of weights, `rows` rows and `columns` columns at a time. Rows of the result
+/// have gaps.
 fn product(kernels: &'static Kernels, w: &Weights, m: usize, x: &Rows, rows: usize, columns: usize) -> Vec<f32> {
     let stride = w.ty.row_bytes(x.k).unwrap();
     let weights = (w.ty, w.blocks, WeightLayout::Rows { stride });
     product_of(kernels, weights, m, x, rows, columns)
 }
 
-/// The same, with weights that may be interleaved.
+/// Multiplies weights in either layout, like [`product`].
 pub(super) fn product_of(
     kernels: &'static Kernels,
     (ty, w, layout): (GgmlType, &[u8], WeightLayout),
@@ -177,26 +182,26 @@ pub(super) fn product_of(
             k: x.k,
             x: x.from(j),
             n: columns.min(x.n - j),
-            any_order: false,
-            again: i > 0,
+            allow_reassociation: false,
+            reuse_prepared_x: i > 0,
         };
         let to = j * out_stride + i;
-        // SAFETY: `out` holds n rows of m floats; the CPU has the instructions.
+        // SAFETY: `out` has `n` rows of `m` floats, `out_stride` apart; the CPU supports `kernels`.
         unsafe { matmul_with(kernels, &args, out.as_mut_ptr().add(to), out_stride, &mut scratch) };
     }
     for row in out.chunks(out_stride) {
-        assert!(row[m..].iter().all(|x| x.is_nan()), "written beyond row {m}");
+        assert!(row[m..].iter().all(|x| x.is_nan()), "wrote past row {m}");
     }
     out
 }
 
-/// The largest magnitude.
+/// Returns the largest magnitude.
 fn magnitude(x: &[f32]) -> f32 {
     x.iter().fold(0.0, |max, x| max.max(x.abs()))
 }
 
-/// Compares with the definition: only sums over halves of runs round, relative to the integers' magnitudes. Those can exceed the weights' by
-/// what is subtracted as a minimum: then they are as large as `least`.
+/// Compares with the definition. Only sums over half runs are rounded, relative to the magnitude of the
+/// integers. That can exceed the weights' magnitude by the subtracted minimum; `least` bounds it from below.
 fn check(kernels: &'static Kernels, w: &Weights, m: usize, x: &Rows, least: f32) {
     let out = product(kernels, w, m, x, m, x.n);
     let offsets: Vec<_> = (0..m).map(|i| rounding_of_offsets(w, i, x)).collect();
@@ -217,8 +222,8 @@ fn check(kernels: &'static Kernels, w: &Weights, m: usize, x: &Rows, least: f32)
 }
 
 #[test]
-fn products_of_panels_are_those_of_what_they_stand_for() {
-    // Odd numbers of rows and columns; rows of one block, with rests, longer than a panel's part.
+fn panel_matmul_matches_dequantized_operands() {
+    // Odd numbers of rows and columns. Rows have a single block, a remainder, or exceed a panel's part.
     let sizes = [
         (1, 32, 9),
         (2, 64, 31),
@@ -254,7 +259,7 @@ fn products_of_panels_are_those_of_what_they_stand_for() {
     }
 }
 
-/// Blocks whose bytes are a pattern, but for the scales that could become infinite.
+/// Returns blocks whose bytes are `pattern`, except for scales that would become infinite.
 pub(super) fn filled(ty: GgmlType, blocks: &[u8], pattern: u8) -> Vec<u8> {
     let mut filled = blocks.to_vec();
     for block in filled.chunks_mut(ty.block_bytes()) {
@@ -269,9 +274,10 @@ pub(super) fn filled(ty: GgmlType, blocks: &[u8], pattern: u8) -> Vec<u8> {
     filled
 }
 
-/// The largest integers on both sides: sums of 16 bits hold them. One that does not is off by as much as all products together.
+/// Multiplies the largest integers of both operands. An overflow of 16 bits would change a result by as much
+/// as all products together.
 #[test]
-fn the_largest_sums_do_not_wrap_around() {
+fn panel_matmul_largest_operands_do_not_overflow() {
     for (form, ty, blocks, floats) in forms_and_types() {
         let original = magnitude(&floats);
         let (_, dequantize) = scalar_decoders().into_iter().find(|(of, _)| *of == ty).unwrap();
@@ -280,7 +286,7 @@ fn the_largest_sums_do_not_wrap_around() {
             let k = 512;
             let mut floats = vec![0.0; blocks.len() / ty.block_bytes() * ty.block_size()];
             dequantize(&blocks, &mut floats);
-            // Equal terms round alike.
+            // Both sums round equal terms equally.
             let least = 10.0 * magnitude(&floats).max(original);
             let weights = Weights {
                 ty,
@@ -304,7 +310,7 @@ fn the_largest_sums_do_not_wrap_around() {
 }
 
 #[test]
-fn an_element_has_the_same_bits_whatever_is_computed_with_it() {
+fn panel_matmul_split_keeps_bits() {
     for (form, ty, blocks, floats) in forms_and_types() {
         let weights = Weights {
             ty,
@@ -327,9 +333,9 @@ fn an_element_has_the_same_bits_whatever_is_computed_with_it() {
     }
 }
 
-/// More rows and columns than are multiplied at a time.
+/// Multiplies more rows and columns than are processed at a time.
 #[test]
-fn products_that_are_cut_have_the_same_bits() {
+fn panel_matmul_large_shapes_keep_bits() {
     let (m, k, n) = (270, 288, 530);
     let form = ActivationForm::U8Chunk;
     for (ty, blocks, floats) in types().filter(|(ty, ..)| [GgmlType::Q4_0, GgmlType::Q5_1].contains(ty)) {
@@ -351,7 +357,7 @@ fn products_that_are_cut_have_the_same_bits() {
 }
 
 #[test]
-fn what_is_not_finite_stays_so_in_its_column() {
+fn panel_matmul_propagates_non_finite_activations() {
     for (form, ty, blocks, floats) in forms_and_types() {
         let weights = Weights {
             ty,
@@ -378,7 +384,7 @@ fn what_is_not_finite_stays_so_in_its_column() {
 }
 
 #[test]
-fn scales_that_are_subnormal() {
+fn panel_matmul_handles_subnormal_scales() {
     let k = 512;
     for (form, ty, blocks, _) in forms_and_types() {
         let (blocks, floats) = super::blocks::with_subnormal_scales(ty, blocks).unwrap();
@@ -387,7 +393,7 @@ fn scales_that_are_subnormal() {
             blocks: &blocks,
             floats: &floats,
         };
-        // So large that products of the smallest weights are not lost among what a sum may be off by.
+        // Large enough that products of the smallest weights exceed the rounding errors of sums.
         let x: Vec<f32> = noise(48, 17 * k).into_iter().map(|x| 1e20 * x).collect();
         let least = 10.0 * magnitude(&floats);
         for kernels in all_kernels() {
@@ -399,7 +405,7 @@ fn scales_that_are_subnormal() {
 }
 
 #[test]
-fn weights_that_are_not_finite_make_their_rows_so() {
+fn panel_matmul_propagates_non_finite_scales() {
     let (m, k, n) = (17, 512, 17);
     for (form, ty, blocks, floats) in forms_and_types() {
         for bad in super::blocks::spoiled(ty, &blocks, 9, k) {
@@ -419,15 +425,15 @@ fn weights_that_are_not_finite_make_their_rows_so() {
     }
 }
 
-/// A scale for each 256, of which the 4 largest are kept as they are.
+/// Checks the error of 8-bit activations: each 256 have a scale, and the 4 largest are outliers.
 #[test]
-fn unsigned_activations_are_rounded_within_the_fifth_largest_of_their_256() {
+fn quantize_u8_error_is_relative_to_fifth_largest() {
     for kernels in all_kernels() {
         for (k, factor) in [1, 3, 5, 31, 32, 33, 255, 256, 257, 1000]
             .into_iter()
             .flat_map(|k| [(k, 1.0), (k, 1e37), (k, 3e38), (k, 1e-30)])
         {
-            // Some are much larger than the others: fewer than 4, as many, and more.
+            // Tests fewer than 4, exactly 4, and more than 4 outliers.
             let size = |i: usize| if i % 256 < i / 256 * 3 { 1.0 } else { 0.01 };
             let x: Vec<f32> = noise(46, k)
                 .iter()
@@ -439,7 +445,7 @@ fn unsigned_activations_are_rounded_within_the_fifth_largest_of_their_256() {
                 let mut magnitudes: Vec<f32> = x.iter().map(|x| x.abs()).collect();
                 magnitudes.sort_by(|a, b| b.total_cmp(a));
                 let fifth = f64::from(magnitudes.get(4).copied().unwrap_or(0.0));
-                // Those kept are in units of the scale, which rounds them as any operation of floats does.
+                // Outliers are stored in units of the scale, which rounds them like any float operation.
                 let of_rounding = |x: f64| f64::from(f32::EPSILON) * x.abs();
                 let differences = || {
                     x.iter()
@@ -450,7 +456,11 @@ fn unsigned_activations_are_rounded_within_the_fifth_largest_of_their_256() {
                 let n_kept = differences()
                     .filter(|&(x, difference)| difference <= of_rounding(x))
                     .count();
-                assert!(n_kept >= 4.min(x.len()), "{:?} k {k}: {n_kept} are kept", kernels.isa);
+                assert!(
+                    n_kept >= 4.min(x.len()),
+                    "{:?} k {k}: {n_kept} elements are exact",
+                    kernels.isa
+                );
                 for (x, difference) in differences() {
                     assert!(
                         difference <= fifth / 252.0 + of_rounding(x),
@@ -464,7 +474,7 @@ fn unsigned_activations_are_rounded_within_the_fifth_largest_of_their_256() {
 }
 
 #[test]
-fn zeros_and_subnormal_activations() {
+fn quantize_u8_handles_zeros_and_subnormals() {
     for (form, ty, blocks, floats) in forms_and_types() {
         let weights = Weights {
             ty,
@@ -490,9 +500,9 @@ fn zeros_and_subnormal_activations() {
     }
 }
 
-/// Integers are the same on every instruction set.
+/// Checks that all instruction sets produce the same integers.
 #[test]
-fn instruction_sets_quantize_to_8_bits_alike() {
+fn quantize_u8_matches_across_isas() {
     let form = ActivationForm::U8Chunk;
     for k in LENGTHS.into_iter().filter(|&k| k > 0).chain([256, 4096]) {
         let mut x = noise(45, 3 * k);

@@ -1,12 +1,12 @@
-//! Steps of recurrent states, against the same in double precision.
+//! Tests of recurrent state steps against double-precision code.
 
 use super::*;
 use crate::generic::recurrent::{ChannelScan, Scan, Wkv6, Wkv7};
 
-/// Numbers of rows around those that are taken together.
+/// Numbers of rows around the number computed together.
 const ROWS: [usize; 6] = [0, 1, 2, 4, 5, 9];
 
-/// What a row of a state should be after a step, and the element of the result that comes of it.
+/// Expected row of the state after a step, and the element of the result computed from it.
 fn check_row(what: &str, got: &[f32], want: &[f64], y: f32, want_y: f64) {
     for (got, want) in got.iter().zip(want) {
         assert_close(what, *got, *want, 2.0);
@@ -19,7 +19,7 @@ fn dot(a: &[f64], b: &[f32]) -> f64 {
 }
 
 #[test]
-fn steps_of_a_scan() {
+fn scan_matches_f64() {
     for (kernels, n, m) in cases() {
         let [decay, b, c] = [1, 2, 3].map(|seed| noise(seed, n));
         let (x, state) = (noise(4, m), noise(5, m * n));
@@ -35,7 +35,7 @@ fn steps_of_a_scan() {
             m,
             n,
         };
-        // SAFETY: the lengths are those of the state's rows and columns, the CPU has the instructions.
+        // SAFETY: all lengths match the state's rows and columns, and the CPU supports `kernels`.
         unsafe { (kernels.scan)(&args) };
         for j in 0..m {
             let input = f64::from(0.3f32) * f64::from(x[j]);
@@ -47,7 +47,7 @@ fn steps_of_a_scan() {
 }
 
 #[test]
-fn steps_of_scans_of_channels() {
+fn scan_channels_matches_f64() {
     for (kernels, n, m) in cases() {
         let [b, c] = [2, 3].map(|seed| noise(seed, n));
         let [x, dt] = [4, 5].map(|seed| noise(seed, m));
@@ -64,7 +64,7 @@ fn steps_of_scans_of_channels() {
             m,
             n,
         };
-        // SAFETY: the lengths are those of the state's rows and columns, the CPU has the instructions.
+        // SAFETY: all lengths match the state's rows and columns, and the CPU supports `kernels`.
         unsafe { (kernels.scan_channels)(&args) };
         for j in 0..m {
             let dt = f64::from(dt[j]);
@@ -77,7 +77,7 @@ fn steps_of_scans_of_channels() {
 }
 
 #[test]
-fn steps_of_rwkv_6() {
+fn wkv6_matches_f64() {
     for (kernels, n, _) in cases().filter(|(_, n, m)| *m == 0 && *n < 200) {
         let [r, w, k, v] = [1, 2, 3, 4].map(|seed| noise(seed, n));
         let state = noise(5, n * n);
@@ -92,7 +92,7 @@ fn steps_of_rwkv_6() {
             y: y.as_mut_ptr(),
             n,
         };
-        // SAFETY: the lengths are those of the state's rows and columns, the CPU has the instructions.
+        // SAFETY: all lengths match the state's rows and columns, and the CPU supports `kernels`.
         unsafe { (kernels.wkv6)(&args) };
         for j in 0..n {
             let (before, v): (Vec<f64>, _) = (wide(&state[j * n..][..n]).collect(), f64::from(v[j]));
@@ -105,10 +105,10 @@ fn steps_of_rwkv_6() {
 }
 
 #[test]
-fn steps_of_rwkv_7() {
+fn wkv7_matches_f64() {
     for (kernels, n, _) in cases().filter(|(_, n, m)| *m == 0 && *n < 200) {
         let [r, w, k, v, a] = [1, 2, 3, 4, 5].map(|seed| noise(seed, n));
-        // As small as those of models, which are normalized: what is held is a sum over the row.
+        // Small like the normalized vectors of models, because `held` is a sum over the row.
         let b: Vec<f32> = noise(6, n).iter().map(|b| b / (n as f32).sqrt()).collect();
         let state = noise(7, n * n);
         let (mut got, mut y) = (state.clone(), vec![f32::NAN; n]);
@@ -123,7 +123,7 @@ fn steps_of_rwkv_7() {
             y: y.as_mut_ptr(),
             n,
         };
-        // SAFETY: the lengths are those of the state's rows and columns, the CPU has the instructions.
+        // SAFETY: all lengths match the state's rows and columns, and the CPU supports `kernels`.
         unsafe { (kernels.wkv7)(&args) };
         for j in 0..n {
             let (before, v): (Vec<f64>, _) = (wide(&state[j * n..][..n]).collect(), f64::from(v[j]));
@@ -135,7 +135,7 @@ fn steps_of_rwkv_7() {
     }
 }
 
-/// Kernels, lengths of rows, numbers of rows.
+/// Yields kernels, row lengths, and numbers of rows.
 fn cases() -> impl Iterator<Item = (&'static Kernels, usize, usize)> {
     let sizes = LENGTHS.into_iter().flat_map(|n| ROWS.map(|m| (n, m)));
     all_kernels().flat_map(move |kernels| sizes.clone().map(move |(n, m)| (kernels, n, m)))

@@ -1,14 +1,14 @@
-//! Row operations.
+//! Tests of row operations.
 
 use super::*;
 
 #[test]
-fn reductions() {
+fn reductions_match_f64() {
     for kernels in all_kernels() {
         for n in LENGTHS {
             let (a, b) = (noise(1, n), noise(2, n));
             let what = format!("{:?} {n}", kernels.isa);
-            // SAFETY: lengths agree, the CPU has the instructions.
+            // SAFETY: `a` and `b` have `n` elements, and the CPU supports `kernels`.
             unsafe {
                 let products = wide(&a).zip(wide(&b)).map(|(a, b)| a * b);
                 let magnitude = products.clone().map(f64::abs).sum();
@@ -31,7 +31,7 @@ fn reductions() {
     }
 }
 
-/// Compares an element-wise kernel, into another row and in place, with its definition in double precision.
+/// Compares an element-wise kernel, both out of place and in place, with its definition in double precision.
 fn check_map(
     isa: Isa,
     name: &str,
@@ -43,7 +43,7 @@ fn check_map(
     run(a.as_ptr(), out.as_mut_ptr());
     assert!(
         out.pop().unwrap().is_nan(),
-        "{isa:?} {name}: written beyond {} elements",
+        "{isa:?} {name}: wrote past {} elements",
         a.len()
     );
     let mut in_place = a.to_vec();
@@ -53,16 +53,16 @@ fn check_map(
     for (i, (&a, &out)) in a.iter().zip(&out).enumerate() {
         let expected = definition(i, f64::from(a));
         let error = (f64::from(out) - expected).abs();
-        // Rounding an exponent costs as many units as it is large.
+        // The relative error of an exponential is the absolute error of its exponent.
         assert!(
             error <= 6e-7 * expected.abs() * f64::from(a * a).max(1.0),
-            "{isa:?} {name}({a}): {out} is not {expected}"
+            "{isa:?} {name}({a}): {out} instead of {expected}"
         );
     }
 }
 
 #[test]
-fn element_wise() {
+fn element_wise_matches_f64() {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let gelu = |x: f64| x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x));
     for k in all_kernels() {
@@ -71,7 +71,7 @@ fn element_wise() {
             let b = noise(2, n);
             let up = |i: usize| f64::from(b[i]);
             let b = b.as_ptr();
-            // SAFETY: all rows have this length, the CPU has the instructions.
+            // SAFETY: all rows have `n` elements, and the CPU supports `kernels`.
             unsafe {
                 check_map(k.isa, "exp", &a, |x, out| (k.exp)(x, out, n), |_, x| x.exp());
                 check_map(k.isa, "sigmoid", &a, |x, out| (k.sigmoid)(x, out, n), |_, x| sigmoid(x));
@@ -118,12 +118,12 @@ fn element_wise() {
 }
 
 #[test]
-fn scaled_sums() {
+fn axpy_matches_f64() {
     for kernels in all_kernels() {
         for n in LENGTHS {
             let (x, mut y) = (noise(1, n), noise(2, n));
             let expected: Vec<f64> = wide(&x).zip(wide(&y)).map(|(x, y)| 0.7f32 as f64 * x + y).collect();
-            // SAFETY: both rows have this length, the CPU has the instructions.
+            // SAFETY: both rows have `n` elements, and the CPU supports `kernels`.
             unsafe { (kernels.axpy)(0.7, x.as_ptr(), y.as_mut_ptr(), n) };
             for (y, expected) in y.iter().zip(expected) {
                 assert_close("axpy", *y, expected, 1.0);
@@ -133,7 +133,7 @@ fn scaled_sums() {
 }
 
 #[test]
-fn weighted_rows() {
+fn axpy_rows_matches_f64() {
     for kernels in all_kernels() {
         for n in LENGTHS {
             for m in [0, 1, 2, 7] {
@@ -145,7 +145,7 @@ fn weighted_rows() {
                         .sum::<f64>()
                 };
                 let expected: Vec<f64> = wide(&y).enumerate().map(|(i, y)| y + column(i)).collect();
-                // SAFETY: there are that many factors and rows, the CPU has the instructions.
+                // SAFETY: the factors and rows have the given number, and the CPU supports `kernels`.
                 unsafe { (kernels.axpy_rows)(a.as_ptr(), m, x.as_ptr(), stride, y.as_mut_ptr(), n) };
                 for (y, expected) in y.iter().zip(expected) {
                     assert_close("axpy_rows", *y, expected, 1.0);
@@ -156,13 +156,13 @@ fn weighted_rows() {
 }
 
 #[test]
-fn outer_products_on_decayed_rows() {
+fn scale_add_outer_matches_f64() {
     for kernels in all_kernels() {
         for n in LENGTHS {
             for m in [0, 1, 5] {
                 let (c, a, d, x) = (noise(1, m), noise(2, m), noise(3, n), noise(4, m * n));
                 let mut got = x.clone();
-                // SAFETY: there are that many factors and rows, the CPU has the instructions.
+                // SAFETY: the factors and rows have the given number, and the CPU supports `kernels`.
                 unsafe {
                     let (c, a) = (c.as_ptr(), a.as_ptr());
                     (kernels.scale_add_outer)(c, a, m, d.as_ptr(), got.as_mut_ptr(), n);
@@ -178,7 +178,7 @@ fn outer_products_on_decayed_rows() {
 }
 
 #[test]
-fn norms() {
+fn norms_match_f64() {
     for k in all_kernels() {
         for n in LENGTHS.into_iter().skip(1) {
             let (x, weight) = (noise(1, n), noise(2, n));
@@ -189,7 +189,7 @@ fn norms() {
             let rms = 1.0 / (mean_square + f64::from(eps)).sqrt();
             let deviation = 1.0 / (variance + f64::from(eps)).sqrt();
             let w = weight.as_ptr();
-            // SAFETY: all rows have this length, the CPU has the instructions.
+            // SAFETY: all rows have `n` elements, and the CPU supports `kernels`.
             unsafe {
                 let run = |x: *const f32, out: *mut f32| (k.rms_norm)(x, std::ptr::null(), eps, out, n);
                 check_map(k.isa, "rms_norm", &x, run, |_, x| x * rms);
@@ -198,7 +198,7 @@ fn norms() {
                 let mut out = vec![f32::NAN; n];
                 (k.norm)(x.as_ptr(), eps, out.as_mut_ptr(), n);
                 for (out, x) in out.iter().zip(wide(&x)) {
-                    // The mean is rounded, which shows where variance is small.
+                    // Rounding of the mean matters if the variance is small.
                     assert_close("norm", *out, (x - mean) * deviation, deviation);
                 }
                 let mut in_place = x.clone();
@@ -211,7 +211,7 @@ fn norms() {
 }
 
 #[test]
-fn softmax_with_hidden_elements() {
+fn softmax_handles_hidden_elements() {
     for kernels in all_kernels() {
         for n in LENGTHS.into_iter().skip(1) {
             let mut x: Vec<f32> = noise(1, n).iter().map(|x| x * 20.0).collect();
@@ -222,7 +222,7 @@ fn softmax_with_hidden_elements() {
             let max = wide(&x).map(|x| x * scale).fold(f64::NEG_INFINITY, f64::max);
             let expected: Vec<f64> = wide(&x).map(|x| (x * scale - max).exp()).collect();
             let sum: f64 = expected.iter().sum();
-            // SAFETY: `x` has this length, the CPU has the instructions.
+            // SAFETY: `x` has `n` elements, and the CPU supports `kernels`.
             unsafe { (kernels.softmax)(x.as_mut_ptr(), scale as f32, n) };
             for (x, expected) in x.iter().zip(expected) {
                 assert_close("softmax", *x, expected / sum, 4.0 * expected / sum);
@@ -232,12 +232,12 @@ fn softmax_with_hidden_elements() {
 }
 
 #[test]
-fn exp_is_accurate_everywhere() {
+fn exp_error_is_at_most_2_ulp() {
     for kernels in all_kernels() {
-        // Every 8191st float.
+        // Tests every 8191st float.
         let x: Vec<f32> = (0..=u32::MAX).step_by(8191).map(f32::from_bits).collect();
         let mut out = vec![0.0; x.len()];
-        // SAFETY: both rows have this length, the CPU has the instructions.
+        // SAFETY: both rows have the same length, and the CPU supports `kernels`.
         unsafe { (kernels.exp)(x.as_ptr(), out.as_mut_ptr(), x.len()) };
         for (&x, &out) in x.iter().zip(&out) {
             let expected = f64::from(x).exp();
@@ -250,12 +250,12 @@ fn exp_is_accurate_everywhere() {
                     kernels.isa
                 );
             } else {
-                // A unit in the last place is at most 2^-23 of the value, at least the smallest subnormal.
+                // One ulp is at most 2^-23 of the value, and at least the smallest subnormal number.
                 let ulp = (expected * 2f64.powi(-23)).max(2f64.powi(-149));
                 let error = (f64::from(out) - expected).abs();
                 assert!(
                     error <= 2.0 * ulp,
-                    "{:?} exp({x}): {out} is not {expected}",
+                    "{:?} exp({x}): {out} instead of {expected}",
                     kernels.isa
                 );
             }

@@ -1,4 +1,4 @@
-//! Attention to pages by tiles, with a model of the unit and, where the CPU has it, with the unit itself.
+//! Tests of attention in bf16 tiles, with the software model and, if the CPU supports it, with AMX.
 
 use half::bf16;
 
@@ -7,12 +7,12 @@ use super::tiles::{U, tile_kernels};
 use super::*;
 use crate::attention::KEYS;
 use crate::attention::tiles::{
-    PageOf, Running, ScoreOperands, ValueOperands, WeightOperands, add_values_with, n_scores, put_keys_with,
-    put_queries_with, put_values_with, score_stride, scores_with, scratch, weights_with,
+    OperandPage, ScoreOperands, SoftmaxState, ValueOperands, WeightOperands, add_values_with, n_scores, pack_keys_with,
+    pack_queries_with, pack_values_with, score_stride, scores_with, scratch, weights_with,
 };
 use crate::generic::tile_attention::weight_stride;
 
-/// Queries, keys, and elements of a row: tiles that are full and such that are not.
+/// Number of queries, keys, and elements of a row, for full and partial tiles.
 const SIZES: [(usize, usize, usize); 6] = [
     (1, 1, 32),
     (31, 64, 64),
@@ -22,31 +22,31 @@ const SIZES: [(usize, usize, usize); 6] = [
     (70, 64, 256),
 ];
 
-/// Elements of rows for types without blocks.
+/// Row lengths for types without blocks.
 const ODD: [usize; 3] = [1, 40, 80];
 
-/// Pages of an operand, and the one that holds what is tested.
-const AT: PageOf = PageOf { page: 1, n_pages: 3 };
+/// Number of pages of an operand, and the page under test.
+const AT: OperandPage = OperandPage { page: 1, n_pages: 3 };
 
-/// Products of the queries from query `first` on with the keys of a page, [`KEYS`] to each.
+/// Computes the scores of the queries from query `first` on with the keys of a page, [`KEYS`] per query.
 fn products(kernels: &'static Kernels, page: &Page, first: usize, queries: &[f32], d: usize) -> Vec<f32> {
     let all = queries.len() / d;
     let n = all - first;
     let mut operand = vec![
         0xff;
         kernels
-            .attention_by_tiles()
+            .tiled_attention()
             .bytes_of_queries(first + n.next_multiple_of(32), d)
     ];
     let mut out = vec![f32::NAN; n_scores(n, AT.n_pages)];
     let (mut keys, mut memory) = (
-        vec![0xff; kernels.attention_by_tiles().bytes_of_keys(d, AT.n_pages)],
+        vec![0xff; kernels.tiled_attention().bytes_of_keys(d, AT.n_pages)],
         vec![f32::NAN; scratch(d)],
     );
-    // SAFETY: the CPU has the instructions.
+    // SAFETY: the CPU supports `kernels` (see `tile_kernels`).
     unsafe {
-        put_queries_with(kernels, queries, d, &mut operand);
-        assert!(put_keys_with(
+        pack_queries_with(kernels, queries, d, &mut operand);
+        assert!(pack_keys_with(
             kernels,
             &page.rows(),
             u64::MAX,
@@ -57,7 +57,7 @@ fn products(kernels: &'static Kernels, page: &Page, first: usize, queries: &[f32
         let operands = ScoreOperands {
             keys: &keys,
             d,
-            wanted: &[0, u64::MAX, 0],
+            mask: &[0, u64::MAX, 0],
             queries: &operand,
             first,
             n,
@@ -79,12 +79,13 @@ fn check_scores(kernels: &'static Kernels, ty: GgmlType, n: usize, n_keys: usize
                 .zip(page.row(i))
                 .map(|(q, k)| f64::from(*q) * f64::from(*k));
             let magnitude: f64 = products.clone().map(f64::abs).sum();
-            // What the two parts of a query and those of a key leave over, and the product that is left out. Then the additions.
+            // Error of the omitted product of residuals and of the residuals' rounding, then of the
+            // additions.
             let bound = (3.0 * U * U + (18 + 3 * d / 32) as f64 * 2f64.powi(-23)) * magnitude + 1e-37;
             let (got, expected) = (f64::from(got[q * KEYS + i]), products.sum::<f64>());
             assert!(
                 (got - expected).abs() <= bound,
-                "{:?} {ty} {n} queries of {d}, {n_keys} keys, query {q} key {i}: {got} is not {expected} within {bound}",
+                "{:?} {ty} {n} queries of {d}, {n_keys} keys, query {q} key {i}: {got} instead of {expected} +- {bound}",
                 kernels.isa
             );
         }
@@ -92,7 +93,7 @@ fn check_scores(kernels: &'static Kernels, ty: GgmlType, n: usize, n_keys: usize
 }
 
 #[test]
-fn products_with_keys_have_16_bits() {
+fn tile_scores_have_16_bits() {
     for kernels in tile_kernels() {
         for (n, n_keys, d) in SIZES {
             TYPES.iter().for_each(|&ty| check_scores(kernels, ty, n, n_keys, d));
@@ -103,7 +104,8 @@ fn products_with_keys_have_16_bits() {
     }
 }
 
-/// Scores of 70 queries, three to a token but for the first token's one, with three pages; what each token has seen of each page.
+/// Returns scores of 70 queries with three pages and the masks of their tokens. Tokens have three queries,
+/// except that only one of the first token's is included.
 fn scores_and_seen() -> (Vec<f32>, Vec<u64>) {
     let mut scores = noise(11, n_scores(70, 3));
     scores.iter_mut().for_each(|x| *x *= 30.0);
@@ -114,7 +116,7 @@ fn scores_and_seen() -> (Vec<f32>, Vec<u64>) {
 }
 
 #[test]
-fn weights_over_pages_are_those_of_a_softmax_with_8_bits() {
+fn tile_softmax_weights_have_8_bits() {
     let (n, group, before, pages) = (70, 3, 2, 1..3);
     let (scores, mut seen) = scores_and_seen();
     seen[3 * 5..3 * 6].fill(0);
@@ -122,7 +124,7 @@ fn weights_over_pages_are_those_of_a_softmax_with_8_bits() {
         let (mut max, mut sum, mut factors) = (vec![-3.0; n], vec![0.5; n], vec![f32::NAN; n]);
         let (mut of_kernel, mut out) = (
             scores.clone(),
-            vec![0xff; kernels.attention_by_tiles().bytes_of_weights(n, 3)],
+            vec![0xff; kernels.tiled_attention().bytes_of_weights(n, 3)],
         );
         let operands = WeightOperands {
             scores: &mut of_kernel,
@@ -131,13 +133,13 @@ fn weights_over_pages_are_those_of_a_softmax_with_8_bits() {
             seen: &seen,
             group,
             before,
-            running: Running {
+            running: SoftmaxState {
                 max: &mut max,
                 sum: &mut sum,
                 factors: &mut factors,
             },
         };
-        // SAFETY: the CPU has the instructions.
+        // SAFETY: the CPU supports `kernels` (see `tile_kernels`).
         unsafe { weights_with(kernels, operands, &mut out) };
         let start = out.as_ptr().align_offset(64);
         for q in 0..n {
@@ -177,7 +179,7 @@ fn weights_over_pages_are_those_of_a_softmax_with_8_bits() {
     }
 }
 
-/// Weights of queries, the sums so far, and the values to add.
+/// Weights of queries, previous sums, and the values to add.
 struct Sums {
     page: Page,
     d: usize,
@@ -188,11 +190,11 @@ struct Sums {
 }
 
 impl Sums {
-    /// `n` tokens that see about half of the values each; the last of them nobody sees.
+    /// Creates `n` tokens that each see about half of the values. No token sees the last value.
     fn new(ty: GgmlType, n: usize, n_values: usize, d: usize) -> Sums {
-        let there = u64::MAX >> (KEYS - n_values) >> 1;
+        let existing = u64::MAX >> (KEYS - n_values) >> 1;
         let seen: Vec<u64> = (0..n as u64)
-            .map(|q| (q + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) & there)
+            .map(|q| (q + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) & existing)
             .collect();
         let mut weights: Vec<f32> = noise(5, n * KEYS).iter().map(|x| x.abs()).collect();
         for (weights, seen) in weights.chunks_exact_mut(KEYS).zip(&seen) {
@@ -211,14 +213,9 @@ impl Sums {
         }
     }
 
-    /// The weights as an operand, which are numbers of no account for other pages.
+    /// Returns the packed weights. Other pages have arbitrary weights.
     fn weights(&self, kernels: &'static Kernels) -> Vec<u8> {
-        let mut out = vec![
-            0xff;
-            kernels
-                .attention_by_tiles()
-                .bytes_of_weights(self.seen.len(), AT.n_pages)
-        ];
+        let mut out = vec![0xff; kernels.tiled_attention().bytes_of_weights(self.seen.len(), AT.n_pages)];
         let start = out.as_ptr().align_offset(64);
         for (q, weights) in self.weights.chunks_exact(KEYS).enumerate() {
             let row = start + q * weight_stride(AT.n_pages) + 2 * AT.page * KEYS;
@@ -232,10 +229,10 @@ impl Sums {
     fn add(&self, kernels: &'static Kernels) -> Option<Vec<f32>> {
         let (mut out, mut memory) = (self.before.clone(), vec![f32::NAN; scratch(self.d)]);
         let seen = self.seen.iter().fold(0, |any, seen| any | seen);
-        let mut values = vec![0xff; kernels.attention_by_tiles().bytes_of_values(self.d, AT.n_pages)];
-        // SAFETY: the CPU has the instructions.
+        let mut values = vec![0xff; kernels.tiled_attention().bytes_of_values(self.d, AT.n_pages)];
+        // SAFETY: the CPU supports `kernels` (see `tile_kernels`).
         unsafe {
-            if !put_values_with(kernels, &self.page.rows(), seen, AT, &mut values, &mut memory) {
+            if !pack_values_with(kernels, &self.page.rows(), seen, AT, &mut values, &mut memory) {
                 return None;
             }
             let weights = self.weights(kernels);
@@ -252,7 +249,7 @@ impl Sums {
         Some(out)
     }
 
-    /// The sum of query `q` at column `c`, and the magnitudes of the products.
+    /// Returns the sum of query `q` at column `c`, and the sum of the products' magnitudes.
     fn expected(&self, q: usize, c: usize) -> (f64, f64) {
         let seen = (0..KEYS).filter(|i| self.seen[q] >> i & 1 == 1);
         let products = seen.map(|i| f64::from(self.weights[q * KEYS + i]) * f64::from(self.page.row(i)[c]));
@@ -268,7 +265,7 @@ impl Sums {
             let bound = (2.0 * U + U * U + 1e-5) * magnitude;
             assert!(
                 (f64::from(got) - expected).abs() <= bound,
-                "{:?} element {at}: {got} is not {expected} within {bound}",
+                "{:?} element {at}: {got} instead of {expected} +- {bound}",
                 kernels.isa
             );
         }
@@ -276,7 +273,7 @@ impl Sums {
 }
 
 #[test]
-fn weighted_values_have_8_bits_and_nothing_unseen_gets_in() {
+fn tile_values_have_8_bits_and_ignore_hidden_cells() {
     for kernels in tile_kernels() {
         for (n, n_values, d) in SIZES {
             TYPES
@@ -290,15 +287,15 @@ fn weighted_values_have_8_bits_and_nothing_unseen_gets_in() {
 }
 
 #[test]
-fn values_of_several_pages_are_added_together() {
+fn tile_values_add_several_pages() {
     let (n, d) = (33, 80);
     for kernels in tile_kernels() {
         let pages = [Page::new(GgmlType::F16, KEYS, d, 1), Page::new(GgmlType::F16, 20, d, 2)];
         let (mut values, mut memory) = (
-            vec![0xff; kernels.attention_by_tiles().bytes_of_values(d, 3)],
+            vec![0xff; kernels.tiled_attention().bytes_of_values(d, 3)],
             vec![f32::NAN; scratch(d)],
         );
-        let mut weights = vec![0xff; kernels.attention_by_tiles().bytes_of_weights(n, 3)];
+        let mut weights = vec![0xff; kernels.tiled_attention().bytes_of_weights(n, 3)];
         let start = weights.as_ptr().align_offset(64);
         let weight = |q: usize, i: usize| ((q * 7 + i * 5) % 13) as f32 / 16.0;
         for q in 0..n {
@@ -308,14 +305,14 @@ fn values_of_several_pages_are_added_together() {
             }
         }
         let mut out = vec![1.0; n * d];
-        // SAFETY: the CPU has the instructions.
+        // SAFETY: the CPU supports `kernels` (see `tile_kernels`).
         unsafe {
             for (i, page) in pages.iter().enumerate() {
-                let at = PageOf {
+                let at = OperandPage {
                     page: 1 + i,
                     n_pages: 3,
                 };
-                assert!(put_values_with(
+                assert!(pack_values_with(
                     kernels,
                     &page.rows(),
                     u64::MAX,
@@ -348,9 +345,10 @@ fn values_of_several_pages_are_added_together() {
     }
 }
 
-/// A weight of zero times infinity is no zero: such values are for the other kernel, which leaves out what is not seen.
+/// Checks that non-finite values are rejected, because zero times infinity is not zero. The f32 kernels,
+/// which skip hidden cells, handle them.
 #[test]
-fn values_that_are_not_finite_are_refused() {
+fn pack_values_rejects_non_finite_rows() {
     for kernels in tile_kernels() {
         let mut sums = Sums::new(GgmlType::F32, 33, 40, 40);
         sums.seen.fill(u64::MAX >> 30);
@@ -361,9 +359,9 @@ fn values_that_are_not_finite_are_refused() {
     }
 }
 
-/// What queries there are beside makes no difference to a query, and neither does where it lies in the operand.
+/// Checks that the result of a query depends neither on other queries nor on its position in the operand.
 #[test]
-fn a_query_has_the_same_bits_alone_and_among_others() {
+fn tile_attention_query_bits_are_independent() {
     let (n, d) = (70, 80);
     for kernels in tile_kernels() {
         let page = Page::new(GgmlType::F16, KEYS, d, 9);

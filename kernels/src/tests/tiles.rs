@@ -1,7 +1,8 @@
-//! Products over tiles of bfloat16, with a model of the unit and, where the CPU has it, with the unit itself.
+//! Tests of matmuls in bf16 tiles, with the software model and, if the CPU supports it, with AMX.
 //!
-//! A bfloat16 has 8 significant bits: a number is off by at most u = 2^-8 of itself. So a sum of products is off by at most 2 u + u^2 of the sum of their
-//! magnitudes, and by what additions in f32 round.
+//! bf16 has 8 significant bits, so a rounded number has a relative error of at most u = 2^-8. The error of a
+//! sum of products is at most 2 u + u^2 times the sum of their magnitudes, plus the rounding of additions in
+//! f32.
 
 use super::panels::{Rows, product_of};
 use super::*;
@@ -16,7 +17,7 @@ use crate::{ActivationForm, FAST_COLUMNS, Precision, activation_bytes};
 
 const FORM: ActivationForm = ActivationForm::Bf16Row;
 
-/// By how much a number may be off, relative to itself.
+/// Relative error of a number rounded to bf16.
 pub(super) const U: f64 = 1.0 / 256.0;
 
 pub(super) fn tile_kernels() -> impl Iterator<Item = &'static Kernels> {
@@ -24,7 +25,7 @@ pub(super) fn tile_kernels() -> impl Iterator<Item = &'static Kernels> {
     [&TILE_MODEL].into_iter().chain(unit)
 }
 
-/// Rows of weights in some layout, and what they mean.
+/// Rows of weights in some layout, with their dequantized values.
 struct Weights {
     ty: GgmlType,
     layout: WeightLayout,
@@ -42,7 +43,8 @@ impl Weights {
         &self.floats[i * self.k..(i + 1) * self.k]
     }
 
-    /// What f32 may round in a weight: relative to integers and minimums, which can be larger.
+    /// Returns the rounding error of a weight in f32, relative to integers and minimums, which can be larger
+    /// than the weight.
     fn rounding(&self) -> f64 {
         1e-6 * f64::from(self.floats.iter().fold(0.0f32, |max, w| max.max(w.abs())))
     }
@@ -52,7 +54,7 @@ fn is_for_tiles(ty: GgmlType) -> bool {
     form_with(&TILE_MODEL, ty, FAST_COLUMNS, Precision::Fast) == FORM
 }
 
-/// At least `m` rows of `k` weights of each type, in each layout that it has.
+/// Yields at least `m` rows of `k` weights of each type, in each layout that the type has.
 fn all_weights(m: usize, k: usize) -> impl Iterator<Item = Weights> {
     let decoders = scalar_decoders().into_iter();
     let types = decoders.filter(move |(ty, _)| is_for_tiles(*ty) && k.is_multiple_of(ty.block_size()));
@@ -71,7 +73,7 @@ fn all_weights(m: usize, k: usize) -> impl Iterator<Item = Weights> {
     })
 }
 
-/// Whole groups of rows in some layout. What they mean is left open.
+/// Returns whole groups of rows in some layout, without dequantized values.
 fn in_layout(ty: GgmlType, layout: WeightLayout, k: usize, rows: Vec<u8>) -> Weights {
     let bytes = match layout {
         WeightLayout::Rows { .. } => rows,
@@ -94,9 +96,9 @@ fn in_layout(ty: GgmlType, layout: WeightLayout, k: usize, rows: Vec<u8>) -> Wei
     }
 }
 
-/// Products with columns that have a single one are the weights: each must be in its place.
+/// Multiplies by columns with a single 1, which must reproduce each weight.
 #[test]
-fn every_weight_is_in_its_place() {
+fn tile_packing_preserves_positions() {
     let m = 3 * GROUP_ROWS;
     for (k, step) in [(32, 1), (288, 5), (768, 29)] {
         let ones: Vec<usize> = (0..k).step_by(step).collect();
@@ -110,14 +112,14 @@ fn every_weight_is_in_its_place() {
                     let (w, got) = (f64::from(weights.row(i)[at]), f64::from(out[j * (m + 2) + i]));
                     let bound = U * w.abs() + weights.rounding();
                     let Weights { ty, layout, .. } = weights;
-                    assert!((got - w).abs() <= bound, "{ty} {layout:?} k {k}: {got} is not {w}");
+                    assert!((got - w).abs() <= bound, "{ty} {layout:?} k {k}: {got} instead of {w}");
                 }
             }
         }
     }
 }
 
-/// Compares with the products of the weights and `x`, rows of as many activations as weights.
+/// Compares with the exact products of the weights and the rows of `x`.
 fn check(kernels: &'static Kernels, weights: &Weights, m: usize, x: &[f32]) {
     let (k, n) = (weights.k, x.len() / weights.k);
     let out = weights.product(kernels, m, &Rows::new(kernels, FORM, k, x), m, n);
@@ -126,9 +128,9 @@ fn check(kernels: &'static Kernels, weights: &Weights, m: usize, x: &[f32]) {
             let products = weights.row(i).iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
             let magnitude: f64 = products.clone().map(f64::abs).sum();
             let of_weights = weights.rounding() * x.iter().map(|x| f64::from(x.abs())).sum::<f64>();
-            // 32 elements are added up in two sums of 16, which are added to the total.
+            // The unit accumulates 32 elements in two sums of 16, then adds both to the total.
             let additions = (18 + k / 32) as f64 * 3.0 * 2f64.powi(-24);
-            // What is subnormal may become zero.
+            // The unit may flush subnormal numbers to zero.
             let lost = x
                 .iter()
                 .map(|x| f64::from(x.abs()) * f64::from(f32::MIN_POSITIVE))
@@ -138,15 +140,15 @@ fn check(kernels: &'static Kernels, weights: &Weights, m: usize, x: &[f32]) {
             let what = format!("{:?} {} {:?}", kernels.isa, weights.ty, weights.layout);
             assert!(
                 (got - expected).abs() <= bound,
-                "{what} m {m} k {k} n {n}, row {i} column {j}: {got} is not {expected} within {bound}"
+                "{what} m {m} k {k} n {n}, row {i} column {j}: {got} instead of {expected} +- {bound}"
             );
         }
     }
 }
 
 #[test]
-fn products_of_tiles_are_close_to_those_of_the_weights() {
-    // Rows and columns around tiles and pairs of them; elements of one step, with rests, of several blocks.
+fn tile_matmul_error_is_bounded() {
+    // Rows and columns around one and two tiles. Rows have one step, a remainder, or several blocks.
     let sizes = [
         (1, 32, 1),
         (2, 96, 2),
@@ -176,9 +178,9 @@ fn products_of_tiles_are_close_to_those_of_the_weights() {
     }
 }
 
-/// Interleaved rows and those of a file.
+/// Checks that interleaved rows and rows in file layout give the same results.
 #[test]
-fn both_layouts_have_the_same_products() {
+fn tile_matmul_layouts_agree() {
     let (m, k) = (3 * GROUP_ROWS, 256);
     let all: Vec<Weights> = all_weights(m, k).collect();
     for (interleaved, rows) in all.iter().zip(&all[1..]).filter(|(a, b)| a.ty == b.ty) {
@@ -191,9 +193,9 @@ fn both_layouts_have_the_same_products() {
     }
 }
 
-/// However rows and columns are split, which is what threads do.
+/// Checks that splitting rows and columns, as threads do, does not change a bit.
 #[test]
-fn products_of_tiles_are_the_same_whatever_is_computed_with_them() {
+fn tile_matmul_split_keeps_bits() {
     let (m, n) = (72, 35);
     for k in [64, 576] {
         let x = noise(72, n * k);
@@ -214,7 +216,7 @@ fn products_of_tiles_are_the_same_whatever_is_computed_with_them() {
 }
 
 #[test]
-fn what_is_not_finite_stays_in_its_column() {
+fn tile_matmul_propagates_non_finite_activations() {
     let (m, n, k) = (8, 35, 544);
     for weights in all_weights(m, k) {
         for kernels in tile_kernels() {
@@ -233,7 +235,7 @@ fn what_is_not_finite_stays_in_its_column() {
 }
 
 #[test]
-fn weights_that_are_not_finite_make_their_rows_so() {
+fn tile_matmul_propagates_non_finite_scales() {
     let (m, n, k) = (24, 35, 512);
     for Weights { ty, layout, .. } in all_weights(m, k) {
         let rows: Vec<u8> = blocks(ty)
@@ -254,9 +256,9 @@ fn weights_that_are_not_finite_make_their_rows_so() {
     }
 }
 
-/// Activations are so large that products of the smallest weights are not lost among what a sum may be off by.
+/// Uses activations large enough that products of the smallest weights exceed the rounding errors of sums.
 #[test]
-fn scales_that_are_subnormal() {
+fn tile_matmul_handles_subnormal_scales() {
     let (m, n, k) = (24, 17, 512);
     let x: Vec<f32> = noise(80, n * k).into_iter().map(|x| 1e20 * x).collect();
     for Weights { ty, layout, .. } in all_weights(m, k) {
@@ -279,7 +281,7 @@ fn scales_that_are_subnormal() {
 }
 
 #[test]
-fn small_and_large_activations() {
+fn tile_matmul_handles_extreme_activations() {
     let (m, k) = (8, 64);
     for weights in all_weights(m, k) {
         for kernels in tile_kernels() {
@@ -292,7 +294,7 @@ fn small_and_large_activations() {
 }
 
 #[test]
-fn activations_become_bfloat16() {
+fn quantize_bf16_rounds_to_nearest() {
     for kernels in tile_kernels() {
         for k in [1, 5, 31, 32, 33, 255, 1000] {
             let x = noise(75, k);
@@ -304,14 +306,14 @@ fn activations_become_bfloat16() {
                 let expected = f64::from(*x.get(i).unwrap_or(&0.0));
                 let got = value(i);
                 let error = (got - expected).abs();
-                assert!(error <= U * expected.abs(), "k {k}: {expected} became {got}");
+                assert!(error <= U * expected.abs(), "k {k}: {expected} was rounded to {got}");
             }
         }
     }
 }
 
 #[test]
-fn only_many_columns_take_tiles() {
+fn activation_form_bf16_needs_many_columns() {
     for ty in [GgmlType::Q4_0, GgmlType::Q8_0] {
         let form = |n, precision| form_with(&TILE_MODEL, ty, n, precision);
         assert_eq!(form(FAST_COLUMNS - 1, Precision::Fast), ActivationForm::I16Row);
@@ -329,9 +331,9 @@ fn only_many_columns_take_tiles() {
     assert_eq!(of_floats, ActivationForm::F32);
 }
 
-/// Rows of floats need not be whole tiles.
+/// Checks rows of floats that are not whole tiles.
 #[test]
-fn rows_of_floats_of_any_length() {
+fn tile_matmul_accepts_any_row_length() {
     for k in [1, 7, 33, 250, 257, 330, 583] {
         let weights = all_weights(40, k).filter(|weights| weights.ty.block_size() == 1);
         for weights in weights {
@@ -342,9 +344,10 @@ fn rows_of_floats_of_any_length() {
     }
 }
 
-/// What is reserved for 16 bits is enough. Rows that lay a multiple of 4096 bytes apart would take the same place in a cache.
+/// Checks that bf16 rows fit the memory reserved for 16-bit rows. Their distance must not be a multiple of
+/// 4096 bytes, which would map all rows to the same cache sets.
 #[test]
-fn rows_of_bfloat16_are_no_longer_than_others() {
+fn bf16_rows_fit_reserved_memory() {
     for k in (1..=64).chain([255, 256, 576, 1024, 2048, 4096, 8192, 11008]) {
         let bytes = activation_bytes(FORM, k);
         assert!(bytes <= activation_bytes(ActivationForm::I16Row, k), "{k}");
@@ -352,13 +355,13 @@ fn rows_of_bfloat16_are_no_longer_than_others() {
     }
 }
 
-/// The model of the unit, and the unit itself where the CPU has one, compute sums of products.
+/// Checks that the model, and AMX if available, compute sums of products.
 #[test]
-fn units_add_products_up() {
+fn tile_unit_computes_sums_of_products() {
     let (steps, x_stride) = (8, 8 * 64 + 6);
     let bf16 = |seed, n| -> Vec<half::bf16> { noise(seed, n).into_iter().map(half::bf16::from_f32).collect() };
     let x = bf16(76, 32 * x_stride / 2);
-    // Room to align them.
+    // Allocates extra bytes for alignment.
     let w = bf16(77, steps * TILE_BYTES + 32);
     let w = &w[w.as_ptr().cast::<u8>().align_offset(64) / 2..];
     for (steps, is_first, streams) in [
@@ -387,11 +390,11 @@ fn units_add_products_up() {
                 let products: f64 = (0..32 * steps).map(|e| product(column, row, e)).sum();
                 let expected = products + if is_first { 0.0 } else { BEFORE.into() };
                 let got = f64::from(sums[column * TO_STRIDE / 4 + row]);
-                // An addition in a lane for every other element.
+                // The unit rounds one addition per lane for every two elements.
                 let bound = 1e-6 * (1 + 16 * steps) as f64;
                 assert!(
                     (got - expected).abs() <= bound,
-                    "{what}, {steps} steps: {got} is not {expected}"
+                    "{what}, {steps} steps: {got} instead of {expected}"
                 );
             }
         };
@@ -403,13 +406,14 @@ fn units_add_products_up() {
     }
 }
 
-/// What sums are before a block is added.
+/// Initial value of the accumulators.
 const BEFORE: f32 = 0.25;
 
-/// Bytes from the sums of one column to those of the next, which are not aligned.
+/// Unaligned distance in bytes between the sums of two columns.
 const TO_STRIDE: usize = 32 * 4 + 20;
 
-/// What a unit makes of a block, which is large enough, given that the CPU has it.
+/// Returns the sums of a block computed by a unit. The CPU must support it, and the operands must be large
+/// enough.
 fn sums_of<U: TileUnit>(block: &TileBlock, is_first: bool) -> Vec<f32> {
     let before = TileSums([[BEFORE; 32]; 32]);
     let mut to = vec![f32::NAN; 32 * TO_STRIDE / 4];
@@ -418,9 +422,9 @@ fn sums_of<U: TileUnit>(block: &TileBlock, is_first: bool) -> Vec<f32> {
         to: to.as_mut_ptr(),
         ..*block
     };
-    // SAFETY: operands are large enough for the largest block. The CPU has the unit, or `U` is its model.
+    // SAFETY: the operands suffice for the largest block. The CPU supports the unit, or `U` is the model.
     unsafe { U::new().add(&block) };
-    // Nothing is written between columns.
+    // The gaps between columns must stay untouched.
     assert!(
         to.chunks(TO_STRIDE / 4)
             .all(|column| column[32..].iter().all(|x| x.is_nan()))

@@ -1,4 +1,4 @@
-//! What is wrong with a request, as clients of the several interfaces expect it.
+//! API errors and their mapping to HTTP status codes and error objects.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -6,26 +6,26 @@ use serde_json::{Value as Json, json};
 
 use crate::scheduler::{CommandError, SubmitError};
 
-/// A request that is not answered, and why.
+/// Error returned to the client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
-    /// HTTP's status.
+    /// HTTP status code.
     pub status: StatusCode,
-    /// OpenAI's word for the kind of error.
+    /// OpenAI's `type` of the error.
     pub kind: &'static str,
-    /// A sentence.
+    /// Error message for the user.
     pub message: String,
-    /// The field that it is about.
+    /// Request field that caused the error.
     pub param: Option<String>,
-    /// OpenAI's word for the very error.
+    /// OpenAI's `code` of the error.
     pub code: Option<&'static str>,
-    /// Seconds after which another attempt may succeed.
+    /// Value of `Retry-After` in seconds.
     pub retry_after: Option<u64>,
-    /// Tokens of a prompt that is too long, and those that the context has.
+    /// Prompt tokens and context size, if the prompt is too long.
     pub too_long: Option<Box<(usize, usize)>>,
 }
 
-/// What handlers return.
+/// Result of a request handler.
 pub type ApiResult<T = Response> = Result<T, ApiError>;
 
 impl ApiError {
@@ -41,12 +41,12 @@ impl ApiError {
         }
     }
 
-    /// The request is wrong.
+    /// Returns a 400 error.
     pub fn invalid(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// A field of the request is wrong.
+    /// Returns a 400 error about one request field.
     pub fn field(name: &str, message: impl std::fmt::Display) -> ApiError {
         ApiError {
             param: Some(name.to_owned()),
@@ -54,62 +54,62 @@ impl ApiError {
         }
     }
 
-    /// There is no such thing.
+    /// Returns a 404 error.
     pub fn not_found(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "not_found_error", message)
     }
 
-    /// The key is not one of those that were agreed on.
+    /// Returns the 401 error for a missing or wrong API key.
     pub fn unauthorized() -> ApiError {
         ApiError {
             code: Some("invalid_api_key"),
             ..ApiError::new(
                 StatusCode::UNAUTHORIZED,
                 "authentication_error",
-                "the API key is missing or wrong: expected `Authorization: Bearer KEY` or `X-Api-Key: KEY`",
+                "invalid or missing API key: expected `Authorization: Bearer KEY` or `X-Api-Key: KEY`",
             )
         }
     }
 
-    /// The body is larger than what is read.
+    /// Returns the 413 error for a request body above the size limit.
     pub fn too_large(max: usize) -> ApiError {
-        let message = format!("the body has more than {max} bytes");
+        let message = format!("the request body exceeds the limit of {max} bytes");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
-    /// The body is compressed.
+    /// Returns the 415 error for a compressed request body.
     pub fn encoded() -> ApiError {
-        let message = "the body has a content-encoding: bodies are taken as they are, not compressed";
+        let message = "unsupported content-encoding: send the request body uncompressed";
         ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
     }
 
-    /// The body did not come in time.
+    /// Returns the 408 error for a request body that arrives too slowly.
     pub fn too_slow() -> ApiError {
-        let message = "the body did not come in time";
+        let message = "timed out while reading the request body";
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
     }
 
-    /// This server cannot do it, with this model or at all.
+    /// Returns a 501 error: the server or the model lacks the feature.
     pub fn unsupported(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
     }
 
-    /// It is understood, and cannot be done with what is there.
+    /// Returns a 422 error: the request is valid but cannot be processed.
     pub fn unprocessable(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request_error", message)
     }
 
-    /// Something failed that is not the client's fault.
+    /// Returns a 500 error.
     pub fn server(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// Not now.
+    /// Returns a 503 error.
     pub fn unavailable(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
     }
 
-    /// The error object of OpenAI's interface, with llama-server's numbers of tokens.
+    /// Returns the error object in OpenAI's format, with llama-server's token counts.
     pub fn to_json(&self) -> Json {
         let mut error = json!({
             "message": self.message,
@@ -124,7 +124,7 @@ impl ApiError {
         json!({ "error": error })
     }
 
-    /// A response with this body.
+    /// Returns an HTTP response with this status and the given body.
     pub fn response(&self, body: &Json) -> Response {
         let content = [(header::CONTENT_TYPE, "application/json")];
         let mut response = (self.status, content, body.to_string()).into_response();
@@ -137,7 +137,8 @@ impl ApiError {
     }
 }
 
-/// OpenAI's form; the error itself goes along, for interfaces that have another.
+/// Converts to OpenAI's format. The error is also attached as an extension, so that other APIs can reformat
+/// it.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = self.response(&self.to_json());

@@ -1,61 +1,56 @@
-//! The fields of a request: tables of those that there are, and a reader that refuses all others by name.
+//! Request fields: tables of the known fields, and a reader that rejects unknown fields by name.
 
 use engine::model::nearest_names;
 use engine::sample::{PARAMS, ParamDef};
 use serde_json::{Map, Value as Json};
 
+use super::compat::KnownFields;
 use super::error::{ApiError, ApiResult};
-use super::others::Known;
 
-/// A field of a request: a row of a table from which the reader and `docs/server.md` come.
+/// Description of a request field, from which the reader, the OpenAPI document and `docs/server.md` are
+/// generated.
 #[derive(Debug)]
 pub struct Field {
-    /// Its name.
     pub name: &'static str,
-    /// What it may be.
-    pub form: Form,
-    /// What it does, in one sentence.
+    /// JSON type that the field accepts.
+    pub form: FieldType,
+    /// Description of the field in one or two sentences.
     pub doc: &'static str,
 }
 
-/// What a field may be.
+/// JSON type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// A text.
+pub enum FieldType {
     Text,
-    /// True or false.
     Flag,
-    /// A number without a fraction.
+    /// A number without a fractional part; 3.0 is accepted.
     Integer,
-    /// A number.
     Number,
-    /// An object.
     Object,
-    /// A list.
     List,
-    /// One of several, as its sentence says.
+    /// Several JSON types; the description lists them.
     Any,
-    /// Anything: it has no effect on the answer, and none here.
+    /// Any JSON value; the field has no effect.
     Ignored,
 }
 
-impl Form {
-    /// For people.
+impl FieldType {
+    /// Returns the name used in the documentation.
     pub fn name(self) -> &'static str {
         match self {
-            Form::Text => "text",
-            Form::Flag => "true or false",
-            Form::Integer => "integer",
-            Form::Number => "number",
-            Form::Object => "object",
-            Form::List => "list",
-            Form::Any => "see there",
-            Form::Ignored => "ignored",
+            FieldType::Text => "string",
+            FieldType::Flag => "boolean",
+            FieldType::Integer => "integer",
+            FieldType::Number => "number",
+            FieldType::Object => "object",
+            FieldType::List => "array",
+            FieldType::Any => "any",
+            FieldType::Ignored => "ignored",
         }
     }
 }
 
-/// The name that clients know a parameter of the sampler chain by.
+/// Returns the request field that sets a sampling parameter.
 pub fn name_of(def: &ParamDef) -> &'static str {
     match def.name {
         "temp" => "temperature",
@@ -67,17 +62,18 @@ pub fn name_of(def: &ParamDef) -> &'static str {
     }
 }
 
-/// The fields of a request as they are read, each once.
+/// Fields of one request. Each field is removed when it is read.
 #[derive(Debug)]
 pub struct Fields {
     given: Map<String, Json>,
 }
 
 impl Fields {
-    /// The fields of a body, of which `known` lists those that there are; `sampling`: those of the sampler chain, too. Null is as if it were not given.
+    /// Validates the field names of a body against the tables in `known` and, with `sampling`, the sampling
+    /// parameters. Null fields count as absent.
     pub fn new(given: Map<String, Json>, known: &[&[Field]], sampling: bool) -> ApiResult<Fields> {
-        let mut kept = Map::new();
-        let of_route = Known {
+        let mut accepted = Map::new();
+        let of_route = KnownFields {
             tables: known,
             sampling,
         };
@@ -88,50 +84,50 @@ impl Fields {
                 .find(|field| field.name == name);
             let is_sampling = sampling && PARAMS.iter().any(|def| name_of(def) == name);
             match field {
-                Some(field) if field.form == Form::Ignored => {}
+                Some(field) if field.form == FieldType::Ignored => {}
                 None if !is_sampling => return Err(unknown(&name, known)),
                 _ => {
-                    kept.insert(name, value);
+                    accepted.insert(name, value);
                 }
             }
         }
-        Ok(Fields { given: kept })
+        Ok(Fields { given: accepted })
     }
 
-    /// The value as it is, which stays to be read.
+    /// Returns a value without removing it.
     pub fn given(&self, name: &str) -> Option<&Json> {
         self.given.get(name)
     }
 
-    /// The value as it is.
+    /// Removes and returns a value of any type.
     pub fn take(&mut self, name: &str) -> Option<Json> {
         self.given.remove(name)
     }
 
-    /// A text.
+    /// Reads a string field.
     pub fn text(&mut self, name: &str) -> ApiResult<Option<String>> {
-        self.typed(name, "a text", |value| match value {
+        self.typed(name, "a string", |value| match value {
             Json::String(text) => Some(text),
             _ => None,
         })
     }
 
-    /// True or false.
+    /// Reads a boolean field.
     pub fn flag(&mut self, name: &str) -> ApiResult<Option<bool>> {
         self.typed(name, "true or false", |value| value.as_bool())
     }
 
-    /// A number without a fraction, as other languages write it: 3.0 is one.
+    /// Reads an integer. Accepts 3.0, because some clients write integers so.
     pub fn integer(&mut self, name: &str) -> ApiResult<Option<i64>> {
-        self.typed(name, "a whole number", |value| integer_of(&value))
+        self.typed(name, "an integer", |value| integer_of(&value))
     }
 
-    /// A number.
+    /// Reads a finite number.
     pub fn number(&mut self, name: &str) -> ApiResult<Option<f64>> {
         self.typed(name, "a number", |value| value.as_f64().filter(|x| x.is_finite()))
     }
 
-    /// An object.
+    /// Reads an object field.
     pub fn object(&mut self, name: &str) -> ApiResult<Option<Map<String, Json>>> {
         self.typed(name, "an object", |value| match value {
             Json::Object(object) => Some(object),
@@ -139,7 +135,7 @@ impl Fields {
         })
     }
 
-    /// A list.
+    /// Reads a list field.
     pub fn list(&mut self, name: &str) -> ApiResult<Option<Vec<Json>>> {
         self.typed(name, "a list", |value| match value {
             Json::Array(list) => Some(list),
@@ -147,9 +143,9 @@ impl Fields {
         })
     }
 
-    /// A text or several.
+    /// Reads a string or a list of strings.
     pub fn texts(&mut self, name: &str) -> ApiResult<Vec<String>> {
-        let texts = self.typed(name, "a text or a list of texts", |value| match value {
+        let texts = self.typed(name, "a string or a list of strings", |value| match value {
             Json::String(text) => Some(vec![text]),
             Json::Array(list) => list.into_iter().map(text_of).collect(),
             _ => None,
@@ -166,18 +162,18 @@ impl Fields {
         read(value).ok_or_else(wrong).map(Some)
     }
 
-    /// All have been read: a field of the tables that nothing reads would be dropped in silence, and is an error.
+    /// Checks that every field was read. A known field that no handler reads is a bug in the server.
     pub fn finish(self) -> ApiResult<()> {
         match self.given.keys().next() {
             None => Ok(()),
             Some(name) => Err(ApiError::server(format!(
-                "{name}: the field is known, and nothing reads it"
+                "{name}: the field is known but not implemented"
             ))),
         }
     }
 }
 
-/// A whole number, 3.0 being one.
+/// Returns the integer value of a number; accepts 3.0.
 pub fn integer_of(value: &Json) -> Option<i64> {
     let whole = |x: &f64| x.fract() == 0.0 && x.abs() < 9e15;
     value
@@ -185,7 +181,7 @@ pub fn integer_of(value: &Json) -> Option<i64> {
         .or_else(|| value.as_f64().filter(whole).map(|x| x as i64))
 }
 
-/// The text of a value that is one.
+/// Returns the string if the value is one.
 pub fn text_of(value: Json) -> Option<String> {
     match value {
         Json::String(text) => Some(text),
@@ -193,7 +189,7 @@ pub fn text_of(value: Json) -> Option<String> {
     }
 }
 
-/// The beginning of a value, for messages.
+/// Formats a value for error messages, abbreviated.
 pub fn shown(value: &Json) -> String {
     const MAX: usize = 40;
     let text = match value {
@@ -213,13 +209,10 @@ fn unknown(name: &str, known: &[&[Field]]) -> ApiError {
     let near = nearest_names(name, names);
     let near = match near.is_empty() {
         true => String::new(),
-        false => format!("; the nearest are {}", near.join(", ")),
+        false => format!("; similar fields: {}", near.join(", ")),
     };
     let name: String = name.chars().take(64).collect();
-    ApiError::field(
-        &name,
-        format_args!("there is no such field, and leaving it out might change the answer{near}"),
-    )
+    ApiError::field(&name, format_args!("unknown field{near}"))
 }
 
 #[cfg(test)]
@@ -231,12 +224,12 @@ mod tests {
     const TABLE: &[Field] = &[
         Field {
             name: "stream",
-            form: Form::Flag,
+            form: FieldType::Flag,
             doc: "",
         },
         Field {
             name: "user",
-            form: Form::Ignored,
+            form: FieldType::Ignored,
             doc: "",
         },
     ];
@@ -247,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_named() {
+    fn unknown_field_is_rejected_by_name() {
         let error = fields(json!({ "strem": true })).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("strem"));
         assert!(error.message.contains("stream"), "{}", error.message);
@@ -259,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_checked() {
+    fn field_of_wrong_type_is_rejected() {
         let wrong = fields(json!({"stream": "yes"})).unwrap().flag("stream").unwrap_err();
         assert_eq!(wrong.message, "stream: expected true or false, found \"yes\"");
         assert_eq!(integer_of(&json!(3.0)), Some(3));

@@ -1,13 +1,13 @@
-//! What interfaces have in common: fields and errors.
+//! Request fields and errors shared by all APIs.
 
+mod compat;
 mod error;
 mod fields;
-mod generating;
-mod others;
+mod generation;
 mod structure;
 
+pub use compat::{KnownFields, lenient};
 pub use error::{ApiError, ApiResult};
-pub use fields::{Field, Fields, Form, integer_of, name_of, shown, text_of};
-pub use generating::{Defaults, GENERATING, NO_LIMIT, between, generating, ignored, limit, max_tokens};
-pub use others::{Known, lenient};
-pub use structure::{Constraints, STRUCTURE, structure};
+pub use fields::{Field, FieldType, Fields, integer_of, name_of, shown, text_of};
+pub use generation::{Defaults, GENERATION_FIELDS, NO_LIMIT, between, generating, ignored, limit, max_tokens};
+pub use structure::{Constraints, STRUCTURE_FIELDS, structure};

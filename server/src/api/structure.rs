@@ -1,4 +1,4 @@
-//! Fields that say what an answer has to be, and constraints made of them. Making one takes time, so those used last are kept.
+//! Structured output: request fields that constrain a completion, and a cache of compiled constraints.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -7,43 +7,43 @@ use engine::model::Model;
 use serde_json::{Map, Value as Json};
 
 use super::error::{ApiError, ApiResult};
-use super::fields::{Field, Fields, Form, shown, text_of};
+use super::fields::{Field, FieldType, Fields, shown, text_of};
 
-/// The fields.
-pub const STRUCTURE: &[Field] = &[
+/// Fields for structured output.
+pub const STRUCTURE_FIELDS: &[Field] = &[
     Field {
         name: "response_format",
-        form: Form::Object,
-        doc: "`{\"type\": \"json_object\"}`, `{\"type\": \"json_schema\", \"json_schema\": {\"schema\": …}}` or `{\"type\": \"text\"}`.",
+        form: FieldType::Object,
+        doc: "Output format: `{\"type\": \"json_object\"}`, `{\"type\": \"json_schema\", \"json_schema\": {\"schema\": …}}` or `{\"type\": \"text\"}`.",
     },
     Field {
         name: "json_schema",
-        form: Form::Any,
-        doc: "A JSON schema that the answer is a document of.",
+        form: FieldType::Any,
+        doc: "JSON schema that the output must match.",
     },
     Field {
         name: "grammar",
-        form: Form::Text,
-        doc: "A grammar as for llama.cpp (GBNF), whose rule `root` the answer matches.",
+        form: FieldType::Text,
+        doc: "GBNF grammar that the output must match; the start rule is `root`.",
     },
     Field {
         name: "regex",
-        form: Form::Text,
-        doc: "A regular expression that the answer matches as a whole.",
+        form: FieldType::Text,
+        doc: "Regular expression that the whole output must match.",
     },
     Field {
         name: "choice",
-        form: Form::List,
-        doc: "The answer is one of these texts.",
+        form: FieldType::List,
+        doc: "List of strings; the output is one of them.",
     },
     Field {
         name: "structured_outputs",
-        form: Form::Object,
-        doc: "The same as vLLM has it: an object with one of `json`, `regex`, `choice` and `grammar`.",
+        form: FieldType::Object,
+        doc: "vLLM's form: an object with one of `json`, `regex`, `choice` and `grammar`.",
     },
 ];
 
-/// What the answer has to be: at most one of the fields.
+/// Reads the requested structure. At most one of the fields may be set.
 pub fn structure(fields: &mut Fields) -> ApiResult<Option<Grammar>> {
     let mut found: Vec<(&str, Grammar)> = Vec::new();
     if let Some(format) = fields.object("response_format")? {
@@ -59,7 +59,7 @@ pub fn structure(fields: &mut Fields) -> ApiResult<Option<Grammar>> {
         found.push(("regex", Grammar::Regex(text)));
     }
     if let Some(list) = fields.list("choice")? {
-        found.push(("choice", of_choice("choice", list)?));
+        found.push(("choice", request_for_choice("choice", list)?));
     }
     if let Some(options) = fields.object("structured_outputs")? {
         found.extend(of_options(options)?);
@@ -67,7 +67,7 @@ pub fn structure(fields: &mut Fields) -> ApiResult<Option<Grammar>> {
     match &found[..] {
         [_, .., (name, _)] => Err(ApiError::field(
             name,
-            format_args!("the answer is told what to be by {} too", found[0].0),
+            format_args!("cannot be combined with {}", found[0].0),
         )),
         _ => Ok(found.pop().map(|(_, grammar)| grammar)),
     }
@@ -80,7 +80,7 @@ fn of_format(mut format: Map<String, Json>) -> ApiResult<Option<Grammar>> {
     let schema = match (kind.as_deref(), format.remove("json_schema"), format.remove("schema")) {
         (Some("text"), None, None) => return Ok(None),
         (Some("json_object"), None, None) => Json::Object(Map::from_iter([("type".to_owned(), "object".into())])),
-        // As llama-server has it.
+        // llama-server's form.
         (Some("json_object"), None, Some(schema)) => schema,
         (Some("json_schema"), Some(Json::Object(mut described)), None) => {
             let no_schema = || wrong("json_schema has no schema");
@@ -88,7 +88,7 @@ fn of_format(mut format: Map<String, Json>) -> ApiResult<Option<Grammar>> {
         }
         _ => {
             return Err(wrong(
-                "expected a type of text, json_object, or json_schema with json_schema.schema",
+                "expected type text, json_object or json_schema (with json_schema.schema)",
             ));
         }
     };
@@ -106,28 +106,28 @@ fn of_schema(name: &str, schema: Json) -> ApiResult<Grammar> {
     }
 }
 
-fn of_choice(name: &str, list: Vec<Json>) -> ApiResult<Grammar> {
+fn request_for_choice(name: &str, list: Vec<Json>) -> ApiResult<Grammar> {
     let texts: Option<Vec<String>> = list.into_iter().map(text_of).collect();
     texts
         .map(Grammar::Choice)
-        .ok_or_else(|| ApiError::field(name, "expected a list of texts"))
+        .ok_or_else(|| ApiError::field(name, "expected a list of strings"))
 }
 
 fn of_options(options: Map<String, Json>) -> ApiResult<Vec<(&'static str, Grammar)>> {
     const NAME: &str = "structured_outputs";
-    let text = |value: Json| text_of(value).ok_or_else(|| ApiError::field(NAME, "expected a text"));
+    let text = |value: Json| text_of(value).ok_or_else(|| ApiError::field(NAME, "expected a string"));
     let mut found = Vec::new();
     for (kind, value) in options.into_iter().filter(|(_, value)| !value.is_null()) {
         let grammar = match (kind.as_str(), value) {
             ("json", schema) => of_schema(NAME, schema)?,
             ("regex", value) => Grammar::Regex(text(value)?),
             ("grammar", value) => Grammar::Gbnf(text(value)?),
-            ("choice", Json::Array(list)) => of_choice(NAME, list)?,
+            ("choice", Json::Array(list)) => request_for_choice(NAME, list)?,
             _ => {
                 let kind: String = kind.chars().take(64).collect();
                 return Err(ApiError::field(
                     NAME,
-                    format_args!("{kind:?} is none of json, regex, choice and grammar"),
+                    format_args!("unknown key {kind:?}: expected json, regex, choice or grammar"),
                 ));
             }
         };
@@ -136,49 +136,49 @@ fn of_options(options: Map<String, Json>) -> ApiResult<Vec<(&'static str, Gramma
     Ok(found)
 }
 
-/// Makes constraints for a model's answers, and keeps the ones used last.
+/// Compiles constraints for one model and caches the most recently used ones.
 #[derive(Default)]
 pub struct Constraints {
-    /// Made when first needed: it looks at the whole vocabulary.
+    /// Compiler, built on first use because it scans the whole vocabulary.
     compiler: OnceLock<Result<Compiler, GrammarError>>,
-    /// The one used last stands last.
-    kept: Mutex<Vec<(Grammar, Constraint)>>,
+    /// Compiled constraints, most recently used last.
+    cached: Mutex<Vec<(Grammar, Constraint)>>,
 }
 
-/// Constraints that are kept.
-const MAX_KEPT: usize = 32;
-/// Bytes of a grammar whose constraint is kept.
-const MAX_KEPT_LEN: usize = 64 << 10;
+/// Maximum number of cached constraints.
+const MAX_CACHED: usize = 32;
+/// Maximum size in bytes of a grammar whose constraint is cached.
+const MAX_CACHED_LEN: usize = 64 << 10;
 
 impl Constraints {
-    /// The constraint of a grammar. Takes as long as compiling does, so it is nothing for a thread that others wait for.
+    /// Returns the constraint of a grammar. Compiles it if it is not cached, so call it on a blocking thread.
     pub fn constraint(&self, grammar: &Grammar, model: &Model) -> ApiResult<Constraint> {
-        if let Some(kept) = self.kept(grammar) {
-            return Ok(kept);
+        if let Some(cached) = self.cached(grammar) {
+            return Ok(cached);
         }
         let refused = |e: &GrammarError| ApiError {
             code: Some("invalid_grammar"),
-            ..ApiError::invalid(format!("the answer cannot be constrained so: {e}"))
+            ..ApiError::invalid(format!("cannot constrain the output: {e}"))
         };
         let make = || Compiler::new(model.vocab(), model.base().n_vocab());
         let compiler = self.compiler.get_or_init(make).as_ref().map_err(refused)?;
         let made = compiler.compile(grammar, model.vocab()).map_err(|e| refused(&e))?;
-        if length(grammar) <= MAX_KEPT_LEN {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.len() == MAX_KEPT {
-                kept.remove(0);
+        if length(grammar) <= MAX_CACHED_LEN {
+            let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+            if cached.len() == MAX_CACHED {
+                cached.remove(0);
             }
-            kept.push((grammar.clone(), made.clone()));
+            cached.push((grammar.clone(), made.clone()));
         }
         Ok(made)
     }
 
-    fn kept(&self, grammar: &Grammar) -> Option<Constraint> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().position(|(known, _)| known == grammar)?;
-        let found = kept.remove(at);
+    fn cached(&self, grammar: &Grammar) -> Option<Constraint> {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = cached.iter().position(|(known, _)| known == grammar)?;
+        let found = cached.remove(at);
         let constraint = found.1.clone();
-        kept.push(found);
+        cached.push(found);
         Some(constraint)
     }
 }
@@ -198,11 +198,11 @@ mod tests {
 
     fn read(body: Json) -> ApiResult<Option<Grammar>> {
         let Json::Object(body) = body else { unreachable!() };
-        structure(&mut Fields::new(body, &[STRUCTURE], false)?)
+        structure(&mut Fields::new(body, &[STRUCTURE_FIELDS], false)?)
     }
 
     #[test]
-    fn the_same_can_be_said_in_many_ways() {
+    fn structure_accepts_all_equivalent_fields() {
         let schema = || Some(Grammar::JsonSchema("{\"type\":\"number\"}".to_owned()));
         let number = json!({"type": "number"});
         for body in [
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn invalid_structure_is_rejected() {
         for body in [
             json!({"response_format": {"type": "xml"}}),
             json!({"response_format": {}}),

@@ -1,4 +1,4 @@
-//! What handlers share, and what is asked of every request: who sends it, and what it is called.
+//! Handler state and the middleware for every request: authentication, CORS, request ids and logging.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -18,36 +18,36 @@ use tower_http::services::ServeDir;
 use super::{cors, unique};
 use crate::api::ApiError;
 use crate::routes::ROUTES;
-use crate::served::Served;
+use crate::service::ModelService;
 use crate::web::File;
 
-/// What handlers share.
+/// State shared by all handlers.
 pub struct App {
-    /// The model.
-    pub served: Served,
+    /// The served model.
+    pub service: ModelService,
 }
 
-/// What is asked of every request before it is answered, and who is told of it.
+/// Access control, static files and logging that apply to every request.
 #[derive(Default)]
-pub struct Gate {
-    /// Keys of which requests have to name one; without any, all requests are taken.
+pub struct AccessPolicy {
+    /// Accepted API keys; if empty, no authentication is required.
     pub keys: Vec<String>,
-    /// The page for browsers is served.
+    /// Whether to serve the web UI.
     pub page: bool,
-    /// Files of this folder are served where there is no route.
+    /// Directory of static files, served at paths without a route.
     pub folder: Option<PathBuf>,
-    /// All paths begin with this; it is empty, or begins with a slash and ends with none.
+    /// Path prefix of all routes: empty, or with a leading and without a trailing slash.
     pub prefix: String,
-    /// Origins of pages that may ask, besides the server's own; `*` is any.
+    /// Allowed origins for cross-origin requests; `*` allows all.
     pub origins: Vec<String>,
-    /// Whoever reaches the server may ask it: it is not for this machine alone.
-    pub for_all: bool,
-    /// Is told of each request that was answered, or whose answer was begun.
+    /// The server listens beyond this machine, so the origin check does not protect it.
+    pub is_public: bool,
+    /// Callback after each response has started.
     pub log: Option<Log>,
 }
 
-impl Gate {
-    /// True of files of the folder: like the page they are for everybody. What routes may answer never is.
+impl AccessPolicy {
+    /// Returns true for static files, which need no API key. Paths of routes never count as files.
     fn is_file(&self, method: &Method, path: &str) -> bool {
         let Some(folder) = self
             .folder
@@ -62,8 +62,8 @@ impl Gate {
             .flat_map(|route| route.paths.iter().map(|path| first(path)))
             .collect();
         let decoded = percent_decode_str(path).decode_utf8_lossy();
-        let is_plain = |part: &str| !part.contains(['\\', '\0']) && part != "..";
-        if names.contains(&first(&decoded)) || !decoded.split('/').all(is_plain) {
+        let raw_output = |part: &str| !part.contains(['\\', '\0']) && part != "..";
+        if names.contains(&first(&decoded)) || !decoded.split('/').all(raw_output) {
             return false;
         }
         let file = folder.join(decoded.trim_start_matches('/'));
@@ -71,62 +71,64 @@ impl Gate {
     }
 }
 
-/// Is told of requests.
-pub type Log = Box<dyn Fn(&Record) + Send + Sync>;
+/// Callback for finished requests.
+pub type Log = Box<dyn Fn(&RequestRecord) + Send + Sync>;
 
-/// What handlers get.
+/// Shared state that handlers receive.
 pub type Shared = Arc<App>;
 
-/// Who sends a request: the number of its key, from 1; 0 where none is asked for.
+/// Client identity: the 1-based index of its API key, or 0 without authentication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Client(pub u64);
 
-/// A request and what became of it. Nothing of what was said is in it.
+/// Log record of a request. Contains no prompts or completions.
 #[derive(Clone, Debug)]
-pub struct Record {
-    /// Its id, from `x-request-id` or made here.
+pub struct RequestRecord {
+    /// Request id, from `x-request-id` or generated.
     pub id: String,
-    /// GET, POST and so on.
+    /// HTTP method.
     pub method: Method,
-    /// Its path.
+    /// Request path without the query.
     pub path: String,
-    /// The status of the response.
+    /// Status code of the response.
     pub status: StatusCode,
-    /// From the request's head to the response's.
+    /// Time from receiving the request head to sending the response head.
     pub time: Duration,
 }
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Paths that everybody may ask for.
+/// Paths that need no API key.
 const PUBLIC: [&str; 3] = ["/health", "/v1/health", "/ready"];
 
-/// The routes, behind what is asked of every request.
-pub fn guarded(routes: Router, gate: Gate) -> Router {
-    let prefix = gate.prefix.clone();
-    let routes = match &gate.folder {
+/// Wraps routes in the middleware and adds static files and the path prefix.
+pub fn guarded(routes: Router, policy: AccessPolicy) -> Router {
+    let prefix = policy.prefix.clone();
+    let routes = match &policy.folder {
         Some(folder) => {
             let files = ServeDir::new(folder).call_fallback_on_method_not_allowed(true);
-            routes.fallback_service(files.fallback(nothing.into_service()))
+            routes.fallback_service(files.fallback(not_found.into_service()))
         }
-        None => routes.fallback(nothing),
+        None => routes.fallback(not_found),
     };
-    let routes = routes.method_not_allowed_fallback(other_method);
-    let routes = routes.layer(from_fn_with_state(Arc::new(gate), guard));
+    let routes = routes.method_not_allowed_fallback(method_not_allowed);
+    let routes = routes.layer(from_fn_with_state(Arc::new(policy), authorize));
     match prefix.is_empty() {
         true => routes,
-        false => Router::new().fallback(below).with_state((prefix.into(), routes)),
+        false => Router::new()
+            .fallback(strip_prefix_and_route)
+            .with_state((prefix.into(), routes)),
     }
 }
 
-/// Answers what is asked for below a prefix as it is without.
-async fn below(State((prefix, routes)): State<(Arc<str>, Router)>, mut request: Request) -> Response {
+/// Strips the path prefix and dispatches the request.
+async fn strip_prefix_and_route(State((prefix, routes)): State<(Arc<str>, Router)>, mut request: Request) -> Response {
     let uri = request.uri();
     let rest = uri.path().strip_prefix(&*prefix);
     let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
     match rest {
-        // What the page asks for is relative to where it stands.
+        // Redirect so that the relative URLs of the web UI resolve.
         Some("") => Redirect::temporary(&format!("{prefix}/{query}")).into_response(),
         Some(rest) if rest.starts_with('/') => match Uri::try_from(format!("{rest}{query}")) {
             Ok(uri) => {
@@ -134,103 +136,107 @@ async fn below(State((prefix, routes)): State<(Arc<str>, Router)>, mut request: 
                 let Ok(response) = routes.oneshot(request).await as Result<Response, Infallible>;
                 response
             }
-            Err(_) => ApiError::invalid("the path is none").into_response(),
+            Err(_) => ApiError::invalid("invalid path").into_response(),
         },
-        _ => ApiError::not_found(format!("there is nothing here: all paths begin with {prefix}/")).into_response(),
+        _ => ApiError::not_found(format!("not found: all paths begin with {prefix}/")).into_response(),
     }
 }
 
-/// What llama-server answers and this does not: how, where, and why.
-const LEFT_OUT: &[(&str, &str, &str)] = &[
+/// Routes of llama-server that this server does not implement: method (empty: any), path, reason.
+const UNSUPPORTED: &[(&str, &str, &str)] = &[
     (
         "",
         "/tools",
-        "functions are called by clients: a server that runs commands for pages runs them for any page",
+        "tools are executed by clients; running commands for web pages would be unsafe",
     ),
     (
         "",
         "/cors-proxy",
-        "nothing is fetched for pages: what this machine can reach is not theirs",
+        "proxying would give web pages access to this machine's network",
     ),
-    (
-        "",
-        "/models/sse",
-        "/v1/models tells which models there are and which are loaded",
-    ),
+    ("", "/models/sse", "use /v1/models to list the models and their state"),
     (
         "",
         "/v1/stream",
-        "an answer is told to who asked for it, and ends with the connection",
+        "a completion can be streamed only on the connection of its request",
     ),
     (
         "",
         "/v1/streams",
-        "an answer is told to who asked for it, and ends with the connection",
+        "a completion can be streamed only on the connection of its request",
     ),
-    ("", "/v1/audio", "models run on text only"),
-    ("", "/audio", "models run on text only"),
-    ("", "/v1/systemone", "models of that kind are not run"),
+    ("", "/v1/audio", "only text models are supported"),
+    ("", "/audio", "only text models are supported"),
+    ("", "/v1/systemone", "models of this kind are not supported"),
     (
         "",
         "/models/load",
-        "there is one model, which is loaded: --models-dir serves several",
+        "this server runs a single model; use --models-dir to serve several",
     ),
     (
         "",
         "/models/unload",
-        "there is one model, which stays: --models-dir serves several",
+        "this server runs a single model; use --models-dir to serve several",
     ),
     (
         "POST",
         "/models",
-        "models are fetched by `llama pull`, or when they are asked for by a name that --models-preset lists",
+        "download models with `llama pull`, or list them in --models-preset to download them on first use",
     ),
-    ("DELETE", "/models", "models are removed by `llama rm`"),
-    ("POST", "/props", "settings are those of the start, and of each request"),
+    ("DELETE", "/models", "remove models with `llama rm`"),
+    (
+        "POST",
+        "/props",
+        "set defaults with command-line options, or per request",
+    ),
 ];
 
-/// Why this is not answered, if llama-server does.
-fn left_out(request: &Request) -> Option<ApiError> {
+/// Returns the error for a path that only llama-server implements.
+fn unsupported_route(request: &Request) -> Option<ApiError> {
     let (method, path) = (request.method(), request.uri().path());
     let is_it = |of: &str| {
         path.strip_prefix(of)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    let found = LEFT_OUT
+    let found = UNSUPPORTED
         .iter()
         .find(|(how, of, _)| is_it(of) && (how.is_empty() || method.as_str() == *how));
-    found.map(|(_, of, why)| ApiError::unsupported(format!("{method} {of} is not here: {why}")))
+    found.map(|(_, of, why)| ApiError::unsupported(format!("{method} {of} is not supported: {why}")))
 }
 
-async fn nothing(request: Request) -> ApiError {
+async fn not_found(request: Request) -> ApiError {
     let path = || request.uri().path().chars().take(128).collect::<String>();
-    let unknown = || ApiError::not_found(format!("there is nothing at {} {}", request.method(), path()));
-    left_out(&request).unwrap_or_else(unknown)
+    let unknown = || ApiError::not_found(format!("not found: {} {}", request.method(), path()));
+    unsupported_route(&request).unwrap_or_else(unknown)
 }
 
-async fn other_method(request: Request) -> ApiError {
-    left_out(&request).unwrap_or_else(|| ApiError {
+async fn method_not_allowed(request: Request) -> ApiError {
+    unsupported_route(&request).unwrap_or_else(|| ApiError {
         status: StatusCode::METHOD_NOT_ALLOWED,
         ..ApiError::invalid(format!(
-            "{} is not what this is asked by: the header `allow` lists what is",
+            "method {} not allowed; see the `allow` header",
             request.method()
         ))
     })
 }
 
-async fn guard(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
+async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request, next: Next) -> Response {
     let start = Instant::now();
     let id = request_id(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let origin = cors::origin(request.headers(), &gate.origins, gate.for_all || !gate.keys.is_empty());
-    // Browsers ask without a key whether they may ask with one.
+    let origin = cors::origin(
+        request.headers(),
+        &policy.origins,
+        policy.is_public || !policy.keys.is_empty(),
+    );
+    // Browsers send preflight requests without credentials.
     let asks = match &origin {
         Ok(Some(_)) => cors::preflight(&method, request.headers()),
         _ => None,
     };
-    let admitted = origin.clone().and_then(|_| match gate.is_file(&method, &path) {
+    let admitted = origin.clone().and_then(|_| match policy.is_file(&method, &path) {
         true => Ok(Client::default()),
-        false => admitted(&gate.keys, request.headers(), &path),
+        false => admitted(&policy.keys, request.headers(), &path),
     });
     let mut response = match (asks, admitted) {
         (Some(response), _) => response,
@@ -249,8 +255,8 @@ async fn guard(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
     if let Ok(Some(origin)) = origin {
         cors::allow(&mut response, origin);
     }
-    if let Some(log) = &gate.log {
-        log(&Record {
+    if let Some(log) = &policy.log {
+        log(&RequestRecord {
             id,
             method,
             path,
@@ -261,14 +267,14 @@ async fn guard(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
     response
 }
 
-/// As the client calls it, if that is a short word, or a new one.
+/// Returns the client's request id if it is short and printable, otherwise a new id.
 fn request_id(headers: &HeaderMap) -> String {
     let given = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
     let is_word = |id: &&str| !id.is_empty() && id.len() <= 128 && id.bytes().all(|b| b.is_ascii_graphic());
     given.filter(is_word).map_or_else(|| unique("req-"), str::to_owned)
 }
 
-/// Who it is, if it may ask for that.
+/// Authenticates a request and returns its client.
 fn admitted(keys: &[String], headers: &HeaderMap, path: &str) -> Result<Client, ApiError> {
     if keys.is_empty() || PUBLIC.contains(&path) || File::at(path).is_some() {
         return Ok(Client::default());
@@ -279,7 +285,7 @@ fn admitted(keys: &[String], headers: &HeaderMap, path: &str) -> Result<Client, 
         .map(|(_, key)| key.trim());
     let plain = headers.get(API_KEY).and_then(|value| value.to_str().ok());
     let given = plain.or(bearer).ok_or_else(ApiError::unauthorized)?;
-    // All are looked at, so that time tells nothing of where a key is wrong.
+    // Compare against all keys, so that timing does not reveal which key or prefix matched.
     let find = |found, (i, key): (usize, &String)| match is_same(key.as_bytes(), given.as_bytes()) {
         true => Some(i),
         false => found,
@@ -304,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_words() {
+    fn request_id_must_be_printable() {
         assert_eq!(request_id(&headers(&[("x-request-id", "abc-1")])), "abc-1");
         for odd in ["", "a b"] {
             assert!(request_id(&headers(&[("x-request-id", odd)])).starts_with("req-"));
@@ -313,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_compared_whole() {
+    fn api_keys_are_compared_completely() {
         assert!(is_same(b"abc", b"abc"));
         assert!(!is_same(b"abc", b"abd") && !is_same(b"abc", b"ab") && !is_same(b"", b"a"));
     }

@@ -1,4 +1,4 @@
-//! Bodies of requests: objects of JSON, as long as they are not too large and do not take too long to come.
+//! Request bodies: JSON objects with limits on size and time.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use serde_json::{Map, Value as Json};
 
 use crate::api::{ApiError, ApiResult, shown};
 
-/// Most bytes of a body.
+/// Maximum size in bytes.
 const MAX_LEN: usize = 16 << 20;
-/// Most time for it to come.
+/// Maximum time until the body is complete.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
-/// The fields of a body.
+/// Fields of a JSON object.
 pub struct Body(pub Map<String, Json>);
 
 impl<S: Send + Sync> FromRequest<S> for Body {
@@ -25,13 +25,15 @@ impl<S: Send + Sync> FromRequest<S> for Body {
             Json::Object(fields) => Ok(Body(fields)),
             other => {
                 let found = shown(&other);
-                Err(ApiError::invalid(format!("the body is {found}, expected an object")))
+                Err(ApiError::invalid(format!(
+                    "expected a JSON object in the request body, found {found}"
+                )))
             }
         }
     }
 }
 
-/// A body as it came.
+/// Raw body.
 pub struct Bytes(pub axum::body::Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Bytes {
@@ -48,13 +50,13 @@ impl<S: Send + Sync> FromRequest<S> for Bytes {
         let collected = collected.map_err(|_| ApiError::too_slow())?;
         let bytes = collected.map_err(|e| match e.is::<LengthLimitError>() {
             true => ApiError::too_large(MAX_LEN),
-            false => ApiError::invalid("the body did not come to its end"),
+            false => ApiError::invalid("the request body was truncated"),
         })?;
         Ok(Bytes(bytes.to_bytes()))
     }
 }
 
-/// A body of any form; nothing at all is null.
+/// JSON value of any type; an empty body is null.
 pub struct AnyBody(pub Json);
 
 impl<S: Send + Sync> FromRequest<S> for AnyBody {
@@ -65,15 +67,15 @@ impl<S: Send + Sync> FromRequest<S> for AnyBody {
         if bytes.is_empty() {
             return Ok(AnyBody(Json::Null));
         }
-        // Depth is bounded by the parser.
+        // `serde_json` limits the nesting depth.
         let parsed = serde_json::from_slice(&bytes);
-        let wrong = |e| ApiError::invalid(format!("the body is not JSON: {e}"));
+        let wrong = |e| ApiError::invalid(format!("the request body is not valid JSON: {e}"));
         parsed.map_err(wrong).map(AnyBody)
     }
 }
 
-/// Does what takes long on a thread that nobody waits for.
+/// Runs blocking work on tokio's blocking thread pool.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> ApiResult<T> + Send + 'static) -> ApiResult<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(ApiError::server("the request could not be worked on")))
+    done.unwrap_or_else(|_| Err(ApiError::server("internal error: the request handler panicked")))
 }

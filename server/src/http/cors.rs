@@ -1,22 +1,23 @@
-//! Pages of other origins in browsers: refused, unless their origin is listed.
+//! Cross-origin requests: rejected unless the origin is allowed.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::api::ApiError;
 
-/// What lists every origin.
+/// CORS value that allows all origins.
 pub const ANY: &str = "*";
 
-/// The origin of a request, if it is that of a page of another server.
+/// Returns the origin of a cross-origin request; `None` for same-origin requests and non-browser clients.
 ///
-/// `for_all`: whoever reaches this server may ask it. Otherwise it is for this machine, and a page is its own only under a name that nobody else can
-/// give it: who has a page at a name of his own could have that name mean this machine.
+/// With `is_public`, the server is reachable from other machines, and any page served under the requested
+/// host counts as same-origin. Otherwise the host must also be an address or a name that always resolves to
+/// this machine. This prevents DNS rebinding, where an attacker points a domain of their own at this machine.
 ///
 /// # Errors
 ///
-/// If it is not listed: web pages of others must not ask a server on the reader's machine.
-pub fn origin(headers: &HeaderMap, listed: &[String], for_all: bool) -> Result<Option<HeaderValue>, ApiError> {
+/// Returns an error if the origin is not allowed.
+pub fn origin(headers: &HeaderMap, listed: &[String], is_public: bool) -> Result<Option<HeaderValue>, ApiError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let Some(value) = headers.get(header::ORIGIN) else {
         return Ok(None);
@@ -24,7 +25,7 @@ pub fn origin(headers: &HeaderMap, listed: &[String], for_all: bool) -> Result<O
     let name = value.to_str().unwrap_or_default();
     let host = name.split_once("://").map(|(_, host)| host);
     let is_own = host.is_some() && host == text(header::HOST);
-    if is_own && (for_all || host.is_some_and(is_this_machine)) {
+    if is_own && (is_public || host.is_some_and(is_this_machine)) {
         return Ok(None);
     }
     if listed.iter().any(|known| known == ANY || known == name) {
@@ -32,11 +33,11 @@ pub fn origin(headers: &HeaderMap, listed: &[String], for_all: bool) -> Result<O
     }
     Err(ApiError {
         status: StatusCode::FORBIDDEN,
-        ..ApiError::invalid("requests from pages of another origin are not taken unless it is listed (--cors-origins)")
+        ..ApiError::invalid("cross-origin request rejected: the origin is not allowed (--cors-origins)")
     })
 }
 
-/// True of addresses, and of names that always mean this machine.
+/// Returns true for IP addresses and for names that always resolve to this machine.
 fn is_this_machine(host: &str) -> bool {
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
     let name = match host.rsplit_once(':') {
@@ -51,7 +52,7 @@ fn is_this_machine(host: &str) -> bool {
     address.parse::<std::net::IpAddr>().is_ok() || name == "localhost" || name.ends_with(".localhost")
 }
 
-/// What a browser is told that asks whether a page may send a request; `None` if the request is another one.
+/// Returns the response to a CORS preflight request; `None` for other requests.
 pub fn preflight(method: &Method, headers: &HeaderMap) -> Option<Response> {
     let wanted = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?;
     if method != Method::OPTIONS {
@@ -60,7 +61,7 @@ pub fn preflight(method: &Method, headers: &HeaderMap) -> Option<Response> {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let of_response = response.headers_mut();
     of_response.insert(header::ACCESS_CONTROL_ALLOW_METHODS, wanted.clone());
-    // Any header: requests are judged by their key, not by what else they say.
+    // Any header is allowed; access depends only on the API key.
     if let Some(names) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
         of_response.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
     }
@@ -68,7 +69,7 @@ pub fn preflight(method: &Method, headers: &HeaderMap) -> Option<Response> {
     Some(response)
 }
 
-/// Lets a page of a listed origin read a response.
+/// Adds CORS headers that let the page read the response.
 pub fn allow(response: &mut Response, origin: HeaderValue) {
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -86,18 +87,18 @@ mod tests {
         taken_by(false, host, of_page, listed)
     }
 
-    fn taken_by(for_all: bool, host: &str, of_page: Option<&str>, listed: &[&str]) -> Option<bool> {
+    fn taken_by(is_public: bool, host: &str, of_page: Option<&str>, listed: &[&str]) -> Option<bool> {
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
         if let Some(of_page) = of_page {
             headers.insert(header::ORIGIN, HeaderValue::from_str(of_page).unwrap());
         }
         let listed: Vec<String> = listed.iter().map(|&name| name.to_owned()).collect();
-        origin(&headers, &listed, for_all).ok().map(|other| other.is_some())
+        origin(&headers, &listed, is_public).ok().map(|other| other.is_some())
     }
 
     #[test]
-    fn pages_of_others_are_refused_unless_they_are_listed() {
+    fn cross_origin_request_is_rejected_unless_listed() {
         const HOST: &str = "127.0.0.1:8080";
         assert_eq!(taken(HOST, None, &[]), Some(false));
         assert_eq!(taken(HOST, Some("http://127.0.0.1:8080"), &[]), Some(false));
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others_do_not_become_this_machine() {
+    fn dns_rebinding_is_rejected() {
         for host in [
             "127.0.0.1",
             "localhost:8080",

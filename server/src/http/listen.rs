@@ -1,4 +1,4 @@
-//! Connections: taken as they come, up to a number, with limits on how slow a client may be, until the server is told to end.
+//! Accepts connections, limits their number and slow clients, and shuts down gracefully.
 
 use std::future::Future;
 use std::io;
@@ -16,14 +16,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-/// Limits of connections.
+/// Connection limits.
 #[derive(Clone, Debug)]
 pub struct ListenParams {
-    /// Connections at once; further ones wait until one ends.
+    /// Maximum concurrent connections; further connections wait in the backlog.
     pub max_connections: usize,
-    /// Most time for the head of a request to come.
+    /// Maximum time to receive a request head.
     pub t_head: Duration,
-    /// Most time for requests under way once the server is to end.
+    /// Maximum time for running requests during shutdown.
     pub t_drain: Duration,
 }
 
@@ -37,21 +37,21 @@ impl Default for ListenParams {
     }
 }
 
-/// Bytes of a connection that are read ahead, which bounds the head of a request.
+/// Read buffer size of a connection, which limits the request head.
 const MAX_HEAD: usize = 64 << 10;
 
-/// Where connections come from.
+/// Listening socket.
 pub enum Listener {
-    /// A port.
+    /// TCP.
     Tcp(TcpListener),
-    /// The same, with TLS.
+    /// TCP listener with TLS.
     Tls(TcpListener, TlsAcceptor),
-    /// A socket in the file system.
+    /// Listener on a Unix domain socket.
     #[cfg(unix)]
     Unix(tokio::net::UnixListener),
 }
 
-/// A connection before anything was said.
+/// Accepted connection, before the TLS handshake.
 enum Accepted {
     Tcp(TcpStream),
     Tls(TcpStream, TlsAcceptor),
@@ -61,7 +61,7 @@ enum Accepted {
 
 impl Listener {
     async fn accept(&self) -> io::Result<Accepted> {
-        // Small pieces are to go out at once; where that cannot be set they go out a little later.
+        // Send small writes immediately. Failure only delays them.
         let without_delay = |stream: TcpStream| {
             let _ = stream.set_nodelay(true);
             stream
@@ -75,7 +75,8 @@ impl Listener {
     }
 }
 
-/// Serves until `end`, and then until requests under way are done, or no longer than agreed. True if all were done.
+/// Serves connections until `end` resolves, then waits up to `t_drain` for running requests. Returns true if
+/// all of them finished.
 pub async fn serve(
     listener: Listener,
     routes: Router,
@@ -92,14 +93,14 @@ pub async fn serve(
         .max_buf_size(MAX_HEAD);
     loop {
         let next = async {
-            let place = places.clone().acquire_owned().await;
-            (place, listener.accept().await)
+            let permit = places.clone().acquire_owned().await;
+            (permit, listener.accept().await)
         };
-        let (place, accepted) = tokio::select! {
+        let (permit, accepted) = tokio::select! {
             next = next => next,
             () = &mut end => break,
         };
-        // The client has gone, or there are no more files: others may come.
+        // The client disconnected, or file descriptors are exhausted. Retry after a pause.
         let Ok(accepted) = accepted else {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
@@ -107,31 +108,31 @@ pub async fn serve(
         let (builder, routes, watcher, t_head) = (builder.clone(), routes.clone(), graceful.watcher(), params.t_head);
         tokio::spawn(async move {
             match accepted {
-                Accepted::Tcp(stream) => converse(stream, &builder, routes, watcher).await,
+                Accepted::Tcp(stream) => serve_connection(stream, &builder, routes, watcher).await,
                 Accepted::Tls(stream, tls) => {
-                    // Who does not agree on keys in time is no client.
+                    // Drop connections whose TLS handshake fails or times out.
                     if let Ok(Ok(stream)) = tokio::time::timeout(t_head, tls.accept(stream)).await {
-                        converse(stream, &builder, routes, watcher).await;
+                        serve_connection(stream, &builder, routes, watcher).await;
                     }
                 }
                 #[cfg(unix)]
-                Accepted::Unix(stream) => converse(stream, &builder, routes, watcher).await,
+                Accepted::Unix(stream) => serve_connection(stream, &builder, routes, watcher).await,
             }
-            drop(place);
+            drop(permit);
         });
     }
     drop(listener);
     Ok(tokio::time::timeout(params.t_drain, graceful.shutdown()).await.is_ok())
 }
 
-/// Answers the requests of a connection.
-async fn converse(
+/// Serves the requests of one connection.
+async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     builder: &http1::Builder,
     routes: Router,
     watcher: Watcher,
 ) {
     let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    // Whatever becomes of a connection is its client's affair.
+    // Connection errors affect only this client.
     let _ = watcher.watch(connection).await;
 }

@@ -1,4 +1,4 @@
-//! Answers as they come: events of a stream, in whichever form an interface has them.
+//! Streaming responses, independent of the event format of an API.
 
 use std::time::Duration;
 
@@ -7,38 +7,39 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use futures_util::stream::unfold;
 
-use crate::answer::{Answer, Piece, Usage};
+use crate::output::{OutputDelta, OutputStream, Usage};
 
-/// Says an answer in the form of an interface.
-pub trait Teller: Send + 'static {
-    /// The type of the content.
+/// Encodes output deltas in the event format of an API.
+pub trait EventEncoder: Send + 'static {
+    /// Returns the content type of the stream.
     fn content_type(&self) -> &'static str {
         "text/event-stream"
     }
 
-    /// What is sent when there is nothing to say, so that nobody takes the connection for dead.
+    /// Returns the keep-alive data that is sent while the stream is silent.
     fn pause(&self) -> &'static str {
         ": \n\n"
     }
 
-    /// What comes before everything.
+    /// Returns the data at the start of the stream.
     fn begin(&mut self) -> String {
         String::new()
     }
 
-    /// What a piece becomes.
-    fn piece(&mut self, piece: Piece, usage: &Usage) -> String;
+    /// Encodes an output delta as a stream event.
+    fn piece(&mut self, piece: OutputDelta, usage: &Usage) -> String;
 
-    /// True if nothing more is wanted: the answer's work ends then, and what comes after everything is said.
+    /// Returns true if no further output is needed. The completion is then cancelled and the stream ends
+    /// normally.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// What comes after everything.
+    /// Returns the data at the end of the stream.
     fn end(&mut self, usage: &Usage) -> String;
 }
 
-/// Silence after which a pause is sent.
+/// Silence after which keep-alive data is sent.
 const MAX_SILENCE: Duration = Duration::from_secs(15);
 
 enum Stage {
@@ -47,48 +48,49 @@ enum Stage {
     Over,
 }
 
-/// A response that says an answer as it comes. When it is dropped because the client has gone, the answer's work ends.
-pub fn stream(answer: Answer, teller: impl Teller) -> Response {
-    let content_type = teller.content_type();
-    let told = unfold(
-        (answer, teller, Stage::Begin),
-        |(mut answer, mut teller, stage)| async move {
+/// Creates a response that streams a completion. Dropping the response, as on a client disconnect, cancels
+/// the completion.
+pub fn stream(output: OutputStream, encoder: impl EventEncoder) -> Response {
+    let content_type = encoder.content_type();
+    let body = unfold(
+        (output, encoder, Stage::Begin),
+        |(mut output, mut encoder, stage)| async move {
             let (text, stage) = match stage {
-                Stage::Begin => match teller.begin() {
-                    text if text.is_empty() => next(&mut answer, &mut teller).await,
+                Stage::Begin => match encoder.begin() {
+                    text if text.is_empty() => next(&mut output, &mut encoder).await,
                     text => (text, Stage::Going),
                 },
-                Stage::Going => next(&mut answer, &mut teller).await,
+                Stage::Going => next(&mut output, &mut encoder).await,
                 Stage::Over => return None,
             };
             let bytes = axum::body::Bytes::from(text);
-            Some((Ok::<_, std::convert::Infallible>(bytes), (answer, teller, stage)))
+            Some((Ok::<_, std::convert::Infallible>(bytes), (output, encoder, stage)))
         },
     );
-    let mut response = Response::new(Body::from_stream(told));
+    let mut response = Response::new(Body::from_stream(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Proxies that collect what comes would make a stream none.
+    // Disables response buffering in nginx, which would defeat streaming.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
 
-/// What is to be said next: pieces that became nothing are passed over.
-async fn next(answer: &mut Answer, teller: &mut impl Teller) -> (String, Stage) {
+/// Returns the next non-empty piece of the stream.
+async fn next(output: &mut OutputStream, encoder: &mut impl EventEncoder) -> (String, Stage) {
     loop {
-        let Ok(piece) = tokio::time::timeout(MAX_SILENCE, answer.next()).await else {
-            match teller.pause() {
+        let Ok(piece) = tokio::time::timeout(MAX_SILENCE, output.next()).await else {
+            match encoder.pause() {
                 "" => continue,
                 text => return (text.to_owned(), Stage::Going),
             }
         };
         let Some(piece) = piece else {
-            return (teller.end(&answer.usage), Stage::Over);
+            return (encoder.end(&output.usage), Stage::Over);
         };
-        let text = teller.piece(piece, &answer.usage);
-        if teller.is_over() {
-            return (text + &teller.end(&answer.usage), Stage::Over);
+        let text = encoder.piece(piece, &output.usage);
+        if encoder.is_over() {
+            return (text + &encoder.end(&output.usage), Stage::Over);
         }
         if !text.is_empty() {
             return (text, Stage::Going);

@@ -1,4 +1,4 @@
-//! Keys and certificates of TLS, from files.
+//! TLS certificates and keys from PEM files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,29 +9,25 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
 
-/// Files that TLS cannot be done with.
+/// Error in the TLS configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file is not what it should be, or cannot be read.
+    /// A file cannot be read or parsed.
     #[error("{}: {error}", .path.display())]
     File {
-        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Cause.
         error: pem::Error,
     },
-    /// There is no certificate in it.
-    #[error("{}: there is no certificate in it", .path.display())]
-    NoCertificate {
-        /// The file.
-        path: PathBuf,
-    },
-    /// They do not belong together, or cannot be used.
-    #[error("the key and the certificate cannot be used: {0}")]
+    /// The file contains no certificate.
+    #[error("{}: no certificate found in the PEM file", .path.display())]
+    NoCertificate { path: PathBuf },
+    /// The certificate and the key do not match or are not supported.
+    #[error("cannot use this certificate and key: {0}")]
     Unusable(#[from] rustls::Error),
 }
 
-/// Takes connections with this certificate, and those that vouch for it, and this key; both files are PEM.
+/// Loads a certificate chain and its private key, both in PEM format.
 pub fn tls(certificates: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
     let wrong = |path: &Path| {
         let path = path.to_owned();

@@ -1,186 +1,191 @@
-//! `/completion`: a text that is continued, as llama-server tells it.
+//! llama-server's `/completion` and `/infill`.
 
 use axum::Extension;
 use axum::extract::State;
 use engine::sample::Token;
 use serde_json::{Map, Value as Json, json};
 
-use super::gap::{INFILL_FIELDS, asked_gap};
 use super::indent::Indent;
-use crate::answer::{Answer, Piece, Usage};
+use super::infill::{INFILL_FIELDS, read_infill};
 use crate::api::{
-    ApiError, ApiResult, Field, Fields, Form, GENERATING, Known, STRUCTURE, between, generating, lenient, limit,
-    structure, text_of,
+    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, STRUCTURE_FIELDS, between,
+    generating, lenient, limit, structure, text_of,
 };
-use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, warned};
-use crate::openai::{event, failed, of_chat, prompts, timings_json};
+use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, warned};
+use crate::openai::{chat_logprob_json, event, failed, prompts, timings_json};
+use crate::output::{OutputDelta, OutputStream, Usage};
 use crate::parser::OutputParser;
 use crate::scheduler::{Finish, TokenLogprob};
 
-/// The fields.
+/// Request fields.
 pub const FIELDS: &[Field] = &[
     Field {
         name: "prompt",
-        form: Form::Any,
-        doc: "A text, or a list of tokens.",
+        form: FieldType::Any,
+        doc: "String or list of tokens.",
     },
     Field {
         name: "n_predict",
-        form: Form::Integer,
-        doc: "Most tokens; -1 goes on until the model ends or the context is full. None given: as many as `-n` says.",
+        form: FieldType::Integer,
+        doc: "Maximum completion tokens; -1: until the model stops or the context is full (`-n`).",
     },
     Field {
         name: "max_tokens",
-        form: Form::Integer,
-        doc: "The same.",
+        form: FieldType::Integer,
+        doc: "Alias of `n_predict`.",
     },
     Field {
         name: "stream",
-        form: Form::Flag,
-        doc: "Tell the text as it comes, as events.",
+        form: FieldType::Flag,
+        doc: "Stream the output (false; in Ollama's API true).",
     },
     Field {
         name: "n_probs",
-        form: Form::Integer,
-        doc: "Log probabilities of tokens, and of so many most likely ones, up to 20.",
+        form: FieldType::Integer,
+        doc: "Return log probabilities of tokens and of this number of alternatives, up to 20 (0).",
     },
     Field {
         name: "n_indent",
-        form: Form::Integer,
-        doc: "The text ends before a line that has fewer blanks before it; the line that it begins in does not count (0).",
+        form: FieldType::Integer,
+        doc: "Stop before a line with fewer leading whitespace characters; the first line is exempt (0: off).",
     },
     Field {
         name: "response_fields",
-        form: Form::List,
-        doc: "What is told of the answer, such as `content` and `timings/prompt_n`, each under that name (all).",
+        form: FieldType::List,
+        doc: "Response fields to return, such as `content` or `timings/prompt_n`; each keeps its path as key (all).",
     },
     Field {
         name: "return_tokens",
-        form: Form::Flag,
-        doc: "Tell the tokens of the text, too: `tokens`.",
+        form: FieldType::Flag,
+        doc: "Return the output tokens in `tokens` (false).",
     },
     Field {
         name: "t_max_prompt_ms",
-        form: Form::Ignored,
-        doc: "Prompts are computed to their end, as with llama-server.",
+        form: FieldType::Ignored,
+        doc: "Ignored; prefill always completes.",
     },
     Field {
         name: "n_keep",
-        form: Form::Ignored,
-        doc: "Nothing is ever cut.",
+        form: FieldType::Ignored,
+        doc: "Ignored; prompts are never truncated.",
     },
     Field {
         name: "n_discard",
-        form: Form::Ignored,
-        doc: "The same.",
+        form: FieldType::Ignored,
+        doc: "Ignored; prompts are never truncated.",
     },
     Field {
         name: "n_cache_reuse",
-        form: Form::Ignored,
-        doc: "Beginnings of any length are reused.",
+        form: FieldType::Ignored,
+        doc: "Ignored; cached prefixes of any length are reused.",
     },
     Field {
         name: "model",
-        form: Form::Ignored,
-        doc: "The model, of which there is one.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "id_slot",
-        form: Form::Ignored,
-        doc: "Sequences are chosen by what they hold.",
+        form: FieldType::Ignored,
+        doc: "Ignored; the slot is chosen by its cached prefix.",
     },
 ];
 
-/// Names in `response_fields`.
+/// Maximum number of entries in `response_fields`.
 const MAX_NAMES: usize = 64;
 
-/// What a request asks for.
+/// Kind of completion.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    Continuation,
-    Gap,
+enum CompletionKind {
+    Plain,
+    Infill,
 }
 
-struct Told {
+struct ResponseMeta {
     prompt: Json,
     prompt_tokens: Vec<Token>,
     logprobs: bool,
-    /// Tell the tokens.
+    /// Return the output tokens.
     tokens: bool,
     n_indent: usize,
-    /// What is told of the answer; `None` is all.
+    /// Names of the response fields to return; `None` returns all.
     only: Option<Vec<String>>,
-    /// What is left out of the request.
-    left_out: Vec<String>,
+    /// Names of ignored fields for the warning header.
+    ignored_fields: Vec<String>,
 }
 
-/// Continues a text.
+/// Handles `POST /completion`.
 pub async fn completion(
     State(app): State<Shared>,
     Extension(client): Extension<Client>,
     Body(body): Body,
 ) -> ApiResult {
-    tell(app, client, body, Wanted::Continuation).await
+    run(app, client, body, CompletionKind::Plain).await
 }
 
-/// Fills a gap in a text.
+/// Handles `POST /infill`.
 pub async fn infill(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    tell(app, client, body, Wanted::Gap).await
+    run(app, client, body, CompletionKind::Infill).await
 }
 
-async fn tell(app: Shared, client: Client, body: Map<String, Json>, wanted: Wanted) -> ApiResult {
-    let of_app = app.clone();
-    let (mut answer, told, is_stream) = blocking(move || ask(&of_app, client, body, wanted)).await?;
-    let left_out = told.left_out.clone();
-    let mut telling = Telling {
-        indent: Indent::new(told.n_indent),
+async fn run(app: Shared, client: Client, body: Map<String, Json>, kind: CompletionKind) -> ApiResult {
+    let shared_app = app.clone();
+    let (mut completion, meta, is_stream) = blocking(move || ask(&shared_app, client, body, kind)).await?;
+    let ignored_fields = meta.ignored_fields.clone();
+    let mut encoder = CompletionStream {
+        indent: Indent::new(meta.n_indent),
         finish: None,
         app,
-        told,
+        meta,
     };
     if is_stream {
-        return Ok(warned(stream(answer, telling), &left_out));
+        return Ok(warned(stream(completion, encoder), &ignored_fields));
     }
     let (mut content, mut logprobs) = (String::new(), Vec::new());
-    while let Some(piece) = answer.next().await {
+    while let Some(piece) = completion.next().await {
         match piece {
-            Piece::Text {
+            OutputDelta::Text {
                 content: text, logprob, ..
             } => {
-                content += &telling.indent.push(&text, false);
+                content += &encoder.indent.push(&text, false);
                 logprobs.extend(logprob);
             }
-            Piece::End { finish, .. } => telling.finish = Some(finish),
-            Piece::Failed(text) => return Err(ApiError::server(text)),
-            Piece::Prompt { .. } | Piece::Call { .. } | Piece::Arguments { .. } => {}
+            OutputDelta::End { finish, .. } => encoder.finish = Some(finish),
+            OutputDelta::Failed(text) => return Err(ApiError::server(text)),
+            OutputDelta::Prompt { .. } | OutputDelta::Call { .. } | OutputDelta::Arguments { .. } => {}
         }
-        if telling.is_over() {
+        if encoder.is_over() {
             break;
         }
     }
-    content += &telling.indent.push("", true);
-    let mut body = telling.last(&answer.usage);
+    content += &encoder.indent.push("", true);
+    let mut body = encoder.last(&completion.usage);
     body["content"] = content.into();
-    telling.add(&mut body, &logprobs);
-    Ok(warned(json(&telling.only(body)), &left_out))
+    encoder.add(&mut body, &logprobs);
+    Ok(warned(json(&encoder.only(body)), &ignored_fields))
 }
 
-fn ask(app: &App, Client(client): Client, body: Map<String, Json>, wanted: Wanted) -> ApiResult<(Answer, Told, bool)> {
-    let served = &app.served;
-    let tables: &[&[Field]] = match wanted {
-        Wanted::Continuation => &[FIELDS, GENERATING, STRUCTURE],
-        Wanted::Gap => &[FIELDS, INFILL_FIELDS, GENERATING, STRUCTURE],
+fn ask(
+    app: &App,
+    Client(client): Client,
+    body: Map<String, Json>,
+    kind: CompletionKind,
+) -> ApiResult<(OutputStream, ResponseMeta, bool)> {
+    let service = &app.service;
+    let tables: &[&[Field]] = match kind {
+        CompletionKind::Plain => &[FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS],
+        CompletionKind::Infill => &[FIELDS, INFILL_FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS],
     };
-    let known = Known { tables, sampling: true };
-    let (mut fields, left_out) = lenient(body, known, "field")?;
+    let known = KnownFields { tables, sampling: true };
+    let (mut fields, ignored_fields) = lenient(body, known, "field")?;
     let prompt = fields.given("prompt").cloned().unwrap_or_default();
-    let mut request = generating(&mut fields, &served.params.defaults)?;
+    let mut request = generating(&mut fields, &service.params.defaults)?;
     request.client = client;
-    request.prompt = match wanted {
-        Wanted::Gap => asked_gap(&mut fields)?.prompt(served)?,
-        Wanted::Continuation => match &mut prompts(&mut fields, "prompt", 1, served)?[..] {
+    request.prompt = match kind {
+        CompletionKind::Infill => read_infill(&mut fields)?.prompt(service)?,
+        CompletionKind::Plain => match &mut prompts(&mut fields, "prompt", 1, service)?[..] {
             [prompt] => std::mem::take(prompt),
-            _ => return Err(ApiError::field("prompt", "expected one text or one list of tokens")),
+            _ => return Err(ApiError::field("prompt", "expected one string or one list of tokens")),
         },
     };
     let (n_predict, max_tokens) = (fields.integer("n_predict")?, fields.integer("max_tokens")?);
@@ -188,51 +193,55 @@ fn ask(app: &App, Client(client): Client, body: Map<String, Json>, wanted: Wante
     let n_probs = between("n_probs", fields.integer("n_probs")?, 0, 20)?;
     let n_probs = n_probs.filter(|&n| n > 0);
     let tokens = fields.flag("return_tokens")?.unwrap_or(false);
-    // With how likely they were tokens are told one by one.
+    // Events carry token ids only with log probabilities.
     request.logprobs = n_probs.or(tokens.then_some(0));
-    // Less than nothing is nothing.
+    // Negative values count as 0.
     let n_indent = fields.integer("n_indent")?.and_then(|n| usize::try_from(n).ok());
     let only = only(&mut fields)?;
     let is_stream = fields.flag("stream")?.unwrap_or(false);
-    request.constraint = served.constraint(structure(&mut fields)?.as_ref())?;
+    request.constraint = service.constraint(structure(&mut fields)?.as_ref())?;
     fields.finish()?;
-    let told = Told {
+    let meta = ResponseMeta {
         prompt,
         prompt_tokens: request.prompt.clone(),
         logprobs: n_probs.is_some(),
         tokens,
         n_indent: n_indent.unwrap_or(0),
         only,
-        left_out,
+        ignored_fields,
     };
-    let submitted = served.submit(request);
+    let submitted = service.submit(request);
     let events = submitted.map_err(|e| ApiError {
         param: Some("prompt".to_owned()),
         ..e.into()
     })?;
-    Ok((Answer::new(vec![(events, 1)], &OutputParser::none()), told, is_stream))
+    Ok((
+        OutputStream::new(vec![(events, 1)], &OutputParser::none()),
+        meta,
+        is_stream,
+    ))
 }
 
-/// What is told of the answer, if not all. An empty name is nothing.
+/// Reads `response_fields`; an empty list selects all.
 fn only(fields: &mut Fields) -> ApiResult<Option<Vec<String>>> {
     let Some(list) = fields.list("response_fields")?.filter(|list| !list.is_empty()) else {
         return Ok(None);
     };
     let names: Option<Vec<String>> = list.into_iter().take(MAX_NAMES).map(text_of).collect();
-    let wrong = || ApiError::field("response_fields", "expected a list of names");
+    let wrong = || ApiError::field("response_fields", "expected a list of strings");
     names.ok_or_else(wrong).map(Some)
 }
 
-/// An answer on its way.
-struct Telling {
+/// A completion in progress.
+struct CompletionStream {
     app: Shared,
-    told: Told,
+    meta: ResponseMeta,
     indent: Indent,
     finish: Option<Finish>,
 }
 
-impl Telling {
-    /// What is told when all is done.
+impl CompletionStream {
+    /// Returns the final response object.
     fn last(&self, usage: &Usage) -> Json {
         let (stop_type, word) = match &self.finish {
             _ if self.indent.is_over() => ("limit", ""),
@@ -241,19 +250,19 @@ impl Telling {
             Some(Finish::Stop(word)) => ("word", word.as_str()),
             Some(Finish::Limit | Finish::ContextFull) => ("limit", ""),
         };
-        let prompt = match &self.told.prompt {
+        let prompt = match &self.meta.prompt {
             Json::String(text) => text.clone(),
             _ => self
                 .app
-                .served
+                .service
                 .vocab()
-                .detokenize(&self.told.prompt_tokens, false, true),
+                .detokenize(&self.meta.prompt_tokens, false, true),
         };
         json!({
             "index": 0,
             "content": "",
             "stop": true,
-            "model": self.app.served.params.name,
+            "model": self.app.service.params.name,
             "prompt": prompt,
             "tokens_predicted": usage.n_generated,
             "tokens_evaluated": usage.n_prompt,
@@ -265,20 +274,20 @@ impl Telling {
         })
     }
 
-    /// Adds how likely tokens were and which they are, as far as that is asked for.
+    /// Adds log probabilities and token ids, if requested.
     fn add(&self, body: &mut Json, logprobs: &[TokenLogprob]) {
-        if self.told.logprobs {
-            let probability = |l: &TokenLogprob| of_chat(self.app.served.vocab(), l);
+        if self.meta.logprobs {
+            let probability = |l: &TokenLogprob| chat_logprob_json(self.app.service.vocab(), l);
             body["completion_probabilities"] = logprobs.iter().map(probability).collect::<Vec<_>>().into();
         }
-        if self.told.tokens {
+        if self.meta.tokens {
             body["tokens"] = logprobs.iter().map(|l| l.token).collect::<Vec<_>>().into();
         }
     }
 
-    /// What is asked for of all that could be told.
+    /// Reduces a response object to the requested fields.
     fn only(&self, body: Json) -> Json {
-        let Some(names) = &self.told.only else { return body };
+        let Some(names) = &self.meta.only else { return body };
         let found = names.iter().filter_map(|name| {
             let found = name.split('/').try_fold(&body, |body, part| body.get(part))?;
             Some((name.clone(), found.clone()))
@@ -287,23 +296,23 @@ impl Telling {
     }
 }
 
-impl Teller for Telling {
-    fn piece(&mut self, piece: Piece, _: &Usage) -> String {
+impl EventEncoder for CompletionStream {
+    fn piece(&mut self, piece: OutputDelta, _: &Usage) -> String {
         match piece {
-            Piece::Prompt { .. } | Piece::Call { .. } | Piece::Arguments { .. } => String::new(),
-            Piece::Text { content, logprob, .. } => {
+            OutputDelta::Prompt { .. } | OutputDelta::Call { .. } | OutputDelta::Arguments { .. } => String::new(),
+            OutputDelta::Text { content, logprob, .. } => {
                 let content = self.indent.push(&content, false);
-                let mut told = json!({ "index": 0, "content": content, "stop": false });
+                let mut meta = json!({ "index": 0, "content": content, "stop": false });
                 if let Some(logprob) = logprob {
-                    self.add(&mut told, &[logprob]);
+                    self.add(&mut meta, &[logprob]);
                 }
-                event(&told)
+                event(&meta)
             }
-            Piece::End { finish, .. } => {
+            OutputDelta::End { finish, .. } => {
                 self.finish = Some(finish);
                 String::new()
             }
-            Piece::Failed(text) => failed(&text),
+            OutputDelta::Failed(text) => failed(&text),
         }
     }
 
@@ -312,7 +321,7 @@ impl Teller for Telling {
     }
 
     fn end(&mut self, usage: &Usage) -> String {
-        // It has failed, which was told.
+        // The failure event was already sent.
         if self.finish.is_none() && !self.is_over() {
             return String::new();
         }

@@ -1,58 +1,59 @@
-//! `/embedding`: texts to vectors, as llama-server tells them.
+//! llama-server's `/embedding`.
 
 use axum::extract::State;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, Fields, Form};
-use crate::embedder::in_turn;
+use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
+use crate::embedder::with_embedder;
 use crate::http::{App, Body, Shared, json};
 use crate::openai::{MAX_TEXTS, prompts};
 
-/// The fields.
+/// Request fields.
 pub const FIELDS: &[Field] = &[
     Field {
         name: "content",
-        form: Form::Any,
-        doc: "A text, a list of texts, a list of tokens, or a list of such lists.",
+        form: FieldType::Any,
+        doc: "String, list of strings, list of tokens, or list of token lists.",
     },
     Field {
         name: "input",
-        form: Form::Any,
-        doc: "The same.",
+        form: FieldType::Any,
+        doc: "Alias of `content`.",
     },
     Field {
         name: "embd_normalize",
-        form: Form::Integer,
-        doc: "2: vectors have the length one, and there are no others.",
+        form: FieldType::Integer,
+        doc: "Normalization; must be 2 (Euclidean), the only supported value.",
     },
     Field {
         name: "model",
-        form: Form::Ignored,
-        doc: "The model, of which there is one.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
 ];
 
-/// A vector for each text, in a list of its own: llama-server may have one for each token.
+/// Handles `POST /embedding`. Each embedding is wrapped in a list, as in llama-server, whose list may have an
+/// element per token.
 pub async fn embedding(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    in_turn(app, |served| &served.embedder, body, FIELDS, embed).await
+    with_embedder(app, |service| &service.embedder, body, FIELDS, embed).await
 }
 
 fn embed(app: &App, mut fields: Fields) -> ApiResult {
-    let served = &app.served;
+    let service = &app.service;
     if fields.integer("embd_normalize")?.is_some_and(|how| how != 2) {
         return Err(ApiError::field(
             "embd_normalize",
-            "vectors have the length one: expected 2",
+            "unsupported normalization: expected 2 (Euclidean)",
         ));
     }
     let name = match (fields.given("content"), fields.given("input")) {
-        (Some(_), Some(_)) => return Err(ApiError::field("input", "there is `content`, too")),
+        (Some(_), Some(_)) => return Err(ApiError::field("input", "cannot be combined with content")),
         (None, Some(_)) => "input",
         _ => "content",
     };
-    let texts = prompts(&mut fields, name, MAX_TEXTS, served)?;
+    let texts = prompts(&mut fields, name, MAX_TEXTS, service)?;
     fields.finish()?;
-    let vectors = served.embedder.embed(&texts)?;
+    let vectors = service.embedder.embed(&texts)?;
     let told = vectors.into_iter().enumerate();
     let told = told.map(|(index, vector)| json!({ "index": index, "embedding": [vector] }));
     Ok(json(&told.collect::<Vec<Json>>().into()))

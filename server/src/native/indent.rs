@@ -1,29 +1,30 @@
-//! Texts that end where a line is indented less than the first one: editors ask so for the rest of a block of code.
+//! Ends a completion at the first less-indented line, so that editors can complete the rest of a block.
 
-/// Lets text through up to the first line, other than the one that it begins in, with fewer blanks before it than `least`.
+/// Passes text through until a line, other than the first, has less than `least` leading whitespace
+/// characters.
 pub struct Indent {
     least: usize,
-    /// Blanks at the beginning of a line, which go out once the line stays.
-    held: Option<String>,
+    /// Whitespace at the start of the current line, released once the line is accepted.
+    pending: Option<String>,
     is_over: bool,
 }
 
 impl Indent {
-    /// Nothing has come yet, and the line that it begins in is another's.
+    /// Creates a filter. The output continues an existing line, which is exempt.
     pub fn new(least: usize) -> Indent {
         Indent {
             least,
-            held: None,
+            pending: None,
             is_over: false,
         }
     }
 
-    /// True once a line was indented less.
+    /// Returns true after a less-indented line.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Takes text, and gives what is sure to stay; with `is_last` blanks that nothing follows, too.
+    /// Filters the next piece of text. With `is_last`, also releases pending whitespace.
     pub fn push(&mut self, text: &str, is_last: bool) -> String {
         if self.least == 0 {
             return text.to_owned();
@@ -33,18 +34,18 @@ impl Indent {
             if self.is_over {
                 break;
             }
-            match &mut self.held {
-                Some(held) if matches!(c, ' ' | '\t') => held.push(c),
-                Some(held) if held.chars().count() < self.least => self.is_over = true,
-                held => {
-                    out += &held.take().unwrap_or_default();
+            match &mut self.pending {
+                Some(pending) if matches!(c, ' ' | '\t') => pending.push(c),
+                Some(pending) if pending.chars().count() < self.least => self.is_over = true,
+                pending => {
+                    out += &pending.take().unwrap_or_default();
                     out.push(c);
-                    *held = (c == '\n').then(String::new);
+                    *pending = (c == '\n').then(String::new);
                 }
             }
         }
         if is_last && !self.is_over {
-            out += &self.held.take().unwrap_or_default();
+            out += &self.pending.take().unwrap_or_default();
         }
         out
     }
@@ -54,9 +55,9 @@ impl Indent {
 mod tests {
     use super::*;
 
-    /// What stays, the same whether text comes whole or by characters.
+    /// Returns the accepted text; checks that splitting the input does not change it.
     #[track_caller]
-    fn kept(least: usize, text: &str) -> (String, bool) {
+    fn accepted(least: usize, text: &str) -> (String, bool) {
         let run = |pieces: &[&str]| {
             let mut indent = Indent::new(least);
             let mut out: String = pieces.iter().map(|piece| indent.push(piece, false)).collect();
@@ -69,17 +70,17 @@ mod tests {
     }
 
     #[test]
-    fn a_text_ends_before_a_line_that_is_indented_less() {
+    fn output_stops_before_less_indented_line() {
         assert_eq!(
-            kept(4, "x\n    y\n      z\n  w"),
+            accepted(4, "x\n    y\n      z\n  w"),
             ("x\n    y\n      z\n".to_owned(), true)
         );
         assert_eq!(
-            kept(4, "x\n    y\n\t\t\t\tz"),
+            accepted(4, "x\n    y\n\t\t\t\tz"),
             ("x\n    y\n\t\t\t\tz".to_owned(), false)
         );
-        assert_eq!(kept(1, "x\n\ny"), ("x\n".to_owned(), true));
-        assert_eq!(kept(2, "x\n "), ("x\n ".to_owned(), false));
-        assert_eq!(kept(0, "x\ny"), ("x\ny".to_owned(), false));
+        assert_eq!(accepted(1, "x\n\ny"), ("x\n".to_owned(), true));
+        assert_eq!(accepted(2, "x\n "), ("x\n ".to_owned(), false));
+        assert_eq!(accepted(0, "x\ny"), ("x\ny".to_owned(), false));
     }
 }

@@ -1,20 +1,20 @@
-//! The interface of llama-server: completions, gaps in code, ranks, tokens, templates, slots, and how things stand.
+//! llama-server's API: completions, infill, reranking, tokenization, templates, slots and server state.
 
 mod completion;
 mod embedding;
-mod gap;
 mod indent;
+mod infill;
 mod rerank;
 mod slots;
 mod state;
-mod text;
+mod tokenize;
 
 pub use completion::{FIELDS as COMPLETION_FIELDS, completion, infill};
 pub use embedding::{FIELDS as EMBEDDING_FIELDS, embedding};
-pub use gap::{Gap, INFILL_FIELDS};
+pub use infill::{INFILL_FIELDS, InfillPrompt};
 pub use rerank::{FIELDS as RERANK_FIELDS, rerank};
-pub use slots::{SLOT_FIELDS, adapters, rescale, slot, slots};
+pub use slots::{SLOT_FIELDS, adapters, set_adapter_scales, slot, slots};
 pub use state::{check_health, exposition, health, metrics, props, readiness, ready};
-pub use text::{
+pub use tokenize::{
     DETOKENIZE_FIELDS, TEMPLATE_FIELDS, TOKENIZE_FIELDS, apply_template, detokenize, tokenize, tokenizer_info,
 };

@@ -1,69 +1,69 @@
-//! `/v1/rerank`: documents by how well they answer a question, as Jina's interface of that name has it.
+//! Reranking: `/v1/rerank`, in the format of Jina's API.
 
 use axum::extract::State;
 use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, Fields, Form, between, text_of};
-use crate::embedder::{in_turn, usage_of_prompts};
+use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, between, text_of};
+use crate::embedder::{prompt_usage, with_embedder};
 use crate::http::{App, Body, Shared, json};
 use crate::openai::MAX_TEXTS;
 
-/// The fields.
+/// Request fields.
 pub const FIELDS: &[Field] = &[
     Field {
         name: "query",
-        form: Form::Text,
-        doc: "The question.",
+        form: FieldType::Text,
+        doc: "Query string.",
     },
     Field {
         name: "documents",
-        form: Form::List,
-        doc: "Texts, or objects with a `text`, up to 2048.",
+        form: FieldType::List,
+        doc: "Strings or objects with `text`, up to 2048.",
     },
     Field {
         name: "top_n",
-        form: Form::Integer,
-        doc: "As many of the best (all).",
+        form: FieldType::Integer,
+        doc: "Number of best documents to return (all).",
     },
     Field {
         name: "return_documents",
-        form: Form::Flag,
-        doc: "Tell the documents again (false).",
+        form: FieldType::Flag,
+        doc: "Return the documents with their scores (false).",
     },
     Field {
         name: "model",
-        form: Form::Text,
-        doc: "The model, which has to be one that rates pairs of texts.",
+        form: FieldType::Text,
+        doc: "Model name; must be a reranking model.",
     },
     Field {
         name: "user",
-        form: Form::Ignored,
-        doc: "Who asks.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
 ];
 
-/// Rates documents.
+/// Handles `POST /v1/rerank`.
 pub async fn rerank(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    in_turn(app, |served| &served.ranker, body, FIELDS, rank).await
+    with_embedder(app, |service| &service.ranker, body, FIELDS, rank).await
 }
 
 fn rank(app: &App, mut fields: Fields) -> ApiResult {
-    let served = &app.served;
+    let service = &app.service;
     fields.text("model")?;
     let query = fields
         .text("query")?
-        .ok_or_else(|| ApiError::field("query", "there is none"))?;
+        .ok_or_else(|| ApiError::field("query", "missing; expected a string"))?;
     let list = fields
         .list("documents")?
-        .ok_or_else(|| ApiError::field("documents", "there are none"))?;
+        .ok_or_else(|| ApiError::field("documents", "missing; expected a list of documents"))?;
     if list.is_empty() || list.len() > MAX_TEXTS {
         return Err(ApiError::field(
             "documents",
-            format_args!("expected 1 to {MAX_TEXTS}, found {}", list.len()),
+            format_args!("expected 1 to {MAX_TEXTS} documents, found {}", list.len()),
         ));
     }
-    let wrong = || ApiError::field("documents", "expected texts, or objects with a text");
+    let wrong = || ApiError::field("documents", "expected strings or objects with a text");
     let text = |document: Json| match document {
         Json::Object(mut fields) => fields.remove("text").and_then(text_of),
         document => text_of(document),
@@ -76,7 +76,7 @@ fn rank(app: &App, mut fields: Fields) -> ApiResult {
         .iter()
         .map(|document| pair(app, &query, document))
         .collect::<ApiResult<Vec<_>>>()?;
-    let scores = served.ranker.rank(&pairs)?;
+    let scores = service.ranker.rank(&pairs)?;
     let mut ranked: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
     let result = |(index, score): (usize, f32)| {
@@ -88,20 +88,20 @@ fn rank(app: &App, mut fields: Fields) -> ApiResult {
     };
     Ok(json(&json!({
         "object": "list",
-        "model": served.params.name,
+        "model": service.params.name,
         "results": ranked.into_iter().take(top_n).map(result).collect::<Vec<_>>(),
-        "usage": usage_of_prompts(&pairs),
+        "usage": prompt_usage(&pairs),
     })))
 }
 
-/// The tokens of a question with a document, in the frame that the model was trained with.
+/// Tokenizes a query and a document in the model's reranking format.
 fn pair(app: &App, query: &str, document: &str) -> ApiResult<Vec<Token>> {
-    let (vocab, metadata) = (app.served.vocab(), app.served.model().metadata());
+    let (vocab, metadata) = (app.service.vocab(), app.service.model().metadata());
     let template = metadata.optional::<&str>("tokenizer.chat_template.rerank");
     match template.map_err(|e| ApiError::unsupported(e.to_string()))? {
         None => Ok(vocab.tokenize_pair(query, document)),
         Some(template) => {
-            // What stands in a text is not filled in again.
+            // Split before substitution, so that placeholders inside the query or document are not replaced.
             let parts = template
                 .split("{query}")
                 .map(|part| part.replace("{document}", document));

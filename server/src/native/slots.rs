@@ -1,4 +1,4 @@
-//! `/slots` and `/lora-adapters`: sequences, what they hold, and adapters, as llama-server has them.
+//! llama-server's `/slots` and `/lora-adapters`.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -7,25 +7,25 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, Form, text_of};
+use crate::api::{ApiError, ApiResult, Field, FieldType, text_of};
 use crate::http::{AnyBody, App, Shared, json};
 use crate::scheduler::Slot;
 
-/// The fields of what is done with a slot.
+/// Fields of `/slots/{id}`.
 pub const SLOT_FIELDS: &[Field] = &[Field {
     name: "filename",
-    form: Form::Text,
-    doc: "The file's name in the folder of `--slot-save-path`, for `save` and `restore`.",
+    form: FieldType::Text,
+    doc: "File name in the directory given by `--slot-save-path`; for `save` and `restore`.",
 }];
 
-/// Tells of sequences.
+/// Handles `GET /slots`.
 pub async fn slots(State(app): State<Shared>) -> ApiResult {
-    let n_ctx = app.served.n_ctx();
-    // A model that continues no texts has none.
+    let n_ctx = app.service.n_ctx();
+    // Encoder models have no slots.
     let slots = app
-        .served
+        .service
         .scheduler
-        .ask(|batcher| Ok(batcher.slots()))
+        .run_command(|batcher| Ok(batcher.slots()))
         .await
         .unwrap_or_default();
     let slot = |(id, slot): (usize, &Slot)| json!({ "id": id, "n_ctx": n_ctx, "is_processing": slot.is_busy, "n_held": slot.n_held });
@@ -33,23 +33,23 @@ pub async fn slots(State(app): State<Shared>) -> ApiResult {
     Ok(json(&slots.into()))
 }
 
-/// Saves what a sequence holds, restores or erases it.
+/// Handles `POST /slots/{id}`.
 pub async fn slot(State(app): State<Shared>, Path(id): Path<String>, uri: Uri, AnyBody(body): AnyBody) -> ApiResult {
     let id: usize = id
         .parse()
-        .map_err(|_| ApiError::not_found("expected the number of a slot"))?;
-    let (scheduler, start) = (&app.served.scheduler, Instant::now());
+        .map_err(|_| ApiError::not_found("invalid slot id: expected an integer"))?;
+    let (scheduler, start) = (&app.service.scheduler, Instant::now());
     let ms = || start.elapsed().as_secs_f64() * 1e3;
     let mut pairs = uri.query().unwrap_or_default().split('&');
     match pairs.find_map(|pair| pair.strip_prefix("action=")) {
         Some("erase") => {
-            let n = scheduler.ask(move |batcher| batcher.erase_slot(id)).await?;
+            let n = scheduler.run_command(move |batcher| batcher.erase_slot(id)).await?;
             Ok(json(&json!({ "id_slot": id, "n_erased": n })))
         }
         Some("save") => {
             let (name, path) = file(&app, body)?;
             let at = path.clone();
-            let n = scheduler.ask(move |batcher| batcher.save_slot(id, &at)).await?;
+            let n = scheduler.run_command(move |batcher| batcher.save_slot(id, &at)).await?;
             let n_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
             Ok(json(
                 &json!({ "id_slot": id, "filename": name, "n_saved": n, "n_written": n_bytes, "timings": { "save_ms": ms() } }),
@@ -58,7 +58,9 @@ pub async fn slot(State(app): State<Shared>, Path(id): Path<String>, uri: Uri, A
         Some("restore") => {
             let (name, path) = file(&app, body)?;
             let n_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
-            let n = scheduler.ask(move |batcher| batcher.restore_slot(id, &path)).await?;
+            let n = scheduler
+                .run_command(move |batcher| batcher.restore_slot(id, &path))
+                .await?;
             Ok(json(
                 &json!({ "id_slot": id, "filename": name, "n_restored": n, "n_read": n_bytes, "timings": { "restore_ms": ms() } }),
             ))
@@ -67,43 +69,43 @@ pub async fn slot(State(app): State<Shared>, Path(id): Path<String>, uri: Uri, A
     }
 }
 
-/// The file that a request names, which is in the folder for them.
+/// Returns the path of the requested file inside the slot directory.
 fn file(app: &App, body: Json) -> ApiResult<(String, PathBuf)> {
-    let Some(folder) = &app.served.params.slot_save_path else {
+    let Some(folder) = &app.service.params.slot_save_path else {
         return Err(ApiError::unsupported(
-            "slots are saved where --slot-save-path says, which was not given",
+            "saving slots is disabled; enable it with --slot-save-path",
         ));
     };
     let name = body.get("filename").cloned().and_then(text_of);
-    let name = name.ok_or_else(|| ApiError::field("filename", "expected a text"))?;
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(is_plain) {
+    let name = name.ok_or_else(|| ApiError::field("filename", "expected a string"))?;
+    let raw_output = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(raw_output) {
         return Err(ApiError::field(
             "filename",
-            "expected a name of letters, digits, points, - and _ that does not begin with a point",
+            "expected a name of letters, digits, '.', '-' and '_' that does not start with '.'",
         ));
     }
     let path = folder.join(&name);
     Ok((name, path))
 }
 
-/// Tells of the adapters and their factors.
+/// Handles `GET /lora-adapters`.
 pub async fn adapters(State(app): State<Shared>) -> ApiResult {
     let scales = app
-        .served
+        .service
         .scheduler
-        .ask(|batcher| Ok(batcher.adapters()))
+        .run_command(|batcher| Ok(batcher.adapters()))
         .await
         .unwrap_or_default();
-    let paths = &app.served.params.adapters;
+    let paths = &app.service.params.adapters;
     let adapter = |(id, scale): (usize, f32)| json!({ "id": id, "path": paths.get(id), "scale": scale });
     let all: Vec<Json> = scales.into_iter().enumerate().map(adapter).collect();
     Ok(json(&all.into()))
 }
 
-/// Changes the factors, those of adapters that are not named to zero. Texts under way keep theirs.
-pub async fn rescale(State(app): State<Shared>, AnyBody(body): AnyBody) -> ApiResult {
-    let wrong = || ApiError::invalid("expected a list of objects with the `id` of an adapter and its `scale`");
+/// Handles `POST /lora-adapters`. Omitted adapters get scale 0; running requests keep their scales.
+pub async fn set_adapter_scales(State(app): State<Shared>, AnyBody(body): AnyBody) -> ApiResult {
+    let wrong = || ApiError::invalid("expected a list of objects with `id` and `scale`");
     let list = body.as_array().ok_or_else(wrong)?;
     let read = |one: &Json| {
         let id = one.get("id")?.as_u64().and_then(|id| usize::try_from(id).ok())?;
@@ -111,9 +113,9 @@ pub async fn rescale(State(app): State<Shared>, AnyBody(body): AnyBody) -> ApiRe
         Some((id, scale as f32))
     };
     let scales = list.iter().map(read).collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
-    app.served
+    app.service
         .scheduler
-        .ask_later(|batcher, done| batcher.rescale(scales, done))
+        .run_deferred_command(|batcher, done| batcher.set_adapter_scales(scales, done))
         .await?;
     Ok(json(&json!({ "success": true })))
 }

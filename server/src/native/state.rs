@@ -1,4 +1,4 @@
-//! How things stand: `/health`, `/ready`, `/props`, `/slots` and `/metrics`.
+//! Server state: `/health`, `/ready`, `/props` and `/metrics`.
 
 use std::fmt::Write;
 
@@ -13,33 +13,33 @@ use crate::http::{Shared, json};
 use crate::metrics::{Counter, Gauges, Histogram, Metrics};
 use crate::scheduler::Scheduler;
 
-/// Says whether the model is being computed, or would be.
+/// Handles `GET /health`.
 pub async fn health(State(app): State<Shared>) -> ApiResult {
-    check_health(&app.served.scheduler)?;
+    check_health(&app.service.scheduler)?;
     Ok(json(&json!({ "status": "ok" })))
 }
 
-/// Why a model is not being computed.
+/// Returns an error if the scheduler is stuck or has stopped.
 pub fn check_health(scheduler: &Scheduler) -> ApiResult<()> {
     let limit = scheduler.settings().t_stuck;
     if let Some(age) = scheduler.metrics().step_age().filter(|&age| age > limit) {
         let seconds = age.as_secs();
         return Err(ApiError::unavailable(format!(
-            "the model has been computing one step for {seconds} s"
+            "the model has been stuck in one step for {seconds} s"
         )));
     }
     match scheduler.is_running() {
         true => Ok(()),
-        false => Err(ApiError::unavailable("the model is not computed any more")),
+        false => Err(ApiError::unavailable("the model has stopped; restart the server")),
     }
 }
 
-/// Says whether new requests are taken.
+/// Handles `GET /ready`.
 pub async fn ready(State(app): State<Shared>) -> Response {
-    readiness(app.served.scheduler.is_open())
+    readiness(app.service.scheduler.is_open())
 }
 
-/// What is said of that.
+/// Returns the readiness response.
 pub fn readiness(is_open: bool) -> Response {
     let status = if is_open { "ready" } else { "draining" };
     let code = if is_open {
@@ -50,53 +50,53 @@ pub fn readiness(is_open: bool) -> Response {
     (code, json(&json!({ "status": status }))).into_response()
 }
 
-/// Settings, and what the model is.
+/// Handles `GET /props`.
 pub async fn props(State(app): State<Shared>) -> Response {
-    let served = &app.served;
+    let service = &app.service;
     let settings = PARAMS.iter().map(|def| {
-        let text = (def.get)(&served.params.defaults.sampler);
+        let text = (def.get)(&service.params.defaults.sampler);
         let value = serde_json::from_str::<Json>(&text).ok().filter(Json::is_number);
         (name_of(def).to_owned(), value.unwrap_or(text.into()))
     });
-    let limit = served.max_tokens();
+    let limit = service.max_tokens();
     let limit = if limit == NO_LIMIT { json!(-1) } else { json!(limit) };
     let limits = ["n_predict", "max_tokens"].map(|name| (name.to_owned(), limit.clone()));
-    let text = |token: Option<u32>| token.map(|token| served.vocab().text(token).into_owned());
+    let text = |token: Option<u32>| token.map(|token| service.vocab().text(token).into_owned());
     json(&json!({
         "default_generation_settings": {
-            "n_ctx": served.n_ctx(),
+            "n_ctx": service.n_ctx(),
             "params": settings.chain(limits).collect::<Map<String, Json>>(),
         },
-        "total_slots": served.scheduler.settings().n_parallel,
-        "model_alias": served.params.name,
-        "chat_template": served.template(),
-        "bos_token": text(served.vocab().bos()),
-        "eos_token": text(served.vocab().eos()),
+        "total_slots": service.scheduler.settings().n_parallel,
+        "model_alias": service.params.name,
+        "chat_template": service.template(),
+        "bos_token": text(service.vocab().bos()),
+        "eos_token": text(service.vocab().eos()),
         "modalities": { "vision": false, "audio": false },
-        "build_info": served.params.build,
+        "build_info": service.params.build,
     }))
 }
 
-/// Counters for Prometheus, under the names of llama-server, and under those of vLLM that gateways look for.
+/// Handles `GET /metrics` for a single model.
 pub async fn metrics(State(app): State<Shared>) -> Response {
-    page(&[(&app.served.scheduler, &app.served.params.name)], false)
+    page(&[(&app.service.scheduler, &app.service.params.name)], false)
 }
 
-/// The same of several models: each line tells of which.
+/// Returns the metrics of several models, with a `model` label on each line.
 pub fn exposition(models: &[(&Scheduler, &str)]) -> Response {
     page(models, true)
 }
 
-/// What the page is made of.
-struct Now<'a> {
-    /// Labels of the model, those of lines under the names of llama-server and those of the others.
+/// State of one model at the time of the scrape.
+struct Snapshot<'a> {
+    /// Labels for llama-server's metrics and for vLLM's metrics.
     labels: [String; 2],
     metrics: &'a Metrics,
     gauges: Gauges,
 }
 
-impl Now<'_> {
-    /// Share that so many cells are of all.
+impl Snapshot<'_> {
+    /// Returns `n` as a fraction of all cells.
     fn share(&self, n: usize) -> f64 {
         match self.gauges.is_limited {
             true => n as f64 / self.gauges.n_ctx.max(1) as f64,
@@ -105,15 +105,15 @@ impl Now<'_> {
     }
 }
 
-/// A number on the page.
+/// A metric of the Prometheus exposition.
 struct Metric {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    value: fn(&Now<'_>) -> f64,
+    value: fn(&Snapshot<'_>) -> f64,
 }
 
-const fn counter(name: &'static str, help: &'static str, value: fn(&Now<'_>) -> f64) -> Metric {
+const fn counter(name: &'static str, help: &'static str, value: fn(&Snapshot<'_>) -> f64) -> Metric {
     let kind = "counter";
     Metric {
         name,
@@ -123,7 +123,7 @@ const fn counter(name: &'static str, help: &'static str, value: fn(&Now<'_>) -> 
     }
 }
 
-const fn gauge(name: &'static str, help: &'static str, value: fn(&Now<'_>) -> f64) -> Metric {
+const fn gauge(name: &'static str, help: &'static str, value: fn(&Snapshot<'_>) -> f64) -> Metric {
     let kind = "gauge";
     Metric {
         name,
@@ -133,96 +133,104 @@ const fn gauge(name: &'static str, help: &'static str, value: fn(&Now<'_>) -> f6
     }
 }
 
-/// Under the names of llama-server.
+/// Metrics under llama-server's names.
 const LLAMACPP: &[Metric] = &[
     counter("llamacpp:prompt_tokens_total", "Prompt tokens computed.", |n| {
         count(&n.metrics.n_prompt)
     }),
     counter(
         "llamacpp:prompt_tokens_cached_total",
-        "Prompt tokens computed before.",
+        "Prompt tokens found in the cache.",
         |n| count(&n.metrics.n_cached),
     ),
-    counter("llamacpp:prompt_seconds_total", "Time of steps with prompts.", |n| {
-        seconds(&n.metrics.t_prompt)
-    }),
-    counter("llamacpp:tokens_predicted_total", "Tokens generated.", |n| {
+    counter(
+        "llamacpp:prompt_seconds_total",
+        "Time of steps that include prefill.",
+        |n| seconds(&n.metrics.t_prompt),
+    ),
+    counter("llamacpp:tokens_predicted_total", "Generated tokens.", |n| {
         count(&n.metrics.n_generated)
     }),
     counter(
         "llamacpp:tokens_predicted_seconds_total",
-        "Time of steps that generate.",
+        "Time of decode-only steps.",
         |n| seconds(&n.metrics.t_decode),
     ),
     counter("llamacpp:n_decode_total", "Calls of decode.", |n| {
         count(&n.metrics.n_decode)
     }),
-    counter("llamacpp:n_tokens_max", "Most tokens of a sequence.", |n| {
-        count(&n.metrics.n_tokens_max)
-    }),
+    counter(
+        "llamacpp:n_tokens_max",
+        "Largest number of tokens in a sequence.",
+        |n| count(&n.metrics.n_tokens_max),
+    ),
     gauge(
         "llamacpp:n_busy_slots_per_decode",
-        "Sequences that generate, on average over calls of decode.",
+        "Mean number of sequences per decode call.",
         |n| count(&n.metrics.n_decoded_sequences) / count(&n.metrics.n_decode).max(1.0),
     ),
-    gauge("llamacpp:prompt_tokens_seconds", "Prompt tokens in a second.", |n| {
+    gauge("llamacpp:prompt_tokens_seconds", "Prompt tokens per second.", |n| {
         rate(&n.metrics.n_prompt, &n.metrics.t_prompt)
     }),
     gauge(
         "llamacpp:predicted_tokens_seconds",
-        "Tokens generated in a second.",
+        "Generated tokens per second.",
         |n| rate(&n.metrics.n_generated, &n.metrics.t_decode),
     ),
     gauge(
         "llamacpp:kv_cache_usage_ratio",
-        "Share of the cells in use, with those that are only kept.",
+        "Fraction of KV cache cells in use, including cached sequences.",
         |n| n.share(n.gauges.n_used),
     ),
-    gauge("llamacpp:requests_processing", "Sequences that are worked on.", |n| {
+    gauge("llamacpp:requests_processing", "Sequences in prefill or decode.", |n| {
         n.gauges.n_running as f64
     }),
-    gauge("llamacpp:requests_deferred", "Requests that wait.", |n| {
+    gauge("llamacpp:requests_deferred", "Queued requests.", |n| {
         n.gauges.n_waiting as f64
     }),
 ];
 
-/// Under the names of vLLM, with the model's name as a label.
+/// Metrics under vLLM's names, labeled with the model name.
 const VLLM: &[Metric] = &[
-    gauge("vllm:num_requests_running", "Sequences that are worked on.", |n| {
+    gauge("vllm:num_requests_running", "Sequences in prefill or decode.", |n| {
         n.gauges.n_running as f64
     }),
-    gauge("vllm:num_requests_waiting", "Requests that wait.", |n| {
+    gauge("vllm:num_requests_waiting", "Queued requests.", |n| {
         n.gauges.n_waiting as f64
     }),
-    // Gateways send nobody to a server that is full: what is only kept does not count, as with vLLM.
+    // Gateways avoid servers with a full cache. As in vLLM, evictable cells do not count.
     gauge(
         "vllm:kv_cache_usage_perc",
-        "Share of the cells that answers under way need, 1 being all.",
+        "Fraction of KV cache cells used by running sequences (0 to 1).",
         |n| n.share(n.gauges.n_busy),
     ),
-    counter("vllm:num_preemptions_total", "Sequences that had to give way.", |n| {
+    counter("vllm:num_preemptions_total", "Preempted sequences.", |n| {
         count(&n.metrics.n_preempted)
     }),
-    counter("vllm:prompt_tokens_total", "Tokens of prompts.", |n| {
+    counter("vllm:prompt_tokens_total", "Prompt tokens of started requests.", |n| {
         count(&n.metrics.n_queried)
     }),
-    counter("vllm:generation_tokens_total", "Tokens generated.", |n| {
+    counter("vllm:generation_tokens_total", "Generated tokens.", |n| {
         count(&n.metrics.n_generated)
     }),
-    counter("vllm:prefix_cache_queries_total", "Tokens that were looked for.", |n| {
-        count(&n.metrics.n_queried)
-    }),
-    counter("vllm:prefix_cache_hits_total", "Tokens that were found.", |n| {
-        count(&n.metrics.n_cached)
-    }),
+    counter(
+        "vllm:prefix_cache_queries_total",
+        "Prompt tokens looked up in the prefix cache.",
+        |n| count(&n.metrics.n_queried),
+    ),
+    counter(
+        "vllm:prefix_cache_hits_total",
+        "Prompt tokens found in the prefix cache.",
+        |n| count(&n.metrics.n_cached),
+    ),
     counter(
         "vllm:spec_decode_num_draft_tokens_total",
-        "Tokens guessed and verified.",
+        "Drafted tokens that were verified.",
         |n| count(&n.metrics.n_drafts),
     ),
     counter(
         "vllm:spec_decode_num_accepted_tokens_total",
-        "Tokens guessed that were right.",
+        "Drafted tokens that were accepted.",
         |n| count(&n.metrics.n_right),
     ),
 ];
@@ -242,7 +250,7 @@ fn rate(n: &Counter, micros: &Counter) -> f64 {
     }
 }
 
-/// The labels of a model's lines.
+/// Returns the labels of a model's metrics.
 fn labels(name: &str, is_named: bool) -> [String; 2] {
     let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     match is_named {
@@ -255,12 +263,12 @@ fn labels(name: &str, is_named: bool) -> [String; 2] {
 }
 
 fn page(models: &[(&Scheduler, &str)], are_named: bool) -> Response {
-    let models = models.iter().map(|&(scheduler, name)| Now {
+    let models = models.iter().map(|&(scheduler, name)| Snapshot {
         labels: labels(name, are_named),
         metrics: scheduler.metrics(),
         gauges: scheduler.gauges(),
     });
-    let mut page = Page {
+    let mut page = Exposition {
         text: String::new(),
         models: models.collect(),
     };
@@ -275,35 +283,35 @@ fn page(models: &[(&Scheduler, &str)], are_named: bool) -> Response {
     page.histogram(
         "vllm:time_to_first_token_seconds",
         |m| &m.to_first_token,
-        "From a request to its first token.",
+        "Time from a request to its first token.",
     );
     page.histogram(
         "vllm:inter_token_latency_seconds",
         |m| &m.between_tokens,
-        "From a token to the next.",
+        "Time between consecutive tokens of a completion.",
     );
     page.histogram(
         "vllm:request_queue_time_seconds",
         |m| &m.queued,
-        "From a request to the beginning of its work.",
+        "Time from a request to the start of prefill.",
     );
     let content = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (content, page.text).into_response()
 }
 
-struct Page<'a> {
+struct Exposition<'a> {
     text: String,
-    models: Vec<Now<'a>>,
+    models: Vec<Snapshot<'a>>,
 }
 
-impl Page<'_> {
+impl Exposition<'_> {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing to a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// Lines of all models: labels and values.
-    fn lines(&mut self, name: &str, of: impl Fn(&Now<'_>) -> Vec<(String, f64)>) {
+    /// Writes the samples of a metric for all models.
+    fn lines(&mut self, name: &str, of: impl Fn(&Snapshot<'_>) -> Vec<(String, f64)>) {
         for (labels, value) in self.models.iter().flat_map(of) {
             let _ = match labels.is_empty() {
                 true => writeln!(self.text, "{name} {value}"),
@@ -312,10 +320,10 @@ impl Page<'_> {
         }
     }
 
-    /// Answers by why they ended.
+    /// Writes the finished completions by finish reason.
     fn ends(&mut self) {
         let name = "vllm:request_success_total";
-        self.head(name, "counter", "Answers by why they ended.");
+        self.head(name, "counter", "Finished completions by finish reason.");
         self.lines(name, |now| {
             let m = now.metrics;
             let all = [
@@ -329,12 +337,12 @@ impl Page<'_> {
         });
     }
 
-    /// How cells are laid out.
+    /// Writes the cache configuration.
     fn layout(&mut self) {
-        /// Cells of a page, as the engine has them.
+        /// Cells per page of the engine's KV cache.
         const PAGE: usize = 64;
         let name = "vllm:cache_config_info";
-        self.head(name, "gauge", "How the cells are laid out.");
+        self.head(name, "gauge", "KV cache configuration.");
         self.lines(name, |now| {
             let (label, n_pages) = (&now.labels[1], now.gauges.n_ctx / PAGE);
             vec![(

@@ -1,4 +1,4 @@
-//! `/api/chat` and `/api/generate`: answers as objects, one on each line.
+//! Ollama's `/api/chat` and `/api/generate`, which stream one JSON object per line.
 
 use std::time::Instant;
 
@@ -9,28 +9,30 @@ use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
 use super::{error_json, now};
-use crate::answer::{Answer, Choice, Piece, Usage};
-use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, Known, generating, lenient, limit};
-use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, warned};
+use crate::api::{
+    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, generating, lenient, limit,
+};
+use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, warned};
 use crate::messages::messages;
-use crate::native::Gap;
+use crate::native::InfillPrompt;
 use crate::openai::finish_reason;
+use crate::output::{Choice, OutputDelta, OutputStream, Usage};
 use crate::parser::OutputParser;
 use crate::scheduler::{Finish, Request};
-use crate::served::{Conversation, Served};
+use crate::service::{Conversation, ModelService};
 use crate::tools::{Call, ToolChoice, Tools, checked};
 
-/// The fields of `/api/chat`.
+/// Fields of `/api/chat`.
 pub const CHAT_FIELDS: &[Field] = &[
     Field {
         name: "messages",
-        form: Form::List,
-        doc: "What was said, oldest first: objects with `role` and `content`; without any, the model is only said to be there.",
+        form: FieldType::List,
+        doc: "Messages, oldest first: objects with `role` and `content`. If empty, the server only confirms that the model is loaded.",
     },
     Field {
         name: "tools",
-        form: Form::List,
-        doc: "Functions that may be called, in the form that the model's template writes calls in.",
+        form: FieldType::List,
+        doc: "Tool definitions.",
     },
     MODEL,
     STREAM,
@@ -40,32 +42,32 @@ pub const CHAT_FIELDS: &[Field] = &[
     KEEP_ALIVE,
 ];
 
-/// The fields of `/api/generate`.
+/// Fields of `/api/generate`.
 pub const GENERATE_FIELDS: &[Field] = &[
     Field {
         name: "prompt",
-        form: Form::Text,
-        doc: "What to answer; without it, the model is only said to be there.",
+        form: FieldType::Text,
+        doc: "User prompt. If empty, the server only confirms that the model is loaded.",
     },
     Field {
         name: "system",
-        form: Form::Text,
-        doc: "Instructions.",
+        form: FieldType::Text,
+        doc: "System prompt.",
     },
     Field {
         name: "suffix",
-        form: Form::Text,
-        doc: "What stands behind a gap that is filled, with the prompt before it, by a model that was trained for that.",
+        form: FieldType::Text,
+        doc: "Text after the completion; requires a fill-in-the-middle model.",
     },
     Field {
         name: "images",
-        form: Form::List,
-        doc: "Must be empty: models take text.",
+        form: FieldType::List,
+        doc: "Must be empty; only text is supported.",
     },
     Field {
         name: "raw",
-        form: Form::Flag,
-        doc: "Continue the prompt as it stands.",
+        form: FieldType::Flag,
+        doc: "Continue the prompt without applying the chat template (false).",
     },
     MODEL,
     STREAM,
@@ -77,41 +79,41 @@ pub const GENERATE_FIELDS: &[Field] = &[
 
 const MODEL: Field = Field {
     name: "model",
-    form: Form::Text,
-    doc: "The model; there is one, which answers whatever name is given.",
+    form: FieldType::Text,
+    doc: "Model name; selects a model if the server has several.",
 };
 const STREAM: Field = Field {
     name: "stream",
-    form: Form::Flag,
-    doc: "Tell the answer as it comes (true).",
+    form: FieldType::Flag,
+    doc: "Stream the output (false; in Ollama's API true).",
 };
 const FORMAT: Field = Field {
     name: "format",
-    form: Form::Any,
-    doc: "`json`, or a JSON schema that the answer is a document of.",
+    form: FieldType::Any,
+    doc: "`json`, or a JSON schema that the output must match.",
 };
 const OPTIONS: Field = Field {
     name: "options",
-    form: Form::Object,
-    doc: "`num_predict` and the fields of all routes that generate text; those of loading, such as `num_ctx` and `num_gpu`, are ignored, and others are left out, which the header `warning` tells.",
+    form: FieldType::Object,
+    doc: "`num_predict` and the shared generation fields. Loading options (`num_ctx`, …) are ignored, unknown ones with a warning.",
 };
 const THINK: Field = Field {
     name: "think",
-    form: Form::Any,
-    doc: "Whether to think, or how much, where the template lets one choose.",
+    form: FieldType::Any,
+    doc: "Enable reasoning (boolean) or set its effort (string), if the chat template supports it.",
 };
 const KEEP_ALIVE: Field = Field {
     name: "keep_alive",
-    form: Form::Ignored,
-    doc: "The model stays.",
+    form: FieldType::Ignored,
+    doc: "Ignored; the model stays loaded.",
 };
 
-/// Options besides those of all interfaces.
+/// Options in addition to the shared generation fields.
 const OPTION_FIELDS: &[Field] = &[
     Field {
         name: "num_predict",
-        form: Form::Integer,
-        doc: "Most tokens; less than 0: no limit.",
+        form: FieldType::Integer,
+        doc: "Maximum completion tokens; negative: unlimited.",
     },
     ignored("num_ctx"),
     ignored("num_keep"),
@@ -129,83 +131,83 @@ const OPTION_FIELDS: &[Field] = &[
 const fn ignored(name: &'static str) -> Field {
     Field {
         name,
-        form: Form::Ignored,
-        doc: "The model is loaded already.",
+        form: FieldType::Ignored,
+        doc: "Ignored; the model is already loaded.",
     }
 }
 
-/// In which of the two forms an answer is told.
+/// Route whose response format is used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Interface {
     Chat,
     Generate,
 }
 
-struct Told {
+struct ResponseMeta {
     interface: Interface,
     start: Instant,
 }
 
-/// What is asked.
-struct Asked {
-    /// An answer under way, unless nothing is to be answered.
-    answer: Option<Answer>,
+/// A request that the scheduler has accepted.
+struct StartedRequest {
+    /// Running completion; `None` if the request only checks that the model is loaded.
+    completion: Option<OutputStream>,
     is_stream: bool,
-    /// What is left out of the request.
-    left_out: Vec<String>,
+    /// Names of ignored options for the warning header.
+    ignored_fields: Vec<String>,
 }
 
-/// What both interfaces have in common of a request that nothing answers yet.
-struct Common {
-    asked: Asked,
+/// Parsed fields that both routes share, before the completion is started.
+struct CommonFields {
+    started: StartedRequest,
     request: Request,
     grammar: Option<Grammar>,
-    /// Variables of the template that say whether to think.
+    /// Chat template variables that control reasoning.
     variables: Map<String, Json>,
 }
 
-/// Answers a conversation.
+/// Handles `POST /api/chat`.
 pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    let of_app = app.clone();
-    let asked = blocking(move || ask_chat(&of_app, client, body));
-    tell(app, Interface::Chat, asked.await?).await
+    let shared_app = app.clone();
+    let started = blocking(move || start_chat(&shared_app, client, body));
+    run(app, Interface::Chat, started.await?).await
 }
 
-/// Answers a prompt.
+/// Handles `POST /api/generate`.
 pub async fn generate(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    let of_app = app.clone();
-    let asked = blocking(move || ask_generate(&of_app, client, body));
-    tell(app, Interface::Generate, asked.await?).await
+    let shared_app = app.clone();
+    let started = blocking(move || start_generate(&shared_app, client, body));
+    run(app, Interface::Generate, started.await?).await
 }
 
-async fn tell(app: Shared, interface: Interface, asked: Asked) -> ApiResult {
-    let left_out = asked.left_out.clone();
-    Ok(warned(answered(app, interface, asked).await?, &left_out))
+async fn run(app: Shared, interface: Interface, started: StartedRequest) -> ApiResult {
+    let ignored_fields = started.ignored_fields.clone();
+    Ok(warned(respond(app, interface, started).await?, &ignored_fields))
 }
 
-async fn answered(app: Shared, interface: Interface, asked: Asked) -> ApiResult {
-    let told = Told {
+async fn respond(app: Shared, interface: Interface, started: StartedRequest) -> ApiResult {
+    let meta = ResponseMeta {
         interface,
         start: Instant::now(),
     };
-    let Some(mut answer) = asked.answer else {
-        let mut loaded = piece(&app, &told, "", "");
+    let Some(mut completion) = started.completion else {
+        let mut loaded = piece(&app, &meta, "", "");
         loaded["done"] = true.into();
         loaded["done_reason"] = "load".into();
         return Ok(json(&loaded));
     };
-    if asked.is_stream {
+    if started.is_stream {
         return Ok(stream(
-            answer,
+            completion,
             Stream {
                 app,
-                told,
+                meta,
                 call: None,
                 finish: None,
             },
         ));
     }
-    let (mut choices, _) = answer.whole().await?;
+    let (mut choices, _) = completion.whole().await?;
     let Choice {
         content,
         reasoning,
@@ -213,91 +215,96 @@ async fn answered(app: Shared, interface: Interface, asked: Asked) -> ApiResult 
         finish,
         ..
     } = choices.pop().unwrap_or_default();
-    let mut whole = piece(&app, &told, &content, &reasoning);
+    let mut whole = piece(&app, &meta, &content, &reasoning);
     if !calls.is_empty() {
         whole["message"]["tool_calls"] = calls.iter().map(call_json).collect::<Vec<_>>().into();
     }
-    finished(&mut whole, &told, finish.as_ref(), &answer.usage);
+    finished(&mut whole, &meta, finish.as_ref(), &completion.usage);
     Ok(json(&whole))
 }
 
-fn ask_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Asked> {
-    let served = &app.served;
+fn start_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<StartedRequest> {
+    let service = &app.service;
     let mut fields = Fields::new(body, &[CHAT_FIELDS], false)?;
-    let common = common(&mut fields, served, client)?;
+    let common = common(&mut fields, service, client)?;
     let tools = checked(fields.list("tools")?.unwrap_or_default(), ToolChoice::Auto, true)?;
     let mut list = fields.list("messages")?.unwrap_or_default();
     fields.finish()?;
     if list.is_empty() {
-        return Ok(common.asked);
+        return Ok(common.started);
     }
     for message in list.iter_mut().filter_map(Json::as_object_mut) {
         if let Some(thought) = message.remove("thinking") {
             message.insert("reasoning_content".to_owned(), thought);
         }
-        // Some programs say so that there are none.
+        // Some clients send an empty list of images.
         if message.get("images") == Some(&Json::Array(Vec::new())) {
             message.remove("images");
         }
     }
-    common.answered(served, messages(list)?, tools)
+    common.respond(service, messages(list)?, tools)
 }
 
-fn ask_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<Asked> {
-    let served = &app.served;
+fn start_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<StartedRequest> {
+    let service = &app.service;
     let mut fields = Fields::new(body, &[GENERATE_FIELDS], false)?;
-    let mut common = common(&mut fields, served, client)?;
+    let mut common = common(&mut fields, service, client)?;
     let (prompt, system) = (fields.text("prompt")?.unwrap_or_default(), fields.text("system")?);
     let suffix = fields.text("suffix")?.filter(|text| !text.is_empty());
     if fields.list("images")?.is_some_and(|images| !images.is_empty()) {
-        return Err(ApiError::field("images", "this model takes text: expected none"));
+        return Err(ApiError::field("images", "unsupported: this model accepts text only"));
     }
     let is_raw = fields.flag("raw")?.unwrap_or(false);
     fields.finish()?;
     if prompt.is_empty() && suffix.is_none() {
-        return Ok(common.asked);
+        return Ok(common.started);
     }
-    if is_raw || suffix.is_some() || served.template().is_empty() {
-        common.request.constraint = served.constraint(common.grammar.as_ref())?;
+    if is_raw || suffix.is_some() || service.template().is_empty() {
+        common.request.constraint = service.constraint(common.grammar.as_ref())?;
         common.request.prompt = match suffix {
-            None => served.tokens(&prompt),
-            Some(behind) => Gap {
+            None => service.tokens(&prompt),
+            Some(behind) => InfillPrompt {
                 before: prompt,
                 behind,
-                ..Gap::default()
+                ..InfillPrompt::default()
             }
-            .prompt(served)?,
+            .prompt(service)?,
         };
-        let events = served.submit(common.request)?;
-        common.asked.answer = Some(Answer::new(vec![(events, 1)], &OutputParser::none()));
-        return Ok(common.asked);
+        let events = service.submit(common.request)?;
+        common.started.completion = Some(OutputStream::new(vec![(events, 1)], &OutputParser::none()));
+        return Ok(common.started);
     }
-    let mut said: Vec<Message> = system
+    let mut conversation: Vec<Message> = system
         .filter(|text| !text.is_empty())
         .map(Message::system)
         .into_iter()
         .collect();
-    said.push(Message::user(prompt));
-    common.answered(served, said, None)
+    conversation.push(Message::user(prompt));
+    common.respond(service, conversation, None)
 }
 
-impl Common {
-    /// With the answer to a conversation.
-    fn answered(mut self, served: &Served, messages: Vec<Message>, tools: Option<Tools>) -> ApiResult<Asked> {
+impl CommonFields {
+    /// Starts a chat completion.
+    fn respond(
+        mut self,
+        service: &ModelService,
+        messages: Vec<Message>,
+        tools: Option<Tools>,
+    ) -> ApiResult<StartedRequest> {
         let conversation = Conversation {
             messages,
             variables: self.variables,
             tools,
             ..Conversation::default()
         };
-        let answer = served.answer(conversation, self.request, self.grammar.as_ref(), true)?;
-        self.asked.answer = Some(answer);
-        Ok(self.asked)
+        let completion = service.start_chat(conversation, self.request, self.grammar.as_ref(), true)?;
+        self.started.completion = Some(completion);
+        Ok(self.started)
     }
 }
 
-/// What both have in common.
-fn common(fields: &mut Fields, served: &Served, client: Client) -> ApiResult<Common> {
+/// Reads the fields that both routes share.
+fn common(fields: &mut Fields, service: &ModelService, client: Client) -> ApiResult<CommonFields> {
     fields.text("model")?;
     let is_stream = fields.flag("stream")?.unwrap_or(true);
     let grammar = match fields.take("format") {
@@ -308,66 +315,72 @@ fn common(fields: &mut Fields, served: &Served, client: Client) -> ApiResult<Com
         Some(_) => return Err(ApiError::field("format", "expected \"json\" or a JSON schema")),
     };
     let options = fields.object("options")?.unwrap_or_default();
-    let (mut options, left_out) = of_options(options)?;
-    let mut request = generating(&mut options, &served.params.defaults)?;
+    let (mut options, ignored_fields) = of_options(options)?;
+    let mut request = generating(&mut options, &service.params.defaults)?;
     request.max_tokens = options.integer("num_predict")?.map(limit);
     options.finish()?;
     request.client = client.0;
-    let asked = Asked {
-        answer: None,
+    let started = StartedRequest {
+        completion: None,
         is_stream,
-        left_out,
+        ignored_fields,
     };
-    Ok(Common {
-        asked,
+    Ok(CommonFields {
+        started,
         request,
         grammar,
         variables: thinking(fields)?,
     })
 }
 
-/// The options, and what is told of others: programs send those of other versions and servers, and Ollama passes over them.
+/// Splits the options into known fields and ignored names. Clients send options of other versions and
+/// servers, which Ollama ignores.
 fn of_options(mut options: Map<String, Json>) -> ApiResult<(Fields, Vec<String>)> {
-    // What llama-server ignores is no word of Ollama's.
+    // Ignored fields of llama-server are unknown to Ollama.
     let is_ignored = |name: &str| {
-        GENERATING
+        GENERATION_FIELDS
             .iter()
-            .any(|field| field.name == name && field.form == Form::Ignored)
+            .any(|field| field.name == name && field.form == FieldType::Ignored)
     };
-    let mut left_out = Vec::new();
+    let mut ignored_fields = Vec::new();
     options.retain(|name, _| {
         let stays = !is_ignored(name);
-        left_out.extend((!stays).then(|| format!("the option {name}")));
+        ignored_fields.extend((!stays).then(|| format!("option {name}")));
         stays
     });
-    let known = Known {
-        tables: &[OPTION_FIELDS, GENERATING],
+    let known = KnownFields {
+        tables: &[OPTION_FIELDS, GENERATION_FIELDS],
         sampling: true,
     };
     let (fields, others) = lenient(options, known, "option")?;
-    left_out.extend(others);
-    Ok((fields, left_out))
+    ignored_fields.extend(others);
+    Ok((fields, ignored_fields))
 }
 
-/// Variables of the template that say whether to think.
+/// Reads the chat template variables that control reasoning.
 fn thinking(fields: &mut Fields) -> ApiResult<Map<String, Json>> {
     let mut variables = Map::new();
     match fields.take("think") {
         None => {}
-        Some(Json::Bool(thinks)) => _ = variables.insert("enable_thinking".to_owned(), thinks.into()),
+        Some(Json::Bool(has_reasoning)) => _ = variables.insert("enable_thinking".to_owned(), has_reasoning.into()),
         Some(Json::String(effort)) => {
             variables.insert("enable_thinking".to_owned(), true.into());
             variables.insert("reasoning_effort".to_owned(), effort.into());
         }
-        Some(_) => return Err(ApiError::field("think", "expected true, false, or how much")),
+        Some(_) => {
+            return Err(ApiError::field(
+                "think",
+                "expected true, false, or an effort such as \"high\"",
+            ));
+        }
     }
     Ok(variables)
 }
 
-/// A piece of an answer.
-fn piece(app: &App, told: &Told, content: &str, reasoning: &str) -> Json {
-    let mut piece = json!({ "model": app.served.params.name, "created_at": now() });
-    match told.interface {
+/// Returns one object of the stream.
+fn piece(app: &App, meta: &ResponseMeta, content: &str, reasoning: &str) -> Json {
+    let mut piece = json!({ "model": app.service.params.name, "created_at": now() });
+    match meta.interface {
         Interface::Chat => {
             piece["message"] = json!({ "role": "assistant", "content": content });
             if !reasoning.is_empty() {
@@ -385,18 +398,18 @@ fn piece(app: &App, told: &Told, content: &str, reasoning: &str) -> Json {
     piece
 }
 
-/// A call, whose arguments are an object.
+/// Formats a tool call; its arguments are an object.
 fn call_json(call: &Call) -> Json {
     let arguments = serde_json::from_str::<Json>(&call.arguments).unwrap_or_else(|_| json!({}));
     json!({ "function": { "name": call.name, "arguments": arguments } })
 }
 
-/// What the last piece tells besides; times are in nanoseconds.
-fn finished(piece: &mut Json, told: &Told, finish: Option<&Finish>, usage: &Usage) {
+/// Adds finish reason, token counts and times in nanoseconds to the last object.
+fn finished(piece: &mut Json, meta: &ResponseMeta, finish: Option<&Finish>, usage: &Usage) {
     let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     piece["done"] = true.into();
     piece["done_reason"] = finish.map(finish_reason).into();
-    piece["total_duration"] = nanos(told.start.elapsed()).into();
+    piece["total_duration"] = nanos(meta.start.elapsed()).into();
     piece["load_duration"] = 0.into();
     piece["prompt_eval_count"] = usage.n_prompt.into();
     piece["prompt_eval_duration"] = nanos(usage.t_prompt).into();
@@ -410,8 +423,8 @@ fn line(value: &Json) -> String {
 
 struct Stream {
     app: Shared,
-    told: Told,
-    /// The call whose arguments come: it is told whole.
+    meta: ResponseMeta,
+    /// Open tool call, sent when it is complete.
     call: Option<Call>,
     finish: Option<Finish>,
 }
@@ -421,13 +434,13 @@ impl Stream {
         let Some(call) = self.call.take() else {
             return String::new();
         };
-        let mut told = piece(&self.app, &self.told, "", "");
-        told["message"]["tool_calls"] = vec![call_json(&call)].into();
-        line(&told)
+        let mut meta = piece(&self.app, &self.meta, "", "");
+        meta["message"]["tool_calls"] = vec![call_json(&call)].into();
+        line(&meta)
     }
 }
 
-impl Teller for Stream {
+impl EventEncoder for Stream {
     fn content_type(&self) -> &'static str {
         "application/x-ndjson"
     }
@@ -436,13 +449,13 @@ impl Teller for Stream {
         ""
     }
 
-    fn piece(&mut self, told: Piece, _: &Usage) -> String {
-        match told {
-            Piece::Prompt { .. } => String::new(),
-            Piece::Text { content, reasoning, .. } => {
-                self.called() + &line(&piece(&self.app, &self.told, &content, &reasoning))
+    fn piece(&mut self, meta: OutputDelta, _: &Usage) -> String {
+        match meta {
+            OutputDelta::Prompt { .. } => String::new(),
+            OutputDelta::Text { content, reasoning, .. } => {
+                self.called() + &line(&piece(&self.app, &self.meta, &content, &reasoning))
             }
-            Piece::Call { name, .. } => {
+            OutputDelta::Call { name, .. } => {
                 let before = self.called();
                 self.call = Some(Call {
                     name,
@@ -450,15 +463,15 @@ impl Teller for Stream {
                 });
                 before
             }
-            Piece::Arguments { text, .. } => {
+            OutputDelta::Arguments { text, .. } => {
                 self.call.iter_mut().for_each(|call| call.arguments += &text);
                 String::new()
             }
-            Piece::End { finish, .. } => {
+            OutputDelta::End { finish, .. } => {
                 self.finish = Some(finish);
                 self.called()
             }
-            Piece::Failed(text) => line(&error_json(&ApiError::server(text))),
+            OutputDelta::Failed(text) => line(&error_json(&ApiError::server(text))),
         }
     }
 
@@ -466,8 +479,8 @@ impl Teller for Stream {
         if self.finish.is_none() {
             return String::new();
         }
-        let mut last = piece(&self.app, &self.told, "", "");
-        finished(&mut last, &self.told, self.finish.as_ref(), usage);
+        let mut last = piece(&self.app, &self.meta, "", "");
+        finished(&mut last, &self.meta, self.finish.as_ref(), usage);
         line(&last)
     }
 }

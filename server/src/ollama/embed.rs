@@ -1,110 +1,112 @@
-//! `/api/embed`: texts to vectors.
+//! Ollama's `/api/embed` and `/api/embeddings`.
 
 use std::time::Instant;
 
 use axum::extract::State;
 use serde_json::json;
 
-use crate::api::{ApiResult, Field, Fields, Form};
-use crate::embedder::in_turn;
+use crate::api::{ApiResult, Field, FieldType, Fields};
+use crate::embedder::with_embedder;
 use crate::http::{App, Body, Shared, json};
 use crate::openai::{MAX_TEXTS, check_dimensions, prompts};
 
-/// The fields.
+/// Fields of `/api/embed`.
 pub const EMBED_FIELDS: &[Field] = &[
     Field {
         name: "model",
-        form: Form::Text,
-        doc: "The model; there is one, which answers whatever name is given.",
+        form: FieldType::Text,
+        doc: "Model name; selects a model if the server has several.",
     },
     Field {
         name: "input",
-        form: Form::Any,
-        doc: "A text, or a list of texts.",
+        form: FieldType::Any,
+        doc: "String or list of strings.",
     },
     Field {
         name: "truncate",
-        form: Form::Flag,
-        doc: "Cut texts that are too long for the model (true).",
+        form: FieldType::Flag,
+        doc: "Truncate inputs that are too long for the model (true).",
     },
     Field {
         name: "dimensions",
-        form: Form::Integer,
-        doc: "Elements of a vector: as many as the model has.",
+        form: FieldType::Integer,
+        doc: "Must equal the embedding size of the model.",
     },
     Field {
         name: "options",
-        form: Form::Ignored,
-        doc: "Nothing is chosen.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "keep_alive",
-        form: Form::Ignored,
-        doc: "The model stays.",
+        form: FieldType::Ignored,
+        doc: "Ignored; the model stays loaded.",
     },
 ];
 
-/// The fields of what it was called before.
+/// Fields of `/api/embeddings`, the deprecated form.
 pub const EMBEDDINGS_FIELDS: &[Field] = &[
     Field {
         name: "model",
-        form: Form::Text,
-        doc: "The model; there is one, which answers whatever name is given.",
+        form: FieldType::Text,
+        doc: "Model name; selects a model if the server has several.",
     },
     Field {
         name: "prompt",
-        form: Form::Text,
-        doc: "The text; without it, the model is only said to be there.",
+        form: FieldType::Text,
+        doc: "Input string. If empty, the server only confirms that the model is loaded.",
     },
     Field {
         name: "options",
-        form: Form::Ignored,
-        doc: "Nothing is chosen.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "keep_alive",
-        form: Form::Ignored,
-        doc: "The model stays.",
+        form: FieldType::Ignored,
+        doc: "Ignored; the model stays loaded.",
     },
 ];
 
-/// A vector for one text, as it was asked for before.
+/// Handles `POST /api/embeddings`.
 pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    in_turn(app, |served| &served.embedder, body, EMBEDDINGS_FIELDS, embed_one).await
+    with_embedder(app, |service| &service.embedder, body, EMBEDDINGS_FIELDS, embed_one).await
 }
 
-/// A vector for each text.
+/// Handles `POST /api/embed`.
 pub async fn embed(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    in_turn(app, |served| &served.embedder, body, EMBED_FIELDS, embed_all).await
+    with_embedder(app, |service| &service.embedder, body, EMBED_FIELDS, embed_all).await
 }
 
 fn embed_one(app: &App, mut fields: Fields) -> ApiResult {
-    let served = &app.served;
+    let service = &app.service;
     fields.text("model")?;
     let text = fields.text("prompt")?.unwrap_or_default();
     fields.finish()?;
     if text.is_empty() {
         return Ok(json(&json!({ "embedding": [] })));
     }
-    let mut tokens = served.tokens(&text);
-    tokens.truncate(served.embedder.n_max());
-    let vectors = served.embedder.embed(&[tokens])?;
+    let mut tokens = service.tokens(&text);
+    tokens.truncate(service.embedder.n_max());
+    let vectors = service.embedder.embed(&[tokens])?;
     Ok(json(&json!({ "embedding": vectors.first() })))
 }
 
 fn embed_all(app: &App, mut fields: Fields) -> ApiResult {
-    let (start, served) = (Instant::now(), &app.served);
+    let (start, service) = (Instant::now(), &app.service);
     fields.text("model")?;
-    check_dimensions(&mut fields, served.model().base().n_embd())?;
+    check_dimensions(&mut fields, service.model().base().n_embd())?;
     let truncate = fields.flag("truncate")?.unwrap_or(true);
-    let mut texts = prompts(&mut fields, "input", MAX_TEXTS, served)?;
+    let mut texts = prompts(&mut fields, "input", MAX_TEXTS, service)?;
     fields.finish()?;
     if truncate {
-        texts.iter_mut().for_each(|text| text.truncate(served.embedder.n_max()));
+        texts
+            .iter_mut()
+            .for_each(|text| text.truncate(service.embedder.n_max()));
     }
-    let vectors = served.embedder.embed(&texts)?;
+    let vectors = service.embedder.embed(&texts)?;
     Ok(json(&json!({
-        "model": served.params.name,
+        "model": service.params.name,
         "embeddings": vectors,
         "total_duration": u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
         "load_duration": 0,

@@ -1,4 +1,4 @@
-//! The interface of Ollama, which many programs speak and no other.
+//! Ollama's API, for clients that support no other.
 
 mod chat;
 mod embed;
@@ -6,7 +6,7 @@ mod models;
 
 pub use chat::{CHAT_FIELDS, GENERATE_FIELDS, chat, generate};
 pub use embed::{EMBED_FIELDS, EMBEDDINGS_FIELDS, embed, embeddings};
-pub use models::{About, SHOW_FIELDS, loaded_json, named, ps, show, shown, tags, version};
+pub use models::{ModelSummary, SHOW_FIELDS, describe, loaded_json, named, ps, show, tags, version};
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,21 +14,21 @@ use serde_json::{Value as Json, json};
 
 use crate::api::ApiError;
 
-/// An error in Ollama's form.
+/// Formats an error for Ollama's clients.
 pub fn error_json(error: &ApiError) -> Json {
     json!({ "error": error.message })
 }
 
-/// The time now, as 2026-11-23T08:15:00.123456Z.
+/// Returns the current time in RFC 3339 format, such as `2026-11-23T08:15:00.123456Z`.
 fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     time_text(since.as_secs(), since.subsec_micros())
 }
 
-/// A time in seconds since 1970 and microseconds.
+/// Formats a Unix time in RFC 3339 format.
 fn time_text(seconds: u64, micros: u32) -> String {
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    // Years of 365.2425 days from March on: the day that leap years have more is their last.
+    // Civil calendar conversion with years that start in March, so that leap days are last.
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn timestamps_match_calendar() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00.000000Z"),
             (951_782_399, "2000-02-28T23:59:59.000000Z"),

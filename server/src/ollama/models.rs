@@ -1,4 +1,4 @@
-//! What is served: `/api/tags`, `/api/show`, `/api/ps` and `/api/version`.
+//! Ollama's model routes: `/api/tags`, `/api/show`, `/api/ps` and `/api/version`.
 
 use axum::extract::State;
 use axum::response::Response;
@@ -7,79 +7,79 @@ use engine::model::{Fingerprint, Model};
 use serde_json::{Map, Value as Json, json};
 
 use super::time_text;
-use crate::api::{ApiResult, Field, Fields, Form};
+use crate::api::{ApiResult, Field, FieldType, Fields};
 use crate::http::{Body, Shared, json};
-use crate::served::{Served, capabilities_of};
+use crate::service::{ModelService, capabilities_of};
 
-/// The interface that this is: programs refuse to speak to older ones.
+/// Reported API version. Clients reject older versions.
 const VERSION: &str = "0.12.0";
 
-/// The fields of `/api/show`.
+/// Fields of `/api/show`.
 pub const SHOW_FIELDS: &[Field] = &[
     Field {
         name: "model",
-        form: Form::Text,
-        doc: "The model; there is one, which answers whatever name is given.",
+        form: FieldType::Text,
+        doc: "Model name; selects a model if the server has several.",
     },
     Field {
         name: "name",
-        form: Form::Text,
-        doc: "The same, as it was called before.",
+        form: FieldType::Text,
+        doc: "Older name of `model`.",
     },
     Field {
         name: "verbose",
-        form: Form::Ignored,
-        doc: "Vocabularies are never told.",
+        form: FieldType::Ignored,
+        doc: "Ignored; vocabularies are never returned.",
     },
     Field {
         name: "options",
-        form: Form::Ignored,
-        doc: "Nothing is loaded anew.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "system",
-        form: Form::Ignored,
-        doc: "The same.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "template",
-        form: Form::Ignored,
-        doc: "The same.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
 ];
 
-/// Lists the model.
+/// Handles `GET /api/tags` for a single model.
 pub async fn tags(State(app): State<Shared>) -> Response {
-    json(&json!({ "models": [entry(&app.served)] }))
+    json(&json!({ "models": [entry(&app.service)] }))
 }
 
-/// Lists it as one that is loaded, which it always is.
+/// Handles `GET /api/ps` for a single model, which is always loaded.
 pub async fn ps(State(app): State<Shared>) -> Response {
-    let served = &app.served;
-    json(&json!({ "models": [loaded_json(entry(served), served)] }))
+    let service = &app.service;
+    json(&json!({ "models": [loaded_json(entry(service), service)] }))
 }
 
-/// The entry of a model that is loaded.
-pub fn loaded_json(mut entry: Json, served: &Served) -> Json {
+/// Adds the fields of a loaded model to its list entry.
+pub fn loaded_json(mut entry: Json, service: &ModelService) -> Json {
     entry["size_vram"] = 0.into();
-    entry["context_length"] = served.n_ctx().into();
-    // It stays: a time that is far away.
-    entry["expires_at"] = time_text(served.created + 100 * 365 * 86_400, 0).into();
+    entry["context_length"] = service.n_ctx().into();
+    // The model never expires: report a time 100 years after the start.
+    entry["expires_at"] = time_text(service.created + 100 * 365 * 86_400, 0).into();
     entry
 }
 
-/// The version of the interface.
+/// Handles `GET /api/version`.
 pub async fn version() -> Response {
     json(&json!({ "version": VERSION }))
 }
 
-/// Tells what the model is.
+/// Handles `POST /api/show` for a single model.
 pub async fn show(State(app): State<Shared>, Body(body): Body) -> ApiResult {
     named(body)?;
-    Ok(json(&shown(&app.served)))
+    Ok(json(&describe(&app.service)))
 }
 
-/// The model that a body of [`SHOW_FIELDS`] names, if it names one.
+/// Reads the model name from a body with [`SHOW_FIELDS`].
 pub fn named(body: Map<String, Json>) -> ApiResult<Option<String>> {
     let mut fields = Fields::new(body, &[SHOW_FIELDS], false)?;
     let (model, name) = (fields.text("model")?, fields.text("name")?);
@@ -87,52 +87,52 @@ pub fn named(body: Map<String, Json>) -> ApiResult<Option<String>> {
     Ok(model.or(name).filter(|name| !name.is_empty()))
 }
 
-/// What is told of a model that is loaded.
-pub fn shown(served: &Served) -> Json {
-    let about = about(served);
-    let metadata = served.model().metadata();
-    about.shown(metadata, served.template(), served.n_ctx(), &served.capabilities())
+/// Describes a loaded model.
+pub fn describe(service: &ModelService) -> Json {
+    let about = about(service);
+    let metadata = service.model().metadata();
+    about.describe(metadata, service.template(), service.n_ctx(), &service.capabilities())
 }
 
-fn entry(served: &Served) -> Json {
-    about(served).entry(&served.params.name)
+fn entry(service: &ModelService) -> Json {
+    about(service).entry(&service.params.name)
 }
 
-fn about(served: &Served) -> About {
-    let model = served.model();
-    About {
+fn about(service: &ModelService) -> ModelSummary {
+    let model = service.model();
+    ModelSummary {
         family: model.arch().name.to_owned(),
         n_params: model.n_params(),
         quantization: quantization(model.metadata()),
         n_bytes: model.n_bytes() as u64,
         digest: digest(model),
-        modified: served.created,
+        modified: service.created,
     }
 }
 
-/// What lists tell of a model.
+/// Properties of a model in model lists.
 #[derive(Debug, Default)]
-pub struct About {
-    /// Its architecture.
+pub struct ModelSummary {
+    /// Architecture.
     pub family: String,
-    /// Its weights.
+    /// Number of parameters.
     pub n_params: usize,
-    /// How most of them are quantized.
+    /// Quantization type of most tensors.
     pub quantization: &'static str,
-    /// Bytes of its files.
+    /// Total size of the model files in bytes.
     pub n_bytes: u64,
-    /// A name for this very model.
+    /// Fingerprint of the model.
     pub digest: String,
-    /// Seconds since 1970 of its last change.
+    /// Modification time in seconds since the Unix epoch.
     pub modified: u64,
 }
 
-impl About {
-    /// What the header of a file says.
-    pub fn of_header(header: &Gguf, n_bytes: u64, digest: String, modified: u64) -> About {
+impl ModelSummary {
+    /// Reads the properties from a file header.
+    pub fn of_header(header: &Gguf, n_bytes: u64, digest: String, modified: u64) -> ModelSummary {
         let family = header.metadata.optional::<&str>("general.architecture").ok().flatten();
         let n = |tensor: &TensorInfo| tensor.ne.iter().fold(1_usize, |all, &n| all.saturating_mul(n));
-        About {
+        ModelSummary {
             family: family.unwrap_or_default().to_owned(),
             n_params: header.tensors().iter().map(n).fold(0, usize::saturating_add),
             quantization: quantization(&header.metadata),
@@ -142,7 +142,7 @@ impl About {
         }
     }
 
-    /// An entry of a list.
+    /// Returns the entry of a model list.
     pub fn entry(&self, name: &str) -> Json {
         json!({
             "name": name,
@@ -154,12 +154,12 @@ impl About {
         })
     }
 
-    /// What is told of the model of a file that is not loaded.
-    pub fn shown_by(&self, metadata: &Metadata) -> Json {
+    /// Describes a model that is not loaded.
+    pub fn describe_file(&self, metadata: &Metadata) -> Json {
         let template = metadata.optional::<&str>("tokenizer.chat_template").ok().flatten();
         let n_ctx = metadata.optional::<u32>(&format!("{}.context_length", self.family));
         let n_ctx = n_ctx.ok().flatten().unwrap_or(0) as usize;
-        self.shown(
+        self.describe(
             metadata,
             template.unwrap_or_default(),
             n_ctx,
@@ -167,7 +167,7 @@ impl About {
         )
     }
 
-    fn shown(&self, metadata: &Metadata, template: &str, n_ctx: usize, capabilities: &[&str]) -> Json {
+    fn describe(&self, metadata: &Metadata, template: &str, n_ctx: usize, capabilities: &[&str]) -> Json {
         let plain = |value: &Value| -> Option<Json> {
             let text = value.as_str().filter(|text| text.len() < 256).map(Json::from);
             let number = || {
@@ -212,7 +212,7 @@ impl About {
     }
 }
 
-/// Names of mixes of types, by the number that `general.file_type` has for each.
+/// Names of quantization mixes by the value of `general.file_type`.
 const MIXES: [(u32, &str); 34] = [
     (0, "F32"),
     (1, "F16"),
@@ -250,14 +250,14 @@ const MIXES: [(u32, &str); 34] = [
     (39, "NVFP4"),
 ];
 
-/// How a file says that it is quantized; empty where it does not.
+/// Returns the quantization mix recorded in the file, or an empty string.
 fn quantization(metadata: &Metadata) -> &'static str {
     let number = metadata.optional::<u32>("general.file_type").ok().flatten();
     let found = MIXES.iter().find(|(n, _)| Some(*n) == number);
     found.map_or("", |(_, name)| name)
 }
 
-/// A name for this very model.
+/// Returns an identifier for the model's hyperparameters, tensors and weights.
 fn digest(model: &Model) -> String {
     let Fingerprint {
         hparams,

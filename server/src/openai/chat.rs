@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: answers to conversations.
+//! OpenAI's Chat Completions API: `/v1/chat/completions`.
 
 use axum::Extension;
 use axum::extract::State;
@@ -6,197 +6,197 @@ use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
 use super::completions::MAX_TOP;
-use super::logprobs::of_chat;
+use super::logprobs::chat_logprob_json;
 use super::{DONE, counted, event, failed, finish_reason, includes_usage, timings_json, usage_json};
-use crate::answer::{Choice, Piece, Usage};
 use crate::api::{
-    ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, between, generating, ignored, limit, max_tokens,
-    structure,
+    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating, ignored,
+    limit, max_tokens, structure,
 };
-use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique, warned};
-use crate::messages::{is_begun, messages};
+use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, unique, warned};
+use crate::messages::{can_continue, messages};
+use crate::output::{Choice, OutputDelta, Usage};
 use crate::scheduler::{Finish, Request, TokenLogprob};
-use crate::served::Conversation;
+use crate::service::Conversation;
 use crate::tools::tools;
 
-/// The fields.
+/// Request fields.
 pub const FIELDS: &[Field] = &[
     Field {
         name: "messages",
-        form: Form::List,
-        doc: "What was said, oldest first: objects with `role` and `content`, a text or a list of parts that are text.",
+        form: FieldType::List,
+        doc: "Messages, oldest first: objects with `role` and `content` (a string or a list of text parts).",
     },
     Field {
         name: "model",
-        form: Form::Text,
-        doc: "The model; there is one, which answers whatever name is given.",
+        form: FieldType::Text,
+        doc: "Model name; selects a model if the server has several.",
     },
     Field {
         name: "max_completion_tokens",
-        form: Form::Integer,
-        doc: "Most tokens of an answer, what is thought included.",
+        form: FieldType::Integer,
+        doc: "Maximum completion tokens, including reasoning.",
     },
     Field {
         name: "max_tokens",
-        form: Form::Integer,
-        doc: "The same, as it was called before.",
+        form: FieldType::Integer,
+        doc: "Older name of `max_completion_tokens`.",
     },
     Field {
         name: "n_predict",
-        form: Form::Integer,
-        doc: "The same, as llama-server calls it; less than 0: no limit.",
+        form: FieldType::Integer,
+        doc: "llama-server's name of `max_completion_tokens`; negative: unlimited.",
     },
-    ignored("id_slot", "Sequences are chosen by what they hold."),
-    ignored("n_keep", "Nothing of a text is ever cut."),
-    ignored("n_discard", "Nothing of a text is ever cut."),
-    ignored("n_cache_reuse", "Beginnings of any length are used again."),
+    ignored("id_slot", "Ignored; the slot is chosen by its cached prefix."),
+    ignored("n_keep", "Ignored; conversations are never truncated."),
+    ignored("n_discard", "Ignored; conversations are never truncated."),
+    ignored("n_cache_reuse", "Ignored; cached prefixes of any length are reused."),
     Field {
         name: "n",
-        form: Form::Integer,
-        doc: "Answers, as many as are worked on at once at most (1).",
+        form: FieldType::Integer,
+        doc: "Number of choices, at most `--n-parallel` (1).",
     },
     Field {
         name: "stream",
-        form: Form::Flag,
-        doc: "Tell answers as they come, as events.",
+        form: FieldType::Flag,
+        doc: "Stream the output (false; in Ollama's API true).",
     },
     Field {
         name: "stream_options",
-        form: Form::Object,
-        doc: "`include_usage`: a last event with counts.",
+        form: FieldType::Object,
+        doc: "`include_usage`: send a final event with token counts.",
     },
     Field {
         name: "logprobs",
-        form: Form::Flag,
-        doc: "Tell log probabilities of tokens.",
+        form: FieldType::Flag,
+        doc: "Return log probabilities of the output tokens (false).",
     },
     Field {
         name: "top_logprobs",
-        form: Form::Integer,
-        doc: "And those of so many most likely ones, up to 20.",
+        form: FieldType::Integer,
+        doc: "Number of alternative tokens with log probabilities, up to 20 (0).",
     },
     Field {
         name: "chat_template_kwargs",
-        form: Form::Object,
-        doc: "Variables of the model's template, such as `enable_thinking`.",
+        form: FieldType::Object,
+        doc: "Variables of the chat template, such as `enable_thinking`.",
     },
     Field {
         name: "reasoning_effort",
-        form: Form::Text,
-        doc: "How much to think, where the template knows of it; `none`: not at all.",
+        form: FieldType::Text,
+        doc: "Reasoning effort, if the chat template supports it; `none` disables reasoning.",
     },
     Field {
         name: "reasoning_budget_tokens",
-        form: Form::Integer,
-        doc: "Most tokens that are thought before the answer has to begin, where the template has tags for that; -1: as many as it likes (`--reasoning-budget`).",
+        form: FieldType::Integer,
+        doc: "Maximum reasoning tokens, if the model has reasoning tags; -1: unlimited (`--reasoning-budget`).",
     },
     Field {
         name: "thinking_budget_tokens",
-        form: Form::Integer,
-        doc: "The same, as it was called before.",
+        form: FieldType::Integer,
+        doc: "Older name of `reasoning_budget_tokens`.",
     },
     Field {
         name: "reasoning_budget_message",
-        form: Form::Text,
-        doc: "What is thought last where thinking is cut off (`--reasoning-budget-message`).",
+        form: FieldType::Text,
+        doc: "Text appended to reasoning that is cut off (`--reasoning-budget-message`).",
     },
     Field {
         name: "reasoning_format",
-        form: Form::Text,
-        doc: "`none` leaves what is thought in `content`; otherwise it is `reasoning_content`.",
+        form: FieldType::Text,
+        doc: "`none`: leave reasoning in `content`; `auto` or `deepseek`: return it in `reasoning_content` (auto).",
     },
     Field {
         name: "continue_final_message",
-        form: Form::Flag,
-        doc: "The last message is the beginning of the answer.",
+        form: FieldType::Flag,
+        doc: "Continue the last message, which must have role `assistant` (false).",
     },
     Field {
         name: "add_generation_prompt",
-        form: Form::Flag,
-        doc: "Begin an answer: the contrary of `continue_final_message`.",
+        form: FieldType::Flag,
+        doc: "Start a new assistant message; the opposite of `continue_final_message`.",
     },
     Field {
         name: "tools",
-        form: Form::List,
-        doc: "Functions that may be called, in the form that the model's template writes calls in.",
+        form: FieldType::List,
+        doc: "Tool definitions.",
     },
     Field {
         name: "tool_choice",
-        form: Form::Any,
-        doc: "`auto` (default), `none`, `required`, or a function that has to be called; arguments keep to its schema.",
+        form: FieldType::Any,
+        doc: "`auto` (default), `none`, `required`, or the function to call. Forced calls match the function's schema.",
     },
     Field {
         name: "parallel_tool_calls",
-        form: Form::Flag,
-        doc: "Several functions may be called in an answer (true).",
+        form: FieldType::Flag,
+        doc: "Allow several tool calls in one completion (true).",
     },
     Field {
         name: "modalities",
-        form: Form::List,
-        doc: "`[\"text\"]`: what answers are made of.",
+        form: FieldType::List,
+        doc: "Must be `[\"text\"]`, the only output modality.",
     },
     Field {
         name: "verbosity",
-        form: Form::Text,
-        doc: "Left out unless it is `medium`, which the header `warning` tells: messages say how long an answer is to be.",
+        form: FieldType::Text,
+        doc: "Ignored with a warning unless `medium`; specify the length in the prompt.",
     },
     Field {
         name: "prompt_cache_retention",
-        form: Form::Ignored,
-        doc: "What was computed stays until its place is needed.",
+        form: FieldType::Ignored,
+        doc: "Ignored; cache entries are evicted when memory is needed.",
     },
     Field {
         name: "user",
-        form: Form::Ignored,
-        doc: "Who asks.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "metadata",
-        form: Form::Ignored,
-        doc: "Notes of the client.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "store",
-        form: Form::Ignored,
-        doc: "Nothing is stored.",
+        form: FieldType::Ignored,
+        doc: "Ignored; completions are not stored.",
     },
     Field {
         name: "service_tier",
-        form: Form::Ignored,
-        doc: "There is one.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "safety_identifier",
-        form: Form::Ignored,
-        doc: "Who asks.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "prompt_cache_key",
-        form: Form::Ignored,
-        doc: "What was computed is found by its tokens.",
+        form: FieldType::Ignored,
+        doc: "Ignored; prefix caching is automatic.",
     },
     Field {
         name: "prediction",
-        form: Form::Ignored,
-        doc: "A guess at the answer, which does not change it.",
+        form: FieldType::Ignored,
+        doc: "Ignored; the predicted output does not change the result.",
     },
 ];
 
-/// A request as it was read.
-struct Read {
+/// A parsed Chat Completions request.
+struct ParsedRequest {
     request: Request,
     conversation: Conversation,
     grammar: Option<Grammar>,
-    /// Reasoning is told apart.
+    /// Whether to separate reasoning from content.
     splits: bool,
     is_stream: bool,
-    told: Told,
-    /// What is left out of it.
-    left_out: Vec<String>,
+    meta: ResponseMeta,
+    /// Names of ignored fields for the warning header.
+    ignored_fields: Vec<String>,
 }
 
-/// What is told of answers besides themselves.
-struct Told {
+/// Request settings that affect only the format of the response.
+struct ResponseMeta {
     id: String,
     created: u64,
     include_usage: bool,
@@ -204,23 +204,23 @@ struct Told {
     n: usize,
 }
 
-/// Answers a conversation.
+/// Handles `POST /v1/chat/completions`.
 pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    let of_app = app.clone();
+    let shared_app = app.clone();
     let begin = move || {
-        let mut read = read(&of_app, client, body)?;
+        let mut read = read(&shared_app, client, body)?;
         let (conversation, request) = (std::mem::take(&mut read.conversation), read.request.clone());
-        let answer = of_app
-            .served
-            .answer(conversation, request, read.grammar.as_ref(), read.splits)?;
-        Ok((answer, read))
+        let completion = shared_app
+            .service
+            .start_chat(conversation, request, read.grammar.as_ref(), read.splits)?;
+        Ok((completion, read))
     };
-    let (mut answer, read) = blocking(begin).await?;
-    let told = read.told;
+    let (mut completion, read) = blocking(begin).await?;
+    let meta = read.meta;
     if read.is_stream {
-        return Ok(warned(stream(answer, Stream { app, told }), &read.left_out));
+        return Ok(warned(stream(completion, Stream { app, meta }), &read.ignored_fields));
     }
-    let (choices, _) = answer.whole().await?;
+    let (choices, _) = completion.whole().await?;
     let choice = |(index, choice): (usize, Choice)| {
         let mut message = json!({ "role": "assistant", "content": choice.content });
         let n_calls = choice.calls.len();
@@ -238,39 +238,39 @@ pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client
         json!({
             "index": index,
             "message": message,
-            "logprobs": logprobs_json(&app, &told, logprobs),
+            "logprobs": logprobs_json(&app, &meta, logprobs),
             "finish_reason": choice.finish.as_ref().map(|finish| reason(finish, n_calls)),
         })
     };
     let choices: Vec<Json> = choices.into_iter().enumerate().map(choice).collect();
-    let mut body = head(&app, &told, "chat.completion", choices);
-    body["usage"] = usage_json(&answer.usage);
-    body["timings"] = timings_json(&answer.usage);
-    Ok(warned(json(&body), &read.left_out))
+    let mut body = head(&app, &meta, "chat.completion", choices);
+    body["usage"] = usage_json(&completion.usage);
+    body["timings"] = timings_json(&completion.usage);
+    Ok(warned(json(&body), &read.ignored_fields))
 }
 
-/// Tells how many tokens a conversation's prompt has.
+/// Handles `POST /v1/chat/completions/input_tokens`.
 pub async fn count(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
     blocking(move || {
         let read = read(&app, client, body)?;
-        counted(&app.served, read.conversation, read.grammar.as_ref())
+        counted(&app.service, read.conversation, read.grammar.as_ref())
     })
     .await
 }
 
-/// What every object begins with.
-fn head(app: &App, told: &Told, object: &str, choices: Vec<Json>) -> Json {
+/// Returns a completion object with the given choices.
+fn head(app: &App, meta: &ResponseMeta, object: &str, choices: Vec<Json>) -> Json {
     json!({
-        "id": told.id,
+        "id": meta.id,
         "object": object,
-        "created": told.created,
-        "model": app.served.params.name,
-        "system_fingerprint": app.served.params.build,
+        "created": meta.created,
+        "model": app.service.params.name,
+        "system_fingerprint": app.service.params.build,
         "choices": choices,
     })
 }
 
-/// A call, with an id that no other has.
+/// Formats a tool call with a unique id.
 fn call_json(name: &str, arguments: &str) -> Json {
     json!({
         "id": unique("call_"),
@@ -279,7 +279,7 @@ fn call_json(name: &str, arguments: &str) -> Json {
     })
 }
 
-/// Why an answer ended: for its calls, unless it was cut off.
+/// Returns the finish reason; a choice with tool calls that was not cut off ends with `tool_calls`.
 pub fn reason(finish: &Finish, n_calls: usize) -> &'static str {
     match finish_reason(finish) {
         "stop" if n_calls > 0 => "tool_calls",
@@ -287,19 +287,21 @@ pub fn reason(finish: &Finish, n_calls: usize) -> &'static str {
     }
 }
 
-fn logprobs_json<'a>(app: &App, told: &Told, logprobs: impl Iterator<Item = &'a TokenLogprob>) -> Json {
-    if !told.logprobs {
+fn logprobs_json<'a>(app: &App, meta: &ResponseMeta, logprobs: impl Iterator<Item = &'a TokenLogprob>) -> Json {
+    if !meta.logprobs {
         return Json::Null;
     }
-    let content: Vec<Json> = logprobs.map(|logprob| of_chat(app.served.vocab(), logprob)).collect();
+    let content: Vec<Json> = logprobs
+        .map(|logprob| chat_logprob_json(app.service.vocab(), logprob))
+        .collect();
     json!({ "content": content, "refusal": null })
 }
 
-/// The conversation that fields tell of, and whether reasoning is told apart.
+/// Reads the conversation, and whether reasoning is split off.
 pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
     let list = fields
         .list("messages")?
-        .ok_or_else(|| ApiError::field("messages", "there are none"))?;
+        .ok_or_else(|| ApiError::field("messages", "missing; expected a list of messages"))?;
     let mut variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
     if let Some(effort) = fields.text("reasoning_effort")? {
         if effort == "none" {
@@ -317,8 +319,8 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
         tools,
         messages: messages(list)?,
         variables,
-        goes_on: fields.flag("continue_final_message")?.unwrap_or(false),
-        without_reasoning: false,
+        continues_last: fields.flag("continue_final_message")?.unwrap_or(false),
+        skip_reasoning: false,
         budget: match (
             fields.integer("reasoning_budget_tokens")?,
             fields.integer("thinking_budget_tokens")?,
@@ -329,70 +331,73 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
         budget_message: None,
     };
     conversation.budget_message = fields.text("reasoning_budget_message")?;
-    if fields.flag("add_generation_prompt")? == Some(conversation.goes_on) {
+    if fields.flag("add_generation_prompt")? == Some(conversation.continues_last) {
         return Err(ApiError::field(
             "add_generation_prompt",
-            "expected the contrary of continue_final_message: an answer is begun or goes on",
+            "must be the opposite of continue_final_message",
         ));
     }
-    if conversation.goes_on && !conversation.messages.last().is_some_and(is_begun) {
+    if conversation.continues_last && !conversation.messages.last().is_some_and(can_continue) {
         return Err(ApiError::field(
             "continue_final_message",
-            "the last message is not the assistant's",
+            "the last message must have role assistant",
         ));
     }
     Ok((conversation, splits))
 }
 
-fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<Read> {
-    let served = &app.served;
-    let mut fields = Fields::new(body, &[FIELDS, GENERATING, STRUCTURE], true)?;
+fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<ParsedRequest> {
+    let service = &app.service;
+    let mut fields = Fields::new(body, &[FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS], true)?;
     fields.text("model")?;
-    let mut request = generating(&mut fields, &served.params.defaults)?;
+    let mut request = generating(&mut fields, &service.params.defaults)?;
     request.client = client;
     let asked = max_tokens(&mut fields, &["max_completion_tokens", "max_tokens"], 1)?;
     let id = unique("chatcmpl-");
     request.id = Some(id.as_str().into());
     request.max_tokens = asked.or(fields.integer("n_predict")?.map(limit));
-    let n_parallel = served.scheduler.settings().n_parallel;
+    let n_parallel = service.scheduler.settings().n_parallel;
     request.n = between("n", fields.integer("n")?, 1, n_parallel as i64)?.unwrap_or(1);
     let n_top = between("top_logprobs", fields.integer("top_logprobs")?, 0, MAX_TOP)?;
     match (fields.flag("logprobs")?.unwrap_or(false), n_top) {
         (true, n_top) => request.logprobs = Some(n_top.unwrap_or(0)),
         (false, None | Some(0)) => {}
-        (false, Some(_)) => return Err(ApiError::field("top_logprobs", "logprobs has to be true")),
+        (false, Some(_)) => return Err(ApiError::field("top_logprobs", "requires logprobs: true")),
     }
     let is_stream = fields.flag("stream")?.unwrap_or(false);
     let include_usage = includes_usage(fields.object("stream_options")?)?;
     let grammar = structure(&mut fields)?;
     let (conversation, splits) = conversation(&mut fields)?;
-    let left_out = left_out(&mut fields)?;
+    let ignored_fields = ignored_fields(&mut fields)?;
     fields.finish()?;
-    let told = Told {
+    let meta = ResponseMeta {
         id,
-        created: served.now(),
+        created: service.now(),
         include_usage,
         logprobs: request.logprobs.is_some(),
         n: request.n,
     };
-    Ok(Read {
+    Ok(ParsedRequest {
         request,
         conversation,
         grammar,
         splits,
         is_stream,
-        told,
-        left_out,
+        meta,
+        ignored_fields,
     })
 }
 
-/// Fields that ask for what only models of OpenAI's do.
-fn left_out(fields: &mut Fields) -> ApiResult<Vec<String>> {
+/// Checks fields of OpenAI models that have no equivalent; returns the ignored ones.
+fn ignored_fields(fields: &mut Fields) -> ApiResult<Vec<String>> {
     if fields
         .list("modalities")?
         .is_some_and(|list| list.iter().any(|one| one != "text"))
     {
-        return Err(ApiError::field("modalities", "this model says text"));
+        return Err(ApiError::field(
+            "modalities",
+            "unsupported modality: this model outputs text only",
+        ));
     }
     let verbosity = fields.text("verbosity")?.filter(|word| word != "medium");
     Ok(verbosity.map(|_| "verbosity".to_owned()).into_iter().collect())
@@ -400,31 +405,31 @@ fn left_out(fields: &mut Fields) -> ApiResult<Vec<String>> {
 
 struct Stream {
     app: Shared,
-    told: Told,
+    meta: ResponseMeta,
 }
 
 impl Stream {
     fn chunk(&self, choice: usize, delta: Json, logprobs: Json, finish: Option<&str>) -> String {
         let choice = json!({ "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
-        let mut chunk = head(&self.app, &self.told, "chat.completion.chunk", vec![choice]);
-        if self.told.include_usage {
+        let mut chunk = head(&self.app, &self.meta, "chat.completion.chunk", vec![choice]);
+        if self.meta.include_usage {
             chunk["usage"] = Json::Null;
         }
         event(&chunk)
     }
 }
 
-impl Teller for Stream {
+impl EventEncoder for Stream {
     fn begin(&mut self) -> String {
         let role = || json!({ "role": "assistant", "content": "" });
-        let chunks = (0..self.told.n).map(|choice| self.chunk(choice, role(), Json::Null, None));
+        let chunks = (0..self.meta.n).map(|choice| self.chunk(choice, role(), Json::Null, None));
         chunks.collect()
     }
 
-    fn piece(&mut self, piece: Piece, _: &Usage) -> String {
+    fn piece(&mut self, piece: OutputDelta, _: &Usage) -> String {
         match piece {
-            Piece::Prompt { .. } => String::new(),
-            Piece::Text {
+            OutputDelta::Prompt { .. } => String::new(),
+            OutputDelta::Text {
                 choice,
                 reasoning,
                 content,
@@ -438,34 +443,34 @@ impl Teller for Stream {
                     delta["content"] = content.into();
                 }
                 let logprobs = match &logprob {
-                    Some(logprob) => logprobs_json(&self.app, &self.told, std::iter::once(logprob)),
+                    Some(logprob) => logprobs_json(&self.app, &self.meta, std::iter::once(logprob)),
                     None => Json::Null,
                 };
                 self.chunk(choice, delta, logprobs, None)
             }
-            Piece::Call { choice, index, name } => {
-                let mut told = call_json(&name, "");
-                told["index"] = index.into();
-                self.chunk(choice, json!({ "tool_calls": [told] }), Json::Null, None)
+            OutputDelta::Call { choice, index, name } => {
+                let mut meta = call_json(&name, "");
+                meta["index"] = index.into();
+                self.chunk(choice, json!({ "tool_calls": [meta] }), Json::Null, None)
             }
-            Piece::Arguments { choice, index, text } => {
-                let told = json!({ "index": index, "function": { "arguments": text } });
-                self.chunk(choice, json!({ "tool_calls": [told] }), Json::Null, None)
+            OutputDelta::Arguments { choice, index, text } => {
+                let meta = json!({ "index": index, "function": { "arguments": text } });
+                self.chunk(choice, json!({ "tool_calls": [meta] }), Json::Null, None)
             }
-            Piece::End {
+            OutputDelta::End {
                 choice,
                 finish,
                 n_calls,
             } => self.chunk(choice, json!({}), Json::Null, Some(reason(&finish, n_calls))),
-            Piece::Failed(text) => failed(&text),
+            OutputDelta::Failed(text) => failed(&text),
         }
     }
 
     fn end(&mut self, usage: &Usage) -> String {
-        if !self.told.include_usage {
+        if !self.meta.include_usage {
             return DONE.to_owned();
         }
-        let mut chunk = head(&self.app, &self.told, "chat.completion.chunk", Vec::new());
+        let mut chunk = head(&self.app, &self.meta, "chat.completion.chunk", Vec::new());
         chunk["usage"] = usage_json(usage);
         chunk["timings"] = timings_json(usage);
         event(&chunk) + DONE

@@ -1,144 +1,145 @@
-//! `/v1/completions`: texts that are continued as they stand.
+//! OpenAI's Completions API: `/v1/completions`.
 
 use axum::Extension;
 use axum::extract::State;
 use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
-use super::logprobs::{Lists, token_text};
+use super::logprobs::{LogprobLists, token_text};
 use super::{DONE, event, failed, finish_reason, includes_usage, timings_json, usage_json};
-use crate::answer::{Answer, Choice, Piece, Usage};
 use crate::api::{
-    ApiError, ApiResult, Field, Fields, Form, GENERATING, STRUCTURE, between, generating, integer_of, max_tokens,
-    structure, text_of,
+    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating,
+    integer_of, max_tokens, structure, text_of,
 };
-use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique};
-use crate::native::Gap;
+use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, unique};
+use crate::native::InfillPrompt;
+use crate::output::{Choice, OutputDelta, OutputStream, Usage};
 use crate::parser::OutputParser;
 use crate::scheduler::{PromptDone, Request, TokenLogprob};
-use crate::served::Served;
+use crate::service::ModelService;
 
-/// The fields.
+/// Request fields.
 pub const FIELDS: &[Field] = &[
     Field {
         name: "prompt",
-        form: Form::Any,
-        doc: "A text, a list of texts, a list of tokens, or a list of such lists.",
+        form: FieldType::Any,
+        doc: "String, list of strings, list of tokens, or list of token lists.",
     },
     Field {
         name: "model",
-        form: Form::Text,
-        doc: "The model; there is one, which answers whatever name is given.",
+        form: FieldType::Text,
+        doc: "Model name; selects a model if the server has several.",
     },
     Field {
         name: "max_tokens",
-        form: Form::Integer,
-        doc: "Most tokens of each text; 0 only rates the prompt.",
+        form: FieldType::Integer,
+        doc: "Maximum completion tokens; 0 only evaluates the prompt.",
     },
     Field {
         name: "n",
-        form: Form::Integer,
-        doc: "Texts for each prompt, as many as are worked on at once at most (1).",
+        form: FieldType::Integer,
+        doc: "Choices per prompt, at most `--n-parallel` (1).",
     },
     Field {
         name: "best_of",
-        form: Form::Integer,
-        doc: "Texts that are made for each prompt, of which the `n` likeliest by the token are told (as many as `n`); not in a stream.",
+        form: FieldType::Integer,
+        doc: "Completions generated per prompt; the `n` with the highest mean log probability are returned (`n`). Not with `stream`.",
     },
     Field {
         name: "stream",
-        form: Form::Flag,
-        doc: "Tell texts as they come, as events.",
+        form: FieldType::Flag,
+        doc: "Stream the output (false; in Ollama's API true).",
     },
     Field {
         name: "stream_options",
-        form: Form::Object,
-        doc: "`include_usage`: a last event with counts.",
+        form: FieldType::Object,
+        doc: "`include_usage`: send a final event with token counts.",
     },
     Field {
         name: "logprobs",
-        form: Form::Integer,
-        doc: "Log probabilities of tokens, and of so many most likely ones, up to 20.",
+        form: FieldType::Integer,
+        doc: "Return log probabilities of tokens and of this number of alternatives, up to 20.",
     },
     Field {
         name: "echo",
-        form: Form::Flag,
-        doc: "The prompt is the beginning of the text.",
+        form: FieldType::Flag,
+        doc: "Include the prompt in the output (false).",
     },
     Field {
         name: "suffix",
-        form: Form::Text,
-        doc: "What stands behind a gap that is filled, with the prompt before it, by a model that was trained for that.",
+        form: FieldType::Text,
+        doc: "Text after the completion; requires a fill-in-the-middle model.",
     },
     Field {
         name: "user",
-        form: Form::Ignored,
-        doc: "Who asks.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
 ];
 
-/// Prompts in one request.
+/// Maximum number of prompts per request.
 const MAX_PROMPTS: usize = 256;
-/// Most likely tokens that are told beside each one.
+/// Maximum number of alternative tokens per position.
 pub(super) const MAX_TOP: i64 = 20;
 
-/// What is told of texts besides themselves.
-struct Told {
+/// Request settings that affect only the format of the response.
+struct ResponseMeta {
     id: String,
     created: u64,
     include_usage: bool,
     logprobs: bool,
-    /// The prompts, if they are told too.
+    /// Prompts to echo in the response.
     echo: Option<Vec<Vec<Token>>>,
     n: usize,
-    /// Texts that are made of each prompt.
+    /// Number of completions generated per prompt.
     n_made: usize,
 }
 
-/// Continues texts.
+/// Handles `POST /v1/completions`.
 pub async fn completions(
     State(app): State<Shared>,
     Extension(client): Extension<Client>,
     Body(body): Body,
 ) -> ApiResult {
-    let of_app = app.clone();
-    let (mut answer, told, is_stream) = blocking(move || ask(&of_app, client, body)).await?;
+    let shared_app = app.clone();
+    let (mut completion, meta, is_stream) = blocking(move || ask(&shared_app, client, body)).await?;
     if is_stream {
         return Ok(stream(
-            answer,
+            completion,
             Stream {
                 app,
-                told,
+                meta,
                 n_chars: Vec::new(),
             },
         ));
     }
-    let (choices, prompts) = answer.whole().await?;
+    let (choices, prompts) = completion.whole().await?;
     let choices: Vec<Choice> = choices
-        .chunks(told.n_made)
-        .flat_map(|made| best(made, told.n))
+        .chunks(meta.n_made)
+        .flat_map(|made| best(made, meta.n))
         .collect();
     let choice = |(index, choice): (usize, &Choice)| {
-        let prompt = index / told.n;
+        let prompt = index / meta.n;
         let finish = choice.finish.as_ref().map(finish_reason);
-        let (begin, logprobs) = begun(&app.served, &told, prompt, &prompts[prompt]);
+        let (begin, logprobs) = echoed(&app.service, &meta, prompt, &prompts[prompt]);
         let mut lists = logprobs;
         let offset = begin.chars().count();
         for (logprob, at) in &choice.logprobs {
             let at = offset + choice.content[..*at].chars().count();
-            lists.push(app.served.vocab(), logprob.token, Some(logprob), at);
+            lists.push(app.service.vocab(), logprob.token, Some(logprob), at);
         }
-        let logprobs = if told.logprobs { lists.json() } else { Json::Null };
+        let logprobs = if meta.logprobs { lists.json() } else { Json::Null };
         json!({ "index": index, "text": begin + &choice.content, "logprobs": logprobs, "finish_reason": finish })
     };
     let choices: Vec<Json> = choices.iter().enumerate().map(choice).collect();
-    let mut body = head(&app, &told, choices);
-    body["usage"] = usage_json(&answer.usage);
-    body["timings"] = timings_json(&answer.usage);
+    let mut body = head(&app, &meta, choices);
+    body["usage"] = usage_json(&completion.usage);
+    body["timings"] = timings_json(&completion.usage);
     Ok(json(&body))
 }
 
-/// The likeliest by the token of some texts, best first; all of them as they are.
+/// Returns the `n` choices with the highest mean log probability, best first; all choices in order if there
+/// are only `n`.
 fn best(made: &[Choice], n: usize) -> Vec<Choice> {
     if made.len() == n {
         return made.to_vec();
@@ -156,25 +157,25 @@ fn best(made: &[Choice], n: usize) -> Vec<Choice> {
     ranked.into_iter().take(n).cloned().collect()
 }
 
-/// What every object begins with.
-fn head(app: &App, told: &Told, choices: Vec<Json>) -> Json {
+/// Returns a completion object with the given choices.
+fn head(app: &App, meta: &ResponseMeta, choices: Vec<Json>) -> Json {
     json!({
-        "id": told.id,
+        "id": meta.id,
         "object": "text_completion",
-        "created": told.created,
-        "model": app.served.params.name,
-        "system_fingerprint": app.served.params.build,
+        "created": meta.created,
+        "model": app.service.params.name,
+        "system_fingerprint": app.service.params.build,
         "choices": choices,
     })
 }
 
-/// The prompt as the beginning of the text, with its tokens' log probabilities, if it is told.
-fn begun(served: &Served, told: &Told, prompt: usize, done: &PromptDone) -> (String, Lists) {
-    let mut lists = Lists::default();
-    let Some(tokens) = told.echo.as_ref().map(|prompts| &prompts[prompt]) else {
+/// Returns the echoed prompt with its log probabilities; empty if `echo` is off.
+fn echoed(service: &ModelService, meta: &ResponseMeta, prompt: usize, done: &PromptDone) -> (String, LogprobLists) {
+    let mut lists = LogprobLists::default();
+    let Some(tokens) = meta.echo.as_ref().map(|prompts| &prompts[prompt]) else {
         return (String::new(), lists);
     };
-    let vocab = served.vocab();
+    let vocab = service.vocab();
     let mut offset = 0;
     for (i, &token) in tokens.iter().enumerate() {
         let logprob: Option<&TokenLogprob> = i.checked_sub(1).and_then(|i| done.logprobs.get(i));
@@ -184,98 +185,99 @@ fn begun(served: &Served, told: &Told, prompt: usize, done: &PromptDone) -> (Str
     (vocab.detokenize(tokens, true, true), lists)
 }
 
-fn ask(app: &App, Client(client): Client, body: serde_json::Map<String, Json>) -> ApiResult<(Answer, Told, bool)> {
-    let served = &app.served;
-    let mut fields = Fields::new(body, &[FIELDS, GENERATING, STRUCTURE], true)?;
+fn ask(
+    app: &App,
+    Client(client): Client,
+    body: serde_json::Map<String, Json>,
+) -> ApiResult<(OutputStream, ResponseMeta, bool)> {
+    let service = &app.service;
+    let mut fields = Fields::new(body, &[FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS], true)?;
     fields.text("model")?;
-    let mut request = generating(&mut fields, &served.params.defaults)?;
+    let mut request = generating(&mut fields, &service.params.defaults)?;
     request.client = client;
     let suffix = fields.text("suffix")?.filter(|suffix| !suffix.is_empty());
     let prompts = match &suffix {
-        None => prompts(&mut fields, "prompt", MAX_PROMPTS, served)?,
-        Some(suffix) => gaps(&mut fields, suffix, served)?,
+        None => prompts(&mut fields, "prompt", MAX_PROMPTS, service)?,
+        Some(suffix) => gaps(&mut fields, suffix, service)?,
     };
-    let n_parallel = served.scheduler.settings().n_parallel;
+    let n_parallel = service.scheduler.settings().n_parallel;
     request.n = between("n", fields.integer("n")?, 1, n_parallel as i64)?.unwrap_or(1);
     let n_told = request.n;
     let best_of = between("best_of", fields.integer("best_of")?, n_told as i64, n_parallel as i64)?;
     request.n = best_of.unwrap_or(n_told);
     let echo = fields.flag("echo")?.unwrap_or(false);
     if echo && suffix.is_some() {
-        return Err(ApiError::field("echo", "what fills a gap has no prompt before it"));
+        return Err(ApiError::field("echo", "cannot be combined with suffix"));
     }
     request.max_tokens = max_tokens(&mut fields, &["max_tokens"], i64::from(!echo))?;
     request.logprobs = between("logprobs", fields.integer("logprobs")?, 0, MAX_TOP)?;
     request.prompt_logprobs = echo && request.logprobs.is_some();
     let logprobs = request.logprobs.is_some();
     if request.n > n_told {
-        // Texts are chosen by them.
+        // Candidates are ranked by their log probabilities.
         request.logprobs = request.logprobs.or(Some(0));
     }
     let is_stream = fields.flag("stream")?.unwrap_or(false);
     if is_stream && request.n > n_told {
-        return Err(ApiError::field(
-            "best_of",
-            "texts that come piece by piece cannot be chosen from",
-        ));
+        return Err(ApiError::field("best_of", "cannot be combined with stream"));
     }
     let include_usage = includes_usage(fields.object("stream_options")?)?;
-    request.constraint = served.constraint(structure(&mut fields)?.as_ref())?;
+    request.constraint = service.constraint(structure(&mut fields)?.as_ref())?;
     fields.finish()?;
-    let asked = |prompt: &Vec<Token>| -> ApiResult<_> {
+    let submitted = |prompt: &Vec<Token>| -> ApiResult<_> {
         let request = Request {
             prompt: prompt.clone(),
             ..request.clone()
         };
-        let (n, submitted) = (request.n, served.submit(request));
+        let (n, submitted) = (request.n, service.submit(request));
         submitted.map(|events| (events, n)).map_err(|e| ApiError {
             param: Some("prompt".to_owned()),
             ..e.into()
         })
     };
-    let asked = prompts.iter().map(asked).collect::<ApiResult<Vec<_>>>()?;
-    let told = Told {
+    let submitted = prompts.iter().map(submitted).collect::<ApiResult<Vec<_>>>()?;
+    let meta = ResponseMeta {
         id: unique("cmpl-"),
-        created: served.now(),
+        created: service.now(),
         include_usage,
         logprobs,
         echo: echo.then_some(prompts),
         n: n_told,
         n_made: request.n,
     };
-    Ok((Answer::new(asked, &OutputParser::none()), told, is_stream))
+    Ok((OutputStream::new(submitted, &OutputParser::none()), meta, is_stream))
 }
 
-/// Prompts of gaps between texts and a suffix.
-fn gaps(fields: &mut Fields, suffix: &str, served: &Served) -> ApiResult<Vec<Vec<Token>>> {
+/// Builds fill-in-the-middle prompts from prefixes and a suffix.
+fn gaps(fields: &mut Fields, suffix: &str, service: &ModelService) -> ApiResult<Vec<Vec<Token>>> {
     let texts = fields.texts("prompt")?;
     if texts.is_empty() || texts.len() > MAX_PROMPTS {
-        let what = format_args!("expected 1 to {MAX_PROMPTS} texts, found {}", texts.len());
+        let what = format_args!("expected 1 to {MAX_PROMPTS} strings, found {}", texts.len());
         return Err(ApiError::field("prompt", what));
     }
-    let gap = |before: String| Gap {
+    let gap = |before: String| InfillPrompt {
         before,
         behind: suffix.to_owned(),
-        ..Gap::default()
+        ..InfillPrompt::default()
     };
-    texts.into_iter().map(|text| gap(text).prompt(served)).collect()
+    texts.into_iter().map(|text| gap(text).prompt(service)).collect()
 }
 
-/// Prompts as texts or as tokens.
-pub fn prompts(fields: &mut Fields, name: &str, max: usize, served: &Served) -> ApiResult<Vec<Vec<Token>>> {
+/// Reads prompts given as strings or as tokens.
+pub fn prompts(fields: &mut Fields, name: &str, max: usize, service: &ModelService) -> ApiResult<Vec<Vec<Token>>> {
     let wrong = || {
         ApiError::field(
             name,
-            "expected a text, a list of texts, a list of tokens, or a list of such lists",
+            "expected a string, a list of strings, a list of tokens, or a list of token lists",
         )
     };
     let token = |value: &Json| integer_of(value).and_then(|id| Token::try_from(id).ok());
     let tokens = |list: &[Json]| list.iter().map(token).collect::<Option<Vec<Token>>>();
     let all = match fields
         .take(name)
-        .ok_or_else(|| ApiError::field(name, "there is none"))?
+        .ok_or_else(|| ApiError::field(name, "missing; expected a string or tokens"))?
     {
-        Json::String(text) => vec![served.tokens(&text)],
+        Json::String(text) => vec![service.tokens(&text)],
         Json::Array(list) if list.is_empty() => return Err(wrong()),
         Json::Array(list) if list[0].is_number() => vec![tokens(&list).ok_or_else(wrong)?],
         Json::Array(list) if list.len() > max => {
@@ -287,7 +289,7 @@ pub fn prompts(fields: &mut Fields, name: &str, max: usize, served: &Served) -> 
         Json::Array(list) => {
             let one = |value: Json| match value {
                 Json::Array(list) => tokens(&list),
-                value => text_of(value).map(|text| served.tokens(&text)),
+                value => text_of(value).map(|text| service.tokens(&text)),
             };
             list.into_iter()
                 .map(one)
@@ -301,18 +303,18 @@ pub fn prompts(fields: &mut Fields, name: &str, max: usize, served: &Served) -> 
 
 struct Stream {
     app: Shared,
-    told: Told,
-    /// Characters told of each choice.
+    meta: ResponseMeta,
+    /// Number of sent characters by choice.
     n_chars: Vec<usize>,
 }
 
 impl Stream {
-    fn chunk(&mut self, choice: usize, text: &str, lists: Option<Lists>, finish: Option<&str>) -> String {
-        let logprobs = lists.filter(|_| self.told.logprobs).map(Lists::json);
+    fn chunk(&mut self, choice: usize, text: &str, lists: Option<LogprobLists>, finish: Option<&str>) -> String {
+        let logprobs = lists.filter(|_| self.meta.logprobs).map(LogprobLists::json);
         *self.n_chars(choice) += text.chars().count();
         let choice = json!({ "index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish });
-        let mut chunk = head(&self.app, &self.told, vec![choice]);
-        if self.told.include_usage {
+        let mut chunk = head(&self.app, &self.meta, vec![choice]);
+        if self.meta.include_usage {
             chunk["usage"] = Json::Null;
         }
         event(&chunk)
@@ -325,19 +327,19 @@ impl Stream {
     }
 }
 
-impl Teller for Stream {
-    fn piece(&mut self, piece: Piece, _: &Usage) -> String {
+impl EventEncoder for Stream {
+    fn piece(&mut self, piece: OutputDelta, _: &Usage) -> String {
         match piece {
-            Piece::Prompt { choice, done } => {
+            OutputDelta::Prompt { choice, done } => {
                 let mut all = String::new();
-                let n_echoed = self.told.echo.as_ref().map_or(0, |_| self.told.n);
+                let n_echoed = self.meta.echo.as_ref().map_or(0, |_| self.meta.n);
                 for choice in choice..choice + n_echoed {
-                    let (text, lists) = begun(&self.app.served, &self.told, choice / self.told.n, &done);
+                    let (text, lists) = echoed(&self.app.service, &self.meta, choice / self.meta.n, &done);
                     all += &self.chunk(choice, &text, Some(lists), None);
                 }
                 all
             }
-            Piece::Text {
+            OutputDelta::Text {
                 choice,
                 content,
                 logprob,
@@ -345,23 +347,23 @@ impl Teller for Stream {
             } => {
                 let offset = *self.n_chars(choice);
                 let lists = logprob.map(|logprob| {
-                    let mut lists = Lists::default();
-                    lists.push(self.app.served.vocab(), logprob.token, Some(&logprob), offset);
+                    let mut lists = LogprobLists::default();
+                    lists.push(self.app.service.vocab(), logprob.token, Some(&logprob), offset);
                     lists
                 });
                 self.chunk(choice, &content, lists, None)
             }
-            Piece::Call { .. } | Piece::Arguments { .. } => String::new(),
-            Piece::End { choice, finish, .. } => self.chunk(choice, "", None, Some(finish_reason(&finish))),
-            Piece::Failed(text) => failed(&text),
+            OutputDelta::Call { .. } | OutputDelta::Arguments { .. } => String::new(),
+            OutputDelta::End { choice, finish, .. } => self.chunk(choice, "", None, Some(finish_reason(&finish))),
+            OutputDelta::Failed(text) => failed(&text),
         }
     }
 
     fn end(&mut self, usage: &Usage) -> String {
-        if !self.told.include_usage {
+        if !self.meta.include_usage {
             return DONE.to_owned();
         }
-        let mut chunk = head(&self.app, &self.told, Vec::new());
+        let mut chunk = head(&self.app, &self.meta, Vec::new());
         chunk["usage"] = usage_json(usage);
         chunk["timings"] = timings_json(usage);
         event(&chunk) + DONE

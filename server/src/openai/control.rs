@@ -1,49 +1,49 @@
-//! `/v1/chat/completions/control`: what can be done with an answer while it is under way.
+//! Control of running completions: `/v1/chat/completions/control`.
 
 use axum::Extension;
 use axum::extract::State;
 use serde_json::json;
 
-use crate::api::{ApiError, ApiResult, Field, Fields, Form};
+use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
 use crate::http::{Body, Client, Shared, json};
 
-/// The fields.
+/// Request fields.
 pub const FIELDS: &[Field] = &[
     Field {
         name: "id",
-        form: Form::Text,
-        doc: "The id that the pieces of the answer have; its request has `reasoning_control`.",
+        form: FieldType::Text,
+        doc: "Id of a running completion whose request set `reasoning_control`.",
     },
     Field {
         name: "action",
-        form: Form::Text,
-        doc: "`reasoning_end`.",
+        form: FieldType::Text,
+        doc: "Must be `reasoning_end`.",
     },
     Field {
         name: "model",
-        form: Form::Ignored,
-        doc: "The model, of which there is one.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
 ];
 
-/// Ends what is being thought, and tells whether anything was.
+/// Handles `POST /v1/chat/completions/control`; reports whether a reasoning section was ended.
 pub async fn control(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
     let mut fields = Fields::new(body, &[FIELDS], false)?;
     let id = fields
         .text("id")?
-        .ok_or_else(|| ApiError::field("id", "it is missing"))?;
+        .ok_or_else(|| ApiError::field("id", "missing; expected the id of a completion"))?;
     if fields.text("action")?.as_deref() != Some("reasoning_end") {
-        return Err(ApiError::field("action", "expected reasoning_end"));
+        return Err(ApiError::field("action", "expected `reasoning_end`"));
     }
     fields.finish()?;
-    let scheduler = &app.served.scheduler;
+    let scheduler = &app.service.scheduler;
     let ended = scheduler
-        .ask(move |batcher| Ok(batcher.end_reasoning(client.0, &id)))
+        .run_command(move |batcher| Ok(batcher.end_reasoning(client.0, &id)))
         .await?;
     let why = match ended {
         Some(true) => return Ok(json(&json!({ "success": true }))),
-        Some(false) => "nothing is being thought in this answer, or its request has no `reasoning_control`",
-        None => "no answer of this id is under way",
+        Some(false) => "the completion is not in its reasoning section, or its request did not set `reasoning_control`",
+        None => "no completion with this id is running",
     };
     Ok(json(&json!({ "success": false, "message": why })))
 }

@@ -1,4 +1,4 @@
-//! `/v1/embeddings`: texts to vectors.
+//! OpenAI's Embeddings API: `/v1/embeddings`.
 
 use axum::extract::State;
 use base64::Engine;
@@ -6,74 +6,74 @@ use base64::engine::general_purpose::STANDARD;
 use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, Fields, Form};
-use crate::embedder::{in_turn, usage_of_prompts};
+use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
+use crate::embedder::{prompt_usage, with_embedder};
 use crate::http::{App, Body, Shared, json};
 use crate::openai::prompts;
 
-/// The fields.
+/// Request fields.
 pub const FIELDS: &[Field] = &[
     Field {
         name: "input",
-        form: Form::Any,
-        doc: "A text, a list of texts, a list of tokens, or a list of such lists.",
+        form: FieldType::Any,
+        doc: "String, list of strings, list of tokens, or list of token lists.",
     },
     Field {
         name: "model",
-        form: Form::Text,
-        doc: "The model; there is one, which answers whatever name is given.",
+        form: FieldType::Text,
+        doc: "Model name; selects a model if the server has several.",
     },
     Field {
         name: "encoding_format",
-        form: Form::Text,
-        doc: "`float` (default), or `base64` of 32-bit floats, little-endian.",
+        form: FieldType::Text,
+        doc: "`float` (default), or `base64` of little-endian 32-bit floats.",
     },
     Field {
         name: "dimensions",
-        form: Form::Integer,
-        doc: "Elements of a vector: as many as the model has.",
+        form: FieldType::Integer,
+        doc: "Must equal the embedding size of the model.",
     },
     Field {
         name: "user",
-        form: Form::Ignored,
-        doc: "Who asks.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
 ];
 
-/// Texts in one request.
+/// Maximum number of inputs per request.
 pub const MAX_TEXTS: usize = 2048;
 
-/// Takes the field `dimensions`: vectors have as many elements as the model gives, and are never cut.
+/// Reads `dimensions`, which must equal the embedding size of the model.
 ///
 /// # Errors
-/// If another number is asked for.
+/// If the field has another value; embeddings are never shortened.
 pub fn check_dimensions(fields: &mut Fields, n_embd: usize) -> Result<(), ApiError> {
     let other = fields
         .integer("dimensions")?
         .filter(|&n| usize::try_from(n) != Ok(n_embd));
     other.map_or(Ok(()), |n| {
-        let why = format_args!("vectors of this model have {n_embd}, found {n}");
+        let why = format_args!("this model has {n_embd} dimensions, found {n}");
         Err(ApiError::field("dimensions", why))
     })
 }
 
-/// A vector for each text.
+/// Handles `POST /v1/embeddings`.
 pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    in_turn(app, |served| &served.embedder, body, FIELDS, embed).await
+    with_embedder(app, |service| &service.embedder, body, FIELDS, embed).await
 }
 
 fn embed(app: &App, mut fields: Fields) -> ApiResult {
-    let served = &app.served;
+    let service = &app.service;
     fields.text("model")?;
-    check_dimensions(&mut fields, served.model().base().n_embd())?;
+    check_dimensions(&mut fields, service.model().base().n_embd())?;
     let is_base64 = match fields.text("encoding_format")?.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
         Some(_) => return Err(ApiError::field("encoding_format", "expected float or base64")),
     };
-    let texts: Vec<Vec<Token>> = prompts(&mut fields, "input", MAX_TEXTS, served)?;
+    let texts: Vec<Vec<Token>> = prompts(&mut fields, "input", MAX_TEXTS, service)?;
     fields.finish()?;
-    let vectors = served.embedder.embed(&texts)?;
+    let vectors = service.embedder.embed(&texts)?;
     let data = vectors.iter().enumerate().map(|(index, vector)| {
         let embedding: Json = match is_base64 {
             false => vector.as_slice().into(),
@@ -87,7 +87,7 @@ fn embed(app: &App, mut fields: Fields) -> ApiResult {
     Ok(json(&json!({
         "object": "list",
         "data": data.collect::<Vec<_>>(),
-        "model": served.params.name,
-        "usage": usage_of_prompts(&texts),
+        "model": service.params.name,
+        "usage": prompt_usage(&texts),
     })))
 }

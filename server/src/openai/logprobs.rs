@@ -1,4 +1,4 @@
-//! How likely tokens were, in the two forms that OpenAI has for it.
+//! Log probabilities in the formats of chat completions and text completions.
 
 use engine::sample::Token;
 use engine::vocab::Vocab;
@@ -6,13 +6,13 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::scheduler::TokenLogprob;
 
-/// A token as text; bytes that are no text are replaced.
+/// Returns the text of a token; invalid UTF-8 is replaced.
 pub fn token_text(vocab: &Vocab, token: Token) -> String {
     String::from_utf8_lossy(vocab.token_to_piece(token, true)).into_owned()
 }
 
-/// As chats have it.
-pub fn of_chat(vocab: &Vocab, logprob: &TokenLogprob) -> Json {
+/// Formats a log probability for a chat completion.
+pub fn chat_logprob_json(vocab: &Vocab, logprob: &TokenLogprob) -> Json {
     let one = |token: Token, logprob: f32| {
         json!({
             "token": token_text(vocab, token),
@@ -30,17 +30,18 @@ pub fn of_chat(vocab: &Vocab, logprob: &TokenLogprob) -> Json {
     told
 }
 
-/// As completions have it: lists of the same length.
+/// Log probabilities of a text completion: parallel lists with one element per token.
 #[derive(Default)]
-pub struct Lists {
+pub struct LogprobLists {
     tokens: Vec<Json>,
     logprobs: Vec<Json>,
     top: Vec<Json>,
     offsets: Vec<Json>,
 }
 
-impl Lists {
-    /// Adds a token that begins at a character of the text; `None`: nothing is known of how likely it was.
+impl LogprobLists {
+    /// Appends a token. `offset` is its character offset in the output; `logprob` is `None` for the first
+    /// token of a prompt.
     pub fn push(&mut self, vocab: &Vocab, token: Token, logprob: Option<&TokenLogprob>, offset: usize) {
         self.tokens.push(token_text(vocab, token).into());
         self.logprobs.push(logprob.map(|l| l.logprob).into());
@@ -55,7 +56,7 @@ impl Lists {
         self.offsets.push(offset.into());
     }
 
-    /// The object of four lists.
+    /// Returns the object of four lists.
     pub fn json(self) -> Json {
         json!({
             "tokens": self.tokens,

@@ -1,4 +1,4 @@
-//! The interface of OpenAI.
+//! OpenAI's API.
 
 mod chat;
 mod completions;
@@ -12,20 +12,20 @@ pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation, count as count_chat};
 pub use completions::{FIELDS as COMPLETION_FIELDS, completions, prompts};
 pub use control::{FIELDS as CONTROL_FIELDS, control};
 pub use embeddings::{FIELDS as EMBEDDING_FIELDS, MAX_TEXTS, check_dimensions, embeddings};
-pub use logprobs::of_chat;
+pub use logprobs::chat_logprob_json;
 pub use models::{model, model_json, models};
-pub use responses::{FIELDS as RESPONSE_FIELDS, Kept, count as count_response, forget, response, responses};
+pub use responses::{FIELDS as RESPONSE_FIELDS, ResponseStore, count as count_response, forget, response, responses};
 
 use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
-use crate::answer::Usage;
 use crate::api::{ApiError, ApiResult};
 use crate::http::json as json_response;
+use crate::output::Usage;
 use crate::scheduler::Finish;
-use crate::served::{Conversation, Served};
+use crate::service::{Conversation, ModelService};
 
-/// OpenAI's word for why an answer ended.
+/// Returns OpenAI's finish reason.
 pub fn finish_reason(finish: &Finish) -> &'static str {
     match finish {
         Finish::Model(_) | Finish::Stop(_) => "stop",
@@ -33,7 +33,7 @@ pub fn finish_reason(finish: &Finish) -> &'static str {
     }
 }
 
-/// Counts as OpenAI has them.
+/// Formats token counts as OpenAI's `usage` object.
 pub fn usage_json(usage: &Usage) -> Json {
     json!({
         "prompt_tokens": usage.n_prompt,
@@ -44,7 +44,7 @@ pub fn usage_json(usage: &Usage) -> Json {
     })
 }
 
-/// Times as llama-server has them.
+/// Formats times as llama-server's `timings` object.
 pub fn timings_json(usage: &Usage) -> Json {
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     let rate = |n: usize, time: f64| {
@@ -56,7 +56,7 @@ pub fn timings_json(usage: &Usage) -> Json {
     };
     let n_computed = usage.n_prompt - usage.n_cached;
     let (t_prompt, t_generated) = (ms(usage.t_prompt), ms(usage.t_generated));
-    // The first token comes with the prompt.
+    // Prefill produces the first token.
     let n_timed = usage.n_generated.saturating_sub(1);
     let mut timings = json!({
         "cache_n": usage.n_cached,
@@ -74,39 +74,39 @@ pub fn timings_json(usage: &Usage) -> Json {
     timings
 }
 
-/// How many tokens the prompt of a conversation has, whose answer has to be something or may be anything.
-fn counted(served: &Served, conversation: Conversation, grammar: Option<&Grammar>) -> ApiResult {
-    let n = served.count(conversation, grammar)?;
+/// Returns the number of prompt tokens of a conversation. `grammar` is the grammar of the request.
+fn counted(service: &ModelService, conversation: Conversation, grammar: Option<&Grammar>) -> ApiResult {
+    let n = service.count(conversation, grammar)?;
     Ok(json_response(
         &json!({ "object": "response.input_tokens", "input_tokens": n }),
     ))
 }
 
-/// An event of a stream.
+/// Formats a server-sent event.
 pub fn event(data: &Json) -> String {
     format!("data: {data}\n\n")
 }
 
-/// What ends a stream.
+/// Last event of a stream.
 pub const DONE: &str = "data: [DONE]\n\n";
 
-/// An error in the middle of a stream.
+/// Formats an error event.
 pub fn failed(text: &str) -> String {
     event(&ApiError::server(text).to_json())
 }
 
-/// True if a last event with counts is asked for.
+/// Returns true if `stream_options` requests a final usage event.
 fn includes_usage(options: Option<Map<String, Json>>) -> ApiResult<bool> {
     let mut includes = false;
     for (name, value) in options.unwrap_or_default() {
         match (name.as_str(), value.as_bool()) {
             ("include_usage", Some(wanted)) => includes = wanted,
-            // Padding against eavesdroppers, which loopback has none of.
+            // Padding against traffic analysis; not needed on a loopback connection.
             ("include_obfuscation", Some(_)) => {}
             _ => {
                 return Err(ApiError::field(
                     "stream_options",
-                    "expected an object with include_usage, true or false",
+                    "expected an object with the boolean include_usage",
                 ));
             }
         }

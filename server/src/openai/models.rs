@@ -1,4 +1,4 @@
-//! `/v1/models`: what is served.
+//! OpenAI's model list: `/v1/models`.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -6,42 +6,42 @@ use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult};
 use crate::http::{Shared, json};
-use crate::served::Served;
+use crate::service::ModelService;
 
-/// All models, of which there is one.
+/// Handles `GET /v1/models` for a single model.
 pub async fn models(State(app): State<Shared>) -> Response {
-    json(&json!({ "object": "list", "data": [model_json(&app.served)] }))
+    json(&json!({ "object": "list", "data": [model_json(&app.service)] }))
 }
 
-/// One by name.
+/// Handles `GET /v1/models/{name}` for a single model.
 pub async fn model(State(app): State<Shared>, Path(name): Path<String>) -> ApiResult {
-    let params = &app.served.params;
+    let params = &app.service.params;
     if name == params.name || params.aliases.contains(&name) {
-        return Ok(json(&model_json(&app.served)));
+        return Ok(json(&model_json(&app.service)));
     }
     let name: String = name.chars().take(128).collect();
-    let served = &app.served.params.name;
+    let service = &app.service.params.name;
     Err(ApiError::not_found(format!(
-        "there is no model {name:?} here; {served:?} is served"
+        "unknown model {name:?}; this server serves {service:?}"
     )))
 }
 
-/// What is told of a model.
-pub fn model_json(served: &Served) -> Json {
-    let model = served.model();
+/// Returns the description of a model.
+pub fn model_json(service: &ModelService) -> Json {
+    let model = service.model();
     json!({
-        "id": served.params.name,
-        "aliases": served.params.aliases,
+        "id": service.params.name,
+        "aliases": service.params.aliases,
         "object": "model",
-        "created": served.created,
+        "created": service.created,
         "owned_by": "llama",
-        "max_model_len": served.n_ctx(),
-        "capabilities": served.capabilities(),
+        "max_model_len": service.n_ctx(),
+        "capabilities": service.capabilities(),
         "meta": {
             "architecture": model.arch().name,
             "vocab_type": model.vocab().kind().to_string(),
             "n_vocab": model.base().n_vocab(),
-            "n_ctx": served.n_ctx(),
+            "n_ctx": service.n_ctx(),
             "n_ctx_train": model.base().n_ctx_train(),
             "n_embd": model.base().n_embd(),
             "n_params": model.n_params(),

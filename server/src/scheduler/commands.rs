@@ -1,5 +1,5 @@
-//! What is asked of the thread that computes besides texts: to save, restore and forget what sequences hold, to change adapters, and to end what is
-//! thought. It is done between two steps.
+//! Commands to the scheduler thread, executed between two steps: save, restore and erase slots, change
+//! adapter scales, end reasoning.
 
 use std::path::PathBuf;
 
@@ -7,82 +7,82 @@ use engine::context::StateError;
 use tokio::sync::oneshot;
 
 use super::batcher::Batcher;
-use super::work::Work;
+use super::queue::Job;
 
-/// Something for the thread to do between two steps.
+/// Function that the scheduler thread runs between two steps.
 pub type Command = Box<dyn FnOnce(&mut Batcher) + Send>;
 
-/// A sequence as it stands.
+/// State of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// A request works on it.
+    /// True if a request is using the sequence.
     pub is_busy: bool,
-    /// Tokens that it holds.
+    /// Number of tokens in the sequence.
     pub n_held: usize,
 }
 
-/// Why something was not done.
+/// Error of a scheduler command.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// There are fewer sequences.
-    #[error("there is no slot {id}: they have the numbers 0 to {}", .n - 1)]
+    /// The slot id is out of range.
+    #[error("invalid slot {id}: expected 0 to {}", .n - 1)]
     NoSlot {
-        /// The number.
+        /// Requested slot.
         id: usize,
-        /// How many there are.
+        /// Number of slots of the scheduler.
         n: usize,
     },
-    /// A request works on it.
-    #[error("slot {id} is worked on")]
+    /// A request is using the slot.
+    #[error("slot {id} is busy")]
     Busy {
-        /// The number.
+        /// Requested slot.
         id: usize,
     },
-    /// It holds nothing.
-    #[error("slot {id} holds nothing")]
+    /// The slot has no tokens.
+    #[error("slot {id} is empty")]
     Empty {
-        /// The number.
+        /// Requested slot.
         id: usize,
     },
-    /// There are fewer adapters.
-    #[error("there is no adapter {id}: there are {n}")]
+    /// The adapter id is out of range.
+    #[error("invalid adapter {id}: {n} adapters are loaded")]
     NoAdapter {
-        /// The number.
+        /// Requested adapter.
         id: usize,
-        /// How many there are.
+        /// Number of loaded adapters.
         n: usize,
     },
-    /// The file, or the state in it.
+    /// A state file could not be read or written.
     #[error(transparent)]
     State(#[from] StateError),
-    /// Nobody computes any more.
-    #[error("the model is not computed any more")]
+    /// The scheduler thread has ended.
+    #[error("the model has stopped")]
     Over,
 }
 
-/// The answer to a command.
+/// Result of a scheduler command.
 pub type Reply<T> = Result<T, CommandError>;
 
-/// A change of adapters that waits until texts under way are done, which keep those that they began with.
-pub struct Rescaling {
+/// A change of adapter scales that waits for running sequences, which keep their scales.
+pub struct PendingScales {
     scales: Vec<(usize, f32)>,
     done: oneshot::Sender<Reply<()>>,
 }
 
 impl Batcher {
-    /// The sequences.
+    /// Returns the state of all sequences.
     pub fn slots(&self) -> Vec<Slot> {
         let slot = |id: usize| Slot {
             is_busy: self.sequences.is_busy(id),
-            n_held: self.sequences.held(id).len(),
+            n_held: self.sequences.tokens_of(id).len(),
         };
         (0..self.sequences.len()).map(slot).collect()
     }
 
-    /// Writes what a sequence holds to a file; how many tokens that is.
+    /// Saves a sequence to a file; returns its number of tokens.
     pub fn save_slot(&mut self, id: usize, path: &PathBuf) -> Reply<usize> {
         self.check_slot(id)?;
-        let tokens = self.sequences.held(id).to_vec();
+        let tokens = self.sequences.tokens_of(id).to_vec();
         if tokens.is_empty() {
             return Err(CommandError::Empty { id });
         }
@@ -90,78 +90,76 @@ impl Batcher {
         Ok(tokens.len())
     }
 
-    /// Fills a sequence with what a file holds; how many tokens that is.
+    /// Restores a sequence from a file; returns its number of tokens.
     pub fn restore_slot(&mut self, id: usize, path: &PathBuf) -> Reply<usize> {
         self.check_idle(id)?;
-        self.empty(id);
+        self.erase(id);
         let tokens = match self.context.load_seq_session(id, path) {
-            Err(error) => match needed(&error) {
+            Err(error) => match missing_cells(&error) {
                 Some(n) if self.free_cells(n) => self.context.load_seq_session(id, path)?,
                 _ => return Err(error.into()),
             },
             Ok(tokens) => tokens,
         };
-        // A file of another program's making may say what it likes.
+        // A file from another program may be inconsistent.
         if tokens.len() != self.context.n_past(id) {
-            self.empty(id);
+            self.erase(id);
             return Err(CommandError::Empty { id });
         }
         self.sequences.take(id);
         self.sequences.extend(id, &tokens);
-        self.sequences.leave(id);
+        self.sequences.release(id);
         Ok(tokens.len())
     }
 
-    /// Forgets what a sequence holds; how many tokens that was.
+    /// Erases a sequence; returns the number of removed tokens.
     pub fn erase_slot(&mut self, id: usize) -> Reply<usize> {
         self.check_idle(id)?;
-        let n = self.sequences.held(id).len();
-        self.empty(id);
+        let n = self.sequences.tokens_of(id).len();
+        self.erase(id);
         Ok(n)
     }
 
-    /// Ends what is being thought in answers to a client's request: whether anything was. `None` if no such request is under way.
+    /// Ends the reasoning of a client's request. Returns whether it was reasoning; `None` if no such request
+    /// is running.
     pub fn end_reasoning(&mut self, client: u64, id: &str) -> Option<bool> {
-        let is_it = |work: &&mut Work| work.client == client && work.id.as_deref() == Some(id);
-        let works = self.running.iter_mut().map(|running| &mut running.work);
+        let is_it = |job: &&mut Job| job.client == client && job.id.as_deref() == Some(id);
+        let works = self.running.iter_mut().map(|running| &mut running.job);
         let found = works.chain(&mut self.waiting).filter(is_it);
-        let ended = found.map(|work| {
-            work.generations
-                .iter_mut()
-                .fold(false, |any, g| g.end_reasoning() | any)
-        });
+        let ended = found.map(|job| job.generations.iter_mut().fold(false, |any, g| g.end_reasoning() | any));
         ended.reduce(|a, b| a | b)
     }
 
-    /// The factors of adapters, by number.
+    /// Returns the scales of the adapters, in order.
     pub fn adapters(&self) -> Vec<f32> {
         self.context.adapters().iter().map(|(_, scale)| *scale).collect()
     }
 
-    /// Changes factors of adapters, those that are not named to zero, once texts under way are done.
-    pub fn rescale(&mut self, scales: Vec<(usize, f32)>, done: oneshot::Sender<Reply<()>>) {
+    /// Sets adapter scales once running sequences have finished. Omitted adapters get scale 0.
+    pub fn set_adapter_scales(&mut self, scales: Vec<(usize, f32)>, done: oneshot::Sender<Reply<()>>) {
         let n = self.context.adapters().len();
         if let Some(&(id, _)) = scales.iter().find(|(id, _)| *id >= n) {
-            // Whoever asked may have gone.
+            // The receiver may have been dropped.
             let _ = done.send(Err(CommandError::NoAdapter { id, n }));
             return;
         }
-        self.rescalings.push(Rescaling { scales, done });
+        self.pending_scales.push(PendingScales { scales, done });
     }
 
-    /// Changes adapters, if that was asked for and nothing is under way. What was computed with others is forgotten.
-    pub fn apply_rescalings(&mut self) {
+    /// Applies pending adapter changes if no sequence is running. Clears the cache, which was computed with
+    /// the previous scales.
+    pub fn apply_pending_scales(&mut self) {
         if !self.running.is_empty() {
             return;
         }
-        for Rescaling { scales, done } in std::mem::take(&mut self.rescalings) {
+        for PendingScales { scales, done } in std::mem::take(&mut self.pending_scales) {
             let mut adapters = self.context.adapters().to_vec();
             adapters.iter_mut().for_each(|(_, scale)| *scale = 0.0);
             for (id, scale) in scales {
                 adapters[id].1 = scale;
             }
             for id in 0..self.sequences.len() {
-                self.empty(id);
+                self.erase(id);
             }
             let set = self.context.set_adapters(&adapters);
             let _ = done.send(set.map_err(|_| CommandError::Over));
@@ -187,11 +185,11 @@ impl Batcher {
     }
 }
 
-/// Cells that a state takes for which there is no room.
-fn needed(error: &StateError) -> Option<usize> {
+/// Returns the number of cells that a state needs, if too few were free.
+fn missing_cells(error: &StateError) -> Option<usize> {
     match error {
         StateError::NoRoom { needed, .. } => Some(*needed),
-        StateError::InFile { error, .. } => needed(error),
+        StateError::InFile { error, .. } => missing_cells(error),
         _ => None,
     }
 }

@@ -1,32 +1,32 @@
-//! Texts under way with drafts: one decode verifies several tokens of each, where that pays. Between two steps the memory holds no drafts, so whatever else
-//! is done with sequences knows nothing of them.
+//! Speculative decoding: one decode verifies several drafted tokens per sequence. Rejected drafts are removed
+//! within the step, so other code never sees them.
 
 use engine::context::{Context, DecodeError};
 use engine::sample::Token;
-use engine::speculate::{Decoded, Drafter, Lookup, Pace, Speculator, Step as Next};
+use engine::speculate::{Decoded, DraftController, Drafter, Lookup, Speculator, Step as Next};
 
-use super::batcher::{Batcher, sentence};
+use super::batcher::{Batcher, error_message};
 use super::generation::Step;
-use super::share::FEW;
+use super::prefill_budget::SMALL_BATCH;
 
-/// How tokens are guessed.
+/// Configuration of speculative decoding.
 pub struct Speculation {
-    /// How many of them pay.
-    pub pace: Pace,
-    /// Where they come from.
+    /// Controller that chooses the number of drafted tokens.
+    pub controller: DraftController,
+    /// Source of drafts.
     pub drafters: Drafters,
 }
 
-/// Where drafts come from.
+/// Kinds of draft sources.
 pub enum Drafters {
-    /// Each text begins with a copy of this table.
+    /// Prompt lookup; each completion starts with a copy of this table.
     Lookup(Lookup),
-    /// Each drafts for one text at a time; texts for which none is left have no drafts.
+    /// Pool of drafters, each for one completion at a time. Completions without a drafter decode normally.
     Some(Vec<Box<dyn Drafter>>),
 }
 
 impl Drafters {
-    /// One that drafts for no text now.
+    /// Takes an idle drafter.
     pub fn take(&mut self) -> Option<Box<dyn Drafter>> {
         match self {
             Drafters::Lookup(lookup) => Some(Box::new(lookup.clone())),
@@ -34,43 +34,43 @@ impl Drafters {
         }
     }
 
-    /// Takes one back.
-    fn back(&mut self, drafter: Box<dyn Drafter>) {
+    /// Returns a drafter to the pool.
+    fn give_back(&mut self, drafter: Box<dyn Drafter>) {
         match self {
-            // What it has looked at is the text's own.
+            // The table contains the completion's own tokens, so it is dropped.
             Drafters::Lookup(_) => {}
             Drafters::Some(idle) => idle.push(drafter),
         }
     }
 }
 
-/// A text among all: the number of its request, and of the continuation.
-pub type TextId = (u64, usize);
+/// Id of a completion: arrival number of the job, index of the choice.
+pub type CompletionId = (u64, usize);
 
-/// Drafters at work.
+/// State of speculative decoding.
 pub struct Drafts {
     speculator: Speculator,
     drafters: Drafters,
-    /// Sequences with a drafter, and the text that it is for.
-    given: Vec<(usize, TextId)>,
+    /// Sequences with a drafter, and the completion it drafts for.
+    given: Vec<(usize, CompletionId)>,
 }
 
 impl Drafts {
-    /// No text has drafts yet.
+    /// Creates the state without assigned drafters.
     pub fn new(speculation: Speculation) -> Drafts {
         Drafts {
-            // Further columns of a product would be rounded in another way than those of single tokens.
-            speculator: Speculator::new(speculation.pace).within(FEW),
+            // Beyond this batch size, matmuls round differently than for single tokens.
+            speculator: Speculator::new(speculation.controller).within(SMALL_BATCH),
             drafters: speculation.drafters,
             given: Vec::new(),
         }
     }
 
-    /// Takes drafters back from texts that are not `running`, and gives some to those that have none.
-    pub fn hand_out(&mut self, running: &[(usize, TextId)]) {
+    /// Takes drafters back from finished completions and assigns idle drafters to completions without one.
+    pub fn assign(&mut self, running: &[(usize, CompletionId)]) {
         for entry in self.given.extract_if(.., |entry| !running.contains(entry)) {
             if let Some(drafter) = self.speculator.take(entry.0) {
-                self.drafters.back(drafter);
+                self.drafters.give_back(drafter);
             }
         }
         for entry in running {
@@ -83,42 +83,42 @@ impl Drafts {
         }
     }
 
-    /// Nothing is known any more: of drafters that may have been in the middle of something only their tables are sure.
-    pub fn begin_anew(&mut self) {
+    /// Drops all assigned drafters, whose state may be inconsistent after a panic.
+    pub fn reset(&mut self) {
         for (seq, _) in self.given.drain(..) {
             self.speculator.take(seq);
         }
     }
 
-    /// Shows a sequence's drafter tokens that were decoded without drafts.
+    /// Feeds a drafter the tokens that were decoded without drafts.
     pub fn follow(&mut self, seq: usize, decoded: Decoded<'_>) {
         if self.speculator.follow(seq, decoded).is_err() {
-            // It cannot be used any more. The text goes on without.
+            // A failed drafter is dropped; the completion continues without drafts.
             self.speculator.take(seq);
         }
     }
 
-    /// Takes the drafts out of the memory that did not become text.
+    /// Removes rejected drafts from the memory.
     fn forget_drafts(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
         self.speculator.forget_drafts(context, seq, n_text)
     }
 }
 
 impl Batcher {
-    /// Sees to it that texts under way have drafters, as far as there are some.
-    pub(super) fn hand_out_drafters(&mut self) {
+    /// Assigns drafters to running completions, while idle drafters are available.
+    pub(super) fn assign_drafters(&mut self) {
         let Some(drafts) = &mut self.drafts else { return };
-        let running = self.running.iter().filter_map(|r| Some((r.seq, r.text_id()?)));
-        drafts.hand_out(&running.collect::<Vec<_>>());
+        let running = self.running.iter().filter_map(|r| Some((r.seq, r.completion_id()?)));
+        drafts.assign(&running.collect::<Vec<_>>());
     }
 
-    /// Computes the next token of each of the texts `at`, with drafts behind them, and lets them go on as far as those were right. False if it cannot be
-    /// done with drafts; nothing has changed then.
+    /// Decodes the next token of each completion in `at` together with its drafts, and samples as long as the
+    /// drafts are accepted. Returns false, without changes, if drafting is not possible.
     pub(super) fn decode_with_drafts(&mut self, at: &[usize]) -> bool {
         let Some(drafts) = &mut self.drafts else { return false };
         let next = |&at: &usize| {
             let running = &self.running[at];
-            let (&token, text) = running.work.tokens.split_last()?;
+            let (&token, text) = running.job.tokens.split_last()?;
             Some(Next::new(running.seq, text, token))
         };
         let mut steps: Vec<Next<'_>> = at.iter().filter_map(next).collect();
@@ -132,46 +132,47 @@ impl Batcher {
         let (mut over, mut failed) = (Vec::new(), Vec::new());
         for &(at, row, n_drafts) in &rows {
             match row {
-                Some(row) if self.go_ahead(at, row, n_drafts) => {}
+                Some(row) if self.accept_drafts(at, row, n_drafts) => {}
                 Some(_) => over.push(at),
-                None => failed.push((at, self.why_rejected(self.running[at].seq))),
+                None => failed.push((at, self.rejection_reason(self.running[at].seq))),
             }
         }
         for (at, ..) in rows {
             let seq = self.running[at].seq;
-            let (n_text, drafts) = (self.sequences.held(seq).len(), self.drafts.as_mut());
+            let (n_text, drafts) = (self.sequences.tokens_of(seq).len(), self.drafts.as_mut());
             let forgotten = drafts.map_or(Ok(()), |drafts| drafts.forget_drafts(&mut self.context, seq, n_text));
             if let Err(error) = forgotten
                 && !over.contains(&at)
             {
-                failed.push((at, sentence(&error)));
+                failed.push((at, error_message(&error)));
             }
         }
-        self.end_works(over, failed);
+        self.finish_jobs(over, failed);
         true
     }
 
-    /// Chooses tokens of a text by the logits from `row` on, as long as they were drafted. False if the text is over.
-    fn go_ahead(&mut self, at: usize, mut row: usize, n_drafts: usize) -> bool {
+    /// Samples tokens from the logits at `row` while they match the drafts. Returns false if the completion
+    /// has ended.
+    fn accept_drafts(&mut self, at: usize, mut row: usize, n_drafts: usize) -> bool {
         let running = &mut self.running[at];
-        let (seq, work) = (running.seq, &mut running.work);
-        let Some((&token, generation)) = work.tokens.last().zip(work.generations.first_mut()) else {
+        let (seq, job) = (running.seq, &mut running.job);
+        let Some((&token, generation)) = job.tokens.last().zip(job.generations.first_mut()) else {
             return false;
         };
         self.sequences.extend(seq, &[token]);
         generation.drafted.n_drafts += n_drafts;
         self.metrics.n_drafts.add(n_drafts);
-        let mut goes_on = true;
-        while goes_on {
+        let mut continues_last = true;
+        while continues_last {
             let logits = self.context.logits(row).unwrap_or_default();
             let token: Token = match generation.next(logits, self.model.vocab(), &mut self.candidates) {
                 Step::On(token) => token,
                 Step::Over => {
-                    goes_on = false;
+                    continues_last = false;
                     break;
                 }
             };
-            work.tokens.push(token);
+            job.tokens.push(token);
             let drafts = self.drafts.as_mut();
             let Some(next) = drafts.and_then(|drafts| drafts.speculator.accept(seq, token)) else {
                 break;
@@ -181,14 +182,14 @@ impl Batcher {
             self.metrics.n_right.add(1);
             row = next;
         }
-        self.metrics.n_tokens_max.raise(self.sequences.held(seq).len());
-        goes_on
+        self.metrics.n_tokens_max.raise(self.sequences.tokens_of(seq).len());
+        continues_last
     }
 
-    /// Why a sequence was left out of the latest decode.
-    fn why_rejected(&self, seq: usize) -> String {
+    /// Returns why a sequence was rejected by the last decode.
+    fn rejection_reason(&self, seq: usize) -> String {
         let all = self.context.rejected();
         let found = all.iter().find(|rejection| rejection.seqs.contains(seq));
-        found.map_or_else(String::new, |rejection| sentence(&rejection.error))
+        found.map_or_else(String::new, |rejection| error_message(&rejection.error))
     }
 }

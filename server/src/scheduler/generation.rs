@@ -1,65 +1,58 @@
-//! One continuation of a prompt: logits in, a token and its text out.
+//! Completion of a prompt: samples tokens from logits and converts them to text.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::chat::Budget;
-use engine::sample::{Candidates, Chain, SampleError, Token};
+use engine::sample::{Candidates, SampleError, SamplerChain, Token};
 use engine::speculate::Drafted;
-use engine::vocab::{TextStream, Vocab};
+use engine::vocab::Vocab;
+use llama::parts::{Generator, OutputEnd, ShownTokens};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::logprobs::logprob;
 use super::request::{Event, Finish};
 use crate::metrics::Metrics;
 
-/// What is being said after a prompt.
+/// State of one completion.
 pub struct Generation {
-    /// Which of the request's continuations this is.
+    /// Index of the choice within the request.
     pub choice: usize,
-    chain: Chain,
-    text: TextStream,
+    generator: Generator,
     events: UnboundedSender<Event>,
     limits: Limits,
-    /// Control tokens that have a text.
-    shown: Arc<[Token]>,
-    /// What may be thought.
-    budget: Option<Budget>,
-    /// What it is made to say next.
-    forced: VecDeque<Token>,
     n_generated: usize,
-    /// What became of drafts of it.
+    /// Numbers of drafted and accepted tokens.
     pub drafted: Drafted,
     first: Option<Instant>,
     last: Option<Instant>,
     metrics: Arc<Metrics>,
 }
 
-/// What a request says of each of its continuations.
+/// Limits and options of each choice of a request.
 #[derive(Clone, Copy)]
 pub struct Limits {
-    /// Most tokens.
+    /// Maximum tokens.
     pub max_tokens: Option<usize>,
-    /// Most time from the first token on.
+    /// Time limit, measured from the first token.
     pub t_max: Option<Duration>,
-    /// Log probabilities wanted, and of how many most likely tokens.
+    /// Report log probabilities, with this number of most likely tokens.
     pub logprobs: Option<usize>,
 }
 
-/// Whether a continuation goes on.
+/// Result of sampling a token.
 pub enum Step {
-    /// With this token.
+    /// The completion continues with this token.
     On(Token),
-    /// It does not: it has told its client why.
+    /// The completion has ended; the client was notified.
     Over,
 }
 
 impl Generation {
-    /// Nothing is said yet. `chain` has seen the prompt.
+    /// Creates a completion. `chain` has already processed the prompt.
     pub fn new(
         choice: usize,
-        chain: Chain,
+        chain: SamplerChain,
         stop: Vec<String>,
         (limits, shown, budget): (Limits, Arc<[Token]>, Option<Budget>),
         events: UnboundedSender<Event>,
@@ -67,13 +60,9 @@ impl Generation {
     ) -> Generation {
         Generation {
             choice,
-            chain,
-            text: TextStream::new(stop),
+            generator: Generator::new(chain, stop, ShownTokens::Only(shown), budget),
             events,
             limits,
-            shown,
-            budget,
-            forced: VecDeque::new(),
             n_generated: 0,
             drafted: Drafted::default(),
             first: None,
@@ -82,69 +71,55 @@ impl Generation {
         }
     }
 
-    /// Nobody listens any more.
+    /// True once the client has dropped the event stream.
     pub fn is_abandoned(&self) -> bool {
         self.events.is_closed()
     }
 
-    /// Has the thinking under way end with the next token. False where nothing is being thought, or the request did not ask for this.
+    /// Ends the reasoning section at the next token. Returns false if the completion is not in one, or its
+    /// request did not enable this.
     pub fn end_reasoning(&mut self) -> bool {
-        self.budget.as_mut().is_some_and(Budget::spend)
+        self.generator.end_reasoning()
     }
 
-    /// Nothing is to be generated.
-    pub fn wants_nothing(&self) -> bool {
+    /// True if the request asks for 0 tokens.
+    pub fn is_prompt_only(&self) -> bool {
         self.limits.max_tokens == Some(0)
     }
 
-    /// Tells the client. Whether it still listens is asked before each step.
-    pub fn say(&self, event: Event) {
+    /// Sends an event to the client. A closed channel is detected before the next step.
+    pub fn send(&self, event: Event) {
         let _ = self.events.send(event);
     }
 
-    /// Chooses the next token by its logits `[n_vocab]`, and tells the client.
-    pub fn next(&mut self, logits: &[f32], vocab: &Vocab, work: &mut Candidates) -> Step {
-        if let Some(end) = self.budget.as_mut().and_then(Budget::end) {
-            self.forced.extend(vocab.tokenize(&end, false, true));
-        }
-        let sampled = match self.forced.pop_front() {
-            Some(token) => Ok(token),
-            None => self.chain.sample(logits),
-        };
-        let token = match sampled {
-            Ok(token) => token,
+    /// Samples the next token from `logits` `[n_vocab]` and sends it to the client.
+    pub fn next(&mut self, logits: &[f32], vocab: &Vocab, candidates: &mut Candidates) -> Step {
+        let mut text = String::new();
+        let sampled = match self.generator.next(logits, vocab, &mut text) {
+            Ok(sampled) => sampled,
             Err(e) => return self.cannot(&e),
         };
-        self.chain.accept(token);
         self.count();
-        let is_end = vocab.is_eog(token);
-        let bytes: &[u8] = match is_end {
-            true => &[],
-            false => vocab.token_to_piece(token, self.shown.contains(&token)),
-        };
-        if let Some(budget) = &mut self.budget {
-            budget.push(bytes);
-        }
-        let mut text = String::new();
-        let stop = self.text.push(bytes, &mut text).map(str::to_owned);
-        let wanted = self.limits.logprobs.filter(|_| !is_end);
-        let logprob = wanted.map(|n_top| logprob(logits, token, n_top, work));
+        let (token, end) = (sampled.token, sampled.end);
+        let is_end = end == Some(OutputEnd::EndOfGeneration);
+        let expected = self.limits.logprobs.filter(|_| !is_end);
+        let logprob = expected.map(|n_top| logprob(logits, token, n_top, candidates));
         if !text.is_empty() || logprob.is_some() {
-            self.say(Event::Token {
+            self.send(Event::Token {
                 choice: self.choice,
                 token,
                 text,
                 logprob,
             });
         }
-        let is_late = || {
+        let is_expired = || {
             let since = self.first.map(|first| first.elapsed());
             self.limits.t_max.zip(since).is_some_and(|(max, since)| since >= max)
         };
-        match stop {
-            _ if is_end => self.end(Finish::Model(token)),
-            Some(stop) => self.end(Finish::Stop(stop)),
-            None if self.limits.max_tokens.is_some_and(|max| self.n_generated >= max) || is_late() => {
+        match end {
+            Some(OutputEnd::EndOfGeneration) => self.end(Finish::Model(token)),
+            Some(OutputEnd::Stop(stop)) => self.end(Finish::Stop(stop)),
+            None if self.limits.max_tokens.is_some_and(|max| self.n_generated >= max) || is_expired() => {
                 self.end(Finish::Limit)
             }
             None => return Step::On(token),
@@ -152,15 +127,15 @@ impl Generation {
         Step::Over
     }
 
-    /// Ends it, and tells the client why.
+    /// Ends the completion and sends the reason to the client.
     pub fn end(&mut self, finish: Finish) {
         let mut text = String::new();
         if !matches!(finish, Finish::Stop(_)) {
-            self.text.finish(&mut text);
+            self.generator.finish(&mut text);
         }
         let span = self.first.zip(self.last).map(|(first, last)| last - first);
         self.metrics.completed(&finish);
-        self.say(Event::End {
+        self.send(Event::End {
             choice: self.choice,
             finish,
             text,
@@ -171,7 +146,7 @@ impl Generation {
     }
 
     fn cannot(&mut self, error: &SampleError) -> Step {
-        self.say(Event::Failed(error.to_string()));
+        self.send(Event::Failed(error.to_string()));
         Step::Over
     }
 

@@ -1,11 +1,11 @@
-//! How likely tokens are by the model's own logits, before any sampler.
+//! Log probabilities under the model's unmodified logits.
 
 use engine::sample::{Candidates, Token};
 
 use super::request::TokenLogprob;
 
-/// The log probability of a token and those of the `n_top` most likely ones. `logits`: `[n_vocab]`.
-pub fn logprob(logits: &[f32], token: Token, n_top: usize, work: &mut Candidates) -> TokenLogprob {
+/// Returns the log probability of a token and of the `n_top` most likely tokens. `logits` is `[n_vocab]`.
+pub fn logprob(logits: &[f32], token: Token, n_top: usize, candidates: &mut Candidates) -> TokenLogprob {
     let max = logits.iter().fold(f32::NEG_INFINITY, |max, &l| max.max(l));
     let sum: f64 = logits
         .iter()
@@ -16,24 +16,24 @@ pub fn logprob(logits: &[f32], token: Token, n_top: usize, work: &mut Candidates
     let of = |logit: f32| finite(logit - norm);
     let mut top = Vec::new();
     if n_top > 0 {
-        work.fill_top_k(logits, n_top);
-        top.extend(work.as_slice().iter().map(|c| (c.token, of(c.logit))));
+        candidates.fill_top_k(logits, n_top);
+        top.extend(candidates.as_slice().iter().map(|c| (c.token, of(c.logit))));
     }
     TokenLogprob {
         token,
-        logprob: logits.get(token as usize).map_or(LEAST, |&logit| of(logit)),
+        logprob: logits.get(token as usize).map_or(LOG_ZERO, |&logit| of(logit)),
         top,
     }
 }
 
-/// What stands for the logarithm of zero: JSON has no infinity.
-const LEAST: f32 = -9999.0;
+/// Value reported for the logarithm of 0, because JSON has no infinity.
+const LOG_ZERO: f32 = -9999.0;
 
 fn finite(logprob: f32) -> f32 {
     if logprob.is_nan() {
-        LEAST
+        LOG_ZERO
     } else {
-        logprob.clamp(LEAST, 0.0)
+        logprob.clamp(LOG_ZERO, 0.0)
     }
 }
 
@@ -42,20 +42,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn probabilities_sum_to_one_and_the_best_stand_first() {
+    fn logprobs_are_normalized_and_sorted() {
         let logits = [0.0, 2.0, 1.0, f32::NEG_INFINITY, 2.0];
-        let mut work = Candidates::default();
-        let found = logprob(&logits, 2, 3, &mut work);
-        let sum: f32 = (0..5).map(|t| logprob(&logits, t, 0, &mut work).logprob.exp()).sum();
+        let mut candidates = Candidates::default();
+        let found = logprob(&logits, 2, 3, &mut candidates);
+        let sum: f32 = (0..5)
+            .map(|t| logprob(&logits, t, 0, &mut candidates).logprob.exp())
+            .sum();
         assert!((sum - 1.0).abs() < 1e-6, "{sum}");
         assert_eq!(found.top.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 4, 2]);
         assert_eq!(found.logprob, found.top[2].1);
-        assert_eq!(logprob(&logits, 3, 0, &mut work).logprob, LEAST);
-        assert_eq!(logprob(&logits, 99, 0, &mut work).logprob, LEAST);
+        assert_eq!(logprob(&logits, 3, 0, &mut candidates).logprob, LOG_ZERO);
+        assert_eq!(logprob(&logits, 99, 0, &mut candidates).logprob, LOG_ZERO);
     }
 
     #[test]
-    fn logits_that_are_not_finite_give_numbers() {
+    fn logprobs_are_finite_for_nonfinite_logits() {
         for logits in [[f32::NAN; 2], [f32::INFINITY; 2], [f32::NEG_INFINITY; 2]] {
             let found = logprob(&logits, 0, 2, &mut Candidates::default());
             assert!(found.logprob.is_finite() && found.top.iter().all(|t| t.1.is_finite()));

@@ -1,26 +1,28 @@
-//! Many requests, one context: texts under way get a token each in every step, prompts are computed in parts beside them. Modules stand in the order in
-//! which a request goes through them:
+//! Continuous batching of many requests in one context. Each step decodes one token of every running sequence
+//! and prefills further prompts in chunks.
 //!
-//! - [`request`]: what is asked, and what is told
-//! - [`work`]: what waits, and in which order it is begun
-//! - [`sequences`]: what sequences hold, and which can be used again
-//! - [`share`]: how much of which prompt is computed in a step
-//! - [`batcher`]: the thread that computes
-//! - [`commands`]: what it does besides
-//! - [`drafts`]: tokens that are guessed, where that pays
-//! - [`generation`], [`logprobs`]: logits to tokens, and how likely those are
+//! The modules follow the path of a request:
+//!
+//! - [`request`]: requests and their events
+//! - [`queue`]: the queue and its order
+//! - [`sequences`]: tokens cached in each sequence
+//! - [`prefill_budget`]: prefill budget of a step
+//! - [`batcher`]: the scheduler thread
+//! - [`commands`]: commands to the scheduler thread
+//! - [`drafts`]: speculative decoding
+//! - [`generation`], [`logprobs`]: sampling and log probabilities
 
 mod batcher;
 mod commands;
 mod drafts;
 mod generation;
 mod logprobs;
+mod prefill_budget;
+mod queue;
 mod request;
 mod sequences;
-mod share;
 #[cfg(test)]
 mod tests;
-mod work;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -28,7 +30,8 @@ use std::time::{Duration, Instant};
 
 use engine::context::Context;
 use engine::model::Model;
-use engine::sample::{Chain, LogitBias, Token};
+use engine::sample::SamplerChain;
+use llama::parts::sampler_chain;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -38,19 +41,19 @@ pub use commands::{CommandError, Reply, Slot};
 use drafts::Drafts;
 pub use drafts::{Drafters, Speculation};
 use generation::{Generation, Limits};
+use queue::{Inbox, Job};
 pub use request::{Event, Finish, PromptDone, Request, SubmitError, TokenLogprob};
-use work::{Inbox, Work};
 
-/// Settings of a scheduler.
+/// Scheduler settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Sequences that are worked on at once. Further ones of the context keep what finished requests have computed.
+    /// Maximum number of sequences processed at once. Further sequences of the context serve as prefix cache.
     pub n_parallel: usize,
-    /// Requests that may wait.
+    /// Maximum number of queued requests.
     pub max_waiting: usize,
-    /// Time that a step with prompts is to take while texts under way wait for it.
+    /// Target duration of a step with prefill while other sequences are decoding.
     pub t_step: Duration,
-    /// A step that takes longer than this is taken for one that never ends.
+    /// Step duration after which the scheduler counts as stuck.
     pub t_stuck: Duration,
 }
 
@@ -59,51 +62,51 @@ impl Default for Settings {
         Settings {
             n_parallel: 4,
             max_waiting: 256,
-            t_step: batcher::STEP,
+            t_step: batcher::DEFAULT_STEP_TIME,
             t_stuck: Duration::from_secs(120),
         }
     }
 }
 
-/// A scheduler that cannot be started.
+/// Error when a scheduler is started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The context has too few sequences, or takes too few tokens at once.
+    /// The context is too small for `n_parallel`.
     #[error(
-        "{n_parallel} sequences at once need a context with as many (n_seq_max is {n_seq_max}) and as many tokens in a batch (n_batch is {n_batch})"
+        "{n_parallel} parallel sequences need n_seq_max and n_batch of at least {n_parallel}; the context has n_seq_max {n_seq_max} and n_batch {n_batch}"
     )]
     Context {
-        /// Sequences wanted.
+        /// Requested number of parallel sequences.
         n_parallel: usize,
-        /// Sequences of the context.
+        /// Number of sequences that the context supports.
         n_seq_max: usize,
-        /// Tokens of a batch.
+        /// Batch size of the context in tokens.
         n_batch: usize,
     },
-    /// There is no thread to be had.
-    #[error("the thread of the scheduler cannot be started")]
+    /// The operating system could not start a thread.
+    #[error("cannot start the scheduler thread")]
     Thread(#[source] std::io::Error),
 }
 
-/// Takes requests and has them done by a thread of its own, which is not one of those that the caller's runtime has. Ends when it is dropped.
+/// Runs requests on a dedicated thread, which ends when the scheduler is dropped.
 pub struct Scheduler {
     model: Arc<Model>,
     inbox: Arc<Inbox>,
     metrics: Arc<Metrics>,
     gauges: Arc<Mutex<Gauges>>,
     settings: Settings,
-    /// Tokens that the context can hold.
+    /// Capacity of the context in tokens.
     n_ctx: usize,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Scheduler {
-    /// Begins to work with a context that nobody else uses.
+    /// Starts a scheduler with exclusive use of a context.
     pub fn start(context: Context, settings: Settings) -> Result<Scheduler, StartError> {
         Scheduler::speculating(context, settings, None)
     }
 
-    /// The same with tokens that are guessed, where that pays.
+    /// Starts a scheduler with optional speculative decoding.
     pub fn speculating(
         context: Context,
         settings: Settings,
@@ -111,21 +114,21 @@ impl Scheduler {
     ) -> Result<Scheduler, StartError> {
         let (mut scheduler, batcher) = Scheduler::with_batcher(context, settings, speculation)?;
         let over = Over(scheduler.inbox.clone());
-        let work = move || {
+        let run = move || {
             let _over = over;
             batcher.run();
         };
-        let thread = std::thread::Builder::new().name("scheduler".to_owned()).spawn(work);
+        let thread = std::thread::Builder::new().name("scheduler".to_owned()).spawn(run);
         scheduler.thread = Some(thread.map_err(StartError::Thread)?);
         Ok(scheduler)
     }
 
-    /// True of models that encode texts and do not continue them: [`Scheduler::idle`] is for these.
+    /// Returns true for encoder models, which cannot generate text; see [`Scheduler::idle`].
     pub fn encodes(model: &Model) -> bool {
         model.arch().encoder || model.bidirectional()
     }
 
-    /// A scheduler of a model that does not continue texts: all requests are refused.
+    /// Creates a scheduler without a thread for an encoder model; it rejects all requests.
     pub fn idle(model: Arc<Model>, settings: Settings) -> Scheduler {
         Scheduler {
             n_ctx: model.base().n_ctx_train(),
@@ -138,31 +141,31 @@ impl Scheduler {
         }
     }
 
-    /// Has the thread do something between two steps.
-    pub async fn ask<T: Send + 'static>(
+    /// Runs `command` on the scheduler thread between two steps and returns its result.
+    pub async fn run_command<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Batcher) -> Reply<T> + Send + 'static,
+        command: impl FnOnce(&mut Batcher) -> Reply<T> + Send + 'static,
     ) -> Reply<T> {
-        self.ask_later(|batcher, done| {
-            // Whoever asked may have gone.
-            let _ = done.send(work(batcher));
+        self.run_deferred_command(|batcher, done| {
+            // The receiver may have been dropped.
+            let _ = done.send(command(batcher));
         })
         .await
     }
 
-    /// The same, for what is answered later.
-    pub async fn ask_later<T: Send + 'static>(
+    /// Like [`Scheduler::run_command`], but `command` may send its result in a later step.
+    pub async fn run_deferred_command<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Batcher, oneshot::Sender<Reply<T>>) + Send + 'static,
+        command: impl FnOnce(&mut Batcher, oneshot::Sender<Reply<T>>) + Send + 'static,
     ) -> Reply<T> {
-        let (done, told) = oneshot::channel();
-        if self.thread.is_none() || !self.inbox.command(Box::new(|batcher| work(batcher, done))) {
+        let (done, receiver) = oneshot::channel();
+        if self.thread.is_none() || !self.inbox.command(Box::new(|batcher| command(batcher, done))) {
             return Err(CommandError::Over);
         }
-        told.await.unwrap_or(Err(CommandError::Over))
+        receiver.await.unwrap_or(Err(CommandError::Over))
     }
 
-    /// A scheduler whose work is yet to be done by somebody.
+    /// Creates a scheduler and the batcher that its thread will run.
     fn with_batcher(
         context: Context,
         settings: Settings,
@@ -203,31 +206,31 @@ impl Scheduler {
         Ok((scheduler, batcher))
     }
 
-    /// The model.
+    /// Returns the model that the scheduler runs.
     pub fn model(&self) -> &Arc<Model> {
         &self.model
     }
 
-    /// Tokens that the context can hold; `usize::MAX` if there is no limit.
+    /// Returns the capacity of the context in tokens; `usize::MAX` if unlimited.
     pub fn n_ctx(&self) -> usize {
         self.n_ctx
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Leaves a request to be done. To drop what is returned ends its work, wherever it is.
+    /// Queues a request and returns its events. Dropping the receiver cancels the request in any state.
     ///
-    /// Takes as long as making the samplers does, which have to look at the whole prompt.
+    /// Blocks while the samplers process the prompt.
     pub fn submit(&self, request: Request) -> Result<UnboundedReceiver<Event>, SubmitError> {
         self.check(&request)?;
-        // Before samplers are made for nothing.
+        // Check first, because creating the samplers is expensive.
         if self.inbox.n_waiting() >= self.settings.max_waiting {
             return Err(self.busy());
         }
-        let (events, told) = unbounded_channel();
+        let (events, receiver) = unbounded_channel();
         let limits = Limits {
             max_tokens: self.max_tokens(request.max_tokens),
             t_max: request.t_max,
@@ -237,7 +240,7 @@ impl Scheduler {
         let generation = |choice: usize| -> Result<Generation, SubmitError> {
             let chain = match choice {
                 0 => first.clone(),
-                _ => self.chain(&of_choice(&request, choice, first.seed()))?,
+                _ => self.chain(&request_for_choice(&request, choice, first.seed()))?,
             };
             let (stop, events) = (request.stop.clone(), events.clone());
             Ok(Generation::new(
@@ -251,10 +254,10 @@ impl Scheduler {
         };
         let generations = (0..request.n).map(generation).collect::<Result<_, _>>()?;
         let n_top = request.logprobs.unwrap_or(0);
-        let work = Work {
+        let job = Job {
             n_prompt: request.prompt.len(),
             generations,
-            // Logits of tokens that others have computed are gone.
+            // The logits of cached tokens are not available.
             reuse: request.reuse && !request.prompt_logprobs,
             prompt_logprobs: request.prompt_logprobs.then(|| (n_top, Vec::new())),
             id: request.id,
@@ -265,18 +268,18 @@ impl Scheduler {
             arrived: Instant::now(),
             deadline: request.deadline,
             n_overtaken: 0,
-            is_told: false,
+            prompt_done_sent: false,
         };
-        self.inbox.push(work, self.settings.max_waiting, self.retry_after())?;
-        Ok(told)
+        self.inbox.push(job, self.settings.max_waiting, self.retry_after())?;
+        Ok(receiver)
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// How things stand.
+    /// Returns the current state.
     pub fn gauges(&self) -> Gauges {
         let gauges = *self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         Gauges {
@@ -285,29 +288,29 @@ impl Scheduler {
         }
     }
 
-    /// True as long as requests are taken.
+    /// Returns true while requests are accepted.
     pub fn is_open(&self) -> bool {
         self.inbox.is_open()
     }
 
-    /// True as long as there is somebody who does the work.
+    /// Returns true while the scheduler thread is running.
     pub fn is_running(&self) -> bool {
         !self.inbox.is_over()
     }
 
-    /// Takes no more requests; those that it has are done.
+    /// Stops accepting requests. Accepted requests are completed.
     pub fn close(&self) {
         self.inbox.close();
     }
 
-    /// Where no context ends a text, the length that the model was trained for does.
-    fn max_tokens(&self, asked: Option<usize>) -> Option<usize> {
+    /// Without a context limit, the training context length limits completions.
+    fn max_tokens(&self, requested: Option<usize>) -> Option<usize> {
         match self.n_ctx {
             usize::MAX => {
                 let most = self.model.base().n_ctx_train().max(1);
-                Some(asked.map_or(most, |n| n.min(most)))
+                Some(requested.map_or(most, |n| n.min(most)))
             }
-            _ => asked,
+            _ => requested,
         }
     }
 
@@ -334,24 +337,14 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The samplers of a request, which have seen its prompt.
-    fn chain(&self, request: &Request) -> Result<Chain, SubmitError> {
-        let vocab = self.model.vocab();
-        let mut params = request.sampler.clone();
-        let ban = |&token: &Token| LogitBias {
-            token,
-            bias: f32::NEG_INFINITY,
-        };
-        params.logit_bias.extend(vocab.suppressed_tokens().iter().map(ban));
-        // An answer that has to be something must be able to end.
+    /// Creates the samplers of a request and feeds them the prompt.
+    fn chain(&self, request: &Request) -> Result<SamplerChain, SubmitError> {
+        // A constrained completion needs an end-of-sequence token when the constraint is satisfied.
         let is_bound = request
             .constraint
             .as_ref()
             .is_some_and(|constraint| !constraint.is_free());
-        if request.ignore_eos && !is_bound {
-            params.logit_bias.extend(vocab.eog_tokens().iter().map(ban));
-        }
-        let mut chain = Chain::new(&params, self.model.base().n_vocab(), Some(vocab))?;
+        let mut chain = sampler_chain(&self.model, &request.sampler, request.ignore_eos && !is_bound)?;
         request.prompt.iter().for_each(|&token| chain.accept_prompt(token));
         Ok(match &request.constraint {
             Some(constraint) => chain.constrained(constraint.clone()),
@@ -366,7 +359,7 @@ impl Scheduler {
         }
     }
 
-    /// A guess: a second for every turn of all sequences before it.
+    /// Estimates one second for each queued batch of `n_parallel` requests.
     fn retry_after(&self) -> Duration {
         let turns = self.settings.max_waiting / self.settings.n_parallel;
         Duration::from_secs(turns.clamp(1, 60) as u64)
@@ -377,20 +370,20 @@ impl Drop for Scheduler {
     fn drop(&mut self) {
         self.inbox.end();
         if let Some(thread) = self.thread.take() {
-            // What went wrong there was told where it was noticed: nobody gets an answer any more.
+            // A panic of the thread was already reported to its clients.
             let _ = thread.join();
         }
     }
 }
 
-/// The request with random numbers of its own for a continuation.
-fn of_choice(request: &Request, choice: usize, seed: u64) -> Request {
+/// Returns the request with a separate seed for each choice.
+fn request_for_choice(request: &Request, choice: usize, seed: u64) -> Request {
     let mut request = request.clone();
     request.sampler.seed = Some(seed.wrapping_add(choice as u64));
     request
 }
 
-/// However the thread ends, nobody waits for it.
+/// Marks the inbox as ended when the thread exits, also on a panic.
 struct Over(Arc<Inbox>);
 
 impl Drop for Over {

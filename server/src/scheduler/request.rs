@@ -1,4 +1,4 @@
-//! What is asked of a scheduler, and what it says while it works on it.
+//! Requests to the scheduler, and the events that it sends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,49 +8,50 @@ use engine::grammar::Constraint;
 use engine::sample::{SampleError, SamplerParams, Token};
 use engine::speculate::Drafted;
 
-/// A prompt to be continued.
+/// A completion request.
 #[derive(Clone)]
 pub struct Request {
-    /// The prompt's tokens, at least one.
+    /// Prompt tokens; not empty.
     pub prompt: Vec<Token>,
-    /// Continuations wanted; each has random numbers of its own.
+    /// Number of choices; each has its own random seed.
     pub n: usize,
-    /// Most tokens of each; `None`: until the model ends or the context is full.
+    /// Maximum tokens per choice; `None`: until the model stops or the context is full.
     pub max_tokens: Option<usize>,
-    /// How tokens are chosen.
+    /// Sampling parameters.
     pub sampler: SamplerParams,
-    /// What each text has to keep to.
+    /// Constraint on the output.
     pub constraint: Option<Constraint>,
-    /// Texts that end a continuation before them.
+    /// Stop strings. The output ends before the first match.
     pub stop: Vec<String>,
-    /// Tokens that would end a continuation are never chosen.
+    /// Ban end-of-sequence tokens.
     pub ignore_eos: bool,
-    /// Control tokens that are shown in the text.
+    /// Control tokens whose text appears in the output.
     pub shown: Arc<[Token]>,
-    /// Tell each token's log probability, and those of so many most likely ones.
+    /// Report the log probability of each token and of this number of most likely tokens.
     pub logprobs: Option<usize>,
-    /// Tell them for the tokens of the prompt, too.
+    /// Report log probabilities of prompt tokens, too.
     pub prompt_logprobs: bool,
-    /// Use what other sequences have computed of the same beginning.
+    /// Reuse cached prefixes.
     pub reuse: bool,
-    /// Whom this is for: requests of the same client wait for each other before they make others wait.
+    /// Client id for fair scheduling: among equal priorities, clients with fewer running requests are served
+    /// first.
     pub client: u64,
-    /// Greater ones come first.
+    /// Priority; higher values start first.
     pub priority: i32,
-    /// Most time for generating, from the first token on.
+    /// Time limit from the first token.
     pub t_max: Option<Duration>,
-    /// Most time from now on, waiting included: each continuation then ends with what it has.
+    /// Time limit from submission, including queueing. Choices end with the output so far.
     pub deadline: Option<Duration>,
-    /// What may be thought.
+    /// Reasoning budget.
     pub budget: Option<Budget>,
-    /// What it is called while it is under way, such as the id of its response.
+    /// Id by which commands refer to the running request.
     pub id: Option<Arc<str>>,
-    /// What is thought can be ended by that name.
+    /// Reasoning can be ended by a command with the request's id.
     pub reasoning_control: bool,
 }
 
 impl Request {
-    /// A prompt to be continued once, with defaults for the rest.
+    /// Creates a request for one completion with default settings.
     pub fn new(prompt: Vec<Token>) -> Request {
         Request {
             prompt,
@@ -75,128 +76,129 @@ impl Request {
     }
 }
 
-/// What becomes of a request, in order; the last one of a choice is its [`Event::End`].
+/// Event of a request. The last event of each choice is [`Event::End`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The prompt is computed.
+    /// The prompt has been processed.
     Prompt(PromptDone),
     /// A token was generated.
     Token {
-        /// Which of the continuations.
+        /// Index of the choice.
         choice: usize,
-        /// The token.
+        /// Token id.
         token: Token,
-        /// Text that is sure now: none where a character or a stop text may have begun.
+        /// Output text that is now final. Empty while a UTF-8 character or a possible stop string is
+        /// incomplete.
         text: String,
-        /// How likely it was, if that was asked for.
+        /// Log probability, if requested.
         logprob: Option<TokenLogprob>,
     },
-    /// A continuation is over.
+    /// A choice has ended.
     End {
-        /// Which one.
+        /// Index of the choice.
         choice: usize,
-        /// Why.
+        /// Reason for the end.
         finish: Finish,
-        /// Text that had waited for a possible stop text.
+        /// Remaining text that was withheld as a possible stop string.
         text: String,
-        /// Tokens generated; one that ended it counts.
+        /// Number of generated tokens, including the end-of-sequence token.
         n_generated: usize,
-        /// Tokens that were guessed for it, and those of them that were right.
+        /// Drafted and accepted tokens.
         drafted: Drafted,
-        /// From its first token to its last.
+        /// Time from the first to the last token.
         t_generated: Duration,
     },
-    /// It could not be done: one sentence.
+    /// The request failed with this message.
     Failed(String),
 }
 
-/// What computing a prompt took.
+/// Statistics of a processed prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptDone {
-    /// Tokens of the prompt.
+    /// Prompt tokens.
     pub n_prompt: usize,
-    /// How many of them were computed before, for another request.
+    /// Prompt tokens found in the cache.
     pub n_cached: usize,
-    /// From the beginning of the request to its end.
+    /// Time from submission to the end of prefill.
     pub t_waited: Duration,
-    /// From the first step of it to the last.
+    /// Time from the first to the last prefill step.
     pub t_prompt: Duration,
-    /// Log probabilities of its tokens from the second on, if they were asked for.
+    /// Log probabilities from the second token on, if requested.
     pub logprobs: Vec<TokenLogprob>,
 }
 
-/// Why a continuation is over.
+/// Reason why a choice ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model was done: the token that said so.
+    /// The model emitted this end-of-sequence token.
     Model(Token),
-    /// This text came that ends it.
+    /// The completion ended at this stop string.
     Stop(String),
-    /// It has as many tokens as asked for, or took as long.
+    /// A token limit or time limit was reached.
     Limit,
-    /// There is no room in the context.
+    /// The context is full.
     ContextFull,
 }
 
-/// How likely a token was, by the model's own logits.
+/// Log probability of a token under the model's unmodified logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprob {
-    /// The token.
+    /// Token id.
     pub token: Token,
-    /// Natural logarithm of its probability.
+    /// Natural logarithm of the probability.
     pub logprob: f32,
-    /// The most likely tokens, best first.
+    /// Most likely tokens, best first.
     pub top: Vec<(Token, f32)>,
 }
 
-/// Why a request is not taken.
+/// Reason why a request was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
-    /// Nothing to go on from.
-    #[error("the prompt is empty: it has no tokens")]
+    /// The prompt has no tokens.
+    #[error("the prompt is empty")]
     EmptyPrompt,
-    /// A token that the vocabulary does not have.
-    #[error("the prompt has the token {token}; the vocabulary has {n_vocab}")]
+    /// A token id is out of range.
+    #[error("invalid token {token} in the prompt: the vocabulary has {n_vocab} tokens")]
     Token {
-        /// The token.
+        /// Token id.
         token: Token,
-        /// Tokens in the vocabulary.
+        /// Size of the vocabulary.
         n_vocab: usize,
     },
-    /// It cannot fit, whatever else leaves.
-    #[error("the prompt has {n_prompt} tokens, but the context has {n_ctx} for prompt and answer together")]
+    /// The prompt exceeds the context.
+    #[error("the prompt has {n_prompt} tokens, but the context has {n_ctx} for prompt and completion together")]
     TooLong {
-        /// Tokens of the prompt.
+        /// Prompt tokens.
         n_prompt: usize,
-        /// Tokens that the context can hold.
+        /// Capacity of the context in tokens.
         n_ctx: usize,
     },
-    /// More continuations than there are places for sequences.
-    #[error("{n} continuations are wanted of one prompt, expected 1 to {max}")]
+    /// More choices than parallel sequences.
+    #[error("{n} choices requested, expected 1 to {max}")]
     Choices {
-        /// Wanted.
+        /// Requested choices.
         n: usize,
-        /// Sequences that are worked on at once.
+        /// Parallel sequences.
         max: usize,
     },
-    /// Settings of the sampler that cannot be.
+    /// Invalid sampling parameters.
     #[error(transparent)]
     Sampler(#[from] SampleError),
-    /// Too many wait already.
-    #[error("{n_waiting} requests wait already; come back in {} s", .retry_after.as_secs())]
+    /// The queue is full.
+    #[error("the queue is full ({n_waiting} requests); retry in {} s", .retry_after.as_secs())]
     Busy {
-        /// How many wait.
+        /// Queued requests.
         n_waiting: usize,
-        /// When it may be worth another attempt.
+        /// Suggested delay before a retry.
         retry_after: Duration,
     },
-    /// The model does not continue texts.
-    #[error("the architecture {arch} does not continue texts: it encodes them, for /v1/embeddings and /v1/rerank")]
+    /// The model is an encoder.
+    #[error("architecture {arch} is an encoder and cannot generate text; use /v1/embeddings or /v1/rerank")]
     Encoder {
-        /// The architecture.
+        /// Architecture name.
         arch: &'static str,
     },
-    /// No more requests are taken: the scheduler is ending, or has failed.
-    #[error("no requests are taken any more: the server is going down")]
+    /// The scheduler is shutting down or has failed.
+    #[error("the server is shutting down")]
     Closed,
 }

@@ -1,16 +1,16 @@
-//! Which sequences of the context hold which tokens, and which of them are in use. What finished sequences hold stays until its place is needed, so
-//! that later prompts can begin with it; who has waited longest goes first.
+//! Tokens in each sequence of the context, and their use as a prefix cache. Finished sequences remain cached
+//! until their cells are needed; the least recently used sequence is evicted first.
 
 use engine::sample::Token;
 
-/// All sequences of a context by number.
+/// All sequences of a context, by id.
 pub struct Sequences {
     all: Vec<Sequence>,
     clock: u64,
 }
 
 struct Sequence {
-    /// The tokens in memory, from position 0.
+    /// Tokens in memory, from position 0.
     tokens: Vec<Token>,
     state: State,
 }
@@ -19,25 +19,25 @@ struct Sequence {
 enum State {
     /// Empty.
     Free,
-    /// A request works on it.
+    /// A request is using the sequence.
     Busy,
-    /// It is kept for what it holds; used last then.
+    /// Cached, with the time of last use.
     Idle(u64),
 }
 
-/// A sequence that begins as a prompt does.
+/// A sequence that shares a prefix with a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// The sequence.
+    /// Sequence id.
     pub seq: usize,
-    /// Tokens that both begin with.
+    /// Length of the common prefix in tokens.
     pub n_common: usize,
-    /// No request works on it.
+    /// True if no request is using the sequence.
     pub is_idle: bool,
 }
 
 impl Sequences {
-    /// So many empty ones.
+    /// Creates `n` empty sequences.
     pub fn new(n: usize) -> Sequences {
         let free = || Sequence {
             tokens: Vec::new(),
@@ -49,37 +49,37 @@ impl Sequences {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of sequences.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// True if a request works on it.
+    /// Returns true if a request is using the sequence.
     pub fn is_busy(&self, seq: usize) -> bool {
         self.all[seq].state == State::Busy
     }
 
-    /// The tokens that a sequence holds.
-    pub fn held(&self, seq: usize) -> &[Token] {
+    /// Returns the tokens in a sequence.
+    pub fn tokens_of(&self, seq: usize) -> &[Token] {
         &self.all[seq].tokens
     }
 
-    /// Notes that tokens were computed.
+    /// Records computed tokens.
     pub fn extend(&mut self, seq: usize, tokens: &[Token]) {
         self.all[seq].tokens.extend_from_slice(tokens);
     }
 
-    /// Notes that a sequence was cut.
+    /// Records that a sequence was truncated.
     pub fn truncate(&mut self, seq: usize, n: usize) {
         self.all[seq].tokens.truncate(n);
     }
 
-    /// Notes that `to` shares what `from` holds.
+    /// Records that `to` shares all tokens of `from`.
     pub fn copy(&mut self, from: usize, to: usize) {
         self.all[to].tokens = self.all[from].tokens.clone();
     }
 
-    /// The sequence with the longest common beginning; of equals one that is idle.
+    /// Returns the sequence with the longest common prefix; idle sequences win ties.
     pub fn best_match(&self, prompt: &[Token]) -> Option<Match> {
         let matched = self.all.iter().enumerate().map(|(seq, s)| Match {
             seq,
@@ -91,12 +91,12 @@ impl Sequences {
             .max_by_key(|m| (m.n_common, m.is_idle, std::cmp::Reverse(m.seq)))
     }
 
-    /// An empty sequence.
+    /// Returns an empty sequence.
     pub fn free(&self) -> Option<usize> {
         self.all.iter().position(|s| s.state == State::Free)
     }
 
-    /// The idle sequence that was not used for longest, other than `but`.
+    /// Returns the least recently used idle sequence, except `but`.
     pub fn oldest_idle(&self, but: Option<usize>) -> Option<usize> {
         let idle = self.all.iter().enumerate().filter_map(|(seq, s)| match s.state {
             State::Idle(at) if Some(seq) != but => Some((at, seq)),
@@ -105,13 +105,13 @@ impl Sequences {
         idle.min().map(|(_, seq)| seq)
     }
 
-    /// A request works on it from now on.
+    /// Marks a sequence as in use.
     pub fn take(&mut self, seq: usize) {
         self.all[seq].state = State::Busy;
     }
 
-    /// No request works on it any more: it is kept for what it holds, if that is anything.
-    pub fn leave(&mut self, seq: usize) {
+    /// Marks a sequence as cached, or as free if it is empty.
+    pub fn release(&mut self, seq: usize) {
         self.clock += 1;
         self.all[seq].state = match self.all[seq].tokens.is_empty() {
             true => State::Free,
@@ -119,19 +119,19 @@ impl Sequences {
         };
     }
 
-    /// It is empty.
+    /// Marks a sequence as empty.
     pub fn clear(&mut self, seq: usize) {
         self.all[seq].tokens.clear();
         self.all[seq].state = State::Free;
     }
 
-    /// Tokens of those that are in use, what they share counted for each.
+    /// Returns the total tokens of sequences in use; shared prefixes count once per sequence.
     pub fn n_busy_tokens(&self) -> usize {
         let busy = self.all.iter().filter(|s| s.state == State::Busy);
         busy.map(|s| s.tokens.len()).sum()
     }
 
-    /// How many are in use, and how many are kept.
+    /// Returns the numbers of used and of cached sequences.
     pub fn n_busy_and_idle(&self) -> (usize, usize) {
         let n_free = self.all.iter().filter(|s| s.state == State::Free).count();
         let n_busy = self.all.iter().filter(|s| s.state == State::Busy).count();
@@ -153,12 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_beginning_is_found_and_idle_ones_are_preferred() {
+    fn best_match_prefers_longest_then_idle() {
         let mut all = with(&[&[1, 2, 3], &[1, 2, 3, 4], &[1, 2, 3], &[9]]);
         let found = |all: &Sequences, prompt: &[Token]| all.best_match(prompt).map(|m| (m.seq, m.n_common));
         assert_eq!(found(&all, &[1, 2, 3, 4, 5]), Some((1, 4)));
         assert_eq!(found(&all, &[1, 2, 3]), Some((0, 3)));
-        all.leave(2);
+        all.release(2);
         assert_eq!(found(&all, &[1, 2, 3]), Some((2, 3)));
         assert_eq!(found(&all, &[7]), None);
         all.clear(1);
@@ -166,18 +166,18 @@ mod tests {
     }
 
     #[test]
-    fn who_was_left_first_is_the_oldest() {
+    fn oldest_idle_returns_least_recently_used() {
         let mut all = with(&[&[1], &[2], &[3]]);
         assert_eq!((all.oldest_idle(None), all.n_busy_and_idle()), (None, (3, 0)));
-        [1, 0, 2].into_iter().for_each(|seq| all.leave(seq));
+        [1, 0, 2].into_iter().for_each(|seq| all.release(seq));
         assert_eq!((all.oldest_idle(None), all.oldest_idle(Some(1))), (Some(1), Some(0)));
         all.take(1);
-        all.leave(1);
+        all.release(1);
         assert_eq!(all.oldest_idle(None), Some(0));
         assert_eq!((all.free(), all.n_busy_and_idle()), (Some(3), (0, 3)));
-        // Nothing is kept for nothing.
+        // An empty sequence is not cached.
         all.take(3);
-        all.leave(3);
+        all.release(3);
         assert_eq!(all.free(), Some(3));
     }
 }

@@ -1,16 +1,18 @@
-//! The scheduler with tiny models, driven step by step: what a text is does not depend on what else goes on, and nothing is left of what is over.
+//! Scheduler tests with tiny models, one step at a time. Completions must not depend on concurrent requests,
+//! and finished requests must release all resources.
 
 mod drafts;
 
 use ::tests::{context, model};
 use engine::context::ContextParams;
+use engine::sample::Token;
 use tokio::sync::mpsc::error::TryRecvError;
 
 use super::*;
 
 const N_VOCAB: u32 = 128;
 
-/// A scheduler of `n_parallel` sequences over `n_ctx` cells, with as many sequences to keep things in.
+/// Creates a scheduler of `n_parallel` sequences and as many cached sequences over `n_ctx` cells.
 fn scheduler(name: &str, n_parallel: usize, n_ctx: usize) -> (Scheduler, Batcher) {
     let change = |p: &mut ContextParams| {
         (p.n_ctx, p.n_seq_max, p.n_batch, p.n_ubatch) = (n_ctx, 2 * n_parallel, 64, 64);
@@ -23,13 +25,13 @@ fn scheduler(name: &str, n_parallel: usize, n_ctx: usize) -> (Scheduler, Batcher
     Scheduler::with_batcher(context(&model(name), change), settings, None).unwrap()
 }
 
-/// A text of its own for each number.
+/// Returns a prompt of `n` tokens that is unique for each `of`.
 fn prompt(of: usize, n: usize) -> Vec<Token> {
     let token = |i: usize| ((i * 7 + of * 31 + i * of) % N_VOCAB as usize) as Token;
     (0..n).map(token).collect()
 }
 
-/// The most likely tokens that follow a prompt, told with their probabilities.
+/// Returns a greedy request for `n` tokens with log probabilities.
 fn greedy(prompt: Vec<Token>, n: usize) -> Request {
     Request {
         max_tokens: Some(n),
@@ -39,9 +41,9 @@ fn greedy(prompt: Vec<Token>, n: usize) -> Request {
     }
 }
 
-/// What was told of a request.
+/// Collected events of a request.
 #[derive(Debug, Default, PartialEq)]
-struct Told {
+struct Output {
     prompt: Option<PromptDone>,
     /// Tokens by choice.
     tokens: Vec<Vec<Token>>,
@@ -50,14 +52,14 @@ struct Told {
     drafted: engine::speculate::Drafted,
 }
 
-/// Takes what has been told so far. True if there will be no more.
-fn listen(events: &mut UnboundedReceiver<Event>, told: &mut Told) -> bool {
+/// Collects the pending events. Returns true if the request has ended.
+fn drain_events(events: &mut UnboundedReceiver<Event>, output: &mut Output) -> bool {
     loop {
         match events.try_recv() {
-            Ok(Event::Prompt(done)) => told.prompt = Some(done),
+            Ok(Event::Prompt(done)) => output.prompt = Some(done),
             Ok(Event::Token { choice, token, .. }) => {
-                told.tokens.resize(told.tokens.len().max(choice + 1), Vec::new());
-                told.tokens[choice].push(token);
+                output.tokens.resize(output.tokens.len().max(choice + 1), Vec::new());
+                output.tokens[choice].push(token);
             }
             Ok(Event::End {
                 choice,
@@ -65,35 +67,35 @@ fn listen(events: &mut UnboundedReceiver<Event>, told: &mut Told) -> bool {
                 drafted,
                 ..
             }) => {
-                told.ends.push((choice, finish));
-                told.drafted.n_drafts += drafted.n_drafts;
-                told.drafted.n_right += drafted.n_right;
+                output.ends.push((choice, finish));
+                output.drafted.n_drafts += drafted.n_drafts;
+                output.drafted.n_right += drafted.n_right;
             }
-            Ok(Event::Failed(text)) => told.failed = Some(text),
+            Ok(Event::Failed(text)) => output.failed = Some(text),
             Err(TryRecvError::Empty) => return false,
             Err(TryRecvError::Disconnected) => return true,
         }
     }
 }
 
-/// Works until all requests are done.
-fn finish(batcher: &mut Batcher, mut requests: Vec<UnboundedReceiver<Event>>) -> Vec<Told> {
-    let mut told: Vec<Told> = requests.iter().map(|_| Told::default()).collect();
+/// Runs the scheduler until all requests have ended.
+fn finish(batcher: &mut Batcher, mut requests: Vec<UnboundedReceiver<Event>>) -> Vec<Output> {
+    let mut output: Vec<Output> = requests.iter().map(|_| Output::default()).collect();
     for _ in 0..10_000 {
         batcher.step(false);
         let mut is_done = true;
-        for (events, told) in requests.iter_mut().zip(&mut told) {
-            is_done &= listen(events, told);
+        for (events, output) in requests.iter_mut().zip(&mut output) {
+            is_done &= drain_events(events, output);
         }
         if is_done {
-            return told;
+            return output;
         }
     }
-    panic!("it goes on for ever: {told:?}");
+    panic!("the requests do not finish: {output:?}");
 }
 
-/// The answer to one request.
-fn answer(scheduler: &Scheduler, batcher: &mut Batcher, request: Request) -> Told {
+/// Runs a single request.
+fn complete(scheduler: &Scheduler, batcher: &mut Batcher, request: Request) -> Output {
     finish(batcher, vec![scheduler.submit(request).unwrap()]).remove(0)
 }
 
@@ -106,22 +108,22 @@ const MODELS: [&str; 5] = [
 ];
 
 #[test]
-fn texts_are_the_same_alone_and_among_others() {
+fn completions_are_independent_of_other_requests() {
     for name in MODELS {
         let lengths = [3, 70, 1, 40, 150, 33, 8, 90, 20];
         let requests = || lengths.iter().enumerate().map(|(i, &n)| greedy(prompt(i, n), 12));
-        let alone: Vec<Told> = requests()
+        let alone: Vec<Output> = requests()
             .map(|request| {
                 let (scheduler, mut batcher) = scheduler(name, 1, 512);
-                answer(&scheduler, &mut batcher, request)
+                complete(&scheduler, &mut batcher, request)
             })
             .collect();
         let (scheduler, mut batcher) = scheduler(name, 4, 512);
         let together = requests().map(|request| scheduler.submit(request).unwrap()).collect();
-        for (i, (told, alone)) in finish(&mut batcher, together).iter().zip(&alone).enumerate() {
-            assert_eq!(told.tokens, alone.tokens, "{name}: text {i}");
+        for (i, (output, alone)) in finish(&mut batcher, together).iter().zip(&alone).enumerate() {
+            assert_eq!(output.tokens, alone.tokens, "{name}: text {i}");
             assert_eq!(
-                (told.tokens[0].len(), &told.ends),
+                (output.tokens[0].len(), &output.ends),
                 (12, &vec![(0, Finish::Limit)]),
                 "{name}: {i}"
             );
@@ -130,34 +132,39 @@ fn texts_are_the_same_alone_and_among_others() {
     }
 }
 
-/// Texts that grow beyond the room there is give way to older ones and are computed anew.
+/// Completions that do not fit into the context are preempted and recomputed.
 #[test]
-fn texts_are_the_same_when_there_is_too_little_room() {
+fn preempted_completions_are_unchanged() {
     for name in ["llama-dense", "gemma3-dense", "falcon-h1-dense"] {
         let requests = || (0..4).map(|i| greedy(prompt(i, 20), 60));
         let (one, mut batcher) = scheduler(name, 1, 512);
-        let alone: Vec<Told> = requests().map(|request| answer(&one, &mut batcher, request)).collect();
+        let alone: Vec<Output> = requests()
+            .map(|request| complete(&one, &mut batcher, request))
+            .collect();
         let (four, mut batcher) = scheduler(name, 4, 200);
         let together = requests().map(|request| four.submit(request).unwrap()).collect();
         let together = finish(&mut batcher, together);
-        assert!(four.metrics().n_preempted.get() > 0, "{name}: all of it fits");
-        for (told, alone) in together.iter().zip(&alone) {
-            assert_eq!((&told.tokens, &told.ends), (&alone.tokens, &alone.ends), "{name}");
+        assert!(
+            four.metrics().n_preempted.get() > 0,
+            "{name}: expected at least one preemption"
+        );
+        for (output, alone) in together.iter().zip(&alone) {
+            assert_eq!((&output.tokens, &output.ends), (&alone.tokens, &alone.ends), "{name}");
         }
     }
 }
 
 #[test]
-fn a_text_ends_where_the_context_does() {
+fn completion_ends_at_full_context() {
     let (scheduler, mut batcher) = scheduler("llama-dense", 2, 96);
     let request = Request {
         max_tokens: None,
         ..greedy(prompt(1, 30), 0)
     };
-    let told = answer(&scheduler, &mut batcher, request);
-    // The last one is chosen and finds no place.
+    let output = complete(&scheduler, &mut batcher, request);
+    // The last token is sampled but has no cell.
     assert_eq!(
-        (told.tokens[0].len(), &told.ends[..]),
+        (output.tokens[0].len(), &output.ends[..]),
         (67, &[(0, Finish::ContextFull)][..])
     );
     assert!(matches!(
@@ -167,32 +174,33 @@ fn a_text_ends_where_the_context_does() {
             n_ctx: 96
         })
     ));
-    let full = answer(&scheduler, &mut batcher, greedy(prompt(1, 96), 5));
+    let full = complete(&scheduler, &mut batcher, greedy(prompt(1, 96), 5));
     assert_eq!(
         (full.tokens[0].len(), &full.ends[..]),
         (1, &[(0, Finish::ContextFull)][..])
     );
 }
 
-/// What was computed once is not computed again: by the same prompt, by one that goes on from the answer, and by one that shares its beginning.
+/// Cached prefixes are reused by an equal prompt, by a prompt that continues the completion, and by one that
+/// shares a prefix.
 #[test]
-fn beginnings_are_computed_once() {
+fn common_prefix_is_computed_once() {
     let (scheduler, mut batcher) = scheduler("llama-dense", 2, 512);
     let mut cached = |request: Request| {
-        let told = answer(&scheduler, &mut batcher, request);
-        (told.prompt.unwrap().n_cached, told.tokens[0].clone())
+        let output = complete(&scheduler, &mut batcher, request);
+        (output.prompt.unwrap().n_cached, output.tokens[0].clone())
     };
     let first = cached(greedy(prompt(1, 50), 10));
     assert_eq!(first.0, 0);
     assert_eq!(
         cached(greedy(prompt(1, 50), 10)),
         (49, first.1.clone()),
-        "the last token gives the logits"
+        "the last token is recomputed for its logits"
     );
-    // What the model said last has not been computed.
+    // The last sampled token is not in the cache.
     let next = [prompt(1, 50), first.1.clone(), prompt(9, 5)].concat();
     assert_eq!(cached(greedy(next.clone(), 4)).0, 59);
-    // Another end; what the others hold stays.
+    // A different continuation; cached sequences remain.
     let other = [prompt(1, 30), prompt(7, 30)].concat();
     assert_eq!(cached(greedy(other, 4)).0, 30);
     assert_eq!(cached(greedy(next, 1)).0, 64);
@@ -203,12 +211,12 @@ fn beginnings_are_computed_once() {
     assert_eq!(cached(plain), (0, first.1));
 }
 
-/// Recurrent states and windows remember the end of a text only: what goes on there is not computed again, and answers are right in any case.
+/// Recurrent states and sliding windows can only be continued at their end; results are correct in all cases.
 #[test]
-fn what_cannot_be_shared_is_computed_again() {
+fn unshareable_prefix_is_recomputed() {
     for name in ["mamba2-dense", "falcon-h1-dense", "gemma3-dense"] {
         let (scheduler, mut batcher) = scheduler(name, 2, 512);
-        let first = answer(&scheduler, &mut batcher, greedy(prompt(1, 60), 10));
+        let first = complete(&scheduler, &mut batcher, greedy(prompt(1, 60), 10));
         let next = [prompt(1, 60), first.tokens[0].clone(), prompt(9, 5)].concat();
         let other = [prompt(1, 20), prompt(7, 30)].concat();
         for (text, least) in [(next, 69), (other, 0), (prompt(1, 60), 0)] {
@@ -216,8 +224,8 @@ fn what_cannot_be_shared_is_computed_again() {
                 reuse: false,
                 ..greedy(text.clone(), 8)
             };
-            let again = answer(&scheduler, &mut batcher, greedy(text, 8));
-            let plain = answer(&scheduler, &mut batcher, plain);
+            let again = complete(&scheduler, &mut batcher, greedy(text, 8));
+            let plain = complete(&scheduler, &mut batcher, plain);
             assert_eq!(again.tokens, plain.tokens, "{name}");
             assert!(again.prompt.unwrap().n_cached >= least, "{name}");
         }
@@ -225,7 +233,7 @@ fn what_cannot_be_shared_is_computed_again() {
 }
 
 #[test]
-fn continuations_share_their_prompt_and_have_random_numbers_of_their_own() {
+fn choices_share_prompt_with_separate_seeds() {
     for name in ["llama-dense", "mamba2-dense"] {
         let (scheduler, mut batcher) = scheduler(name, 4, 512);
         let request = |seed: u64, n: usize| {
@@ -236,13 +244,17 @@ fn continuations_share_their_prompt_and_have_random_numbers_of_their_own() {
             request.sampler.seed = Some(seed);
             request
         };
-        let told = answer(&scheduler, &mut batcher, request(5, 4));
-        assert_eq!(scheduler.metrics().n_prompt.get(), 40, "{name}: once for all");
-        assert_eq!(told.ends.len(), 4);
-        for (i, tokens) in told.tokens.iter().enumerate() {
-            let alone = answer(&scheduler, &mut batcher, request(5 + i as u64, 1));
+        let output = complete(&scheduler, &mut batcher, request(5, 4));
+        assert_eq!(
+            scheduler.metrics().n_prompt.get(),
+            40,
+            "{name}: the prompt is processed once"
+        );
+        assert_eq!(output.ends.len(), 4);
+        for (i, tokens) in output.tokens.iter().enumerate() {
+            let alone = complete(&scheduler, &mut batcher, request(5 + i as u64, 1));
             assert_eq!(alone.tokens[0], *tokens, "{name}: continuation {i}");
-            assert!(told.tokens[..i].iter().all(|other| other != tokens));
+            assert!(output.tokens[..i].iter().all(|other| other != tokens));
         }
         assert!(matches!(
             scheduler.submit(request(1, 5)),
@@ -256,34 +268,34 @@ fn continuations_share_their_prompt_and_have_random_numbers_of_their_own() {
 }
 
 #[test]
-fn a_short_prompt_does_not_wait_for_a_long_one() {
+fn short_prompt_overtakes_long_prefill() {
     let (scheduler, mut batcher) = scheduler("llama-dense", 4, 2048);
     let mut long = scheduler.submit(greedy(prompt(1, 1500), 1)).unwrap();
     batcher.step(false);
     let mut short = scheduler.submit(greedy(prompt(2, 100), 3)).unwrap();
-    let (mut of_long, mut of_short) = (Told::default(), Told::default());
+    let (mut of_long, mut of_short) = (Output::default(), Output::default());
     let mut n_steps = 0;
-    while !listen(&mut short, &mut of_short) {
+    while !drain_events(&mut short, &mut of_short) {
         batcher.step(false);
         n_steps += 1;
     }
-    listen(&mut long, &mut of_long);
-    assert!(of_long.prompt.is_none(), "the long one is still being computed");
+    drain_events(&mut long, &mut of_long);
+    assert!(of_long.prompt.is_none(), "the long prompt is still in prefill");
     assert!(n_steps <= 8, "{n_steps}");
-    // Texts under way get a token in every step, whatever prompts come.
+    // Running completions get a token in every step, whatever prompts arrive.
     let mut text = scheduler.submit(greedy(prompt(3, 10), 30)).unwrap();
-    let mut of_text = Told::default();
+    let mut of_text = Output::default();
     batcher.step(false);
-    listen(&mut text, &mut of_text);
+    drain_events(&mut text, &mut of_text);
     for n in 1..20 {
         assert_eq!(of_text.tokens[0].len(), n);
         batcher.step(false);
-        listen(&mut text, &mut of_text);
+        drain_events(&mut text, &mut of_text);
     }
 }
 
 #[test]
-fn clients_take_turns() {
+fn scheduling_is_fair_between_clients() {
     let (scheduler, mut batcher) = scheduler("llama-dense", 2, 512);
     let of = |client: u64| Request {
         client,
@@ -295,17 +307,18 @@ fn clients_take_turns() {
     for _ in 0..50 {
         batcher.step(false);
         for (i, events) in requests.iter_mut().enumerate() {
-            if listen(events, &mut Told::default()) && !order.contains(&i) {
+            if drain_events(events, &mut Output::default()) && !order.contains(&i) {
                 order.push(i);
             }
         }
     }
-    // The urgent one is done beside that of the client of which nothing was; those that end together are listed by number.
+    // The high-priority request ends together with the one of the idle client. Requests that end in the same
+    // step are listed by index.
     assert_eq!(order, [3, 4, 0, 1, 2]);
 }
 
 #[test]
-fn what_nobody_waits_for_is_not_done() {
+fn dropped_receiver_cancels_request() {
     let (scheduler, mut batcher) = scheduler("llama-dense", 1, 512);
     let keep = scheduler.submit(greedy(prompt(1, 200), 5)).unwrap();
     let queued = scheduler.submit(greedy(prompt(2, 200), 5)).unwrap();
@@ -323,12 +336,12 @@ fn what_nobody_waits_for_is_not_done() {
         (0, before)
     );
     assert_eq!(scheduler.metrics().n_abandoned.get(), 2);
-    // What was computed is kept, and counts as needed by nobody.
+    // The computed tokens remain cached but count as evictable.
     assert!(scheduler.gauges().n_busy == 0 && scheduler.gauges().n_used > 0);
 }
 
 #[test]
-fn no_more_wait_than_agreed() {
+fn full_queue_rejects_requests() {
     let (scheduler, mut batcher) = scheduler("llama-dense", 1, 512);
     let submit = || scheduler.submit(greedy(prompt(1, 5), 2));
     let taken: Vec<_> = (0..64).map(|_| submit().unwrap()).collect();
@@ -336,14 +349,14 @@ fn no_more_wait_than_agreed() {
     scheduler.close();
     assert!(matches!(submit(), Err(SubmitError::Closed | SubmitError::Busy { .. })));
     assert!(
-        finish(&mut batcher, taken).iter().all(|told| told.ends.len() == 1),
-        "what was taken is done"
+        finish(&mut batcher, taken).iter().all(|output| output.ends.len() == 1),
+        "accepted requests are completed"
     );
     assert!(matches!(submit(), Err(SubmitError::Closed)));
 }
 
 #[test]
-fn requests_that_cannot_be_are_refused() {
+fn invalid_requests_are_rejected() {
     let (scheduler, _) = scheduler("llama-dense", 1, 512);
     assert!(matches!(
         scheduler.submit(greedy(vec![], 1)),
@@ -361,9 +374,9 @@ fn requests_that_cannot_be_are_refused() {
     assert!(matches!(scheduler.submit(odd), Err(SubmitError::Sampler(_))));
 }
 
-/// Log probabilities of a prompt are those that its tokens have when they are generated.
+/// Log probabilities of a prompt equal those reported when its tokens were generated.
 #[test]
-fn prompts_are_rated() {
+fn prompt_logprobs_match_generation() {
     let (scheduler, mut batcher) = scheduler("llama-dense", 1, 512);
     let text = prompt(3, 100);
     let rated = Request {
@@ -371,11 +384,11 @@ fn prompts_are_rated() {
         logprobs: Some(2),
         ..greedy(text.clone(), 0)
     };
-    let told = answer(&scheduler, &mut batcher, rated.clone());
-    assert_eq!((told.tokens.len(), &told.ends[..]), (0, &[(0, Finish::Limit)][..]));
-    let found = told.prompt.unwrap().logprobs;
+    let output = complete(&scheduler, &mut batcher, rated.clone());
+    assert_eq!((output.tokens.len(), &output.ends[..]), (0, &[(0, Finish::Limit)][..]));
+    let found = output.prompt.unwrap().logprobs;
     assert_eq!(found.iter().map(|l| l.token).collect::<Vec<_>>(), text[1..]);
-    let again = answer(&scheduler, &mut batcher, rated).prompt.unwrap();
+    let again = complete(&scheduler, &mut batcher, rated).prompt.unwrap();
     assert_eq!((again.n_cached, again.logprobs), (0, found.clone()));
     for at in [1, 31, 32, 64, 99] {
         let mut events = scheduler.submit(Request {
@@ -385,27 +398,27 @@ fn prompts_are_rated() {
         });
         let events = events.as_mut().unwrap();
         (0..5).for_each(|_| _ = batcher.step(false));
-        let told = std::iter::from_fn(|| events.try_recv().ok()).find_map(|event| match event {
+        let output = std::iter::from_fn(|| events.try_recv().ok()).find_map(|event| match event {
             Event::Token { logprob, .. } => logprob,
             _ => None,
         });
-        let (told, found) = (told.unwrap(), &found[at - 1]);
-        let pairs = told.top.iter().zip(&found.top);
+        let (output, found) = (output.unwrap(), &found[at - 1]);
+        let pairs = output.top.iter().zip(&found.top);
         assert!(pairs.clone().count() == 2 && pairs.clone().all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 1e-3));
     }
 }
 
-/// Hundreds of clients that go at random moments: in the queue, in the middle of a prompt, of an answer, between them. Afterwards nothing is busy, no
-/// cell is lost, and answers are as before.
+/// Hundreds of clients disconnect at random moments: while queued, in prefill, and while generating.
+/// Afterwards no sequence is busy, no cell is lost, and results are unchanged.
 #[test]
-fn nothing_is_left_of_clients_that_go() {
+fn random_disconnects_leak_nothing() {
     for name in ["llama-dense", "gemma3-dense", "mamba2-dense", "falcon-h1-dense"] {
         let (scheduler, mut batcher) = scheduler(name, 4, 640);
         let question = || Request {
             reuse: false,
             ..greedy(prompt(77, 600), 20)
         };
-        let before = answer(&scheduler, &mut batcher, question());
+        let before = complete(&scheduler, &mut batcher, question());
         let mut random = engine::sample::Rng::new(7, 0);
         let mut number = |n: usize| (random.uniform() * n as f64) as usize % n;
         let mut clients: Vec<UnboundedReceiver<Event>> = Vec::new();
@@ -414,11 +427,11 @@ fn nothing_is_left_of_clients_that_go() {
                 n: 1 + number(3),
                 ..greedy(prompt(number(5), 1 + number(300)), 1 + number(40))
             };
-            // Where too many wait it is refused, which is right as well.
+            // A full queue may reject the request, which is fine.
             clients.extend(scheduler.submit(request));
             if i % 3 == 0 && !clients.is_empty() {
-                let gone = number(clients.len());
-                clients.swap_remove(gone);
+                let dropped = number(clients.len());
+                clients.swap_remove(dropped);
             }
             if number(3) > 0 {
                 batcher.step(false);
@@ -429,25 +442,28 @@ fn nothing_is_left_of_clients_that_go() {
         batcher.step(false);
         let gauges = scheduler.gauges();
         assert_eq!((gauges.n_running, gauges.n_waiting), (0, 0), "{name}");
-        // It needs nearly all cells: none is lost.
-        let after = answer(&scheduler, &mut batcher, question());
+        // This request needs nearly all cells, so it fails if any are lost.
+        let after = complete(&scheduler, &mut batcher, question());
         assert_eq!((&after.tokens, &after.ends), (&before.tokens, &before.ends), "{name}");
-        let kept = scheduler.gauges();
-        assert_eq!(kept.n_running, 0, "{name}");
-        if kept.is_limited {
-            assert_eq!(kept.n_kept, 1, "{name}: all else had to go");
-            assert_eq!(kept.n_used, 619, "{name}: prompt and answer but for its last token");
+        let gauges_after = scheduler.gauges();
+        assert_eq!(gauges_after.n_running, 0, "{name}");
+        if gauges_after.is_limited {
+            assert_eq!(gauges_after.n_kept, 1, "{name}: all other sequences were evicted");
+            assert_eq!(
+                gauges_after.n_used, 619,
+                "{name}: prompt and completion without the last token"
+            );
         }
     }
 }
 
-/// Panics once, at a node in the middle of a step.
+/// Observer that panics once, at the given node of a step.
 struct Panics(usize);
 
 impl engine::sched::Observer for Panics {
-    fn wants(&mut self, _: &engine::graph::Graph, _: engine::graph::TensorId) -> bool {
+    fn observes(&mut self, _: &engine::graph::Graph, _: engine::graph::TensorId) -> bool {
         self.0 = self.0.wrapping_sub(1);
-        assert!(self.0 != 0, "as told");
+        assert!(self.0 != 0, "injected panic");
         false
     }
 
@@ -456,9 +472,9 @@ impl engine::sched::Observer for Panics {
     }
 }
 
-/// What fails takes with it what is under way, and the next request is answered as ever.
+/// A panic fails the running requests; later requests succeed.
 #[test]
-fn a_panic_ends_what_is_under_way_and_nothing_else() {
+fn panic_fails_only_running_requests() {
     let change = |p: &mut ContextParams| (p.n_ctx, p.n_seq_max, p.n_batch) = (512, 4, 64);
     let mut ctx = context(&model("llama-dense"), change);
     ctx.set_observer(Some(Box::new(Panics(500))));
@@ -488,25 +504,26 @@ fn a_panic_ends_what_is_under_way_and_nothing_else() {
     assert!(scheduler.is_running() && scheduler.is_open());
 }
 
-/// A recurrent model has room for any text: one for which nobody says how long it may be ends where the model's training did.
+/// A recurrent model has no context limit, so completions without a limit end at the training context length.
 #[test]
-fn texts_end_where_nothing_else_ends_them() {
+fn completion_ends_at_training_context_length() {
     let (scheduler, mut batcher) = scheduler("mamba2-dense", 1, 512);
     let n_train = scheduler.model().base().n_ctx_train();
     let request = Request {
         max_tokens: None,
         ..greedy(prompt(1, 5), 0)
     };
-    let told = answer(&scheduler, &mut batcher, request);
+    let output = complete(&scheduler, &mut batcher, request);
     assert_eq!(
-        (told.tokens[0].len(), &told.ends[..]),
+        (output.tokens[0].len(), &output.ends[..]),
         (n_train, &[(0, Finish::Limit)][..])
     );
 }
 
-/// What has no time left ends with what it has: nothing, where it waits, and some tokens, where it is worked on.
+/// A request past its deadline ends with its output so far: no tokens while queued, some tokens while
+/// running.
 #[test]
-fn what_has_had_its_time_ends() {
+fn deadline_ends_requests() {
     let (scheduler, mut batcher) = scheduler("llama-dense", 1, 512);
     let within = |ms: u64, of: usize| Request {
         deadline: Some(std::time::Duration::from_millis(ms)),
@@ -514,24 +531,24 @@ fn what_has_had_its_time_ends() {
     };
     let other = scheduler.submit(greedy(prompt(1, 5), 20)).unwrap();
     let late = scheduler.submit(within(0, 2)).unwrap();
-    let told = finish(&mut batcher, vec![other, late]);
-    assert_eq!(told[0].tokens[0].len(), 20);
-    assert_eq!(told[1].ends, [(0, Finish::Limit)]);
-    assert!(told[1].tokens.is_empty() && told[1].prompt.as_ref().is_some_and(|done| done.n_prompt == 5));
+    let output = finish(&mut batcher, vec![other, late]);
+    assert_eq!(output[0].tokens[0].len(), 20);
+    assert_eq!(output[1].ends, [(0, Finish::Limit)]);
+    assert!(output[1].tokens.is_empty() && output[1].prompt.as_ref().is_some_and(|done| done.n_prompt == 5));
     let running = scheduler.submit(within(200, 3)).unwrap();
     for _ in 0..3 {
         batcher.step(false);
     }
     std::thread::sleep(std::time::Duration::from_millis(201));
-    let told = finish(&mut batcher, vec![running]);
-    assert_eq!(told[0].ends, [(0, Finish::Limit)]);
-    assert!(told[0].tokens.iter().map(Vec::len).sum::<usize>() < 400);
+    let output = finish(&mut batcher, vec![running]);
+    assert_eq!(output[0].ends, [(0, Finish::Limit)]);
+    assert!(output[0].tokens.iter().map(Vec::len).sum::<usize>() < 400);
     assert_eq!(scheduler.gauges().n_running, 0);
 }
 
-/// The same by a thread of its own, with clients on threads of theirs.
+/// Clients on several threads use a scheduler with its own thread.
 #[test]
-fn a_thread_works_for_many_clients() {
+fn scheduler_thread_serves_many_clients() {
     let change = |p: &mut ContextParams| (p.n_ctx, p.n_seq_max, p.n_batch) = (1024, 8, 64);
     let settings = Settings {
         n_parallel: 4,
@@ -558,7 +575,7 @@ fn a_thread_works_for_many_clients() {
 }
 
 #[test]
-fn a_context_that_is_too_small_is_refused() {
+fn too_small_context_is_rejected() {
     let m = model("llama-dense");
     let start = |n_parallel, change: fn(&mut ContextParams)| {
         let settings = Settings {

@@ -1,72 +1,73 @@
-//! How a model writes calls of functions, found out by rendering its template with names and values that no template contains.
+//! Detects how a model writes tool calls, by rendering its chat template with unique names and values.
 
 use engine::chat::{ChatTemplate, Message};
 use serde_json::{Map, Value as Json, json};
 
-use super::marks::{common_end, common_start, common_tags_before, common_tags_behind, without_open_tag};
+use super::markers::{common_end, common_start, common_tags_before, common_tags_behind, without_open_tag};
 
-/// The form of calls: `open head CALL tail head CALL tail … close`. White space in the marks is what the template has; models leave some out.
+/// Format of tool calls: `open head CALL tail head CALL tail … close`. Whitespace in the markers follows the
+/// template; models may omit it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolFormat {
-    /// Before the first call; may be empty.
+    /// Marker before the first call; may be empty.
     pub open: String,
-    /// Before each call; may be empty.
+    /// Marker before each call; may be empty.
     pub head: String,
-    /// Name and arguments.
-    pub form: Form,
-    /// Behind each call.
+    /// Format of name and arguments.
+    pub form: CallSyntax,
+    /// Marker after each call.
     pub tail: String,
-    /// Behind the last one.
+    /// Marker after the last call.
     pub close: String,
-    /// What some models write before a call besides.
+    /// Additional marker that some models write before a call.
     pub lead: Option<String>,
 }
 
-/// How a name and arguments are written.
+/// Format of a function name and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// An object of JSON with both.
+pub enum CallSyntax {
+    /// A JSON object with both.
     Object {
-        /// The key of the name; `None`: the name is the key of the arguments.
+        /// Key of the name; `None` if the name itself is the key of the arguments.
         name: Option<String>,
-        /// The key of the arguments.
+        /// Key of the arguments.
         arguments: String,
-        /// Further keys before the name, such as of an id.
+        /// Further keys before the name, such as an id.
         ids: Vec<String>,
     },
-    /// The name, a mark, and the arguments as an object of JSON.
+    /// The name, a marker, and the arguments as a JSON object.
     Named {
-        /// Between them.
-        middle: Gap,
+        /// Marker between name and arguments.
+        middle: Marker,
     },
-    /// The name, and each argument by its key and value between marks.
+    /// The name, followed by each argument as a key and a value between markers.
     Tagged {
-        /// Behind the name.
-        begin: Gap,
-        /// Before a key.
+        /// Marker after the name.
+        begin: Marker,
+        /// Marker before a key.
         key: String,
-        /// Between key and value.
-        value: Gap,
-        /// Behind a value.
+        /// Marker between key and value.
+        value: Marker,
+        /// Marker after a value.
         end: String,
     },
-    /// The name, and an object with bare keys and texts between marks.
+    /// The name, followed by an object with unquoted keys and specially quoted strings.
     Bare {
-        /// What stands around texts.
+        /// Quotation marker of strings.
         quote: String,
     },
-    /// The name, and arguments as Python has them.
+    /// The name, followed by Python keyword arguments.
     Python,
-    /// Messages in channels, one of which has a function for its recipient (GPT-OSS' Harmony).
+    /// Messages in channels, with a function as recipient (GPT-OSS' Harmony format).
     Harmony,
 }
 
-/// A mark with something in it that differs from call to call, such as an id.
+/// A marker with a variable part, such as an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gap {
-    /// Up to there.
+pub struct Marker {
+    /// Fixed text before the variable part.
     pub before: String,
-    /// And behind, if there is such a thing.
+    /// Fixed text after the variable part; `None` if there is no variable part.
     pub after: Option<String>,
 }
 
@@ -78,10 +79,11 @@ const VALUE_F: &str = "~va-1c~";
 const VALUE_G: &str = "~vg-8d~";
 const NUMBER: &str = "40961";
 const CONTENT: &str = "~C-77b1~";
-/// Some templates want ids of nine letters and digits.
+/// Some templates require ids of nine letters and digits.
 const IDS: [&str; 2] = ["aB3dE5gH7", "x9Y8z7W6v"];
 
-/// Forms of templates that tell of functions and leave out calls: a mark in their source, and what the models are known to write.
+/// Formats of templates that render tools but omit calls: a marker in the template source, followed by the
+/// known format.
 const UNRENDERED: &[(&str, &str, &str, bool)] = &[
     (
         "<|tool_list_start|>",
@@ -94,22 +96,23 @@ const UNRENDERED: &[(&str, &str, &str, bool)] = &[
 ];
 
 impl ToolFormat {
-    /// The form of a template's calls; `None` if it takes no tools, or writes calls in a form that is not understood.
+    /// Detects the format of a template. `None` if the template does not render tools or its format is not
+    /// supported.
     pub fn of(template: &ChatTemplate, source: &str) -> Option<ToolFormat> {
         let schema = json!({"type": "object", "properties": {A: {"type": "string", "description": "-"}, B: {"type": "integer", "description": "-"}}, "required": [A]});
         let tool = |name: &str| json!({"type": "function", "function": {"name": name, "description": "-", "parameters": schema}});
         let with = Map::from_iter([("tools".to_owned(), json!([tool(F), tool(G)]))]);
         let user = || Message::user("~U-5a0e~");
         let render = |messages: &[Message], ask: bool| template.render(messages, ask, &with).ok();
-        // A template that leaves out tools would write calls of what the model has never been told of.
+        // A template that omits tools could still render calls, but its model was not trained to make them.
         let prompt = render(&[user()], true)?;
         if !prompt.contains(F) {
             return None;
         }
-        let said = render(&[user(), Message::assistant(CONTENT)], false)?;
-        let (before, behind) = said.split_once(CONTENT)?;
+        let events = render(&[user(), Message::assistant(CONTENT)], false)?;
+        let (before, behind) = events.split_once(CONTENT)?;
         if before.ends_with("<|channel|>final<|message|>") {
-            return Some(ToolFormat::new(Form::Harmony));
+            return Some(ToolFormat::new(CallSyntax::Harmony));
         }
         let called = |n: usize| {
             let text = render(&[user(), calling(n)], false)?;
@@ -131,8 +134,8 @@ impl ToolFormat {
         Some(format)
     }
 
-    /// A form without marks.
-    pub fn new(form: Form) -> ToolFormat {
+    /// Creates a format without markers.
+    pub fn new(form: CallSyntax) -> ToolFormat {
         let (open, head, tail, close) = Default::default();
         ToolFormat {
             open,
@@ -144,7 +147,7 @@ impl ToolFormat {
         }
     }
 
-    /// All its marks, one after the other.
+    /// Returns all markers, concatenated.
     pub fn marks(&self) -> String {
         let ToolFormat {
             open,
@@ -154,20 +157,20 @@ impl ToolFormat {
             close,
             lead,
         } = self;
-        let gap = |gap: &Gap| format!("{}{}", gap.before, gap.after.as_deref().unwrap_or_default());
+        let gap = |gap: &Marker| format!("{}{}", gap.before, gap.after.as_deref().unwrap_or_default());
         let inner = match form {
-            Form::Object { .. } | Form::Python => String::new(),
-            Form::Named { middle } => gap(middle),
-            Form::Tagged { begin, key, value, end } => format!("{}{key}{}{end}", gap(begin), gap(value)),
-            Form::Bare { quote } => quote.clone(),
-            Form::Harmony => super::harmony::MARKS.concat(),
+            CallSyntax::Object { .. } | CallSyntax::Python => String::new(),
+            CallSyntax::Named { middle } => gap(middle),
+            CallSyntax::Tagged { begin, key, value, end } => format!("{}{key}{}{end}", gap(begin), gap(value)),
+            CallSyntax::Bare { quote } => quote.clone(),
+            CallSyntax::Harmony => super::harmony::MARKS.concat(),
         };
         let lead = lead.as_deref().unwrap_or_default();
         format!("{lead}{open}{head}{inner}{tail}{close}")
     }
 }
 
-/// A message that calls one function, or two.
+/// Returns a message with one or two tool calls.
 fn calling(n: usize) -> Message {
     let call = |(name, id, arguments): (&str, &str, Json)| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
     let number: u64 = NUMBER.parse().unwrap_or_default();
@@ -183,12 +186,12 @@ fn calling(n: usize) -> Message {
 
 fn unrendered(source: &str) -> Option<ToolFormat> {
     let (_, open, close, is_python) = UNRENDERED.iter().find(|(mark, ..)| source.contains(mark))?;
-    let object = Form::Object {
+    let object = CallSyntax::Object {
         name: Some("name".to_owned()),
         arguments: "arguments".to_owned(),
         ids: Vec::new(),
     };
-    let form = if *is_python { Form::Python } else { object };
+    let form = if *is_python { CallSyntax::Python } else { object };
     Some(ToolFormat {
         open: (*open).to_owned(),
         close: (*close).to_owned(),
@@ -196,13 +199,13 @@ fn unrendered(source: &str) -> Option<ToolFormat> {
     })
 }
 
-/// The form of one call, and of two if the template takes as many.
+/// Detects the format from a rendering of one call, and of two calls if the template supports them.
 fn of_calls(one: &str, two: Option<&str>) -> Option<ToolFormat> {
     object(one, two).or_else(|| named(one, two))
 }
 
-/// Divides what stands before a first call, between two, and behind the last one into marks of each and of all.
-fn around(before: &str, between: Option<&str>, behind: &str, form: Form) -> ToolFormat {
+/// Assigns the text before, between and after calls to the markers of a format.
+fn around(before: &str, between: Option<&str>, behind: &str, form: CallSyntax) -> ToolFormat {
     let Some(between) = between else {
         return ToolFormat {
             head: before.to_owned(),
@@ -221,7 +224,7 @@ fn around(before: &str, between: Option<&str>, behind: &str, form: Form) -> Tool
     }
 }
 
-/// The object of a call in a text, and where it begins and ends.
+/// Returns the JSON object of a call and its byte range.
 fn call_object(text: &str, name: &str) -> Option<(usize, usize, Map<String, Json>)> {
     let starts = text.char_indices().filter(|(_, c)| *c == '{').map(|(at, _)| at);
     let read = |at: usize| {
@@ -249,14 +252,14 @@ fn object(one: &str, two: Option<&str>) -> Option<ToolFormat> {
         &one[..start],
         between,
         &one[end..],
-        Form::Object { name, arguments, ids },
+        CallSyntax::Object { name, arguments, ids },
     ))
 }
 
-/// Forms whose name stands outside of the arguments.
+/// Detects formats with the name outside the arguments.
 fn named(one: &str, two: Option<&str>) -> Option<ToolFormat> {
     let (before, rest) = one.split_once(F)?;
-    // An id before the name, or a name that comes again, is not understood.
+    // An id before the name and a repeated name are not supported.
     if rest.contains(F) || IDS.iter().any(|id| before.contains(id)) {
         return None;
     }
@@ -268,8 +271,9 @@ fn named(one: &str, two: Option<&str>) -> Option<ToolFormat> {
     Some(around(before, between, &rest[end..], form))
 }
 
-/// Arguments as an object of JSON behind a mark, and where they end. `second`: what follows the other name.
-fn json_arguments(rest: &str, second: Option<&str>) -> Option<(Form, usize)> {
+/// Detects arguments as a JSON object after a marker; returns their end. `second` is the text after the
+/// second name.
+fn json_arguments(rest: &str, second: Option<&str>) -> Option<(CallSyntax, usize)> {
     let find = |text: &str| {
         let start = text.find('{')?;
         let mut stream = serde_json::Deserializer::from_str(&text[start..]).into_iter::<Map<String, Json>>();
@@ -278,31 +282,31 @@ fn json_arguments(rest: &str, second: Option<&str>) -> Option<(Form, usize)> {
     };
     let (start, end) = find(rest)?;
     let other = second.and_then(|text| Some(&text[..find(text)?.0]));
-    let middle = Gap::of(&rest[..start], other.unwrap_or(&rest[..start]))?;
-    Some((Form::Named { middle }, end))
+    let middle = Marker::of(&rest[..start], other.unwrap_or(&rest[..start]))?;
+    Some((CallSyntax::Named { middle }, end))
 }
 
-/// Arguments in parentheses, or as an object with bare keys, and where they end.
-fn literal_arguments(rest: &str) -> Option<(Form, usize)> {
+/// Detects arguments in parentheses or as an object with unquoted keys; returns their end.
+fn literal_arguments(rest: &str) -> Option<(CallSyntax, usize)> {
     let end = rest.find(NUMBER).max(rest.find(VALUE_F))?;
     match rest.chars().next()? {
-        '(' => Some((Form::Python, end + rest[end..].find(')')? + 1)),
+        '(' => Some((CallSyntax::Python, end + rest[end..].find(')')? + 1)),
         '{' => {
             let (_, behind_key) = rest.split_once(A)?;
             let quote = behind_key.strip_prefix(':')?.split_once(VALUE_F)?.0.to_owned();
-            Some((Form::Bare { quote }, end + rest[end..].find('}')? + 1))
+            Some((CallSyntax::Bare { quote }, end + rest[end..].find('}')? + 1))
         }
         _ => None,
     }
 }
 
-/// Arguments one by one between marks, and where the mark behind the last one ends.
-fn tagged_arguments(rest: &str, second: Option<&str>) -> Option<(Form, usize)> {
+/// Detects arguments between markers; returns the end of the last marker.
+fn tagged_arguments(rest: &str, second: Option<&str>) -> Option<(CallSyntax, usize)> {
     let (to_key, behind) = rest.split_once(A)?;
     let (to_text, behind) = behind.split_once(VALUE_F)?;
     let (to_next, behind) = behind.split_once(B)?;
     let (to_number, last) = behind.split_once(NUMBER)?;
-    // Marks that have the key in them again.
+    // Markers that repeat the key are not supported.
     if to_next.contains(A) || last.contains(B) {
         return None;
     }
@@ -310,19 +314,19 @@ fn tagged_arguments(rest: &str, second: Option<&str>) -> Option<(Form, usize)> {
     let end = common_tags_before(&to_next[..to_next.len() - key.len()], last);
     let begin = &to_key[..to_key.len() - key.len()];
     let other = second.and_then(|text| text.split_once(A)?.0.strip_suffix(key));
-    let form = Form::Tagged {
-        begin: Gap::of(begin, other.unwrap_or(begin))?,
+    let form = CallSyntax::Tagged {
+        begin: Marker::of(begin, other.unwrap_or(begin))?,
         key: key.to_owned(),
-        value: Gap::of(to_text, to_number)?,
+        value: Marker::of(to_text, to_number)?,
         end: end.to_owned(),
     };
     let is_whole = !key.trim().is_empty() && !end.trim().is_empty();
     is_whole.then_some((form, rest.len() - last.len() + end.len()))
 }
 
-impl Gap {
-    /// What two texts have in common. `None` if nothing tells where a difference ends.
-    fn of(a: &str, b: &str) -> Option<Gap> {
+impl Marker {
+    /// Returns the common parts of two texts. `None` if the end of the variable part cannot be determined.
+    fn of(a: &str, b: &str) -> Option<Marker> {
         let split_at_id = IDS.iter().find_map(|id| a.split_once(id)).filter(|_| a == b);
         let (before, after) = match split_at_id {
             Some((before, after)) => (before, Some(after)),
@@ -335,7 +339,7 @@ impl Gap {
         if after.is_some_and(str::is_empty) {
             return None;
         }
-        Some(Gap {
+        Some(Marker {
             before: before.to_owned(),
             after: after.map(str::to_owned),
         })

@@ -1,26 +1,27 @@
-//! Functions for models whose templates know of none, or write calls in a form that is not understood: instructions say what there is and how to call it,
-//! as objects of JSON, and what was called and answered before stands in the conversation as text.
+//! Tool calling for models whose template does not support it. Instructions describe the tools and a JSON
+//! call format; earlier calls and results become text.
 
 use engine::chat::Message;
 use serde_json::{Map, Value as Json, json};
 
-use super::{Form, ToolChoice, ToolFormat, Tools};
+use super::{CallSyntax, ToolChoice, ToolFormat, Tools};
 
-/// The key of a function's name in a call, and that of its arguments.
+/// Keys of the function name and the arguments in a call.
 const KEYS: [&str; 2] = ["name", "arguments"];
 
-/// How calls are written: one after the other, without marks.
+/// Returns the format of calls: JSON objects without markers.
 pub fn generic_format() -> ToolFormat {
     let [name, arguments] = KEYS.map(str::to_owned);
     let ids = Vec::new();
-    ToolFormat::new(Form::Object {
+    ToolFormat::new(CallSyntax::Object {
         name: Some(name),
         arguments,
         ids,
     })
 }
 
-/// The conversation as any template can render it; `None` if it has nothing to do with functions.
+/// Rewrites a conversation without tool messages, so that any template can render it. `None` if the
+/// conversation does not involve tools.
 pub fn as_text(messages: &[Message], tools: Option<&Tools>) -> Option<Vec<Message>> {
     let has_calls = |message: &Message| message.role == "tool" || message.fields.contains_key("tool_calls");
     if tools.is_none() && !messages.iter().any(has_calls) {
@@ -28,7 +29,8 @@ pub fn as_text(messages: &[Message], tools: Option<&Tools>) -> Option<Vec<Messag
     }
     let mut all: Vec<Message> = Vec::with_capacity(messages.len() + 1);
     for message in messages.iter().map(plain) {
-        // What functions answered and what the user says then are one turn: some templates take turns only.
+        // Merge tool results with the following user message, because some templates require alternating
+        // roles.
         match all.last_mut() {
             Some(last) if last.role == "user" && message.role == "user" => {
                 last.content += "\n\n";
@@ -41,14 +43,14 @@ pub fn as_text(messages: &[Message], tools: Option<&Tools>) -> Option<Vec<Messag
         let text = instructions(tools);
         match all.first_mut().filter(|first| first.role == "system") {
             Some(first) => first.content = format!("{text}\n\n{}", first.content),
-            // Templates without such a role have it before what the user says first.
+            // For templates without a system role, the renderer adds the text to the first user message.
             None => all.insert(0, Message::system(text)),
         }
     }
     Some(all)
 }
 
-/// A message without what templates that know of no functions leave out or refuse.
+/// Replaces tool calls and results, which such templates omit or reject, by text.
 fn plain(message: &Message) -> Message {
     let mut message = message.clone();
     if let Some(Json::Array(calls)) = message.fields.remove("tool_calls") {
@@ -73,7 +75,7 @@ fn plain(message: &Message) -> Message {
     message
 }
 
-/// What a model is told of functions.
+/// Returns the instructions that describe the tools.
 fn instructions(tools: &Tools) -> String {
     let [name, arguments] = KEYS;
     let list: Vec<String> = tools.list.iter().map(|tool| tool["function"].to_string()).collect();
@@ -99,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// Turns of user and model, and no instructions.
+    /// Alternating turns, without a system role.
     const TURNS: &str = "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}{% endif %}\
         <{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<model>{% endif %}";
     const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
@@ -133,8 +135,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_called_and_answered_is_text() {
-        let said = "<assistant>Let me see.\n{\"name\":\"f\",\"arguments\":{\"a\":1}}<user>{\"result\":\"7 \\\"or\\\" 8\"}\n\n{\"result\":\"9\"}\n\nWell?";
+    fn calls_and_results_become_text() {
+        let events = "<assistant>Let me see.\n{\"name\":\"f\",\"arguments\":{\"a\":1}}<user>{\"result\":\"7 \\\"or\\\" 8\"}\n\n{\"result\":\"9\"}\n\nWell?";
         for (source, role) in [(PLAIN, "<system>"), (TURNS, "<user>")] {
             let text = rendered(source, &conversation());
             assert!(
@@ -145,12 +147,12 @@ mod tests {
                 text.contains("{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}"),
                 "{text}"
             );
-            assert!(text.contains(said), "{text}");
+            assert!(text.contains(events), "{text}");
         }
     }
 
     #[test]
-    fn instructions_are_added_to_those_that_there_are() {
+    fn instructions_precede_system_message() {
         let text = rendered(PLAIN, &[Message::system("Be kind."), Message::user("Hello.")]);
         assert!(text.ends_with("as usual.\n\nBe kind.<user>Hello.<assistant>"), "{text}");
         let text = rendered(TURNS, &[Message::system("Be kind."), Message::user("Hello.")]);

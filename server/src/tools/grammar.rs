@@ -1,4 +1,4 @@
-//! What an answer has to be where a function has to be called: a grammar of the form of calls and the schemas of arguments.
+//! Grammars for required tool calls, built from the format of calls and the argument schemas.
 
 use std::fmt::Write;
 
@@ -6,31 +6,32 @@ use engine::grammar::Grammar;
 use engine::vocab::{TokenAttr, Vocab};
 use serde_json::{Map, Value as Json, json};
 
-use super::format::{Form, Gap, ToolFormat};
+use super::format::{CallSyntax, Marker, ToolFormat};
 use super::{Function, Tools};
 use crate::api::{ApiError, ApiResult};
 
-/// Depth of schemas that are kept to where values are not JSON.
+/// Maximum schema depth that is enforced for values that are not JSON.
 const MAX_DEPTH: usize = 8;
-/// Between parts of a document that a model writes by itself.
+/// Whitespace allowed inside a document that the model writes unprompted.
 const WHITE_SPACE: &str = r"[ ]|\n[ \t]{0,20}";
-/// Arguments that may come in any order: a bit of a number stands for each of them.
+/// Maximum number of arguments in arbitrary order; the rules track them in a 64-bit set.
 const MAX_UNORDERED: usize = 63;
 
 impl Tools {
-    /// What the answer has to be, if a function has to be called; the schemas of arguments, which have to be possible by themselves.
+    /// Returns the grammar of a required call and the argument schemas, which the caller must check
+    /// individually.
     pub fn grammar(&self, format: &ToolFormat, vocab: &Vocab) -> ApiResult<Option<(Grammar, Vec<Grammar>)>> {
-        let wanted = self.wanted();
-        if wanted.is_empty() {
+        let required_functions = self.required_functions();
+        if required_functions.is_empty() {
             return Ok(None);
         }
-        let schemas = wanted
+        let schemas = required_functions
             .iter()
             .map(|f| Grammar::JsonSchema(f.schema().to_string()))
             .collect();
         let mut rules = Rules::new(vocab);
-        let mut calls = Vec::with_capacity(wanted.len());
-        for function in &wanted {
+        let mut calls = Vec::with_capacity(required_functions.len());
+        for function in &required_functions {
             calls.push(rules.call(function, format)?);
         }
         let (open, close) = (rules.literal(&format.open), rules.literal(&format.close));
@@ -43,17 +44,17 @@ impl Tools {
     }
 }
 
-/// Rules in llguidance's notation.
+/// Grammar rules in llguidance's notation.
 pub(super) struct Rules<'a> {
     vocab: &'a Vocab,
     text: String,
     n: usize,
-    /// White space and the order of arguments that are no JSON are left to the model.
+    /// Lets the model choose whitespace, and the order of arguments that are not JSON.
     is_loose: bool,
 }
 
 impl<'a> Rules<'a> {
-    /// There are none yet.
+    /// Creates an empty set of strict rules.
     pub fn new(vocab: &'a Vocab) -> Rules<'a> {
         Rules {
             vocab,
@@ -63,7 +64,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// None yet, of calls that a model writes by itself.
+    /// Creates an empty set of rules for calls that the model starts unprompted.
     pub fn loose(vocab: &'a Vocab) -> Rules<'a> {
         Rules {
             is_loose: true,
@@ -71,21 +72,21 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// All of them.
+    /// Returns the rules.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Adds a rule, and gives its name.
+    /// Adds a rule and returns its name.
     fn rule(&mut self, attributes: &str, body: &str) -> String {
         let name = format!("r{}", self.n);
         self.n += 1;
-        // Writing to a text cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(self.text, "{name}{attributes}: {body}");
         name
     }
 
-    /// A text in which control tokens stand by their numbers and not for what they look like; empty for none.
+    /// Returns a literal in which control tokens are written by id; empty for an empty text.
     pub fn literal(&self, text: &str) -> String {
         let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
         let tokens = self.vocab.tokenize(text, false, true).into_iter();
@@ -108,18 +109,19 @@ impl<'a> Rules<'a> {
         parts.join(" ")
     }
 
-    fn gap(&self, gap: &Gap) -> String {
+    fn gap(&self, gap: &Marker) -> String {
         let before = self.literal(&gap.before);
         let Some(after) = &gap.after else { return before };
         let mark = self.literal(after);
         match mark.contains("<[") {
             true => format!("{before} /[A-Za-z0-9]{{1,9}}/ {mark}"),
-            // In one piece: what may be anything would take the beginning of the mark with it.
+            // A single regular expression; a separate pattern for arbitrary text would match the start of the
+            // marker.
             false => format!("{before} /[A-Za-z0-9]{{1,9}}{}/", escaped(after)),
         }
     }
 
-    /// A document of a schema.
+    /// Adds a rule for a JSON document.
     fn json(&mut self, mut schema: Json) -> String {
         schema["x-guidance"] = match self.is_loose {
             true => json!({ "whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE }),
@@ -128,34 +130,34 @@ impl<'a> Rules<'a> {
         self.rule("", &format!("%json {schema}"))
     }
 
-    /// A call with its marks.
+    /// Adds a rule for a call with its markers.
     fn call(&mut self, function: &Function, format: &ToolFormat) -> ApiResult<String> {
         let body = self.body(function, format)?;
         let (head, tail) = (self.literal(&format.head), self.literal(&format.tail));
         Ok(self.rule("", &format!("{head} {body} {tail}")))
     }
 
-    /// A call without what stands around it.
+    /// Adds a rule for a call without markers.
     pub fn body(&mut self, function: &Function, format: &ToolFormat) -> ApiResult<String> {
         let name = self.literal(&function.name);
         let body = match &format.form {
-            Form::Object { name, arguments, ids } => {
+            CallSyntax::Object { name, arguments, ids } => {
                 let mut schema = object(function, name.as_deref(), arguments, ids);
                 if self.is_loose && name.is_some() && schema["properties"].get("id").is_none() {
-                    // Some models write it last.
+                    // Some models write the id last.
                     schema["properties"]["id"] = id_schema();
                 }
                 self.json(schema)
             }
-            Form::Named { middle } => format!("{name} {} {}", self.gap(middle), self.json(function.schema())),
-            Form::Harmony => {
+            CallSyntax::Named { middle } => format!("{name} {} {}", self.gap(middle), self.json(function.schema())),
+            CallSyntax::Harmony => {
                 let head = format!(
                     "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>",
                     function.name
                 );
                 format!("{} {}", self.literal(&head), self.json(function.schema()))
             }
-            Form::Tagged { begin, key, value, end } => {
+            CallSyntax::Tagged { begin, key, value, end } => {
                 let mut pairs = Vec::new();
                 for property in properties(function)? {
                     let value = format!("{} {}", self.gap(value), self.tagged(&property, end));
@@ -164,8 +166,8 @@ impl<'a> Rules<'a> {
                 }
                 format!("{name} {} {}", self.gap(begin), self.listed(&pairs, ""))
             }
-            Form::Bare { quote } => format!("{name} {}", self.bare_object(&function.schema(), quote, 0)),
-            Form::Python => {
+            CallSyntax::Bare { quote } => format!("{name} {}", self.bare_object(&function.schema(), quote, 0)),
+            CallSyntax::Python => {
                 let mut items = Vec::new();
                 for property in properties(function)? {
                     let value = self.python(property.schema);
@@ -180,7 +182,7 @@ impl<'a> Rules<'a> {
         Ok(self.rule("", &body))
     }
 
-    /// A call in a message of Harmony's, from its name on.
+    /// Adds a rule for a Harmony call, from the function name on.
     pub fn harmony_call(&mut self, function: &Function) -> String {
         let (name, arguments) = (self.literal(&function.name), self.json(function.schema()));
         let [channel, constrain, message] =
@@ -190,7 +192,7 @@ impl<'a> Rules<'a> {
         self.rule("", &format!("{name} {head} {arguments}"))
     }
 
-    /// Items with commas between them: those that have to be first, or in any order where that is left to the model.
+    /// Returns a rule body for comma-separated items: required items first, or any order in loose rules.
     fn listed(&mut self, items: &[(String, bool)], comma: &str) -> String {
         if self.is_loose && items.len() <= MAX_UNORDERED {
             return self.unordered(items, comma);
@@ -202,7 +204,7 @@ impl<'a> Rules<'a> {
         ordered(items, comma)
     }
 
-    /// Items in any order, each once at most: the parameter of the rules has a bit for each that has come.
+    /// Adds rules for items in any order, each at most once. The rule parameter has one bit per item.
     fn unordered(&mut self, items: &[(String, bool)], comma: &str) -> String {
         if items.is_empty() {
             return String::new();
@@ -231,7 +233,7 @@ impl<'a> Rules<'a> {
         format!("{first}::0x0")
     }
 
-    /// A value and the mark behind it: texts stand as they are.
+    /// Returns a rule body for an unquoted value and the marker after it.
     fn tagged(&mut self, property: &Property, end: &str) -> String {
         let mark = self.literal(end);
         if let Some(texts) = texts(&property.schema) {
@@ -245,7 +247,7 @@ impl<'a> Rules<'a> {
         self.text_until(&mark)
     }
 
-    /// Any text, and the mark that ends it.
+    /// Returns a rule body for arbitrary text up to a marker.
     fn text_until(&mut self, mark: &str) -> String {
         match mark.starts_with('"') && !mark.contains("<[") {
             true => self.rule(&format!("[suffix={mark}]"), "/(?s:.*)/"),
@@ -256,15 +258,15 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A value as Python has it, where that is left to the model.
+    /// Returns a rule body for a Python value, if loose; otherwise JSON.
     fn python(&mut self, schema: Json) -> String {
         let json = self.json(schema.clone());
         let quoted = |text: &&str| Json::from(format!("'{text}'")).to_string();
-        let is_plain = |text: &&str| !text.contains(['\'', '\\']);
+        let raw_output = |text: &&str| !text.contains(['\'', '\\']);
         let other = match (texts(&schema), schema["type"].as_str()) {
             (Some(texts), _) => texts
                 .iter()
-                .filter(|text| is_plain(text))
+                .filter(|text| raw_output(text))
                 .map(quoted)
                 .collect::<Vec<_>>()
                 .join(" | "),
@@ -278,7 +280,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// A value with bare keys and marks for quotes.
+    /// Returns a rule body for a value with unquoted keys and specially quoted strings.
     fn bare(&mut self, schema: &Json, quote: &str, depth: usize) -> String {
         let mark = self.literal(quote);
         if let Some(texts) = texts(schema) {
@@ -314,7 +316,7 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// Items with commas between them, those that have to be first.
+/// Returns a rule body for comma-separated items, required items first.
 fn ordered(items: &[(String, bool)], comma: &str) -> String {
     let mut items: Vec<_> = items.iter().collect();
     items.sort_by_key(|(_, is_required)| !is_required);
@@ -334,7 +336,7 @@ fn ordered(items: &[(String, bool)], comma: &str) -> String {
     }
 }
 
-/// The texts that a value has to be one of.
+/// Returns the strings of a `const` or `enum` schema.
 fn texts(schema: &Json) -> Option<Vec<&str>> {
     if let Some(text) = schema["const"].as_str() {
         return Some(vec![text]);
@@ -346,7 +348,7 @@ fn texts(schema: &Json) -> Option<Vec<&str>> {
         .filter(|list| !list.is_empty())
 }
 
-/// The schema of an object that is a call. Definitions that arguments refer to stand at the root.
+/// Returns the schema of a call object. Definitions used by the arguments move to the root.
 fn object(function: &Function, name: Option<&str>, arguments: &str, ids: &[String]) -> Json {
     let mut schema = function.schema();
     let mut call = json!({});
@@ -376,7 +378,7 @@ fn id_schema() -> Json {
     json!({ "type": "string", "pattern": "^[A-Za-z0-9]{1,9}$" })
 }
 
-/// A text for a regular expression, which has no letter of its own meaning then.
+/// Escapes all characters of a text that are special in regular expressions.
 fn escaped(text: &str) -> String {
     let one = |c: char| match c.is_ascii_alphanumeric() {
         true => c.to_string(),
@@ -395,7 +397,7 @@ struct Property {
 fn properties(function: &Function) -> ApiResult<Vec<Property>> {
     let refused = || {
         let what = format!(
-            "the arguments of {:?}: this model writes them one by one, so their schema has to list properties",
+            "the parameters of {:?} must list `properties`, because this model writes each argument separately",
             function.name
         );
         ApiError::field("tools", what)
@@ -403,7 +405,8 @@ fn properties(function: &Function) -> ApiResult<Vec<Property>> {
     properties_of(&function.schema()).ok_or_else(refused)
 }
 
-/// The properties of an object's schema, each with the definitions that it may refer to; `None` if it says what they are in another way.
+/// Returns the properties of an object schema, each with the definitions it may reference. `None` if the
+/// schema is defined by combinators.
 fn properties_of(schema: &Json) -> Option<Vec<Property>> {
     if ["$ref", "anyOf", "oneOf", "allOf"]
         .iter()
@@ -420,7 +423,7 @@ fn properties_of(schema: &Json) -> Option<Vec<Property>> {
             .is_some_and(|all| all.iter().any(|n| n == name))
     };
     let property = |(name, property): (&String, &Json)| {
-        // True stands for anything.
+        // The schema `true` accepts any value.
         let mut property = if property.is_object() {
             property.clone()
         } else {

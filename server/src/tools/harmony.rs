@@ -1,14 +1,15 @@
-//! Answers in channels (Harmony, as GPT-OSS writes them): `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`. What is
-//! thought, what is said and calls are messages of their own.
+//! Parser for GPT-OSS' Harmony format:
+//! `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…`. Reasoning, content
+//! and tool calls are separate messages.
 
 use std::sync::Arc;
 
-use engine::vocab::n_begun;
+use engine::vocab::partial_match_len;
 
 use super::Function;
-use super::split::{Said, say, tell};
+use super::call_parser::{OutputEvent, push_arguments, push_text};
 
-/// Its control tokens.
+/// Control tokens of the format.
 pub const MARKS: &[&str] = &[
     "<|start|>",
     "<|channel|>",
@@ -18,36 +19,36 @@ pub const MARKS: &[&str] = &[
     "<|call|>",
     "<|return|>",
 ];
-/// What ends the text of a message.
+/// Control tokens that end a message.
 const ENDS: &[&str] = &["<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"];
 const MESSAGE: &str = "<|message|>";
-/// The end of a prompt whose answer is told at once.
+/// Prompt suffix that skips reasoning.
 pub const FINAL: &str = "<|channel|>final<|message|>";
 
-/// Tells messages of the channels from each other as text comes.
+/// Incremental parser for Harmony output.
 #[derive(Clone, Debug)]
 pub struct Harmony {
     functions: Arc<[Function]>,
     parallel: bool,
     n_calls: usize,
     part: Part,
-    held: String,
+    pending: String,
     has_spoken: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// Role, channel and recipient of a message.
+    /// Message header: role, channel and recipient.
     Head,
     Thought,
     Text,
     Arguments,
-    /// A call of more than are wanted.
+    /// A call that is dropped because only one is allowed.
     Nothing,
 }
 
 impl Harmony {
-    /// An answer to this prompt. `functions`: those that may be called.
+    /// Creates a parser for the output of a prompt.
     pub fn new(functions: Arc<[Function]>, parallel: bool, prompt: &str) -> Harmony {
         let is_final = prompt.ends_with(FINAL);
         Harmony {
@@ -55,57 +56,67 @@ impl Harmony {
             parallel,
             n_calls: 0,
             part: if is_final { Part::Text } else { Part::Head },
-            held: String::new(),
+            pending: String::new(),
             has_spoken: is_final,
         }
     }
 
-    /// Takes text, and gives what is sure.
-    pub fn push(&mut self, text: &str, said: &mut Vec<Said>) {
-        self.held.push_str(text);
-        while self.advance(said) {}
+    /// Parses the next piece of output and appends the events that are certain.
+    pub fn push(&mut self, text: &str, events: &mut Vec<OutputEvent>) {
+        self.pending.push_str(text);
+        while self.advance(events) {}
     }
 
-    /// Gives what is left when no text follows.
-    pub fn finish(&mut self, said: &mut Vec<Said>) {
-        let rest = std::mem::take(&mut self.held);
+    /// Appends the events of the remaining text at the end of the output.
+    pub fn finish(&mut self, events: &mut Vec<OutputEvent>) {
+        let rest = std::mem::take(&mut self.pending);
         match self.part {
-            // An answer without any channel is text.
-            Part::Head if !self.has_spoken && !MARKS.iter().any(|mark| rest.contains(mark)) => say(said, rest),
+            // Output without any channel is content.
+            Part::Head if !self.has_spoken && !MARKS.iter().any(|mark| rest.contains(mark)) => push_text(events, rest),
             Part::Head => {}
-            part => give(part, rest, said),
+            part => give(part, rest, events),
         }
     }
 
-    fn advance(&mut self, said: &mut Vec<Said>) -> bool {
+    fn advance(&mut self, events: &mut Vec<OutputEvent>) -> bool {
         if self.part == Part::Head {
-            let Some((head, rest)) = self.held.split_once(MESSAGE) else {
+            let Some((head, rest)) = self.pending.split_once(MESSAGE) else {
                 return false;
             };
             let (head, rest) = (head.to_owned(), rest.to_owned());
-            self.held = rest;
-            self.part = self.part_of(&head, said);
+            self.pending = rest;
+            self.part = self.part_of(&head, events);
             self.has_spoken = true;
             return true;
         }
-        let end = ENDS.iter().filter_map(|end| Some((self.held.find(end)?, *end))).min();
+        let end = ENDS
+            .iter()
+            .filter_map(|end| Some((self.pending.find(end)?, *end)))
+            .min();
         let n = match end {
             Some((at, _)) => at,
-            None => self.held.len() - ENDS.iter().map(|end| n_begun(&self.held, end)).max().unwrap_or(0),
+            None => {
+                self.pending.len()
+                    - ENDS
+                        .iter()
+                        .map(|end| partial_match_len(&self.pending, end))
+                        .max()
+                        .unwrap_or(0)
+            }
         };
-        give(self.part, self.held.drain(..n).collect(), said);
+        give(self.part, self.pending.drain(..n).collect(), events);
         if let Some((_, end)) = end {
-            // What begins the next head stays a part of it.
+            // These tokens belong to the next header.
             if end != "<|start|>" && end != "<|channel|>" {
-                self.held.drain(..end.len());
+                self.pending.drain(..end.len());
             }
             self.part = Part::Head;
         }
         end.is_some()
     }
 
-    /// What a message is by its head; a call begins.
-    fn part_of(&mut self, head: &str, said: &mut Vec<Said>) -> Part {
+    /// Determines the kind of a message from its header; emits the start of a call.
+    fn part_of(&mut self, head: &str, events: &mut Vec<OutputEvent>) -> Part {
         let is_name = |c: char| !c.is_whitespace() && c != '<';
         let recipient = head.split_once("to=functions.").map(|(_, rest)| {
             let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
@@ -117,7 +128,7 @@ impl Harmony {
                 return Part::Nothing;
             }
             self.n_calls += 1;
-            said.push(Said::Call(name.to_owned()));
+            events.push(OutputEvent::Call(name.to_owned()));
             return Part::Arguments;
         }
         if channel.starts_with("analysis") {
@@ -128,12 +139,12 @@ impl Harmony {
     }
 }
 
-fn give(part: Part, text: String, said: &mut Vec<Said>) {
+fn give(part: Part, text: String, events: &mut Vec<OutputEvent>) {
     match part {
         _ if text.is_empty() => {}
-        Part::Thought => said.push(Said::Reasoning(text)),
-        Part::Text => say(said, text),
-        Part::Arguments => tell(said, &text),
+        Part::Thought => events.push(OutputEvent::Reasoning(text)),
+        Part::Text => push_text(events, text),
+        Part::Arguments => push_arguments(events, &text),
         Part::Head | Part::Nothing => {}
     }
 }
@@ -143,7 +154,7 @@ mod tests {
     use super::super::tests::functions;
     use super::*;
 
-    fn said(prompt: &str, text: &str, parallel: bool) -> Vec<Said> {
+    fn events(prompt: &str, text: &str, parallel: bool) -> Vec<OutputEvent> {
         let run = |pieces: &[&str]| {
             let mut split = Harmony::new(functions(), parallel, prompt);
             let mut all = Vec::new();
@@ -158,32 +169,40 @@ mod tests {
     }
 
     #[test]
-    fn channels_are_told_apart() {
+    fn harmony_channels_are_separated() {
         let text = "<|channel|>analysis<|message|>Hm <b>.<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": 1}<|call|>";
-        let thought = || Said::Reasoning("Hm <b>.".to_owned());
-        let call = || [Said::Call("f".to_owned()), Said::Arguments("{\"a\": 1}".to_owned())];
+        let thought = || OutputEvent::Reasoning("Hm <b>.".to_owned());
+        let call = || {
+            [
+                OutputEvent::Call("f".to_owned()),
+                OutputEvent::Arguments("{\"a\": 1}".to_owned()),
+            ]
+        };
         let [name, arguments] = call();
-        assert_eq!(said("<|start|>assistant", text, true), [thought(), name, arguments]);
+        assert_eq!(events("<|start|>assistant", text, true), [thought(), name, arguments]);
         let other = " to=functions.f<|channel|>commentary json<|message|>{\"a\": 1}<|call|>";
-        assert_eq!(said("", other, true), call());
+        assert_eq!(events("", other, true), call());
         let twice = format!("{text}<|start|>assistant{other}");
-        assert_eq!(said("", &twice, false).len(), 3);
-        assert_eq!(said("", &twice, true).len(), 5);
+        assert_eq!(events("", &twice, false).len(), 3);
+        assert_eq!(events("", &twice, true).len(), 5);
         let last =
             "<|channel|>analysis<|message|>Hm <b>.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>";
-        assert_eq!(said("", last, true), [thought(), Said::Text("Yes.".to_owned())]);
+        assert_eq!(
+            events("", last, true),
+            [thought(), OutputEvent::Text("Yes.".to_owned())]
+        );
     }
 
     #[test]
-    fn what_has_no_channel_is_text() {
-        let yes = || [Said::Text("Yes <|x.".to_owned())];
-        assert_eq!(said("", "Yes <|x.", true), yes());
+    fn output_without_channel_is_content() {
+        let yes = || [OutputEvent::Text("Yes <|x.".to_owned())];
+        assert_eq!(events("", "Yes <|x.", true), yes());
         assert_eq!(
-            said("<|start|>assistant<|channel|>final<|message|>", "Yes <|x.", true),
+            events("<|start|>assistant<|channel|>final<|message|>", "Yes <|x.", true),
             yes()
         );
         let unknown = "<|channel|>commentary to=functions.unheard_of<|message|>{}";
-        assert_eq!(said("", unknown, true), [Said::Text("{}".to_owned())]);
-        assert_eq!(said("", "<|channel|>analysis", true), []);
+        assert_eq!(events("", unknown, true), [OutputEvent::Text("{}".to_owned())]);
+        assert_eq!(events("", "<|channel|>analysis", true), []);
     }
 }

@@ -1,51 +1,52 @@
-//! How a call begins: its marks and its name, or the whole of it where its arguments cannot be told as they come.
+//! Parses the start of a tool call: its markers and the function name. Formats whose arguments cannot be
+//! streamed are parsed completely.
 
-use engine::vocab::n_begun;
+use engine::vocab::partial_match_len;
 use serde_json::{Map, Value as Json};
 
 use super::Function;
-use super::format::{Form, Gap, ToolFormat};
-use super::literal::{Reader, Stop};
-use super::marks::{Found, at_start, last_part};
-use super::split::{Scan, arguments_of};
+use super::call_parser::{Scan, arguments_of};
+use super::format::{CallSyntax, Marker, ToolFormat};
+use super::literal::{ParseStop, Reader};
+use super::markers::{MarkerMatch, at_start, last_part};
 
-/// What a text that may begin with a call turns out to be.
+/// Result of parsing the start of a tool call.
 #[derive(Debug, PartialEq)]
-pub enum Begun {
-    /// More has to come.
+pub enum HeaderMatch {
+    /// The text is incomplete.
     More,
-    /// It is none.
+    /// The text is not a tool call.
     Not,
-    /// It is one.
+    /// The text is a tool call.
     Call {
-        /// Where its arguments begin; behind all of it, if they are told here.
+        /// Offset of the arguments, or of the end if `arguments` is set.
         n: usize,
         /// Index of the function.
         function: usize,
-        /// The arguments as an object of JSON, if the call is whole.
+        /// The arguments as a JSON object, if the whole call was parsed.
         arguments: Option<String>,
     },
 }
 
-/// Most bytes of what differs from call to call in a mark.
+/// Maximum length in bytes of the variable part of a marker.
 const MAX_GAP: usize = 256;
 
-/// Looks at the beginning of a text. `is_next`: it follows another call.
-pub fn begun(text: &str, format: &ToolFormat, functions: &[Function], is_next: bool) -> Begun {
-    let mut is_begun = false;
+/// Parses the start of a text. `is_next` is true after another call.
+pub fn parse_header(text: &str, format: &ToolFormat, functions: &[Function], is_next: bool) -> HeaderMatch {
+    let mut can_continue = false;
     for mark in openings(format, is_next) {
         match at_start(text, &mark) {
-            Found::Not => {}
-            Found::Begun => is_begun = true,
-            Found::Whole(n) => match behind_marks(&text[n..], format, functions) {
-                Begun::Not => {}
-                Begun::More => is_begun = true,
-                Begun::Call {
+            MarkerMatch::Not => {}
+            MarkerMatch::HeaderMatch => can_continue = true,
+            MarkerMatch::Whole(n) => match behind_marks(&text[n..], format, functions) {
+                HeaderMatch::Not => {}
+                HeaderMatch::More => can_continue = true,
+                HeaderMatch::Call {
                     n: more,
                     function,
                     arguments,
                 } => {
-                    return Begun::Call {
+                    return HeaderMatch::Call {
                         n: n + more,
                         function,
                         arguments,
@@ -54,13 +55,17 @@ pub fn begun(text: &str, format: &ToolFormat, functions: &[Function], is_next: b
             },
         }
     }
-    if is_begun { Begun::More } else { Begun::Not }
+    if can_continue {
+        HeaderMatch::More
+    } else {
+        HeaderMatch::Not
+    }
 }
 
-/// What may stand before a name or an object: models leave out some of it.
+/// Returns the markers that may precede a name or an object; models omit some of them.
 fn openings(format: &ToolFormat, is_next: bool) -> Vec<String> {
-    let is_object = matches!(format.form, Form::Object { .. });
-    // A list of one is often written without its brackets.
+    let is_object = matches!(format.form, CallSyntax::Object { .. });
+    // The brackets of a list with one element are often omitted.
     let open = if is_object {
         format.open.trim_end().trim_end_matches('[')
     } else {
@@ -75,8 +80,8 @@ fn openings(format: &ToolFormat, is_next: bool) -> Vec<String> {
     all
 }
 
-fn behind_marks(text: &str, format: &ToolFormat, functions: &[Function]) -> Begun {
-    if let Form::Object { name, arguments, .. } = &format.form {
+fn behind_marks(text: &str, format: &ToolFormat, functions: &[Function]) -> HeaderMatch {
+    if let CallSyntax::Object { name, arguments, .. } = &format.form {
         let n = text.len() - text.trim_start_matches(['[', ' ', '\n', '\t', '\r']).len();
         return moved(object(&text[n..], name.as_deref(), arguments, functions), n);
     }
@@ -87,13 +92,13 @@ fn behind_marks(text: &str, format: &ToolFormat, functions: &[Function]) -> Begu
     };
     let n = n + n_name;
     let rest = &text[n..];
-    let call = |n: usize| Begun::Call {
+    let call = |n: usize| HeaderMatch::Call {
         n,
         function,
         arguments: None,
     };
-    let whole = |read: Result<Map<String, Json>, Stop>, at: usize| match read {
-        Ok(arguments) => Begun::Call {
+    let whole = |read: Result<Map<String, Json>, ParseStop>, at: usize| match read {
+        Ok(arguments) => HeaderMatch::Call {
             n: at,
             function,
             arguments: Some(Json::Object(arguments).to_string()),
@@ -101,40 +106,40 @@ fn behind_marks(text: &str, format: &ToolFormat, functions: &[Function]) -> Begu
         Err(stop) => stopped(stop),
     };
     let found = match &format.form {
-        Form::Named { middle } => match behind_gap(rest, middle) {
+        CallSyntax::Named { middle } => match behind_gap(rest, middle) {
             Ok(n) => match rest[n..].trim_start().chars().next() {
-                None => Begun::More,
+                None => HeaderMatch::More,
                 Some('{') => call(rest.len() - rest[n..].trim_start().len()),
-                Some(_) => Begun::Not,
+                Some(_) => HeaderMatch::Not,
             },
             Err(stop) => stopped(stop),
         },
-        Form::Tagged { begin, .. } => behind_gap(rest, begin).map_or_else(stopped, call),
-        Form::Bare { quote } => {
+        CallSyntax::Tagged { begin, .. } => behind_gap(rest, begin).map_or_else(stopped, call),
+        CallSyntax::Bare { quote } => {
             let mut reader = Reader::new(rest, quote);
             let read = reader.bare_object();
             whole(read, reader.at)
         }
-        Form::Python => {
+        CallSyntax::Python => {
             let mut reader = Reader::new(rest, "");
             let read = reader.keywords();
             whole(read, reader.at)
         }
-        Form::Object { .. } | Form::Harmony => Begun::Not,
+        CallSyntax::Object { .. } | CallSyntax::Harmony => HeaderMatch::Not,
     };
     moved(found, n)
 }
 
-fn stopped(stop: Stop) -> Begun {
+fn stopped(stop: ParseStop) -> HeaderMatch {
     match stop {
-        Stop::More => Begun::More,
-        Stop::Wrong => Begun::Not,
+        ParseStop::More => HeaderMatch::More,
+        ParseStop::Wrong => HeaderMatch::Not,
     }
 }
 
-fn moved(begun: Begun, by: usize) -> Begun {
-    match begun {
-        Begun::Call { n, function, arguments } => Begun::Call {
+fn moved(parse_header: HeaderMatch, by: usize) -> HeaderMatch {
+    match parse_header {
+        HeaderMatch::Call { n, function, arguments } => HeaderMatch::Call {
             n: n + by,
             function,
             arguments,
@@ -143,14 +148,14 @@ fn moved(begun: Begun, by: usize) -> Begun {
     }
 }
 
-/// The function whose name a text begins with, and where the name ends.
-fn name_of(text: &str, functions: &[Function]) -> Result<(usize, usize), Stop> {
+/// Returns the function whose name the text starts with, and the end of the name.
+fn name_of(text: &str, functions: &[Function]) -> Result<(usize, usize), ParseStop> {
     let is_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');
     let Some(end) = text.find(|c| !is_name(c)) else {
         let may_be = functions.iter().any(|f| f.name.starts_with(text));
-        return Err(if may_be { Stop::More } else { Stop::Wrong });
+        return Err(if may_be { ParseStop::More } else { ParseStop::Wrong });
     };
-    // Names may have other characters, too.
+    // Function names may contain other characters, too.
     let found = functions
         .iter()
         .enumerate()
@@ -158,108 +163,108 @@ fn name_of(text: &str, functions: &[Function]) -> Result<(usize, usize), Stop> {
     let longest = found.max_by_key(|(_, f)| f.name.len());
     match longest {
         Some((i, f)) => Ok((i, f.name.len())),
-        None if functions.iter().any(|f| f.name.starts_with(text)) => Err(Stop::More),
-        None => Err(Stop::Wrong),
+        None if functions.iter().any(|f| f.name.starts_with(text)) => Err(ParseStop::More),
+        None => Err(ParseStop::Wrong),
     }
 }
 
-/// Where a mark ends that has something in it that may be anything.
-fn behind_gap(text: &str, gap: &Gap) -> Result<usize, Stop> {
+/// Returns the end of a marker with a variable part.
+fn behind_gap(text: &str, gap: &Marker) -> Result<usize, ParseStop> {
     let n = match at_start(text, &gap.before) {
-        Found::Whole(n) => n,
-        Found::Begun => return Err(Stop::More),
-        Found::Not => return Err(Stop::Wrong),
+        MarkerMatch::Whole(n) => n,
+        MarkerMatch::HeaderMatch => return Err(ParseStop::More),
+        MarkerMatch::Not => return Err(ParseStop::Wrong),
     };
     let Some(after) = gap.after.as_deref().map(str::trim) else {
         return Ok(n);
     };
     match text[n..].find(after) {
         Some(at) => Ok(n + at + after.len()),
-        None if text.len() - n - n_begun(text, after) > MAX_GAP => Err(Stop::Wrong),
-        None => Err(Stop::More),
+        None if text.len() - n - partial_match_len(text, after) > MAX_GAP => Err(ParseStop::Wrong),
+        None => Err(ParseStop::More),
     }
 }
 
-/// A call that is an object: to where its arguments begin if its name stands before them, and to its end otherwise.
-fn object(text: &str, name_key: Option<&str>, arguments_key: &str, functions: &[Function]) -> Begun {
+/// Parses a call that is a JSON object: up to its arguments if the name precedes them, otherwise completely.
+fn object(text: &str, name_key: Option<&str>, arguments_key: &str, functions: &[Function]) -> HeaderMatch {
     let space = |at: usize| at + text[at..].len() - text[at..].trim_start().len();
     let known = |name: &str| functions.iter().position(|f| f.name == name);
     match text.chars().next() {
-        None => return Begun::More,
+        None => return HeaderMatch::More,
         Some('{') => {}
-        Some(_) => return Begun::Not,
+        Some(_) => return HeaderMatch::Not,
     }
     let (mut at, mut function) = (1, None);
     loop {
         at = space(at);
         match text[at..].chars().next() {
-            None => return Begun::More,
+            None => return HeaderMatch::More,
             Some(',') => {
                 at += 1;
                 continue;
             }
             Some('}') => return whole_object(&text[..=at], arguments_key, function),
             Some('"') => {}
-            Some(_) => return Begun::Not,
+            Some(_) => return HeaderMatch::Not,
         }
         let Some(end) = string_end(&text[at..]) else {
-            return Begun::More;
+            return HeaderMatch::More;
         };
         let Ok(key) = serde_json::from_str::<String>(&text[at..at + end]) else {
-            return Begun::Not;
+            return HeaderMatch::Not;
         };
         at = space(at + end);
         match text[at..].chars().next() {
-            None => return Begun::More,
+            None => return HeaderMatch::More,
             Some(':') => at = space(at + 1),
-            Some(_) => return Begun::Not,
+            Some(_) => return HeaderMatch::Not,
         }
         let Some(first) = text[at..].chars().next() else {
-            return Begun::More;
+            return HeaderMatch::More;
         };
         let is_arguments = match name_key {
             None => {
                 function = known(&key);
                 if function.is_none() {
-                    return Begun::Not;
+                    return HeaderMatch::Not;
                 }
                 true
             }
             Some(_) => [arguments_key, "arguments", "parameters"].contains(&key.as_str()),
         };
         if let Some(function) = function.filter(|_| is_arguments && first == '{') {
-            return Begun::Call {
+            return HeaderMatch::Call {
                 n: at,
                 function,
                 arguments: None,
             };
         }
         let Some(end) = value_end(&text[at..], first) else {
-            return Begun::More;
+            return HeaderMatch::More;
         };
         if name_key == Some(key.as_str()) {
             let name = serde_json::from_str::<String>(&text[at..at + end]).unwrap_or_default();
             function = known(&name);
             if function.is_none() {
-                return Begun::Not;
+                return HeaderMatch::Not;
             }
         }
         at += end;
     }
 }
 
-fn whole_object(text: &str, key: &str, function: Option<usize>) -> Begun {
+fn whole_object(text: &str, key: &str, function: Option<usize>) -> HeaderMatch {
     match (serde_json::from_str::<Map<String, Json>>(text), function) {
-        (Ok(object), Some(function)) => Begun::Call {
+        (Ok(object), Some(function)) => HeaderMatch::Call {
             n: text.len(),
             function,
             arguments: Some(arguments_of(object, key)),
         },
-        _ => Begun::Not,
+        _ => HeaderMatch::Not,
     }
 }
 
-/// Where a text in quotes ends.
+/// Returns the end of a quoted string.
 fn string_end(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(1) {

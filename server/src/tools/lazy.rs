@@ -1,17 +1,19 @@
-//! Calls that a model begins by itself: a grammar from the mark of a call to its end. What stands around calls stays free.
+//! Grammars for voluntary tool calls, active from the marker of a call to its end. Other output is
+//! unconstrained.
 
 use engine::grammar::{Grammar, Trigger};
 use engine::vocab::Vocab;
 use serde_json::{Value as Json, json};
 
 use super::Tools;
-use super::format::{Form, ToolFormat};
+use super::format::{CallSyntax, ToolFormat};
 use super::grammar::Rules;
-use super::marks::{first_part, last_part};
+use super::markers::{first_part, last_part};
 
-/// Between the parts of a call, where models leave out what the template has.
+/// Whitespace between the parts of a call; models vary it.
 const SPACE: &str = "WS: /[ \\t\\r\\n]{1,20}/\n";
-/// How the heads of Harmony's messages begin that are calls; a name follows. The last one stands at the beginning of an answer.
+/// Starts of Harmony message headers that are calls, before the function name. The last entry occurs at the
+/// start of the output.
 const HARMONY: &[&str] = &[
     "<|channel|>commentary to=functions.",
     "<|channel|>analysis to=functions.",
@@ -20,8 +22,8 @@ const HARMONY: &[&str] = &[
 ];
 
 impl Tools {
-    /// What a call has to be once it has begun, and what it begins with. `can_be_kept`: whether arguments can be held to a schema by itself; where they
-    /// cannot, they are any object. `None` if there is no such grammar: the schema then only informs.
+    /// Returns the grammar of a call and its trigger. `can_be_kept` reports whether a schema can be compiled;
+    /// otherwise any JSON object is accepted. `None` if no grammar exists; calls are then unconstrained.
     pub fn lazy_grammar(
         &self,
         format: &ToolFormat,
@@ -38,26 +40,26 @@ impl Tools {
         let mut calls = Vec::with_capacity(functions.len());
         for function in &functions {
             let call = match format.form {
-                Form::Harmony => rules.harmony_call(function),
+                CallSyntax::Harmony => rules.harmony_call(function),
                 _ => rules.body(function, format).ok()?,
             };
             calls.push(call);
         }
-        let begins = begins(format);
+        let call_starts = call_starts(format);
         let names = functions.iter().map(|function| match &format.form {
-            Form::Object { .. } => Json::from(function.name.as_str()).to_string(),
+            CallSyntax::Object { .. } => Json::from(function.name.as_str()).to_string(),
             _ => function.name.clone(),
         });
         let trigger = Trigger {
-            names: names.filter(|_| begins.iter().any(Begin::is_bare)).collect(),
-            marks: begins
+            names: names.filter(|_| call_starts.iter().any(CallStart::is_bare)).collect(),
+            marks: call_starts
                 .iter()
                 .filter(|begin| !begin.is_bare())
                 .map(|begin| begin.mark.clone())
                 .collect(),
             ..Trigger::default()
         };
-        let starts: Vec<String> = begins
+        let starts: Vec<String> = call_starts
             .iter()
             .map(|begin| begin.rule(&rules, format, self.parallel))
             .collect();
@@ -72,17 +74,17 @@ impl Tools {
     }
 }
 
-/// How a call may begin.
-struct Begin {
-    /// What tells it; empty where nothing but its place does.
+/// Start of a call.
+struct CallStart {
+    /// Marker that triggers the grammar; empty if only the position identifies a call.
     mark: String,
-    /// What the template has between the mark and the call.
+    /// Text of the template between the marker and the call.
     rest: String,
 }
 
-impl Begin {
-    fn new(mark: &str, rest: &str) -> Begin {
-        Begin {
+impl CallStart {
+    fn new(mark: &str, rest: &str) -> CallStart {
+        CallStart {
             mark: mark.to_owned(),
             rest: rest.to_owned(),
         }
@@ -92,11 +94,11 @@ impl Begin {
         self.mark.is_empty()
     }
 
-    /// It with what follows: a call, or several between brackets.
+    /// Returns a rule body for this start, followed by a call or a list of calls.
     fn rule(&self, rules: &Rules<'_>, format: &ToolFormat, parallel: bool) -> String {
         let (mark, rest) = (rules.literal(&self.mark), rules.literal(&self.rest));
         let begin = match format.form {
-            Form::Harmony => format!("{mark} {rest}"),
+            CallSyntax::Harmony => format!("{mark} {rest}"),
             _ => format!("{mark} WS? {rest} WS?"),
         };
         let is_list = (self.rest.trim_end().ends_with('[') || self.mark.ends_with('[')) && format.close.contains(']');
@@ -111,47 +113,48 @@ impl Begin {
     }
 }
 
-/// Words of which a mark has one that says what it is.
-const TELLING: &[&str] = &["tool", "call", "func", "action", "invoke", "["];
+/// Words that identify the marker of a tool call.
+const CALL_WORDS: &[&str] = &["tool", "call", "func", "action", "invoke", "["];
 
-/// Where the part of a mark ends that tells a call: the first tags up to one that says so. Those before it stand around other things, too.
-fn n_telling(mark: &str) -> usize {
+/// Returns the length of the marker up to the first tag that identifies a call. Earlier tags also occur in
+/// other contexts.
+fn trigger_len(mark: &str) -> usize {
     let mut n = 0;
     while n < mark.len() {
         let rest = mark[n..].trim_start();
         n = mark.len() - rest.len() + first_part(rest).len().max(1);
-        let begun = mark.get(..n).unwrap_or(mark).to_ascii_lowercase();
-        if TELLING.iter().any(|word| begun.contains(word)) {
-            return begun.len();
+        let prefix = mark.get(..n).unwrap_or(mark).to_ascii_lowercase();
+        if CALL_WORDS.iter().any(|word| prefix.contains(word)) {
+            return prefix.len();
         }
     }
     mark.len()
 }
 
-/// All ways in which a call may begin.
-fn begins(format: &ToolFormat) -> Vec<Begin> {
-    if format.form == Form::Harmony {
+/// Returns all possible starts of a call.
+fn call_starts(format: &ToolFormat) -> Vec<CallStart> {
+    if format.form == CallSyntax::Harmony {
         let (first, marks) = (HARMONY.last(), &HARMONY[..HARMONY.len() - 1]);
-        let bare = first.map(|rest| Begin::new("", rest));
-        return marks.iter().map(|mark| Begin::new(mark, "")).chain(bare).collect();
+        let bare = first.map(|rest| CallStart::new("", rest));
+        return marks.iter().map(|mark| CallStart::new(mark, "")).chain(bare).collect();
     }
     let whole = format!("{}{}", format.open, format.head);
     let divided = |text: &str| {
-        let n = n_telling(text.trim());
-        Begin::new(&text.trim()[..n], text.trim()[n..].trim())
+        let n = trigger_len(text.trim());
+        CallStart::new(&text.trim()[..n], text.trim()[n..].trim())
     };
     let mut all = vec![divided(&whole)];
     if first_part(&whole).trim_matches('[').is_empty() {
-        all[0] = Begin::new("", whole.trim());
-        if !whole.trim().is_empty() && matches!(format.form, Form::Object { .. }) {
-            // A list of one is often written without its brackets.
-            all.push(Begin::new("", ""));
+        all[0] = CallStart::new("", whole.trim());
+        if !whole.trim().is_empty() && matches!(format.form, CallSyntax::Object { .. }) {
+            // The brackets of a list with one element are often omitted.
+            all.push(CallStart::new("", ""));
         }
     } else if !format.open.trim().is_empty() && !format.head.trim().is_empty() {
         all.push(divided(&format.head));
     }
-    all.extend(last_part(&format.head).map(|last| Begin::new(last, "")));
-    all.extend(format.lead.as_deref().map(|lead| Begin::new(lead, "")));
+    all.extend(last_part(&format.head).map(|last| CallStart::new(last, "")));
+    all.extend(format.lead.as_deref().map(|lead| CallStart::new(lead, "")));
     all
 }
 
@@ -164,12 +167,12 @@ pub mod tests {
     use engine::vocab::{Special, Token, VocabSource};
 
     use super::super::tests::{families, filled, format, joined, template};
-    use super::super::{Said, ToolChoice, ToolSplit};
+    use super::super::{OutputEvent, ToolCallParser, ToolChoice};
     use super::*;
 
     const END: Token = 2;
 
-    /// Bytes, and these control tokens.
+    /// Returns a vocabulary of bytes and the given control tokens.
     fn vocab(controls: &[String]) -> Vocab {
         let bytes: Vec<String> = (0..=255).map(|b| format!("<0x{b:02X}>")).collect();
         let mut tokens: Vec<(&str, i32)> = vec![("<unk>", 2), ("<s>", 3), ("</s>", 3)];
@@ -186,7 +189,7 @@ pub mod tests {
         Vocab::from_source(&source).unwrap()
     }
 
-    /// A text as tokens: bytes and control tokens.
+    /// Tokenizes a text into bytes and control tokens.
     fn tokens_of(mut text: &str, controls: &[String]) -> Vec<Token> {
         let mut tokens = Vec::new();
         while !text.is_empty() {
@@ -205,7 +208,8 @@ pub mod tests {
         tokens
     }
 
-    /// Whether a text that a template writes is kept to from the mark of its call on, to the call's end: where it is refused, if it is.
+    /// Checks that the grammar accepts a rendered call from its marker to its end. Returns the rejected
+    /// position otherwise.
     pub fn keeps(tools: &Tools, format: &ToolFormat, text: &str) -> Result<(), String> {
         let controls = tags(text);
         let vocab = vocab(&controls);
@@ -222,13 +226,13 @@ pub mod tests {
             constraint.accept(token).map_err(|e| e.to_string())?;
         }
         match (n_kept, constraint.is_free()) {
-            (0, _) => Err("no call begins".to_owned()),
+            (0, _) => Err("the grammar was not triggered".to_owned()),
             (_, false) => Err("the call does not end".to_owned()),
             _ => Ok(()),
         }
     }
 
-    /// The tags of a text that look like control tokens.
+    /// Returns the tags of a text that look like control tokens.
     fn tags(text: &str) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         for (open, close) in [("<|", ">"), ("[T", "]"), ("[A", "]"), ("[C", "]")] {
@@ -268,7 +272,8 @@ pub mod tests {
             .unwrap()
     }
 
-    /// Goes on with bytes by chance where a call is under way, and with what ends something after a while. `None` if no call is.
+    /// Completes a call with random allowed bytes, and after some steps with closing tokens. `None` if no
+    /// call has started.
     fn completed(constraint: &mut Constraint, ends: &[Vec<Token>], vocab: &Vocab, seed: u64) -> Option<String> {
         if constraint.is_free() {
             return None;
@@ -282,11 +287,11 @@ pub mod tests {
             let allowed = constraint.allowed().unwrap();
             assert!(
                 !allowed.has(END),
-                "half a call is no end: {}",
+                "ends inside a call: {}",
                 String::from_utf8_lossy(&text)
             );
             let mut all: Vec<Token> = (0..vocab.n_tokens()).filter(|&token| allowed.has(token)).collect();
-            // Bytes where they may come: names of control tokens within a text end it for whoever reads it.
+            // Prefer bytes, because the name of a control token inside a string would end the string.
             if all.iter().any(|&token| token < 3 + 256) {
                 all.retain(|&token| token < 3 + 256);
             }
@@ -301,7 +306,7 @@ pub mod tests {
             };
             let fitting: Vec<_> = ends.iter().filter(fits).collect();
             let picked = match fitting.is_empty() || n < 20 {
-                // In turn: what ends one thing may be text in another.
+                // Alternate, because a closing token of one element may be text inside another.
                 false => fitting[n % fitting.len()].clone(),
                 true => vec![all[(state >> 33) as usize % all.len()]],
             };
@@ -313,21 +318,21 @@ pub mod tests {
         Some(String::from_utf8(text).unwrap())
     }
 
-    /// Calls with their arguments read.
+    /// Checks the arguments of all calls.
     #[track_caller]
-    fn check_calls(said: &[Said], n: usize, what: &str) {
+    fn check_calls(events: &[OutputEvent], n: usize, what: &str) {
         let mut all: Vec<String> = Vec::new();
-        for said in said {
-            match said {
-                Said::Call(name) => {
+        for events in events {
+            match events {
+                OutputEvent::Call(name) => {
                     assert!(["f", "g"].contains(&name.as_str()));
                     all.push(String::new());
                 }
-                Said::Arguments(text) => all.last_mut().unwrap().push_str(text),
+                OutputEvent::Arguments(text) => all.last_mut().unwrap().push_str(text),
                 _ => {}
             }
         }
-        assert!(all.len() >= n, "{what}: {said:?}");
+        assert!(all.len() >= n, "{what}: {events:?}");
         for arguments in all {
             let read: Json = serde_json::from_str(&arguments).unwrap_or_else(|e| panic!("{what}: {e}: {arguments}"));
             let is_right =
@@ -340,32 +345,33 @@ pub mod tests {
         }
     }
 
-    /// As soon as a call has begun, whatever is chosen of what is allowed is a call: by plain text and by control tokens.
+    /// Random output that the grammar allows is always a valid call, whether markers are plain text or
+    /// control tokens.
     #[test]
-    fn calls_that_are_begun_keep_to_their_schema_in_every_family() {
-        for (family, written, said) in families() {
+    fn started_calls_match_schema_in_every_family() {
+        for (family, written, events) in families() {
             let format = format(&template(&written)).unwrap();
-            let said = filled(said);
-            for controls in [Vec::new(), tags(&said)] {
+            let events = filled(events);
+            for controls in [Vec::new(), tags(&events)] {
                 let vocab = vocab(&controls);
-                let begun = constraint(&tools(), &format, &vocab);
+                let initial = constraint(&tools(), &format, &vocab);
                 let ends = match &format.form {
-                    Form::Tagged { end, .. } => vec![end.clone()],
-                    Form::Bare { quote } => vec![quote.clone()],
+                    CallSyntax::Tagged { end, .. } => vec![end.clone()],
+                    CallSyntax::Bare { quote } => vec![quote.clone()],
                     _ => Vec::new(),
                 };
                 let more = ["\"", "'", "}", "]", ")", &format.tail, "\n", "e"].map(str::to_owned);
                 let ends = ends.into_iter().chain(more).filter(|end| !end.is_empty());
                 let ends: Vec<Vec<Token>> = ends.map(|end| tokens_of(&end, &controls)).collect();
                 for seed in 0..8 {
-                    let mut constraint = begun.clone();
+                    let mut constraint = initial.clone();
                     let mut text = Vec::new();
                     let lead = if family == "Llama 3" {
                         ""
                     } else {
                         "Let me see {a} <b>.\n"
                     };
-                    for token in tokens_of(&format!("{lead}{said}"), &controls) {
+                    for token in tokens_of(&format!("{lead}{events}"), &controls) {
                         if !constraint.is_free() {
                             break;
                         }
@@ -374,8 +380,8 @@ pub mod tests {
                     }
                     let mut text = String::from_utf8(text).unwrap();
                     let rest = completed(&mut constraint, &ends, &vocab, seed);
-                    text += &rest.unwrap_or_else(|| panic!("{family}: no call is begun by {text:?}: {format:?}"));
-                    let mut split = ToolSplit::new(Arc::new(format.clone()), tools().functions(), true);
+                    text += &rest.unwrap_or_else(|| panic!("{family}: {text:?} did not trigger a call: {format:?}"));
+                    let mut split = ToolCallParser::new(Arc::new(format.clone()), tools().functions(), true);
                     let mut all = Vec::new();
                     split.push(&text, &mut all);
                     split.finish(&mut all);
@@ -385,16 +391,16 @@ pub mod tests {
         }
     }
 
-    /// The same in channels, where the function stands before or behind the channel, and for a template that knows of no functions.
+    /// Tests Harmony calls with the function before or after the channel, and calls without markers.
     #[test]
-    fn calls_in_channels_and_calls_without_marks_keep_to_their_schema() {
+    fn harmony_and_unmarked_calls_match_schema() {
         let controls: Vec<String> = super::super::harmony::MARKS
             .iter()
             .map(|mark| (*mark).to_owned())
             .collect();
         let vocab = vocab(&controls);
-        let harmony = ToolFormat::new(Form::Harmony);
-        let begun = constraint(&tools(), &harmony, &vocab);
+        let harmony = ToolFormat::new(CallSyntax::Harmony);
+        let initial = constraint(&tools(), &harmony, &vocab);
         let ends: Vec<Vec<Token>> = ["\"", "}", "]", "e"].map(|end| tokens_of(end, &controls)).into();
         let thought = "<|channel|>analysis<|message|>to=functions.f<|end|><|start|>assistant";
         for begin in [
@@ -404,12 +410,12 @@ pub mod tests {
             "<|channel|>commentary to=functions.g".to_owned(),
         ] {
             for seed in 0..8 {
-                let mut constraint = begun.clone();
+                let mut constraint = initial.clone();
                 tokens_of(&begin, &controls)
                     .into_iter()
                     .for_each(|token| constraint.accept(token).unwrap());
                 if constraint.is_free() {
-                    // What is told by its name alone begins with what stands behind it.
+                    // Calls identified only by their position are triggered by the token after the name.
                     constraint.accept(tokens_of("<|channel|>", &controls)[0]).unwrap();
                     let rest = completed(&mut constraint, &ends, &vocab, seed).expect("a call");
                     check_harmony(&format!("{begin}<|channel|>{rest}"));
@@ -419,14 +425,14 @@ pub mod tests {
                 }
             }
         }
-        let mut free = begun.clone();
+        let mut free = initial.clone();
         let text = "<|channel|>final<|message|>It is to=functions.f, {\"a\": <|x";
         tokens_of(text, &controls)
             .into_iter()
             .for_each(|token| free.accept(token).unwrap());
         assert!(free.is_free());
         let plain = super::super::generic_format();
-        let begun = constraint(&tools(), &plain, &vocab);
+        let initial = constraint(&tools(), &plain, &vocab);
         for (text, is_call) in [
             ("{\"name\": \"f\"", false),
             ("{\"name\": \"f\",", true),
@@ -434,7 +440,7 @@ pub mod tests {
             ("{\"name\": \"h\",", false),
             ("x {\"name\": \"f\",", false),
         ] {
-            let mut constraint = begun.clone();
+            let mut constraint = initial.clone();
             tokens_of(text, &controls)
                 .into_iter()
                 .for_each(|token| constraint.accept(token).unwrap());
@@ -445,15 +451,15 @@ pub mod tests {
     #[track_caller]
     fn check_harmony(text: &str) {
         let mut split = super::super::Harmony::new(tools().functions(), true, "<|start|>assistant");
-        let mut said = Vec::new();
-        split.push(text, &mut said);
-        split.finish(&mut said);
-        check_calls(&joined(said), 1, text);
+        let mut events = Vec::new();
+        split.push(text, &mut events);
+        split.finish(&mut events);
+        check_calls(&joined(events), 1, text);
     }
 
-    /// Where a schema is one that no grammar keeps to, arguments are an object all the same, if calls are JSON.
+    /// If a schema cannot be compiled, JSON arguments must still be an object.
     #[test]
-    fn schemas_that_cannot_be_kept_to_only_inform() {
+    fn invalid_schema_still_requires_object() {
         let vocab = vocab(&[]);
         let mut tools = tools();
         tools.list[0]["function"]["parameters"] = json!({"type": "no such type"});

@@ -1,30 +1,31 @@
-//! Values as models write them that do not write JSON: literals of Python, and objects with bare keys and marks for quotes.
+//! Parses values of models that do not write JSON: Python literals, and objects with unquoted keys and
+//! specially quoted strings.
 
 use serde_json::{Map, Number, Value as Json};
 
-/// Depth of values.
+/// Maximum nesting depth.
 const MAX_DEPTH: usize = 64;
 
-/// Why there is no value.
+/// Reason why parsing failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// The text ends too early.
+pub enum ParseStop {
+    /// The text is incomplete.
     More,
-    /// It is no value.
+    /// The text is not a value.
     Wrong,
 }
 
-/// Reads values from the beginning of a text.
+/// Parser for values at the start of a text.
 pub struct Reader<'a> {
     text: &'a str,
-    /// How far it has read.
+    /// Current offset.
     pub at: usize,
-    /// What stands around texts besides quotes.
+    /// Additional quotation marker of strings.
     quote: &'a str,
 }
 
 impl<'a> Reader<'a> {
-    /// Begins to read; `quote` may be empty.
+    /// Creates a reader; `quote` may be empty.
     pub fn new(text: &'a str, quote: &'a str) -> Reader<'a> {
         Reader { text, at: 0, quote }
     }
@@ -33,33 +34,33 @@ impl<'a> Reader<'a> {
         &self.text[self.at..]
     }
 
-    /// The next character that is no white space.
-    fn peek(&mut self) -> Result<char, Stop> {
+    /// Returns the next character after whitespace.
+    fn peek(&mut self) -> Result<char, ParseStop> {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_start().len();
-        self.rest().chars().next().ok_or(Stop::More)
+        self.rest().chars().next().ok_or(ParseStop::More)
     }
 
-    fn take(&mut self, wanted: char) -> Result<bool, Stop> {
-        let found = self.peek()? == wanted;
+    fn take(&mut self, expected: char) -> Result<bool, ParseStop> {
+        let found = self.peek()? == expected;
         if found {
-            self.at += wanted.len_utf8();
+            self.at += expected.len_utf8();
         }
         Ok(found)
     }
 
-    fn expect(&mut self, wanted: char) -> Result<(), Stop> {
-        self.take(wanted)?.then_some(()).ok_or(Stop::Wrong)
+    fn expect(&mut self, expected: char) -> Result<(), ParseStop> {
+        self.take(expected)?.then_some(()).ok_or(ParseStop::Wrong)
     }
 
-    /// A value.
-    pub fn value(&mut self) -> Result<Json, Stop> {
+    /// Parses a value.
+    pub fn value(&mut self) -> Result<Json, ParseStop> {
         self.value_at(0)
     }
 
-    fn value_at(&mut self, depth: usize) -> Result<Json, Stop> {
+    fn value_at(&mut self, depth: usize) -> Result<Json, ParseStop> {
         if depth > MAX_DEPTH {
-            return Err(Stop::Wrong);
+            return Err(ParseStop::Wrong);
         }
         let c = self.peek()?;
         if !self.quote.is_empty() && self.rest().starts_with(self.quote) {
@@ -69,28 +70,34 @@ impl<'a> Reader<'a> {
             '"' | '\'' => self.quoted(c).map(Json::String),
             '[' | '(' => self.list(if c == '[' { ']' } else { ')' }, depth),
             '{' => self.object(depth),
-            // What may be the beginning of a mark.
-            '<' if self.quote.starts_with(self.rest()) => Err(Stop::More),
+            // The text may end inside a quotation marker.
+            '<' if self.quote.starts_with(self.rest()) => Err(ParseStop::More),
             _ => self.word(),
         }
     }
 
-    /// An object, whose keys may be bare.
-    fn object(&mut self, depth: usize) -> Result<Json, Stop> {
+    /// Parses an object, whose keys may be unquoted.
+    fn object(&mut self, depth: usize) -> Result<Json, ParseStop> {
         self.members('{', ':', '}', depth).map(Json::Object)
     }
 
-    /// Arguments of a call as Python has them: `(key=value, …)`.
-    pub fn keywords(&mut self) -> Result<Map<String, Json>, Stop> {
+    /// Parses Python keyword arguments: `(key=value, …)`.
+    pub fn keywords(&mut self) -> Result<Map<String, Json>, ParseStop> {
         self.members('(', '=', ')', 0)
     }
 
-    /// Arguments as an object with bare keys.
-    pub fn bare_object(&mut self) -> Result<Map<String, Json>, Stop> {
+    /// Parses an object with unquoted keys.
+    pub fn bare_object(&mut self) -> Result<Map<String, Json>, ParseStop> {
         self.members('{', ':', '}', 0)
     }
 
-    fn members(&mut self, open: char, between: char, close: char, depth: usize) -> Result<Map<String, Json>, Stop> {
+    fn members(
+        &mut self,
+        open: char,
+        between: char,
+        close: char,
+        depth: usize,
+    ) -> Result<Map<String, Json>, ParseStop> {
         self.expect(open)?;
         let mut all = Map::new();
         while !self.take(close)? {
@@ -98,13 +105,13 @@ impl<'a> Reader<'a> {
             self.expect(between)?;
             all.insert(key, self.value_at(depth + 1)?);
             if !self.take(',')? && self.peek()? != close {
-                return Err(Stop::Wrong);
+                return Err(ParseStop::Wrong);
             }
         }
         Ok(all)
     }
 
-    fn key(&mut self) -> Result<String, Stop> {
+    fn key(&mut self) -> Result<String, ParseStop> {
         let c = self.peek()?;
         if c == '"' || c == '\'' {
             return self.quoted(c);
@@ -114,32 +121,32 @@ impl<'a> Reader<'a> {
         }
         let rest = self.rest();
         let is_end = |c: char| matches!(c, ':' | '=' | ',' | '{' | '}' | '(' | ')' | '"') || c.is_whitespace();
-        let end = rest.find(is_end).ok_or(Stop::More)?;
+        let end = rest.find(is_end).ok_or(ParseStop::More)?;
         self.at += end;
-        (end > 0).then(|| rest[..end].to_owned()).ok_or(Stop::Wrong)
+        (end > 0).then(|| rest[..end].to_owned()).ok_or(ParseStop::Wrong)
     }
 
-    fn list(&mut self, close: char, depth: usize) -> Result<Json, Stop> {
+    fn list(&mut self, close: char, depth: usize) -> Result<Json, ParseStop> {
         self.at += 1;
         let mut all = Vec::new();
         while !self.take(close)? {
             all.push(self.value_at(depth + 1)?);
             if !self.take(',')? && self.peek()? != close {
-                return Err(Stop::Wrong);
+                return Err(ParseStop::Wrong);
             }
         }
         Ok(all.into())
     }
 
-    /// A text between marks.
-    fn marked(&mut self) -> Result<String, Stop> {
+    /// Parses a string between quotation markers.
+    fn marked(&mut self) -> Result<String, ParseStop> {
         let rest = &self.rest()[self.quote.len()..];
-        let end = rest.find(self.quote).ok_or(Stop::More)?;
+        let end = rest.find(self.quote).ok_or(ParseStop::More)?;
         self.at += end + 2 * self.quote.len();
         Ok(rest[..end].to_owned())
     }
 
-    fn quoted(&mut self, quote: char) -> Result<String, Stop> {
+    fn quoted(&mut self, quote: char) -> Result<String, ParseStop> {
         let mut text = String::new();
         let mut chars = self.rest().char_indices().skip(1);
         while let Some((at, c)) = chars.next() {
@@ -148,14 +155,18 @@ impl<'a> Reader<'a> {
                     self.at += at + 1;
                     return Ok(text);
                 }
-                '\\' => match chars.next().ok_or(Stop::More)?.1 {
+                '\\' => match chars.next().ok_or(ParseStop::More)?.1 {
                     'n' => text.push('\n'),
                     't' => text.push('\t'),
                     'r' => text.push('\r'),
                     'u' => {
                         let digits: String = chars.by_ref().take(4).map(|(_, c)| c).collect();
                         let code = u32::from_str_radix(&digits, 16).ok().and_then(char::from_u32);
-                        text.push(code.ok_or(if digits.len() < 4 { Stop::More } else { Stop::Wrong })?);
+                        text.push(code.ok_or(if digits.len() < 4 {
+                            ParseStop::More
+                        } else {
+                            ParseStop::Wrong
+                        })?);
                     }
                     c @ ('\\' | '\'' | '"' | '/') => text.push(c),
                     c => text.extend(['\\', c]),
@@ -163,30 +174,30 @@ impl<'a> Reader<'a> {
                 c => text.push(c),
             }
         }
-        Err(Stop::More)
+        Err(ParseStop::More)
     }
 
-    /// A number or a word for true, false or nothing.
-    fn word(&mut self) -> Result<Json, Stop> {
+    /// Parses a number or a literal such as `true` or `None`.
+    fn word(&mut self) -> Result<Json, ParseStop> {
         let rest = self.rest();
         let is_end = |c: char| matches!(c, ',' | ']' | '}' | ')' | ':') || c.is_whitespace();
-        let end = rest.find(is_end).ok_or(Stop::More)?;
+        let end = rest.find(is_end).ok_or(ParseStop::More)?;
         self.at += end;
         match &rest[..end] {
             "true" | "True" => Ok(true.into()),
             "false" | "False" => Ok(false.into()),
             "null" | "None" => Ok(Json::Null),
-            word => word.parse::<Number>().map(Json::Number).map_err(|_| Stop::Wrong),
+            word => word.parse::<Number>().map(Json::Number).map_err(|_| ParseStop::Wrong),
         }
     }
 }
 
-/// The value of a text that is one, in JSON or in Python.
+/// Parses a complete text as a JSON or Python value.
 pub fn value_of(text: &str) -> Option<Json> {
     if let Ok(value) = serde_json::from_str(text) {
         return Some(value);
     }
-    // A word ends where something else begins.
+    // The parser recognizes the end of a word only by the next character.
     let text = format!("{} ", text.trim());
     let mut reader = Reader::new(&text, "");
     let value = reader.value().ok()?;
@@ -200,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literals_of_python_are_values() {
+    fn reader_parses_python_literals() {
         for (text, value) in [
             (
                 "{'a': True, \"b\": [None, -1.5e3,],}",
@@ -219,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_may_have_bare_keys_and_marks_for_quotes() {
+    fn reader_parses_unquoted_keys_and_custom_quotes() {
         let text = "{a:[<|\"|>x, \"y\"<|\"|>],b:{z:true}} rest";
         let mut reader = Reader::new(text, "<|\"|>");
         let object = reader.bare_object().unwrap();
@@ -228,7 +239,7 @@ mod tests {
         for n in (1..text.len() - 5).filter(|&n| text.is_char_boundary(n)) {
             assert_eq!(
                 Reader::new(&text[..n], "<|\"|>").bare_object(),
-                Err(Stop::More),
+                Err(ParseStop::More),
                 "{}",
                 &text[..n]
             );

@@ -1,5 +1,7 @@
-//! Functions that a model may call: what is told of them, how calls are told from text, and what an answer has to be where one must be called.
+//! Tool calling: tool definitions in requests, parsing of tool calls in model output, and grammars for
+//! required calls.
 
+mod call_parser;
 mod format;
 mod generic;
 mod grammar;
@@ -7,15 +9,14 @@ mod harmony;
 mod header;
 mod lazy;
 mod literal;
-mod marks;
-mod split;
+mod markers;
 #[cfg(test)]
 mod tests;
 
-pub use format::{Form, ToolFormat};
+pub use call_parser::{OutputEvent, ToolCallParser};
+pub use format::{CallSyntax, ToolFormat};
 pub use generic::{as_text, generic_format};
 pub use harmony::{FINAL as HARMONY_FINAL, Harmony};
-pub use split::{Said, ToolSplit};
 
 use std::sync::Arc;
 
@@ -23,51 +24,50 @@ use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Fields, text_of};
 
-/// Functions of a request.
+/// Tools of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Tools {
-    /// As templates take them: objects of the type `function`.
+    /// Tool definitions as chat templates expect them: objects of type `function`.
     pub list: Vec<Json>,
-    /// Which of them has to be called.
+    /// Tool choice of the request.
     pub choice: ToolChoice,
-    /// Several may be called at once.
+    /// Several calls per completion are allowed.
     pub parallel: bool,
 }
 
-/// A function that may be called.
+/// A function that the model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Function {
-    /// Its name.
     pub name: String,
-    /// The schema of its arguments.
+    /// JSON schema of the arguments.
     pub parameters: Json,
 }
 
-/// A call of a function.
+/// A function call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Call {
-    /// The function.
+    /// Function name.
     pub name: String,
-    /// An object of JSON, unless the answer was cut off.
+    /// JSON object; may be incomplete if the completion was cut off.
     pub arguments: String,
 }
 
-/// Which function has to be called.
+/// Constraint on which function is called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// Any or none.
+    /// Any function or none.
     #[default]
     Auto,
-    /// One of them.
+    /// The model must make at least one call, of any function.
     Required,
-    /// This one.
+    /// A call of this function.
     Named(String),
 }
 
-/// Functions in one request.
+/// Maximum number of tools per request.
 const MAX_TOOLS: usize = 256;
 
-/// The functions that fields tell of, as OpenAI has them; `None` if there are none, or none is to be called.
+/// Reads the tools in OpenAI's format. `None` if the request has no tools or its tool choice is `none`.
 pub fn tools(fields: &mut Fields) -> ApiResult<Option<Tools>> {
     let list = fields.list("tools")?.unwrap_or_default();
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
@@ -98,18 +98,18 @@ pub fn tools(fields: &mut Fields) -> ApiResult<Option<Tools>> {
     checked(list, choice, parallel)
 }
 
-/// Functions, each of which has a name.
+/// Validates tool definitions and the tool choice.
 pub fn checked(list: Vec<Json>, choice: ToolChoice, parallel: bool) -> ApiResult<Option<Tools>> {
     if list.len() > MAX_TOOLS {
         return Err(ApiError::field(
             "tools",
-            format_args!("expected at most {MAX_TOOLS}, found {}", list.len()),
+            format_args!("expected at most {MAX_TOOLS} tools, found {}", list.len()),
         ));
     }
     for (i, tool) in list.iter().enumerate() {
         let wrong = |what: &str| ApiError::field(&format!("tools[{i}]"), what);
         if tool["type"] != "function" {
-            return Err(wrong("expected the type `function`"));
+            return Err(wrong("expected type function"));
         }
         if tool["function"]["name"].as_str().is_none_or(str::is_empty) {
             return Err(wrong("the function has no name"));
@@ -118,24 +118,26 @@ pub fn checked(list: Vec<Json>, choice: ToolChoice, parallel: bool) -> ApiResult
             tool["function"].get("parameters"),
             None | Some(Json::Null | Json::Object(_))
         ) {
-            return Err(wrong("its parameters are no schema"));
+            return Err(wrong("parameters: expected a JSON schema object"));
         }
     }
     let tools = Tools { list, choice, parallel };
     match &tools.choice {
-        ToolChoice::Named(name) if !tools.names().contains(name) => {
-            Err(ApiError::field("tool_choice", "there is no function of that name"))
-        }
-        ToolChoice::Required if tools.list.is_empty() => {
-            Err(ApiError::field("tool_choice", "there is no function to be called"))
-        }
+        ToolChoice::Named(name) if !tools.names().contains(name) => Err(ApiError::field(
+            "tool_choice",
+            "unknown function; expected one of `tools`",
+        )),
+        ToolChoice::Required if tools.list.is_empty() => Err(ApiError::field(
+            "tool_choice",
+            "cannot require a call: `tools` is empty",
+        )),
         _ if tools.list.is_empty() => Ok(None),
         _ => Ok(Some(tools)),
     }
 }
 
 impl Tools {
-    /// Them, as calls are read by.
+    /// Returns the functions.
     pub fn functions(&self) -> Arc<[Function]> {
         let function = |tool: &Json| Function {
             name: text_of(tool["function"]["name"].clone()).unwrap_or_default(),
@@ -144,14 +146,14 @@ impl Tools {
         self.list.iter().map(function).collect()
     }
 
-    /// Their names.
+    /// Returns the function names.
     pub fn names(&self) -> Vec<String> {
         let name = |tool: &Json| text_of(tool["function"]["name"].clone());
         self.list.iter().filter_map(name).collect()
     }
 
-    /// Those of which one has to be called.
-    fn wanted(&self) -> Vec<Function> {
+    /// Returns the functions that satisfy a required call.
+    fn required_functions(&self) -> Vec<Function> {
         let is_wanted = |f: &&Function| match &self.choice {
             ToolChoice::Auto => false,
             ToolChoice::Required => true,
@@ -166,7 +168,7 @@ impl Tools {
 }
 
 impl Function {
-    /// The schema of its arguments, which are none where it has none.
+    /// Returns the schema of the arguments; without one, the function takes no arguments.
     fn schema(&self) -> Json {
         match &self.parameters {
             Json::Object(_) => self.parameters.clone(),
@@ -174,8 +176,9 @@ impl Function {
         }
     }
 
-    /// The same function with no arguments but those that it names, unless its schema says which: a model that is made to call makes some up. Where it calls
-    /// by itself it is left what its schema leaves it, since it would fill an argument of another meaning with what it wanted to say.
+    /// Returns the function with `additionalProperties: false`, unless its schema controls additional
+    /// properties. Models that are forced to call invent arguments. Voluntary calls are not restricted,
+    /// because the model would put its content into another argument.
     fn closed(&self) -> Function {
         let mut function = self.clone();
         if let Json::Object(schema) = &mut function.parameters
@@ -188,7 +191,7 @@ impl Function {
     }
 }
 
-/// Keywords that say which other properties an object may have, or may say so elsewhere.
+/// Keywords that control additional properties, directly or through a subschema.
 const OPENING: [&str; 12] = [
     "additionalProperties",
     "unevaluatedProperties",
@@ -205,11 +208,11 @@ const OPENING: [&str; 12] = [
 ];
 
 #[cfg(test)]
-mod of_functions {
+mod function_tests {
     use super::*;
 
     #[test]
-    fn arguments_are_those_that_a_function_names() {
+    fn closed_function_forbids_additional_properties() {
         let schema = |parameters: Json| {
             let name = "f".to_owned();
             Function { name, parameters }.closed().schema()
@@ -217,11 +220,7 @@ mod of_functions {
         let named = json!({"type": "object", "properties": {"a": {"type": "object", "properties": {}}}});
         let mut closed = named.clone();
         closed["additionalProperties"] = false.into();
-        assert_eq!(
-            schema(named.clone()),
-            closed,
-            "objects within are as the schema has them"
-        );
+        assert_eq!(schema(named.clone()), closed, "nested objects are unchanged");
         for (key, value) in [
             ("additionalProperties", json!(true)),
             ("allOf", json!([{"properties": {"b": {}}}])),

@@ -1,4 +1,5 @@
-//! Forms of calls of the common families, each by a short template of our own that writes them so: found, told from text, and kept to.
+//! Tool-call formats of common model families, each written by a short template: detection, parsing and
+//! grammars.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 
-/// The functions of all tests: `f` and `g`, with an argument of each kind.
+/// Functions of all tests: `f` and `g`, with an argument of each type.
 pub fn functions() -> Arc<[Function]> {
     let parameters = json!({"type": "object", "properties": {"a": {"type": "integer"}, "t": {"type": "string"}, "l": {"type": "array"}}});
     ["f", "g"]
@@ -19,21 +20,22 @@ pub fn functions() -> Arc<[Function]> {
         .collect()
 }
 
-/// What was said in pieces, in as few pieces as there can be.
-pub fn joined(said: Vec<Said>) -> Vec<Said> {
-    let mut all: Vec<Said> = Vec::new();
-    for said in said {
-        match (all.last_mut(), said) {
-            (Some(Said::Text(before)), Said::Text(text)) => before.push_str(&text),
-            (Some(Said::Reasoning(before)), Said::Reasoning(text)) => before.push_str(&text),
-            (Some(Said::Arguments(before)), Said::Arguments(text)) => before.push_str(&text),
-            (_, said) => all.push(said),
+/// Merges adjacent events of one kind.
+pub fn joined(events: Vec<OutputEvent>) -> Vec<OutputEvent> {
+    let mut all: Vec<OutputEvent> = Vec::new();
+    for events in events {
+        match (all.last_mut(), events) {
+            (Some(OutputEvent::Text(before)), OutputEvent::Text(text)) => before.push_str(&text),
+            (Some(OutputEvent::Reasoning(before)), OutputEvent::Reasoning(text)) => before.push_str(&text),
+            (Some(OutputEvent::Arguments(before)), OutputEvent::Arguments(text)) => before.push_str(&text),
+            (_, events) => all.push(events),
         }
     }
     all
 }
 
-/// A template whose answers are `<|assistant|>`, text, calls as `calls` writes them, and `<|end|>`.
+/// Returns a template whose assistant messages are `<|assistant|>`, content, calls as written by `calls`, and
+/// `<|end|>`.
 pub fn template(calls: &str) -> String {
     format!(
         "{{% if tools %}}{{{{ tools | tojson }}}}{{% endif %}}{{% for m in messages %}}<|{{{{ m.role }}}}|>{{{{ m.content }}}}\
@@ -53,7 +55,8 @@ const VALUE: &str = "{{ v if v is string else v | tojson }}";
 const END: &str = "{% endfor %}";
 const NAME: &str = "{{ c.function.name }}";
 
-/// Families, how they write calls, and what a model says that calls `f` with a text, a number and a list, and then `g` with nothing.
+/// Returns model families: name, template of calls, and output that calls `f` with a string, a number and a
+/// list, then `g` without arguments.
 pub fn families() -> Vec<(&'static str, String, &'static str)> {
     let mut all = vec![
         (
@@ -125,7 +128,7 @@ pub fn families() -> Vec<(&'static str, String, &'static str)> {
     all
 }
 
-/// Those that write arguments one by one.
+/// Returns model families that write arguments one by one.
 fn tagged_families() -> Vec<(&'static str, String, &'static str)> {
     vec![
         (
@@ -159,27 +162,28 @@ fn tagged_families() -> Vec<(&'static str, String, &'static str)> {
     ]
 }
 
-/// A text that has everything in it that may be taken for something else.
+/// A string with all characters that could be mistaken for syntax.
 const TEXT: &str = "a \"<b>\"\n {c}, </d> é";
 
-pub fn filled(said: &str) -> String {
+pub fn filled(events: &str) -> String {
     let arguments = json!({"t": TEXT, "a": 7, "l": [1, "x"]}).to_string();
     let python = TEXT.replace('\n', "\\n");
-    said.replace("{ARGS}", &arguments)
+    events
+        .replace("{ARGS}", &arguments)
         .replace("TEXT", TEXT)
         .replace("PYTHON", &python)
 }
 
-/// What is said, the same whether text comes whole or by characters.
+/// Parses output; checks that splitting the input does not change the result.
 #[track_caller]
-fn split(source: &str, text: &str, parallel: bool) -> Vec<Said> {
-    let format = Arc::new(format(source).unwrap_or_else(|| panic!("no form: {source}")));
+fn split(source: &str, text: &str, parallel: bool) -> Vec<OutputEvent> {
+    let format = Arc::new(format(source).unwrap_or_else(|| panic!("no format detected: {source}")));
     let run = |pieces: &[&str]| {
-        let mut split = ToolSplit::new(format.clone(), functions(), parallel);
-        let mut said = Vec::new();
-        pieces.iter().for_each(|piece| split.push(piece, &mut said));
-        split.finish(&mut said);
-        joined(said)
+        let mut split = ToolCallParser::new(format.clone(), functions(), parallel);
+        let mut events = Vec::new();
+        pieces.iter().for_each(|piece| split.push(piece, &mut events));
+        split.finish(&mut events);
+        joined(events)
     };
     let characters: Vec<&str> = text.split("").collect();
     let whole = run(&[text]);
@@ -187,18 +191,18 @@ fn split(source: &str, text: &str, parallel: bool) -> Vec<Said> {
     whole
 }
 
-fn text(text: &str) -> Said {
-    Said::Text(text.to_owned())
+fn text(text: &str) -> OutputEvent {
+    OutputEvent::Text(text.to_owned())
 }
 
-/// Calls with their arguments read.
+/// Returns the calls with parsed arguments.
 #[track_caller]
-fn calls(said: &[Said]) -> Vec<(String, Json)> {
+fn calls(events: &[OutputEvent]) -> Vec<(String, Json)> {
     let mut all: Vec<(String, Json)> = Vec::new();
-    for said in said {
-        match said {
-            Said::Call(name) => all.push((name.clone(), Json::Null)),
-            Said::Arguments(text) => {
+    for events in events {
+        match events {
+            OutputEvent::Call(name) => all.push((name.clone(), Json::Null)),
+            OutputEvent::Arguments(text) => {
                 all.last_mut().unwrap().1 = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
             }
             _ => {}
@@ -208,24 +212,24 @@ fn calls(said: &[Said]) -> Vec<(String, Json)> {
 }
 
 #[test]
-fn calls_of_every_family_are_told_from_text() {
-    for (family, written, said) in families() {
+fn calls_of_every_family_are_parsed() {
+    for (family, written, events) in families() {
         let source = template(&written);
         let wanted = [
             ("f".to_owned(), json!({"t": TEXT, "a": 7, "l": [1, "x"]})),
             ("g".to_owned(), json!({})),
         ];
-        let found = split(&source, &filled(said), true);
+        let found = split(&source, &filled(events), true);
         assert_eq!(calls(&found), wanted, "{family}: {:?}", format(&source));
         assert!(
-            !found.iter().any(|said| matches!(said, Said::Text(_))),
+            !found.iter().any(|events| matches!(events, OutputEvent::Text(_))),
             "{family}: {found:?}"
         );
-        let first = split(&source, &filled(said), false);
+        let first = split(&source, &filled(events), false);
         assert_eq!(calls(&first), wanted[..1], "{family}");
-        // What the template writes itself is what is read.
+        // The output of the template itself is parsed, too.
         if family != "Llama 3" {
-            let found = split(&source, &format!("Let me see.\n{}", filled(said)), true);
+            let found = split(&source, &format!("Let me see.\n{}", filled(events)), true);
             assert_eq!(
                 (&found[0], calls(&found).len()),
                 (&text("Let me see."), 2),
@@ -236,10 +240,10 @@ fn calls_of_every_family_are_told_from_text() {
 }
 
 #[test]
-fn what_is_no_call_is_text_in_every_family() {
-    for (family, written, said) in families() {
+fn non_calls_remain_content_in_every_family() {
+    for (family, written, events) in families() {
         let source = template(&written);
-        let unknown = filled(said)
+        let unknown = filled(events)
             .replace("\"f\"", "\"unheard_of\"")
             .replace("f(", "unheard_of(");
         let unknown = unknown
@@ -249,16 +253,22 @@ fn what_is_no_call_is_text_in_every_family() {
         let unknown = unknown
             .replace("functions.f", "functions.unheard_of")
             .replace("call:f{", "call:unheard_of{");
-        for other in ["Nothing.", "a < b [c] {d", &filled(said)[..6], "", &unknown] {
+        for other in ["Nothing.", "a < b [c] {d", &filled(events)[..6], "", &unknown] {
             let found = split(&source, other, true);
             let is_first_text = found
                 .iter()
-                .all(|said| !matches!(said, Said::Call(name) if name == "f"));
+                .all(|events| !matches!(events, OutputEvent::Call(name) if name == "f"));
             assert!(is_first_text, "{family}: {other:?}: {found:?}");
             if other != unknown {
                 let all: String = found
                     .iter()
-                    .map(|said| if let Said::Text(text) = said { text.as_str() } else { "" })
+                    .map(|events| {
+                        if let OutputEvent::Text(text) = events {
+                            text.as_str()
+                        } else {
+                            ""
+                        }
+                    })
                     .collect();
                 assert_eq!(all.trim(), other.trim(), "{family}");
             }
@@ -267,7 +277,7 @@ fn what_is_no_call_is_text_in_every_family() {
 }
 
 #[test]
-fn templates_without_tools_have_none() {
+fn template_without_tools_has_no_format() {
     for source in [
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}",
         "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}",
@@ -275,23 +285,23 @@ fn templates_without_tools_have_none() {
     ] {
         assert_eq!(format(source), None, "{source}");
     }
-    // Told of, but never written: known by a mark of the family's.
+    // This template renders tools but not calls; the format is known from a marker in its source.
     let granite = "{{ tools | tojson }}<|tool_call|>{% for m in messages %}{{ m.content }}{% endfor %}";
-    let said = split(
+    let events = split(
         granite,
         "<|tool_call|>[{\"arguments\": {\"a\": 1}, \"name\": \"f\"}]",
         true,
     );
-    assert_eq!(calls(&said), [("f".to_owned(), json!({"a": 1}))]);
+    assert_eq!(calls(&events), [("f".to_owned(), json!({"a": 1}))]);
 }
 
 #[test]
-fn calls_may_be_written_carelessly() {
+fn sloppy_calls_are_parsed() {
     let hermes = template(&families()[0].1);
     let one = "<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"g\"}</tool_call>";
     assert_eq!(calls(&split(&hermes, one, true)), [("g".to_owned(), json!({"a": 1}))]);
-    let said = split(&hermes, &format!("{one} Done."), true);
-    assert_eq!(said.last(), Some(&text("Done.")));
+    let events = split(&hermes, &format!("{one} Done."), true);
+    assert_eq!(events.last(), Some(&text("Done.")));
     assert_eq!(
         calls(&split(&hermes, one.trim_end_matches("</tool_call>"), true)).len(),
         1
@@ -300,7 +310,7 @@ fn calls_may_be_written_carelessly() {
         calls(&split(&hermes, "<tool_call>{\"name\": \"g\"}</tool_call>", true)),
         [("g".to_owned(), json!({}))]
     );
-    // As Qwen 3 Coder does at times.
+    // Qwen 3 Coder sometimes omits markers.
     let coder = template(&tagged_families()[0].1);
     let bare = "<function=f>\n<parameter=t>\nx\n\n</parameter>\n</function>\n</tool_call>";
     assert_eq!(
@@ -313,13 +323,13 @@ fn calls_may_be_written_carelessly() {
         true,
     );
     assert_eq!(calls(&cut), [("f".to_owned(), json!({"t": "x"}))]);
-    // As Llama 3.1 does for tools of its own.
+    // Llama 3.1 writes this tag for its built-in tools.
     let llama = format!("{{# <|python_tag|> #}}{}", template(&families()[1].1));
     let tagged = "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}";
     assert_eq!(calls(&split(&llama, tagged, true)), [("f".to_owned(), json!({"a": 1}))]);
 }
 
-/// Published templates, by the beginnings of their files' names, and the forms of their calls.
+/// Published templates by file name prefix, with the format of their calls.
 const PUBLISHED: &[(&str, &str)] = &[
     ("Apertus", "object"),
     ("ByteDance-Seed-OSS", "tagged"),
@@ -357,14 +367,14 @@ const PUBLISHED: &[(&str, &str)] = &[
     ("unsloth-mistral-Devstral", "named"),
 ];
 
-/// What a published template writes of calls is read as these calls.
+/// Calls rendered by published templates are parsed correctly.
 #[test]
-#[ignore = "reads published chat templates (files of the name *.jinja) from the folder that LLAMA_TEMPLATES names"]
-fn published_templates_calls_are_read() {
-    let folder = std::env::var_os("LLAMA_TEMPLATES").expect("LLAMA_TEMPLATES names a folder");
+#[ignore = "needs published chat templates (*.jinja) in the directory LLAMA_TEMPLATES"]
+fn published_template_calls_are_parsed() {
+    let folder = std::env::var_os("LLAMA_TEMPLATES").expect("LLAMA_TEMPLATES must be set to a directory");
     let (mut n_read, mut wrong) = (0, Vec::new());
-    for entry in std::fs::read_dir(folder).expect("the folder is readable") {
-        let path = entry.expect("the folder is readable").path();
+    for entry in std::fs::read_dir(folder).expect("the directory is readable") {
+        let path = entry.expect("the directory is readable").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let Some((_, kind)) = PUBLISHED.iter().find(|(start, _)| name.starts_with(start)) else {
             continue;
@@ -377,42 +387,42 @@ fn published_templates_calls_are_read() {
             assert_eq!(tags, Some(("<|channel>thought", "<channel|>")), "{name}");
         }
         let Some(format) = ToolFormat::of(&template, &source) else {
-            wrong.push(format!("{name}: no form"));
+            wrong.push(format!("{name}: no format detected"));
             continue;
         };
         let found = match format.form {
-            Form::Object { .. } => "object",
-            Form::Named { .. } => "named",
-            Form::Tagged { .. } => "tagged",
-            Form::Bare { .. } => "bare",
-            Form::Python => "python",
-            Form::Harmony => "harmony",
+            CallSyntax::Object { .. } => "object",
+            CallSyntax::Named { .. } => "named",
+            CallSyntax::Tagged { .. } => "tagged",
+            CallSyntax::Bare { .. } => "bare",
+            CallSyntax::Python => "python",
+            CallSyntax::Harmony => "harmony",
         };
         let Some((prompt, text, wanted)) = written(&template) else {
             continue;
         };
-        let said = match format.form {
-            Form::Harmony => {
-                let mut said = Vec::new();
+        let events = match format.form {
+            CallSyntax::Harmony => {
+                let mut events = Vec::new();
                 let mut harmony = Harmony::new(functions(), true, &prompt);
-                harmony.push(&text, &mut said);
-                harmony.finish(&mut said);
-                joined(said)
+                harmony.push(&text, &mut events);
+                harmony.finish(&mut events);
+                joined(events)
             }
             _ => split(&source, &text, true),
         };
         if let Err(why) = super::lazy::tests::keeps(&published_tools(), &format, text.trim_start_matches("assistant")) {
             wrong.push(format!("{name}: {why}: {format:?} of {text:?}"));
         }
-        if found != *kind || calls(&said) != [("f".to_owned(), wanted)] {
-            wrong.push(format!("{name}: expected {kind}: {format:?} of {text:?}: {said:?}"));
+        if found != *kind || calls(&events) != [("f".to_owned(), wanted)] {
+            wrong.push(format!("{name}: expected {kind}: {format:?} of {text:?}: {events:?}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(n_read >= 40, "{n_read} templates are known");
+    assert!(n_read >= 40, "only {n_read} known templates were read");
 }
 
-/// The functions that published templates are told of.
+/// Tools that the published templates render.
 fn published_tools() -> Tools {
     let tool = |f: &Function| {
         json!({"type": "function", "function": {"name": f.name, "description": "-", "parameters": {
@@ -425,7 +435,8 @@ fn published_tools() -> Tools {
     }
 }
 
-/// A prompt, what a template writes of a call behind it, and the arguments; `None` if the template refuses or leaves it out.
+/// Returns a prompt, the rendered call after it, and its arguments. `None` if the template rejects or omits
+/// the call.
 fn written(template: &ChatTemplate) -> Option<(String, String, Json)> {
     use engine::chat::Message;
     let arguments = json!({"t": "a <b> c", "a": 7});
@@ -436,7 +447,7 @@ fn written(template: &ChatTemplate) -> Option<(String, String, Json)> {
     let prompt = template.render(&[Message::user("U")], true, &with).ok()?;
     let all = template.render(&[Message::user("U"), calling], false, &with).ok()?;
     let n = prompt.bytes().zip(all.bytes()).take_while(|(a, b)| a == b).count();
-    // A mark that both begin alike is not cut.
+    // Do not split a tag that is common to both renderings.
     let n = all[..all.floor_char_boundary(n)]
         .rfind(['>', ']', '\n', ':'])
         .map_or(0, |at| at + 1);

@@ -4,7 +4,7 @@ import { parts } from '../highlight.js';
 
 const kinds = (text, language) => parts(text, language).filter(({ kind }) => kind !== '').map(({ kind, text: of }) => [kind, of]);
 
-test('parts of code are told', () => {
+test('code is split into parts', () => {
   assert.deepEqual(kinds('let x = f("a // b", 0x1F); // c', 'js'), [
     ['word', 'let'],
     ['call', 'f'],
@@ -28,7 +28,7 @@ test('parts of code are told', () => {
   ]);
 });
 
-test('nothing is lost or added', () => {
+test('parts add up to the input', () => {
   const texts = ['', '"never ends', '/* never ends', '`${', "it's", 'a\u0000b', '<!-- <', '#'.repeat(1000), '"\\'.repeat(5000)];
   for (const language of ['', 'js', 'python', 'sh', 'html', 'sql', 'text', 'no such', 'constructor']) {
     for (const text of texts) {

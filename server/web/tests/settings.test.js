@@ -5,7 +5,7 @@ import { SETTINGS, read, requestBody, typed, valid } from '../settings.js';
 const setting = (name) => SETTINGS.find((of) => of.name === name);
 const question = [{ role: 'user', content: 'hi', time: 1, id: 'm1' }];
 
-test('only what is set is sent', () => {
+test('unset settings are not sent', () => {
   const body = requestBody('tiny', {}, question);
   assert.deepEqual(body, {
     model: 'tiny',
@@ -24,27 +24,27 @@ test('settings become fields of the request', () => {
   assert.equal(stream, true);
 });
 
-test('an answer that ends the messages is continued', () => {
+test('final assistant message is continued', () => {
   const messages = [...question, { role: 'assistant', content: 'he', reasoning: 'hm' }];
   const body = requestBody('tiny', {}, messages);
   assert.equal(body.continue_final_message, true);
   assert.deepEqual(body.messages[1], { role: 'assistant', content: 'he', reasoning_content: 'hm' });
 });
 
-test('what is typed is checked', () => {
+test('input is validated', () => {
   const temperature = setting('temperature');
   assert.deepEqual(read(temperature, ' 0.7 '), { value: 0.7 });
   assert.deepEqual(read(temperature, ''), { value: undefined });
   for (const wrong of ['x', '-1', '6', 'Infinity', '0x']) {
     assert.match(read(temperature, wrong).error, /number from 0 to 5/, wrong);
   }
-  assert.match(read(setting('top_k'), '1.5').error, /whole/);
-  assert.match(read(setting('json_schema'), '{').error, /not JSON/);
+  assert.match(read(setting('top_k'), '1.5').error, /integer/);
+  assert.match(read(setting('json_schema'), '{').error, /Invalid JSON/);
   assert.match(read(setting('json_schema'), '[]').error, /object/);
   assert.deepEqual(read(setting('stop'), 'a\n\n b\n'), { value: ['a', ' b'] });
 });
 
-test('values are typed as they are read', () => {
+test('formatted values parse back', () => {
   const values = { system: 'a\nb', temperature: 0.25, top_k: 0, stop: ['x', 'y'], reasoning_effort: 'low', json_schema: '{ "a": 1 }' };
   for (const [name, value] of Object.entries(values)) {
     assert.deepEqual(read(setting(name), typed(setting(name), value)), { value });
@@ -52,6 +52,6 @@ test('values are typed as they are read', () => {
   assert.deepEqual(valid(values), values);
 });
 
-test('values that make no sense are left out', () => {
+test('invalid values are dropped', () => {
   assert.deepEqual(valid({ temperature: 'hot', top_p: 7, stop: [1], seed: [2], json_schema: '{', other: 1, min_p: 0.1 }), { min_p: 0.1 });
 });

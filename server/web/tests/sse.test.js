@@ -5,7 +5,7 @@ import { EventReader } from '../sse.js';
 const STREAM = ': pause\n\ndata: {"a":1}\n\ndata:two\ndata: lines\r\n\r\nevent: x\ndata: [DONE]\n\n';
 const EVENTS = ['{"a":1}', 'two\nlines', '[DONE]'];
 
-test('events are the same however a stream is cut', () => {
+test('events do not depend on chunk boundaries', () => {
   for (let size = 1; size <= STREAM.length; size += 1) {
     const reader = new EventReader();
     const events = [];
@@ -16,6 +16,6 @@ test('events are the same however a stream is cut', () => {
   }
 });
 
-test('an event that is cut off is none', () => {
+test('incomplete event is ignored', () => {
   assert.deepEqual(new EventReader().push('data: half\n'), []);
 });

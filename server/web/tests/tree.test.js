@@ -17,7 +17,7 @@ function grown() {
 
 const said = (chat) => path(chat).map(({ content }) => content);
 
-test('other wordings and answers are siblings', () => {
+test('edited and regenerated messages are siblings', () => {
   const { chat, q, a, q2, q3, other } = grown();
   assert.deepEqual(said(chat), ['first   question', 'other answer']);
   assert.deepEqual(place(chat, other.id), { ids: [a.id, other.id], at: 1 });
@@ -25,7 +25,7 @@ test('other wordings and answers are siblings', () => {
   assert.deepEqual(children(chat, null), [q]);
 });
 
-test('what was shown below a message is shown again', () => {
+test('previously shown descendants are shown again', () => {
   const { chat, a, q2, other } = grown();
   show(chat, a.id);
   assert.deepEqual(said(chat), ['first   question', 'answer', 'other second']);
@@ -36,7 +36,7 @@ test('what was shown below a message is shown again', () => {
   assert.deepEqual(said(chat), ['first   question', 'answer', 'second', 'yes']);
 });
 
-test('a chat is called as it begins, or as it is named', () => {
+test('title falls back to the first message', () => {
   const { chat } = grown();
   assert.equal(title(chat), 'first question');
   chat.title = 'x'.repeat(100);
@@ -44,13 +44,13 @@ test('a chat is called as it begins, or as it is named', () => {
   assert.equal(title(newChat()), 'New chat');
 });
 
-test('words are looked for in all versions', () => {
+test('search covers all versions', () => {
   const { chat } = grown();
   assert.ok(matches(chat, 'OTHER yes'));
   assert.ok(!matches(chat, 'yes no'));
 });
 
-test('a file of chats gives the same chats with new ids', () => {
+test('import restores exported chats with new ids', () => {
   const { chat } = grown();
   chat.title = 'name';
   const [back] = imported(JSON.stringify(exported([chat])));
@@ -62,24 +62,24 @@ test('a file of chats gives the same chats with new ids', () => {
   assert.ok(Object.keys(back.nodes).every((id) => !ids.includes(id)));
 });
 
-test('what is no file of chats is refused with a sentence', () => {
+test('invalid files are rejected with a message', () => {
   const file = (nodes) => JSON.stringify({ format: 'llama-chats', version: 1, chats: [{ nodes }] });
   const node = { parent: null, role: 'user', content: 'a' };
   for (const [text, words] of [
-    ['{', /not a file of JSON/],
-    ['[]', /exported here/],
-    ['{"format":"llama-chats","version":2,"chats":[]}', /exported here/],
+    ['{', /not valid JSON/],
+    ['[]', /not a chat export/],
+    ['{"format":"llama-chats","version":2,"chats":[]}', /not a chat export/],
     [file(null), /no messages/],
-    [file({ a: { ...node, role: 'system' } }), /no text or no role/],
-    [file({ a: { ...node, content: 1 } }), /no text or no role/],
-    [file({ a: { ...node, parent: 'a' } }), /not there/],
-    [file({ a: { ...node, parent: 'b' }, b: { ...node, parent: 'a' } }), /not there/],
+    [file({ a: { ...node, role: 'system' } }), /no content or no role/],
+    [file({ a: { ...node, content: 1 } }), /no content or no role/],
+    [file({ a: { ...node, parent: 'a' } }), /missing parent/],
+    [file({ a: { ...node, parent: 'b' }, b: { ...node, parent: 'a' } }), /missing parent/],
   ]) {
     assert.throws(() => imported(text), words, text);
   }
 });
 
-test('fields that a file should not have are left out', () => {
+test('unknown fields in a file are dropped', () => {
   const text = `{"format":"llama-chats","version":1,"chats":[{"title":{},"created":"x","settings":{"__proto__":{"a":1},"seed":7},
     "nodes":{"__proto__":{"parent":null,"role":"user","content":"a","html":"<b>","stats":{"rate":"x","generated":3}}},"leaf":"nowhere"}]}`;
   const [chat] = imported(text);

@@ -1,23 +1,28 @@
-//! An emulated CUDA driver, for tests and development: a `libcuda.so` that interprets the PTX of our kernels on the CPU.
+//! An emulated CUDA driver for tests and development: a `libcuda.so` that interprets PTX kernels on the CPU.
 //!
-//! With it on the loader's path, programs run as with a card, only slower: the real NVRTC compiles, modules are loaded, kernels launched.
-//! What a card cannot do:
+//! With this library on the loader's search path, programs run as on a GPU, but slower. NVRTC compiles the
+//! kernels, and the program loads modules and launches kernels as usual. In addition, the driver checks and
+//! counts more than a GPU does:
 //!
-//! - **It proves memory.** Each allocation is a region of its own at an address that is never used again. An access outside of it, to freed
-//!   memory, to bytes that nobody wrote, or to an address that is no multiple of its width fails the launch, and a report names the kernel, the
-//!   line of PTX, block, thread, address and allocation.
-//! - **It proves order.** So do two threads that touch a word of shared memory without a barrier between, one of them writing; asynchronous
-//!   copies that are not waited for; barriers, shuffles and matrix instructions that not all wanted lanes come to; streams that touch the same
-//!   bytes without an event between. What a stream copies to pinned memory arrives only when the host waits for it.
-//! - **It counts**, for each kernel: instructions by kind, bytes asked for and sectors moved, bank conflicts, divergence.
-//! - **It fails on request**: [`config`] has the settings of `LLAMA_CUDA_EMU`.
+//! - **Memory errors.** Each allocation is a separate region, and its address is never reused. A launch fails
+//!   if it accesses memory out of bounds or after it was freed, reads uninitialized bytes, or uses a
+//!   misaligned address. The report names the kernel, PTX line, block, thread, address, and allocation.
+//! - **Data races.** A launch fails if two threads access a shared-memory word without a barrier and one of
+//!   them writes. Missing waits for asynchronous copies, divergent barriers, shuffles or matrix instructions,
+//!   and unordered accesses by two streams are errors, too. A copy to pinned memory becomes visible only once
+//!   the host waits for it.
+//! - **Counters.** For each kernel, the driver counts instructions by class, bytes requested, sectors moved,
+//!   bank conflicts, and divergent branches.
+//! - **Fault injection.** [`config`] documents the settings of `LLAMA_CUDA_EMU`.
 //!
-//! The way of a kernel: `ptx` (text to a syntax tree), `decode` (to instructions with registers and addresses), `exec` (grids, blocks, warps of
-//! 32 lanes). `device` has memory and the order of work, `api` the functions of the driver, all behind one lock: work is done when it is
-//! submitted, and the result does not depend on the number of the host's threads.
+//! The module `ptx` parses a kernel into a syntax tree, `decode` resolves registers and addresses, and `exec`
+//! runs grids, blocks, and warps of 32 lanes. `device` contains the memory and the ordering of work. `api`
+//! contains the driver functions, all behind one lock. Work runs when it is submitted, and results do not
+//! depend on the number of host threads.
 //!
-//! Approximate instructions (`ex2.approx` and the like) are computed exactly and rounded once. Sums of `mma` are added up as f32 in the order
-//! of their index. Instructions of `wgmma` and tensor copies are not known: they are errors when a module is loaded.
+//! Approximate instructions such as `ex2.approx` are computed exactly and rounded once. `mma` adds the
+//! products as f32 in index order. `wgmma` and tensor-map copies are not supported; modules that use them
+//! fail to load.
 
 mod api;
 mod decode;

@@ -1,4 +1,4 @@
-//! A small model that can be made to lie: its keys and tensors as plain data, and what the engine does with the file.
+//! Builds malicious model files from keys and tensors, and runs the engine on them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,47 +13,48 @@ use tests::variation::Configuration;
 
 use super::counting::peak_of;
 
-/// Memory beyond the file and a copy of it that loading and a few tokens may take.
+/// Memory in bytes, beyond the file and a copy, that loading and decoding a few tokens may use.
 const MEMORY_MAX: usize = 32 << 20;
-/// Far more than any case takes, far less than a hang.
+/// Time limit per file, far above normal run times.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// What becomes of files that the writer would not write.
-pub const NOT_WRITTEN: &str = "no such file can be written";
+/// Result for files that the writer rejects.
+pub const NOT_WRITTEN: &str = "the file cannot be written";
 
-/// A file yet to be written.
+/// A model file under construction.
 #[derive(Clone)]
 pub struct Draft {
-    /// Architecture, and prefix of its keys.
+    /// Architecture of the model, which is also the key prefix.
     pub arch: String,
-    /// Keys.
     pub metadata: Metadata,
     /// Name, type and shape of each tensor.
     pub tensors: Vec<(String, GgmlType, Vec<usize>)>,
 }
 
-/// What came of a file.
+/// Outcome of loading a file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was loaded and decoded a few tokens.
+    /// The model loaded and decoded a few tokens.
     Ran,
-    /// The sentence that it was refused with.
+    /// Loading failed with this error message.
     Refused(String),
 }
 
 impl Draft {
-    /// A fixture as it is.
+    /// Returns an unmodified fixture.
     pub fn full(name: &str) -> Draft {
         let header = Gguf::open_header(fixture(name).header).expect("the fixture is readable");
         let tensors = header.tensors().iter();
         Draft {
-            arch: header.require("general.architecture").expect("the fixture names it"),
+            arch: header
+                .require("general.architecture")
+                .expect("the fixture names its architecture"),
             tensors: tensors.map(|t| (t.name.clone(), t.ty, t.shape().to_vec())).collect(),
             metadata: header.metadata,
         }
     }
 
-    /// A fixture with all sizes from 64 on divided by four: a sixteenth of the bytes.
+    /// Returns a fixture with all sizes from 64 divided by four, which leaves a sixteenth of the bytes.
     pub fn small(name: &str) -> Draft {
         let header = Gguf::open_header(fixture(name).header).expect("the fixture is readable");
         let small = Configuration::of(&header).small();
@@ -66,7 +67,7 @@ impl Draft {
         }
     }
 
-    /// Without a key.
+    /// Returns the draft without a key.
     pub fn without(&self, key: &str) -> Draft {
         let kept = self.metadata.iter().filter(|(k, _)| *k != key);
         Draft {
@@ -75,16 +76,16 @@ impl Draft {
         }
     }
 
-    /// With a key of another value.
+    /// Returns the draft with a changed key.
     pub fn with(&self, key: &str, value: impl Into<Value>) -> Draft {
         let mut draft = self.clone();
         draft.metadata.insert(key, value);
         draft
     }
 
-    /// The whole file; every byte of the weights is `byte`. `None` if no such file can be written.
+    /// Returns the file with every weight byte set to `byte`, or `None` if the writer rejects it.
     pub fn bytes(&self, byte: u8) -> Option<Vec<u8>> {
-        // A file in which every tensor starts at a multiple of a million bytes is sound, but too large for a test.
+        // A file that aligns tensors to a million bytes is valid, but too large for a test.
         if self
             .metadata
             .get("general.alignment")
@@ -100,7 +101,7 @@ impl Draft {
         writer.to_bytes().ok()
     }
 
-    /// What the engine makes of the file.
+    /// Runs the engine on the file.
     pub fn outcome(&self, what: &str) -> Outcome {
         self.bytes(0).map_or_else(
             || Outcome::Refused(NOT_WRITTEN.to_owned()),
@@ -109,13 +110,13 @@ impl Draft {
     }
 }
 
-/// Loads a file and, if that is possible, decodes a few tokens and writes a text in tokens and back. Fails on a panic, and on time and
-/// memory out of proportion. `what` names the case.
+/// Loads a file and, if that succeeds, decodes a few tokens and tokenizes a text. Panics if the engine panics
+/// or exceeds the time or memory limit. `what` names the case.
 pub fn outcome(what: &str, bytes: &[u8]) -> Outcome {
     outcome_with(what, bytes, 32)
 }
 
-/// As [`outcome`], with a context of `n_ctx` cells.
+/// Like [`outcome`], with a context of `n_ctx` cells.
 pub fn outcome_with(what: &str, bytes: &[u8], n_ctx: usize) -> Outcome {
     load_on_this_thread();
     let start = Instant::now();
@@ -124,11 +125,11 @@ pub fn outcome_with(what: &str, bytes: &[u8], n_ctx: usize) -> Outcome {
     let Ok(result) = result else {
         panic!("{what}: the engine panicked");
     };
-    // The file itself, and weights that are kept in another type than the file's.
+    // Accounts for the file itself and for weights converted to another type.
     let memory_max = 6 * bytes.len() + MEMORY_MAX;
     assert!(
         memory <= memory_max,
-        "{what}: {memory} bytes for a file of {}: {result:?}",
+        "{what}: used {memory} bytes for a file of {}: {result:?}",
         bytes.len()
     );
     assert!(time < TIME_MAX, "{what}: took {time:?}: {result:?}");
@@ -153,7 +154,7 @@ fn run(bytes: &[u8], n_ctx: usize) -> Result<(), String> {
     let params = ContextParams {
         n_ctx,
         n_batch: 8,
-        // Without a memory a batch is computed whole.
+        // Bidirectional models need the whole batch in one ubatch.
         n_ubatch: if model.bidirectional() { 8 } else { 4 },
         n_threads: 1,
         n_threads_batch: 1,
@@ -168,13 +169,13 @@ fn run(bytes: &[u8], n_ctx: usize) -> Result<(), String> {
     context.decode(&batch).map_err(|e| text(&e))
 }
 
-/// Makes the present thread all of the thread pool that loading would otherwise share its work with: memory is counted by thread, and a
-/// context of one thread starts no other.
+/// Makes the current thread its own thread pool for loading, because memory is counted per thread. A context
+/// with one thread starts no other threads.
 fn load_on_this_thread() {
     thread_local! {
         static POOL: rayon::ThreadPool = (rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread())
             .build()
-            .expect("a thread that is in no pool yet");
+            .expect("the thread is not in a pool yet");
     }
     POOL.with(|_| ());
 }

@@ -1,5 +1,6 @@
-//! Model files that lie: keys and tensors that are missing, mistyped, absurd, or contradict each other. Each is refused with a sentence,
-//! or it does no harm: then the model also decodes. Never a panic, and time and memory stay in proportion to the file.
+//! Malicious model files: missing, mistyped, absurd or contradictory keys and tensors. Each file is either
+//! rejected with an error, or loads and decodes. The engine never panics, and time and memory stay
+//! proportional to the file size.
 
 #[path = "../../../engine/tests/counting/mod.rs"]
 mod counting;
@@ -12,7 +13,7 @@ use engine::random::SplitMix64;
 use kernels::GgmlType;
 use tests::{Runs, fixture_names, in_every_way, in_one_way_each};
 
-/// What a key is set to, whatever it should hold.
+/// Returns values to set keys to, regardless of their type.
 fn lies() -> Vec<Value> {
     let mut values: Vec<Value> = [0, 1, 2, 3, 5, 7, 48, 1 << 16, 1 << 20, 1 << 28, u32::MAX >> 1, u32::MAX]
         .map(Value::U32)
@@ -36,7 +37,7 @@ fn lies() -> Vec<Value> {
     values
 }
 
-/// Keys of a draft, with those that no fixture has but an architecture may read.
+/// Returns the keys of a draft, and keys that no fixture has but an architecture may read.
 fn keys(draft: &Draft) -> Vec<String> {
     let extra = [
         "rope.scaling.factor",
@@ -58,16 +59,16 @@ fn keys(draft: &Draft) -> Vec<String> {
     keys
 }
 
-/// What a refused file's sentence must name: the key, or a tensor or other key that does not fit it.
+/// Returns true if an error names the key, or a tensor or key that conflicts with it.
 fn names_something(sentence: &str, key: &str) -> bool {
     let bare = key.split_once('.').map_or(key, |(_, bare)| bare);
-    // The writer refuses some alignments itself.
+    // The writer itself rejects some alignments.
     let named = [bare, "tensor `", "tensor \"", "key `", "key \""];
     sentence == NOT_WRITTEN || named.iter().any(|n| sentence.contains(n))
 }
 
 #[test]
-fn the_drafts_are_sound() {
+fn unmodified_drafts_load() {
     for name in &fixture_names() {
         assert_eq!(Draft::full(name).outcome(name), Outcome::Ran, "{name}");
         assert_eq!(Draft::small(name).outcome(name), Outcome::Ran, "{name}, small");
@@ -75,17 +76,17 @@ fn the_drafts_are_sound() {
 }
 
 #[test]
-fn keys_that_are_missing_or_absurd() {
+fn missing_or_absurd_keys_are_rejected_or_harmless() {
     lie_about_keys(1);
 }
 
 #[test]
-#[ignore = "tells eight lies about each key of each fixture"]
-fn keys_that_are_missing_or_absurd_in_many_ways() {
+#[ignore = "tests eight values of each key of each fixture"]
+fn missing_or_absurd_keys_are_rejected_or_harmless_in_many_ways() {
     lie_about_keys(8);
 }
 
-/// Each key missing, and about each key every lie, but only so many in one fixture.
+/// Removes each key and sets it to bad values, limited to `n_lies` per fixture.
 fn lie_about_keys(n_lies: usize) {
     let (mut n_refused, mut n_ran) = (0, 0);
     let mut silent = Vec::new();
@@ -112,24 +113,24 @@ fn lie_about_keys(n_lies: usize) {
             }
         }
     }
-    println!("{n_refused} refused, {n_ran} harmless");
+    println!("{n_refused} rejected, {n_ran} harmless");
     assert!(silent.is_empty(), "{}", silent.join("\n"));
     assert!(n_refused > 1000 && n_ran > 1000);
 }
 
-/// Several lies at once, so that those that hide one another are told too.
+/// Combines several bad values, because one error can hide another.
 #[test]
-fn several_lies_at_once() {
-    lie_several_times(1000);
+fn combined_bad_values_are_rejected_or_harmless() {
+    combine_bad_values(1000);
 }
 
 #[test]
-#[ignore = "tells 3000 sets of lies"]
-fn several_lies_at_once_in_many_ways() {
-    lie_several_times(3000);
+#[ignore = "tests 3000 combinations"]
+fn combined_bad_values_are_rejected_or_harmless_in_many_ways() {
+    combine_bad_values(3000);
 }
 
-fn lie_several_times(n_cases: usize) {
+fn combine_bad_values(n_cases: usize) {
     let (values, names) = (lies(), fixture_names());
     let mut random = SplitMix64(0x9e37_79b9_7f4a_7c15);
     for case in 0..n_cases {
@@ -151,11 +152,11 @@ fn lie_several_times(n_cases: usize) {
 }
 
 #[test]
-fn a_training_length_that_no_memory_holds() {
+fn huge_training_context_is_rejected() {
     for length in [1 << 31, 1 << 40, (1u64 << 62) - 1, u64::MAX >> 1] {
         let draft = Draft::small("llama-dense").with("llama.context_length", length);
         let Outcome::Refused(sentence) = outcome_with(&length.to_string(), &draft.bytes(0).unwrap(), 0) else {
-            panic!("{length} cells were had");
+            panic!("allocating {length} cells succeeded");
         };
         assert!(
             sentence.contains("n_ctx") && sentence.contains(&length.to_string()),
@@ -165,17 +166,17 @@ fn a_training_length_that_no_memory_holds() {
 }
 
 #[test]
-fn tensors_that_are_missing_misnamed_or_misshapen() {
+fn invalid_tensors_are_rejected() {
     lie_about_tensors(4);
 }
 
 #[test]
-#[ignore = "tells every lie about each tensor of each fixture"]
-fn tensors_that_are_missing_misnamed_or_misshapen_in_every_way() {
+#[ignore = "tests every change of each tensor of each fixture"]
+fn invalid_tensors_are_rejected_in_every_variant() {
     lie_about_tensors(1);
 }
 
-/// Each tensor missing, and of the other lies every `step`th.
+/// Removes each tensor, and applies every `step`-th of the other changes.
 fn lie_about_tensors(step: usize) {
     for (fixture, name) in fixture_names().iter().enumerate() {
         let draft = Draft::small(name);
@@ -201,14 +202,14 @@ fn lie_about_tensors(step: usize) {
                 lie("shorter", &|d| d.tensors[i].2[dim] = (d.tensors[i].2[dim] - 1).max(1));
                 lie("twice as long", &|d| d.tensors[i].2[dim] *= 2);
             }
-            // The first is told in any case: which tensors are required is each architecture's own.
+            // Always remove each tensor, because the required tensors depend on the architecture.
             let told = |l: usize| l == 0 || (fixture + i + l).is_multiple_of(step);
             for (_, (lie, lying)) in lies.into_iter().enumerate().filter(|(l, _)| told(*l)) {
                 let what = format!("{name}: {tensor} {lie}");
                 if let Outcome::Refused(sentence) = lying.outcome(&what) {
                     let bare = tensor.trim_end_matches(".weight").trim_end_matches(".bias");
                     let bare = bare.rsplit('.').next().unwrap_or(bare);
-                    // Without a fused tensor its parts are missing: of `attn_kv_b` both are named.
+                    // Without a fused tensor, its parts are reported as missing; for `attn_kv_b`, both.
                     let parts = bare
                         .strip_suffix("kv_b")
                         .map(|s| [format!("{s}k_b"), format!("{s}v_b")]);
@@ -222,9 +223,9 @@ fn lie_about_tensors(step: usize) {
     }
 }
 
-/// Projections of one tensor, whose parts and bias may be too short for what is taken from them.
+/// Tests fused projections whose parts or bias may be too short.
 #[test]
-fn fused_projections_that_do_not_fit() {
+fn mismatched_fused_projections_are_rejected() {
     let mut draft = Draft::small("llama-dense");
     for il in 0..2 {
         let part = |name: &str| format!("blk.{il}.{name}");
@@ -275,9 +276,9 @@ fn fused_projections_that_do_not_fit() {
     }
 }
 
-/// Every type on every tensor of a layer, with bytes that make scales huge, tiny and not a number.
+/// Sets every tensor of a layer to every type, with bytes that give huge, tiny and NaN scales.
 #[test]
-fn tensors_of_other_types() {
+fn other_tensor_types_do_no_harm() {
     for name in ["llama-moe", "gemma3-dense"] {
         let draft = Draft::full(name);
         for i in 0..draft.tensors.len() {
@@ -297,9 +298,9 @@ fn tensors_of_other_types() {
     }
 }
 
-/// Shapes, types and offsets that the writer would not write.
+/// Tests shapes, types and offsets that the writer never produces.
 #[test]
-fn tensor_infos_changed_in_place() {
+fn corrupted_tensor_infos_do_no_harm() {
     for name in ["llama-moe", "gemma3-dense"] {
         let draft = Draft::small(name);
         let bytes = draft.bytes(0).unwrap();
@@ -334,15 +335,15 @@ fn tensor_infos_changed_in_place() {
 
 const ALIGNMENTS: [u32; 7] = [1, 2, 4, 8, 16, 64, 4096];
 
-/// Weights need not lie where the types they are made of like to lie.
+/// Weights may be at addresses that are not aligned for their types.
 #[test]
-fn tensors_at_odd_addresses() {
+fn unaligned_tensors_work() {
     align_tensors(in_one_way_each(&ALIGNMENTS));
 }
 
 #[test]
 #[ignore = "aligns each fixture in 28 ways"]
-fn tensors_of_every_fixture_at_odd_addresses() {
+fn unaligned_tensors_of_every_fixture_work() {
     align_tensors(in_every_way(&ALIGNMENTS));
 }
 
@@ -351,11 +352,11 @@ fn align_tensors(runs: Runs<'_, u32>) {
         let draft = Draft::small(&name);
         for &alignment in alignments {
             for pad in 0..4 {
-                // A name of another length moves all data by a byte.
+                // A longer name shifts all data by one byte.
                 let draft = draft
                     .with("general.alignment", alignment)
                     .with("general.name", "x".repeat(pad));
-                let what = format!("{name}: alignment {alignment}, {pad} bytes more");
+                let what = format!("{name}: alignment {alignment}, {pad} extra bytes");
                 assert_eq!(draft.outcome(&what), Outcome::Ran, "{what}");
             }
         }
@@ -363,7 +364,7 @@ fn align_tensors(runs: Runs<'_, u32>) {
 }
 
 #[test]
-fn files_that_end_early() {
+fn truncated_files_are_rejected() {
     let bytes = Draft::small("qwen3-dense").bytes(0).unwrap();
     let data = Gguf::parse_header(&bytes).unwrap().data_offset();
     for len in (0..data)
@@ -376,15 +377,16 @@ fn files_that_end_early() {
     }
 }
 
-/// The pages behind a mapped file go when it is shortened, and touching them would kill the process: decode looks first.
+/// Truncating a mapped file invalidates its pages, and accessing them would kill the process. Decoding checks
+/// the file size first.
 #[test]
 #[cfg(unix)]
-fn a_file_that_shrinks_while_mapped() {
+fn truncated_mapped_file_is_an_error() {
     use engine::context::{Batch, Context, ContextParams};
     use engine::model::{LoadParams, Model};
 
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("shrinks.gguf");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("shrinks.gguf");
     let bytes = Draft::small("qwen3-dense").bytes(0).unwrap();
     for mmap in [true, false] {
         std::fs::write(&path, &bytes).unwrap();
@@ -407,12 +409,12 @@ fn a_file_that_shrinks_while_mapped() {
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(100).unwrap();
         let expected = format!(
-            "{}: the file was changed while in use: it had {} bytes, now it has 100",
+            "{}: file was truncated while in use: expected {} bytes, found 100",
             path.display(),
             bytes.len()
         );
         assert_eq!(decode(2), if mmap { Err(expected) } else { Ok(()) });
-        // What was decoded stays, and so does the model once the file is whole again.
+        // Decoded tokens stay valid, and the model works again once the file is restored.
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(decode(if mmap { 2 } else { 4 }), Ok(()));
     }

@@ -1,4 +1,4 @@
-//! Vocabularies that lie: ids that no token has, arrays of other lengths, merges of nothing.
+//! Malicious vocabularies: invalid ids, arrays of wrong lengths, invalid merges.
 
 use engine::gguf::{Array, StringArray, Value};
 
@@ -10,7 +10,7 @@ fn strings<S: AsRef<[u8]>>(all: impl IntoIterator<Item = S>) -> Value {
     Value::Array(Array::String(all.into_iter().collect::<StringArray>()))
 }
 
-/// A SentencePiece vocabulary of 32 tokens, some of them bytes.
+/// Returns a SentencePiece vocabulary of 32 tokens, including byte tokens.
 fn spm() -> Draft {
     let texts = [
         "<unk>",
@@ -46,7 +46,7 @@ fn spm() -> Draft {
         .with("tokenizer.ggml.unknown_token_id", 0u32)
 }
 
-/// A byte-level BPE vocabulary of 32 tokens.
+/// Returns a byte-level BPE vocabulary of 32 tokens.
 fn bpe() -> Draft {
     let texts = [
         "<|end|>", "a", "t", "e", "x", "te", "xt", "text", "\u{120}", "\u{120}a", "\u{10a}",
@@ -68,7 +68,7 @@ fn bpe() -> Draft {
 }
 
 #[test]
-fn token_ids_that_no_token_has() {
+fn invalid_token_ids_are_rejected() {
     for draft in [spm(), bpe()] {
         assert_eq!(draft.outcome("sound"), Outcome::Ran);
         for id in [
@@ -104,7 +104,7 @@ fn token_ids_that_no_token_has() {
 }
 
 #[test]
-fn arrays_of_other_lengths() {
+fn arrays_of_wrong_length_are_rejected() {
     for draft in [spm(), bpe()] {
         for (key, lengths) in [("scores", [0, 1, N - 1, N + 1]), ("token_type", [0, 1, N - 1, N + 1])] {
             let key = format!("tokenizer.ggml.{key}");
@@ -124,7 +124,7 @@ fn arrays_of_other_lengths() {
 }
 
 #[test]
-fn tokens_and_merges_that_make_no_sense() {
+fn invalid_tokens_and_merges_do_no_harm() {
     let (spm, bpe) = (spm(), bpe());
     let tokens = "tokenizer.ggml.tokens";
     for draft in [&spm, &bpe] {
@@ -150,7 +150,7 @@ fn tokens_and_merges_that_make_no_sense() {
         let nan = vec![f32::NAN; N];
         draft
             .with("tokenizer.ggml.scores", nan)
-            .outcome("scores that are no numbers");
+            .outcome("scores that are not numbers");
     }
     for merge in ["", " ", "  ", "a", "a ", " a", "zz zz", "t e x", "\u{120}", "a a"] {
         let draft = bpe.with("tokenizer.ggml.merges", strings([merge]));
@@ -163,7 +163,7 @@ fn tokens_and_merges_that_make_no_sense() {
 }
 
 #[test]
-fn keys_of_other_types() {
+fn keys_of_wrong_type_are_rejected() {
     for draft in [spm(), bpe()] {
         let keys: Vec<String> = draft.metadata.iter().map(|(k, _)| k.to_owned()).collect();
         for key in keys.iter().filter(|k| k.starts_with("tokenizer.")) {

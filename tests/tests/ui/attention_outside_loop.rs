@@ -1,4 +1,4 @@
-//! Attention outside the layer loop.
+//! Attention outside of the layer loop.
 
 arch_macros::arch! {
     name: "tiny";

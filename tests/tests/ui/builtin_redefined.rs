@@ -1,4 +1,4 @@
-//! A hyper-parameter with a builtin name.
+//! A hyperparameter with the name of a builtin.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! A tensor declared under a condition, used without it.
+//! A conditional tensor used without its condition.
 
 arch_macros::arch! {
     name: "tiny";

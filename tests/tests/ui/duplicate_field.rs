@@ -1,4 +1,4 @@
-//! Two tensors with one name.
+//! Two tensors with the same name.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! Two tensors with one GGUF name.
+//! Two tensors with the same GGUF name.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! A fragment with a misspelt name, used twice: the fault is told once, at its place in the fragment.
+//! A misspelled name in a fragment that is used twice gives a single error, located in the fragment.
 
 mod first {
     arch_macros::arch! {

@@ -1,4 +1,4 @@
-//! No architecture of that name beside this file.
+//! The parent architecture does not exist.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! A list that does not say "or more".
+//! A list type without a minimum length, as in `[usize; 4..]`.
 
 arch_macros::arch! {
     name: "tiny";

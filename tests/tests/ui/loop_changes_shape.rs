@@ -1,4 +1,4 @@
-//! A value that a layer hands on in another shape.
+//! The layer loop changes the shape of a value.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! A hyper-parameter without a key.
+//! A hyperparameter without a key.
 
 arch_macros::arch! {
     name: "tiny";

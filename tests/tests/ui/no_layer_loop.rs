@@ -1,4 +1,4 @@
-//! A graph without its layers.
+//! A graph without a layer loop.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! An optional tensor used without saying what happens when it is absent.
+//! An optional tensor used without a fallback.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! A per-layer size outside the layer block.
+//! A per-layer size outside of the layer block.
 
 arch_macros::arch! {
     name: "tiny";

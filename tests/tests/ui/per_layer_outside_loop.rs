@@ -1,4 +1,4 @@
-//! A per-layer value outside the layer loop.
+//! A per-layer value outside of the layer loop.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! A graph that ends in something else than logits or embeddings.
+//! A graph whose result is neither logits nor embeddings.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! A declaration that does not say how positions rotate.
+//! A declaration without `rope`.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! A rotation in a model that declares none.
+//! A RoPE call in a model declared with `rope: none`.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! A forgotten semicolon.
+//! A missing semicolon.
 
 arch_macros::arch! {
     name: "tiny";

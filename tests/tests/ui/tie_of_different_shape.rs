@@ -1,4 +1,4 @@
-//! A stand-in of another shape.
+//! A tied tensor with another shape.
 
 arch_macros::arch! {
     name: "tiny";

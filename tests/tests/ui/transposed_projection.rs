@@ -1,4 +1,4 @@
-//! A projection declared the wrong way round.
+//! A projection declared with transposed dimensions.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! A projection applied under a wrong name.
+//! A projection with an undeclared name.
 
 arch_macros::arch! {
     name: "tiny";

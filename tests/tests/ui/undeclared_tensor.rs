@@ -1,4 +1,4 @@
-//! A tensor used under a wrong name.
+//! A tensor with an undeclared name.
 
 arch_macros::arch! {
     name: "tiny";

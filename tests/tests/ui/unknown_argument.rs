@@ -1,4 +1,4 @@
-//! A named argument that the operation does not have.
+//! A named argument that the operation does not accept.
 
 arch_macros::arch! {
     name: "tiny";

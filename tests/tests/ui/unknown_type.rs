@@ -1,4 +1,4 @@
-//! A type that hyper-parameters do not have.
+//! A hyperparameter of an unknown type.
 
 arch_macros::arch! {
     name: "tiny";

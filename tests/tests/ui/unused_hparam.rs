@@ -1,4 +1,4 @@
-//! A hyper-parameter that nothing uses.
+//! An unused hyperparameter.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! Leaves out what nothing was inherited of.
+//! `without` removes items although nothing is inherited.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! A call with an argument missing.
+//! A call with a missing argument.
 
 arch_macros::arch! {
     name: "tiny";

@@ -1,4 +1,4 @@
-//! Keys cut into as many heads as queries.
+//! Keys are split into the number of query heads.
 
 arch_macros::arch! {
     name: "tiny";

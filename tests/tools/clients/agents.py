@@ -1,4 +1,4 @@
-"""OpenAI's agents, by both of its interfaces."""
+"""openai-agents, with chat completions and responses."""
 
 import asyncio
 

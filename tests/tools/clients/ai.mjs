@@ -67,7 +67,7 @@ async function checkOthers() {
   const { embedding } = await embed({ model, value: "a cat" });
   assert(embeddings.length === 2 && embedding.every((x, i) => Math.abs(x - embeddings[0][i]) < 1e-3));
   const text = await generateText({ ...asked, model: server.completionModel("any"), maxOutputTokens: 6, prompt: "One, two, three, four," });
-  // It puts names of speakers into the text.
+  // The package adds speaker names to the prompt.
   assert(text.text.length > 0 && text.usage.outputTokens <= 6);
   await assert.rejects(generateText({ ...asked, prompt, maxOutputTokens: 60, providerOptions: { local: { no_such_field: 1 } } }), /no_such_field/);
   console.log("ai, vectors, texts, errors:", embedding.length, text.text);

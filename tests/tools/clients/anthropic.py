@@ -1,4 +1,4 @@
-"""Anthropic's package."""
+"""The package `anthropic`."""
 
 from .sdks import PACKAGES as PACKAGES
 

@@ -1,4 +1,4 @@
-"""Instructor: structures by every way of asking for them."""
+"""Instructor: structured output in every mode."""
 
 PACKAGES = ["instructor==1.17.0"]
 ASKED = {"model": "any", "temperature": 0, "max_tokens": 200, "max_retries": 0}
@@ -13,7 +13,7 @@ def check(base):
     class City(BaseModel):
         """A city."""
 
-        # A small model may go on for as long as it is let, with a name and with properties of its own.
+        # The schema limits lengths and properties, because a small model may not stop.
         model_config = ConfigDict(extra="forbid")
         name: str = Field(max_length=40)
         is_capital: bool
@@ -25,7 +25,7 @@ def check(base):
         city = of_mode.chat.completions.create(**ASKED, messages=SAID, response_model=City)
         assert isinstance(city, City), city
         *_, last = of_mode.chat.completions.create_partial(**ASKED, messages=SAID, response_model=City)
-        # What is asked of a model piece by piece is a schema of another name, so that it may say something else.
+        # Partial responses use a schema with a different name, so the content may differ.
         assert isinstance(last.name, str) and isinstance(last.is_capital, bool), last
         answer, raw = of_mode.chat.completions.create_with_completion(**ASKED, messages=SAID, response_model=City)
         assert isinstance(answer, City) and raw.usage.completion_tokens > 0, raw

@@ -1,9 +1,9 @@
-"""LangChain's package for OpenAI's interface."""
+"""The package `langchain-openai`."""
 
 import asyncio
 
 PACKAGES = ["langchain-openai==1.7.3"]
-# Connections are kept for all models, and belong to a loop.
+# Connections are shared by all models and belong to one event loop.
 LOOP = asyncio.new_event_loop()
 QUESTION = "What is the capital of France? Answer in one sentence."
 
@@ -97,7 +97,7 @@ def check_others(base, told):
     texts = OpenAI(**told, max_tokens=6)
     text = texts.invoke("One, two, three, four,")
     assert "five" in text and "".join(texts.stream("One, two, three, four,")) == text, text
-    # Counting tokens itself would fetch the tokenizer of a model of OpenAI.
+    # The default token counter would download a tokenizer from OpenAI.
     vectors = OpenAIEmbeddings(base_url=told["base_url"], api_key="none", model="any", check_embedding_ctx_length=False)
     two = vectors.embed_documents(["a cat", "a kitten"])
     one = vectors.embed_query("a cat")

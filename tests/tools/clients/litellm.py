@@ -1,9 +1,9 @@
-"""LiteLLM, by the interfaces of OpenAI, Anthropic and Ollama."""
+"""LiteLLM, with the APIs of OpenAI, Anthropic, and Ollama."""
 
 import asyncio
 import json
 
-# It takes part of its package for MCP for granted.
+# LiteLLM imports parts of its MCP package unconditionally.
 PACKAGES = ["litellm==1.106.2", "mcp==2.3.0"]
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
 ASKED = {"temperature": 0, "max_tokens": 60, "api_key": "none", "num_retries": 0}
@@ -66,7 +66,7 @@ def check_functions(asked):
 
     said = [{"role": "user", "content": "How is the weather in Paris?"}]
     asked = {**asked, "tools": TOOLS}
-    # Ollama's interface has no choice of functions: they may be called there.
+    # The Ollama API has no `tool_choice`, so a tool call is optional.
     choice = {} if asked["model"].startswith("ollama") else {"tool_choice": "required"}
     message = litellm.completion(**asked, **choice, messages=said).choices[0].message
     if not choice:
@@ -80,7 +80,7 @@ def check_functions(asked):
     assert streamed.finish_reason == "tool_calls", streamed
     told = {"role": "tool", "tool_call_id": call.id, "name": "weather", "content": "It rains."}
     after = litellm.completion(**asked, messages=[*said, message.model_dump(exclude_none=True), told])
-    # It may call it again.
+    # The model may call the tool again.
     assert after.choices[0].message.content or after.choices[0].message.tool_calls, after
     print("litellm, functions:", asked["model"], arguments)
 

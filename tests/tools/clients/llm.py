@@ -1,4 +1,4 @@
-"""Simon Willison's llm: the command, with models by two interfaces."""
+"""The command `llm` by Simon Willison, with models of two APIs."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 PACKAGES = ["llm==0.36"]
-# A small model may go on for as long as it is let, with a name and with properties of its own.
+# The schema limits lengths and properties, because a small model may not stop.
 PROPERTIES = {"name": {"type": "string", "maxLength": 40}, "is_capital": {"type": "boolean"}}
 CITY = {"type": "object", "properties": PROPERTIES, "required": [*PROPERTIES], "additionalProperties": False}
 QUESTION = "What is the capital of France? Answer in one sentence."
@@ -16,12 +16,12 @@ TOOL = 'def weather(city: str) -> str:\n    "Tells the weather of a city."\n    
 
 
 def check(base):
-    with tempfile.TemporaryDirectory() as folder:
-        home = pathlib.Path(folder)
+    with tempfile.TemporaryDirectory() as directory:
+        home = pathlib.Path(directory)
         model = lambda name, **more: {"model_id": name, "model_name": "any", "api_base": f"{base}/v1", **more}
         able = {"supports_schema": True, "supports_tools": True}
         models = [model("chat", **able), model("answers", responses=True, **able), model("texts", completion=True)]
-        # JSON is YAML.
+        # JSON is valid YAML.
         (home / "extra-openai-models.yaml").write_text(json.dumps(models))
         for name in ["chat", "answers"]:
             check_model(home, name)
@@ -48,6 +48,6 @@ def check_model(home, name):
     for way in [[], ["--no-stream"]]:
         city = json.loads(llm(home, *asked, *way, "--schema", json.dumps(CITY), "Describe the city of Paris as JSON."))
         assert isinstance(city["name"], str) and isinstance(city["is_capital"], bool), city
-        # The model may call it: a way to say that it has to is not there.
+        # The model may call the tool: this client cannot require a call.
         assert llm(home, *asked, *way, "--functions", TOOL, "How is the weather in Paris?"), "an answer with functions"
     print("llm, whole, streams, turns, structure, functions:", name, text.strip(), city)

@@ -1,19 +1,19 @@
-"""LM-Eval's local-completions and local-chat-completions, on a small task of our own: nothing is fetched."""
+"""lm-eval with local-completions and local-chat-completions, on a small local task without downloads."""
 
 import json
 import pathlib
 import tempfile
 
-# Its package for APIs, without PyTorch.
+# The API variant of the package, without PyTorch.
 PACKAGES = ["lm-eval[api]==0.4.13"]
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Egypt": "Cairo", "Peru": "Lima"}
 
 
 def check(base):
-    with tempfile.TemporaryDirectory() as folder:
-        tasks = write_tasks(pathlib.Path(folder))
+    with tempfile.TemporaryDirectory() as directory:
+        tasks = write_tasks(pathlib.Path(directory))
         limits = {"model": "any", "max_retries": 1, "num_concurrent": 2}
-        # The tokenizer is the server's: `remote` asks for it.
+        # `remote` uses the tokenizer of the server.
         texts = {**limits, "base_url": f"{base}/v1/completions", "tokenizer_backend": "remote"}
         found = evaluate("local-completions", texts, tasks, ["capitals_choice", "capitals_text"])
         assert found["capitals_choice"]["acc,none"] > 0.8 and found["capitals_text"]["exact_match,none"] > 0.5, found
@@ -27,10 +27,10 @@ def check(base):
         print("lm_eval, choices, texts, perplexity, chats:", found, perplexity, chat)
 
 
-def write_tasks(folder):
+def write_tasks(directory):
     documents = [{"country": country, "city": city} for country, city in CAPITALS.items()]
-    (folder / "capitals.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
-    data = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(folder / "capitals.jsonl")}}, "test_split": "test"}
+    (directory / "capitals.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    data = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(directory / "capitals.jsonl")}}, "test_split": "test"}
     generation = {
         "output_type": "generate_until",
         "doc_to_target": "{{city}}",

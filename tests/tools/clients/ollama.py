@@ -1,4 +1,4 @@
-"""Ollama's package."""
+"""The package `ollama`."""
 
 import json
 

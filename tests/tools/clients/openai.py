@@ -1,4 +1,4 @@
-"""OpenAI's package: conversations, texts and vectors."""
+"""The package `openai`: chat completions, completions, and embeddings."""
 
 import json
 
@@ -119,7 +119,7 @@ def check_errors(client, model, text):
             raise AssertionError(f"{wrong} is taken")
         except error as refused:
             assert refused.body["message"], refused
-    # A stream that is left ends its work; the next answer is the same.
+    # Closing a stream cancels the request; the next response is unaffected.
     stream = client.chat.completions.create(model=model, messages=QUESTION, max_tokens=400, stream=True)
     next(iter(stream))
     stream.close()

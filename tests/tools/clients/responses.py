@@ -1,11 +1,11 @@
-"""OpenAI's package: responses, and functions."""
+"""The package `openai`: responses and functions."""
 
 import json
 
 from .sdks import PACKAGES as PACKAGES
 
 
-# A response that its limit cuts is none that the package calls complete.
+# The package does not treat a truncated response as complete.
 ASKED = {"model": "any", "input": "What is the capital of France? Answer in one sentence.", "max_output_tokens": 400, "temperature": 0}
 
 

@@ -1,7 +1,8 @@
-//! Whose fault a fault in a function is: the function's, or that of an argument of another shape than the function takes.
+//! Attributes an error in a function to its body or to the call that passed an argument of the wrong shape.
 //!
-//! Functions do not declare shapes. What a parameter takes is found by trying: if the body is without fault once one argument has
-//! another shape, that is the shape it takes, and the call is wrong. This is done for calls that have faults only.
+//! Functions do not declare the shapes of their parameters. If the body checks without errors once one
+//! argument has another shape, the parameter requires that shape and the error is moved to the call. Only
+//! calls that produced errors are retried.
 
 use proc_macro2::Ident;
 use syn::Expr;
@@ -13,7 +14,7 @@ use crate::model::{Kind, VarId};
 use crate::source::Range;
 use crate::sym::{Dim, Shape};
 
-/// What a parameter is given, as far as the body can tell.
+/// Argument bound to a parameter, as known to the body.
 #[derive(Clone)]
 pub(super) struct Given(Bound);
 
@@ -35,7 +36,8 @@ impl Given {
 }
 
 impl Checker<'_> {
-    /// Moves the faults of a call's body, those from `faults` on, to the argument that they come from, if there is one.
+    /// Moves the errors of a call's body (index `faults` and later) to the argument that caused them, if one
+    /// did.
     pub(super) fn blame(&mut self, call: &Call<'_>, args: &[&Expr], given: &[Given], faults: usize) {
         if self.trying || self.errors.len() == faults {
             return;
@@ -46,11 +48,15 @@ impl Checker<'_> {
         let Some((i, shape)) = wanted else { return };
         let notes = self.errors.take_from(faults);
         let (name, param) = (call.name, &call.f.params[i]);
-        let message = format!("`{name}` takes {shape} as `{param}`, got {}", given[i].describe());
+        let message = format!(
+            "`{name}` expects shape {shape} for `{param}`, found {}",
+            given[i].describe()
+        );
         self.errors.note(Range::of(args[i]), message, notes);
     }
 
-    /// The shape that argument `i` must have for the body to be without fault, all else being as it is.
+    /// Returns the shape of argument `i` that makes the body valid, with all other arguments
+    /// unchanged.
     fn wanted(&mut self, call: &Call<'_>, given: &[Given], i: usize) -> Option<Shape> {
         let mut bounds: Vec<Bound> = given.iter().map(|g| g.0.clone()).collect();
         bounds[i] = Bound::Broken;
@@ -63,7 +69,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Shapes that graphs have: of the residual stream, of what tensors take and give, and of heads.
+    /// Returns common shapes: residual stream, inputs and outputs of tensors, and heads.
     fn likely_shapes(&self) -> Vec<Shape> {
         let mut sizes = vec![Dim::symbol("n_embd")];
         let mut counts = vec![Dim::symbol("n_head"), Dim::symbol("n_head_kv"), Dim::constant(1)];
@@ -88,10 +94,10 @@ impl Checker<'_> {
         shapes
     }
 
-    /// True if the body has no fault with these parameters. Nothing of it is kept.
+    /// Returns true if the body has no errors with these parameters. Restores the checker's state afterwards.
     fn is_faultless(&mut self, call: &Call<'_>, bounds: &[Bound]) -> bool {
         let before = (self.errors.len(), self.vars.len());
-        // Faults that are told once are to be found again.
+        // Errors that are normally reported only once must be found again.
         let told = (
             std::mem::take(&mut self.wrong_ifs),
             std::mem::take(&mut self.unknown_names),

@@ -1,4 +1,4 @@
-//! Calls: projections, operations of the table, `has`, rows and slices, and plain Rust.
+//! Calls of projections, table operations and `has`; row lookups, slices, and `rust!`.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -10,7 +10,7 @@ use super::{Checker, Place, facts};
 use crate::builtins::Ty;
 use crate::diag::{did_you_mean, nearest};
 use crate::model::{Arg, Kind, Named, Operation, RopeKind, RowsBy, SCALAR_FNS, Scalar, ScalarKind, Value, ValueKind};
-use crate::ops::{self, Call, Given, OPS, OpSpec, Operand, Param, ParamKind, WINDOWS};
+use crate::ops::{self, Call, Given, OPS, OpOperand, OpSpec, Param, ParamKind, WINDOWS};
 use crate::parse::{bare, plain_name};
 use crate::source::Range;
 use crate::sym::{Dim, Shape};
@@ -18,7 +18,7 @@ use crate::sym::{Dim, Shape};
 impl Checker<'_> {
     pub(super) fn call(&mut self, call: &ExprCall) -> Option<Lowered> {
         let Some(name) = plain_name(&call.func) else {
-            return self.fault(&call.func, "expected the name of a tensor or an operation");
+            return self.error(&call.func, "expected the name of a tensor or operation");
         };
         let args: Vec<&Expr> = call.args.iter().collect();
         if name == "has" {
@@ -31,9 +31,9 @@ impl Checker<'_> {
         }
         if !self.place.is_graph() {
             let names = SCALAR_FNS.iter().map(|f| f.name.to_string()).collect();
-            return self.unknown(&name, "function of numbers", names);
+            return self.unknown(&name, "numeric function", names);
         }
-        // A tensor with an operation's name has been reported.
+        // A tensor that has an operation's name was reported earlier.
         if let Some(index) = self.find_tensor(&name.to_string())
             && ops::find(&name.to_string()).is_none()
         {
@@ -45,7 +45,7 @@ impl Checker<'_> {
         let Some(op) = ops::find(&name.to_string()) else {
             return self.unknown_call(&name, &args);
         };
-        // `sqrt` and `exp` are functions of numbers as well as operations on tensors.
+        // `sqrt` and `exp` are both numeric functions and tensor operations.
         if SCALAR_FNS.iter().any(|f| name == f.name)
             && let [arg] = args[..]
         {
@@ -71,7 +71,7 @@ impl Checker<'_> {
         self.scalar_call(name, &lowered, args).map(Lowered::Scalar)
     }
 
-    /// Reports a call of nothing known.
+    /// Reports a call of an undeclared name.
     fn unknown_call(&mut self, name: &Ident, args: &[&Expr]) -> Option<Lowered> {
         self.look_into(args);
         let mut names: Vec<String> = OPS.iter().map(|o| o.name.to_string()).collect();
@@ -79,15 +79,17 @@ impl Checker<'_> {
         names.extend(self.tensors.iter().map(|t| t.tensor.name.to_string()));
         names.extend(self.functions.iter().map(|f| f.name.to_string()));
         if self.find_var(&name.to_string()).is_some() {
-            return self.fault(
+            return self.error(
                 name,
-                format!("`{name}` is a computed value, not a tensor or operation that can be applied"),
+                format!(
+                    "`{name}` is a computed value, not a tensor or operation; only tensors and operations can be called"
+                ),
             );
         }
         self.unknown(name, "operation or tensor", names)
     }
 
-    /// Checks the calls inside of arguments whose own meaning is not known.
+    /// Checks the calls inside the arguments of an unknown callee.
     fn look_into(&mut self, args: &[&Expr]) {
         for arg in args {
             if matches!(arg, Expr::Call(_) | Expr::Binary(_) | Expr::Index(_) | Expr::Paren(_)) {
@@ -96,7 +98,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Counts every known name in some tokens as used.
+    /// Marks every known name among the tokens as used.
     pub(super) fn mention(&mut self, tokens: TokenStream) {
         for token in tokens {
             match token {
@@ -124,16 +126,16 @@ impl Checker<'_> {
 
     fn has(&mut self, at: &Ident, args: &[&Expr]) -> Option<crate::model::Scalar> {
         if self.place == Place::Hparams {
-            return self.fault(
+            return self.error(
                 at,
-                "`has` asks about the file's tensors, which are not known among hyper-parameters",
+                "`has` is not available in `hparams`: the tensors of the file are not known yet",
             );
         }
         let [arg] = args else {
-            return self.fault(at, "`has` takes the name of one optional tensor");
+            return self.error(at, "`has` takes exactly one optional tensor");
         };
         let Some(name) = plain_name(arg) else {
-            return self.fault(arg, "`has` takes the name of an optional tensor");
+            return self.error(arg, "`has` takes the name of an optional tensor");
         };
         let Some(index) = self.find_tensor(&name.to_string()) else {
             let names = self
@@ -146,33 +148,33 @@ impl Checker<'_> {
         };
         let tensor = &self.tensors[index].tensor;
         if !tensor.may_be_absent() {
-            return self.fault(
+            return self.error(
                 &name,
-                format!("`{name}` is always there: declare it `{name}?:` if files may lack it"),
+                format!("`{name}` is always present; declare it as `{name}?:` if files may lack it"),
             );
         }
         let group = tensor.group;
         if self.place.is_graph() {
             self.allow_group(group, &name)?;
         } else if group.is_some() && group != self.group {
-            return self.fault(&name, format!("`{name}` belongs to another group of layers"));
+            return self.error(&name, format!("`{name}` belongs to another group of layers"));
         }
         let mut s = derived(ScalarKind::Has(name.clone()), Ty::Bool, format!("has({name})"), &[]);
         s.per_layer = group.is_some();
         Some(s)
     }
 
-    /// `w(x)`.
+    /// Checks the projection `w(x)`.
     fn apply(&mut self, index: usize, name: &Ident, args: &[&Expr]) -> Option<Value> {
         if args.len() != 1 {
             self.look_into(args);
         }
         let x = match args {
             [x] => self.tensor(x),
-            _ => self.fault(
+            _ => self.error(
                 name,
                 format!(
-                    "`{name}` is applied to one tensor, {} given",
+                    "`{name}` is applied to 1 tensor, found {}",
                     plural(args.len(), "argument")
                 ),
             ),
@@ -185,34 +187,41 @@ impl Checker<'_> {
         let kind = *sym.tensor.kind;
         let how = match kind {
             Kind::Linear | Kind::PerHead => None,
-            Kind::Embed => Some(format!("its rows are read as `{name}[tokens]`")),
-            Kind::Experts => Some("it is an argument of `moe`".to_string()),
+            Kind::Embed => Some(format!("read its rows with `{name}[tokens]`")),
+            Kind::Experts => Some("pass it to `moe`".to_string()),
             Kind::Norm | Kind::Vector => Some(format!(
-                "it is an operand (`x * {name}`) or the weight of a norm (`rms_norm(x, {name}, eps)`)"
+                "use it as an operand (`x * {name}`) or as the weight of a norm (`rms_norm(x, {name}, eps)`)"
             )),
-            Kind::Raw => Some(format!("it is an operand: `x * {name}`")),
+            Kind::Raw => Some(format!("use it as an operand: `x * {name}`")),
         };
         if let Some(how) = how {
-            return self.fault(name, format!("`{name}` is `{}`, not a projection: {how}", kind.name()));
+            return self.error(
+                name,
+                format!("`{name}` is declared as `{}`, not as a projection; {how}", kind.name()),
+            );
         }
         let (x, ()) = (x?, present?);
         let (input, output) = (sym.tensor.dims[0].clone(), sym.tensor.dims[1].clone());
         let shape = sym.tensor.shape_text.clone();
         if x.shape.dim(0) != input {
             let joined = x.shape.rank() == 3 && x.shape.dim(0).mul(&x.shape.dim(1)) == input;
-            let hint = if joined { ": `merge(…)` joins heads" } else { "" };
+            let hint = if joined {
+                "; join the heads with `merge(…)`"
+            } else {
+                ""
+            };
             let message = format!(
-                "`{name}` takes {input}, got {} (declared {shape}, applied to {}){hint}",
+                "`{name}` expects input size {input}, found {} (declared as {shape}, applied to {}){hint}",
                 x.shape.dim(0),
                 x.shape
             );
-            return self.fault(name, message);
+            return self.error(name, message);
         }
         if let Some(n_head) = sym.tensor.dims.get(2)
             && (x.shape.rank() != 3 || x.shape.dim(1) != *n_head)
         {
-            let message = format!("`{name}` takes [{input}, {n_head}, T], got {}", x.shape);
-            return self.fault(name, message);
+            let message = format!("`{name}` expects [{input}, {n_head}, T], found {}", x.shape);
+            return self.error(name, message);
         }
         let shape = x.shape.with_dim0(output);
         Some(Value {
@@ -221,7 +230,7 @@ impl Checker<'_> {
         })
     }
 
-    /// A call of an operation of the table: binds the arguments to parameters, then asks the shape rule.
+    /// Checks a call of a table operation: binds the arguments to parameters, then applies the shape rule.
     fn op_call(&mut self, op: &'static OpSpec, name: &Ident, args: &[&Expr]) -> Option<Value> {
         let bound = self.bind(op, name, args);
         if bound.is_none() {
@@ -232,10 +241,10 @@ impl Checker<'_> {
         let mut complete = bound.is_some();
         for (param, expr) in op.params.iter().zip(bound.unwrap_or_default()) {
             let (arg, mut operand) = match expr {
-                None => (Some(Arg::Default), Operand::default()),
+                None => (Some(Arg::Default), OpOperand::default()),
                 Some(expr) => match self.argument(op, param, expr) {
                     Some((arg, operand)) => (Some(arg), operand),
-                    None => (None, Operand::default()),
+                    None => (None, OpOperand::default()),
                 },
             };
             operand.at = expr.map_or_else(TokenStream::new, ToTokens::to_token_stream);
@@ -244,24 +253,24 @@ impl Checker<'_> {
             operands.push(operand);
         }
         if op.in_layer && self.place != Place::Loop {
-            return self.fault(
+            return self.error(
                 name,
                 format!(
-                    "`{}` stores into the memory of a layer: it belongs inside `for layer`",
+                    "`{}` writes to the KV cache or state of a layer; call it inside `for layer`",
                     op.name
                 ),
             );
         }
         if op.rotates && self.rope == Some(RopeKind::None) {
-            // Once is enough.
+            // Report each operation only once.
             if self.unknown_names.iter().any(|n| n == op.name) {
                 return None;
             }
             self.unknown_names.push(op.name.to_owned());
-            return self.fault(
+            return self.error(
                 name,
                 format!(
-                    "`{}` needs the pairing of positions: declare `rope: norm;` or `rope: neox;`",
+                    "`{}` needs a pairing of dimensions; declare `rope: norm;` or `rope: neox;`",
                     op.name
                 ),
             );
@@ -290,13 +299,13 @@ impl Checker<'_> {
         })
     }
 
-    /// One expression per parameter, in order; `None` for those left out.
+    /// Returns one expression per parameter, in order; `None` for omitted parameters.
     fn bind<'a>(&mut self, op: &OpSpec, name: &Ident, args: &[&'a Expr]) -> Option<Vec<Option<&'a Expr>>> {
         let mut slots: Vec<Option<&Expr>> = vec![None; op.params.len()];
         let is_keyword = |e: &Expr| matches!(e, Expr::Assign(_));
         let positional: Vec<&Expr> = args.iter().copied().take_while(|e| !is_keyword(e)).collect();
         if let Some(late) = args[positional.len()..].iter().find(|e| !is_keyword(e)) {
-            return self.fault(late, "arguments by position come before `name = value` ones");
+            return self.error(late, "positional arguments must come before named arguments");
         }
         let by_position = |p: &Param| matches!(p.given, Given::Position | Given::OptionalPosition);
         let all = op.params.iter().filter(|p| by_position(p)).count();
@@ -318,10 +327,10 @@ impl Checker<'_> {
             let rest = if by_name.is_empty() {
                 String::new()
             } else {
-                format!(" (by name: {by_name})")
+                format!(" (named: {by_name})")
             };
             let (op, given) = (op.name, positional.len());
-            let message = format!("`{op}` takes {wanted}, {given} given: `{signature}`{rest}");
+            let message = format!("`{op}` takes {wanted}, found {given}: `{signature}`{rest}");
             self.errors.at(name, message);
             return None;
         }
@@ -348,7 +357,7 @@ impl Checker<'_> {
     fn bind_keyword<'a>(&mut self, op: &OpSpec, arg: &'a Expr, slots: &mut [Option<&'a Expr>]) -> Option<()> {
         let Expr::Assign(assign) = arg else { return None };
         let Some(key) = plain_name(&assign.left) else {
-            return self.fault(&assign.left, "expected `name = value`");
+            return self.error(&assign.left, "expected `name = value`");
         };
         let keywords = || {
             op.params
@@ -367,39 +376,40 @@ impl Checker<'_> {
             } else {
                 names.join(", ")
             };
-            let message = format!("`{}` has no argument `{key}`{hint} (by name it takes {known})", op.name);
-            return self.fault(&key, message);
+            let message = format!("`{}` has no argument `{key}`{hint} (named arguments: {known})", op.name);
+            return self.error(&key, message);
         };
         if slots[i].is_some() {
-            return self.fault(&key, format!("`{key}` is given twice"));
+            return self.error(&key, format!("argument `{key}` is given twice"));
         }
         slots[i] = Some(&assign.right);
         Some(())
     }
 
-    /// An argument that is a number or condition. A tensor in its place is mostly one argument too few.
+    /// Checks a numeric or boolean argument. A tensor in its position usually means that an earlier argument
+    /// is missing.
     fn number(&mut self, op: &OpSpec, param: &Param, expr: &Expr, ty: Ty) -> Option<Scalar> {
         match self.expr(expr)? {
             Lowered::Scalar(s) => self.convert(s, ty, expr),
             Lowered::Tensor(_) => {
                 let (what, signature) = (param.kind.describe(), op.signature());
                 let message = format!(
-                    "`{}` takes {what} as `{}`, got a tensor: `{signature}`",
+                    "`{}` expects {what} for `{}`, found a tensor: `{signature}`",
                     op.name, param.name
                 );
-                self.fault(expr, message)
+                self.error(expr, message)
             }
         }
     }
 
-    /// One argument, as its parameter takes it.
-    fn argument(&mut self, op: &OpSpec, param: &Param, expr: &Expr) -> Option<(Arg, Operand)> {
+    /// Checks one argument against its parameter.
+    fn argument(&mut self, op: &OpSpec, param: &Param, expr: &Expr) -> Option<(Arg, OpOperand)> {
         if let Expr::If(branch) = bare(expr)
             && branch.else_branch.is_none()
         {
             return self.argument_if(op, param, branch);
         }
-        let mut operand = Operand::default();
+        let mut operand = OpOperand::default();
         let arg = match param.kind {
             ParamKind::Tensor => {
                 let value = self.tensor(expr)?;
@@ -432,11 +442,11 @@ impl Checker<'_> {
         Some((arg, operand))
     }
 
-    /// `if cond { value }`: an argument that is given where a condition holds.
-    fn argument_if(&mut self, op: &OpSpec, param: &Param, branch: &ExprIf) -> Option<(Arg, Operand)> {
+    /// Checks `if cond { value }`, an argument that is passed only if a condition holds.
+    fn argument_if(&mut self, op: &OpSpec, param: &Param, branch: &ExprIf) -> Option<(Arg, OpOperand)> {
         let cond = self.scalar_of(&branch.cond, Ty::Bool);
         let [syn::Stmt::Expr(value, None)] = &branch.then_branch.stmts[..] else {
-            return self.fault(
+            return self.error(
                 &branch.then_branch,
                 "expected one value, as in `if condition { value }`",
             );
@@ -444,17 +454,14 @@ impl Checker<'_> {
         let (given, _) = facts::both(cond.as_ref());
         let given = self.with_facts(given, |c| c.argument(op, param, value));
         if !param.some {
-            let message = format!(
-                "`{}` of `{}` is always given: say what it is `else`",
-                param.name, op.name
-            );
-            return self.fault(branch.if_token, message);
+            let message = format!("`{}` of `{}` is required; add an `else` branch", param.name, op.name);
+            return self.error(branch.if_token, message);
         }
         let (arg, operand) = given?;
         Some((Arg::If(cond?, Box::new(arg)), operand))
     }
 
-    /// A declared tensor of one of some kinds.
+    /// Resolves an argument that must be a declared tensor of one of `kinds`.
     fn declared(
         &mut self,
         op: &OpSpec,
@@ -462,16 +469,16 @@ impl Checker<'_> {
         expr: &Expr,
         kinds: &[Kind],
         or_absent: bool,
-        operand: &mut Operand,
+        operand: &mut OpOperand,
     ) -> Option<Arg> {
         let wanted = format!("`{}` takes {} as `{}`", op.name, param.kind.describe(), param.name);
         let Some(name) = plain_name(expr) else {
-            return self.fault(expr, wanted);
+            return self.error(expr, wanted);
         };
         let Some(index) = self.find_tensor(&name.to_string()) else {
             let known = self.find_var(&name.to_string()).is_some() || self.find_hparam(&name.to_string()).is_some();
             if known || crate::builtins::builtin(&name.to_string()).is_some() {
-                return self.fault(&name, wanted);
+                return self.error(&name, wanted);
             }
             let names = self
                 .tensors
@@ -487,7 +494,10 @@ impl Checker<'_> {
         }
         let kind = *self.tensors[index].tensor.kind;
         if !kinds.contains(&kind) {
-            return self.fault(&name, format!("{wanted}, `{name}` is `{}`", kind.name()));
+            return self.error(
+                &name,
+                format!("{wanted}, but `{name}` is declared as `{}`", kind.name()),
+            );
         }
         present?;
         operand.shape = Some(Shape(self.tensors[index].tensor.dims.clone()));
@@ -500,15 +510,13 @@ impl Checker<'_> {
             Some(op) => Some(op),
             None => {
                 let hint = did_you_mean(&name, OPS.iter().filter(|o| o.is_unary()).map(|o| o.name));
-                self.fault(
-                    expr,
-                    format!("expected the name of an activation, such as `silu` or `gelu`{hint}"),
-                )
+                self.error(expr, format!("expected an activation such as `silu` or `gelu`{hint}"))
             }
         }
     }
 
-    /// True for what can only be the number of a word: an hparam, or more than a name.
+    /// Returns true if the expression is a numeric code rather than a keyword: an hparam or a compound
+    /// expression.
     fn code(&self, expr: &Expr) -> bool {
         plain_name(expr).is_none_or(|name| self.find_hparam(&name.to_string()).is_some())
     }
@@ -528,37 +536,37 @@ impl Checker<'_> {
                 let hint = nearest(&name, words.iter().map(|(w, _)| *w))
                     .map_or(String::new(), |w| format!("; did you mean `{w}`?"));
                 let what = ty.to_lowercase();
-                self.fault(
+                self.error(
                     expr,
-                    format!("`{}` takes a {what}: {}{hint}", param.name, list.join(", ")),
+                    format!("`{}` expects a {what}: {}{hint}", param.name, list.join(", ")),
                 )
             }
         }
     }
 
     fn window(&mut self, expr: &Expr) -> Option<Arg> {
-        let form = "expected a window: `standard(n, condition)`, `chunked(n, condition)` or `symmetric(n, condition)`";
+        let form = "expected a window: `sliding(n, condition)`, `chunked(n, condition)` or `symmetric(n, condition)`";
         let Expr::Call(call) = expr else {
-            return self.fault(expr, form);
+            return self.error(expr, form);
         };
         let kind = plain_name(&call.func).and_then(|n| WINDOWS.iter().find(|w| n == **w).copied());
         let args: Vec<&Expr> = call.args.iter().collect();
         let (Some(kind), [n, cond @ ..]) = (kind, &args[..]) else {
-            return self.fault(&call.func, form);
+            return self.error(&call.func, form);
         };
         let n = self.scalar_of(n, Ty::Int);
         let cond = match cond {
             [] => None,
             [cond] => Some(self.scalar_of(cond, Ty::Bool)?),
-            _ => return self.fault(&call.func, form),
+            _ => return self.error(&call.func, form),
         };
         Some(Arg::Window(Named::new(kind, Range::of(&call.func).start), n?, cond))
     }
 
-    /// `w[tokens]` and `x[a..b]`.
+    /// Checks `w[tokens]` and `x[a..b]`.
     pub(super) fn index(&mut self, index: &ExprIndex) -> Option<Lowered> {
         if !self.place.is_graph() {
-            return self.fault(index, "this form of expression has no meaning here");
+            return self.error(index, "indexing is not supported here");
         }
         if let Expr::Range(range) = &*index.index {
             return self.slice(&index.expr, range).map(Lowered::Tensor);
@@ -568,13 +576,13 @@ impl Checker<'_> {
             .into_iter()
             .find(|by| ids.as_deref() == Some(by.name()))
         else {
-            return self.fault(
+            return self.error(
                 &index.index,
                 "expected `tokens`, `positions`, or a range such as `a..b`",
             );
         };
         let Some(name) = plain_name(&index.expr) else {
-            return self.fault(&index.expr, "expected the name of an `embed`");
+            return self.error(&index.expr, "expected the name of an `embed` tensor");
         };
         let Some(i) = self.find_tensor(&name.to_string()) else {
             let names = self
@@ -592,9 +600,9 @@ impl Checker<'_> {
         }
         if *sym.tensor.kind != Kind::Embed {
             let kind = sym.tensor.kind.name();
-            return self.fault(
+            return self.error(
                 &name,
-                format!("rows can be read from an `embed` only, `{name}` is `{kind}`"),
+                format!("only an `embed` tensor can be indexed by row, but `{name}` is declared as `{kind}`"),
             );
         }
         let shape = Shape(vec![sym.tensor.dims[0].clone(), Dim::n_tokens()]);
@@ -612,7 +620,7 @@ impl Checker<'_> {
         let mut end = |e: &Option<Box<Expr>>| e.as_ref().map(|e| self.scalar_of(e, Ty::Int));
         let (from, to) = (end(&range.start), end(&range.end));
         if matches!(range.limits, syn::RangeLimits::Closed(_)) {
-            return self.fault(range, "write the end of the slice exclusively: `a..b`");
+            return self.error(range, "inclusive ranges are not supported in slices; use `a..b`");
         }
         let (value, from, to) = (
             value?,
@@ -623,9 +631,9 @@ impl Checker<'_> {
         let stop = to.as_ref().map_or_else(|| value.shape.dim(0), |s| s.dim.clone());
         let beyond = |a: &Dim, b: &Dim| matches!((a.as_constant(), b.as_constant()), (Some(a), Some(b)) if a > b);
         if beyond(&start, &stop) || beyond(&stop, &value.shape.dim(0)) || start == stop {
-            return self.fault(
+            return self.error(
                 range,
-                format!("the slice {start}..{stop} does not lie in {}", value.shape),
+                format!("slice {start}..{stop} is out of bounds of {}", value.shape),
             );
         }
         let shape = value.shape.with_dim0(stop.sub(&start));
@@ -635,7 +643,7 @@ impl Checker<'_> {
         })
     }
 
-    /// `rust!(usize => expression)` of hyper-parameters.
+    /// Checks `rust!(usize => expression)` in `hparams`.
     fn rust_number(&mut self, m: &ExprMacro) -> Option<Scalar> {
         let parser = |input: ParseStream<'_>| {
             let ty = input.parse::<Ident>()?;
@@ -644,12 +652,12 @@ impl Checker<'_> {
         };
         let (ty, body) = match parser.parse2(m.mac.tokens.clone()) {
             Ok(parsed) => parsed,
-            Err(e) => return self.fault(m, format!("expected `rust!(usize => expression)`: {e}")),
+            Err(e) => return self.error(m, format!("expected `rust!(usize => expression)`: {e}")),
         };
         if ty != "usize" {
-            return self.fault(
+            return self.error(
                 &ty,
-                "a `rust!` of hyper-parameters is a number: `rust!(usize => expression)`",
+                "`rust!` in `hparams` must be `usize` or `f32`: `rust!(usize => expression)`",
             );
         }
         let body = body.to_token_stream();
@@ -658,10 +666,13 @@ impl Checker<'_> {
         Some(derived(ScalarKind::Rust(body), Ty::Int, text, &[]))
     }
 
-    /// `rust!([dims] => expression)`.
+    /// Checks `rust!([dims] => expression)`.
     pub(super) fn rust(&mut self, m: &ExprMacro) -> Option<Lowered> {
         if !m.mac.path.is_ident("rust") {
-            return self.fault(&m.mac.path, "the only macro here is `rust!([dims] => expression)`");
+            return self.error(
+                &m.mac.path,
+                "unknown macro; only `rust!([dims] => expression)` is supported",
+            );
         }
         if !self.place.is_graph() {
             return self.rust_number(m).map(Lowered::Scalar);
@@ -676,7 +687,7 @@ impl Checker<'_> {
         let (dims, body) = match parser.parse2(m.mac.tokens.clone()) {
             Ok(parsed) => parsed,
             Err(e) => {
-                return self.fault(m, format!("expected `rust!([dims] => expression)`: {e}"));
+                return self.error(m, format!("expected `rust!([dims] => expression)`: {e}"));
             }
         };
         self.mention(body.to_token_stream());
@@ -696,7 +707,7 @@ impl Checker<'_> {
     }
 }
 
-/// Where the names stand that arguments are given by.
+/// Returns the spans of the names of named arguments.
 fn keys(op: &OpSpec, args: &[&Expr]) -> Vec<(&'static str, Span)> {
     let key = |arg: &&Expr| {
         let Expr::Assign(assign) = arg else { return None };

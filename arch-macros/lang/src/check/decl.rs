@@ -1,4 +1,4 @@
-//! The declaration as a whole: name, rope, hyper-parameters, tensors, test sizes, and what is left unused.
+//! Checks a declaration: name, rope, hyper-parameters, tensors, test sizes, and unused items.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +15,11 @@ use crate::ops;
 use crate::sym::{Dim, Shape};
 use crate::words;
 
-/// A name after `ignore`.
+/// A GGUF name that an `ignore` item lists.
 struct Ignored {
     name: syn::LitStr,
     group: Option<usize>,
-    /// What is known where it stands.
+    /// Conditions that hold at the `ignore` item.
     facts: Vec<facts::Fact>,
 }
 
@@ -80,7 +80,7 @@ impl Checker<'_> {
         })
     }
 
-    /// The graph, which gives what a `result:` leaves out.
+    /// Checks the graph, which also determines the default of `result:`.
     fn main_graph(&mut self, decl: &Decl, embeddings: Option<bool>) -> Option<Block> {
         let Some(graph) = &decl.graph else {
             self.errors
@@ -94,13 +94,13 @@ impl Checker<'_> {
         {
             self.errors.at(
                 word,
-                "the graph gives embeddings already: it has no last projection to leave out",
+                "`result: embeddings` has no effect: the graph already returns embeddings",
             );
         }
         graph
     }
 
-    /// Hyper-parameters with the note whether the graph reads them.
+    /// Marks each hyper-parameter that the graph reads.
     fn kept(&self, mut hparams: Vec<Hparam>) -> Vec<Hparam> {
         let values = hparams.iter_mut().filter(|h| !matches!(h, Hparam::Check { .. }));
         for (item, sym) in values.zip(&self.hparams) {
@@ -119,22 +119,25 @@ impl Checker<'_> {
         };
         let name = lit.value();
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
-            return self.fault(lit, "a name consists of letters, digits, `-`, `_` and `.`");
+            return self.error(
+                lit,
+                "architecture names may contain only ASCII letters, digits, `-`, `_` and `.`",
+            );
         }
         Some(name)
     }
 
-    /// What a word stands for in a table.
+    /// Looks up a keyword in a table.
     fn choice<T: Copy>(&mut self, word: &Ident, table: &[(&'static str, T)]) -> Option<T> {
         let found = table.iter().find(|(name, _)| word == name);
         found.map(|&(_, value)| value).or_else(|| {
             let names = || table.iter().map(|&(name, _)| name);
             let hint = did_you_mean(&word.to_string(), names());
-            self.fault(word, format!("expected {}, found `{word}`{hint}", one_of(names())))
+            self.error(word, format!("expected {}, found `{word}`{hint}", one_of(names())))
         })
     }
 
-    /// Whether the result leaves out the last projection.
+    /// Returns true if the result excludes the output projection.
     fn result_line(&mut self, decl: &Decl) -> Option<bool> {
         match &decl.result {
             Some(word) => self.choice(word, &words::RESULT),
@@ -149,7 +152,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether tokens see later ones.
+    /// Returns true if tokens attend to later tokens.
     fn attention_line(&mut self, decl: &Decl) -> Option<bool> {
         match &decl.attention {
             Some(word) => self.choice(word, &words::ATTENTION),
@@ -160,10 +163,8 @@ impl Checker<'_> {
     fn rope_line(&mut self, decl: &Decl) -> Option<(RopeKind, Option<RopeKind>)> {
         let Some((kind, with_sections)) = &decl.rope else {
             let at = decl.name.as_ref().map_or_else(Span::call_site, |n| n.span());
-            self.errors.at_span(
-                at,
-                "the declaration does not say how positions rotate: `rope: norm;`, `rope: neox;` or `rope: none;`",
-            );
+            self.errors
+                .at_span(at, "missing `rope`; add `rope: norm;`, `rope: neox;` or `rope: none;`");
             return None;
         };
         let kind = self.choice(kind, &RopeKind::ALL);
@@ -172,9 +173,9 @@ impl Checker<'_> {
         };
         let (kind, with_sections) = (kind?, self.choice(word, &RopeKind::ALL)?);
         if kind.has_axes() || kind == RopeKind::None || !with_sections.has_axes() {
-            return self.fault(
+            return self.error(
                 word,
-                "after `or` stands the kind for files whose positions have axes: `rope: norm or mrope;`",
+                "`or` must be followed by `mrope` or `imrope`, as in `rope: norm or mrope;`",
             );
         }
         Some((kind, Some(with_sections)))
@@ -194,7 +195,7 @@ impl Checker<'_> {
                     default,
                 } => {
                     if keys.contains(&key.value()) {
-                        self.errors.at(key, format!("the key {:?} is read twice", key.value()));
+                        self.errors.at(key, format!("key {:?} is read twice", key.value()));
                     }
                     keys.push(key.value());
                     let read = match at_least {
@@ -233,7 +234,7 @@ impl Checker<'_> {
                         kept: false,
                     }));
                 }
-                // Taken out when declarations are merged.
+                // `Without` items were removed when the declarations were merged.
                 HparamItem::Without(_) => {}
                 HparamItem::Check { cond, text } => {
                     let cond = self.scalar_of(cond, Ty::Bool);
@@ -248,7 +249,7 @@ impl Checker<'_> {
     }
 
     fn declare_hparam(&mut self, name: &Ident, ty: Option<Ty>, per_layer: bool, dim: Option<Dim>) {
-        // A clash is reported; the second declaration is then hidden by the first and nothing more is said of it.
+        // The clash is reported here. The first declaration shadows the second, so no further errors follow.
         let clash = !self.can_name(name);
         self.hparams.push(HparamSym {
             name: name.clone(),
@@ -267,14 +268,14 @@ impl Checker<'_> {
             "f32" => Ty::Float,
             "bool" => Ty::Bool,
             "string" if !list => Ty::Str,
-            "string" => return self.fault(ty, "a list of strings is not supported yet"),
+            "string" => return self.error(ty, "lists of strings are not supported"),
             "pattern" if !list => return Some(Read::Pattern),
-            "late_pattern" if !list => return Some(Read::LatePattern),
+            "dense_first" if !list => return Some(Read::DenseFirst),
             _ => {
                 let hint = did_you_mean(&text, words::TYPES);
                 let types = words::TYPES.join("`, `");
                 let message = format!("expected `{types}` or a list such as `[usize]`, found `{text}`{hint}");
-                return self.fault(ty, message);
+                return self.error(ty, message);
             }
         };
         Some(if list {
@@ -284,15 +285,15 @@ impl Checker<'_> {
         })
     }
 
-    /// `[usize; n..]`
+    /// Checks the type `[usize; n..]`.
     fn list_type(&mut self, ty: &Ident, default: Option<&Expr>) -> Option<Read> {
         if ty != "usize" {
-            return self.fault(ty, format!("a list `[usize; n..]` holds integers, found `{ty}`"));
+            return self.error(ty, format!("a list `[usize; n..]` must hold integers, found `{ty}`"));
         }
         if let Some(default) = default {
-            return self.fault(
+            return self.error(
                 default,
-                "a list has no default: it may be absent where it has `0..` values",
+                "a list cannot have a default; use `0..` if the key may be absent",
             );
         }
         Some(Read::List)
@@ -303,14 +304,14 @@ impl Checker<'_> {
             self.scalar(expr);
             return None;
         };
-        let is_period = matches!(read, Read::Pattern | Read::LatePattern);
+        let is_period = matches!(read, Read::Pattern | Read::DenseFirst);
         let ty = if is_period { Ty::Int } else { read.ty() };
         let value = self.scalar_of(expr, ty)?;
         if value.per_layer && !matches!(read, Read::PerLayer(_)) {
-            return self.fault(
+            return self.error(
                 expr,
                 format!(
-                    "the default differs by layer, but the value does not: declare it `[{}]`",
+                    "the default differs by layer but the value does not; declare the value as `[{}]`",
                     ty.name()
                 ),
             );
@@ -325,7 +326,7 @@ impl Checker<'_> {
                 TensorItem::Layer { span, group, items } => {
                     if !conditions.is_empty() {
                         self.errors
-                            .at_span(*span, "a `layer` block stands directly in `tensors`");
+                            .at_span(*span, "`layer` blocks must be at the top level of `tensors`");
                     }
                     self.group = Some(group.as_ref().map_or(0, |g| self.layer_group(g)));
                     self.place = Place::LayerTensors;
@@ -333,7 +334,7 @@ impl Checker<'_> {
                     self.place = Place::Tensors;
                     self.group = None;
                 }
-                // Taken out when declarations are completed and merged.
+                // `Without` and `Use` items were resolved when the declarations were merged.
                 TensorItem::Without(_) | TensorItem::Use(_) => {}
                 TensorItem::Ignore(names) => {
                     let known = known(conditions);
@@ -363,14 +364,14 @@ impl Checker<'_> {
         }
     }
 
-    /// A group of layers beside `layer`.
+    /// Declares a named group of layers.
     fn layer_group(&mut self, decl: &GroupDecl) -> usize {
         self.can_name(&decl.name);
         let count = self.scalar_of(&decl.count, Ty::Int);
         self.groups.push(Group {
             name: decl.name.clone(),
             prefix: decl.prefix.value(),
-            // `n_layer` layers have a value of each per-layer hyper-parameter, as those of `layer` do.
+            // A group with `n_layer` layers can use the per-layer hyper-parameters, like `layer`.
             count: count.filter(|c| c.dim != Dim::symbol("n_layer")),
         });
         self.groups.len() - 1
@@ -417,7 +418,7 @@ impl Checker<'_> {
         });
     }
 
-    /// The sizes, if they are all understood and as many as the kind has.
+    /// Returns the sizes if all are valid and their number matches the kind.
     fn tensor_sizes(&mut self, decl: &TensorDecl, kind: Option<Kind>) -> Option<Vec<Scalar>> {
         let dims = &decl.dims;
         let exprs: Vec<&Expr> = dims.first.iter().chain(&dims.output).chain(&dims.count).collect();
@@ -427,7 +428,7 @@ impl Checker<'_> {
         if dims.or_more && (kind != Kind::Embed || decl.optional) {
             self.errors.at_span(
                 dims.span,
-                "only an `embed` that is always there may have more rows than it needs",
+                "only a required `embed` tensor may have more rows than declared (`n..`)",
             );
             return None;
         }
@@ -438,7 +439,7 @@ impl Checker<'_> {
             Kind::PerHead => (arrow && count, "[in -> out; heads]"),
             Kind::Embed => (!arrow && n == 2, "[width, rows]"),
             Kind::Norm => (!arrow && n == 1, "[size]"),
-            Kind::Vector | Kind::Raw => (!arrow && n <= 4, "one to four sizes, [a, b, …]"),
+            Kind::Vector | Kind::Raw => (!arrow && n <= 4, "one to four sizes: [a, b, …]"),
         };
         if !fits {
             self.errors
@@ -456,31 +457,34 @@ impl Checker<'_> {
                 .filter(|t| *t.tensor.kind == Kind::Embed)
                 .map(|t| t.tensor.name.to_string())
                 .collect();
-            return self.unknown(to, "tensor above this line", names);
+            return self.unknown(to, "earlier tensor", names);
         };
         if decl.optional {
-            return self.fault(
+            return self.error(
                 to,
-                format!("`{}` is optional already by `or {to}`: drop the `?`", decl.name),
+                format!(
+                    "`{}` is already optional because of `or {to}`; remove the `?`",
+                    decl.name
+                ),
             );
         }
         let target = &self.tensors[index];
         if kind != Some(Kind::Linear) || *target.tensor.kind != Kind::Embed {
-            return self.fault(to, "`or` lets an `embed` stand in for a `linear`");
+            return self.error(to, "`or` can only replace a `linear` tensor by an `embed` tensor");
         }
         if target.tensor.group.is_some() {
-            return self.fault(to, format!("`{to}` belongs to a layer"));
+            return self.error(to, format!("`{to}` belongs to a layer and cannot be used after `or`"));
         }
         if target.tensor.may_be_absent() {
-            return self.fault(to, format!("`{to}` may be absent itself"));
+            return self.error(to, format!("`{to}` may be absent and cannot be used after `or`"));
         }
         let dims: Vec<_> = sizes?.iter().map(|s| s.dim.clone()).collect();
         if dims != target.tensor.dims && !target.broken {
             let (own, other) = (shape_text(kind, sizes?), target.tensor.shape_text.clone());
-            return self.fault(
+            return self.error(
                 to,
                 format!(
-                    "`{to}` has the shape {other}, `{}` has {own}: they cannot stand for each other",
+                    "`{to}` cannot replace `{}`: the shapes {other} and {own} differ",
                     decl.name
                 ),
             );
@@ -488,7 +492,8 @@ impl Checker<'_> {
         Some(index)
     }
 
-    /// Reports a GGUF name declared twice, unless the conditions exclude each other or the two are forms of one tensor.
+    /// Reports a GGUF name that is declared twice, unless the conditions exclude each other or both declare
+    /// the same tensor.
     fn gguf_twice(&mut self, decl: &TensorDecl, new: &Tensor, known: &[facts::Fact]) {
         let clash = self
             .tensors
@@ -497,7 +502,7 @@ impl Checker<'_> {
             .find(|t| !facts::exclude(&t.facts, known) && !new.is_other_form_of(&t.tensor));
         if let Some(other) = clash {
             let message = format!(
-                "the GGUF name {:?} is declared twice: `{}` has it too",
+                "GGUF name {:?} is declared twice, first for `{}`",
                 new.gguf, other.tensor.name
             );
             self.errors.at(&decl.gguf, message);
@@ -512,7 +517,7 @@ impl Checker<'_> {
                 .iter()
                 .find(|t| same(t) && !facts::exclude(&t.facts, facts));
             if let Some(t) = declared {
-                let message = format!("{:?} is ignored here and declared as `{}`", name.value(), t.tensor.name);
+                let message = format!("{:?} is ignored but also declared as `{}`", name.value(), t.tensor.name);
                 self.errors.at(name, message);
             }
         }
@@ -522,7 +527,7 @@ impl Checker<'_> {
         let Some(test) = &decl.test else {
             let at = decl.name.as_ref().map_or_else(Span::call_site, |n| n.span());
             self.errors
-                .at_span(at, "the declaration has no `test { … }` with sizes for a tiny model");
+                .at_span(at, "missing `test { … }` with the sizes of a test model");
             return Vec::new();
         };
         let mut sizes: Vec<(String, TestSize)> = Vec::new();
@@ -558,15 +563,18 @@ impl Checker<'_> {
             (Ty::Int, Lit::Int(i)) => i.base10_parse().ok().map(TestSize::Int),
             (Ty::Bool, Lit::Bool(b)) => Some(TestSize::Bool(b.value)),
             (Ty::Float, Lit::Float(x)) => x.base10_parse().ok().map(TestSize::Float),
-            (Ty::Str | Ty::List, _) => self.fault(
+            (Ty::Str | Ty::List, _) => self.error(
                 name,
-                format!("a test model has numbers and switches; `{text}` is `{}`", ty.name()),
+                format!(
+                    "test models support only numeric and boolean values, but `{text}` is `{}`",
+                    ty.name()
+                ),
             ),
-            _ => self.fault(lit, format!("expected a `{}` for `{text}`", ty.name())),
+            _ => self.error(lit, format!("expected `{}` for `{text}`", ty.name())),
         }
     }
 
-    /// Every symbol that a size of the test model depends on must be given, or follow from those given.
+    /// Reports required sizes that the `test` block neither sets nor implies.
     fn missing_sizes(&mut self, decl: &Decl, test: &Test) {
         let given = |name: &str| test.sizes.iter().any(|(n, _)| n == name);
         let mut missing: BTreeSet<(usize, String)> = BTreeSet::new();
@@ -591,7 +599,7 @@ impl Checker<'_> {
             let names: Vec<_> = missing.into_iter().map(|(_, n)| format!("`{n}`")).collect();
             self.errors.at_span(
                 test.span,
-                format!("the test model has no size for {}", names.join(", ")),
+                format!("missing size of the test model: {}", names.join(", ")),
             );
         }
     }
@@ -600,7 +608,7 @@ impl Checker<'_> {
         for t in &self.tensors {
             if !t.used {
                 let message = format!(
-                    "`{}` is declared and never used (a file's tensor that the graph does not need: `ignore {:?};`)",
+                    "`{}` is never used; if the graph does not need the tensor, write `ignore {:?};`",
                     t.tensor.name, t.tensor.gguf
                 );
                 self.errors.at(&t.tensor.name, message);
@@ -609,28 +617,30 @@ impl Checker<'_> {
         for f in self.functions.iter().filter(|f| !f.inherited) {
             if !self.called.iter().any(|name| f.name == name) {
                 self.errors
-                    .at(&f.name, format!("`{}` is declared and never called", f.name));
+                    .at(&f.name, format!("function `{}` is never called", f.name));
             }
         }
         for h in &self.hparams {
             if !h.used && !given_hparams.iter().any(|n| h.name == n) {
-                self.errors.at(&h.name, format!("`{}` is read and never used", h.name));
+                self.errors
+                    .at(&h.name, format!("hyper-parameter `{}` is never used", h.name));
             }
         }
     }
 }
 
-/// Why a test model cannot be given a value of this name: it follows from others.
+/// Returns an error message if a `test` block cannot set `name` because its value is computed.
 fn derived(decl: &Decl, name: &str) -> Option<String> {
     let lets = decl
         .hparams
         .iter()
         .any(|item| matches!(item, HparamItem::Let { name: n, .. } if n == name));
     let computed = builtins::builtin(name).is_some_and(|b| b.key.is_none());
-    (lets || computed).then(|| format!("a test model has no value of its own for `{name}`: give what it follows from"))
+    (lets || computed)
+        .then(|| format!("`{name}` is computed and cannot be set in `test`; set the values that it depends on"))
 }
 
-/// What is known under the conditions of a tensor.
+/// Returns the facts that the conditions of a tensor imply.
 fn known(conditions: &[(Scalar, bool)]) -> Vec<facts::Fact> {
     conditions
         .iter()
@@ -638,7 +648,7 @@ fn known(conditions: &[(Scalar, bool)]) -> Vec<facts::Fact> {
         .collect()
 }
 
-/// `None` for a part that is there and faulty.
+/// Returns `None` if the part is present but invalid.
 fn whole<T>(part: Option<Option<T>>) -> Option<Option<T>> {
     match part {
         None => Some(None),
@@ -646,7 +656,7 @@ fn whole<T>(part: Option<Option<T>>) -> Option<Option<T>> {
     }
 }
 
-/// The sizes as written.
+/// Formats the sizes as written in the declaration.
 fn shape_text(kind: Option<Kind>, sizes: &[Scalar]) -> String {
     let texts: Vec<&str> = sizes.iter().map(|s| s.text.as_str()).collect();
     match (kind, &texts[..]) {

@@ -1,4 +1,5 @@
-//! Expressions: names, literals, operators, conditions. An expression is a scalar, known when the graph is built, or a tensor.
+//! Checks expressions: names, literals, operators, and conditions. An expression is either a scalar, known
+//! when the graph is built, or a tensor.
 
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;
@@ -11,22 +12,22 @@ use crate::ops;
 use crate::parse::{bare, block_of, plain_name};
 use crate::sym::{Dim, Shape};
 
-/// What an expression turned out to be.
+/// Result of checking an expression.
 pub enum Lowered {
     Scalar(Scalar),
     Tensor(Value),
 }
 
 impl Checker<'_> {
-    /// A scalar of any type.
+    /// Checks an expression that must be a scalar of any type.
     pub fn scalar(&mut self, expr: &Expr) -> Option<Scalar> {
         match self.expr(expr)? {
             Lowered::Scalar(s) => Some(s),
-            Lowered::Tensor(_) => self.fault(expr, "expected a number or condition, found a tensor"),
+            Lowered::Tensor(_) => self.error(expr, "expected a number or condition, found a tensor"),
         }
     }
 
-    /// A scalar of one type; integers turn into floats where those are wanted.
+    /// Checks a scalar of type `ty`, converting integers to floats if needed.
     pub fn scalar_of(&mut self, expr: &Expr, ty: Ty) -> Option<Scalar> {
         let s = self.scalar(expr)?;
         self.convert(s, ty, expr)
@@ -37,26 +38,27 @@ impl Checker<'_> {
             (a, b) if a == b => Some(s),
             (Ty::Int, Ty::Float) if drops_remainder(&s) => {
                 let message = format!(
-                    "`{}` divides integers and drops the remainder before it becomes a number: make a number of one first \
-                     (`1.0 * a / b`), or give the quotient a name with `let` if that is meant",
+                    "`{}` divides integers, which drops the remainder, before the conversion to `f32`; write `1.0 * a / b`, \
+                     or bind the quotient with `let` if this is intended",
                     s.text
                 );
-                self.fault(at, message)
+                self.error(at, message)
             }
             (Ty::Int, Ty::Float) => Some(to_float(s)),
-            (found, _) => self.fault(at, format!("expected `{}`, found `{}`", ty.name(), found.name())),
+            (found, _) => self.error(at, format!("expected `{}`, found `{}`", ty.name(), found.name())),
         }
     }
 
-    /// A tensor.
+    /// Checks an expression that must be a tensor.
     pub fn tensor(&mut self, expr: &Expr) -> Option<Value> {
         match self.expr(expr)? {
             Lowered::Tensor(v) => Some(v),
-            Lowered::Scalar(_) => self.fault(expr, "expected a tensor, found a number or condition"),
+            Lowered::Scalar(_) => self.error(expr, "expected a tensor, found a number or condition"),
         }
     }
 
-    /// Any expression. What stands in a faulty one counts as used, so that nothing else is said of it.
+    /// Checks an expression. Names inside an invalid expression count as used, so that no further errors
+    /// follow.
     pub fn expr(&mut self, expr: &Expr) -> Option<Lowered> {
         let lowered = self.expr_inner(expr);
         if lowered.is_none() {
@@ -72,7 +74,7 @@ impl Checker<'_> {
             Expr::Lit(l) => self.literal(&l.lit, expr).map(Lowered::Scalar),
             Expr::Path(_) => match plain_name(expr) {
                 Some(name) => self.name(&name),
-                None => self.fault(expr, "expected a plain name"),
+                None => self.error(expr, "expected a simple name"),
             },
             Expr::Unary(u) => self.unary(u),
             Expr::Binary(b) => self.binary(&b.left, b.op, &b.right, expr),
@@ -80,7 +82,7 @@ impl Checker<'_> {
             Expr::Call(call) => self.call(call),
             Expr::Index(index) => self.index(index),
             Expr::Macro(m) => self.rust(m),
-            _ => self.fault(expr, "this form of expression has no meaning in an architecture"),
+            _ => self.error(expr, "unsupported expression"),
         }
     }
 
@@ -88,15 +90,15 @@ impl Checker<'_> {
         let (kind, ty, text) = match lit {
             Lit::Int(i) => match i.base10_parse::<u64>() {
                 Ok(n) if i.suffix().is_empty() => (ScalarKind::Int(n), Ty::Int, n.to_string()),
-                _ => return self.fault(at, "expected a plain integer"),
+                _ => return self.error(at, "expected an integer without a suffix"),
             },
             Lit::Float(f) => match f.base10_parse::<f64>() {
                 Ok(x) if f.suffix().is_empty() => (ScalarKind::Float(x), Ty::Float, f.base10_digits().to_string()),
-                _ => return self.fault(at, "expected a plain number"),
+                _ => return self.error(at, "expected a number without a suffix"),
             },
             Lit::Bool(b) => (ScalarKind::Bool(b.value), Ty::Bool, b.value.to_string()),
             Lit::Str(s) => (ScalarKind::Str(s.value()), Ty::Str, format!("{:?}", s.value())),
-            _ => return self.fault(at, "expected a number, a condition or a string"),
+            _ => return self.error(at, "expected a number, condition or string"),
         };
         let dim = if let ScalarKind::Int(n) = kind {
             Dim::constant(n)
@@ -149,9 +151,9 @@ impl Checker<'_> {
             return self.hidden(name).map(Lowered::Tensor);
         }
         if text == "tokens" || text == "positions" {
-            return self.fault(
+            return self.error(
                 name,
-                format!("`{text}` can only choose rows of an `embed`: `token_embd[{text}]`"),
+                format!("`{text}` can only index an `embed` tensor, as in `token_embd[{text}]`"),
             );
         }
         let what = if self.place.is_graph() {
@@ -185,9 +187,9 @@ impl Checker<'_> {
         let h = &self.hparams[index];
         let (ty, per_layer) = (h.ty?, h.per_layer);
         if ty == Ty::List {
-            return self.fault(
+            return self.error(
                 name,
-                format!("`{name}` is a list: only `rust!` expressions look into it"),
+                format!("`{name}` is a list and can only be used in `rust!` expressions"),
             );
         }
         let text = name.to_string();
@@ -207,8 +209,8 @@ impl Checker<'_> {
 
     fn encoded(&mut self, name: &Ident) -> Option<Value> {
         if !self.encoded {
-            let message = "`encoded` is the result of `encoder { … }`, which is computed before `graph { … }`";
-            return self.fault(name, message);
+            let message = "`encoded` is only available in `graph { … }` of a declaration with `encoder { … }`";
+            return self.error(name, message);
         }
         let shape = Shape(vec![Dim::symbol("n_embd"), Dim::symbol("T_encoded")]);
         let kind = ValueKind::Encoded(name.span());
@@ -217,8 +219,8 @@ impl Checker<'_> {
 
     fn hidden(&mut self, name: &Ident) -> Option<Value> {
         if !self.in_mtp {
-            let message = "`hidden` is what `mtp { … }` is given of a finished pass of `graph { … }`";
-            return self.fault(name, message);
+            let message = "`hidden` is only available in `mtp { … }`";
+            return self.error(name, message);
         }
         let kind = ValueKind::Hidden(name.span());
         let shape = Shape::embeddings();
@@ -228,26 +230,26 @@ impl Checker<'_> {
     fn allow_per_layer(&mut self, name: &Ident) -> Option<()> {
         match self.place {
             Place::Hparams | Place::LayerTensors | Place::Loop => Some(()),
-            Place::Tensors => self.fault(
+            Place::Tensors => self.error(
                 name,
-                format!("`{name}` differs by layer: per-layer value outside the `layer` block"),
+                format!("`{name}` differs by layer and cannot be used outside a `layer` block"),
             ),
-            Place::Graph => self.fault(
+            Place::Graph => self.error(
                 name,
-                format!("`{name}` differs by layer: per-layer value outside the layer loop (`for layer`)"),
+                format!("`{name}` differs by layer and cannot be used outside `for layer`"),
             ),
         }
     }
 
-    /// Files hold a value for each of `n_layer` layers: a group of another count has none.
+    /// Checks that the current group has `n_layer` layers. Files store per-layer values only for such groups.
     fn of_every_layer(&mut self, name: &Ident) -> Option<()> {
         match self.group {
             Some(g) if self.groups[g].count.is_some() => {
                 let group = self.groups[g].name.clone();
-                self.fault(
+                self.error(
                     name,
                     format!(
-                        "`{name}` has a value for each of `n_layer` layers, and `{group}` another number of layers"
+                        "`{name}` has one value for each of `n_layer` layers, but `{group}` has a different number of layers"
                     ),
                 )
             }
@@ -255,7 +257,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A declared tensor that stands as an operand by itself.
+    /// Checks a declared tensor used directly as an operand.
     fn weight_operand(&mut self, index: usize, name: &Ident) -> Option<Value> {
         self.use_tensor(index, name, false)?;
         if self.tensors[index].broken {
@@ -264,14 +266,14 @@ impl Checker<'_> {
         let tensor = &self.tensors[index].tensor;
         let how = match *tensor.kind {
             Kind::Vector | Kind::Raw | Kind::Norm => None,
-            Kind::Linear | Kind::PerHead => Some(format!("it is applied as `{name}(x)`")),
-            Kind::Embed => Some(format!("its rows are read as `{name}[tokens]`")),
-            Kind::Experts => Some("it is an argument of `moe`".to_string()),
+            Kind::Linear | Kind::PerHead => Some(format!("apply it with `{name}(x)`")),
+            Kind::Embed => Some(format!("read its rows with `{name}[tokens]`")),
+            Kind::Experts => Some("pass it to `moe`".to_string()),
         };
         let shape = Shape(tensor.dims.clone());
         let kind = tensor.kind.name();
         if let Some(how) = how {
-            return self.fault(name, format!("`{name}` is `{kind}`: {how}"));
+            return self.error(name, format!("`{name}` is declared as `{kind}`; {how}"));
         }
         Some(Value {
             kind: ValueKind::Weight(Named::new(index, name.span())),
@@ -308,15 +310,15 @@ impl Checker<'_> {
                 let kind = ValueKind::Op(neg, vec![Arg::Tensor(x)]);
                 Some(Lowered::Tensor(Value { kind, shape }))
             }
-            _ => self.fault(u, "this operator has no meaning here"),
+            _ => self.error(u, "unsupported unary operator"),
         }
     }
 
-    /// `left op right`; also for `left op= right`, where `at` is the whole statement's value.
+    /// Checks `left op right`, and `left op= right` with the assigned value as `at`.
     pub fn binary(&mut self, left: &Expr, op: BinOp, right: &Expr, at: &Expr) -> Option<Lowered> {
         let (a, b) = (self.expr(left), self.expr(right));
         let Some(op) = scalar_op(op) else {
-            return self.fault(op, "this operator has no meaning in an architecture");
+            return self.error(op, "unsupported binary operator");
         };
         match (a?, b?) {
             (Lowered::Scalar(a), Lowered::Scalar(b)) => self.scalar_binary(op, a, b, left, right).map(Lowered::Scalar),
@@ -344,7 +346,7 @@ impl Checker<'_> {
                 };
                 (self.convert(a, ty, left), self.convert(b, ty, right))
             }
-            // Equality is for any type, numbers of both kinds included.
+            // Any two values of one type, and numbers of both types, can be compared for equality.
             _ if a.ty != b.ty && (a.ty == Ty::Int || b.ty == Ty::Int) => {
                 (self.convert(a, Ty::Float, left), self.convert(b, Ty::Float, right))
             }
@@ -375,7 +377,10 @@ impl Checker<'_> {
 
     fn tensor_binary(&mut self, op: ScalarOp, a: Value, b: Value, at: &Expr) -> Option<Value> {
         if !matches!(op, ScalarOp::Add | ScalarOp::Sub | ScalarOp::Mul | ScalarOp::Div) {
-            return self.fault(at, format!("`{}` compares numbers, not tensors", op.symbol()));
+            return self.error(
+                at,
+                format!("`{}` compares numbers and cannot be applied to tensors", op.symbol()),
+            );
         }
         let commutes = matches!(op, ScalarOp::Add | ScalarOp::Mul);
         let (a, b) = if commutes && !b.shape.broadcasts_to(&a.shape) && a.shape.broadcasts_to(&b.shape) {
@@ -388,13 +393,13 @@ impl Checker<'_> {
             let of_heads = left.rank() == 3 && right.rank() == 2 && left.dim(1) == right.dim(0);
             let hint = match of_heads {
                 true => format!(
-                    ": `heads(…, {0})` makes one number for each head of the right one, [1, {0}, T]",
+                    "; to get one number per head, use `heads(…, {0})`, which has the shape [1, {0}, T]",
                     right.dim(0)
                 ),
-                false => " (the right one may have fewer dimensions, or some of size 1)".to_owned(),
+                false => " (the right operand may have fewer dimensions, or dimensions of size 1)".to_owned(),
             };
-            let message = format!("`{}`: the shapes {left} and {right} do not agree{hint}", op.symbol());
-            return self.fault(at, message);
+            let message = format!("`{}`: shapes {left} and {right} do not match{hint}", op.symbol());
+            return self.error(at, message);
         }
         let shape = a.shape.clone();
         let kind = if op == ScalarOp::Mul && a.shape.same(&b.shape) {
@@ -405,7 +410,7 @@ impl Checker<'_> {
         Some(Value { kind, shape })
     }
 
-    /// `x op s`, or `s op x` when `reversed`.
+    /// Checks `x op s`, or `s op x` if `reversed`.
     fn with_scalar(&mut self, op: ScalarOp, x: Value, s: Scalar, reversed: bool, at: &Expr) -> Option<Value> {
         let shape = x.shape.clone();
         let x = Box::new(x);
@@ -431,18 +436,19 @@ impl Checker<'_> {
                 };
                 ValueKind::Shift(Box::new(negated), s)
             }
-            (ScalarOp::Div, true) => return self.fault(at, "a number cannot be divided by a tensor"),
+            (ScalarOp::Div, true) => return self.error(at, "cannot divide a number by a tensor"),
             _ => {
-                return self.fault(
+                return self.error(
                     at,
-                    format!("`{}` is not defined between a tensor and a number", op.symbol()),
+                    format!("`{}` is not defined for a tensor and a number", op.symbol()),
                 );
             }
         };
         Some(Value { kind, shape })
     }
 
-    /// `sqrt(n_embd)` and its like, if `name` is such a function and its arguments are numbers.
+    /// Checks a call of a numeric function such as `sqrt(n_embd)`. Returns `None` if `name` is no such
+    /// function.
     pub fn scalar_call(&mut self, name: &Ident, args: &[Lowered], at: &[&Expr]) -> Option<Scalar> {
         let f = SCALAR_FNS.iter().find(|f| name == f.name)?;
         let args: Vec<Scalar> = args
@@ -457,11 +463,11 @@ impl Checker<'_> {
             .collect();
         if args.len() != f.arity {
             let message = format!(
-                "`{name}` takes {} of numbers, {} given",
+                "`{name}` takes {} of numeric type, found {}",
                 plural(f.arity, "argument"),
                 args.len()
             );
-            return self.fault(name, message);
+            return self.error(name, message);
         }
         let ints = f.keeps_ints && args.iter().all(|a| a.ty == Ty::Int);
         let ty = if ints { Ty::Int } else { Ty::Float };
@@ -487,7 +493,7 @@ impl Checker<'_> {
         }
         let cond = self.scalar_of(&branch.cond, Ty::Bool);
         let Some((_, otherwise)) = &branch.else_branch else {
-            return self.fault(branch.if_token, "an `if` that gives a value needs an `else`");
+            return self.error(branch.if_token, "`if` used as a value needs an `else` branch");
         };
         let (yes, no) = facts::both(cond.as_ref());
         let then = self.branch(&branch.then_branch, yes);
@@ -505,8 +511,8 @@ impl Checker<'_> {
             }
             (Lowered::Tensor(a), Lowered::Tensor(b)) => {
                 if !a.shape.same(&b.shape) {
-                    let message = format!("the branches have different shapes: {} and {}", a.shape, b.shape);
-                    return self.fault(branch.if_token, message);
+                    let message = format!("`if` and `else` have different shapes: {} and {}", a.shape, b.shape);
+                    return self.error(branch.if_token, message);
                 }
                 let shape = a.shape.clone();
                 let then = Block {
@@ -520,14 +526,15 @@ impl Checker<'_> {
                 let kind = ValueKind::If(cond, Box::new(then), Box::new(other));
                 Some(Lowered::Tensor(Value { kind, shape }))
             }
-            _ => self.fault(
+            _ => self.error(
                 branch.if_token,
-                "both branches must give a tensor, or both a plain number",
+                "`if` and `else` must both be tensors or both be plain numbers",
             ),
         }
     }
 
-    /// Of an `if true { … } else { … }` that an option made, the branch that is taken. The other one may have no meaning here.
+    /// Returns the taken branch of `if true { … } else { … }`, which results from substituting an option. The
+    /// other branch is not checked.
     fn taken_branch(&mut self, truth: bool, then: &syn::Block, otherwise: &Expr) -> Option<Lowered> {
         self.mention(if truth {
             otherwise.to_token_stream()
@@ -561,9 +568,13 @@ impl Checker<'_> {
             (Ty::Float, Ty::Int) => (a, to_float(b)),
             (x, y) if x == y => (a, b),
             (x, y) => {
-                return self.fault(
+                return self.error(
                     at.if_token,
-                    format!("the branches have different types: `{}` and `{}`", x.name(), y.name()),
+                    format!(
+                        "`if` and `else` have different types: `{}` and `{}`",
+                        x.name(),
+                        y.name()
+                    ),
                 );
             }
         };
@@ -576,7 +587,7 @@ impl Checker<'_> {
     }
 }
 
-/// The value of the literal `true` or `false`, in parentheses or not.
+/// Returns the value of a literal `true` or `false`, with or without parentheses.
 pub fn literal_truth(cond: &Expr) -> Option<bool> {
     match bare(cond) {
         Expr::Lit(l) => match &l.lit {
@@ -587,7 +598,8 @@ pub fn literal_truth(cond: &Expr) -> Option<bool> {
     }
 }
 
-/// A product of two tensors of one shape. `act(a) * b` is the gated unit of feed-forward networks: one builder call, one kernel.
+/// Returns the product of two tensors of the same shape. `act(a) * b`, a gated linear unit, becomes one
+/// builder call and one kernel.
 fn product(a: Value, b: Value) -> ValueKind {
     let is_act = |v: &Value| matches!(&v.kind, ValueKind::Op(op, _) if op.is_unary() && op.name != "neg");
     let (act, other) = if is_act(&b) && !is_act(&a) { (b, a) } else { (a, b) };
@@ -605,7 +617,7 @@ fn product(a: Value, b: Value) -> ValueKind {
     }
 }
 
-/// True if an integer is computed by a division that need not be exact.
+/// Returns true if an integer expression contains a division that may drop a remainder.
 fn drops_remainder(s: &Scalar) -> bool {
     match &s.kind {
         ScalarKind::Binary(ScalarOp::Div, a, b) => a.dim.div_exact(&b.dim).is_none(),
@@ -615,7 +627,7 @@ fn drops_remainder(s: &Scalar) -> bool {
     }
 }
 
-/// An integer as a float; literals change in place.
+/// Converts an integer to a float; literals are converted directly.
 pub fn to_float(s: Scalar) -> Scalar {
     let kind = match s.kind {
         ScalarKind::Int(n) => ScalarKind::Float(n as f64),
@@ -629,7 +641,7 @@ pub fn to_float(s: Scalar) -> Scalar {
     }
 }
 
-/// A scalar made of parts. As a size it is opaque unless the caller knows better.
+/// Returns a scalar computed from `parts`. Its size is opaque unless the caller provides one.
 pub fn derived(kind: ScalarKind, ty: Ty, text: String, parts: &[&Scalar]) -> Scalar {
     let per_layer = parts.iter().any(|p| p.per_layer);
     let dim = if ty == Ty::Int {
@@ -646,7 +658,7 @@ pub fn derived(kind: ScalarKind, ty: Ty, text: String, parts: &[&Scalar]) -> Sca
     }
 }
 
-/// `1 argument`, `2 arguments`.
+/// Formats a count with its noun: `1 argument`, `2 arguments`.
 pub fn plural(n: usize, word: &str) -> String {
     if n == 1 {
         format!("1 {word}")
@@ -665,7 +677,7 @@ fn precedence(op: ScalarOp) -> u8 {
     }
 }
 
-/// The text of a part, in parentheses if it binds less tightly than `level`.
+/// Formats an operand, in parentheses if it binds less tightly than `level`.
 fn wrapped(s: &Scalar, level: u8) -> String {
     let mut inner = &s.kind;
     while let ScalarKind::ToFloat(of) = inner {

@@ -1,21 +1,23 @@
-//! Conditions in a normal form, so that `if n_expert > 0` in the graph is known to be the `else` of `if n_expert == 0` in the tensors.
+//! Normal form of conditions. It shows, for example, that `if n_expert > 0` in the graph matches the `else`
+//! of `if n_expert == 0` in the tensors.
 
 use proc_macro2::Ident;
 
 use crate::builtins::Ty;
 use crate::model::{Scalar, ScalarKind, ScalarOp};
 
-/// A condition's normal text, and whether it holds.
+/// A condition in normal form, and its value.
 pub type Fact = (String, bool);
 
-/// What is known when `cond` has the value `truth`.
+/// Returns the facts that hold when `cond` equals `truth`.
 pub fn facts(cond: &Scalar, truth: bool) -> Vec<Fact> {
     let mut out = Vec::new();
     collect(cond, truth, &mut out);
     out
 }
 
-/// What is known in the two branches of an `if`. Under a condition that could not be understood everything may be there.
+/// Returns the facts of both branches of an `if`. If the condition is invalid, every tensor is assumed to be
+/// present.
 pub fn both(cond: Option<&Scalar>) -> (Vec<Fact>, Vec<Fact>) {
     match cond {
         Some(c) => (facts(c, true), facts(c, false)),
@@ -23,22 +25,22 @@ pub fn both(cond: Option<&Scalar>) -> (Vec<Fact>, Vec<Fact>) {
     }
 }
 
-/// Stands for every fact.
+/// Returns the fact that implies all facts.
 pub fn anything() -> Fact {
     (String::new(), true)
 }
 
-/// The fact that a layer is one of multi-token prediction, or not.
+/// Returns the fact that the layer is, or is not, a layer of multi-token prediction.
 pub fn mtp(truth: bool) -> Fact {
     ("is_mtp".to_owned(), truth)
 }
 
-/// The fact that an optional tensor is there.
+/// Returns the fact that an optional tensor is present.
 pub fn presence(tensor: &Ident) -> Fact {
     (format!("has({tensor})"), true)
 }
 
-/// True if two lists of facts cannot hold together.
+/// Returns true if the two lists of facts contradict each other.
 pub fn exclude(a: &[Fact], b: &[Fact]) -> bool {
     a.iter().any(|(key, truth)| b.contains(&(key.clone(), !truth)))
 }
@@ -61,7 +63,7 @@ fn collect(cond: &Scalar, truth: bool, out: &mut Vec<Fact>) {
     }
 }
 
-/// Comparisons come down to `==` and `<`; for counts, being above zero is not being zero.
+/// Reduces a comparison to `==` or `<`. For integers, `> 0` becomes the negation of `== 0`.
 fn comparison(op: ScalarOp, a: &Scalar, b: &Scalar, truth: bool) -> Fact {
     let is = |s: &Scalar, n: u64| s.ty == Ty::Int && matches!(s.kind, ScalarKind::Int(m) if m == n);
     let equal = |a: &Scalar, b: &str| format!("{} == {b}", a.text);

@@ -1,4 +1,5 @@
-//! Calls of functions, a declaration's own or a fragment's: the body is checked anew where it is called, with the arguments' shapes.
+//! Calls of functions of the declaration or a fragment. The body is checked at every call, with the shapes of
+//! the arguments.
 
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
@@ -16,22 +17,22 @@ use crate::options;
 use crate::parse::{block_of, plain_name, statements};
 use crate::source::Range;
 
-/// Parameters with their arguments.
+/// Parameters of a function with their arguments.
 type Params = Vec<(VarId, Operand)>;
 
-/// One call of a function.
+/// A call of a graph function.
 pub(super) struct Call<'a> {
     pub f: &'a Function,
-    /// The function's name in the call.
+    /// Name of the function at the call site.
     pub name: &'a Ident,
-    /// The body with its options put in.
-    pub body: &'a ast::Block,
-    /// The caller's values that options speak of.
+    /// Body of the function after the options are substituted.
+    pub body: &'a ast::BlockSyntax,
+    /// Values of the caller that the options refer to.
     pub visible: &'a [(String, VarId)],
 }
 
 impl Checker<'_> {
-    /// Takes the functions in, without those whose names mean something else.
+    /// Registers the functions, except those whose names are already taken.
     pub(super) fn declare_functions(&mut self, functions: &[Function]) {
         for f in functions {
             let text = f.name.to_string();
@@ -46,14 +47,14 @@ impl Checker<'_> {
         }
     }
 
-    /// Adds the function `layer(x)`, which does what the graph's loop over layers does, for `mtp { … }`. Graphs with several such loops, or
-    /// layers that hand several values on, have none.
+    /// Adds the function `layer(x)` for `mtp { … }`. It computes one iteration of the graph's layer loop.
+    /// Graphs with several layer loops, or with several loop-carried values, have no such function.
     pub(super) fn layer_function(&mut self, decl: &ast::Decl) {
         let (Some(_), Some(graph)) = (&decl.mtp, &decl.graph) else {
             return;
         };
         let mut loops = graph.body.stmts.iter().filter_map(|stmt| match stmt {
-            ast::Stmt::For(each) if each.name.as_ref().is_some_and(|name| name == "layer") => Some(each),
+            ast::StmtSyntax::For(each) if each.name.as_ref().is_some_and(|name| name == "layer") => Some(each),
             _ => None,
         });
         let (Some(each), None) = (loops.next(), loops.next()) else {
@@ -73,12 +74,12 @@ impl Checker<'_> {
         });
     }
 
-    /// `swiglu(h, act = gelu)`.
+    /// Checks a call such as `swiglu(h, act = gelu)`.
     pub(super) fn function_call(&mut self, f: Function, name: &Ident, args: &[&Expr]) -> Option<Value> {
         let body = f.body.clone();
         let value = self.inline(f, name, args);
         if value.is_none() {
-            // What it uses is not to be reported as unused as well.
+            // Do not also report the names in the body as unused.
             self.mention(body);
         }
         value
@@ -88,20 +89,20 @@ impl Checker<'_> {
         let text = name.to_string();
         self.called.push(text.clone());
         if self.inside.contains(&text) {
-            return self.fault(name, format!("`{text}` calls itself"));
+            return self.error(name, format!("recursive call of `{text}`"));
         }
         let (by_name, by_position): (Vec<&Expr>, Vec<&Expr>) = args.iter().partition(|e| matches!(e, Expr::Assign(_)));
         let operands: Vec<_> = by_position.iter().map(|e| self.expr(e)).collect();
         if operands.len() != f.params.len() {
             let wanted: Vec<String> = f.params.iter().map(|p| format!("`{p}`")).collect();
             let (n, list) = (plural(f.params.len(), "argument"), wanted.join(", "));
-            return self.fault(name, format!("`{text}` takes {n} ({list}), {} given", operands.len()));
+            return self.error(name, format!("`{text}` takes {n} ({list}), found {}", operands.len()));
         }
         let mut options = Vec::new();
         for arg in by_name {
             let Expr::Assign(pair) = arg else { continue };
             let Some(key) = plain_name(&pair.left) else {
-                return self.fault(&pair.left, "expected `name = value`");
+                return self.error(&pair.left, "expected `name = value`");
             };
             options.push((key, pair.right.to_token_stream()));
         }
@@ -111,14 +112,16 @@ impl Checker<'_> {
         let visible = self.visible_to(&options);
         for (hidden, _) in &visible {
             if binds(f.body.clone(), hidden) {
-                let message = format!("`{text}` has a value `{hidden}` of its own: bind yours under another name");
-                return self.fault(name, message);
+                let message =
+                    format!("`{text}` defines a value `{hidden}`, which would shadow yours; rename your value");
+                return self.error(name, message);
             }
         }
         for (p, given) in f.params.iter().zip(&by_position) {
             if visible.iter().any(|(n, _)| p == n) && plain_name(given).as_ref() != Some(p) {
-                let message = format!("`{text}` has an argument `{p}`: bind your value of that name under another one");
-                return self.fault(name, message);
+                let message =
+                    format!("`{text}` has a parameter `{p}`, which would shadow your value; rename your value");
+                return self.error(name, message);
             }
         }
         let call = Call {
@@ -149,7 +152,7 @@ impl Checker<'_> {
         Some(Value { kind, shape })
     }
 
-    /// The body of a function with its parameters bound to `operands`.
+    /// Checks the body of a function with its parameters bound to `operands`.
     fn body(&mut self, call: &Call<'_>, operands: Vec<Lowered>) -> Option<(Params, Vec<Stmt>, Value)> {
         let outer = std::mem::replace(&mut self.scopes, vec![call.visible.to_vec(), Vec::new()]);
         let params: Params = call
@@ -170,11 +173,11 @@ impl Checker<'_> {
         let (stmts, result) = done?;
         match result {
             Lowered::Tensor(result) => Some((params, stmts, result)),
-            Lowered::Scalar(_) => self.fault(call.name, format!("`{}` must end in a tensor", call.name)),
+            Lowered::Scalar(_) => self.error(call.name, format!("function `{}` must return a tensor", call.name)),
         }
     }
 
-    /// What is checked from here on is what the function `name` does.
+    /// Enters the function `name`: later errors are reported relative to this call.
     pub(super) fn enter(&mut self, name: &Ident) {
         self.inside.push(name.to_string());
         self.errors.enter_call(Range::of(name));
@@ -185,7 +188,7 @@ impl Checker<'_> {
         self.errors.leave_call();
     }
 
-    /// The body with the call's options put in.
+    /// Returns the body with the call's options substituted.
     fn with_options(&mut self, f: &Function, args: &[(Ident, TokenStream)]) -> Option<TokenStream> {
         let passed_on: Vec<String> = match f.forwards {
             true => self.passed_on(f, &mut Vec::new()),
@@ -205,12 +208,12 @@ impl Checker<'_> {
         let given_as = |name: &String| args.iter().find(|(key, _)| key == name).cloned();
         let rest: Vec<(Ident, TokenStream)> = passed_on.iter().filter_map(given_as).collect();
         let body = forward::fill(f.body.clone(), &rest, &|callee| self.taken_by(callee, &mut Vec::new()));
-        Some(self.put_in(body, [own, &forward::marked(&rest)].concat()))
+        Some(self.put_in(body, [own, &forward::placeholders(&rest)].concat()))
     }
 
-    /// The body with options in the place of their names. What computes a tensor and is used more than once is computed once, in front
-    /// of the body: attention would keep its keys and values twice.
-    fn put_in(&self, body: TokenStream, mut given: options::Given) -> TokenStream {
+    /// Substitutes options in the body. An option that computes a tensor and is used more than once is bound
+    /// once before the body; otherwise `attention` would store its keys and values twice.
+    fn put_in(&self, body: TokenStream, mut given: options::Bindings) -> TokenStream {
         let mut first = TokenStream::new();
         for (name, value) in &mut given {
             let Some(tokens) =
@@ -227,7 +230,7 @@ impl Checker<'_> {
         quote!(#first #body)
     }
 
-    /// True for an expression with a call of an operation, a function or a tensor.
+    /// Returns true if the expression calls an operation, a function, or a tensor.
     fn computes(&self, value: TokenStream) -> bool {
         if matches!(syn::parse2(value.clone()), Ok(Expr::If(branch)) if branch.else_branch.is_none()) {
             return false;
@@ -246,14 +249,15 @@ impl Checker<'_> {
         calls || tokens.iter().any(inner)
     }
 
-    /// The options that a function with `..` passes on: what its calls with `..` take, but for names of its own.
+    /// Returns the options that a function with `..` forwards: those of its calls with `..`, except its own
+    /// parameters.
     fn passed_on(&self, f: &Function, inside: &mut Vec<String>) -> Vec<String> {
         let mut names = forward::names(&f.body, &mut |callee| self.taken_by(callee, inside));
         names.retain(|n| !f.options.iter().any(|o| o.name == n));
         names
     }
 
-    /// The names that an operation or function takes arguments by; `inside`: functions that are being looked at.
+    /// Returns the named parameters of an operation or function. `inside` lists the functions being visited.
     fn taken_by(&self, callee: &str, inside: &mut Vec<String>) -> Vec<String> {
         if let Some(f) = self.functions.iter().find(|f| f.name == callee) {
             let mut names: Vec<String> = f.options.iter().map(|o| o.name.to_string()).collect();
@@ -269,7 +273,7 @@ impl Checker<'_> {
         params.iter().filter(by_name).map(|p| p.name.to_owned()).collect()
     }
 
-    /// Whoever replaces a function of a fragment or a parent may need arguments that it does not.
+    /// Marks the parameters as used: a replacement of an inherited function may ignore some of them.
     fn allow_unused(&mut self, params: &[(VarId, Operand)]) {
         for (VarId(id), _) in params {
             let var = &mut self.vars[*id];
@@ -298,15 +302,15 @@ impl Checker<'_> {
         (var, operand)
     }
 
-    /// The names of all functions.
-    pub(super) fn function_names(&self) -> Vec<model::Function> {
+    /// Returns the names of all functions.
+    pub(super) fn function_names(&self) -> Vec<model::FunctionNames> {
         let names = |f: &Function| {
             let options: Vec<Ident> = f.options.iter().map(|o| o.name.clone()).collect();
             let uses = match f.inherited {
                 true => Vec::new(),
                 false => options::uses(&f.body, &|word| options.contains(word)),
             };
-            model::Function {
+            model::FunctionNames {
                 name: f.name.clone(),
                 options,
                 uses,
@@ -315,7 +319,7 @@ impl Checker<'_> {
         self.functions.iter().map(names).collect()
     }
 
-    /// The caller's values that options speak of; a function sees no others.
+    /// Returns the caller's values that the options refer to. A function sees no other values of its caller.
     fn visible_to(&self, options: &[(Ident, TokenStream)]) -> Vec<(String, VarId)> {
         let mut names = Vec::new();
         options.iter().for_each(|(_, value)| words(value.clone(), &mut names));
@@ -324,23 +328,23 @@ impl Checker<'_> {
     }
 }
 
-/// Names that statements assign to without binding them.
-fn assigned(stmts: &[ast::Stmt], names: &mut Vec<Ident>, errors: &mut Errors) {
+/// Collects the names that statements assign to without binding them.
+fn assigned(stmts: &[ast::StmtSyntax], names: &mut Vec<Ident>, errors: &mut Errors) {
     let mut bound: Vec<&Ident> = Vec::new();
     for stmt in stmts {
         match stmt {
-            ast::Stmt::Let { name, .. } => bound.push(name),
-            ast::Stmt::Assign { name, .. } if !bound.contains(&name) && !names.contains(name) => {
+            ast::StmtSyntax::Let { name, .. } => bound.push(name),
+            ast::StmtSyntax::Assign { name, .. } if !bound.contains(&name) && !names.contains(name) => {
                 names.push(name.clone());
             }
-            ast::Stmt::Assign { .. } => {}
-            ast::Stmt::If(branch) => {
+            ast::StmtSyntax::Assign { .. } => {}
+            ast::StmtSyntax::If(branch) => {
                 let mut inner = Vec::new();
                 assigned_in_if(branch, &mut inner, errors);
                 inner.retain(|name| !bound.contains(&name) && !names.contains(name));
                 names.extend(inner);
             }
-            ast::Stmt::For(each) => assigned(&each.body.stmts, names, errors),
+            ast::StmtSyntax::For(each) => assigned(&each.body.stmts, names, errors),
         }
     }
 }
@@ -354,7 +358,7 @@ fn assigned_in_if(branch: &ExprIf, names: &mut Vec<Ident>, errors: &mut Errors) 
     }
 }
 
-/// True if some statement is `let name = …`.
+/// Returns true if a statement is `let name = …`.
 fn binds(tokens: TokenStream, name: &str) -> bool {
     let mut after_let = false;
     tokens.into_iter().any(|token| match token {
@@ -368,7 +372,7 @@ fn binds(tokens: TokenStream, name: &str) -> bool {
     })
 }
 
-/// Every identifier in some tokens.
+/// Collects all identifiers among the tokens.
 fn words(tokens: TokenStream, out: &mut Vec<String>) {
     for token in tokens {
         match token {

@@ -1,4 +1,4 @@
-//! Statements of the graph, scopes, the layer loop and the result.
+//! Checks the statements of a graph, its scopes, the layer loop, and the result.
 
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;
@@ -15,12 +15,12 @@ use crate::parse::block_of;
 use crate::sym::{Dim, Shape};
 
 impl Checker<'_> {
-    /// The whole graph, or that of the encoder.
+    /// Checks the main graph or the encoder's graph.
     pub(super) fn graph(&mut self, graph: &ast::Graph, encoder: bool) -> Option<Block> {
         self.place = Place::Graph;
         if !has_loop(&graph.body) {
             self.errors
-                .at_span(graph.span, "the graph has no layer loop: `for layer { … }`");
+                .at_span(graph.span, "the graph has no layer loop; add `for layer { … }`");
         }
         self.scopes.push(Vec::new());
         let stmts = self.stmts(&graph.body.stmts);
@@ -28,7 +28,7 @@ impl Checker<'_> {
             None => {
                 self.errors.at_span(
                     graph.body.end,
-                    "the graph ends without its result: an expression without `;`",
+                    "the graph has no result; end it with an expression without `;`",
                 );
                 None
             }
@@ -41,7 +41,7 @@ impl Checker<'_> {
         })
     }
 
-    /// `embedding { … }`: a row for each pooled one.
+    /// Checks `embedding { … }`, which computes one row per pooled row.
     pub(super) fn embedding_head(&mut self, head: &ast::Graph) -> Option<Head> {
         self.head(head, "embedding", |shape| {
             (shape.rank() <= 2 && shape.dim(1) == Dim::n_tokens())
@@ -50,7 +50,7 @@ impl Checker<'_> {
         })
     }
 
-    /// `rank { … }`: a score for each label.
+    /// Checks `rank { … }`, which computes one score per label.
     pub(super) fn rank_head(&mut self, head: &ast::Graph) -> Option<Head> {
         self.head(head, "rank", |shape| {
             let scores = Shape(vec![Dim::symbol("n_labels"), Dim::n_tokens()]);
@@ -58,8 +58,8 @@ impl Checker<'_> {
         })
     }
 
-    /// Statements over `pooled`, in which `T` counts sequences. A file that lacks a tensor of the head lacks the head: tensors may be
-    /// optional.
+    /// Checks statements over `pooled`, where `T` counts sequences. Its tensors may be optional: a file
+    /// without them has no head.
     fn head(
         &mut self,
         head: &ast::Graph,
@@ -81,7 +81,8 @@ impl Checker<'_> {
         Some(Head { pooled, block: block? })
     }
 
-    /// `mtp { … }`: the logits behind the next token, of one layer that only files with multi-token prediction have.
+    /// Checks `mtp { … }`, which computes the logits of the token after the next one in a multi-token
+    /// prediction layer.
     pub(super) fn mtp(&mut self, graph: &ast::Graph) -> Option<Block> {
         self.refuse_loops(graph, "mtp")?;
         (self.place, self.group, self.in_mtp) = (Place::Loop, Some(0), true);
@@ -98,16 +99,19 @@ impl Checker<'_> {
 
     fn refuse_loops(&mut self, graph: &ast::Graph, name: &str) -> Option<()> {
         let each = graph.body.stmts.iter().find_map(|s| match s {
-            ast::Stmt::For(each) => Some(each),
+            ast::StmtSyntax::For(each) => Some(each),
             _ => None,
         });
         match each {
-            Some(each) => self.fault_at(each.span, &format!("`{name}` has no loops: they stand in `graph`")),
+            Some(each) => self.error_at(
+                each.span,
+                &format!("loops are not allowed in `{name}`; move the loop to `graph`"),
+            ),
             None => Some(()),
         }
     }
 
-    /// Statements that end in a tensor of a form.
+    /// Checks statements that end in a tensor of the required shape.
     fn with_result(
         &mut self,
         graph: &ast::Graph,
@@ -118,15 +122,15 @@ impl Checker<'_> {
         let Some(expr) = &graph.body.result else {
             self.errors.at_span(
                 graph.body.end,
-                format!("`{name}` ends without its result: an expression without `;`"),
+                format!("`{name}` has no result; end it with an expression without `;`"),
             );
             return None;
         };
         let value = self.tensor(expr)?;
         if let Err(form) = expected(&value.shape) {
-            return self.fault(
+            return self.error(
                 expr,
-                format!("the result of `{name}` must be {form}, got {}", value.shape),
+                format!("the result of `{name}` must be {form}, found {}", value.shape),
             );
         }
         Some(Block {
@@ -139,31 +143,31 @@ impl Checker<'_> {
         let value = self.tensor(expr)?;
         let (logits, embeddings) = (Shape::logits(), Shape::embeddings());
         if encoder && !value.shape.same(&embeddings) {
-            let message = format!("the encoder's result must be {embeddings}, got {}", value.shape);
-            return self.fault(expr, message);
+            let message = format!("the result of the encoder must be {embeddings}, found {}", value.shape);
+            return self.error(expr, message);
         }
         if !value.shape.same(&logits) && !value.shape.same(&embeddings) {
             let message = format!(
-                "the result must be {logits} (logits) or {embeddings} (embeddings), got {}",
+                "the result must be {logits} (logits) or {embeddings} (embeddings), found {}",
                 value.shape
             );
-            return self.fault(expr, message);
+            return self.error(expr, message);
         }
         Some(value)
     }
 
-    /// All statements are looked at, whatever is wrong with some.
-    fn stmts(&mut self, stmts: &[ast::Stmt]) -> Option<Vec<Stmt>> {
+    /// Checks all statements, even after an error.
+    fn stmts(&mut self, stmts: &[ast::StmtSyntax]) -> Option<Vec<Stmt>> {
         let done: Vec<_> = stmts.iter().map(|s| self.stmt(s)).collect();
         done.into_iter().collect()
     }
 
-    fn stmt(&mut self, stmt: &ast::Stmt) -> Option<Stmt> {
+    fn stmt(&mut self, stmt: &ast::StmtSyntax) -> Option<Stmt> {
         match stmt {
-            ast::Stmt::Let { name, value } => self.bind_let(name, value),
-            ast::Stmt::Assign { name, op, value } => self.assign(name, *op, value),
-            ast::Stmt::If(branch) => self.if_stmt(branch),
-            ast::Stmt::For(each) => self.for_loop(each),
+            ast::StmtSyntax::Let { name, value } => self.bind_let(name, value),
+            ast::StmtSyntax::Assign { name, op, value } => self.assign(name, *op, value),
+            ast::StmtSyntax::If(branch) => self.if_stmt(branch),
+            ast::StmtSyntax::For(each) => self.for_loop(each),
         }
     }
 
@@ -178,7 +182,7 @@ impl Checker<'_> {
         };
         let var = self.new_var(name, bound);
         let scope = self.scopes.last_mut()?;
-        // A second `let` of the name hides the first from here on.
+        // A second `let` with the same name shadows the first.
         scope.push((name.to_string(), var));
         match value? {
             Lowered::Tensor(value) => Some(Stmt::Tensor {
@@ -194,23 +198,20 @@ impl Checker<'_> {
         let Some(var) = self.find_var(&name.to_string()) else {
             self.expr(value);
             if self.find_tensor(&name.to_string()).is_some() {
-                return self.fault(
-                    name,
-                    format!("`{name}` is a tensor of the file and cannot be assigned to"),
-                );
+                return self.error(name, format!("cannot assign to `{name}`: it is a tensor of the file"));
             }
             let names: Vec<String> = self.scopes.iter().flatten().map(|(n, _)| n.clone()).collect();
             let text = name.to_string();
             if nearest(&text, names.iter().map(String::as_str)).is_none() && !self.unknown_names.contains(&text) {
                 self.unknown_names.push(text);
-                return self.fault(
+                return self.error(
                     name,
-                    format!("no value is called `{name}`: a new one is `let {name} = …;`"),
+                    format!("no value named `{name}` is in scope; declare it with `let {name} = …;`"),
                 );
             }
             return self.unknown(name, "value", names);
         };
-        // Being assigned to is no use of the value, except by the operator.
+        // A plain assignment does not use the old value; `+=` does.
         self.vars[var.0].used |= op.is_some();
         let lowered = match op {
             None => self.expr(value),
@@ -223,19 +224,22 @@ impl Checker<'_> {
             Bound::Tensor(shape) => shape.clone(),
             Bound::Scalar(_) => {
                 self.vars[var.0].used = true;
-                return self.fault(name, format!("`{name}` is a number: bind a new one with `let`"));
+                return self.error(
+                    name,
+                    format!("cannot assign to `{name}`: it is a number; bind a new value with `let`"),
+                );
             }
             Bound::Broken => return None,
         };
         let Lowered::Tensor(new) = lowered? else {
-            return self.fault(value, "expected a tensor, found a number or condition");
+            return self.error(value, "expected a tensor, found a number or condition");
         };
         if !new.shape.same(&shape) {
             let message = format!(
-                "`{name}` keeps its shape {shape}, got {} (use `let` for a new shape)",
+                "cannot assign to `{name}`: its shape is {shape}, found {}; use `let` for a new shape",
                 new.shape
             );
-            return self.fault(name, message);
+            return self.error(name, message);
         }
         self.vars[var.0].assigned = true;
         if !self.assigned_in_loop.contains(&var) {
@@ -251,7 +255,7 @@ impl Checker<'_> {
     fn if_stmt(&mut self, branch: &ExprIf) -> Option<Stmt> {
         let cond = self.scalar_of(&branch.cond, Ty::Bool);
         let (yes, no) = facts::both(cond.as_ref());
-        // An option was given as `false`: what it would do may have no meaning here.
+        // An option was substituted by `false`, so the branch is not checked.
         let then = if literal_truth(&branch.cond) == Some(false) {
             self.mention(branch.then_branch.to_token_stream());
             Some(Block {
@@ -271,7 +275,7 @@ impl Checker<'_> {
                         result: None,
                     })
                 }),
-                other => self.fault(other, "expected `else { … }` or `else if`"),
+                other => self.error(other, "expected `else { … }` or `else if`"),
             },
         };
         Some(Stmt::If {
@@ -290,7 +294,7 @@ impl Checker<'_> {
                 c.expr(result);
                 c.errors.at(
                     result,
-                    "the value of this branch is not used: assign it to a value declared before the `if`",
+                    "the value of this branch is unused; assign it to a value declared before the `if`",
                 );
             }
             c.leave_scope();
@@ -301,14 +305,17 @@ impl Checker<'_> {
         })
     }
 
-    /// A block that gives a value.
-    pub(super) fn value_block(&mut self, block: &ast::Block) -> Option<(Vec<Stmt>, Lowered)> {
+    /// Checks a block that ends in a value.
+    pub(super) fn value_block(&mut self, block: &ast::BlockSyntax) -> Option<(Vec<Stmt>, Lowered)> {
         self.scopes.push(Vec::new());
         let stmts = self.stmts(&block.stmts);
         let result = match &block.result {
             Some(expr) => self.expr(expr),
             None => {
-                self.errors.at_span(block.end, "this branch must end in a value");
+                self.errors.at_span(
+                    block.end,
+                    "this branch has no value; end it with an expression without `;`",
+                );
                 None
             }
         };
@@ -316,7 +323,7 @@ impl Checker<'_> {
         Some((stmts?, result?))
     }
 
-    /// Runs `work` with some conditions known to hold.
+    /// Runs `work` under additional facts.
     pub(super) fn with_facts<T>(&mut self, known: Vec<Fact>, work: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let before = self.facts.len();
         self.facts.extend(known);
@@ -337,26 +344,23 @@ impl Checker<'_> {
             (None, None) => {
                 let names = self.groups.iter().map(|g| g.name.to_string()).collect();
                 match &each.name {
-                    // Its range has been found faulty.
+                    // The invalid range was reported earlier.
                     _ if each.range.is_some() => None,
                     Some(name) => self.unknown(name, "group of layers", names),
-                    None => self.fault_at::<()>(each.span, "expected `for _ in a..b { … }`"),
+                    None => self.error_at::<()>(each.span, "expected `for _ in a..b { … }`"),
                 };
-                // What stands in the loop is looked at, whatever it is over.
+                // Check the body even if the range is invalid.
                 self.layers(0, None, each)
             }
         };
         stmt.filter(|_| self.errors.len() == faults)
     }
 
-    /// A loop over layers.
+    /// Checks a loop over layers.
     fn layers(&mut self, group: usize, range: Option<(Scalar, Scalar)>, each: &ast::For) -> Option<Stmt> {
         let outer = self.vars.len();
         if self.place == Place::Loop {
-            return self.fault_at(
-                each.span,
-                "a layer loop stands in `graph` or in a loop over numbers, not in another layer loop",
-            );
+            return self.error_at(each.span, "a layer loop cannot be nested in another layer loop");
         }
         self.place = Place::Loop;
         self.group = Some(group);
@@ -372,7 +376,7 @@ impl Checker<'_> {
             Bound::Tensor(s) => Some(s.clone()),
             _ => None,
         };
-        // Several states of the width of the residual stream may be handed on at once.
+        // A loop may carry several values of the residual stream's width.
         let wide = |s: &Shape| s.dim(0) == carried.dim(0) && (1..4).any(|i| s.dim(i) == Dim::n_tokens());
         let mut hands_on = assigned.iter().filter(|v| v.0 < outer);
         let first = hands_on
@@ -381,8 +385,9 @@ impl Checker<'_> {
             .or_else(|| hands_on.find(|v| shape_of(v).is_some_and(|s| wide(&s))));
         let first = first.copied();
         if first.is_none() && stmts.is_some() {
-            let message =
-                format!("the layer loop hands nothing on: assign to a value {carried} that is declared before it");
+            let message = format!(
+                "the layer loop assigns to no outer value; declare a value of shape {carried} before the loop and assign to it"
+            );
             self.errors.at_span(each.span, message);
         }
         let at = each.name.as_ref().map_or(each.span, Ident::span);
@@ -397,7 +402,7 @@ impl Checker<'_> {
         })
     }
 
-    /// A loop over numbers.
+    /// Checks a loop over integers.
     fn repeat(&mut self, range: (Scalar, Scalar), each: &ast::For) -> Option<Stmt> {
         let var = each.name.as_ref().map(|name| {
             let bound = if self.can_name(name) {
@@ -425,8 +430,9 @@ impl Checker<'_> {
         })
     }
 
-    /// The statements of a loop, and which variables they assign to. The next round reads those declared before it.
-    fn loop_body(&mut self, body: &ast::Block, var: Option<VarId>) -> (Option<Vec<Stmt>>, Vec<VarId>) {
+    /// Checks the statements of a loop and returns the variables that they assign to. The next iteration
+    /// reads those declared before the loop.
+    fn loop_body(&mut self, body: &ast::BlockSyntax, var: Option<VarId>) -> (Option<Vec<Stmt>>, Vec<VarId>) {
         let outer = self.vars.len();
         let before = std::mem::take(&mut self.assigned_in_loop);
         let named = var.map(|v| (self.vars[v.0].name.to_string(), v));
@@ -436,7 +442,7 @@ impl Checker<'_> {
             self.expr(result);
             self.errors.at(
                 result,
-                "the loop gives no value: assign it to a value declared before the loop",
+                "a loop has no value; assign it to a value declared before the loop",
             );
         }
         let assigned = std::mem::replace(&mut self.assigned_in_loop, before);
@@ -450,7 +456,7 @@ impl Checker<'_> {
         (stmts, assigned)
     }
 
-    fn fault_at<T>(&mut self, span: Span, message: &str) -> Option<T> {
+    fn error_at<T>(&mut self, span: Span, message: &str) -> Option<T> {
         self.errors.at_span(span, message);
         None
     }
@@ -469,13 +475,13 @@ impl Checker<'_> {
         for (_, id) in self.scopes.pop().unwrap_or_default() {
             let var = &self.vars[id.0];
             if !var.used && !matches!(var.bound, Bound::Broken) {
-                let message = format!("`{}` is computed and never used", var.name);
+                let message = format!("`{}` is never used", var.name);
                 self.errors.at(&self.vars[id.0].name, message);
             }
         }
     }
 }
 
-fn has_loop(block: &ast::Block) -> bool {
-    block.stmts.iter().any(|s| matches!(s, ast::Stmt::For(_)))
+fn has_loop(block: &ast::BlockSyntax) -> bool {
+    block.stmts.iter().any(|s| matches!(s, ast::StmtSyntax::For(_)))
 }

@@ -1,5 +1,5 @@
-//! Syntax tree to checked declaration. Every fault is noted under its token and checking goes on; a value that could not be
-//! understood is left out of later checks, so that one slip gives one message.
+//! Checks a syntax tree and lowers it to a declaration. Errors are recorded with the span of their token, and
+//! checking continues. Invalid values are exempt from further checks, so one mistake produces one error.
 
 mod blame;
 mod call;
@@ -21,25 +21,25 @@ use crate::sym::{Dim, Shape};
 
 use facts::Fact;
 
-/// Checks a declaration; `None` if there were faults.
+/// Checks a declaration. Returns `None` if it has errors.
 pub fn check(decl: &Decl, errors: &mut Errors) -> Option<Arch> {
     let before = errors.len();
     let arch = Checker::new(errors).arch(decl);
     arch.filter(|_| errors.len() == before)
 }
 
-/// Where an expression stands, which decides what it may name.
+/// Context of an expression, which determines the names that it may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// `hparams`: per-layer values make the result per-layer.
+    /// The `hparams` section. Per-layer values make a result per-layer.
     Hparams,
-    /// `tensors`, outside the layer block.
+    /// The `tensors` section, outside layer blocks.
     Tensors,
-    /// The layer block of `tensors`.
+    /// A layer block of the `tensors` section.
     LayerTensors,
-    /// `graph`, outside the loop.
+    /// A graph, outside the layer loop.
     Graph,
-    /// The layer loop.
+    /// The body of the layer loop.
     Loop,
 }
 
@@ -49,34 +49,34 @@ impl Place {
     }
 }
 
-/// A name of `hparams`.
+/// A symbol of the `hparams` section.
 struct HparamSym {
     name: Ident,
-    /// `None` if its declaration is faulty.
+    /// Type, or `None` if the declaration is invalid.
     ty: Option<Ty>,
     per_layer: bool,
-    /// Defined by an expression: its value as a size.
+    /// Value as a size, if an expression defines the symbol.
     dim: Option<Dim>,
     used: bool,
-    /// Used by the graph.
+    /// True if the graph uses the symbol.
     kept: bool,
 }
 
-/// A declared tensor while it is checked.
+/// A declared tensor during checking.
 struct TensorSym {
     tensor: Tensor,
     facts: Vec<Fact>,
-    /// Its sizes could not be understood.
+    /// True if the sizes are invalid.
     broken: bool,
     used: bool,
 }
 
-/// What a `let` of the graph is bound to.
+/// Value that a `let` of the graph binds.
 #[derive(Clone)]
 enum Bound {
     Tensor(Shape),
     Scalar(Scalar),
-    /// Its value could not be understood.
+    /// A value with an error that was already reported.
     Broken,
 }
 
@@ -92,31 +92,31 @@ struct Checker<'e> {
     rope: Option<crate::model::RopeKind>,
     hparams: Vec<HparamSym>,
     groups: Vec<Group>,
-    /// The group of layers that the place belongs to.
+    /// Group of layers of the current context.
     group: Option<usize>,
     tensors: Vec<TensorSym>,
     vars: Vec<VarSym>,
-    /// Names in scope, innermost last.
+    /// Names in scope; the innermost scope is last.
     scopes: Vec<Vec<(String, VarId)>>,
-    /// The declaration has an encoder, whose result is known here.
+    /// True if the encoder's result is available.
     encoded: bool,
-    /// The graph under way is that of a layer of multi-token prediction.
+    /// True while the `mtp` graph is checked.
     in_mtp: bool,
-    /// Conditions known to hold where the checker is.
+    /// Facts that hold in the current context.
     facts: Vec<Fact>,
     place: Place,
-    /// Conditions of tensors and what was known where they were used, as far as reported.
+    /// Reported pairs of a tensor's conditions and the facts at its use.
     wrong_ifs: Vec<(Vec<Fact>, Vec<Fact>)>,
-    /// Unknown names reported already, and operations that the declaration does not allow.
+    /// Names already reported as unknown, and operations already reported as unavailable.
     unknown_names: Vec<String>,
     /// Variables that the innermost loop assigns to, in order.
     assigned_in_loop: Vec<VarId>,
     functions: Vec<Function>,
-    /// Functions called anywhere.
+    /// Names of all called functions.
     called: Vec<String>,
-    /// Functions that the checker is inside of, outermost first.
+    /// Functions being checked, outermost first.
     inside: Vec<String>,
-    /// The checker only tries what a function takes.
+    /// The checker is only testing candidate shapes of a parameter.
     trying: bool,
 }
 
@@ -149,8 +149,8 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// Notes a fault; `None`, so that callers can return it.
-    fn fault<T>(&mut self, at: impl ToTokens, message: impl Into<String>) -> Option<T> {
+    /// Records an error and returns `None`.
+    fn error<T>(&mut self, at: impl ToTokens, message: impl Into<String>) -> Option<T> {
         self.errors.at(at, message);
         None
     }
@@ -159,7 +159,8 @@ impl<'e> Checker<'e> {
         self.hparams.iter().position(|h| h.name == name)
     }
 
-    /// The tensor of this name, of several the one that can be used here: groups of layers may share names.
+    /// Finds the tensor named `name`. If several groups of layers share the name, returns the tensor usable
+    /// in the current context.
     fn find_tensor(&self, name: &str) -> Option<usize> {
         let named = || (0..self.tensors.len()).filter(|&i| self.tensors[i].tensor.name == name);
         let usable = |&i: &usize| self.tensors[i].tensor.group.is_none_or(|g| self.group == Some(g));
@@ -179,7 +180,7 @@ impl<'e> Checker<'e> {
             .map(|&(_, id)| id)
     }
 
-    /// Notes that a hyper-parameter is used here.
+    /// Marks a hyper-parameter as used.
     fn use_hparam(&mut self, index: usize) {
         let graph = self.place.is_graph();
         let h = &mut self.hparams[index];
@@ -187,7 +188,7 @@ impl<'e> Checker<'e> {
         h.kept |= graph;
     }
 
-    /// Notes that a tensor is used here and checks that it exists here. `or_absent`: the use is content with an absent one.
+    /// Marks a tensor as used and checks that it is present. `or_absent`: the use accepts an absent tensor.
     fn use_tensor(&mut self, index: usize, at: &Ident, or_absent: bool) -> Option<()> {
         self.tensors[index].used = true;
         let sym = &self.tensors[index];
@@ -200,45 +201,42 @@ impl<'e> Checker<'e> {
         }
         if !sym.facts.iter().all(known) {
             let message = format!(
-                "`{name}` exists only {}: use it under the same `if`",
+                "`{name}` exists only {}; use it under the same condition",
                 sym.tensor.condition_words()
             );
-            // One wrong `if` takes many tensors with it: the first one tells.
+            // One wrong condition affects many tensors; report only the first.
             let situation = (sym.facts.clone(), self.facts.clone());
             if self.wrong_ifs.contains(&situation) {
                 return None;
             }
             self.wrong_ifs.push(situation);
-            return self.fault(at, message);
+            return self.error(at, message);
         }
         if sym.tensor.optional {
-            let message = format!("`{name}` is optional: say what happens without it: `if has({name}) {{ … }}`");
-            return self.fault(at, message);
+            let message = format!("`{name}` is optional; check it with `if has({name}) {{ … }}`");
+            return self.error(at, message);
         }
         Some(())
     }
 
-    /// Checks that a tensor of this group can be used here.
+    /// Checks that a tensor of this group can be used in the current context.
     fn allow_group(&mut self, group: Option<usize>, at: &Ident) -> Option<()> {
         match group {
             Some(g) if self.place != Place::Loop || self.group != Some(g) => {
-                let message = format!(
-                    "`{at}` belongs to a layer: it can be used inside `for {}` only",
-                    self.groups[g].name
-                );
-                self.fault(at, message)
+                let message = format!("`{at}` belongs to a layer; use it inside `for {}`", self.groups[g].name);
+                self.error(at, message)
             }
             _ => Some(()),
         }
     }
 
-    /// Checks that `name` can become the name of a hyper-parameter, a tensor or a value of the graph.
+    /// Checks that `name` is free for a hyper-parameter, tensor, or value.
     fn can_name(&mut self, name: &Ident) -> bool {
         let text = name.to_string();
         let taken = if builtins::builtin(&text).is_some() {
-            "is built in".to_string()
+            "is a built-in symbol".to_string()
         } else if let Some(why) = builtins::reserved(&text) {
-            format!("is reserved: it names {why}")
+            format!("is reserved for {why}")
         } else if self.find_hparam(&text).is_some() {
             "is already the name of a hyper-parameter".to_string()
         } else if self.find_group(name).is_some() {
@@ -252,18 +250,18 @@ impl<'e> Checker<'e> {
         false
     }
 
-    /// False for a tensor of another group of layers than the one being declared.
+    /// Returns false for a tensor of a different group of layers.
     fn shares_names(&self, tensor: usize) -> bool {
         let group = self.tensors[tensor].tensor.group;
         self.place != Place::LayerTensors || group.is_none() || group == self.group
     }
 
-    /// Complains about a name that means nothing here, with the nearest that does.
+    /// Reports an unknown name and suggests the nearest known name.
     fn unknown<T>(&mut self, name: &Ident, what: &str, candidates: Vec<String>) -> Option<T> {
         let text = name.to_string();
         let hint = did_you_mean(&text, candidates.iter().map(String::as_str));
         if let Some(near) = crate::diag::nearest(&text, candidates.iter().map(String::as_str)) {
-            // The slip is reported here; it should not be reported again as something unused.
+            // Mark the suggested item as used, so that it is not also reported as unused.
             let (tensor, hparam, var) = (self.find_tensor(near), self.find_hparam(near), self.find_var(near));
             if let Some(i) = var {
                 self.vars[i.0].used = true;
@@ -276,12 +274,12 @@ impl<'e> Checker<'e> {
         if self.unknown_names.contains(&text) {
             return None;
         }
-        let message = format!("no {what} is called `{text}`{hint}");
+        let message = format!("no {what} named `{text}`{hint}");
         self.unknown_names.push(text);
-        self.fault(name, message)
+        self.error(name, message)
     }
 
-    /// Names that an expression could have meant.
+    /// Returns all names valid in an expression.
     fn value_names(&self) -> Vec<String> {
         let mut names: Vec<String> = builtins::BUILTINS.iter().map(|b| b.name.to_string()).collect();
         names.extend(self.hparams.iter().map(|h| h.name.to_string()));

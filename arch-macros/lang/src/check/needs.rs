@@ -1,4 +1,5 @@
-//! What fragments expect of the declarations that use them: `needs(eps: f32, router: linear [n_embd -> n_expert], glu(gate, up));`
+//! Checks the requirements of fragments: `needs(eps: f32, router: linear [n_embd -> n_expert], glu(gate,
+//! up));`
 
 use proc_macro2::Ident;
 
@@ -8,7 +9,8 @@ use crate::builtins::{Ty, builtin};
 use crate::sym::Dim;
 
 impl Checker<'_> {
-    /// Before anything uses the hyper-parameters: what is missing is told once, under `use`.
+    /// Checks required hyper-parameters. Runs before their first use, so that a missing one is reported once,
+    /// at the `use`.
     pub(super) fn needed_hparams(&mut self, needs: &[Need]) {
         for need in needs {
             let Needed::Hparam(ty) = &need.what else { continue };
@@ -19,16 +21,13 @@ impl Checker<'_> {
             };
             match found {
                 None if self.find_hparam(&name).is_none() => {
-                    self.missing(
-                        need,
-                        format!("the hyper-parameter `{name}: {ty}`, which is not declared"),
-                    );
+                    self.missing(need, format!("hyper-parameter `{name}: {ty}`, which is not declared"));
                 }
                 Some(found) if !fits(found, ty) => {
                     let found = found.name();
                     self.missing(
                         need,
-                        format!("the hyper-parameter `{name}: {ty}`, but `{name}` is `{found}`"),
+                        format!("hyper-parameter `{name}: {ty}`, but `{name}` is declared as `{found}`"),
                     );
                 }
                 _ => {}
@@ -36,7 +35,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Before the graph is checked.
+    /// Checks required tensors and functions. Runs before the graph is checked.
     pub(super) fn needed_tensors_and_functions(&mut self, needs: &[Need]) {
         for need in needs {
             let name = &need.name;
@@ -46,11 +45,11 @@ impl Checker<'_> {
                 Needed::Function(params) => {
                     let found = self.functions.iter().find(|f| f.name == *name).map(|f| f.params.len());
                     let list: Vec<String> = params.iter().map(Ident::to_string).collect();
-                    let form = format!("the function `{name}({})`", list.join(", "));
+                    let form = format!("function `{name}({})`", list.join(", "));
                     match found {
                         None => self.missing(need, format!("{form}, which is not declared")),
                         Some(n) if n != params.len() => {
-                            self.missing(need, format!("{form}, but `{name}` takes {n} of them"));
+                            self.missing(need, format!("{form}, but `{name}` takes {n} arguments"));
                         }
                         Some(_) => {}
                     }
@@ -67,24 +66,24 @@ impl Checker<'_> {
         let name = &need.name;
         let found = self.find_tensor(&name.to_string()).map(|i| &self.tensors[i]);
         match (found, sizes) {
-            (None, _) => self.missing(need, format!("the tensor `{name}: {kind}`, which is not declared")),
+            (None, _) => self.missing(need, format!("tensor `{name}: {kind}`, which is not declared")),
             (Some(t), Some(sizes)) if !t.broken && (t.tensor.dims != sizes || *kind != t.tensor.kind.name()) => {
                 let (found, shape) = (t.tensor.kind.name(), t.tensor.shape_text.clone());
-                let message = format!("the tensor `{name}: {kind}` in another form than `{name}: {found} {shape}`");
+                let message = format!("tensor `{name}: {kind}`, but it is declared as `{found} {shape}`");
                 self.missing(need, message);
             }
             _ => {}
         }
     }
 
-    /// Reports what a fragment lacks, so that its uses of it are not reported as well.
+    /// Reports a missing requirement and suppresses errors about its uses.
     fn missing(&mut self, need: &Need, what: String) {
         self.unknown_names.push(need.name.to_string());
         self.errors.at(&need.by, format!("`{}` needs {what}", need.by));
     }
 }
 
-/// True if a value of the type can stand where `wanted` is asked for.
+/// Returns true if a value of type `found` can be used as `wanted`.
 fn fits(found: Ty, wanted: &Ident) -> bool {
     *wanted == found.name() || (found == Ty::Int && *wanted == "f32")
 }

@@ -1,9 +1,9 @@
-//! The graph as calls of the builder, one per line: operands that are calls themselves get names first.
+//! Generates the graph as builder calls, one per line. Nested calls are bound to variables first.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, quote};
 
-use super::scalar::{self, Place, emit};
+use super::scalar::{self, Scope, emit};
 use super::{own, shared};
 use crate::model::{
     Arch, Arg, Block, Callee, Head, Kind, Named, Operand, Operation, RowsBy, Scalar, Stmt, Value, ValueKind, VarId,
@@ -12,7 +12,7 @@ use crate::ops::{Emit, Given, OPS, OpSpec, Param, ParamKind};
 use crate::paths::{runtime, runtime_at};
 use crate::spans;
 
-/// `impl BuildGraph for Model`.
+/// Generates `impl BuildGraph for Model`.
 pub fn implementation(arch: &Arch) -> TokenStream {
     let (b, m) = (shared("b"), shared("m"));
     let (build_ty, builder_ty, id_ty) = (runtime("BuildGraph"), runtime("Builder"), runtime("TensorId"));
@@ -74,13 +74,13 @@ pub fn implementation(arch: &Arch) -> TokenStream {
 struct Emitter<'a> {
     arch: &'a Arch,
     next: usize,
-    /// Inside a loop over numbers.
+    /// True inside a loop over integers.
     repeats: bool,
     out: Vec<TokenStream>,
 }
 
 impl Emitter<'_> {
-    /// Statements and result of a block.
+    /// Generates the statements and the result of a block.
     fn block(&mut self, block: &Block) -> TokenStream {
         let outer = std::mem::take(&mut self.out);
         for stmt in &block.stmts {
@@ -95,7 +95,7 @@ impl Emitter<'_> {
         &self.arch.vars[var.0].name
     }
 
-    /// A value's name where it is used.
+    /// Returns a value's name with the span of its use.
     fn var_at(&self, var: &Named<VarId>) -> Ident {
         Ident::new(&self.var(var.it).to_string(), var.at)
     }
@@ -170,7 +170,7 @@ impl Emitter<'_> {
             _ => quote!(#m.base.n_layer()),
         };
         let layers = match range {
-            // Repeated loops are counted, so that a file cannot make the graph endless.
+            // Repeated layer loops are counted, so that a file cannot make the graph unbounded.
             None if self.repeats => quote!(#b.layers(0, #count, #count)),
             None => quote!(0..#count),
             Some((from, to)) => {
@@ -188,7 +188,7 @@ impl Emitter<'_> {
         });
     }
 
-    /// Names a call's result, since the builder cannot be borrowed twice in one expression.
+    /// Binds a call's result to a variable, because the builder cannot be borrowed twice in one expression.
     fn bind(&mut self, call: TokenStream) -> TokenStream {
         let t = own(&format!("t{}", self.next));
         self.next += 1;
@@ -196,7 +196,7 @@ impl Emitter<'_> {
         quote!(#t)
     }
 
-    /// A value as an operand: a name.
+    /// Generates an operand: always a name.
     fn operand(&mut self, value: &Value) -> TokenStream {
         if let ValueKind::Var(var) = &value.kind {
             let name = self.var_at(var);
@@ -206,7 +206,7 @@ impl Emitter<'_> {
         self.bind(call)
     }
 
-    /// The field of a declared tensor.
+    /// Generates the field access of a declared tensor.
     fn field(&self, tensor: &Named<usize>) -> TokenStream {
         let t = &self.arch.tensors[tensor.it];
         let name = Ident::new(&t.name.to_string(), tensor.at);
@@ -218,7 +218,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The handle of a layer's tensor in the first layer, where it must be.
+    /// Generates the handle of a layer tensor in the first layer, where it is required.
     fn handle_of_first_layer(&mut self, tensor: &Named<usize>) -> TokenStream {
         let t = &self.arch.tensors[tensor.it];
         let Some(group) = t.group else {
@@ -233,7 +233,7 @@ impl Emitter<'_> {
         self.bind(quote!(#b.present(&#field, #gguf)))
     }
 
-    /// The handle of a tensor that is there.
+    /// Generates the handle of a tensor that is known to be present.
     fn handle(&mut self, tensor: &Named<usize>) -> TokenStream {
         let field = self.field(tensor);
         if !self.arch.tensors[tensor.it].may_be_absent() {
@@ -244,7 +244,7 @@ impl Emitter<'_> {
         self.bind(quote!(#b.present(&#field, #gguf)))
     }
 
-    /// A value as one call of the builder, its operands named before.
+    /// Generates one builder call for a value, after binding its operands.
     fn call(&mut self, value: &Value) -> TokenStream {
         let b = shared("b");
         match &value.kind {
@@ -304,12 +304,12 @@ impl Emitter<'_> {
         }
     }
 
-    /// `x * s`, `x / s` or `x + s`, which `value` is.
+    /// Generates `x * s`, `x / s` or `x + s`, as given by `value`.
     fn by_number(&mut self, value: &Value, x: &Value, s: &Scalar) -> TokenStream {
         let (b, x) = (shared("b"), self.operand(x));
         match value.kind {
             ValueKind::Divide(..) => {
-                let s = scalar::atom(s, Place::Build);
+                let s = scalar::atom(s, Scope::Build);
                 quote!(#b.scale(#x, 1.0 / #s))
             }
             ValueKind::Shift(..) => {
@@ -323,7 +323,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// `x[from..to]`
+    /// Generates `x[from..to]`.
     fn slice(&mut self, x: &Value, from: Option<&Scalar>, to: Option<&Scalar>) -> TokenStream {
         let (b, x) = (shared("b"), self.operand(x));
         let from = from.map_or_else(|| quote!(0), |s| self.scalar(s));
@@ -334,8 +334,9 @@ impl Emitter<'_> {
         quote!(#b.slice(#x, #from, #to))
     }
 
-    /// A function's body in the place of its call. The names of the function and its options lead editors from one to the other.
-    /// Parameters are bound all at once, since an argument may have a parameter's name.
+    /// Inlines a function's body at its call. The names of the function and its options link the call to the
+    /// definition for editors. All parameters are bound in one statement, because an argument may refer to a
+    /// variable with a parameter's name.
     fn inlined(&mut self, callee: Option<&Callee>, params: &[(VarId, Operand)], body: &Block) -> TokenStream {
         let (mut names, mut args) = (Vec::new(), Vec::new());
         for (var, operand) in params {
@@ -366,7 +367,7 @@ impl Emitter<'_> {
             #params
             #body
         });
-        // Another file has no places that rustc knows.
+        // rustc has no spans for tokens of other files.
         let (Some(elsewhere), here) = (elsewhere, called.span()) else {
             return inlined;
         };
@@ -427,7 +428,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// An argument as the engine takes it; `None` if it was left out.
+    /// Generates an argument in the engine's form; `None` if it was omitted.
     fn argument(&mut self, param: &Param, arg: &Arg) -> Option<TokenStream> {
         let value = match arg {
             Arg::Default => return None,
@@ -491,13 +492,14 @@ impl Emitter<'_> {
         }
     }
 
-    /// A number or condition of the graph.
+    /// Generates a number or condition inside the graph builder.
     fn scalar(&self, s: &Scalar) -> TokenStream {
-        emit(s, Place::Build)
+        emit(s, Scope::Build)
     }
 }
 
-/// Fields of a struct of arguments: several operations may take some of one.
+/// Returns the number of fields of an argument struct. Several operations may share a struct and set some of
+/// its fields.
 fn n_fields(emit: Emit) -> usize {
     let Emit::Struct(_, ty) = emit else { return 0 };
     let of_struct = OPS
@@ -512,7 +514,7 @@ fn n_fields(emit: Emit) -> usize {
     of_struct.map(keywords).max().unwrap_or(0)
 }
 
-/// What an argument that was left out becomes where the engine's struct has no default.
+/// Returns the value of an omitted argument whose struct has no default.
 fn absent(param: &Param) -> TokenStream {
     match param.kind {
         ParamKind::Float if !param.some => quote!(1.0),
@@ -520,7 +522,7 @@ fn absent(param: &Param) -> TokenStream {
     }
 }
 
-/// The field of a struct of arguments, where the call names it.
+/// Returns the field of an argument struct, with the span of the argument's name in the call.
 fn key(op: &Operation, param: &Param) -> Ident {
     op.key(param.name)
         .map_or_else(|| shared(param.name), |at| Ident::new(param.name, at))

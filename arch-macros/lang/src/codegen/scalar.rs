@@ -1,4 +1,5 @@
-//! Numbers and conditions as Rust expressions. Integers come from files: their arithmetic saturates and never panics.
+//! Generates Rust expressions for numbers and conditions. Integers come from files, so their arithmetic
+//! saturates and never panics.
 
 use proc_macro2::{Ident, Literal, TokenStream};
 use quote::quote;
@@ -7,16 +8,16 @@ use super::{own, shared};
 use crate::builtins::{Builtin, Ty};
 use crate::model::{Named, Read, Scalar, ScalarFn, ScalarKind, ScalarOp};
 
-/// Which function an expression stands in, which decides how it reaches hyper-parameters.
+/// Function that contains an expression. It determines how hyper-parameters are accessed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// The loader: hyper-parameters are local variables.
+pub enum Scope {
+    /// The loader, where hyperparameters are local variables.
     Load,
-    /// The graph builder: they are fields of the model `m`.
+    /// The graph builder, where hyperparameters are fields of the model `m`.
     Build,
 }
 
-/// The Rust type of a hyper-parameter.
+/// Returns the Rust type of a hyper-parameter.
 pub fn rust_type(ty: Ty, per_layer: bool) -> TokenStream {
     let one = match ty {
         Ty::Int => quote!(usize),
@@ -28,7 +29,7 @@ pub fn rust_type(ty: Ty, per_layer: bool) -> TokenStream {
     if per_layer { quote!(::std::vec::Vec<#one>) } else { one }
 }
 
-/// The method of the reader.
+/// Returns the reader method for a key.
 pub fn reader(read: Read) -> &'static str {
     match read {
         Read::One(Ty::Int) => "usize",
@@ -40,28 +41,29 @@ pub fn reader(read: Read) -> &'static str {
         Read::PerLayer(Ty::Bool) => "bools",
         Read::One(Ty::List) | Read::PerLayer(Ty::List) | Read::List => "list",
         Read::Pattern => "pattern",
-        Read::LatePattern => "late_pattern",
+        Read::DenseFirst => "dense_first",
     }
 }
 
-/// A default; the reader takes strings by reference.
+/// Generates a default value. The reader takes strings by reference.
 pub fn default_value(s: &Scalar) -> TokenStream {
-    let value = emit(s, Place::Load);
+    let value = emit(s, Scope::Load);
     match s.kind {
         ScalarKind::Hparam(_) if s.ty == Ty::Str => quote!(&#value),
         _ => value,
     }
 }
 
-/// The expression.
-pub fn emit(s: &Scalar, place: Place) -> TokenStream {
+/// Generates a scalar expression.
+pub fn emit(s: &Scalar, place: Scope) -> TokenStream {
     match &s.kind {
         ScalarKind::Int(n) => {
             let n = Literal::u64_unsuffixed(*n);
             quote!(#n)
         }
         ScalarKind::Float(x) => {
-            // A literal that rounds to infinity would not be one; the checker's text keeps what was written.
+            // A literal that rounds to infinity is not a valid literal. The checker's text keeps the
+            // original.
             let x = *x as f32;
             let lit = Literal::f32_suffixed(if x.is_finite() { x.abs() } else { f32::MAX });
             if x < 0.0 { quote!(-#lit) } else { quote!(#lit) }
@@ -71,7 +73,7 @@ pub fn emit(s: &Scalar, place: Place) -> TokenStream {
         ScalarKind::Builtin(b) => builtin(b, place),
         ScalarKind::Hparam(name) => {
             let (m, il) = (shared("m"), shared("il"));
-            let path = if place == Place::Load {
+            let path = if place == Scope::Load {
                 quote!(#name)
             } else {
                 quote!(#m.hp.#name)
@@ -99,7 +101,7 @@ pub fn emit(s: &Scalar, place: Place) -> TokenStream {
         }
         ScalarKind::Rust(body) => quote!((#body)),
         // Tensors that others depend on are local variables of the loader.
-        ScalarKind::Has(name) if place == Place::Load => quote!(#name.is_some()),
+        ScalarKind::Has(name) if place == Scope::Load => quote!(#name.is_some()),
         ScalarKind::Has(name) => {
             let (m, l) = (shared("m"), shared("l"));
             if s.per_layer {
@@ -111,18 +113,18 @@ pub fn emit(s: &Scalar, place: Place) -> TokenStream {
     }
 }
 
-/// A symbol that every declaration has, of the model's `base`.
-fn builtin(b: &Named<&'static Builtin>, place: Place) -> TokenStream {
+/// Generates a builtin symbol, read from the model's `base`.
+fn builtin(b: &Named<&'static Builtin>, place: Scope) -> TokenStream {
     let name = Ident::new(b.name, b.at);
     if b.name == "il" {
         return quote!(#name);
     }
     let base = match place {
-        Place::Load => {
+        Scope::Load => {
             let base = own("base");
             quote!(#base)
         }
-        Place::Build => {
+        Scope::Build => {
             let m = shared("m");
             quote!(#m.base)
         }
@@ -135,8 +137,8 @@ fn builtin(b: &Named<&'static Builtin>, place: Place) -> TokenStream {
     }
 }
 
-/// A function of numbers, as a method of the first one.
-fn call(f: &Named<&'static ScalarFn>, args: &[Scalar], place: Place) -> TokenStream {
+/// Generates a numeric function as a method call on its first argument.
+fn call(f: &Named<&'static ScalarFn>, args: &[Scalar], place: Scope) -> TokenStream {
     let method = Ident::new(f.method, f.at);
     let receiver = match &args[0].kind {
         ScalarKind::Int(n) => {
@@ -149,20 +151,21 @@ fn call(f: &Named<&'static ScalarFn>, args: &[Scalar], place: Place) -> TokenStr
     quote!(#receiver.#method(#(#rest),*))
 }
 
-/// The expression, in parentheses where an operator or a method call next to it would take it apart.
-pub fn atom(s: &Scalar, place: Place) -> TokenStream {
+/// Generates a scalar expression, parenthesized where an adjacent operator or method call would change its
+/// meaning.
+pub fn atom(s: &Scalar, place: Scope) -> TokenStream {
     let inner = emit(s, place);
     let compound = match &s.kind {
         ScalarKind::ToFloat(_) | ScalarKind::Neg(_) | ScalarKind::Not(_) | ScalarKind::If(..) => true,
         ScalarKind::Float(x) => *x < 0.0,
-        // Integer arithmetic is method calls.
+        // Codegen emits integer arithmetic as method calls.
         ScalarKind::Binary(op, a, _) => !(op.is_arithmetic() && a.ty == Ty::Int && *op != ScalarOp::Rem),
         _ => false,
     };
     if compound { quote!((#inner)) } else { inner }
 }
 
-fn binary(op: ScalarOp, a: &Scalar, b: &Scalar, place: Place) -> TokenStream {
+fn binary(op: ScalarOp, a: &Scalar, b: &Scalar, place: Scope) -> TokenStream {
     if op.is_arithmetic() && a.ty == Ty::Int {
         return int_arithmetic(op, a, b, place);
     }
@@ -184,7 +187,7 @@ fn binary(op: ScalarOp, a: &Scalar, b: &Scalar, place: Place) -> TokenStream {
     }
 }
 
-fn int_arithmetic(op: ScalarOp, a: &Scalar, b: &Scalar, place: Place) -> TokenStream {
+fn int_arithmetic(op: ScalarOp, a: &Scalar, b: &Scalar, place: Scope) -> TokenStream {
     let receiver = match a.kind {
         ScalarKind::Int(n) => {
             let n = usize::try_from(n).unwrap_or(usize::MAX);
@@ -199,7 +202,7 @@ fn int_arithmetic(op: ScalarOp, a: &Scalar, b: &Scalar, place: Place) -> TokenSt
         ScalarOp::Add => quote!(#receiver.saturating_add(#b)),
         ScalarOp::Sub => quote!(#receiver.saturating_sub(#b)),
         ScalarOp::Mul => quote!(#receiver.saturating_mul(#b)),
-        // A zero divisor from a file gives a size of zero, which the tensor table then reports against the real shape.
+        // A zero divisor from a file yields size 0, which the tensor table then reports as a shape mismatch.
         ScalarOp::Div if nonzero => quote!((#receiver / #b)),
         ScalarOp::Div => quote!(#receiver.checked_div(#b).unwrap_or(0)),
         _ if nonzero => quote!(#receiver % #b),

@@ -1,15 +1,15 @@
-//! Tokens as lines.
+//! Arranges tokens in lines.
 
 use std::collections::BTreeSet;
 
 use super::MAX_WIDTH;
 use super::spacing::spaced;
-use super::tokens::{Gap, Kind, Tree};
+use super::tokens::{Gap, TokenKind, Tree};
 
-/// Spaces of one level.
+/// Number of spaces per indentation level.
 const INDENT: usize = 4;
 
-/// Words that begin something with a block, which ends it.
+/// Keywords of items that end with a block.
 const BLOCKS: [&str; 12] = [
     "if",
     "test",
@@ -25,33 +25,33 @@ const BLOCKS: [&str; 12] = [
     "fn",
 ];
 
-/// Words before a list, under whose first entry further lines begin.
+/// Keywords before a list. Continuation lines align with the first entry of the list.
 const LISTS: [&str; 4] = ["use", "without", "ignore", "check"];
 
-/// The first byte of the tokens before which a line is to end where the source has no line end.
+/// First bytes of the tokens before which the formatter inserts a line break.
 pub type Breaks = BTreeSet<usize>;
 
-/// What stands between the braces of a macro, as text.
+/// Formatted contents of a macro's braces.
 pub struct Printed {
     pub text: String,
-    /// Width of each line without the comment behind it.
+    /// Width of each line, without its trailing comment.
     widths: Vec<usize>,
     places: Vec<Place>,
 }
 
-/// Where a line could end.
+/// A possible line break.
 struct Place {
     line: usize,
-    /// Where what would go to the next line begins.
+    /// Column of the first character that would move to the next line.
     column: usize,
-    /// How many brackets are around it.
+    /// Number of enclosing brackets.
     depth: usize,
-    /// The token that would go to the next line.
+    /// First token that would move to the next line.
     token: usize,
 }
 
 impl Printed {
-    /// The token before which the first line that is too long, and has such a place, ends best.
+    /// Returns the token before which the first overlong line is best broken.
     pub fn place_to_break(&self) -> Option<usize> {
         let too_long = |p: &&Place| self.widths[p.line] > MAX_WIDTH;
         let line = self.places.iter().filter(too_long).map(|p| p.line).min()?;
@@ -62,7 +62,7 @@ impl Printed {
     }
 }
 
-/// Lays out what stands between the braces of a macro.
+/// Formats the contents of a macro's braces.
 pub fn print(trees: &[Tree], end: &Gap, breaks: &Breaks) -> Printed {
     let mut printer = Printer::new(breaks);
     printer.items(trees, INDENT);
@@ -74,11 +74,11 @@ pub fn print(trees: &[Tree], end: &Gap, breaks: &Breaks) -> Printed {
     }
 }
 
-/// What stands in the braces around an item.
+/// Section whose braces enclose the tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Context {
     Statements,
-    /// Declarations in columns.
+    /// Tensor declarations, aligned in columns.
     Tensors,
 }
 
@@ -88,7 +88,7 @@ struct Printer<'a> {
     column: usize,
     /// Indentation of the current line.
     indent: usize,
-    /// Width of each line so far, comments left out.
+    /// Widths of the finished lines, without comments.
     widths: Vec<usize>,
     depth: usize,
     context: Context,
@@ -135,14 +135,15 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Spaces up to a column.
+    /// Pads the current line with spaces up to a column.
     fn pad(&mut self, column: usize) {
         let n = column.saturating_sub(self.column);
         self.text.extend(std::iter::repeat_n(' ', n));
         self.column += n;
     }
 
-    /// Comments before an item or a closing bracket; the first line has no blank line before it.
+    /// Prints the comments before an item or a closing bracket. No blank line precedes the first one if
+    /// `first` is set.
     fn comments(&mut self, gap: &Gap, indent: usize, mut first: bool) -> bool {
         for comment in &gap.comments {
             if comment.newlines == 0 {
@@ -159,13 +160,13 @@ impl<'a> Printer<'a> {
         first
     }
 
-    /// Comments and the line end before a closing bracket of the indentation `outer`.
+    /// Prints the comments and the line break before a closing bracket with indentation `outer`.
     fn close(&mut self, end: &Gap, inner: usize, outer: usize) {
         self.comments(end, inner, false);
         self.newline(outer);
     }
 
-    /// Statements or declarations, each on its line.
+    /// Prints statements or declarations, each on its own line.
     fn items(&mut self, trees: &[Tree], indent: usize) {
         let items = split(trees);
         let columns = self.columns(&items);
@@ -186,7 +187,8 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// A tensor whose second to fourth cell begin in the columns given, counted from the indentation.
+    /// Prints a tensor declaration whose cells 2 to 4 start at the given columns, relative to the
+    /// indentation.
     fn tensor(&mut self, cells: [&[Tree]; 4], columns: [usize; 3], indent: usize) {
         let columns = [0, columns[0], columns[1], columns[2]];
         for (cell, column) in cells.into_iter().zip(columns) {
@@ -195,7 +197,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Where the cells of the tensors among the items begin: those on lines that follow each other are in line.
+    /// Returns the cell columns of the tensors among the items. Tensors on consecutive lines are aligned.
     fn columns(&self, items: &[&[Tree]]) -> Vec<Option<[usize; 3]>> {
         let mut columns: Vec<Option<[usize; 3]>> = vec![None; items.len()];
         if self.context != Context::Tensors {
@@ -220,7 +222,7 @@ impl<'a> Printer<'a> {
         columns
     }
 
-    /// Widths of the first three cells of a tensor on one line.
+    /// Returns the widths of the first three cells of a tensor that fits on one line.
     fn widths_of(&self, item: &[Tree]) -> Option<[usize; 3]> {
         let width = |cell: &[Tree]| {
             let mut printer = Printer::new(self.breaks);
@@ -231,7 +233,8 @@ impl<'a> Printer<'a> {
         Some([width(name)?, width(kind)?, width(gguf)?])
     }
 
-    /// Tokens behind each other; where the source ends a line, the next begins with the indentation `next`.
+    /// Prints tokens on one line. Line breaks of the source are kept; continuation lines are indented by
+    /// `next`.
     fn inline(&mut self, trees: &[Tree], next: usize) {
         let opened = self.opened(trees);
         for (i, tree) in trees.iter().enumerate() {
@@ -250,9 +253,9 @@ impl<'a> Printer<'a> {
                 }
             }
             match tree.kind {
-                Kind::Group(..) if opened[i] => self.block(&trees[0], tree),
-                Kind::Group(open, close) => self.brackets(tree, open, close),
-                Kind::Rust => self.rust(tree),
+                TokenKind::Group(..) if opened[i] => self.block(&trees[0], tree),
+                TokenKind::Group(open, close) => self.brackets(tree, open, close),
+                TokenKind::Rust => self.rust(tree),
                 _ => self.push(&tree.text),
             }
         }
@@ -271,7 +274,7 @@ impl<'a> Printer<'a> {
         });
     }
 
-    /// Comments inside an item; true if the line has to end behind them.
+    /// Prints the comments inside an item. Returns true if the line must end after them.
     fn comments_inside(&mut self, gap: &Gap, next: usize) -> bool {
         for (i, comment) in gap.comments.iter().enumerate() {
             let after_line = i > 0 && gap.comments[i - 1].ends_line();
@@ -285,7 +288,7 @@ impl<'a> Printer<'a> {
         gap.comments.last().is_some_and(|c| c.ends_line())
     }
 
-    /// For each token, whether it is a block of several lines. Branches of one condition agree.
+    /// Returns, for each token, whether it is printed as a multi-line block. All branches of an `if` agree.
     fn opened(&self, trees: &[Tree]) -> Vec<bool> {
         let alone = |t: &Tree| t.is_brace() && (has_statements(t) || self.is_broken(t));
         let mut opened: Vec<bool> = trees.iter().map(alone).collect();
@@ -304,13 +307,15 @@ impl<'a> Printer<'a> {
         opened
     }
 
-    /// True if what stands in brackets is on several lines.
+    /// Returns true if the contents of the brackets span several lines.
     fn is_broken(&self, tree: &Tree) -> bool {
         let inside = |t: &Tree| t.gap.breaks() || self.breaks.contains(&t.start) || self.is_broken(t);
-        tree.end.breaks() || tree.inside.iter().any(inside) || (tree.kind == Kind::Rust && tree.text.contains('\n'))
+        tree.end.breaks()
+            || tree.inside.iter().any(inside)
+            || (tree.kind == TokenKind::Rust && tree.text.contains('\n'))
     }
 
-    /// Braces on several lines, in an item that begins with `word`.
+    /// Prints braces on several lines, in an item that starts with `word`.
     fn block(&mut self, word: &Tree, tree: &Tree) {
         let (outer, inner) = (self.indent, self.indent + INDENT);
         let (context, depth) = (self.context, self.depth);
@@ -335,7 +340,7 @@ impl<'a> Printer<'a> {
         self.push("}");
     }
 
-    /// Brackets of any kind whose contents begin on the same line, or stand on lines of their own.
+    /// Prints brackets whose contents either start on the same line or are on lines of their own.
     fn brackets(&mut self, tree: &Tree, open: char, close: char) {
         let (outer, pad) = (self.indent, if open == '{' { " " } else { "" });
         self.push(&open.to_string());
@@ -367,7 +372,7 @@ impl<'a> Printer<'a> {
         self.push(&close.to_string());
     }
 
-    /// Rust as it is, moved with its first line.
+    /// Prints Rust code unchanged, shifted to the indentation of its first line.
     fn rust(&mut self, tree: &Tree) {
         let indent = self.indent;
         for (i, line) in tree.text.split('\n').enumerate() {
@@ -386,12 +391,12 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// True if what ends in a semicolon stands in braces.
+/// Returns true if braces contain items that end with a semicolon.
 fn has_statements(tree: &Tree) -> bool {
     (tree.is_brace() && tree.inside.iter().any(|t| t.is(";"))) || tree.inside.iter().any(has_statements)
 }
 
-/// Statements, declarations or sections.
+/// Splits tokens into statements, declarations, or sections.
 fn split(trees: &[Tree]) -> Vec<&[Tree]> {
     let mut items = Vec::new();
     let mut first = 0;
@@ -410,14 +415,14 @@ fn split(trees: &[Tree]) -> Vec<&[Tree]> {
     items
 }
 
-/// What stands in columns of a line that is one tensor with a GGUF name: what it is called, its kind, its GGUF name, its sizes and what is
-/// behind them.
+/// Splits a tensor declaration with a GGUF name into its cells: name, kind, GGUF name, and sizes with the
+/// remainder of the line.
 fn cells(item: &[Tree]) -> Option<[&[Tree]; 4]> {
     let colon = item.iter().position(|t| t.is(":"))?;
     let [name @ .., _] = &item[..=colon] else { return None };
     let one_name = matches!(name, [_]) || matches!(name, [_, mark] if mark.is("?"));
     let kinds = item.iter().skip(colon + 1).map(|t| t.kind).take(3);
-    let is_tensor = kinds.eq([Kind::Word, Kind::Literal, Kind::Group('[', ']')]);
+    let is_tensor = kinds.eq([TokenKind::Word, TokenKind::Literal, TokenKind::Group('[', ']')]);
     let [kind, gguf] = [colon + 1, colon + 2].map(|i| i..i + 1);
     (one_name && is_tensor).then(|| [&item[..=colon], &item[kind], &item[gguf], &item[colon + 3..]])
 }

@@ -1,10 +1,12 @@
-//! The layout of declarations and fragments: `llama arch fmt`.
+//! Formatter for declarations and fragments: `llama arch fmt`.
 //!
-//! As gofmt does, it keeps the line breaks and blank lines that an author chose and decides the rest: indentation, spaces, where blocks
-//! open and close, the columns of tensors. A line that is still too long is broken behind a comma, or a block in it is opened. Comments
-//! stay where they are. What stands around the macro and the Rust inside of `rust!(…)` are left as they are.
+//! Like gofmt, the formatter keeps the author's line breaks and blank lines. It sets the indentation, the
+//! spacing, the layout of blocks, and the columns of tensor declarations. An overlong line is broken after a
+//! comma, or a block in the line is expanded. Comments keep their positions. Code outside the macro and Rust
+//! code inside `rust!(…)` are unchanged.
 //!
-//! Text becomes [`tokens`] with what stands between them, which [`layout`] prints; [`spacing`] says where a space stands.
+//! The source is split into [`tokens`] with the gaps between them. [`layout`] prints the tokens; [`spacing`]
+//! decides where spaces go.
 
 mod layout;
 mod spacing;
@@ -18,12 +20,12 @@ use proc_macro2::{Span, TokenStream};
 use crate::diag::{Diagnostic, Errors};
 use tokens::Tree;
 
-/// Longest line, in characters, of what has a place to break at.
+/// Maximum line width in characters. Lines without a possible break may be longer.
 pub const MAX_WIDTH: usize = 140;
 
-/// The text of a file, laid out anew; the faults of one that is not made of tokens or holds no `arch!` or `fragment!`.
+/// Formats the text of a file. Fails if the file cannot be tokenized or contains no `arch!` or `fragment!`.
 ///
-/// The tokens stay the same, and what is laid out already stays as it is.
+/// Formatting preserves all tokens and is idempotent.
 pub fn format(file: &str, text: &str) -> Result<String, Vec<Diagnostic>> {
     let mut errors = Errors::new();
     let formatted = format_tokens(file, text, &mut errors);
@@ -42,7 +44,7 @@ pub fn format(file: &str, text: &str) -> Result<String, Vec<Diagnostic>> {
 fn format_tokens(file: &str, text: &str, errors: &mut Errors) -> syn::Result<String> {
     let tokens = errors.sources.parse_own(file, text)?;
     let body = tokens::macro_body(tokens.clone()).ok_or_else(|| {
-        let message = format!("{file} holds no `arch! {{ … }}` and no `fragment! {{ … }}`");
+        let message = format!("{file} contains neither `arch! {{ … }}` nor `fragment! {{ … }}`");
         syn::Error::new(Span::call_site(), message)
     })?;
     let (trees, end) = tokens::read(text, &body);
@@ -55,16 +57,16 @@ fn format_tokens(file: &str, text: &str, errors: &mut Errors) -> syn::Result<Str
         list
     };
     if words(tokens) != words(TokenStream::from_str(&formatted)?) {
-        // Where Rust holds a string of several lines.
+        // This occurs if the Rust code contains a multi-line string.
         return Err(syn::Error::new(
             body.span_open(),
-            "this cannot be laid out anew without changing it",
+            "cannot format this code without changing its tokens",
         ));
     }
     Ok(formatted)
 }
 
-/// Prints, and breaks the first line that is too long, until none is or can be.
+/// Prints the tokens and breaks the first overlong line, until no line is overlong or breakable.
 fn print(trees: &[Tree], end: &tokens::Gap) -> String {
     let mut breaks = BTreeSet::new();
     loop {

@@ -1,30 +1,30 @@
-//! A text as tokens, and what stands between them.
+//! Splits a source text into tokens and the gaps between them.
 
 use std::ops::Range;
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
-/// A `// …` or `/* … */`.
+/// A comment, `// …` or `/* … */`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comment {
-    /// With its slashes.
+    /// Text of the comment, including the slashes.
     pub text: String,
-    /// Line ends between it and what stands before it.
+    /// Line breaks between the previous token or comment and this one.
     pub newlines: usize,
 }
 
 impl Comment {
-    /// True if nothing can follow it on its line.
+    /// Returns true if nothing can follow the comment on its line.
     pub fn ends_line(&self) -> bool {
         self.text.starts_with("//") || self.text.contains('\n')
     }
 }
 
-/// What stands before a token.
+/// Comments and line breaks before a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
     pub comments: Vec<Comment>,
-    /// Line ends between the last comment, or the token before, and the token.
+    /// Line breaks between the previous token or comment and the token.
     pub newlines: usize,
 }
 
@@ -51,13 +51,13 @@ impl Gap {
         gap
     }
 
-    /// True if the token stands on a line of its own, or after comments.
+    /// Returns true if the token starts a line or follows a comment.
     pub fn breaks(&self) -> bool {
         self.newlines > 0 || !self.comments.is_empty()
     }
 }
 
-/// Length of the comment that a text begins with, 0 if there is none.
+/// Returns the length of the comment at the start of `text`, or 0.
 fn comment_length(text: &str) -> usize {
     if text.starts_with("//") {
         return text.find('\n').unwrap_or(text.len());
@@ -79,32 +79,32 @@ fn comment_length(text: &str) -> usize {
     at
 }
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TokenKind {
     Word,
     Literal,
     Operator,
-    /// With its brackets, for [`Tree::inside`].
+    /// Brackets (open and close) around [`Tree::inside`].
     Group(char, char),
-    /// The parentheses of a `rust!`, with the text in them.
+    /// The parentheses of `rust!`, including their contents.
     Rust,
 }
 
-/// A token, or brackets and all between them.
+/// A token, or a bracketed group.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    pub kind: Kind,
-    /// What is printed; nothing for groups.
+    pub kind: TokenKind,
+    /// Printed text of the token; empty for groups.
     pub text: String,
-    /// Before the token.
+    /// Comments and line breaks before the token.
     pub gap: Gap,
-    /// Its first byte in the source, by which it is told from others.
+    /// Offset of the first byte in the source, which identifies the token.
     pub start: usize,
-    /// Characters between the first one of its line and it, spaces before that left out.
+    /// Characters between the first non-space character of the line and the token.
     pub indent: usize,
     pub inside: Vec<Tree>,
-    /// Before the closing bracket.
+    /// Comments and line breaks before the closing bracket.
     pub end: Gap,
 }
 
@@ -114,16 +114,16 @@ impl Tree {
     }
 
     pub fn is_brace(&self) -> bool {
-        self.kind == Kind::Group('{', '}')
+        self.kind == TokenKind::Group('{', '}')
     }
 }
 
-/// Operators of more than one character.
+/// Operators that consist of two characters.
 const OPERATORS: [&str; 14] = [
     "->", "=>", "..", "==", "!=", "<=", ">=", "&&", "||", "+=", "-=", "*=", "/=", "::",
 ];
 
-/// The braces of the first macro call of a file.
+/// Returns the braces of the first macro call in a file.
 pub fn macro_body(file: TokenStream) -> Option<proc_macro2::Group> {
     let tokens: Vec<TokenTree> = file.into_iter().collect();
     tokens.windows(3).find_map(|t| match t {
@@ -136,7 +136,7 @@ pub fn macro_body(file: TokenStream) -> Option<proc_macro2::Group> {
     })
 }
 
-/// Every token of a text in its order.
+/// Collects all tokens in source order.
 pub fn words(tokens: TokenStream, into: &mut Vec<String>) {
     for token in tokens {
         match token {
@@ -150,7 +150,7 @@ pub fn words(tokens: TokenStream, into: &mut Vec<String>) {
     }
 }
 
-/// What stands in a group, and before its closing bracket.
+/// Reads the contents of a group and the gap before its closing bracket.
 pub fn read(text: &str, group: &proc_macro2::Group) -> (Vec<Tree>, Gap) {
     let mut reader = Reader {
         text,
@@ -163,7 +163,7 @@ pub fn read(text: &str, group: &proc_macro2::Group) -> (Vec<Tree>, Gap) {
 
 struct Reader<'a> {
     text: &'a str,
-    /// Where the last token ended.
+    /// Byte offset at which the previous token ends.
     at: usize,
 }
 
@@ -173,7 +173,7 @@ impl Reader<'_> {
         Gap::of(&self.text[from.min(to)..to])
     }
 
-    fn leaf(&mut self, kind: Kind, at: Range<usize>) -> Tree {
+    fn leaf(&mut self, kind: TokenKind, at: Range<usize>) -> Tree {
         let gap = self.gap(at.start);
         let line = self.text[..at.start].rfind('\n').map_or(0, |n| n + 1);
         let line = &self.text[line..at.start];
@@ -192,20 +192,20 @@ impl Reader<'_> {
 
     fn trees(&mut self, tokens: TokenStream) -> Vec<Tree> {
         let mut trees: Vec<Tree> = Vec::new();
-        // True if the last token was the first part of an operator, or may be.
+        // True if the previous token may be the first part of an operator.
         let mut joint = false;
         for token in tokens {
             let at = token.span().byte_range();
-            // The tokens that a doc comment stands for: it is one like others here.
+            // Doc comments are lexed as attributes but are treated like other comments here.
             if at.start < self.at || self.text[at.start..].starts_with("//") {
                 continue;
             }
             let was_joint = std::mem::take(&mut joint);
             match token {
-                TokenTree::Group(_) if is_rust(&trees) => trees.push(self.leaf(Kind::Rust, at)),
+                TokenTree::Group(_) if is_rust(&trees) => trees.push(self.leaf(TokenKind::Rust, at)),
                 TokenTree::Group(g) => trees.push(self.group(&g)),
-                TokenTree::Ident(_) => trees.push(self.leaf(Kind::Word, at)),
-                TokenTree::Literal(_) => trees.push(self.leaf(Kind::Literal, at)),
+                TokenTree::Ident(_) => trees.push(self.leaf(TokenKind::Word, at)),
+                TokenTree::Literal(_) => trees.push(self.leaf(TokenKind::Literal, at)),
                 TokenTree::Punct(p) => {
                     joint = p.spacing() == Spacing::Joint;
                     match trees.last_mut() {
@@ -215,7 +215,7 @@ impl Reader<'_> {
                             last.text.push(p.as_char());
                             self.at = at.end;
                         }
-                        _ => trees.push(self.leaf(Kind::Operator, at)),
+                        _ => trees.push(self.leaf(TokenKind::Operator, at)),
                     }
                 }
             }
@@ -229,7 +229,7 @@ impl Reader<'_> {
             Delimiter::Bracket => ('[', ']'),
             Delimiter::Parenthesis | Delimiter::None => ('(', ')'),
         };
-        let mut tree = self.leaf(Kind::Group(open, close), group.span_open().byte_range());
+        let mut tree = self.leaf(TokenKind::Group(open, close), group.span_open().byte_range());
         tree.text.clear();
         tree.inside = self.trees(group.stream());
         let close = group.span_close().byte_range();
@@ -239,7 +239,7 @@ impl Reader<'_> {
     }
 }
 
-/// True behind `rust!`.
+/// Returns true after `rust!`.
 fn is_rust(before: &[Tree]) -> bool {
     matches!(before, [.., word, mark] if word.is("rust") && mark.is("!"))
 }

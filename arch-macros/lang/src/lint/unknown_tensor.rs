@@ -1,4 +1,4 @@
-//! Names of tensors in files, compared with those of all other declarations and fragments.
+//! Compares GGUF tensor names with those of all other declarations and fragments.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::library::declared_name;
 use crate::model::Kind;
 use crate::source::{Origin, Range};
 
-/// Finds tensors of the declaration itself whose name stands in no other file and is a slip of one that does.
+/// Finds tensors of the declaration whose name occurs in no other file and is likely a typo of a known name.
 pub fn find(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let arch = subject.arch;
     let is_own = |name: &proc_macro2::Ident| subject.sources.origin(name.span()) == Origin::Own;
@@ -37,7 +37,7 @@ pub fn find(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     }
 }
 
-/// The names in files of tensors that a text declares or ignores, as far as each line tells by itself.
+/// Returns the GGUF names that a file declares or ignores, determined line by line.
 fn tensor_names(text: &str) -> Vec<&str> {
     let mut names = Vec::new();
     for line in text.lines() {
@@ -65,13 +65,13 @@ fn tensor_names(text: &str) -> Vec<&str> {
     names
 }
 
-/// What stands in quotes.
+/// Returns the quoted strings of a line.
 fn in_quotes(line: &str) -> impl Iterator<Item = &str> {
     line.split('"').skip(1).step_by(2)
 }
 
-/// True if a name is most likely the other one with a slip. Parts that stand for something by a letter or a number
-/// (`attn_q`, `attn_k`) make names of their own.
+/// Returns true if `name` is likely a typo of `known`. Parts that a letter or number distinguishes (`attn_q`,
+/// `attn_k`) count as different names.
 fn is_slip(name: &str, known: &str) -> bool {
     let is_break = |c: char| c == '_' || c == '.';
     if name.replace(is_break, "") == known.replace(is_break, "") {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_are_told_from_other_names() {
+    fn typos_are_distinguished_from_new_names() {
         for (name, known) in [
             ("attn_nrom", "attn_norm"),
             ("ffn_gateinp", "ffn_gate_inp"),

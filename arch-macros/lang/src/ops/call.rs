@@ -1,4 +1,4 @@
-//! A call of an operation as its shape rule sees it.
+//! A call of an operation as seen by its shape rule.
 
 use proc_macro2::TokenStream;
 
@@ -6,31 +6,30 @@ use super::OpSpec;
 use crate::diag::Errors;
 use crate::sym::{Dim, Shape};
 
-/// A call whose shape is asked for: the operands by parameter name, and where faults go.
+/// A call whose shape is being computed.
 pub struct Call<'a> {
-    /// The operation.
     pub op: &'static OpSpec,
-    /// One per parameter.
-    pub operands: Vec<Operand>,
+    /// Operands of the call, one per parameter.
+    pub operands: Vec<OpOperand>,
     /// Tokens of the operation's name.
     pub at: TokenStream,
-    /// Receives faults.
+    /// Collects errors.
     pub errors: &'a mut Errors,
 }
 
-/// What the shape rules see of an argument.
+/// An argument as seen by shape rules.
 #[derive(Clone, Debug, Default)]
-pub struct Operand {
-    /// For tensors, computed or declared.
+pub struct OpOperand {
+    /// Shape of the argument, if it is a tensor.
     pub shape: Option<Shape>,
-    /// For integers.
+    /// Symbolic value of the argument, if it is an integer.
     pub dim: Option<Dim>,
-    /// Where it stands; empty if not given.
+    /// Tokens of the argument; empty if omitted.
     pub at: TokenStream,
 }
 
 impl Call<'_> {
-    pub(super) fn operand(&self, name: &str) -> Option<&Operand> {
+    pub(super) fn operand(&self, name: &str) -> Option<&OpOperand> {
         let i = self.op.params.iter().position(|p| p.name == name)?;
         self.operands.get(i)
     }
@@ -43,13 +42,13 @@ impl Call<'_> {
         self.operand(name)?.dim.clone()
     }
 
-    /// Notes a fault under an argument.
+    /// Records an error at an argument.
     pub(super) fn fail(&mut self, name: &str, message: String) {
         let at = self.operand(name).map_or_else(|| self.at.clone(), |o| o.at.clone());
         self.errors.at(at, message);
     }
 
-    /// Checks one dimension of an argument.
+    /// Checks the size of one dimension of an argument.
     pub(super) fn want(&mut self, name: &str, i: usize, want: &Dim, why: &str) {
         let Some(shape) = self.shape(name) else { return };
         let found = shape.dim(i);
@@ -57,7 +56,7 @@ impl Call<'_> {
             let op = self.op.name;
             self.fail(
                 name,
-                format!("`{op}`: dimension {i} of `{name}` must be {want} ({why}), got {found} in {shape}"),
+                format!("`{op}`: dimension {i} of `{name}` must be {want} ({why}), found {found} in {shape}"),
             );
         }
     }
@@ -67,7 +66,10 @@ impl Call<'_> {
         let Some(shape) = self.shape(name) else { return false };
         if shape.rank() != rank {
             let op = self.op.name;
-            self.fail(name, format!("`{op}` takes `{name}` as {form}, got {shape}{hint}"));
+            self.fail(
+                name,
+                format!("`{op}` expects `{name}` of shape {form}, found {shape}{hint}"),
+            );
         }
         shape.rank() == rank
     }

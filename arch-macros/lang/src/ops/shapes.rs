@@ -1,4 +1,4 @@
-//! The shape rules of the operations: one function each, which notes faults in the call.
+//! Shape rules of the operations: one function each, which reports errors through the call.
 
 use super::Call;
 use crate::sym::{Dim, Shape};
@@ -20,7 +20,7 @@ pub(super) fn heads(c: &mut Call<'_>) -> Option<Shape> {
     }
     let Some(d) = x.dim(0).div_exact(&n) else {
         let message = format!(
-            "`heads` cuts dimension 0 into {n} equal heads, but {} is not {n} times something",
+            "`heads` splits dimension 0 into {n} equal heads, but {} is not a multiple of {n}",
             x.dim(0)
         );
         c.fail("n", message);
@@ -37,7 +37,7 @@ pub(super) fn merge(c: &mut Call<'_>) -> Option<Shape> {
         .then(|| Shape(vec![x.dim(0).mul(&x.dim(1)), x.dim(2)]))
 }
 
-const CUT_FIRST: &str = "; cut it first: `heads(x, n)`";
+const CUT_FIRST: &str = "; split it first: `heads(x, n)`";
 
 pub(super) fn rope(c: &mut Call<'_>) -> Option<Shape> {
     c.rank("x", 3, "[d, n, T]", CUT_FIRST).then(|| c.shape("x"))?
@@ -56,15 +56,14 @@ pub(super) fn cross_attention(c: &mut Call<'_>) -> Option<Shape> {
     attends(c, &Dim::symbol("T_encoded"), "the encoded tokens")
 }
 
-/// The shape of attention to `n_keys` keys.
+/// Computes the shape of attention over `n_keys` keys.
 fn attends(c: &mut Call<'_>, n_keys: &Dim, why: &str) -> Option<Shape> {
     let (q, k) = (c.shape("q")?, c.shape("k")?);
     let dv = match (c.shape("v"), c.dim("v_in_k")) {
         (Some(v), None) => v.dim(0),
         (None, Some(n)) => n,
         _ => {
-            let message =
-                "`attention` takes either values, `attention(q, k, v)`, or `v_in_k = …`, their number in a key";
+            let message = "`attention` needs either values, `attention(q, k, v)`, or `v_in_k = …`, the number of value elements in each key";
             c.errors.at(c.at.clone(), message);
             return None;
         }
@@ -84,10 +83,7 @@ fn attends(c: &mut Call<'_>, n_keys: &Dim, why: &str) -> Option<Shape> {
     c.want("sinks", 0, &q.dim(1), "the heads of `q`");
     c.want("relative", 0, &q.dim(1), "the heads of `q`");
     if c.shape("v").is_some() && c.shape("compressed").is_some() {
-        c.fail(
-            "compressed",
-            "keys of groups hold their values: `compressed` goes with `v_in_k`".to_owned(),
-        );
+        c.fail("compressed", "`compressed` requires `v_in_k`".to_owned());
     }
     for i in 0..3 {
         c.want("compressed", i, &k.dim(i), "as in `k`");
@@ -104,11 +100,11 @@ pub(super) fn attention_over(c: &mut Call<'_>) -> Option<Shape> {
 
 pub(super) fn short_conv(c: &mut Call<'_>) -> Option<Shape> {
     let x = c.shape("x")?;
-    // Files keep the one input channel of each filter as a dimension, or leave it out.
+    // Files store the single input channel of each filter as a dimension of size 1, or omit it.
     let channels = if c.shape("w")?.rank() == 3 { 2 } else { 1 };
     c.want("w", channels, &x.dim(0), "dimension 0 of `x`");
     if channels == 2 {
-        c.want("w", 1, &Dim::constant(1), "the one channel that each filter reads");
+        c.want("w", 1, &Dim::constant(1), "one input channel per filter");
     }
     c.want("bias", 0, &x.dim(0), "dimension 0 of `x`");
     c.rank("x", 2, "[c, T]", "").then_some(x)
@@ -183,7 +179,7 @@ pub(super) fn linear_attention(c: &mut Call<'_>) -> Option<Shape> {
         c.want("beta", i, &v.dim(i), "as in `v`");
     }
     if c.shape("decay").is_some_and(|decay| decay.dim(0) != q.dim(0)) {
-        c.want("decay", 0, &Dim::constant(1), "for all channels of `k`, or one each");
+        c.want("decay", 0, &Dim::constant(1), "1, or one per channel of `k`");
     }
     c.want("beta", 0, &Dim::constant(1), "a number");
     Some(v)
@@ -194,7 +190,7 @@ pub(super) fn mamba2(c: &mut Call<'_>) -> Option<Shape> {
     let bc = c.dim("n_group")?.mul(&c.dim("n_state")?);
     let conv = inner.add(&bc).add(&bc);
     let heads = a.dim(a.rank().saturating_sub(1));
-    c.want("x", 0, &inner.add(&conv).add(&heads), "gates, values, B, C and steps");
+    c.want("x", 0, &inner.add(&conv).add(&heads), "gates, values, B, C, and steps");
     c.want("conv", 1, &conv, "values, B and C");
     c.want("conv_bias", 0, &conv, "values, B and C");
     c.want("dt_bias", 0, &heads, "the heads of `a`");
@@ -211,7 +207,7 @@ pub(super) fn index_blocks(c: &mut Call<'_>) -> Option<Shape> {
     Some(Shape(vec![n, q.dim(1), q.dim(2)]))
 }
 
-/// The queries of an indexer, whose other operands fit them.
+/// Checks the operands of an indexer against its queries.
 fn indexes(c: &mut Call<'_>) -> Option<Shape> {
     let q = c.shape("q")?;
     if !c.rank("q", 3, "[d, h, T]", CUT_FIRST) || !c.rank("k", 3, "[d, 1, T]", CUT_FIRST) {
@@ -239,7 +235,7 @@ pub(super) fn moe(c: &mut Call<'_>) -> Option<Shape> {
     if c.shape("up").is_none() && c.shape("gate_up").is_none() {
         c.errors.at(
             c.at.clone(),
-            "`moe` takes `up = …` or, for gates and ups in one tensor, `gate_up = …`",
+            "`moe` needs `up = …`, or `gate_up = …` for gates and ups in one tensor",
         );
         return None;
     }
@@ -249,11 +245,11 @@ pub(super) fn moe(c: &mut Call<'_>) -> Option<Shape> {
         ("gate_up", n_ff.add(&n_ff)),
     ] {
         c.want(name, 0, &x.dim(0), "dimension 0 of `x`");
-        c.want(name, 1, &width, "as `down` takes it");
+        c.want(name, 1, &width, "input size of `down`");
         c.want(name, 2, &n_expert, "the experts of `down`");
     }
     c.want("down", 1, &x.dim(0), "dimension 0 of `x`");
-    // Where experts stand for several ids each, the router has more outputs than there are experts.
+    // With several ids per expert, the router has more outputs than there are experts.
     let n_ids = match c.dim("ids_per_expert") {
         Some(_) => c.shape("router")?.dim(0),
         None => n_expert,
@@ -273,7 +269,7 @@ pub(super) fn sum_rows(c: &mut Call<'_>) -> Option<Shape> {
 
 pub(super) fn mix_heads(c: &mut Call<'_>) -> Option<Shape> {
     let x = c.shape("x")?;
-    c.want("m", 0, &x.dim(1).mul(&x.dim(1)), "the heads of `x` twice");
+    c.want("m", 0, &x.dim(1).mul(&x.dim(1)), "square of the number of heads of `x`");
     c.want("m", 1, &x.dim(2), "the tokens of `x`");
     c.rank("x", 3, "[d, n, T]", CUT_FIRST).then_some(x)
 }
@@ -287,7 +283,10 @@ pub(super) fn repeat_heads(c: &mut Call<'_>) -> Option<Shape> {
 pub(super) fn part(c: &mut Call<'_>) -> Option<Shape> {
     let w = c.shape("w")?;
     if w.rank() < 2 {
-        c.fail("w", format!("`part` takes `w` with two dimensions or more, got {w}"));
+        c.fail(
+            "w",
+            format!("`part` expects `w` with at least two dimensions, found {w}"),
+        );
         return None;
     }
     let mut dims: Vec<Dim> = (0..w.rank() - 1).map(|i| w.dim(i)).collect();
@@ -303,7 +302,7 @@ pub(super) fn matmul(c: &mut Call<'_>) -> Option<Shape> {
     c.rank("a", 2, "[k, m]", "").then(|| x.with_dim0(a.dim(1)))
 }
 
-/// A declared tensor as an operand.
+/// Returns the shape of a declared tensor.
 pub(super) fn weight(c: &mut Call<'_>) -> Option<Shape> {
     c.shape("w")
 }
@@ -314,7 +313,7 @@ pub(super) fn linear_without_bias(c: &mut Call<'_>) -> Option<Shape> {
     Some(x.with_dim0(w.dim(1)))
 }
 
-/// `n` numbers per token.
+/// Returns the shape of `n` cell numbers per token.
 pub(super) fn shared_selection(c: &mut Call<'_>) -> Option<Shape> {
     Some(Shape(vec![c.dim("n")?, Dim::n_tokens()]))
 }

@@ -1,4 +1,4 @@
-//! A fragment's file and functions, read as far as their parts.
+//! Parses the sections of a fragment's file, and functions.
 
 use proc_macro2::{Group, TokenStream};
 use quote::ToTokens;
@@ -12,7 +12,7 @@ use crate::ast::{Fragment, Function, Need, Needed, Opt};
 use crate::diag::one_of;
 use crate::words::FRAGMENT_PARTS;
 
-/// The parts of `fragment! { … }`.
+/// Parses the sections of `fragment! { … }`.
 pub fn fragment(tokens: TokenStream) -> syn::Result<Fragment> {
     let parser = |input: ParseStream<'_>| {
         let mut fragment = Fragment {
@@ -63,7 +63,8 @@ fn part(input: ParseStream<'_>, fragment: &mut Fragment) -> syn::Result<()> {
     Ok(())
 }
 
-/// `eps: f32, router: linear [n_embd -> n_expert], limited_glu(gate, up)`, which the fragment `by` needs.
+/// Parses the requirements of the fragment `by`: `eps: f32, router: linear [n_embd -> n_expert],
+/// limited_glu(gate, up)`.
 pub fn needs(tokens: TokenStream, by: &Ident) -> syn::Result<Vec<Need>> {
     let parser = |input: ParseStream<'_>| {
         let mut list = Vec::new();
@@ -80,7 +81,7 @@ pub fn needs(tokens: TokenStream, by: &Ident) -> syn::Result<Vec<Need>> {
     parser.parse2(tokens)
 }
 
-/// What stands behind the name.
+/// Parses a requirement after its name.
 fn needed(input: ParseStream<'_>) -> syn::Result<Needed> {
     if input.peek(token::Paren) {
         let content;
@@ -96,7 +97,7 @@ fn needed(input: ParseStream<'_>) -> syn::Result<Needed> {
     })
 }
 
-/// `fn name(x, width = n_ff, scale?, ..) { … }`
+/// Parses `fn name(x, width = n_ff, scale?, ..) { … }`.
 pub fn function(input: ParseStream<'_>) -> syn::Result<Function> {
     input.parse::<Token![fn]>()?;
     let name = input.parse()?;
@@ -115,13 +116,13 @@ pub fn function(input: ParseStream<'_>) -> syn::Result<Function> {
     })
 }
 
-/// What stands in the parentheses of a function or of `options`.
+/// Parenthesized parameters of a function or of `options`.
 #[derive(Default)]
 struct Parameters {
-    /// Names without a default.
+    /// Names of parameters without a default.
     required: Vec<Ident>,
     options: Vec<Opt>,
-    /// `..` at the end.
+    /// True if the list ends with `..`.
     forwards: bool,
 }
 
@@ -145,7 +146,8 @@ fn parameters(input: ParseStream<'_>) -> syn::Result<Parameters> {
         } else if options.is_empty() {
             required.push(name);
         } else {
-            let message = format!("`{name}` stands behind options: give it a default, or move it to the front");
+            let message =
+                format!("required parameter `{name}` after an optional one; add a default, or move it to the front");
             return Err(syn::Error::new(name.span(), message));
         }
         if !input.is_empty() {

@@ -1,4 +1,4 @@
-//! Statements of a graph: loops, `let`, assignments, conditions and the result.
+//! Parses the statements of a graph: loops, `let`, assignments, conditions, and the result.
 
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
@@ -6,7 +6,7 @@ use syn::parse::{ParseStream, Parser};
 use syn::{BinOp, Expr, ExprIf, Token, braced};
 
 use super::{items, plain_name, word};
-use crate::ast::{Block, For, Stmt};
+use crate::ast::{BlockSyntax, For, StmtSyntax};
 use crate::diag::Errors;
 
 fn for_loop(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<For> {
@@ -14,7 +14,7 @@ fn for_loop(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<For> {
     let (name, end) = if input.peek(Token![_]) {
         (None, input.parse::<Token![_]>()?.span)
     } else {
-        let name = word(input, "`layer`, the name of a group of layers, or that of a number")?;
+        let name = word(input, "`layer`, a group of layers, or the name of a loop variable")?;
         let end = name.span();
         (Some(name), end)
     };
@@ -43,10 +43,10 @@ fn for_loop(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<For> {
     })
 }
 
-pub(super) fn graph_block(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Block> {
+pub(super) fn graph_block(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<BlockSyntax> {
     let content;
     let brace = braced!(content in input);
-    let mut block = Block {
+    let mut block = BlockSyntax {
         stmts: Vec::new(),
         result: None,
         end: brace.span.close(),
@@ -63,8 +63,8 @@ pub(super) fn graph_block(input: ParseStream<'_>, errors: &mut Errors) -> syn::R
     Ok(block)
 }
 
-/// Statements and their value, without the braces around them.
-pub fn statements(tokens: TokenStream, end: Span, errors: &mut Errors) -> Block {
+/// Parses statements and their result, without the enclosing braces.
+pub fn statements(tokens: TokenStream, end: Span, errors: &mut Errors) -> BlockSyntax {
     let mut group = proc_macro2::Group::new(proc_macro2::Delimiter::Brace, tokens);
     group.set_span(end);
     let parser = |input: ParseStream<'_>| graph_block(input, &mut *errors);
@@ -72,7 +72,7 @@ pub fn statements(tokens: TokenStream, end: Span, errors: &mut Errors) -> Block 
         Ok(block) => block,
         Err(e) => {
             errors.syntax(&e);
-            Block {
+            BlockSyntax {
                 stmts: Vec::new(),
                 result: None,
                 end,
@@ -81,16 +81,16 @@ pub fn statements(tokens: TokenStream, end: Span, errors: &mut Errors) -> Block 
     }
 }
 
-fn graph_item(input: ParseStream<'_>, block: &mut Block, errors: &mut Errors) -> syn::Result<()> {
+fn graph_item(input: ParseStream<'_>, block: &mut BlockSyntax, errors: &mut Errors) -> syn::Result<()> {
     if input.peek(Token![for]) {
-        block.stmts.push(Stmt::For(Box::new(for_loop(input, errors)?)));
+        block.stmts.push(StmtSyntax::For(Box::new(for_loop(input, errors)?)));
     } else if input.peek(Token![let]) {
         input.parse::<Token![let]>()?;
         let name = input.parse()?;
         input.parse::<Token![=]>()?;
         let value = input.parse()?;
         input.parse::<Token![;]>()?;
-        block.stmts.push(Stmt::Let { name, value });
+        block.stmts.push(StmtSyntax::Let { name, value });
     } else if input.peek(Token![if]) {
         let branch: ExprIf = input.parse()?;
         if input.is_empty() && yields(&branch.then_branch) {
@@ -99,7 +99,7 @@ fn graph_item(input: ParseStream<'_>, block: &mut Block, errors: &mut Errors) ->
             if input.peek(Token![;]) {
                 input.parse::<Token![;]>()?;
             }
-            block.stmts.push(Stmt::If(branch));
+            block.stmts.push(StmtSyntax::If(branch));
         }
     } else {
         let expr: Expr = input.parse()?;
@@ -114,8 +114,8 @@ fn graph_item(input: ParseStream<'_>, block: &mut Block, errors: &mut Errors) ->
     Ok(())
 }
 
-/// Files an expression statement: an assignment, or the result of the block.
-fn push_expr(expr: Expr, ended: bool, block: &mut Block) -> syn::Result<()> {
+/// Adds an expression to the block as an assignment or as the result.
+fn push_expr(expr: Expr, ended: bool, block: &mut BlockSyntax) -> syn::Result<()> {
     let assignment = match &expr {
         Expr::Assign(a) => Some((&a.left, None, &a.right)),
         Expr::Binary(b) => match b.op {
@@ -127,9 +127,9 @@ fn push_expr(expr: Expr, ended: bool, block: &mut Block) -> syn::Result<()> {
         _ => None,
     };
     if let Some((left, op, value)) = assignment {
-        let name =
-            plain_name(left).ok_or_else(|| syn::Error::new_spanned(left, "only a plain name can be assigned to"))?;
-        block.stmts.push(Stmt::Assign {
+        let name = plain_name(left)
+            .ok_or_else(|| syn::Error::new_spanned(left, "the left side of an assignment must be a plain name"))?;
+        block.stmts.push(StmtSyntax::Assign {
             name,
             op,
             value: (**value).clone(),
@@ -137,15 +137,14 @@ fn push_expr(expr: Expr, ended: bool, block: &mut Block) -> syn::Result<()> {
         return Ok(());
     }
     if ended {
-        let message =
-            "the value of this statement is not used: bind it with `let`, or drop the `;` if it is the result";
+        let message = "unused value; bind it with `let`, or remove the `;` if it is the result";
         return Err(syn::Error::new_spanned(&expr, message));
     }
     block.result = Some(expr);
     Ok(())
 }
 
-/// True if a block ends in a value.
+/// Returns true if a block ends in a value.
 fn yields(block: &syn::Block) -> bool {
     match block.stmts.last() {
         Some(syn::Stmt::Expr(Expr::If(inner), None)) => yields(&inner.then_branch),
@@ -156,9 +155,9 @@ fn yields(block: &syn::Block) -> bool {
     }
 }
 
-/// A block inside an expression, which `syn` has read already, as statements of this language.
-pub fn block_of(block: &syn::Block, errors: &mut Errors) -> Block {
-    let mut out = Block {
+/// Converts a block that `syn` parsed inside an expression to statements.
+pub fn block_of(block: &syn::Block, errors: &mut Errors) -> BlockSyntax {
+    let mut out = BlockSyntax {
         stmts: Vec::new(),
         result: None,
         end: block.brace_token.span.close(),
@@ -172,13 +171,13 @@ pub fn block_of(block: &syn::Block, errors: &mut Errors) -> Block {
     out
 }
 
-fn nested_stmt(stmt: &syn::Stmt, last: bool, out: &mut Block) -> syn::Result<()> {
+fn nested_stmt(stmt: &syn::Stmt, last: bool, out: &mut BlockSyntax) -> syn::Result<()> {
     match stmt {
         syn::Stmt::Local(local) => {
             let (syn::Pat::Ident(name), Some(init)) = (&local.pat, &local.init) else {
                 return Err(syn::Error::new_spanned(&local.pat, "expected `let name = value;`"));
             };
-            out.stmts.push(Stmt::Let {
+            out.stmts.push(StmtSyntax::Let {
                 name: name.ident.clone(),
                 value: (*init.expr).clone(),
             });
@@ -188,7 +187,7 @@ fn nested_stmt(stmt: &syn::Stmt, last: bool, out: &mut Block) -> syn::Result<()>
             if last && semi.is_none() && yields(&branch.then_branch) {
                 out.result = Some(Expr::If(branch.clone()));
             } else {
-                out.stmts.push(Stmt::If(branch.clone()));
+                out.stmts.push(StmtSyntax::If(branch.clone()));
             }
             Ok(())
         }
@@ -200,6 +199,6 @@ fn nested_stmt(stmt: &syn::Stmt, last: bool, out: &mut Block) -> syn::Result<()>
             });
             push_expr(expr, m.semi_token.is_some(), out)
         }
-        syn::Stmt::Item(item) => Err(syn::Error::new_spanned(item, "Rust items have no place in a graph")),
+        syn::Stmt::Item(item) => Err(syn::Error::new_spanned(item, "Rust items are not allowed in a graph")),
     }
 }

@@ -1,4 +1,4 @@
-//! `llama arch check`: does an architecture compute what was recorded? The gate of a new file in `archs/`.
+//! `llama arch check`: compares architectures with recorded logits. Every new file in `archs/` must pass.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use super::{check_declaration, check_file};
 use crate::args::{CheckArgs, PrecisionArg};
 use crate::failure::{Failure, Outcome};
 
-/// Checks every declaration, file or configuration that is asked for; fails if one of them does.
+/// Checks the selected declarations, files or configurations; fails if any check fails.
 pub fn run(args: &CheckArgs) -> Outcome {
     if !args.file.is_empty() {
         return check_declaration::run(&args.file);
@@ -25,7 +25,7 @@ pub fn run(args: &CheckArgs) -> Outcome {
         load: args.load.params(PrecisionArg::Exact, None)?,
         context: ContextParams {
             n_ubatch: args.ubatch_size,
-            // Configurations are what runs in parallel.
+            // Configurations run in parallel, so each uses one thread.
             n_threads: 1,
             n_threads_batch: 1,
             precision: Precision::Exact,
@@ -40,7 +40,7 @@ pub fn run(args: &CheckArgs) -> Outcome {
         return check_files(args, &params, limit);
     };
     let fixtures = selected(args, dir)?;
-    // How a file is read can be tried on files only.
+    // File loading options can only be tested with files.
     let by_default = args.load.no_mmap || args.load.mlock;
     let files = args.shards.or(by_default.then_some(1));
     let printer = Mutex::new(Printer::new(io::stdout()));
@@ -48,7 +48,7 @@ pub fn run(args: &CheckArgs) -> Outcome {
         .num_threads(args.threads.unwrap_or(0))
         .build()?;
     pool.install(|| {
-        // Bridged, threads take one after the other, so that results come nearly in order.
+        // `par_bridge` hands out configurations in order, so results arrive nearly in order.
         fixtures.iter().enumerate().par_bridge().for_each(|(i, fixture)| {
             let compared = compare(fixture, &params, files, limit);
             let mut printer = printer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,7 +58,7 @@ pub fn run(args: &CheckArgs) -> Outcome {
     printer.into_inner().unwrap_or_else(PoisonError::into_inner).finish()
 }
 
-/// Checks model files, one after the other.
+/// Checks model files in order.
 fn check_files(args: &CheckArgs, params: &CheckParams, limit: f64) -> Outcome {
     let mut params = params.clone();
     let n_threads = args.threads.unwrap_or_else(|| ContextParams::default().n_threads);
@@ -68,9 +68,9 @@ fn check_files(args: &CheckArgs, params: &CheckParams, limit: f64) -> Outcome {
         let path = Path::new(name);
         if !path.is_file() {
             let known = archs::find(name).map_or(String::new(), |_| {
-                format!("; `llama arch seed {name}` writes a model to check, `--fixtures DIR` names recorded ones")
+                format!("; use `llama arch seed {name}` to write a test model, or `--fixtures DIR` for recorded ones")
             });
-            return Err(Failure::new(format_args!("there is no file `{name}`{known}")));
+            return Err(Failure::new(format_args!("cannot find file `{name}`{known}")));
         }
         match check_file::run(path, &params, limit) {
             Err(Failure::Reported) => outcome = Err(Failure::Reported),
@@ -80,7 +80,7 @@ fn check_files(args: &CheckArgs, params: &CheckParams, limit: f64) -> Outcome {
     outcome
 }
 
-/// Compares a configuration, whose model is made in memory, or in this many files if it is to be read from some.
+/// Compares a configuration. The model is built in memory, or written to `files` shards and loaded.
 fn compare(fixture: &Fixture, params: &CheckParams, files: Option<u16>, limit: f64) -> Checked {
     let result = match files {
         None => fixture.compare(archs::ALL, params, limit).map_err(Failure::from),
@@ -105,13 +105,13 @@ fn compare_files(fixture: &Fixture, params: &CheckParams, n_files: u16, limit: f
     Ok(Comparison { nmse, limit, rounding })
 }
 
-/// The fixtures that the arguments ask for. Each name must stand for something: a check of nothing passes too easily.
-fn selected(args: &CheckArgs, folder: &Path) -> Outcome<Vec<Fixture>> {
-    let dir = folder.display();
-    // An unusable header has no architecture; its check will say what is wrong.
-    let mut all: Vec<_> = fixtures(folder)?.into_iter().map(|f| (f.arch().ok(), f)).collect();
+/// Selects fixtures by name. A name without a match is an error, because an empty check would pass.
+fn selected(args: &CheckArgs, directory: &Path) -> Outcome<Vec<Fixture>> {
+    let dir = directory.display();
+    // An unusable header has no architecture; its check reports the error.
+    let mut all: Vec<_> = fixtures(directory)?.into_iter().map(|f| (f.arch().ok(), f)).collect();
     if all.is_empty() {
-        return Err(Failure::new(format_args!("{dir} has no file NAME.header.gguf")));
+        return Err(Failure::new(format_args!("{dir} contains no NAME.header.gguf file")));
     }
     let stands_for = |name: &String, arch: &Option<String>, f: &Fixture| f.name == *name || arch.as_ref() == Some(name);
     if let Some(name) = args
@@ -120,7 +120,7 @@ fn selected(args: &CheckArgs, folder: &Path) -> Outcome<Vec<Fixture>> {
         .find(|name| !all.iter().any(|(arch, f)| stands_for(name, arch, f)))
     {
         return Err(Failure::new(format_args!(
-            "{dir} has no configuration or architecture `{name}`"
+            "{dir} contains no configuration or architecture `{name}`"
         )));
     }
     if !args.names.is_empty() {
@@ -132,10 +132,10 @@ fn selected(args: &CheckArgs, folder: &Path) -> Outcome<Vec<Fixture>> {
     Ok(all.into_iter().map(|(_, f)| f).collect())
 }
 
-/// How a configuration compares, or why it could not be run.
+/// Result of a configuration, or the error message.
 type Checked = Result<Comparison, String>;
 
-/// Prints results in order, as soon as they are there, and counts them.
+/// Prints results in order as they become available, and counts failures.
 struct Printer<W> {
     out: W,
     waiting: BTreeMap<usize, (String, Checked)>,
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_printed_in_order_and_counted() {
+    fn printer_orders_and_counts_results() {
         let mut out = Vec::new();
         let mut printer = Printer::new(&mut out);
         let compared = |nmse, rounding| Comparison {

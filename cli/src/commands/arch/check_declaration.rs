@@ -1,61 +1,61 @@
-//! `llama arch check --file`: every fault of a declaration, told in milliseconds, without building anything.
+//! `llama arch check --file`: checks declarations in milliseconds, without building them.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use arch_lang::{Folder, Library, Source, check_file};
+use arch_lang::{Directory, Library, Source, check_file};
 
 use super::ARCHS;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::human;
+use crate::format;
 
-/// Checks declarations or fragments, one after the other; fails if one has faults.
+/// Checks declarations and fragments in order; fails if any has errors.
 pub fn run(files: &[PathBuf]) -> Outcome {
     let mut out = stdout();
-    let mut n_faulty = 0;
+    let mut n_failed = 0;
     for file in files {
         let name = file.display().to_string();
         let text = fs::read_to_string(file).map_err(|e| Failure::new(format_args!("{name}: {e}")))?;
         let start = Instant::now();
-        let faults = check_file(&name, &text, &Folders(folder_of(file), Folder(ARCHS.into())));
+        let errors = check_file(&name, &text, &Directories(directory_of(file), Directory(ARCHS.into())));
         let ms = start.elapsed().as_secs_f64() * 1e3;
-        for fault in &faults {
-            writeln!(out, "{fault}\n")?;
+        for error in &errors {
+            writeln!(out, "{error}\n")?;
         }
-        let found = match faults.len() {
-            0 => "no faults".to_owned(),
-            n => human::plural(n, "fault"),
+        let found = match errors.len() {
+            0 => "no errors".to_owned(),
+            n => format::plural(n, "error"),
         };
         writeln!(out, "{name}: {found} ({ms:.1} ms)")?;
-        n_faulty += usize::from(!faults.is_empty());
+        n_failed += usize::from(!errors.is_empty());
     }
     out.flush()?;
-    if n_faulty > 0 { Err(Failure::Reported) } else { Ok(()) }
+    if n_failed > 0 { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// The folder of declarations that a file lies in: its own, or that above its folder of fragments.
-fn folder_of(file: &Path) -> Folder {
-    let folder = file.parent().unwrap_or(Path::new(""));
-    let of_fragments = folder.file_name().is_some_and(|name| name == "fragments");
-    let folder = if of_fragments {
-        folder.parent().unwrap_or(folder)
+/// Returns the directory of declarations for a file: its parent, or the parent of a `fragments` directory.
+fn directory_of(file: &Path) -> Directory {
+    let directory = file.parent().unwrap_or(Path::new(""));
+    let of_fragments = directory.file_name().is_some_and(|name| name == "fragments");
+    let directory = if of_fragments {
+        directory.parent().unwrap_or(directory)
     } else {
-        folder
+        directory
     };
-    Folder(if folder.as_os_str().is_empty() {
+    Directory(if directory.as_os_str().is_empty() {
         ".".into()
     } else {
-        folder.to_owned()
+        directory.to_owned()
     })
 }
 
-/// Declarations and fragments of a folder, and of another one what the first lacks.
-struct Folders(Folder, Folder);
+/// Declarations of a directory, with a second directory as fallback.
+struct Directories(Directory, Directory);
 
-impl Library for Folders {
+impl Library for Directories {
     fn find(&self, name: &str) -> Option<Source> {
         self.0.find(name).or_else(|| self.1.find(name))
     }

@@ -1,4 +1,5 @@
-//! `llama arch check FILE`: what a model file holds, what can be said of it without a recording, and how it compares with one beside it.
+//! `llama arch check FILE`: describes a model file, runs self-checks, and compares its logits with a
+//! recording.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,10 +11,11 @@ use engine::model::{LoadParams, Model};
 
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::human;
+use crate::format;
 
-/// Checks one file: a model, or the header of a seeded one. Fails if a claim does not hold or the logits are not those recorded.
-#[allow(clippy::result_large_err, reason = "what loads a model fails as checks do, once")]
+/// Checks a model file or the header of a seeded model. Fails if a self-check fails or the logits differ from
+/// the recording.
+#[allow(clippy::result_large_err, reason = "CheckError is only returned once per file")]
 pub fn run(path: &Path, params: &CheckParams, limit: f64) -> Outcome {
     let load = |load: &LoadParams| load_model(path, params.seed, load);
     let model = load(&params.load)?;
@@ -21,10 +23,7 @@ pub fn run(path: &Path, params: &CheckParams, limit: f64) -> Outcome {
     describe(&mut out, path, &model)?;
     out.flush()?;
     let findings = self_check(&load, params, limit)?;
-    writeln!(
-        out,
-        "\nself-check with 40 tokens, agreement within an NMSE of {limit:.0e}"
-    )?;
+    writeln!(out, "\nself-check with 40 tokens, NMSE at most {limit:.0e}")?;
     let width = findings.iter().map(|f| f.claim.len()).max().unwrap_or(0);
     for f in &findings {
         writeln!(out, "  {:<width$}  {}", f.claim, verdict(f))?;
@@ -38,8 +37,8 @@ pub fn run(path: &Path, params: &CheckParams, limit: f64) -> Outcome {
     }
 }
 
-/// The model of a file, or that of a header, with seeded weights.
-#[allow(clippy::result_large_err, reason = "what loads a model fails as checks do, once")]
+/// Loads a model file, or builds the model of a header with seeded weights.
+#[allow(clippy::result_large_err, reason = "CheckError is only returned once per file")]
 fn load_model(path: &Path, seed: u64, params: &LoadParams) -> Result<Model, CheckError> {
     if !is_header(path) {
         return Ok(Model::load(path, archs::ALL, params)?);
@@ -56,14 +55,14 @@ fn is_header(path: &Path) -> bool {
     path.to_string_lossy().ends_with(".header.gguf")
 }
 
-/// Where a recording of a file's logits lies: `NAME.logits` beside `NAME.gguf` or `NAME.header.gguf`.
+/// Returns the path of the recorded logits: `NAME.logits` next to `NAME.gguf` or `NAME.header.gguf`.
 fn recording(path: &Path) -> PathBuf {
     let text = path.to_string_lossy();
     let name = text.strip_suffix(".header.gguf").or(text.strip_suffix(".gguf"));
     PathBuf::from(format!("{}.logits", name.unwrap_or(&text)))
 }
 
-/// Sizes and memory.
+/// Prints the model's dimensions and memory use.
 fn describe(out: &mut dyn Write, path: &Path, model: &Model) -> Outcome {
     let (arch, base) = (model.arch(), model.base());
     writeln!(
@@ -71,9 +70,9 @@ fn describe(out: &mut dyn Write, path: &Path, model: &Model) -> Outcome {
         "{}: architecture {}, {}, {} parameters, {}",
         path.display(),
         arch.name,
-        human::plural(model.tensors().len(), "tensor"),
-        human::count(model.n_params()),
-        human::bytes(model.n_bytes())
+        format::plural(model.tensors().len(), "tensor"),
+        format::count(model.n_params()),
+        format::bytes(model.n_bytes())
     )?;
     let by_layer = |n: &dyn Fn(usize) -> usize| {
         let mut values: Vec<usize> = (0..base.n_layer()).map(n).collect();
@@ -102,7 +101,7 @@ fn describe(out: &mut dyn Write, path: &Path, model: &Model) -> Outcome {
     Ok(writeln!(out, "result  [{result}]")?)
 }
 
-/// What a context keeps for each token and each sequence.
+/// Describes the memory per token and per sequence of a context.
 fn memory(model: &Model) -> Vec<String> {
     let specs = model.memory_specs();
     let mut windows: Vec<(Window, usize, usize)> = Vec::new();
@@ -117,17 +116,17 @@ fn memory(model: &Model) -> Vec<String> {
         .map(|(window, layers, elements)| {
             let scope = match window {
                 Window::None => String::new(),
-                Window::Standard(n) | Window::Symmetric(n) => format!(", window of {n} tokens"),
+                Window::Sliding(n) | Window::Symmetric(n) => format!(", window of {n} tokens"),
                 Window::Chunked(n) => format!(", chunks of {n} tokens"),
-                Window::Compressed(n) => format!(", one for {n} tokens"),
+                Window::Compressed(n) => format!(", one per {n} tokens"),
             };
-            let layers = human::plural(*layers, "layer");
-            format!("{elements} elements of keys and values for each token in {layers}{scope}")
+            let layers = format::plural(*layers, "layer");
+            format!("{elements} KV elements per token in {layers}{scope}")
         })
         .collect();
     if !specs.states.is_empty() {
         let bytes: usize = specs.states.iter().map(|s| s.row * size_of::<f32>()).sum();
-        lines.push(format!("{} of recurrent states for each sequence", human::bytes(bytes)));
+        lines.push(format!("{} of recurrent state per sequence", format::bytes(bytes)));
     }
     lines
 }
@@ -142,19 +141,16 @@ fn verdict(finding: &Finding) -> String {
     }
 }
 
-/// Compares with the recording beside the file; true if there is none.
+/// Compares the logits with the recording and returns whether they match; true without a recording.
 fn compare(out: &mut dyn Write, path: &Path, model: Model, params: &CheckParams, limit: f64) -> Outcome<bool> {
     let logits = recording(path);
     if !logits.exists() {
         writeln!(
             out,
-            "\nnot shown: that the graph is the published one. There is no {}.",
+            "\nnot checked against the published implementation: no recording {}",
             logits.display()
         )?;
-        writeln!(
-            out,
-            "CONTRIBUTING.md tells how to record one with the published implementation:"
-        )?;
+        writeln!(out, "see docs/architecture-language.md for how to record one:")?;
         let file = if is_header(path) {
             "MODEL.gguf".into()
         } else {

@@ -1,4 +1,4 @@
-//! A declared graph as a drawing.
+//! Draws the graph of an architecture.
 
 use std::io::Write;
 
@@ -15,21 +15,21 @@ pub fn draw(out: &mut dyn Write, arch: &Architecture, drawing: Drawing) -> Outco
     }
 }
 
-/// A frame around values: its title and its depth, from 1.
+/// A group of values in the drawing.
 struct Frame {
     title: &'static str,
     id: &'static str,
     depth: usize,
 }
 
-/// What is drawn between beginnings and ends of frames.
+/// An element of the drawing.
 enum Item<'a> {
     Begin(Frame),
     Node(usize, usize, &'a FlowNode),
     End(usize),
 }
 
-/// Values in their frames: the layer loop, and around it, where there are several graphs, each of them.
+/// Returns the values grouped by layer loop and, if there are several graphs, by graph.
 fn items(arch: &Architecture) -> Vec<Item<'_>> {
     let mut items = Vec::new();
     let parts = [
@@ -118,7 +118,7 @@ fn dot(out: &mut dyn Write, arch: &Architecture) -> Outcome {
     Ok(writeln!(out, "}}")?)
 }
 
-/// Value and shape.
+/// Returns the label and shape of a value.
 fn lines(node: &FlowNode) -> [&'static str; 2] {
     [node.label, node.shape]
 }
@@ -130,7 +130,7 @@ fn edges(arch: &Architecture) -> impl Iterator<Item = (usize, usize)> {
         .flat_map(|(to, n)| n.inputs.iter().map(move |&from| (from, to)))
 }
 
-/// Mermaid reads labels as HTML with entities of its own.
+/// Escapes text for Mermaid, which parses labels as HTML with its own entities.
 fn mermaid_text(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('"', "#quot;")
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_cannot_leave_their_quotes() {
+    fn labels_are_escaped() {
         assert_eq!(mermaid_text("[a -> \"b\"]"), "[a -&gt; #quot;b#quot;]");
         assert_eq!(dot_text("a\"\\"), "a\\\"\\\\");
     }

@@ -1,4 +1,4 @@
-//! `llama arch fmt`: the layout of declarations and fragments, as `cargo fmt` does it for other Rust.
+//! `llama arch fmt`: formats declarations and fragments.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,8 @@ use crate::args::FmtArgs;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 
-/// Lays out the files, or names those that would change. A file with a fault is left as it is, and the others are done all the same.
+/// Formats files, or lists those that need formatting. A file with errors is reported and left unchanged; the
+/// remaining files are still formatted.
 pub fn run(args: &FmtArgs) -> Outcome {
     let files = match args.files.is_empty() {
         true => declarations()?,
@@ -24,15 +25,15 @@ pub fn run(args: &FmtArgs) -> Outcome {
         match arch_lang::format::format(&name, &text) {
             Ok(formatted) if formatted == text => {}
             Ok(_) if args.check => {
-                writeln!(out, "{name}: not as `llama arch fmt` lays it out")?;
+                writeln!(out, "{name}: needs formatting (run `llama arch fmt`)")?;
                 failed = true;
             }
             Ok(formatted) => {
                 fs::write(file, formatted).map_err(failure)?;
-                writeln!(out, "{name}: laid out")?;
+                writeln!(out, "{name}: formatted")?;
             }
-            Err(faults) => {
-                faults.iter().try_for_each(|fault| writeln!(out, "{fault}\n"))?;
+            Err(errors) => {
+                errors.iter().try_for_each(|error| writeln!(out, "{error}\n"))?;
                 failed = true;
             }
         }
@@ -41,13 +42,13 @@ pub fn run(args: &FmtArgs) -> Outcome {
     if failed { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// All files of declarations and fragments of the project.
+/// Returns all declaration and fragment files of the project.
 fn declarations() -> Outcome<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for folder in [Path::new(ARCHS).to_owned(), Path::new(ARCHS).join("fragments")] {
-        let entries = fs::read_dir(&folder).map_err(|e| {
-            let where_to = "run this in the root of the project, or name files";
-            Failure::new(format_args!("{}: {e}; {where_to}", folder.display()))
+    for directory in [Path::new(ARCHS).to_owned(), Path::new(ARCHS).join("fragments")] {
+        let entries = fs::read_dir(&directory).map_err(|e| {
+            let where_to = "run this command in the root of the project, or pass files";
+            Failure::new(format_args!("{}: {e}; {where_to}", directory.display()))
         })?;
         let paths = entries.flatten().map(|e| e.path());
         files.extend(paths.filter(|p| p.extension().is_some_and(|e| e == "rs")));

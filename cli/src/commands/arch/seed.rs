@@ -1,4 +1,5 @@
-//! `llama arch seed`: the tiny model that a declaration's `test { … }` describes, with seeded weights, for recording and checking.
+//! `llama arch seed`: writes the tiny model of a declaration's `test { … }` block with seeded weights, for
+//! recording and checking logits.
 
 use std::fs;
 use std::io::Write;
@@ -11,9 +12,9 @@ use engine::model::Registered;
 use crate::args::SeedArgs;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::human;
+use crate::format;
 
-/// Writes header and model of each architecture that is asked for.
+/// Writes the header and model file of each selected architecture.
 pub fn run(args: &SeedArgs) -> Outcome {
     let chosen: Vec<&Registered> = match args.names.as_slice() {
         [] => archs::ALL.iter().collect(),
@@ -30,7 +31,7 @@ pub fn run(args: &SeedArgs) -> Outcome {
 fn seed(out: &mut dyn Write, registered: &Registered, args: &SeedArgs) -> Outcome {
     let arch = registered.arch;
     let mut draft = Draft::of_declaration(arch, archs::ALL, !args.bare)?;
-    // A published implementation has no table of f16 values.
+    // Published implementations compute the exact GELU instead of an f16 table.
     draft.metadata.insert(KEY_GELU, "exact");
     if let Some(scale) = args.weight_scale {
         draft.metadata.insert(seeded::KEY_SCALE, scale);
@@ -49,8 +50,8 @@ fn seed(out: &mut dyn Write, registered: &Registered, args: &SeedArgs) -> Outcom
         out,
         "{}: {}, {}",
         whole.display(),
-        human::plural(draft.tensors.len(), "tensor"),
-        human::bytes(bytes.len())
+        format::plural(draft.tensors.len(), "tensor"),
+        format::bytes(bytes.len())
     )?;
     if !left_out.is_empty() {
         write!(out, ", without {}", left_out.join(", "))?;
@@ -58,7 +59,7 @@ fn seed(out: &mut dyn Write, registered: &Registered, args: &SeedArgs) -> Outcom
     Ok(writeln!(out)?)
 }
 
-/// True if the tensor of this full name is the one declared as `gguf`, in whatever layer.
+/// Returns true if a full tensor name is an instance of the declared name `gguf` in any layer.
 fn is_of(name: &str, gguf: &str) -> bool {
     let base = name.strip_suffix(".weight").unwrap_or(name);
     base.strip_suffix(gguf)

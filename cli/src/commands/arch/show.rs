@@ -1,4 +1,4 @@
-//! A declaration as text: hyper-parameters, tensors with symbolic shapes, the graph's values.
+//! Prints a declaration: hyperparameters, tensors with symbolic shapes, and the values of the graph.
 
 use std::io::Write;
 
@@ -18,9 +18,12 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
     if arch.bidirectional {
         writeln!(out, "attention: bidirectional")?;
     }
-    writeln!(out, "\nhyper-parameters (beside those that all architectures share)")?;
+    writeln!(
+        out,
+        "\nhyperparameters (in addition to those common to all architectures)"
+    )?;
     table(out, arch.hparams.iter().map(|h| hparam(arch, h)))?;
-    for (title, in_layer) in [("tensors", false), ("tensors of each layer", true)] {
+    for (title, in_layer) in [("tensors", false), ("tensors per layer", true)] {
         writeln!(out, "\n{title}: name in the file, name in the graph, kind, shape")?;
         let here = arch.tensors.iter().filter(|t| t.group.is_some() == in_layer);
         table(out, here.map(tensor))?;
@@ -28,10 +31,7 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
     for (title, part) in [
         ("encoder", GraphPart::Encoder),
         (if arch.encoder { "decoder" } else { "graph" }, GraphPart::Graph),
-        (
-            "multi-token prediction, in a layer behind those of the graph",
-            GraphPart::Mtp,
-        ),
+        ("multi-token prediction, in an additional layer", GraphPart::Mtp),
     ] {
         let nodes = || arch.flow.iter().enumerate().filter(|(_, n)| n.part == part);
         if nodes().next().is_some() {
@@ -42,7 +42,7 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
     Ok(())
 }
 
-/// How pairs of elements rotate, and from what base unless the graph says another.
+/// Describes the RoPE variant and base.
 fn rope(arch: &Architecture) -> String {
     let name = |kind| format!("{kind:?}").to_lowercase();
     let Some(kind) = arch.rope else {
@@ -52,13 +52,13 @@ fn rope(arch: &Architecture) -> String {
         .rope_with_sections
         .map(|kind| format!(", {} in files with sections", name(kind)));
     format!(
-        "{}{}, base rope_freq_base unless given below",
+        "{}{}, base rope_freq_base unless noted below",
         name(kind),
         sections.unwrap_or_default()
     )
 }
 
-/// Columns are name, key, type and default.
+/// Returns the columns name, key, type and default.
 fn hparam(arch: &Architecture, h: &HparamDecl) -> [String; 4] {
     let key = if h.key.is_empty() {
         "derived".to_owned()
@@ -73,7 +73,7 @@ fn hparam(arch: &Architecture, h: &HparamDecl) -> [String; 4] {
     [h.name.to_owned(), key, h.ty.to_owned(), default]
 }
 
-/// Columns are the names in the file and in the graph, kind, shape and presence.
+/// Returns the columns name in the file, name in the graph, kind, shape and presence.
 fn tensor(t: &TensorDecl) -> [String; 5] {
     let suffix = if t.kind == "raw" { "" } else { ".weight" };
     let name = match t.group {
@@ -96,7 +96,7 @@ fn tensor(t: &TensorDecl) -> [String; 5] {
     ]
 }
 
-/// Columns are number, value, shape, what it is computed from, and under which condition.
+/// Returns the columns number, value, shape, inputs and condition.
 fn value(flow: &[FlowNode], index: usize, node: &FlowNode) -> [String; 5] {
     let number = if node.in_layer {
         format!("  {index}")

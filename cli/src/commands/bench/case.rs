@@ -1,4 +1,4 @@
-//! One test at work: a context that is as large as the test needs, and repetitions that all begin with the same memory.
+//! Benchmark test: a context of the required size, and repetitions that start from the same state.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,29 +17,28 @@ use crate::failure::{Failure, Outcome};
 use super::samples::Repetition;
 use super::system;
 
-/// What to measure: a prompt or a generation.
+/// A prefill or decode test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Test {
-    /// Tokens of the prompt of each sequence; 0 if tokens are generated.
+    /// Prompt tokens per sequence; 0 for a decode test.
     pub n_prompt: usize,
-    /// Tokens generated in each sequence; 0 if a prompt is processed.
+    /// Generated tokens per sequence; 0 for a prefill test.
     pub n_gen: usize,
-    /// Tokens that each sequence has before.
+    /// Tokens already in the context of each sequence.
     pub n_depth: usize,
-    /// Sequences computed together.
+    /// Number of parallel sequences.
     pub n_parallel: usize,
-    /// Threads.
     pub n_threads: usize,
 }
 
 impl Test {
-    /// Tokens computed in one repetition.
+    /// Returns the tokens computed in one repetition.
     pub fn n_tokens(&self) -> usize {
         (self.n_prompt + self.n_gen) * self.n_parallel
     }
 }
 
-/// As other engines write it: `pp512`, `tg64@d4096`, and `tg64x8` for eight sequences.
+/// Formats the test like llama-bench: `pp512`, `tg64@d4096`, and `tg64x8` for eight sequences.
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut name = match self.n_gen {
@@ -56,23 +55,22 @@ impl fmt::Display for Test {
     }
 }
 
-/// A test with its context.
+/// A benchmark test with its context.
 pub struct Case {
     test: Test,
     context: Context,
-    /// Random tokens of one sequence: those before the test, and those of the test.
+    /// Random tokens of one sequence: the context at the start, then the test's tokens.
     tokens: Vec<Token>,
     batch: Batch,
 }
 
-/// Most tokens generated to warm up.
+/// Maximum tokens decoded to warm up.
 const WARM_UP: usize = 8;
 
-/// Cells are given to sequences in pages of so many.
+/// Number of KV cells per page.
 const PAGE: usize = 64;
 
 impl Case {
-    /// Makes the context.
     pub fn open(model: &Arc<Model>, test: Test, params: &ContextParams) -> Outcome<Case> {
         let n_tokens = test.n_depth + test.n_prompt + test.n_gen;
         let mut params = ContextParams {
@@ -83,7 +81,7 @@ impl Case {
             ..params.clone()
         };
         if model.bidirectional() {
-            // Texts are computed whole, and come to a vector each.
+            // Encoders process whole texts and return one vector each.
             params.n_batch = test.n_tokens();
             params.n_ubatch = test.n_tokens();
             params.pooling = Some(model.base().pooling.unwrap_or(Pooling::Mean));
@@ -98,17 +96,15 @@ impl Case {
         })
     }
 
-    /// What is measured.
     pub fn test(&self) -> Test {
         self.test
     }
 
-    /// The context.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Once the flag is set, repetitions end as an interruption.
+    /// Sets a flag that interrupts repetitions.
     pub fn set_cancel(&mut self, flag: Arc<AtomicBool>) {
         self.context.set_cancel(Some(flag));
     }
@@ -122,7 +118,8 @@ impl Case {
         }
     }
 
-    /// The test once. Getting its memory ready is part neither of the time nor of the profile; neither sampling nor text is.
+    /// Runs the test once. Time and profile include neither resetting the context nor sampling and
+    /// detokenization.
     pub fn run(&mut self) -> Outcome<Repetition> {
         self.go_back()?;
         self.context.params().profile.iter().for_each(Profile::clear);
@@ -138,14 +135,14 @@ impl Case {
         })
     }
 
-    /// Every sequence has the tokens before the test, and no more.
+    /// Truncates every sequence to the tokens before the test.
     fn go_back(&mut self) -> Outcome {
         let depth = self.test.n_depth;
         let is_back = (0..self.test.n_parallel).all(|seq| {
             let n_past = self.context.n_past(seq);
             n_past == depth || n_past > depth && depth > 0 && self.context.seq_rm(seq, depth..).is_ok()
         });
-        // Windows and recurrent states may have forgotten what comes before the cut.
+        // Sliding windows and recurrent states may not support the cut.
         if !is_back {
             self.context.clear();
             self.prompt(0, depth)?;
@@ -153,7 +150,8 @@ impl Case {
         Ok(())
     }
 
-    /// Processes `n` tokens of each sequence from a position on, with output for the last of each, or for all if texts come to vectors.
+    /// Processes `n` tokens of each sequence from position `pos`. Outputs are the last token of each, or all
+    /// tokens with pooling.
     fn prompt(&mut self, pos: usize, n: usize) -> Outcome {
         self.batch.clear();
         let pools = self.context.params().pooling.is_some();
@@ -169,7 +167,7 @@ impl Case {
         self.decode()
     }
 
-    /// Computes `n` tokens of each sequence one after the other.
+    /// Decodes `n` tokens of each sequence, one at a time.
     fn generate(&mut self, n: usize) -> Outcome {
         let depth = self.test.n_depth;
         for pos in depth..depth + n {
@@ -181,7 +179,6 @@ impl Case {
         Ok(())
     }
 
-    /// Computes what is in the batch.
     fn decode(&mut self) -> Outcome {
         if self.batch.is_empty() {
             return Ok(());
@@ -204,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_have_the_names_that_hands_know() {
+    fn test_names_match_llama_bench() {
         let test = Test {
             n_gen: 64,
             n_parallel: 1,

@@ -1,4 +1,4 @@
-//! Another engine's figures: a command is run, and what it prints is read as JSON.
+//! Runs another engine's benchmark command and parses its JSON output.
 
 use std::process::{Command, Stdio};
 
@@ -9,27 +9,27 @@ use crate::failure::{Failure, Outcome};
 use super::case::Test;
 use super::samples::median;
 
-/// A command that measures another engine.
-pub struct Rival {
+/// Command that benchmarks another engine.
+pub struct Baseline {
     command: String,
 }
 
-/// What it printed in one run.
+/// Results of one run of the baseline command.
 #[derive(Debug)]
-pub struct Figures {
+pub struct BaselineRun {
     command: String,
-    figures: Vec<Figure>,
+    results: Vec<BaselineResult>,
 }
 
-/// What an object of the output tells.
+/// A JSON object in the output of the baseline command.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Printed {
     Batched(Batched),
-    Single(Figure),
+    Single(BaselineResult),
 }
 
-/// A prompt of several sequences and what they generate after it, by the names of `llama-batched-bench --output-format jsonl`.
+/// Prefill and decoding of several sequences, in the format of `llama-batched-bench --output-format jsonl`.
 #[derive(Debug, Deserialize)]
 struct Batched {
     pp: usize,
@@ -40,9 +40,9 @@ struct Batched {
 }
 
 impl Batched {
-    /// The prompt, and the generation at its depth.
-    fn figures(&self) -> [Figure; 2] {
-        let figure = |n_prompt, n_gen, n_depth, speed| Figure {
+    /// Returns the prefill result and the decode result at its depth.
+    fn results(&self) -> [BaselineResult; 2] {
+        let result = |n_prompt, n_gen, n_depth, speed| BaselineResult {
             n_prompt,
             n_gen,
             n_depth,
@@ -51,15 +51,15 @@ impl Batched {
             avg_ts: Some(speed),
         };
         [
-            figure(self.pp, 0, 0, self.speed_pp),
-            figure(0, self.tg, self.pp, self.speed_tg),
+            result(self.pp, 0, 0, self.speed_pp),
+            result(0, self.tg, self.pp, self.speed_tg),
         ]
     }
 }
 
-/// One test, by the names of `llama-bench -o json`, which are also this program's.
+/// Result of a test in the format of `llama-bench -o json`, which `llama bench` also uses.
 #[derive(Debug, Deserialize)]
-struct Figure {
+struct BaselineResult {
     #[serde(default)]
     n_prompt: usize,
     #[serde(default)]
@@ -77,16 +77,16 @@ fn one() -> usize {
     1
 }
 
-impl Rival {
-    /// A command for the shell.
-    pub fn new(command: &str) -> Rival {
-        Rival {
+impl Baseline {
+    /// Creates a baseline from a shell command.
+    pub fn new(command: &str) -> Baseline {
+        Baseline {
             command: command.to_owned(),
         }
     }
 
-    /// Runs it once.
-    pub fn run(&self) -> Outcome<Figures> {
+    /// Runs the command once.
+    pub fn run(&self) -> Outcome<BaselineRun> {
         let failed = |why: String| Failure::new(format_args!("--compare `{}`: {why}", self.command));
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(&self.command).stdin(Stdio::null());
@@ -97,51 +97,51 @@ impl Rival {
             return Err(failed(format!("{}: {}", output.status, last.trim())));
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        let figures = figures(&text).ok_or_else(|| {
+        let results = results(&text).ok_or_else(|| {
             failed(
-                "it printed no JSON of tests with n_prompt, n_gen and avg_ts, as `llama-bench -o json` does, or as \
-                 `llama-batched-bench --output-format jsonl`"
+                "expected JSON tests with n_prompt, n_gen and avg_ts, as printed by `llama-bench -o json` or \
+                `llama-batched-bench --output-format jsonl`"
                     .to_owned(),
             )
         })?;
-        Ok(Figures {
+        Ok(BaselineRun {
             command: self.command.clone(),
-            figures,
+            results,
         })
     }
 }
 
-impl Figures {
-    /// Tokens per second in a test.
+impl BaselineRun {
+    /// Returns the speed of a test in tokens per second.
     pub fn speed(&self, test: &Test) -> Outcome<f64> {
-        let is_same = |f: &&Figure| {
+        let is_same = |f: &&BaselineResult| {
             (f.n_prompt, f.n_gen, f.n_depth, f.n_parallel) == (test.n_prompt, test.n_gen, test.n_depth, test.n_parallel)
         };
-        let speed = |f: &Figure| median(&f.samples_ts).or(f.avg_ts).filter(|speed| *speed > 0.0);
-        let found = self.figures.iter().find(is_same).and_then(speed);
+        let speed = |f: &BaselineResult| median(&f.samples_ts).or(f.avg_ts).filter(|speed| *speed > 0.0);
+        let found = self.results.iter().find(is_same).and_then(speed);
         found.ok_or_else(|| {
             Failure::new(format_args!(
-                "--compare `{}`: it printed no speed for n_prompt {}, n_gen {}, n_depth {} and n_parallel {}",
+                "--compare `{}`: no result for n_prompt {}, n_gen {}, n_depth {} and n_parallel {}",
                 self.command, test.n_prompt, test.n_gen, test.n_depth, test.n_parallel
             ))
         })
     }
 }
 
-/// An array of tests, or one test in each line.
-fn figures(text: &str) -> Option<Vec<Figure>> {
+/// Parses an array of tests, or one test per line.
+fn results(text: &str) -> Option<Vec<BaselineResult>> {
     let printed: Vec<Printed> = serde_json::from_str(text).unwrap_or_else(|_| {
         let lines = text.lines();
         lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
     });
-    let mut figures = Vec::new();
+    let mut results = Vec::new();
     for printed in printed {
         match printed {
-            Printed::Batched(batched) => figures.extend(batched.figures()),
-            Printed::Single(figure) => figures.push(figure),
+            Printed::Batched(batched) => results.extend(batched.results()),
+            Printed::Single(result) => results.push(result),
         }
     }
-    (!figures.is_empty()).then_some(figures)
+    (!results.is_empty()).then_some(results)
 }
 
 #[cfg(test)]
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_and_lines_are_read() {
+    fn results_parse_from_array_and_lines() {
         for (text, ok) in [
             (
                 r#"[{"n_prompt":512,"n_gen":0,"avg_ts":9.5,"other":"x"},{"n_gen":64,"samples_ts":[3,5,4]}]"#,
@@ -170,43 +170,43 @@ mod tests {
             ),
             ("512 tokens at 9.5 tok/s", false),
         ] {
-            let found = figures(text);
+            let found = results(text);
             assert_eq!(found.is_some(), ok, "{text}");
-            let Some(figures) = found else { continue };
-            let figures = Figures {
+            let Some(results) = found else { continue };
+            let results = BaselineRun {
                 command: "x".to_owned(),
-                figures,
+                results,
             };
-            assert_eq!(figures.speed(&test(512, 0)).unwrap(), 9.5);
-            assert_eq!(figures.speed(&test(0, 64)).unwrap(), 4.0);
-            assert!(figures.speed(&test(0, 32)).is_err());
+            assert_eq!(results.speed(&test(512, 0)).unwrap(), 9.5);
+            assert_eq!(results.speed(&test(0, 64)).unwrap(), 4.0);
+            assert!(results.speed(&test(0, 32)).is_err());
         }
     }
 
     #[test]
-    fn sequences_computed_together_are_read() {
+    fn results_parse_from_batched_bench() {
         let text = r#"{"n_kv_max":4096,"pp":128,"tg":32,"pl":8,"n_kv":1280,"t_pp":2.0,"speed_pp":512.0,"t_tg":4.0,"speed_tg":64.0}"#;
-        let figures = Figures {
+        let results = BaselineRun {
             command: "x".to_owned(),
-            figures: figures(&format!("main: n_kv_max = 4096\n{text}\n")).unwrap(),
+            results: results(&format!("main: n_kv_max = 4096\n{text}\n")).unwrap(),
         };
         let test = |n_prompt, n_gen, n_depth| Test {
             n_depth,
             n_parallel: 8,
             ..test(n_prompt, n_gen)
         };
-        assert_eq!(figures.speed(&test(128, 0, 0)).unwrap(), 512.0);
-        assert_eq!(figures.speed(&test(0, 32, 128)).unwrap(), 64.0);
-        assert!(figures.speed(&test(0, 32, 0)).is_err());
+        assert_eq!(results.speed(&test(128, 0, 0)).unwrap(), 512.0);
+        assert_eq!(results.speed(&test(0, 32, 128)).unwrap(), 64.0);
+        assert!(results.speed(&test(0, 32, 0)).is_err());
     }
 
     #[test]
-    fn a_command_that_fails_is_told_with_its_last_words() {
-        let told = |command: &str| match Rival::new(command).run() {
+    fn failed_command_reports_last_stderr_line() {
+        let error_of = |command: &str| match Baseline::new(command).run() {
             Err(Failure::Message(text)) => text,
             other => panic!("{other:?}"),
         };
-        assert!(told("echo one >&2; echo two >&2; exit 3").ends_with("two"));
-        assert!(told("echo hello").contains("n_prompt"));
+        assert!(error_of("echo one >&2; echo two >&2; exit 3").ends_with("two"));
+        assert!(error_of("echo hello").contains("n_prompt"));
     }
 }

@@ -1,4 +1,4 @@
-//! What the machine does at most, measured by the same number of threads as the tests: reading memory, and multiplying and adding.
+//! Measures peak memory bandwidth and multiply-add rates with the number of threads of a test.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -6,29 +6,30 @@ use std::time::Instant;
 
 use super::samples::median;
 
-/// Limits of so many threads, each in units per second.
+/// Peak rates per second of a number of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes read from memory.
+    /// Bytes read from memory per second.
     pub read: f64,
-    /// Multiply-adds of f32.
+    /// Multiply-adds of f32 per second.
     pub f32: f64,
-    /// Multiply-adds of 16-bit integers; `None` where there is no instruction for them.
+    /// Multiply-adds of 16-bit integers; `None` without a suitable instruction.
     pub i16: Option<f64>,
-    /// Multiply-adds of 8-bit integers, those of neighbours added to integers of 16 bits, or of 32 with VNNI; `None` as above.
+    /// Multiply-adds of 8-bit integers, accumulated in 16 bits, or in 32 bits with VNNI; `None` without a
+    /// suitable instruction.
     pub i8: Option<f64>,
-    /// Multiply-adds of bfloat16 in tiles; `None` where there is no unit for them.
+    /// Multiply-adds of bf16 in AMX tiles; `None` without AMX.
     pub bf16: Option<f64>,
 }
 
-/// Larger than any cache near a core.
+/// Buffer size in bytes, larger than any per-core cache.
 const BUFFER: usize = 256 << 20;
 
-/// Passes over the buffer, and runs of a loop of arithmetic. The best one counts: others are a neighbour's.
+/// Repetitions of each measurement; the fastest counts, since slower ones were disturbed by other processes.
 const PASSES: usize = 8;
 
 impl Limits {
-    /// Measures for about half a second.
+    /// Measures all rates in about half a second.
     pub fn measure(n_threads: usize) -> Limits {
         Limits {
             read: read_limit(n_threads),
@@ -39,7 +40,7 @@ impl Limits {
         }
     }
 
-    /// The median of each limit, measured several times. Those of no measurement are zeros.
+    /// Returns the median of each rate; 0 without measurements.
     pub fn median(measured: &[Limits]) -> Limits {
         let of = |limit: fn(&Limits) -> Option<f64>| median(&measured.iter().filter_map(limit).collect::<Vec<_>>());
         Limits {
@@ -53,7 +54,7 @@ impl Limits {
 }
 
 fn read_limit(n_threads: usize) -> f64 {
-    // Not zeros: those would all be one page.
+    // Untouched zero pages would all map to the same physical page.
     let buffer = vec![1u64; BUFFER / size_of::<u64>()];
     let part = buffer.len().div_ceil(n_threads.max(1));
     let seconds = best_time(n_threads, |thread| {
@@ -64,7 +65,7 @@ fn read_limit(n_threads: usize) -> f64 {
     BUFFER as f64 / seconds
 }
 
-/// Rounds of multiplying tiles: some milliseconds.
+/// Iterations of the tile loop, which take a few milliseconds.
 const TILE_ROUNDS: usize = 1 << 14;
 
 fn bf16_limit(n_threads: usize) -> Option<f64> {
@@ -75,30 +76,30 @@ fn bf16_limit(n_threads: usize) -> Option<f64> {
     Some((n_threads * TILE_ROUNDS * done) as f64 / seconds)
 }
 
-/// Parts of a thread's memory that are read in turn: memory gives several streams faster than one.
+/// Parallel read streams per thread, which are faster than a single one.
 const STREAMS: usize = 4;
 
-/// Bytes by which each stream is fetched ahead.
+/// Prefetch distance of each stream in bytes.
 const AHEAD: usize = 4096;
 
-/// The sum of words, read as fast as can be.
+/// Sums the words at maximum read speed.
 fn sum(words: &[u64]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: the CPU has the instructions.
+        // SAFETY: AVX2 was detected.
         return unsafe { sum_by_avx2(words) };
     }
     sum_of_streams(words)
 }
 
-/// [`sum`] with wider registers.
+/// [`sum`] compiled for AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn sum_by_avx2(words: &[u64]) -> u64 {
     sum_of_streams(words)
 }
 
-/// Several sums, so that none waits for another.
+/// Sums with independent accumulators, so that additions do not wait for each other.
 #[inline(always)]
 fn sum_of_streams(words: &[u64]) -> u64 {
     const LINE: usize = kernels::CACHE_LINE / size_of::<u64>();
@@ -121,7 +122,7 @@ fn sum_of_streams(words: &[u64]) -> u64 {
     left_over.chain(sums.as_flattened()).fold(0, |a, &b| a.wrapping_add(b))
 }
 
-/// The shortest time that all threads together take for their parts, given by their numbers.
+/// Returns the shortest time in seconds in which all threads finish `work(thread)`.
 fn best_time(n_threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     let barrier = Barrier::new(n_threads.max(1));
     let passes = |thread: usize| {
@@ -146,7 +147,7 @@ fn best_time(n_threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     })
 }
 
-/// Multiply-adds of one loop of one thread: some milliseconds.
+/// Iterations of the arithmetic loop, which take a few milliseconds.
 const ROUNDS: usize = 1 << 21;
 
 #[cfg(target_arch = "x86_64")]
@@ -155,7 +156,7 @@ mod arithmetic {
 
     use super::*;
 
-    /// Independent chains: as many as hide the latency of two units.
+    /// Independent dependency chains, enough to hide the latency of two execution units.
     const CHAINS: usize = 12;
 
     pub fn f32_limit(n_threads: usize) -> f64 {
@@ -163,11 +164,11 @@ mod arithmetic {
             return portable::f32_limit(n_threads);
         }
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the CPU has these instructions.
+            // SAFETY: AVX-512F was detected.
             let seconds = best_time(n_threads, |_| unsafe { fma_loop_of_512() });
             return (n_threads * ROUNDS * CHAINS * 16) as f64 / seconds;
         }
-        // SAFETY: the CPU has these instructions.
+        // SAFETY: AVX2 and FMA were detected at the start of the function.
         let seconds = best_time(n_threads, |_| unsafe { fma_loop() });
         (n_threads * ROUNDS * CHAINS * 8) as f64 / seconds
     }
@@ -177,16 +178,16 @@ mod arithmetic {
             return None;
         }
         if has_vnni_of_512() {
-            // SAFETY: the CPU has these instructions.
+            // SAFETY: AVX-512F and AVX-512 VNNI were detected.
             let seconds = best_time(n_threads, |_| unsafe { dpwssd_loop_of_512() });
             return Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds);
         }
         if is_x86_feature_detected!("avxvnni") {
-            // SAFETY: the CPU has these instructions.
+            // SAFETY: AVX-VNNI was detected.
             let seconds = best_time(n_threads, |_| unsafe { dpwssd_loop() });
             return Some((n_threads * ROUNDS * CHAINS * 16) as f64 / seconds);
         }
-        // SAFETY: the CPU has these instructions.
+        // SAFETY: AVX2 was detected at the start of the function.
         let seconds = best_time(n_threads, |_| unsafe { madd_loop() });
         Some((n_threads * ROUNDS * CHAINS * 16) as f64 / seconds)
     }
@@ -196,21 +197,21 @@ mod arithmetic {
             return None;
         }
         if has_vnni_of_512() {
-            // SAFETY: the CPU has these instructions.
+            // SAFETY: AVX-512F and AVX-512 VNNI were detected.
             let seconds = best_time(n_threads, |_| unsafe { dpbusd_loop_of_512() });
             return Some((n_threads * ROUNDS * CHAINS * 64) as f64 / seconds);
         }
         if is_x86_feature_detected!("avxvnni") {
-            // SAFETY: the CPU has these instructions.
+            // SAFETY: AVX-VNNI was detected.
             let seconds = best_time(n_threads, |_| unsafe { dpbusd_loop() });
             return Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds);
         }
-        // SAFETY: the CPU has these instructions.
+        // SAFETY: AVX2 was detected at the start of the function.
         let seconds = best_time(n_threads, |_| unsafe { maddubs_loop() });
         Some((n_threads * ROUNDS * CHAINS * 32) as f64 / seconds)
     }
 
-    /// Whether the CPU adds up products of integers in registers of 512 bits.
+    /// Returns true if the CPU supports 512-bit VNNI.
     fn has_vnni_of_512() -> bool {
         is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni")
     }
@@ -315,11 +316,11 @@ mod arithmetic {
 #[cfg(not(target_arch = "x86_64"))]
 use portable as arithmetic;
 
-#[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "for CPUs without AVX2"))]
+#[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "fallback for CPUs without AVX2"))]
 mod portable {
     use super::*;
 
-    /// As many independent sums as registers hold on most CPUs.
+    /// Independent accumulators, which fit the registers of most CPUs.
     const SUMS: usize = 32;
 
     pub fn f32_limit(n_threads: usize) -> f64 {
@@ -348,13 +349,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_hold_every_word() {
+    fn sum_includes_every_word() {
         let words: Vec<u64> = (0..1000).collect();
         assert_eq!(sum(&words), 499_500);
     }
 
     #[test]
-    fn each_limit_has_a_median_of_its_own() {
+    fn limits_have_separate_medians() {
         let limits = |read, f32, i8| Limits {
             read,
             f32,
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_of_a_plausible_size() {
+    fn limits_are_plausible() {
         let limits = Limits::measure(2);
         assert!((1e8..1e13).contains(&limits.read), "{limits:?}");
         assert!((1e8..1e13).contains(&limits.f32), "{limits:?}");

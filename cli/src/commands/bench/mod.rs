@@ -1,17 +1,18 @@
-//! `llama bench`: how fast a model computes prompts and tokens, beside what the machine can do at most, and beside another engine.
+//! `llama bench`: measures prefill and decoding, compared with the machine's peak rates and with another
+//! engine.
 //!
-//! - [`case`]: one test at work: a context, and its repetitions
-//! - [`work`]: bytes and multiply-adds that a test takes at least
-//! - [`limits`], [`system`]: what this machine reads and multiplies in a second; its memory and energy counters
-//! - [`compare`]: another engine's figures for the same tests
-//! - [`profile`]: where the time goes
-//! - [`paper`]: on the emulated driver of tests, what kernels would take on a card
-//! - [`report`]: the figures, and how they are printed
+//! - [`case`]: one test with its context
+//! - [`work`]: minimum bytes and multiply-adds of a test
+//! - [`limits`], [`system`]: peak rates, memory and energy counters
+//! - [`compare`]: results of another engine
+//! - [`profile`]: time per op
+//! - [`cost_model`]: GPU cost estimates from the emulated driver
+//! - [`report`]: output formats
 
 mod case;
 mod compare;
+mod cost_model;
 pub mod limits;
-mod paper;
 mod profile;
 mod report;
 mod samples;
@@ -33,14 +34,14 @@ use crate::failure::{Failure, Outcome};
 use crate::{fetch, interrupt};
 
 use case::{Case, Test};
-use compare::Rival;
+use compare::Baseline;
+use cost_model::CostModel;
 use limits::Limits;
-use paper::Paper;
 use profile::Times;
 use report::{Report, Row};
 use samples::Samples;
 
-/// Measures every test with every model, and prints a row for each.
+/// Runs every test with every model and prints the results.
 pub fn run(args: &BenchArgs) -> Outcome {
     let models: Vec<PathBuf> = match args.model.as_slice() {
         [] => vec![fetch::model(None, &args.hub)?],
@@ -51,34 +52,34 @@ pub fn run(args: &BenchArgs) -> Outcome {
     };
     let tests = tests(args);
     if tests.is_empty() {
-        return Err(Failure::new("there is nothing to measure: -p and -n are both 0"));
+        return Err(Failure::new("nothing to measure: -p and -n are both 0"));
     }
-    let rival = args.compare.as_deref().map(Rival::new);
+    let baseline = args.compare.as_deref().map(Baseline::new);
     let mut out = stdout();
-    if let Some(paper) = Paper::start(&mut out, args.output)? {
-        return on_paper(&models, &tests, args, paper);
+    if let Some(cost_model) = CostModel::start(&mut out, args.output)? {
+        return estimated(&models, &tests, args, cost_model);
     }
     let mut report = Report::start(&mut out, args.output)?;
     for path in &models {
         let loaded = Loaded::open(path, args)?;
         report.model(&loaded)?;
         let tests = loaded.tests(&tests)?;
-        match &rival {
+        match &baseline {
             None => alone(&loaded, &tests, args, &mut report)?,
-            Some(rival) => compared(&loaded, &tests, args, rival, &mut report)?,
+            Some(baseline) => compared(&loaded, &tests, args, baseline, &mut report)?,
         }
     }
     report.end()
 }
 
-/// A loaded model, and what loading took.
+/// A loaded model with its loading time.
 struct Loaded {
     path: PathBuf,
     model: Arc<Model>,
     t_load: Duration,
-    /// From opening the file to the first token's logits.
+    /// Time from opening the file to the logits of the first token.
     t_first: Duration,
-    /// Most memory that the process has held until then.
+    /// Peak memory up to the first token, in bytes.
     peak_bytes: Option<usize>,
 }
 
@@ -89,7 +90,7 @@ impl Loaded {
         let model = args.load.load(path, args.precision, None)?;
         if model.arch().encoder {
             return Err(Failure::new(format_args!(
-                "{}: {} reads a text with an encoder and writes another with a decoder, which this does not measure",
+                "{}: {} is an encoder-decoder model, which `llama bench` does not support",
                 path.display(),
                 model.arch().name
             )));
@@ -111,13 +112,13 @@ impl Loaded {
         })
     }
 
-    /// Those of the tests that suit the model: of one that embeds texts, whose tokens see those behind them, only whole prompts.
+    /// Returns the tests that apply to the model: embedding models only support prefill without depth.
     fn tests(&self, tests: &[Test]) -> Outcome<Vec<Test>> {
         let suits = |test: &Test| !self.model.bidirectional() || test.n_gen == 0 && test.n_depth == 0;
         let suitable: Vec<Test> = tests.iter().copied().filter(suits).collect();
         if suitable.is_empty() {
             return Err(Failure::new(format_args!(
-                "{}: {} embeds whole texts and generates none: measure prompts (-p) without depth (-d)",
+                "{}: {} is an embedding model; use prefill tests (-p) without depth (-d)",
                 self.path.display(),
                 self.model.arch().name
             )));
@@ -130,7 +131,7 @@ fn default_threads() -> usize {
     ContextParams::default().n_threads
 }
 
-/// The settings that all tests share.
+/// Returns the context parameters common to all tests.
 fn params(args: &BenchArgs) -> ContextParams {
     ContextParams {
         n_batch: args.batch_size,
@@ -142,7 +143,7 @@ fn params(args: &BenchArgs) -> ContextParams {
     }
 }
 
-/// Every combination: for each number of threads, of sequences and each depth, first the prompts, then the generations.
+/// Returns all combinations of threads, sequences and depths, with prefill tests before decode tests.
 fn tests(args: &BenchArgs) -> Vec<Test> {
     let threads = match args.threads.as_slice() {
         [] => vec![default_threads()],
@@ -167,11 +168,11 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     tests
 }
 
-/// Every test with every model once, on a device that counts and takes no time.
-fn on_paper(models: &[PathBuf], tests: &[Test], args: &BenchArgs, mut paper: Paper<'_>) -> Outcome {
+/// Runs every test with every model once on the emulated driver and estimates GPU times.
+fn estimated(models: &[PathBuf], tests: &[Test], args: &BenchArgs, mut cost_model: CostModel<'_>) -> Outcome {
     if args.compare.is_some() {
         return Err(Failure::new(
-            "nothing is timed on the emulated device, so there is nothing to compare (--compare)",
+            "--compare cannot be used with the emulated device, which measures no time",
         ));
     }
     let stop = interrupt::listen();
@@ -180,13 +181,13 @@ fn on_paper(models: &[PathBuf], tests: &[Test], args: &BenchArgs, mut paper: Pap
         for test in loaded.tests(tests)? {
             let mut case = Case::open(&loaded.model, test, &params(args))?;
             case.set_cancel(stop.flag());
-            paper.test(&mut case)?;
+            cost_model.test(&mut case)?;
         }
     }
-    paper.end()
+    cost_model.end()
 }
 
-/// One test after the other, each with all its repetitions.
+/// Runs the tests one after another, each with all repetitions.
 fn alone(loaded: &Loaded, tests: &[Test], args: &BenchArgs, report: &mut Report<'_>) -> Outcome {
     let stop = interrupt::listen();
     for &test in tests {
@@ -215,8 +216,15 @@ fn alone(loaded: &Loaded, tests: &[Test], args: &BenchArgs, report: &mut Report<
     Ok(())
 }
 
-/// In each round every test once, then the other engine, then the machine's limits: what disturbs the machine for a while disturbs all.
-fn compared(loaded: &Loaded, tests: &[Test], args: &BenchArgs, rival: &Rival, report: &mut Report<'_>) -> Outcome {
+/// Runs every test once per round, then the other engine and the peak measurements, so that a disturbance
+/// affects all of them.
+fn compared(
+    loaded: &Loaded,
+    tests: &[Test],
+    args: &BenchArgs,
+    baseline: &Baseline,
+    report: &mut Report<'_>,
+) -> Outcome {
     let stop = interrupt::listen();
     system::reset_peak_memory();
     let open = |&test: &Test| Case::open(&loaded.model, test, &params(args));
@@ -226,15 +234,15 @@ fn compared(loaded: &Loaded, tests: &[Test], args: &BenchArgs, rival: &Rival, re
         case.warm_up()?;
     }
     let mut samples = vec![Samples::default(); tests.len()];
-    // Of each round, by numbers of threads.
+    // Peak rates of each round, by number of threads.
     let mut limits: BTreeMap<usize, Vec<Limits>> = tests.iter().map(|test| (test.n_threads, Vec::new())).collect();
     for _ in 0..args.repetitions {
         for (case, samples) in cases.iter_mut().zip(&mut samples) {
             samples.push(case.test().n_tokens(), case.run()?);
         }
-        let theirs = rival.run()?;
+        let theirs = baseline.run()?;
         for (test, samples) in tests.iter().zip(&mut samples) {
-            samples.push_rival(theirs.speed(test)?);
+            samples.push_baseline(theirs.speed(test)?);
         }
         for (&n_threads, limits) in &mut limits {
             limits.push(Limits::measure(n_threads));

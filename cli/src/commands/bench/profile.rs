@@ -1,27 +1,27 @@
-//! Where the time of a test goes, op by op.
+//! Time per op of a benchmark test.
 
 use std::time::Duration;
 
 use engine::backend::{Activity, OpTime, Profile};
 use serde::Serialize;
 
-/// The part of a test's time that is spent on one thing.
+/// Time spent on one op.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpShare {
-    /// The op, with the type of its weights if it is a product; what is done between runs of graphs; or [`REST`].
+    /// Op, with the weight type for matmuls; an activity between graph runs; or [`REST`].
     pub op: String,
-    /// How often it was done.
+    /// Number of times that the op ran.
     pub n: u64,
-    /// All together.
+    /// Total time of the op in seconds.
     pub seconds: f64,
-    /// Of the time that the tokens of all repetitions took, 0 to 1.
+    /// Fraction of the time of all repetitions, from 0 to 1.
     pub share: f64,
 }
 
-/// What no part of a profile is: splitting batches, choosing cells, starting threads and waiting for the last of them.
+/// Time outside of profiled ops: splitting batches, choosing cells, and starting and joining threads.
 const REST: &str = "rest";
 
-/// The times of all repetitions of a test.
+/// Op times of all repetitions of a test.
 #[derive(Default)]
 pub struct Times {
     parts: Vec<OpTime>,
@@ -29,7 +29,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Adds what a repetition took in all, and what its profile says.
+    /// Adds the wall time and profile of a repetition.
     pub fn add(&mut self, wall: Duration, profile: &Profile) {
         self.wall += wall;
         for time in profile.times() {
@@ -43,14 +43,14 @@ impl Times {
         }
     }
 
-    /// The parts, largest first, and the rest at the end; they add up to 1.
+    /// Returns the ops, largest first, and the rest; the shares add up to 1.
     pub fn shares(&self) -> Vec<OpShare> {
         let mut parts = self.parts.clone();
         parts.sort_by_key(|part| std::cmp::Reverse(part.time));
-        let told: Duration = parts.iter().map(|part| part.time).sum();
-        let rest = (REST.to_owned(), 1, self.wall.saturating_sub(told));
+        let profiled: Duration = parts.iter().map(|part| part.time).sum();
+        let rest = (REST.to_owned(), 1, self.wall.saturating_sub(profiled));
         let parts = parts.iter().map(|part| (name(part.activity), part.n, part.time));
-        let all = self.wall.max(told).as_secs_f64().max(f64::MIN_POSITIVE);
+        let all = self.wall.max(profiled).as_secs_f64().max(f64::MIN_POSITIVE);
         let share = |(op, n, time): (String, u64, Duration)| OpShare {
             op,
             n,
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_of_all_the_time() {
+    fn shares_add_up_to_total_time() {
         let part = |name, seconds| OpTime {
             activity: Activity { name, weights: None },
             n: 2,
@@ -83,7 +83,7 @@ mod tests {
             parts: vec![part("add", 1), part("norm", 4)],
             wall: Duration::from_secs(6),
         };
-        // A repetition of which no op is known.
+        // This repetition recorded no profile.
         times.add(Duration::from_secs(2), &Profile::new());
         let found: Vec<(String, u64, f64)> = times.shares().into_iter().map(|s| (s.op, s.n, s.share)).collect();
         let expected = [("norm", 2, 0.5), ("add", 2, 0.125), (REST, 1, 0.375)];

@@ -1,4 +1,4 @@
-//! The figures of a bench, and how they are printed.
+//! Benchmark results and their output formats.
 
 use std::io::Write;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::args::{BenchArgs, BenchFormat};
 use crate::failure::Outcome;
-use crate::human;
+use crate::format;
 
 use super::Loaded;
 use super::case::Case;
@@ -16,7 +16,8 @@ use super::samples::{Samples, mean_and_deviation, median, range};
 use super::system;
 use super::work::Work;
 
-/// One test's figures; the JSON is exactly this. Names that `llama-bench -o json` has mean the same here.
+/// Results of one test, printed as text or JSON. Names that occur in `llama-bench -o json` have the same
+/// meaning.
 #[derive(Debug, Serialize)]
 pub struct Row {
     model_filename: String,
@@ -32,17 +33,17 @@ pub struct Row {
     n_prompt: usize,
     n_gen: usize,
     n_depth: usize,
-    /// Sequences computed together; speeds are those of all of them.
+    /// Number of parallel sequences; speeds are totals of all sequences.
     n_parallel: usize,
     avg_ts: f64,
     stddev_ts: f64,
     samples_ts: Vec<f64>,
     median_ts: f64,
-    /// Bytes of weights and cache read in a second.
+    /// Bytes of weights and KV cache read per second.
     read_bytes_per_s: Option<f64>,
-    /// What as many threads read in a second from memory, measured in the same minute.
+    /// Peak read bandwidth of the same number of threads, measured just before the test.
     read_limit: f64,
-    /// Multiply-adds with weights in a second.
+    /// Multiply-adds with weights per second.
     multiply_adds_per_s: f64,
     f32_limit: f64,
     i16_limit: Option<f64>,
@@ -50,24 +51,24 @@ pub struct Row {
     bf16_limit: Option<f64>,
     load_ms: f64,
     first_token_ms: f64,
-    /// Most memory held while loading and computing the first token.
+    /// Peak memory of loading and the first token.
     load_peak_bytes: Option<usize>,
-    /// Most memory held in this test.
+    /// Peak memory of this test in bytes.
     peak_bytes: Option<usize>,
     joules_per_token: Option<f64>,
-    /// The other engine's speeds, in the same rounds.
+    /// Speeds of the baseline in the same rounds.
     rival_ts: Vec<f64>,
-    /// This engine's speeds over the other's.
+    /// Speed ratio of this engine to the baseline per round.
     ratios: Vec<f64>,
     median_ratio: Option<f64>,
-    /// Where the time went, if that was asked for.
+    /// Time per op, if profiling is enabled.
     pub profile: Option<Vec<OpShare>>,
     #[serde(skip)]
     test: String,
 }
 
 impl Row {
-    /// The figures of a test that was just measured.
+    /// Computes the results of a measured test.
     pub fn new(loaded: &Loaded, case: &Case, samples: &Samples, limits: &Limits, args: &BenchArgs) -> Row {
         let (model, test, context) = (&loaded.model, case.test(), case.context());
         let work = Work::of(model, &test, context.sizes(), context.n_ctx());
@@ -106,7 +107,7 @@ impl Row {
             load_peak_bytes: loaded.peak_bytes,
             peak_bytes: system::peak_memory(),
             joules_per_token: samples.joules_per_token(),
-            rival_ts: samples.rival.clone(),
+            rival_ts: samples.baseline.clone(),
             median_ratio: median(&ratios),
             ratios,
             profile: None,
@@ -115,7 +116,7 @@ impl Row {
     }
 }
 
-/// A column of tables: its heading, its width, and what it shows of a row.
+/// Table column: heading, width, and cell formatter.
 type Column = (&'static str, usize, fn(&Row) -> String);
 
 const COLUMNS: &[Column] = &[
@@ -135,7 +136,7 @@ const COLUMNS: &[Column] = &[
     ("of i16", 6, |r| share(Some(r.multiply_adds_per_s), r.i16_limit)),
     ("of i8", 5, |r| share(Some(r.multiply_adds_per_s), r.i8_limit)),
     ("of bf16", 7, |r| share(Some(r.multiply_adds_per_s), r.bf16_limit)),
-    ("peak", 10, |r| r.peak_bytes.map_or("-".into(), human::bytes)),
+    ("peak", 10, |r| r.peak_bytes.map_or("-".into(), format::bytes)),
     ("J/token", 7, |r| {
         r.joules_per_token.map_or("-".into(), |x| format!("{x:.3}"))
     }),
@@ -143,7 +144,7 @@ const COLUMNS: &[Column] = &[
     ("ratio", 6, |r| r.median_ratio.map_or("-".into(), |x| format!("{x:.2}"))),
 ];
 
-/// Three or more digits.
+/// Formats a speed with at least three digits.
 fn speed(x: f64) -> String {
     match x {
         100.0.. => format!("{x:.0}"),
@@ -159,7 +160,7 @@ fn share(x: Option<f64>, limit: Option<f64>) -> String {
     }
 }
 
-/// Prints rows as they come, or at the end where the format wants that.
+/// Prints rows immediately, or at the end if the format requires it.
 pub struct Report<'a> {
     out: &'a mut dyn Write,
     format: BenchFormat,
@@ -167,7 +168,6 @@ pub struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Begins.
     pub fn start(out: &'a mut dyn Write, format: BenchFormat) -> Outcome<Report<'a>> {
         Ok(Report {
             out,
@@ -176,7 +176,7 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// What comes before the rows of a model.
+    /// Prints the header of a model.
     pub fn model(&mut self, loaded: &Loaded) -> Outcome {
         if !matches!(self.format, BenchFormat::Table | BenchFormat::Md) {
             return Ok(());
@@ -187,13 +187,13 @@ impl<'a> Report<'a> {
             "{}: {}, {} parameters, {}; loaded in {:.2} s, first token after {:.2} s{}\n",
             model.path().display(),
             model.arch().name,
-            human::count(model.n_params()),
-            human::bytes(model.n_bytes()),
+            format::count(model.n_params()),
+            format::bytes(model.n_bytes()),
             loaded.t_load.as_secs_f64(),
             loaded.t_first.as_secs_f64(),
             loaded
                 .peak_bytes
-                .map_or(String::new(), |n| format!(", peak {}", human::bytes(n)))
+                .map_or(String::new(), |n| format!(", peak {}", format::bytes(n)))
         )?;
         let titles: Vec<String> = COLUMNS.iter().map(|c| c.0.to_owned()).collect();
         self.line(&titles)?;
@@ -203,7 +203,7 @@ impl<'a> Report<'a> {
         Ok(self.out.flush()?)
     }
 
-    /// One test.
+    /// Prints the result of a test.
     pub fn row(&mut self, row: &Row) -> Outcome {
         let value = serde_json::to_value(row)?;
         match self.format {
@@ -224,7 +224,6 @@ impl<'a> Report<'a> {
         Ok(self.out.flush()?)
     }
 
-    /// Ends.
     pub fn end(self) -> Outcome {
         if self.format == BenchFormat::Json {
             serde_json::to_writer_pretty(&mut *self.out, &self.rows)?;
@@ -233,7 +232,7 @@ impl<'a> Report<'a> {
         Ok(self.out.flush()?)
     }
 
-    /// Below a row of a table: the ops that took its time.
+    /// Prints the time per op below a table row.
     fn profile(&mut self, row: &Row) -> Outcome {
         for part in row.profile.iter().flatten() {
             let (share, ms) = (100.0 * part.share, 1e3 * part.seconds);
@@ -270,12 +269,12 @@ fn csv_names(row: &serde_json::Value) -> String {
     names.collect::<Vec<_>>().join(",")
 }
 
-/// A text as a value of CSV.
+/// Quotes a value for CSV output.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }
 
-/// Values as in JSON; lists with blanks between their values, and nothing for what is not known.
+/// Formats values as in JSON. Lists are separated by spaces, and null values are empty.
 fn csv_values(row: &serde_json::Value) -> String {
     let value = |value: &serde_json::Value| match value {
         serde_json::Value::Null => String::new(),

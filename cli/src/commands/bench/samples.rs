@@ -1,54 +1,54 @@
-//! Repetitions of a test, and what they come to.
+//! Repetitions of a benchmark test and their statistics.
 
-/// One repetition.
+/// Measurements of one repetition.
 #[derive(Clone, Copy, Debug)]
 pub struct Repetition {
-    /// How long it took.
+    /// Wall time of the repetition in seconds.
     pub seconds: f64,
-    /// Energy that the processor took meanwhile, where the kernel tells.
+    /// Energy in joules, if the kernel provides it.
     pub joules: Option<f64>,
 }
 
-/// Speeds of all repetitions, in tokens per second.
+/// Speeds of all repetitions in tokens per second.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// This engine's.
+    /// Speeds of this engine in each repetition.
     pub speeds: Vec<f64>,
-    /// Another engine's, each measured right after the one of the same index.
-    pub rival: Vec<f64>,
-    /// Energy for each token, where the kernel tells.
+    /// Speeds of the baseline, each measured right after the speed with the same index.
+    pub baseline: Vec<f64>,
+    /// Joules per token, if the kernel provides them.
     joules: Vec<f64>,
 }
 
 impl Samples {
-    /// Adds a repetition of so many tokens.
+    /// Adds a repetition with `n_tokens` tokens.
     pub fn push(&mut self, n_tokens: usize, repetition: Repetition) {
         let n = n_tokens as f64;
         self.speeds.push(n / repetition.seconds.max(1e-9));
         self.joules.extend(repetition.joules.map(|joules| joules / n));
     }
 
-    /// Adds another engine's speed.
-    pub fn push_rival(&mut self, speed: f64) {
-        self.rival.push(speed);
+    /// Adds a speed of the baseline.
+    pub fn push_baseline(&mut self, speed: f64) {
+        self.baseline.push(speed);
     }
 
-    /// This engine's speed over the other's, round by round.
+    /// Returns the speed ratio of this engine to the baseline per round.
     pub fn ratios(&self) -> Vec<f64> {
         self.speeds
             .iter()
-            .zip(&self.rival)
+            .zip(&self.baseline)
             .map(|(ours, theirs)| ours / theirs)
             .collect()
     }
 
-    /// Median of the energy for a token.
+    /// Returns the median energy per token in joules.
     pub fn joules_per_token(&self) -> Option<f64> {
         median(&self.joules)
     }
 }
 
-/// The middle value, or the mean of the two in the middle; `None` of nothing.
+/// Returns the median; `None` for an empty slice.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -57,7 +57,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     Some((low + high) / 2.0)
 }
 
-/// The mean, and the standard deviation of a sample; 0 of one value.
+/// Returns the mean and the sample standard deviation; the deviation of one value is 0.
 pub fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -65,7 +65,7 @@ pub fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     (mean, square.sqrt())
 }
 
-/// The smallest and the largest value.
+/// Returns the minimum and maximum.
 pub fn range(values: &[f64]) -> (f64, f64) {
     let fold = |f: fn(f64, f64) -> f64, start| values.iter().copied().fold(start, f);
     (fold(f64::min, f64::INFINITY), fold(f64::max, f64::NEG_INFINITY))
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_means_and_ranges() {
+    fn statistics_of_samples_are_correct() {
         assert_eq!((median(&[]), median(&[3.0])), (None, Some(3.0)));
         assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 9.0, 2.0]), Some(3.0));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_paired() {
+    fn ratios_pair_rounds() {
         let mut samples = Samples::default();
         for (seconds, theirs) in [(1.0, 5.0), (2.0, 2.0)] {
             samples.push(
@@ -96,7 +96,7 @@ mod tests {
                     joules: Some(20.0),
                 },
             );
-            samples.push_rival(theirs);
+            samples.push_baseline(theirs);
         }
         assert_eq!(samples.ratios(), [2.0, 2.5]);
         assert_eq!(samples.joules_per_token(), Some(2.0));

@@ -1,27 +1,28 @@
-//! What a test takes at least: bytes to be read and numbers to be multiplied. Divided by its time, they compare with the machine's limits.
+//! Minimum work of a test: bytes read and multiply-adds. Divided by the measured time, they compare with the
+//! machine's peak rates.
 
 use engine::context::Sizes;
 use engine::model::{Base, Consumer, Model, TableRow};
 
 use super::case::Test;
 
-/// Work of one repetition.
+/// Work of one repetition of a benchmark test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
-    /// Bytes of weights, keys, values and states that are read, each once for a step of all sequences. `None` for prompts: they read weights
-    /// once for many tokens.
+    /// Bytes of weights, KV cache and states read, once per step of all sequences. `None` for prefill, which
+    /// reads weights once for many tokens.
     pub bytes: Option<f64>,
-    /// Multiply-adds of the products with weights; those of attention come on top.
+    /// Multiply-adds of matmuls with weights, excluding attention.
     pub multiply_adds: f64,
 }
 
 impl Work {
-    /// The work of a test with a context of these sizes and so many cells.
+    /// Computes the work of a test. `sizes` and `n_ctx` describe its context.
     pub fn of(model: &Model, test: &Test, sizes: Sizes, n_ctx: usize) -> Work {
         let rows = model.tensors().iter().map(|row| (row, row.file_bytes()));
         let weights = Weights::of(model.base(), rows, test.n_parallel);
         let n_outputs = test.n_parallel * test.n_gen.max(1);
-        // The cache holds half of what is generated on average.
+        // On average, the KV cache contains half of the generated tokens.
         let n_held = (test.n_depth as f64 + test.n_gen as f64 / 2.0) * test.n_parallel as f64;
         let cache = sizes.kv as f64 * (n_held / n_ctx.max(1) as f64).min(1.0) + sizes.states as f64;
         Work {
@@ -31,22 +32,22 @@ impl Work {
     }
 }
 
-/// What a step of single tokens of some sequences takes of the weights.
+/// Use of the weights by one decode step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Weights {
-    /// Bytes that are read, once for all sequences.
+    /// Bytes read per step, once for all sequences.
     pub bytes: f64,
-    /// Multiply-adds for each token.
+    /// Number of multiply-adds per token.
     pub each_token: f64,
-    /// Those for each token of which logits are wanted.
+    /// Number of multiply-adds per output token.
     pub each_output: f64,
 }
 
 impl Weights {
-    /// Of a model with these tensors, of which those of products take so many bytes.
+    /// Computes the use of the weights. `rows` yields each tensor with its size in bytes.
     pub fn of<'a>(base: &Base, rows: impl Iterator<Item = (&'a TableRow, usize)>, n_sequences: usize) -> Weights {
         let n_used = (0..base.n_layer()).map(|il| base.n_expert_used(il)).max().unwrap_or(0);
-        // The share of experts that a token goes through, and that at least one of the sequences goes through.
+        // Fraction of experts that one token uses, and fraction that at least one of the sequences uses.
         let used = n_used as f64 / base.n_expert().max(1) as f64;
         let read = 1.0 - (1.0 - used).powi(i32::try_from(n_sequences).unwrap_or(i32::MAX));
         let mut weights = Weights::default();
@@ -73,7 +74,7 @@ impl Weights {
     }
 }
 
-/// The logits are its product: computed for wanted tokens only.
+/// Returns true for the output projection, which is computed for output tokens only.
 fn is_output(row: &TableRow) -> bool {
     row.layer.is_none() && ["output.weight", "token_embd.weight"].contains(&row.name.as_str())
 }

@@ -1,29 +1,27 @@
-//! What can be said to the program instead of the model.
+//! Slash commands of the interactive chat.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use engine::sample::PARAMS;
 
-use super::{Chat, outside, tell};
+use super::{Chat, external, tell};
 use crate::commands::input;
 use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome};
 use crate::session::Session;
-use crate::{dirs, human, say};
+use crate::{dirs, format, log};
 
-/// A command of a chat.
-pub struct Command {
-    /// As it is typed.
+pub struct ChatCommand {
     pub name: &'static str,
-    /// What stands behind it.
+    /// Kind of argument that the command takes.
     pub argument: Argument,
-    /// What it does; empty for another name of one.
+    /// Help text of the command; empty for an alias.
     about: &'static str,
     run: fn(&mut Chat<'_>, &str) -> Outcome<Next>,
 }
 
-/// What stands behind a command.
+/// Kind of argument that a chat command takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Argument {
     None,
@@ -33,16 +31,16 @@ pub enum Argument {
     Parameter,
 }
 
-/// What a chat does behind a command.
+/// Action of the chat after a command.
 #[derive(PartialEq, Eq)]
 pub enum Next {
-    /// Goes on.
+    /// Read the next line of input.
     Read,
-    /// The model answers what was asked last.
+    /// Generate a response to the last message.
     Answer,
-    /// The user asks this.
+    /// Send this message to the model.
     Ask(String),
-    /// It ends.
+    /// Leave the chat.
     Leave,
 }
 
@@ -63,8 +61,8 @@ const fn command(
     argument: Argument,
     about: &'static str,
     run: fn(&mut Chat<'_>, &str) -> Outcome<Next>,
-) -> Command {
-    Command {
+) -> ChatCommand {
+    ChatCommand {
         name,
         argument,
         about,
@@ -72,34 +70,34 @@ const fn command(
     }
 }
 
-/// The commands, in the order of the help.
-pub const COMMANDS: &[Command] = &[
+/// Chat commands in the order of `/help`.
+pub const COMMANDS: &[ChatCommand] = &[
     command("/help", Argument::None, "this list", help),
-    command("/clear", Argument::None, "begin anew; the instructions stay", clear),
-    command("/regen", Argument::None, "another answer to the last question", regen),
     command(
-        "/read",
-        Argument::File,
-        "put a file's text before the next question",
-        read,
+        "/clear",
+        Argument::None,
+        "start a new conversation with the same system prompt",
+        clear,
     ),
+    command("/regen", Argument::None, "regenerate the last response", regen),
+    command("/read", Argument::File, "prepend a file to the next message", read),
     command(
         "/edit",
         Argument::Text,
-        "write the next question in $EDITOR, beginning with TEXT or with the last one",
+        "write the next message in $EDITOR, starting with TEXT or the last message",
         edit,
     ),
-    command("/copy", Argument::None, "put the last answer into the clipboard", copy),
+    command("/copy", Argument::None, "copy the last response to the clipboard", copy),
     command(
         "/system",
         Argument::Text,
-        "begin anew with these instructions; none without TEXT",
+        "start a new conversation with this system prompt, or without one",
         system,
     ),
     command(
         "/shift",
         Argument::None,
-        "whenever the context is full, forget the older half of what was said",
+        "drop the older half of the conversation whenever the context is full",
         shift,
     ),
     command(
@@ -111,51 +109,56 @@ pub const COMMANDS: &[Command] = &[
     command(
         "/tokens",
         Argument::Text,
-        "count the tokens of the conversation, or show those of TEXT",
+        "count the tokens of the conversation, or show the tokens of TEXT",
         tokens,
     ),
     command(
         "/model",
         Argument::Model,
-        "go on with another model; without arguments, name this one",
+        "switch to another model; without arguments, show the current one",
         model,
     ),
     command(
         "/save",
         Argument::File,
-        "keep the conversation in a file; without one, for /resume",
+        "save the conversation to a file, or for /resume",
         save,
     ),
-    command("/load", Argument::File, "go on with a conversation that was kept", load),
+    command("/load", Argument::File, "load a saved conversation", load),
     command(
         "/resume",
         Argument::None,
-        "go on with the last one that was kept without a file",
+        "load the conversation last saved without a file name",
         resume,
     ),
-    command("/exit", Argument::None, "leave, as /quit, /bye and Ctrl-D do", leave),
+    command(
+        "/exit",
+        Argument::None,
+        "leave the chat (also /quit, /bye and Ctrl-D)",
+        leave,
+    ),
     command("/quit", Argument::None, "", leave),
     command("/bye", Argument::None, "", leave),
 ];
 
-/// Does what a line says if it is a command; `None` if it is none.
+/// Runs a slash command; `None` if the line is not a command.
 pub fn take(chat: &mut Chat<'_>, text: &str) -> Outcome<Option<Next>> {
     let (first, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
     let Some(command) = COMMANDS.iter().find(|c| c.name == first) else {
         if !looks_like_a_command(first) {
             return Ok(None);
         }
-        say::line(format_args!("There is no {first}; /help lists the commands."));
+        log::line(format_args!("Unknown command {first}. Type /help for commands."));
         return Ok(Some(Next::Read));
     };
-    // What goes wrong ends the command, not the chat.
+    // A command error does not end the chat.
     match (command.run)(chat, rest.trim()) {
         Ok(next) => Ok(Some(next)),
         Err(e) => tell(e).map(|()| Some(Next::Read)),
     }
 }
 
-/// A path such as `/etc/hosts` is none.
+/// Checks that a word is a command, unlike paths such as `/etc/hosts`.
 fn looks_like_a_command(word: &str) -> bool {
     word.strip_prefix('/')
         .is_some_and(|w| !w.is_empty() && w.chars().all(|c| c.is_ascii_lowercase()))
@@ -164,10 +167,10 @@ fn looks_like_a_command(word: &str) -> bool {
 fn help(_: &mut Chat<'_>, _: &str) -> Outcome<Next> {
     for command in COMMANDS.iter().filter(|c| !c.about.is_empty()) {
         let typed = format!("{} {}", command.name, command.argument.name());
-        say::line(format_args!("  {typed:<20} {}", command.about));
+        log::line(format_args!("  {typed:<20} {}", command.about));
     }
-    say::line("  \"\"\"                  begins and ends text of several lines; so does \\ at the end of a line");
-    say::line("  Ctrl-C               stops the answer");
+    log::line("  \"\"\"                  start or end multi-line input; or end lines with \\");
+    log::line("  Ctrl-C               stop the response");
     Ok(Next::Read)
 }
 
@@ -180,42 +183,42 @@ fn regen(chat: &mut Chat<'_>, _: &str) -> Outcome<Next> {
     if chat.conversation.take_back("assistant") {
         return Ok(Next::Answer);
     }
-    say::line("There is no answer yet.");
+    log::line("There is no response yet.");
     Ok(Next::Read)
 }
 
 fn read(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
     let text = input::read(&file_of(file, "/read")?)?;
-    say::line(format_args!(
-        "{file}: {} come before the next question.",
-        human::plural(text.chars().count(), "character")
+    log::line(format_args!(
+        "{file}: {} will be prepended to the next message.",
+        format::plural(text.chars().count(), "character")
     ));
     chat.read.push(text);
     Ok(Next::Read)
 }
 
 fn edit(chat: &mut Chat<'_>, text: &str) -> Outcome<Next> {
-    let begun = match text {
+    let initial = match text {
         "" => chat.conversation.last("user").unwrap_or_default().to_owned(),
         text => text.to_owned(),
     };
-    let text = outside::edited(&begun)?;
+    let text = external::edited(&initial)?;
     if text.trim().is_empty() {
-        say::line("Nothing is asked: the file is empty.");
+        log::line("The file is empty; no message was sent.");
         return Ok(Next::Read);
     }
-    say::line(&text);
+    log::line(&text);
     Ok(Next::Ask(text))
 }
 
 fn copy(chat: &mut Chat<'_>, _: &str) -> Outcome<Next> {
     let Some(answer) = chat.conversation.last("assistant") else {
-        say::line("There is no answer yet.");
+        log::line("There is no response yet.");
         return Ok(Next::Read);
     };
-    let n = human::plural(answer.chars().count(), "character");
-    let how = outside::copy(answer)?;
-    say::line(format_args!("{n} are in the clipboard, by {how}."));
+    let n = format::plural(answer.chars().count(), "character");
+    let how = external::copy(answer)?;
+    log::line(format_args!("Copied {n} to the clipboard with {how}."));
     Ok(Next::Read)
 }
 
@@ -225,10 +228,10 @@ fn system(chat: &mut Chat<'_>, text: &str) -> Outcome<Next> {
     Ok(Next::Read)
 }
 
-/// From now on a full context forgets its older half.
+/// Enables context shifts.
 fn shift(chat: &mut Chat<'_>, _: &str) -> Outcome<Next> {
     chat.session.allow_shift()?;
-    say::line("Whenever the context is full, the older half of the conversation is forgotten.");
+    log::line("Whenever the context is full, the older half of the conversation will be dropped.");
     Ok(Next::Read)
 }
 
@@ -245,19 +248,19 @@ fn set(chat: &mut Chat<'_>, rest: &str) -> Outcome<Next> {
             let near = engine::model::nearest_names(name, PARAMS.iter().map(|p| p.flag));
             let near = match near.is_empty() {
                 true => String::new(),
-                false => format!(" The nearest are {}.", near.join(", ")),
+                false => format!(" Similar names: {}.", near.join(", ")),
             };
-            say::line(format_args!("There is no parameter {name}; /set lists them.{near}"));
+            log::line(format_args!("Unknown parameter {name}; type /set to list all.{near}"));
         }
         (rows, "") => {
             for p in rows {
-                say::line(format_args!("  {:<20} {:<8} {}", p.flag, (p.get)(sampler), p.doc));
+                log::line(format_args!("  {:<20} {:<8} {}", p.flag, (p.get)(sampler), p.doc));
             }
         }
         ([p, ..], value) => {
             let before = (p.get)(sampler);
             sampler.set(p.name, &[value])?;
-            say::line(format_args!("{} is {}; it was {before}.", p.flag, (p.get)(sampler)));
+            log::line(format_args!("{} is now {}; it was {before}.", p.flag, (p.get)(sampler)));
         }
     }
     Ok(Next::Read)
@@ -267,35 +270,35 @@ fn tokens(chat: &mut Chat<'_>, text: &str) -> Outcome<Next> {
     let vocab = chat.session.vocab();
     if text.is_empty() {
         let n = chat.conversation.n_tokens(vocab)?;
-        let (n_ctx, n_held) = (chat.session.context().n_ctx(), chat.session.held().len());
-        let n = human::plural(n, "token");
-        say::line(format_args!(
-            "The conversation has {n}; the context holds {n_held} and has room for {n_ctx}."
+        let (n_ctx, n_cached) = (chat.session.context().n_ctx(), chat.session.cached().len());
+        let n = format::plural(n, "token");
+        log::line(format_args!(
+            "The conversation has {n}; the context contains {n_cached} of at most {n_ctx}."
         ));
         return Ok(Next::Read);
     }
     let tokens = vocab.tokenize(text, false, true);
     for &token in &tokens {
         let piece = String::from_utf8_lossy(vocab.token_to_piece(token, true));
-        say::line(format_args!("{token:>8}  {piece:?}"));
+        log::line(format_args!("{token:>8}  {piece:?}"));
     }
-    say::line(human::plural(tokens.len(), "token"));
+    log::line(format::plural(tokens.len(), "token"));
     Ok(Next::Read)
 }
 
 fn model(chat: &mut Chat<'_>, given: &str) -> Outcome<Next> {
     if given.is_empty() {
         let model = chat.session.model();
-        say::line(format_args!(
+        log::line(format_args!(
             "{}: {}",
             super::name(chat.session),
             model.path().display()
         ));
         return Ok(Next::Read);
     }
-    if chat.args.session.is_some() {
+    if chat.args.prompt_cache.is_some() {
         return Err(Failure::new(
-            "--session keeps what one model has computed: /model cannot be used with it",
+            "/model cannot be used with --prompt-cache, which stores the state of one model",
         ));
     }
     let path = chat.args.hub.file_of(Path::new(given))?;
@@ -306,20 +309,20 @@ fn model(chat: &mut Chat<'_>, given: &str) -> Outcome<Next> {
     conversation.take_over(&chat.conversation);
     std::mem::swap(chat.session, &mut session);
     chat.conversation = conversation;
-    say::line(format_args!("{} goes on.", super::name(chat.session)));
+    log::line(format_args!("{} goes on.", super::name(chat.session)));
     Ok(Next::Read)
 }
 
 fn save(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
     let path = match file {
-        "" => kept()?,
+        "" => default_file()?,
         file => PathBuf::from(file),
     };
     if let Some(dir) = path.parent().filter(|_| file.is_empty()) {
         fs::create_dir_all(dir)?;
     }
     chat.conversation.save(&path)?;
-    say::line(format_args!("The conversation is in {}.", path.display()));
+    log::line(format_args!("Saved the conversation to {}.", path.display()));
     Ok(Next::Read)
 }
 
@@ -328,10 +331,10 @@ fn load(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
 }
 
 fn resume(chat: &mut Chat<'_>, _: &str) -> Outcome<Next> {
-    let path = kept()?;
+    let path = default_file()?;
     match path.is_file() {
         true => resume_from(chat, &path),
-        false => Err(Failure::new("no conversation was kept by /save")),
+        false => Err(Failure::new("there is no conversation saved by /save")),
     }
 }
 
@@ -342,23 +345,23 @@ fn leave(_: &mut Chat<'_>, _: &str) -> Outcome<Next> {
 fn resume_from(chat: &mut Chat<'_>, path: &Path) -> Outcome<Next> {
     fs::metadata(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     let n = chat.conversation.replace_by(path)?;
-    say::line(format_args!(
-        "The conversation goes on behind {}.",
-        human::plural(n, "message")
+    log::line(format_args!(
+        "Resuming the conversation after {}.",
+        format::plural(n, "message")
     ));
     Ok(Next::Read)
 }
 
-/// Where a conversation is kept that nobody has named.
-fn kept() -> Outcome<PathBuf> {
-    let dir = dirs::state().ok_or_else(|| Failure::new("there is no folder for conversations: name a file"))?;
+/// Returns the file for conversations saved without a name.
+fn default_file() -> Outcome<PathBuf> {
+    let dir = dirs::state().ok_or_else(|| Failure::new("cannot locate the state directory; pass a file name"))?;
     Ok(dir.join("conversation.json"))
 }
 
-/// The file that is named.
+/// Returns the file argument of a command.
 fn file_of(text: &str, command: &str) -> Outcome<PathBuf> {
     match text {
-        "" => Err(Failure::new(format_args!("{command} needs a file"))),
+        "" => Err(Failure::new(format_args!("{command} requires a file name"))),
         text => Ok(PathBuf::from(text)),
     }
 }

@@ -1,4 +1,4 @@
-//! What may follow what is typed: commands, parameters, models, files.
+//! Completion of commands, parameters, model names and files.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use engine::sample::PARAMS;
 
 use super::commands::{Argument, COMMANDS};
 
-/// Most files that are offered.
+/// Maximum number of suggested files.
 const MAX_FILES: usize = 200;
 
-/// Where the words begin that may stand at the end of `typed`, and those words.
+/// Returns the start of the word to complete and its possible completions.
 pub fn candidates(typed: &str, models: &[String]) -> (usize, Vec<String>) {
     let Some((command, argument)) = typed.split_once(' ') else {
         let names = COMMANDS.iter().map(|command| command.name);
@@ -31,27 +31,27 @@ pub fn candidates(typed: &str, models: &[String]) -> (usize, Vec<String>) {
     (start, found)
 }
 
-fn fitting<'a>(all: impl Iterator<Item = &'a str>, begun: &str) -> Vec<String> {
-    all.filter(|one| one.starts_with(begun)).map(str::to_owned).collect()
+fn fitting<'a>(all: impl Iterator<Item = &'a str>, prefix: &str) -> Vec<String> {
+    all.filter(|one| one.starts_with(prefix)).map(str::to_owned).collect()
 }
 
-/// Files and folders whose paths begin so, folders with what separates them from what is in them.
-fn files(begun: &str) -> Vec<String> {
-    let (folder, name) = match begun.rfind('/') {
-        Some(at) => begun.split_at(at + 1),
-        None => ("", begun),
+/// Returns the files and directories that start with a prefix; directories end in a separator.
+fn files(prefix: &str) -> Vec<String> {
+    let (directory, name) = match prefix.rfind('/') {
+        Some(at) => prefix.split_at(at + 1),
+        None => ("", prefix),
     };
-    let shown = if folder.is_empty() {
+    let shown = if directory.is_empty() {
         Path::new(".")
     } else {
-        Path::new(folder)
+        Path::new(directory)
     };
     let entries = std::fs::read_dir(shown).into_iter().flatten().flatten();
     let named = entries.filter_map(|entry| {
         let file = entry.file_name().into_string().ok()?;
         let is_hidden = file.starts_with('.') && !name.starts_with('.');
         let ends = if entry.path().is_dir() { "/" } else { "" };
-        (file.starts_with(name) && !is_hidden).then(|| format!("{folder}{file}{ends}"))
+        (file.starts_with(name) && !is_hidden).then(|| format!("{directory}{file}{ends}"))
     });
     let mut found: Vec<String> = named.take(MAX_FILES).collect();
     found.sort();
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_parameters_models_and_files_are_completed() {
+    fn completion_offers_commands_parameters_models_and_files() {
         let models = ["qwen3:0.6b".to_owned(), "user/repo:Q4_0".to_owned()];
         let of = |typed: &str| candidates(typed, &models);
         assert_eq!(of("/re"), (0, vec!["/regen".into(), "/read".into(), "/resume".into()]));

@@ -1,4 +1,4 @@
-//! The line editor: history, text of several lines, completion; or lines as they come.
+//! Chat input: a line editor with history, multi-line input and completion, or plain lines.
 
 use std::io::BufRead;
 use std::path::PathBuf;
@@ -17,40 +17,37 @@ use crate::dirs;
 use crate::failure::Outcome;
 
 const PROMPT: &str = "> ";
-/// Around text of several lines.
+/// Delimiter of multi-line input.
 const FENCE: &str = "\"\"\"";
 const MAX_HISTORY: usize = 1000;
 
-/// What the user did.
+/// User input.
 pub enum Input {
-    /// Typed this.
+    /// A line of input, or several lines.
     Text(String),
-    /// Pressed Ctrl-C.
     Interrupt,
-    /// Pressed Ctrl-D.
     End,
 }
 
-/// Reads what the user says.
+/// Source of user input.
 pub enum Editor {
-    /// From a terminal, and remembers.
+    /// Line editor on a terminal.
     Lines {
-        /// The editor.
         editor: Box<rustyline::Editor<Assistant, FileHistory>>,
-        /// The file of its history.
+        /// History file.
         history: Option<PathBuf>,
     },
-    /// From standard input, line by line.
+    /// Plain lines from standard input.
     Simple,
 }
 
 impl Editor {
-    /// Lines as they come.
+    /// Creates a reader of plain lines.
     pub fn simple() -> Editor {
         Editor::Simple
     }
 
-    /// An editor that completes commands and these models, with the history of earlier chats.
+    /// Creates a line editor with the history of earlier chats that completes commands and model names.
     pub fn new(models: Vec<String>) -> Outcome<Editor> {
         let config = Config::builder()
             .max_history_size(MAX_HISTORY)?
@@ -60,7 +57,7 @@ impl Editor {
         editor.set_helper(Some(Assistant { models }));
         let history = dirs::state().map(|dir| dir.join("chat_history"));
         if let Some(path) = &history {
-            // There is none before the first chat; one that cannot be read is no reason not to chat.
+            // The file does not exist before the first chat; read errors are ignored.
             let _ = editor.load_history(path);
         }
         Ok(Editor::Lines {
@@ -69,7 +66,7 @@ impl Editor {
         })
     }
 
-    /// The next input.
+    /// Reads the next input.
     pub fn read(&mut self) -> Outcome<Input> {
         let (editor, history) = match self {
             Editor::Simple => return read_simple(),
@@ -77,7 +74,7 @@ impl Editor {
         };
         match editor.readline(PROMPT) {
             Ok(text) => {
-                // Adds what is new to the file, which other chats may be adding to. Not being able to is no reason to fail.
+                // Append, because other chats may use the same file. Errors are ignored.
                 if let Some(path) = history {
                     let _ = path.parent().map(std::fs::create_dir_all);
                     let _ = editor.append_history(path);
@@ -108,7 +105,7 @@ fn read_simple() -> Outcome<Input> {
     }
 }
 
-/// Is the text unfinished: a fence is open, or the last line ends in a backslash?
+/// Returns true if a delimiter is open or the last line ends in a backslash.
 fn is_open(text: &str) -> bool {
     match text.trim_start().strip_prefix(FENCE) {
         Some(rest) => !rest.contains(FENCE),
@@ -116,7 +113,7 @@ fn is_open(text: &str) -> bool {
     }
 }
 
-/// The text without fences and continuing backslashes.
+/// Removes delimiters and line-continuation backslashes.
 fn plain(text: &str) -> String {
     match text.trim_start().strip_prefix(FENCE) {
         Some(rest) => {
@@ -129,7 +126,7 @@ fn plain(text: &str) -> String {
     }
 }
 
-/// What the editor asks while somebody types.
+/// Validation and completion for the line editor.
 pub struct Assistant {
     models: Vec<String>,
 }
@@ -165,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_several_lines() {
+    fn multi_line_input_is_joined() {
         assert!(is_open("\"\"\"one\ntwo") && is_open("one\\") && !is_open("one") && !is_open("\"\"\"one\"\"\""));
         assert_eq!(plain("\"\"\"\none\n\ntwo\n\"\"\""), "one\n\ntwo");
         assert_eq!(plain("\"\"\"one\"\"\" two"), "one two");

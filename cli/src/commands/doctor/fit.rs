@@ -1,59 +1,59 @@
-//! Whether a model fits, about how fast it is, and what would make it fit.
+//! Predicts whether a model fits, its approximate speed, and changes that make the model fit.
 
 use std::io::Write;
 use std::path::Path;
 
 use engine::gguf::Gguf;
-use engine::model::Plan;
+use engine::model::LoadPlan;
 use serde::Serialize;
 
 use super::machine::Machine;
 use crate::args::PlanArgs;
 use crate::commands::bench::work::Weights;
-use crate::commands::plan::{self, Room};
+use crate::commands::plan::{self, MemoryBudget};
 use crate::failure::Outcome;
-use crate::human;
+use crate::format;
 
-/// A model on this machine.
+/// Prediction for a model on this machine.
 #[derive(Serialize)]
 pub struct Fit {
     file: String,
     architecture: &'static str,
-    /// Layers on devices beside the CPU, and in all.
+    /// Layers on GPUs, and the total number of layers.
     device_layers: usize,
     layers: usize,
-    /// Tokens of the context.
+    /// Context size in tokens.
     context: usize,
     kv_bytes: usize,
-    /// Of intermediate results.
+    /// Size of intermediate results in bytes.
     compute_bytes: usize,
-    memory: Vec<Room>,
+    memory: Vec<MemoryBudget>,
     fits: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     estimate: Option<Estimate>,
-    /// What to change, in sentences.
+    /// Suggested changes.
     #[serde(skip)]
     pub advice: Vec<String>,
 }
 
-/// What memory allows: bytes that a token reads, and how many were read in a second just now. Other work on the machine makes less of it, and weights
-/// that fit in a cache are read faster.
+/// Speed estimate from the measured memory bandwidth. Actual speed is lower if other processes use the
+/// memory, and higher if the weights fit in a cache.
 #[derive(Serialize)]
 struct Estimate {
     bytes_per_token: f64,
-    /// Tokens of decode in a second while the context is empty.
+    /// Decode speed with an empty context.
     tokens_per_s: f64,
-    /// The same when it is full.
+    /// Decode speed with a full context.
     tokens_per_s_full: f64,
 }
 
 impl Fit {
-    /// Plans for the model, whose tensors' data may be missing.
+    /// Plans the placement of a model, whose tensor data may be missing.
     pub fn new(file: &Path, header: &Gguf, args: &PlanArgs, machine: &Machine) -> Outcome<Fit> {
         let params = args.params()?;
         let plan = plan::plan(file, header, &params)?;
-        let memory = plan::rooms(&plan, &params.placement.devices);
-        let fits = memory.iter().all(Room::fits);
+        let memory = plan::budgets(&plan, &params.placement.devices);
+        let fits = memory.iter().all(MemoryBudget::fits);
         let estimate = Estimate::new(&plan, machine.speed.read_bytes);
         let advice = match fits {
             true => Vec::new(),
@@ -74,36 +74,36 @@ impl Fit {
         })
     }
 
-    /// Lines of it.
     pub fn print(&self, out: &mut dyn Write) -> Outcome {
         writeln!(out, "{}: {}", self.file, self.architecture)?;
         if self.device_layers > 0 {
             writeln!(out, "{}/{} layers on devices", self.device_layers, self.layers)?;
         }
         if self.kv_bytes > 0 {
-            let kv = human::mib(self.kv_bytes);
-            writeln!(out, "keys and values of {} tokens take {kv}", self.context)?;
+            let kv = format::mib(self.kv_bytes);
+            writeln!(out, "KV cache: {} tokens, {kv}", self.context)?;
         }
-        writeln!(out, "compute buffers take {}", human::mib(self.compute_bytes))?;
-        self.memory.iter().try_for_each(|room| room.print(out))?;
-        let verdict = if self.fits { "it fits" } else { "it does not fit" };
+        writeln!(out, "compute buffers: {}", format::mib(self.compute_bytes))?;
+        self.memory.iter().try_for_each(|budget| budget.print(out))?;
+        let verdict = if self.fits { "fits" } else { "does not fit" };
         match &self.estimate {
             Some(estimate) => writeln!(
                 out,
-                "{verdict}; estimate: about {:.1} tokens a second, {:.1} when the context is full, as a token reads {}",
+                "{verdict}; estimated {:.1} tokens/s, {:.1} tokens/s with a full context ({} read per token)",
                 estimate.tokens_per_s,
                 estimate.tokens_per_s_full,
-                human::mib(estimate.bytes_per_token as usize)
+                format::mib(estimate.bytes_per_token as usize)
             )?,
-            None => writeln!(out, "{verdict}; there is no estimate of its speed")?,
+            None => writeln!(out, "{verdict}; no speed estimate")?,
         }
         Ok(())
     }
 }
 
 impl Estimate {
-    /// `None` for what generates no tokens, and where devices hold layers: their memory was not measured.
-    fn new(plan: &Plan, read: f64) -> Option<Estimate> {
+    /// Estimates the speed. `None` for models that do not generate tokens, and if GPUs have layers, because
+    /// their bandwidth was not measured.
+    fn new(plan: &LoadPlan, read: f64) -> Option<Estimate> {
         let generates = !plan.arch.bidirectional && plan.base.causal;
         if !generates || plan.summary.n_offloaded > 0 {
             return None;

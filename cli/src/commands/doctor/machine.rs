@@ -1,4 +1,4 @@
-//! What the machine has, what the process may use of it, and how fast it is.
+//! Hardware of the machine, limits of the process, and measured speed.
 
 use std::fs;
 use std::io::Write;
@@ -11,21 +11,21 @@ use serde::Serialize;
 use crate::commands::bench::limits::Limits;
 use crate::commands::devices;
 use crate::failure::Outcome;
-use crate::human;
+use crate::format;
 
-/// The machine as this process sees it.
+/// The machine as seen by this process.
 #[derive(Serialize)]
 pub struct Machine {
     isa: InstructionSets,
     cpus: Cpus,
     memory: Memory,
-    /// Measured just now.
+    /// Measured at startup.
     pub speed: Speed,
     #[serde(flatten)]
-    devices: devices::Report,
+    devices: devices::DeviceReport,
 }
 
-/// By their names in `LLAMA_CPU_ISA`, weakest first.
+/// Instruction sets by their `LLAMA_CPU_ISA` names, from the oldest to the newest.
 #[derive(Serialize)]
 struct InstructionSets {
     in_use: &'static str,
@@ -35,29 +35,29 @@ struct InstructionSets {
 
 #[derive(Serialize)]
 struct Cpus {
-    /// Threads that are used if nothing is said.
+    /// Default number of threads.
     threads: usize,
-    /// Those that are switched on; `None` where that cannot be found out.
+    /// Number of online CPUs; `None` if unknown.
     online: Option<usize>,
-    /// Those that the process may run on (its affinity); `None` as above.
+    /// CPUs in the affinity mask of the process; `None` if unknown.
     allowed: Option<usize>,
 }
 
-/// Bytes; 0 where they cannot be found out.
+/// Memory in bytes; 0 if unknown.
 #[derive(Serialize)]
 struct Memory {
     free_bytes: usize,
-    /// What a control group leaves of what is installed, if there is one with a limit.
+    /// Installed memory, or the limit of the control group if it is lower.
     total_bytes: usize,
     installed_bytes: usize,
-    /// What `--mlock` may keep in memory; `None`: as much as there is, or not known.
+    /// Memory that `--mlock` may lock; `None` if unlimited or unknown.
     lockable_bytes: Option<usize>,
 }
 
-/// Of all threads together, in a second.
+/// Throughput of all threads together, per second.
 #[derive(Serialize)]
 pub struct Speed {
-    /// Bytes read from memory.
+    /// Bytes read from memory per second.
     pub read_bytes: f64,
     f32_multiply_adds: f64,
     i16_multiply_adds: Option<f64>,
@@ -66,7 +66,7 @@ pub struct Speed {
 }
 
 impl Machine {
-    /// Looks, and measures for about half a second.
+    /// Queries the machine and measures it for about half a second.
     pub fn look() -> Machine {
         let cpus = Cpus::look();
         let speed = Speed::measure(cpus.threads);
@@ -75,16 +75,16 @@ impl Machine {
             cpus,
             memory: Memory::look(),
             speed,
-            devices: devices::Report::look(),
+            devices: devices::DeviceReport::look(),
         }
     }
 
-    /// What keeps the machine from what it could do.
+    /// Returns hints about limits that slow the machine down.
     pub fn advice(&self) -> Vec<String> {
         let mut advice = Vec::new();
         if let Some(best) = self.isa.available.last().filter(|best| **best != self.isa.in_use) {
             advice.push(format!(
-                "LLAMA_CPU_ISA keeps the kernels at {}; without it they use {best}",
+                "LLAMA_CPU_ISA limits the kernels to {}; unset it to use {best}",
                 self.isa.in_use
             ));
         }
@@ -95,26 +95,25 @@ impl Machine {
         } = self.cpus;
         if let Some((allowed, online)) = allowed.zip(online).filter(|(allowed, online)| allowed < online) {
             advice.push(format!(
-                "the process may run on {allowed} of {online} CPUs; its affinity (taskset, a container's cpuset) decides"
+                "the process may use {allowed} of {online} CPUs; check its affinity (taskset, container cpuset)"
             ));
         }
         if allowed.is_some_and(|allowed| threads < allowed) {
             advice.push(format!(
-                "a control group gives the process the time of {}; a container's CPU limit decides",
-                human::plural(threads, "CPU")
+                "a control group limits the process to {}; check the container's CPU limit",
+                format::plural(threads, "CPU")
             ));
         }
         if self.memory.total_bytes < self.memory.installed_bytes {
             advice.push(format!(
-                "a control group leaves {} of {} of memory; a container's memory limit decides",
-                human::bytes(self.memory.total_bytes),
-                human::bytes(self.memory.installed_bytes)
+                "a control group limits memory to {} of {}; check the container's memory limit",
+                format::bytes(self.memory.total_bytes),
+                format::bytes(self.memory.installed_bytes)
             ));
         }
         advice
     }
 
-    /// Lines of it.
     pub fn print(&self, out: &mut dyn Write) -> Outcome {
         self.isa.print(out)?;
         self.cpus.print(out)?;
@@ -138,7 +137,7 @@ impl InstructionSets {
     fn print(&self, out: &mut dyn Write) -> Outcome {
         let missing = match self.missing.as_slice() {
             [] => String::new(),
-            missing => format!("; the CPU lacks {}", missing.join(", ")),
+            missing => format!("; not supported: {}", missing.join(", ")),
         };
         let available = self.available.join(", ");
         Ok(writeln!(out, "instructions  {} of {available}{missing}", self.in_use)?)
@@ -160,12 +159,12 @@ impl Cpus {
     fn print(&self, out: &mut dyn Write) -> Outcome {
         let of = |n: Option<usize>, what| n.map_or_else(String::new, |n| format!(", {n} {what}"));
         let (online, allowed) = (of(self.online, "online"), of(self.allowed, "allowed"));
-        let threads = human::plural(self.threads, "thread");
+        let threads = format::plural(self.threads, "thread");
         Ok(writeln!(out, "CPUs          {threads}{allowed}{online}")?)
     }
 }
 
-/// How many numbers a list of the kernel has: 6 in `0-3,8,10`.
+/// Counts the numbers in a Linux CPU list: 6 for `0-3,8,10`.
 fn n_listed(list: &str) -> Option<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -189,19 +188,19 @@ impl Memory {
     }
 
     fn print(&self, out: &mut dyn Write) -> Outcome {
-        let (free, total) = (human::bytes(self.free_bytes), human::bytes(self.total_bytes));
+        let (free, total) = (format::bytes(self.free_bytes), format::bytes(self.total_bytes));
         let lockable = self.lockable_bytes.map_or_else(String::new, |n| {
-            format!("; --mlock can keep {} (ulimit -l)", human::bytes(n))
+            format!("; --mlock limit {} (ulimit -l)", format::bytes(n))
         });
         match self.total_bytes {
-            0 => writeln!(out, "memory        not known{lockable}")?,
+            0 => writeln!(out, "memory        unknown{lockable}")?,
             _ => writeln!(out, "memory        {free} of {total} free{lockable}")?,
         }
         Ok(())
     }
 }
 
-/// The soft limit of locked memory in `/proc/self/limits`.
+/// Parses the soft limit of locked memory from `/proc/self/limits`.
 fn lockable(limits: &str) -> Option<usize> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     line.split_whitespace().next()?.parse().ok()
@@ -220,16 +219,20 @@ impl Speed {
     }
 
     fn print(&self, out: &mut dyn Write) -> Outcome {
-        writeln!(out, "reads         {:.1} GB/s from memory", self.read_bytes * 1e-9)?;
+        writeln!(out, "bandwidth     {:.1} GB/s (memory reads)", self.read_bytes * 1e-9)?;
         let rates = [
             ("f32", Some(self.f32_multiply_adds)),
             ("i16", self.i16_multiply_adds),
             ("i8", self.i8_multiply_adds),
-            ("bf16 in tiles", self.bf16_multiply_adds),
+            ("bf16 (AMX)", self.bf16_multiply_adds),
         ];
         let rates = rates.iter().filter_map(|(name, rate)| Some((name, (*rate)?)));
         let rates: Vec<_> = rates.map(|(name, rate)| format!("{:.0} {name}", rate * 1e-9)).collect();
-        Ok(writeln!(out, "multiply-adds {} (billions a second)", rates.join(", "))?)
+        Ok(writeln!(
+            out,
+            "multiply-adds {} (billions per second)",
+            rates.join(", ")
+        )?)
     }
 }
 
@@ -238,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cpus_are_counted() {
+    fn cpu_lists_are_counted() {
         for (list, n) in [("0\n", 1), ("0-1", 2), ("\t0-3,8,10\n", 6)] {
             assert_eq!(n_listed(list), Some(n), "{list:?}");
         }
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_locked_memory_is_the_soft_one() {
+    fn memlock_limit_is_soft_limit() {
         let limits =
             |soft: &str| format!("Limit  Soft Limit  Hard Limit  Units\nMax locked memory   {soft}  900   bytes\n");
         assert_eq!(lockable(&limits("800")), Some(800));
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_the_machine_back_is_said() {
+    fn advice_names_limits() {
         let mut machine = Machine {
             isa: InstructionSets {
                 in_use: "avx2",
@@ -276,7 +279,7 @@ mod tests {
                 lockable_bytes: None,
             },
             speed: Speed::measure(1),
-            devices: devices::Report::look(),
+            devices: devices::DeviceReport::look(),
         };
         assert_eq!(machine.advice(), Vec::<String>::new());
         machine.isa.in_use = "scalar";
@@ -284,7 +287,12 @@ mod tests {
         machine.cpus.threads = 1;
         machine.memory.total_bytes = 2 << 30;
         let advice = machine.advice().join("\n");
-        for part in ["LLAMA_CPU_ISA", "3 of 4 CPUs", "time of 1 CPU", "2.00 GiB of 4.00 GiB"] {
+        for part in [
+            "LLAMA_CPU_ISA",
+            "3 of 4 CPUs",
+            "limits the process to 1 CPU",
+            "2.00 GiB of 4.00 GiB",
+        ] {
             assert!(advice.contains(part), "{part:?} in {advice}");
         }
     }

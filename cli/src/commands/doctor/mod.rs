@@ -1,7 +1,7 @@
-//! `llama doctor`: what this machine can do and what limits it; of a model, whether it fits and how fast it could be, and what to change.
+//! `llama doctor`: reports capabilities and limits of the machine and predicts how a model would run.
 //!
-//! - [`machine`]: instruction sets, CPUs, memory, speeds, devices
-//! - [`fit`]: a model's plan beside all that
+//! - [`machine`]: instruction sets, CPUs, memory, speed, devices
+//! - [`fit`]: memory plan and speed estimate of a model
 
 mod fit;
 mod machine;
@@ -18,35 +18,34 @@ use crate::failure::Outcome;
 use fit::Fit;
 use machine::Machine;
 
-/// `llama doctor`
+/// Arguments of `llama doctor`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct DoctorArgs {
-    /// GGUF file, whose tensors' data may be missing, or a model by name; without one, only the machine is looked at
+    /// GGUF file (tensor data may be missing) or model name [default: machine only]
     #[arg(value_name = "MODEL")]
     pub file: Option<std::path::PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// What is planned for
     #[command(flatten)]
     pub planned: PlanArgs,
 }
 
-/// All that is printed; the JSON is exactly this.
+/// Report, printed as text or JSON.
 #[derive(Serialize)]
 struct Report {
     machine: Machine,
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<Fit>,
-    /// What to change, in sentences.
+    /// Suggested changes.
     advice: Vec<String>,
 }
 
-/// Looks at the machine, measures it for about half a second, and at a model.
+/// Reports on the machine, measured for about half a second, and on a model.
 pub fn run(args: &DoctorArgs) -> Outcome {
     let file = args.planned.hub.file(args.file.as_deref())?;
-    // What is wrong with the file is said before anything is measured.
+    // Report file errors before measuring.
     let header = file.as_deref().map(Gguf::open_header).transpose()?;
     let machine = Machine::look();
     let model = match file.as_deref().zip(header.as_ref()) {
@@ -76,7 +75,7 @@ fn print(out: &mut dyn Write, report: &Report) -> Outcome {
         writeln!(out)?;
     }
     for advice in &report.advice {
-        writeln!(out, "to change: {advice}")?;
+        writeln!(out, "hint: {advice}")?;
     }
     Ok(())
 }

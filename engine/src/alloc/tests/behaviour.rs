@@ -1,4 +1,5 @@
-//! One test per rule: reuse, merging, in place, views, several memories, chunks, sizes.
+//! Tests of the allocator, one per rule: reuse, merging, in-place ops, views, several memories, chunks,
+//! sizes.
 
 use std::sync::atomic::Ordering;
 
@@ -14,10 +15,10 @@ fn ops_run_in_place_and_memory_is_reused() {
     let mut s = Sketch::default();
     let a = s.input(16);
     let b = s.input(16);
-    let x2 = s.add(a, b); // inputs are never written over
+    let x2 = s.add(a, b); // inputs are never overwritten
     let x3 = s.add(x2, b); // in place
-    let x4 = s.repeat(x3, 32); // cannot run in place, then x3 is free
-    let x5 = s.repeat(x4, 16); // takes the memory of x3
+    let x4 = s.repeat(x3, 32); // cannot run in place; frees x3 afterwards
+    let x5 = s.repeat(x4, 16); // reuses the memory of x3
     let x6 = s.neg(x5);
     s.expand(x6);
     insta::assert_snapshot!(s.plan_text(&memory(usize::MAX), |_| 0), @r"
@@ -33,13 +34,13 @@ fn ops_run_in_place_and_memory_is_reused() {
 }
 
 #[test]
-fn a_tensor_read_again_later_is_not_written_over() {
+fn tensor_with_later_reader_is_not_overwritten() {
     let mut s = Sketch::default();
     let a = s.input(16);
     let x1 = s.neg(a);
     let x2 = s.neg(x1);
     let x3 = s.add(x2, x1);
-    let x4 = s.add(x3, x3); // reads its operand twice: not in place either
+    let x4 = s.add(x3, x3); // reads its operand twice, so not in place either
     s.expand(x4);
     insta::assert_snapshot!(s.plan_text(&memory(usize::MAX), |_| 0), @r"
     memory 0: A [48]
@@ -51,9 +52,10 @@ fn a_tensor_read_again_later_is_not_written_over() {
     ");
 }
 
-/// Rows of a norm may be stored in another form, and so over other rows of an operand of its sum.
+/// A row of the norm may be stored in quantized form, and would then overwrite a different row of the sum's
+/// operand.
 #[test]
-fn the_norm_of_a_sum_lies_apart_from_the_operands() {
+fn norm_of_sum_does_not_overlap_operands() {
     for apart in [true, false] {
         let mut s = Sketch::default();
         let a = s.input(16);
@@ -98,7 +100,7 @@ fn outputs_keep_their_memory() {
 }
 
 #[test]
-fn a_view_marked_as_output_keeps_its_owner() {
+fn view_marked_as_output_keeps_its_owner() {
     let mut s = Sketch::default();
     let a = s.input(16);
     let x1 = s.neg(a);
@@ -118,7 +120,7 @@ fn a_view_marked_as_output_keeps_its_owner() {
 }
 
 #[test]
-fn results_that_nothing_reads_are_kept() {
+fn results_without_readers_are_retained() {
     let mut s = Sketch::default();
     let a = s.input(16);
     let x1 = s.neg(a);
@@ -136,14 +138,14 @@ fn results_that_nothing_reads_are_kept() {
 }
 
 #[test]
-fn views_take_no_memory_and_pass_it_on() {
+fn views_take_no_memory_and_extend_lifetime() {
     let mut s = Sketch::default();
     let a = s.input(16);
     let b = s.input(16);
     let x2 = s.add(a, b);
     let x3 = s.view(x2, 16, 0);
-    let x4 = s.view(x3, 16, 0); // a view of a view
-    let x5 = s.neg(x4); // in place of x2, through both
+    let x4 = s.view(x3, 16, 0); // view of a view
+    let x5 = s.neg(x4); // reuses the memory of x2, through both views
     s.expand(x5);
     insta::assert_snapshot!(s.plan_text(&memory(usize::MAX), |_| 0), @r"
     memory 0: A [48]
@@ -157,7 +159,7 @@ fn views_take_no_memory_and_pass_it_on() {
 }
 
 #[test]
-fn two_views_of_one_tensor_forbid_in_place() {
+fn two_views_of_a_tensor_prevent_in_place() {
     let mut s = Sketch::default();
     let a = s.input(32);
     let x1 = s.repeat(a, 32);
@@ -176,7 +178,7 @@ fn two_views_of_one_tensor_forbid_in_place() {
 }
 
 #[test]
-fn a_view_inside_its_owner_is_not_written_over() {
+fn view_inside_its_owner_is_not_overwritten() {
     let mut s = Sketch::default();
     let a = s.input(32);
     let x1 = s.repeat(a, 32);
@@ -193,13 +195,13 @@ fn a_view_inside_its_owner_is_not_written_over() {
 }
 
 #[test]
-fn a_smaller_result_in_place_gives_back_the_rest() {
+fn smaller_in_place_result_frees_the_rest() {
     let mut s = Sketch::default();
     let a = s.input(32);
     let x1 = s.repeat(a, 32);
     let x2 = s.view(x1, 16, 0);
-    let x3 = s.neg(x2); // the first half of x1
-    let x4 = s.repeat(a, 16); // the second half
+    let x3 = s.neg(x2); // x3 reuses the first half of x1
+    let x4 = s.repeat(a, 16); // x4 reuses the second half of x1
     let x5 = s.add(x3, x4);
     s.expand(x5);
     insta::assert_snapshot!(s.plan_text(&memory(usize::MAX), |_| 0), @r"
@@ -214,14 +216,14 @@ fn a_smaller_result_in_place_gives_back_the_rest() {
 }
 
 #[test]
-fn freed_neighbours_merge() {
+fn adjacent_freed_tensors_merge() {
     let mut s = Sketch::default();
     let a = s.input(16);
     let x1 = s.repeat(a, 16);
     let x2 = s.repeat(a, 16);
     let x3 = s.repeat(a, 16);
     let x4 = s.op(Op::Concat { dim: 0 }, 4, &[x1, x2]);
-    let x5 = s.repeat(x4, 32); // where x1 and x2 were
+    let x5 = s.repeat(x4, 32); // reuses the memory of x1 and x2
     let x6 = s.op(Op::Concat { dim: 0 }, 4, &[x5, x3]);
     s.expand(x6);
     insta::assert_snapshot!(s.plan_text(&memory(usize::MAX), |_| 0), @r"
@@ -237,11 +239,11 @@ fn freed_neighbours_merge() {
 }
 
 #[test]
-fn a_written_cache_is_external_and_its_writer_a_view() {
+fn written_cache_is_external_and_its_writer_a_view() {
     let mut s = Sketch::default();
     let data = s.input(16);
     let rows = s.input(8);
-    let home = Home {
+    let home = BufferSlice {
         buffer: BufferId(7),
         offset: 64,
     };
@@ -251,7 +253,7 @@ fn a_written_cache_is_external_and_its_writer_a_view() {
     s.graph.tensor_mut(x4).view = Some((cache, 0));
     s.graph.expand(x4);
     let x5 = s.view(cache, 32, 0);
-    let x6 = s.neg(x5); // not in place: the cache is not the allocator's
+    let x6 = s.neg(x5); // not in place, because the cache is external
     s.expand(x6);
     insta::assert_snapshot!(s.plan_text(&memory(usize::MAX), |_| 0), @r"
     memory 0: A [56]
@@ -266,11 +268,11 @@ fn a_written_cache_is_external_and_its_writer_a_view() {
 }
 
 #[test]
-fn memories_are_planned_apart() {
+fn memories_are_planned_separately() {
     let mut s = Sketch::default();
     let a = s.input(16);
     let x1 = s.neg(a);
-    let x2 = s.neg(x1); // other memory: not in place
+    let x2 = s.neg(x1); // not in place, because x2 is in different memory
     let x3 = s.neg(x2);
     let x4 = s.neg(x3);
     s.expand(x4);
@@ -291,11 +293,15 @@ fn memories_are_planned_apart() {
     ");
     let mut allocator = GraphAllocator::new(&types);
     allocator.plan(&s.graph, s.order(), |id| place[id.index()]).unwrap();
-    assert_eq!(allocator.planned_sizes(), [32, 32, 0], "the third type is the first");
+    assert_eq!(
+        allocator.planned_sizes(),
+        [32, 32, 0],
+        "the third type equals the first"
+    );
 }
 
 #[test]
-fn copies_take_memory_from_their_step_to_their_last_reader() {
+fn copies_live_from_their_step_to_last_reader() {
     let mut s = Sketch::default();
     let a = s.input(16);
     let x1 = s.neg(a);
@@ -305,10 +311,10 @@ fn copies_take_memory_from_their_step_to_their_last_reader() {
     s.expand(x4);
     s.leafs = vec![a];
     s.steps = vec![
-        Step::Compute(x1),
-        Step::Copy { from: x1, to: copy },
-        Step::Compute(x3),
-        Step::Compute(x4),
+        AllocStep::Compute(x1),
+        AllocStep::Copy { from: x1, to: copy },
+        AllocStep::Compute(x3),
+        AllocStep::Compute(x4),
     ];
     let types: [Arc<dyn BufferType>; 2] = [
         Arc::new(FakeType::new("A", 4, usize::MAX)),
@@ -347,7 +353,7 @@ fn chunks_respect_the_largest_buffer() {
 }
 
 #[test]
-fn a_tensor_larger_than_the_largest_buffer_is_tried_all_the_same() {
+fn tensor_larger_than_max_buffer_is_attempted() {
     let mut s = Sketch::default();
     let a = s.input(24);
     let x1 = s.repeat(a, 8);
@@ -373,7 +379,7 @@ fn empty_tensors_have_a_home() {
 }
 
 #[test]
-fn sizes_that_overflow_are_errors() {
+fn overflowing_sizes_are_rejected() {
     let mut s = Sketch::default();
     let a = s.graph.input(GgmlType::F32, [usize::MAX / 8, 1, 1, 1], "huge");
     s.graph.tensor_mut(a).ne = [usize::MAX / 2, 3, 1, 1];
@@ -389,7 +395,7 @@ fn sizes_that_overflow_are_errors() {
 }
 
 #[test]
-fn an_operand_outside_the_order_is_an_error() {
+fn operand_outside_order_is_rejected() {
     let mut s = Sketch::default();
     let a = s.input(16);
     let x1 = s.neg(a);
@@ -397,11 +403,14 @@ fn an_operand_outside_the_order_is_an_error() {
     s.leafs.clear();
     let mut allocator = GraphAllocator::new(&memory(usize::MAX));
     let error = allocator.plan(&s.graph, s.order(), |_| 0).unwrap_err();
-    assert_eq!(error.to_string(), "x1 is to be computed before its operand x0 exists");
+    assert_eq!(
+        error.to_string(),
+        "cannot plan node x1: its operand x0 is computed later or missing"
+    );
 }
 
 #[test]
-fn out_of_memory_names_memory_and_bytes_and_can_be_recovered_from() {
+fn out_of_memory_error_is_detailed_and_recoverable() {
     let ty = FakeType {
         limit: 40,
         ..FakeType::new("A", 4, usize::MAX)
@@ -425,8 +434,8 @@ fn out_of_memory_names_memory_and_bytes_and_can_be_recovered_from() {
     };
     allocator.assign(&mut small.graph, order, |_| 0, &mut map).unwrap();
     let error = allocator.reserve(&big.graph, big.order(), |_| 0, &mut map).unwrap_err();
-    assert_eq!(error.to_string(), "A: cannot allocate 128 bytes");
-    assert_eq!(allocator.sizes(), [0], "the old buffer went first");
+    assert_eq!(error.to_string(), "cannot allocate 128 bytes of A memory");
+    assert_eq!(allocator.sizes(), [0], "the old buffer is released first");
     allocator.assign(&mut small.graph, order, |_| 0, &mut map).unwrap();
     assert_eq!(allocator.sizes(), [32]);
     let home = small.graph.home(TensorId(1)).unwrap();
@@ -434,7 +443,7 @@ fn out_of_memory_names_memory_and_bytes_and_can_be_recovered_from() {
 }
 
 #[test]
-fn reserved_buffers_serve_smaller_graphs_of_the_same_form() {
+fn reserved_buffers_fit_smaller_graphs() {
     let ty = FakeType::new("A", 4, usize::MAX);
     let (allocated, n_buffers) = (ty.allocated.clone(), ty.n_buffers.clone());
     let types: [Arc<dyn BufferType>; 1] = [Arc::new(ty)];
@@ -465,7 +474,7 @@ fn reserved_buffers_serve_smaller_graphs_of_the_same_form() {
     assert_eq!(small.graph.home(TensorId(1)), large.graph.home(TensorId(1)));
     assert_eq!(n_buffers.load(Ordering::Relaxed), 1);
 
-    // One size larger, and the buffer is replaced under the same id.
+    // A larger graph replaces the buffer under the same id.
     let larger = build(80);
     assert!(!allocator.fits(&larger.graph, larger.order(), |_| 0));
     allocator
@@ -479,13 +488,13 @@ fn reserved_buffers_serve_smaller_graphs_of_the_same_form() {
 }
 
 #[test]
-fn a_changed_graph_of_the_same_size_is_planned_anew() {
+fn changed_graph_of_same_size_is_replanned() {
     let build = |second: bool| {
         let mut s = Sketch::default();
         let a = s.input(16);
         let x1 = s.neg(a);
         let x2 = s.neg(x1);
-        // Reading x1 once more forbids what the other graph may do.
+        // The second read of x1 rules out the reuse that the other graph allows.
         let x3 = s.add(x2, if second { x1 } else { a });
         s.expand(x3);
         s
@@ -498,7 +507,7 @@ fn a_changed_graph_of_the_same_size_is_planned_anew() {
 }
 
 #[test]
-fn the_same_total_in_other_chunks_grows_only_what_must_grow() {
+fn same_total_in_other_chunks_grows_only_small_buffers() {
     let mut allocator = GraphAllocator::new(&memory(32));
     let mut map = MemoryMap::default();
     let build = |sizes: [usize; 2]| {

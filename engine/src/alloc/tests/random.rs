@@ -1,4 +1,4 @@
-//! A checker that knows nothing of lifetimes, and random graphs to feed it with.
+//! Random graphs, checked without any knowledge of lifetimes.
 
 use std::collections::HashMap;
 
@@ -7,16 +7,18 @@ use proptest::prelude::*;
 use super::*;
 use crate::sched::fake::FakeType;
 
-/// Carries the order out with a tag per byte saying whose data lies there. Fails if a step reads a byte that does not
-/// hold the data of the tensor it reads, or if an input or output does not survive to the end.
-pub(super) fn check(sketch: &Sketch, plan: &Plan) {
+/// Simulates the order with a tag per byte that identifies the owner of the data.
+///
+/// Panics if a step reads a byte that does not belong to the tensor it reads, or if an input or output does
+/// not survive to the end.
+pub(super) fn check(sketch: &Sketch, plan: &AllocPlan) {
     let graph = &sketch.graph;
     let mut bytes: HashMap<(usize, usize, usize), TensorId> = HashMap::new();
     let write = |bytes: &mut HashMap<_, _>, id: TensorId| {
         if graph.tensor(id).view.is_none() && !graph.is_external(id) {
             let p = plan
                 .place(id)
-                .unwrap_or_else(|| panic!("{} has no place", graph.tensor(id).name));
+                .unwrap_or_else(|| panic!("{} has no location", graph.tensor(id).name));
             assert!(p.size >= graph.tensor(id).nbytes());
             let end = p.offset + p.size;
             let chunk = plan.chunk_sizes(p.memory).nth(p.chunk).expect("the chunk exists");
@@ -29,7 +31,7 @@ pub(super) fn check(sketch: &Sketch, plan: &Plan) {
         if graph.is_external(owner) {
             return;
         }
-        let p = plan.place(owner).expect("owners have places");
+        let p = plan.place(owner).expect("every owner has a location");
         let start = p.offset + graph.tensor(id).view.map_or(0, |(_, o)| o);
         for i in start..start + graph.tensor(id).nbytes() {
             let found = bytes.get(&(p.memory, p.chunk, i));
@@ -39,11 +41,11 @@ pub(super) fn check(sketch: &Sketch, plan: &Plan) {
     sketch.leafs.iter().for_each(|&leaf| write(&mut bytes, leaf));
     for &step in &sketch.steps {
         match step {
-            Step::Compute(id) => {
+            AllocStep::Compute(id) => {
                 graph.tensor(id).sources().for_each(|s| verify(&bytes, s, "is read"));
                 write(&mut bytes, id);
             }
-            Step::Copy { from, to } => {
+            AllocStep::Copy { from, to } => {
                 verify(&bytes, from, "is copied");
                 if !sketch.leafs.contains(&to) {
                     write(&mut bytes, to);
@@ -61,7 +63,7 @@ pub(super) fn check(sketch: &Sketch, plan: &Plan) {
     }
 }
 
-/// What to append to a random graph; numbers choose among the tensors there are.
+/// An element to append to a random graph. Numbers select among the existing tensors.
 #[derive(Clone, Debug)]
 enum Piece {
     Input(usize),
@@ -72,7 +74,7 @@ enum Piece {
     View(usize, usize, usize),
     SetRows(usize, usize),
     Output(usize),
-    /// A copy as the scheduler inserts it, then a node that reads it.
+    /// A copy as inserted by the scheduler, followed by a node that reads it.
     Copy(usize),
 }
 
@@ -108,7 +110,7 @@ fn build(pieces: &[Piece]) -> Sketch {
         match *p {
             Piece::Input(bytes) => _ = s.input(bytes),
             Piece::External(bytes) => {
-                let home = Home {
+                let home = BufferSlice {
                     buffer: BufferId(1_000_000),
                     offset: 0,
                 };
@@ -140,7 +142,7 @@ fn build(pieces: &[Piece]) -> Sketch {
                 let to = s.graph.insert_copy(from);
                 let user = s.neg(to);
                 copies.push(to);
-                uses.push((user, Step::Copy { from, to }));
+                uses.push((user, AllocStep::Copy { from, to }));
             }
         }
     }
@@ -156,7 +158,7 @@ fn build(pieces: &[Piece]) -> Sketch {
     for &node in s.graph.nodes() {
         s.steps
             .extend(uses.iter().filter(|(user, _)| *user == node).map(|(_, step)| *step));
-        s.steps.push(Step::Compute(node));
+        s.steps.push(AllocStep::Compute(node));
     }
     s
 }
@@ -189,9 +191,9 @@ proptest! {
         prop_assert!(allocator.fits(&sketch.graph, sketch.order(), type_of));
     }
 
-    /// If a plan is said to fit another graph, it must be right for that graph.
+    /// If a plan reports that it fits another graph, it must be correct for that graph.
     #[test]
-    fn a_plan_that_fits_is_right(
+    fn plan_that_fits_another_graph_is_correct(
         pieces in prop::collection::vec(piece(), 1..12),
         change in (0..12usize, piece()),
     ) {

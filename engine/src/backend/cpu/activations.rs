@@ -1,62 +1,69 @@
-//! Activations of matrix products as integers: made once for all products of one operand.
+//! Quantized activations for matmuls.
 //!
-//! A few rows are quantized by every thread for itself when it comes to the first product, which takes less time than waiting for others, and where they are the
-//! rows of a norm that nothing else reads, every thread computes the norm for itself, too; many
-//! rows by all threads together, in memory that they share, in a step of its own with a barrier before the product. Where nothing but such products read
-//! a result, the op that makes it stores it in their form at once, in the place of the floats.
+//! A matmul with quantized weights needs its f32 activations as integers or bf16 ([`ActivationForm`]). Each
+//! operand is quantized once, however many matmuls read it. Where that happens depends on its size:
+//!
+//! - **Small operands** (up to [`FEW`] elements): every thread quantizes the whole operand into its own
+//!   scratch buffer. This costs about 2 µs and saves a barrier. If the operand is an RMS norm with no other
+//!   reader, each thread also computes the norm itself.
+//! - **Large operands**: the threads share the rows, write to a shared buffer, and synchronize before the
+//!   matmul.
+//! - **In place**: if only matmuls read a result, the op that produces it stores it in quantized form over
+//!   the f32 values.
 
 use kernels::{
     ActivationForm, Activations, BF16_STEP, Precision, activation_bytes, activation_form, quantize_activations,
     round_to_bf16,
 };
 
-use super::ops::Need;
+use super::ops::ScratchSize;
 use super::ops::norm::RmsNorm;
 use super::queue::WorkQueue;
 use super::scratch::Parts;
-use super::view::{Place, Source, Target, row_index};
+use super::view::{MemRange, Source, Target, row_index};
 use crate::graph::{Graph, Op, Tensor, TensorId};
 
-/// Most elements that every thread quantizes for itself: a matter of two microseconds.
-const FEW: usize = 8192;
+/// Largest operand, in elements, that every thread quantizes for itself. This takes about 2 µs.
+const PER_THREAD_MAX: usize = 8192;
 
-/// Rows that a thread quantizes at a time where threads share the work.
-const PIECE: usize = 8;
+/// Rows that a thread takes from the work queue at a time.
+const ROWS_PER_CHUNK: usize = 8;
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
+/// Size of a cache line in bytes.
+const CACHE_LINE: usize = 64;
 
-/// Where quantized rows are.
+/// Storage of quantized rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Room {
-    /// In each thread's own memory: all rows, many times over.
-    Own,
-    /// In memory that threads share.
+pub(super) enum Storage {
+    /// Each thread's own scratch buffer; every thread has all rows.
+    PerThread,
+    /// A scratch buffer that all threads share.
     Shared,
-    /// Where the operand itself is, which was [stored in this form](Quantized::can_be_stored) by the op that made it.
-    Operand,
+    /// The operand's own memory, written there by the op that produced it (see
+    /// [`Quantization::fits_in_place`]).
+    InPlace,
 }
 
-/// What rows are quantized of.
-pub(super) enum Origin<'a> {
+/// The input of a quantization step.
+pub(super) enum RowSource<'a> {
     Stored(Source<'a>),
-    /// A norm that is not stored.
+    /// An RMS norm that is computed on the fly and never stored.
     Norm(RmsNorm<'a>),
 }
 
-/// Rows of activations in a form other than f32.
+/// Describes how an operand is quantized: form, shape, and storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Quantized {
+pub(super) struct Quantization {
     form: ActivationForm,
-    /// Elements of a row.
+    /// Elements per row.
     k: usize,
     n_rows: usize,
-    pub(super) room: Room,
+    pub(super) storage: Storage,
 }
 
-impl Quantized {
-    /// How a product wants its activations; `None` if as they are.
-    pub(super) fn for_product(graph: &Graph, node: &Tensor, precision: Precision) -> Option<Quantized> {
+impl Quantization {
+    /// Returns how the activations of `node` are quantized, or `None` if the matmul reads them as f32.
+    pub(super) fn for_matmul(graph: &Graph, node: &Tensor, precision: Precision) -> Option<Quantization> {
         let n = match node.op {
             Op::MulMat => node.ne[1],
             Op::MulMatId => node.ne[2],
@@ -65,24 +72,31 @@ impl Quantized {
         let (w, x) = (graph.tensor(node.source(0)), graph.tensor(node.source(1)));
         let form = activation_form(w.ty, n, precision);
         let (k, n_rows) = (x.ne[0], x.nrows());
-        let room = if k * n_rows <= FEW.max(k) {
-            Room::Own
+        let storage = if k * n_rows <= PER_THREAD_MAX.max(k) {
+            Storage::PerThread
         } else {
-            Room::Shared
+            Storage::Shared
         };
-        (form != ActivationForm::F32).then_some(Quantized { form, k, n_rows, room })
+        (form != ActivationForm::F32).then_some(Quantization {
+            form,
+            k,
+            n_rows,
+            storage,
+        })
     }
 
-    /// Memory for the rows, in floats. What threads need of their own depends neither on how many rows there are nor on their form, so that a
-    /// reservation for the largest graph serves all.
-    pub(super) fn need(&self) -> Need {
+    /// Returns the scratch memory needed, in floats.
+    ///
+    /// The per-thread size depends neither on the number of rows nor on the form, so that memory reserved for
+    /// the largest graph fits every smaller one.
+    pub(super) fn scratch_size(&self) -> ScratchSize {
         let row = self.stride() / size_of::<f32>();
-        let shared = match self.room {
-            Room::Own | Room::Operand => 0,
-            Room::Shared => row * self.n_rows,
+        let shared = match self.storage {
+            Storage::PerThread | Storage::InPlace => 0,
+            Storage::Shared => row * self.n_rows,
         };
-        Need {
-            per_thread: row_floats(self.k) * (FEW / self.k).max(1),
+        ScratchSize {
+            per_thread: row_floats(self.k) * (PER_THREAD_MAX / self.k).max(1),
             shared,
         }
     }
@@ -91,69 +105,76 @@ impl Quantized {
         row_bytes(self.form, self.k)
     }
 
-    /// The same rows, stored as the operand.
-    pub(super) fn as_operand(self) -> Quantized {
-        Quantized {
-            room: Room::Operand,
+    /// Returns the description of these rows stored in the operand's own memory.
+    pub(super) fn in_place(self) -> Quantization {
+        Quantization {
+            storage: Storage::InPlace,
             ..self
         }
     }
 
-    /// True if the rows can take the place of a result of floats.
-    pub(super) fn can_be_stored(&self, result: &Tensor, at: &Place) -> bool {
+    /// Returns true if the quantized rows fit into the memory of the f32 `result`, which starts at a cache
+    /// line.
+    pub(super) fn fits_in_place(&self, result: &Tensor, at: &MemRange) -> bool {
         let is_result = result.is_contiguous() && result.ne[0] == self.k && result.nrows() == self.n_rows;
-        is_result && at.is_aligned_to(LINE) && self.n_rows * self.stride() <= result.nbytes()
+        is_result && at.is_aligned_to(CACHE_LINE) && self.n_rows * self.stride() <= result.nbytes()
     }
 
-    /// True if parts of a row of `n` elements can be stored one by one, by different threads: then no number of it depends on others than its neighbours.
-    pub(super) fn can_be_stored_in_parts(&self, n: usize) -> bool {
+    /// Returns true if different threads can store parts of `n` elements of a row.
+    ///
+    /// Requires a form without per-row data (bf16) and parts that are multiples of [`BF16_STEP`].
+    pub(super) fn can_store_row_parts(&self, n: usize) -> bool {
         self.form == ActivationForm::Bf16Row && n.is_multiple_of(BF16_STEP)
     }
 
-    /// Stores row `i` in the place of a result of floats.
+    /// Quantizes `x` and stores it as row `i` over the f32 values of `target`.
     ///
     /// # Safety
-    /// Nobody else reads or writes the row meanwhile, which lies where [`rows`](Quantized::rows) says.
+    /// No other thread accesses the bytes of quantized row `i`, as [`rows`](Quantized::rows) lays them out,
+    /// during the call.
     pub(super) unsafe fn store(&self, i: usize, x: &[f32], target: &Target<'_>) {
         let start = i * self.stride();
-        // SAFETY: the caller's promise.
+        // SAFETY: no other thread accesses row `i` (function contract).
         let out = unsafe { target.bytes(start..start + activation_bytes(self.form, self.k)) };
         quantize_activations(self.form, x, out);
     }
 
-    /// Stores elements of row `i` from `first` on, a multiple of [`BF16_STEP`], up to the end of the row or such a multiple.
+    /// Quantizes `x` and stores it as the elements of row `i` that start at `first`.
+    ///
+    /// `first` is a multiple of [`BF16_STEP`], and `x` ends at such a multiple or at the end of the row.
     ///
     /// # Safety
-    /// As for [`store`](Quantized::store), of these elements.
+    /// No other thread accesses these elements of quantized row `i` during the call.
     pub(super) unsafe fn store_part(&self, i: usize, first: usize, x: &[f32], target: &Target<'_>) {
-        assert!(self.can_be_stored_in_parts(first));
+        assert!(self.can_store_row_parts(first));
         let start = i * self.stride() + first * size_of::<u16>();
         let len = x.len().next_multiple_of(BF16_STEP) * size_of::<u16>();
-        // SAFETY: the caller's promise.
+        // SAFETY: no other thread accesses these elements of row `i` (function contract).
         let out = unsafe { target.bytes(start..start + len) };
         round_to_bf16(x, out);
     }
 
-    /// Quantizes all rows to the own memory of thread `ith`. `scratch` has room for two rows of floats.
+    /// Quantizes all rows into the scratch buffer of thread `ith`. `scratch` holds two rows of floats.
     ///
     /// # Safety
-    /// Nobody reads or writes that memory until this returns.
-    pub(super) unsafe fn fill_own(&self, from: &Origin<'_>, parts: &Parts<'_>, scratch: &mut [f32], ith: usize) {
+    /// No other reference to the scratch buffer of thread `ith` exists during the call.
+    pub(super) unsafe fn fill_own(&self, from: &RowSource<'_>, parts: &Parts<'_>, scratch: &mut [f32], ith: usize) {
         let row = self.stride() / size_of::<f32>();
-        // SAFETY: the caller's promise.
+        // SAFETY: no other reference to the buffer of thread `ith` exists (function contract).
         let own = unsafe { parts.of_thread(ith) };
         for (i, out) in own.chunks_exact_mut(row).take(self.n_rows).enumerate() {
             match from {
-                Origin::Stored(x) => self.quantize(x.row(row_index(&x.ne(), i), scratch), out),
-                Origin::Norm(norm) => self.quantize(norm.row(i, scratch), out),
+                RowSource::Stored(x) => self.quantize(x.row(row_index(&x.ne(), i), scratch), out),
+                RowSource::Norm(norm) => self.quantize(norm.row(i, scratch), out),
             }
         }
     }
 
-    /// Quantizes rows of `x` as the queue has them to the memory that threads share. `scratch` has room for one row of floats.
+    /// Quantizes the rows of `x` that the queue assigns to this thread into the shared buffer. `scratch`
+    /// holds one row of floats.
     ///
     /// # Safety
-    /// No product reads the shared memory in this phase.
+    /// No thread reads the shared buffer in this phase.
     pub(super) unsafe fn fill_shared(
         &self,
         x: Source<'_>,
@@ -162,9 +183,10 @@ impl Quantized {
         queue: &WorkQueue<'_>,
     ) {
         let (row, shared) = (self.stride() / size_of::<f32>(), parts.shared());
-        while let Some(piece) = queue.take(self.n_rows.div_ceil(PIECE)) {
-            for i in piece * PIECE..self.n_rows.min((piece + 1) * PIECE) {
-                // SAFETY: the caller promises that nothing reads the rows, and no other thread takes this piece.
+        while let Some(piece) = queue.take(self.n_rows.div_ceil(ROWS_PER_CHUNK)) {
+            for i in piece * ROWS_PER_CHUNK..self.n_rows.min((piece + 1) * ROWS_PER_CHUNK) {
+                // SAFETY: no thread reads the shared buffer in this phase (function contract), and the queue
+                // gives each chunk of rows to one thread.
                 let out = unsafe { shared.write(i * row..(i + 1) * row) };
                 self.quantize(x.row(row_index(&x.ne(), i), scratch), out);
             }
@@ -176,19 +198,22 @@ impl Quantized {
         quantize_activations(self.form, row, &mut out[..activation_bytes(self.form, self.k)]);
     }
 
-    /// The rows, as thread `ith` has them, once they are filled in.
+    /// Returns the quantized rows as seen by thread `ith`, after they were filled in.
     ///
     /// # Safety
-    /// While the rows live nobody quantizes anything to the same room, and what others filled in was in an earlier phase.
+    /// While the returned rows are alive, no thread quantizes into the same storage. Rows that other threads
+    /// filled in were written in an earlier phase.
     pub(super) unsafe fn rows<'a>(&self, x: &Source<'a>, parts: &'a Parts<'_>, ith: usize) -> QuantizedRows<'a> {
         let stride = self.stride();
         let n_floats = self.n_rows * stride / size_of::<f32>();
-        let bytes = match self.room {
-            // SAFETY: only this thread uses its part, and the caller promises that it writes nothing there.
-            Room::Own => bytemuck::cast_slice(unsafe { &parts.of_thread(ith)[..n_floats] }),
-            // SAFETY: the caller's promise.
-            Room::Shared => bytemuck::cast_slice(unsafe { parts.shared().read(0..n_floats) }),
-            Room::Operand => x.bytes(self.n_rows * stride),
+        let bytes = match self.storage {
+            // SAFETY: only thread `ith` uses its buffer, and it does not write there while the rows are alive
+            // (function contract).
+            Storage::PerThread => bytemuck::cast_slice(unsafe { &parts.of_thread(ith)[..n_floats] }),
+            // SAFETY: the shared rows were written in an earlier phase and stay unchanged (function
+            // contract).
+            Storage::Shared => bytemuck::cast_slice(unsafe { parts.shared().read(0..n_floats) }),
+            Storage::InPlace => x.bytes(self.n_rows * stride),
         };
         QuantizedRows {
             form: self.form,
@@ -198,27 +223,28 @@ impl Quantized {
     }
 }
 
-/// Quantized rows of activations, counted as if the rows of the operand were dense.
+/// Quantized rows of activations. Rows are numbered as if the operand were contiguous.
 #[derive(Clone, Copy)]
 pub(super) struct QuantizedRows<'a> {
     form: ActivationForm,
     bytes: &'a [u8],
-    /// Bytes from one row to the next.
+    /// Distance between rows in bytes.
     pub(super) stride: usize,
 }
 
 impl<'a> QuantizedRows<'a> {
-    /// Whether they are multiplied with many rows of weights at a time: by a unit for tiles, or as bytes with sums in registers.
+    /// Returns true if the kernel multiplies these rows with many rows of weights at a time: AMX tiles
+    /// (bf16), or bytes with register accumulators (u8).
     pub(super) fn is_for_tiles(&self) -> bool {
         matches!(self.form, ActivationForm::Bf16Row | ActivationForm::U8Chunk)
     }
 
-    /// `n` rows from row `i` on.
+    /// Returns the bytes of `n` rows, starting at row `i`.
     pub(super) fn span(&self, i: usize, n: usize) -> &'a [u8] {
         &self.bytes[i * self.stride..(i + n) * self.stride]
     }
 
-    /// Rows of this form and stride as an operand.
+    /// Describes `rows`, which have this form and stride, as a kernel operand.
     pub(super) fn as_activations<'b>(&self, rows: &'b [u8]) -> Activations<'b> {
         Activations::Quantized {
             form: self.form,
@@ -228,42 +254,45 @@ impl<'a> QuantizedRows<'a> {
     }
 }
 
-/// Most floats that a row of `k` activations takes up in any form.
+/// Returns the largest number of floats that a row of `k` activations occupies in any form.
 pub(super) fn row_floats(k: usize) -> usize {
     k.max(row_bytes(ActivationForm::I16Row, k) / size_of::<f32>())
 }
 
-/// Most floats that a row of `k` activations takes up in a form [for tiles](QuantizedRows::is_for_tiles).
+/// Returns the largest number of floats that a row of `k` activations occupies in a form for
+/// [tiles](QuantizedRows::is_for_tiles).
 pub(super) fn tile_row_floats(k: usize) -> usize {
     let bytes = [ActivationForm::Bf16Row, ActivationForm::U8Chunk].map(|form| row_bytes(form, k));
     bytes[0].max(bytes[1]) / size_of::<f32>()
 }
 
-/// Bytes from one row of `k` activations to the next, a multiple of a cache line.
+/// Returns the distance in bytes between rows of `k` activations, rounded up to a cache line.
 fn row_bytes(form: ActivationForm, k: usize) -> usize {
-    activation_bytes(form, k).next_multiple_of(LINE)
+    activation_bytes(form, k).next_multiple_of(CACHE_LINE)
 }
 
-/// Which activations are in the rooms while a plan runs, as the planner knows it. Each has a number.
+/// Tracks, while a plan is built, which quantized operand each scratch buffer will hold, so that an operand
+/// that is already there is not quantized again.
 #[derive(Default)]
-pub(super) struct Held {
-    rooms: [Option<Holding>; 2],
+pub(super) struct QuantizedCache {
+    rooms: [Option<CacheSlot>; 2],
     last_number: u32,
-    /// Results that are stored in this form.
-    stored: Vec<(TensorId, Quantized)>,
-    /// Norms that every thread computes for itself: what products read, the norm, and which of the plan's it is.
+    /// Tensors whose values are stored in quantized form.
+    stored: Vec<(TensorId, Quantization)>,
+    /// Norms that threads compute for themselves: the tensor that matmuls read, the norm, and its index in
+    /// the plan.
     norms: Vec<(TensorId, (TensorId, usize))>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-struct Holding {
+struct CacheSlot {
     x: TensorId,
-    quantized: Quantized,
+    quantized: Quantization,
     number: u32,
 }
 
-impl Held {
-    /// At the start of a plan for so many nodes nothing is known.
+impl QuantizedCache {
+    /// Resets the cache for a new plan of `n_nodes` nodes.
     pub(super) fn start(&mut self, n_nodes: usize) {
         self.forget();
         self.stored.clear();
@@ -272,44 +301,45 @@ impl Held {
         self.norms.reserve(n_nodes);
     }
 
-    /// Nothing is known of the rooms: an operand may have been written.
+    /// Forgets the contents of the scratch buffers. Required when an operand may have been overwritten.
     pub(super) fn forget(&mut self) {
         self.rooms = [None; 2];
     }
 
-    /// Result `id` is stored in this form.
-    pub(super) fn store(&mut self, id: TensorId, quantized: Quantized) {
+    /// Records that result `id` is stored in quantized form.
+    pub(super) fn store(&mut self, id: TensorId, quantized: Quantization) {
         self.stored.push((id, quantized));
     }
 
-    /// The form in which a result is stored, if not as floats.
-    pub(super) fn stored(&self, id: TensorId) -> Option<Quantized> {
+    /// Returns the form in which result `id` is stored, or `None` for f32.
+    pub(super) fn stored(&self, id: TensorId) -> Option<Quantization> {
         let of_id = self.stored.iter().rev().find(|(stored, _)| *stored == id);
         of_id.map(|(_, quantized)| *quantized)
     }
 
-    /// Every thread computes `norm`, the plan's norm number `i`, for itself for products that read `id`.
+    /// Records that matmuls which read `id` recompute `norm`, entry `i` of the plan's norms, on every thread.
     pub(super) fn add_norm(&mut self, id: TensorId, norm: TensorId, i: usize) {
         self.norms.push((id, (norm, i)));
     }
 
-    /// The norm that every thread computes for itself for products that read `id`, if there is one.
+    /// Returns the norm that threads recompute for matmuls which read `id`, and its index in the plan.
     pub(super) fn norm(&self, id: TensorId) -> Option<(TensorId, usize)> {
         let of_id = self.norms.iter().rev().find(|(read, _)| *read == id);
         of_id.map(|(_, norm)| *norm)
     }
 
-    /// The number of the activations `x` of a product, and whether they have to be quantized for it: they are noted then.
-    pub(super) fn number(&mut self, x: TensorId, quantized: Quantized) -> (u32, bool) {
-        let room = &mut self.rooms[quantized.room as usize];
-        if let Some(held) = room
-            && (held.x, held.quantized) == (x, quantized)
+    /// Returns the version of the quantized operand `x`, and whether the matmul must quantize it first. In
+    /// that case the operand is recorded as cached.
+    pub(super) fn number(&mut self, x: TensorId, quantized: Quantization) -> (u32, bool) {
+        let storage = &mut self.rooms[quantized.storage as usize];
+        if let Some(slot) = storage
+            && (slot.x, slot.quantized) == (x, quantized)
         {
-            return (held.number, false);
+            return (slot.number, false);
         }
         self.last_number = self.last_number.wrapping_add(1);
         let number = self.last_number;
-        *room = Some(Holding { x, quantized, number });
+        *storage = Some(CacheSlot { x, quantized, number });
         (number, true)
     }
 }

@@ -1,10 +1,11 @@
-//! Which nodes need a barrier before them: only those that write what another touches, or touch what another writes.
+//! Decides which nodes need a barrier: those that write memory which another node of the phase accesses, or
+//! read memory which another node writes.
 //!
-//! Barriers cost more than small ops do, above all on a busy machine. So threads go on from one node to the next where they
-//! cannot get into each other's way, as with the projections of one input, and small nodes are left to one thread alone, which needs
-//! no barrier to go on with its own results.
+//! On a busy machine, a barrier costs more than a small op. Threads therefore continue without a barrier from
+//! one node to the next if their accesses do not conflict, as with the Q, K, and V projections of one input.
+//! Chains of small nodes run on a single thread, which needs no barrier between its own results.
 
-/// Bytes that a node reads or writes, by address.
+/// Address range that a node reads or writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access {
     pub(super) start: usize,
@@ -13,14 +14,15 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// The scratch memory that threads share, which lies at no address of a tensor.
+    /// Pseudo-address of the scratch memory that all threads share. It overlaps no tensor.
     pub(super) const SHARED_SCRATCH: Access = Access {
         start: 0,
         end: 1,
         write: true,
     };
 
-    /// The memory where threads quantize activations for one another, which lies at no address of a tensor either.
+    /// Returns an access to the shared buffer of quantized activations. Its pseudo-address overlaps no
+    /// tensor.
     pub(super) fn shared_activations(write: bool) -> Access {
         Access {
             start: 1,
@@ -34,12 +36,12 @@ impl Access {
     }
 }
 
-/// Most accesses that are kept in mind. A barrier too many does no harm, and more would take long to compare.
+/// Maximum number of accesses to track. Comparing more takes too long, while an extra barrier is harmless.
 const MAX_OPEN: usize = 128;
 
-/// What has been touched since the last barrier.
+/// Tracks the memory accessed since the last barrier.
 pub(super) struct Barriers {
-    /// Accesses, and whether the one thread makes them that computes small nodes. Never grows.
+    /// Accesses, each with a flag for accesses by the thread that runs the small nodes. Never reallocates.
     open: Vec<(Access, bool)>,
 }
 
@@ -50,13 +52,14 @@ impl Barriers {
         }
     }
 
-    /// Starts a graph: no thread has touched anything.
+    /// Starts a new graph, without any accesses.
     pub(super) fn start(&mut self) {
         self.open.clear();
     }
 
-    /// Takes the next node's accesses; true if it needs a barrier before it. `solo`: one thread alone computes it, as all
-    /// such nodes up to the next barrier.
+    /// Adds the accesses of the next node and returns true if the node needs a barrier before it.
+    ///
+    /// `solo` marks small nodes. A single thread computes all small nodes between two barriers.
     pub(super) fn before(&mut self, accesses: &[Access], solo: bool) -> bool {
         let clashes = |new: &Access| {
             self.open
@@ -92,15 +95,15 @@ mod tests {
     }
 
     #[test]
-    fn barriers_stand_where_nodes_get_into_each_others_way() {
+    fn conflicting_nodes_get_barriers() {
         let mut barriers = Barriers::new();
-        // Two products of one input.
+        // Two matmuls that read the same input need no barrier between them.
         assert!(!barriers.before(&[read(0), write(10)], false));
         assert!(!barriers.before(&[read(0), write(20)], false));
-        // Read after write; then nothing before matters.
+        // Read after write. The barrier forgets all earlier accesses.
         assert!(barriers.before(&[read(15), write(40)], false));
         assert!(!barriers.before(&[read(20), write(60)], false));
-        // Write after read, write after write.
+        // Tests a write after a read, then a write after a write.
         assert!(barriers.before(&[write(25)], false));
         assert!(barriers.before(&[write(25)], false));
     }
@@ -110,7 +113,7 @@ mod tests {
         let mut barriers = Barriers::new();
         assert!(!barriers.before(&[write(0)], true));
         assert!(!barriers.before(&[read(0), write(20)], true));
-        // Another node in between, which has nothing to do with them, changes nothing.
+        // An unrelated node in between does not add a barrier.
         assert!(!barriers.before(&[write(50)], false));
         assert!(!barriers.before(&[read(20), write(30)], true));
         assert!(barriers.before(&[read(30), write(40)], false));
@@ -118,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_graph_has_barriers() {
+    fn long_graph_has_barriers() {
         let mut barriers = Barriers::new();
         let n = (0..1000)
             .filter(|_| barriers.before(&[read(0), write(20)], true))

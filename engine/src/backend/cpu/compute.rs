@@ -1,52 +1,53 @@
-//! Computing a plan: threads go through its phases, take what they find to do in each, and wait for each other in between.
+//! Executes a plan: the threads compute the nodes of each phase together and wait for each other between
+//! phases.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::activations::{Origin, QuantizedRows, Room};
-use super::ahead::Cursor;
+use super::activations::{QuantizedRows, RowSource, Storage};
 use super::fuse::Fusion;
-use super::ops::gated::{Products, products_glu};
-use super::ops::mul_mat::product_add;
+use super::ops::gated::{Products, matmul_glu};
+use super::ops::mul_mat::matmul_add;
 use super::ops::norm::{RmsNorm, Sum, add_rms_norm};
-use super::ops::{self, Fault, Stop, Task};
-use super::phases::Piece;
+use super::ops::{self, KernelError, NodeExit, Task};
+use super::phases::Chunk;
 use super::plan::{CpuPlan, Phase, Planner};
 use super::pool::{Abandoned, Stopped, ThreadPool, Worker};
-use super::queue::{Share, WorkQueue};
+use super::queue::{WorkQueue, WorkShare};
 use super::scratch::{Parts, Scratch};
 use super::view::{NodePart, PlannedNode};
+use super::weight_prefetch::Cursor;
 use super::{NAME, error};
-use crate::backend::profile::Watch;
+use crate::backend::profile::RunTimer;
 use crate::backend::{Activity, Backend, BackendError, BackendParams, Device, GraphView, MemoryMap, Plan, Profile};
 use crate::graph::{Graph, Op, TensorId};
 
-/// Waiting for other threads.
+/// Profiler activity: waiting at a barrier.
 const WAIT: Activity = Activity {
     name: "wait",
     weights: None,
 };
 
-/// Quantizing the activations of products.
+/// Profiler activity: quantizing the activations of a matmul.
 const QUANTIZE: Activity = Activity {
     name: "quantize",
     weights: None,
 };
 
-/// Computing the norm of activations, and quantizing it.
+/// Recomputing an RMS norm and quantizing its result.
 const NORM_QUANTIZE: Activity = Activity {
     name: "rms_norm + quantize",
     weights: None,
 };
 
-/// The CPU's backend: a pool of threads and scratch memory.
+/// The CPU backend: a thread pool and scratch memory.
 pub(super) struct CpuBackend {
     device: Arc<dyn Device>,
     pool: Arc<ThreadPool>,
     n_threads: usize,
     scratch: Scratch,
-    /// Quantized activations.
+    /// Scratch memory for quantized activations.
     quantized: Scratch,
     planner: Planner,
     profile: Option<Profile>,
@@ -69,19 +70,19 @@ impl CpuBackend {
         })
     }
 
-    fn make_room(&mut self, plan: &CpuPlan) -> Result<(), BackendError> {
+    fn ensure_scratch(&mut self, plan: &CpuPlan) -> Result<(), BackendError> {
         let n_threads = self.pool.n_threads();
-        for (scratch, need) in [
-            (&mut self.scratch, plan.need),
-            (&mut self.quantized, plan.need_quantized),
+        for (scratch, scratch_size) in [
+            (&mut self.scratch, plan.scratch_size),
+            (&mut self.quantized, plan.quantized_scratch_size),
         ] {
-            if !scratch.ensure(n_threads, need.per_thread, need.shared) {
+            if !scratch.ensure(n_threads, scratch_size.per_thread, scratch_size.shared) {
                 return Err(BackendError::OutOfMemory {
                     buffer_type: "CPU".to_string(),
-                    bytes: need
+                    bytes: scratch_size
                         .per_thread
                         .saturating_mul(n_threads)
-                        .saturating_add(need.shared)
+                        .saturating_add(scratch_size.shared)
                         .saturating_mul(size_of::<f32>()),
                 });
             }
@@ -103,7 +104,7 @@ impl Backend for CpuBackend {
     ) -> Result<Box<dyn Plan>, BackendError> {
         let mut plan = <dyn Plan>::recycle::<CpuPlan>(old);
         self.planner.plan(&mut plan, view, memory, self.pool.n_threads())?;
-        self.make_room(&plan)?;
+        self.ensure_scratch(&plan)?;
         Ok(plan)
     }
 
@@ -116,10 +117,10 @@ impl Backend for CpuBackend {
     ) -> Result<(), BackendError> {
         let plan = plan.downcast_mut::<CpuPlan>(NAME)?;
         plan.check_fresh(graph, memory)?;
-        // Room is there already unless another backend prepared the plan.
-        self.make_room(plan)?;
+        // `prepare` has already allocated the memory, unless another backend prepared the plan.
+        self.ensure_scratch(plan)?;
         plan.start();
-        let walk = Walk {
+        let walk = PlanRun {
             graph,
             plan,
             parts: self.scratch.parts(),
@@ -131,7 +132,7 @@ impl Backend for CpuBackend {
         let fault = walk.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (done, fault) {
             (Ok(()), _) => Ok(()),
-            (Err(Stopped::Panicked(said)), _) => Err(error(format!("a thread panicked: {said}"))),
+            (Err(Stopped::Panicked(said)), _) => Err(error(format!("a worker thread panicked: {said}"))),
             (Err(Stopped::Abandoned), Some((id, fault))) => Err(error(format!("{}: {fault}", graph.tensor(id).name))),
             (Err(Stopped::Abandoned), None) => Err(BackendError::Cancelled),
         }
@@ -142,24 +143,24 @@ impl Backend for CpuBackend {
     }
 }
 
-/// What the threads share while they compute.
-struct Walk<'a> {
+/// State that all threads share while they execute a plan.
+struct PlanRun<'a> {
     graph: &'a Graph,
     plan: &'a CpuPlan,
     parts: Parts<'a>,
     quantized: Parts<'a>,
-    /// The first that was found.
-    fault: Mutex<Option<(TensorId, Fault)>>,
+    /// The first error that a thread reported.
+    fault: Mutex<Option<(TensorId, KernelError)>>,
     profile: Option<&'a Profile>,
 }
 
-/// A thread on its way through the phases.
+/// State of a thread that executes a plan.
 struct Thread<'a> {
     worker: Worker<'a>,
-    /// Number of the activations that are in the thread's own memory.
+    /// Version of the quantized activations in this thread's scratch buffer.
     activations: Option<u32>,
     ahead: Cursor,
-    watch: Option<Watch<'a>>,
+    watch: Option<RunTimer<'a>>,
 }
 
 impl Thread<'_> {
@@ -170,15 +171,15 @@ impl Thread<'_> {
     }
 }
 
-/// How a thread comes to the end of what it does in a phase.
-enum End {
-    /// Nothing is left to take.
+/// Reason why a thread stops working on a phase.
+enum PhaseEnd {
+    /// All work of the phase has been taken.
     Nothing,
-    /// Its place is another thread's.
-    TakenOver,
+    /// Another thread has stolen the rest of this thread's work.
+    Stolen,
 }
 
-impl Walk<'_> {
+impl PlanRun<'_> {
     fn walk(&self, worker: Worker<'_>) -> Result<(), Abandoned> {
         let mut thread = Thread {
             worker,
@@ -186,7 +187,7 @@ impl Walk<'_> {
             ahead: Cursor::default(),
             watch: self.profile.filter(|_| worker.ith == 0).map(Profile::watch),
         };
-        let share = Share {
+        let share = WorkShare {
             ith: worker.ith,
             nth: worker.nth,
         };
@@ -194,19 +195,19 @@ impl Walk<'_> {
         while let Some(phase) = self.plan.phases.get(place.phase) {
             let end = self.phase(phase, place.piece, &mut thread)?;
             place = match end {
-                End::Nothing => {
+                PhaseEnd::Nothing => {
                     let mut ahead = self.plan.ahead.after(place.phase, &mut thread.ahead, share);
                     worker.next(place.phase, || ahead.fetch_some())?
                 }
-                End::TakenOver => worker.enter()?,
+                PhaseEnd::Stolen => worker.enter()?,
             };
             thread.done(WAIT);
         }
         Ok(())
     }
 
-    /// Computes what a phase has for this thread, from the start or from a piece on that was taken over.
-    fn phase(&self, phase: &Phase, piece: Option<Piece>, thread: &mut Thread<'_>) -> Result<End, Abandoned> {
+    /// Computes this thread's part of a phase, starting at `piece` if that was stolen from another thread.
+    fn phase(&self, phase: &Phase, piece: Option<Chunk>, thread: &mut Thread<'_>) -> Result<PhaseEnd, Abandoned> {
         let mut solo = piece.as_ref().is_some_and(|piece| piece.solo);
         let mut at = piece.as_ref().map_or(phase.nodes.start, |piece| piece.node);
         let mut piece = piece.map(|piece| piece.range);
@@ -218,9 +219,9 @@ impl Walk<'_> {
                 let queue = self.queue(at, solo, piece.take(), thread.worker);
                 match self.node(at, &queue, thread) {
                     Ok(()) => {}
-                    Err(Stop::TakenOver) => return Ok(End::TakenOver),
-                    Err(Stop::Abandoned) => return Err(Abandoned),
-                    Err(Stop::Fault(fault)) => {
+                    Err(NodeExit::Stolen) => return Ok(PhaseEnd::Stolen),
+                    Err(NodeExit::Abandoned) => return Err(Abandoned),
+                    Err(NodeExit::KernelError(fault)) => {
                         let mut first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
                         first.get_or_insert((node.id, fault));
                         return Err(thread.worker.abandon());
@@ -230,10 +231,12 @@ impl Walk<'_> {
             }
             at += node.fusion.map_or(1, |fusion| fusion.n_nodes());
         }
-        Ok(End::Nothing)
+        Ok(PhaseEnd::Nothing)
     }
 
-    /// The pieces of work on node `at`, with a piece to begin with. `solo`: this thread computes the small nodes of the phase.
+    /// Returns the work queue of node `at`, with an optional first range to compute.
+    ///
+    /// `solo` is true if this thread computes the small nodes of the phase.
     fn queue<'a>(
         &'a self,
         at: usize,
@@ -242,7 +245,7 @@ impl Walk<'_> {
         worker: Worker<'a>,
     ) -> WorkQueue<'a> {
         let node = &self.plan.nodes[at];
-        let piece = Piece {
+        let piece = Chunk {
             node: at,
             range: 0..0,
             solo,
@@ -263,16 +266,16 @@ impl Walk<'_> {
             (_, NodePart::Quantize) => return QUANTIZE,
             (_, NodePart::Merge) => "attention merge",
             (Some(Fusion::AddRmsNorm { .. }), _) => "add + rms_norm",
-            (Some(Fusion::ProductAdd { .. }), _) => "mul_mat + add",
-            (Some(Fusion::ProductsGlu { .. }), _) => "mul_mat + glu",
+            (Some(Fusion::MatmulAdd { .. }), _) => "mul_mat + add",
+            (Some(Fusion::MatmulGlu { .. }), _) => "mul_mat + glu",
             (None, _) => tensor.op.name(),
         };
         let weights = is_product.then(|| self.graph.tensor(tensor.source(0)).ty);
         Activity { name, weights }
     }
 
-    /// Computes what of node `at`, and of one that is fused with it, this thread can take.
-    fn node(&self, at: usize, queue: &WorkQueue<'_>, thread: &mut Thread<'_>) -> Result<(), Stop> {
+    /// Computes this thread's part of node `at` and of the nodes fused with it.
+    fn node(&self, at: usize, queue: &WorkQueue<'_>, thread: &mut Thread<'_>) -> Result<(), NodeExit> {
         let node = &self.plan.nodes[at];
         if node.part == NodePart::Quantize {
             self.quantize(node, queue, thread);
@@ -280,56 +283,61 @@ impl Walk<'_> {
         }
         self.quantize_own(node, thread);
         if node.solo {
-            return self.share(at, queue, Share::WHOLE, thread);
+            return self.share(at, queue, WorkShare::WHOLE, thread);
         }
         let nth = thread.worker.nth;
         if node.part == NodePart::Merge || ops::takes_pieces(self.graph.tensor(node.id).op) {
-            return self.share(at, queue, Share { ith: 0, nth }, thread);
+            return self.share(at, queue, WorkShare { ith: 0, nth }, thread);
         }
-        // Shares are taken as pieces are: a thread that has no core takes none.
+        // Shares are taken from the queue, so that a descheduled thread does not hold up a share.
         while let Some(ith) = queue.take(nth) {
-            self.share(at, queue, Share { ith, nth }, thread)?;
+            self.share(at, queue, WorkShare { ith, nth }, thread)?;
         }
         Ok(())
     }
 
-    /// Quantizes rows for all threads.
+    /// Quantizes this thread's part of the rows into the shared buffer.
     fn quantize(&self, node: &PlannedNode, queue: &WorkQueue<'_>, thread: &Thread<'_>) {
         let Some(quantized) = node.activations else { return };
-        // SAFETY: each thread asks for its own part, and the slice of the node before is gone.
+        // SAFETY: each thread only accesses its own part, and the slice of the previous node has been
+        // dropped.
         let scratch = unsafe { self.parts.of_thread(thread.worker.ith) };
-        // SAFETY: products read the rows in other phases than this one, as the planner saw to it.
+        // SAFETY: the planner adds a barrier between this phase and the matmuls that read the rows
+        // (`Access::shared_activations`).
         unsafe { quantized.fill_shared(node.source(self.graph, 1), &self.quantized, scratch, queue) }
     }
 
-    /// Quantizes the activations of a product for this thread alone, unless it has them.
+    /// Quantizes the activations of a matmul into this thread's scratch buffer, unless the buffer already
+    /// holds them.
     fn quantize_own(&self, node: &PlannedNode, thread: &mut Thread<'_>) {
         let number = Some(node.activations_number);
-        let Some(quantized) = node.activations.filter(|q| q.room == Room::Own) else {
+        let Some(quantized) = node.activations.filter(|q| q.storage == Storage::PerThread) else {
             return;
         };
         if thread.activations == number {
             return;
         }
         let ith = thread.worker.ith;
-        // SAFETY: each thread asks for its own part, and the slice of the node before is gone.
+        // SAFETY: each thread only accesses its own part, and the slice of the previous node has been
+        // dropped.
         let scratch = unsafe { self.parts.of_thread(ith) };
         let (from, activity) = match node.norm {
-            Some(norm) => (Origin::Norm(self.norm(norm)), NORM_QUANTIZE),
-            None => (Origin::Stored(node.source(self.graph, 1)), QUANTIZE),
+            Some(norm) => (RowSource::Norm(self.norm(norm)), NORM_QUANTIZE),
+            None => (RowSource::Stored(node.source(self.graph, 1)), QUANTIZE),
         };
-        // SAFETY: rows in a thread's own part live as long as its task, and of that one there is none now.
+        // SAFETY: references to this thread's part live as long as its `Task`, and no `Task` exists between
+        // nodes.
         unsafe { quantized.fill_own(&from, &self.quantized, scratch, ith) };
         thread.activations = number;
         thread.done(activity);
     }
 
-    /// A norm that every thread computes for itself, in phases of products that read it.
+    /// Returns norm `i` of the plan, which every thread recomputes in the phases of the matmuls that read it.
     fn norm(&self, i: usize) -> RmsNorm<'_> {
         let node = &self.plan.norms[i];
         let tensor = self.graph.tensor(node.id);
         let Op::RmsNorm { eps } = tensor.op else {
-            unreachable!("of norms only such are computed so");
+            unreachable!("the planner only recomputes RMS norms");
         };
         RmsNorm {
             x: node.source(self.graph, 0),
@@ -338,8 +346,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Computes a share of a node, and of one that is fused with it.
-    fn share(&self, at: usize, queue: &WorkQueue<'_>, share: Share, thread: &Thread<'_>) -> Result<(), Stop> {
+    /// Computes a share of node `at` and of the nodes fused with it.
+    fn share(&self, at: usize, queue: &WorkQueue<'_>, share: WorkShare, thread: &Thread<'_>) -> Result<(), NodeExit> {
         let node = &self.plan.nodes[at];
         match node.fusion {
             None => return ops::run(self.task(node, queue, share, thread)),
@@ -347,21 +355,22 @@ impl Walk<'_> {
                 let sum = Sum {
                     a: node.source(self.graph, 0),
                     b: node.source(self.graph, 1),
-                    // SAFETY: as in `task`; both results lie apart, as found when the nodes were fused.
+                    // SAFETY: each thread writes its own rows of both results, which do not overlap (checked
+                    // in `add_rms_norm` of the planner).
                     target: stores_sum.then(|| unsafe { node.target(self.graph, share) }),
                 };
                 let norm = &self.plan.nodes[at + 1];
                 add_rms_norm(self.task(norm, queue, share, thread), &sum, eps);
             }
-            Some(Fusion::ProductAdd { other }) => {
+            Some(Fusion::MatmulAdd { other }) => {
                 let sum = &self.plan.nodes[at + 1];
                 let operands = [node.source(self.graph, 0), sum.source(self.graph, other)];
                 let x = self
                     .activations(node, thread)
-                    .expect("products are fused whose activations are quantized");
-                product_add(self.task(sum, queue, share, thread), operands, x)?;
+                    .expect("only matmuls with quantized activations are fused");
+                matmul_add(self.task(sum, queue, share, thread), operands, x)?;
             }
-            Some(Fusion::ProductsGlu { f, gate_is_first }) => {
+            Some(Fusion::MatmulGlu { f, gate_is_first }) => {
                 let [gate, up] = if gate_is_first { [0, 1] } else { [1, 0] };
                 let weights = |i: usize| self.plan.nodes[at + i].source(self.graph, 0);
                 let products = Products {
@@ -369,22 +378,23 @@ impl Walk<'_> {
                     up: weights(up),
                     x: self
                         .activations(node, thread)
-                        .expect("products are fused whose activations are quantized"),
-                    is_of_few: node.activations.is_some_and(|q| q.room == Room::Own),
+                        .expect("only matmuls with quantized activations are fused"),
+                    is_skinny: node.activations.is_some_and(|q| q.storage == Storage::PerThread),
                     x_ne: node.source(self.graph, 1).ne(),
                     ids: (self.graph.tensor(node.id).op == Op::MulMatId).then(|| node.source(self.graph, 2)),
                 };
-                return products_glu(self.task(&self.plan.nodes[at + 2], queue, share, thread), &products, f);
+                return matmul_glu(self.task(&self.plan.nodes[at + 2], queue, share, thread), &products, f);
             }
         }
         Ok(())
     }
 
-    /// The activations of a product, if it has them in another form than f32.
+    /// Returns the quantized activations of a matmul, or `None` if the matmul reads f32.
     fn activations<'a>(&'a self, node: &'a PlannedNode, thread: &Thread<'a>) -> Option<QuantizedRows<'a>> {
         let quantized = node.activations?;
         let x = node.source(self.graph, 1);
-        // SAFETY: the thread quantizes rows of its own between tasks only, and rows that are shared, or stored as the operand, are written in other phases.
+        // SAFETY: a thread quantizes into its own buffer only between tasks. Shared rows and rows stored in
+        // place are written in an earlier phase.
         Some(unsafe { quantized.rows(&x, &self.quantized, thread.worker.ith) })
     }
 
@@ -392,7 +402,7 @@ impl Walk<'_> {
         &'a self,
         node: &'a PlannedNode,
         queue: &'a WorkQueue<'a>,
-        share: Share,
+        share: WorkShare,
         thread: &Thread<'a>,
     ) -> Task<'a> {
         let ith = thread.worker.ith;
@@ -402,11 +412,13 @@ impl Walk<'_> {
             planned: node,
             share,
             queue,
-            // SAFETY: asked once per share and node, which one thread takes; or by several threads that share the work on the node by
-            // pieces. All that was to be done with its operands and its result before was done in earlier phases, and what comes after is in
-            // later ones: those begin when nobody is in this phase any more. A thread whose piece was taken over touches neither.
+            // SAFETY: each share of a node is taken by one thread, or several threads share the node by
+            // disjoint chunks. Earlier accesses to the operands and the result are in earlier phases, and
+            // later accesses in later phases, which start only after every thread has left this phase. A
+            // thread whose chunk was stolen accesses neither the operands nor the result.
             target: unsafe { node.target(self.graph, share) },
-            // SAFETY: each thread asks for its own part, and the slice of the task before is gone.
+            // SAFETY: each thread only accesses its own part, and the slice of the previous task has been
+            // dropped.
             scratch: unsafe { self.parts.of_thread(ith) },
             shared: self.parts.shared(),
             activations: self.activations(node, thread),

@@ -1,78 +1,83 @@
-//! Which nodes are computed together with those that follow them, so that a row is still in the cache when it is read, and
-//! threads do not wait for each other in between; and which norms every thread computes for itself.
+//! Fusion of adjacent nodes, and selection of the norms that every thread recomputes.
+//!
+//! Fused nodes read a row while it is still in the cache, and need no barrier in between.
 
 use kernels::{BF16_STEP, GgmlType, Precision};
 
-use super::activations::{Held, Quantized, Room};
+use super::activations::{Quantization, QuantizedCache, Storage};
 use super::ops;
-use super::view::{Place, locate, may_overlap};
+use super::view::{MemRange, locate, may_overlap};
 use crate::backend::{GraphView, MemoryMap};
 use crate::graph::{Op, Tensor, TensorId, Unary};
 
-/// How a node is computed together with the next ones.
+/// A group of adjacent nodes that are computed together.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Fusion {
-    /// A sum and its norm.
+    /// A sum followed by its RMS norm.
     AddRmsNorm {
-        /// Of the norm.
+        /// Epsilon of the norm.
         eps: f32,
-        /// The sum has other readers.
+        /// True if the sum has other readers and must be stored, too.
         stores_sum: bool,
     },
-    /// A product with few columns, and its sum with another operand of the sum. The product is not stored.
-    ProductAdd {
-        /// Which operand of the sum the other is.
+    /// A matmul with few columns, and the sum of its result and another tensor. The matmul's result is not
+    /// stored.
+    MatmulAdd {
+        /// Index of the other tensor among the operands of the sum.
         other: usize,
     },
-    /// Two products of the same activations, and `f` of one of them times the other. Neither product is stored.
-    ProductsGlu {
+    /// Two matmuls with the same activations, combined as `f(gate) * up`. Neither matmul's result is stored.
+    MatmulGlu {
         f: Unary,
-        /// The first product is what `f` is taken of.
+        /// True if the first matmul is the gate.
         gate_is_first: bool,
     },
 }
 
-/// Most nodes that are computed together.
+/// Maximum number of nodes in a fusion.
 pub(super) const MAX_FUSED: usize = 3;
 
 impl Fusion {
-    /// Nodes that are computed together.
+    /// Returns the number of fused nodes.
     pub(super) fn n_nodes(&self) -> usize {
         match self {
-            Fusion::AddRmsNorm { .. } | Fusion::ProductAdd { .. } => 2,
-            Fusion::ProductsGlu { .. } => 3,
+            Fusion::AddRmsNorm { .. } | Fusion::MatmulAdd { .. } => 2,
+            Fusion::MatmulGlu { .. } => 3,
         }
     }
 }
 
-/// Most nodes that are looked at for the readers of a result.
+/// Number of following nodes to search for the readers of a result.
 const NEAR: usize = 16;
 
-/// What is known when a node is planned.
+/// The context in which the planner decides about fusion.
 #[derive(Clone, Copy)]
-pub(super) struct Outlook<'a> {
+pub(super) struct FusionContext<'a> {
     pub(super) view: &'a GraphView<'a>,
     pub(super) memory: &'a MemoryMap,
     pub(super) precision: Precision,
-    pub(super) held: &'a Held,
+    pub(super) quantized_cache: &'a QuantizedCache,
 }
 
-impl Outlook<'_> {
-    /// The fusion of `first` and some of those that come `after` it, if one is possible. All were checked.
+impl FusionContext<'_> {
+    /// Returns the fusion that starts at `first`, if the nodes in `after` allow one. All nodes were checked
+    /// by `ops::check`.
     pub(super) fn fusion(&self, first: TensorId, mut after: impl Iterator<Item = TensorId>) -> Option<Fusion> {
         let second = after.next()?;
         match self.view.graph.tensor(first).op {
             Op::Add => self.add_rms_norm(first, second),
             Op::MulMat | Op::MulMatId => {
-                let glu = after.next().and_then(|last| self.products_glu([first, second, last]));
-                glu.or_else(|| self.product_add(first, second))
+                let glu = after.next().and_then(|last| self.matmul_glu([first, second, last]));
+                glu.or_else(|| self.matmul_add(first, second))
             }
             _ => None,
         }
     }
 
-    /// Each thread computes whole rows of both results, while others are at other rows. So the second result must not lie where other
-    /// rows of what the first one reads or writes do.
+    /// Returns the fusion of a sum and its norm.
+    ///
+    /// Each thread computes whole rows of both results while other threads compute other rows. The norm must
+    /// therefore not overlap different rows of the sum or of the sum's operands.
     fn add_rms_norm(&self, first: TensorId, second: TensorId) -> Option<Fusion> {
         let graph = self.view.graph;
         let (sum, norm) = (graph.tensor(first), graph.tensor(second));
@@ -97,14 +102,17 @@ impl Outlook<'_> {
         (!stores_sum || !at_norm.overlaps(&at_sum)).then_some(Fusion::AddRmsNorm { eps, stores_sum })
     }
 
-    /// Each thread computes rows of the product in its own memory and adds what the other operand has there, whose place the sum may take. While sums are stored,
-    /// other threads read weights, and what they make their activations of.
-    fn product_add(&self, first: TensorId, second: TensorId) -> Option<Fusion> {
+    /// Returns the fusion of a matmul and a residual sum.
+    ///
+    /// Each thread computes rows of the matmul in its scratch buffer and adds the rows of the other operand,
+    /// which the sum may overwrite. Meanwhile, other threads read the weights and quantize the activations,
+    /// so the sum must overlap neither.
+    fn matmul_add(&self, first: TensorId, second: TensorId) -> Option<Fusion> {
         let graph = self.view.graph;
         let (product, sum) = (graph.tensor(first), graph.tensor(second));
-        let activations = Quantized::for_product(graph, product, self.precision)?;
-        let is_of_few = activations.room == Room::Own && ops::is_of_few(graph, product);
-        if sum.op != Op::Add || !is_of_few || self.view.uses.n_readers(first) != 1 {
+        let activations = Quantization::for_matmul(graph, product, self.precision)?;
+        let is_skinny = activations.storage == Storage::PerThread && ops::is_skinny(graph, product);
+        if sum.op != Op::Add || !is_skinny || self.view.uses.n_readers(first) != 1 {
             return None;
         }
         let other = usize::from(sum.src[0] == Some(first));
@@ -114,28 +122,33 @@ impl Outlook<'_> {
         let is_list = is_list && self.find(sum.source(other))?.is_aligned_to(size_of::<f32>());
         let is_row_by_row = product.ne == sum.ne && repeats_rows && is_list;
         let at = self.find(second)?;
-        let are_apart = self.is_apart_from_reads(&at, product);
-        (sum.src[1 - other] == Some(first) && is_row_by_row && are_apart).then_some(Fusion::ProductAdd { other })
+        let are_disjoint = self.is_disjoint_from_reads(&at, product);
+        (sum.src[1 - other] == Some(first) && is_row_by_row && are_disjoint).then_some(Fusion::MatmulAdd { other })
     }
 
-    /// True if nothing lies `at` a place that threads read while they compute a product: weights, which experts are wanted, and its activations, or what these are
-    /// made of, unless they are quantized before.
-    fn is_apart_from_reads(&self, at: &Place, product: &Tensor) -> bool {
-        let is_apart = |id: TensorId| self.find(id).is_some_and(|place| !place.overlaps(at));
+    /// Returns true if `at` overlaps nothing that threads read while they compute a matmul.
+    ///
+    /// Threads read the weights, the expert ids, and the activations or the inputs of their norm. Activations
+    /// do not count if an earlier phase quantizes them.
+    fn is_disjoint_from_reads(&self, at: &MemRange, product: &Tensor) -> bool {
+        let is_disjoint = |id: TensorId| self.find(id).is_some_and(|place| !place.overlaps(at));
         let x = product.source(1);
-        let activations = Quantized::for_product(self.view.graph, product, self.precision);
-        let is_x_apart = match activations.map(|activations| activations.room) {
-            Some(Room::Shared) if self.held.stored(x).is_none() => true,
-            _ => match self.held.norm(x) {
-                Some((norm, _)) => self.view.graph.tensor(norm).sources().all(is_apart),
-                None => is_apart(x),
+        let activations = Quantization::for_matmul(self.view.graph, product, self.precision);
+        let is_x_apart = match activations.map(|activations| activations.storage) {
+            Some(Storage::Shared) if self.quantized_cache.stored(x).is_none() => true,
+            _ => match self.quantized_cache.norm(x) {
+                Some((norm, _)) => self.view.graph.tensor(norm).sources().all(is_disjoint),
+                None => is_disjoint(x),
             },
         };
-        is_x_apart && is_apart(product.source(0)) && product.src[2].is_none_or(is_apart)
+        is_x_apart && is_disjoint(product.source(0)) && product.src[2].is_none_or(is_disjoint)
     }
 
-    /// Each thread computes the same rows of both products in its own memory. So the result may lie anywhere but where threads read meanwhile.
-    fn products_glu(&self, [first, second, last]: [TensorId; 3]) -> Option<Fusion> {
+    /// Returns the fusion of two matmuls and the gated unit that combines them.
+    ///
+    /// Each thread computes the same rows of both matmuls in its scratch buffer. The result must therefore
+    /// not overlap anything that threads read meanwhile.
+    fn matmul_glu(&self, [first, second, last]: [TensorId; 3]) -> Option<Fusion> {
         let graph = self.view.graph;
         let (a, b, glu) = (graph.tensor(first), graph.tensor(second), graph.tensor(last));
         let Op::Glu(f) = glu.op else {
@@ -149,22 +162,30 @@ impl Outlook<'_> {
         };
         let are_read_once = [first, second].iter().all(|&id| self.view.uses.n_readers(id) == 1);
         let is_of_both = glu.src[..2] == operands.map(Some) && are_read_once;
-        // The activations, and which experts.
+        // Both matmuls must have the same activations and the same expert ids.
         let are_alike = a.op == b.op && a.src[1..] == b.src[1..] && a.ne == b.ne;
         let are_alike = are_alike && (a.op == Op::MulMatId || a.ne[2..] == [1, 1]);
-        let activations = Quantized::for_product(graph, a, self.precision)?;
-        let share_activations = Quantized::for_product(graph, b, self.precision) == Some(activations);
-        let is_few_or_many = activations.room == Room::Shared || a.op == Op::MulMatId || ops::is_of_few(graph, a);
+        let activations = Quantization::for_matmul(graph, a, self.precision)?;
+        let share_activations = Quantization::for_matmul(graph, b, self.precision) == Some(activations);
+        let is_few_or_many = activations.storage == Storage::Shared || a.op == Op::MulMatId || ops::is_skinny(graph, a);
         let at = self.find(last)?;
-        // Only then is the second one a product.
-        let are_apart = is_of_both && are_alike && [a, b].iter().all(|product| self.is_apart_from_reads(&at, product));
-        (is_of_both && are_alike && share_activations && is_few_or_many && are_apart)
-            .then_some(Fusion::ProductsGlu { f, gate_is_first })
+        // Evaluated only if the second node is a matmul like the first.
+        let are_disjoint =
+            is_of_both && are_alike && [a, b].iter().all(|product| self.is_disjoint_from_reads(&at, product));
+        (is_of_both && are_alike && share_activations && is_few_or_many && are_disjoint)
+            .then_some(Fusion::MatmulGlu { f, gate_is_first })
     }
 
-    /// What products read of norm `id` if every thread is to compute it for itself when it quantizes the activations of one: the norm or a view of all of it. So it is if
-    /// nothing but such products, which come soon `after` it, read it, and what it is made of stays as it is up to the last of them.
-    pub(super) fn own_norm(&self, id: TensorId, after: impl Iterator<Item = TensorId> + Clone) -> Option<TensorId> {
+    /// Returns the tensor through which matmuls read norm `id`, if every thread should recompute the norm
+    /// when it quantizes the activations. That tensor is the norm or a reshaped view of all of it.
+    ///
+    /// Recomputing requires that only matmuls within the next [`NEAR`] nodes read the norm, and that none of
+    /// the nodes up to the last of them overwrites the norm's inputs.
+    pub(super) fn recomputable_norm(
+        &self,
+        id: TensorId,
+        after: impl Iterator<Item = TensorId> + Clone,
+    ) -> Option<TensorId> {
         let graph = self.view.graph;
         let norm = graph.tensor(id);
         if !matches!(norm.op, Op::RmsNorm { .. }) {
@@ -173,10 +194,10 @@ impl Outlook<'_> {
         let after = after.take(NEAR);
         let product = |id: TensorId| Some(graph.tensor(id)).filter(|node| matches!(node.op, Op::MulMat | Op::MulMatId));
         let mut products = after.clone().filter_map(product);
-        let read = products.find_map(|product| self.whole_of(id, product.source(1)))?;
+        let read = products.find_map(|product| self.as_full_view(id, product.source(1)))?;
         let wants_own = |product: &Tensor| {
-            let activations = Quantized::for_product(graph, product, self.precision);
-            activations.is_some_and(|activations| activations.room == Room::Own)
+            let activations = Quantization::for_matmul(graph, product, self.precision);
+            activations.is_some_and(|activations| activations.storage == Storage::PerThread)
         };
         let uses = self.view.uses;
         let is_read_once = read == id || uses.n_readers(id) == 1;
@@ -186,7 +207,7 @@ impl Outlook<'_> {
         let mut n_readers = 0;
         for next in after {
             let is_reader = product(next).is_some_and(|product| product.source(1) == read);
-            if (is_reader && !wants_own(graph.tensor(next))) || !norm.sources().all(|x| self.leaves_alone(next, x)) {
+            if (is_reader && !wants_own(graph.tensor(next))) || !norm.sources().all(|x| self.does_not_write(next, x)) {
                 return None;
             }
             n_readers += usize::from(is_reader);
@@ -197,29 +218,32 @@ impl Outlook<'_> {
         None
     }
 
-    /// True if a node writes nothing where tensor `x` lies.
-    fn leaves_alone(&self, node: TensorId, x: TensorId) -> bool {
+    /// Returns true if `node` does not write to the memory of tensor `x`.
+    fn does_not_write(&self, node: TensorId, x: TensorId) -> bool {
         let tensor = self.view.graph.tensor(node);
         let states = tensor.op.state_operand().map(|i| tensor.source(i));
         let mut written = [Some(node), states].into_iter().flatten();
-        let is_apart = |at: &Place| written.all(|id| self.find(id).is_some_and(|place| !place.overlaps(at)));
-        self.find(x).as_ref().is_some_and(is_apart)
+        let is_disjoint = |at: &MemRange| written.all(|id| self.find(id).is_some_and(|place| !place.overlaps(at)));
+        self.find(x).as_ref().is_some_and(is_disjoint)
     }
 
-    /// The form in which the result of `last` is stored if not as floats: that of the products that come soon `after` it, if nothing else reads it. `last` is
-    /// `first`, or computed together with it. Returned with what the products read: the result or a view of all of it.
-    pub(super) fn stored_form(
+    /// Returns the quantized form in which to store the result of `last`, or `None` for f32.
+    ///
+    /// A result is stored in quantized form if only matmuls within the next [`NEAR`] nodes read it, all in
+    /// the same form. `last` is `first` or fused with it. The returned tensor is what the matmuls read: the
+    /// result or a view of all of it.
+    pub(super) fn output_format(
         &self,
         first: TensorId,
         fusion: Option<Fusion>,
         last: TensorId,
         after: impl Iterator<Item = TensorId> + Clone,
-    ) -> Option<(TensorId, Quantized)> {
+    ) -> Option<(TensorId, Quantization)> {
         let graph = self.view.graph;
-        // Elements that are stored at a time.
+        // Number of elements that a thread stores at a time; `None` for whole rows.
         let part = match (fusion, graph.tensor(last).op) {
             (None, Op::RmsNorm { .. }) | (Some(Fusion::AddRmsNorm { .. }), _) => None,
-            (Some(Fusion::ProductsGlu { .. }), _) => Some(BF16_STEP),
+            (Some(Fusion::MatmulGlu { .. }), _) => Some(BF16_STEP),
             (None, Op::Attention(_)) => Some(graph.tensor(last).ne[0]),
             _ => return None,
         };
@@ -228,36 +252,37 @@ impl Outlook<'_> {
             .filter(|&id| matches!(graph.tensor(id).op, Op::MulMat | Op::MulMatId));
         let read = products
             .clone()
-            .find_map(|id| self.whole_of(last, graph.tensor(id).source(1)))?;
+            .find_map(|id| self.as_full_view(last, graph.tensor(id).source(1)))?;
         let result = graph.tensor(read);
         let products = products.filter(|&id| graph.tensor(id).source(1) == read);
-        let mut forms = products.map(|id| Quantized::for_product(graph, graph.tensor(id), self.precision));
+        let mut forms = products.map(|id| Quantization::for_matmul(graph, graph.tensor(id), self.precision));
         let form = forms.next()??;
         let n_alike = 1 + forms.filter(|&other| other == Some(form)).count();
         let at = self.find(last)?;
-        // A row in another form lies where other rows of floats would.
-        let is_apart = |id: TensorId| self.find(id).is_some_and(|place| !place.overlaps(&at));
-        let are_apart = match fusion {
-            Some(Fusion::ProductsGlu { .. }) => is_apart(graph.tensor(first).source(1)),
+        // A quantized row starts at a different offset than the same row in f32, so the operands must not
+        // overlap the result.
+        let is_disjoint = |id: TensorId| self.find(id).is_some_and(|place| !place.overlaps(&at));
+        let are_disjoint = match fusion {
+            Some(Fusion::MatmulGlu { .. }) => is_disjoint(graph.tensor(first).source(1)),
             _ => [first, last]
                 .iter()
-                .all(|&id| (id == last || is_apart(id)) && graph.tensor(id).sources().all(is_apart)),
+                .all(|&id| (id == last || is_disjoint(id)) && graph.tensor(id).sources().all(is_disjoint)),
         };
-        let can_be_stored = form.can_be_stored(result, &at) && part.is_none_or(|n| form.can_be_stored_in_parts(n));
+        let fits_in_place = form.fits_in_place(result, &at) && part.is_none_or(|n| form.can_store_row_parts(n));
         let uses = self.view.uses;
         let is_read_so = n_alike == uses.n_readers(read) && (read == last || uses.n_readers(last) == 1);
-        (form.room == Room::Shared && is_read_so && are_apart && can_be_stored).then_some((read, form))
+        (form.storage == Storage::Shared && is_read_so && are_disjoint && fits_in_place).then_some((read, form))
     }
 
-    /// `read`, if it is `result` or all of it in another shape.
-    fn whole_of(&self, result: TensorId, read: TensorId) -> Option<TensorId> {
+    /// Returns `read` if it is `result` or a reshaped view of all of it.
+    fn as_full_view(&self, result: TensorId, read: TensorId) -> Option<TensorId> {
         let graph = self.view.graph;
         let (of, view) = (graph.tensor(result), graph.tensor(read));
         let is_reshaped = view.view == Some((result, 0)) && view.is_contiguous() && view.nelements() == of.nelements();
         (read == result || is_reshaped).then_some(read)
     }
 
-    fn find(&self, id: TensorId) -> Option<Place> {
+    fn find(&self, id: TensorId) -> Option<MemRange> {
         locate(self.view.graph, self.memory, id).ok()
     }
 }

@@ -1,10 +1,10 @@
-//! The layout of weights that the CPU's products read fastest: rows interleaved in groups of eight.
+//! The weight layout that CPU matmuls read fastest: rows interleaved in groups of eight.
 
 use kernels::{GgmlType, interleaved};
 
 use crate::graph::{Layout, Repack};
 
-/// Groups of rows as the [kernels](interleaved) interleave them.
+/// Groups of rows in the layout of [`kernels::interleaved`](interleaved).
 pub(super) const INTERLEAVED: Layout = Layout::Repacked(&RowsOfEight);
 
 struct RowsOfEight;

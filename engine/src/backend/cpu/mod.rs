@@ -1,11 +1,11 @@
-//! The host's processor: a pool of threads that walks a graph together, and the ops it computes, by the `kernels` crate.
+//! CPU backend: a thread pool that executes graphs together, with the compute routines of the `kernels`
+//! crate.
 
 mod activations;
-mod ahead;
 mod barriers;
 mod compute;
 mod fuse;
-mod gate;
+mod futex;
 mod interleaved;
 mod ops;
 mod phases;
@@ -14,6 +14,7 @@ mod pool;
 mod queue;
 mod scratch;
 mod view;
+mod weight_prefetch;
 
 use std::sync::Arc;
 
@@ -30,13 +31,13 @@ use crate::graph::{Graph, Layout, TensorId};
 
 const NAME: &str = "cpu";
 
-/// The family of the host's processor; always one device.
+/// The registry of CPU devices. Contains exactly one device, the host CPU.
 pub struct CpuRegistry {
     device: Arc<dyn Device>,
 }
 
 impl CpuRegistry {
-    /// The registry.
+    /// Creates the registry.
     pub fn new() -> CpuRegistry {
         CpuRegistry {
             device: Arc::new(CpuDevice),
@@ -60,7 +61,7 @@ impl Registry for CpuRegistry {
     }
 }
 
-/// The host's processor.
+/// The host CPU.
 pub struct CpuDevice;
 
 impl Device for CpuDevice {
@@ -125,7 +126,7 @@ fn error(message: String) -> BackendError {
     }
 }
 
-/// The processor's name in the text of `/proc/cpuinfo`.
+/// Returns the processor name in the contents of `/proc/cpuinfo`.
 fn processor_name(text: &str) -> Option<&str> {
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     let (_, name) = fields.find(|(key, _)| matches!(key.trim(), "model name" | "Processor" | "cpu model"))?;
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_processor_is_named() {
+    fn cpu_description_names_the_processor() {
         let text = "processor\t: 0\nmodel name\t: Fast CPU @ 2:1\nflags: a b\n";
         assert_eq!(processor_name(text), Some("Fast CPU @ 2:1"));
         assert_eq!(processor_name("processor : 0\n"), None);

@@ -1,57 +1,61 @@
-//! The phases of a run: the barrier between two of them waits for those threads only that are in the phase.
+//! The phases of a run, separated by barriers that wait only for the threads that have entered the phase.
 //!
-//! A phase is some work that threads share, taken from queues piece by piece. A thread enters the phase that is under way, and leaves it when
-//! it finds nothing more to take. The last one to leave starts the next phase, since then all pieces are done. A thread that has lost its
-//! core is not waited for as long as it is in no phase: what it would have done, others do, and when it is back it enters the phase that is
-//! under way by then.
+//! The threads take the work of a phase from queues, chunk by chunk. A thread enters the current phase, and
+//! leaves it when the queues are empty. The last thread to leave starts the next phase, since all chunks are
+//! done by then. A thread that is descheduled while it is in no phase does not delay the others: they do its
+//! share of the work, and it enters the current phase when it runs again.
 //!
-//! A thread that loses its core with a piece in its hands would hold up all others for a time slice, which is as long as many
-//! phases. So a piece that is computed from what nobody writes during the run, into memory of the thread's own, is *offered* while it is
-//! computed: a thread that has waited in vain takes it over, and with it the other's place in the phase. Only the one who has the piece at its end
-//! writes the result, so that it is written once.
+//! A thread that is descheduled in the middle of a chunk would delay the others for a time slice, which lasts
+//! as long as many phases. If a chunk only reads memory that is constant during the run and computes into the
+//! thread's own buffer, the thread *offers* it for stealing. A thread that has waited too long steals the
+//! chunk together with the other thread's membership in the phase. Only the final owner of the chunk writes
+//! the result, so that it is written once.
 
 use std::hint;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::gate::Gate;
+use super::futex::Futex;
 use super::pool::Abandoned;
 
-/// Pauses that a thread waits for another to be done with the piece in its hands before it takes it over: longer than a piece takes.
+/// Spin iterations that a thread waits for another thread's chunk before it steals the chunk. Longer than a
+/// chunk usually takes.
 const PATIENCE: u32 = 1024;
 
-/// A place in a phase.
-pub(super) struct Place {
-    /// Number of the phase, from 0.
+/// Membership of a thread in a phase.
+pub(super) struct PhaseSlot {
+    /// Index of the phase, starting at 0.
     pub(super) phase: usize,
-    /// The piece that was taken over with the place.
-    pub(super) piece: Option<Piece>,
+    /// The chunk that was stolen together with the membership.
+    pub(super) piece: Option<Chunk>,
 }
 
-/// Work that a thread has taken and another may take over, with all that has to be known to go on in the other's stead.
+/// A chunk of work that another thread may steal, with all state needed to continue it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// Which of the nodes of the run.
+pub(super) struct Chunk {
+    /// Index of the node in the plan.
     pub(super) node: usize,
-    /// Which of the node's pieces.
+    /// Range of the node's chunks.
     pub(super) range: Range<usize>,
-    /// The thread is the one that computes the phase's small nodes.
+    /// True if the thread also computes the small nodes of the phase.
     pub(super) solo: bool,
 }
 
-/// What a thread offers: a [`Piece`], or one of the values below. No piece is offered twice in a run by one thread unless it was taken over
-/// in between, so that equal values mean the same piece.
+/// The chunk that a thread offers for stealing: a [`Chunk`] or a sentinel below.
+///
+/// A thread never offers the same chunk twice in a run, unless the chunk was stolen in between. Equal values
+/// therefore mean the same chunk, without an ABA problem.
 #[repr(align(128))]
 #[derive(Default)]
-pub(super) struct Offer(AtomicU64);
+pub(super) struct StealSlot(AtomicU64);
 
-/// Nothing is offered.
+/// Sentinel: no chunk is offered.
 const NOTHING: u64 = 0;
 
-/// What was offered has been taken over.
+/// Sentinel: the offered chunk has been stolen.
 const GONE: u64 = 1;
 
-/// A piece is offered.
+/// Flag: a chunk is offered.
 const OFFERED: u64 = 1 << 63;
 
 const SOLO: u64 = 1 << 62;
@@ -59,8 +63,8 @@ const LEN_BITS: u32 = 16;
 const START_BITS: u32 = 24;
 const NODE_BITS: u32 = 22;
 
-impl Piece {
-    /// As a word; `None` if the numbers are too large for one.
+impl Chunk {
+    /// Packs the chunk into a word, or returns `None` if a field does not fit.
     fn to_word(&self) -> Option<u64> {
         let part = |x: usize, bits: u32| (x >> bits == 0).then_some(x as u64);
         let node = part(self.node, NODE_BITS)?;
@@ -70,10 +74,10 @@ impl Piece {
         Some(OFFERED | solo | node << (START_BITS + LEN_BITS) | start << LEN_BITS | len)
     }
 
-    fn from_word(word: u64) -> Piece {
+    fn from_word(word: u64) -> Chunk {
         let part = |at: u32, bits: u32| (word >> at) as usize & ((1 << bits) - 1);
         let start = part(LEN_BITS, START_BITS);
-        Piece {
+        Chunk {
             node: part(START_BITS + LEN_BITS, NODE_BITS),
             range: start..start + part(0, LEN_BITS),
             solo: word & SOLO != 0,
@@ -81,41 +85,42 @@ impl Piece {
     }
 }
 
-impl Offer {
-    /// Lets others take over a piece from now on. Whoever does sees all that this thread did before.
-    pub(super) fn make(&self, piece: &Piece) {
+impl StealSlot {
+    /// Offers a chunk for stealing. The stealing thread sees all earlier writes of this thread.
+    pub(super) fn make(&self, piece: &Chunk) {
         if let Some(word) = piece.to_word() {
             self.0.store(word, Ordering::Release);
         }
     }
 
-    /// Ends the offer. False if the piece was taken over: then it is no more this thread's, nor is its place in the phase.
+    /// Withdraws the offer. Returns false if the chunk was stolen; the thread then has lost the chunk and its
+    /// membership in the phase.
     pub(super) fn end(&self) -> bool {
         self.0.swap(NOTHING, Ordering::AcqRel) != GONE
     }
 
-    /// The piece that is offered, for [`Offer::take`].
+    /// Returns the offered chunk as a token for [`StealSlot::take`].
     fn seen(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|word| word & OFFERED != 0)
     }
 
-    /// True if what was seen is offered still.
+    /// Returns true if the chunk `seen` is still offered.
     fn is_still(&self, seen: u64) -> bool {
         self.0.load(Ordering::Relaxed) == seen
     }
 
-    /// Takes over what was seen, unless the thread has finished it or somebody else was faster.
-    fn take(&self, seen: u64) -> Option<Piece> {
+    /// Steals the chunk `seen`, unless it was finished or stolen by another thread.
+    fn take(&self, seen: u64) -> Option<Chunk> {
         let taken = self.0.compare_exchange(seen, GONE, Ordering::AcqRel, Ordering::Relaxed);
-        taken.ok().map(Piece::from_word)
+        taken.ok().map(Chunk::from_word)
     }
 }
 
-/// Which phase is under way, and how many threads are in it.
+/// The current phase and the number of threads in it.
 #[derive(Default)]
 pub(super) struct Phases {
-    /// The phase in the upper half, the threads in the lower.
-    word: Gate,
+    /// The phase in the upper half, the number of threads in the lower half.
+    word: Futex,
     broken: AtomicBool,
 }
 
@@ -130,30 +135,32 @@ fn n_inside(word: u64) -> u64 {
 }
 
 impl Phases {
-    /// Enters the phase that is under way. What was done in all phases before is visible from now on.
-    pub(super) fn enter(&self) -> Result<Place, Abandoned> {
+    /// Enters the current phase. All writes of earlier phases are visible afterwards.
+    pub(super) fn enter(&self) -> Result<PhaseSlot, Abandoned> {
         self.check()?;
         let phase = phase(self.word.fetch_add(1));
-        Ok(Place { phase, piece: None })
+        Ok(PhaseSlot { phase, piece: None })
     }
 
-    /// Leaves phase `left`, in which nothing is left to take, and waits for those that are in it. The place that the thread has then is in a
-    /// later phase, or that of another thread with what it was doing. `ith` is this thread, which calls `idle` while it waits.
+    /// Leaves phase `left`, whose queues are empty, and waits for the threads that are still in the phase.
+    ///
+    /// Returns either a later phase, or the membership of another thread whose chunk was stolen. `ith` is the
+    /// index of this thread. Calls `idle` on every spin iteration.
     pub(super) fn next(
         &self,
         left: usize,
         ith: usize,
-        offers: &[Offer],
+        offers: &[StealSlot],
         idle: impl FnMut(),
-    ) -> Result<Place, Abandoned> {
+    ) -> Result<PhaseSlot, Abandoned> {
         let next = |word| match n_inside(word) {
-            // Who starts a phase is in it.
+            // The thread that starts a phase is its first member.
             1 => word - 1 + PHASE + 1,
             _ => word - 1,
         };
         if n_inside(self.word.update(next)) == 1 {
             self.word.notify();
-            let place = Place {
+            let place = PhaseSlot {
                 phase: left + 1,
                 piece: None,
             };
@@ -161,7 +168,7 @@ impl Phases {
         }
         let is_over = |word| phase(word) != left || self.is_broken();
         if !self.word.spin_until(is_over, idle) {
-            if let Some(place) = self.take_over(ith, offers, is_over) {
+            if let Some(place) = self.steal(ith, offers, is_over) {
                 return Ok(place);
             }
             self.word.sleep_until(is_over);
@@ -169,8 +176,8 @@ impl Phases {
         self.enter()
     }
 
-    /// Takes over a piece that some thread has not been done with for a while, if there is one.
-    fn take_over(&self, ith: usize, offers: &[Offer], is_over: impl Fn(u64) -> bool) -> Option<Place> {
+    /// Steals a chunk that another thread has been working on for a while, if any.
+    fn steal(&self, ith: usize, offers: &[StealSlot], is_over: impl Fn(u64) -> bool) -> Option<PhaseSlot> {
         let others = (1..offers.len()).map(|i| &offers[(ith + i) % offers.len()]);
         for (offer, seen) in others.filter_map(|offer| Some((offer, offer.seen()?))) {
             let is_done = |word| is_over(word) || !offer.is_still(seen);
@@ -178,9 +185,10 @@ impl Phases {
                 continue;
             }
             if let Some(piece) = offer.take(seen) {
-                // The other was in the phase and this thread is now, so the phase cannot have ended since.
+                // The other thread was in the phase and this thread has replaced it, so the phase cannot have
+                // ended.
                 let phase = phase(self.word.get());
-                return Some(Place {
+                return Some(PhaseSlot {
                     phase,
                     piece: Some(piece),
                 });
@@ -189,7 +197,7 @@ impl Phases {
         None
     }
 
-    /// An error if the run was [abandoned](Phases::break_up).
+    /// Returns an error if the run was [abandoned](Phases::break_up).
     pub(super) fn check(&self) -> Result<(), Abandoned> {
         if self.is_broken() { Err(Abandoned) } else { Ok(()) }
     }
@@ -198,14 +206,15 @@ impl Phases {
         self.broken.load(Ordering::SeqCst)
     }
 
-    /// Ends the run for all threads: those that wait, and the others when they next enter a phase or [check](Phases::check).
+    /// Ends the run for all threads. Waiting threads return at once. Other threads return when they next
+    /// enter a phase or [check](Phases::check).
     pub(super) fn break_up(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.word.notify();
     }
 
-    /// Back to the start of phase 0. Only between runs.
-    pub(super) fn reset(&self, offers: &[Offer]) {
+    /// Resets to the start of phase 0. Must not be called during a run.
+    pub(super) fn reset(&self, offers: &[StealSlot]) {
         self.word.reset(0);
         self.broken.store(false, Ordering::Relaxed);
         offers

@@ -1,4 +1,4 @@
-//! Plans: nodes that were checked and found in memory, with barriers and fusions decided, and the scratch memory they need.
+//! Execution plans: checked nodes with resolved addresses, barriers, fusions, and scratch sizes.
 
 use kernels::Precision;
 
@@ -6,53 +6,53 @@ use super::NAME;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::activations::{Held, Quantized, Room};
-use super::ahead::Ahead;
+use super::activations::{Quantization, QuantizedCache, Storage};
 use super::barriers::{Access, Barriers};
-use super::fuse::{Fusion, MAX_FUSED, Outlook};
-use super::ops::{self, Need};
+use super::fuse::{Fusion, FusionContext, MAX_FUSED};
+use super::ops::{self, ScratchSize};
 use super::queue::Counters;
 use super::view::{NodePart, PlannedNode, locate};
+use super::weight_prefetch::WeightPrefetcher;
 use crate::backend::{BackendError, GraphView, MemoryMap, Plan, rules};
 use crate::graph::{Graph, MAX_SRC, Op, TensorId};
 
-/// What the CPU computes in a run.
+/// An execution plan for the CPU backend.
 #[derive(Default)]
 pub(super) struct CpuPlan {
     pub(super) nodes: Vec<PlannedNode>,
-    /// Norms that are no nodes of any phase, because every thread computes them for itself when it comes to a product of them. What they are made of is not
-    /// written in the phases of these products.
+    /// Norms that belong to no phase, since every thread recomputes them when it reaches a matmul of their
+    /// result. Their inputs are not written in the phases of these matmuls.
     pub(super) norms: Vec<PlannedNode>,
-    /// Neighbouring nodes between barriers.
+    /// Phases: ranges of nodes between barriers.
     pub(super) phases: Vec<Phase>,
-    pub(super) ahead: Ahead,
-    /// Of the nodes.
+    pub(super) ahead: WeightPrefetcher,
+    /// Work counters of the nodes.
     pub(super) taken: Counters,
-    pub(super) need: Need,
-    /// Memory for quantized activations.
-    pub(super) need_quantized: Need,
-    /// Version of the graph that the nodes belong to, and stamp of the memory where their operands and results lie.
-    made_for: (u64, u64),
+    pub(super) scratch_size: ScratchSize,
+    /// Scratch memory for quantized activations.
+    pub(super) quantized_scratch_size: ScratchSize,
+    /// Version of the graph, and stamp of the memory that the addresses refer to.
+    valid_for: (u64, u64),
 }
 
 impl Plan for CpuPlan {}
 
-/// Nodes that need no barrier between them.
+/// A range of nodes that need no barrier in between.
 pub(super) struct Phase {
     pub(super) nodes: Range<usize>,
-    /// A thread has come to the first node that one thread alone computes, and so will compute all of these.
+    /// True once a thread has claimed the small nodes of this phase.
     has_solo: AtomicBool,
 }
 
 impl Phase {
-    /// True for one thread of those that ask in a run.
+    /// Claims the small nodes of this phase. Returns true for exactly one thread per run.
     pub(super) fn take_solo(&self) -> bool {
         !self.has_solo.swap(true, Ordering::Relaxed)
     }
 }
 
 impl CpuPlan {
-    /// Before a run: nothing is taken.
+    /// Resets the work counters before a run.
     pub(super) fn start(&mut self) {
         self.taken.start();
         self.phases
@@ -60,22 +60,22 @@ impl CpuPlan {
             .for_each(|phase| *phase.has_solo.get_mut() = false);
     }
 
-    /// Makes an empty plan for a view of so many nodes, in the memory that there is.
+    /// Clears the plan and reserves capacity for the nodes of a view.
     fn clear(&mut self, view: &GraphView<'_>, memory: &MemoryMap) {
         let n = view.nodes.len();
         self.nodes.clear();
-        // A node may have a step before it or after it.
+        // A node may add a quantize step before it or a merge step after it.
         self.nodes.reserve(2 * n);
         self.norms.clear();
         self.norms.reserve(n);
         self.phases.clear();
         self.phases.reserve(2 * n);
-        self.need = Need::default();
-        self.need_quantized = Need::default();
-        self.made_for = (view.graph.version(), memory.stamp());
+        self.scratch_size = ScratchSize::default();
+        self.quantized_scratch_size = ScratchSize::default();
+        self.valid_for = (view.graph.version(), memory.stamp());
     }
 
-    /// Adds a node, in a new phase if it needs a barrier before it.
+    /// Appends a node, in a new phase if it needs a barrier before it.
     fn push(&mut self, node: PlannedNode, barrier: bool) {
         let at = self.nodes.len();
         if barrier || self.phases.is_empty() {
@@ -85,23 +85,29 @@ impl CpuPlan {
             });
         }
         self.nodes.push(node);
-        self.phases.iter_mut().next_back().expect("there is one").nodes.end = at + 1;
+        self.phases
+            .iter_mut()
+            .next_back()
+            .expect("a phase was pushed above")
+            .nodes
+            .end = at + 1;
     }
 
-    /// Notes which weights each phase reads that threads may fetch before it: those of products that are bound by memory.
-    fn look_ahead(&mut self, graph: &Graph) {
+    /// Records the weights that threads may prefetch before each phase: those of memory-bound matmuls.
+    fn plan_prefetch(&mut self, graph: &Graph) {
         self.ahead.clear(self.nodes.len());
         for phase in &self.phases {
             let products = self.nodes[phase.nodes.clone()].iter().filter(|node| node.offers);
             let matrices = products.filter(|node| graph.tensor(node.id).op == Op::MulMat);
             self.ahead
-                .add_phase(matrices.map(|node| ops::weights_ahead(graph, node)));
+                .add_phase(matrices.map(|node| ops::next_weights(graph, node)));
         }
     }
 
-    /// An error unless graph and memory are what the plan was made for: then all its addresses are good.
+    /// Returns an error unless graph and memory are unchanged since planning, which guarantees that all
+    /// addresses are valid.
     pub(super) fn check_fresh(&self, graph: &Graph, memory: &MemoryMap) -> Result<(), BackendError> {
-        if (graph.version(), memory.stamp()) == self.made_for {
+        if (graph.version(), memory.stamp()) == self.valid_for {
             return Ok(());
         }
         Err(BackendError::StalePlan {
@@ -110,10 +116,10 @@ impl CpuPlan {
     }
 }
 
-/// Makes plans; keeps its tables from plan to plan.
+/// Builds plans, and reuses its buffers between plans.
 pub(super) struct Planner {
     precision: Precision,
-    held: Held,
+    quantized_cache: QuantizedCache,
     barriers: Barriers,
     accesses: Vec<Access>,
 }
@@ -122,14 +128,15 @@ impl Planner {
     pub(super) fn new(precision: Precision) -> Planner {
         Planner {
             precision,
-            held: Held::default(),
+            quantized_cache: QuantizedCache::default(),
             barriers: Barriers::new(),
-            // Results, operands and shared scratch memory of fused nodes, and operands of a norm.
+            // Results, operands, and shared scratch memory of the fused nodes, plus the operands of a norm.
             accesses: Vec::with_capacity(MAX_FUSED * (MAX_SRC + 2) + MAX_SRC),
         }
     }
 
-    /// Makes `plan` one for these nodes, on up to `n_threads`. After this, only numbers of rows and experts can be wrong.
+    /// Builds a plan for the nodes of a view, on up to `n_threads` threads. Running the plan can only fail
+    /// because of row or expert indices out of range.
     pub(super) fn plan(
         &mut self,
         plan: &mut CpuPlan,
@@ -139,7 +146,7 @@ impl Planner {
     ) -> Result<(), BackendError> {
         plan.clear(view, memory);
         self.barriers.start();
-        self.held.start(view.nodes.len());
+        self.quantized_cache.start(view.nodes.len());
         let not_empty = |id: &TensorId| !view.graph.tensor(*id).ne.contains(&0);
         let mut nodes = view.computing().filter(not_empty);
         while let Some(id) = nodes.next() {
@@ -147,8 +154,8 @@ impl Planner {
             let mut first = self.plan_node(plan, view, memory, id, n_threads)?;
             let after = nodes.clone().take_while(|&next| ops::check(view.graph, next).is_ok());
             let outlook = self.outlook(view, memory);
-            if let Some(read) = outlook.own_norm(id, nodes.clone()) {
-                self.held.add_norm(read, id, plan.norms.len());
+            if let Some(read) = outlook.recomputable_norm(id, nodes.clone()) {
+                self.quantized_cache.add_norm(read, id, plan.norms.len());
                 plan.norms.push(first);
                 continue;
             }
@@ -158,22 +165,24 @@ impl Planner {
                 .iter_mut()
                 .take(first.fusion.map_or(0, |fusion| fusion.n_nodes() - 1))
             {
-                let next = nodes.next().expect("what was fused is there");
+                let next = nodes.next().expect("fused nodes were taken from this iterator");
                 let node = self.plan_node(plan, view, memory, next, n_threads)?;
                 first.solo &= node.solo;
-                plan.need = plan.need.max(ops::fused_need(view.graph, first.fusion, next));
+                plan.scratch_size = plan
+                    .scratch_size
+                    .max(ops::fused_scratch_size(view.graph, first.fusion, next));
                 *other = Some(node);
             }
             let outlook = self.outlook(view, memory);
             let fusion = first.fusion;
             let last = others.iter_mut().flatten().next_back().unwrap_or(&mut first);
-            if let Some((read, form)) = outlook.stored_form(id, fusion, last.id, nodes.clone()) {
+            if let Some((read, form)) = outlook.output_format(id, fusion, last.id, nodes.clone()) {
                 last.stores = Some(form);
-                self.held.store(read, form.as_operand());
+                self.quantized_cache.store(read, form.in_place());
             }
             self.quantize_before(plan, view, memory, &mut first)?;
-            if let (Some(Fusion::ProductsGlu { .. }), Some(second)) = (first.fusion, &mut others[0]) {
-                first.offers &= self.can_offer(view, memory, second)?;
+            if let (Some(Fusion::MatmulGlu { .. }), Some(second)) = (first.fusion, &mut others[0]) {
+                first.offers &= self.is_stealable(view, memory, second)?;
                 second.offers = first.offers;
             }
             let barrier = self.barriers.before(&self.accesses, first.solo);
@@ -188,21 +197,21 @@ impl Planner {
             }
         }
         plan.taken.resize(plan.nodes.len(), n_threads);
-        plan.look_ahead(view.graph);
+        plan.plan_prefetch(view.graph);
         Ok(())
     }
 
-    fn outlook<'a>(&'a self, view: &'a GraphView<'a>, memory: &'a MemoryMap) -> Outlook<'a> {
-        Outlook {
+    fn outlook<'a>(&'a self, view: &'a GraphView<'a>, memory: &'a MemoryMap) -> FusionContext<'a> {
+        FusionContext {
             view,
             memory,
             precision: self.precision,
-            held: &self.held,
+            quantized_cache: &self.quantized_cache,
         }
     }
 
-    /// Adds the step that quantizes the activations of a product in memory that threads share, if it has any that no earlier product had. Adds
-    /// what the product itself reads to its accesses.
+    /// Adds a step that quantizes the activations of a matmul into the shared buffer, unless an earlier
+    /// matmul already did. Adds the matmul's reads to its accesses.
     fn quantize_before(
         &mut self,
         plan: &mut CpuPlan,
@@ -212,23 +221,23 @@ impl Planner {
     ) -> Result<(), BackendError> {
         let tensor = view.graph.tensor(node.id);
         if tensor.op.state_operand().is_some() {
-            self.held.forget();
+            self.quantized_cache.forget();
         }
         let Some(quantized) = node.activations else {
             return Ok(());
         };
-        plan.need_quantized = plan.need_quantized.max(quantized.need());
+        plan.quantized_scratch_size = plan.quantized_scratch_size.max(quantized.scratch_size());
         let x = tensor.source(1);
-        if let Some(stored) = self.held.stored(x) {
-            debug_assert_eq!(stored, quantized.as_operand());
+        if let Some(stored) = self.quantized_cache.stored(x) {
+            debug_assert_eq!(stored, quantized.in_place());
             node.activations = Some(stored);
             return Ok(());
         }
-        let (number, is_new) = self.held.number(x, quantized);
+        let (number, is_new) = self.quantized_cache.number(x, quantized);
         node.activations_number = number;
-        if quantized.room == Room::Own {
-            node.offers = !node.solo && self.can_offer(view, memory, node)?;
-            if let Some((norm, i)) = self.held.norm(x) {
+        if quantized.storage == Storage::PerThread {
+            node.offers = !node.solo && self.is_stealable(view, memory, node)?;
+            if let Some((norm, i)) = self.quantized_cache.norm(x) {
                 node.norm = Some(i);
                 for source in view.graph.tensor(norm).sources() {
                     self.accesses.push(locate(view.graph, memory, source)?.access(false));
@@ -247,20 +256,26 @@ impl Planner {
         Ok(())
     }
 
-    /// True if threads may take over pieces of a product whose activations are in each thread's own memory.
-    fn can_offer(&self, view: &GraphView<'_>, memory: &MemoryMap, product: &PlannedNode) -> Result<bool, BackendError> {
+    /// Returns true if threads may steal chunks of a matmul, given that each thread has the quantized
+    /// activations in its own buffer.
+    fn is_stealable(
+        &self,
+        view: &GraphView<'_>,
+        memory: &MemoryMap,
+        product: &PlannedNode,
+    ) -> Result<bool, BackendError> {
         let tensor = view.graph.tensor(product.id);
         let weights = locate(view.graph, memory, tensor.source(0))?;
-        Ok(ops::can_offer(view.graph, tensor, &weights))
+        Ok(ops::is_stealable(view.graph, tensor, &weights))
     }
 
-    /// What is left of attention whose parts threads may share.
+    /// Returns the merge step of attention if threads may share the parts of a unit.
     fn merging(&self, graph: &Graph, node: &PlannedNode, n_threads: usize) -> Option<PlannedNode> {
         let is_attention = matches!(graph.tensor(node.id).op, Op::Attention(_));
         (is_attention && !node.solo && n_threads > 1).then(|| node.part(NodePart::Merge))
     }
 
-    /// Checks a node and finds its operands. Adds to the plan's buffers and scratch memory.
+    /// Checks a node, resolves the addresses of its operands, and updates the plan's scratch sizes.
     fn plan_node(
         &mut self,
         plan: &mut CpuPlan,
@@ -271,15 +286,15 @@ impl Planner {
     ) -> Result<PlannedNode, BackendError> {
         let graph = view.graph;
         ops::check(graph, id).map_err(|_| rules::unsupported(graph, id))?;
-        let need = ops::need(graph, id, n_threads);
-        plan.need = plan.need.max(need);
+        let scratch_size = ops::scratch_size(graph, id, n_threads);
+        plan.scratch_size = plan.scratch_size.max(scratch_size);
         let mut node = PlannedNode::new(graph, memory, id, &mut self.accesses)?;
-        if need.shared > 0 {
+        if scratch_size.shared > 0 {
             self.accesses.push(Access::SHARED_SCRATCH);
         }
         node.solo = ops::is_small(graph, id);
-        node.activations = Quantized::for_product(graph, graph.tensor(id), self.precision);
-        node.any_order = self.precision == Precision::Fast;
+        node.activations = Quantization::for_matmul(graph, graph.tensor(id), self.precision);
+        node.allow_reassociation = self.precision == Precision::Fast;
         Ok(node)
     }
 }

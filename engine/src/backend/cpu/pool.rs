@@ -1,8 +1,8 @@
-//! Threads that run one function together, many thousand times a second.
+//! A thread pool that runs one function on several threads, many thousand times per second.
 //!
-//! The caller is worker 0; the others are started once and wait between runs. Workers go through the [phases](super::phases) of the run, those
-//! of them that have a core. Nothing is allocated and no thread is started per run. A worker that panics, or gives up, ends the run for
-//! all, and the pool stays usable.
+//! The caller is worker 0. The other threads are started once and wait between runs. Workers that have a core
+//! go through the [phases](super::phases) of a run together. A run does not allocate memory or start threads.
+//! A worker that panics or gives up ends the run for all workers, and the pool stays usable.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -12,53 +12,56 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use super::gate::Gate;
-use super::phases::{Offer, Phases, Piece, Place};
+use super::futex::Futex;
+use super::phases::{Chunk, PhaseSlot, Phases, StealSlot};
 use crate::backend::BackendError;
 
-/// What a thread knows in a run.
+/// A thread's handle to the current run.
 #[derive(Clone, Copy)]
 pub(super) struct Worker<'a> {
-    /// Which of the threads this is, from 0.
+    /// Index of the thread, starting at 0.
     pub(super) ith: usize,
-    /// How many take part.
+    /// Number of threads in the run.
     pub(super) nth: usize,
     phases: &'a Phases,
-    /// One for each thread that takes part, if pieces may be taken over.
-    offers: &'a [Offer],
+    /// Slots for stealing, one per thread; empty if stealing is disabled.
+    offers: &'a [StealSlot],
     cancel: &'a AtomicBool,
 }
 
-/// The run is over before its end, so every worker has to return.
+/// Error: the run ended early, so every worker must return.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Abandoned;
 
 impl Worker<'_> {
-    /// Enters the phase that is under way. What any worker did in earlier ones is visible from now on.
-    pub(super) fn enter(&self) -> Result<Place, Abandoned> {
+    /// Enters the current phase. All writes of earlier phases are visible afterwards.
+    pub(super) fn enter(&self) -> Result<PhaseSlot, Abandoned> {
         self.phases.enter()
     }
 
-    /// Leaves a phase in which nothing is left to take, and waits until a later one is under way or a piece of another worker can be taken over.
-    /// While it waits it calls `idle` over and over, which is to take no longer than a pause of the processor does.
-    pub(super) fn next(&self, left: usize, idle: impl FnMut()) -> Result<Place, Abandoned> {
+    /// Leaves a phase whose queues are empty, and waits until a later phase starts or a chunk of another
+    /// worker can be stolen.
+    ///
+    /// Calls `idle` on every spin iteration, which must not take longer than a pause instruction.
+    pub(super) fn next(&self, left: usize, idle: impl FnMut()) -> Result<PhaseSlot, Abandoned> {
         self.check()?;
         self.phases.next(left, self.ith, self.offers, idle)
     }
 
-    /// Lets others take over a piece of work while this worker computes it: from memory that is not written in this run, into its own.
-    pub(super) fn offer(&self, piece: &Piece) {
+    /// Offers a chunk for stealing while this worker computes it. The chunk may read only memory that is
+    /// constant during the run, and write only to the worker's own memory.
+    pub(super) fn offer(&self, piece: &Chunk) {
         if let Some(offer) = self.offers.get(self.ith) {
             offer.make(piece);
         }
     }
 
-    /// Ends the offer. False if the piece was taken over: then this worker is in no phase any more.
+    /// Withdraws the offer. Returns false if the chunk was stolen; this worker is then no longer in a phase.
     pub(super) fn end_offer(&self) -> bool {
-        self.offers.get(self.ith).is_none_or(Offer::end)
+        self.offers.get(self.ith).is_none_or(StealSlot::end)
     }
 
-    /// An error if the run was cancelled or another worker ended it.
+    /// Returns an error if the run was cancelled or another worker ended it.
     pub(super) fn check(&self) -> Result<(), Abandoned> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(self.abandon());
@@ -66,7 +69,8 @@ impl Worker<'_> {
         self.phases.check()
     }
 
-    /// Ends the run for all workers: those that wait, and the others when they next leave a phase or [check](Worker::check).
+    /// Ends the run for all workers. Waiting workers return at once. Other workers return when they next
+    /// leave a phase or [check](Worker::check).
     pub(super) fn abandon(&self) -> Abandoned {
         self.phases.break_up();
         Abandoned
@@ -76,46 +80,47 @@ impl Worker<'_> {
 /// The function that all workers run.
 pub(super) type Job<'a> = dyn Fn(Worker<'_>) -> Result<(), Abandoned> + Sync + 'a;
 
-/// Why a run has no result.
+/// Reason why a run ended early.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
     /// A worker gave up, or the run was cancelled.
     Abandoned,
-    /// A worker panicked, and said this.
+    /// A worker panicked with this message.
     Panicked(String),
 }
 
-/// Threads that compute graphs together with the thread that asks them to. Several contexts may share a pool: it computes for one
-/// at a time, in the order in which they ask.
+/// Threads that compute graphs together with the calling thread.
+///
+/// Several contexts may share a pool. It serves one caller at a time, in the order of arrival.
 pub struct ThreadPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     callers: TicketLock,
-    /// Cores that the threads may use.
+    /// Number of cores available to the process.
     n_cores: usize,
 }
 
 struct Shared {
-    /// One per started thread.
+    /// Start signals, one per started thread.
     starts: Vec<Start>,
-    /// The job, written before the gates of those who take part in it open, and read only by them.
+    /// The job. Written before the participating threads are woken, and read only by those threads.
     job: UnsafeCell<Option<Assignment>>,
-    /// Threads that take part in the job, or may yet, and have not finished it.
-    unfinished: Gate,
+    /// Number of threads that take part in the job, or still may, and have not finished.
+    unfinished: Futex,
     phases: Phases,
-    offers: Vec<Offer>,
+    offers: Vec<StealSlot>,
     stop: AtomicBool,
-    /// What the first worker that panicked said.
+    /// Message of the first worker that panicked.
     panic: Mutex<Option<String>>,
 }
 
-/// Where a thread waits for a run that it takes part in.
+/// Start signal of a thread.
 #[derive(Default)]
 struct Start {
-    /// Goes up by one for each such run.
-    epoch: Gate,
-    /// The thread may take part in the run: it answers to itself by setting this to false, or the caller does when the run is over before the
-    /// thread had a core.
+    /// Incremented for each run that the thread may join.
+    epoch: Futex,
+    /// True while the thread may join the run. Cleared by the thread when it joins, or by the caller if the
+    /// run ends first.
     invited: AtomicBool,
 }
 
@@ -124,18 +129,20 @@ struct Assignment {
     run: *const Job<'static>,
     cancel: *const AtomicBool,
     nth: usize,
-    /// Threads that may offer pieces of work: all or none.
+    /// Number of threads that may offer work for stealing: all or none.
     n_offers: usize,
 }
 
-// SAFETY: `job` is the only part that is not Sync by itself. The caller writes it while it holds the lock of callers and no
-// thread takes part in a job (`unfinished` is 0), and the threads read it after they found themselves invited, which happens after the write.
+// SAFETY: `job` is the only field that is not `Sync`. The caller writes it while it holds the `callers` lock
+// and `unfinished` is 0, so no thread reads it. Threads read it after they observe `invited`, which is set
+// after the write.
 unsafe impl Sync for Shared {}
-// SAFETY: the pointers in `job` are used only while what they point to is borrowed by `run`.
+// SAFETY: `run` dereferences the pointers in `job` only while their targets are borrowed.
 unsafe impl Send for Shared {}
 
 impl ThreadPool {
-    /// A pool of `n_threads`, of which the thread that asks for a run is one: it starts one fewer.
+    /// Creates a pool of `n_threads` threads. The calling thread of a run counts as one, so `n_threads - 1`
+    /// threads are started.
     pub fn new(n_threads: usize) -> Result<ThreadPool, BackendError> {
         let failed = |e| super::error(format!("cannot start {n_threads} threads: {e}"));
         ThreadPool::start(n_threads).map_err(failed)
@@ -146,9 +153,9 @@ impl ThreadPool {
         let shared = Arc::new(Shared {
             starts: (0..n_started).map(|_| Start::default()).collect(),
             job: UnsafeCell::new(None),
-            unfinished: Gate::default(),
+            unfinished: Futex::default(),
             phases: Phases::default(),
-            offers: (0..=n_started).map(|_| Offer::default()).collect(),
+            offers: (0..=n_started).map(|_| StealSlot::default()).collect(),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
@@ -162,29 +169,31 @@ impl ThreadPool {
         for i in 0..n_started {
             let shared = shared.clone();
             let builder = thread::Builder::new().name(format!("cpu-{}", i + 1));
-            // On failure the pool is dropped, which stops those already started.
+            // On failure the pool is dropped, which stops the threads that are already running.
             pool.threads.push(builder.spawn(move || shared.work(i))?);
         }
-        // A thread takes memory while it starts, and runs do not wait for threads that are late.
+        // Thread startup allocates memory, and runs do not wait for late threads. Wait here instead.
         shared.unfinished.wait_until(|n| n == 0);
         Ok(pool)
     }
 
-    /// A pool that takes the machine to have a core for each of its threads.
+    /// Creates a pool that assumes one core per thread.
     #[cfg(test)]
-    pub(super) fn on_as_many_cores(n_threads: usize) -> ThreadPool {
+    pub(super) fn with_core_per_thread(n_threads: usize) -> ThreadPool {
         let mut pool = ThreadPool::new(n_threads).unwrap();
         pool.n_cores = n_threads;
         pool
     }
 
-    /// Most threads that compute together, the caller included.
+    /// Returns the number of threads, including the caller.
     pub fn n_threads(&self) -> usize {
         self.threads.len() + 1
     }
 
-    /// Runs `job` on up to `n` workers, of which the caller is one, and returns when all are done. A worker that has not begun by the time that
-    /// the caller is done never begins. Waits until earlier callers are served.
+    /// Runs `job` on up to `n` workers, including the caller, and returns when all workers are done.
+    ///
+    /// A worker that has not started by the time the caller finishes never starts. Blocks until earlier
+    /// callers are served.
     pub(super) fn run(&self, n: usize, cancel: &AtomicBool, job: &Job<'_>) -> Result<(), Stopped> {
         let nth = n.clamp(1, self.n_threads());
         let n_started = nth - 1;
@@ -196,22 +205,23 @@ impl ThreadPool {
         let _turn = self.callers.lock();
         let shared = &*self.shared;
         shared.phases.reset(&shared.offers);
-        // SAFETY: only the lifetime changes. The threads use the pointer before they count `unfinished` down, and this
-        // function does not return, nor unwind, before that is 0.
+        // SAFETY: only the lifetime changes. Threads use the pointer before they decrement `unfinished`, and
+        // this function neither returns nor unwinds before `unfinished` is 0.
         let run = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
         let assignment = Assignment {
             run,
             cancel,
             nth,
-            // Where threads are more than cores, a thread without a core gets one as soon as those that wait sleep: that is better than to do its
-            // work once more.
+            // With more threads than cores, a descheduled thread gets a core as soon as the waiting threads
+            // sleep. That is better than repeating its work.
             n_offers: if nth <= self.n_cores { nth } else { 0 },
         };
-        // SAFETY: no thread takes part in a job now, and no other caller is let in, so nobody else uses the cell.
+        // SAFETY: `unfinished` is 0 and this caller holds the `callers` lock, so no other thread accesses the
+        // cell.
         unsafe { *shared.job.get() = Some(assignment) };
         shared.unfinished.reset(n_started as u64);
         for start in &shared.starts[..n_started] {
-            // After all of the above, which the thread sees that reads it.
+            // Release: a thread that reads `invited` sees all of the writes above.
             start.invited.store(true, Ordering::Release);
             start.epoch.add(1);
         }
@@ -226,7 +236,7 @@ impl ThreadPool {
     }
 }
 
-/// A pool equals itself only.
+/// Thread pools are equal only if they are the same object.
 impl PartialEq for ThreadPool {
     fn eq(&self, other: &ThreadPool) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
@@ -244,14 +254,14 @@ impl Drop for ThreadPool {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.starts.iter().for_each(|start| start.epoch.add(1));
         for thread in self.threads.drain(..) {
-            // A thread catches the panics of its jobs, so there is nothing to hear here.
+            // `work` catches the panics of jobs, so `join` has nothing to report.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// The life of started thread `i`, which is worker `i + 1`.
+    /// Main loop of started thread `i`, which is worker `i + 1`.
     fn work(&self, i: usize) {
         self.unfinished.count_down();
         let start = &self.starts[i];
@@ -265,10 +275,11 @@ impl Shared {
             if !start.invited.swap(false, Ordering::AcqRel) {
                 continue;
             }
-            // SAFETY: the cell was written before the thread was invited, and it is written next only after `unfinished` is 0.
+            // SAFETY: the cell was written before `invited` was set, and is not written again before
+            // `unfinished` is 0.
             let assignment = unsafe { *self.job.get() };
             if let Some(assignment) = assignment {
-                // SAFETY: the caller of `run` borrows the job until this thread has counted down.
+                // SAFETY: the caller of `run` borrows the job until this thread decrements `unfinished`.
                 let job = unsafe { &*assignment.run };
                 take_part(job, self.worker(i + 1, &assignment), &self.panic);
                 self.unfinished.count_down();
@@ -278,14 +289,14 @@ impl Shared {
 
     fn worker<'a>(&'a self, ith: usize, assignment: &'a Assignment) -> Worker<'a> {
         let offers = &self.offers[..assignment.n_offers];
-        // SAFETY: the caller of `run` borrows the flag until no thread takes part in the job any more.
+        // SAFETY: the caller of `run` borrows the flag until `unfinished` is 0.
         let cancel = unsafe { &*assignment.cancel };
         Worker::new(ith, assignment.nth, &self.phases, offers, cancel)
     }
 }
 
 impl<'a> Worker<'a> {
-    fn new(ith: usize, nth: usize, phases: &'a Phases, offers: &'a [Offer], cancel: &'a AtomicBool) -> Worker<'a> {
+    fn new(ith: usize, nth: usize, phases: &'a Phases, offers: &'a [StealSlot], cancel: &'a AtomicBool) -> Worker<'a> {
         Worker {
             ith,
             nth,
@@ -324,11 +335,11 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
         .to_string()
 }
 
-/// Lets callers in one at a time, in the order in which they came.
+/// A fair lock that serves callers in the order of arrival.
 #[derive(Default)]
 struct TicketLock {
     next: AtomicU64,
-    serving: Gate,
+    serving: Futex,
 }
 
 impl TicketLock {
@@ -339,7 +350,7 @@ impl TicketLock {
     }
 }
 
-/// Held by the caller that was let in.
+/// Guard of a [`TicketLock`].
 struct Ticket<'a>(&'a TicketLock);
 
 impl Drop for Ticket<'_> {

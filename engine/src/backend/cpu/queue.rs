@@ -1,32 +1,33 @@
-//! How threads share the work on a node.
+//! Distribution of a node's work among threads.
 
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::phases::Piece;
+use super::phases::Chunk;
 use super::pool::Worker;
 
-/// Parts of what is left of a range, of which a thread takes one: cores may differ in speed, and some may be busy with other things.
+/// A thread takes `1 / PARTS` of the rest of a range at a time, since cores may differ in speed or run other
+/// processes.
 const PARTS: usize = 3;
 
-/// Counters that share a pair of cache lines.
+/// Number of counters per pair of cache lines.
 const SIDE_BY_SIDE: usize = 16;
 
-/// One of equal shares of the work on a node.
+/// Share of the work on a node: part `ith` of `nth` equal parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
-    /// Which share this is, from 0.
+pub(super) struct WorkShare {
+    /// Index of the share, starting at 0.
     pub(super) ith: usize,
-    /// How many there are.
+    /// Number of work shares, one per thread.
     pub(super) nth: usize,
 }
 
-impl Share {
-    /// All the work.
-    pub(super) const WHOLE: Share = Share { ith: 0, nth: 1 };
+impl WorkShare {
+    /// The share that covers all the work.
+    pub(super) const WHOLE: WorkShare = WorkShare { ith: 0, nth: 1 };
 
-    /// What of `n` equal pieces belongs to this share.
+    /// Returns the range of `n` equal chunks that belongs to this share.
     pub(super) fn of(self, n: usize) -> Range<usize> {
         let (each, rest) = (n / self.nth, n % self.nth);
         let start = self.ith * each + self.ith.min(rest);
@@ -34,88 +35,92 @@ impl Share {
     }
 }
 
-/// How much of the work on each node of a plan threads have taken in a run.
+/// Work counters for each node of a plan.
 #[derive(Default)]
 pub(super) struct Counters {
-    /// Those of a thread lie side by side, because mostly it alone uses them.
+    /// Grouped by thread, since mostly the thread itself uses its counters.
     all: Vec<AtomicUsize>,
-    /// Counters from one thread to the next.
+    /// Distance between the counters of two threads.
     stride: usize,
 }
 
 impl Counters {
-    /// Has counters for so many nodes.
+    /// Resizes the table to `n_nodes` nodes.
     pub(super) fn resize(&mut self, n_nodes: usize, n_threads: usize) {
         self.stride = n_nodes.next_multiple_of(SIDE_BY_SIDE);
         self.all.resize_with(self.stride * n_threads, AtomicUsize::default);
     }
 
-    /// Before a run: nothing is taken.
+    /// Resets all counters before a run.
     pub(super) fn start(&mut self) {
         self.all.iter_mut().for_each(|taken| *taken.get_mut() = 0);
     }
 
-    /// Those of a node.
-    pub(super) fn of(&self, node: usize) -> Taken<'_> {
-        Taken {
+    /// Returns the counters of a node.
+    pub(super) fn of(&self, node: usize) -> Progress<'_> {
+        Progress {
             all: &self.all[node..],
             stride: self.stride,
         }
     }
 }
 
-/// How much of the work on a node threads have taken.
+/// Work counters of one node.
 #[derive(Clone, Copy)]
-pub(super) struct Taken<'a> {
+pub(super) struct Progress<'a> {
     all: &'a [AtomicUsize],
     stride: usize,
 }
 
-impl<'a> Taken<'a> {
-    /// Of the range of a thread.
+impl<'a> Progress<'a> {
+    /// Returns the counter of a thread's range.
     fn of(self, ith: usize) -> &'a AtomicUsize {
         &self.all[ith * self.stride]
     }
 }
 
-/// Another thread has taken over the piece that this one was working on, and its place in the phase: nothing more may be read or written
-/// there.
+/// Error: another thread has stolen the current chunk and this thread's membership in the phase. The thread
+/// must not access the node's memory any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TakenOver;
+pub(super) struct Stolen;
 
-/// Pieces of the work on a node, of which each thread takes the next when it is done with one.
+/// The chunks of work on a node. Each thread takes the next chunk when it has finished one.
 pub(super) struct WorkQueue<'a> {
-    pub(super) taken: Taken<'a>,
+    pub(super) taken: Progress<'a>,
     pub(super) worker: Worker<'a>,
-    /// Threads that take pieces.
+    /// Number of threads that take chunks.
     pub(super) nth: usize,
-    /// If pieces may be taken over: what tells a piece of this node from others. The function of the node keeps to the rules of
-    /// [`WorkQueue::finish`].
-    pub(super) offered: Option<Piece>,
-    /// A piece to begin with.
+    /// Template for the chunks to offer for stealing, or `None` if stealing is disabled. The function of the
+    /// node must then follow the contract of [`WorkQueue::finish`].
+    pub(super) offered: Option<Chunk>,
+    /// First range to return, if it was stolen from another thread.
     pub(super) first: Cell<Option<Range<usize>>>,
 }
 
 impl WorkQueue<'_> {
-    /// The next of `n` pieces that no thread has taken. None are left once the run was cancelled: the result is then not whole, and
-    /// the worker's next [check](Worker::check) fails.
+    /// Takes the next of `n` chunks.
+    ///
+    /// Returns `None` if all chunks are taken or the run was cancelled. In the latter case the result is
+    /// incomplete, and the worker's next [check](Worker::check) fails.
     pub(super) fn take(&self, n: usize) -> Option<usize> {
-        // Threads stop asking after the first refusal, so the counter cannot run far beyond `n`.
+        // A thread stops after the first `None`, so the counter cannot run far past `n`.
         let next = || Some(self.taken.of(0).fetch_add(1, Ordering::Relaxed)).filter(|&i| i < n);
         self.begin(|| next().map(|i| i..i + 1)).map(|piece| piece.start)
     }
 
-    /// Of `n` pieces of one size, the next that no thread has taken, together with some that follow: at most `most`, and fewer as the work comes
-    /// to its end, so that nobody waits long for the last ones. `None` as for [`take`](WorkQueue::take). Each thread has a range of the pieces,
-    /// which it takes in order, so that it reads memory in order; after it those of others.
+    /// Takes up to `most` consecutive chunks out of `n`, and fewer near the end of the work, so that no
+    /// thread waits long for the last chunks.
+    ///
+    /// Each thread has a range of chunks that it takes in order, for sequential memory access. It then helps
+    /// with the ranges of other threads. Returns `None` under the conditions of [`take`](WorkQueue::take).
     pub(super) fn take_some(&self, n: usize, most: usize) -> Option<Range<usize>> {
         let nth = self.nth;
         self.begin(|| (0..nth).find_map(|i| self.take_of((self.worker.ith + i) % nth, n, most)))
     }
 
-    /// The next of the pieces in the range of a thread.
+    /// Takes the next chunks from the range of a thread.
     fn take_of(&self, ith: usize, n: usize, most: usize) -> Option<Range<usize>> {
-        let range = Share { ith, nth: self.nth }.of(n);
+        let range = WorkShare { ith, nth: self.nth }.of(n);
         let some = |taken: usize| ((range.len() - taken) / PARTS).clamp(1, most);
         let next = |taken: usize| (taken < range.len()).then(|| range.len().min(taken + some(taken)));
         let counter = self.taken.of(ith);
@@ -127,7 +132,7 @@ impl WorkQueue<'_> {
         self.worker.check().ok()?;
         let range = self.first.take().or_else(next)?;
         if let Some(offered) = &self.offered {
-            self.worker.offer(&Piece {
+            self.worker.offer(&Chunk {
                 range: range.clone(),
                 ..*offered
             });
@@ -135,9 +140,12 @@ impl WorkQueue<'_> {
         Some(range)
     }
 
-    /// Ends the work on the piece that was taken last, of which nothing has been written yet but to the thread's own memory, and of which nothing
-    /// was read but that memory and what nobody writes during the run. If it was taken over, nothing of it may be written.
-    pub(super) fn finish(&self) -> Result<(), TakenOver> {
+    /// Finishes the chunk that was taken last.
+    ///
+    /// Until this call, the thread may write only to its own memory, and may read only its own memory and
+    /// memory that is constant during the run. On `Err`, the chunk was stolen and its result must not be
+    /// written.
+    pub(super) fn finish(&self) -> Result<(), Stolen> {
         if self.offered.is_none() {
             return Ok(());
         }
@@ -148,11 +156,11 @@ impl WorkQueue<'_> {
         }
         #[cfg(test)]
         stalls::count();
-        Err(TakenOver)
+        Err(Stolen)
     }
 }
 
-/// Makes threads lose time with pieces, as if they had no core.
+/// Test hooks that delay chunks, as if threads were descheduled.
 #[cfg(test)]
 pub(super) mod stalls {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -163,7 +171,7 @@ pub(super) mod stalls {
     static N_PIECES: AtomicUsize = AtomicUsize::new(0);
     static N_TAKEN_OVER: AtomicUsize = AtomicUsize::new(0);
 
-    /// Whoever has every `n`th piece loses time while `f` runs.
+    /// Delays every `n`th chunk while `f` runs.
     pub(in crate::backend::cpu) fn every(n: usize, f: impl FnOnce()) {
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -172,8 +180,8 @@ pub(super) mod stalls {
         EVERY.store(0, Ordering::Relaxed);
     }
 
-    /// Pieces that were taken over so far.
-    pub(in crate::backend::cpu) fn n_taken_over() -> usize {
+    /// Returns the number of chunks stolen so far.
+    pub(in crate::backend::cpu) fn n_stolen() -> usize {
         N_TAKEN_OVER.load(Ordering::Relaxed)
     }
 
@@ -201,14 +209,14 @@ mod tests {
     fn shares_cover_the_work_once() {
         for nth in 1..=5 {
             for n in 0..20 {
-                let parts: Vec<usize> = (0..nth).flat_map(|ith| Share { ith, nth }.of(n)).collect();
+                let parts: Vec<usize> = (0..nth).flat_map(|ith| WorkShare { ith, nth }.of(n)).collect();
                 assert_eq!(parts, (0..n).collect::<Vec<_>>());
             }
         }
     }
 
     #[test]
-    fn pieces_cover_the_work_once_and_the_last_are_small() {
+    fn chunks_cover_the_work_once_and_shrink() {
         let pool = ThreadPool::new(3).unwrap();
         for (n, most) in [(100, 8), (100, 100), (3, 8), (1, 1), (0, 8)] {
             let mut counters = Counters::default();
@@ -232,7 +240,7 @@ mod tests {
             parts.sort_by_key(|part| part.start);
             assert!(parts.iter().cloned().flatten().eq(0..n), "{parts:?}");
             for ith in 0..3 {
-                let range = Share { ith, nth: 3 }.of(n);
+                let range = WorkShare { ith, nth: 3 }.of(n);
                 let of_range = parts.iter().filter(|part| range.contains(&part.start));
                 let sizes: Vec<usize> = of_range.map(|part| part.len()).collect();
                 assert!(

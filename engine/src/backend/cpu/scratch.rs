@@ -1,18 +1,18 @@
-//! Scratch memory: a part for each thread and a part that all share. It only grows.
+//! Scratch memory: one part per thread and one shared part. It only grows.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 
-/// Floats of one cache line.
+/// Number of floats per cache line.
 const LINE: usize = 16;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([f32; LINE]);
 
-/// The memory. Parts of different threads do not share cache lines.
+/// The scratch memory. Parts of different threads are in different cache lines.
 #[derive(Default)]
 pub(super) struct Scratch {
     lines: Vec<Line>,
@@ -21,8 +21,8 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes room for `n_threads` parts of `per_thread` floats and a shared part; allocates only if it grows.
-    /// False if the memory cannot be had.
+    /// Grows the memory to `n_threads` parts of `per_thread` floats and a shared part. Returns false if the
+    /// allocation fails.
     pub(super) fn ensure(&mut self, n_threads: usize, per_thread: usize, shared: usize) -> bool {
         self.per_thread = self.per_thread.max(per_thread.div_ceil(LINE));
         self.shared = self.shared.max(shared.div_ceil(LINE));
@@ -40,7 +40,7 @@ impl Scratch {
         true
     }
 
-    /// The parts, to be handed out to threads.
+    /// Returns a handle from which threads get their parts.
     pub(super) fn parts(&mut self) -> Parts<'_> {
         Parts {
             start: NonNull::from(&mut self.lines[..]).cast(),
@@ -61,26 +61,28 @@ pub(super) struct Parts<'a> {
     lifetime: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: the parts borrow the memory exclusively and hand it out by the rules of `thread` and `shared`.
+// SAFETY: `Parts` borrows the memory exclusively. Disjointness of the slices is the contract of `of_thread`,
+// `Shared::write`, and `Shared::read`.
 unsafe impl Sync for Parts<'_> {}
 
 impl Parts<'_> {
-    /// The part of one thread.
+    /// Returns the part of thread `ith`.
     ///
     /// # Safety
-    /// No two slices of one thread's part may be alive.
+    /// No other slice of this thread's part is alive.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn of_thread(&self, ith: usize) -> &mut [f32] {
         let end = self.shared + (ith + 1) * self.per_thread;
         assert!(end <= self.n_lines);
-        // SAFETY: the part lies within the memory; the caller promises that the slice is the only one.
+        // SAFETY: `end` is within the memory (asserted), and no other slice of the part is alive (function
+        // contract).
         unsafe {
             let start = self.start.add((end - self.per_thread) * LINE);
             slice::from_raw_parts_mut(start.as_ptr(), self.per_thread * LINE)
         }
     }
 
-    /// The part that all threads share.
+    /// Returns the part that all threads share.
     pub(super) fn shared(&self) -> Shared<'_> {
         Shared {
             start: self.start,
@@ -90,7 +92,7 @@ impl Parts<'_> {
     }
 }
 
-/// Floats that threads write for one another; barriers order the writing and the reading.
+/// Floats that threads exchange. Barriers order writes and reads.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<'a> {
     start: NonNull<f32>,
@@ -99,33 +101,34 @@ pub(super) struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    /// Floats.
+    /// Returns the number of floats.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// A part for writing.
+    /// Returns a part for writing.
     ///
     /// # Safety
-    /// As long as the slice lives, no other slice of any of these floats may be made, by this thread or another.
+    /// While the slice is alive, no thread accesses these floats through another slice.
     pub(super) unsafe fn write(&self, range: Range<usize>) -> &'a mut [f32] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: within the memory; the caller promises that the slice is the only one.
+        // SAFETY: in bounds (asserted), and no other slice of these floats is alive (function contract).
         unsafe { slice::from_raw_parts_mut(self.start.add(range.start).as_ptr(), range.len()) }
     }
 
-    /// A part for reading.
+    /// Returns a part for reading.
     ///
     /// # Safety
-    /// As long as the slice lives, nobody may write any of these floats, and there was a barrier since they were written.
+    /// While the slice is alive, no thread writes these floats. A barrier separates this call from earlier
+    /// writes.
     pub(super) unsafe fn read(&self, range: Range<usize>) -> &'a [f32] {
         assert!(range.start <= range.end && range.end <= self.len);
-        // SAFETY: within the memory; the caller promises that nobody writes.
+        // SAFETY: in bounds (asserted), and no thread writes these floats (function contract).
         unsafe { slice::from_raw_parts(self.start.add(range.start).as_ptr(), range.len()) }
     }
 }
 
-/// Splits the first `n` floats off a thread's scratch.
+/// Splits the first `n` floats off a thread's scratch memory.
 pub(super) fn take<'a>(scratch: &mut &'a mut [f32], n: usize) -> &'a mut [f32] {
     let (first, rest) = std::mem::take(scratch).split_at_mut(n);
     *scratch = rest;

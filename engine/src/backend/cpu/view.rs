@@ -1,8 +1,8 @@
-//! Operands as slices: the one place where addresses become memory that ops may touch.
+//! Operands as slices: the only module that turns addresses into memory that ops may access.
 //!
-//! A [`PlannedNode`] is made after checking that every operand lies within its buffer and that the result overlaps none of the
-//! operands, except the first one exactly where the op allows it. Ops then see [`Source`]s, which give shared slices of
-//! rows, and one [`Target`], which gives each thread exclusive slices of the rows that are its own.
+//! [`PlannedNode::new`] checks that every operand is within its buffer, and that the result overlaps no
+//! operand, except the first operand exactly if the op can run in place. Ops then access [`Source`]s, which
+//! return shared slices of rows, and one [`Target`], which returns exclusive slices of the rows of a share.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -10,61 +10,63 @@ use std::slice;
 
 use kernels::GgmlType;
 
-use super::activations::Quantized;
+use super::activations::Quantization;
 use super::barriers::Access;
 use super::fuse::Fusion;
-use super::queue::Share;
+use super::queue::WorkShare;
 use crate::backend::{BackendError, HostRange, MemoryMap};
 use crate::graph::{Graph, MAX_SRC, Op, Repack, Tensor, TensorId};
 
-/// A node whose operands have been found in memory.
+/// A node whose operands have been resolved to addresses.
 pub(super) struct PlannedNode {
     pub(super) id: TensorId,
     target: NonNull<u8>,
     sources: [Option<NonNull<u8>>; MAX_SRC],
-    /// One thread alone computes it, the same as all such nodes of a phase.
+    /// True for a small node: a single thread computes all small nodes of a phase.
     pub(super) solo: bool,
-    /// How it is computed together with the planned node that follows it.
+    /// Fusion with the next nodes of the plan, if any.
     pub(super) fusion: Option<Fusion>,
-    /// The form in which the result is stored, if not as floats.
-    pub(super) stores: Option<Quantized>,
-    /// How a product has its activations, if not as they are.
-    pub(super) activations: Option<Quantized>,
-    /// Which of the plan's norms the activations of a product are, if every thread computes it for itself.
+    /// Quantized form in which to store the result; `None` for f32.
+    pub(super) stores: Option<Quantization>,
+    /// Quantization of a matmul's activations; `None` for f32.
+    pub(super) activations: Option<Quantization>,
+    /// Index of the plan's norm that threads recompute to get the matmul's activations.
     pub(super) norm: Option<usize>,
-    /// A product of floats may add up in [any order](kernels::MatMul::any_order).
-    pub(super) any_order: bool,
-    /// Tells these activations from others.
+    /// True if a matmul with f32 activations may accumulate in [any
+    /// order](kernels::MatMul::allow_reassociation).
+    pub(super) allow_reassociation: bool,
+    /// Version of the quantized activations, to detect whether a thread's buffer holds them.
     pub(super) activations_number: u32,
     pub(super) part: NodePart,
-    /// The function of the node takes pieces of work, each of which another thread may [take over](super::queue::WorkQueue::finish).
+    /// True if the node's function supports [stealing](super::queue::WorkQueue::finish) of its chunks.
     pub(super) offers: bool,
 }
 
-/// What of a node is done.
+/// Step of a node that threads execute in a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodePart {
-    /// The node is computed.
+    /// Computation of the node.
     Compute,
-    /// Before a product: its activations are quantized.
+    /// Quantization of a matmul's activations into the shared buffer.
     Quantize,
-    /// After attention: results of parts are merged.
+    /// Merge of partial attention results.
     Merge,
 }
 
-// SAFETY: a planned node is addresses and a counter; what may be done with the addresses is decided in `source` and `target`.
+// SAFETY: a planned node consists of addresses and plain data. Access through the addresses is governed by
+// `source` and `target`.
 unsafe impl Send for PlannedNode {}
-// SAFETY: as above.
+// SAFETY: shared access follows the same rules as `Send` above: `source` and `target` govern it.
 unsafe impl Sync for PlannedNode {}
 
-/// Where a tensor lies.
-pub(super) struct Place {
+/// Memory range of a tensor.
+pub(super) struct MemRange {
     start: NonNull<u8>,
     len: usize,
     writable: bool,
 }
 
-impl Place {
+impl MemRange {
     pub(super) fn access(&self, write: bool) -> Access {
         let start = self.start.as_ptr() as usize;
         Access {
@@ -78,20 +80,22 @@ impl Place {
         (self.start.as_ptr() as usize).is_multiple_of(bytes)
     }
 
-    /// True if nobody writes there as long as the memory is used for computing.
+    /// Returns true if the memory is never written during computation.
     pub(super) fn is_read_only(&self) -> bool {
         !self.writable
     }
 
-    pub(super) fn overlaps(&self, other: &Place) -> bool {
+    pub(super) fn overlaps(&self, other: &MemRange) -> bool {
         let (a, b) = (self.start.as_ptr() as usize, other.start.as_ptr() as usize);
         a < b + other.len && b < a + self.len
     }
 }
 
 impl PlannedNode {
-    /// Finds the operands of a node whose types and shapes have been checked. The error says what is wrong with which tensor.
-    /// What the node touches is added to `accesses`.
+    /// Resolves the operands of a node whose types and shapes were checked, and appends the node's memory
+    /// accesses to `accesses`.
+    ///
+    /// Returns an error that names the tensor if memory is missing, misaligned, read-only, or overlapping.
     pub(super) fn new(
         graph: &Graph,
         memory: &MemoryMap,
@@ -101,10 +105,10 @@ impl PlannedNode {
         let node = graph.tensor(id);
         let target = locate(graph, memory, id)?;
         if !target.writable {
-            return Err(flaw(node, "would be written to read-only memory"));
+            return Err(invalid_tensor(node, "cannot be computed: its memory is read-only"));
         }
         if !(target.start.as_ptr() as usize).is_multiple_of(align_of::<f32>()) {
-            return Err(flaw(node, "is not aligned"));
+            return Err(invalid_tensor(node, "is not aligned to 4 bytes"));
         }
         let state_operand = node.op.state_operand();
         let states = state_operand
@@ -115,23 +119,23 @@ impl PlannedNode {
         for (i, source) in node.sources().enumerate() {
             let place = locate(graph, memory, source)?;
             if place.overlaps(&target) && !may_overlap(node, graph.tensor(source), i, &place, &target) {
-                return Err(flaw(node, "overlaps an operand"));
+                return Err(invalid_tensor(node, "overlaps one of its operands"));
             }
             let t = graph.tensor(source);
             if matches!(t.ty, GgmlType::I32 | GgmlType::I64) && !is_aligned(t, &place) {
-                return Err(flaw(t, "is not aligned"));
+                return Err(invalid_tensor(t, "is not aligned to its element size"));
             }
-            // Recurrences take their operands as lists of floats.
+            // Recurrences read their operands as contiguous f32.
             let lists = state_operand.is_some();
             let written = state_operand == Some(i);
             if !written && states.as_ref().is_some_and(|states| states.overlaps(&place)) {
-                return Err(flaw(t, "overlaps the states"));
+                return Err(invalid_tensor(t, "overlaps the states of the recurrence"));
             }
             if written && !place.writable {
-                return Err(flaw(t, "would be written and lies in read-only memory"));
+                return Err(invalid_tensor(t, "cannot be updated: its memory is read-only"));
             }
             if lists && !(place.start.as_ptr() as usize).is_multiple_of(align_of::<f32>()) {
-                return Err(flaw(t, "is not aligned"));
+                return Err(invalid_tensor(t, "is not aligned to 4 bytes"));
             }
             sources[i] = Some(place.start);
             accesses.push(place.access(written));
@@ -145,14 +149,14 @@ impl PlannedNode {
             stores: None,
             activations: None,
             norm: None,
-            any_order: false,
+            allow_reassociation: false,
             activations_number: 0,
             part: NodePart::Compute,
             offers: false,
         })
     }
 
-    /// Another part of the node.
+    /// Returns a copy of this node for another step.
     pub(super) fn part(&self, part: NodePart) -> PlannedNode {
         PlannedNode {
             id: self.id,
@@ -163,14 +167,14 @@ impl PlannedNode {
             stores: self.stores,
             activations: self.activations,
             norm: self.norm,
-            any_order: self.any_order,
+            allow_reassociation: self.allow_reassociation,
             activations_number: self.activations_number,
             part,
             offers: false,
         }
     }
 
-    /// Operand `i`. Panics if there is none, which the rules rule out.
+    /// Returns operand `i`. Panics if the node has no such operand, which `rules::check` excludes.
     pub(super) fn source<'a>(&'a self, graph: &'a Graph, i: usize) -> Source<'a> {
         let tensor = graph.tensor(graph.tensor(self.id).source(i));
         Source {
@@ -179,11 +183,12 @@ impl PlannedNode {
         }
     }
 
-    /// The result.
+    /// Returns the result for one share of the work.
     ///
     /// # Safety
-    /// Each share may be asked for once, and sources and targets of a node may be used only in the phase that it belongs to.
-    pub(super) unsafe fn target<'a>(&'a self, graph: &'a Graph, share: Share) -> Target<'a> {
+    /// This method is called at most once per share. Sources and targets of a node are used only in the
+    /// node's phase.
+    pub(super) unsafe fn target<'a>(&'a self, graph: &'a Graph, share: WorkShare) -> Target<'a> {
         let tensor = graph.tensor(self.id);
         Target {
             tensor,
@@ -193,7 +198,7 @@ impl PlannedNode {
         }
     }
 
-    /// The states of a recurrence, operand 0, of which each thread may use its own lanes.
+    /// Returns the states of a recurrence (operand 0). Each thread may access its own lanes.
     pub(super) fn states<'a>(&'a self, graph: &'a Graph) -> States<'a> {
         let node = graph.tensor(self.id);
         assert_eq!(node.op.state_operand(), Some(0));
@@ -202,9 +207,9 @@ impl PlannedNode {
     }
 }
 
-/// True if the op writes this operand's own memory as it should: in place, element over element, or into the table of SetRows,
-/// which is never read.
-pub(super) fn may_overlap(node: &Tensor, source: &Tensor, i: usize, place: &Place, target: &Place) -> bool {
+/// Returns true if the op may overwrite operand `i`: element by element for in-place ops, or the table of
+/// `SetRows`, which is never read.
+pub(super) fn may_overlap(node: &Tensor, source: &Tensor, i: usize, place: &MemRange, target: &MemRange) -> bool {
     let same = place.start == target.start && source.ne == node.ne && source.nb == node.nb && source.ty == node.ty;
     match node.op {
         Op::SetRows => i == 1 && same,
@@ -212,25 +217,29 @@ pub(super) fn may_overlap(node: &Tensor, source: &Tensor, i: usize, place: &Plac
     }
 }
 
-/// Finds a tensor in host memory and checks that it lies within its buffer.
-pub(super) fn locate(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<Place, BackendError> {
+/// Finds a tensor in host memory and checks that it is within its buffer.
+pub(super) fn locate(graph: &Graph, memory: &MemoryMap, id: TensorId) -> Result<MemRange, BackendError> {
     let tensor = graph.tensor(id);
-    let home = graph.home(id).ok_or_else(|| flaw(tensor, "has no memory"))?;
-    let len = tensor.checked_nbytes().ok_or_else(|| flaw(tensor, "is too large"))?;
+    let home = graph
+        .home(id)
+        .ok_or_else(|| invalid_tensor(tensor, "has no memory assigned"))?;
+    let len = tensor
+        .checked_nbytes()
+        .ok_or_else(|| invalid_tensor(tensor, "is too large: its size in bytes overflows"))?;
     let range = memory.host_range(home, len).map_err(|e| match e {
-        BackendError::OutOfBounds { .. } => flaw(tensor, "reaches beyond its buffer"),
+        BackendError::OutOfBounds { .. } => invalid_tensor(tensor, "extends beyond its buffer"),
         e => e,
     })?;
-    let HostRange { start, len, writable } = range.ok_or_else(|| flaw(tensor, "does not lie in host memory"))?;
-    Ok(Place { start, len, writable })
+    let HostRange { start, len, writable } = range.ok_or_else(|| invalid_tensor(tensor, "is not in host memory"))?;
+    Ok(MemRange { start, len, writable })
 }
 
-fn is_aligned(t: &Tensor, place: &Place) -> bool {
+fn is_aligned(t: &Tensor, place: &MemRange) -> bool {
     let size = t.ty.block_bytes();
     (place.start.as_ptr() as usize).is_multiple_of(size) && t.nb.iter().all(|nb| nb.is_multiple_of(size))
 }
 
-fn flaw(tensor: &Tensor, what: &str) -> BackendError {
+fn invalid_tensor(tensor: &Tensor, what: &str) -> BackendError {
     BackendError::Device {
         device: super::NAME.to_string(),
         message: format!("{} ({}) {what}", tensor.name, tensor.op.name()),
@@ -240,12 +249,12 @@ fn flaw(tensor: &Tensor, what: &str) -> BackendError {
 /// Indices of a row in dimensions 1 to 3.
 pub(super) type RowIndex = [usize; 3];
 
-/// The indices of row `i`, counted as if rows were dense.
+/// Returns the indices of row `i`, numbered as if the rows were contiguous.
 pub(super) fn row_index(ne: &[usize; 4], i: usize) -> RowIndex {
     [i % ne[1], i / ne[1] % ne[2], i / ne[1] / ne[2]]
 }
 
-/// An operand to be read.
+/// Read access to an operand of a node.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) tensor: &'a Tensor,
@@ -257,13 +266,14 @@ impl<'a> Source<'a> {
         self.tensor.ne
     }
 
-    /// Floats of scratch memory that [`Source::row`] may need.
+    /// Returns the scratch memory in floats that [`Source::row`] may need.
     pub(super) fn row_scratch(tensor: &Tensor) -> usize {
         tensor.ne[0]
     }
 
-    /// A row as floats: in place if it is stored so, otherwise converted to `scratch`.
-    /// Not for an operand that the result may be written over; see [`Source::copy_row`].
+    /// Returns a row as f32: in place if stored as f32, otherwise converted into `scratch`.
+    ///
+    /// Must not be used for an operand that the result may overwrite; see [`Source::copy_row`].
     pub(super) fn row<'s>(&self, i: RowIndex, scratch: &'s mut [f32]) -> &'s [f32]
     where
         'a: 's,
@@ -276,18 +286,18 @@ impl<'a> Source<'a> {
         out
     }
 
-    /// The row, if it consists of aligned, adjacent floats.
+    /// Returns the row if it consists of aligned, contiguous f32 values.
     pub(super) fn float_row(&self, i: RowIndex) -> Option<&'a [f32]> {
         let at = self.at([0, i[0], i[1], i[2]]).cast::<f32>();
         if self.tensor.ty != GgmlType::F32 || !self.tensor.has_dense_rows() || !at.is_aligned() {
             return None;
         }
-        // SAFETY: the row lies within the operand's buffer (see `PlannedNode::new` and `at`), nobody writes it while this node is computed, and
-        // any bytes are floats.
+        // SAFETY: the row is within the operand's buffer (checked in `PlannedNode::new` and `at`), no thread
+        // writes it in this phase, and every bit pattern is a valid f32.
         Some(unsafe { slice::from_raw_parts(at.as_ptr(), self.tensor.ne[0]) })
     }
 
-    /// Copies a row as floats, whatever its type and strides. `out` may be the row itself: then nothing is to be done.
+    /// Copies a row as f32, for any type and strides. Does nothing if `out` is the row itself.
     pub(super) fn copy_row(&self, i: RowIndex, out: &mut [f32]) {
         let t = self.tensor;
         let at = self.at([0, i[0], i[1], i[2]]);
@@ -300,114 +310,129 @@ impl<'a> Source<'a> {
         }
         if t.ty == GgmlType::F32 {
             for (i0, x) in out.iter_mut().enumerate() {
-                // SAFETY: as in `float_row`, for one element.
+                // SAFETY: the element is aligned and within the operand's buffer (checked in
+                // `PlannedNode::new`), and no thread writes the element in this phase.
                 *x = unsafe { at.add(i0 * t.nb[0]).cast::<f32>().read_unaligned() };
             }
             return;
         }
         for (i0, x) in out.iter_mut().enumerate() {
-            // SAFETY: as in `float_row`, for one element; rows of blocks are dense, as the rules say.
+            // SAFETY: the element is within the operand's buffer (checked in `PlannedNode::new`), and no
+            // thread writes the element in this phase. Rows of block-quantized types are contiguous, checked
+            // by the rules.
             let element = unsafe { slice::from_raw_parts(at.add(i0 * t.nb[0]).as_ptr(), t.ty.block_bytes()) };
             kernels::dequantize_row(t.ty, element, slice::from_mut(x));
         }
     }
 
-    /// The first `n` bytes of a dense operand.
+    /// Returns the first `n` bytes of a contiguous operand.
     pub(super) fn bytes(&self, n: usize) -> &'a [u8] {
         assert!(self.tensor.is_contiguous() && n <= self.tensor.nbytes());
-        // SAFETY: as in `row_bytes`.
+        // SAFETY: `n` is at most the tensor's size (asserted), which is within the buffer (checked in
+        // `PlannedNode::new`). No thread writes there in this phase.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), n) }
     }
 
-    /// True if the operand's elements are one list of aligned floats.
+    /// Returns true if the operand consists of aligned, contiguous f32 values.
     pub(super) fn is_float_list(&self) -> bool {
         self.tensor.ty == GgmlType::F32 && self.tensor.is_contiguous() && self.start.cast::<f32>().is_aligned()
     }
 
-    /// `n` elements from `at` of an operand that is one list of floats.
-    /// Not for an operand that the result may be written over; see [`Source::copy_floats`].
+    /// Returns `n` elements starting at `at` of a contiguous f32 operand.
+    ///
+    /// Must not be used for an operand that the result may overwrite; see [`Source::copy_floats`].
     pub(super) fn floats(&self, at: usize, n: usize) -> &'a [f32] {
-        // SAFETY: the elements lie within the operand's buffer, aligned; nobody writes them while this node is computed.
+        // SAFETY: the elements are aligned and in bounds (asserted in `address_of_floats`), and no thread
+        // writes them in this phase.
         unsafe { slice::from_raw_parts(self.address_of_floats(at, n), n) }
     }
 
-    /// Copies elements from `at` of an operand that is one list of floats. `out` may be those elements themselves: then nothing is
-    /// to be done.
+    /// Copies elements starting at `at` of a contiguous f32 operand. Does nothing if `out` is these elements
+    /// themselves.
     pub(super) fn copy_floats(&self, at: usize, out: &mut [f32]) {
         let from = self.address_of_floats(at, out.len());
         if from != out.as_ptr() {
-            // SAFETY: the elements lie within the operand's buffer. `out` is not the operand itself, so it does not overlap it.
+            // SAFETY: the elements are in bounds (asserted in `address_of_floats`). `out` is either exactly
+            // the operand's elements, excluded here, or does not overlap them (checked in
+            // `PlannedNode::new`).
             unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
         }
     }
 
     fn address_of_floats(&self, at: usize, n: usize) -> *const f32 {
         assert!(self.is_float_list() && at + n <= self.tensor.nelements());
-        // SAFETY: the offset lies within the operand's buffer.
+        // SAFETY: the offset is in bounds (asserted above).
         unsafe { self.start.cast::<f32>().add(at).as_ptr() }
     }
 
-    /// The bytes of a dense row.
+    /// Returns the bytes of a contiguous row.
     pub(super) fn row_bytes(&self, i: RowIndex) -> &'a [u8] {
         self.rows_bytes(i, 1)
     }
 
-    /// The bytes from the start of a dense row to the end of the one `n - 1` rows further in dimension 1.
+    /// Returns the bytes of `n` rows along dimension 1, from the start of the first row to the end of the
+    /// last.
     pub(super) fn rows_bytes(&self, i: RowIndex, n: usize) -> &'a [u8] {
         self.span(1, i, n)
     }
 
-    /// The bytes from the start of a dense row to the end of the one `n - 1` further in dimension `d`.
+    /// Returns the bytes of `n` rows along dimension `d`, from the start of the first row to the end of the
+    /// last.
     pub(super) fn span(&self, d: usize, i: RowIndex, n: usize) -> &'a [u8] {
         let t = self.tensor;
         assert!(t.has_dense_rows() && n > 0 && i[d - 1] + n <= t.ne[d]);
         let len = (n - 1) * t.nb[d] + t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
-        // SAFETY: the last of the rows lies within the operand's buffer (see `PlannedNode::new`), and so does what is before it.
-        // Nobody writes there while this node is computed.
+        // SAFETY: the last row is within the operand's buffer (checked in `PlannedNode::new`), and so is
+        // everything before it. No thread writes there in this phase.
         unsafe { slice::from_raw_parts(self.at([0, i[0], i[1], i[2]]).as_ptr(), len) }
     }
 
-    /// The bytes from row `i` on with those of `n[1]` rows along dimension 2 and, of each, `n[0]` along dimension 1.
+    /// Returns the bytes of `n[0]` rows along dimension 1 by `n[1]` rows along dimension 2, from the start of
+    /// row `i` to the end of the last row.
     pub(super) fn block(&self, i: RowIndex, n: [usize; 2]) -> &'a [u8] {
         let t = self.tensor;
         let is_inside = |d: usize| n[d - 1] > 0 && i[d - 1] + n[d - 1] <= t.ne[d];
         assert!(t.has_dense_rows() && is_inside(1) && is_inside(2) && i[2] < t.ne[3]);
         let row_bytes = t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
         let len = (n[0] - 1) * t.nb[1] + (n[1] - 1) * t.nb[2] + row_bytes;
-        // SAFETY: the last of the rows lies within the operand's buffer (see `PlannedNode::new`), and so does what is before it.
-        // Nobody writes there while this node is computed.
+        // SAFETY: the last row is within the operand's buffer (checked in `PlannedNode::new`), and so is
+        // everything before it. No thread writes there in this phase.
         unsafe { slice::from_raw_parts(self.at([0, i[0], i[1], i[2]]).as_ptr(), len) }
     }
 
-    /// Where the operand starts.
+    /// Returns the start address of the operand.
     pub(super) fn address(&self) -> usize {
         self.start.as_ptr() as usize
     }
 
-    /// The bytes of whole groups of rows of a repacked operand, rows counted over all matrices.
+    /// Returns the bytes of whole row groups of a repacked operand. Rows are numbered across all matrices.
     pub(super) fn groups(&self, rows: Range<usize>) -> &'a [u8] {
         let t = self.tensor;
         assert!(!t.layout.is_plain() && rows.end <= t.nrows());
-        let bytes = t.layout.byte_range(t.ty, t.ne[0], rows).expect("work is cut at groups");
-        // SAFETY: the operand is no view of another one (see `rules::layouts`), so all its groups of rows lie within its buffer; nobody writes there
-        // while this node is computed.
+        let bytes = t
+            .layout
+            .byte_range(t.ty, t.ne[0], rows)
+            .expect("work is divided at multiples of the group size");
+        // SAFETY: a repacked operand is not a view (checked in `rules::layouts`), so all of its row groups
+        // are within its buffer. No thread writes there in this phase.
         unsafe { slice::from_raw_parts(self.start.add(bytes.start).as_ptr(), bytes.len()) }
     }
 
-    /// Copies a row of a repacked operand as floats. `scratch` has [`Source::row_scratch`] floats, which are as long as a row of any type.
+    /// Copies a row of a repacked operand as f32. `scratch` holds [`Source::row_scratch`] floats, enough for
+    /// the packed bytes of a row of any type.
     pub(super) fn copy_repacked_row(&self, i: RowIndex, repack: &dyn Repack, scratch: &mut [f32], out: &mut [f32]) {
         let t = self.tensor;
         let row = i[0] + t.ne[1] * (i[1] + t.ne[2] * i[2]);
         let (first, at) = (row - row % repack.group_rows(), row % repack.group_rows());
         let group = self.groups(first..first + repack.group_rows());
-        let row_bytes = t.ty.row_bytes(t.ne[0]).expect("rows are of whole blocks");
+        let row_bytes = t.ty.row_bytes(t.ne[0]).expect("rows consist of whole blocks");
         let bytes = &mut bytemuck::cast_slice_mut(scratch)[..row_bytes];
         repack.unpack_row(t.ty, t.ne[0], group, at, bytes);
         kernels::dequantize_row(t.ty, bytes, out);
     }
 
-    /// The floats from the start of a dense row to the end of the one `n - 1` further in dimension `d`, and the floats from one row
-    /// to the next, if all of them are aligned.
+    /// Returns `n` rows along dimension `d` as f32, from the start of the first row to the end of the last,
+    /// and the row stride in floats. Returns `None` if the rows are not aligned f32.
     pub(super) fn float_span(&self, d: usize, i: RowIndex, n: usize) -> Option<(&'a [f32], usize)> {
         let t = self.tensor;
         if t.ty != GgmlType::F32 || !t.has_dense_rows() || (n > 1 && !t.nb[d].is_multiple_of(size_of::<f32>())) {
@@ -417,69 +442,75 @@ impl<'a> Source<'a> {
         Some((floats, t.nb[d] / size_of::<f32>()))
     }
 
-    /// An element of an i32 operand.
+    /// Returns an element of an i32 operand.
     pub(super) fn i32(&self, i: [usize; 4]) -> i32 {
         assert_eq!(self.tensor.ty, GgmlType::I32);
-        // SAFETY: the element lies within the operand's buffer, aligned (see `PlannedNode::new`).
+        // SAFETY: the element is aligned and within the operand's buffer (checked in `PlannedNode::new`).
         unsafe { self.at(i).cast::<i32>().read() }
     }
 
-    /// The elements of a dense operand of integers.
+    /// Returns the elements of a contiguous integer operand.
     pub(super) fn list<T: bytemuck::Pod>(&self) -> &'a [T] {
         let t = self.tensor;
         assert!(t.is_contiguous() && matches!(t.ty, GgmlType::I32 | GgmlType::I64));
         assert_eq!(size_of::<T>(), t.ty.block_bytes());
-        // SAFETY: the elements lie within the operand's buffer, aligned (see `PlannedNode::new`); nobody writes them while this node is computed.
+        // SAFETY: the elements are aligned and within the operand's buffer (checked in `PlannedNode::new`),
+        // and no thread writes them in this phase.
         unsafe { slice::from_raw_parts(self.start.cast::<T>().as_ptr(), t.nelements()) }
     }
 
-    /// An element of an operand that is not stored in blocks.
+    /// Returns an element of an operand with an unquantized type.
     pub(super) fn float(&self, i: [usize; 4]) -> f32 {
         let ty = self.tensor.ty;
         assert!(!ty.is_quantized());
-        // SAFETY: the element lies within the operand's buffer.
+        // SAFETY: the element is within the operand's buffer (checked in `PlannedNode::new` and `at`).
         let element = unsafe { slice::from_raw_parts(self.at(i).as_ptr(), ty.block_bytes()) };
         let mut x = 0.0;
         kernels::dequantize_row(ty, element, slice::from_mut(&mut x));
         x
     }
 
-    /// The address of an element (of a block, for a quantized operand), which is within the operand's buffer.
+    /// Returns the address of an element, or of a block for a quantized operand. The address is within the
+    /// operand's buffer.
     fn at(&self, i: [usize; 4]) -> NonNull<u8> {
         let t = self.tensor;
         assert!((0..4).all(|d| i[d] < t.ne[d]), "{i:?} is beyond {:?}", t.ne);
         let offset: usize = (0..4).map(|d| i[d] * t.nb[d]).sum();
-        // SAFETY: `PlannedNode::new` found the extent of the tensor to lie within its buffer.
+        // SAFETY: the indices are in bounds (asserted), and the whole tensor is within its buffer (checked in
+        // `PlannedNode::new`).
         unsafe { self.start.add(offset) }
     }
 }
 
-/// The result of a node, as one share of the work on it sees it. There is one per share and node (see [`PlannedNode::target`]), so that
-/// giving it away for the share's own rows gives slices that nobody else has.
+/// The result of a node for one share of the work.
+///
+/// Only one `Target` exists per share and node (see [`PlannedNode::target`]). Consuming it for the share's
+/// rows therefore yields exclusive slices.
 pub(super) struct Target<'a> {
     pub(super) tensor: &'a Tensor,
     start: NonNull<u8>,
-    share: Share,
-    /// The result is floats without gaps.
+    share: WorkShare,
+    /// True if the result is contiguous f32.
     is_float_list: bool,
 }
 
 impl<'a> Target<'a> {
-    /// The share's part of the rows of a dense f32 result, with their indices.
+    /// Returns the share's rows of a contiguous f32 result, with their indices.
     pub(super) fn rows(self) -> impl Iterator<Item = (RowIndex, &'a mut [f32])> {
         let ne = self.tensor.ne;
         self.pieces::<f32>(GgmlType::F32, ne[0])
             .map(move |(i, row)| (row_index(&ne, i), row))
     }
 
-    /// The share's part of the rows of a dense i32 result.
+    /// Returns the share's rows of a contiguous i32 result, with their indices.
     pub(super) fn int_rows(self) -> impl Iterator<Item = (RowIndex, &'a mut [i32])> {
         let ne = self.tensor.ne;
         self.pieces::<i32>(GgmlType::I32, ne[0])
             .map(move |(i, row)| (row_index(&ne, i), row))
     }
 
-    /// The share's part of a dense f32 result seen as a list of pieces of `len` elements, of which the last may be shorter.
+    /// Returns the share's part of a contiguous f32 result, in chunks of `len` elements. The last chunk may
+    /// be shorter.
     pub(super) fn float_pieces(self, len: usize) -> impl Iterator<Item = (usize, &'a mut [f32])> {
         self.pieces::<f32>(GgmlType::F32, len)
     }
@@ -492,96 +523,99 @@ impl<'a> Target<'a> {
         assert!(tensor.ty == ty && size_of::<T>() == ty.block_bytes() && tensor.is_contiguous() && len > 0);
         share.of(n.div_ceil(len)).map(move |i| {
             let first = i * len;
-            // SAFETY: the piece lies within the result's buffer, aligned (see `PlannedNode::new`). Pieces do not overlap, shares
-            // are disjoint, and `self` is gone, so this is the only slice of the piece. Operands that overlap it are
-            // not read as slices (see `Source::row`).
+            // SAFETY: the chunk is aligned and within the result's buffer (checked in `PlannedNode::new`).
+            // Chunks do not overlap, shares are disjoint, and `self` is consumed, so this is the only slice
+            // of the chunk. Operands that overlap it are not read as slices (see `Source::row`).
             let piece = unsafe { slice::from_raw_parts_mut(start.cast::<T>().add(first).as_ptr(), len.min(n - first)) };
             (i, piece)
         })
     }
 
-    /// Row `i` of a dense f32 result.
+    /// Returns row `i` of a contiguous f32 result.
     ///
     /// # Safety
-    /// While the slice lives no other slice of this row may be taken, by this thread or another.
+    /// While the slice is alive, no thread creates another slice of this row.
     pub(super) unsafe fn row(&self, i: usize) -> &'a mut [f32] {
         let t = self.tensor;
         assert!(self.is_float_list && i < t.nrows());
-        // SAFETY: as in `pieces`; the caller promises that the slice is the only one.
+        // SAFETY: in bounds (asserted) and aligned (checked in `PlannedNode::new`), and no other slice of the
+        // row is alive (function contract).
         unsafe { slice::from_raw_parts_mut(self.start.cast::<f32>().add(i * t.ne[0]).as_ptr(), t.ne[0]) }
     }
 
-    /// Elements of a dense f32 result seen as a list.
+    /// Returns elements of a contiguous f32 result, viewed as a flat list.
     ///
     /// # Safety
-    /// While the slice lives no other slice of these elements may be taken, by this thread or another.
+    /// While the slice is alive, no thread creates another slice of these elements.
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &'a mut [f32] {
         let t = self.tensor;
         assert!(self.is_float_list && range.start <= range.end && range.end <= t.nelements());
-        // SAFETY: as in `pieces`; the caller promises that the slice is the only one.
+        // SAFETY: in bounds (asserted) and aligned (checked in `PlannedNode::new`), and no other slice of the
+        // elements is alive (function contract).
         unsafe { slice::from_raw_parts_mut(self.start.cast::<f32>().add(range.start).as_ptr(), range.len()) }
     }
 
-    /// Bytes of a dense result.
+    /// Returns bytes of a contiguous result.
     ///
     /// # Safety
-    /// While the slice lives no other slice of these bytes may be taken, by this thread or another.
+    /// While the slice is alive, no thread creates another slice of these bytes.
     pub(super) unsafe fn bytes(&self, range: Range<usize>) -> &'a mut [u8] {
         assert!(self.is_float_list && range.start <= range.end && range.end <= self.tensor.nbytes());
-        // SAFETY: as in `pieces`; the caller promises that the slice is the only one.
+        // SAFETY: in bounds (asserted), and no other slice of the bytes is alive (function contract).
         unsafe { slice::from_raw_parts_mut(self.start.add(range.start).as_ptr(), range.len()) }
     }
 
-    /// The rows of the share, by number.
+    /// Returns the indices of the share's rows.
     pub(super) fn row_numbers(&self) -> Range<usize> {
         self.share.of(self.tensor.nrows())
     }
 
-    /// The bytes of row `i` of dimension 1 of any 2-dimensional result with dense rows.
+    /// Returns the bytes of row `i` of a 2-dimensional result with contiguous rows.
     ///
     /// # Safety
-    /// As for [`Target::row`].
+    /// While the slice is alive, no thread creates another slice of this row.
     pub(super) unsafe fn row_bytes(&self, i: usize) -> &'a mut [u8] {
         let t = self.tensor;
         assert!(t.has_dense_rows() && i < t.ne[1] && t.ne[2..] == [1, 1]);
         let len = t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
-        // SAFETY: as in `row`.
+        // SAFETY: in bounds (asserted), and no other slice of the row is alive (function contract).
         unsafe { slice::from_raw_parts_mut(self.start.add(i * t.nb[1]).as_ptr(), len) }
     }
 
-    /// The address of column `column` of row `i` of a dense f32 result: `len` floats there, and in each of the `n_rows - 1` rows that
-    /// follow, are within the result.
+    /// Returns the address of the first of `columns` in row `i` of a contiguous f32 result.
+    ///
+    /// The columns of this row and of the `n_rows - 1` rows that follow are within the result.
     pub(super) fn tile(&self, i: usize, n_rows: usize, columns: Range<usize>) -> *mut f32 {
         let t = self.tensor;
         assert!(self.is_float_list);
         assert!(n_rows > 0 && i + n_rows <= t.nrows() && columns.end <= t.ne[0] && columns.start < columns.end);
-        // SAFETY: the offset lies within the result.
+        // SAFETY: the offset is within the result (asserted above).
         unsafe { self.start.cast::<f32>().add(i * t.ne[0] + columns.start).as_ptr() }
     }
 }
 
-/// The states of a recurrence, which are read and written: a row per cell.
+/// The states of a recurrence, one row per cell. Readable and writable.
 pub(super) struct States<'a> {
     tensor: &'a Tensor,
     start: NonNull<u8>,
 }
 
 impl<'a> States<'a> {
-    /// Cells.
+    /// Returns the number of cells.
     pub(super) fn n_cells(&self) -> usize {
         self.tensor.ne[1]
     }
 
-    /// Elements of the row of a cell.
+    /// Returns elements of a cell's row.
     ///
     /// # Safety
-    /// While the slice lives no other slice of these elements may be taken, by this thread or another.
+    /// While the slice is alive, no thread creates another slice of these elements.
     pub(super) unsafe fn part(&self, cell: usize, range: Range<usize>) -> &'a mut [f32] {
         let t = self.tensor;
         assert!(t.ty == GgmlType::F32 && t.is_contiguous() && cell < t.ne[1]);
         assert!(range.start <= range.end && range.end <= t.ne[0]);
-        // SAFETY: the elements lie within the operand's buffer, aligned and writable (see `PlannedNode::new`); the caller promises that the
-        // slice is the only one.
+        // SAFETY: the elements are in bounds (asserted), aligned, and writable (checked in
+        // `PlannedNode::new`). No other slice of them is alive (function contract).
         unsafe {
             let start = self.start.cast::<f32>().add(cell * t.ne[0] + range.start);
             slice::from_raw_parts_mut(start.as_ptr(), range.len())

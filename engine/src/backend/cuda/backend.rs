@@ -1,4 +1,4 @@
-//! The backend: one stream, to which plans, inputs and results are queued in order.
+//! The CUDA backend: a stream on which plans, input writes, and result reads are enqueued in order.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,37 +9,38 @@ use kernels::Precision;
 use super::CudaDevice;
 use super::buffer::{CudaBuffer, foreign};
 use super::context::{DeviceMemory, Event, Staging, Stream, device_error};
-use super::device::Ready;
+use super::device::DeviceState;
 use super::driver::CudaError;
-use super::faults::{Watch, Watched};
 use super::fuse;
-use super::ops::{self, Refusal};
-use super::plan::{Areas, CudaPlan, Launch, Planner, Scratch};
+use super::input_errors::{ErrorWatch, WatchedStream};
+use super::ops::{self, Unplanned};
+use super::plan::{CudaPlan, Launch, Planner, Scratch, ScratchAreas};
 use crate::backend::{
     Backend, BackendError, Buffer, Device, GraphView, MemoryMap, PendingRead, Plan, check_range, rules,
 };
 use crate::graph::Graph;
 
-/// Staging memory that nobody uses, kept to be used again: pinning memory takes longer than copying through it.
+/// Pool of unused staging buffers. Pinning memory takes longer than copying through it.
 type Idle = Arc<Mutex<Vec<Staging>>>;
 
-/// Runs of a plan before its kernels are recorded: most graphs of prompts are computed once.
+/// Number of runs of a plan before its kernels are captured in a CUDA graph. Most graphs of prompts run only
+/// once.
 const RUNS_BEFORE_RECORDING: u32 = 2;
 
-/// Pieces of staging memory that are kept, and bytes that are written through one of them.
+/// Maximum number of pooled staging buffers, and maximum size of a write through a staging buffer.
 const MAX_IDLE: usize = 64;
 const MAX_STAGED: usize = 1 << 20;
 
 /// Computes graphs on a device.
 pub(super) struct CudaBackend {
     device: Arc<dyn Device>,
-    ready: Arc<Ready>,
+    ready: Arc<DeviceState>,
     precision: Precision,
     stream: Arc<Stream>,
     scratch: Scratch,
-    own: Watched,
-    watch: Watch,
-    /// A point of the stream that streams of other devices wait for.
+    own: WatchedStream,
+    watch: ErrorWatch,
+    /// Event that streams of other devices wait for.
     point: Event,
     idle: Idle,
 }
@@ -47,18 +48,18 @@ pub(super) struct CudaBackend {
 impl CudaBackend {
     pub(super) fn new(
         device: Arc<CudaDevice>,
-        ready: Arc<Ready>,
+        ready: Arc<DeviceState>,
         precision: Precision,
     ) -> Result<CudaBackend, BackendError> {
         let failed = |error| device_error(device.name(), &error);
         let stream = Arc::new(Stream::new(&ready.context).map_err(failed)?);
-        let own = Watched::new(device.clone(), &ready.context, &stream).map_err(failed)?;
+        let own = WatchedStream::new(device.clone(), &ready.context, &stream).map_err(failed)?;
         Ok(CudaBackend {
             scratch: Scratch {
                 memory: Arc::new(DeviceMemory::new(&ready.context, 0).map_err(failed)?),
-                sizes: Areas::default(),
+                sizes: ScratchAreas::default(),
             },
-            watch: Watch::new(own.clone()),
+            watch: ErrorWatch::new(own.clone()),
             own,
             point: Event::new(&ready.context).map_err(failed)?,
             stream,
@@ -73,14 +74,14 @@ impl CudaBackend {
         device_error(self.device.name(), &error)
     }
 
-    /// Sees to it that every node finds as much scratch memory as it needs, and results that are moved as well.
-    fn set_scratch_aside(&mut self, view: &GraphView<'_>, moved: usize) -> Result<(), BackendError> {
+    /// Grows the scratch memory to fit every node and `moved` bytes of relocated results.
+    fn reserve_scratch(&mut self, view: &GraphView<'_>, moved: usize) -> Result<(), BackendError> {
         let mut most = self.scratch.sizes;
         most.moved = most.moved.max(moved);
         for id in view.computing() {
             let need = ops::check(view.graph, id, self.precision);
-            let ops::Need { scratch: work, columns } = need.map_err(|_| rules::unsupported(view.graph, id))?;
-            most = most.max(Areas { work, columns, moved });
+            let ops::NodeWorkspace { scratch: work, columns } = need.map_err(|_| rules::unsupported(view.graph, id))?;
+            most = most.max(ScratchAreas { work, columns, moved });
         }
         if most.total() > self.scratch.sizes.total() {
             let memory = DeviceMemory::new(&self.ready.context, most.total());
@@ -99,11 +100,12 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Queues the kernels of a plan: one by one at first, then as one.
+    /// Enqueues the kernels of a plan: individually at first, then as a CUDA graph.
     fn queue(&self, plan: &mut CudaPlan, cancel: &AtomicBool) -> Result<(), BackendError> {
         let failed = |error| device_error(self.device.name(), &error);
         if plan.recording.is_none() && plan.n_runs >= RUNS_BEFORE_RECORDING && plan.launches.len() > 1 {
-            // SAFETY: see `launch`. A recording is dropped with the addresses that it holds, when its plan is prepared anew.
+            // SAFETY: parameters and addresses of the launches are valid, as for `launch` below. The
+            // recording holds addresses of the plan and is dropped when the plan is prepared again.
             let recording = unsafe {
                 self.stream
                     .record(|| plan.launches.iter().try_for_each(|l| self.launch(plan, l)))
@@ -111,7 +113,7 @@ impl CudaBackend {
             plan.recording = Some(recording.map_err(failed)?);
         }
         if let Some(recording) = &plan.recording {
-            // SAFETY: see `launch`.
+            // SAFETY: the recorded launches hold valid parameters and addresses, as for `launch` below.
             return unsafe { self.stream.replay(recording) }.map_err(failed);
         }
         for launch in &plan.launches {
@@ -124,20 +126,22 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Queues a kernel of a plan whose graph and memory are those that it was prepared for.
+    /// Enqueues a kernel of a plan. Graph and memory must be unchanged since the plan was prepared.
     fn launch(&self, plan: &CudaPlan, launch: &Launch) -> Result<(), CudaError> {
         let parameters = plan.words[launch.parameters..].as_ptr().cast();
-        // SAFETY: the words are what the op made for this kernel. Addresses are those of tensors within buffers that the map, whose
-        // stamp is the same, still holds, and who holds it by `&mut` touches them in the order of this stream or waits for it; a buffer is
-        // freed only when its context is idle. What is written lies in buffers of the map's own, or in the plan's scratch memory.
+        // SAFETY: `parameters` are the words that the op built for this kernel. The addresses are within
+        // buffers of the memory map, whose stamp was compared in `run`, or within the plan's scratch memory.
+        // The map is borrowed mutably, so other accesses are ordered by this stream or wait for it. A buffer
+        // is freed only after its context is idle.
         unsafe { self.stream.launch(&launch.function, launch.shape, parameters) }
     }
 
-    /// Staging memory of at least `len` bytes, new unless the copy of some that is kept is done, or too many are under way: then the oldest is to be
-    /// waited for.
+    /// Returns a staging buffer of at least `len` bytes. Takes a pooled buffer whose copy is done, or the
+    /// oldest one if the pool is full; otherwise allocates a new buffer.
     fn staging(&self, len: usize) -> Result<Staging, BackendError> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        // The oldest one that is large enough. Where its copy is under way, those of later ones are, too.
+        // The oldest buffer that is large enough. If its copy is still in flight, so are those of later
+        // buffers.
         if let Some(i) = idle.iter().position(|staging| staging.len() >= len)
             && (idle.len() == MAX_IDLE || idle[i].is_done().map_err(|error| self.failed(error))?)
         {
@@ -163,7 +167,7 @@ impl Backend for CudaBackend {
         plan.clear();
         (plan.version, plan.stamp) = (view.graph.version(), memory.stamp());
         let steps = fuse::steps(view, memory, self.precision);
-        self.set_scratch_aside(view, steps.moved_bytes)?;
+        self.reserve_scratch(view, steps.moved_bytes)?;
         plan.scratch = Some(self.scratch.clone());
         let mut faults = self.own.lock();
         let mut planner = Planner {
@@ -179,8 +183,8 @@ impl Backend for CudaBackend {
         };
         for step in &steps.steps {
             ops::plan_step(view.graph, step, &mut planner).map_err(|refusal| match refusal {
-                Refusal::Flaw(_) => rules::unsupported(view.graph, step.first()),
-                Refusal::Error(error) => error,
+                Unplanned::Unsupported(_) => rules::unsupported(view.graph, step.first()),
+                Unplanned::Error(error) => error,
             })?;
         }
         Ok(plan)
@@ -203,7 +207,7 @@ impl Backend for CudaBackend {
             return Err(BackendError::Cancelled);
         }
         self.queue(plan, cancel)?;
-        if plan.has_faults {
+        if plan.may_fail {
             let fetched = self.own.lock().fetch(&self.stream);
             fetched.map_err(|error| self.failed(error))?;
         }
@@ -274,14 +278,15 @@ impl Backend for CudaBackend {
         };
         let source = (source as &mut dyn Any).downcast_mut::<CudaBackend>();
         source.map_or(Ok(false), |source| {
-            self.copy_from_card(source, (from, start), (target, to.1), len)
+            self.copy_from_device(source, (from, start), (target, to.1), len)
         })
     }
 }
 
 impl CudaBackend {
-    /// Queues a copy between cards, without the host waiting for either. False if the memory is not that of these backends' devices.
-    fn copy_from_card(
+    /// Enqueues a copy between GPUs without blocking the host. Returns false if the memory does not belong to
+    /// the devices of these backends.
+    fn copy_from_device(
         &self,
         source: &CudaBackend,
         (from, start): (&CudaBuffer, usize),
@@ -303,7 +308,7 @@ impl CudaBackend {
                 self.stream
                     .queue_copy((to.memory(), offset), (from.memory(), start), len)?;
             }
-            // What the source computes next may be stored where the copy reads.
+            // Later work of the source may overwrite the memory that the copy reads.
             self.stream.mark(&self.point)?;
             source.stream.wait_for(&self.point)
         };
@@ -311,10 +316,10 @@ impl CudaBackend {
     }
 }
 
-/// Bytes on their way from the device.
+/// A read from the device that is in flight.
 struct Pending {
     device: Arc<dyn Device>,
-    watch: Watch,
+    watch: ErrorWatch,
     idle: Idle,
     staging: Staging,
 }
@@ -329,7 +334,7 @@ impl PendingRead for Pending {
     }
 }
 
-/// Keeps staging memory to be used again.
+/// Returns a staging buffer to the pool.
 fn give_back(idle: &Idle, staging: Staging) {
     let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
     if idle.len() < MAX_IDLE {

@@ -1,4 +1,4 @@
-//! Device memory as buffers of the engine, and how they are filled from host memory.
+//! Device memory as engine buffers, and uploads from host memory.
 
 use std::any::Any;
 use std::ops::Range;
@@ -9,22 +9,22 @@ use super::context::{Context, DeviceMemory, Staging, Stream, device_error};
 use super::driver::CudaError;
 use crate::backend::{BackendError, Buffer, BufferType, Stored, Upload, check_range};
 
-/// Every tensor starts at a multiple of this: what the widest loads of a warp ask for.
+/// Alignment of tensors in bytes, as required by the widest loads of a warp.
 const ALIGNMENT: usize = 256;
 
-/// The memory of a device.
+/// Buffer type of a device's memory.
 #[derive(Clone)]
 pub(super) struct CudaBufferType {
     /// Name of the device.
     name: Arc<str>,
     context: Arc<Context>,
-    /// For copies that the host waits for.
+    /// Stream for synchronous copies.
     stream: Arc<Stream>,
     total: usize,
 }
 
 impl CudaBufferType {
-    /// The memory of a device of this name, `total` bytes.
+    /// Describes the memory of the named device, `total` bytes.
     pub(super) fn new(name: &str, context: &Arc<Context>, total: usize) -> Result<CudaBufferType, CudaError> {
         Ok(CudaBufferType {
             name: name.into(),
@@ -74,7 +74,7 @@ impl BufferType for CudaBufferType {
     }
 }
 
-/// A piece of a device's memory.
+/// A buffer in device memory.
 pub(super) struct CudaBuffer {
     buffer_type: Arc<dyn BufferType>,
     name: Arc<str>,
@@ -83,7 +83,7 @@ pub(super) struct CudaBuffer {
 }
 
 impl CudaBuffer {
-    /// The memory.
+    /// Returns the underlying device memory.
     pub(super) fn memory(&self) -> &DeviceMemory {
         &self.memory
     }
@@ -93,7 +93,7 @@ impl CudaBuffer {
     }
 }
 
-// SAFETY: it gives no address of host memory.
+// SAFETY: `host_ptr` returns `None`, so no address is exposed.
 unsafe impl Buffer for CudaBuffer {
     fn buffer_type(&self) -> &Arc<dyn BufferType> {
         &self.buffer_type
@@ -134,13 +134,13 @@ unsafe impl Buffer for CudaBuffer {
     }
 }
 
-/// Bytes of a slot of an upload: large enough that the start of a transfer does not count.
+/// Size of an upload slot in bytes. Large enough to amortize the latency of a transfer.
 const SLOT: usize = 4 << 20;
-/// Slots: one that is filled, one that the device fetches, and one between them.
+/// Number of slots: one being filled, one being transferred, and one in between.
 const N_SLOTS: usize = 3;
 
-/// An upload through a ring of pinned memory: while the device fetches one slot, the host fills the next, so that reading a file and the transfer
-/// overlap.
+/// An upload through a ring of pinned buffers. The host fills one slot while the device transfers another, so
+/// that file reads and transfers overlap.
 pub(super) struct CudaUpload {
     buffer: Box<dyn Buffer>,
     stream: Stream,
@@ -149,7 +149,7 @@ pub(super) struct CudaUpload {
 }
 
 impl CudaUpload {
-    /// An upload into a buffer of this device's.
+    /// Starts an upload into a buffer of this device.
     pub(super) fn new(buffer: Box<dyn Buffer>, context: &Arc<Context>) -> Result<CudaUpload, CudaError> {
         let slots = (0..N_SLOTS).map(|_| Staging::new(context, SLOT));
         Ok(CudaUpload {
@@ -189,10 +189,10 @@ impl Upload for CudaUpload {
     }
 }
 
-/// The error for memory that is not of the device.
+/// Returns the error for an operand that is not in device memory.
 pub(super) fn foreign(buffer: &dyn Buffer) -> BackendError {
     BackendError::Device {
         device: "cuda".to_owned(),
-        message: format!("an operand lies in {:?}", buffer.buffer_type()),
+        message: format!("cannot access an operand in {:?} memory", buffer.buffer_type()),
     }
 }

@@ -1,5 +1,5 @@
-//! Compiled kernels on disk, by a hash of all that they were made of. An entry that is damaged counts as missing, and one that cannot be
-//! written is made anew the next time.
+//! Disk cache of compiled kernels, keyed by a hash of all inputs. A damaged entry counts as missing. If an
+//! entry cannot be written, the kernel is compiled again next time.
 
 use std::ffi::CString;
 use std::fs;
@@ -7,8 +7,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where downloads and compiled kernels go: `$LLAMA_CACHE`, else `llama` in the user's cache folder. `None` if no variable says where that
-/// is.
+/// Returns the directory for downloads and compiled kernels: `$LLAMA_CACHE`, else `llama` in the user's cache
+/// directory. Returns `None` if no environment variable defines it.
 pub fn user_cache() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let ours = || {
@@ -21,17 +21,17 @@ pub fn user_cache() -> Option<PathBuf> {
     variable("LLAMA_CACHE").or_else(ours)
 }
 
-/// A hash of 128 bits (FNV-1a): the same in every build of this program.
+/// A 128-bit FNV-1a hash, stable across builds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hash(u128);
 
 impl Hash {
-    /// The hash of these parts, which are told apart.
+    /// Hashes a sequence of strings. Moving a character between strings changes the hash.
     pub(super) fn of<'a>(parts: impl IntoIterator<Item = &'a str>) -> Hash {
         const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         let mut hash = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
         for part in parts {
-            // A byte that occurs in no text ends each part.
+            // Terminates each string with a byte that never occurs in UTF-8.
             for &byte in part.as_bytes().iter().chain(&[0xff]) {
                 hash = (hash ^ u128::from(byte)).wrapping_mul(PRIME);
             }
@@ -44,44 +44,44 @@ impl Hash {
     }
 }
 
-/// A folder of compiled kernels.
+/// A directory of compiled kernels.
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
-    folder: Option<PathBuf>,
+    dir: Option<PathBuf>,
 }
 
 impl Cache {
-    /// The user's.
+    /// Returns the current user's cache.
     pub(super) fn of_user() -> Cache {
         Cache {
-            folder: user_cache().map(|folder| folder.join("cuda")),
+            dir: user_cache().map(|dir| dir.join("cuda")),
         }
     }
 
     #[cfg(test)]
-    fn at(folder: &Path) -> Cache {
+    fn at(dir: &Path) -> Cache {
         Cache {
-            folder: Some(folder.to_owned()),
+            dir: Some(dir.to_owned()),
         }
     }
 
-    /// The PTX of this key, or what `make` gives, which is then kept.
+    /// Returns the PTX for a key. On a miss, calls `make` and stores the result.
     pub(super) fn get<E>(&self, key: Hash, make: impl FnOnce() -> Result<CString, E>) -> Result<CString, E> {
-        let Some(folder) = &self.folder else {
+        let Some(dir) = &self.dir else {
             return make();
         };
-        let path = folder.join(format!("{}.ptx", key.to_hex()));
+        let path = dir.join(format!("{}.ptx", key.to_hex()));
         if let Some(ptx) = read(&path) {
             return Ok(ptx);
         }
         let ptx = make()?;
-        // Without the entry all works, only slower.
-        let _ = write(folder, &path, &ptx);
+        // A failed write only costs time on the next run.
+        let _ = write(dir, &path, &ptx);
         Ok(ptx)
     }
 }
 
-/// An entry: a line with the hash of what follows, then the PTX.
+/// Reads an entry: a line with the hash of the PTX, then the PTX.
 fn read(path: &Path) -> Option<CString> {
     let entry = fs::read_to_string(path).ok()?;
     let (hash, ptx) = entry.split_once('\n')?;
@@ -89,13 +89,13 @@ fn read(path: &Path) -> Option<CString> {
     CString::new(ptx).ok().filter(|_| is_whole)
 }
 
-/// Writes an entry so that others see all of it or nothing.
-fn write(folder: &Path, path: &Path, ptx: &CString) -> std::io::Result<()> {
+/// Writes an entry atomically, so that readers see either all of it or nothing.
+fn write(dir: &Path, path: &Path, ptx: &CString) -> std::io::Result<()> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    fs::create_dir_all(folder)?;
+    fs::create_dir_all(dir)?;
     let text = ptx.to_string_lossy();
-    let unfinished = folder.join(format!(".{}.{number}", std::process::id()));
+    let unfinished = dir.join(format!(".{}.{number}", std::process::id()));
     let mut file = fs::File::create(&unfinished)?;
     let written = writeln!(file, "{}", Hash::of([&*text]).to_hex()).and_then(|()| file.write_all(text.as_bytes()));
     let renamed = written.and_then(|()| fs::rename(&unfinished, path));
@@ -112,9 +112,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_made_once_is_found_and_what_is_damaged_is_made_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::at(&folder.path().join("cuda"));
+    fn cached_entry_is_reused_and_damaged_entry_rebuilt() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(&dir.path().join("cuda"));
         let made = Cell::new(0);
         let get = |key: &str| {
             let make = || {
@@ -129,11 +129,11 @@ mod tests {
         );
         assert_eq!(made.get(), 2);
         let entries = || {
-            fs::read_dir(folder.path().join("cuda"))
+            fs::read_dir(dir.path().join("cuda"))
                 .unwrap()
                 .map(|e| e.unwrap().path())
         };
-        assert_eq!(entries().count(), 2, "nothing unfinished is left");
+        assert_eq!(entries().count(), 2, "no temporary files are left");
         let changes: [fn(&mut Vec<u8>); 3] = [|e| e.truncate(e.len() - 1), |e| e[34] ^= 1, Vec::clear];
         for change in changes {
             for path in entries() {
@@ -148,15 +148,15 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_apart() {
+    fn hash_separates_parts() {
         assert_eq!(Hash::of(["ab", "c"]), Hash::of(["ab", "c"]));
         assert_ne!(Hash::of(["ab", "c"]), Hash::of(["a", "bc"]));
     }
 
     #[test]
-    fn a_folder_that_cannot_be_had_is_no_error() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("file");
+    fn unusable_cache_directory_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
         let ptx = CString::new("ptx").unwrap();
         let found = Cache::at(&file).get(Hash::of(["a"]), || Ok::<_, ()>(ptx.clone()));

@@ -1,27 +1,27 @@
-//! CUDA C++ to PTX by NVRTC, at run time: the binary is the same for machines with and without CUDA.
+//! Compiles CUDA C++ to PTX with NVRTC at run time, so that the same binary works with and without CUDA.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
 use super::raw::{self, Compiler, compiler, nvrtc};
 
-/// Why a kernel could not be compiled.
+/// Errors of kernel compilation.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum CompileError {
-    /// A call of the compiler that has nothing to do with the text.
+    /// A call of the compiler failed for reasons other than the source code.
     #[error("{call}: {text}")]
     Call {
-        /// The function.
+        /// Name of the compiler function that failed.
         call: &'static str,
-        /// What the compiler says.
+        /// Error message of the compiler.
         text: String,
     },
-    /// The text does not compile.
-    #[error("{what} does not compile:\n{log}")]
+    /// The source code does not compile.
+    #[error("cannot compile {what}:\n{log}")]
     Text {
-        /// The kernel with its specialization.
+        /// Name of the kernel with its specialization.
         what: String,
-        /// What the compiler says.
+        /// Output of the compiler.
         log: String,
     },
 }
@@ -30,19 +30,19 @@ const SUCCESS: u32 = nvrtc::nvrtcResult::NVRTC_SUCCESS as u32;
 const COMPILATION: u32 = nvrtc::nvrtcResult::NVRTC_ERROR_COMPILATION as u32;
 const INVALID_OPTION: u32 = nvrtc::nvrtcResult::NVRTC_ERROR_INVALID_OPTION as u32;
 
-/// A function that describes a code.
+/// Signature of functions that describe an error code.
 type DescribeFn = unsafe extern "C" fn(u32) -> *const c_char;
 
-/// A text that others include by name.
+/// A header that sources include by name.
 #[derive(Clone, Copy)]
 pub(super) struct Header<'a> {
-    /// As in `#include`.
+    /// Name in `#include`.
     pub(super) name: &'a str,
-    /// Its contents.
+    /// Contents of the header.
     pub(super) text: &'a str,
 }
 
-/// A program of the compiler.
+/// An NVRTC program.
 struct Program {
     compiler: Compiler,
     handle: nvrtc::nvrtcProgram,
@@ -53,7 +53,7 @@ impl Compiler {
         if code == SUCCESS {
             return Ok(());
         }
-        // SAFETY: the compiler gives a text that is never freed, for any code.
+        // SAFETY: `nvrtcGetErrorString` returns a static, zero-terminated string for any code.
         let text = unsafe {
             let describe: DescribeFn = raw::at(raw::compiler_function(self, c"nvrtcGetErrorString"));
             CStr::from_ptr(describe(code))
@@ -62,31 +62,32 @@ impl Compiler {
         Err(CompileError::Call { call, text })
     }
 
-    /// Major and minor version.
+    /// Returns the major and minor version.
     pub(super) fn version(self) -> Result<(i32, i32), CompileError> {
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: the numbers are written to `major` and `minor`.
+        // SAFETY: the out-parameters are valid.
         self.check("nvrtcVersion", unsafe {
             compiler!(self, nvrtcVersion(&mut major, &mut minor))
         })?;
         Ok((major, minor))
     }
 
-    /// Compute capabilities that it makes code for, 10 times the major plus the minor number, ascending.
+    /// Returns the compute capabilities that the compiler supports, as 10 * major + minor, in ascending
+    /// order.
     pub(super) fn architectures(self) -> Result<Vec<i32>, CompileError> {
         let mut n = 0;
-        // SAFETY: the number is written to `n`.
+        // SAFETY: the out-parameter is valid.
         let code = unsafe { compiler!(self, nvrtcGetNumSupportedArchs(&mut n)) };
         self.check("nvrtcGetNumSupportedArchs", code)?;
         let mut all = vec![0; usize::try_from(n).unwrap_or(0)];
-        // SAFETY: there is room for as many numbers as it said.
+        // SAFETY: `all` holds the number of elements reported by `nvrtcGetNumSupportedArchs`.
         let code = unsafe { compiler!(self, nvrtcGetSupportedArchs(all.as_mut_ptr())) };
         self.check("nvrtcGetSupportedArchs", code)?;
         all.sort_unstable();
         Ok(all)
     }
 
-    /// The PTX of a text. `what` is it called in messages.
+    /// Compiles a source to PTX. `what` is the name of the source in error messages.
     pub(super) fn compile(
         self,
         what: &str,
@@ -97,7 +98,7 @@ impl Compiler {
         let program = Program::new(self, what, text, headers)?;
         let options: Vec<CString> = options.iter().map(|option| c_string(option)).collect();
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
-        // SAFETY: the program is alive; there are as many texts as told, each with a zero at its end.
+        // SAFETY: the program is alive, and `options` holds `options.len()` zero-terminated strings.
         let code = unsafe {
             compiler!(
                 self,
@@ -124,7 +125,8 @@ impl Program {
         let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
         let (n, texts, names) = (headers.len() as c_int, texts.as_ptr(), names.as_ptr());
         let mut handle = ptr::null_mut();
-        // SAFETY: all texts end with a zero and are copied by the call; there are as many as told. The handle is written to `handle`.
+        // SAFETY: all strings are zero-terminated and copied by the call, the arrays hold `n` elements, and
+        // the out-parameter is valid.
         let code = unsafe {
             compiler!(
                 compiler,
@@ -137,11 +139,11 @@ impl Program {
 
     fn log(&self) -> Result<String, CompileError> {
         let mut len = 0;
-        // SAFETY: the program is alive; the number is written to `len`.
+        // SAFETY: the program is alive, and the out-parameter is valid.
         let code = unsafe { compiler!(self.compiler, nvrtcGetProgramLogSize(self.handle, &mut len)) };
         self.compiler.check("nvrtcGetProgramLogSize", code)?;
         let mut log = vec![0u8; len.max(1)];
-        // SAFETY: the program is alive; there is room for the log, its zero included.
+        // SAFETY: the program is alive, and `log` has the reported length, including the terminating zero.
         let code = unsafe { compiler!(self.compiler, nvrtcGetProgramLog(self.handle, log.as_mut_ptr().cast())) };
         self.compiler.check("nvrtcGetProgramLog", code)?;
         let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
@@ -150,11 +152,11 @@ impl Program {
 
     fn ptx(&self) -> Result<CString, CompileError> {
         let mut len = 0;
-        // SAFETY: the program is alive; the number is written to `len`.
+        // SAFETY: the program is alive, and the out-parameter is valid.
         let code = unsafe { compiler!(self.compiler, nvrtcGetPTXSize(self.handle, &mut len)) };
         self.compiler.check("nvrtcGetPTXSize", code)?;
         let mut ptx = vec![0u8; len.max(1)];
-        // SAFETY: the program is alive; there is room for the text, its zero included.
+        // SAFETY: the program is alive, and `ptx` has the reported length, including the terminating zero.
         let code = unsafe { compiler!(self.compiler, nvrtcGetPTX(self.handle, ptx.as_mut_ptr().cast())) };
         self.compiler.check("nvrtcGetPTX", code)?;
         Ok(CStr::from_bytes_until_nul(&ptx).unwrap_or_default().to_owned())
@@ -163,12 +165,12 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: the program is alive, and nobody has the handle any more.
+        // SAFETY: the program is alive, and the handle is not used afterwards.
         let _ = unsafe { compiler!(self.compiler, nvrtcDestroyProgram(&mut self.handle)) };
     }
 }
 
-/// The text with a zero at its end. Sources and options are this crate's own and hold none.
+/// Converts to a C string. Sources and options are built into this crate and contain no zero bytes.
 fn c_string(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! The upper floor: what of a device is owned, and freed with its owner. A [`Context`] outlives all that was made in it.
+//! The ownership layer: device resources that are released with their owner. A [`Context`] outlives
+//! everything created in it.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -17,26 +18,27 @@ pub(super) struct Context {
     handle: cu::CUcontext,
 }
 
-// SAFETY: the driver's functions can be called from any thread, and the handle is set for the calling thread before each.
+// SAFETY: driver functions are thread-safe, and `bind` sets the context of the calling thread before each
+// call.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: driver functions are thread-safe, so shared references can be used from any thread.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Begins to use a device.
+    /// Retains the primary context of a device.
     pub(super) fn new(driver: Driver, device: cu::CUdevice) -> Result<Arc<Context>> {
         let handle = driver.retain_context(device)?;
         Ok(Arc::new(Context { driver, device, handle }))
     }
 
-    /// The driver, for calls that are about this context.
+    /// Makes this context current on the calling thread and returns the driver.
     fn bind(&self) -> Result<Driver> {
-        // SAFETY: the context was retained and is released when dropped.
+        // SAFETY: the context is retained until it is dropped.
         unsafe { self.driver.set_context(self.handle) }?;
         Ok(self.driver)
     }
 
-    /// Free and total bytes of the device's memory.
+    /// Returns the free and total memory of the device in bytes.
     pub(super) fn memory(&self) -> Result<(usize, usize)> {
         self.bind()?.memory_info()
     }
@@ -46,34 +48,36 @@ impl Context {
         self.bind()?.synchronize_context()
     }
 
-    /// Lets this device fetch from another one's memory by itself, if it can. Copies between them need not be told whether it does.
+    /// Enables direct access to the memory of another device, if the hardware supports it. Copies between the
+    /// devices work in either case.
     pub(super) fn reach(&self, other: &Context) -> Result<()> {
         let driver = self.bind()?;
         if self.device == other.device || !driver.can_reach(self.device, other.device)? {
             return Ok(());
         }
-        // SAFETY: the other context was retained and is released when dropped.
+        // SAFETY: the other context is retained until it is dropped.
         unsafe { driver.reach(other.handle) }
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once; whatever was made in the context holds it, and so is gone. A device that is lost cannot be released.
+        // SAFETY: the context was retained once. Everything created in it holds an `Arc` to it and has been
+        // dropped. On a lost device, the release fails harmlessly.
         let _ = unsafe { self.driver.release_context(self.device) };
     }
 }
 
-/// A queue of work.
+/// A CUDA stream: a queue of work.
 #[derive(Debug)]
 pub(super) struct Stream {
     context: Arc<Context>,
     handle: cu::CUstream,
 }
 
-// SAFETY: as for `Context`.
+// SAFETY: driver functions are thread-safe, and `Context::bind` precedes each call.
 unsafe impl Send for Stream {}
-// SAFETY: as for `Context`.
+// SAFETY: driver functions are thread-safe, so streams can be used from several threads.
 unsafe impl Sync for Stream {}
 
 impl Stream {
@@ -83,23 +87,24 @@ impl Stream {
         Ok(Stream { context, handle })
     }
 
-    /// Waits until all that was queued is done.
+    /// Waits until all enqueued work is done.
     pub(super) fn synchronize(&self) -> Result<()> {
-        // SAFETY: the stream lives as long as `self`.
+        // SAFETY: the stream is alive while `self` is.
         unsafe { self.context.bind()?.synchronize_stream(self.handle) }
     }
 
-    /// Sets `len` bytes of device memory from `offset` on to 0.
+    /// Enqueues zeroing of `len` bytes of device memory, starting at `offset`.
     pub(super) fn zero(&self, memory: &DeviceMemory, offset: usize, len: usize) -> Result<()> {
         let at = memory.part(offset, len);
-        // SAFETY: the bytes are there, and memory is not freed before its context is idle.
+        // SAFETY: `part` checked the bounds, and memory is freed only after its context is idle.
         unsafe { self.context.bind()?.zero(at, len, self.handle) }
     }
 
-    /// Copies to device memory from `offset` on, and waits for it.
+    /// Copies `data` to device memory at `offset` and waits for completion.
     pub(super) fn write(&self, memory: &DeviceMemory, offset: usize, data: &[u8]) -> Result<()> {
         let to = memory.part(offset, data.len());
-        // SAFETY: both sides are there until the copy is done, which is waited for.
+        // SAFETY: `part` checked the bounds, and both sides are alive until the copy is done, since this
+        // function waits for it.
         unsafe {
             let driver = self.context.bind()?;
             driver.copy_to_device(to, data.as_ptr().cast(), data.len(), self.handle)?;
@@ -107,10 +112,11 @@ impl Stream {
         }
     }
 
-    /// Copies from device memory from `offset` on, and waits for it.
+    /// Copies device memory at `offset` to `out` and waits for completion.
     pub(super) fn read(&self, memory: &DeviceMemory, offset: usize, out: &mut [u8]) -> Result<()> {
         let from = memory.part(offset, out.len());
-        // SAFETY: both sides are there until the copy is done, which is waited for.
+        // SAFETY: `part` checked the bounds, and both sides are alive until the copy is done, since this
+        // function waits for it.
         unsafe {
             let driver = self.context.bind()?;
             driver.copy_to_host(out.as_mut_ptr().cast(), from, out.len(), self.handle)?;
@@ -118,7 +124,7 @@ impl Stream {
         }
     }
 
-    /// Queues a copy of the first `len` bytes of `from`, whose event is then that of the copy.
+    /// Enqueues a copy of the first `len` bytes of `from` and records its completion in the event of `from`.
     pub(super) fn queue_write(
         &self,
         memory: &DeviceMemory,
@@ -127,8 +133,8 @@ impl Stream {
         len: usize,
     ) -> Result<()> {
         let (to, data) = (memory.part(offset, len), &from.memory.as_slice()[..len]);
-        // SAFETY: the device's memory is freed only when its context is idle, and the host's belongs to `from`, which waits for the event
-        // before it lets anybody write or free it.
+        // SAFETY: device memory is freed only after its context is idle. Host memory belongs to `from`, which
+        // waits for the event before the memory is written or freed.
         unsafe {
             let driver = self.context.bind()?;
             driver.copy_to_device(to, data.as_ptr().cast(), len, self.handle)?;
@@ -136,11 +142,12 @@ impl Stream {
         }
     }
 
-    /// Queues a copy to the first `len` bytes of `to`, whose event is then that of the copy.
+    /// Enqueues a copy to the first `len` bytes of `to` and records its completion in the event of `to`.
     pub(super) fn queue_read(&self, memory: &DeviceMemory, offset: usize, to: &mut Staging, len: usize) -> Result<()> {
         let from = memory.part(offset, len);
         let out = &mut to.memory.as_mut_slice()[..len];
-        // SAFETY: as in `queue_write`.
+        // SAFETY: device memory is freed only after its context is idle. Host memory belongs to `to`, which
+        // waits for the event before the memory is read or freed.
         unsafe {
             let driver = self.context.bind()?;
             driver.copy_to_host(out.as_mut_ptr().cast(), from, len, self.handle)?;
@@ -148,19 +155,20 @@ impl Stream {
         }
     }
 
-    /// Puts an event of the same device behind what is queued.
+    /// Records an event of the same device after all enqueued work.
     pub(super) fn mark(&self, event: &Event) -> Result<()> {
-        // SAFETY: both are alive.
+        // SAFETY: event and stream are alive while borrowed.
         unsafe { self.context.bind()?.record_event(event.handle, self.handle) }
     }
 
-    /// Later work waits for an event, of whatever device.
+    /// Makes later work of this stream wait for an event of any device.
     pub(super) fn wait_for(&self, event: &Event) -> Result<()> {
-        // SAFETY: both are alive.
+        // SAFETY: event and stream are alive while borrowed.
         unsafe { self.context.bind()?.stream_waits(self.handle, event.handle) }
     }
 
-    /// Queues a copy of `len` bytes from memory of any device to memory of this stream's. Both are given with an offset.
+    /// Enqueues a copy of `len` bytes from memory of any device to memory of this stream's device. Both sides
+    /// are given with a byte offset.
     pub(super) fn queue_copy(
         &self,
         (to, to_offset): (&DeviceMemory, usize),
@@ -169,18 +177,24 @@ impl Stream {
     ) -> Result<()> {
         let to_part = (to.part(to_offset, len), to.context.handle);
         let from_part = (from.part(from_offset, len), from.context.handle);
-        // SAFETY: the bytes are there, and memory is not freed before its context is idle: `backend.rs` lets the sender's stream wait for the copy.
+        // SAFETY: `part` checked the bounds, and memory is freed only after its context is idle. The source's
+        // stream waits for the copy (`copy_from_device` in `backend.rs`).
         unsafe { self.context.bind()?.copy_between(to_part, from_part, len, self.handle) }
     }
 
-    /// Queues a kernel.
+    /// Enqueues a kernel.
     ///
     /// # Safety
-    /// `parameter` points to what the kernel takes. Whatever memory it uses is there until it is done, and in use by nobody but work that
-    /// was queued on this stream.
-    pub(super) unsafe fn launch(&self, function: &Function, shape: Shape, parameter: *const c_void) -> Result<()> {
-        let Shape { grid, block, shared } = shape;
-        // SAFETY: the caller's promise; function and stream are alive.
+    /// `parameter` points to the kernel's parameter struct. All memory that the kernel accesses is alive
+    /// until the kernel is done, and is accessed only by work on this stream.
+    pub(super) unsafe fn launch(
+        &self,
+        function: &Function,
+        shape: LaunchShape,
+        parameter: *const c_void,
+    ) -> Result<()> {
+        let LaunchShape { grid, block, shared } = shape;
+        // SAFETY: parameter and memory are valid (function contract), and function and stream are alive.
         unsafe {
             let driver = self.context.bind()?;
             driver.launch(function.handle, grid, block, shared, self.handle, parameter)
@@ -189,17 +203,18 @@ impl Stream {
 }
 
 impl Stream {
-    /// Records what `queue` queues on this stream, without doing it.
+    /// Captures the work that `queue` enqueues on this stream, without executing it.
     ///
     /// # Safety
-    /// As for [`launch`](Stream::launch), whenever the recording is replayed.
+    /// The conditions of [`launch`](Stream::launch) hold for each captured kernel whenever the recording is
+    /// replayed.
     pub(super) unsafe fn record(&self, queue: impl FnOnce() -> Result<()>) -> Result<Recording> {
         let driver = self.context.bind()?;
-        // SAFETY: the stream is alive; the graph is what was recorded, and nobody else has it.
+        // SAFETY: the stream is alive. The graph is consumed by `instantiate` and used nowhere else.
         let handle = unsafe {
             driver.begin_capture(self.handle)?;
             let queued = queue();
-            // The stream leaves the capture even if something failed.
+            // End the capture mode of the stream even if an error occurred.
             let graph = driver.end_capture(self.handle);
             queued?;
             driver.instantiate(graph?)?
@@ -208,30 +223,31 @@ impl Stream {
         Ok(Recording { context, handle })
     }
 
-    /// Queues what was recorded.
+    /// Enqueues the captured work.
     ///
     /// # Safety
-    /// As for [`launch`](Stream::launch).
+    /// The conditions of [`launch`](Stream::launch) hold for each captured kernel.
     pub(super) unsafe fn replay(&self, recording: &Recording) -> Result<()> {
-        // SAFETY: the caller's promise; stream and recording are alive.
+        // SAFETY: parameters and memory are valid (function contract), and stream and recording are alive.
         unsafe { self.context.bind()?.launch_graph(recording.handle, self.handle) }
     }
 }
 
-/// Work that was recorded once, to be queued as one (a CUDA graph).
+/// Captured work that can be enqueued as a unit (a CUDA graph).
 #[derive(Debug)]
 pub(super) struct Recording {
     context: Arc<Context>,
     handle: cu::CUgraphExec,
 }
 
-// SAFETY: as for `Context`.
+// SAFETY: driver functions are thread-safe, and `Context::bind` precedes each call.
 unsafe impl Send for Recording {}
 
 impl Drop for Recording {
     fn drop(&mut self) {
         if let Ok(driver) = self.context.bind() {
-            // SAFETY: nobody has the handle any more; the driver lets a run that is under way end.
+            // SAFETY: the handle is not used afterwards. The driver defers the destruction until a run in
+            // flight is done.
             let _ = unsafe { driver.destroy_exec(self.handle) };
         }
     }
@@ -239,36 +255,36 @@ impl Drop for Recording {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // Whoever reads what it computed, by another stream, finds it done.
+        // Readers on other streams rely on the work being done.
         let _ = self.synchronize();
         if let Ok(driver) = self.context.bind() {
-            // SAFETY: nobody has the handle any more.
+            // SAFETY: the handle is not used afterwards.
             let _ = unsafe { driver.destroy_stream(self.handle) };
         }
     }
 }
 
-/// How many threads a kernel runs.
+/// Launch configuration of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Shape {
-    /// Blocks in each dimension.
+pub(super) struct LaunchShape {
+    /// Number of blocks in each dimension.
     pub(super) grid: [u32; 3],
-    /// Threads of a block.
+    /// Number of threads per block.
     pub(super) block: u32,
-    /// Bytes of dynamic shared memory of a block.
+    /// Dynamic shared memory per block in bytes.
     pub(super) shared: u32,
 }
 
-/// A point in a stream that can be waited for. One that was never recorded counts as passed.
+/// A point in a stream that can be waited for. An event that was never recorded counts as completed.
 #[derive(Debug)]
 pub(super) struct Event {
     context: Arc<Context>,
     handle: cu::CUevent,
 }
 
-// SAFETY: as for `Context`.
+// SAFETY: driver functions are thread-safe, and `Context::bind` precedes each call.
 unsafe impl Send for Event {}
-// SAFETY: as for `Context`.
+// SAFETY: driver functions are thread-safe, so events can be used from several threads.
 unsafe impl Sync for Event {}
 
 impl Event {
@@ -279,7 +295,7 @@ impl Event {
     }
 
     fn synchronize(&self) -> Result<()> {
-        // SAFETY: the event lives as long as `self`.
+        // SAFETY: the event is alive while `self` is.
         unsafe { self.context.bind()?.synchronize_event(self.handle) }
     }
 }
@@ -287,13 +303,13 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(driver) = self.context.bind() {
-            // SAFETY: nobody has the handle any more.
+            // SAFETY: the handle is not used afterwards.
             let _ = unsafe { driver.destroy_event(self.handle) };
         }
     }
 }
 
-/// Memory of a device, freed once all that the context has queued is done.
+/// Device memory. Dropping it waits until the context is idle.
 #[derive(Debug)]
 pub(super) struct DeviceMemory {
     context: Arc<Context>,
@@ -302,7 +318,7 @@ pub(super) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Memory of `len` bytes, not initialized. The driver is not asked for nothing.
+    /// Allocates `len` bytes, uninitialized. An empty allocation does not call the driver.
     pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<DeviceMemory> {
         let address = match len {
             0 => 0,
@@ -312,25 +328,29 @@ impl DeviceMemory {
         Ok(DeviceMemory { context, address, len })
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// The context that it is of.
+    /// Returns the context that owns the memory.
     pub(super) fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Address of the first byte on the device.
+    /// Returns the device address of the first byte.
     pub(super) fn address(&self) -> u64 {
         self.address
     }
 
-    /// Address of `len` bytes at `offset`. Panics if they are not all there: callers look first.
+    /// Returns the address of `len` bytes at `offset`. Panics if they are out of bounds, which callers check
+    /// first.
     fn part(&self, offset: usize, len: usize) -> u64 {
         let end = offset.checked_add(len);
-        assert!(end.is_some_and(|end| end <= self.len), "a copy beyond device memory");
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "copies are checked against the buffer size"
+        );
         self.address + offset as u64
     }
 }
@@ -340,16 +360,16 @@ impl Drop for DeviceMemory {
         if self.len == 0 {
             return;
         }
-        // What is queued may still use it. A device that is lost uses nothing, and its memory is gone.
+        // Enqueued work may still use the memory. A lost device accesses nothing, and its memory is gone.
         let _ = self.context.synchronize();
         if let Ok(driver) = self.context.bind() {
-            // SAFETY: the address is from `allocate`, and the context is idle.
+            // SAFETY: the address comes from `allocate`, and the context is idle.
             let _ = unsafe { driver.free(self.address) };
         }
     }
 }
 
-/// Host memory that the device copies from and to by itself.
+/// Pinned host memory, which the device accesses directly.
 #[derive(Debug)]
 struct PinnedMemory {
     context: Arc<Context>,
@@ -357,29 +377,29 @@ struct PinnedMemory {
     len: usize,
 }
 
-// SAFETY: plain bytes; borrowing follows that of the value.
+// SAFETY: plain bytes, accessed according to the borrow of the value.
 unsafe impl Send for PinnedMemory {}
-// SAFETY: as above.
+// SAFETY: the memory is plain bytes, and writing requires `&mut`.
 unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
-    /// Memory of `len` bytes, all 0.
+    /// Allocates `len` zeroed bytes.
     fn new(context: &Arc<Context>, len: usize) -> Result<PinnedMemory> {
         let address: *mut u8 = context.bind()?.allocate_pinned(len.max(1))?.cast();
-        let address = NonNull::new(address).expect("the driver gives memory or an error");
-        // SAFETY: there are so many bytes.
+        let address = NonNull::new(address).expect("the driver returns an address or an error");
+        // SAFETY: the driver allocated `len.max(1)` bytes.
         unsafe { address.write_bytes(0, len.max(1)) };
         let context = context.clone();
         Ok(PinnedMemory { context, address, len })
     }
 
     fn as_slice(&self) -> &[u8] {
-        // SAFETY: so many bytes are there, initialized by `new`.
+        // SAFETY: `len` bytes were allocated and initialized in `new`.
         unsafe { slice::from_raw_parts(self.address.as_ptr(), self.len) }
     }
 
     fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above; `self` is borrowed exclusively.
+        // SAFETY: `len` bytes were allocated and initialized in `new`, and `self` is borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.address.as_ptr(), self.len) }
     }
 }
@@ -387,13 +407,13 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if let Ok(driver) = self.context.bind() {
-            // SAFETY: the address is from `allocate_pinned`; `Staging` waited for the copies.
+            // SAFETY: the address comes from `allocate_pinned`, and `Staging` has waited for pending copies.
             let _ = unsafe { driver.free_pinned(self.address.as_ptr().cast()) };
         }
     }
 }
 
-/// Pinned memory with the event of the last copy from or to it: whoever wants the bytes waits for it.
+/// Pinned memory with the event of its last copy. Accessing the bytes waits for the event.
 #[derive(Debug)]
 pub(super) struct Staging {
     memory: PinnedMemory,
@@ -401,7 +421,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Staging memory of `len` bytes, all 0.
+    /// Allocates a staging buffer of `len` zeroed bytes.
     pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Staging> {
         Ok(Staging {
             memory: PinnedMemory::new(context, len)?,
@@ -409,18 +429,18 @@ impl Staging {
         })
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub(super) fn len(&self) -> usize {
         self.memory.len
     }
 
-    /// True if the last copy is done.
+    /// Returns true if the last copy is done.
     pub(super) fn is_done(&self) -> Result<bool> {
-        // SAFETY: the event lives as long as `self`.
+        // SAFETY: the event is alive while `self` is.
         unsafe { self.event.context.bind()?.event_is_done(self.event.handle) }
     }
 
-    /// The bytes, once the last copy is done.
+    /// Waits for the last copy and returns the bytes.
     pub(super) fn wait(&mut self) -> Result<&mut [u8]> {
         self.event.synchronize()?;
         Ok(self.memory.as_mut_slice())
@@ -429,38 +449,38 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // If the device is lost it copies nothing any more.
+        // A lost device copies nothing, so an error can be ignored.
         let _ = self.event.synchronize();
     }
 }
 
-/// Code on a device.
+/// A module of device code, loaded into a context.
 #[derive(Debug)]
 struct Module {
     context: Arc<Context>,
     handle: cu::CUmodule,
 }
 
-/// A kernel, and the module that it is of.
+/// A kernel and the module that contains it.
 #[derive(Debug)]
 pub(super) struct Function {
     module: Module,
     handle: cu::CUfunction,
 }
 
-// SAFETY: as for `Context`.
+// SAFETY: driver functions are thread-safe, and `Context::bind` precedes each call.
 unsafe impl Send for Function {}
-// SAFETY: as for `Context`.
+// SAFETY: driver functions are thread-safe, so kernel functions can be used from several threads.
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// The kernel of this name in PTX. Among counters, where there are any, it is called `title`.
+    /// Loads the kernel `name` from PTX. `title` is the kernel's name in the counters of the emulated driver.
     pub(super) fn load(context: &Arc<Context>, ptx: &CStr, name: &CStr, title: &CStr) -> Result<Function> {
         let module = Module {
             context: context.clone(),
             handle: context.bind()?.load_module(ptx)?,
         };
-        // SAFETY: the module is alive, and stays so as long as the function.
+        // SAFETY: the module is alive, and `Function` owns it.
         let handle = unsafe { context.bind()?.function(module.handle, name) }?;
         if let Some(counters) = Counters::of(context.driver) {
             // SAFETY: the module is alive.
@@ -469,7 +489,7 @@ impl Function {
         Ok(Function { module, handle })
     }
 
-    /// Lets the kernel be launched with so much dynamic shared memory.
+    /// Permits launches with this amount of dynamic shared memory.
     pub(super) fn allow_shared_memory(&self, bytes: u32) -> Result<()> {
         // SAFETY: the module is alive.
         unsafe { self.module.context.bind()?.allow_shared_memory(self.handle, bytes) }
@@ -480,13 +500,13 @@ impl Drop for Module {
     fn drop(&mut self) {
         let _ = self.context.synchronize();
         if let Ok(driver) = self.context.bind() {
-            // SAFETY: nobody has the handle any more, and the context is idle.
+            // SAFETY: the handle is not used afterwards, and the context is idle.
             let _ = unsafe { driver.unload_module(self.handle) };
         }
     }
 }
 
-/// As an error of the engine.
+/// Converts a CUDA error to an error of the engine.
 pub(super) fn device_error(device: &str, error: &CudaError) -> crate::backend::BackendError {
     crate::backend::BackendError::Device {
         device: device.to_owned(),

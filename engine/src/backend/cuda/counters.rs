@@ -1,16 +1,17 @@
-//! What the emulated driver of tests counts. A real one counts nothing here.
+//! Performance counters of the emulated driver for tests. Real drivers have none.
 
 use std::ffi::{CStr, c_char, c_void};
 
 use super::raw::{self, Driver, cu};
 
-/// Gives a kernel a name among the counters.
+/// Signature of the function that names a kernel in the counters.
 type TitleFn = unsafe extern "C" fn(*mut c_void, *const c_char) -> u32;
-/// Writes the counters as text, if there is room. Its length without the closing 0.
+/// Signature of the function that formats the counters into a buffer if they fit. Returns the length without
+/// the terminating zero.
 type ReportFn = unsafe extern "C" fn(*mut c_char, usize) -> usize;
 type ResetFn = unsafe extern "C" fn();
 
-/// The counters of a driver that has some.
+/// The counters of an emulated driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
     title: TitleFn,
@@ -19,7 +20,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Those of this machine's driver; `None` unless it is the emulated one.
+    /// Returns the counters of this machine's driver, or `None` for a real driver.
     pub fn find() -> Option<Counters> {
         Counters::of(Driver::find().ok()?)
     }
@@ -28,7 +29,8 @@ impl Counters {
         let address = |name| Some(raw::driver_function(driver, name)).filter(|&address| address != 0);
         let (title, report) = (address(c"llamaEmuTitle")?, address(c"llamaEmuReport")?);
         let reset = address(c"llamaEmuResetCounters")?;
-        // SAFETY: these are the types of the emulated driver's functions, and nobody else's are called so.
+        // SAFETY: these are the signatures of the emulated driver's functions, and no other driver exports
+        // these names.
         unsafe {
             Some(Counters {
                 title: raw::at(title),
@@ -38,26 +40,28 @@ impl Counters {
         }
     }
 
-    /// Calls a kernel something among the counters.
+    /// Names a kernel in the counters.
     ///
     /// # Safety
     /// The kernel's module is alive.
     pub(super) unsafe fn entitle(&self, function: cu::CUfunction, title: &CStr) {
-        // SAFETY: the caller's promise; the text ends with a zero. Without the title its counters are those of its name.
+        // SAFETY: the module is alive (function contract), and the title is zero-terminated. On failure the
+        // counters use the function's name.
         let _ = unsafe { (self.title)(function.cast(), title.as_ptr()) };
     }
 
-    /// All counters from now on.
+    /// Resets all counters.
     pub fn reset(&self) {
-        // SAFETY: no memory is involved.
+        // SAFETY: the function takes no pointers.
         unsafe { (self.reset)() };
     }
 
-    /// The counters as JSON: of each kernel, by its specialization, launches, instructions, and traffic.
+    /// Returns the counters as JSON: launches, instructions, and memory traffic by kernel and specialization.
     pub fn json(&self) -> String {
-        // SAFETY: without room nothing is written.
+        // SAFETY: with a buffer size of 0, nothing is written.
         let mut text = vec![0u8; unsafe { (self.report)(std::ptr::null_mut(), 0) } + 1];
-        // SAFETY: there is as much room as told. Counters that grew in between do not fit, and the text is empty.
+        // SAFETY: the buffer has the given size. If the counters have grown in between and do not fit, the
+        // result is empty.
         unsafe { (self.report)(text.as_mut_ptr().cast(), text.len()) };
         let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
         text.to_string_lossy().into_owned()

@@ -1,4 +1,4 @@
-//! A device, which is put to use when something is first asked of it that its name does not say.
+//! A CUDA device. Its context is created on first use.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,23 +17,23 @@ use crate::backend::{
 };
 use crate::graph::{Graph, Layout, TensorId};
 
-/// Compute capability that kernels need: 8.0, that of Ampere.
+/// Minimum compute capability: 8.0 (Ampere).
 const MIN_CAPABILITY: i32 = 80;
 
-/// What the driver says of a device without putting it to use.
+/// Properties of a device, available without creating a context.
 #[derive(Clone, Debug)]
 pub(super) struct Properties {
     pub(super) handle: cu::CUdevice,
     pub(super) name: String,
-    /// Bytes.
+    /// Total memory in bytes.
     pub(super) memory: usize,
-    /// Compute capability, 10 times the major plus the minor number.
+    /// Compute capability as 10 * major + minor.
     pub(super) capability: i32,
     pub(super) multiprocessors: i32,
 }
 
 impl Properties {
-    /// Those of the device of this number.
+    /// Queries the properties of device `ordinal`.
     pub(super) fn of(driver: Driver, ordinal: i32) -> super::driver::Result<Properties> {
         let handle = driver.device(ordinal)?;
         let attribute = |attribute| driver.attribute(handle, attribute);
@@ -46,30 +46,30 @@ impl Properties {
         })
     }
 
-    /// Why kernels cannot run here, if they cannot.
-    pub(super) fn flaw(&self) -> Option<String> {
+    /// Returns the reason why the device cannot run the kernels, or `None` if it can.
+    pub(super) fn error(&self) -> Option<String> {
         let (major, minor) = (self.capability / 10, self.capability % 10);
         (self.capability < MIN_CAPABILITY).then(|| {
             let name = &self.name;
-            format!("{name} has compute capability {major}.{minor}, and kernels need 8.0")
+            format!("{name} has compute capability {major}.{minor}; 8.0 or newer is required")
         })
     }
 }
 
-/// What a device in use consists of.
-pub(super) struct Ready {
+/// Context, streams and kernels of a device in use.
+pub(super) struct DeviceState {
     pub(super) context: Arc<Context>,
     pub(super) library: Library,
     buffer_type: Arc<CudaBufferType>,
 }
 
-/// A card.
+/// A CUDA GPU.
 pub(super) struct CudaDevice {
     name: String,
     driver: Driver,
     compiler: Result<Compiler, Missing>,
     properties: Properties,
-    ready: OnceLock<Result<Arc<Ready>, String>>,
+    ready: OnceLock<Result<Arc<DeviceState>, String>>,
 }
 
 impl CudaDevice {
@@ -88,15 +88,15 @@ impl CudaDevice {
         }
     }
 
-    /// Puts the device to use, or says why it cannot be.
-    fn ready(&self) -> Result<&Arc<Ready>, BackendError> {
+    /// Creates the device's resources on first use. Returns the error of the first attempt if it failed.
+    fn ready(&self) -> Result<&Arc<DeviceState>, BackendError> {
         let start = || {
             let text = |error: &dyn std::fmt::Display| error.to_string();
             let context = Context::new(self.driver, self.properties.handle).map_err(|e| text(&e))?;
             let library =
                 Library::new(&context, self.compiler.clone(), self.properties.capability).map_err(|e| text(&e))?;
             let memory = CudaBufferType::new(&self.name, &context, self.properties.memory).map_err(|e| text(&e))?;
-            Ok(Arc::new(Ready {
+            Ok(Arc::new(DeviceState {
                 buffer_type: Arc::new(memory),
                 library,
                 context,
@@ -127,7 +127,7 @@ impl Device for CudaDevice {
         let (major, minor) = (capability / 10, capability % 10);
         let note = match &self.compiler {
             Ok(_) => String::new(),
-            Err(missing) => format!("; only common models run: {missing}"),
+            Err(missing) => format!("; only precompiled kernels are available: {missing}"),
         };
         format!("{name} (compute capability {major}.{minor}, {multiprocessors} multiprocessors{note})")
     }
@@ -182,7 +182,7 @@ impl Device for CudaDevice {
     }
 }
 
-/// The memory of a device that cannot be used.
+/// Memory of a device that failed to initialize. Every allocation returns the error.
 struct NoMemory {
     name: String,
     message: String,

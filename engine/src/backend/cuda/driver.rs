@@ -1,45 +1,45 @@
-//! The middle floor: calls of the driver as results. Nothing here knows who owns what.
+//! The call layer: driver functions that return `Result`. Does not track ownership.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
 use super::raw::{self, Driver, cu, driver};
 
-/// What a call of the driver failed with.
+/// Error of a driver call.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{call}: {name}: {text}")]
 pub(super) struct CudaError {
-    /// The function.
+    /// Name of the driver function.
     pub(super) call: &'static str,
-    /// The code.
+    /// Error code.
     pub(super) code: u32,
     /// Name of the code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
     pub(super) name: String,
-    /// The driver's description.
+    /// Description of the code, as returned by the driver.
     pub(super) text: String,
 }
 
 impl CudaError {
-    /// True if there was not enough memory.
+    /// Returns true if the device was out of memory.
     pub(super) fn is_out_of_memory(&self) -> bool {
         self.code == cu::CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32
     }
 }
 
-/// The code of a call that did what it was asked.
+/// Code of a successful call.
 const SUCCESS: u32 = cu::CUresult::CUDA_SUCCESS as u32;
-/// The code of a question about what is not done yet.
+/// Code of a query for work that is not done yet.
 const NOT_READY: u32 = cu::CUresult::CUDA_ERROR_NOT_READY as u32;
 
-/// The code of a request that was granted before.
+/// Code of a request that was already granted.
 const ALREADY_ENABLED: u32 = cu::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as u32;
 
-/// A function that gives the name or the description of a code.
+/// Signature of functions that return the name or description of a code.
 type DescribeFn = unsafe extern "C" fn(u32, *mut *const c_char) -> u32;
 
 pub(super) type Result<T> = std::result::Result<T, CudaError>;
 
-/// What can be asked about a device.
+/// Device attributes.
 #[derive(Clone, Copy)]
 pub(super) enum Attribute {
     ComputeMajor,
@@ -48,69 +48,69 @@ pub(super) enum Attribute {
 }
 
 impl Driver {
-    /// The error of a call, if it is one.
+    /// Converts a return code to a `Result`.
     fn check(self, call: &'static str, code: u32) -> Result<()> {
         if code == SUCCESS {
             return Ok(());
         }
         let text = |describe: DescribeFn| {
             let mut text = ptr::null();
-            // SAFETY: the driver stores the address of a text that it never frees, or none.
+            // SAFETY: the driver stores the address of a static string, or null.
             let known = unsafe { describe(code, &mut text) } == SUCCESS && !text.is_null();
             if !known {
                 return "unknown".to_owned();
             }
-            // SAFETY: see above; the text ends with a zero.
+            // SAFETY: the string is static and zero-terminated.
             unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         };
         Err(CudaError {
             call,
             code,
-            // SAFETY: this is the function's type.
+            // SAFETY: `cuGetErrorName` has this signature.
             name: text(unsafe { raw::at(raw::driver_function(self, c"cuGetErrorName")) }),
-            // SAFETY: as above.
+            // SAFETY: `cuGetErrorString` has this signature.
             text: text(unsafe { raw::at(raw::driver_function(self, c"cuGetErrorString")) }),
         })
     }
 
-    /// Starts the driver. To be called before all else; calling it again does nothing.
+    /// Initializes the driver. Must be called first; further calls do nothing.
     pub(super) fn init(self) -> Result<()> {
-        // SAFETY: no memory is involved.
+        // SAFETY: the function takes no pointers.
         self.check("cuInit", unsafe { driver!(self, cuInit(0)) })
     }
 
-    /// Version of CUDA that the driver supports: 1000 times the major and 10 times the minor number.
+    /// Returns the CUDA version that the driver supports: 1000 * major + 10 * minor.
     pub(super) fn version(self) -> Result<i32> {
         let mut version = 0;
-        // SAFETY: the number is written to `version`.
+        // SAFETY: the out-parameter is valid.
         self.check("cuDriverGetVersion", unsafe {
             driver!(self, cuDriverGetVersion(&mut version))
         })?;
         Ok(version)
     }
 
-    /// Number of devices.
+    /// Returns the number of devices.
     pub(super) fn device_count(self) -> Result<i32> {
         let mut n = 0;
-        // SAFETY: the number is written to `n`.
+        // SAFETY: the out-parameter is valid.
         self.check("cuDeviceGetCount", unsafe { driver!(self, cuDeviceGetCount(&mut n)) })?;
         Ok(n)
     }
 
-    /// The device of this number.
+    /// Returns the device with this index.
     pub(super) fn device(self, ordinal: i32) -> Result<cu::CUdevice> {
         let mut device = 0;
-        // SAFETY: the handle is written to `device`.
+        // SAFETY: the out-parameter is valid.
         self.check("cuDeviceGet", unsafe {
             driver!(self, cuDeviceGet(&mut device, ordinal))
         })?;
         Ok(device)
     }
 
-    /// Name of a device.
+    /// Returns the name of a device.
     pub(super) fn device_name(self, device: cu::CUdevice) -> Result<String> {
         let mut name = [0u8; 256];
-        // SAFETY: at most as many bytes as there are in `name` are written.
+        // SAFETY: at most `name.len()` bytes are written to `name`.
         let code = unsafe {
             driver!(
                 self,
@@ -122,17 +122,17 @@ impl Driver {
         Ok(text.to_string_lossy().into_owned())
     }
 
-    /// Bytes of memory of a device.
+    /// Returns the total memory of a device in bytes.
     pub(super) fn device_memory(self, device: cu::CUdevice) -> Result<usize> {
         let mut bytes = 0;
-        // SAFETY: the number is written to `bytes`.
+        // SAFETY: the out-parameter is valid.
         self.check("cuDeviceTotalMem", unsafe {
             driver!(self, cuDeviceTotalMem_v2(&mut bytes, device))
         })?;
         Ok(bytes)
     }
 
-    /// What a device says about itself.
+    /// Returns an attribute of a device.
     pub(super) fn attribute(self, device: cu::CUdevice, attribute: Attribute) -> Result<i32> {
         use cu::CUdevice_attribute::*;
         let attribute = match attribute {
@@ -141,91 +141,98 @@ impl Driver {
             Attribute::Multiprocessors => CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
         };
         let mut value = 0;
-        // SAFETY: the number is written to `value`.
+        // SAFETY: the out-parameter is valid.
         let code = unsafe { driver!(self, cuDeviceGetAttribute(&mut value, attribute, device)) };
         self.check("cuDeviceGetAttribute", code)?;
         Ok(value)
     }
 
-    /// The context that all users of a device in this process share, to be released as often as it is retained.
+    /// Retains the primary context of a device, which all users in this process share. Each call must be
+    /// matched by a release.
     pub(super) fn retain_context(self, device: cu::CUdevice) -> Result<cu::CUcontext> {
         let mut context = ptr::null_mut();
-        // SAFETY: the handle is written to `context`.
+        // SAFETY: the out-parameter is valid.
         let code = unsafe { driver!(self, cuDevicePrimaryCtxRetain(&mut context, device)) };
         self.check("cuDevicePrimaryCtxRetain", code)?;
         Ok(context)
     }
 
+    /// Releases the primary context of a device.
+    ///
     /// # Safety
-    /// The context was retained, and the caller uses nothing of it any more.
+    /// The caller has retained the context and no longer uses anything created in it.
     pub(super) unsafe fn release_context(self, device: cu::CUdevice) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the context is retained and no longer used (function contract).
         let code = unsafe { driver!(self, cuDevicePrimaryCtxRelease_v2(device)) };
         self.check("cuDevicePrimaryCtxRelease", code)
     }
 
-    /// Makes a context the one that this thread's calls are about.
+    /// Makes a context current on the calling thread.
     ///
     /// # Safety
     /// The context is retained.
     pub(super) unsafe fn set_context(self, context: cu::CUcontext) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the context is retained (function contract).
         self.check("cuCtxSetCurrent", unsafe { driver!(self, cuCtxSetCurrent(context)) })
     }
 
-    /// Waits for everything that the thread's context has queued.
+    /// Waits for all work enqueued in the current context.
     pub(super) fn synchronize_context(self) -> Result<()> {
-        // SAFETY: no memory is involved.
+        // SAFETY: the function takes no pointers.
         self.check("cuCtxSynchronize", unsafe { driver!(self, cuCtxSynchronize()) })
     }
 
-    /// Free and total bytes of the memory of the thread's context.
+    /// Returns the free and total memory of the current context's device in bytes.
     pub(super) fn memory_info(self) -> Result<(usize, usize)> {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the numbers are written to `free` and `total`.
+        // SAFETY: the out-parameters are valid.
         self.check("cuMemGetInfo", unsafe {
             driver!(self, cuMemGetInfo_v2(&mut free, &mut total))
         })?;
         Ok((free, total))
     }
 
-    /// Memory of the device, not initialized. `bytes` is not 0.
+    /// Allocates uninitialized device memory. `bytes` must not be 0.
     pub(super) fn allocate(self, bytes: usize) -> Result<cu::CUdeviceptr> {
         let mut address = 0;
-        // SAFETY: the address is written to `address`.
+        // SAFETY: the out-parameter is valid.
         self.check("cuMemAlloc", unsafe {
             driver!(self, cuMemAlloc_v2(&mut address, bytes))
         })?;
         Ok(address)
     }
 
+    /// Frees device memory.
+    ///
     /// # Safety
-    /// The address is from [`allocate`](Driver::allocate), and nothing uses the memory any more.
+    /// The address comes from [`allocate`](Driver::allocate), and the memory is no longer used.
     pub(super) unsafe fn free(self, address: cu::CUdeviceptr) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address is valid and unused (function contract).
         self.check("cuMemFree", unsafe { driver!(self, cuMemFree_v2(address)) })
     }
 
-    /// Host memory that stays where it is, so that the device reads and writes it by itself. Not initialized. `bytes` is not 0.
+    /// Allocates uninitialized pinned host memory, which devices access directly. `bytes` must not be 0.
     pub(super) fn allocate_pinned(self, bytes: usize) -> Result<*mut c_void> {
         let mut address = ptr::null_mut();
-        // SAFETY: the address is written to `address`.
+        // SAFETY: the out-parameter is valid.
         let code = unsafe { driver!(self, cuMemHostAlloc(&mut address, bytes, cu::CU_MEMHOSTALLOC_PORTABLE)) };
         self.check("cuMemHostAlloc", code)?;
         Ok(address)
     }
 
+    /// Frees pinned host memory.
+    ///
     /// # Safety
-    /// The address is from [`allocate_pinned`](Driver::allocate_pinned), and nothing uses the memory any more.
+    /// The address comes from [`allocate_pinned`](Driver::allocate_pinned), and the memory is no longer used.
     pub(super) unsafe fn free_pinned(self, address: *mut c_void) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address is valid and unused (function contract).
         self.check("cuMemFreeHost", unsafe { driver!(self, cuMemFreeHost(address)) })
     }
 
-    /// Queues a copy of `bytes` bytes to the device.
+    /// Enqueues a copy of `bytes` bytes to the device.
     ///
     /// # Safety
-    /// Both sides have as many bytes, until the copy is done.
+    /// Both sides are valid for `bytes` bytes until the copy is done.
     pub(super) unsafe fn copy_to_device(
         self,
         to: cu::CUdeviceptr,
@@ -233,15 +240,15 @@ impl Driver {
         bytes: usize,
         stream: cu::CUstream,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: both sides are valid until the copy is done (function contract).
         let code = unsafe { driver!(self, cuMemcpyHtoDAsync_v2(to, from, bytes, stream)) };
         self.check("cuMemcpyHtoDAsync", code)
     }
 
-    /// Queues a copy of `bytes` bytes from the device.
+    /// Enqueues a copy of `bytes` bytes from the device.
     ///
     /// # Safety
-    /// Both sides have as many bytes, until the copy is done.
+    /// Both sides are valid for `bytes` bytes until the copy is done.
     pub(super) unsafe fn copy_to_host(
         self,
         to: *mut c_void,
@@ -249,16 +256,17 @@ impl Driver {
         bytes: usize,
         stream: cu::CUstream,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: both sides are valid until the copy is done (function contract).
         let code = unsafe { driver!(self, cuMemcpyDtoHAsync_v2(to, from, bytes, stream)) };
         self.check("cuMemcpyDtoHAsync", code)
     }
 
-    /// Queues a copy of `bytes` bytes from one device to another: directly where the receiving context may touch the other's memory, and through the
-    /// host otherwise.
+    /// Enqueues a copy of `bytes` bytes between devices: directly if peer access is enabled, otherwise
+    /// through the host.
     ///
     /// # Safety
-    /// Both sides have as many bytes, in memory of these contexts, until the copy is done. The stream is the receiving context's.
+    /// Both sides are valid for `bytes` bytes in memory of the given contexts until the copy is done. The
+    /// stream belongs to the receiving context.
     pub(super) unsafe fn copy_between(
         self,
         (to, to_context): (cu::CUdeviceptr, cu::CUcontext),
@@ -266,7 +274,7 @@ impl Driver {
         bytes: usize,
         stream: cu::CUstream,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: both sides are valid until the copy is done (function contract).
         let code = unsafe {
             driver!(
                 self,
@@ -276,171 +284,177 @@ impl Driver {
         self.check("cuMemcpyPeerAsync", code)
     }
 
-    /// True if a device can touch the memory of another one.
+    /// Returns true if a device can access the memory of another device directly.
     pub(super) fn can_reach(self, device: cu::CUdevice, other: cu::CUdevice) -> Result<bool> {
         let mut can = 0;
-        // SAFETY: the number is written to `can`.
+        // SAFETY: the out-parameter is valid.
         let code = unsafe { driver!(self, cuDeviceCanAccessPeer(&mut can, device, other)) };
         self.check("cuDeviceCanAccessPeer", code).map(|()| can != 0)
     }
 
-    /// Lets the thread's context touch the memory of another device's. Once more does nothing.
+    /// Gives the current context direct access to the memory of another context. Repeated calls do nothing.
     ///
     /// # Safety
     /// The other context is retained.
     pub(super) unsafe fn reach(self, other: cu::CUcontext) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the other context is retained (function contract).
         match unsafe { driver!(self, cuCtxEnablePeerAccess(other, 0)) } {
             ALREADY_ENABLED => Ok(()),
             code => self.check("cuCtxEnablePeerAccess", code),
         }
     }
 
-    /// Queues setting `bytes` bytes of the device to 0.
+    /// Enqueues zeroing of `bytes` bytes of device memory.
     ///
     /// # Safety
-    /// So many bytes are there, until this is done.
+    /// The memory is valid for `bytes` bytes until the operation is done.
     pub(super) unsafe fn zero(self, at: cu::CUdeviceptr, bytes: usize, stream: cu::CUstream) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory is valid until the operation is done (function contract).
         self.check("cuMemsetD8Async", unsafe {
             driver!(self, cuMemsetD8Async(at, 0, bytes, stream))
         })
     }
 
-    /// A stream that does not wait for the context's default stream.
+    /// Creates a stream that does not synchronize with the default stream.
     pub(super) fn create_stream(self) -> Result<cu::CUstream> {
         let mut stream = ptr::null_mut();
         let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
-        // SAFETY: the handle is written to `stream`.
+        // SAFETY: the out-parameter is valid.
         self.check("cuStreamCreate", unsafe {
             driver!(self, cuStreamCreate(&mut stream, flags))
         })?;
         Ok(stream)
     }
 
+    /// Destroys a stream.
+    ///
     /// # Safety
-    /// The stream is alive; nobody uses the handle any more.
+    /// The stream is alive, and its handle is not used afterwards.
     pub(super) unsafe fn destroy_stream(self, stream: cu::CUstream) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the stream is alive and no longer used (function contract).
         self.check("cuStreamDestroy", unsafe { driver!(self, cuStreamDestroy_v2(stream)) })
     }
 
-    /// Waits until everything queued on a stream is done.
+    /// Waits until all work enqueued on a stream is done.
     ///
     /// # Safety
     /// The stream is alive.
     pub(super) unsafe fn synchronize_stream(self, stream: cu::CUstream) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the stream is alive (function contract).
         self.check("cuStreamSynchronize", unsafe {
             driver!(self, cuStreamSynchronize(stream))
         })
     }
 
-    /// An event without a time.
+    /// Creates an event without timing.
     pub(super) fn create_event(self) -> Result<cu::CUevent> {
         let mut event = ptr::null_mut();
         let flags = cu::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
-        // SAFETY: the handle is written to `event`.
+        // SAFETY: the out-parameter is valid.
         self.check("cuEventCreate", unsafe {
             driver!(self, cuEventCreate(&mut event, flags))
         })?;
         Ok(event)
     }
 
+    /// Destroys an event.
+    ///
     /// # Safety
-    /// The event is alive; nobody uses the handle any more.
+    /// The event is alive, and its handle is not used afterwards.
     pub(super) unsafe fn destroy_event(self, event: cu::CUevent) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the event is alive and no longer used (function contract).
         self.check("cuEventDestroy", unsafe { driver!(self, cuEventDestroy_v2(event)) })
     }
 
-    /// Puts an event behind what is queued on a stream.
+    /// Records an event after all work enqueued on a stream.
     ///
     /// # Safety
-    /// Both are alive.
+    /// Event and stream are alive.
     pub(super) unsafe fn record_event(self, event: cu::CUevent, stream: cu::CUstream) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: event and stream are alive (function contract).
         self.check("cuEventRecord", unsafe { driver!(self, cuEventRecord(event, stream)) })
     }
 
-    /// Later work of a stream waits for an event, of whatever device.
+    /// Makes later work of a stream wait for an event of any device.
     ///
     /// # Safety
-    /// Both are alive.
+    /// Event and stream are alive.
     pub(super) unsafe fn stream_waits(self, stream: cu::CUstream, event: cu::CUevent) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: event and stream are alive (function contract).
         self.check("cuStreamWaitEvent", unsafe {
             driver!(self, cuStreamWaitEvent(stream, event, 0))
         })
     }
 
-    /// Waits until what is before the event is done.
+    /// Waits until the work before an event is done.
     ///
     /// # Safety
     /// The event is alive.
     pub(super) unsafe fn synchronize_event(self, event: cu::CUevent) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the event is alive (function contract).
         self.check("cuEventSynchronize", unsafe {
             driver!(self, cuEventSynchronize(event))
         })
     }
 
-    /// True if what is before the event is done.
+    /// Returns true if the work before an event is done.
     ///
     /// # Safety
     /// The event is alive.
     pub(super) unsafe fn event_is_done(self, event: cu::CUevent) -> Result<bool> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the event is alive (function contract).
         match unsafe { driver!(self, cuEventQuery(event)) } {
             NOT_READY => Ok(false),
             code => self.check("cuEventQuery", code).map(|()| true),
         }
     }
 
-    /// A module of PTX.
+    /// Loads a module from PTX.
     pub(super) fn load_module(self, ptx: &CStr) -> Result<cu::CUmodule> {
         let mut module = ptr::null_mut();
-        // SAFETY: the text ends with a zero; the handle is written to `module`.
+        // SAFETY: the PTX is zero-terminated, and the out-parameter is valid.
         let code = unsafe { driver!(self, cuModuleLoadData(&mut module, ptx.as_ptr().cast())) };
         self.check("cuModuleLoadData", code)?;
         Ok(module)
     }
 
+    /// Unloads a module.
+    ///
     /// # Safety
-    /// The module is alive; nobody uses it or its functions any more.
+    /// The module is alive, and neither the module nor its functions are used afterwards.
     pub(super) unsafe fn unload_module(self, module: cu::CUmodule) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the module is alive and no longer used (function contract).
         self.check("cuModuleUnload", unsafe { driver!(self, cuModuleUnload(module)) })
     }
 
-    /// A kernel of a module.
+    /// Returns a kernel of a module.
     ///
     /// # Safety
     /// The module is alive.
     pub(super) unsafe fn function(self, module: cu::CUmodule, name: &CStr) -> Result<cu::CUfunction> {
         let mut function = ptr::null_mut();
-        // SAFETY: the caller's promise; the handle is written to `function`.
+        // SAFETY: the module is alive (function contract), and the out-parameter is valid.
         let code = unsafe { driver!(self, cuModuleGetFunction(&mut function, module, name.as_ptr())) };
         self.check("cuModuleGetFunction", code)?;
         Ok(function)
     }
 
-    /// Lets a kernel use so much dynamic shared memory.
+    /// Permits launches of a kernel with this amount of dynamic shared memory.
     ///
     /// # Safety
     /// The function's module is alive.
     pub(super) unsafe fn allow_shared_memory(self, function: cu::CUfunction, bytes: u32) -> Result<()> {
         let attribute = cu::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the caller's promise.
+        // SAFETY: the function's module is alive (function contract).
         let code = unsafe { driver!(self, cuFuncSetAttribute(function, attribute, bytes as c_int)) };
         self.check("cuFuncSetAttribute", code)
     }
 
-    /// Queues a kernel that has one parameter.
+    /// Enqueues a kernel with a single parameter.
     ///
     /// # Safety
-    /// Function and stream are alive; `parameter` points to what the kernel takes, and whatever memory the kernel uses is there until it is
-    /// done and used by nobody else.
+    /// Function and stream are alive, and `parameter` points to the kernel's parameter struct. All memory
+    /// that the kernel accesses is valid until the kernel is done, and nothing else accesses it.
     pub(super) unsafe fn launch(
         self,
         function: cu::CUfunction,
@@ -451,7 +465,8 @@ impl Driver {
         parameter: *const c_void,
     ) -> Result<()> {
         let mut parameters = [parameter.cast_mut()];
-        // SAFETY: the caller's promise; the driver copies the parameter before it returns.
+        // SAFETY: all handles and addresses are valid (function contract). The driver copies the parameter
+        // before it returns.
         let code = unsafe {
             let [x, y, z] = grid;
             let parameters = parameters.as_mut_ptr();
@@ -475,57 +490,60 @@ impl Driver {
         self.check("cuLaunchKernel", code)
     }
 
-    /// From now on, what this thread queues on a stream is recorded and not done.
+    /// Starts capturing: work that this thread enqueues on the stream is recorded instead of executed.
     ///
     /// # Safety
     /// The stream is alive.
     pub(super) unsafe fn begin_capture(self, stream: cu::CUstream) -> Result<()> {
         let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the caller's promise.
+        // SAFETY: the stream is alive (function contract).
         self.check("cuStreamBeginCapture", unsafe {
             driver!(self, cuStreamBeginCapture_v2(stream, mode))
         })
     }
 
-    /// Ends a capture. What was recorded.
+    /// Ends the capture and returns the recorded graph.
     ///
     /// # Safety
     /// The stream is alive.
     pub(super) unsafe fn end_capture(self, stream: cu::CUstream) -> Result<cu::CUgraph> {
         let mut graph = ptr::null_mut();
-        // SAFETY: the caller's promise; the handle is written to `graph`.
+        // SAFETY: the stream is alive (function contract), and the out-parameter is valid.
         let code = unsafe { driver!(self, cuStreamEndCapture(stream, &mut graph)) };
         self.check("cuStreamEndCapture", code)?;
         Ok(graph)
     }
 
-    /// What was recorded in a form that can be queued; the record itself is gone.
+    /// Converts a recorded graph to an executable graph. Destroys the recorded graph.
     ///
     /// # Safety
-    /// The graph is alive; nobody uses the handle any more.
+    /// The graph is alive, and its handle is not used afterwards.
     pub(super) unsafe fn instantiate(self, graph: cu::CUgraph) -> Result<cu::CUgraphExec> {
         let mut exec = ptr::null_mut();
-        // SAFETY: the caller's promise; the handle is written to `exec`.
+        // SAFETY: the graph is alive (function contract), and the out-parameter is valid.
         let code = unsafe { driver!(self, cuGraphInstantiateWithFlags(&mut exec, graph, 0)) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the graph is alive and no longer used (function contract).
         let _ = unsafe { driver!(self, cuGraphDestroy(graph)) };
         self.check("cuGraphInstantiate", code)?;
         Ok(exec)
     }
 
-    /// Queues what was recorded.
+    /// Enqueues an executable graph.
     ///
     /// # Safety
-    /// Both are alive. What holds of each recorded kernel (see [`launch`](Driver::launch)) holds again.
+    /// Graph and stream are alive. The conditions of [`launch`](Driver::launch) hold for each captured
+    /// kernel.
     pub(super) unsafe fn launch_graph(self, exec: cu::CUgraphExec, stream: cu::CUstream) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the handles are alive, and all captured addresses are valid (function contract).
         self.check("cuGraphLaunch", unsafe { driver!(self, cuGraphLaunch(exec, stream)) })
     }
 
+    /// Destroys an executable graph.
+    ///
     /// # Safety
-    /// The record is alive; nobody uses the handle any more.
+    /// The graph is alive, and its handle is not used afterwards.
     pub(super) unsafe fn destroy_exec(self, exec: cu::CUgraphExec) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the graph is alive and no longer used (function contract).
         self.check("cuGraphExecDestroy", unsafe { driver!(self, cuGraphExecDestroy(exec)) })
     }
 }

@@ -1,12 +1,14 @@
-//! Which nodes are computed in one go: a pass over the nodes of a plan, by what they are and where their operands lie. Architectures know nothing of it.
+//! Fusion: groups the nodes of a plan into steps, judging by their ops and the locations of their operands.
+//! Architecture definitions are not involved.
 //!
-//! A step takes the place of its first node, so its other nodes are computed earlier than their order says. That is right where none of the nodes in
-//! between touches what they write, or writes what they read. Results of products of the same columns, of which the allocator takes each to be gone
-//! when the next is written, are moved to memory of their own.
+//! A step runs at the position of its first node, so its other nodes run earlier than in the graph. This is
+//! valid if no node in between reads or writes memory that these nodes write, or writes memory that they
+//! read. The allocator may have placed results of fused matmuls over each other; such results are relocated
+//! to scratch memory.
 
 mod accesses;
 mod heads;
-mod products;
+mod matmul;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,31 +16,31 @@ use std::ops::Range;
 use kernels::{GgmlType, Precision};
 
 use super::buffer::CudaBuffer;
-use super::ops::{self, Attended, MAX_ADDED, Normed, Step};
+use super::ops::{self, MAX_ADDED, Normed, QuantizedAttention, Step};
 use crate::backend::{GraphView, MemoryMap};
 use crate::graph::{Graph, Op, Tensor, TensorId};
 
-/// Results that lie in scratch memory, by the byte at which they begin there.
-pub(super) type Moved = HashMap<TensorId, usize>;
+/// Results relocated to scratch memory, with their byte offsets there.
+pub(super) type ScratchOffsets = HashMap<TensorId, usize>;
 
-/// Nodes that are looked at for what belongs to a step.
+/// Number of following nodes to search for members of a step.
 const NEAR: usize = 16;
 
-/// Bytes of results that are moved at a time at most: those of few columns are less.
+/// Maximum size in bytes of simultaneously relocated results. Results with few columns are smaller.
 const MAX_MOVED: usize = 4 << 20;
 
-/// What a split is computed by.
+/// Steps computed for a split of the graph.
 #[derive(Default)]
 pub(super) struct Steps {
     pub(super) steps: Vec<Step>,
-    pub(super) moved: Moved,
-    /// Bytes of scratch memory for what is moved.
+    pub(super) moved: ScratchOffsets,
+    /// Scratch memory for relocated results, in bytes.
     pub(super) moved_bytes: usize,
 }
 
-/// Finds the steps of some nodes, all of which were checked.
+/// Finds the steps for a list of nodes, all of which passed `ops::check`.
 pub(super) fn steps(view: &GraphView<'_>, memory: &MemoryMap, precision: Precision) -> Steps {
-    let mut pass = Pass::new(view, memory, precision);
+    let mut pass = FusionPass::new(view, memory, precision);
     for i in 0..pass.nodes.len() {
         if !pass.taken[i] {
             let step = pass.step(i);
@@ -48,28 +50,28 @@ pub(super) fn steps(view: &GraphView<'_>, memory: &MemoryMap, precision: Precisi
     pass.found
 }
 
-/// What is known of the nodes.
-struct Pass<'a> {
+/// State of the fusion pass.
+struct FusionPass<'a> {
     graph: &'a Graph,
     view: &'a GraphView<'a>,
     memory: &'a MemoryMap,
     precision: Precision,
-    /// Those that compute something, in order.
+    /// Nodes that need computation, in order.
     nodes: Vec<TensorId>,
     positions: HashMap<TensorId, usize>,
-    /// Nodes, views too, that have a tensor as their operand: each as often as it has.
+    /// Readers of each tensor, including views. A node that reads a tensor twice is listed twice.
     readers: HashMap<TensorId, Vec<TensorId>>,
-    /// Nodes of steps that were found.
+    /// True for nodes that belong to a step.
     taken: Vec<bool>,
-    /// Where the last reader of what was moved stands.
+    /// Position of the last reader of a relocated result.
     moved_until: usize,
-    /// Bytes that are in use where results are moved.
+    /// Bytes of scratch memory in use for relocated results.
     moved_bytes: usize,
     found: Steps,
 }
 
-impl<'a> Pass<'a> {
-    fn new(view: &'a GraphView<'a>, memory: &'a MemoryMap, precision: Precision) -> Pass<'a> {
+impl<'a> FusionPass<'a> {
+    fn new(view: &'a GraphView<'a>, memory: &'a MemoryMap, precision: Precision) -> FusionPass<'a> {
         let nodes: Vec<TensorId> = view.computing().collect();
         let mut readers: HashMap<TensorId, Vec<TensorId>> = HashMap::new();
         for &node in view.nodes {
@@ -77,7 +79,7 @@ impl<'a> Pass<'a> {
                 readers.entry(source).or_default().push(node);
             }
         }
-        Pass {
+        FusionPass {
             graph: view.graph,
             view,
             memory,
@@ -92,7 +94,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The step that begins with node `i`, whose nodes are then taken.
+    /// Finds the step that begins with node `i`, and marks its nodes as taken.
     fn step(&mut self, i: usize) -> Step {
         let node = self.graph.tensor(self.nodes[i]);
         let found = match node.op {
@@ -116,12 +118,13 @@ impl<'a> Pass<'a> {
         self.graph.tensor(self.nodes[i])
     }
 
-    /// Positions of nodes from `i` on that no step has yet, as far as they are near.
+    /// Returns the positions of the next [`NEAR`] nodes starting at `i` that belong to no step yet.
     fn near(&self, i: usize) -> impl Iterator<Item = usize> + '_ {
         (i..self.nodes.len()).take(NEAR).filter(|&at| !self.taken[at])
     }
 
-    /// The nodes that read a result or views of it; `None` if others do, too.
+    /// Returns the nodes that read a result or views of it. Returns `None` if it also has readers outside
+    /// this split.
     fn readers_of(&self, id: TensorId) -> Option<Vec<usize>> {
         let mut found = Vec::new();
         let mut left = vec![id];
@@ -140,7 +143,7 @@ impl<'a> Pass<'a> {
         Some(found)
     }
 
-    /// The one node that reads a result, which no step has yet.
+    /// Returns the only reader of a result, if that belongs to no step yet.
     fn only_reader(&self, id: TensorId) -> Option<usize> {
         match self.readers_of(id)?[..] {
             [at] if !self.taken[at] => Some(at),
@@ -148,7 +151,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// A norm, with the sum before it if that is node `i`, and with the rounding that products ask for.
+    /// Finds a step with a norm: optionally the sum before it, if that is node `i`, and the quantization for
+    /// matmuls after it.
     fn normed(&self, i: usize) -> Option<(Step, Vec<usize>)> {
         let (at, sum) = match self.tensor(i).op {
             Op::RmsNorm { .. } => (i, None),
@@ -174,7 +178,7 @@ impl<'a> Pass<'a> {
         Some((step, if sum.is_some() { vec![i, at] } else { vec![at] }))
     }
 
-    /// Where the norm of the sum at `i` stands, if it can be computed with it.
+    /// Returns the position of the norm of the sum at `i` if they can be fused.
     fn norm_of_sum(&self, i: usize) -> Option<usize> {
         let (id, sum) = (self.nodes[i], self.tensor(i));
         let (a, b) = (self.graph.tensor(sum.source(0)), self.graph.tensor(sum.source(1)));
@@ -183,33 +187,41 @@ impl<'a> Pass<'a> {
             let t = self.tensor(at);
             matches!(t.op, Op::RmsNorm { .. }) && t.src[0] == Some(id) && t.src[1] != Some(id)
         };
-        // Nothing stands in between.
+        // The norm must directly follow the sum.
         self.near(i + 1).next().filter(|at| suits && is_norm(at))
     }
 
-    /// Every block computes a row of both, and a thread stores an element of the sum where it loaded it.
+    /// Checks that the memory of a sum and its norm permits fusion. Each block computes a row of both, and a
+    /// thread stores an element of the sum at the address that it loaded from.
     fn sum_may_be_normed(&self, sum: TensorId, norm: TensorId, stores_sum: bool) -> bool {
         let operands = [self.graph.tensor(sum).source(0), self.graph.tensor(sum).source(1)];
         let weight = self.graph.tensor(norm).src[1];
         let stores = [stores_sum.then_some(sum), Some(norm)];
         let mut stores = stores.into_iter().flatten();
-        let is_fine = stores.all(|to| {
-            operands.iter().all(|&from| self.is_apart_or_same(to, from)) && weight.is_none_or(|w| self.is_apart(to, w))
+        let is_valid = stores.all(|to| {
+            operands.iter().all(|&from| self.is_disjoint_or_same(to, from))
+                && weight.is_none_or(|w| self.is_disjoint(to, w))
         });
-        is_fine && (!stores_sum || self.is_apart(sum, norm))
+        is_valid && (!stores_sum || self.is_disjoint(sum, norm))
     }
 
-    /// Attention with the rounding of its results, where a product reads them next.
+    /// Finds a step with attention and the quantization of its result, if a matmul reads it next.
     fn attended(&self, i: usize) -> Option<(Step, Vec<usize>)> {
         let attention = self.nodes[i];
         let rows = self.rounded_rows(attention, i)?;
         let (t, u) = (self.graph.tensor(attention), self.graph.tensor(rows));
         let is_whole = u.view.is_none_or(|(_, offset)| offset == 0) && u.ne == [t.ne[0] * t.ne[1], t.ne[2], 1, 1];
         let may = is_whole && t.is_contiguous() && u.is_contiguous() && t.ne[0].is_multiple_of(ops::ROUNDED_TOGETHER);
-        may.then(|| (Step::Attended(Attended { attention, rows }), vec![i]))
+        may.then(|| {
+            (
+                Step::QuantizedAttention(QuantizedAttention { attention, rows }),
+                vec![i],
+            )
+        })
     }
 
-    /// What the next product that reads the result of node `i` takes as integers: that or a view of it.
+    /// Returns the tensor that the next matmul reading the result of node `i` takes as integers: the result
+    /// or a view of it.
     fn rounded_rows(&self, id: TensorId, i: usize) -> Option<TensorId> {
         let owner = |id: TensorId| self.graph.tensor(id).view.map_or(id, |(owner, _)| owner);
         let mut products = self.near(i + 1).map(|at| self.tensor(at)).filter(|t| {
@@ -222,7 +234,7 @@ impl<'a> Pass<'a> {
         product.src[1].filter(|_| takes)
     }
 
-    /// Address of a tensor's first byte.
+    /// Returns the address of a tensor's first byte.
     fn address(&self, id: TensorId) -> Option<u64> {
         let home = self.graph.home(id)?;
         let buffer = self.memory.get(home.buffer).ok()?;

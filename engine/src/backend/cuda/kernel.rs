@@ -1,4 +1,4 @@
-//! Kernels: their sources, which are part of the binary, and what they are specialized by.
+//! Kernel sources, which are embedded in the binary, and kernel specializations.
 
 use std::fmt::Write;
 
@@ -7,15 +7,15 @@ use kernels::quants::{Points, points_of};
 
 use super::compile::Header;
 
-/// A text of kernels.
+/// A CUDA source file.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Name of its file.
+    /// File name.
     pub(super) name: &'static str,
     text: &'static str,
-    /// Decoding spends its time in these kernels.
+    /// True if decoding spends its time in these kernels.
     pub(super) is_hot: bool,
-    /// Options of the compiler besides the specialization.
+    /// Compiler options in addition to the specialization.
     options: &'static [&'static str],
 }
 
@@ -46,21 +46,21 @@ macro_rules! sources {
     };
 }
 
-// Sources: file, whether its kernels are hot, and options of their own.
+// Sources: file name, whether the kernels are hot, and additional options.
 sources! {
     ATTENTION = "attention.cu" true [];
     ATTENTION_TILES = "attention_tiles.cu" true [];
     COPIES = "copies.cu" false [];
     ELEMENTWISE = "elementwise.cu" false [];
     GROUP = "group.cu" false [];
-    // Heads are quantized, too, and turned as `rope.cu` does.
+    // Also quantizes and rotates heads, which must round as in `quantize.cu` and `rope.cu`.
     HEADS = "heads.cu" false ["--fmad=false"];
     MUL_MAT = "mul_mat.cu" true [];
     MUL_MAT_TENSOR = "mul_mat_tensor.cu" true [];
     MUL_VEC = "mul_vec.cu" true [];
     MUL_VEC_INT = "mul_vec_int.cu" true [];
     NGRAM = "ngram.cu" false [];
-    // Quantizers decide by sums of floats: as on the CPU these are products and sums, each rounded.
+    // Quantizers make decisions based on f32 sums. Without fused multiply-add, they round as on the CPU.
     QUANTIZE = "quantize.cu" false ["--fmad=false"];
     QUANTIZE_COLUMNS = "quantize_columns.cu" false [];
     RECUR = "recur.cu" false [];
@@ -82,23 +82,23 @@ const HEADERS: [Header<'static>; 13] = headers! {
     "unary.cuh" "visible.cuh"
 };
 
-/// What stands for a name in a text.
+/// Value of a preprocessor definition.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Value {
     Int(i64),
     Word(&'static str),
-    /// A type of `blocks.cuh`.
+    /// A quantization type, spelled as in `blocks.cuh`.
     Type(GgmlType),
 }
 
-/// Most names that a text has values for.
+/// Maximum number of definitions per kernel.
 const MAX_DEFINES: usize = 10;
 
-/// A kernel and what it is specialized by.
+/// A kernel with its specialization.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Kernel {
     pub(super) source: &'static Source,
-    /// Name of the function.
+    /// Name of the kernel function.
     pub(super) name: &'static str,
     defines: [Option<(&'static str, Value)>; MAX_DEFINES],
 }
@@ -112,19 +112,19 @@ impl Kernel {
         }
     }
 
-    /// With a value for a name of the text.
+    /// Adds a preprocessor definition.
     pub(super) fn with(mut self, name: &'static str, value: Value) -> Kernel {
         let free = self.defines.iter_mut().find(|define| define.is_none());
-        *free.expect("a text has no more names than there is room for") = Some((name, value));
+        *free.expect("kernels have at most MAX_DEFINES definitions") = Some((name, value));
         self
     }
 
-    /// With a type for a name of the text.
+    /// Adds a definition of a type.
     pub(super) fn with_type(self, name: &'static str, ty: GgmlType) -> Kernel {
         self.with(name, Value::Type(ty))
     }
 
-    /// With a number for a name of the text.
+    /// Adds a definition of an integer.
     pub(super) fn with_int(self, name: &'static str, value: i64) -> Kernel {
         self.with(name, Value::Int(value))
     }
@@ -133,7 +133,7 @@ impl Kernel {
         self.defines.into_iter().map_while(|define| define)
     }
 
-    /// Source, name and values, for messages.
+    /// Formats function, source, and definitions for messages.
     pub(super) fn describe(&self) -> String {
         let mut text = format!("{} ({}", self.name, self.source.name);
         for (name, value) in self.defines() {
@@ -142,12 +142,12 @@ impl Kernel {
         text + ")"
     }
 
-    /// The text that is compiled.
+    /// Returns the source code.
     pub(super) fn text(&self) -> &'static str {
         self.source.text
     }
 
-    /// What the text includes.
+    /// Calls `f` with the headers that the source may include.
     pub(super) fn with_headers<R>(&self, f: impl FnOnce(&[Header<'_>]) -> R) -> R {
         let tables = self.defines().find_map(|(_, value)| match value {
             Value::Type(ty) => points_of(ty),
@@ -163,7 +163,7 @@ impl Kernel {
         f(&all)
     }
 
-    /// Options of the compiler.
+    /// Returns the compiler options.
     pub(super) fn options(&self, architecture: i32) -> Vec<String> {
         let mut options = vec![
             format!("--gpu-architecture=compute_{architecture}"),
@@ -185,7 +185,7 @@ impl Value {
     }
 }
 
-/// The grid of a type as a table of the device's memory.
+/// Generates the codebook of a type as a table in device memory.
 fn points_text(points: Points) -> String {
     let (bits, ty, n, values): (u32, &str, usize, Vec<u64>) = match points {
         Points::OfEight(table) => (64, "u64", table.len(), table.to_vec()),
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_specialization_is_described_with_its_values() {
+    fn specialization_is_described_with_its_values() {
         let kernel = Kernel::new(&MUL_VEC, "mul_vec")
             .with_type("TYPE", GgmlType::Q4_K)
             .with_int("COLS", 2);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn types_with_grids_come_with_them() {
+    fn codebook_types_include_their_codebook() {
         let points = |ty| {
             Kernel::new(&COPIES, "get_rows")
                 .with_type("A", ty)

@@ -1,4 +1,4 @@
-//! Kernels of one device, compiled when they are first asked for.
+//! Kernels of a device, compiled on first use.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -13,34 +13,36 @@ use super::raw::{Compiler, Missing};
 use super::shipped;
 use super::specializations::note_loaded;
 
-/// Why a kernel cannot be had.
+/// Errors of loading a kernel.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KernelError {
     #[error(transparent)]
     Compile(#[from] CompileError),
     #[error("{kernel}: {error}")]
     Load { kernel: String, error: CudaError },
-    #[error("{missing}; without it only kernels that are part of this program can run, and {kernel} is none of them")]
+    #[error("cannot load kernel {kernel}: it is not precompiled and cannot be compiled: {missing}")]
     NotShipped { kernel: String, missing: Missing },
 }
 
-/// Dynamic shared memory that any kernel may have.
+/// Dynamic shared memory in bytes that every kernel may use without opting in.
 const COMMON_SHARED: u32 = 48 << 10;
 
-/// The kernels of a device.
+/// Compiled kernels of a device.
 pub(super) struct Library {
     context: Arc<Context>,
-    /// Without it kernels are those that are shipped.
+    /// The compiler; without it, only precompiled kernels are available.
     compiler: Result<Compiler, Missing>,
-    /// Compute capability that kernels are made for, as in `compute_90`.
+    /// Compute capability of the generated code, as in `compute_90`.
     architecture: i32,
     cache: Cache,
     functions: Mutex<HashMap<Kernel, Arc<Function>>>,
 }
 
 impl Library {
-    /// No kernels yet. `capability` is the device's; a compiler that does not know it makes code for the next lower one that it knows, which
-    /// the driver translates.
+    /// Creates an empty library for a device with this compute capability.
+    ///
+    /// If the compiler does not support the capability, code is generated for the next lower supported one,
+    /// which the driver translates.
     pub(super) fn new(
         context: &Arc<Context>,
         compiler: Result<Compiler, Missing>,
@@ -60,7 +62,7 @@ impl Library {
         })
     }
 
-    /// A kernel that will be launched with so much dynamic shared memory.
+    /// Returns a kernel that may be launched with this amount of dynamic shared memory.
     pub(super) fn get(&self, kernel: &Kernel, shared: u32) -> Result<Arc<Function>, KernelError> {
         let failed = |error| KernelError::Load {
             kernel: kernel.describe(),
@@ -85,7 +87,8 @@ impl Library {
         Ok(function)
     }
 
-    /// The kernel's PTX, from the disk or from the compiler, or from the binary where there is no compiler.
+    /// Returns the kernel's PTX from the disk cache or the compiler, or from the binary if no compiler is
+    /// available.
     fn ptx(&self, kernel: &Kernel) -> Result<CString, KernelError> {
         match &self.compiler {
             Ok(compiler) => Ok(self.compiled(*compiler, kernel)?),

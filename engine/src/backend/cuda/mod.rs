@@ -1,12 +1,14 @@
-//! Cards of NVIDIA's, by the driver and the compiler of kernels that are found when the program runs. Where they are missing there are no
-//! devices, and the registry says why.
+//! CUDA backend for NVIDIA GPUs. The driver and the NVRTC compiler are loaded at run time. If they are
+//! missing, there are no devices, and the registry reports the reason.
 //!
-//! In the order of what builds on what:
-//! - [`raw`] (which functions there are), [`driver`] (calls as results), [`compile`] (CUDA C++ to PTX),
-//! - [`context`] (what is owned: streams, memory, kernels),
-//! - [`kernel`] (sources and specializations), [`cache`], [`shipped`] (kernels as PTX in the binary), [`library`] (kernels of a device, compiled when first asked for),
-//! - [`counters`] (what the emulated driver of tests counts),
-//! - [`faults`] (what kernels find wrong with data), [`buffer`], [`parts`] (how weights are arranged there), [`ops`] (from a node to the kernels that compute it), [`fuse`] (nodes that are computed in one go), [`plan`], [`backend`], [`device`].
+//! Modules, from the lowest layer up:
+//! - [`raw`] (function addresses), [`driver`] (calls that return `Result`), [`compile`] (CUDA C++ to PTX),
+//! - [`context`] (ownership of streams, memory, and kernels),
+//! - [`kernel`] (sources and specializations), [`cache`] (disk cache), [`shipped`] (precompiled kernels),
+//!   [`library`] (kernels of a device, compiled on first use),
+//! - [`counters`] (counters of the emulated driver),
+//! - [`input_errors`] (invalid input found by kernels), [`buffer`], [`parts`] (weight layout), [`ops`]
+//!   (kernels for each node), [`fuse`] (fusion of nodes), [`plan`], [`backend`], [`device`].
 
 mod backend;
 mod buffer;
@@ -16,8 +18,8 @@ mod context;
 mod counters;
 mod device;
 mod driver;
-mod faults;
 mod fuse;
+mod input_errors;
 mod kernel;
 mod library;
 mod ops;
@@ -37,66 +39,66 @@ use super::{Device, Registry};
 pub use cache::user_cache;
 pub use counters::Counters;
 pub use shipped::{pack, shipped};
-pub use specializations::{Specialization, compiler_flaw, loaded, specializations};
+pub use specializations::{Specialization, compiler_error, loaded, specializations};
 
-/// The oldest version of CUDA that a driver must support: 11.2, which streams and modules of today need.
+/// Minimum CUDA version of the driver: 11.2, required for stream capture and module loading as used here.
 const MIN_VERSION: i32 = 11020;
 
-/// The cards of this machine, which are looked for when they are first asked for.
+/// The CUDA devices of this machine. They are enumerated on first use.
 #[derive(Default)]
 pub struct CudaRegistry {
-    found: OnceLock<Found>,
+    found: OnceLock<Discovery>,
 }
 
-/// What was found.
+/// Result of enumerating the CUDA devices.
 #[derive(Default)]
-struct Found {
+struct Discovery {
     devices: Vec<Arc<dyn Device>>,
-    /// Why there are no devices, or fewer than cards.
-    flaws: Vec<String>,
+    /// Reasons why GPUs are missing or unusable.
+    problems: Vec<String>,
 }
 
 impl CudaRegistry {
-    /// A registry that has not looked yet.
+    /// Creates a registry without enumerating devices.
     pub fn new() -> CudaRegistry {
         CudaRegistry::default()
     }
 
-    fn found(&self) -> &Found {
+    fn found(&self) -> &Discovery {
         self.found.get_or_init(|| {
-            find().unwrap_or_else(|flaw| Found {
+            find().unwrap_or_else(|error| Discovery {
                 devices: Vec::new(),
-                flaws: vec![flaw],
+                problems: vec![error],
             })
         })
     }
 }
 
-/// Looks for cards. An error if there can be none.
-fn find() -> Result<Found, String> {
+/// Enumerates the devices. Returns an error if CUDA is unavailable.
+fn find() -> Result<Discovery, String> {
     let driver = Driver::find().map_err(|missing| missing.to_string())?;
     let failed = |error: driver::CudaError| error.to_string();
     driver.init().map_err(failed)?;
     let version = driver.version().map_err(failed)?;
     if version < MIN_VERSION {
         return Err(format!(
-            "the driver supports CUDA {}.{}, and 11.2 is needed",
+            "the NVIDIA driver is too old: it supports CUDA {}.{}, but 11.2 or newer is required",
             version / 1000,
             version % 1000 / 10
         ));
     }
     let compiler = Compiler::find();
-    let mut found = Found::default();
+    let mut found = Discovery::default();
     for ordinal in 0..driver.device_count().map_err(failed)? {
         match Properties::of(driver, ordinal) {
-            Ok(properties) => match properties.flaw() {
-                Some(flaw) => found.flaws.push(format!("cuda{ordinal}: {flaw}")),
+            Ok(properties) => match properties.error() {
+                Some(error) => found.problems.push(format!("cuda{ordinal}: {error}")),
                 None => {
                     let device = CudaDevice::new(driver, compiler.clone(), ordinal, properties);
                     found.devices.push(Arc::new(device));
                 }
             },
-            Err(error) => found.flaws.push(format!("cuda{ordinal}: {error}")),
+            Err(error) => found.problems.push(format!("cuda{ordinal}: {error}")),
         }
     }
     Ok(found)
@@ -111,7 +113,7 @@ impl Registry for CudaRegistry {
         self.found().devices.clone()
     }
 
-    fn flaws(&self) -> Vec<String> {
-        self.found().flaws.clone()
+    fn problems(&self) -> Vec<String> {
+        self.found().problems.clone()
     }
 }

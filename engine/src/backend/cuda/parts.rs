@@ -1,19 +1,22 @@
-//! The layout of weights whose blocks begin amid what kernels read at a time: eight blocks by their parts. What the lanes of a warp read together lies
-//! together then, at addresses that are multiples of what is read, and takes no byte more than in the file.
+//! Weight layout for types whose blocks are not aligned to the loads of the kernels.
+//!
+//! Eight blocks are stored part by part. The lanes of a warp then read adjacent, aligned addresses, and the
+//! size is the same as in the file.
 
 use kernels::GgmlType;
 
 use crate::graph::{Layout, Repack};
 
-/// Eight blocks of a row, each part of all of them behind the other.
+/// Layout of eight blocks of a row, with the same part of all blocks stored contiguously.
 pub(super) const IN_PARTS: Layout = Layout::Repacked(&InParts);
 
-/// Blocks whose parts lie together.
+/// Number of blocks in a group.
 const BLOCKS: usize = 8;
 
 struct InParts;
 
-/// Bytes of a block, and where those of the first block go; those of the next one go `apart` bytes behind them.
+/// A byte range of a block and its destination for the first block. The bytes of each further block follow at
+/// a distance of `apart` bytes.
 struct Run {
     from: usize,
     len: usize,
@@ -25,10 +28,10 @@ const fn run(from: usize, len: usize, to: usize, apart: usize) -> Run {
     Run { from, len, to, apart }
 }
 
-/// Low bits, fifth bits, scales.
+/// Fields of a Q5_0 block: low bits, fifth bits, scales.
 const Q5_0: [Run; 3] = [run(6, 16, 0, 16), run(2, 4, 128, 4), run(0, 2, 160, 2)];
 
-/// Two low bits, third bits, scales, scales of blocks.
+/// Low two bits, third bits, sub-block scales, block scales.
 const Q3_K: [Run; 4] = [
     run(32, 64, 0, 64),
     run(0, 32, 512, 32),
@@ -36,7 +39,7 @@ const Q3_K: [Run; 4] = [
     run(108, 2, 864, 2),
 ];
 
-/// Four low bits, those of every other run apart; high bits, scales, scales of blocks.
+/// Low four bits (alternate runs are stored separately), high bits, sub-block scales, block scales.
 const Q6_K: [Run; 11] = [
     run(0, 16, 0, 64),
     run(16, 16, 16, 64),
@@ -51,7 +54,7 @@ const Q6_K: [Run; 11] = [
     run(208, 2, 1664, 2),
 ];
 
-/// The runs of a type's blocks; none of types whose blocks are read well as they are.
+/// Returns the runs of a type's blocks. Empty for types whose blocks are already aligned.
 fn runs(ty: GgmlType) -> &'static [Run] {
     match ty {
         GgmlType::Q5_0 => &Q5_0,
@@ -61,7 +64,7 @@ fn runs(ty: GgmlType) -> &'static [Run] {
     }
 }
 
-/// What kernels call the type of eight blocks in parts, which `blocks.cuh` and `dots.cuh` read.
+/// Returns the name of the grouped type in `blocks.cuh` and `dots.cuh`.
 pub(super) fn kernel_type(ty: GgmlType) -> Option<&'static str> {
     match ty {
         GgmlType::Q5_0 => Some("q5_0_x8"),
@@ -116,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_of_eight_blocks_has_a_place_of_its_own() {
+    fn repacked_blocks_are_a_permutation_of_bytes() {
         for &ty in GgmlType::ALL {
             let n = 16 * ty.block_size();
             assert_eq!(runs(ty).is_empty(), kernel_type(ty).is_none(), "{ty}");

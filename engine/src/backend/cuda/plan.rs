@@ -1,4 +1,4 @@
-//! Plans: the kernels of a split with their parameters, addresses included.
+//! Plans: the kernel launches of a split with their parameters, including addresses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,113 +6,113 @@ use std::sync::Arc;
 use kernels::Precision;
 
 use super::buffer::{CudaBuffer, foreign};
-use super::context::{DeviceMemory, Function, Recording, Shape};
-use super::faults::Faults;
-use super::fuse::Moved;
+use super::context::{DeviceMemory, Function, LaunchShape, Recording};
+use super::fuse::ScratchOffsets;
+use super::input_errors::ErrorBuffer;
 use super::kernel::Kernel;
 use super::library::Library;
-use super::ops::{COLUMNS_ALIGNMENT, ColumnForm, Refusal, Target, TensorArg};
+use super::ops::{COLUMNS_ALIGNMENT, ColumnForm, Target, TensorArg, Unplanned};
 use crate::backend::{BackendError, MemoryMap, Plan};
 use crate::graph::{Graph, TensorId};
 
-/// A kernel with its parameters.
+/// A kernel launch.
 pub(super) struct Launch {
     pub(super) function: Arc<Function>,
-    pub(super) shape: Shape,
-    /// First word of the parameters.
+    pub(super) shape: LaunchShape,
+    /// Index of the first parameter word.
     pub(super) parameters: usize,
 }
 
-/// What runs a split on this graph and memory.
+/// The launches of a split for a specific graph and memory.
 #[derive(Default)]
 pub(super) struct CudaPlan {
     pub(super) version: u64,
     pub(super) stamp: u64,
     pub(super) launches: Vec<Launch>,
-    /// Parameters of all kernels. Words keep them aligned.
+    /// Parameters of all kernels. Stored as words for alignment.
     pub(super) words: Vec<u64>,
-    /// Memory that kernels use between them.
+    /// Scratch memory shared by the kernels.
     pub(super) scratch: Option<Scratch>,
-    /// The columns that were made last, as long as neither they nor what they were made of is written.
+    /// The columns converted last, while neither they nor their source have been overwritten.
     pub(super) columns: Option<Columns>,
-    /// Whether these lie in the second place for columns.
+    /// True if these columns are in the second column buffer.
     pub(super) in_second: bool,
-    /// Some kernel may find a number that is beyond its table.
-    pub(super) has_faults: bool,
-    /// Times that the kernels were queued one by one.
+    /// True if some kernel may find an index out of range.
+    pub(super) may_fail: bool,
+    /// Number of runs in which the kernels were enqueued individually.
     pub(super) n_runs: u32,
-    /// The kernels as one, once they are worth recording.
+    /// The kernels as a CUDA graph, recorded after several runs.
     pub(super) recording: Option<Recording>,
 }
 
 impl Plan for CudaPlan {}
 
-/// Columns of rows in a form.
+/// Activation columns converted to a form for matmuls.
 pub(super) struct Columns {
     of: TensorArg,
     form: ColumnForm,
-    /// Addresses of the rows.
+    /// Address range of the source rows.
     rows: Range<u64>,
-    /// Address of the columns.
+    /// Device address of the converted columns.
     address: u64,
 }
 
 impl CudaPlan {
-    /// Forgets all but the memory it takes.
+    /// Clears the plan but keeps its capacity.
     pub(super) fn clear(&mut self) {
         self.launches.clear();
         self.words.clear();
         self.scratch = None;
         self.columns = None;
         self.in_second = false;
-        self.has_faults = false;
+        self.may_fail = false;
         self.n_runs = 0;
         self.recording = None;
     }
 }
 
-/// Memory that kernels use between them, in areas one behind the other.
+/// Scratch memory shared by the kernels, divided into consecutive areas.
 #[derive(Clone)]
 pub(super) struct Scratch {
     pub(super) memory: Arc<DeviceMemory>,
-    pub(super) sizes: Areas,
+    pub(super) sizes: ScratchAreas,
 }
 
-/// Bytes of each area.
+/// Size of each area in bytes.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Areas {
-    /// What each node may use as it likes.
+pub(super) struct ScratchAreas {
+    /// Scratch bytes for individual nodes.
     pub(super) work: usize,
-    /// Columns in the form of products: two places, so that a product may write columns while it reads others.
+    /// Converted columns: two buffers, so that a kernel can write columns while it reads others.
     pub(super) columns: usize,
-    /// Results that only kernels of the plan read.
+    /// Relocated results, which only kernels of the plan read.
     pub(super) moved: usize,
 }
 
-impl Areas {
-    /// Areas begin at multiples of this.
+impl ScratchAreas {
+    /// Alignment of the scratch areas in bytes.
     const ALIGNMENT: usize = COLUMNS_ALIGNMENT;
 
-    /// At least as large as both.
-    pub(super) fn max(self, other: Areas) -> Areas {
-        let max = |a: usize, b: usize| a.max(b).next_multiple_of(Areas::ALIGNMENT);
-        Areas {
+    /// Returns the element-wise maximum.
+    pub(super) fn max(self, other: ScratchAreas) -> ScratchAreas {
+        let max = |a: usize, b: usize| a.max(b).next_multiple_of(ScratchAreas::ALIGNMENT);
+        ScratchAreas {
             work: max(self.work, other.work),
             columns: max(self.columns, other.columns),
             moved: max(self.moved, other.moved),
         }
     }
 
-    /// Of all areas.
+    /// Returns the total size.
     pub(super) fn total(self) -> usize {
         self.work + self.columns + self.moved
     }
 }
 
 impl Scratch {
-    /// Bytes of a place for columns.
+    /// Returns the size of one column buffer in bytes.
     fn place(&self) -> usize {
-        self.sizes.columns / 2 / Areas::ALIGNMENT * Areas::ALIGNMENT
+        self.sizes.columns / 2 / ScratchAreas::ALIGNMENT * ScratchAreas::ALIGNMENT
     }
 
     fn columns(&self, in_second: bool) -> u64 {
@@ -125,31 +125,31 @@ impl Scratch {
     }
 }
 
-/// Notes the launches of nodes in a plan.
+/// Appends the launches of nodes to a plan.
 pub(super) struct Planner<'a> {
     pub(super) device: &'a str,
     pub(super) graph: &'a Graph,
     pub(super) memory: &'a MemoryMap,
     pub(super) library: &'a Library,
-    /// The record of faults, and the numbers of nodes in it.
-    pub(super) faults: &'a mut Faults,
+    /// The error record, and the indices of nodes in it.
+    pub(super) faults: &'a mut ErrorBuffer,
     pub(super) scratch: &'a Scratch,
-    /// Results that lie in scratch memory instead of their homes, and where in its area.
-    pub(super) moved: &'a Moved,
+    /// Results relocated to scratch memory, with their offsets in that area.
+    pub(super) moved: &'a ScratchOffsets,
     pub(super) precision: Precision,
     pub(super) plan: &'a mut CudaPlan,
 }
 
 impl Planner<'_> {
-    /// Where a tensor lies whose memory was moved.
+    /// Returns the address of a relocated tensor, or `None` if the tensor was not relocated.
     fn moved_to(&self, id: TensorId) -> Option<u64> {
         let (owner, offset) = self.graph.tensor(id).view.unwrap_or((id, 0));
         let at = *self.moved.get(&owner)?;
         Some(self.scratch.moved() + (at + offset) as u64)
     }
 
-    fn error(&self, message: String) -> Refusal {
-        Refusal::Error(BackendError::Device {
+    fn error(&self, message: String) -> Unplanned {
+        Unplanned::Error(BackendError::Device {
             device: self.device.to_owned(),
             message,
         })
@@ -157,9 +157,9 @@ impl Planner<'_> {
 }
 
 impl Target for Planner<'_> {
-    fn address(&mut self, id: TensorId, written: bool) -> Result<u64, Refusal> {
+    fn address(&mut self, id: TensorId, written: bool) -> Result<u64, Unplanned> {
         let (tensor, name) = (self.graph.tensor(id), self.graph.tensor(id).name);
-        let home = (self.graph.home(id)).ok_or_else(|| self.error(format!("{name} has no memory")))?;
+        let home = (self.graph.home(id)).ok_or_else(|| self.error(format!("{name} has no memory assigned")))?;
         let buffer = self.memory.get(home.buffer)?;
         let ours = buffer
             .as_any()
@@ -171,7 +171,7 @@ impl Target for Planner<'_> {
         }
         let end = home.offset.checked_add(tensor.nbytes());
         if end.is_none_or(|end| end > buffer.size()) {
-            return Err(self.error(format!("{name} reaches beyond its buffer")));
+            return Err(self.error(format!("{name} extends beyond its buffer")));
         }
         let address = match self.moved_to(id) {
             Some(address) => address,
@@ -191,10 +191,10 @@ impl Target for Planner<'_> {
         Ok(address)
     }
 
-    fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
+    fn scratch(&mut self, bytes: usize) -> Result<u64, Unplanned> {
         assert!(
             bytes <= self.scratch.sizes.work,
-            "scratch memory was set aside for every node"
+            "reserve_scratch covers the workspace of every node"
         );
         Ok(self.scratch.memory.address())
     }
@@ -203,7 +203,7 @@ impl Target for Planner<'_> {
         self.precision
     }
 
-    fn columns(&mut self, of: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Refusal> {
+    fn columns(&mut self, of: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Unplanned> {
         let of = of.as_rows();
         let known = self
             .plan
@@ -213,11 +213,11 @@ impl Target for Planner<'_> {
         if let Some(known) = known {
             return Ok((known.address, false));
         }
-        let room = match form {
+        let capacity = match form {
             ColumnForm::Integers => self.scratch.place(),
             ColumnForm::Bfloats => self.scratch.sizes.columns,
         };
-        assert!(bytes <= room, "memory for columns was set aside for every node");
+        assert!(bytes <= capacity, "reserve_scratch covers the columns of every node");
         self.plan.in_second = form == ColumnForm::Integers && !self.plan.in_second;
         let address = self.scratch.columns(self.plan.in_second);
         self.plan.columns = Some(Columns {
@@ -229,12 +229,12 @@ impl Target for Planner<'_> {
         Ok((address, true))
     }
 
-    fn fault_of(&mut self, node: TensorId) -> (u64, u32) {
-        self.plan.has_faults = true;
+    fn error_record(&mut self, node: TensorId) -> (u64, u32) {
+        self.plan.may_fail = true;
         (self.faults.address(), self.faults.number(self.graph.tensor(node).name))
     }
 
-    fn launch(&mut self, kernel: Kernel, shape: Shape, parameters: &[u8]) -> Result<(), Refusal> {
+    fn launch(&mut self, kernel: Kernel, shape: LaunchShape, parameters: &[u8]) -> Result<(), Unplanned> {
         let function = self
             .library
             .get(&kernel, shape.shared)

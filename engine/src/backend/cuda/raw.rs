@@ -1,10 +1,12 @@
-//! The lowest floor: `cudarc`'s declarations of the driver and of the compiler of kernels, and what says that they can be called.
+//! The lowest layer: the functions of the driver and the compiler, with the declarations of `cudarc`, and
+//! types that prove that the functions exist.
 //!
-//! `cudarc` looks a function up when it is first called and panics if the library or the function is missing. So nothing above calls it
-//! without a [`Driver`] or a [`Compiler`], which exist only where all functions that are called were found.
+//! `cudarc` resolves a function on its first call and panics if the library or the function is missing.
+//! Callers therefore need a [`Driver`] or [`Compiler`] value, which exists only if all functions were found.
 //!
-//! `cudarc` declares that functions return an enum, and a library newer than it may return a code that the enum lacks, which is undefined
-//! behaviour. So `driver!` and `compiler!` call the functions themselves, with codes as numbers; of `cudarc` they take the parameters' types.
+//! `cudarc` declares enums as return types. A newer library may return a code that the enum lacks, which
+//! would be undefined behavior. `driver!` and `compiler!` therefore call the functions through pointers that
+//! return integers, and use only the parameter types of `cudarc`.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;
@@ -12,28 +14,28 @@ use std::sync::OnceLock;
 pub(super) use cudarc::driver::sys as cu;
 pub(super) use cudarc::nvrtc::sys as nvrtc;
 
-/// Why CUDA cannot be used on this machine.
+/// Reason why CUDA is unavailable on this machine.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum Missing {
-    /// No library of this name is on the loader's path.
-    #[error("{library} is not on the library path ({hint})")]
+    /// The library is not on the loader's path.
+    #[error("cannot load {library}: not found on the library path; {hint}")]
     Library {
-        /// Its name.
+        /// Name of the library that was not found.
         library: &'static str,
-        /// Where it comes from.
+        /// Instructions for installing the library.
         hint: &'static str,
     },
-    /// The library is older than what is called.
-    #[error("{library} is too old: it has no {function}")]
+    /// The library is too old for a required function.
+    #[error("{library} is too old: function {function} is missing")]
     Function {
-        /// Name of the library.
+        /// Name of the library without the function.
         library: &'static str,
-        /// The function.
+        /// Name of the missing function.
         function: &'static str,
     },
 }
 
-/// Functions of the driver that are called.
+/// Required functions of the driver.
 const DRIVER: &[&str] = &[
     "cuInit",
     "cuDriverGetVersion",
@@ -81,7 +83,7 @@ const DRIVER: &[&str] = &[
     "cuGraphExecDestroy",
 ];
 
-/// Functions of the compiler that are called.
+/// Required functions of the compiler.
 const COMPILER: &[&str] = &[
     "nvrtcVersion",
     "nvrtcGetNumSupportedArchs",
@@ -96,9 +98,9 @@ const COMPILER: &[&str] = &[
     "nvrtcGetErrorString",
 ];
 
-/// A function as `cudarc` declares it.
+/// A function as declared by `cudarc`.
 pub(super) trait Declared {
-    /// The function itself, whose result is a number.
+    /// The function type with an integer result code.
     type Coded;
 }
 
@@ -114,71 +116,73 @@ declared! {
     () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) (A B C D E F G H I J K)
 }
 
-/// The function at an address, as the type that its use asks for.
+/// Converts an address to a function pointer of the inferred type.
 ///
 /// # Safety
-/// The function at the address is of this type.
+/// The function at the address has this type.
 pub(super) unsafe fn at<F: Copy>(address: usize) -> F {
     const { assert!(size_of::<F>() == size_of::<usize>()) };
-    // SAFETY: the caller's promise; both are the size of a pointer.
+    // SAFETY: the address refers to a function of type `F` (function contract), and both types have the size
+    // of a pointer (asserted).
     unsafe { std::mem::transmute_copy(&address) }
 }
 
-/// As [`at`], with the types of the parameters that `cudarc` declares.
+/// Converts an address to a function pointer with the parameter types that `cudarc` declares and an integer
+/// result.
 ///
 /// # Safety
-/// The declaration is that of the function at the address, but for its result.
+/// The declaration matches the function at the address, except for the result type.
 pub(super) unsafe fn coded<D: Declared<Coded: Copy>>(_declared: D, address: usize) -> D::Coded {
-    // SAFETY: the caller's promise.
+    // SAFETY: the declaration matches the function at the address (function contract).
     unsafe { at(address) }
 }
 
-/// Address of a function of the driver in [`DRIVER`].
+/// Returns the address of a driver function in [`DRIVER`].
 pub(super) fn driver_function(_: Driver, name: &CStr) -> usize {
-    // SAFETY: whoever has a `Driver` knows that the library is there. Nothing is called.
+    // SAFETY: a `Driver` exists only if the library was loaded. Nothing is called.
     let found = unsafe { cu::culib().get::<*const ()>(name.to_bytes_with_nul()) };
     found.map_or(0, |function| (*function).addr())
 }
 
-/// Address of a function of the compiler in [`COMPILER`].
+/// Returns the address of a compiler function in [`COMPILER`].
 pub(super) fn compiler_function(_: Compiler, name: &CStr) -> usize {
-    // SAFETY: as in `driver_function`.
+    // SAFETY: a `Compiler` exists only if the library was loaded. Nothing is called.
     let found = unsafe { nvrtc::culib().get::<*const ()>(name.to_bytes_with_nul()) };
     found.map_or(0, |function| (*function).addr())
 }
 
-/// Stands for the type of an argument.
+/// Expands to an inferred type for an argument.
 macro_rules! inferred {
     ($argument:expr) => {
         _
     };
 }
 
-/// A call of a function of a library, whose address is looked up once.
+/// Calls a library function, whose address is resolved once.
 macro_rules! call {
     ($find:ident($library:expr), $declarations:ident::$function:ident($($argument:expr),*)) => {{
         static ADDRESS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
         let name = const {
             match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($function), "\0").as_bytes()) {
                 Ok(name) => name,
-                Err(_) => panic!("a name holds no zero"),
+                Err(_) => panic!("function names contain no zero byte"),
             }
         };
         let address = *ADDRESS.get_or_init(|| $crate::backend::cuda::raw::$find($library, name));
-        assert!(address != 0, "every function that is called was found");
+        assert!(address != 0, "Driver::find and Compiler::find checked every function");
         let declared: unsafe fn($($crate::backend::cuda::raw::inferred!($argument)),*) -> _ = $declarations::$function;
         $crate::backend::cuda::raw::coded(declared, address)($($argument),*)
     }};
 }
 
-/// Calls a function of the driver. Its code, as a number.
+/// Calls a driver function and returns its integer code.
 macro_rules! driver {
     ($driver:expr, $function:ident($($argument:expr),* $(,)?)) => {
         $crate::backend::cuda::raw::call!(driver_function($driver), cu::$function($($argument),*))
     };
 }
 
-/// Calls a function of the compiler of kernels. Its code, as a number.
+/// Calls a compiler function and returns its integer code.
 macro_rules! compiler {
     ($compiler:expr, $function:ident($($argument:expr),* $(,)?)) => {
         $crate::backend::cuda::raw::call!(compiler_function($compiler), nvrtc::$function($($argument),*))
@@ -187,60 +191,64 @@ macro_rules! compiler {
 
 pub(super) use {call, compiler, driver, inferred};
 
-/// Says that every function in [`DRIVER`] can be called.
+/// Proof that every function in [`DRIVER`] exists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Driver(());
 
-/// Says that every function in [`COMPILER`] can be called.
+/// Proof that every function in [`COMPILER`] exists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Compiler(());
 
 impl Driver {
-    /// The driver of this machine. Looked for once.
+    /// Loads the driver. The result is cached.
     pub(super) fn find() -> Result<Driver, Missing> {
         static FOUND: OnceLock<Result<Driver, Missing>> = OnceLock::new();
         let find = || {
-            // SAFETY: loading the driver runs its initializers and nothing else.
+            // SAFETY: loading the driver only runs its initializers.
             if !unsafe { cu::is_culib_present() } {
                 return Err(Missing::Library {
                     library: "libcuda",
-                    hint: "it comes with the NVIDIA driver",
+                    hint: "install the NVIDIA driver",
                 });
             }
-            // SAFETY: the library was just found.
+            // SAFETY: `is_culib_present` found the library.
             let library = unsafe { cu::culib() };
-            // SAFETY: the symbols are looked up and not called.
+            // SAFETY: the symbols are resolved but not called.
             let has = |name: &str| unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok();
-            all_there("libcuda", DRIVER, has).map(|()| Driver(()))
+            check_functions("libcuda", DRIVER, has).map(|()| Driver(()))
         };
         FOUND.get_or_init(find).clone()
     }
 }
 
 impl Compiler {
-    /// The compiler of kernels of this machine. Looked for once.
+    /// Loads the compiler. The result is cached.
     pub(super) fn find() -> Result<Compiler, Missing> {
         static FOUND: OnceLock<Result<Compiler, Missing>> = OnceLock::new();
         let find = || {
-            // SAFETY: loading the library runs its initializers and nothing else.
+            // SAFETY: loading the library only runs its initializers.
             if !unsafe { nvrtc::is_culib_present() } {
                 return Err(Missing::Library {
                     library: "libnvrtc",
-                    hint: "it comes with the CUDA toolkit, and as nvidia-cuda-nvrtc from PyPI",
+                    hint: "install the CUDA toolkit or the PyPI package nvidia-cuda-nvrtc",
                 });
             }
-            // SAFETY: the library was just found.
+            // SAFETY: `is_culib_present` found the library.
             let library = unsafe { nvrtc::culib() };
-            // SAFETY: the symbols are looked up and not called.
+            // SAFETY: the symbols are resolved but not called.
             let has = |name: &str| unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_ok();
-            all_there("libnvrtc", COMPILER, has).map(|()| Compiler(()))
+            check_functions("libnvrtc", COMPILER, has).map(|()| Compiler(()))
         };
         FOUND.get_or_init(find).clone()
     }
 }
 
-/// An error that names the first of these functions that a library does not have.
-fn all_there(library: &'static str, functions: &[&'static str], has: impl Fn(&str) -> bool) -> Result<(), Missing> {
+/// Returns an error that names the first missing function, if any.
+fn check_functions(
+    library: &'static str,
+    functions: &[&'static str],
+    has: impl Fn(&str) -> bool,
+) -> Result<(), Missing> {
     let missing = functions.iter().find(|name| !has(name));
     missing.map_or(Ok(()), |&function| Err(Missing::Function { library, function }))
 }
@@ -250,25 +258,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_library_is_named_with_what_it_lacks() {
-        assert_eq!(all_there("libcuda", DRIVER, |_| true), Ok(()));
-        let error = all_there("libcuda", DRIVER, |name| name != "cuMemsetD8Async").unwrap_err();
-        assert_eq!(error.to_string(), "libcuda is too old: it has no cuMemsetD8Async");
+    fn old_library_error_names_missing_function() {
+        assert_eq!(check_functions("libcuda", DRIVER, |_| true), Ok(()));
+        let error = check_functions("libcuda", DRIVER, |name| name != "cuMemsetD8Async").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "libcuda is too old: function cuMemsetD8Async is missing"
+        );
     }
 
     #[test]
-    fn a_code_that_is_not_declared_is_a_number() {
+    fn undeclared_code_is_returned_as_number() {
         extern "C" fn unknown(_: *mut i32, _: i32) -> u32 {
             123_456
         }
         let declared: unsafe fn(_, _) -> _ = cu::cuDeviceGet;
-        // SAFETY: the function is of this type, and touches nothing.
+        // SAFETY: `unknown` has this type and does not access its arguments.
         let code = unsafe { coded(declared, unknown as *const () as usize)(std::ptr::null_mut(), 0) };
         assert_eq!(code, 123_456);
     }
 
     #[test]
-    fn looking_for_libraries_never_panics() {
+    fn library_lookup_never_panics() {
         for found in [Driver::find().map(drop), Compiler::find().map(drop)] {
             if let Err(error) = found {
                 assert!(error.to_string().starts_with("lib"), "{error}");

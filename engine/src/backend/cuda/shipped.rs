@@ -1,7 +1,8 @@
-//! Kernels of common models that are part of the binary as PTX, for machines without the compiler of kernels.
+//! Precompiled kernels of common models, embedded as PTX for machines without the compiler.
 //!
-//! The archive is a text by DEFLATE: of each kernel a line with its name and values, then its PTX, made for the first architecture that kernels are written
-//! for, which the drivers of all later cards translate. `tests/tests/cuda_shipped.rs` says which ones they are, and makes it with `LLAMA_UPDATE=1`.
+//! The archive is DEFLATE-compressed text. Each kernel has a line with its name and specialization, followed
+//! by PTX for the oldest supported architecture, which drivers translate for newer GPUs.
+//! `tests/tests/cuda_shipped.rs` defines the contents and rebuilds the archive with `LLAMA_UPDATE=1`.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -13,33 +14,35 @@ use miniz_oxide::inflate::decompress_to_vec_with_limit;
 use super::kernel::Kernel;
 use super::specializations::Specialization;
 
-/// Compute capability that the archive is made for.
+/// Compute capability of the archived PTX: 8.0.
 pub(super) const ARCHITECTURE: i32 = 80;
 
-/// The language's version that kernels are declared to be in, that of CUDA 11.2: the compiler names its own, which older drivers refuse.
+/// PTX version to declare, that of CUDA 11.2. The compiler declares its own version, which older drivers
+/// reject.
 const VERSION: &str = ".version 7.2";
 
-/// Begins what newer compilers tell the assembler and older versions of the language do not have. It changes nothing that is computed.
+/// Prefix of an assembler hint that newer compilers emit and older PTX versions lack. Removing it does not
+/// change results.
 const HINT: &str = ".pragma \"used_bytes_mask";
 
 const ARCHIVE: &[u8] = include_bytes!("../../../../kernels/cuda/shipped.deflate");
 
-/// Begins the line before a kernel's PTX.
+/// Prefix of the line before a kernel's PTX.
 const MARK: &str = "// kernel ";
 
-/// Bytes of the text at most.
+/// Maximum size of the decompressed text in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Slow, and done once in a while.
+/// Maximum compression level. Slow, but packing is rare.
 const LEVEL: u8 = 10;
 
-/// The PTX of a kernel, if it is part of the binary.
+/// Returns the PTX of a kernel, or `None` if the kernel is not precompiled.
 pub(super) fn find(kernel: &Kernel) -> Option<CString> {
     let ptx = *texts().get(kernel.describe().as_str())?;
     CString::new(ptx).ok()
 }
 
-/// PTX by name and values of the kernel, of all kernels that are part of the binary.
+/// Returns the PTX of all precompiled kernels, by name and specialization.
 pub fn shipped() -> BTreeMap<&'static str, &'static str> {
     texts().clone()
 }
@@ -54,7 +57,7 @@ fn texts() -> &'static BTreeMap<&'static str, &'static str> {
     TEXTS.get_or_init(|| text.split(MARK).filter_map(|entry| entry.split_once('\n')).collect())
 }
 
-/// An archive of these kernels' PTX, by name and values, as [`shipped`] has them.
+/// Packs an archive from PTX by name and specialization, in the format of [`shipped`].
 pub fn pack(kernels: &BTreeMap<String, String>) -> Vec<u8> {
     let text: String = kernels
         .iter()
@@ -64,10 +67,11 @@ pub fn pack(kernels: &BTreeMap<String, String>) -> Vec<u8> {
 }
 
 impl Specialization {
-    /// Its PTX as an archive has it: without comments, and without constants that the compiler keeps although nothing uses them.
+    /// Compiles the kernel for the archive: without comments and without unused constants that the compiler
+    /// retains.
     ///
     /// # Errors
-    /// As [`Specialization::ptx`].
+    /// Returns an error under the conditions of [`Specialization::ptx`].
     pub fn shipped_ptx(&self) -> Result<String, String> {
         let ptx = self.ptx(ARCHITECTURE)?;
         let lines: Vec<&str> = ptx
@@ -83,7 +87,7 @@ impl Specialization {
     }
 }
 
-/// True if the line is a constant whose name is nowhere else in the code.
+/// Returns true if the line defines a constant whose name occurs nowhere else in the code.
 fn is_unused(line: &str, code: &str) -> bool {
     let name = line.strip_prefix(".global").and_then(|rest| {
         let declared = rest.strip_suffix(';')?.split(['=', '[']).next()?;
@@ -97,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn constants_that_nothing_uses_are_left_out() {
+    fn unused_constants_are_removed() {
         let code = ".global .align 4 .u32 N = 32;\n.global .align 1 .b8 points[2] = {1, 2};\nmov.u64 %rd1, points;";
         assert!(is_unused(".global .align 4 .u32 N = 32;", code));
         assert!(!is_unused(".global .align 1 .b8 points[2] = {1, 2};", code));
@@ -105,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_archive_is_read_whole() {
+    fn archive_is_read_completely() {
         let kernels = shipped();
         assert!(kernels.len() > 50, "{} kernels", kernels.len());
         assert!(

@@ -1,31 +1,35 @@
-//! Which kernels a node needs and which ones were loaded, and their PTX without any card: what tests and prices look at.
+//! Reports the kernels that a node needs, the kernels loaded so far, and their PTX, for tests and cost
+//! estimates. Needs no GPU.
 
 use std::sync::{Mutex, PoisonError};
 
 use kernels::Precision;
 
-use super::context::Shape;
+use super::context::LaunchShape;
 use super::kernel::Kernel;
-use super::ops::{self, ColumnForm, Refusal, Target, TensorArg};
+use super::ops::{self, ColumnForm, Target, TensorArg, Unplanned};
 use super::raw::Compiler;
 use crate::graph::{Graph, TensorId};
 
-/// A kernel with what it is specialized by.
+/// A kernel with its specialization.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Specialization(Kernel);
 
 impl Specialization {
-    /// Name, source and values.
+    /// Returns name, source, and definitions.
     pub fn describe(&self) -> String {
         self.0.describe()
     }
 
-    /// True if decoding spends its time here: such a kernel keeps everything in registers.
+    /// Returns true if decoding spends its time in this kernel. Hot kernels must not spill registers.
     pub fn is_hot(&self) -> bool {
         self.0.source.is_hot
     }
 
-    /// Its PTX for a compute capability, 10 times the major plus the minor number. An error with the compiler's words, or if there is no compiler.
+    /// Compiles the kernel to PTX for a compute capability, given as 10 * major + minor.
+    ///
+    /// # Errors
+    /// Returns the compiler's log, or the reason why no compiler is available.
     pub fn ptx(&self, capability: i32) -> Result<String, String> {
         let compiler = Compiler::find().map_err(|missing| missing.to_string())?;
         let options = self.0.options(capability);
@@ -36,15 +40,15 @@ impl Specialization {
     }
 }
 
-/// Why kernels cannot be compiled here, if they cannot.
-pub fn compiler_flaw() -> Option<String> {
+/// Returns the reason why kernels cannot be compiled on this machine, or `None` if they can.
+pub fn compiler_error() -> Option<String> {
     Compiler::find().err().map(|missing| missing.to_string())
 }
 
-/// Kernels that any device of this process loaded, in that order.
+/// Kernels loaded by any device of this process, in order of loading.
 static LOADED: Mutex<Vec<Kernel>> = Mutex::new(Vec::new());
 
-/// Notes a kernel that was loaded.
+/// Records that a kernel was loaded.
 pub(super) fn note_loaded(kernel: &Kernel) {
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     if !loaded.contains(kernel) {
@@ -52,13 +56,13 @@ pub(super) fn note_loaded(kernel: &Kernel) {
     }
 }
 
-/// The kernels that devices of this process loaded so far, those among them that compute several nodes in one go.
+/// Returns the kernels that devices of this process have loaded so far, including fused kernels.
 pub fn loaded() -> Vec<Specialization> {
     let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     loaded.iter().copied().map(Specialization).collect()
 }
 
-/// The kernels that compute a node by itself; none if there are none for it.
+/// Returns the kernels that compute a node on its own. Empty if the node is unsupported.
 pub fn specializations(graph: &Graph, node: TensorId, precision: Precision) -> Vec<Specialization> {
     let mut kernels = Kernels {
         found: Vec::new(),
@@ -70,18 +74,18 @@ pub fn specializations(graph: &Graph, node: TensorId, precision: Precision) -> V
     }
 }
 
-/// Notes kernels, with operands at addresses that suit them.
+/// Collects kernels, assuming suitably aligned operands.
 struct Kernels {
     found: Vec<Specialization>,
     precision: Precision,
 }
 
 impl Target for Kernels {
-    fn address(&mut self, _: TensorId, _: bool) -> Result<u64, Refusal> {
+    fn address(&mut self, _: TensorId, _: bool) -> Result<u64, Unplanned> {
         Ok(0)
     }
 
-    fn scratch(&mut self, _: usize) -> Result<u64, Refusal> {
+    fn scratch(&mut self, _: usize) -> Result<u64, Unplanned> {
         Ok(0)
     }
 
@@ -89,15 +93,15 @@ impl Target for Kernels {
         self.precision
     }
 
-    fn columns(&mut self, _: &TensorArg, _: ColumnForm, _: usize) -> Result<(u64, bool), Refusal> {
+    fn columns(&mut self, _: &TensorArg, _: ColumnForm, _: usize) -> Result<(u64, bool), Unplanned> {
         Ok((0, true))
     }
 
-    fn fault_of(&mut self, _: TensorId) -> (u64, u32) {
+    fn error_record(&mut self, _: TensorId) -> (u64, u32) {
         (0, 0)
     }
 
-    fn launch(&mut self, kernel: Kernel, _: Shape, _: &[u8]) -> Result<(), Refusal> {
+    fn launch(&mut self, kernel: Kernel, _: LaunchShape, _: &[u8]) -> Result<(), Unplanned> {
         self.found.push(Specialization(kernel));
         Ok(())
     }

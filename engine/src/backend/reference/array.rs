@@ -1,28 +1,28 @@
-//! Operands as dense arrays: every stride and type is dealt with here, so that the ops themselves are plain arithmetic.
+//! Operands as contiguous arrays. Strides and types are handled here, so that the ops are plain arithmetic.
 
 use kernels::GgmlType;
 
 use super::scratch::{Piece, Scratch};
 use crate::graph::Tensor;
 
-/// Indices of an element, innermost first.
+/// Indices of an element, innermost dimension first.
 pub(super) type Index = [usize; 4];
 
-/// A dense array of f32, row after row.
+/// A contiguous array of f32 values.
 #[derive(Debug, PartialEq)]
 pub(super) struct Array {
     pub(super) ne: [usize; 4],
     pub(super) data: Piece<f32>,
 }
 
-/// A dense array of integers.
+/// A contiguous array of integers.
 #[derive(Debug, PartialEq)]
 pub(super) struct Ints {
     pub(super) ne: [usize; 4],
     pub(super) data: Piece<i64>,
 }
 
-/// Every index of a shape in the order of a dense array.
+/// Returns all indices of a shape in memory order.
 pub(super) fn indices(ne: [usize; 4]) -> impl Iterator<Item = Index> {
     let mut next = [0; 4];
     (0..ne.iter().product()).map(move |_| {
@@ -48,7 +48,8 @@ fn byte_offset(t: &Tensor, i: Index) -> usize {
 }
 
 impl Array {
-    /// An array whose element at `i` is `f(i)`, computed in f64 and rounded once. Its memory comes from where this one's does.
+    /// Creates an array whose element at `i` is `f(i)`, computed in f64 and rounded once. Allocates from the
+    /// same pool as this array.
     pub(super) fn derive(&self, ne: [usize; 4], mut f: impl FnMut(Index) -> f64) -> Array {
         let mut data = self.data.scratch().take(ne.iter().product());
         for (x, i) in data.iter_mut().zip(indices(ne)) {
@@ -57,7 +58,7 @@ impl Array {
         Array { ne, data }
     }
 
-    /// The elements of `t`, whose bytes start at `bytes[0]`, as f32.
+    /// Reads the elements of `t` as f32. The tensor starts at `bytes[0]`.
     pub(super) fn read(t: &Tensor, bytes: &[u8], scratch: &Scratch) -> Array {
         let mut data = scratch.take(t.nelements());
         let rows = data.chunks_exact_mut(t.ne[0].max(1));
@@ -76,7 +77,7 @@ impl Array {
         Array { ne: t.ne, data }
     }
 
-    /// Writes the elements to `t`, whose type is f32 and whose bytes start at `bytes[0]`.
+    /// Writes the elements to the f32 tensor `t`, which starts at `bytes[0]`.
     pub(super) fn write(&self, t: &Tensor, bytes: &mut [u8]) {
         let rows = self.data.chunks_exact(t.ne[0].max(1));
         for (row, i) in rows.zip(indices([1, t.ne[1], t.ne[2], t.ne[3]])) {
@@ -88,23 +89,23 @@ impl Array {
         }
     }
 
-    /// The element at `i`.
+    /// Returns the element at `i`.
     pub(super) fn at(&self, i: Index) -> f64 {
         f64::from(self.data[dense_offset(self.ne, i)])
     }
 
-    /// The element at `i` of this array repeated without end.
+    /// Returns the element at `i`, with the array repeated in all dimensions.
     pub(super) fn at_repeated(&self, i: Index) -> f64 {
         self.at(std::array::from_fn(|d| i[d] % self.ne[d]))
     }
 
-    /// The row that `i` lies in.
+    /// Returns the row that contains element `i`.
     pub(super) fn row(&self, [_, i1, i2, i3]: Index) -> &[f32] {
         let start = dense_offset(self.ne, [0, i1, i2, i3]);
         &self.data[start..start + self.ne[0]]
     }
 
-    /// Applies `f` to each row; it returns as many elements as it is given.
+    /// Applies `f` to each row. `f` must return as many elements as the row has.
     pub(super) fn map_rows<'a, R>(&'a self, mut f: impl FnMut(&'a [f32]) -> R) -> Array
     where
         R: Iterator<Item = f64>,
@@ -119,7 +120,7 @@ impl Array {
 }
 
 impl Ints {
-    /// The elements of `t` (i32 or i64), whose bytes start at `bytes[0]`.
+    /// Reads the elements of the i32 or i64 tensor `t`, which starts at `bytes[0]`.
     pub(super) fn read(t: &Tensor, bytes: &[u8], scratch: &Scratch) -> Ints {
         let element = |i| {
             let at = byte_offset(t, i);
@@ -135,7 +136,7 @@ impl Ints {
         Ints { ne: t.ne, data }
     }
 
-    /// Writes the elements to `t`, an i32 tensor whose bytes start at `bytes[0]`.
+    /// Writes the elements to the i32 tensor `t`, which starts at `bytes[0]`.
     pub(super) fn write(&self, t: &Tensor, bytes: &mut [u8]) {
         for (i, &x) in indices(t.ne).zip(&*self.data) {
             let at = byte_offset(t, i);
@@ -143,7 +144,7 @@ impl Ints {
         }
     }
 
-    /// The element at `i`.
+    /// Returns the element at `i`.
     pub(super) fn at(&self, i: Index) -> i64 {
         self.data[dense_offset(self.ne, i)]
     }

@@ -1,4 +1,4 @@
-//! Attention as its definition reads: all scores of a query, their softmax, the weighted sum of the values.
+//! Attention by its definition: all scores of a query, their softmax, and the weighted sum of the values.
 
 use super::array::{Array, Ints};
 use super::ops::dot;
@@ -21,7 +21,7 @@ pub(super) fn attention(o: &Operands, p: &Attention) -> Array {
     let [_, n_head_kv, n_kv, _] = o.k.ne;
     let dv = o.v.ne[0];
     let scratch = o.q.data.scratch();
-    // Of one head of one query: scores, which become weights.
+    // Scores of one head of one query, later replaced by weights.
     let mut weights = scratch.take(n_kv);
     let mut data = scratch.take(dv * n_head * n_tokens);
     for (n, out) in data.chunks_exact_mut(dv.max(1)).enumerate() {
@@ -35,7 +35,8 @@ pub(super) fn attention(o: &Operands, p: &Attention) -> Array {
         }
         softmax_with_sink(&mut weights, o.sinks.as_ref().map(|s| s.at([h, 0, 0, 0])));
         for (i, x) in out.iter_mut().enumerate() {
-            // What a query does not see may hold anything, NaN included: it is left out, not multiplied by zero.
+            // Masked values may be anything, including NaN, so they are skipped instead of multiplied by
+            // zero.
             let seen = weights.iter().enumerate().filter(|(_, w)| **w != 0.0);
             *x = seen.map(|(j, w)| w * o.v.at([i, h_kv, j, 0])).sum::<f64>() as f32;
         }
@@ -46,7 +47,7 @@ pub(super) fn attention(o: &Operands, p: &Attention) -> Array {
     }
 }
 
-/// The score that head `h` of query `t` gives the key of head `h_kv` in cell `j`.
+/// Returns the score of head `h` of query `t` for the key of KV head `h_kv` in cell `j`.
 fn score_of(o: &Operands, p: &Attention, [h, h_kv, t, j]: [usize; 4]) -> f64 {
     let raw = dot(o.q.row([0, h, t, 0]), o.k.row([0, h_kv, j, 0])) * f64::from(p.scale);
     let capped = match f64::from(p.softcap) {
@@ -61,7 +62,7 @@ fn score_of(o: &Operands, p: &Attention, [h, h_kv, t, j]: [usize; 4]) -> f64 {
     capped + bias - alibi_slope(p.max_bias, h, o.q.ne[1]) * ahead.abs() as f64
 }
 
-/// The row of a table of `n` biases for a key `ahead` positions behind the query, negative if before it.
+/// Returns the row of a table of `n` biases for a key `ahead` positions after the query (negative: before).
 fn bucket(buckets: Buckets, n: usize, ahead: i64) -> usize {
     let side = buckets.side(n);
     let distance = |d: i64| usize::try_from(d).unwrap_or(0);
@@ -71,7 +72,7 @@ fn bucket(buckets: Buckets, n: usize, ahead: i64) -> usize {
     }
 }
 
-/// Does query `i` see the key of head `h_kv` in cell `j`?
+/// Returns true if query `i` sees the key of KV head `h_kv` in cell `j`.
 fn is_visible(o: &Operands, p: &Attention, [h_kv, i, j]: [usize; 3]) -> bool {
     let (q_pos, k_pos) = (o.visible.pos.data[i], o.visible.cell_pos.data[j]);
     let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -83,7 +84,7 @@ fn is_visible(o: &Operands, p: &Attention, [h_kv, i, j]: [usize; 3]) -> bool {
     let in_window = match p.window {
         _ if !single => true,
         Window::None | Window::Compressed(_) => true,
-        Window::Standard(n) => q_pos - k_pos < size(n),
+        Window::Sliding(n) => q_pos - k_pos < size(n),
         Window::Chunked(n) => k_pos >= q_pos / size(n) * size(n),
         Window::Symmetric(n) => (q_pos - k_pos).abs() <= size(n / 2),
     };
@@ -95,7 +96,8 @@ fn is_visible(o: &Operands, p: &Attention, [h_kv, i, j]: [usize; 3]) -> bool {
     o.visible.lists(i, j) && (!p.causal || k_pos <= q_pos) && in_window && selected
 }
 
-/// ALiBi's slope of head `h`: a geometric series over the largest power of two of heads, the rest in between.
+/// Returns the ALiBi slope of head `h`. The slopes form a geometric series over the largest power of two of
+/// heads; the remaining heads interpolate.
 fn alibi_slope(max_bias: f32, h: usize, n_head: usize) -> f64 {
     if max_bias == 0.0 {
         return 0.0;
@@ -109,7 +111,8 @@ fn alibi_slope(max_bias: f32, h: usize, n_head: usize) -> f64 {
     (-exponent).exp2()
 }
 
-/// Makes scores weights; what has a score of minus infinity weighs nothing. A sink takes its share but has no value.
+/// Converts scores to weights. A score of minus infinity gets weight 0. A sink takes part in the
+/// normalization but has no value.
 fn softmax_with_sink(scores: &mut [f64], sink: Option<f64>) {
     let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
     if max == f64::NEG_INFINITY {

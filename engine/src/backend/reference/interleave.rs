@@ -1,11 +1,11 @@
-//! A layout like those of fast kernels, in its simplest form: four rows, block by block. A device with it shows that nothing but products
-//! and look-ups touches a repacked weight, on any machine.
+//! A minimal repacked layout: four rows interleaved by block. A device with this layout verifies on any
+//! machine that only matmuls and lookups access repacked weights.
 
 use kernels::GgmlType;
 
 use crate::graph::{Layout, Repack};
 
-/// Block 0 of rows 0 to 3, then block 1 of them, and so on.
+/// Block 0 of rows 0 to 3, then block 1 of these rows, and so on.
 pub(super) const INTERLEAVED: Layout = Layout::Repacked(&RowsOfFour);
 
 const GROUP: usize = 4;

@@ -3,7 +3,7 @@
 use super::array::Array;
 use crate::graph::LinearAttention;
 
-/// Takes token `t` through the states of all heads; `gates` are the decay and the beta.
+/// Processes token `t` for all heads. The last argument holds the decay and the beta.
 pub(super) fn linear_attention(
     p: LinearAttention,
     t: usize,

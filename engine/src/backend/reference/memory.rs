@@ -1,5 +1,5 @@
-//! The reference backend's own memory: out of reach of every other backend, and of a size that can be set, so that
-//! placement and copies between devices can be tested on any machine.
+//! Private memory of the reference backend. Other backends cannot access it, and its size is configurable, so
+//! that placement and copies between devices can be tested on any machine.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -10,7 +10,7 @@ use crate::backend::{BackendError, Buffer, BufferType, check_range};
 
 const NAME: &str = "reference";
 
-/// Bytes in use of a memory of a given size, shared by all buffers of a device.
+/// Memory of a given size, shared by all buffers of a device.
 #[derive(Debug)]
 pub(super) struct Budget {
     pub(super) total: usize,
@@ -41,7 +41,7 @@ impl Budget {
     }
 }
 
-/// The kind of memory that only the reference backend can use.
+/// The kind of memory that only the reference backend can access.
 #[derive(Clone, Debug)]
 pub(super) struct ReferenceBufferType {
     pub(super) budget: Arc<Budget>,
@@ -86,7 +86,7 @@ impl BufferType for ReferenceBufferType {
     }
 }
 
-/// A piece of the reference backend's memory.
+/// A buffer in the reference backend's memory.
 pub(super) struct ReferenceBuffer {
     buffer_type: Arc<dyn BufferType>,
     budget: Arc<Budget>,
@@ -94,13 +94,13 @@ pub(super) struct ReferenceBuffer {
 }
 
 impl ReferenceBuffer {
-    /// `len` bytes at `offset`.
+    /// Returns `len` bytes at `offset`.
     pub(super) fn part(&self, offset: usize, len: usize) -> Result<&[u8], BackendError> {
         check_range(self, offset, len)?;
         Ok(&self.bytes[offset..offset + len])
     }
 
-    /// `len` bytes at `offset`, for writing.
+    /// Returns `len` bytes at `offset` for writing.
     pub(super) fn part_mut(&mut self, offset: usize, len: usize) -> Result<&mut [u8], BackendError> {
         check_range(self, offset, len)?;
         Ok(&mut self.bytes[offset..offset + len])
@@ -113,7 +113,7 @@ impl Drop for ReferenceBuffer {
     }
 }
 
-// SAFETY: it gives no address of host memory.
+// SAFETY: `host_ptr` returns `None`, so no address is exposed.
 unsafe impl Buffer for ReferenceBuffer {
     fn buffer_type(&self) -> &Arc<dyn BufferType> {
         &self.buffer_type
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_limited_and_comes_back() {
+    fn memory_is_limited_and_released() {
         let ty = ReferenceBufferType {
             budget: Arc::new(Budget::new(100)),
         };

@@ -1,5 +1,5 @@
-//! The oracle: every op in plain scalar code on one thread, in the words of its definition. What an op computes is what this
-//! backend computes; all others are compared with it.
+//! The reference backend: every op in plain scalar code on one thread, following its definition. It defines
+//! the result of each op, and all other backends are compared with it.
 
 mod array;
 mod attention;
@@ -31,17 +31,17 @@ use super::{
     Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, GraphView, MemoryMap, NodePlan, Plan,
     Registry, Stored, Upload, WeightStorage, rules,
 };
-use crate::graph::{Graph, Home, Layout, MAX_SRC, NO_ROW, Op, Recurrence, Tensor, TensorId};
+use crate::graph::{BufferSlice, Graph, Layout, MAX_SRC, NO_ROW, Op, Recurrence, Tensor, TensorId};
 
 const NAME: &str = "reference";
 
-/// The family of the reference backend; always one device.
+/// The registry of reference devices. Contains exactly one device.
 pub struct ReferenceRegistry {
     device: Arc<dyn Device>,
 }
 
 impl ReferenceRegistry {
-    /// The registry, with a device that may use all of the machine's memory.
+    /// Creates a registry whose device may use all of the machine's memory.
     pub fn new() -> ReferenceRegistry {
         let total = match machine_memory().1 {
             0 => usize::MAX,
@@ -69,14 +69,14 @@ impl Registry for ReferenceRegistry {
     }
 }
 
-/// A device with memory of its own, of a size that tests of placement can choose.
+/// A device with private memory of configurable size.
 pub struct ReferenceDevice {
     budget: Arc<Budget>,
     interleaves: bool,
 }
 
 impl ReferenceDevice {
-    /// A device with `bytes` of memory.
+    /// Creates a device with `bytes` of memory.
     pub fn with_memory(bytes: usize) -> ReferenceDevice {
         ReferenceDevice {
             budget: Arc::new(Budget::new(bytes)),
@@ -84,7 +84,8 @@ impl ReferenceDevice {
         }
     }
 
-    /// A device that asks for the matrices of products with their rows interleaved in fours, where type and shape allow it.
+    /// Creates a device that stores matmul weights with their rows interleaved in groups of four, if type and
+    /// shape permit.
     pub fn interleaving(bytes: usize) -> ReferenceDevice {
         ReferenceDevice {
             interleaves: true,
@@ -99,7 +100,7 @@ impl Device for ReferenceDevice {
     }
 
     fn description(&self) -> String {
-        "plain scalar code, one thread, slow: the oracle that other backends are compared with".to_string()
+        "plain scalar code on one thread: slow, used to verify other backends".to_string()
     }
 
     fn kind(&self) -> DeviceKind {
@@ -117,7 +118,8 @@ impl Device for ReferenceDevice {
     }
 
     fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool {
-        // By name, and not by `same_buffer_type`: the scheduler asks often, and nothing is taken from the heap for it.
+        // Compares names without `same_buffer_type`: the scheduler calls this often, and it must not
+        // allocate.
         buffer_type.name() == NAME
     }
 
@@ -200,13 +202,13 @@ impl Backend for ReferenceBackend {
     }
 }
 
-/// As [`rules::check`]. The matrix of a product may also be interleaved.
-fn check(graph: &Graph, id: TensorId) -> Result<(), rules::Flaw> {
+/// Checks that the node is supported. Matmul weights may be interleaved.
+fn check(graph: &Graph, id: TensorId) -> Result<(), rules::Unsupported> {
     rules::check(graph, id)?;
     rules::layouts(graph, id, INTERLEAVED)
 }
 
-/// Bytes of a tensor as an array or as integers.
+/// Returns the size in bytes of a tensor as an [`Array`] or [`Ints`].
 fn scratch_bytes(t: &Tensor) -> usize {
     let each = match t.ty {
         GgmlType::I32 | GgmlType::I64 => size_of::<i64>(),
@@ -215,7 +217,7 @@ fn scratch_bytes(t: &Tensor) -> usize {
     t.nelements().saturating_mul(each)
 }
 
-/// A node with its operands within reach.
+/// A node with its evaluated operands.
 struct Operands<'a> {
     graph: &'a Graph,
     memory: &'a mut MemoryMap,
@@ -236,13 +238,13 @@ impl Operands<'_> {
                 let cells = select::select_blocks(&self.load(0)?, &self.visible()?, &blocks);
                 return self.store_ints(&cells);
             }
-            Op::LastCells { n } => return self.store_ints(&select::last_cells(&self.visible()?, n)),
-            Op::EarlierPositions { back, n_axes } => {
-                return self.store_ints(&select::earlier_positions(&self.ints(0)?, back, n_axes));
+            Op::RecentCells { n } => return self.store_ints(&select::recent_cells(&self.visible()?, n)),
+            Op::ShiftPositions { back, n_axes } => {
+                return self.store_ints(&select::shift_positions(&self.ints(0)?, back, n_axes));
             }
-            Op::DivIds { by } => return self.store_ints(&ops::div_ids(self.ints(0)?, by)),
+            Op::IntDiv { by } => return self.store_ints(&ops::int_div(self.ints(0)?, by)),
             Op::NgramHash(hash) => return self.store_ints(&ops::ngram_hash(&self.load(0)?, &hash)),
-            Op::ToFloats => ops::to_floats(&self.ints(0)?, self.scratch),
+            Op::Cast => ops::cast(&self.ints(0)?, self.scratch),
             Op::AttentionTemperature { scale, length, offset } => {
                 ops::attention_temperature(&self.ints(0)?, self.scratch, scale, length, offset)
             }
@@ -264,7 +266,7 @@ impl Operands<'_> {
             Op::RmsNorm { eps } => ops::rms_norm(&self.load(0)?, self.optional(1)?.as_ref(), eps),
             Op::Norm { eps } => ops::norm(&self.load(0)?, eps),
             Op::L2Norm { eps } => ops::l2_norm(&self.load(0)?, eps),
-            Op::Balance { n, iterations, eps } => ops::balance(&self.load(0)?, n, iterations, eps),
+            Op::Sinkhorn { n, iterations, eps } => ops::sinkhorn(&self.load(0)?, n, iterations, eps),
             Op::Rope(p) => rope::rope(&self.load(0)?, &self.ints(1)?, self.optional(2)?.as_ref(), &p),
             Op::Attention(p) => attention::attention(
                 &attention::Operands {
@@ -296,9 +298,13 @@ impl Operands<'_> {
         self.with_bytes_mut(|bytes| result.write(node, bytes))
     }
 
-    /// What tokens see.
+    /// Loads the visible cells.
     fn visible(&self) -> Result<visible::Visible, BackendError> {
-        let at = self.node.op.visible_cells().expect("the op looks at cells");
+        let at = self
+            .node
+            .op
+            .visible_cells()
+            .expect("only ops with visible cells reach this function");
         Ok(visible::Visible {
             cell_pos: self.ints(at.cell_pos)?,
             pos: self.ints(at.pos)?,
@@ -386,22 +392,32 @@ impl Operands<'_> {
             return Err(self.foreign(id, buffer));
         }
         let buffer = self.memory.get_mut(home.buffer)?.as_any_mut();
-        let ours = buffer.downcast_mut::<ReferenceBuffer>().expect("as was just found");
+        let ours = buffer
+            .downcast_mut::<ReferenceBuffer>()
+            .expect("the buffer was downcast above");
         Ok(f(ours.part_mut(home.offset, self.graph.tensor(id).nbytes())?))
     }
 
-    fn home(&self, id: TensorId) -> Result<Home, BackendError> {
-        let no_memory = || self.error(format!("{} has no memory", self.graph.tensor(id).name));
+    fn home(&self, id: TensorId) -> Result<BufferSlice, BackendError> {
+        let no_memory = || self.error(format!("{} has no memory assigned", self.graph.tensor(id).name));
         self.graph.home(id).ok_or_else(no_memory)
     }
 
     fn foreign(&self, id: TensorId, buffer: &dyn Buffer) -> BackendError {
         let name = self.graph.tensor(id).name;
-        self.error(format!("{name} lies in {:?}", buffer.buffer_type()))
+        self.error(format!(
+            "cannot access {name}: it is in {:?} memory",
+            buffer.buffer_type()
+        ))
     }
 
-    fn found<T>(&self, result: Result<T, ops::NoSuchRow>) -> Result<T, BackendError> {
-        result.map_err(|e| self.error(format!("{}: row {} of {}", self.node.name, e.row, e.rows)))
+    fn found<T>(&self, result: Result<T, ops::IndexOutOfRange>) -> Result<T, BackendError> {
+        result.map_err(|e| {
+            self.error(format!(
+                "{}: index {} is out of range for a table of {} rows",
+                self.node.name, e.row, e.rows
+            ))
+        })
     }
 
     fn error(&self, message: String) -> BackendError {

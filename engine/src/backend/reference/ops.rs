@@ -1,6 +1,7 @@
-//! What every op computes, one small function each, over dense arrays. Arithmetic is f64, rounded once to f32.
+//! The definition of every op as a small function over contiguous arrays. Arithmetic is in f64, rounded once
+//! to f32.
 //!
-//! Shapes have been checked by the time these functions are called; numbers of rows and experts have not, since they are data.
+//! Callers have checked the shapes, but not the row and expert indices, which are data.
 
 use std::f64::consts::PI;
 
@@ -9,35 +10,35 @@ use super::scratch::Scratch;
 use crate::graph::NgramHash;
 use crate::graph::Unary;
 
-/// A row or expert number beyond the table.
+/// A row or expert index is outside the table.
 #[derive(Debug, PartialEq)]
-pub(super) struct NoSuchRow {
+pub(super) struct IndexOutOfRange {
     pub(super) row: i64,
     pub(super) rows: usize,
 }
 
-pub(super) fn row_number(row: i64, rows: usize) -> Result<usize, NoSuchRow> {
+pub(super) fn row_number(row: i64, rows: usize) -> Result<usize, IndexOutOfRange> {
     usize::try_from(row)
         .ok()
         .filter(|&r| r < rows)
-        .ok_or(NoSuchRow { row, rows })
+        .ok_or(IndexOutOfRange { row, rows })
 }
 
-/// The row number that stands at an index of `ids`; all of them are below `rows`.
-fn row_numbers(ids: &Ints, rows: usize) -> Result<impl Fn(Index) -> usize + '_, NoSuchRow> {
+/// Returns a function that looks up a row index in `ids`. All indices are less than `rows`.
+fn row_numbers(ids: &Ints, rows: usize) -> Result<impl Fn(Index) -> usize + '_, IndexOutOfRange> {
     ids.data.iter().try_for_each(|&id| row_number(id, rows).map(drop))?;
     Ok(|i| ids.at(i) as usize)
 }
 
-pub(super) fn get_rows(table: &Array, ids: &Ints) -> Result<Array, NoSuchRow> {
+pub(super) fn get_rows(table: &Array, ids: &Ints) -> Result<Array, IndexOutOfRange> {
     let row = row_numbers(ids, table.ne[1])?;
     let [n_tokens, b2, b3, _] = ids.ne;
     let ne = [table.ne[0], n_tokens, b2, b3];
     Ok(table.derive(ne, |[i0, t, i2, i3]| table.at([i0, row([t, i2, i3, 0]), i2, i3])))
 }
 
-/// [`get_rows`] of a table of integers.
-pub(super) fn get_int_rows(table: &Ints, ids: &Ints, scratch: &Scratch) -> Result<Ints, NoSuchRow> {
+/// Implements [`get_rows`] for a table of integers.
+pub(super) fn get_int_rows(table: &Ints, ids: &Ints, scratch: &Scratch) -> Result<Ints, IndexOutOfRange> {
     let row = row_numbers(ids, table.ne[1])?;
     let [n_tokens, b2, b3, _] = ids.ne;
     let ne = [table.ne[0], n_tokens, b2, b3];
@@ -50,14 +51,14 @@ pub(super) fn get_int_rows(table: &Ints, ids: &Ints, scratch: &Scratch) -> Resul
 
 pub(super) fn mul_mat(w: &Array, x: &Array) -> Array {
     let ne = [w.ne[1], x.ne[1], x.ne[2], x.ne[3]];
-    // Groups of neighbouring outer indices of x share one of w.
+    // Adjacent outer indices of x share a matrix of w (grouped-query broadcast).
     let (group2, group3) = (x.ne[2] / w.ne[2].max(1), x.ne[3] / w.ne[3].max(1));
     x.derive(ne, |[row, col, i2, i3]| {
         dot(w.row([0, row, i2 / group2, i3 / group3]), x.row([0, col, i2, i3]))
     })
 }
 
-pub(super) fn mul_mat_id(w: &Array, x: &Array, ids: &Ints) -> Result<Array, NoSuchRow> {
+pub(super) fn mul_mat_id(w: &Array, x: &Array, ids: &Ints) -> Result<Array, IndexOutOfRange> {
     let expert = row_numbers(ids, w.ne[2])?;
     let [n_used, n_tokens, ..] = ids.ne;
     Ok(x.derive([w.ne[1], n_used, n_tokens, 1], |[row, slot, t, _]| {
@@ -66,14 +67,14 @@ pub(super) fn mul_mat_id(w: &Array, x: &Array, ids: &Ints) -> Result<Array, NoSu
     }))
 }
 
-pub(super) fn add_id(x: &Array, bias: &Array, ids: &Ints) -> Result<Array, NoSuchRow> {
+pub(super) fn add_id(x: &Array, bias: &Array, ids: &Ints) -> Result<Array, IndexOutOfRange> {
     let expert = row_numbers(ids, bias.ne[1])?;
     Ok(x.derive(x.ne, |i @ [i0, slot, t, _]| {
         x.at(i) + bias.at([i0, expert([slot, t, 0, 0]), 0, 0])
     }))
 }
 
-/// `b` is repeated to the shape of `a`.
+/// Computes `f(a, b)` with `b` broadcast to the shape of `a`.
 pub(super) fn binary(a: &Array, b: &Array, f: impl Fn(f64, f64) -> f64) -> Array {
     a.derive(a.ne, |i| f(a.at(i), b.at_repeated(i)))
 }
@@ -111,7 +112,7 @@ pub(super) fn l2_norm(x: &Array, eps: f32) -> Array {
     })
 }
 
-pub(super) fn balance(x: &Array, n: usize, iterations: usize, eps: f32) -> Array {
+pub(super) fn sinkhorn(x: &Array, n: usize, iterations: usize, eps: f32) -> Array {
     let eps = f64::from(eps);
     let lists = Array {
         ne: [n, n * x.ne[1], x.ne[2], x.ne[3]],
@@ -152,7 +153,7 @@ pub(super) fn top_k(x: &Array, k: usize) -> Ints {
     for (best, i) in data.chunks_exact_mut(k.max(1)).zip(rows) {
         let row = x.row(i);
         (order.iter_mut().zip(0..)).for_each(|(o, i)| *o = i);
-        // Equal values stand in the order of their indices.
+        // Equal values are ordered by ascending index.
         order.sort_unstable_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
         best.copy_from_slice(&order[..k]);
     }
@@ -162,12 +163,12 @@ pub(super) fn top_k(x: &Array, k: usize) -> Ints {
     }
 }
 
-pub(super) fn div_ids(mut ids: Ints, by: usize) -> Ints {
+pub(super) fn int_div(mut ids: Ints, by: usize) -> Ints {
     ids.data.iter_mut().for_each(|id| *id /= by as i64);
     ids
 }
 
-pub(super) fn to_floats(ids: &Ints, scratch: &Scratch) -> Array {
+pub(super) fn cast(ids: &Ints, scratch: &Scratch) -> Array {
     let mut data = scratch.take(ids.data.len());
     (data.iter_mut().zip(&*ids.data)).for_each(|(x, &id)| *x = id as f32);
     Array { ne: ids.ne, data }
@@ -183,7 +184,7 @@ pub(super) fn ngram_hash(numbers: &Array, hash: &NgramHash) -> Ints {
     Ints { ne, data }
 }
 
-/// Steps are counted in f32, as models are trained.
+/// Computes the attention temperature of each token. The step is computed in f32, as in training.
 pub(super) fn attention_temperature(
     positions: &Ints,
     scratch: &Scratch,
@@ -201,7 +202,7 @@ pub(super) fn attention_temperature(
 }
 
 pub(super) fn top_mask(x: &Array, k: usize) -> Array {
-    // An element's rank is the number of those before it, equal values in the order of their indices.
+    // Rank of an element: the number of elements before it, with equal values ordered by index.
     let rank = |row: &[f32], i: usize| {
         let is_before = |&(j, y): &(usize, &f32)| y.total_cmp(&row[i]).then(i.cmp(&j)).is_gt();
         row.iter().enumerate().filter(is_before).count()
@@ -246,7 +247,7 @@ pub(super) fn unary(f: Unary, x: f64) -> f64 {
         Unary::Gelu => 0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
         Unary::GeluErf => 0.5 * x * (1.0 + erf(x / 2f64.sqrt())),
         Unary::GeluQuick => x * sigmoid(1.702 * x),
-        // ln(1 + e^x) without overflow: for large x it is x + ln(1 + e^-x).
+        // ln(1 + e^x) without overflow: for large x this is x + ln(1 + e^-x).
         Unary::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
     }
 }
@@ -255,7 +256,8 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// The error function by its series of positive terms, erf(x) = 2/sqrt(pi) e^(-x^2) sum of 2^n x^(2n+1) / (2n+1)!!
+/// Computes the error function by its series of positive terms: erf(x) = 2/sqrt(pi) e^(-x^2) sum of 2^n
+/// x^(2n+1) / (2n+1)!!
 pub(super) fn erf(x: f64) -> f64 {
     if x.abs() > 6.0 {
         return x.signum();
@@ -268,7 +270,7 @@ pub(super) fn erf(x: f64) -> f64 {
     2.0 / PI.sqrt() * (-x * x).exp() * sum
 }
 
-/// The inner product of two rows. Additions wait for one another, so there are eight sums of every eighth element.
+/// Returns the dot product of two rows. Eight partial sums avoid a single long dependency chain.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
     let mut sums = [0.0; 8];

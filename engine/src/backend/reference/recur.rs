@@ -1,22 +1,22 @@
-//! Recurrences: one token after the other, lane by lane.
+//! Recurrences, token by token and lane by lane.
 
 use super::array::{Array, Ints};
 use super::linear_attention::linear_attention;
-use super::ops::{NoSuchRow, row_number};
+use super::ops::{IndexOutOfRange, row_number};
 use crate::graph::{MAX_SRC, Recurrence};
 
-/// The result `ne`; `states` is left as the op leaves it.
+/// Returns the result, of shape `ne`, and updates `states`.
 pub(super) fn recur(
     recurrence: Recurrence,
     states: &mut Array,
     (from, to): (&Ints, &Ints),
     operands: &[Option<&Array>; MAX_SRC],
     ne: [usize; 4],
-) -> Result<Array, NoSuchRow> {
+) -> Result<Array, IndexOutOfRange> {
     let mut out = states.derive(ne, |_| 0.0);
     let (row, n_cells) = (states.ne[0], states.ne[1]);
     let width = out.data.len() / from.data.len().max(1);
-    let op = |i: usize| operands[i].expect("the rules counted the operands");
+    let op = |i: usize| operands[i].expect("the rules checked the number of operands");
     for (t, (&from, &to)) in from.data.iter().zip(&*to.data).enumerate() {
         let to = row_number(to, n_cells)? * row;
         if from < 0 {
@@ -33,7 +33,7 @@ pub(super) fn recur(
                 linear_attention(p, t, state, y, [op(0), op(1), op(2)], [operands[3], operands[4]])
             }
             Recurrence::SsmScan => ssm_scan(t, state, y, [op(0), op(1), op(2), op(3), op(4)]),
-            Recurrence::Previous => previous(t, state, y, op(0)),
+            Recurrence::TokenShift => token_shift(t, state, y, op(0)),
             Recurrence::Wkv6 => wkv6(t, state, y, [op(0), op(1), op(2), op(3), op(4)]),
             Recurrence::Wkv7 => wkv7(t, state, y, [op(0), op(1), op(2), op(3), op(4), op(5)]),
             Recurrence::Compress { overlap } => compress(overlap, t, state, y, [op(0), op(1), op(2)]),
@@ -55,7 +55,7 @@ fn short_conv(dilation: usize, t: usize, state: &mut [f32], y: &mut [f32], x: &A
     }
 }
 
-fn previous(t: usize, state: &mut [f32], y: &mut [f32], x: &Array) {
+fn token_shift(t: usize, state: &mut [f32], y: &mut [f32], x: &Array) {
     y.copy_from_slice(state);
     for (c, s) in state.iter_mut().enumerate() {
         *s = x.at([c, t, 0, 0]) as f32;
@@ -119,7 +119,8 @@ fn compress(overlap: bool, t: usize, state: &mut [f32], y: &mut [f32], [x, gate,
     }
 }
 
-/// One more value for a mean: its largest score, the sum of e^(score - largest), and that of the values so weighted.
+/// Adds a value to a mean: the maximum score, the sum of `exp(score - max)`, and the sum of the values
+/// weighted by the same factors.
 fn take_in(mean: &mut [f32], score: f64, x: f64) {
     let [max, sum, values] = std::array::from_fn(|i| f64::from(mean[i]));
     let (new_max, before) = match sum {

@@ -1,4 +1,5 @@
-//! Rotary positions, as defined by Su et al. (arXiv 2104.09864) and, for scaled contexts, Peng et al. (arXiv 2309.00071).
+//! Rotary position embeddings, as defined by Su et al. (arXiv 2104.09864) and, for scaled contexts, Peng et
+//! al. (arXiv 2309.00071).
 
 use std::f64::consts::PI;
 
@@ -10,7 +11,8 @@ pub(super) fn rope(x: &Array, positions: &Ints, factors: Option<&Array>, p: &Rop
     let [head_dim, n_head, n_tokens, _] = x.ne;
     let step = p.freq_base.powf(-2.0 / p.n_dims as f32);
     for t in 0..n_tokens {
-        // In f32, each pair's angle from the one before: models are trained and served with these very angles.
+        // Each pair's angle is computed in f32 from the previous pair's angle, as in training and in other
+        // engines.
         let mut thetas = [0.0; ROPE_AXES];
         for (axis, theta) in thetas[..p.kind.n_axes()].iter_mut().enumerate() {
             *theta = p.place(positions.at([t, axis, 0, 0]) as i32) as f32;
@@ -34,7 +36,7 @@ pub(super) fn rope(x: &Array, positions: &Ints, factors: Option<&Array>, p: &Rop
     out
 }
 
-/// Sine and cosine of a pair's angle, times the magnitude.
+/// Returns the sine and cosine of a pair's angle, times the magnitude.
 fn rotation(p: &Rope, extrapolated: f32, pair: usize) -> (f64, f64) {
     let interpolated = p.freq_scale * extrapolated;
     let mut angle = interpolated;
@@ -48,10 +50,10 @@ fn rotation(p: &Rope, extrapolated: f32, pair: usize) -> (f64, f64) {
     (angle.sin() * magnitude, angle.cos() * magnitude)
 }
 
-/// YaRN ramp: 1 for pairs with many rotations within the original context (extrapolated), 0 for those with few (interpolated),
-/// and a ramp between.
+/// Returns the YaRN ramp: 1 for pairs with many rotations within the original context (extrapolated), 0 for
+/// those with few (interpolated), and a linear blend in between.
 fn extrapolation_share(p: &Rope, pair: usize) -> f64 {
-    // The pair with this many rotations over the original context.
+    // Returns the pair with this number of rotations over the original context.
     let pair_turning = |rotations: f32| {
         let wave = p.n_ctx_orig as f64 / (f64::from(rotations) * 2.0 * PI);
         p.n_dims as f64 * wave.ln() / (2.0 * f64::from(p.freq_base).ln())

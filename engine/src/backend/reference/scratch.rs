@@ -1,5 +1,5 @@
-//! A pool of scratch memory for operands and results, reused from op to op. It only grows, so that a
-//! graph like an earlier one is computed without taking anything from the heap.
+//! A pool of scratch memory for operands and results, reused between ops. It only grows, so that computing a
+//! graph similar to an earlier one does not allocate.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytemuck::Pod;
 
-/// Pieces of memory that nobody uses, by the binary logarithm of their capacity in words. Within a class any piece serves,
-/// so the same ops in the same order always find what they took the first time.
+/// Unused blocks by size class, the binary logarithm of their capacity in words. Any block of a class serves
+/// a request, so that a repeated sequence of ops finds all of its blocks.
 type Free = Vec<Vec<Vec<u64>>>;
 
-/// The memory of a backend; clones share it.
+/// The memory pool of a backend. Clones share the pool.
 #[derive(Clone, Default)]
 pub(super) struct Scratch {
     free: Arc<Mutex<Free>>,
 }
 
 impl Scratch {
-    /// `len` numbers of unspecified value.
+    /// Returns `len` values with unspecified contents.
     pub(super) fn take<T: Pod>(&self, len: usize) -> Piece<T> {
         let n_words = words_for::<T>(len);
         let mut words = self.pop(n_words).unwrap_or_default();
@@ -37,7 +37,8 @@ impl Scratch {
         }
     }
 
-    /// Sees to it that pieces of these many bytes can be had at the same time. The bytes that could not be had otherwise.
+    /// Ensures that blocks of these sizes in bytes can be taken at the same time. On failure, returns the
+    /// size that could not be allocated.
     pub(super) fn reserve(&self, sizes: impl Iterator<Item = usize>) -> Result<(), usize> {
         let mut taken = Vec::new();
         let all = sizes.map(|bytes| {
@@ -80,9 +81,9 @@ fn words_for<T>(len: usize) -> usize {
     len.div_ceil(size_of::<u64>() / size_of::<T>()).max(1)
 }
 
-/// A piece of scratch memory as numbers, given back when dropped.
+/// A block of scratch memory as a slice, returned to the pool when dropped.
 pub(super) struct Piece<T> {
-    /// At least as many as `len` numbers take.
+    /// Backing memory with space for at least `len` values.
     words: Vec<u64>,
     len: usize,
     scratch: Scratch,
@@ -90,7 +91,7 @@ pub(super) struct Piece<T> {
 }
 
 impl<T> Piece<T> {
-    /// Where this piece is from, and others can be had.
+    /// Returns the pool that the block belongs to.
     pub(super) fn scratch(&self) -> &Scratch {
         &self.scratch
     }
@@ -133,13 +134,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_used_again_by_size() {
+    fn scratch_blocks_are_reused_by_size() {
         let scratch = Scratch::default();
         let (large, small) = (scratch.take::<f32>(100), scratch.take::<f64>(3));
         let (at_large, at_small) = (large.as_ptr().addr(), small.as_ptr().addr());
         assert_eq!((large.len(), small.len()), (100, 3));
         drop((large, small));
-        // 100 floats and 64 integers are 50 and 64 words: one class. 3 and 4 words are another.
+        // 100 floats take 50 words and 64 integers take 64: the same class. 3 and 4 words are another class.
         let (small, large) = (scratch.take::<i64>(4), scratch.take::<i64>(64));
         assert_eq!((large.as_ptr().addr(), small.as_ptr().addr()), (at_large, at_small));
         assert_eq!((large.len(), small.len()), (64, 4));
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reserved_is_found() {
+    fn reserved_blocks_are_reused() {
         let scratch = Scratch::default();
         scratch.reserve([800, 800, 24].into_iter()).unwrap();
         let count = || scratch.lock().iter().map(Vec::len).sum::<usize>();
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(count(), 0);
         drop(taken);
         scratch.reserve([8000, 800].into_iter()).unwrap();
-        assert_eq!(count(), 4, "only what was missing is added");
+        assert_eq!(count(), 4, "only missing blocks are added");
         assert_eq!(scratch.reserve([24, usize::MAX / 2].into_iter()), Err(usize::MAX / 2));
         assert_eq!(count(), 4);
     }

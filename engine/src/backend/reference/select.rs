@@ -7,7 +7,7 @@ use super::ops::dot;
 use super::visible::Visible;
 use crate::graph::{BlockRule, Blocks};
 
-/// [`crate::graph::Op::IndexScores`].
+/// Computes [`crate::graph::Op::IndexScores`].
 pub(super) fn index_scores(q: &Array, k: &Array, visible: &Visible, weights: Option<&Array>) -> Array {
     let ([_, n_head, n_tokens, _], n_kv) = (q.ne, k.ne[2]);
     let sees = |t: usize, j: usize| visible.lists(t, j) && visible.cell_pos.data[j] <= visible.pos.data[t];
@@ -30,13 +30,13 @@ fn wide(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// What is known of a block of positions.
+/// A block of positions that is selected as a unit.
 struct Block {
     score: f64,
     n_cells: usize,
 }
 
-/// [`crate::graph::Op::SelectBlocks`].
+/// Computes [`crate::graph::Op::SelectBlocks`].
 pub(super) fn select_blocks(scores: &Array, visible: &Visible, blocks: &Blocks) -> Ints {
     let [n_kv, a, b, _] = scores.ne;
     let ne = [blocks.n_cells(n_kv), a, b, 1];
@@ -68,7 +68,7 @@ pub(super) fn select_blocks(scores: &Array, visible: &Visible, blocks: &Blocks) 
     Ints { ne, data }
 }
 
-/// The numbers of the chosen blocks of the token whose own is `own`.
+/// Returns the selected blocks of a token in block `own`.
 fn chosen_blocks(
     seen: impl Iterator<Item = (usize, i64)>,
     scores: &[f32],
@@ -107,8 +107,8 @@ fn chosen_blocks(
     chosen
 }
 
-/// [`crate::graph::Op::LastCells`].
-pub(super) fn last_cells(visible: &Visible, n: usize) -> Ints {
+/// Computes [`crate::graph::Op::RecentCells`].
+pub(super) fn recent_cells(visible: &Visible, n: usize) -> Ints {
     let (n_kv, n_tokens) = (visible.cell_pos.ne[0], visible.pos.ne[0]);
     let mut data = visible.pos.data.scratch().take(n * n_tokens);
     for (i, out) in data.iter_mut().enumerate() {
@@ -120,8 +120,8 @@ pub(super) fn last_cells(visible: &Visible, n: usize) -> Ints {
     Ints { ne, data }
 }
 
-/// [`crate::graph::Op::EarlierPositions`].
-pub(super) fn earlier_positions(positions: &Ints, back: usize, n_axes: usize) -> Ints {
+/// Computes [`crate::graph::Op::ShiftPositions`].
+pub(super) fn shift_positions(positions: &Ints, back: usize, n_axes: usize) -> Ints {
     let n = positions.ne[0];
     let mut data = positions.data.scratch().take(n * n_axes);
     data.iter_mut()

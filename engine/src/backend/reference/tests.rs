@@ -1,4 +1,4 @@
-//! Worked examples: the oracle itself is compared with numbers that can be checked on paper.
+//! Worked examples that compare the reference backend with hand-computed numbers.
 
 use super::array::{Array, Ints};
 use super::attention::{Operands, attention};
@@ -30,22 +30,22 @@ fn ints(data: &[i64]) -> Ints {
 fn assert_close(got: &[f32], want: &[f64]) {
     assert_eq!(got.len(), want.len());
     for (g, w) in got.iter().zip(want) {
-        assert!((f64::from(*g) - w).abs() < 1e-6, "{got:?} instead of {want:?}");
+        assert!((f64::from(*g) - w).abs() < 1e-6, "found {got:?}, expected {want:?}");
     }
 }
 
 #[test]
 fn norms() {
     let x = array([2, 1, 1, 1], &[3.0, 4.0]);
-    // Mean square 12.5.
+    // The mean square of the row is 12.5.
     assert_close(
         &ops::rms_norm(&x, None, 0.0).data,
         &[3.0 / 12.5f64.sqrt(), 4.0 / 12.5f64.sqrt()],
     );
-    // With eps 3.5 the root is 4, and the weight multiplies the result.
+    // With eps = 3.5 the root is 4. The weight multiplies the normalized row.
     let weight = array([2, 1, 1, 1], &[2.0, -1.0]);
     assert_close(&ops::rms_norm(&x, Some(&weight), 3.5).data, &[1.5, -1.0]);
-    // Mean 3.5, variance 0.25.
+    // The row has mean 3.5 and variance 0.25.
     assert_close(&ops::norm(&x, 0.0).data, &[-1.0, 1.0]);
     assert_close(&ops::norm(&x, 0.75).data, &[-0.5, 0.5]);
     assert_close(&ops::l2_norm(&x, 0.0).data, &[0.6, 0.8]);
@@ -59,12 +59,12 @@ fn products() {
     let x = array([2, 1, 1, 1], &[10.0, 1.0]);
     assert_close(&ops::mul_mat(&w, &x).data, &[12.0, 34.0, 56.0]);
 
-    // Two weight matrices of one row each for four outer indices: each serves two neighbours.
+    // Two weight matrices of one row each for four outer indices: each matrix serves two adjacent indices.
     let w = array([1, 1, 2, 1], &[2.0, 3.0]);
     let x = array([1, 1, 4, 1], &[1.0, 2.0, 3.0, 4.0]);
     assert_close(&ops::mul_mat(&w, &x).data, &[2.0, 4.0, 9.0, 12.0]);
 
-    // Experts that multiply by 1, 10 and 100; two tokens use two each.
+    // Experts that multiply by 1, 10, and 100; two tokens use two each.
     let w = array([1, 1, 3, 1], &[1.0, 10.0, 100.0]);
     let ids = Ints {
         ne: [2, 2, 1, 1],
@@ -81,14 +81,14 @@ fn products() {
 }
 
 #[test]
-fn rows_are_found_or_missed() {
+fn row_index_is_checked() {
     let table = array([2, 3, 1, 1], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     let got = ops::get_rows(&table, &ints(&[2, 0])).unwrap();
     assert_eq!((got.ne, &got.data[..]), ([2, 2, 1, 1], &[4.0, 5.0, 0.0, 1.0][..]));
     for row in [3, -1] {
         assert_eq!(
             ops::get_rows(&table, &ints(&[0, row])),
-            Err(ops::NoSuchRow { row, rows: 3 })
+            Err(ops::IndexOutOfRange { row, rows: 3 })
         );
     }
 }
@@ -117,11 +117,11 @@ fn activations() {
     for (f, x, want) in cases {
         assert!(
             (ops::unary(f, x) - want).abs() < 1e-8,
-            "{f:?}({x}) = {} instead of {want}",
+            "{f:?}({x}) = {}, expected {want}",
             ops::unary(f, x)
         );
     }
-    // Abramowitz and Stegun, table 7.1.
+    // Reference values: Abramowitz and Stegun, table 7.1.
     for (x, want) in [
         (0.5, 0.520_499_877_8),
         (-1.0, -0.842_700_792_9),
@@ -141,7 +141,7 @@ fn orders_and_sums() {
     let e = std::f64::consts::E;
     let x = array([2, 1, 1, 1], &[0.0, 2.0]);
     assert_close(&ops::soft_max(&x, 0.5).data, &[1.0 / (1.0 + e), e / (1.0 + e)]);
-    // Rows of 2 beside rows of 1, and row after row.
+    // Rows of 2 next to rows of 1, and row after row.
     let (a, b) = (
         array([2, 2, 1, 1], &[1.0, 2.0, 3.0, 4.0]),
         array([1, 2, 1, 1], &[5.0, 6.0]),
@@ -173,15 +173,15 @@ fn plain_rope(kind: RopeKind, n_dims: usize) -> Rope {
     }
 }
 
-/// With base 100 and 4 dimensions the two pairs turn by 1 and by 0.1 per position.
+/// The RoPE base is 100 with 4 dimensions, so the two pairs rotate by 1 and by 0.1 per position.
 #[test]
-fn rope_turns_neighbours_or_halves() {
+fn rope_rotates_adjacent_or_split_pairs() {
     let x = array([5, 1, 1, 1], &[1.0, 0.0, 0.0, 1.0, 7.0]);
     let got = rope(&x, &ints(&[2]), None, &plain_rope(RopeKind::Norm, 4));
     let (s, c) = 2f64.sin_cos();
     let (s2, c2) = 0.2f64.sin_cos();
     assert_close(&got.data, &[c, s, -s2, c2, 7.0]);
-    // Halves: (1, 0) is elements 0 and 2, (0, 1) is elements 1 and 3.
+    // Neox pairs: (1, 0) is elements 0 and 2, (0, 1) is elements 1 and 3.
     let got = rope(&x, &ints(&[2]), None, &plain_rope(RopeKind::Neox, 4));
     assert_close(&got.data, &[c, -s2, s, c2, 7.0]);
 
@@ -197,9 +197,9 @@ fn rope_turns_neighbours_or_halves() {
     assert_close(&got.data, &[3.0 * c, 3.0 * s, -3.0 * s2, 3.0 * c2, 7.0]);
 }
 
-/// With base 1 every pair turns by the position itself, so that angles tell the axes.
+/// The RoPE base is 1, so every pair rotates by the position and angles identify the axes.
 #[test]
-fn axes_turn_sections_of_pairs_or_take_turns() {
+fn rope_axes_rotate_sections_or_interleave() {
     let ones = array([16, 1, 1, 1], &[1.0; 16]);
     let axes_of = |kind, sections| -> Vec<usize> {
         let p = Rope {
@@ -216,7 +216,7 @@ fn axes_turn_sections_of_pairs_or_take_turns() {
             None,
             &p,
         );
-        // (1, 1) turned by an angle is (cos - sin, cos + sin).
+        // (1, 1) rotated by an angle is (cos - sin, cos + sin).
         let axis_of = |pair: usize| {
             let found = f64::from(got.data[pair]);
             (0..4).find(|&axis| {
@@ -231,8 +231,9 @@ fn axes_turn_sections_of_pairs_or_take_turns() {
     assert_eq!(axes_of(RopeKind::Imrope, [3, 2, 2, 1]), [0, 1, 2, 0, 1, 2, 0, 3]);
 }
 
-/// 8 dimensions, base 10000, 4096 positions: pairs turn 652, 65, 6.5 and 0.65 times over the context. The pair that turns
-/// 32 times would be 1.31 and the one that turns once 2.81, so the ramp goes from pair 1 to pair 3.
+/// With 8 dimensions, base 10000, and 4096 positions, pairs rotate 652, 65, 6.5, and 0.65 times over the
+/// context. The pair with 32 rotations would be 1.31 and the pair with one rotation 2.81, so the ramp goes
+/// from pair 1 to pair 3.
 #[test]
 fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
     let p = Rope {
@@ -247,7 +248,7 @@ fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
     let x = array([8, 1, 1, 1], &[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0]);
     let got = rope(&x, &ints(&[4]), None, &p);
     let magnitude = 1.0 + 0.1 * 4f64.ln();
-    // Full speed, full speed, half way between 0.01 and a quarter of it, a quarter.
+    // Full speed, full speed, the mean of 0.01 and a quarter of it, a quarter.
     let angles = [4.0, 0.4, 4.0 * 0.01 * (0.5 + 0.5 * 0.25), 4.0 * 0.001 * 0.25];
     let want: Vec<f64> = angles
         .iter()
@@ -277,7 +278,7 @@ fn two_tokens() -> (Operands, Attention) {
     (operands, Attention::causal(1.0))
 }
 
-/// The weight of the second of two scores.
+/// Returns the softmax weight of the second of two scores.
 fn second(score0: f64, score1: f64) -> f64 {
     1.0 / (1.0 + (score0 - score1).exp())
 }
@@ -297,11 +298,11 @@ fn attention_of_two_tokens() {
     let w = second(0.5 * 2f64.tanh(), 0.5 * 4f64.tanh());
     assert_close(&attention(&o, &Attention { softcap: 0.5, ..p }).data[3..], &[1.0 + w]);
 
-    // One head, largest bias 8: slope 1/256; the first key is one position away.
+    // The head has slope 1/256 (one head, maximum bias 8), and the first key is one position away.
     let w = second(1.0 - 1.0 / 256.0, 2.0);
     assert_close(&attention(&o, &Attention { max_bias: 8.0, ..p }).data[3..], &[1.0 + w]);
 
-    // A sink of score 2 halves the second key's weight beside it.
+    // A sink of score 2 equals the second key's score and dilutes the weights.
     o.sinks = Some(array([1, 1, 1, 1], &[2.0]));
     let (a, b) = (1f64.exp(), 2f64.exp());
     assert_close(
@@ -315,7 +316,7 @@ fn attention_sees_its_sequence_and_its_window() {
     let (mut o, p) = two_tokens();
     let windowed = |window| Attention { window, ..p };
     assert_close(
-        &attention(&o, &windowed(Window::Standard(1))).data,
+        &attention(&o, &windowed(Window::Sliding(1))).data,
         &[10.0, 1.0, 20.0, 2.0],
     );
     assert_close(
@@ -328,14 +329,15 @@ fn attention_sees_its_sequence_and_its_window() {
     };
     assert_close(&attention(&o, &free).data, &[10.0, 1.0, 20.0, 2.0]);
 
-    // The second key belongs to the first table, both to the second, whose cells are in two entries.
+    // The second key belongs to the first table, and both keys to the second table, whose cells are in two
+    // entries.
     o.visible.starts = ints(&[0, 1, 3]);
     o.visible.pages = ints(&[0, 0, 1]);
     o.visible.masks = ints(&[0b10, 0b01, 0b01]);
     assert_close(&attention(&o, &p).data, &[0.0, 0.0, 20.0, 2.0]);
     o.visible.table = ints(&[1, 0]);
     assert_close(&attention(&o, &p).data, &[10.0, 1.0, 20.0, 2.0]);
-    // An empty cell is seen by nobody, and nothing by a token without a table.
+    // An empty cell is visible to no token, and a token without a table sees no cell.
     o.visible.cell_pos = ints(&[-1, 1]);
     assert_close(&attention(&o, &p).data, &[0.0, 0.0, 20.0, 2.0]);
     o.visible.table = ints(&[1, -1]);
@@ -343,15 +345,15 @@ fn attention_sees_its_sequence_and_its_window() {
 }
 
 #[test]
-fn alibi_slopes_of_heads_that_are_no_power_of_two() {
-    // Queries of 0: scores are the biases. Keys one and zero positions away.
+fn alibi_slopes_for_non_power_of_two_heads() {
+    // The queries are zero, so the scores are the biases. The keys are one and zero positions away.
     let (mut o, p) = two_tokens();
     o.q = array([1, 3, 1, 1], &[0.0; 3]);
     o.k = array([1, 1, 2, 1], &[1.0, 1.0]);
     o.v = array([1, 1, 2, 1], &[0.0, 1.0]);
     (o.visible.pos, o.visible.table) = (ints(&[1]), ints(&[0]));
     let got = attention(&o, &Attention { max_bias: 8.0, ..p });
-    // Two heads of slopes 2^-4 and 2^-8, and the first of the series in between, 2^-2.
+    // Two heads have slopes 2^-4 and 2^-8. The third takes the first slope of the intermediate series, 2^-2.
     let want: Vec<f64> = [1.0 / 16.0, 1.0 / 256.0, 1.0 / 4.0]
         .iter()
         .map(|&slope| second(-slope, 0.0))

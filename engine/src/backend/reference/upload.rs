@@ -1,24 +1,25 @@
-//! Uploads through a ring of staging memory, as a device that fetches data by itself makes them, each copy as late as it may be.
+//! Uploads through a ring of staging buffers, like a device with DMA, but with each copy delayed as long as
+//! possible.
 
 use std::ops::Range;
 
 use crate::backend::{BackendError, Buffer, Stored, Upload};
 
-/// Bytes of a slot: large enough that the start of a transfer does not count.
+/// Size of a slot in bytes. Large enough to amortize the latency of a transfer.
 const SLOT: usize = 4 << 20;
-/// Slots: one that is filled, one that is fetched, and one between them.
+/// Number of slots: one being filled, one being transferred, and one in between.
 const N_SLOTS: usize = 3;
 
-/// Staging memory for one copy.
+/// Staging buffer for one copy.
 #[derive(Default)]
 struct Slot {
     data: Vec<u8>,
-    /// Where the data goes; nothing to fetch if `None`.
+    /// Destination offset; `None` if the slot is empty.
     to: Option<usize>,
 }
 
-/// While the device fetches one slot, the host fills the next, so that reading a file and the transfer overlap, and memory beside the
-/// model stays bounded.
+/// An upload in which the host fills one slot while the device transfers another. Reading a file and
+/// transferring overlap, with bounded extra memory.
 pub(super) struct LateUpload {
     buffer: Box<dyn Buffer>,
     slots: Vec<Slot>,
@@ -41,7 +42,7 @@ impl LateUpload {
         }
     }
 
-    /// Fetches what the oldest slot holds.
+    /// Transfers the data of the oldest slot.
     fn fetch_oldest(&mut self) -> Result<(), BackendError> {
         let slot = &mut self.slots[self.next];
         match slot.to.take() {
@@ -84,7 +85,7 @@ mod tests {
     use crate::backend::{Device, reference::ReferenceDevice};
 
     #[test]
-    fn data_of_any_length_arrives_whole() {
+    fn data_of_any_length_is_uploaded_completely() {
         let device = ReferenceDevice::with_memory(1 << 20);
         for (n_slots, size) in [(1, 7), (2, 64), (3, 64), (4, 5000)] {
             let data: Vec<u8> = (0..4000u32).map(|i| (i * i / 7) as u8).collect();
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn data_beyond_the_buffer_is_an_error() {
+    fn data_past_buffer_end_is_rejected() {
         for offset in [90, usize::MAX - 3] {
             let device = ReferenceDevice::with_memory(1 << 20);
             let buffer = device.buffer_type().allocate(100).unwrap();

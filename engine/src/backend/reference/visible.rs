@@ -1,9 +1,9 @@
-//! What tokens see, as page tables say it.
+//! The KV cells that each token sees, given by page tables.
 
 use super::array::Ints;
 use crate::graph::PAGE;
 
-/// The operands of [`crate::graph::VisibleCells`].
+/// Operands that determine the visible cells (see [`crate::graph::VisibleCells`]).
 pub(super) struct Visible {
     pub(super) cell_pos: Ints,
     pub(super) pos: Ints,
@@ -14,7 +14,7 @@ pub(super) struct Visible {
 }
 
 impl Visible {
-    /// Does the page table of token `t` list cell `j`, and is the cell in use?
+    /// Returns true if the page table of token `t` lists cell `j` and the cell is occupied.
     pub(super) fn lists(&self, t: usize, j: usize) -> bool {
         let bounds = usize::try_from(self.table.data[t])
             .ok()
@@ -28,7 +28,7 @@ impl Visible {
         self.cell_pos.data[j] >= 0 && entries.is_some_and(|e| (e.start..e.end.min(n_entries)).any(listed))
     }
 
-    /// The cells that token `t` sees, later positions hidden, with their positions.
+    /// Returns the cells that token `t` sees, with their positions. Later positions are masked.
     pub(super) fn seen(&self, t: usize) -> impl Iterator<Item = (usize, i64)> {
         let cells = self.cell_pos.data.iter().copied().enumerate();
         cells.filter(move |&(j, pos)| pos <= self.pos.data[t] && self.lists(t, j))

@@ -1,4 +1,4 @@
-//! What can go wrong when a state is saved or restored.
+//! Errors that can occur when saving and restoring states.
 
 use std::path::PathBuf;
 
@@ -6,123 +6,98 @@ use crate::backend::BackendError;
 use crate::context::{DecodeError, MemoryError};
 use crate::sched::SchedError;
 
-/// A state that could not be saved or restored. Unless a device failed, the context is as it was before.
+/// An error that can occur when saving or restoring a state. The context is unchanged unless a device failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum StateError {
-    /// The bytes are something else.
-    #[error("not a saved state: the first 8 bytes are {found:02x?}, expected {expected:02x?}")]
+    /// The data does not start with the magic of a state.
+    #[error("not a saved state: expected the magic {expected:02x?}, found {found:02x?}")]
     NotAState {
-        /// The first bytes of a state.
         expected: [u8; 8],
-        /// The bytes there, fewer if there are not so many.
+        /// First bytes of the state, at most 8.
         found: Vec<u8>,
     },
-    /// Written by another version of this program.
-    #[error("the state has version {found}, expected {expected}")]
-    Version {
-        /// The version that can be read.
-        expected: u32,
-        /// Its version.
-        found: u32,
-    },
-    /// Cut off, or followed by something else.
-    #[error("the state says it is {expected} bytes long, found {found}")]
+    /// The state has an unsupported format version.
+    #[error("unsupported state version: expected {expected}, found {found}")]
+    Version { expected: u32, found: u32 },
+    /// The state is truncated or has trailing data.
+    #[error("wrong state length: expected {expected} bytes, found {found}")]
     Length {
-        /// What it says.
+        /// Declared length of the state in bytes.
         expected: u64,
-        /// Bytes there.
+        /// Actual length of the state in bytes.
         found: u64,
     },
-    /// Some bytes are not what was written.
-    #[error("the state is damaged: its checksum is {found:016x}, expected {expected:016x}")]
+    /// The checksum does not match.
+    #[error("corrupt state: expected checksum {expected:016x}, found {found:016x}")]
     Checksum {
-        /// What it says.
+        /// Stored checksum.
         expected: u64,
-        /// What its bytes give.
+        /// Computed checksum.
         found: u64,
     },
-    /// The checksum holds, but the content contradicts itself.
-    #[error("byte {offset} of the state: {what} is {found}, expected {expected}")]
+    /// The checksum matches, but the content is invalid.
+    #[error("invalid state at byte {offset}: {what}: expected {expected}, found {found}")]
     Malformed {
-        /// Where.
+        /// Byte offset in the state.
         offset: usize,
-        /// Which value.
         what: &'static str,
-        /// What it may be.
         expected: String,
-        /// What it is.
         found: String,
     },
-    /// One sequence where a whole context is expected, or the other way round.
-    #[error("the state holds {found}, expected {expected}")]
+    /// The state contains a single sequence instead of a whole context, or vice versa.
+    #[error("wrong state scope: expected {expected}, found {found}")]
     Scope {
-        /// What was asked for.
         expected: &'static str,
-        /// What it holds.
         found: &'static str,
     },
-    /// The state of another model.
-    #[error("the state is of another model: {what} {found}, this model has {expected}")]
+    /// The state belongs to a different model.
+    #[error("the state belongs to a different model: {what}: expected {expected}, found {found}")]
     Model {
-        /// What differs.
+        /// Differing property.
         what: String,
-        /// Value of this model.
+        /// Value expected by this model.
         expected: String,
-        /// Value of the state's model.
+        /// Value found in the state.
         found: String,
     },
-    /// The state of a context with other settings.
-    #[error("the state is of a context with other settings: {what} {found}, this context has {expected}")]
+    /// The state was saved with different context settings.
+    #[error("the state was saved with different settings: {what}: expected {expected}, found {found}")]
     Settings {
-        /// What differs.
+        /// Differing setting.
         what: String,
-        /// Value of this context.
+        /// Value expected by this context.
         expected: String,
-        /// Value of the state's context.
+        /// Value found in the state.
         found: String,
     },
-    /// More cells than there is room for.
-    #[error("the state takes {needed} cells of KV memory, {free} of {n_cells} are free; use a larger context")]
-    NoRoom {
-        /// Cells of the state.
-        needed: usize,
-        /// Cells that can be used.
-        free: usize,
-        /// Cells in all.
-        n_cells: usize,
-    },
-    /// No such sequence in this context.
+    /// The state needs more cells than are free.
+    #[error(
+        "cannot restore the state: it needs {needed} cells, but only {free} of {n_cells} are free; use a larger context"
+    )]
+    NoRoom { needed: usize, free: usize, n_cells: usize },
+    /// The sequence id is out of range.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The state cannot be held in memory while it is read.
-    #[error("cannot allocate {bytes} bytes")]
-    OutOfMemory {
-        /// Bytes asked for.
-        bytes: u64,
-    },
-    /// The bytes could not be written or read.
+    /// Allocating a buffer for the file failed.
+    #[error("cannot allocate {bytes} bytes for the state file")]
+    OutOfMemory { bytes: u64 },
+    /// An I/O operation failed.
     #[error("{action}: {error}")]
     Io {
-        /// What was tried.
         action: &'static str,
-        /// Why it failed.
         error: std::io::Error,
     },
-    /// Something is wrong with a file.
+    /// An error with the path of the affected file.
     #[error("{}: {error}", .path.display())]
-    InFile {
-        /// The file.
-        path: PathBuf,
-        /// What.
-        error: Box<StateError>,
-    },
-    /// Keys that were due to be rotated before saving could not be.
+    InFile { path: PathBuf, error: Box<StateError> },
+    /// Applying pending key rotations before saving failed.
     #[error(transparent)]
     Shift(#[from] DecodeError),
-    /// A device failed before anything was changed.
+    /// A device failed before anything changed.
     #[error(transparent)]
     Sched(#[from] SchedError),
-    /// A device failed to read or write rows. When restoring, the sequences that were to be replaced are empty now.
+    /// A device failed to transfer rows. After a failed restore, the affected sequences are empty.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }

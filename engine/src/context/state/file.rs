@@ -1,4 +1,4 @@
-//! States as files: written whole or not at all, read whole.
+//! State files: written atomically and read as a whole.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -9,31 +9,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::StateError;
 use super::format::{PREFIX, check_prefix};
 
-/// Writes a file beside `path` and puts it in its place when it is complete, so that whoever reads `path` finds the old
-/// content or the new one, even if the machine fails meanwhile.
+/// Writes a temporary file next to `path` and renames it when complete. Readers of `path` see either the old
+/// or the new content, even after a crash.
 pub(super) fn replace(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> Result<(), StateError>,
 ) -> Result<(), StateError> {
     remove_left_over(path);
-    let temporary = Temporary(beside(path));
+    let temporary = TempFile(temp_path(path));
     let written = temporary.create().and_then(|file| {
         let mut out = BufWriter::with_capacity(1 << 20, file);
         write(&mut out)?;
         out.flush()
             .and_then(|()| out.get_ref().sync_all())
-            .map_err(StateError::io("write the file"))?;
-        fs::rename(&temporary.0, path).map_err(StateError::io("put the file in its place"))
+            .map_err(StateError::io("cannot write the file"))?;
+        fs::rename(&temporary.0, path).map_err(StateError::io("cannot rename the temporary file"))
     });
     written.map_err(|e| in_file(e, path))
 }
 
-/// The bytes of a file, if it begins like a state of its length. Errors name the file.
+/// Reads a file whose header and length are those of a state. Errors name the file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, StateError> {
     read_checked(path).map_err(|e| in_file(e, path))
 }
 
-/// Names the file of an error.
+/// Adds the path to an error.
 pub(super) fn in_file(error: StateError, path: &Path) -> StateError {
     StateError::InFile {
         path: path.to_owned(),
@@ -42,8 +42,8 @@ pub(super) fn in_file(error: StateError, path: &Path) -> StateError {
 }
 
 fn read_checked(path: &Path) -> Result<Vec<u8>, StateError> {
-    let io = StateError::io("read the file");
-    // Opening a pipe would wait for its writer.
+    let io = StateError::io("cannot read the file");
+    // Opening a pipe would block until a writer appears.
     if !fs::metadata(path).map_err(&io)?.is_file() {
         return Err(io(std::io::Error::other("not a regular file")));
     }
@@ -51,7 +51,7 @@ fn read_checked(path: &Path) -> Result<Vec<u8>, StateError> {
     let found = file.metadata().map_err(&io)?.len();
     let mut bytes = Vec::new();
     (&mut file).take(PREFIX as u64).read_to_end(&mut bytes).map_err(&io)?;
-    // Memory is asked for only when file system and file agree on the length.
+    // Allocate only after the declared length matches the file size.
     let expected = check_prefix(&bytes)?;
     if expected != found {
         return Err(StateError::Length { expected, found });
@@ -65,38 +65,39 @@ fn read_checked(path: &Path) -> Result<Vec<u8>, StateError> {
     Ok(bytes)
 }
 
-/// A file that is removed unless it was renamed.
-struct Temporary(PathBuf);
+/// Temporary file, removed on drop unless it was renamed.
+struct TempFile(PathBuf);
 
-impl Temporary {
+impl TempFile {
     fn create(&self) -> Result<File, StateError> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
         let file = options
             .open(&self.0)
-            .map_err(StateError::io("create a temporary file beside it"))?;
-        // Tells others that somebody writes it. Where files cannot be locked nobody removes them either.
+            .map_err(StateError::io("cannot create the temporary file"))?;
+        // Marks the file as in use. If the file system does not support locks, `remove_left_over` skips it,
+        // too.
         let _ = file.try_lock();
         Ok(file)
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TempFile {
     fn drop(&mut self) {
-        // After the rename there is nothing to remove, and nothing depends on it.
+        // After the rename there is nothing to remove; failure is harmless.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Removes temporary files of earlier writers that were killed: those that nobody holds.
+/// Removes temporary files left by killed writers, which are no longer locked.
 fn remove_left_over(path: &Path) {
-    let (Some(name), Some(folder)) = (path.file_name().and_then(OsStr::to_str), path.parent()) else {
+    let (Some(name), Some(dir)) = (path.file_name().and_then(OsStr::to_str), path.parent()) else {
         return;
     };
-    let folder = if folder.as_os_str().is_empty() {
+    let dir = if dir.as_os_str().is_empty() {
         Path::new(".")
     } else {
-        folder
+        dir
     };
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let is_temporary = |found: &str| {
@@ -104,7 +105,7 @@ fn remove_left_over(path: &Path) {
         let middle = rest.and_then(|rest| rest.strip_prefix('.')?.strip_suffix(".tmp")?.split_once('-'));
         middle.is_some_and(|(id, n)| is_number(id) && is_number(n))
     };
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if !entry.file_name().to_str().is_some_and(is_temporary) {
             continue;
         }
@@ -113,14 +114,14 @@ fn remove_left_over(path: &Path) {
             .open(entry.path())
             .is_ok_and(|file| file.try_lock().is_ok());
         if is_free {
-            // It is only in the way; whoever cannot remove it loses nothing.
+            // Removal is best effort: a leftover file is harmless.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// A name in the same folder, so that the rename stays within one file system, that no other thread or process uses.
-fn beside(path: &Path) -> PathBuf {
+/// Returns a unique name in the same directory, so that the rename stays within one file system.
+fn temp_path(path: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
     let mut name = OsString::from(".");
@@ -134,9 +135,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_killed_writers_leave_is_removed_and_nothing_else() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
+    fn leftover_temporary_files_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
         let others = [
             "a.bin",
             ".a.bin.1.tmp",
@@ -148,7 +149,7 @@ mod tests {
         for name in others.iter().chain(&left) {
             fs::write(at(name), b"x").unwrap();
         }
-        let written = Temporary(at(".a.bin.7-7.tmp"));
+        let written = TempFile(at(".a.bin.7-7.tmp"));
         let _file = written.create().unwrap();
         replace(&at("a.bin"), |out| {
             out.write_all(b"new").map_err(StateError::io("write"))
@@ -157,6 +158,6 @@ mod tests {
         assert_eq!(fs::read(at("a.bin")).unwrap(), b"new");
         assert!(left.iter().all(|name| !at(name).exists()));
         assert!(others.iter().all(|name| at(name).exists()));
-        assert!(at(".a.bin.7-7.tmp").exists(), "somebody writes it");
+        assert!(at(".a.bin.7-7.tmp").exists(), "still locked by its writer");
     }
 }

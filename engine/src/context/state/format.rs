@@ -1,13 +1,13 @@
-//! The bytes of a saved state. All numbers are little-endian:
+//! Binary format of a saved state. All numbers are little-endian.
 //!
 //! | part | content |
 //! |---|---|
-//! | prefix | magic (8 bytes), version u32, scope u32 (0 a context, 1 a sequence), length of the whole u64 |
-//! | fields | architecture (length u64, UTF-8); one u64 for every [`Field`] that state and context must agree on |
+//! | prefix | magic (8 bytes), version u32, scope u32 (0: context, 1: sequence), total length u64 |
+//! | fields | architecture (length u64, UTF-8); one u64 for every [`Field`] that must match the context |
 //! | tokens | count u64; ids u32 |
-//! | cells | per pool: count of runs u64; runs of cells at consecutive positions: first position u32, cells u32, sequences 4 × u64, one bit each |
-//! | rows | per slot: the keys of its pool's cells in the order of the runs, then the values |
-//! | checksum | [`Digest`] of everything before, u64 |
+//! | cells | per pool: number of runs u64; runs of cells at consecutive positions: first position u32, number of cells u32, sequences 4 × u64 (one bit each) |
+//! | rows | per slot: the keys of its pool's cells in run order, then the values |
+//! | checksum | [`Digest`] of all preceding bytes, u64 |
 
 use std::fmt;
 use std::io::Write;
@@ -20,23 +20,23 @@ use crate::vocab::Token;
 
 use super::StateError;
 
-/// The first bytes of every state.
+/// Magic number at the start of every state.
 const MAGIC: [u8; 8] = *b"kv-state";
-/// Version of everything after the version.
+/// Format version.
 const VERSION: u32 = 3;
-/// Bytes of the prefix.
+/// Size of the prefix in bytes.
 pub(super) const PREFIX: usize = 24;
-/// Bytes of the checksum.
+/// Size of the checksum in bytes.
 const CHECKSUM: usize = 8;
-/// Bytes of a run.
+/// Size of an encoded run in bytes.
 const RUN: usize = 8 + size_of::<SeqSet>();
 
-/// What a state holds.
+/// Scope of a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scope {
-    /// All sequences of a context.
+    /// State of all sequences of a context.
     Context,
-    /// One sequence, whichever it was.
+    /// State of a single sequence.
     Sequence,
 }
 
@@ -51,25 +51,25 @@ impl Scope {
     }
 }
 
-/// A number that a state's context and the one it is restored into must have in common.
+/// Property that must match between a state and the context it is restored into.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
-    /// Belongs to the model rather than to the settings of a context.
+    /// Property of the model rather than of the context settings.
     pub of_model: bool,
     pub what: &'static str,
-    /// The layer or pool it belongs to.
+    /// Layer or pool of the property.
     pub index: Option<usize>,
     pub value: FieldValue,
 }
 
-/// Values are compared as they are stored, and shown for what they mean.
+/// Property value. Values are compared bitwise and displayed by type.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FieldValue {
     Count(usize),
     Float(f32),
     Digest(u64),
     Type(GgmlType),
-    /// Digest of the adapters in use, 0 without any.
+    /// Digest of the active adapters; 0 if there are none.
     Adapters(u64),
 }
 
@@ -83,14 +83,14 @@ impl FieldValue {
         }
     }
 
-    /// Other bits in the same meaning.
+    /// Formats `bits` as a value of this type.
     fn show(self, bits: u64) -> String {
         match self {
             FieldValue::Count(_) => bits.to_string(),
             FieldValue::Float(_) => f32::from_bits(bits as u32).to_string(),
             FieldValue::Digest(_) => format!("{bits:016x}"),
             FieldValue::Adapters(_) if bits == 0 => "none".to_owned(),
-            FieldValue::Adapters(_) => format!("{bits:016x} (as a digest)"),
+            FieldValue::Adapters(_) => format!("{bits:016x} (digest)"),
             FieldValue::Type(_) => match u32::try_from(bits).ok().and_then(GgmlType::from_id) {
                 Some(ty) => ty.to_string(),
                 None => format!("type {bits}"),
@@ -106,14 +106,14 @@ impl fmt::Display for Field {
     }
 }
 
-/// Everything that decides whether a state fits a context.
+/// Properties that determine whether a state matches a context.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub arch: &'static str,
     pub fields: Vec<Field>,
 }
 
-/// Cells at consecutive positions that belong to the same sequences.
+/// Cells at consecutive positions with equal sequence sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     pub pos: i32,
@@ -121,7 +121,7 @@ pub(super) struct Run {
     pub seqs: SeqSet,
 }
 
-/// Bytes per cell of one slot.
+/// Row sizes of a slot in bytes per cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowSizes {
     pub pool: usize,
@@ -129,8 +129,8 @@ pub(super) struct RowSizes {
     pub value: usize,
 }
 
-/// Everything before the rows; `row_bytes` is what follows, without the checksum. Lengths that do not fit 64 bits cannot
-/// occur: the rows exist in memory.
+/// Encodes everything before the rows. `row_bytes` is the size of the rows. The total length cannot overflow,
+/// because the rows exist in memory.
 pub(super) fn head(scope: Scope, identity: &Identity, tokens: &[Token], pools: &[Vec<Run>], row_bytes: u64) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend_from_slice(&MAGIC);
@@ -160,49 +160,51 @@ pub(super) fn head(scope: Scope, identity: &Identity, tokens: &[Token], pools: &
     out
 }
 
-/// Passes bytes on and adds the checksum in the end.
-pub(super) struct Sink<'a> {
+/// Writer that computes the checksum and appends it on finish.
+pub(super) struct ChecksumWriter<'a> {
     out: &'a mut dyn Write,
     digest: Digest,
 }
 
-impl<'a> Sink<'a> {
-    pub fn new(out: &'a mut dyn Write) -> Sink<'a> {
+impl<'a> ChecksumWriter<'a> {
+    pub fn new(out: &'a mut dyn Write) -> ChecksumWriter<'a> {
         let digest = Digest::default();
-        Sink { out, digest }
+        ChecksumWriter { out, digest }
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), StateError> {
         self.digest.update(bytes);
-        self.out.write_all(bytes).map_err(StateError::io("write the state"))
+        self.out
+            .write_all(bytes)
+            .map_err(StateError::io("cannot write the state"))
     }
 
     pub fn finish(self) -> Result<(), StateError> {
-        let Sink { out, digest } = self;
+        let ChecksumWriter { out, digest } = self;
         out.write_all(&digest.finish().to_le_bytes())
             .and_then(|()| out.flush())
-            .map_err(StateError::io("write the state"))
+            .map_err(StateError::io("cannot write the state"))
     }
 }
 
-/// A state whose bytes have all been checked against its checksum and against the context it is meant for.
+/// State that was verified against its checksum and the target context.
 #[derive(Debug)]
-pub(super) struct Saved<'a> {
+pub(super) struct VerifiedState<'a> {
     pub tokens: Vec<Token>,
     /// Runs of each pool.
     pub pools: Vec<Vec<Run>>,
-    /// Of each slot.
+    /// Saved rows of each slot.
     pub rows: Vec<Rows<'a>>,
 }
 
-/// Rows of one slot, in the order of the runs.
+/// Saved rows of a slot, in run order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows<'a> {
     pub keys: &'a [u8],
     pub values: &'a [u8],
 }
 
-/// What a state is checked against.
+/// Properties that a state is checked against.
 pub(super) struct Expected<'a> {
     pub scope: Scope,
     pub identity: &'a Identity,
@@ -212,7 +214,7 @@ pub(super) struct Expected<'a> {
     pub slots: &'a [RowSizes],
 }
 
-/// Checks the first [`PREFIX`] bytes and returns the length that the whole state must have.
+/// Checks the first [`PREFIX`] bytes and returns the declared total length.
 pub(super) fn check_prefix(bytes: &[u8]) -> Result<u64, StateError> {
     let found = &bytes[..bytes.len().min(MAGIC.len())];
     if found != MAGIC {
@@ -236,8 +238,8 @@ pub(super) fn check_prefix(bytes: &[u8]) -> Result<u64, StateError> {
     cursor.u64("the length")
 }
 
-/// Checks a whole state. Allocates no more than a small multiple of the bytes that are there.
-pub(super) fn parse<'a>(bytes: &'a [u8], expected: &Expected<'_>) -> Result<Saved<'a>, StateError> {
+/// Parses and validates a state. Allocates at most a small multiple of its size.
+pub(super) fn parse<'a>(bytes: &'a [u8], expected: &Expected<'_>) -> Result<VerifiedState<'a>, StateError> {
     let len = check_prefix(bytes)?;
     if len != bytes.len() as u64 || bytes.len() < PREFIX + CHECKSUM {
         return Err(StateError::Length {
@@ -247,7 +249,7 @@ pub(super) fn parse<'a>(bytes: &'a [u8], expected: &Expected<'_>) -> Result<Save
     }
     let (content, checksum) = bytes.split_at(bytes.len() - CHECKSUM);
     let (expects, found) = (word(checksum), Digest::of(content));
-    // Fuzzing would not get past it.
+    // Skipped when fuzzing, because mutated inputs never have a valid checksum.
     if expects != found && !cfg!(fuzzing) {
         return Err(StateError::Checksum {
             expected: expects,
@@ -266,15 +268,15 @@ pub(super) fn parse<'a>(bytes: &'a [u8], expected: &Expected<'_>) -> Result<Save
         .map(|_| cursor.runs(expected.n_seq_max))
         .collect::<Result<Vec<_>, _>>()?;
     let rows = cursor.rows(&pools, expected.slots)?;
-    Ok(Saved { tokens, pools, rows })
+    Ok(VerifiedState { tokens, pools, rows })
 }
 
-/// Cells of runs.
+/// Returns the number of cells in the runs.
 pub(super) fn n_cells(runs: &[Run]) -> usize {
     runs.iter().map(|r| r.len as usize).sum()
 }
 
-/// Reads values from the front of what is left.
+/// Bounds-checked reader of little-endian values.
 struct Cursor<'a> {
     bytes: &'a [u8],
     pos: usize,
@@ -303,7 +305,7 @@ impl<'a> Cursor<'a> {
         self.take(8, what).map(word)
     }
 
-    /// A count of things of `size` bytes each, all of which are there.
+    /// Reads a count of elements of `size` bytes and checks that the rest of the state can contain them.
     fn count(&mut self, size: usize, what: &'static str) -> Result<usize, StateError> {
         let n = self.u64(what)?;
         let most = self.left() / size;
@@ -335,7 +337,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn check_identity(&mut self, expected: &Identity) -> Result<(), StateError> {
-        let n = self.count(1, "the length of the architecture's name")?;
+        let n = self.count(1, "the architecture name length")?;
         let arch = self.take(n, "the architecture")?;
         if arch != expected.arch.as_bytes() {
             const SHOWN: usize = 64;
@@ -362,7 +364,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn tokens(&mut self, n_vocab: usize) -> Result<Vec<Token>, StateError> {
-        let n = self.count(size_of::<Token>(), "the number of tokens")?;
+        let n = self.count(size_of::<Token>(), "the token count")?;
         let mut tokens = Vec::with_capacity(n);
         for _ in 0..n {
             let token = self.u32("a token")?;
@@ -377,25 +379,25 @@ impl<'a> Cursor<'a> {
     fn seqs(&mut self) -> Result<SeqSet, StateError> {
         let mut words = SeqSet::default().words();
         for word in &mut words {
-            *word = self.u64("a set of sequences")?;
+            *word = self.u64("a sequence set")?;
         }
         Ok(SeqSet::from_words(words))
     }
 
     fn runs(&mut self, n_seq_max: usize) -> Result<Vec<Run>, StateError> {
-        let n = self.count(RUN, "the number of runs")?;
+        let n = self.count(RUN, "the run count")?;
         let mut runs = Vec::with_capacity(n);
         for _ in 0..n {
-            let (pos, len) = (self.u32("a position")?, self.u32("the length of a run")?);
+            let (pos, len) = (self.u32("a position")?, self.u32("a run length")?);
             let seqs = self.seqs()?;
-            // The position after the last must be one, too.
+            // The position after the last cell must be valid, too.
             let end = u64::from(pos) + u64::from(len);
             if len == 0 || end > i32::MAX as u64 {
                 let expected = format!("positions below {}", i32::MAX);
                 return Err(self.malformed("a run", expected, format!("{pos}..{end}")));
             }
             if seqs.is_empty() {
-                return Err(self.malformed("a set of sequences", "at least one".to_owned(), "none"));
+                return Err(self.malformed("a sequence set", "at least one sequence".to_owned(), "none"));
             }
             if let Some(seq) = seqs.iter().find(|&seq| seq >= n_seq_max) {
                 return Err(crate::context::MemoryError::Sequence { seq, n_seq_max }.into());
@@ -406,18 +408,18 @@ impl<'a> Cursor<'a> {
         Ok(runs)
     }
 
-    /// The rest: as many rows as the runs have cells, and nothing more.
+    /// Reads the rows, which must fill the rest of the state exactly.
     fn rows(&mut self, pools: &[Vec<Run>], slots: &[RowSizes]) -> Result<Vec<Rows<'a>>, StateError> {
         let mut rows = Vec::with_capacity(slots.len());
         for slot in slots {
             let n = n_cells(&pools[slot.pool]);
-            let keys = self.take(n.saturating_mul(slot.key), "rows of keys")?;
-            let values = self.take(n.saturating_mul(slot.value), "rows of values")?;
+            let keys = self.take(n.saturating_mul(slot.key), "key rows")?;
+            let values = self.take(n.saturating_mul(slot.value), "value rows")?;
             rows.push(Rows { keys, values });
         }
         if self.left() > 0 {
             return Err(self.malformed(
-                "what follows the rows",
+                "data after the rows",
                 "nothing".to_owned(),
                 format!("{} bytes", self.left()),
             ));
@@ -426,7 +428,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// A little-endian number of up to 8 bytes.
+/// Decodes a little-endian number of up to 8 bytes.
 fn word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |n, &b| n << 8 | u64::from(b))
 }
@@ -446,8 +448,8 @@ mod tests {
             arch: "toy",
             fields: vec![
                 field(true, "tensors", FieldValue::Digest(7)),
-                field(false, "rope frequency base", FieldValue::Float(10000.0)),
-                field(false, "type of keys", FieldValue::Type(GgmlType::F16)),
+                field(false, "RoPE base frequency", FieldValue::Float(10000.0)),
+                field(false, "key type", FieldValue::Type(GgmlType::F16)),
             ],
         }
     }
@@ -488,7 +490,7 @@ mod tests {
     fn state() -> Vec<u8> {
         let rows: Vec<u8> = (0..4 * 6 + 2 * 4).collect();
         let mut out = Vec::new();
-        let mut sink = Sink::new(&mut out);
+        let mut sink = ChecksumWriter::new(&mut out);
         sink.write(&head(
             Scope::Context,
             &identity(),
@@ -502,7 +504,7 @@ mod tests {
         out
     }
 
-    /// Corrects length and checksum, as somebody who means harm would.
+    /// Fixes length and checksum, as an attacker would.
     fn seal(state: &mut [u8]) {
         let (len, end) = (state.len() as u64, state.len() - CHECKSUM);
         state[PREFIX - 8..PREFIX].copy_from_slice(&len.to_le_bytes());
@@ -515,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn parse_returns_written_state() {
         let (state, identity) = (state(), identity());
         let saved = parse(&state, &expected(&identity)).unwrap();
         assert_eq!((saved.tokens, &saved.pools), (vec![1, 99], &pools()));
@@ -525,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_named() {
+    fn identity_mismatch_names_field() {
         let state = state();
         let with = |change: fn(&mut Identity)| {
             let mut identity = identity();
@@ -534,19 +536,19 @@ mod tests {
         };
         assert_eq!(
             with(|i| i.arch = "other"),
-            "the state is of another model: architecture toy, this model has other"
+            "the state belongs to a different model: architecture: expected other, found toy"
         );
         assert_eq!(
             with(|i| i.fields[0].value = FieldValue::Digest(0xab)),
-            "the state is of another model: tensors 0000000000000007, this model has 00000000000000ab"
+            "the state belongs to a different model: tensors: expected 00000000000000ab, found 0000000000000007"
         );
         assert_eq!(
             with(|i| i.fields[1].value = FieldValue::Float(5e5)),
-            "the state is of a context with other settings: rope frequency base 10000, this context has 500000"
+            "the state was saved with different settings: RoPE base frequency: expected 500000, found 10000"
         );
         assert_eq!(
             with(|i| i.fields[2].value = FieldValue::Type(GgmlType::Q8_0)),
-            "the state is of a context with other settings: type of keys f16, this context has q8_0"
+            "the state was saved with different settings: key type: expected q8_0, found f16"
         );
         assert!(error(b"GGUF\x03\0\0\0").starts_with("not a saved state"));
         assert_eq!(
@@ -559,12 +561,12 @@ mod tests {
             )
             .unwrap_err()
             .to_string(),
-            "the state holds a whole context, expected one sequence"
+            "wrong state scope: expected one sequence, found a whole context"
         );
     }
 
     #[test]
-    fn counts_are_believed_only_when_their_bytes_are_there() {
+    fn parse_rejects_counts_beyond_data() {
         let state = state();
         let tokens = PREFIX + 8 + 3 + 3 * 8;
         let first_runs = tokens + 8 + 2 * 4;
@@ -575,23 +577,25 @@ mod tests {
             seal(&mut state);
             error(&state)
         };
-        assert!(patched(PREFIX, &u64::MAX.to_le_bytes()).contains("the length of the architecture's name"));
-        assert!(patched(tokens, &u64::MAX.to_le_bytes()).contains("the number of tokens"));
-        assert!(patched(tokens + 8, &100u32.to_le_bytes()).contains("a token is 100, expected below 100"));
-        assert!(patched(first_runs, &(1u64 << 60).to_le_bytes()).contains("the number of runs"));
-        assert!(patched(first_run, &(-1i32).to_le_bytes()).contains("a run is"));
-        assert!(patched(first_run + 4, &0u32.to_le_bytes()).contains("a run is"));
-        assert!(patched(first_run + 4, &i32::MAX.to_le_bytes()).contains("rows of keys"));
+        assert!(patched(PREFIX, &u64::MAX.to_le_bytes()).contains("the architecture name length"));
+        assert!(patched(tokens, &u64::MAX.to_le_bytes()).contains("the token count"));
+        assert!(patched(tokens + 8, &100u32.to_le_bytes()).contains("a token: expected below 100, found 100"));
+        assert!(patched(first_runs, &(1u64 << 60).to_le_bytes()).contains("the run count"));
+        assert!(patched(first_run, &(-1i32).to_le_bytes()).contains("a run: expected positions below "));
+        assert!(patched(first_run + 4, &0u32.to_le_bytes()).contains("a run: expected positions below "));
+        assert!(patched(first_run + 4, &i32::MAX.to_le_bytes()).contains("key rows"));
         assert!(patched(first_run + 8, &[0; 32]).contains("at least one"));
-        assert!(patched(first_run + 8, &16u64.to_le_bytes()).contains("sequence 4 is beyond the context's 4"));
-        assert!(patched(first_run + 39, &[0x80]).contains("sequence 255 is beyond the context's 4"));
-        assert!(patched(first_run + 4, &2u32.to_le_bytes()).contains("what follows the rows"));
-        assert!(patched(8, &9u32.to_le_bytes()).contains("version 9, expected 3"));
-        assert!(patched(12, &2u32.to_le_bytes()).contains("the scope is 2"));
+        assert!(
+            patched(first_run + 8, &16u64.to_le_bytes()).contains("invalid sequence 4: the context has 4 sequences")
+        );
+        assert!(patched(first_run + 39, &[0x80]).contains("invalid sequence 255: the context has 4 sequences"));
+        assert!(patched(first_run + 4, &2u32.to_le_bytes()).contains("data after the rows"));
+        assert!(patched(8, &9u32.to_le_bytes()).contains("version: expected 3, found 9"));
+        assert!(patched(12, &2u32.to_le_bytes()).contains("the scope: expected 0 or 1, found 2"));
     }
 
     #[test]
-    fn no_forged_state_does_harm() {
+    fn parse_rejects_forged_states() {
         let (state, identity) = (state(), identity());
         for len in 0..state.len() {
             let mut cut = state[..len].to_vec();
@@ -601,7 +605,7 @@ mod tests {
                 assert!(parse(&cut, &expected(&identity)).is_err(), "{len} bytes, sealed");
             }
         }
-        // Every byte set to telling values: either it is a state of the same size or it is refused.
+        // Every byte set to boundary values: the state is either rejected or has the same size.
         for at in 0..state.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut forged = state.clone();

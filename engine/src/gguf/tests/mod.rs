@@ -1,4 +1,4 @@
-//! Tests of the module as a whole: hand-made files that lie, real headers, random files.
+//! Module tests: hand-made invalid files, real headers, and random files.
 
 mod bad_files;
 mod properties;
@@ -9,28 +9,28 @@ use std::path::PathBuf;
 use super::ValueType;
 use kernels::GgmlType;
 
-/// Headers of small models and their recorded logits.
+/// Directory with headers of small models and their reference logits.
 fn data_dir() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/archs"))
 }
 
-/// The files of a folder whose names end in `suffix`, sorted.
+/// Returns the sorted paths of all files in a directory whose names end in `suffix`.
 fn files_in(dir: PathBuf, suffix: &str) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
-        .expect("the folder can be read")
-        .map(|entry| entry.expect("the folder can be read").path())
+        .expect("test data directory is readable")
+        .map(|entry| entry.expect("test data directory is readable").path())
         .filter(|path| path.to_string_lossy().ends_with(suffix))
         .collect();
     files.sort();
     files
 }
 
-/// Bytes put together by hand, so that they can be wrong in ways that the writer cannot.
+/// Byte builder for headers that [`GgufWriter`] would reject.
 #[derive(Clone, Default)]
 struct Raw(Vec<u8>);
 
 impl Raw {
-    /// Magic, version 3 and two counts.
+    /// Starts with the magic, version 3 and both counts.
     fn file(n_tensors: u64, n_keys: u64) -> Raw {
         Raw::default().bytes(b"GGUF").u32(3).u64(n_tensors).u64(n_keys)
     }
@@ -56,19 +56,19 @@ impl Raw {
         self.u32(ty.id())
     }
 
-    /// A key with a u32.
+    /// Appends a key with a u32 value.
     fn key_u32(self, key: &str, value: u32) -> Raw {
         self.string(key).ty(ValueType::U32).u32(value)
     }
 
-    /// A tensor's description.
+    /// Appends a tensor description.
     fn tensor(self, name: &str, dims: &[u64], ty: GgmlType, offset: u64) -> Raw {
         let raw = self.string(name).u32(dims.len() as u32);
         let raw = dims.iter().fold(raw, |raw, &n| raw.u64(n));
         raw.u32(ty.id()).u64(offset)
     }
 
-    /// Zeros up to a multiple of 32 bytes.
+    /// Pads with zeros to a multiple of 32 bytes.
     fn pad(mut self) -> Raw {
         self.0.resize(self.0.len().next_multiple_of(32), 0);
         self

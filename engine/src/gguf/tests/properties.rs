@@ -1,4 +1,4 @@
-//! Random files come back as they were written; mutated real headers are refused or accepted, never worse.
+//! Property tests: random files survive a round trip, and mutated real headers never cause a panic.
 
 use super::{data_dir, files_in};
 use crate::gguf::*;
@@ -72,8 +72,8 @@ fn tensors() -> impl Strategy<Value = Vec<Tensor>> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(mut metadata in metadata(), tensors in tensors(), alignment in 0u32..12) {
-        // 2^11 stands for no alignment key at all.
+    fn written_file_round_trips(mut metadata in metadata(), tensors in tensors(), alignment in 0u32..12) {
+        // Exponent 11 means that the alignment key is absent.
         if alignment < 11 {
             metadata.insert(KEY_ALIGNMENT, 1u32 << alignment);
         }
@@ -104,25 +104,25 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_are_no_header_do_no_harm(bytes in vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..200)) {
         let raw = super::Raw::file(u64::from(bytes.len() as u8) / 64, 1).bytes(&bytes);
         let _ = Gguf::parse_header(&raw.0);
         let _ = Gguf::parse_header(&bytes);
     }
 }
 
-/// A change to a header.
+/// Mutation of a header.
 #[derive(Clone, Debug)]
 enum Mutation {
-    /// Another byte.
+    /// Replaces the byte at an offset.
     Set(usize, u8),
-    /// Another 8 bytes: where they hit a length, count, dimension or offset, they matter.
+    /// Overwrites 8 bytes, which may be a length, count, dimension or offset.
     Number(usize, u64),
-    /// Nothing behind this.
+    /// Truncates the header to a length.
     Cut(usize),
-    /// Some bytes less.
+    /// Removes a range of bytes.
     Remove(usize, usize),
-    /// Some bytes again.
+    /// Duplicates a range of bytes.
     Repeat(usize, usize),
 }
 
@@ -174,13 +174,13 @@ fn mutation() -> impl Strategy<Value = Mutation> {
 fn header_bytes() -> impl Strategy<Value = Vec<u8>> {
     let headers: Vec<Vec<u8>> = files_in(data_dir(), ".header.gguf")
         .iter()
-        .map(|path| std::fs::read(path).expect("the header can be read"))
+        .map(|path| std::fs::read(path).expect("header files in tests/data/archs are readable"))
         .collect();
     assert!(!headers.is_empty());
     proptest::sample::select(headers)
 }
 
-/// What must hold for every header that is accepted, however strange.
+/// Asserts the invariants of every accepted header.
 fn check_accepted(header: &Gguf) {
     let mut end = 0;
     let mut tensors: Vec<&TensorInfo> = header.tensors().iter().collect();
@@ -188,7 +188,10 @@ fn check_accepted(header: &Gguf) {
     for t in tensors {
         assert!(t.offset >= end && t.offset % header.alignment() == 0);
         assert!(t.n_elements() > 0 && t.ne[0] % t.ty.block_size() == 0);
-        end = t.offset.checked_add(t.bytes).expect("the end can be addressed");
+        end = t
+            .offset
+            .checked_add(t.bytes)
+            .expect("check_extents bounds every tensor end");
     }
     for (key, value) in header.metadata.iter() {
         assert!(!key.is_empty() && !value.to_string().is_empty() && !value.describe().is_empty());
@@ -199,7 +202,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn mutated_headers_do_no_harm(mut bytes in header_bytes(), mutations in vec(mutation(), 1..5)) {
+    fn mutated_headers_never_panic(mut bytes in header_bytes(), mutations in vec(mutation(), 1..5)) {
         mutations.iter().for_each(|m| m.apply(&mut bytes));
         match Gguf::parse_header(&bytes) {
             Ok(header) => check_accepted(&header),

@@ -1,4 +1,4 @@
-//! Headers of real models, models made from them, and models in several files.
+//! Tests with real model headers, generated models, and split models.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ fn llama_dense() -> Gguf {
 }
 
 #[test]
-fn a_header_says_what_it_should() {
+fn header_has_expected_values() {
     let header = llama_dense();
     assert_eq!(header.require::<&str>("general.architecture").unwrap(), "llama");
     let n_layer = header.require::<usize>("llama.block_count").unwrap();
@@ -34,7 +34,8 @@ fn a_header_says_what_it_should() {
     assert_eq!(tokens.get(tokens.len()), None);
 }
 
-/// Writing what was read gives the same bytes, so writer and reader agree with the program that made the file.
+/// Rewrites a parsed header and expects identical bytes, so reader and writer agree with the tool that
+/// produced the file.
 fn check_rewritten(path: &Path) {
     let bytes = std::fs::read(path).unwrap();
     let header = Gguf::parse_header(&bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -44,14 +45,14 @@ fn check_rewritten(path: &Path) {
             .add_tensor_with(t.name.clone(), t.ty, t.shape(), |_| Ok(()))
             .unwrap();
     }
-    // A file without tensors may leave out the padding.
+    // Files without tensors may omit the final padding.
     let (written, name) = (writer.header().unwrap(), path.display());
     assert!(written.starts_with(&bytes), "{name}");
     assert!(header.tensors().is_empty() || written.len() == bytes.len(), "{name}");
 }
 
 #[test]
-fn headers_are_rewritten_byte_for_byte() {
+fn rewritten_header_is_identical() {
     for (dir, at_least) in [("archs", 149), ("headers", 4), ("vocabs", 16)] {
         let headers = files_in(data_dir().with_file_name(dir), ".gguf");
         assert!(headers.len() >= at_least, "{dir}: {}", headers.len());
@@ -60,7 +61,7 @@ fn headers_are_rewritten_byte_for_byte() {
 }
 
 #[test]
-fn a_header_and_a_seed_make_a_model() {
+fn seeded_model_is_complete() {
     for path in files_in(data_dir(), ".header.gguf") {
         let header = Gguf::open_header(&path).unwrap();
         assert!(matches!(
@@ -82,7 +83,7 @@ fn a_header_and_a_seed_make_a_model() {
         }
 
         let logits = Logits::read(path.to_string_lossy().replace(".header.gguf", ".logits")).unwrap();
-        // A logit for each token of the vocabulary, or an encoder's embedding.
+        // Decoders have one logit per vocabulary entry; encoders have an embedding.
         assert_eq!(logits.tokens().len(), 96);
         assert_eq!(logits.values().len(), 96 * logits.n_vocab());
         assert!(logits.n_vocab() >= 128);
@@ -91,7 +92,7 @@ fn a_header_and_a_seed_make_a_model() {
 }
 
 #[test]
-fn seeded_models_have_limits() {
+fn seeded_model_rejects_huge_and_quantized_headers() {
     let mut writer = GgufWriter::new();
     writer
         .add_tensor_with("huge", GgmlType::F32, &[1 << 60], |_| Ok(()))
@@ -109,7 +110,7 @@ fn seeded_models_have_limits() {
 }
 
 #[test]
-fn mapped_and_read_files_are_the_same() {
+fn mapped_and_read_files_are_equal() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.gguf");
     std::fs::write(&path, seeded_model(&llama_dense(), 7).unwrap()).unwrap();
@@ -123,7 +124,8 @@ fn mapped_and_read_files_are_the_same() {
     }
 }
 
-/// Writes the tensors of `header` into `count` files, in turn; `change` may spoil what each says of itself.
+/// Distributes the tensors of `header` round-robin over `count` files; `change` can corrupt the metadata of
+/// each part.
 fn write_shards(header: &Gguf, prefix: &Path, count: u16, change: impl Fn(u16, &mut Metadata)) {
     for no in 0..count {
         let mut metadata = if no == 0 {
@@ -147,7 +149,7 @@ fn write_shards(header: &Gguf, prefix: &Path, count: u16, change: impl Fn(u16, &
 }
 
 #[test]
-fn shards_make_one_model() {
+fn shards_open_as_one_model() {
     let header = llama_dense();
     let dir = tempfile::tempdir().unwrap();
     let prefix = dir.path().join("mini-of-1-model");
@@ -165,51 +167,51 @@ fn shards_make_one_model() {
 }
 
 #[test]
-fn shards_that_do_not_belong_together() {
+fn open_rejects_mismatched_shards() {
     let header = llama_dense();
     let dir = tempfile::tempdir().unwrap();
     let prefix = dir.path().join("m");
     let part = |no| part_path(&prefix, no, 3);
-    let refused = |path: &Path| GgufSet::open(path).unwrap_err().to_string();
-    let named = |no: u16, sentence: &str| format!("{}: {sentence}", part(no).display());
+    let error_message = |path: &Path| GgufSet::open(path).unwrap_err().to_string();
+    let named = |no: u16, message: &str| format!("{}: {message}", part(no).display());
 
     write_shards(&header, &prefix, 3, |_, _| {});
     assert_eq!(
-        refused(&part(2)),
+        error_message(&part(2)),
         named(
             2,
             &format!(
-                "this is part 3 of 3 of a split model: open the first part, {}",
+                "cannot open part 3 of 3 of a split model directly; open the first part, {}",
                 part(0).display()
             )
         )
     );
     let renamed = dir.path().join("renamed.gguf");
     std::fs::copy(part(0), &renamed).unwrap();
-    assert!(refused(&renamed).contains("expected a file name that ends in -00001-of-00003.gguf"));
+    assert!(error_message(&renamed).contains("expected a file name that ends in -00001-of-00003.gguf"));
     std::fs::remove_file(part(1)).unwrap();
-    assert!(refused(&part(0)).starts_with(&named(1, "cannot open the file")));
+    assert!(error_message(&part(0)).starts_with(&named(1, "cannot open the file")));
     std::fs::copy(part(2), part(1)).unwrap();
     assert_eq!(
-        refused(&part(0)),
+        error_message(&part(0)),
         named(
             1,
-            "key \"split.no\": expected 1, as the first part and the file name say, found 2"
+            "key \"split.no\": expected 1 (from the first part and the file name), found 2"
         )
     );
 
     write_shards(&header, &prefix, 3, |no, m| {
         drop((no == 1).then(|| m.insert(KEY_COUNT, 4u16)))
     });
-    assert!(refused(&part(0)).contains("key \"split.count\": expected 3"));
+    assert!(error_message(&part(0)).contains("key \"split.count\": expected 3"));
     write_shards(&header, &prefix, 3, |_, m| drop(m.insert(KEY_TENSORS_COUNT, 1i32)));
-    assert!(refused(&part(0)).contains("expected 1 tensors in all parts together"));
+    assert!(error_message(&part(0)).contains("expected 1 tensors across all parts"));
     write_shards(&header, &prefix, 3, |_, m| drop(m.insert(KEY_COUNT, "three")));
-    assert!(refused(&part(0)).contains("key \"split.count\": expected an integer"));
+    assert!(error_message(&part(0)).contains("key \"split.count\": expected an integer"));
 }
 
 #[test]
-fn names_of_shards() {
+fn split_name_parses_and_formats() {
     let parse = |s: &str| SplitName::parse(Path::new(s));
     let name = parse("dir/a-b-00002-of-00003.gguf").unwrap();
     assert_eq!((name.no, name.count), (1, 3));

@@ -1,4 +1,4 @@
-//! Parts of texts that keep to a grammar.
+//! Tests of lazy grammars.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn texts(all: &[&str]) -> Vec<String> {
     all.iter().map(|text| (*text).to_owned()).collect()
 }
 
-/// Calls between `<<` and `>>`, and ones that begin with a special token.
+/// Calls between `<<` and `>>`, or starting with a special token.
 fn marked() -> Constraint {
     let grammar = "%llguidance {}\nstart: (\"<<\" | <[3]>) /[ab]{2,3}/ \">>\"";
     let trigger = Trigger {
@@ -18,13 +18,13 @@ fn marked() -> Constraint {
     gbnf(grammar).lazily(trigger).unwrap()
 }
 
-/// Takes a text byte by byte. Tells where it had to keep to the grammar: before which of its bytes.
+/// Feeds a string byte by byte. Returns the offsets at which the output was constrained.
 fn kept(constraint: &mut Constraint, text: &str) -> Vec<usize> {
     let mut places = Vec::new();
     for (at, b) in text.bytes().enumerate() {
         if !constraint.is_free() {
             places.push(at);
-            assert!(allows(constraint, byte(b)), "{at} of {text:?}");
+            assert!(allows(constraint, byte(b)), "byte {at} of {text:?}");
         }
         constraint.accept(byte(b)).unwrap();
     }
@@ -36,7 +36,7 @@ fn places(start: &Constraint, text: &str) -> Vec<usize> {
 }
 
 #[test]
-fn a_part_keeps_to_its_grammar_from_its_mark_to_its_end() {
+fn lazy_grammar_constrains_from_marker_to_end() {
     let mut calls = marked();
     assert_eq!(
         places(&calls, "a<b> <<ab>> c < <<aab>> <"),
@@ -44,10 +44,10 @@ fn a_part_keeps_to_its_grammar_from_its_mark_to_its_end() {
     );
     assert_eq!(kept(&mut calls, "x<<"), NONE);
     assert!(!calls.is_free() && allows(&mut calls, byte(b'a')) && !allows(&mut calls, byte(b'c')));
-    assert!(!allows(&mut calls, END), "half a part is no end");
+    assert!(!allows(&mut calls, END), "output cannot end inside a part");
     assert_eq!(kept(&mut calls, "ab>>"), [0, 1, 2, 3]);
     assert!(calls.is_free());
-    // Again from the beginning, and copies by themselves.
+    // The result is equal after a reset and for clones.
     kept(&mut calls, "<<a");
     let copy = calls.clone();
     calls.reset().unwrap();
@@ -56,13 +56,13 @@ fn a_part_keeps_to_its_grammar_from_its_mark_to_its_end() {
 }
 
 #[test]
-fn a_mark_may_be_a_token_or_parts_of_some() {
+fn lazy_marker_may_span_or_split_tokens() {
     let mut calls = marked();
     calls.accept(TOOL).unwrap();
     assert!(!calls.is_free() && allows(&mut calls, byte(b'b')));
-    // The name of a special token is not it.
+    // The name of a special token as plain text is not a marker.
     assert_eq!(places(&marked(), "<tool>xy"), NONE);
-    // "</" is one token, and "ab" behind the mark another; "<" before it is none of it.
+    // "</" is one token, and "ab" after the marker another. The "<" before the marker belongs to neither.
     let token = |text: &str| VOCAB.find(text).unwrap();
     let grammar = "%llguidance {}\nstart: \"/<\" \"ab\" \"c\"";
     let trigger = Trigger {
@@ -77,7 +77,7 @@ fn a_mark_may_be_a_token_or_parts_of_some() {
     assert!(allows(&mut parts, token("abc")) && allows(&mut parts, token("ab")) && !allows(&mut parts, byte(b'c')));
     parts.accept(token("abc")).unwrap();
     assert!(parts.is_free());
-    // What came with the mark does not fit, so it is none.
+    // The marker is ignored, because the text after it does not match.
     let mut other = gbnf("%llguidance {}\nstart: \"s!\"")
         .lazily(Trigger {
             marks: texts(&["s"]),
@@ -91,17 +91,17 @@ fn a_mark_may_be_a_token_or_parts_of_some() {
 }
 
 #[test]
-fn what_stands_aside_has_no_marks() {
+fn lazy_markers_in_prefix_are_ignored() {
     let trigger = Trigger {
         marks: texts(&["<<"]),
-        aside: Some(("[t]".to_owned(), "[/t]".to_owned())),
+        prefix: Some(("[t]".to_owned(), "[/t]".to_owned())),
         ..Trigger::default()
     };
     let grammar = "%llguidance {}\nstart: \"<<\" /[ab]{2}/ \">>\"";
-    let from = |is_aside: bool| {
+    let from = |starts_in_prefix: bool| {
         gbnf(grammar)
             .lazily(Trigger {
-                is_aside,
+                starts_in_prefix,
                 ..trigger.clone()
             })
             .unwrap()
@@ -109,12 +109,12 @@ fn what_stands_aside_has_no_marks() {
     let begun = from(false);
     assert_eq!(places(&begun, " [t]<<x[/t]<<ab>>"), [13, 14, 15, 16]);
     assert_eq!(places(&begun, "[t <<ab>>"), [5, 6, 7, 8]);
-    assert_eq!(places(&begun, "a [t]<<ab>>"), [7, 8, 9, 10], "only at the beginning");
+    assert_eq!(places(&begun, "a [t]<<ab>>"), [7, 8, 9, 10], "only at the start");
     assert_eq!(places(&from(true), "<<x[/t]<<ab>>"), [9, 10, 11, 12]);
 }
 
 #[test]
-fn parts_without_marks_begin_a_text_or_follow_each_other() {
+fn lazy_parts_without_markers_follow_start_or_part() {
     let grammar = r#"%llguidance {}
 start: "{" (" "? "name: " /[a-z]{1,9}/ ":") ("f:" | "ff:") /[0-9]{2}/ "}""#;
     let names = texts(&["f:", "ff:"]);
@@ -128,7 +128,7 @@ start: "{" (" "? "name: " /[a-z]{1,9}/ ":") ("f:" | "ff:") /[0-9]{2}/ "}""#;
     for text in ["a {name: x:f:12}", "{ name: 7", "{name: x:g:12}", "", "{", "  "] {
         assert_eq!(places(&calls, text), NONE, "{text:?}");
     }
-    // Nothing is waited for without end.
+    // The search for a part is bounded.
     let mut long = calls.clone();
     for _ in 0..3000 {
         long.accept(byte(b' ')).unwrap();

@@ -1,9 +1,9 @@
-//! What llama.cpp's tests say of its grammars and of schemas, said again: what is taken there is taken here, and what is refused there is
-//! refused here. Where schemas allow what its grammars do not have, the row says so.
+//! Grammar and schema cases from llama.cpp's tests. Strings accepted or rejected by llama.cpp must be
+//! accepted or rejected here. Rows note where schemas allow more than llama.cpp's grammars.
 
 use super::*;
 
-/// A grammar, texts that it takes, texts that it refuses.
+/// A grammar, matching strings, and non-matching strings.
 type Row = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 const GRAMMARS: &[Row] = &[
@@ -90,7 +90,7 @@ const GRAMMARS: &[Row] = &[
     ("root ::= ( [x]* )*", &["", "x", "xx"], &["y", "yy"]),
 ];
 
-/// Left recursion is refused there and taken here.
+/// llama.cpp rejects left recursion; this engine supports it.
 const RECURSIVE: &[Row] = &[
     ("root ::= \"a\" | root \"a\"", &["a", "aaa"], &["", "b"]),
     (
@@ -101,7 +101,7 @@ const RECURSIVE: &[Row] = &[
 ];
 
 const SCHEMAS: &[Row] = &[
-    // Numbers. `-0` is 0, and 17 digits are a number, though not for llama.cpp's grammars.
+    // Numbers. Unlike llama.cpp, `-0` is accepted as 0, and numbers may have 17 digits.
     (
         r#"{"type": "integer", "minimum": 0}"#,
         &["0", "10", "12", "10000"],
@@ -164,7 +164,7 @@ const SCHEMAS: &[Row] = &[
         &["0", "12345", "1234567890123456"],
         &["", "01", "007"],
     ),
-    // Anything, and formats.
+    // Schemas with arbitrary values, and string formats.
     (
         "{}",
         &["{}", r#"{"foo": "bar"}"#, "[]", "null", r#""""#, "true"],
@@ -207,7 +207,7 @@ const SCHEMAS: &[Row] = &[
         &[r#""a^$.[]()|{}*+?b""#],
         &[r#""ab""#],
     ),
-    // Words.
+    // Literals.
     (
         r#"{"type": "boolean"}"#,
         &["true", "false"],
@@ -220,7 +220,7 @@ const SCHEMAS: &[Row] = &[
         &[r#""red""#, "null", "42", r#"["foo"]"#],
         &["", "420", "true", "foo"],
     ),
-    // Lists.
+    // Arrays.
     (
         r#"{"type": ["array", "null"], "items": {"type": "string"}}"#,
         &["null", "[]", r#"["123"]"#, r#"["foo", "bar"]"#],
@@ -268,7 +268,7 @@ const SCHEMAS: &[Row] = &[
 ];
 
 #[test]
-fn texts_are_taken_and_refused_as_there() {
+fn strings_match_like_llama_cpp() {
     for (text, good, bad) in GRAMMARS.iter().chain(RECURSIVE) {
         assert_takes(&gbnf(text), good, bad);
     }
@@ -276,18 +276,21 @@ fn texts_are_taken_and_refused_as_there() {
         let schema = compile(Grammar::JsonSchema((*text).to_owned())).unwrap_or_else(|e| panic!("{e}: {text}"));
         assert_takes(&schema, good, bad);
     }
-    for (text, told) in [
-        ("rot ::= a\na ::= \"b\"", "no rule \"root\""),
-        ("root ::= a\na ::= numero\nnumber ::= [0-9]+", "no rule \"numero\""),
+    for (text, expected) in [
+        ("rot ::= a\na ::= \"b\"", "missing rule \"root\""),
+        (
+            "root ::= a\na ::= numero\nnumber ::= [0-9]+",
+            "undefined rule \"numero\"",
+        ),
     ] {
         let error = compile(Grammar::Gbnf(text.to_owned())).err().expect(text).to_string();
-        assert!(error.contains(told), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
 }
 
 #[test]
-fn tokens_are_taken_and_refused_as_there() {
-    // Between two special tokens, anything but the second.
+fn tokens_match_like_llama_cpp() {
+    // Any tokens between two special tokens, except the second.
     let start = gbnf("root ::= <[3]> inside <[1]>\ninside ::= (!<[1]>)*");
     let takes = |tokens: &[Token]| {
         let mut constraint = start.clone();
@@ -298,7 +301,7 @@ fn tokens_are_taken_and_refused_as_there() {
     };
     let (open, close, text) = (TOOL, 1, byte(b'x'));
     assert!(takes(&[open, text, text, close]) && takes(&[open, close]));
-    assert!(takes(&[open, text, open, text, close]), "other special tokens too");
+    assert!(takes(&[open, text, open, text, close]), "includes other special tokens");
     for bad in [
         &[open, text][..],
         &[open],
@@ -310,21 +313,26 @@ fn tokens_are_taken_and_refused_as_there() {
     }
 }
 
-/// The suite of schemas that the organization behind JSON Schema keeps, as the Python package `jsonschema` (4.26) has it in the folder `json` of its source:
-/// `pip download jsonschema --no-deps --no-binary :all:`. The variable `JSON_SCHEMA_SUITE` names that folder.
+/// Runs the official JSON Schema test suite, as included in the source of the Python package `jsonschema`
+/// (4.26) in the directory `json`: `pip download jsonschema --no-deps --no-binary :all:`. The environment
+/// variable `JSON_SCHEMA_SUITE` contains its path.
 #[test]
-#[ignore = "needs a suite of schemas, which JSON_SCHEMA_SUITE names the folder of"]
-fn no_document_is_taken_that_a_schema_refuses() {
-    let suite = std::env::var("JSON_SCHEMA_SUITE").expect("JSON_SCHEMA_SUITE is set");
+#[ignore = "needs the JSON Schema test suite; set JSON_SCHEMA_SUITE to its directory"]
+fn invalid_documents_of_test_suite_are_rejected() {
+    let suite = std::env::var("JSON_SCHEMA_SUITE").expect("JSON_SCHEMA_SUITE should be set");
     let (mut n_kept, mut n_refused, mut n_documents, mut n_strict) = (0, 0, 0, 0);
     let mut wrong = Vec::new();
     for draft in ["draft4", "draft6", "draft7", "draft2019-09", "draft2020-12"] {
-        let folder = std::path::Path::new(&suite).join("tests").join(draft);
-        for file in std::fs::read_dir(&folder).expect("a folder of the suite").flatten() {
+        let dir = std::path::Path::new(&suite).join("tests").join(draft);
+        for file in std::fs::read_dir(&dir)
+            .expect("directory of the suite should be readable")
+            .flatten()
+        {
             let Ok(text) = std::fs::read_to_string(file.path()) else {
                 continue;
             };
-            let groups: Vec<serde_json::Value> = serde_json::from_str(&text).expect("a list of groups");
+            let groups: Vec<serde_json::Value> =
+                serde_json::from_str(&text).expect("file should contain a list of groups");
             for group in &groups {
                 let schema = match compile(Grammar::JsonSchema(group["schema"].to_string())) {
                     Ok(schema) => schema,
@@ -348,11 +356,11 @@ fn no_document_is_taken_that_a_schema_refuses() {
         }
     }
     eprintln!(
-        "{n_kept} schemas kept to, {n_refused} refused; {n_documents} documents, {n_strict} of them valid and not taken"
+        "{n_kept} schemas supported, {n_refused} rejected; {n_documents} documents, {n_strict} of them valid but not accepted"
     );
     assert!(
         wrong.is_empty(),
-        "{} documents are taken that are wrong:\n{}",
+        "{} invalid documents are accepted:\n{}",
         wrong.len(),
         wrong.join("\n")
     );

@@ -1,4 +1,4 @@
-//! Computing: results, observers, cancelling, queues, errors.
+//! Tests of graph computation: results, observers, cancellation, queues, errors.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use super::*;
 use crate::backend::{Buffer, GraphView, Plan};
 use crate::sched::fake::FakeType;
 
-/// Three steps on two devices; the result is the same wherever it is computed.
+/// Builds three steps on two devices. The result must not depend on the devices.
 fn three_steps(first: usize, second: usize) -> (Lab, TensorId) {
     let mut lab = Lab::new();
     let x = lab.input("x");
@@ -23,7 +23,7 @@ fn three_steps(first: usize, second: usize) -> (Lab, TensorId) {
 }
 
 #[test]
-fn results_do_not_depend_on_where_they_are_computed() {
+fn results_do_not_depend_on_devices() {
     let (mut cpu, out) = three_steps(CPU, CPU);
     let mut s = cpu.scheduler();
     let expected = cpu.compute(&mut s, out);
@@ -39,7 +39,7 @@ fn results_do_not_depend_on_where_they_are_computed() {
 }
 
 #[test]
-fn a_prepared_graph_is_not_looked_at_again_until_it_changes() {
+fn prepared_graph_is_not_processed_again_until_changed() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
@@ -67,11 +67,11 @@ fn a_prepared_graph_is_not_looked_at_again_until_it_changes() {
 }
 
 #[test]
-fn two_graphs_take_turns() {
+fn two_graphs_alternate() {
     let (mut one, out_one) = three_steps(GPU, CPU);
     let mut s = one.scheduler();
     let expected = one.compute(&mut s, out_one);
-    // The same weights, another graph.
+    // The same scheduler computes a second graph.
     let mut two = Graph::new();
     std::mem::swap(&mut two, &mut one.graph);
     let x = one.input("x");
@@ -86,18 +86,21 @@ fn two_graphs_take_turns() {
 }
 
 #[test]
-fn unread_or_foreign_tensors_and_wrong_sizes_are_errors() {
+fn unallocated_tensors_and_wrong_sizes_are_rejected() {
     let (mut lab, out) = three_steps(GPU, CPU);
     let unused = lab.input("unused");
     let mut s = lab.scheduler();
     assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
     s.alloc_graph(&mut lab.graph).unwrap();
     let error = s.set_input(&lab.graph, unused, &[0; 32]).unwrap_err();
-    assert_eq!(error.to_string(), "unused is not part of the allocated graph");
+    assert_eq!(
+        error.to_string(),
+        "cannot access tensor unused: it is not part of the allocated graph"
+    );
     let error = s.set_input(&lab.graph, TensorId(0), &[0; 31]).unwrap_err();
-    assert_eq!(error.to_string(), "x has 32 bytes, not 31");
+    assert_eq!(error.to_string(), "cannot access tensor x: expected 32 bytes, found 31");
     let error = s.read_tensor(&lab.graph, out, 16, &mut [0; 17]).unwrap_err();
-    assert_eq!(error.to_string(), "e has 32 bytes, not 33");
+    assert_eq!(error.to_string(), "cannot access tensor e: expected 32 bytes, found 33");
     s.write_tensor(&lab.graph, TensorId(0), 28, &[1; 4]).unwrap();
     let mut back = [0; 8];
     s.read_tensor(&lab.graph, TensorId(0), 24, &mut back).unwrap();
@@ -105,7 +108,7 @@ fn unread_or_foreign_tensors_and_wrong_sizes_are_errors() {
 }
 
 #[test]
-fn out_of_memory_is_an_error_and_not_the_end() {
+fn scheduler_recovers_from_out_of_memory() {
     let (mut lab, out) = three_steps(GPU, CPU);
     let ty = FakeType {
         limit: 64,
@@ -116,7 +119,7 @@ fn out_of_memory_is_an_error_and_not_the_end() {
     lab.devices[GPU] = Arc::new(gpu);
     let mut s = lab.scheduler();
     let error = s.alloc_graph(&mut lab.graph).unwrap_err();
-    assert_eq!(error.to_string(), "gpu: cannot allocate 96 bytes");
+    assert_eq!(error.to_string(), "cannot allocate 96 bytes of gpu memory");
     assert!(matches!(s.compute(&lab.graph), Err(SchedError::NotAllocated)));
     let (mut small, _) = three_steps(CPU, CPU);
     small.stored.clear();
@@ -129,7 +132,7 @@ fn out_of_memory_is_an_error_and_not_the_end() {
 }
 
 #[test]
-fn reserved_sizes_are_reported_and_measured_without_taking_memory() {
+fn reserved_sizes_are_reported_without_allocation() {
     let (mut lab, _) = three_steps(GPU, CPU);
     let mut s = lab.scheduler();
     let measured = s.measure(&mut lab.graph).unwrap();
@@ -142,10 +145,10 @@ fn reserved_sizes_are_reported_and_measured_without_taking_memory() {
     assert_eq!(s.reserve_sizes(), measured);
 }
 
-/// Names and data of nodes.
+/// Names and data of observed nodes.
 type Seen = Arc<Mutex<Vec<(&'static str, Vec<u8>)>>>;
 
-/// Wants some nodes and keeps what it is shown.
+/// Observes some nodes and stores their data.
 struct Watch {
     wanted: &'static [&'static str],
     stop_at: &'static str,
@@ -153,7 +156,7 @@ struct Watch {
 }
 
 impl Observer for Watch {
-    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
+    fn observes(&mut self, graph: &Graph, node: TensorId) -> bool {
         self.wanted.contains(&graph.tensor(node).name.base)
     }
 
@@ -168,7 +171,7 @@ impl Observer for Watch {
 }
 
 #[test]
-fn an_observer_sees_what_it_wants_and_can_stop() {
+fn observer_sees_requested_nodes_and_can_stop() {
     let (mut lab, out) = three_steps(GPU, CPU);
     let mut s = lab.scheduler();
     let expected = lab.compute(&mut s, out);
@@ -183,7 +186,7 @@ fn an_observer_sees_what_it_wants_and_can_stop() {
     let shown: Vec<_> = seen.lock().unwrap().drain(..).collect();
     assert_eq!(shown.iter().map(|(n, _)| *n).collect::<Vec<_>>(), ["a", "e"]);
     assert_eq!(shown[1].1, expected);
-    // The first split was computed in two parts, so that `a` could be seen before `b` follows.
+    // The first split is computed in two parts, so that `a` is shown before `b` is computed.
     let log = lab.devices[GPU].log.lock().unwrap().clone();
     assert_eq!(log, ["gpu: 1 from a", "gpu: 1 from b", "gpu: 2 from d"]);
 
@@ -198,10 +201,11 @@ fn an_observer_sees_what_it_wants_and_can_stop() {
     assert_eq!(lab.compute(&mut s, out), expected);
 }
 
-/// The flag is set while a node is computed: that node is the last, wherever it stands in its split, and though the caller takes the
-/// flag back at once the next computation is the first to be whole again.
+/// The cancellation flag is set while a node is computed. That node must be the last, at any position in its
+/// split. The caller clears the flag at once; still no further node runs, and the next computation is
+/// complete again.
 #[test]
-fn cancelling_takes_effect_within_a_node() {
+fn cancellation_takes_effect_within_a_node() {
     let (mut lab, out) = three_steps(GPU, CPU);
     let mut s = lab.scheduler();
     let expected = lab.compute(&mut s, out);
@@ -234,9 +238,9 @@ fn cancelling_takes_effect_within_a_node() {
     }
 }
 
-/// An observed graph, computed in pieces, is cancelled alike.
+/// Cancellation also ends an observed graph, which is computed in pieces.
 #[test]
-fn cancelling_reaches_observed_graphs() {
+fn cancellation_ends_observed_graphs() {
     let (mut lab, out) = three_steps(GPU, CPU);
     let mut s = lab.scheduler();
     let expected = lab.compute(&mut s, out);
@@ -258,7 +262,7 @@ fn cancelling_reaches_observed_graphs() {
     assert_eq!(seen.lock().unwrap().len(), 1);
 }
 
-/// Each split is prepared once for each version of its graph, and several graphs stay prepared together.
+/// Each split is prepared once per version of its graph, and several graphs stay prepared at the same time.
 #[test]
 fn plans_stay_with_their_graphs() {
     let (mut one, out_one) = three_steps(GPU, CPU);
@@ -278,7 +282,7 @@ fn plans_stay_with_their_graphs() {
         assert_eq!(one.compute(&mut s, out_one), expected);
     }
     assert_eq!(prepared(&one), 4);
-    // A change of one graph is not the other's business; memory that moves is.
+    // Changes to one graph do not affect the second graph, but moved memory does.
     two.tensor_mut(y).flags.output = true;
     assert!(matches!(s.compute(&two), Err(SchedError::NotAllocated)));
     s.alloc_graph(&mut two).unwrap();
@@ -293,7 +297,7 @@ fn plans_stay_with_their_graphs() {
     assert_eq!(one.compute(&mut s, out_one), expected);
 }
 
-/// Of eight experts in host memory, those that the ids name reach the device.
+/// Only the experts named by the ids are copied from host memory to the device.
 #[test]
 fn only_used_experts_are_copied() {
     let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
@@ -318,7 +322,7 @@ fn only_used_experts_are_copied() {
     let expert_bytes = 64;
     for e in 0..8 {
         let range = e * expert_bytes..(e + 1) * expert_bytes;
-        // Expert 3 is the padding behind experts 1 and 2.
+        // Expert 3 is the padding after experts 1 and 2.
         let expected = if [1, 2, 3, 7].contains(&e) {
             &original[range.clone()]
         } else {
@@ -328,7 +332,7 @@ fn only_used_experts_are_copied() {
     }
 }
 
-/// Wraps a fake backend as an asynchronous one and notes what it is asked.
+/// Wraps a fake backend as an asynchronous backend and logs the calls.
 struct Queueing {
     inner: Box<dyn Backend>,
     notes: Arc<Mutex<Vec<String>>>,
@@ -397,7 +401,7 @@ impl Backend for Queueing {
 }
 
 #[test]
-fn asynchronous_backends_are_waited_for_and_copy_in_their_queues() {
+fn asynchronous_backends_are_synchronized_and_copy_in_queue() {
     let (mut expected_lab, out) = three_steps(CPU, CPU);
     let mut s = expected_lab.scheduler();
     let expected = expected_lab.compute(&mut s, out);
@@ -442,9 +446,10 @@ fn asynchronous_backends_are_waited_for_and_copy_in_their_queues() {
     }
 }
 
-/// Two backends over one memory: what the first frees, the second may be given, so the second waits.
+/// Two backends share a memory. The second backend may reuse memory that the first has freed, so the second
+/// must wait.
 #[test]
-fn splits_wait_for_backends_that_share_their_memory() {
+fn splits_wait_for_backends_with_shared_memory() {
     let notes = Arc::new(Mutex::new(Vec::new()));
     let mut blas = FakeDevice::new("gpu", DeviceKind::Accel);
     let cpu = FakeDevice::new("cpu", DeviceKind::Cpu);

@@ -1,4 +1,4 @@
-//! Only what changed of the inputs is written, and copied to other devices.
+//! Only changed ranges of inputs are written and copied to other devices.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const N: usize = 1024;
 
-/// A product on the GPU of an input `[4, N]`, which is the CPU's.
+/// A matmul on the GPU with an input `[4, N]` that is assigned to the CPU.
 struct Product {
     lab: Lab,
     x: TensorId,
@@ -42,7 +42,8 @@ impl Product {
         }
     }
 
-    /// Bytes written to the input, and to its copy on the GPU, by a run with these values; the result is right.
+    /// Runs the graph with these values, checks the result, and returns the bytes written to the input and to
+    /// its copy on the GPU.
     fn run(&mut self, s: &mut Scheduler, values: &[u8]) -> (usize, usize) {
         let graph = &mut self.lab.graph;
         s.alloc_graph(graph).unwrap();
@@ -51,13 +52,13 @@ impl Product {
         s.set_input(graph, self.x, values).unwrap();
         let input = counts()[0] - before[0];
         s.compute(graph).unwrap();
-        // The result is written too.
+        // The count excludes the bytes of the result.
         let copy = counts()[1] - before[1] - graph.tensor(self.y).nbytes();
         assert_eq!(read(s, graph, self.y), Product::expected(values));
         (input, copy)
     }
 
-    /// The result on one device.
+    /// Returns the result of a single device.
     fn expected(values: &[u8]) -> Vec<u8> {
         let mut lab = Lab::with(vec![FakeDevice::new("cpu", DeviceKind::Cpu)]);
         let w = lab.weight(0, "w");
@@ -73,7 +74,7 @@ impl Product {
 }
 
 #[test]
-fn only_what_changed_is_written_and_copied() {
+fn only_changed_ranges_are_written_and_copied() {
     for with_queue in [false, true] {
         let mut product = Product::new(with_queue);
         let mut s = product.lab.scheduler();
@@ -89,9 +90,9 @@ fn only_what_changed_is_written_and_copied() {
         assert_eq!(
             product.run(&mut s, &values),
             (256, 256),
-            "pieces that touch are one range"
+            "adjacent blocks form one range"
         );
-        // Far more changes than ranges are kept of.
+        // More changes than the maximum number of ranges.
         (0..all).step_by(256).for_each(|i| values[i] ^= 1);
         let (input, copy) = product.run(&mut s, &values);
         assert_eq!(input, all / 4);
@@ -102,24 +103,24 @@ fn only_what_changed_is_written_and_copied() {
 }
 
 #[test]
-fn graphs_in_between_do_not_mix_up_inputs() {
+fn interleaved_graphs_do_not_mix_up_inputs() {
     let mut product = Product::new(true);
     let mut s = product.lab.scheduler();
     let all = 16 * N;
     let values: Vec<u8> = (0..all).map(|i| (i * 3) as u8).collect();
     let others: Vec<u8> = values.iter().map(|v| v ^ 255).collect();
     product.run(&mut s, &values);
-    // A graph of the same form lies in the same places.
+    // A graph of equal structure uses the same locations.
     let mut same = product.lab.graph.clone();
     s.alloc_graph(&mut same).unwrap();
     s.set_input(&same, product.x, &others).unwrap();
     s.compute(&same).unwrap();
     assert_eq!(read(&mut s, &same, product.y), Product::expected(&others));
     assert_eq!(product.run(&mut s, &values), (all, all));
-    // What was written and not computed was not copied either.
+    // Data that was written but not computed has not been copied either.
     s.set_input(&product.lab.graph, product.x, &others).unwrap();
     assert_eq!(product.run(&mut s, &others), (0, all));
-    // Another form has other places, which overlap.
+    // A graph of different structure uses other, overlapping locations.
     let mut other = Product::new(true);
     let twice = other.lab.scale(other.y, "twice");
     other.lab.output(twice);
@@ -130,9 +131,9 @@ fn graphs_in_between_do_not_mix_up_inputs() {
     assert_eq!(product.run(&mut s, &others), (all, all));
 }
 
-/// A leaf that a node writes to: what the caller wrote is gone after a run, and its copies are made whole.
+/// If a node writes to a leaf, the caller's data is overwritten by a run, and copies are complete every time.
 #[test]
-fn leafs_that_nodes_write_to_are_written_and_copied_whole() {
+fn leafs_written_by_nodes_are_copied_completely() {
     let mut lab = Lab::new();
     let (x, table) = (lab.input("x"), lab.input("table"));
     let rows = lab.graph.input(GgmlType::I64, [2, 1, 1, 1], "rows");
@@ -168,7 +169,7 @@ fn results_are_read_through_the_queue() {
         product.run(&mut s, &first);
         let pending = s.read_tensor_async(&product.lab.graph, product.y, 16 * N).unwrap();
         assert_eq!(pending.is_some(), with_queue);
-        // Another run does not change what was asked for before.
+        // Another run must not change the result of the pending read.
         product.run(&mut s, &second);
         let mut out = vec![0; 16 * N];
         if let Some(pending) = pending {

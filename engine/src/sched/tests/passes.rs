@@ -1,9 +1,9 @@
-//! Passes 1 to 4, one rule each.
+//! Passes 1 to 4, one test per rule.
 
 use super::*;
 
 #[test]
-fn ops_go_to_their_weights_and_inputs_to_the_last() {
+fn ops_are_assigned_to_weights_and_inputs_to_last_backend() {
     let mut lab = Lab::new();
     let x = lab.input("x");
     let (w0, w1) = (lab.weight(GPU, "w0"), lab.weight(CPU, "w1"));
@@ -15,7 +15,7 @@ fn ops_go_to_their_weights_and_inputs_to_the_last() {
 }
 
 #[test]
-fn writers_and_views_of_a_cache_stay_where_it_lies() {
+fn cache_writers_and_views_stay_on_its_device() {
     let mut lab = Lab::new();
     let x = lab.input("x");
     let rows = lab.graph.input(GgmlType::I64, [2, 1, 1, 1], "rows");
@@ -29,7 +29,7 @@ fn writers_and_views_of_a_cache_stay_where_it_lies() {
 }
 
 #[test]
-fn memory_that_a_better_backend_reads_too_goes_to_it() {
+fn shared_memory_is_assigned_to_better_backend() {
     let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
     gpu.reads = vec!["cpu"];
     gpu.supports = not_named(&["b"]);
@@ -37,13 +37,13 @@ fn memory_that_a_better_backend_reads_too_goes_to_it() {
     let x = lab.input("x");
     let w = lab.weight(CPU, "w");
     let a = lab.mul_mat(w, x, "a");
-    let b = lab.mul_mat(w, a, "b"); // not supported there
+    let b = lab.mul_mat(w, a, "b"); // the GPU does not support this matmul
     lab.output(b);
     assert_eq!(lab.after_pass(1), "w:gpu x:cpu a:gpu b:cpu");
 }
 
 #[test]
-fn small_weights_of_rope_do_not_decide() {
+fn small_rope_weights_do_not_determine_backend() {
     let mut lab = Lab::new();
     let x = lab.graph.input(GgmlType::F32, [4, 1, 2, 1], "x");
     let pos = lab.graph.input(GgmlType::I32, [2, 1, 1, 1], "pos");
@@ -69,7 +69,7 @@ fn small_weights_of_rope_do_not_decide() {
 }
 
 #[test]
-fn large_ops_on_host_weights_are_offloaded_if_wanted() {
+fn large_ops_on_host_weights_are_offloaded_if_enabled() {
     let build = |op_offload: bool| {
         let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
         gpu.offloads = Box::new(|g, id| is_mul_mat(g, id) && g.tensor(id).ne[1] >= 2);
@@ -89,7 +89,7 @@ fn large_ops_on_host_weights_are_offloaded_if_wanted() {
 }
 
 #[test]
-fn memory_that_no_backend_reads_is_an_error() {
+fn memory_without_backend_is_rejected() {
     let mut lab = Lab::new();
     let stranger = FakeDevice::new("npu", DeviceKind::Gpu);
     lab.devices.push(Arc::new(stranger));
@@ -101,7 +101,7 @@ fn memory_that_no_backend_reads_is_an_error() {
     let error = lab.scheduler().alloc_graph(&mut lab.graph).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "w: no backend computes leaf in npu memory, where it lies"
+        "cannot assign w to a backend: none supports leaf with npu memory"
     );
 }
 
@@ -116,7 +116,8 @@ fn better_backends_spread_first() {
     let c = lab.mul_mat(w1, b, "c");
     let d = lab.scale(c, "d");
     lab.output(d);
-    // `before` by the sweep up, `b` by the sweep down; `d` comes after the CPU, which spreads later.
+    // `before` is assigned by the upward sweep and `b` by the downward sweep. `d` comes after the CPU, which
+    // spreads later.
     assert_eq!(
         lab.after_pass(2),
         "w1:cpu w0:gpu x:cpu before:gpu a:gpu b:gpu c:cpu d:cpu"
@@ -124,7 +125,7 @@ fn better_backends_spread_first() {
 }
 
 #[test]
-fn an_unsupported_op_is_left_out_but_does_not_stop_the_spread() {
+fn unsupported_op_does_not_stop_expansion() {
     let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
     gpu.supports = not_named(&["b"]);
     let mut lab = Lab::with(vec![gpu, FakeDevice::new("cpu", DeviceKind::Cpu)]);
@@ -139,7 +140,7 @@ fn an_unsupported_op_is_left_out_but_does_not_stop_the_spread() {
 }
 
 #[test]
-fn views_neither_spread_nor_are_spread_to() {
+fn views_are_skipped_by_expansion() {
     let mut lab = Lab::new();
     let x = lab.input("x");
     let w0 = lab.weight(GPU, "w0");
@@ -152,7 +153,7 @@ fn views_neither_spread_nor_are_spread_to() {
 }
 
 #[test]
-fn what_writes_into_a_tensor_follows_it() {
+fn writer_of_a_tensor_follows_the_tensor() {
     let mut lab = Lab::new();
     let x = lab.input("x");
     let rows = lab.graph.input(GgmlType::I64, [2, 1, 1, 1], "rows");
@@ -163,13 +164,13 @@ fn what_writes_into_a_tensor_follows_it() {
     lab.name(set, "set");
     let b = lab.mul_mat(w0, set, "b");
     lab.output(b);
-    // The running backend of the sweep is the GPU, but the memory written to is the CPU's.
+    // The running backend of the sweep is the GPU, but the node writes to memory of the CPU.
     let last = lab.after_pass(4);
     assert_eq!(last, "w0:gpu x:cpu state:cpu rows:cpu a:gpu set:cpu b:gpu");
 }
 
 #[test]
-fn nodes_move_up_to_a_backend_of_the_same_memory() {
+fn nodes_are_upgraded_to_backend_of_same_memory() {
     let mut blas = FakeDevice::new("blas", DeviceKind::Accel);
     let cpu = FakeDevice::new("cpu", DeviceKind::Cpu);
     blas.memory = cpu.memory.clone();
@@ -180,7 +181,7 @@ fn nodes_move_up_to_a_backend_of_the_same_memory() {
     let w = lab.weight(2, "w");
     let g = lab.weight(0, "g");
     let a = lab.scale(x, "a");
-    let b = lab.mul_mat(w, a, "b"); // put on the CPU by the user, and improved
+    let b = lab.mul_mat(w, a, "b"); // assigned to the CPU by the user, then improved
     let c = lab.mul_mat(g, b, "c");
     let d = lab.scale(c, "d");
     lab.output(d);
@@ -189,7 +190,7 @@ fn nodes_move_up_to_a_backend_of_the_same_memory() {
 }
 
 #[test]
-fn leftovers_go_where_most_operands_can_be_used() {
+fn leftovers_are_assigned_by_usable_operands() {
     let mut left = FakeDevice::new("left", DeviceKind::Gpu);
     left.supports = not_named(&["mix"]);
     let mut right = FakeDevice::new("right", DeviceKind::Gpu);
@@ -210,7 +211,7 @@ fn leftovers_go_where_most_operands_can_be_used() {
 }
 
 #[test]
-fn an_op_that_no_backend_computes_is_an_error() {
+fn op_without_backend_is_rejected() {
     let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
     let mut cpu = FakeDevice::new("cpu", DeviceKind::Cpu);
     gpu.supports = not_named(&["b"]);
@@ -222,12 +223,12 @@ fn an_op_that_no_backend_computes_is_an_error() {
     let error = lab.scheduler().alloc_graph(&mut lab.graph).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no backend computes scale (b) on a tensor of type f32"
+        "no backend supports scale (b) with an operand of type f32"
     );
 }
 
 #[test]
-fn users_decide_first_but_not_beyond_what_a_backend_can() {
+fn user_assignment_has_priority_if_supported() {
     let mut lab = Lab::new();
     let x = lab.input("x");
     let w0 = lab.weight(GPU, "w0");
@@ -244,7 +245,7 @@ fn users_decide_first_but_not_beyond_what_a_backend_can() {
     assert_eq!((s.n_splits(), s.backend_of(b)), (1, Some(BackendId(0))));
     assert!(matches!(
         s.set_backend(b, BackendId(2)),
-        Err(SchedError::NoSuchBackend { index: 2, count: 2 })
+        Err(SchedError::BackendOutOfRange { index: 2, count: 2 })
     ));
 
     let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
@@ -255,7 +256,7 @@ fn users_decide_first_but_not_beyond_what_a_backend_can() {
 }
 
 #[test]
-fn the_number_of_backends_is_limited() {
+fn number_of_backends_is_limited() {
     let many: Vec<_> = (0..MAX_BACKENDS + 1)
         .map(|_| Arc::new(FakeDevice::new("cpu", DeviceKind::Cpu)))
         .map(|d| d.backend(&Lab::params()).unwrap())

@@ -1,10 +1,10 @@
-//! Random graphs on random devices compute the same as on one device where no memory is ever reused.
+//! Random graphs on random devices compute the same results as a single device that never reuses memory.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What to append; numbers choose among the tensors there are.
+/// An element to append to the graph. Numbers select among the existing tensors.
 #[derive(Clone, Debug)]
 enum Piece {
     Weight(usize),
@@ -27,7 +27,7 @@ fn piece() -> impl Strategy<Value = Piece> {
     ]
 }
 
-/// Devices that read one another's memory or not, and that lack some ops.
+/// Returns devices that may or may not read each other's memory, and that lack some ops.
 fn devices(kind: usize) -> Vec<FakeDevice> {
     let mut fast = FakeDevice::new("fast", DeviceKind::Gpu);
     fast.supports = Box::new(|g, id| g.tensor(id).op != Op::Add || id.0 % 3 != 0);
@@ -44,7 +44,8 @@ fn devices(kind: usize) -> Vec<FakeDevice> {
     vec![fast, slow, cpu]
 }
 
-/// The graph, and the tensors to compare. `on` places weights; the last device holds them all if it is `None`.
+/// Builds the graph and returns the tensors to compare. `on` seeds the placement of weights; `None` places
+/// all weights on the last device.
 fn build(lab: &mut Lab, pieces: &[Piece], on: Option<usize>, keep_all: bool) -> Vec<TensorId> {
     let last = lab.devices.len() - 1;
     let mut activations = vec![lab.input("x"), lab.input("y")];
@@ -87,7 +88,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn results_are_those_of_one_device_without_reuse(
+    fn results_match_one_device_without_reuse(
         pieces in prop::collection::vec(piece(), 1..30),
         kind in 0..4usize,
         seed in 0..3usize,
@@ -99,7 +100,7 @@ proptest! {
         s.alloc_graph(&mut one.graph).unwrap();
         fill_inputs(&mut s, &one.graph);
         s.compute(&one.graph).unwrap();
-        // The cache is written over and over, so only the last state of it can be compared.
+        // The cache is overwritten repeatedly, so only its last state can be compared.
         let last_write = outputs.iter().rev().find(|&&id| one.graph.tensor(id).op == Op::SetRows).copied();
         let comparable = |id: TensorId| one.graph.memory_owner(id) == id || Some(id) == last_write;
         let expected: Vec<_> = outputs.iter().map(|&id| read(&mut s, &one.graph, id)).collect();
@@ -107,18 +108,18 @@ proptest! {
         let mut many = Lab::with(devices(kind));
         let kept = build(&mut many, &pieces, Some(seed), false);
         let mut s = many.scheduler_with(SchedParams { op_offload });
-        // Several rounds: what one leaves in memory does not show in the next.
+        // Several rounds: leftovers in memory must not affect the next round.
         for round in 0..3 {
             many.graph.tensor_mut(TensorId(0));
             s.alloc_graph(&mut many.graph).unwrap();
             fill_inputs(&mut s, &many.graph);
             s.compute(&many.graph).unwrap();
             if round > 0 && last_write.is_some() {
-                // The cache's contents from the round before are read.
+                // This round reads the cache contents of the previous round.
                 break;
             }
             for &id in kept.iter().filter(|&&id| comparable(id)) {
-                let at = outputs.iter().position(|&o| o == id).expect("the same ids");
+                let at = outputs.iter().position(|&o| o == id).expect("both graphs have the same ids");
                 prop_assert_eq!(&read(&mut s, &many.graph, id), &expected[at]);
             }
         }

@@ -1,4 +1,4 @@
-//! Passes 5 and 6: where splits begin, what is copied, and what the allocator is told.
+//! Passes 5 and 6: split boundaries, copies, and the order for the allocator.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn one_backend_is_one_split() {
 }
 
 #[test]
-fn splits_begin_where_the_backend_changes() {
+fn splits_begin_at_backend_changes() {
     let mut lab = Lab::new();
     let x = lab.input("x");
     let (w0, w1) = (lab.weight(GPU, "w0"), lab.weight(CPU, "w1"));
@@ -27,7 +27,7 @@ fn splits_begin_where_the_backend_changes() {
     let c = lab.mul_mat(w1, b, "c");
     let d = lab.add(c, a, "d");
     let e = lab.mul_mat(w0, d, "e");
-    let f = lab.add(e, x, "f"); // and its copy serves the third split
+    let f = lab.add(e, x, "f"); // the third split reuses the copy
     lab.output(f);
     insta::assert_snapshot!(lab.splits(), @r"
     split 0: gpu, copies x (32 B)
@@ -43,7 +43,7 @@ fn splits_begin_where_the_backend_changes() {
 }
 
 #[test]
-fn views_are_copied_by_themselves() {
+fn views_are_copied_without_their_owner() {
     let mut lab = Lab::new();
     let x = lab.input("x");
     let (w0, w1) = (lab.weight(GPU, "w0"), lab.weight(CPU, "w1"));
@@ -61,7 +61,7 @@ fn views_are_copied_by_themselves() {
 }
 
 #[test]
-fn memory_that_is_readable_is_not_copied() {
+fn readable_memory_is_not_copied() {
     let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
     gpu.reads = vec!["cpu"];
     let mut lab = Lab::with(vec![gpu, FakeDevice::new("cpu", DeviceKind::Cpu)]);
@@ -75,9 +75,9 @@ fn memory_that_is_readable_is_not_copied() {
     ");
 }
 
-/// Offloaded weights share memory from split to split.
+/// Offloaded weights share memory between splits.
 #[test]
-fn a_weight_to_copy_starts_a_split_and_a_copied_one_does_not() {
+fn weight_to_copy_starts_split_unless_already_copied() {
     let mut gpu = FakeDevice::new("gpu", DeviceKind::Gpu);
     gpu.offloads = Box::new(is_mul_mat);
     let mut lab = Lab::with(vec![gpu, FakeDevice::new("cpu", DeviceKind::Cpu)]);
@@ -86,7 +86,7 @@ fn a_weight_to_copy_starts_a_split_and_a_copied_one_does_not() {
     let (w0, w1) = (lab.weight(CPU, "w0"), lab.weight(CPU, "w1"));
     let a = lab.mul_mat(w0, x, "a");
     let b = lab.mul_mat(w1, a, "b");
-    let c = lab.mul_mat(w0, b, "c"); // its copy still exists, so this starts no split
+    let c = lab.mul_mat(w0, b, "c"); // the copy still exists, so no new split starts
     lab.output(c);
     let mut s = lab.scheduler();
     s.alloc_graph(&mut lab.graph).unwrap();
@@ -114,7 +114,7 @@ fn a_weight_to_copy_starts_a_split_and_a_copied_one_does_not() {
 }
 
 #[test]
-fn a_copy_is_made_anew_after_the_original_was_written_to() {
+fn copy_is_refreshed_after_write_to_original() {
     let mut lab = Lab::new();
     let x = lab.input("x");
     let rows = lab.graph.input(GgmlType::I64, [2, 1, 1, 1], "rows");
@@ -140,7 +140,7 @@ fn a_copy_is_made_anew_after_the_original_was_written_to() {
 }
 
 #[test]
-fn a_graph_of_views_alone_is_one_empty_split() {
+fn graph_of_only_views_is_one_empty_split() {
     let mut lab = Lab::new();
     let x = lab.input("x");
     let v = lab.view(x, "v");
@@ -154,7 +154,7 @@ fn a_graph_of_views_alone_is_one_empty_split() {
 }
 
 #[test]
-fn splitting_again_gives_the_same_graph() {
+fn splitting_twice_gives_the_same_graph() {
     let mut lab = Lab::new();
     let x = lab.input("x");
     let (w0, w1) = (lab.weight(GPU, "w0"), lab.weight(CPU, "w1"));
@@ -167,7 +167,7 @@ fn splitting_again_gives_the_same_graph() {
     assert_eq!(lab.graph.len(), len);
     assert!(lab.graph.ids().all(|id| lab.graph.tensor(id) == tensors.tensor(id)));
 
-    // And what was added behind the copies still stands.
+    // Nodes that were added after the copies stay intact.
     let c = lab.mul_mat(w0, b, "c");
     lab.output(c);
     insta::assert_snapshot!(lab.splits(), @r"

@@ -1,41 +1,42 @@
-//! Published pre-tokenizer expressions as deterministic automata.
+//! Pre-tokenizer expressions compiled to deterministic automata.
 //!
-//! The expressions are those of the models' own tokenizer files. `regex-syntax` parses them and knows the Unicode
-//! classes; the rest is small enough to own, because these expressions need only one thing that a regular-expression
-//! library lacks: `(?!\S)` at the end of an alternative, which looks one character ahead. An automaton that decides on
-//! "does a match end here" when it sees the *next* symbol does that for nothing. Semantics are those of a backtracking
-//! matcher: leftmost match, the first alternative wins, quantifiers are greedy.
+//! The expressions are taken from the tokenizer files of the models; `regex-syntax` parses them and provides
+//! the Unicode classes. Regex libraries with linear-time matching lack one feature these expressions need:
+//! `(?!\S)` at the end of an alternative, a lookahead of one character. Here a match is reported while the
+//! automaton reads the symbol after the match, so that lookahead has no cost. Matching follows backtracking
+//! semantics: leftmost match, first alternative, greedy quantifiers.
 //!
-//! The time is linear in the text for every expression and every input: one table look-up per character, and what a
-//! scan has read beyond its match is not read again by another scan in the same state (see [`Scan`]).
+//! The run time is linear in the text for every expression: one table lookup per character, and text read
+//! beyond a match is not read again by a scan in the same state (see [`Scan`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
-/// In a transition: a match ends before the symbol.
+/// Transition flag: a match ends before the symbol.
 const MATCH: u16 = 0x8000;
-/// The state from which nothing follows.
+/// State without outgoing transitions.
 const DEAD: u16 = 0;
-/// The state of a fresh scan.
+/// Initial state.
 const START: u16 = 1;
-/// Scans look into their memory whenever they enter another block of `1 << BLOCK_BITS` bytes.
+/// Scans consult the cache of failed states once per block of `1 << BLOCK_BITS` bytes.
 const BLOCK_BITS: u32 = 6;
 
-/// An expression, ready to match.
+/// Compiled expression.
 #[derive(Debug)]
 pub(crate) struct Dfa {
     symbols: SymbolMap,
-    /// `[n_states, n_symbols + 1]`: the last column is the end of the text.
+    /// `[n_states, n_symbols + 1]`; the last column is the end of text.
     transitions: Vec<u16>,
     stride: usize,
 }
 
 impl Dfa {
-    /// Compiles an expression: `regex-syntax`'s language without assertions, plus `$` (end of text) and `(?!\S)`.
+    /// Compiles an expression in `regex-syntax` syntax. The only supported assertions are `$` (end of text)
+    /// and `(?!\S)`.
     pub fn new(pattern: &str) -> Result<Self, String> {
-        // The parser has no look-ahead. This assertion of its language is otherwise unused and carries the meaning.
+        // `regex-syntax` cannot parse lookahead, so an otherwise unused assertion represents it.
         let pattern = pattern.replace(r"(?!\S)", r"\b{end-half}");
         let hir = ParserBuilder::new()
             .build()
@@ -65,7 +66,7 @@ impl Dfa {
         })
     }
 
-    /// Begins to match in `text`.
+    /// Creates a matcher for `text`.
     pub fn scan<'a>(&'a self, text: &'a str) -> Scan<'a> {
         Scan {
             dfa: self,
@@ -76,9 +77,9 @@ impl Dfa {
     }
 }
 
-/// Matching in one text. Remembers in which state a scan has passed a place and found no match beyond it: another scan
-/// in that state at that place has nothing to find either. Without that `\s+$` in a long run of blanks followed by a
-/// letter would read the run once per blank.
+/// Matcher for one text. Caches (position, state) pairs from which no match was found, so that later scans
+/// can stop there. Without the cache, `\s+$` on a long run of spaces followed by a letter would take
+/// quadratic time.
 #[derive(Debug)]
 pub(crate) struct Scan<'a> {
     dfa: &'a Dfa,
@@ -88,7 +89,8 @@ pub(crate) struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Where the match that starts at `start` ends. Empty matches do not count. `start` lies on a character boundary.
+    /// Returns the end of the match at `start`, which must be a character boundary. Empty matches do not
+    /// count.
     #[inline]
     pub fn match_at(&mut self, start: usize) -> Option<usize> {
         let dfa = self.dfa;
@@ -119,23 +121,23 @@ impl Scan<'_> {
     }
 }
 
-/// Maps characters to symbols: characters that no class of the expression tells apart share one.
+/// Map from characters to symbols. Characters in the same sets of the expression share a symbol.
 #[derive(Debug)]
 struct SymbolMap {
-    /// Number of symbols; the number itself stands for the end of the text.
+    /// Number of symbols; this value itself represents the end of text.
     n: u8,
     /// Symbols of the characters below U+10000.
     low: Vec<u8>,
-    /// First character and symbol of the intervals from U+10000 on, ascending.
+    /// First character and symbol of each interval from U+10000, ascending.
     high: Vec<(u32, u8)>,
 }
 
 impl SymbolMap {
-    /// The map, and for every set the symbols it holds as a bit mask.
+    /// Builds the map and, for every set, a bit mask of its symbols.
     fn new(sets: &CharSets) -> Result<(Self, Vec<u64>), String> {
         let mut toggles: BTreeMap<u32, u64> = BTreeMap::from([(0, 0), (0x1_0000, 0)]);
         if sets.0.len() > 64 {
-            return Err(format!("{} character sets, at most 64 are supported", sets.0.len()));
+            return Err(format!("{} character sets; the maximum is 64", sets.0.len()));
         }
         for (i, set) in sets.0.iter().enumerate() {
             for &(first, last) in set {
@@ -159,7 +161,7 @@ impl SymbolMap {
                 map.n - 1
             });
             if map.n > 63 {
-                return Err("more than 63 kinds of characters".into());
+                return Err("more than 63 character classes".into());
             }
             for (i, mask) in masks.iter_mut().enumerate().filter(|(i, _)| member_of >> i & 1 != 0) {
                 debug_assert!(i < 64);
@@ -176,7 +178,7 @@ impl SymbolMap {
         Ok((map, masks))
     }
 
-    /// Symbol and length in bytes of the character at `at`, a boundary of valid UTF-8.
+    /// Returns the symbol and byte length of the character at `at`, a boundary of valid UTF-8.
     #[inline]
     fn at(&self, text: &[u8], at: usize) -> (u8, usize) {
         let Some(&b0) = text.get(at) else { return (self.n, 0) };
@@ -197,7 +199,7 @@ impl SymbolMap {
     }
 }
 
-/// The distinct character sets of an expression, as inclusive ranges.
+/// Distinct character sets of an expression, as inclusive ranges.
 #[derive(Debug, Default)]
 struct CharSets(Vec<Vec<(u32, u32)>>);
 
@@ -234,24 +236,32 @@ fn ranges(class: &Class) -> Result<Vec<(u32, u32)>, String> {
             .iter()
             .map(|r| (r.start().into(), r.end().into()))
             .collect()),
-        Class::Bytes(_) => Err("a class of bytes".into()),
+        Class::Bytes(_) => Err("byte classes are not supported".into()),
     }
 }
 
-/// One step of the nondeterministic automaton. Sets are bit masks over symbols; `next` are positions in the program.
+/// NFA instruction. Sets are bit masks of symbols; `next` is an instruction index.
 #[derive(Debug, Clone, Copy)]
 enum Inst {
-    /// Consumes a symbol of the set.
-    Take { set: u64, next: u16 },
-    /// Goes on if the following symbol (or the end) is in the set.
-    Peek { set: u64, next: u16 },
-    /// Tries `first`, then `second`.
-    Fork { first: u16, second: u16 },
-    /// The expression has matched.
+    /// Instruction that consumes a symbol in the set.
+    Take {
+        set: u64,
+        next: u16,
+    },
+    /// Continues if the next symbol (or the end of text) is in the set.
+    Peek {
+        set: u64,
+        next: u16,
+    },
+    /// Instruction that tries `first`, then `second`.
+    Fork {
+        first: u16,
+        second: u16,
+    },
     Match,
 }
 
-/// Builds the program from its end to its beginning, so every step knows what follows it.
+/// NFA builder. Code is emitted back to front, so that every instruction knows its successor.
 struct Nfa<'a> {
     sets: &'a CharSets,
     masks: &'a [u64],
@@ -262,7 +272,7 @@ struct Nfa<'a> {
 
 impl Nfa<'_> {
     fn push(&mut self, inst: Inst) -> Result<u16, String> {
-        let at = u16::try_from(self.insts.len()).map_err(|_| "an expression of more than 65535 steps")?;
+        let at = u16::try_from(self.insts.len()).map_err(|_| "expression needs more than 65535 instructions")?;
         self.insts.push(inst);
         Ok(at)
     }
@@ -275,7 +285,7 @@ impl Nfa<'_> {
             .map_or(0, |i| self.masks[i])
     }
 
-    /// Adds the steps of `hir`, followed by `next`; returns where they begin.
+    /// Emits the instructions of `hir`, followed by `next`, and returns the entry point.
     fn emit(&mut self, hir: &Hir, next: u16) -> Result<u16, String> {
         match hir.kind() {
             HirKind::Empty => Ok(next),
@@ -295,7 +305,7 @@ impl Nfa<'_> {
                 set: self.space_or_end,
                 next,
             }),
-            HirKind::Look(look) => Err(format!("the assertion {look:?}")),
+            HirKind::Look(look) => Err(format!("assertion {look:?} is not supported")),
             HirKind::Capture(capture) => self.emit(&capture.sub, next),
             HirKind::Concat(subs) => subs.iter().rev().try_fold(next, |next, sub| self.emit(sub, next)),
             HirKind::Alternation(subs) => {
@@ -310,7 +320,7 @@ impl Nfa<'_> {
             }
             HirKind::Repetition(repetition) => {
                 if !repetition.greedy {
-                    return Err("a quantifier that is not greedy".into());
+                    return Err("non-greedy quantifiers are not supported".into());
                 }
                 let sub = &repetition.sub;
                 let mut entry = match repetition.max {
@@ -334,8 +344,8 @@ impl Nfa<'_> {
     }
 }
 
-/// The subset construction. A state is the list of program positions, highest priority first, before forks and looks are
-/// followed: those wait for the next symbol.
+/// Subset construction. A state is the list of instruction indices by priority; forks and lookaheads are
+/// resolved when the next symbol is read.
 fn determinize(insts: &[Inst], start: u16, stride: usize) -> Result<Vec<u16>, String> {
     let mut states: Vec<Vec<u16>> = vec![Vec::new(), vec![start]];
     let mut number: HashMap<Vec<u16>, u16> = states.iter().cloned().zip(0..).collect();
@@ -349,7 +359,7 @@ fn determinize(insts: &[Inst], start: u16, stride: usize) -> Result<Vec<u16>, St
                 None => {
                     let state = states.len() as u16;
                     if state >= MATCH {
-                        return Err("an expression of more than 32767 states".into());
+                        return Err("expression needs more than 32767 states".into());
                     }
                     number.insert(next.clone(), state);
                     states.push(next);
@@ -363,8 +373,8 @@ fn determinize(insts: &[Inst], start: u16, stride: usize) -> Result<Vec<u16>, St
     Ok(transitions)
 }
 
-/// Follows `list` over one symbol: the next list, and whether a match ends before the symbol. A match hides everything
-/// of lower priority.
+/// Advances `list` by one symbol. Returns the next list and whether a match ends before the symbol. A match
+/// discards all entries of lower priority.
 fn step(insts: &[Inst], list: &[u16], symbol: usize) -> (Vec<u16>, bool) {
     let mut seen = HashSet::new();
     let mut next = Vec::new();
@@ -405,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_alternative_wins_and_quantifiers_are_greedy() {
+    fn first_alternative_wins_and_quantifiers_are_greedy() {
         assert_eq!(all("a|ab", "abab"), ["a", "a"]);
         assert_eq!(all("ab|a", "aba"), ["ab", "a"]);
         assert_eq!(all("a*b|a", "aab aac"), ["aab", "a", "a"]);
@@ -418,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_ahead_by_one_character() {
+    fn lookahead_covers_one_character() {
         assert_eq!(all(r"\s+(?!\S)|\s+", "a   b  "), ["  ", " ", "  "]);
         assert_eq!(all(r"\s+(?!\S)", " b\t\tc\u{3000}\u{a0}d"), ["\t", "\u{3000}"]);
         assert_eq!(all(r"\s+$", "  a \u{2003}"), [" \u{2003}"]);
@@ -426,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_those_of_unicode() {
+    fn classes_match_unicode() {
         assert_eq!(
             all(r"\p{L}+", "Straße Ωµ 漢字 ª𝒜x 1a"),
             ["Straße", "Ωµ", "漢字", "ª𝒜x", "a"]
@@ -442,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_that_reads_far_and_finds_nothing_is_not_repeated() {
+    fn failed_scan_is_not_repeated() {
         let text = " ".repeat(1 << 20) + "x";
         let dfa = Dfa::new(r"\s+$").unwrap();
         let mut scan = dfa.scan(&text);
@@ -450,7 +460,7 @@ mod tests {
         for at in 0..text.len() {
             assert_eq!(scan.match_at(at), None);
         }
-        // 64 steps a blank at most; without the memory it would be 2^39 steps in all.
+        // The search takes at most 64 steps per space. Without the cache, it would take 2^39 steps in total.
         assert!(started.elapsed().as_secs() < 30, "{:?}", started.elapsed());
     }
 }

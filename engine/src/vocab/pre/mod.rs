@@ -1,6 +1,7 @@
-//! Pre-tokenizers of byte-pair vocabularies: how a text is cut into words before merging, by the name in
-//! `tokenizer.ggml.pre`. [`PRE_TOKENIZERS`] is the one table; a name that is not in it is an error, because a wrong
-//! cut gives tokens that the model has never seen.
+//! Pre-tokenizers of BPE vocabularies: rules for splitting text into words, selected by `tokenizer.ggml.pre`.
+//!
+//! [`PRE_TOKENIZERS`] lists all known names. Unknown names are an error, because wrong splits yield tokens
+//! the model was not trained on.
 
 mod dfa;
 mod split;
@@ -8,41 +9,40 @@ mod split;
 pub(crate) use split::Splitter;
 use split::{DigitGroups, SplitRule};
 
-/// How words become symbols and what surrounds the cuts.
+/// Mapping from words to symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Alphabet {
-    /// Every byte of the text is a symbol, written in the vocabulary as one printable character.
+    /// Symbols are bytes, spelled as printable characters.
     Bytes,
-    /// Characters are symbols, unknown ones fall back to `<0xXX>`.
+    /// Symbols are characters, with `<0xXX>` as a fallback.
     Chars,
-    /// As `Chars`, and spaces are written `▁`.
+    /// Symbols are characters, with spaces spelled `▁`.
     Spaced,
-    /// As `Spaced`, and every `▁` begins a word; the first word of a line begins with one in any case.
+    /// Like `Spaced`, and every `▁` starts a word; the first word of a line always has one.
     Metaspace,
 }
 
-/// A row of the table: the names, and the cuts and options they stand for.
+/// Pre-tokenizer: names, split rules and options.
 #[derive(Debug)]
 pub(crate) struct PreTokenizer {
     /// Accepted values of `tokenizer.ggml.pre`.
     pub names: &'static [&'static str],
-    /// The cuts, in order.
+    /// Split rules, applied in order.
     pub rules: &'static [SplitRule],
-    /// Symbols.
     pub alphabet: Alphabet,
-    /// A word that is a token as a whole is that token, whatever the merges say.
+    /// A word that equals a token is not merged.
     pub ignore_merges: bool,
-    /// The same for words of line feeds only.
-    pub whole_line_feeds: bool,
-    /// Detokenizing takes out spaces before punctuation.
+    /// Like `ignore_merges`, but only for words of newlines.
+    pub keep_newlines: bool,
+    /// Whether detokenization removes spaces before punctuation.
     pub clean_spaces: bool,
-    /// The default of `tokenizer.ggml.add_bos_token`.
+    /// Default of `tokenizer.ggml.add_bos_token`.
     pub add_bos: bool,
-    /// The default of `tokenizer.ggml.add_sep_token`.
+    /// Default of `tokenizer.ggml.add_sep_token`.
     pub add_sep: bool,
-    /// No beginning-of-sequence token unless the file names one.
+    /// True if the vocabulary has no default BOS token.
     pub no_bos: bool,
-    /// A beginning-of-sequence token is added whatever the file says.
+    /// A BOS token is added regardless of the metadata.
     pub force_bos: bool,
 }
 
@@ -53,7 +53,7 @@ impl PreTokenizer {
             rules,
             alphabet: Alphabet::Bytes,
             ignore_merges: false,
-            whole_line_feeds: false,
+            keep_newlines: false,
             clean_spaces: true,
             add_bos: false,
             add_sep: false,
@@ -72,8 +72,8 @@ impl PreTokenizer {
         self
     }
 
-    const fn whole_line_feeds(mut self) -> Self {
-        self.whole_line_feeds = true;
+    const fn keep_newlines(mut self) -> Self {
+        self.keep_newlines = true;
         self
     }
 
@@ -103,14 +103,14 @@ impl PreTokenizer {
     }
 }
 
-/// The row of a name.
+/// Returns the pre-tokenizer with this name.
 pub(crate) fn by_name(name: &str) -> Option<&'static PreTokenizer> {
     PRE_TOKENIZERS.iter().find(|row| row.names.contains(&name))
 }
 
-/// The accepted names that look most like `name`, nearest first, at most three.
+/// Returns up to three accepted names similar to `name`, closest first.
 pub(crate) fn close_names(name: &str) -> Vec<&'static str> {
-    // A hostile name could be megabytes long, and the distance is quadratic.
+    // Bounds the quadratic distance computation for hostile names.
     let wanted: Vec<char> = name.to_lowercase().chars().take(64).collect();
     let names = PRE_TOKENIZERS.iter().flat_map(|row| row.names);
     let mut near: Vec<(usize, &'static str)> = names
@@ -121,7 +121,7 @@ pub(crate) fn close_names(name: &str) -> Vec<&'static str> {
     near.into_iter().take(3).map(|(_, known)| known).collect()
 }
 
-/// Levenshtein's distance.
+/// Returns the Levenshtein distance.
 fn edit_distance(a: &[char], b: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, ca) in a.iter().enumerate() {
@@ -145,13 +145,13 @@ const QWEN2: SplitRule = SplitRule::Regex(
 const QWEN35: SplitRule = SplitRule::Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-/// As `QWEN2` without the English contractions.
+/// Split rule of Ufakzeka: `QWEN2` without English contractions.
 const UFAKZEKA: SplitRule =
     SplitRule::Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+");
 const MINICPM5: SplitRule = SplitRule::Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-/// As `LLAMA3` with blanks taken in powers of two.
+/// Like `LLAMA3`, with runs of spaces split into powers of two.
 const JAIS2: SplitRule = SplitRule::Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}",
 );
@@ -164,7 +164,7 @@ const SEED_CODER: SplitRule = SplitRule::Regex(
 const EXAONE_MOE: SplitRule = SplitRule::Regex(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
 );
-/// Words split where a lower-case letter is followed by an upper-case one, contractions attached.
+/// Words split between lowercase and uppercase letters, with contractions attached.
 const GPT4O: SplitRule = SplitRule::Regex(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
@@ -174,7 +174,7 @@ const YOUTU: SplitRule = SplitRule::Regex(
 const TEKKEN: SplitRule = SplitRule::Regex(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
-/// As `GPT4O`, with Chinese characters kept apart from other letters.
+/// Like `GPT4O`, with Han characters separate from other letters.
 const KIMI_K2: SplitRule = SplitRule::Regex(
     r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 );
@@ -184,7 +184,7 @@ const DEEPSEEK3: SplitRule = SplitRule::Regex(
 const SPARK: SplitRule = SplitRule::Regex(
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"##,
 );
-/// Latin, Greek, Cyrillic, Armenian and a few more alphabets; what else is a letter stays apart.
+/// Letters of the Latin, Greek, Cyrillic, Armenian and a few other scripts.
 const DEEPSEEK_LETTERS: SplitRule = SplitRule::Regex(concat!(
     r"\s?[",
     r"A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293}\x{295}-\x{2AF}",
@@ -202,18 +202,18 @@ const DEEPSEEK_LETTERS: SplitRule = SplitRule::Regex(concat!(
     r"\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}",
     r"]+",
 ));
-/// Chinese characters and syllables, as the first models of that family cut them.
+/// Chinese characters and Hangul syllables, as in the first DeepSeek models.
 const DEEPSEEK_CJK: SplitRule = SplitRule::Regex(r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+");
 const CJK_KANA: SplitRule = SplitRule::Regex(r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+");
 const LINE_ENDS: SplitRule = SplitRule::Regex(r"[\r\n]");
-/// Lines and runs of line feeds: no word spans both.
+/// Lines and runs of newlines; no word spans both.
 const LINES: SplitRule = SplitRule::Regex(r"[^\n]+|[\n]+");
 const DIGIT: SplitRule = SplitRule::Regex(r"\p{N}");
 const NUMBER: SplitRule = SplitRule::Regex(r"\p{N}+");
 const THREE_DIGITS: SplitRule = SplitRule::Regex(r"\p{N}{1,3}");
 const THREE_ASCII_DIGITS: SplitRule = SplitRule::Regex("[0-9][0-9][0-9]");
 const BLOOM: SplitRule = SplitRule::Regex(r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+");
-/// Chinese, Japanese, Korean and the scripts of South-East Asia that write without spaces.
+/// Chinese, Japanese, Korean, and Southeast Asian scripts without word spacing.
 const AFMOE_SCRIPTS: SplitRule = SplitRule::Regex(concat!(
     r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{309F}\x{30A0}-\x{30FF}\x{FF65}-\x{FF9F}",
     r"\x{2F00}-\x{2FDF}\x{E40}-\x{E7F}\x{E80}-\x{EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}",
@@ -225,7 +225,7 @@ const YOUTU_SCRIPTS: SplitRule = SplitRule::Regex(concat!(
     r"[\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+",
 ));
 
-/// The table. Names in one row have the same cuts and the same options.
+/// All pre-tokenizers. Names in one row are synonyms.
 pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer::new(
         &["default"],
@@ -377,14 +377,14 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
     .keep_spaces(),
     PreTokenizer::new(&["gemma4", "granite-embed-multi-311m"], &[LINES])
         .alphabet(Alphabet::Spaced)
-        .whole_line_feeds()
+        .keep_newlines()
         .force_bos(),
     PreTokenizer::new(&["sarvam-moe"], &[LINES])
         .alphabet(Alphabet::Spaced)
         .keep_spaces(),
     PreTokenizer::new(&["mmbert"], &[LINES])
         .alphabet(Alphabet::Metaspace)
-        .whole_line_feeds(),
+        .keep_newlines(),
     PreTokenizer::new(&["whitespace"], &[SplitRule::Regex(r"\S+")]).alphabet(Alphabet::Chars),
 ];
 
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_stands_once_and_every_expression_compiles() {
+    fn names_are_unique_and_expressions_compile() {
         let names: Vec<_> = PRE_TOKENIZERS.iter().flat_map(|row| row.names).collect();
         assert_eq!(names.len(), 92);
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn the_families_cut_as_published() {
+    fn pre_tokenizers_split_as_published() {
         assert_eq!(
             words("gpt-2", "I'll go  1234, now!\n\n x"),
             ["I", "'ll", " go", " ", " 1234", ",", " now", "!", "\n\n", " x"]
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn long_runs_of_anything_are_cut_in_linear_time() {
+    fn splitting_takes_linear_time() {
         let n = 1 << 17;
         let runs = [
             "a",
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn close_names_are_suggested() {
+    fn unknown_name_suggests_similar_names() {
         assert_eq!(close_names("llama4-bpe").first(), Some(&"llama-bpe"));
         assert_eq!(close_names("qwen-2").first(), Some(&"qwen2"));
         assert!(close_names("").is_empty());

@@ -1,29 +1,29 @@
-//! Cutting a text into words: expressions applied one after the other, each to the pieces that the one before it left.
+//! Splits text into words: rules are applied in order, each to the pieces left by its predecessor.
 
 use super::dfa::Dfa;
 
-/// One cut. Every matched stretch is a piece of its own, and so is everything between two of them.
+/// Split rule. Every match is a piece, and so is the text between two matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SplitRule {
-    /// Matches of an expression, see [`Dfa`] for its language.
+    /// Matches of an expression; see [`Dfa`] for the syntax.
     Regex(&'static str),
-    /// Groups of three digits counted from the right.
+    /// Groups of three digits, counted from the right.
     Digits(DigitGroups),
 }
 
-/// Which runs of digits are grouped. The published expressions look ahead over the whole run at every digit, which is
-/// quadratic; grouping a run when its end is known is the same.
+/// Selects the runs of digits to group. The published expressions look ahead over the whole run at every
+/// digit (quadratic time); grouping complete runs is equivalent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DigitGroups {
-    /// Every run of `\p{N}`.
+    /// Matches every run of `\p{N}`.
     Numbers,
-    /// `(?=(\d{3})+(?!\d))`: cuts before the groups, and leaves what precedes the first of them attached to it.
+    /// `(?=(\d{3})+(?!\d))`: splits before each group; text before the first group stays attached.
     Boundaries,
-    /// `\d{1,3}(?=(?:\d{3})*\b)`: only runs that no word character follows.
+    /// `\d{1,3}(?=(?:\d{3})*\b)`: runs not followed by a word character.
     Words,
 }
 
-/// The cuts of one pre-tokenizer.
+/// Compiled rules of a pre-tokenizer.
 #[derive(Debug)]
 pub(crate) struct Splitter {
     rules: Vec<Cut>,
@@ -36,7 +36,6 @@ enum Cut {
 }
 
 impl Splitter {
-    /// Compiles the expressions.
     pub fn new(rules: &[SplitRule]) -> Result<Self, String> {
         let cut = |rule: &SplitRule| match rule {
             SplitRule::Regex(pattern) => Dfa::new(pattern)
@@ -49,7 +48,7 @@ impl Splitter {
         })
     }
 
-    /// Calls `word` with every piece of `text`, in order. The pieces are not empty and together they are the text.
+    /// Calls `word` for every piece of `text`, in order. Pieces are non-empty and concatenate to `text`.
     pub fn split<'t>(&self, text: &'t str, word: &mut dyn FnMut(&'t str)) {
         apply(&self.rules, text, word);
     }
@@ -61,14 +60,14 @@ fn apply<'t>(rules: &[Cut], text: &'t str, word: &mut dyn FnMut(&'t str)) {
     }
     match rules {
         [] => word(text),
-        // The last expression does most of the work: no call through another closure.
+        // Fast path for the last rule, which does most of the work: one closure less per piece.
         [Cut::Regex(dfa)] => matches(dfa, text, word),
         [Cut::Regex(dfa), rest @ ..] => matches(dfa, text, &mut |piece| apply(rest, piece, word)),
         [Cut::Digits(groups), rest @ ..] => digit_groups(*groups, text, &mut |piece| apply(rest, piece, word)),
     }
 }
 
-/// Matches and what lies between them.
+/// Splits `text` into matches and the text between them.
 fn matches<'t>(dfa: &Dfa, text: &'t str, word: &mut dyn FnMut(&'t str)) {
     let mut scan = dfa.scan(text);
     let (mut gap, mut at) = (0, 0);
@@ -92,7 +91,7 @@ fn matches<'t>(dfa: &Dfa, text: &'t str, word: &mut dyn FnMut(&'t str)) {
 fn digit_groups<'t>(groups: DigitGroups, text: &'t str, word: &mut dyn FnMut(&'t str)) {
     let is_digit = |c: char| match groups {
         DigitGroups::Numbers => c.is_numeric(),
-        // Decimal digits of any script; the other numbers have no place value to group by.
+        // Decimal digits of any script; other numbers have no place value.
         DigitGroups::Boundaries | DigitGroups::Words => is_decimal(c),
     };
     let mut done = 0;
@@ -129,12 +128,12 @@ fn char_at(text: &str, at: usize) -> Option<char> {
     text[at..].chars().next()
 }
 
-/// `\d`
+/// Returns true if `c` matches `\d`.
 fn is_decimal(c: char) -> bool {
     c.is_ascii_digit() || (!c.is_ascii() && c.is_numeric() && regex_syntax::is_word_character(c) && !c.is_alphabetic())
 }
 
-/// `\w`
+/// Returns true if `c` matches `\w`.
 fn is_word(c: char) -> bool {
     regex_syntax::is_word_character(c)
 }
@@ -154,12 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn later_rules_cut_the_pieces_of_earlier_ones() {
+    fn later_rules_split_pieces_of_earlier_rules() {
         let rules = [SplitRule::Regex(r"\p{N}"), SplitRule::Regex(r" ?\p{L}+")];
         assert_eq!(pieces(&rules, "a12 b!c"), ["a", "1", "2", " b", "!", "c"]);
         assert_eq!(pieces(&[], "a b"), ["a b"]);
         assert_eq!(pieces(&rules, ""), [""; 0]);
-        // A look-ahead ends with the piece, not with the text.
+        // `$` matches at the end of the piece, not of the text.
         assert_eq!(
             pieces(&[SplitRule::Regex("x"), SplitRule::Regex(r"\s+$")], "a  x  "),
             ["a", "  ", "x", "  "]
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_grouped_from_the_right() {
+    fn digits_are_grouped_right_to_left() {
         let numbers = [SplitRule::Digits(DigitGroups::Numbers)];
         assert_eq!(
             pieces(&numbers, "a1234567 12b123"),

@@ -1,4 +1,4 @@
-//! WordPiece, unigram and RWKV vocabularies.
+//! Tests of the WordPiece, unigram and RWKV tokenizers.
 
 use super::*;
 
@@ -27,14 +27,14 @@ fn wpm(lowercase: Option<bool>) -> Vocab {
 }
 
 #[test]
-fn words_are_cut_into_the_longest_pieces() {
+fn wordpiece_uses_longest_pieces() {
     let vocab = wpm(None);
     let check = |text: &str, expected: &[&str]| assert_eq!(vocab.tokenize(text, false, false), ids(&vocab, expected));
     check("playing  plays", &["▁play", "ing", "▁play", "s"]);
     check("Caf\u{e9}\n", &["▁cafe"]);
     check("play!中中", &["▁play", "▁!", "▁中", "▁中"]);
     check("p\u{0}l\u{200d}ay", &["▁play"]);
-    // A word with a part that is no token is unknown as a whole.
+    // A word that tokens cannot cover completely becomes one unknown token.
     check("playful plays", &["[UNK]", "▁play", "s"]);
     check("", &[]);
     let framed = vocab.tokenize("play", true, false);
@@ -43,7 +43,7 @@ fn words_are_cut_into_the_longest_pieces() {
 }
 
 #[test]
-fn case_and_accents_are_kept_where_files_say_so() {
+fn wordpiece_keeps_case_and_accents_if_disabled() {
     let vocab = wpm(Some(false));
     assert_eq!(
         vocab.tokenize("Play café", false, false),
@@ -76,7 +76,7 @@ fn ugm(charsmap: Option<Vec<u8>>) -> Result<Vocab, VocabError> {
 }
 
 #[test]
-fn the_best_sum_of_scores_wins() {
+fn unigram_maximizes_score_sum() {
     let vocab = ugm(None).unwrap();
     let check = |text: &str, expected: &[&str]| assert_eq!(vocab.tokenize(text, false, false), ids(&vocab, expected));
     check("abc", &["▁ab", "c"]);
@@ -88,12 +88,12 @@ fn the_best_sum_of_scores_wins() {
 }
 
 #[test]
-fn broken_tables_of_normalizations_are_refused() {
+fn malformed_charsmap_is_rejected() {
     for (table, reason) in [
         (vec![1, 2], "expected at least 4 bytes, found 2"),
         (
             vec![255, 255, 255, 255, 0],
-            "its array should have 4294967295 bytes, but 1 follow",
+            "expected a trie of 4294967295 bytes followed by replacements, found 1 bytes",
         ),
     ] {
         let error = ugm(Some(table)).unwrap_err().to_string();
@@ -105,7 +105,7 @@ fn broken_tables_of_normalizations_are_refused() {
 }
 
 #[test]
-fn scores_that_are_no_numbers_end_in_unknown_tokens() {
+fn nan_scores_yield_unknown_tokens() {
     let tokens = [
         ("<unk>", 0.0, UNKNOWN),
         ("a", f32::NAN, NORMAL),
@@ -119,7 +119,7 @@ fn scores_that_are_no_numbers_end_in_unknown_tokens() {
 }
 
 #[test]
-fn bytes_are_taken_by_the_longest_token() {
+fn rwkv_uses_longest_token() {
     let tokens = [
         (r"a\n", 0.0, NORMAL),
         ("a", 0.0, NORMAL),
@@ -130,5 +130,9 @@ fn bytes_are_taken_by_the_longest_token() {
     let found = vocab.tokenize("aa\n\u{2581}", true, false);
     assert_eq!(found, [1, 0, 2, 3]);
     assert_eq!(vocab.detokenize(&found, true, false), "aa\n\u{2581}");
-    assert_eq!(vocab.tokenize("zz", false, false), [0; 0], "there is no unknown token");
+    assert_eq!(
+        vocab.tokenize("zz", false, false),
+        [0; 0],
+        "no unknown token is defined"
+    );
 }

@@ -1,4 +1,4 @@
-//! AMX with bfloat16 and bytes: a unit of eight tiles.
+//! AMX with bf16 and int8 tiles: a matrix unit with eight tile registers.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -10,51 +10,55 @@ use super::int256::Avx512VnniInt;
 use crate::simd::Simd;
 use crate::simd::byte_tiles::{ByteSums, ByteTileUnit};
 use crate::simd::dots::DoubleWidth;
-use crate::simd::tiles::{TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileScales, TileSums, TileUnit, moved_scale, weights};
+use crate::simd::tiles::{TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileScales, TileSums, TileUnit, adjust_scale, weights};
 
-/// True if the CPU has the unit and the system lets this process use it. The system is asked once; it may say no.
+/// Returns true if the CPU supports AMX and the operating system permits its use by this process. The
+/// permission is requested once and may be denied.
 pub(crate) fn is_available() -> bool {
     #[cfg(target_os = "linux")]
     {
         static AVAILABLE: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-        *AVAILABLE.get_or_init(|| has_unit() && permit())
+        *AVAILABLE.get_or_init(|| cpu_has_amx() && request_permission())
     }
     #[cfg(not(target_os = "linux"))]
     false
 }
 
-/// True if the CPU has tiles and products of bfloat16 and of bytes in them, and the system keeps tiles apart for each thread.
+/// Returns true if the CPU supports tiles with bf16 and int8 products, and the operating system saves tile
+/// state for each thread.
 #[cfg(target_os = "linux")]
-fn has_unit() -> bool {
+fn cpu_has_amx() -> bool {
     const FEATURES_EDX: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     const STATES: u64 = 1 << 17 | 1 << 18;
     if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & FEATURES_EDX != FEATURES_EDX {
         return false;
     }
-    // SAFETY: the CPU has the instruction, and the system has enabled it, if Rust says so.
+    // SAFETY: `is_x86_feature_detected` confirmed that XSAVE is supported and enabled by the operating
+    // system.
     is_x86_feature_detected!("xsave") && unsafe { enabled_states() } & STATES == STATES
 }
 
-/// The states of registers that the system keeps.
+/// Returns the register states that the operating system saves.
 ///
 /// # Safety
-/// The CPU has XSAVE.
+/// The CPU supports XSAVE.
 #[cfg(target_os = "linux")]
 #[target_feature(enable = "xsave")]
 unsafe fn enabled_states() -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the CPU supports XSAVE (function contract).
     unsafe { _xgetbv(_XCR_XFEATURE_ENABLED_MASK) }
 }
 
-/// Asks for permission to use the data of tiles, for all threads of the process: without it the first use is a fault. Linux before 5.16 knows no such
-/// request, and sandboxes may refuse it.
+/// Requests permission to use tile data for all threads of the process; using tiles without it raises a
+/// fault. Linux before 5.16 does not support the request, and sandboxes may deny it.
 #[cfg(target_os = "linux")]
-fn permit() -> bool {
+fn request_permission() -> bool {
     const ARCH_PRCTL: usize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
     const TILE_DATA: usize = 18;
     let result: isize;
-    // SAFETY: a system call that touches no memory of the process; the kernel clobbers rcx and r11.
+    // SAFETY: the system call does not access memory of the process; `rcx` and `r11` are declared as
+    // clobbered.
     unsafe {
         asm!(
             "syscall",
@@ -69,35 +73,36 @@ fn permit() -> bool {
     result == 0
 }
 
-/// What the unit is told of its tiles.
+/// Operand of `LDTILECFG`.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
     row_bytes: [u16; 8],
-    reserved_too: [u8; 16],
+    reserved2: [u8; 16],
     rows: [u8; 8],
-    and_too: [u8; 8],
+    reserved3: [u8; 8],
 }
 const _: () = assert!(size_of::<Config>() == 64);
 
-/// All tiles are of full size.
-const CONFIG_OF_ALL: Config = Config {
+/// Configuration of eight tiles with full size.
+const FULL_CONFIG: Config = Config {
     palette: 1,
     start_row: 0,
     reserved: [0; 14],
     row_bytes: [TILE_WIDTH as u16; 8],
-    reserved_too: [0; 16],
+    reserved2: [0; 16],
     rows: [TILE_ROWS as u8; 8],
-    and_too: [0; 8],
+    reserved3: [0; 8],
 };
 
-static CONFIG: Config = CONFIG_OF_ALL;
+static CONFIG: Config = FULL_CONFIG;
 
-/// Tiles 0 to 3 are sums, 4 and 5 are `quads` rows of weights, 6 and 7 activations for them.
+/// Returns the configuration for int8 steps: tiles 0 to 3 are sums, 4 and 5 are `quads` rows of weights, 6
+/// and 7 are activations.
 const fn byte_config(quads: u8) -> Config {
-    let (mut config, mut tile) = (CONFIG_OF_ALL, 4);
+    let (mut config, mut tile) = (FULL_CONFIG, 4);
     while tile < 6 {
         config.rows[tile] = quads;
         config.row_bytes[tile + 2] = 4 * quads as u16;
@@ -105,11 +110,11 @@ const fn byte_config(quads: u8) -> Config {
     }
     config
 }
-static CONFIG_OF_4: Config = byte_config(4);
-static CONFIG_OF_8: Config = byte_config(8);
+static BYTE_CONFIG_4: Config = byte_config(4);
+static BYTE_CONFIG_8: Config = byte_config(8);
 
-/// The numbers 0 to 15 and 16 to 31 in turn.
-static IN_TURN: [u16; 32] = {
+/// Permutation that interleaves the numbers 0..16 with 16..32.
+static INTERLEAVE: [u16; 32] = {
     let mut order = [0; 32];
     let mut i = 0;
     while i < 32 {
@@ -119,19 +124,19 @@ static IN_TURN: [u16; 32] = {
     order
 };
 
-/// The tiles of this thread, configured. Nothing else in this crate uses the unit, so that the configuration is only changed here; other threads have
-/// their own.
+/// The bf16 tiles of the current thread. The unit is only used through this file, so nothing else changes the
+/// configuration. Other threads have their own.
 pub(crate) struct Amx(());
 
 impl Drop for Amx {
     fn drop(&mut self) {
-        // SAFETY: a value is proof that the CPU has the unit. Tiles hold nothing between blocks.
+        // SAFETY: a value proves that the CPU supports AMX, and tiles hold no data between blocks.
         unsafe { asm!("tilerelease", options(nostack, nomem)) }
     }
 }
 
-/// A step of a product, with an instruction that loads activations. A product takes 16 cycles and a load of a tile 8, two of which go on at a time: four products for four
-/// loads keep the unit busy.
+/// Multiplies a step, given the instruction that loads activations. A multiplication takes 16 cycles and a
+/// tile load 8, two of which overlap; four multiplications per four loads keep the unit busy.
 macro_rules! multiply_step {
     ($load:literal, $x:ident, $x_stride:ident, $w:ident) => {{
         const { assert!(TILE_BYTES == 1024 && TILE_WIDTH == 64 && TILE_ROWS == 16) };
@@ -161,20 +166,20 @@ impl TileUnit for Amx {
     type Int = Avx512VnniInt;
 
     #[inline(always)]
-    unsafe fn put_scales(scales: [Avx2; 2], mins: [Avx2; 2], to: *mut TileScales) {
-        // SAFETY: the caller's promise.
+    unsafe fn store_scales(scales: [Avx2; 2], mins: [Avx2; 2], to: *mut TileScales) {
+        // SAFETY: `to` is valid for writes (trait contract).
         unsafe {
             let scales = VnniDots512::join_floats(scales[0], scales[1]);
             let mins = VnniDots512::join_floats(mins[0], mins[1]);
-            let (scale, min) = moved_scale(scales, mins);
+            let (scale, min) = adjust_scale(scales, mins);
             scale.store((*to).scales.as_mut_ptr());
             min.store((*to).mins.as_mut_ptr());
         }
     }
 
     #[inline(always)]
-    unsafe fn put_weights(bytes: [Avx512VnniInt; 2], flip: u8, scales: *const TileScales, to: *mut u8) {
-        // SAFETY: the caller's promise.
+    unsafe fn store_weights(bytes: [Avx512VnniInt; 2], flip: u8, scales: *const TileScales, to: *mut u8) {
+        // SAFETY: `scales` has 16 lanes, and `to` is valid for writes of two tile rows (trait contract).
         unsafe {
             let words = VnniDots512::join(bytes[0], bytes[1]).register();
             let scale = Avx512::load((*scales).scales.as_ptr());
@@ -187,33 +192,35 @@ impl TileUnit for Amx {
 
     #[inline(always)]
     unsafe fn new() -> Amx {
-        // SAFETY: the caller's promise.
+        // SAFETY: the CPU supports AMX, and the process has permission (trait contract).
         unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly)) };
         Amx(())
     }
 
     #[inline(always)]
     unsafe fn store_bf16(x: Avx512, to: *mut u8) {
-        // SAFETY: the caller's promise. CPUs with AMX have the instruction of AVX512-BF16.
+        // SAFETY: `to` is valid for writes of 32 bytes (trait contract). CPUs with AMX support AVX512-BF16.
         unsafe { to.cast::<__m256bh>().write_unaligned(_mm512_cvtneps_pbh(x.register())) }
     }
 
     #[inline(always)]
     unsafe fn store_bf16_pairs(even: Avx512, odd: Avx512, to: *mut u8) {
-        // SAFETY: the caller's promise. Both in one register, then lanes of the halves in turn.
+        // SAFETY: `to` is valid for writes of 64 bytes (trait contract). CPUs with AMX support AVX512-BF16.
+        // Both operands are converted to one register, then the halves are interleaved.
         unsafe {
             let halves = _mm512_cvtne2ps_pbh(odd.register(), even.register());
-            let order = _mm512_loadu_si512(IN_TURN.as_ptr().cast());
+            let order = _mm512_loadu_si512(INTERLEAVE.as_ptr().cast());
             let pairs = _mm512_permutexvar_epi16(order, std::mem::transmute::<__m512bh, __m512i>(halves));
             _mm512_storeu_si512(to.cast(), pairs);
         }
     }
 
-    /// The compiler knows no values that are tiles and leaves their registers alone, so that the sums stay in them from here to the [`end`](TileUnit::end).
+    /// Sums stay in tile registers until [`end`](TileUnit::end). The compiler never uses these registers
+    /// itself.
     #[inline(always)]
     unsafe fn begin(&mut self, sums: *const TileSums) {
         const { assert!(TileSums::STRIDE == 128) };
-        // SAFETY: the caller's promise; tiles are configured as long as there is a value.
+        // SAFETY: `sums` is null or valid (trait contract), and tiles are configured while `self` exists.
         unsafe {
             if sums.is_null() {
                 asm!(
@@ -241,21 +248,25 @@ impl TileUnit for Amx {
 
     #[inline(always)]
     unsafe fn step(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
-        // SAFETY: as above; what is read are 32 rows of activations and two tiles of weights.
+        // SAFETY: `x` has 32 rows and `w` two tiles (trait contract), and tiles are configured while `self`
+        // exists.
         unsafe { multiply_step!("tileloadd", x, x_stride, w) }
     }
 
     #[inline(always)]
-    unsafe fn step_of_stream(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
-        // SAFETY: as in `step`.
+    unsafe fn step_streaming(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
+        // SAFETY: `x` has 32 rows and `w` two tiles (trait contract), and tiles are configured while `self`
+        // exists.
         unsafe { multiply_step!("tileloaddt1", x, x_stride, w) }
     }
 
-    /// As the default, with each tile loaded once. The weights are read once for some columns.
+    /// Loads each tile once, unlike the default implementation. Weights are loaded with a streaming hint,
+    /// because they are read once for some columns.
     #[inline(always)]
-    unsafe fn step_of_parts(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
+    unsafe fn step_split(&mut self, x: *const u8, x_stride: usize, w: *const u8) {
         const { assert!(TILE_BYTES == 1024 && TILE_WIDTH == 64 && TILE_ROWS == 16) };
-        // SAFETY: as in `step`, of both parts.
+        // SAFETY: `x` has 32 rows of both parts and `w` four tiles (trait contract), and tiles are configured
+        // while `self` exists.
         unsafe {
             asm!(
                 "tileloadd tmm4, [{first} + 1*{x_stride} + 64]",
@@ -292,7 +303,8 @@ impl TileUnit for Amx {
 
     #[inline(always)]
     unsafe fn end(&mut self, to: *mut f32, to_stride: usize) {
-        // SAFETY: as above; what is written are the sums.
+        // SAFETY: `to` is valid for the sums of 32 columns (trait contract), and tiles are configured while
+        // `self` exists.
         unsafe {
             asm!(
                 "tilestored [{to} + 1*{to_stride}], tmm0",
@@ -308,20 +320,20 @@ impl TileUnit for Amx {
     }
 }
 
-/// The tiles of this thread, configured for products of bytes: as [`Amx`].
+/// The int8 tiles of the current thread, configured like [`Amx`].
 pub(crate) struct AmxBytes {
-    /// Bytes of a row of a tile of activations.
+    /// Bytes per row of an activation tile.
     row_bytes: usize,
 }
 
 impl Drop for AmxBytes {
     fn drop(&mut self) {
-        // SAFETY: as for `Amx`.
+        // SAFETY: a value proves that the CPU supports AMX, and tiles hold no data between steps.
         unsafe { asm!("tilerelease", options(nostack, nomem)) }
     }
 }
 
-/// Loads weights as one tile, and activations as some.
+/// Loads weights into one tile and activations into one or two.
 macro_rules! load_bytes {
     ($row_bytes:expr, $w:ident => $weights:tt, $( $x:ident => $tile:tt ),*) => {
         asm!(
@@ -337,7 +349,7 @@ macro_rules! load_bytes {
     };
 }
 
-/// Sums by the instruction `$dots`: each tile of activations times the weights.
+/// Multiplies each activation tile by the weights with the instruction `$dots`.
 macro_rules! multiply_bytes {
     ($dots:literal, $weights:tt, $( $tile:tt => $sums:tt ),*) => {
         asm!(
@@ -348,7 +360,7 @@ macro_rules! multiply_bytes {
     };
 }
 
-/// [`multiply_bytes`] for the tiles of steps.
+/// Selects the tiles of a step for [`multiply_bytes`].
 macro_rules! multiply_step {
     ($dots:literal) => {
         match (ODD, TILES) {
@@ -360,7 +372,7 @@ macro_rules! multiply_step {
     };
 }
 
-/// Writes tiles as sums, one after the other.
+/// Stores sum tiles contiguously.
 macro_rules! store_sums {
     ($to:ident, $( $sums:literal at $at:literal ),*) => {
         asm!(
@@ -378,15 +390,16 @@ impl ByteTileUnit for AmxBytes {
 
     #[inline(always)]
     unsafe fn new(quads: usize) -> AmxBytes {
-        let config = if quads == 4 { &CONFIG_OF_4 } else { &CONFIG_OF_8 };
-        // SAFETY: the caller's promise.
+        let config = if quads == 4 { &BYTE_CONFIG_4 } else { &BYTE_CONFIG_8 };
+        // SAFETY: the CPU supports AMX, and the process has permission (trait contract).
         unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
         AmxBytes { row_bytes: 4 * quads }
     }
 
     #[inline(always)]
-    unsafe fn put_quads(bytes: [Avx512VnniInt; 2], zero: u8, to: *mut u8) {
-        // SAFETY: the caller's promise. One store, which a load of the tile can take its row from.
+    unsafe fn store_quads(bytes: [Avx512VnniInt; 2], zero: u8, to: *mut u8) {
+        // SAFETY: `to` is valid for writes of 64 bytes (trait contract). A single store allows store
+        // forwarding to the tile load.
         unsafe {
             let mut row = VnniDots512::join(bytes[0], bytes[1]).register();
             if zero > 0 {
@@ -397,15 +410,16 @@ impl ByteTileUnit for AmxBytes {
     }
 
     #[inline(always)]
-    unsafe fn put_floats(halves: [Avx2; 2], to: *mut [f32; TILE_ROWS]) {
-        // SAFETY: the caller's promise.
+    unsafe fn store_floats(halves: [Avx2; 2], to: *mut [f32; TILE_ROWS]) {
+        // SAFETY: `to` is valid for writes of 16 floats (trait contract).
         unsafe { VnniDots512::join_floats(halves[0], halves[1]).store(to.cast()) }
     }
 
     #[inline(always)]
     unsafe fn load<const ODD: bool, const TILES: usize>(&mut self, w: *const u8, x: *const u8) {
         let (row_bytes, second) = (self.row_bytes, x.wrapping_add(TILE_ROWS * self.row_bytes));
-        // SAFETY: the caller's promise; tiles are configured as long as there is a value.
+        // SAFETY: `w` has a tile row per quad and `x` has `TILES` tiles (trait contract), and tiles are
+        // configured while `self` exists.
         unsafe {
             match (ODD, TILES) {
                 (false, 1) => load_bytes!(row_bytes, w => "tmm4", x => "tmm6"),
@@ -418,7 +432,8 @@ impl ByteTileUnit for AmxBytes {
 
     #[inline(always)]
     unsafe fn multiply<const ODD: bool, const TILES: usize, const SIGNED: bool>(&mut self) {
-        // SAFETY: as above.
+        // SAFETY: the operands of the step are loaded (trait contract), and tiles are configured while `self`
+        // exists.
         unsafe {
             if SIGNED {
                 multiply_step!("tdpbssd");
@@ -431,7 +446,7 @@ impl ByteTileUnit for AmxBytes {
     #[inline(always)]
     unsafe fn store<const ODD: bool, const TILES: usize>(&mut self, to: *mut ByteSums) {
         const { assert!(size_of::<ByteSums>() == TILE_BYTES && TILE_BYTES == 1024) };
-        // SAFETY: the caller's promise.
+        // SAFETY: `to` is valid for writes of `TILES` sums (trait contract).
         unsafe {
             match (ODD, TILES) {
                 (false, 1) => store_sums!(to, "tmm0" at 0),

@@ -1,4 +1,4 @@
-//! AVX2 with FMA and F16C: 8 floats.
+//! AVX2 with FMA and F16C: 8 floats per register.
 
 use std::arch::x86_64::*;
 
@@ -6,7 +6,7 @@ use super::int256::Avx2Int;
 use super::methods;
 use crate::simd::{IntSimd, Simd};
 
-/// Eight floats in a register.
+/// A register of eight floats.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(__m256);
 
@@ -24,25 +24,25 @@ impl From<__m256> for Avx2 {
     }
 }
 
-/// All ones in the first `n` lanes.
+/// Returns a mask with all bits set in the first `n` lanes.
 ///
 /// # Safety
-/// The CPU has AVX2.
+/// The CPU supports AVX2.
 #[inline(always)]
 unsafe fn first(n: usize) -> __m256i {
     static ONES_THEN_ZEROS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
     debug_assert!(n <= 8);
-    // SAFETY: 8 integers from `8 - n` on lie in the table.
+    // SAFETY: the 8 integers from index `8 - n` on are within the table.
     unsafe { _mm256_loadu_si256(ONES_THEN_ZEROS.as_ptr().add(8 - n).cast()) }
 }
 
-/// `x 2^n` in two steps, because 2^n itself may be out of range.
+/// Returns `x * 2^n` in two steps, because 2^n may be out of range.
 ///
 /// # Safety
-/// The CPU has AVX2.
+/// The CPU supports AVX2.
 #[inline(always)]
 unsafe fn mul_pow2(x: __m256, n: __m256i) -> __m256 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the CPU supports AVX2 (function contract).
     unsafe {
         let half = _mm256_srai_epi32::<1>(n);
         let bias = _mm256_set1_epi32(127);
@@ -52,13 +52,13 @@ unsafe fn mul_pow2(x: __m256, n: __m256i) -> __m256 {
     }
 }
 
-/// Floats to bfloat16 in the low halves of the lanes, rounded to nearest even; NaNs stay NaNs.
+/// Converts floats to bf16 in the low halves of the lanes, rounded to nearest even. NaN stays NaN.
 ///
 /// # Safety
-/// The CPU has AVX2.
+/// The CPU supports AVX2.
 #[inline(always)]
 unsafe fn to_bf16(x: __m256) -> __m256i {
-    // SAFETY: the caller's promise.
+    // SAFETY: the CPU supports AVX2 (function contract).
     unsafe {
         let bits = _mm256_castps_si256(x);
         let lsb = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
@@ -69,23 +69,23 @@ unsafe fn to_bf16(x: __m256) -> __m256i {
     }
 }
 
-/// The 4 sums of pairs of lanes: both halves added.
+/// Adds the two halves.
 ///
 /// # Safety
-/// The CPU has AVX2.
+/// The CPU supports AVX2.
 #[inline(always)]
 unsafe fn fold(x: __m256) -> __m128 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the CPU supports AVX2 (function contract).
     unsafe { _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x)) }
 }
 
-/// The four sums of lanes. For one value: (0 + 1) + (2 + 3) of the folded halves.
+/// Returns the sum of the lanes of each value, computed as (0 + 1) + (2 + 3) of the folded halves.
 ///
 /// # Safety
-/// The CPU has AVX2.
+/// The CPU supports AVX2.
 #[inline(always)]
 pub(super) unsafe fn sum4(v: [__m256; 4]) -> [f32; 4] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the CPU supports AVX2 (function contract).
     unsafe {
         let pairs = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
         let mut sums = [0.0; 4];
@@ -94,13 +94,14 @@ pub(super) unsafe fn sum4(v: [__m256; 4]) -> [f32; 4] {
     }
 }
 
-/// The four largest lanes: of pairs of lanes first, so that lanes of two values lie side by side.
+/// Returns the largest lane of each value. Pairs of lanes are compared first, so that two values can share a
+/// register.
 ///
 /// # Safety
-/// The CPU has AVX2.
+/// The CPU supports AVX2.
 #[inline(always)]
 pub(super) unsafe fn largest4(v: [__m256; 4]) -> [f32; 4] {
-    // SAFETY: the caller's promise.
+    // SAFETY: the CPU supports AVX2 (function contract).
     unsafe {
         let ab = _mm256_max_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
         let cd = _mm256_max_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
@@ -160,7 +161,7 @@ impl Simd for Avx2 {
         };
         fn bytes(words: [u64; 2]) -> __m256i = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(words[0] as i64));
         fn mask(bits: u32, at: usize) -> __m256i = {
-            // One bit for each lane, shifted where the compiler can do it.
+            // Each lane tests one bit of the mask; the shift is folded at compile time if `at` is a constant.
             let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
             let lanes = _mm256_sll_epi32(lanes, _mm_cvtsi32_si128(at as i32));
             _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), lanes), lanes)
@@ -194,7 +195,7 @@ impl Simd for Avx2 {
             Avx2(_mm256_add_ps(self.0, _mm256_and_ps(_mm256_castsi256_ps(mask), x.0)))
         };
         fn negate_where(self, mask: __m256i) -> Self = {
-            // A chosen lane is all ones, hence has the bit of the sign.
+            // Selected lanes have all bits set, including the sign bit.
             Avx2(_mm256_xor_ps(self.0, _mm256_and_ps(_mm256_castsi256_ps(mask), _mm256_set1_ps(-0.0))))
         };
         fn equals(self, other: Self) -> __m256i = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, other.0));
@@ -215,7 +216,8 @@ impl Simd for Avx2 {
         fn or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
         fn xor(bits: __m256i, x: u32) -> __m256i = _mm256_xor_si256(bits, _mm256_set1_epi32(x as i32));
         fn plus(a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
-        // By a count in a register, which the compiler turns into the immediate form: counts are constants once inlined.
+        // Counts are passed in a register; the compiler uses the immediate form, because they are constants
+        // after inlining.
         fn shl(bits: __m256i, n: u32) -> __m256i = _mm256_sll_epi32(bits, _mm_cvtsi32_si128(n as i32));
         fn shr(bits: __m256i, n: u32) -> __m256i = _mm256_srl_epi32(bits, _mm_cvtsi32_si128(n as i32));
         fn has_bit(bits: __m256i, bit: u32) -> __m256i = {
@@ -232,7 +234,7 @@ impl Simd for Avx2 {
         fn lookup(table: [__m256; 2], bits: __m256i) -> Self = {
             let low = _mm256_permutevar8x32_ps(table[0], bits);
             let high = _mm256_permutevar8x32_ps(table[1], bits);
-            // Bit 3 chooses the half: a blend looks at the sign.
+            // Bit 3 selects the half: a blend tests the sign bit.
             Avx2(_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(bits))))
         };
         fn line(d: Self, m: Self) -> (Self, Self) = (d, m);

@@ -1,4 +1,4 @@
-//! AVX-512 (F, BW, DQ, VL): 16 floats.
+//! AVX-512 (F, BW, DQ, VL): 16 floats per register.
 
 use std::arch::x86_64::*;
 
@@ -6,7 +6,7 @@ use super::avx2::{self, Avx2};
 use super::methods;
 use crate::simd::Simd;
 
-/// Sixteen floats in a register.
+/// A register of sixteen floats.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(__m512);
 
@@ -24,7 +24,7 @@ impl From<__m512> for Avx512 {
     }
 }
 
-/// The numbers 0 to 31.
+/// The integers 0 to 31 as floats.
 static COUNT: [f32; 32] = {
     let mut count = [0.0; 32];
     let mut i = 0;
@@ -35,40 +35,41 @@ static COUNT: [f32; 32] = {
     count
 };
 
-/// The first `n` lanes.
+/// Returns the mask of the first `n` lanes.
 #[inline(always)]
 fn first(n: usize) -> __mmask16 {
     debug_assert!(n <= 16);
     ((1u32 << n) - 1) as __mmask16
 }
 
-/// Both halves added.
+/// Adds the two halves.
 ///
 /// # Safety
-/// The CPU has AVX-512.
+/// The CPU supports AVX-512.
 #[inline(always)]
 unsafe fn fold(x: __m512) -> __m256 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the CPU supports AVX-512 (function contract).
     unsafe { _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x)) }
 }
 
-/// The larger lanes of both halves.
+/// Returns the larger lanes of the two halves.
 ///
 /// # Safety
-/// The CPU has AVX-512.
+/// The CPU supports AVX-512.
 #[inline(always)]
 unsafe fn larger_half(x: __m512) -> __m256 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the CPU supports AVX-512 (function contract).
     unsafe { _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x)) }
 }
 
-/// Floats to bfloat16, rounded to nearest even; NaNs stay NaNs.
+/// Converts floats to bf16, rounded to nearest even. NaN stays NaN.
 ///
 /// # Safety
-/// The CPU has AVX-512.
+/// The CPU supports AVX-512.
 #[inline(always)]
 unsafe fn to_bf16(x: __m512) -> __m256i {
-    // SAFETY: the caller's promise. (Not the instruction of AVX512-BF16: it flushes subnormals.)
+    // SAFETY: the CPU supports AVX-512 (function contract). The AVX512-BF16 instruction is not used, because
+    // it flushes subnormal numbers.
     unsafe {
         let bits = _mm512_castps_si512(x);
         let lsb = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
@@ -163,7 +164,7 @@ impl Simd for Avx512 {
         fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
         fn xor(bits: __m512i, x: u32) -> __m512i = _mm512_xor_si512(bits, _mm512_set1_epi32(x as i32));
         fn plus(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
-        // By a count in a register, which the compiler turns into the immediate form: counts are constants once inlined.
+        // The count is passed in a register; the compiler uses the immediate form if it is constant.
         fn shl(bits: __m512i, n: u32) -> __m512i = _mm512_sll_epi32(bits, _mm_cvtsi32_si128(n as i32));
         fn shr(bits: __m512i, n: u32) -> __m512i = _mm512_srl_epi32(bits, _mm_cvtsi32_si128(n as i32));
         fn has_bit(bits: __m512i, bit: u32) -> __mmask16 = {
@@ -175,9 +176,9 @@ impl Simd for Avx512 {
         fn table(values: &[f32; 16], scale: Self) -> Self = {
             Avx512(_mm512_mul_ps(_mm512_loadu_ps(values.as_ptr()), scale.0))
         };
-        // A permutation looks at the low 4 bits of each index only.
+        // Permutations use only the low 4 bits of each index.
         fn lookup(table: Self, bits: __m512i) -> Self = Avx512(_mm512_permutexvar_ps(bits, table.0));
-        // All 32 values of the line are computed at once and then looked up.
+        // All 32 values of the function are computed once, then looked up.
         fn line(d: Self, m: Self) -> [Self; 2] = [
             Avx512(_mm512_fmadd_ps(_mm512_loadu_ps(COUNT.as_ptr()), d.0, m.0)),
             Avx512(_mm512_fmadd_ps(_mm512_loadu_ps(COUNT.as_ptr().add(16)), d.0, m.0)),

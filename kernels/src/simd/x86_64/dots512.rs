@@ -1,4 +1,4 @@
-//! AVX-512 with all 512 bits: the sums of 16 rows.
+//! 512-bit dot-product registers (AVX-512), which hold the sums of 16 rows.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -6,52 +6,52 @@ use std::marker::PhantomData;
 
 use super::avx2::Avx2;
 use super::avx512::Avx512;
-use super::int256::{Evex, Int256, Products, Separate};
+use super::int256::{DotProduct, Evex, Int256, Separate};
 use super::methods;
 use super::pair_dots::add_pairs_512;
 use crate::simd::dots::{ByteDots, DoubleWidth};
 
-/// 64 bytes, or 16 sums. `P` says how products are added up.
+/// A register of 64 bytes or 16 sums. `P` selects the dot-product instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct Dots512<P>(__m512i, PhantomData<P>);
 
-/// With VNNI.
+/// 512-bit registers with VNNI.
 pub(crate) type VnniDots512 = Dots512<Evex>;
 
-/// Without.
+/// 512-bit registers without VNNI.
 pub(crate) type SeparateDots512 = Dots512<Separate<32>>;
 
-/// How products are added up in 512 bits.
+/// Dot-product instructions for 512-bit registers.
 ///
 /// # Safety
-/// As for [`Products`].
-pub(crate) trait Products512: Products {
+/// Callers of the unsafe functions guarantee that the CPU supports the instruction set.
+pub(crate) trait DotProduct512: DotProduct {
     /// See [`ByteDots::COLUMNS`].
     const COLUMNS: usize;
     /// See [`ByteDots::add_pair_dots`].
     unsafe fn add_pairs_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i;
     /// See [`ByteDots::add_dots`].
-    unsafe fn add_fours_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i;
+    unsafe fn dot4_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i;
 }
 
-impl Products512 for Evex {
+impl DotProduct512 for Evex {
     const COLUMNS: usize = 7;
 
     methods! { unsafe
         fn add_pairs_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i = add_pairs_512(sums, a, b);
-        fn add_fours_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i = _mm512_dpbusd_epi32(sums, a, b);
+        fn dot4_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i = _mm512_dpbusd_epi32(sums, a, b);
     }
 }
 
-impl Products512 for Separate<32> {
+impl DotProduct512 for Separate<32> {
     const COLUMNS: usize = 6;
 
     methods! { unsafe
         fn add_pairs_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i = {
             _mm512_add_epi32(sums, _mm512_madd_epi16(a, b))
         };
-        fn add_fours_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i = {
-            // Bytes with even index as integers of 16 bits, then those with odd index.
+        fn dot4_512(sums: __m512i, a: __m512i, b: __m512i) -> __m512i = {
+            // Multiply bytes with even index as 16-bit integers, then those with odd index.
             let even = _mm512_and_si512(a, _mm512_set1_epi16(0x00ff));
             let even_signed = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(b));
             let sums = Self::add_pairs_512(sums, even, even_signed);
@@ -66,32 +66,32 @@ impl<P> Dots512<P> {
         Dots512(register, PhantomData)
     }
 
-    /// The register.
     #[inline(always)]
     pub(super) fn register(self) -> __m512i {
         self.0
     }
 }
 
-/// See [`ByteDots::both`]: no instruction, but the compiler takes each result to depend on both operands.
+/// Implements [`ByteDots::compute_together`]: an empty assembly block that makes each result depend on both
+/// operands.
 ///
 /// # Safety
-/// The CPU has AVX-512.
+/// The CPU supports AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn side_by_side(mut a: __m512i, mut b: __m512i) -> [__m512i; 2] {
-    // SAFETY: there is no instruction in it, and the registers keep their values.
+unsafe fn compute_together(mut a: __m512i, mut b: __m512i) -> [__m512i; 2] {
+    // SAFETY: the assembly block contains no instruction, so the registers keep their values.
     unsafe {
         asm!("/* {} {} */", inout(zmm_reg) a, inout(zmm_reg) b, options(pure, nomem, nostack, preserves_flags));
     }
     [a, b]
 }
 
-impl<P: Products512> ByteDots for Dots512<P> {
+impl<P: DotProduct512> ByteDots for Dots512<P> {
     type Float = Avx512;
     const COLUMNS: usize = P::COLUMNS;
     const QUERIES: usize = 8;
-    const ADDS_IN_16_BITS: bool = !P::HAS_FOURS;
+    const SUMS_IN_I16: bool = !P::HAS_DOT4;
 
     methods! { unsafe
         fn zero() -> Self = Self::new(_mm512_setzero_si512());
@@ -108,7 +108,7 @@ impl<P: Products512> ByteDots for Dots512<P> {
 
     methods! {
         fn add_dots(self, unsigned: Self, signed: Self) -> Self = {
-            Self::new(P::add_fours_512(self.0, unsigned.0, signed.0))
+            Self::new(P::dot4_512(self.0, unsigned.0, signed.0))
         };
         fn add_byte_pairs(self, unsigned: Self, signed: Self) -> Self = {
             Self::new(_mm512_add_epi16(self.0, _mm512_maddubs_epi16(unsigned.0, signed.0)))
@@ -116,11 +116,11 @@ impl<P: Products512> ByteDots for Dots512<P> {
         fn add_pair_dots(self, a: Self, b: Self) -> Self = Self::new(P::add_pairs_512(self.0, a.0, b.0));
         fn floats(self) -> Avx512 = Avx512::from(_mm512_cvtepi32_ps(self.0));
         fn float_bits(self) -> Avx512 = Avx512::from(_mm512_castsi512_ps(self.0));
-        fn both(values: [Self; 2]) -> [Self; 2] = side_by_side(values[0].0, values[1].0).map(Self::new);
+        fn compute_together(values: [Self; 2]) -> [Self; 2] = compute_together(values[0].0, values[1].0).map(Self::new);
     }
 }
 
-impl<P: Products512> DoubleWidth<Int256<P>> for Dots512<P> {
+impl<P: DotProduct512> DoubleWidth<Int256<P>> for Dots512<P> {
     methods! { unsafe
         fn store(self, p: *mut u8) -> () = _mm512_storeu_si512(p.cast(), self.0);
     }
@@ -145,7 +145,7 @@ impl<P: Products512> DoubleWidth<Int256<P>> for Dots512<P> {
         fn xor(self, other: Self) -> Self = Self::new(_mm512_xor_si512(self.0, other.0));
         fn add32(self, other: Self) -> Self = Self::new(_mm512_add_epi32(self.0, other.0));
         fn sub32(self, other: Self) -> Self = Self::new(_mm512_sub_epi32(self.0, other.0));
-        // By a count in a register, which the compiler turns into the immediate form.
+        // The count is passed in a register; the compiler uses the immediate form if it is constant.
         fn shl32(self, n: u32) -> Self = Self::new(_mm512_sll_epi32(self.0, _mm_cvtsi32_si128(n as i32)));
     }
 }

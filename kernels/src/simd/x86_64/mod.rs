@@ -1,4 +1,4 @@
-//! Registers of x86-64.
+//! SIMD implementations for x86-64.
 
 pub(crate) mod amx;
 pub(crate) mod avx2;
@@ -7,14 +7,16 @@ pub(crate) mod dots512;
 pub(crate) mod int256;
 mod pair_dots;
 
-/// Implements methods of [`Simd`](super::Simd), [`IntSimd`](super::IntSimd) and [`Products`](int256::Products) by expressions over intrinsics.
+/// Implements methods of [`Simd`](super::Simd), [`IntSimd`](super::IntSimd), and
+/// [`DotProduct`](int256::DotProduct) as expressions over intrinsics.
 macro_rules! methods {
     ($( $(#[$doc:meta])* fn $name:ident ($($arg:ident $(: $ty:ty)?),*) -> $ret:ty = $body:expr; )*) => { $(
         $(#[$doc])*
         #[inline(always)]
         fn $name ($($arg $(: $ty)?),*) -> $ret {
             #[allow(unused_unsafe, reason = "some bodies only call other methods")]
-            // SAFETY: registers go in, registers come out, and a register is proof that the CPU has the instructions.
+            // SAFETY: the intrinsics only use registers, and the existence of a register value proves that
+            // the CPU supports them.
             unsafe {
                 $body
             }
@@ -25,7 +27,8 @@ macro_rules! methods {
         #[inline(always)]
         unsafe fn $name($($arg $(: $ty)?),*) -> $ret {
             #[allow(unused_unsafe, reason = "some bodies only convert integers")]
-            // SAFETY: the caller's promise. No access needs alignment.
+            // SAFETY: the CPU supports the instruction set, and pointers are valid (trait contract). No
+            // access requires alignment.
             unsafe {
                 $body
             }

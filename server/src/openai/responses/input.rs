@@ -1,214 +1,219 @@
-//! What a request for a response says: fields, and items to messages.
+//! Parses a Responses API request: fields, and input items to chat messages.
 
 use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
-use super::tools::{self, Kinds, grouped, text_arguments};
-use crate::api::{ApiError, ApiResult, Field, Fields, Form, GENERATING, generating, max_tokens, shown};
+use super::tools::{self, ToolKinds, grouped, text_arguments};
+use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, generating, max_tokens, shown};
 use crate::http::Client;
 use crate::messages::messages;
 use crate::scheduler::Request;
-use crate::served::{Conversation, Served};
+use crate::service::{Conversation, ModelService};
 
-/// The fields.
+/// Request fields.
 pub const FIELDS: &[Field] = &[
     Field {
         name: "input",
-        form: Form::Any,
-        doc: "A text of the user's, or a list of items: messages, calls of functions (`function_call`, `custom_tool_call`) and their results (`function_call_output`, `custom_tool_call_output`).",
+        form: FieldType::Any,
+        doc: "User prompt, or a list of items: messages, tool calls (`function_call`, `custom_tool_call`) and their results (`function_call_output`, `custom_tool_call_output`).",
     },
     Field {
         name: "model",
-        form: Form::Text,
-        doc: "The model; there is one, which answers whatever name is given.",
+        form: FieldType::Text,
+        doc: "Model name; selects a model if the server has several.",
     },
     Field {
         name: "instructions",
-        form: Form::Text,
-        doc: "Instructions for this answer alone.",
+        form: FieldType::Text,
+        doc: "System prompt for this response only.",
     },
     Field {
         name: "previous_response_id",
-        form: Form::Text,
-        doc: "Go on from a response that is kept: the last 512 are, as long as the server runs.",
+        form: FieldType::Text,
+        doc: "Continue a stored response. The server keeps the last 512 responses in memory.",
     },
     Field {
         name: "store",
-        form: Form::Flag,
-        doc: "Keep the response (true).",
+        form: FieldType::Flag,
+        doc: "Store the response (true).",
     },
     Field {
         name: "max_output_tokens",
-        form: Form::Integer,
-        doc: "Most tokens of the answer, what is thought included.",
+        form: FieldType::Integer,
+        doc: "Maximum completion tokens, including reasoning.",
     },
     Field {
         name: "stream",
-        form: Form::Flag,
-        doc: "Tell the answer as it comes, as events.",
+        form: FieldType::Flag,
+        doc: "Stream the output (false; in Ollama's API true).",
     },
     Field {
         name: "text",
-        form: Form::Object,
-        doc: "`format`: `{\"type\": …}` of `text`, `json_object`, or `json_schema` with a `schema`.",
+        form: FieldType::Object,
+        doc: "`format`: an object with `type` `text`, `json_object`, or `json_schema` with a `schema`.",
     },
     Field {
         name: "reasoning",
-        form: Form::Object,
-        doc: "`effort`: how much to think, where the template knows of it; `none`: not at all.",
+        form: FieldType::Object,
+        doc: "`effort`: reasoning effort, if the chat template supports it; `none` disables reasoning.",
     },
     Field {
         name: "tools",
-        form: Form::List,
-        doc: "Functions that may be called, by themselves or in a `namespace`, and `custom` tools, which take a text. Tools of other types are left out, which the header `warning` tells.",
+        form: FieldType::List,
+        doc: "Tools: functions, functions grouped in a `namespace`, and `custom` tools with string input. Other types are ignored with a warning.",
     },
     Field {
         name: "tool_choice",
-        form: Form::Any,
+        form: FieldType::Any,
         doc: "`auto` (default), `none`, `required`, or `{\"type\": \"function\", \"name\": …}`.",
     },
     Field {
         name: "parallel_tool_calls",
-        form: Form::Flag,
-        doc: "Several functions may be called in an answer (true).",
+        form: FieldType::Flag,
+        doc: "Allow several tool calls in one completion (true).",
     },
     Field {
         name: "background",
-        form: Form::Flag,
-        doc: "Must be false: answers are told to who waits for them.",
+        form: FieldType::Flag,
+        doc: "Must be false; background responses are not supported.",
     },
     Field {
         name: "truncation",
-        form: Form::Ignored,
-        doc: "What does not fit is refused and never cut.",
+        form: FieldType::Ignored,
+        doc: "Ignored; a prompt that does not fit is rejected.",
     },
     Field {
         name: "include",
-        form: Form::Ignored,
-        doc: "There is nothing more to be told.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "metadata",
-        form: Form::Object,
-        doc: "Notes of the client, which come back.",
+        form: FieldType::Object,
+        doc: "Metadata, returned unchanged in the response.",
     },
     Field {
         name: "stream_options",
-        form: Form::Ignored,
-        doc: "How events are padded.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "max_tool_calls",
-        form: Form::Ignored,
-        doc: "Functions are the client's to call.",
+        form: FieldType::Ignored,
+        doc: "Ignored; the client runs the tools.",
     },
     Field {
         name: "user",
-        form: Form::Ignored,
-        doc: "Who asks.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "safety_identifier",
-        form: Form::Ignored,
-        doc: "Who asks.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "prompt_cache_key",
-        form: Form::Ignored,
-        doc: "What was computed is found by its tokens.",
+        form: FieldType::Ignored,
+        doc: "Ignored; prefix caching is automatic.",
     },
     Field {
         name: "prompt_cache_retention",
-        form: Form::Ignored,
-        doc: "What was computed stays until its place is needed.",
+        form: FieldType::Ignored,
+        doc: "Ignored; cache entries are evicted when memory is needed.",
     },
     Field {
         name: "service_tier",
-        form: Form::Ignored,
-        doc: "There is one.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
     Field {
         name: "client_metadata",
-        form: Form::Ignored,
-        doc: "Notes of the client.",
+        form: FieldType::Ignored,
+        doc: "Ignored.",
     },
 ];
 
-/// A request as it was read.
-pub struct Asked {
-    /// Tell the answer as it comes.
+/// A parsed Responses request.
+pub struct ParsedRequest {
+    /// Whether to stream the response.
     pub is_stream: bool,
-    /// Keep the response.
+    /// Whether to store the response.
     pub is_stored: bool,
-    /// Most tokens of the answer.
+    /// Maximum number of completion tokens.
     pub max_tokens: Option<usize>,
-    /// The messages of the conversation so far, without instructions.
-    pub said: Vec<Json>,
-    /// What comes back as it was.
+    /// Messages of the conversation, without instructions.
+    pub history: Vec<Json>,
+    /// Request fields repeated in the response.
     pub echo: Json,
-    /// What is left out of the request.
-    pub left_out: Vec<String>,
-    /// How calls of some tools are told.
-    pub kinds: Kinds,
+    /// Names of ignored fields for the warning header.
+    pub ignored_fields: Vec<String>,
+    /// Tools whose calls are not plain function calls.
+    pub kinds: ToolKinds,
 }
 
-/// Reads a request.
+/// Parses a Responses request.
 pub fn read(
-    served: &Served,
+    service: &ModelService,
     client: Client,
     body: Map<String, Json>,
-) -> ApiResult<(Asked, Conversation, Request, Option<Grammar>)> {
+) -> ApiResult<(ParsedRequest, Conversation, Request, Option<Grammar>)> {
     let echo = echo(&body);
-    let mut fields = Fields::new(body, &[FIELDS, GENERATING], true)?;
+    let mut fields = Fields::new(body, &[FIELDS, GENERATION_FIELDS], true)?;
     fields.text("model")?;
     fields.object("metadata")?;
-    let mut request = generating(&mut fields, &served.params.defaults)?;
+    let mut request = generating(&mut fields, &service.params.defaults)?;
     request.max_tokens = max_tokens(&mut fields, &["max_output_tokens"], 1)?;
     if fields.flag("background")?.unwrap_or(false) {
         return Err(ApiError::field(
             "background",
-            "answers are told to who waits for them: expected false",
+            "background responses are not supported; expected false",
         ));
     }
-    let mut said = match fields.text("previous_response_id")? {
+    let mut history = match fields.text("previous_response_id")? {
         None => Vec::new(),
         Some(id) => {
             let unknown = || ApiError {
                 code: Some("previous_response_not_found"),
                 ..ApiError::field(
                     "previous_response_id",
-                    "there is no such response, or it is not kept any more",
+                    "no stored response with this id; it may have expired",
                 )
             };
-            served.responses.get(client, &id).ok_or_else(unknown)?.said
+            service.responses.get(client, &id).ok_or_else(unknown)?.history
         }
     };
-    said.extend(items(fields.take("input"))?);
+    history.extend(items(fields.take("input"))?);
     let grammar = format(fields.object("text")?)?;
     let variables = reasoning(fields.object("reasoning")?)?;
     let read = tools::read(&mut fields)?;
     let instructions = fields.text("instructions")?.filter(|text| !text.is_empty());
-    let asked = Asked {
+    let request_fields = ParsedRequest {
         is_stream: fields.flag("stream")?.unwrap_or(false),
         is_stored: fields.flag("store")?.unwrap_or(true),
         max_tokens: None,
         echo,
-        left_out: read.left_out,
+        ignored_fields: read.ignored_fields,
         kinds: read.kinds,
-        said,
+        history,
     };
     fields.finish()?;
     let system = instructions.map(|text| json!({ "role": "system", "content": text }));
     let conversation = Conversation {
-        messages: messages(system.into_iter().chain(asked.said.iter().cloned()).collect())?,
+        messages: messages(
+            system
+                .into_iter()
+                .chain(request_fields.history.iter().cloned())
+                .collect(),
+        )?,
         variables,
         tools: read.tools,
         ..Conversation::default()
     };
-    Ok((asked, conversation, request, grammar))
+    Ok((request_fields, conversation, request, grammar))
 }
 
-/// Fields that come back, with what stands for those that were not given.
+/// Returns the request fields that the response repeats, with defaults for absent fields.
 fn echo(body: &Map<String, Json>) -> Json {
     let defaults = json!({
         "instructions": null, "metadata": {}, "parallel_tool_calls": true, "previous_response_id": null,
@@ -226,28 +231,31 @@ fn echo(body: &Map<String, Json>) -> Json {
     echo
 }
 
-/// Messages of the items of an input.
+/// Converts input items to chat messages.
 fn items(input: Option<Json>) -> ApiResult<Vec<Json>> {
     match input {
-        None => Err(ApiError::field("input", "there is none")),
+        None => Err(ApiError::field(
+            "input",
+            "missing; expected a string or a list of items",
+        )),
         Some(Json::String(text)) => Ok(vec![json!({ "role": "user", "content": text })]),
         Some(Json::Array(list)) => {
-            let mut said = Vec::with_capacity(list.len());
+            let mut history = Vec::with_capacity(list.len());
             for (i, item) in list.into_iter().enumerate() {
-                add(&mut said, item).map_err(|what| ApiError::field(&format!("input[{i}]"), what))?;
+                add(&mut history, item).map_err(|what| ApiError::field(&format!("input[{i}]"), what))?;
             }
-            // What was thought before nothing is no message.
-            said.retain(|message| !is_thought(message));
-            Ok(said)
+            // Reasoning that is not followed by a message or a call is dropped.
+            history.retain(|message| !is_thought(message));
+            Ok(history)
         }
         Some(other) => Err(ApiError::field(
             "input",
-            format_args!("expected a text or a list of items, found {}", shown(&other)),
+            format_args!("expected a string or a list of items, found {}", shown(&other)),
         )),
     }
 }
 
-fn add(said: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
+fn add(history: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
     let kind = item["type"].as_str().unwrap_or("message").to_owned();
     match kind.as_str() {
         "message" => {
@@ -255,70 +263,70 @@ fn add(said: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
                 return Err("expected a message with role and content".to_owned());
             }
             let (role, content) = (item["role"].take(), item["content"].take());
-            // What was thought or called before it is a part of the same message.
-            let is_begun =
+            // Reasoning and calls before the text belong to the same message.
+            let can_continue =
                 |last: &&mut Json| role == "assistant" && last["role"] == "assistant" && last["content"] == "";
-            match said.last_mut().filter(is_begun) {
+            match history.last_mut().filter(can_continue) {
                 Some(begun) => begun["content"] = content,
-                None => said.push(json!({ "role": role, "content": content })),
+                None => history.push(json!({ "role": role, "content": content })),
             }
         }
         "function_call" => {
             let (Some(name), Some(arguments)) = (item["name"].as_str(), item["arguments"].as_str()) else {
-                return Err("a call has no name or no arguments".to_owned());
+                return Err("a function_call has no name or no arguments".to_owned());
             };
             let name = match item["namespace"].as_str() {
                 Some(namespace) => grouped(namespace, name),
                 None => name.to_owned(),
             };
-            add_call(said, &item["call_id"], &name, arguments);
+            add_call(history, &item["call_id"], &name, arguments);
         }
         "custom_tool_call" => {
             let Some(name) = item["name"].as_str().filter(|_| item["input"].is_string()) else {
-                return Err("a call has no name or no input".to_owned());
+                return Err("a custom_tool_call has no name or no input".to_owned());
             };
-            add_call(said, &item["call_id"], name, &text_arguments(&item["input"]));
+            add_call(history, &item["call_id"], name, &text_arguments(&item["input"]));
         }
         "function_call_output" | "custom_tool_call_output" => {
-            said.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": item["output"].take() }));
+            history.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": item["output"].take() }));
         }
-        // It is a part of the message or the call behind it.
+        // Reasoning belongs to the message or call that follows.
         "reasoning" => {
             let parts = item["content"].as_array().map(Vec::as_slice).unwrap_or_default();
             let thought: String = parts.iter().filter_map(|part| part["text"].as_str()).collect();
             if !thought.is_empty() {
-                said.push(json!({ "role": "assistant", "content": "", "reasoning_content": thought }));
+                history.push(json!({ "role": "assistant", "content": "", "reasoning_content": thought }));
             }
         }
         _ => {
             let kind: String = kind.chars().take(32).collect();
             return Err(format!(
-                "an item of the type {kind:?} cannot be taken: expected message, function_call, custom_tool_call, their outputs or reasoning"
+                "unsupported item type {kind:?}: expected message, function_call, custom_tool_call, their outputs or reasoning"
             ));
         }
     }
     Ok(())
 }
 
-/// A call is a part of the assistant's message before it, or one by itself.
-fn add_call(said: &mut Vec<Json>, id: &Json, name: &str, arguments: &str) {
+/// Adds a tool call to the preceding assistant message, or as a message of its own.
+fn add_call(history: &mut Vec<Json>, id: &Json, name: &str, arguments: &str) {
     let function = json!({ "name": name, "arguments": arguments });
     let call = json!({ "id": id, "type": "function", "function": function });
-    match said.last_mut().filter(|last| last["role"] == "assistant") {
+    match history.last_mut().filter(|last| last["role"] == "assistant") {
         Some(last) => match last["tool_calls"].as_array_mut() {
             Some(calls) => calls.push(call),
             None => last["tool_calls"] = json!([call]),
         },
-        None => said.push(json!({ "role": "assistant", "content": "", "tool_calls": [call] })),
+        None => history.push(json!({ "role": "assistant", "content": "", "tool_calls": [call] })),
     }
 }
 
-/// True of a message of which nothing is known yet but what was thought.
+/// Returns true if a message has reasoning but neither content nor tool calls.
 fn is_thought(message: &Json) -> bool {
     message.get("reasoning_content").is_some() && message["content"] == "" && message.get("tool_calls").is_none()
 }
 
-/// What the answer has to be.
+/// Returns the grammar of the `text.format` field.
 fn format(text: Option<Map<String, Json>>) -> ApiResult<Option<Grammar>> {
     let Some(format) = text.and_then(|mut text| text.remove("format")) else {
         return Ok(None);
@@ -329,12 +337,12 @@ fn format(text: Option<Map<String, Json>>) -> ApiResult<Option<Grammar>> {
         (Some("json_schema"), Some(schema)) => Ok(Some(Grammar::JsonSchema(schema.to_string()))),
         _ => Err(ApiError::field(
             "text",
-            "expected a format of the type text, json_object, or json_schema with a schema",
+            "format: expected type text, json_object, or json_schema with a schema",
         )),
     }
 }
 
-/// Variables of the template that say how much to think.
+/// Converts the `reasoning` field to chat template variables.
 fn reasoning(given: Option<Map<String, Json>>) -> ApiResult<Map<String, Json>> {
     let mut variables = Map::new();
     match given.and_then(|mut given| given.remove("effort")) {
@@ -348,7 +356,7 @@ fn reasoning(given: Option<Map<String, Json>>) -> ApiResult<Map<String, Json>> {
         Some(other) => {
             return Err(ApiError::field(
                 "reasoning",
-                format_args!("effort is {}, expected a text", shown(&other)),
+                format_args!("effort: expected a string, found {}", shown(&other)),
             ));
         }
     }

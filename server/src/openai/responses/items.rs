@@ -1,46 +1,35 @@
-//! What a response consists of, and the events that tell of it as it comes.
+//! Output items of a response, and the events that stream them.
 
 use serde_json::{Value as Json, json};
 
-use super::tools::{Kind, Kinds, text_of_arguments};
+use super::tools::{ToolKind, ToolKinds, text_of_arguments};
 use crate::http::unique;
 
-/// A piece of a response.
+/// An output item of a response.
 #[derive(Clone, Debug)]
 pub enum Item {
-    /// What is thought.
-    Reasoning {
-        /// Its id.
-        id: String,
-        /// The thought.
-        text: String,
-    },
-    /// What is said.
-    Message {
-        /// Its id.
-        id: String,
-        /// The text.
-        text: String,
-    },
-    /// A function that is called.
+    /// Reasoning.
+    Reasoning { id: String, text: String },
+    /// Message item with text content.
+    Message { id: String, text: String },
+    /// Tool call.
     Call {
-        /// Its id.
         id: String,
-        /// The id by which its result comes back.
+        /// Id by which the tool result refers to the call.
         call_id: String,
-        /// The function, by the name that the model knows.
+        /// Name of the function in the prompt.
         name: String,
-        /// An object of JSON.
+        /// JSON object.
         arguments: String,
-        /// How it is told, if not as a function's.
-        kind: Option<Kind>,
+        /// Item type of the call; `None` for a plain function call.
+        kind: Option<ToolKind>,
     },
 }
 
 type Event = (&'static str, Json);
 
 impl Item {
-    /// As the interface has it, once it is whole.
+    /// Returns the completed item in the API's format.
     pub fn json(&self) -> Json {
         self.with("completed")
     }
@@ -72,12 +61,12 @@ impl Item {
             } => {
                 let mut call = json!({ "id": id, "call_id": call_id, "name": name, "status": status });
                 match kind {
-                    Some(Kind::Text) => {
+                    Some(ToolKind::Text) => {
                         call["type"] = "custom_tool_call".into();
                         call["input"] = text_of_arguments(arguments).into();
                         return call;
                     }
-                    Some(Kind::Grouped { namespace, name }) => {
+                    Some(ToolKind::Grouped { namespace, name }) => {
                         call["namespace"] = namespace.as_str().into();
                         call["name"] = name.as_str().into();
                     }
@@ -97,30 +86,30 @@ impl Item {
     }
 }
 
-/// A part of a message.
+/// Returns a content part of a message.
 fn part(text: &str) -> Json {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
 }
 
-/// The items of a response so far.
+/// Output items of a response in progress.
 #[derive(Debug, Default)]
 pub struct Items {
-    /// All of them; the last may be open.
+    /// All items; the last item may be open.
     pub all: Vec<Item>,
     is_open: bool,
-    kinds: Kinds,
+    kinds: ToolKinds,
 }
 
 impl Items {
-    /// None yet. `kinds`: how calls of some tools are told.
-    pub fn new(kinds: Kinds) -> Items {
+    /// Creates an empty list. `kinds` lists tools whose calls are not plain function calls.
+    pub fn new(kinds: ToolKinds) -> Items {
         Items {
             kinds,
             ..Items::default()
         }
     }
 
-    /// More is thought.
+    /// Appends reasoning; returns the events.
     pub fn reasoning(&mut self, delta: &str) -> Vec<Event> {
         if delta.is_empty() {
             return Vec::new();
@@ -141,7 +130,7 @@ impl Items {
         events
     }
 
-    /// More is said.
+    /// Appends content; returns the events.
     pub fn text(&mut self, delta: &str) -> Vec<Event> {
         if delta.is_empty() {
             return Vec::new();
@@ -168,10 +157,10 @@ impl Items {
         events
     }
 
-    /// A function is called.
+    /// Opens a tool call; returns the events.
     pub fn call(&mut self, name: String) -> Vec<Event> {
         let kind = self.kinds.get(&name).cloned();
-        let prefix = if kind == Some(Kind::Text) { "ctc_" } else { "fc_" };
+        let prefix = if kind == Some(ToolKind::Text) { "ctc_" } else { "fc_" };
         self.open(Item::Call {
             id: unique(prefix),
             call_id: unique("call_"),
@@ -181,11 +170,12 @@ impl Items {
         })
     }
 
-    /// With more arguments. A text in them is known when they are whole.
+    /// Appends to the arguments of the open tool call. The input of a custom tool is sent at the end, when
+    /// its JSON string is complete.
     pub fn arguments(&mut self, delta: &str) -> Vec<Event> {
         if let Some(Item::Call { arguments, kind, .. }) = self.all.last_mut() {
             *arguments += delta;
-            if *kind == Some(Kind::Text) {
+            if *kind == Some(ToolKind::Text) {
                 return Vec::new();
             }
         }
@@ -195,7 +185,7 @@ impl Items {
         )]
     }
 
-    /// Nothing follows. A response has an item at least.
+    /// Closes the last item. Adds an empty message if the response has no items.
     pub fn end(&mut self) -> Vec<Event> {
         let mut events = if self.all.is_empty() {
             self.open_message()
@@ -206,7 +196,7 @@ impl Items {
         events
     }
 
-    /// What was said as a message of a conversation.
+    /// Returns the output as a chat message.
     pub fn message(&self) -> Option<Json> {
         let (mut content, mut thought, mut calls) = (String::new(), String::new(), Vec::new());
         for item in &self.all {
@@ -266,7 +256,7 @@ impl Items {
             ],
             Item::Call {
                 arguments,
-                kind: Some(Kind::Text),
+                kind: Some(ToolKind::Text),
                 ..
             } => {
                 let input = text_of_arguments(arguments);
@@ -292,7 +282,7 @@ impl Items {
         events
     }
 
-    /// Data of an event about the last item.
+    /// Adds the index and id of the last item to the data of an event.
     fn at(&self, mut data: Json) -> Json {
         data["output_index"] = self.all.len().saturating_sub(1).into();
         data["item_id"] = self.all.last().map_or("", Item::id).into();

@@ -1,12 +1,12 @@
-//! `/v1/responses`: answers to conversations as lists of items, kept for a while so that a request can go on from one.
+//! OpenAI's Responses API: `/v1/responses`. Recent responses are stored so that a request can continue them.
 
 mod input;
 mod items;
-mod kept;
+mod store;
 mod tools;
 
 pub use input::FIELDS;
-pub use kept::Kept;
+pub use store::ResponseStore;
 
 use std::sync::Arc;
 
@@ -14,71 +14,71 @@ use axum::Extension;
 use axum::extract::{Path, State};
 use serde_json::{Map, Value as Json, json};
 
-use crate::answer::{Answer, Piece, Usage};
 use crate::api::{ApiError, ApiResult};
-use crate::http::{App, Body, Client, Shared, Teller, blocking, json, stream, unique, warned};
+use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, unique, warned};
 use crate::openai::counted;
+use crate::output::{OutputDelta, OutputStream, Usage};
 use crate::scheduler::Finish;
-use input::Asked;
+use input::ParsedRequest;
 use items::{Item, Items};
 
-/// Answers a conversation.
+/// Handles `POST /v1/responses`.
 pub async fn responses(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
-    let of_app = app.clone();
+    let shared_app = app.clone();
     let id = unique("resp_");
     let name = id.as_str().into();
-    let (mut answer, asked) = blocking(move || ask(&of_app, client, name, body)).await?;
-    let (is_stream, left_out) = (asked.is_stream, asked.left_out.clone());
-    let mut telling = Telling {
+    let (mut completion, request_fields) = blocking(move || ask(&shared_app, client, name, body)).await?;
+    let (is_stream, ignored_fields) = (request_fields.is_stream, request_fields.ignored_fields.clone());
+    let mut encoder = ResponseStream {
         id,
-        created: app.served.now(),
+        created: app.service.now(),
         app,
         client,
-        items: Items::new(asked.kinds.clone()),
-        asked,
+        items: Items::new(request_fields.kinds.clone()),
+        request_fields,
         finish: None,
         n_events: 0,
     };
     let response = if is_stream {
-        stream(answer, telling)
+        stream(completion, encoder)
     } else {
-        while let Some(piece) = answer.next().await {
-            if let Piece::Failed(text) = piece {
+        while let Some(piece) = completion.next().await {
+            if let OutputDelta::Failed(text) = piece {
                 return Err(ApiError::server(text));
             }
-            telling.piece(piece, &answer.usage);
+            encoder.piece(piece, &completion.usage);
         }
-        json(&telling.done(&answer.usage))
+        json(&encoder.done(&completion.usage))
     };
-    Ok(warned(response, &left_out))
+    Ok(warned(response, &ignored_fields))
 }
 
-/// Tells how many tokens a conversation's prompt has.
+/// Handles `POST /v1/responses/input_tokens`.
 pub async fn count(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
     blocking(move || {
-        let (_, conversation, _, grammar) = input::read(&app.served, client, body)?;
-        counted(&app.served, conversation, grammar.as_ref())
+        let (_, conversation, _, grammar) = input::read(&app.service, client, body)?;
+        counted(&app.service, conversation, grammar.as_ref())
     })
     .await
 }
 
-/// A response that is kept.
+/// Handles `GET /v1/responses/{id}`.
 pub async fn response(
     State(app): State<Shared>,
     Extension(client): Extension<Client>,
     Path(id): Path<String>,
 ) -> ApiResult {
-    let found = app.served.responses.get(client, &id);
+    let found = app.service.responses.get(client, &id);
     found.map(|kept| json(&kept.response)).ok_or_else(|| unknown(&id))
 }
 
-/// Forgets a response.
+/// Handles `DELETE /v1/responses/{id}`.
 pub async fn forget(
     State(app): State<Shared>,
     Extension(client): Extension<Client>,
     Path(id): Path<String>,
 ) -> ApiResult {
-    match app.served.responses.remove(client, &id) {
+    match app.service.responses.remove(client, &id) {
         true => Ok(json(&json!({ "id": id, "object": "response", "deleted": true }))),
         false => Err(unknown(&id)),
     }
@@ -87,36 +87,36 @@ pub async fn forget(
 fn unknown(id: &str) -> ApiError {
     let id: String = id.chars().take(64).collect();
     ApiError::not_found(format!(
-        "there is no response {id:?}: those of late are kept, unless `store` is false"
+        "no stored response {id:?}; it may have expired, or its request set `store` to false"
     ))
 }
 
-fn ask(app: &App, client: Client, id: Arc<str>, body: Map<String, Json>) -> ApiResult<(Answer, Asked)> {
-    let served = &app.served;
-    let (mut asked, conversation, mut request, grammar) = input::read(served, client, body)?;
+fn ask(app: &App, client: Client, id: Arc<str>, body: Map<String, Json>) -> ApiResult<(OutputStream, ParsedRequest)> {
+    let service = &app.service;
+    let (mut request_fields, conversation, mut request, grammar) = input::read(service, client, body)?;
     request.client = client.0;
     request.id = Some(id);
-    asked.max_tokens = request.max_tokens;
-    let answer = served.answer(conversation, request, grammar.as_ref(), true)?;
-    Ok((answer, asked))
+    request_fields.max_tokens = request.max_tokens;
+    let completion = service.start_chat(conversation, request, grammar.as_ref(), true)?;
+    Ok((completion, request_fields))
 }
 
-/// A response on its way.
-struct Telling {
+/// A response in progress.
+struct ResponseStream {
     id: String,
     created: u64,
     app: Shared,
     client: Client,
-    asked: Asked,
+    request_fields: ParsedRequest,
     items: Items,
     finish: Option<Finish>,
     n_events: usize,
 }
 
-impl Telling {
-    /// The response as it stands.
+impl ResponseStream {
+    /// Returns the response object in its current state.
     fn response(&self, status: &str, output: Vec<Json>, usage: Option<&Usage>) -> Json {
-        let mut response = self.asked.echo.clone();
+        let mut response = self.request_fields.echo.clone();
         let why = match &self.finish {
             Some(Finish::Limit | Finish::ContextFull) => json!({ "reason": "max_output_tokens" }),
             _ => Json::Null,
@@ -127,14 +127,14 @@ impl Telling {
         response["status"] = status.into();
         response["error"] = Json::Null;
         response["incomplete_details"] = why;
-        response["model"] = self.app.served.params.name.as_str().into();
-        response["max_output_tokens"] = self.asked.max_tokens.into();
+        response["model"] = self.app.service.params.name.as_str().into();
+        response["max_output_tokens"] = self.request_fields.max_tokens.into();
         response["output"] = output.into();
         response["usage"] = usage.map(usage_json).into();
         response
     }
 
-    /// The whole response, which is kept.
+    /// Returns the finished response and stores it.
     fn done(&self, usage: &Usage) -> Json {
         let status = match self.finish {
             Some(Finish::Limit | Finish::ContextFull) => "incomplete",
@@ -142,13 +142,13 @@ impl Telling {
         };
         let output = self.items.all.iter().map(Item::json).collect();
         let response = self.response(status, output, Some(usage));
-        if self.asked.is_stored {
-            let mut said = self.asked.said.clone();
-            said.extend(self.items.message());
+        if self.request_fields.is_stored {
+            let mut history = self.request_fields.history.clone();
+            history.extend(self.items.message());
             self.app
-                .served
+                .service
                 .responses
-                .keep(self.client, &self.id, said, response.clone());
+                .insert(self.client, &self.id, history, response.clone());
         }
         response
     }
@@ -165,28 +165,28 @@ impl Telling {
     }
 }
 
-impl Teller for Telling {
+impl EventEncoder for ResponseStream {
     fn begin(&mut self) -> String {
         let response = self.response("in_progress", Vec::new(), None);
         self.event("response.created", json!({ "response": response }))
             + &self.event("response.in_progress", json!({ "response": response }))
     }
 
-    fn piece(&mut self, piece: Piece, _: &Usage) -> String {
+    fn piece(&mut self, piece: OutputDelta, _: &Usage) -> String {
         let events = match piece {
-            Piece::Prompt { .. } => Vec::new(),
-            Piece::Text { reasoning, content, .. } => {
+            OutputDelta::Prompt { .. } => Vec::new(),
+            OutputDelta::Text { reasoning, content, .. } => {
                 let mut events = self.items.reasoning(&reasoning);
                 events.extend(self.items.text(&content));
                 events
             }
-            Piece::Call { name, .. } => self.items.call(name),
-            Piece::Arguments { text, .. } => self.items.arguments(&text),
-            Piece::End { finish, .. } => {
+            OutputDelta::Call { name, .. } => self.items.call(name),
+            OutputDelta::Arguments { text, .. } => self.items.arguments(&text),
+            OutputDelta::End { finish, .. } => {
                 self.finish = Some(finish);
                 self.items.end()
             }
-            Piece::Failed(text) => {
+            OutputDelta::Failed(text) => {
                 let mut response = self.response("failed", Vec::new(), None);
                 response["error"] = json!({ "code": "server_error", "message": text });
                 vec![("response.failed", json!({ "response": response }))]
@@ -196,7 +196,7 @@ impl Teller for Telling {
     }
 
     fn end(&mut self, usage: &Usage) -> String {
-        // It has failed, which was told.
+        // The failure event was already sent.
         let Some(finish) = &self.finish else {
             return String::new();
         };

@@ -1,4 +1,5 @@
-//! Tools of a request, all of which the model knows as functions: functions, groups of them (`namespace`), and tools that take a text (`custom`).
+//! Tools of a Responses API request. The model sees all of them as functions: plain functions, grouped
+//! functions (`namespace`), and tools with string input (`custom`).
 
 use std::collections::HashMap;
 
@@ -7,64 +8,64 @@ use serde_json::{Value as Json, json};
 use crate::api::{ApiError, ApiResult, Fields};
 use crate::tools::{ToolChoice, Tools, checked};
 
-/// What the one argument of a tool is called that takes a text.
+/// Parameter name under which the model passes the input of a custom tool.
 const INPUT: &str = "input";
 
-/// How calls are told of a tool that is no plain function.
+/// Kind of a tool that is not a plain function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A function of a group.
+pub enum ToolKind {
+    /// Function that belongs to a namespace.
     Grouped {
-        /// The group.
+        /// Name of the namespace.
         namespace: String,
-        /// The function in it.
+        /// Function name within the namespace.
         name: String,
     },
-    /// A tool that takes a text.
+    /// Custom tool with string input.
     Text,
 }
 
-/// Tools that are no plain functions, by the names that the model knows.
-pub type Kinds = HashMap<String, Kind>;
+/// Tools that are not plain functions, by their name in the prompt.
+pub type ToolKinds = HashMap<String, ToolKind>;
 
-/// What a request says of tools.
+/// Parsed tool fields.
 #[derive(Debug, Default)]
-pub struct Read {
-    /// Functions that may be called.
+pub struct ParsedTools {
+    /// Tools that the model may call.
     pub tools: Option<Tools>,
-    /// How calls of some are told.
-    pub kinds: Kinds,
-    /// What is left out.
-    pub left_out: Vec<String>,
+    /// Original kinds of tools that are not plain functions.
+    pub kinds: ToolKinds,
+    /// Names of ignored tools for the warning header.
+    pub ignored_fields: Vec<String>,
 }
 
-/// The name by which the model knows a function of a group.
+/// Returns the name in the prompt of a function in a namespace.
 pub fn grouped(namespace: &str, name: &str) -> String {
     format!("{namespace}__{name}")
 }
 
-/// The arguments of a tool that takes a text.
+/// Returns the arguments of a custom tool as JSON.
 pub fn text_arguments(text: &Json) -> String {
     json!({ INPUT: text }).to_string()
 }
 
-/// The text that a tool is called with; the arguments as they stand where the answer was cut off.
+/// Returns the input of a custom tool. Returns the raw arguments if the JSON is incomplete.
 pub fn text_of_arguments(arguments: &str) -> String {
     let read = serde_json::from_str::<Json>(arguments).ok();
     let text = read.as_ref().and_then(|arguments| arguments[INPUT].as_str());
     text.unwrap_or(arguments).to_owned()
 }
 
-/// Reads what may be called, and what has to be.
-pub fn read(fields: &mut Fields) -> ApiResult<Read> {
+/// Reads the tools and the tool choice.
+pub fn read(fields: &mut Fields) -> ApiResult<ParsedTools> {
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    let (mut list, mut others, mut kinds) = (Vec::new(), Vec::new(), Kinds::new());
+    let (mut list, mut others, mut kinds) = (Vec::new(), Vec::new(), ToolKinds::new());
     for tool in fields.list("tools")?.unwrap_or_default() {
         match tool["type"].as_str() {
             Some("function") => list.push(function(tool)),
             Some("custom") => {
                 if let Some(name) = tool["name"].as_str() {
-                    kinds.insert(name.to_owned(), Kind::Text);
+                    kinds.insert(name.to_owned(), ToolKind::Text);
                 }
                 list.push(taking_text(&tool));
             }
@@ -74,18 +75,22 @@ pub fn read(fields: &mut Fields) -> ApiResult<Read> {
         }
     }
     let others: Vec<String> = others;
-    let left_out = match others.is_empty() {
+    let ignored_fields = match others.is_empty() {
         true => Vec::new(),
-        false => vec![format!("tools of the types {}", others.join(" "))],
+        false => vec![format!("tools of types {}", others.join(" "))],
     };
     let tools = match choice(fields.take("tool_choice"))? {
         None => None,
         Some(choice) => checked(list, choice, parallel)?,
     };
-    Ok(Read { tools, kinds, left_out })
+    Ok(ParsedTools {
+        tools,
+        kinds,
+        ignored_fields,
+    })
 }
 
-/// Which has to be called; `None`: none may be.
+/// Reads the tool choice; `None` means that no tool may be called.
 fn choice(given: Option<Json>) -> ApiResult<Option<ToolChoice>> {
     let wrong = || {
         ApiError::field(
@@ -112,13 +117,14 @@ fn choice(given: Option<Json>) -> ApiResult<Option<ToolChoice>> {
     Ok(Some(choice))
 }
 
-/// A function as chats have it.
+/// Converts a function to the format of chat completions.
 fn function(mut tool: Json) -> Json {
     tool.as_object_mut().map(|fields| fields.remove("type"));
     json!({ "type": "function", "function": tool })
 }
 
-/// A tool that takes a text, as a function with one argument. What a grammar asks of the text is told.
+/// Converts a custom tool to a function with one string parameter. If the tool has a grammar, the description
+/// includes it.
 fn taking_text(tool: &Json) -> Json {
     let mut description = tool["description"].as_str().unwrap_or_default().to_owned();
     if let Some(grammar) = tool["format"]["definition"].as_str() {
@@ -132,12 +138,12 @@ fn taking_text(tool: &Json) -> Json {
     json!({ "type": "function", "function": function })
 }
 
-/// Adds the functions of a group.
-fn group(tool: &Json, list: &mut Vec<Json>, kinds: &mut Kinds) -> ApiResult<()> {
+/// Adds the functions of a namespace.
+fn group(tool: &Json, list: &mut Vec<Json>, kinds: &mut ToolKinds) -> ApiResult<()> {
     let wrong = || {
         ApiError::field(
             "tools",
-            "expected a namespace with a name, and tools that are functions with names",
+            "expected a namespace with a name and a list of named functions",
         )
     };
     let namespace = tool["name"].as_str().ok_or_else(wrong)?;
@@ -151,7 +157,7 @@ fn group(tool: &Json, list: &mut Vec<Json>, kinds: &mut Kinds) -> ApiResult<()> 
         of_group["name"] = known.as_str().into();
         list.push(function(of_group));
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        kinds.insert(known, Kind::Grouped { namespace, name });
+        kinds.insert(known, ToolKind::Grouped { namespace, name });
     }
     Ok(())
 }

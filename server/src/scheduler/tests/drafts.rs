@@ -1,29 +1,29 @@
-//! Tokens that are guessed: texts are those without, whatever else goes on, and nothing is left of drafts.
+//! Speculative decoding: completions equal those without drafts, and rejected drafts leave no state.
 
 use ::tests::mtp::{ModelFile, architectures, follower};
 use engine::context::MAX_SEQUENCES;
 use engine::grammar::{Compiler, Constraint, Grammar, Trigger};
 use engine::model::LoadParams;
 use engine::sample::LogitBias;
-use engine::speculate::{DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Mtp, Pace};
+use engine::speculate::{DraftController, DraftModel, Drafted, Drafter, Lookup, MAX_DRAFTS, Mtp};
 
 use super::*;
 
-/// What drafts are made of.
+/// Source of drafts.
 enum By {
-    /// Nothing: there are none.
+    /// No drafts.
     Nobody,
-    /// What texts were without drafts.
+    /// Prompt lookup in a corpus of completions without drafts.
     Lookup(Vec<Token>),
-    /// The model itself, for so many texts at a time.
+    /// The model itself, for a limited number of completions at a time.
     Model(usize),
-    /// The same, and it fails every so often.
+    /// A drafter like `Model` that fails periodically.
     Failing(usize),
-    /// The model's own layer.
+    /// Multi-token prediction layers of the model.
     Mtp(usize),
 }
 
-/// Gives up each third draft.
+/// Fails every third draft.
 struct Failing(DraftModel, usize);
 
 impl Drafter for Failing {
@@ -75,7 +75,7 @@ fn speculating(model: &Arc<Model>, by: &By, n_parallel: usize, n_ctx: usize) -> 
     };
     let context = context(model, change);
     let speculation = drafters(by, &context).map(|drafters| Speculation {
-        pace: Pace::fixed(7),
+        controller: DraftController::fixed(7),
         drafters,
     });
     let settings = Settings {
@@ -86,15 +86,15 @@ fn speculating(model: &Arc<Model>, by: &By, n_parallel: usize, n_ctx: usize) -> 
     Scheduler::with_batcher(context, settings, speculation).unwrap()
 }
 
-fn drafted(told: &[Told]) -> Drafted {
-    let add = |all: Drafted, told: &Told| Drafted {
-        n_drafts: all.n_drafts + told.drafted.n_drafts,
-        n_right: all.n_right + told.drafted.n_right,
+fn drafted(output: &[Output]) -> Drafted {
+    let add = |all: Drafted, output: &Output| Drafted {
+        n_drafts: all.n_drafts + output.drafted.n_drafts,
+        n_right: all.n_right + output.drafted.n_right,
     };
-    told.iter().fold(Drafted::default(), add)
+    output.iter().fold(Drafted::default(), add)
 }
 
-/// Greedy ones and sampled ones, long and short.
+/// Returns greedy and sampled requests of various lengths.
 fn requests() -> Vec<Request> {
     let of = |i: usize| {
         let mut request = greedy(prompt(i, [3, 70, 1, 40, 150, 33][i % 6]), 20 + 5 * (i % 3));
@@ -109,44 +109,46 @@ fn requests() -> Vec<Request> {
 }
 
 #[test]
-fn texts_are_the_same_with_drafts() {
-    // Of drafts by a model: it drafts what it finds likely, which may be nothing in some texts of some models.
+fn completions_are_unchanged_by_drafts() {
+    // Accepted drafts by models. A model drafts only likely tokens, which may be none in some completions.
     let mut n_right_by_models = 0;
     for name in MODELS {
         let model = model(name);
         let all = |by: &By, n_ctx: usize| {
             let (scheduler, mut batcher) = speculating(&model, by, 4, n_ctx);
-            let asked = requests().into_iter().map(|r| scheduler.submit(r).unwrap()).collect();
-            let mut told = finish(&mut batcher, asked);
-            // With drafts another continuation may end first.
-            told.iter_mut().for_each(|told| told.ends.sort_by_key(|end| end.0));
+            let receivers = requests().into_iter().map(|r| scheduler.submit(r).unwrap()).collect();
+            let mut output = finish(&mut batcher, receivers);
+            // Drafts may change the order in which choices end.
+            output
+                .iter_mut()
+                .for_each(|output| output.ends.sort_by_key(|end| end.0));
             assert_eq!(scheduler.gauges().n_running, 0);
-            let n = drafted(&told);
+            let n = drafted(&output);
             let metrics = scheduler.metrics();
             assert_eq!(
                 (n.n_drafts as u64, n.n_right as u64),
                 (metrics.n_drafts.get(), metrics.n_right.get())
             );
-            (told, scheduler.metrics().n_preempted.get())
+            (output, scheduler.metrics().n_preempted.get())
         };
         let (plain, _) = all(&By::Nobody, 1024);
         assert_eq!(drafted(&plain), Drafted::default());
-        let corpus: Vec<Token> = plain.iter().flat_map(|told| told.tokens.concat()).collect();
+        let corpus: Vec<Token> = plain.iter().flat_map(|output| output.tokens.concat()).collect();
         for (case, by, least) in [
-            ("what texts were", By::Lookup(corpus), 40),
-            ("a model for each", By::Model(4), 0),
-            ("a model for one", By::Model(1), 0),
-            ("a model that fails", By::Failing(2), 0),
+            ("lookup in completions", By::Lookup(corpus), 40),
+            ("one drafter per completion", By::Model(4), 0),
+            ("a single drafter", By::Model(1), 0),
+            ("a failing drafter", By::Failing(2), 0),
         ] {
-            let (told, _) = all(&by, 1024);
-            for (i, (told, plain)) in told.iter().zip(&plain).enumerate() {
+            let (output, _) = all(&by, 1024);
+            for (i, (output, plain)) in output.iter().zip(&plain).enumerate() {
                 assert_eq!(
-                    (&told.tokens, &told.ends),
+                    (&output.tokens, &output.ends),
                     (&plain.tokens, &plain.ends),
                     "{name}: text {i}"
                 );
             }
-            let n = drafted(&told);
+            let n = drafted(&output);
             assert!(n.n_drafts >= n.n_right && n.n_right >= least, "{name}, {case}: {n:?}");
             n_right_by_models += if least == 0 { n.n_right } else { 0 };
         }
@@ -154,7 +156,7 @@ fn texts_are_the_same_with_drafts() {
     assert!(n_right_by_models > 0);
 }
 
-/// A tiny model with a vocabulary of words and characters.
+/// Loads a tiny model with a vocabulary of words and characters.
 fn wordy() -> Arc<Model> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
@@ -162,7 +164,7 @@ fn wordy() -> Arc<Model> {
     Arc::new(Model::load(&path, archs::ALL, &LoadParams::default()).unwrap())
 }
 
-/// Takes a text again. Gives how many of its tokens had to keep to the grammar.
+/// Replays a completion; returns how many tokens the grammar constrained.
 fn n_kept(constraint: &mut Constraint, text: &[Token]) -> usize {
     let mut n = 0;
     for &token in text {
@@ -175,9 +177,10 @@ fn n_kept(constraint: &mut Constraint, text: &[Token]) -> usize {
     n
 }
 
-/// The same of texts that keep to a grammar, as a whole or from a mark on: drafts that do not are refused, and what is refused is forgotten.
+/// Constrained completions have the same output with drafts, whether the constraint applies to the whole
+/// output or after a trigger.
 #[test]
-fn texts_that_keep_to_a_grammar_are_the_same_with_drafts() {
+fn constrained_completions_are_unchanged_by_drafts() {
     let model = wordy();
     let compiler = Compiler::new(model.vocab(), N_VOCAB as usize).unwrap();
     let compile = |grammar: Grammar| compiler.compile(&grammar, model.vocab()).unwrap();
@@ -196,7 +199,7 @@ fn texts_that_keep_to_a_grammar_are_the_same_with_drafts() {
     let requests = || {
         let of = |i: usize| {
             let mut request = greedy(prompt(i, [3, 40, 70][i % 3]), 80);
-            // The word that a part begins with.
+            // Favors the word that triggers the constraint.
             let bias = LogitBias { token: 120, bias: 3.0 };
             request.sampler.logit_bias.push(bias);
             if i % 2 == 1 || i % 3 == 2 {
@@ -210,86 +213,89 @@ fn texts_that_keep_to_a_grammar_are_the_same_with_drafts() {
     };
     let all = |by: &By| {
         let (scheduler, mut batcher) = speculating(&model, by, 4, 1024);
-        let asked = requests().map(|r| scheduler.submit(r).unwrap()).collect();
-        finish(&mut batcher, asked)
+        let receivers = requests().map(|r| scheduler.submit(r).unwrap()).collect();
+        finish(&mut batcher, receivers)
     };
     let plain = all(&By::Nobody);
-    for (i, told) in plain.iter().enumerate() {
-        assert_eq!(told.failed, None);
-        assert!(n_kept(&mut constraints[i % 3].clone(), &told.tokens[0]) > 8, "text {i}");
+    for (i, output) in plain.iter().enumerate() {
+        assert_eq!(output.failed, None);
+        assert!(
+            n_kept(&mut constraints[i % 3].clone(), &output.tokens[0]) > 8,
+            "text {i}"
+        );
     }
-    let corpus: Vec<Token> = plain.iter().flat_map(|told| told.tokens.concat()).collect();
+    let corpus: Vec<Token> = plain.iter().flat_map(|output| output.tokens.concat()).collect();
     for (by, least) in [(By::Lookup(corpus), 40), (By::Model(4), 0), (By::Failing(2), 0)] {
-        let told = all(&by);
-        for (i, (told, plain)) in told.iter().zip(&plain).enumerate() {
-            assert_eq!((&told.tokens, &told.ends), (&plain.tokens, &plain.ends), "text {i}");
+        let output = all(&by);
+        for (i, (output, plain)) in output.iter().zip(&plain).enumerate() {
+            assert_eq!((&output.tokens, &output.ends), (&plain.tokens, &plain.ends), "text {i}");
         }
-        let n = drafted(&told);
+        let n = drafted(&output);
         assert!(n.n_drafts > n.n_right && n.n_right >= least, "{n:?}");
     }
 }
 
-/// Where sequences have to give way to each other drafts only take what is free.
+/// Under memory pressure, drafts use only free cells.
 #[test]
-fn drafts_take_nobody_s_room() {
+fn drafts_use_only_free_cells() {
     for name in ["llama-dense", "gemma3-dense", "falcon-h1-dense"] {
         let model = model(name);
         let all = |by: &By| {
             let (scheduler, mut batcher) = speculating(&model, by, 4, 200);
             let requests = (0..4).map(|i| greedy(prompt(i, 20), 60));
-            let asked = requests.map(|request| scheduler.submit(request).unwrap()).collect();
-            let told = finish(&mut batcher, asked);
-            (told, scheduler.metrics().n_preempted.get())
+            let receivers = requests.map(|request| scheduler.submit(request).unwrap()).collect();
+            let output = finish(&mut batcher, receivers);
+            (output, scheduler.metrics().n_preempted.get())
         };
         let (plain, _) = all(&By::Nobody);
-        let corpus: Vec<Token> = plain.iter().flat_map(|told| told.tokens.concat()).collect();
+        let corpus: Vec<Token> = plain.iter().flat_map(|output| output.tokens.concat()).collect();
         for by in [By::Lookup(corpus), By::Model(4)] {
-            let (told, n_preempted) = all(&by);
-            assert!(n_preempted > 0, "{name}: all of it fits");
-            for (told, plain) in told.iter().zip(&plain) {
-                assert_eq!((&told.tokens, &told.ends), (&plain.tokens, &plain.ends), "{name}");
+            let (output, n_preempted) = all(&by);
+            assert!(n_preempted > 0, "{name}: expected at least one preemption");
+            for (output, plain) in output.iter().zip(&plain) {
+                assert_eq!((&output.tokens, &output.ends), (&plain.tokens, &plain.ends), "{name}");
             }
         }
     }
 }
 
-/// What a text leaves behind can be gone on from as without drafts, also when its client goes in the middle of it.
+/// A finished or cancelled completion can be continued from the cache as without drafts.
 #[test]
-fn nothing_is_left_of_drafts() {
+fn rejected_drafts_leave_no_state() {
     for name in MODELS {
         let model = model(name);
         let (one, mut batcher) = speculating(&model, &By::Nobody, 2, 512);
-        let plain = answer(&one, &mut batcher, greedy(prompt(1, 50), 40)).tokens[0].clone();
+        let plain = complete(&one, &mut batcher, greedy(prompt(1, 50), 40)).tokens[0].clone();
         let (scheduler, mut batcher) = speculating(&model, &By::Lookup(plain.clone()), 2, 512);
-        let mut gone = scheduler.submit(greedy(prompt(1, 50), 40)).unwrap();
-        let mut told = Told::default();
-        while told.tokens.first().is_none_or(|tokens| tokens.len() < 10) {
+        let mut dropped = scheduler.submit(greedy(prompt(1, 50), 40)).unwrap();
+        let mut output = Output::default();
+        while output.tokens.first().is_none_or(|tokens| tokens.len() < 10) {
             batcher.step(false);
-            listen(&mut gone, &mut told);
+            drain_events(&mut dropped, &mut output);
         }
-        assert_eq!(told.tokens[0], plain[..told.tokens[0].len()], "{name}");
-        drop(gone);
+        assert_eq!(output.tokens[0], plain[..output.tokens[0].len()], "{name}");
+        drop(dropped);
         batcher.step(false);
-        let held: usize = batcher.slots().iter().map(|slot| slot.n_held).sum();
+        let tokens_of: usize = batcher.slots().iter().map(|slot| slot.n_held).sum();
         assert_eq!(
-            held,
-            50 + told.tokens[0].len() - 1,
-            "{name}: the text but its last token"
+            tokens_of,
+            50 + output.tokens[0].len() - 1,
+            "{name}: all tokens except the last are cached"
         );
-        let next = [prompt(1, 50), told.tokens[0].clone()].concat();
-        let n_left = plain.len() - told.tokens[0].len();
-        let told = answer(&scheduler, &mut batcher, greedy(next, n_left));
-        assert_eq!(told.tokens[0], plain[plain.len() - n_left..], "{name}");
-        assert_eq!(told.prompt.map(|p| p.n_cached), Some(held), "{name}");
+        let next = [prompt(1, 50), output.tokens[0].clone()].concat();
+        let n_uncomputed = plain.len() - output.tokens[0].len();
+        let output = complete(&scheduler, &mut batcher, greedy(next, n_uncomputed));
+        assert_eq!(output.tokens[0], plain[plain.len() - n_uncomputed..], "{name}");
+        assert_eq!(output.prompt.map(|p| p.n_cached), Some(tokens_of), "{name}");
     }
 }
 
 #[test]
-fn the_model_s_own_layer_drafts() {
+fn mtp_layer_drafts_tokens() {
     let registered = architectures().next().unwrap();
     let file = ModelFile::predictable(registered, true);
     let (model, n_vocab) = (file.load(true), file.n_vocab());
-    // More texts than drafters, and one that goes on from another.
+    // More completions than drafters; one completion continues another.
     let of = |by: By| {
         let (scheduler, mut batcher) = speculating(&model, &by, 3, 1024);
         let text = |i: usize, n: usize| {
@@ -301,20 +307,20 @@ fn the_model_s_own_layer_drafts() {
             std::iter::repeat_with(next).take(n).collect::<Vec<Token>>()
         };
         let requests = [(1, 20), (2, 70), (3, 5), (1, 30)].map(|(i, n)| greedy(text(i, n), 40));
-        let asked = requests.map(|request| scheduler.submit(request).unwrap()).into();
-        finish(&mut batcher, asked)
+        let receivers = requests.map(|request| scheduler.submit(request).unwrap()).into();
+        finish(&mut batcher, receivers)
     };
-    let (plain, told) = (of(By::Nobody), of(By::Mtp(2)));
-    for (told, plain) in told.iter().zip(&plain) {
-        assert_eq!((&told.tokens, &told.ends), (&plain.tokens, &plain.ends));
+    let (plain, output) = (of(By::Nobody), of(By::Mtp(2)));
+    for (output, plain) in output.iter().zip(&plain) {
+        assert_eq!((&output.tokens, &output.ends), (&plain.tokens, &plain.ends));
     }
-    let n = drafted(&told);
+    let n = drafted(&output);
     assert!(n.n_right > 60, "{n:?}");
 }
 
-/// Only where it pays: a drafter that is always wrong is soon left alone.
+/// Drafting stops soon for a drafter that never guesses correctly.
 #[test]
-fn drafts_that_are_never_right_are_not_made_for_long() {
+fn useless_drafter_is_dropped() {
     struct Wrong;
     impl Drafter for Wrong {
         fn draft(
@@ -336,7 +342,7 @@ fn drafts_that_are_never_right_are_not_made_for_long() {
         (p.n_ctx, p.n_seq_max, p.n_batch, p.n_ubatch, p.n_outputs_max) = (1024, 2, 64, 64, 32);
     });
     let speculation = Speculation {
-        pace: Pace::by_tokens(MAX_DRAFTS),
+        controller: DraftController::by_tokens(MAX_DRAFTS),
         drafters: Drafters::Some(vec![Box::new(Wrong)]),
     };
     let settings = Settings {
@@ -344,8 +350,8 @@ fn drafts_that_are_never_right_are_not_made_for_long() {
         ..Settings::default()
     };
     let (scheduler, mut batcher) = Scheduler::with_batcher(context, settings, Some(speculation)).unwrap();
-    let told = answer(&scheduler, &mut batcher, greedy(prompt(1, 5), 300));
-    assert_eq!(told.tokens[0].len(), 300);
-    // Three at least behind each token would be 900.
-    assert!(told.drafted.n_drafts < 60, "{:?}", told.drafted);
+    let output = complete(&scheduler, &mut batcher, greedy(prompt(1, 5), 300));
+    assert_eq!(output.tokens[0].len(), 300);
+    // Three drafts per token would be 900.
+    assert!(output.drafted.n_drafts < 60, "{:?}", output.drafted);
 }

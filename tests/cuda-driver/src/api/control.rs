@@ -8,20 +8,21 @@ use std::ffi::{CStr, c_char};
 use std::sync::Once;
 
 unsafe extern "C" {
-    /// C's: a function for the end of the process.
+    /// Registers a function that runs at normal process exit (C standard library).
     fn atexit(function: extern "C" fn()) -> i32;
 }
 
-/// At the end of the process, leaks are told and counters written.
-pub fn at_exit() {
+/// Registers the report of leaks and counters for process exit.
+pub fn register_exit_report() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the function may be called at any time. If it cannot be registered, only the report is missing.
-        let _ = unsafe { atexit(end) };
+        // SAFETY: `report_at_exit` is a plain `extern "C"` function without arguments that does not unwind.
+        // The result is ignored because a failed registration only loses the report.
+        let _ = unsafe { atexit(report_at_exit) };
     });
 }
 
-extern "C" fn end() {
+extern "C" fn report_at_exit() {
     enter(|driver| {
         for device in 0..driver.config.devices {
             driver.report_leaks(device);
@@ -29,14 +30,14 @@ extern "C" fn end() {
         if let Some(path) = std::env::var_os("LLAMA_CUDA_EMU_COUNTS")
             && let Err(error) = std::fs::write(&path, driver.counters())
         {
-            report::say(&format!("{}: {error}", path.display()));
+            report::log(&format!("{}: {error}", path.display()));
         }
         Ok(())
     });
 }
 
 impl Driver {
-    /// Allocations that are alive though their device's context, or the process, ends.
+    /// Reports allocations that are still alive when the context of `device`, or the process, ends.
     pub fn report_leaks(&mut self, device: u32) {
         let variables = self
             .modules
@@ -47,16 +48,17 @@ impl Driver {
         let regions = self.devices[device as usize].memory.regions();
         let leaks: Vec<_> = regions.iter().filter(|r| !variables.contains(&r.base)).collect();
         for region in &leaks {
-            report::say(&format!("leak: {} of {} bytes was not freed", region.name, region.size));
+            report::log(&format!("leak: {} of {} bytes was not freed", region.name, region.size));
         }
         self.counts.leaks += leaks.len() as u64;
     }
 }
 
-/// Writes all counters as JSON with a closing 0, if there is room, and returns its length without that.
+/// Writes the counters as null-terminated JSON to `buffer` if they fit. Returns the length without the
+/// terminator.
 ///
 /// # Safety
-/// `buffer` has room for `len` bytes, or is null.
+/// `buffer` is null or valid for writes of `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llamaEmuReport(buffer: *mut c_char, len: usize) -> usize {
     let mut json = String::new();
@@ -65,7 +67,7 @@ pub unsafe extern "C" fn llamaEmuReport(buffer: *mut c_char, len: usize) -> usiz
         Ok(())
     });
     if !buffer.is_null() && len > json.len() {
-        // SAFETY: there is room, the caller says.
+        // SAFETY: `buffer` is valid for `len > json.len()` bytes (function contract and the check above).
         unsafe {
             buffer.cast::<u8>().copy_from(json.as_ptr(), json.len());
             buffer.add(json.len()).write(0);
@@ -83,13 +85,13 @@ pub extern "C" fn llamaEmuResetCounters() {
     });
 }
 
-/// Calls a kernel something else among the counters: what a program knows of it that its name does not say. The number of an error, or 0.
+/// Sets the name under which the launches of a kernel are counted. Returns an error number, or 0.
 ///
 /// # Safety
-/// `title` points to text that ends with 0.
+/// `title` points to a null-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llamaEmuTitle(function: Handle, title: *const c_char) -> u32 {
-    // SAFETY: the caller says so.
+    // SAFETY: `title` is a null-terminated string (function contract).
     let text = unsafe { CStr::from_ptr(title) }.to_string_lossy();
     enter(|driver| {
         let found = driver
@@ -101,13 +103,14 @@ pub unsafe extern "C" fn llamaEmuTitle(function: Handle, title: *const c_char) -
     })
 }
 
-/// Gives the driver other settings, as in `LLAMA_CUDA_EMU`: it begins anew, with nothing allocated. The number of an error, or 0.
+/// Resets the driver with new settings in the syntax of `LLAMA_CUDA_EMU`; all handles and allocations become
+/// invalid. Returns an error number, or 0.
 ///
 /// # Safety
-/// `settings` points to text that ends with 0.
+/// `settings` points to a null-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn llamaEmuConfigure(settings: *const c_char) -> u32 {
-    // SAFETY: the caller says so.
+    // SAFETY: `settings` is a null-terminated string (function contract).
     let text = unsafe { CStr::from_ptr(settings) }.to_string_lossy();
     match Config::parse(&text) {
         Ok(config) => enter(|driver| {
@@ -115,7 +118,7 @@ pub unsafe extern "C" fn llamaEmuConfigure(settings: *const c_char) -> u32 {
             Ok(())
         }),
         Err(error) => {
-            report::say(&format!("settings: {error}"));
+            report::log(&format!("settings: {error}"));
             Error::INVALID_VALUE.0
         }
     }

@@ -1,16 +1,16 @@
-//! Devices and contexts.
+//! Driver functions for devices and contexts.
 
 use super::error::Error;
 use super::state::{Driver, Handle, Outcome};
-use super::{driver_functions, put};
+use super::{driver_functions, write_result};
 use crate::exec::block::PROCESSORS;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-/// Shared memory that a block may use without asking, in bytes.
+/// Shared memory of a block without opt-in, in bytes.
 pub const SHARED_DEFAULT: u32 = 48 << 10;
 
 impl Driver {
-    /// Shared memory that a block may ask for, in bytes.
+    /// Returns the opt-in maximum of shared memory of a block, in bytes.
     pub fn shared_max(&self) -> u32 {
         match self.config.sm {
             80 | 87 => 163 << 10,
@@ -20,7 +20,8 @@ impl Driver {
         }
     }
 
-    /// Of those that programs ask for; others that there are have the value 0.
+    /// Returns the value of a `CUdevice_attribute`: 0 for attributes that are not emulated, `None` for
+    /// unknown numbers.
     fn attribute(&self, attribute: c_uint) -> Option<i32> {
         let shared_max = self.shared_max() as i32;
         Some(match attribute {
@@ -57,13 +58,13 @@ impl Driver {
         let n = &mut self.devices[device as usize].retained;
         *n = n.checked_sub(1).ok_or(Error::INVALID_CONTEXT)?;
         if *n == 0 {
-            self.end_context(device);
+            self.destroy_context(device);
         }
         Ok(())
     }
 
-    /// What is left in a context ends with it, and is reported.
-    pub fn end_context(&mut self, device: u32) {
+    /// Destroys everything in the context of a device and reports leaks.
+    pub fn destroy_context(&mut self, device: u32) {
         self.report_leaks(device);
         self.streams.retain(|_, s| s.device != device);
         self.events.retain(|_, e| e.device != device);
@@ -84,7 +85,7 @@ fn copy_text(text: &CStr, to: *mut c_char, len: c_int) -> Outcome {
     if to.is_null() || n == 0 {
         return Err(Error::INVALID_VALUE);
     }
-    // SAFETY: the program gave room for `len` characters.
+    // SAFETY: `to` is valid for `len` bytes (contract of the driver functions), and `n <= len`.
     unsafe {
         to.cast::<u8>().copy_from(bytes.as_ptr(), n);
         to.add(n - 1).write(0);
@@ -102,185 +103,185 @@ driver_functions! {
             return Err(Error::NO_DEVICE);
         }
         driver.is_initialized = true;
-        super::control::at_exit();
+        super::control::register_exit_report();
         Ok(())
     }
 
-    /// The CUDA version that the driver supports, before `cuInit`, too.
+    /// Returns the CUDA version of the driver. May be called before `cuInit`.
     fn cuDriverGetVersion(version: *mut c_int) |driver| {
-        put(version, driver.config.driver)
+        write_result(version, driver.config.driver)
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     fn cuDeviceGetCount(count: *mut c_int) |driver| {
-        driver.initialized()?;
-        put(count, driver.config.devices as c_int)
+        driver.check_initialized()?;
+        write_result(count, driver.config.devices as c_int)
     }
 
-    /// A device by number.
+    /// Returns the device with the given ordinal.
     fn cuDeviceGet(device: *mut c_int, ordinal: c_int) |driver| {
         let found = driver.device(ordinal)?;
-        put(device, found as c_int)
+        write_result(device, found as c_int)
     }
 
-    /// A device's name.
+    /// Returns the name of a device.
     fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int) |driver| {
         driver.device(device)?;
         copy_text(c"Emulated CUDA device", name, len)
     }
 
-    /// A device's number for all programs.
+    /// Returns the UUID of a device.
     fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) |driver| {
         let number = driver.device(device)?;
         let mut bytes = *b"emulated device\0";
         bytes[15] = number as u8;
-        put(uuid, bytes)
+        write_result(uuid, bytes)
     }
 
-    /// As `cuDeviceGetUuid_v2`.
+    /// Returns the UUID of a device (older signature).
     fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) |driver| {
         let number = driver.device(device)?;
         let mut bytes = *b"emulated device\0";
         bytes[15] = number as u8;
-        put(uuid, bytes)
+        write_result(uuid, bytes)
     }
 
-    /// A device's memory in bytes.
+    /// Returns the memory size of a device in bytes.
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) |driver| {
         driver.device(device)?;
-        put(bytes, driver.config.memory as usize)
+        write_result(bytes, driver.config.memory as usize)
     }
 
-    /// A property of a device.
+    /// Returns a device attribute.
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: c_int) |driver| {
         driver.device(device)?;
-        put(value, driver.attribute(attribute).ok_or(Error::INVALID_VALUE)?)
+        write_result(value, driver.attribute(attribute).ok_or(Error::INVALID_VALUE)?)
     }
 
-    /// Where a device is plugged in.
+    /// Returns the PCI bus ID of a device.
     fn cuDeviceGetPCIBusId(name: *mut c_char, len: c_int, device: c_int) |driver| {
         driver.device(device)?;
         copy_text(c"0000:00:00.0", name, len)
     }
 
-    /// Whether a device can reach another one's memory.
+    /// Returns whether `device` can access the memory of `peer`.
     fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) |driver| {
         let (device, peer) = (driver.device(device)?, driver.device(peer)?);
-        put(can, c_int::from(driver.config.peer && device != peer))
+        write_result(can, c_int::from(driver.config.peer && device != peer))
     }
 
-    /// A property of a pair of devices: 2 is access, others are 0.
+    /// Returns a peer attribute: 2 is access support, all others are 0.
     fn cuDeviceGetP2PAttribute(value: *mut c_int, attribute: c_uint, device: c_int, peer: c_int) |driver| {
         let (device, peer) = (driver.device(device)?, driver.device(peer)?);
-        put(value, c_int::from(attribute == 2 && driver.config.peer && device != peer))
+        write_result(value, c_int::from(attribute == 2 && driver.config.peer && device != peer))
     }
 
-    /// The context of a device, which lives until it is released as often.
+    /// Retains the primary context of a device. Each call must be paired with a release.
     fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int) |driver| {
         let device = driver.device(device)?;
-        driver.working(device)?;
+        driver.check_not_failed(device)?;
         if driver.config.busy {
             return Err(Error::DEVICE_UNAVAILABLE);
         }
         driver.devices[device as usize].retained += 1;
-        put(context, Driver::context_handle(Some(device)))
+        write_result(context, Driver::context_handle(Some(device)))
     }
 
-    /// The end of a use of a device's context.
+    /// Releases the primary context of a device once.
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) |driver| {
         let device = driver.device(device)?;
         driver.release_context(device)
     }
 
-    /// The end of all uses.
+    /// Destroys the primary context of a device regardless of its reference count.
     fn cuDevicePrimaryCtxReset_v2(device: c_int) |driver| {
         let device = driver.device(device)?;
-        driver.end_context(device);
+        driver.destroy_context(device);
         Ok(())
     }
 
-    /// Whether a device's context is in use.
+    /// Returns whether the primary context of a device is retained.
     fn cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, active: *mut c_int) |driver| {
         let device = driver.device(device)?;
-        put(flags, 0)?;
-        put(active, c_int::from(driver.devices[device as usize].retained > 0))
+        write_result(flags, 0)?;
+        write_result(active, c_int::from(driver.devices[device as usize].retained > 0))
     }
 
-    /// How threads wait changes nothing here.
+    /// Accepts any flags; the scheduling mode of host threads has no effect.
     fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, _flags: c_uint) |driver| {
         driver.device(device).map(drop)
     }
 
-    /// Makes a context that of the calling thread.
+    /// Makes `context` current for the calling thread.
     fn cuCtxSetCurrent(context: Handle) |driver| {
-        driver.initialized()?;
+        driver.check_initialized()?;
         Driver::set_current(driver.context(context)?);
         Ok(())
     }
 
-    /// The calling thread's context.
+    /// Returns the current context of the calling thread.
     fn cuCtxGetCurrent(context: *mut Handle) |driver| {
-        driver.initialized()?;
-        put(context, Driver::context_handle(Driver::get_current()))
+        driver.check_initialized()?;
+        write_result(context, Driver::context_handle(Driver::get_current()))
     }
 
-    /// As `cuCtxSetCurrent`, until it is popped.
+    /// Pushes `context` onto the context stack of the calling thread.
     fn cuCtxPushCurrent_v2(context: Handle) |driver| {
-        driver.initialized()?;
+        driver.check_initialized()?;
         Driver::push_current(driver.context(context)?);
         Ok(())
     }
 
-    /// Back to the context before.
+    /// Pops the current context from the stack of the calling thread.
     fn cuCtxPopCurrent_v2(context: *mut Handle) |driver| {
-        driver.initialized()?;
+        driver.check_initialized()?;
         let left = Driver::pop_current();
-        if context.is_null() { Ok(()) } else { put(context, Driver::context_handle(left)) }
+        if context.is_null() { Ok(()) } else { write_result(context, Driver::context_handle(left)) }
     }
 
-    /// The device of the calling thread's context.
+    /// Returns the device of the current context.
     fn cuCtxGetDevice(device: *mut c_int) |driver| {
         let current = driver.current_or_failed()?;
-        put(device, current as c_int)
+        write_result(device, current as c_int)
     }
 
-    /// Waits for all work of the context.
+    /// Waits for all work of the current context.
     fn cuCtxSynchronize() |driver| {
         let device = driver.current()?;
-        driver.refuse_in_capture(device)?;
+        driver.reject_during_capture(device)?;
         driver.host_waits_for_device(device);
         Ok(())
     }
 
-    /// The version of contexts.
+    /// Returns the API version of a context.
     fn cuCtxGetApiVersion(_context: Handle, version: *mut c_uint) |driver| {
-        put(version, driver.config.driver as c_uint)
+        write_result(version, driver.config.driver as c_uint)
     }
 
-    /// How threads wait changes nothing here.
+    /// Accepts any flags; the scheduling mode of host threads has no effect.
     fn cuCtxSetFlags(_flags: c_uint) |driver| {
         driver.current().map(drop)
     }
 
-    /// A limit of the context: those of the emulated device are not reached.
+    /// Accepts any limit; the emulated device does not enforce limits.
     fn cuCtxSetLimit(_limit: c_uint, _value: usize) |driver| {
         driver.current().map(drop)
     }
 
-    /// A limit of the context.
+    /// Returns a fixed value for every limit.
     fn cuCtxGetLimit(value: *mut usize, _limit: c_uint) |driver| {
         driver.current()?;
-        put(value, 1 << 20)
+        write_result(value, 1 << 20)
     }
 
-    /// The least and greatest priority of streams.
+    /// Returns the lowest and the highest stream priority.
     fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) |driver| {
         driver.current()?;
-        put(least, 0)?;
-        put(greatest, -5)
+        write_result(least, 0)?;
+        write_result(greatest, -5)
     }
 
-    /// Lets the current context's kernels touch another one's memory.
+    /// Allows kernels of the current context to access the memory of `peer`.
     fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) |driver| {
         let device = driver.current()?;
         let peer = driver.context(peer)?.ok_or(Error::INVALID_CONTEXT)?;
@@ -294,7 +295,7 @@ driver_functions! {
         if std::mem::replace(allowed, true) { Err(Error::PEER_ACCESS_ALREADY_ENABLED) } else { Ok(()) }
     }
 
-    /// The end of that.
+    /// Revokes the access granted by `cuCtxEnablePeerAccess`.
     fn cuCtxDisablePeerAccess(peer: Handle) |driver| {
         let device = driver.current()?;
         let peer = driver.context(peer)?.ok_or(Error::INVALID_CONTEXT)?;
@@ -302,24 +303,24 @@ driver_functions! {
         if std::mem::replace(allowed, false) { Ok(()) } else { Err(Error::PEER_ACCESS_NOT_ENABLED) }
     }
 
-    /// The name of an error.
+    /// Returns the name of an error.
     fn cuGetErrorName(error: c_uint, name: *mut *const c_char) |_driver| {
         let (text, _) = Error(error).describe().ok_or(Error::INVALID_VALUE)?;
-        put(name, text.as_ptr())
+        write_result(name, text.as_ptr())
     }
 
-    /// The description of an error.
+    /// Returns the description of an error.
     fn cuGetErrorString(error: c_uint, text: *mut *const c_char) |_driver| {
         let (_, description) = Error(error).describe().ok_or(Error::INVALID_VALUE)?;
-        put(text, description.as_ptr())
+        write_result(text, description.as_ptr())
     }
 
-    /// The start of a profile, which nobody makes here.
+    /// Does nothing, because profiling is not emulated.
     fn cuProfilerStart() |driver| {
         driver.current().map(drop)
     }
 
-    /// Its end.
+    /// Does nothing, because profiling is not emulated.
     fn cuProfilerStop() |driver| {
         driver.current().map(drop)
     }

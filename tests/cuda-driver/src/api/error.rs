@@ -1,16 +1,16 @@
-//! The driver's errors.
+//! CUDA error codes.
 
 use crate::exec::fault::Kind;
 use std::ffi::CStr;
 
-/// `CUresult`.
+/// A `CUresult`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Error(pub u32);
 
 macro_rules! errors {
     ($($constant:ident = $number:literal, $name:literal, $text:literal;)*) => {
-        // Some are only asked for by number.
+        // Callers use some of these codes only by number.
         #[allow(dead_code)]
         impl Error {
             $(
@@ -18,7 +18,7 @@ macro_rules! errors {
                 pub const $constant: Self = Self($number);
             )*
 
-            /// Name and description; `None` for numbers that there are not.
+            /// Returns the name and description; `None` for unknown numbers.
             pub fn describe(self) -> Option<(&'static CStr, &'static CStr)> {
                 match self.0 {
                     0 => Some((c"CUDA_SUCCESS", c"no error")),
@@ -64,8 +64,8 @@ errors! {
 }
 
 impl Error {
-    /// What a card would report for a fault, where it notices it.
-    pub fn of(kind: Kind) -> Self {
+    /// Returns the error that a GPU would report for this kind of error.
+    pub fn from_fault(kind: Kind) -> Self {
         match kind {
             Kind::OutOfBounds | Kind::Uninitialized => Self::ILLEGAL_ADDRESS,
             Kind::Misaligned => Self::MISALIGNED_ADDRESS,

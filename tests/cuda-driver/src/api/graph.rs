@@ -1,47 +1,47 @@
-//! Graphs: work that a capture recorded, to be done again as one.
+//! CUDA graphs: work recorded by a stream capture and launched as a unit.
 
 use super::error::Error;
 use super::state::{Driver, Handle, Outcome};
 use super::work::Work;
-use super::{driver_functions, put};
-use crate::device::order::Order;
+use super::{driver_functions, write_result};
+use crate::device::order::StreamOrder;
 use std::collections::BTreeSet;
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-/// A capture while it goes on.
+/// A stream capture in progress.
 pub struct Capture {
-    /// The stream that it began in.
+    /// Handle of the stream in which the capture began.
     pub origin: u64,
     device: u32,
-    /// Whether nothing was called that cannot be captured.
+    /// False once a call that cannot be captured was made.
     pub is_valid: bool,
-    /// Streams whose work the origin does not wait for yet.
+    /// Streams with captured work that the origin stream does not wait for yet.
     pub unjoined: BTreeSet<u64>,
-    /// The clocks of the captured streams.
-    pub order: Order,
+    /// Clocks of the captured streams.
+    pub order: StreamOrder,
     nodes: Vec<Work>,
-    /// Which threads may not call what cannot be captured, and the one that the capture began in.
+    /// The `CUstreamCaptureMode`, and the thread that began the capture.
     mode: u32,
     thread: ThreadId,
 }
 
-/// Only the thread that captures is watched.
+/// Capture mode: prohibits unsafe calls in the capturing thread only.
 const THREAD_LOCAL: u32 = 1;
-/// No thread is.
+/// Relaxed capture mode, which prohibits no calls.
 const RELAXED: u32 = 2;
 
-/// Recorded work, in an order in which it can be done.
+/// Recorded work, in an order that satisfies all dependencies.
 pub struct Graph {
     device: u32,
     nodes: Vec<Work>,
 }
 
 impl Capture {
-    /// Of a stream, in which it begins, by the calling thread.
+    /// Creates a capture that the calling thread began in stream `origin`.
     pub fn new(origin: u64, device: u32, mode: u32) -> Self {
-        let (unjoined, order, nodes) = (BTreeSet::new(), Order::default(), Vec::new());
+        let (unjoined, order, nodes) = (BTreeSet::new(), StreamOrder::default(), Vec::new());
         Self {
             origin,
             device,
@@ -54,7 +54,7 @@ impl Capture {
         }
     }
 
-    /// Whether the calling thread may not call what cannot be captured.
+    /// Returns true if the calling thread must not make calls that cannot be captured.
     pub fn covers_this_thread(&self) -> bool {
         match self.mode {
             RELAXED => false,
@@ -79,7 +79,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The graph of a capture that began in a stream.
+    /// Ends the capture that began in `stream` and returns its graph.
     pub fn end_capture(&mut self, stream: u64) -> Outcome<Handle> {
         let key = self
             .streams
@@ -110,7 +110,7 @@ impl Driver {
     }
 
     fn instantiate(&mut self, graph: Handle) -> Outcome<Handle> {
-        self.initialized()?;
+        self.check_initialized()?;
         let graph = self.graphs.get(&(graph as u64)).cloned().ok_or(Error::INVALID_HANDLE)?;
         let handle = self.handle();
         self.executables.insert(handle, graph);
@@ -134,9 +134,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether a graph has the same kernels in the same order; then the executable takes it over.
+    /// Replaces the executable's graph if both graphs have the same kernels in the same order; returns
+    /// whether they do.
     fn update(&mut self, executable: Handle, graph: Handle) -> Outcome<bool> {
-        self.initialized()?;
+        self.check_initialized()?;
         let new = self.graphs.get(&(graph as u64)).cloned().ok_or(Error::INVALID_HANDLE)?;
         let old = self
             .executables
@@ -154,7 +155,7 @@ impl Driver {
     }
 }
 
-/// What `cuGraphExecUpdate` tells beside its error.
+/// `CUgraphExecUpdateResultInfo`.
 #[repr(C)]
 pub struct UpdateResult {
     result: c_uint,
@@ -163,48 +164,48 @@ pub struct UpdateResult {
 }
 
 driver_functions! {
-    /// An executable of a graph.
+    /// Creates an executable from a graph.
     fn cuGraphInstantiateWithFlags(executable: *mut Handle, graph: Handle, _flags: u64) |driver| {
         let created = driver.instantiate(graph)?;
-        put(executable, created)
+        write_result(executable, created)
     }
 
-    /// Nothing is prepared.
+    /// Checks the handles; an upload needs no preparation.
     fn cuGraphUpload(executable: Handle, stream: Handle) |driver| {
         driver.stream_key(stream)?;
         driver.executables.get(&(executable as u64)).map(drop).ok_or(Error::INVALID_HANDLE)
     }
 
-    /// Does the work of a graph, in its order.
+    /// Runs the work of a graph in order.
     fn cuGraphLaunch(executable: Handle, stream: Handle) |driver| {
         driver.launch_graph(executable, stream)
     }
 
-    /// The end of an executable.
+    /// Destroys an executable.
     fn cuGraphExecDestroy(executable: Handle) |driver| {
         driver.executables.remove(&(executable as u64)).map(drop).ok_or(Error::INVALID_HANDLE)
     }
 
-    /// The end of a graph.
+    /// Destroys a graph.
     fn cuGraphDestroy(graph: Handle) |driver| {
         driver.graphs.remove(&(graph as u64)).map(drop).ok_or(Error::INVALID_HANDLE)
     }
 
-    /// How many nodes a graph has; they have no handles here.
+    /// Returns the number of nodes. Node handles are not supported.
     fn cuGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize) |driver| {
         let n = driver.graphs.get(&(graph as u64)).ok_or(Error::INVALID_HANDLE)?.nodes.len();
         if !nodes.is_null() {
             return Err(Error::NOT_SUPPORTED);
         }
-        put(count, n)
+        write_result(count, n)
     }
 
-    /// Gives an executable other arguments of the same kernels.
+    /// Replaces the arguments of an executable with those of a graph that has the same kernels.
     fn cuGraphExecUpdate_v2(executable: Handle, graph: Handle, result: *mut UpdateResult) |driver| {
         let fits = driver.update(executable, graph)?;
-        // 0: done; 2: the topology changed.
+        // `CUgraphExecUpdateResult`: 0 is success, 2 is a changed topology.
         let (node, from_node) = (std::ptr::null_mut(), std::ptr::null_mut());
-        put(result, UpdateResult { result: if fits { 0 } else { 2 }, node, from_node })?;
+        write_result(result, UpdateResult { result: if fits { 0 } else { 2 }, node, from_node })?;
         if fits { Ok(()) } else { Err(Error::GRAPH_UPDATE_FAILURE) }
     }
 }

@@ -1,4 +1,5 @@
-//! The functions of the driver, as C sees them. Those with a suffix such as `_v2` have the signatures that current headers give them.
+//! The exported driver functions. Functions with a suffix such as `_v2` have the signatures of current CUDA
+//! headers.
 
 mod control;
 mod device;
@@ -15,15 +16,16 @@ mod work;
 use error::Error;
 use state::Outcome;
 
-/// `driver_functions! { fn cuName(argument: Type) |driver| { body } }`: an exported function whose body returns an [`Outcome`].
+/// Defines exported functions from `fn cuName(argument: Type) |driver| { body }`, where the body returns an
+/// [`Outcome`].
 ///
-/// The functions trust pointers to results and arguments as the driver does; where they are null, that is an error.
+/// Like a real driver, the functions rely on the caller to pass valid pointers. A null pointer to a result is
+/// an error.
 macro_rules! driver_functions {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) |$driver:ident| $body:block)*) => {$(
         $(#[$doc])*
-        ///
         /// # Safety
-        /// Pointers are null or point to what the driver's documentation says.
+        /// Each pointer is null or valid as documented for this function in the CUDA Driver API.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
             $crate::api::state::enter(|$driver| $body)
@@ -32,12 +34,13 @@ macro_rules! driver_functions {
 }
 pub(crate) use driver_functions;
 
-/// Writes a result.
-fn put<T>(to: *mut T, value: T) -> Outcome {
+/// Writes a result through a pointer that the program passed.
+fn write_result<T>(to: *mut T, value: T) -> Outcome {
     if to.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    // SAFETY: the program gave a place for a result of this type.
+    // SAFETY: `to` is not null (checked above), so it is valid for a result of this type (contract of the
+    // driver functions).
     unsafe { to.write(value) };
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! Modules, their kernels and variables, and launches.
+//! Driver functions for modules, kernels, variables, and launches.
 
 use super::device::SHARED_DEFAULT;
 use super::error::Error;
 use super::report;
-use super::state::{Driver, Function, Handle, Module, Outcome};
+use super::state::{Driver, Handle, LoadedFunction, LoadedModule, Outcome};
 use super::work::{LaunchWork, Work};
-use super::{driver_functions, put};
+use super::{driver_functions, write_result};
 use crate::decode;
 use crate::exec::inst::Kernel;
 use crate::ptx::{self, Space};
@@ -13,37 +13,46 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
-/// Options of `cuModuleLoadDataEx`: where the compiler's complaints go.
+/// Options of `cuModuleLoadDataEx` for the buffer that receives compiler errors.
 const ERROR_LOG: c_uint = 5;
 const ERROR_LOG_BYTES: c_uint = 6;
 
-/// Attributes of functions.
+/// Attribute of `cuFuncSetAttribute`: maximum dynamic shared memory.
 const DYNAMIC_SHARED_MAX: c_uint = 8;
 
 impl Driver {
-    /// Loads PTX text, up to its 0. The complaint is a sentence.
+    /// Loads a null-terminated PTX module and returns its handle.
+    ///
+    /// # Errors
+    /// The error code, and a message that is empty unless the PTX is at fault.
     fn load(&mut self, image: *const c_char) -> Result<u64, (Error, String)> {
         let device = self.current().map_err(|e| (e, String::new()))?;
-        self.refuse_in_capture(device).map_err(|e| (e, String::new()))?;
+        self.reject_during_capture(device).map_err(|e| (e, String::new()))?;
         if image.is_null() {
             return Err((Error::INVALID_VALUE, String::new()));
         }
-        // SAFETY: the program gave text that ends with 0, or a binary that begins with its mark.
+        // SAFETY: `image` is null-terminated PTX or an ELF image, which begins with its magic number
+        // (contract of `cuModuleLoadData`).
         let bytes = unsafe { CStr::from_ptr(image) }.to_bytes();
         if bytes.starts_with(b"\x7fELF") {
-            return Err((Error::NO_BINARY_FOR_GPU, "the emulated device runs PTX only".into()));
+            return Err((
+                Error::NO_BINARY_FOR_GPU,
+                "the emulated device runs PTX only, not ELF binaries".into(),
+            ));
         }
         let invalid = |message: String| (Error::INVALID_PTX, message);
-        let text = std::str::from_utf8(bytes).map_err(|e| invalid(format!("the PTX is no text: {e}")))?;
+        let text = std::str::from_utf8(bytes).map_err(|e| invalid(format!("the PTX is not valid UTF-8: {e}")))?;
         let parsed = ptx::parse(text).map_err(|e| invalid(e.to_string()))?;
         if parsed.target > self.config.sm {
             let message = format!(
-                "the module is for sm_{}, the device is sm_{}",
+                "the module requires sm_{}, but the device is sm_{}",
                 parsed.target, self.config.sm
             );
             return Err((Error::NO_BINARY_FOR_GPU, message));
         }
-        let variables = self.place_variables(device, &parsed).map_err(|e| (e, String::new()))?;
+        let variables = self
+            .allocate_variables(device, &parsed)
+            .map_err(|e| (e, String::new()))?;
         let addresses: HashMap<_, _> = variables.iter().map(|(name, at, _)| (name.clone(), *at)).collect();
         let entries = parsed.functions.iter().filter(|f| f.is_entry);
         let kernels = entries
@@ -58,8 +67,9 @@ impl Driver {
         }
     }
 
-    /// Allocates and fills a module's global and constant variables: name, address and size of each.
-    fn place_variables(&mut self, device: u32, module: &ptx::Module) -> Outcome<Vec<(String, u64, u32)>> {
+    /// Allocates and initializes the global and constant variables of a module. Returns the name, address,
+    /// and size of each.
+    fn allocate_variables(&mut self, device: u32, module: &ptx::Module) -> Outcome<Vec<(String, u64, u32)>> {
         let mut placed = Vec::new();
         let memory = &mut self.devices[device as usize].memory;
         for variable in &module.variables {
@@ -70,9 +80,10 @@ impl Driver {
             let at = at.ok_or(Error::OUT_OF_MEMORY)?;
             if let Ok((i, _)) = memory.find(at, 1) {
                 let region = memory.region_mut(i);
-                // SAFETY: values are not more than the variable has room for; the rest is 0.
+                // SAFETY: `init.len() <= size`, checked by the parser in `Parser::variable`; the region has
+                // `size` bytes.
                 unsafe { region.data(0).copy_from(variable.init.as_ptr(), variable.init.len()) };
-                region.mark(0, variable.size.into());
+                region.mark_written(0, variable.size.into());
                 region.read_only = variable.space == Space::Const;
             }
             placed.push((variable.name.clone(), at, variable.size));
@@ -93,11 +104,11 @@ impl Driver {
         for kernel in kernels {
             let handle = self.handle();
             functions.push((kernel.name.clone(), handle));
-            // Without asking, blocks have so much less what the kernel's own variables take.
+            // Without opt-in, the kernel's static shared memory reduces the dynamic maximum.
             let dynamic_shared_max = SHARED_DEFAULT.saturating_sub(kernel.shared_bytes);
             let kernel_name = kernel.name.clone();
             let kernel = Arc::new(kernel);
-            let function = Function {
+            let function = LoadedFunction {
                 device,
                 kernel,
                 module,
@@ -109,7 +120,7 @@ impl Driver {
         }
         self.modules.insert(
             module,
-            Module {
+            LoadedModule {
                 device,
                 variables,
                 functions,
@@ -119,16 +130,16 @@ impl Driver {
     }
 
     fn unload(&mut self, module: Handle) -> Outcome {
-        self.initialized()?;
+        self.check_initialized()?;
         let key = module as u64;
         let module = self.modules.remove(&key).ok_or(Error::INVALID_HANDLE)?;
         self.functions.retain(|_, f| f.module != key);
         self.free_variables(module.device, &module.variables);
-        self.working(module.device)
+        self.check_not_failed(module.device)
     }
 
-    /// A function that works, by handle.
-    pub fn function(&mut self, function: Handle) -> Outcome<&mut Function> {
+    /// Returns a loaded kernel by handle.
+    pub fn function(&mut self, function: Handle) -> Outcome<&mut LoadedFunction> {
         self.current()?;
         self.functions.get_mut(&(function as u64)).ok_or(Error::INVALID_HANDLE)
     }
@@ -158,7 +169,7 @@ impl Driver {
             1 => function.kernel.shared_bytes as c_int,
             2 => 0,
             3 => function.kernel.local_bytes as c_int,
-            // Registers are given by a compiler that is not here.
+            // The emulator does not allocate registers, so it reports 32.
             4 => 32,
             5 | 6 => sm,
             7 => 0,
@@ -168,7 +179,8 @@ impl Driver {
         })
     }
 
-    /// Blocks of so many threads that fit on a multiprocessor at once, as far as threads and shared memory limit them.
+    /// Returns how many blocks of `threads` threads fit on a multiprocessor, limited by threads and shared
+    /// memory.
     fn occupancy(&mut self, function: Handle, threads: c_int, dynamic_shared: usize) -> Outcome<c_int> {
         let per_processor = self.shared_max() as usize + 1024;
         let own = self.function(function)?.kernel.shared_bytes as usize;
@@ -207,20 +219,26 @@ impl Driver {
     }
 }
 
-/// The arguments behind one another, each at the place of its parameter.
+/// Copies the arguments into one parameter buffer, each at the offset of its parameter.
 ///
 /// # Safety
-/// `arguments` points to as many pointers as the kernel has parameters, or `extra` to a list with a buffer and its size.
-unsafe fn gather(kernel: &Kernel, arguments: *const *const u8, extra: *const *const c_void) -> Outcome<Vec<u8>> {
+/// Either `arguments` points to one pointer for each parameter of the kernel, or `extra` is a
+/// `CU_LAUNCH_PARAM_*` list with a buffer and its size. Every pointer is valid for reads of its value.
+unsafe fn gather_arguments(
+    kernel: &Kernel,
+    arguments: *const *const u8,
+    extra: *const *const c_void,
+) -> Outcome<Vec<u8>> {
     let mut bytes = vec![0; kernel.param_bytes as usize];
     if !arguments.is_null() {
         for (i, (at, size)) in kernel.params.iter().enumerate() {
-            // SAFETY: the caller says so.
+            // SAFETY: `arguments` has one pointer for each parameter (function contract).
             let argument = unsafe { *arguments.add(i) };
             if argument.is_null() {
                 return Err(Error::INVALID_VALUE);
             }
-            // SAFETY: the program gave a value of the parameter's type.
+            // SAFETY: `argument` is not null and points to a value of the parameter's size (function
+            // contract).
             let value = unsafe { std::slice::from_raw_parts(argument, *size as usize) };
             bytes[*at as usize..][..*size as usize].copy_from_slice(value);
         }
@@ -233,23 +251,24 @@ unsafe fn gather(kernel: &Kernel, arguments: *const *const u8, extra: *const *co
             Err(Error::INVALID_VALUE)
         };
     }
-    // SAFETY: as above: mark 1, buffer, mark 2, pointer to its size.
+    // SAFETY: `extra` is the list: buffer mark, buffer, size mark, pointer to the size (function contract).
     let (buffer, size) = unsafe { (*extra.add(1), *(*extra.add(3)).cast::<usize>()) };
     if size < bytes.len() {
         return Err(Error::INVALID_VALUE);
     }
-    // SAFETY: the buffer has that size.
+    // SAFETY: the buffer has `size >= bytes.len()` bytes (function contract and the check above).
     Ok(unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), bytes.len()) }.to_vec())
 }
 
-/// Writes a complaint where the options of `cuModuleLoadDataEx` want it.
+/// Writes an error message to the log buffer given in the options of `cuModuleLoadDataEx`.
 ///
 /// # Safety
-/// The arrays have `n` elements.
+/// `options` and `values` have `n` elements, and a log buffer among the values has the size given by its
+/// option.
 unsafe fn write_log(n: c_uint, options: *const c_uint, values: *const *mut c_void, message: &str) {
     let (mut buffer, mut size) = (std::ptr::null_mut::<u8>(), 0);
     for i in 0..n as usize {
-        // SAFETY: the caller says so.
+        // SAFETY: both arrays have `n` elements (function contract).
         let (option, value) = unsafe { (*options.add(i), *values.add(i)) };
         match option {
             ERROR_LOG => buffer = value.cast(),
@@ -259,7 +278,7 @@ unsafe fn write_log(n: c_uint, options: *const c_uint, values: *const *mut c_voi
     }
     if !buffer.is_null() && size > 0 {
         let len = message.len().min(size - 1);
-        // SAFETY: the program gave a buffer of that size.
+        // SAFETY: the buffer has `size` bytes (function contract), and `len < size`.
         unsafe {
             buffer.copy_from(message.as_ptr(), len);
             buffer.add(len).write(0);
@@ -267,26 +286,26 @@ unsafe fn write_log(n: c_uint, options: *const c_uint, values: *const *mut c_voi
     }
 }
 
-/// The text of a name.
+/// Copies a null-terminated name.
 fn name_of(name: *const c_char) -> Outcome<String> {
     if name.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    // SAFETY: the program gave text that ends with 0.
+    // SAFETY: `name` is not null and null-terminated (contract of the driver functions).
     Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
 driver_functions! {
-    /// Loads PTX.
+    /// Loads a PTX module.
     fn cuModuleLoadData(module: *mut Handle, image: *const c_char) |driver| {
         let loaded = driver.load(image).map_err(|(error, message)| {
-            report::say(&format!("a module was refused: {message}"));
+            report::log(&format!("cannot load the module: {message}"));
             error
         })?;
-        put(module, loaded as Handle)
+        write_result(module, loaded as Handle)
     }
 
-    /// Loads PTX; complaints go to a buffer.
+    /// Loads a PTX module and writes errors to a log buffer.
     fn cuModuleLoadDataEx(
         module: *mut Handle,
         image: *const c_char,
@@ -295,68 +314,68 @@ driver_functions! {
         values: *const *mut c_void,
     ) |driver| {
         let loaded = driver.load(image).map_err(|(error, message)| {
-            // SAFETY: the program says how many options there are.
+            // SAFETY: `options` and `values` have `n` elements (contract of `cuModuleLoadDataEx`).
             unsafe { write_log(n, options, values, &message) };
             error
         })?;
-        put(module, loaded as Handle)
+        write_result(module, loaded as Handle)
     }
 
-    /// The end of a module.
+    /// Unloads a module.
     fn cuModuleUnload(module: Handle) |driver| {
         driver.unload(module)
     }
 
-    /// A kernel by name.
+    /// Returns a kernel by name.
     fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char) |driver| {
         driver.current()?;
         let name = name_of(name)?;
         let module = driver.modules.get(&(module as u64)).ok_or(Error::INVALID_HANDLE)?;
         let found = module.functions.iter().find(|(n, _)| *n == name).ok_or(Error::NOT_FOUND)?;
-        put(function, found.1 as Handle)
+        write_result(function, found.1 as Handle)
     }
 
-    /// A variable by name: its address and size.
+    /// Returns the address and size of a variable by name.
     fn cuModuleGetGlobal_v2(address: *mut u64, size: *mut usize, module: Handle, name: *const c_char) |driver| {
         driver.current()?;
         let name = name_of(name)?;
         let module = driver.modules.get(&(module as u64)).ok_or(Error::INVALID_HANDLE)?;
         let (_, at, bytes) = module.variables.iter().find(|(n, ..)| *n == name).ok_or(Error::NOT_FOUND)?;
         if !address.is_null() {
-            put(address, *at)?;
+            write_result(address, *at)?;
         }
-        if size.is_null() { Ok(()) } else { put(size, *bytes as usize) }
+        if size.is_null() { Ok(()) } else { write_result(size, *bytes as usize) }
     }
 
-    /// A property of a kernel.
+    /// Returns a function attribute.
     fn cuFuncGetAttribute(value: *mut c_int, attribute: c_uint, function: Handle) |driver| {
         let found = driver.get_attribute(function, attribute)?;
-        put(value, found)
+        write_result(value, found)
     }
 
-    /// Sets a property of a kernel.
+    /// Sets a function attribute.
     fn cuFuncSetAttribute(function: Handle, attribute: c_uint, value: c_int) |driver| {
         driver.set_attribute(function, attribute, value)
     }
 
-    /// Where caches and shared memory have their border changes nothing here.
+    /// Accepts any setting; the split between L1 cache and shared memory is not emulated.
     fn cuFuncSetCacheConfig(function: Handle, _config: c_uint) |driver| {
         driver.function(function).map(drop)
     }
 
-    /// A kernel's module.
+    /// Returns the module of a kernel.
     fn cuFuncGetModule(module: *mut Handle, function: Handle) |driver| {
         let found = driver.function(function)?.module;
-        put(module, found as Handle)
+        write_result(module, found as Handle)
     }
 
-    /// Blocks that fit on a multiprocessor.
+    /// Returns the number of blocks that fit on a multiprocessor.
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(n: *mut c_int, function: Handle, threads: c_int, shared: usize) |driver| {
         let blocks = driver.occupancy(function, threads, shared)?;
-        put(n, blocks)
+        write_result(n, blocks)
     }
 
-    /// Blocks that fit on a multiprocessor.
+    /// Returns the number of blocks that fit on a multiprocessor; the flags are ignored.
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         n: *mut c_int,
         function: Handle,
@@ -365,10 +384,10 @@ driver_functions! {
         _flags: c_uint,
     ) |driver| {
         let blocks = driver.occupancy(function, threads, shared)?;
-        put(n, blocks)
+        write_result(n, blocks)
     }
 
-    /// Runs a kernel.
+    /// Launches a kernel.
     fn cuLaunchKernel(
         function: Handle,
         blocks_x: c_uint,
@@ -388,8 +407,9 @@ driver_functions! {
         if work.device != device {
             return Err(Error::INVALID_HANDLE);
         }
-        // SAFETY: the program gave arguments for this kernel.
-        work.params = unsafe { gather(&work.kernel, arguments, extra) }?;
+        // SAFETY: the program passes arguments that match the kernel's parameters (contract of
+        // `cuLaunchKernel`).
+        work.params = unsafe { gather_arguments(&work.kernel, arguments, extra) }?;
         driver.submit(key, device, Work::Launch(work))
     }
 }

@@ -1,5 +1,5 @@
-//! Pinned memory of the host. What a stream copies to it arrives when the host waits for that, and not before: a program that does not wait
-//! reads what was there earlier.
+//! Pinned host memory. A copy to pinned memory becomes visible only when the host waits for it, so that a
+//! program with a missing wait reads stale data.
 
 use super::error::Error;
 use super::state::{Driver, Outcome};
@@ -8,22 +8,22 @@ use crate::device::order::Clock;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::c_void;
 
-/// Boundary of pinned memory.
+/// Alignment of pinned memory in bytes.
 const PAGE: usize = 4096;
-/// Flag of allocations that kernels touch.
+/// `CU_MEMHOSTALLOC_DEVICEMAP`: kernels can access the allocation.
 const MAPPED: u32 = 2;
 
-/// Pinned memory.
+/// A pinned allocation.
 pub struct Pinned {
-    /// Its place.
+    /// Address and size of the allocation.
     pub view: View,
-    /// Whether kernels may touch it. To such memory copies are made at once.
+    /// True if kernels may access the memory. Copies to mapped memory are immediately visible.
     pub is_mapped: bool,
     layout: Layout,
 }
 
-/// A copy to pinned memory that the host did not wait for yet.
-pub struct Delivery {
+/// A copy to pinned memory that the host has not waited for yet.
+pub struct PendingCopy {
     stream: u64,
     time: u64,
     to: u64,
@@ -31,14 +31,14 @@ pub struct Delivery {
 }
 
 impl Driver {
-    /// New pinned memory, which is zeros.
+    /// Allocates zeroed pinned memory.
     pub fn allocate_host(&mut self, size: usize, flags: u32) -> Outcome<*mut u8> {
         if size == 0 {
             return Err(Error::INVALID_VALUE);
         }
         self.count_allocation()?;
         let layout = Layout::from_size_align(size, PAGE).map_err(|_| Error::OUT_OF_MEMORY)?;
-        // SAFETY: the size is not 0.
+        // SAFETY: `size` is not 0 (checked above).
         let data = unsafe { alloc_zeroed(layout) };
         if data.is_null() {
             return Err(Error::OUT_OF_MEMORY);
@@ -50,7 +50,7 @@ impl Driver {
             shadow: std::ptr::null_mut(),
             read_only: false,
         };
-        self.hosts.push(Pinned {
+        self.pinned.push(Pinned {
             view,
             is_mapped: flags & MAPPED != 0,
             layout,
@@ -58,41 +58,42 @@ impl Driver {
         Ok(data)
     }
 
-    /// The end of pinned memory.
+    /// Frees pinned memory and drops pending copies to it.
     pub fn free_host(&mut self, pointer: *mut c_void) -> Outcome {
-        self.initialized()?;
+        self.check_initialized()?;
         if pointer.is_null() {
             return Ok(());
         }
         let at = self
-            .hosts
+            .pinned
             .iter()
             .position(|h| h.view.base == pointer as u64)
             .ok_or(Error::INVALID_VALUE)?;
-        let host = self.hosts.swap_remove(at);
+        let host = self.pinned.swap_remove(at);
         self.forget_accesses(host.view.base);
-        self.deliveries.retain(|d| host.view.offset(d.to, 1).is_none());
-        // SAFETY: it was allocated with this layout.
+        self.pending_copies.retain(|d| host.view.offset(d.to, 1).is_none());
+        // SAFETY: `allocate_host` allocated the memory with this layout, and its entry was just removed.
         unsafe { dealloc(host.view.data, host.layout) };
         Ok(())
     }
 
-    /// Whether bytes lie in pinned memory.
+    /// Returns true if the whole range is in one pinned allocation.
     pub fn is_pinned(&self, address: u64, len: u64) -> bool {
-        self.hosts.iter().any(|h| h.view.offset(address, len).is_some())
+        self.pinned.iter().any(|h| h.view.offset(address, len).is_some())
     }
 
-    /// The pinned memory that an address lies in.
+    /// Returns the pinned allocation that contains `address`.
     pub fn pinned_mut(&mut self, address: u64) -> Option<&mut Pinned> {
-        self.hosts.iter_mut().find(|h| h.view.offset(address, 1).is_some())
+        self.pinned.iter_mut().find(|h| h.view.offset(address, 1).is_some())
     }
 
-    /// Bytes that a stream copied to the host: they arrive when the host waits, or at once where nobody could tell the difference.
+    /// Delivers bytes that a stream copied to the host: to pinned memory when the host waits, otherwise
+    /// immediately.
     pub fn deliver(&mut self, stream: u64, to: u64, bytes: &[u8]) {
         let is_later = self.pinned_mut(to).is_some_and(|host| !host.is_mapped);
         if is_later && self.config.order {
             let time = self.order.clock(stream).get(&stream).copied().unwrap_or_default();
-            self.deliveries.push(Delivery {
+            self.pending_copies.push(PendingCopy {
                 stream,
                 time,
                 to,
@@ -103,22 +104,22 @@ impl Driver {
         write(to, bytes);
     }
 
-    /// What was copied to these bytes arrives, since a copy reads them.
-    pub fn deliver_for(&mut self, from: u64, len: u64) {
+    /// Delivers pending copies to the given range, because another copy reads it.
+    pub fn deliver_range(&mut self, from: u64, len: u64) {
         self.deliver_if(|d| d.to < from + len && from < d.to + d.bytes.len() as u64);
     }
 
-    /// The host waits for all work of a clock.
+    /// Orders later work after the work covered by `clock` and delivers its copies.
     pub fn host_waits(&mut self, clock: &Clock) {
         self.order.host_waits(clock);
         self.deliver_if(|d| clock.get(&d.stream).is_some_and(|time| *time >= d.time));
     }
 
-    fn deliver_if(&mut self, arrives: impl Fn(&Delivery) -> bool) {
-        self.deliveries.retain(|delivery| {
-            let arrives = arrives(delivery);
+    fn deliver_if(&mut self, arrives: impl Fn(&PendingCopy) -> bool) {
+        self.pending_copies.retain(|copy| {
+            let arrives = arrives(copy);
             if arrives {
-                write(delivery.to, &delivery.bytes);
+                write(copy.to, &copy.bytes);
             }
             !arrives
         });
@@ -126,6 +127,7 @@ impl Driver {
 }
 
 fn write(to: u64, bytes: &[u8]) {
-    // SAFETY: the program gave a place for these bytes, or it is pinned memory that is not freed.
+    // SAFETY: `to` is valid for `bytes.len()` bytes: host memory that the program passed to a copy function,
+    // or pinned memory. `free_host` drops pending copies to freed memory.
     unsafe { (to as *mut u8).copy_from(bytes.as_ptr(), bytes.len()) };
 }

@@ -1,12 +1,12 @@
-//! Faults and leaks as text, counters as JSON.
+//! Reports of errors and leaks, and counters as JSON.
 
 use super::state::Driver;
 use super::work::KernelCounts;
 use crate::exec::env::Count;
 use std::fmt::Write;
 
-/// Says a line on standard error, and appends it to the file that `LLAMA_CUDA_EMU_REPORT` names.
-pub fn say(line: &str) {
+/// Prints a line to standard error and appends it to the file in `LLAMA_CUDA_EMU_REPORT`.
+pub fn log(line: &str) {
     eprintln!("emulated CUDA device: {line}");
     let Some(path) = std::env::var_os("LLAMA_CUDA_EMU_REPORT") else {
         return;
@@ -14,13 +14,13 @@ pub fn say(line: &str) {
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     if let Ok(mut file) = file {
         use std::io::Write;
-        // A report that cannot be written is on standard error all the same.
+        // A failed write is ignored because the line was already printed to standard error.
         let _ = writeln!(file, "{line}");
     }
 }
 
 impl Driver {
-    /// All counters as a JSON object.
+    /// Returns all counters as a JSON object.
     pub fn counters(&self) -> String {
         let [to, from, within] = self.counts.copied;
         let mut json = String::from("{\n");
@@ -35,7 +35,7 @@ impl Driver {
             json,
             "  \"allocations\": {}, \"pinned\": {},",
             alive - modules,
-            self.hosts.len()
+            self.pinned.len()
         );
         let _ = writeln!(
             json,

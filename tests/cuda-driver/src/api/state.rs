@@ -1,12 +1,13 @@
-//! All that the driver knows, behind one lock: calls of several threads come one after the other, and work is done when it is submitted.
+//! The state of the driver, behind one lock. Concurrent calls are serialized, and work runs when it is
+//! submitted.
 
 use super::error::Error;
 use super::graph::{Capture, Graph};
-use super::pinned::{Delivery, Pinned};
+use super::pinned::{PendingCopy, Pinned};
 use super::work::Counts;
 use crate::device::config::Config;
 use crate::device::memory::Memory;
-use crate::device::order::{Clock, Order};
+use crate::device::order::{Clock, StreamOrder};
 use crate::exec::grid::Worker;
 use crate::exec::inst::Kernel;
 use std::cell::{Cell, RefCell};
@@ -15,25 +16,26 @@ use std::ffi::c_void;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Instant;
 
-/// Handles are numbers; those of contexts follow from their devices.
+/// A `CUcontext`, `CUstream`, or other CUDA handle. Handles are numbers; those of contexts are derived from
+/// their devices.
 pub type Handle = *mut c_void;
 
-/// What calls return within the driver.
+/// Result of a driver call.
 pub type Outcome<T = ()> = Result<T, Error>;
 
-/// The driver.
+/// The state of the driver.
 pub struct Driver {
     pub config: Config,
     pub is_initialized: bool,
     pub devices: Vec<Device>,
-    pub hosts: Vec<Pinned>,
-    pub deliveries: Vec<Delivery>,
+    pub pinned: Vec<Pinned>,
+    pub pending_copies: Vec<PendingCopy>,
     pub streams: BTreeMap<u64, Stream>,
-    /// Streams that were destroyed, whose work the host may not have waited for, with their devices.
-    pub gone: Vec<(u64, u32)>,
+    /// Destroyed streams whose work the host may not have waited for, with their devices.
+    pub destroyed_streams: Vec<(u64, u32)>,
     pub events: HashMap<u64, Event>,
-    pub modules: HashMap<u64, Module>,
-    pub functions: HashMap<u64, Function>,
+    pub modules: HashMap<u64, LoadedModule>,
+    pub functions: HashMap<u64, LoadedFunction>,
     pub graphs: HashMap<u64, Arc<Graph>>,
     pub executables: HashMap<u64, Arc<Graph>>,
     pub captures: HashMap<u64, Capture>,
@@ -43,18 +45,18 @@ pub struct Driver {
     pub allocations: u64,
     pub launches: u64,
     pub copies: u64,
-    pub order: Order,
+    pub order: StreamOrder,
     next: u64,
 }
 
-/// A device.
+/// The state of a device.
 pub struct Device {
     pub memory: Memory,
-    /// How often its primary context is retained.
+    /// Reference count of the primary context.
     pub retained: u32,
-    /// The error that everything on it returns since a launch failed.
+    /// The error that all calls return after a failed launch.
     pub failed: Option<Error>,
-    /// Devices whose memory it may touch.
+    /// Peer access: for each device, whether kernels of this device may access its memory.
     pub peers: Vec<bool>,
 }
 
@@ -64,7 +66,7 @@ pub struct Stream {
     pub device: u32,
     pub flags: u32,
     pub priority: i32,
-    /// The capture that records it.
+    /// Handle of the capture that records the stream.
     pub capture: Option<u64>,
 }
 
@@ -74,36 +76,36 @@ pub struct Event {
     pub device: u32,
     pub has_time: bool,
     pub recorded: Option<Instant>,
-    /// The capture in which it was recorded last.
+    /// The capture in which the event was last recorded.
     pub capture: Option<u64>,
-    /// The stream in which it was recorded last.
+    /// The stream in which the event was last recorded.
     pub stream: u64,
-    /// The work that it stands for.
+    /// Clock of the work that precedes the event.
     pub clock: Clock,
 }
 
 /// A loaded module.
-pub struct Module {
+pub struct LoadedModule {
     pub device: u32,
-    /// Addresses of its variables.
+    /// Name, address, and size of each variable.
     pub variables: Vec<(String, u64, u32)>,
     pub functions: Vec<(String, u64)>,
 }
 
-/// A kernel of a module.
-pub struct Function {
+/// A kernel of a loaded module.
+pub struct LoadedFunction {
     pub device: u32,
     pub kernel: Arc<Kernel>,
     pub module: u64,
     pub dynamic_shared_max: u32,
     pub attributes: HashMap<u32, i32>,
-    /// What it is called among the counters.
+    /// Name under which launches are counted.
     pub title: Arc<str>,
 }
 
-/// Handles of streams that are always there.
+/// Handle of the legacy default stream.
 pub const LEGACY: u64 = 1;
-/// As [`LEGACY`].
+/// Handle of the per-thread default stream.
 pub const PER_THREAD: u64 = 2;
 const FIRST_HANDLE: u64 = 0x1000;
 const CONTEXT: u64 = 0x100;
@@ -111,7 +113,7 @@ const CONTEXT: u64 = 0x100;
 static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| {
     let text = std::env::var("LLAMA_CUDA_EMU").unwrap_or_default();
     let config = Config::parse(&text).unwrap_or_else(|error| {
-        eprintln!("LLAMA_CUDA_EMU: {error}; no device is emulated");
+        eprintln!("cannot parse LLAMA_CUDA_EMU: {error}; no device is emulated");
         Config {
             devices: 0,
             ..Config::default()
@@ -121,12 +123,12 @@ static DRIVER: LazyLock<Mutex<Driver>> = LazyLock::new(|| {
 });
 
 thread_local! {
-    /// Devices of the thread's contexts, the current one last.
+    /// Device of the calling thread's current context.
     static CONTEXTS: Cell<Option<u32>> = const { Cell::new(None) };
     static STACK: RefCell<Vec<Option<u32>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs a call under the lock. A panic is an unknown error.
+/// Runs a driver call under the lock. A panic is returned as `CUDA_ERROR_UNKNOWN`.
 pub fn enter(call: impl FnOnce(&mut Driver) -> Outcome) -> u32 {
     let run = || {
         let mut driver = DRIVER.lock().unwrap_or_else(|e| e.into_inner());
@@ -140,7 +142,7 @@ pub fn enter(call: impl FnOnce(&mut Driver) -> Outcome) -> u32 {
 }
 
 impl Driver {
-    /// With all devices, not initialized.
+    /// Creates the state before `cuInit`.
     pub fn new(config: Config) -> Self {
         let n = config.devices;
         let device = |d| Device {
@@ -154,10 +156,10 @@ impl Driver {
             devices: (0..n).map(device).collect(),
             config,
             is_initialized: false,
-            hosts: Vec::new(),
-            deliveries: Vec::new(),
+            pinned: Vec::new(),
+            pending_copies: Vec::new(),
             streams: BTreeMap::new(),
-            gone: Vec::new(),
+            destroyed_streams: Vec::new(),
             events: HashMap::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),
@@ -170,26 +172,26 @@ impl Driver {
             allocations: 0,
             launches: 0,
             copies: 0,
-            order: Order::default(),
+            order: StreamOrder::default(),
             next: FIRST_HANDLE,
         }
     }
 
-    /// A new handle.
+    /// Returns a new unique handle.
     pub fn handle(&mut self) -> u64 {
         self.next += 16;
         self.next
     }
 
-    /// A device by number.
+    /// Checks a device ordinal.
     pub fn device(&mut self, device: i32) -> Outcome<u32> {
-        self.initialized()?;
+        self.check_initialized()?;
         let number = u32::try_from(device).ok().filter(|d| *d < self.config.devices);
         number.ok_or(Error::INVALID_DEVICE)
     }
 
-    /// Refuses calls before `cuInit`.
-    pub fn initialized(&self) -> Outcome {
+    /// Returns an error before `cuInit`.
+    pub fn check_initialized(&self) -> Outcome {
         if self.is_initialized {
             Ok(())
         } else {
@@ -197,9 +199,12 @@ impl Driver {
         }
     }
 
-    /// The device of the calling thread's context, if it still works.
+    /// Returns the device of the current context.
+    ///
+    /// # Errors
+    /// If the thread has no valid context, or the device has failed.
     pub fn current(&self) -> Outcome<u32> {
-        self.initialized()?;
+        self.check_initialized()?;
         let device = CONTEXTS.get().ok_or(Error::INVALID_CONTEXT)?;
         let context = &self.devices[device as usize];
         if context.retained == 0 {
@@ -208,18 +213,18 @@ impl Driver {
         context.failed.map_or(Ok(device), Err)
     }
 
-    /// The device of the calling thread's context, even if it failed.
+    /// Returns the device of the current context, even if it has failed.
     pub fn current_or_failed(&self) -> Outcome<u32> {
-        self.initialized()?;
+        self.check_initialized()?;
         CONTEXTS.get().ok_or(Error::INVALID_CONTEXT)
     }
 
-    /// The error of a failed device.
-    pub fn working(&self, device: u32) -> Outcome {
+    /// Returns the error of a failed device.
+    pub fn check_not_failed(&self, device: u32) -> Outcome {
         self.devices[device as usize].failed.map_or(Ok(()), Err)
     }
 
-    /// The device of a context; `None`: no context.
+    /// Returns the device of a context handle; `None` for the null handle.
     pub fn context(&self, handle: Handle) -> Outcome<Option<u32>> {
         if handle.is_null() {
             return Ok(None);
@@ -232,33 +237,33 @@ impl Driver {
         }
     }
 
-    /// The context of a device.
+    /// Returns the context handle of a device.
     pub fn context_handle(device: Option<u32>) -> Handle {
         device.map_or(std::ptr::null_mut(), |d| (CONTEXT + 16 * u64::from(d)) as Handle)
     }
 
-    /// Makes a device's context the calling thread's.
+    /// Makes the context of a device current for the calling thread.
     pub fn set_current(device: Option<u32>) {
         CONTEXTS.set(device);
     }
 
-    /// The device of the calling thread's context.
+    /// Returns the device of the calling thread's current context.
     pub fn get_current() -> Option<u32> {
         CONTEXTS.get()
     }
 
-    /// Pushes the calling thread's context and takes another one.
+    /// Pushes the calling thread's current context and makes another one current.
     pub fn push_current(device: Option<u32>) {
         STACK.with_borrow_mut(|stack| stack.push(CONTEXTS.replace(device)));
     }
 
-    /// Back to the context before; the one that was left.
+    /// Restores the previous context and returns the device of the popped one.
     pub fn pop_current() -> Option<u32> {
         let before = STACK.with_borrow_mut(Vec::pop).flatten();
         CONTEXTS.replace(before)
     }
 
-    /// A stream's key: the default one has that of the legacy stream, of each device its own.
+    /// Returns the key and device of a stream. Each device has its own default streams.
     pub fn stream_key(&self, handle: Handle) -> Outcome<(u64, u32)> {
         let key = handle as u64;
         let device = self.current()?;
@@ -267,7 +272,7 @@ impl Driver {
             PER_THREAD => Ok((PER_THREAD | u64::from(device) << 40, device)),
             _ => {
                 let stream = self.streams.get(&key).ok_or(Error::INVALID_HANDLE)?;
-                self.working(stream.device)?;
+                self.check_not_failed(stream.device)?;
                 Ok((key, stream.device))
             }
         }

@@ -1,15 +1,15 @@
-//! Streams and events.
+//! Driver functions for streams and events.
 
 use super::error::Error;
 use super::graph::Capture;
 use super::state::{Driver, Event, Handle, LEGACY, Outcome, Stream};
 use super::work::Work;
-use super::{driver_functions, put};
+use super::{driver_functions, write_result};
 use crate::device::order::Clock;
 use std::ffi::{c_int, c_uint, c_void};
 use std::time::Instant;
 
-/// A stream that does not wait for the default one.
+/// `CU_STREAM_NON_BLOCKING`: the stream does not synchronize with the default stream.
 const NON_BLOCKING: u32 = 1;
 
 impl Driver {
@@ -31,18 +31,19 @@ impl Driver {
         Ok(key as Handle)
     }
 
-    /// Does work in a stream, or records it if the stream is captured.
+    /// Runs work in a stream, or records it if the stream is being captured.
     pub fn submit(&mut self, stream: u64, device: u32, work: Work) -> Outcome {
         if let Some(capture) = self.streams.get(&stream).and_then(|s| s.capture) {
             return self.record(capture, stream, work);
         }
-        let before = self.implied(stream, device);
+        let before = self.implicit_dependencies(stream, device);
         self.order.begin(stream, &before);
         self.execute(stream, device, &work)
     }
 
-    /// The default stream and blocking ones of a device wait for each other.
-    fn implied(&self, stream: u64, device: u32) -> Vec<u64> {
+    /// Returns the streams that `stream` implicitly waits for: the default stream and the blocking streams of
+    /// a device synchronize with each other.
+    fn implicit_dependencies(&self, stream: u64, device: u32) -> Vec<u64> {
         let default = LEGACY | u64::from(device) << 40;
         let blocking = |s: &Stream| s.device == device && s.flags & NON_BLOCKING == 0;
         if stream == default {
@@ -60,13 +61,13 @@ impl Driver {
         }
     }
 
-    /// The host waits for a stream's work.
+    /// Orders later work after all work of a stream, because the host waits for it.
     pub fn host_waits_for_stream(&mut self, stream: u64) {
         let clock = self.order.clock(stream);
         self.host_waits(&clock);
     }
 
-    /// The host waits for all work of a device.
+    /// Orders later work after all work of a device, because the host waits for it.
     pub fn host_waits_for_device(&mut self, device: u32) {
         let own = self
             .streams
@@ -74,20 +75,24 @@ impl Driver {
             .filter(|(_, s)| s.device == device)
             .map(|(key, _)| *key);
         let always = [1, 2].map(|key| key | u64::from(device) << 40);
-        let gone = self.gone.extract_if(.., |(_, of)| *of == device).map(|(key, _)| key);
-        let streams: Vec<u64> = own.chain(always).chain(gone).collect();
+        let destroyed = self
+            .destroyed_streams
+            .extract_if(.., |(_, of)| *of == device)
+            .map(|(key, _)| key);
+        let streams: Vec<u64> = own.chain(always).chain(destroyed).collect();
         streams
             .into_iter()
             .for_each(|stream| self.host_waits_for_stream(stream));
     }
 
-    /// An allocation is gone.
+    /// Removes the recorded accesses to a freed allocation.
     pub fn forget_accesses(&mut self, base: u64) {
         self.order.forget(base);
     }
 
-    /// A call that is not allowed while a stream of the device is captured makes the capture invalid, if its mode covers the calling thread.
-    pub fn refuse_in_capture(&mut self, device: u32) -> Outcome {
+    /// Returns an error and invalidates the captures in progress on a device, if their mode covers the
+    /// calling thread.
+    pub fn reject_during_capture(&mut self, device: u32) -> Outcome {
         let captures: Vec<u64> = self
             .streams
             .values()
@@ -107,8 +112,8 @@ impl Driver {
         }
     }
 
-    /// As [`Driver::refuse_in_capture`], of one stream.
-    fn refuse_captured(&mut self, stream: u64) -> Outcome {
+    /// Returns an error and invalidates the capture if `stream` is being captured.
+    fn reject_if_captured(&mut self, stream: u64) -> Outcome {
         let Some(key) = self.streams.get(&stream).and_then(|s| s.capture) else {
             return Ok(());
         };
@@ -119,14 +124,14 @@ impl Driver {
     }
 
     fn event(&mut self, event: Handle) -> Outcome<&mut Event> {
-        self.initialized()?;
+        self.check_initialized()?;
         self.events.get_mut(&(event as u64)).ok_or(Error::INVALID_HANDLE)
     }
 
     fn record_event(&mut self, event: Handle, stream: Handle) -> Outcome {
         let (stream, device) = self.stream_key(stream)?;
         let capture = self.streams.get(&stream).and_then(|s| s.capture);
-        let before = self.implied(stream, device);
+        let before = self.implicit_dependencies(stream, device);
         let clock = match capture {
             Some(key) => self
                 .captures
@@ -154,15 +159,15 @@ impl Driver {
         match (capture, own) {
             (None, None) => self.order.wait(stream, &clock),
             (Some(event_capture), own) if own.is_none_or(|own| own == event_capture) => {
-                self.join(event_capture, stream, recorded_in, &clock)?;
+                self.join_capture(event_capture, stream, recorded_in, &clock)?;
             }
             (None, Some(_)) | (Some(_), _) => return Err(Error::CAPTURE_ISOLATION),
         }
         Ok(())
     }
 
-    /// A stream takes part in a capture from now on, or waits for another one that does.
-    fn join(&mut self, capture: u64, stream: u64, recorded_in: u64, clock: &Clock) -> Outcome {
+    /// Adds a stream to a capture, or makes it wait for another captured stream.
+    fn join_capture(&mut self, capture: u64, stream: u64, recorded_in: u64, clock: &Clock) -> Outcome {
         let state = self.captures.get_mut(&capture).ok_or(Error::CAPTURE_INVALIDATED)?;
         state.order.wait(stream, clock);
         state.unjoined.remove(&recorded_in);
@@ -199,7 +204,7 @@ impl Driver {
 
     fn create_event(&mut self, flags: u32) -> Outcome<Handle> {
         let device = self.current()?;
-        // Blocking synchronization, no timing, between processes.
+        // Valid flags: blocking synchronization (1), no timing (2), interprocess (4).
         if flags > 7 {
             return Err(Error::INVALID_VALUE);
         }
@@ -215,9 +220,9 @@ impl Driver {
         Ok(key as Handle)
     }
 
-    fn event_works(&mut self, event: Handle) -> Outcome<Event> {
+    fn usable_event(&mut self, event: Handle) -> Outcome<Event> {
         let event = self.event(event)?.clone();
-        self.working(event.device)?;
+        self.check_not_failed(event.device)?;
         if event.capture.is_some() {
             Err(Error::CAPTURED_EVENT)
         } else {
@@ -226,7 +231,7 @@ impl Driver {
     }
 
     fn elapsed(&mut self, start: Handle, end: Handle) -> Outcome<f32> {
-        let (start, end) = (self.event_works(start)?, self.event_works(end)?);
+        let (start, end) = (self.usable_event(start)?, self.usable_event(end)?);
         if !start.has_time || !end.has_time {
             return Err(Error::INVALID_HANDLE);
         }
@@ -238,80 +243,80 @@ impl Driver {
 }
 
 driver_functions! {
-    /// A stream of the current device.
+    /// Creates a stream on the current device.
     fn cuStreamCreate(stream: *mut Handle, flags: c_uint) |driver| {
         let created = driver.create_stream(flags, 0)?;
-        put(stream, created)
+        write_result(stream, created)
     }
 
-    /// A stream that is preferred to others, or not.
+    /// Creates a stream with a priority.
     fn cuStreamCreateWithPriority(stream: *mut Handle, flags: c_uint, priority: c_int) |driver| {
         let created = driver.create_stream(flags, priority.clamp(-5, 0))?;
-        put(stream, created)
+        write_result(stream, created)
     }
 
-    /// A stream's priority.
+    /// Returns the priority of a stream.
     fn cuStreamGetPriority(stream: Handle, priority: *mut c_int) |driver| {
         let (key, _) = driver.stream_key(stream)?;
-        put(priority, driver.streams.get(&key).map_or(0, |s| s.priority))
+        write_result(priority, driver.streams.get(&key).map_or(0, |s| s.priority))
     }
 
-    /// The end of a stream.
+    /// Destroys a stream.
     fn cuStreamDestroy_v2(stream: Handle) |driver| {
-        driver.initialized()?;
+        driver.check_initialized()?;
         let key = stream as u64;
         let stream = driver.streams.remove(&key).ok_or(Error::INVALID_HANDLE)?;
-        // What it was given is still done: only who waits for the device knows when.
-        driver.gone.push((key, stream.device));
-        driver.working(stream.device)
+        // Submitted work still completes, but the host can only wait for it through the device.
+        driver.destroyed_streams.push((key, stream.device));
+        driver.check_not_failed(stream.device)
     }
 
-    /// Waits for a stream's work.
+    /// Waits for the work of a stream.
     fn cuStreamSynchronize(stream: Handle) |driver| {
         let (key, device) = driver.stream_key(stream)?;
-        driver.refuse_captured(key)?;
+        driver.reject_if_captured(key)?;
         driver.host_waits_for_stream(key);
-        driver.working(device)
+        driver.check_not_failed(device)
     }
 
-    /// Whether a stream's work is done: it is.
+    /// Returns whether the work of a stream is done, which is always the case.
     fn cuStreamQuery(stream: Handle) |driver| {
         let (key, device) = driver.stream_key(stream)?;
-        driver.refuse_captured(key)?;
+        driver.reject_if_captured(key)?;
         driver.host_waits_for_stream(key);
-        driver.working(device)
+        driver.check_not_failed(device)
     }
 
-    /// Later work of a stream waits for an event.
+    /// Makes later work of a stream wait for an event.
     fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: c_uint) |driver| {
         driver.wait_event(stream, event)
     }
 
-    /// A function of the program among a stream's work.
+    /// Runs a host function in stream order.
     fn cuLaunchHostFunc(stream: Handle, function: unsafe extern "C" fn(*mut c_void), argument: *mut c_void) |driver| {
         let (key, device) = driver.stream_key(stream)?;
         driver.submit(key, device, Work::Call(function, argument as u64))
     }
 
-    /// Records a stream's work instead of doing it.
+    /// Begins to record the work of a stream instead of running it.
     fn cuStreamBeginCapture_v2(stream: Handle, mode: c_uint) |driver| {
         driver.begin_capture(stream, mode)
     }
 
-    /// The recorded work as a graph.
+    /// Ends a capture and returns the recorded graph.
     fn cuStreamEndCapture(stream: Handle, graph: *mut Handle) |driver| {
         let (key, _) = driver.stream_key(stream)?;
         let ended = driver.end_capture(key)?;
-        put(graph, ended)
+        write_result(graph, ended)
     }
 
-    /// Whether a stream is captured (1), or was until something invalid (2).
+    /// Returns the capture status: 0 is none, 1 is active, 2 is invalidated.
     fn cuStreamIsCapturing(stream: Handle, status: *mut c_uint) |driver| {
         let (is_capturing, _) = driver.capture_status(stream)?;
-        put(status, is_capturing)
+        write_result(status, is_capturing)
     }
 
-    /// As `cuStreamIsCapturing`, with the capture's number.
+    /// Returns the capture status and the ID of the capture.
     fn cuStreamGetCaptureInfo_v2(
         stream: Handle,
         status: *mut c_uint,
@@ -321,65 +326,65 @@ driver_functions! {
         n_dependencies: *mut usize,
     ) |driver| {
         let (is_capturing, capture) = driver.capture_status(stream)?;
-        put(status, is_capturing)?;
+        write_result(status, is_capturing)?;
         if !graph.is_null() || !dependencies.is_null() || !n_dependencies.is_null() {
             return Err(Error::NOT_SUPPORTED);
         }
-        if id.is_null() { Ok(()) } else { put(id, capture) }
+        if id.is_null() { Ok(()) } else { write_result(id, capture) }
     }
 
-    /// Captures of the calling thread are of one mode.
+    /// Checks the pointer; the capture mode of the thread is not emulated.
     fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) |driver| {
-        driver.initialized()?;
+        driver.check_initialized()?;
         if mode.is_null() { Err(Error::INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// An event of the current device.
+    /// Creates an event on the current device.
     fn cuEventCreate(event: *mut Handle, flags: c_uint) |driver| {
         let created = driver.create_event(flags)?;
-        put(event, created)
+        write_result(event, created)
     }
 
-    /// The end of an event.
+    /// Destroys an event.
     fn cuEventDestroy_v2(event: Handle) |driver| {
-        driver.initialized()?;
+        driver.check_initialized()?;
         let event = driver.events.remove(&(event as u64)).ok_or(Error::INVALID_HANDLE)?;
-        driver.working(event.device)
+        driver.check_not_failed(event.device)
     }
 
-    /// The event stands for a stream's work so far.
+    /// Records an event after the work submitted to a stream so far.
     fn cuEventRecord(event: Handle, stream: Handle) |driver| {
         driver.record_event(event, stream)
     }
 
-    /// As `cuEventRecord`.
+    /// Records an event; the flags are ignored.
     fn cuEventRecordWithFlags(event: Handle, stream: Handle, _flags: c_uint) |driver| {
         driver.record_event(event, stream)
     }
 
     /// Waits for an event.
     fn cuEventSynchronize(event: Handle) |driver| {
-        let event = driver.event_works(event)?;
+        let event = driver.usable_event(event)?;
         driver.host_waits(&event.clock);
         Ok(())
     }
 
-    /// Whether an event has happened: it has.
+    /// Returns whether an event has completed, which is always the case.
     fn cuEventQuery(event: Handle) |driver| {
-        let event = driver.event_works(event)?;
+        let event = driver.usable_event(event)?;
         driver.host_waits(&event.clock);
         Ok(())
     }
 
-    /// Milliseconds between two events.
+    /// Returns the milliseconds between two events.
     fn cuEventElapsedTime(milliseconds: *mut f32, start: Handle, end: Handle) |driver| {
         let elapsed = driver.elapsed(start, end)?;
-        put(milliseconds, elapsed)
+        write_result(milliseconds, elapsed)
     }
 
-    /// As `cuEventElapsedTime`.
+    /// Returns the milliseconds between two events (newer symbol).
     fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: Handle, end: Handle) |driver| {
         let elapsed = driver.elapsed(start, end)?;
-        put(milliseconds, elapsed)
+        write_result(milliseconds, elapsed)
     }
 }

@@ -1,11 +1,12 @@
-//! What streams do: launches, copies, fills. Work is done when it is submitted, or recorded where its stream is captured.
+//! Work of streams: launches, copies, and fills. Work runs when it is submitted, or is recorded if the stream
+//! is being captured.
 
 use super::error::Error;
 use super::report;
 use super::state::{Driver, Outcome};
 use crate::device::memory::{Memory, View};
 use crate::device::order::Range;
-use crate::exec::env::{Count, Reach};
+use crate::exec::env::{AccessibleMemory, Count};
 use crate::exec::fault::{Fault, Kind};
 use crate::exec::grid::{self, Launch};
 use crate::exec::inst::{Action, Class, Kernel};
@@ -13,30 +14,30 @@ use crate::exec::matrix::Matrix;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A piece of work. Addresses are of devices or of this process.
+/// A unit of work. Addresses are device or host addresses.
 #[derive(Clone)]
 pub enum Work {
-    /// A kernel.
+    /// A kernel launch.
     Launch(LaunchWork),
-    /// Bytes from one place to another.
+    /// A copy of `len` bytes between two addresses.
     Copy { to: u64, from: u64, len: u64 },
-    /// `count` values of `width` bytes.
+    /// A fill with `count` values of `width` bytes.
     Fill {
         to: u64,
         value: u32,
         width: u32,
         count: u64,
     },
-    /// A function of the program, with its argument.
+    /// A host function and its argument.
     Call(unsafe extern "C" fn(*mut std::ffi::c_void), u64),
 }
 
-/// A launch.
+/// A kernel launch with its arguments.
 #[derive(Clone)]
 pub struct LaunchWork {
     pub device: u32,
     pub kernel: Arc<Kernel>,
-    /// What it is called among the counters.
+    /// Name under which the launch is counted.
     pub title: Arc<str>,
     pub blocks: [u32; 3],
     pub threads: [u32; 3],
@@ -44,45 +45,46 @@ pub struct LaunchWork {
     pub params: Vec<u8>,
 }
 
-/// What is counted, by the kernels' names, or what a program calls them.
+/// Counters, by kernel name or by the title set with `llamaEmuTitle`.
 #[derive(Default)]
 pub struct Counts {
     pub kernels: BTreeMap<String, KernelCounts>,
-    /// Bytes to, from and within devices.
+    /// Number of bytes copied to, from, and within devices.
     pub copied: [u64; 3],
     pub graph_launches: u64,
     pub faults: u64,
     pub leaks: u64,
 }
 
-/// What a kernel did in all of its launches.
+/// Counters of a kernel, summed over all launches.
 #[derive(Default)]
 pub struct KernelCounts {
     pub launches: u64,
     pub blocks: u64,
     pub threads: u64,
     pub classes: BTreeMap<Class, Count>,
-    /// Loads from and stores to global memory, apart.
+    /// Loads from global memory; stores are counted separately.
     pub loads: Count,
     pub stores: Count,
-    /// Of the loads, those that copy to shared memory by themselves.
+    /// Asynchronous copies to shared memory, which are also counted in `loads`.
     pub copies: Count,
-    /// Bytes that were read and written, each counted once in a launch, if order is watched; what lies within 64 bytes of others may count, too.
+    /// Distinct bytes read and written per launch. Counted only if order is checked; gaps of up to 64 bytes
+    /// may be included.
     pub footprint: [u64; 2],
-    /// Multiplications and additions of `mma`.
+    /// Number of multiply-adds executed by `mma`.
     pub matrix_operations: u64,
-    /// Most shared memory of a block.
+    /// Largest shared memory of a block in bytes.
     pub shared_max: u32,
 }
 
 impl KernelCounts {
-    fn add(&mut self, launch: &LaunchWork, counts: &[Count], touched: &[Range]) {
+    fn add(&mut self, launch: &LaunchWork, counts: &[Count], accessed: &[Range]) {
         self.launches += 1;
         let product = |sizes: [u32; 3]| sizes.iter().map(|s| u64::from(*s)).product::<u64>();
         self.blocks += product(launch.blocks);
         self.threads += product(launch.blocks) * product(launch.threads);
         for (sum, writes) in self.footprint.iter_mut().zip([false, true]) {
-            *sum += footprint(touched, writes);
+            *sum += footprint(accessed, writes);
         }
         self.shared_max = self.shared_max.max(launch.kernel.shared_bytes + launch.dynamic_shared);
         for (inst, count) in launch.kernel.code.iter().zip(counts).filter(|(_, c)| c.warps > 0) {
@@ -101,7 +103,7 @@ impl KernelCounts {
     }
 }
 
-/// Bytes of ranges that are written, or read, each counted once.
+/// Returns the number of distinct bytes in the ranges that are written, or read.
 fn footprint(ranges: &[Range], writes: bool) -> u64 {
     let chosen = ranges.iter().filter(|range| range.writes == writes);
     let mut ends: Vec<(u64, u64)> = chosen.map(|range| (range.from, range.to)).collect();
@@ -116,7 +118,7 @@ fn footprint(ranges: &[Range], writes: bool) -> u64 {
 }
 
 impl Driver {
-    /// Does work on a stream's device.
+    /// Runs work of a stream.
     pub fn execute(&mut self, stream: u64, device: u32, work: &Work) -> Outcome {
         match work {
             Work::Launch(launch) => self.launch(stream, launch),
@@ -126,16 +128,16 @@ impl Driver {
                 value,
                 width,
                 count,
-            } => self.fill_now(stream, device, *to, *value, *width, *count),
+            } => self.run_fill(stream, device, *to, *value, *width, *count),
             Work::Call(function, argument) => {
-                // SAFETY: the program gave both for this call.
+                // SAFETY: the function may be called with this argument (contract of `cuLaunchHostFunc`).
                 unsafe { function(*argument as *mut std::ffi::c_void) };
                 Ok(())
             }
         }
     }
 
-    /// A launch, which may be one that is to go wrong. Errors within a kernel show in later calls.
+    /// Runs a launch, with injected failures. Errors within a kernel are returned by later calls.
     fn launch(&mut self, stream: u64, work: &LaunchWork) -> Outcome {
         self.launches += 1;
         let is_now = |n: Option<u64>| n == Some(self.launches);
@@ -150,7 +152,7 @@ impl Driver {
             self.devices[work.device as usize].failed = Some(Error::ILLEGAL_ADDRESS);
             return Ok(());
         }
-        let mapped = self.hosts.iter().filter(|h| h.is_mapped);
+        let mapped = self.pinned.iter().filter(|h| h.is_mapped);
         let views: Vec<View> = mapped.map(|h| h.view).collect();
         let (own, peers) = (work.device as usize, &self.devices[work.device as usize].peers);
         let memories = self.devices.iter().enumerate();
@@ -163,54 +165,54 @@ impl Driver {
             blocks: work.blocks,
             threads: work.threads,
             dynamic_shared: work.dynamic_shared,
-            reach: Reach {
+            accessible: AccessibleMemory {
                 memories,
-                hosts: &views,
+                pinned: &views,
             },
-            watch_races: self.config.races,
-            watch_order: self.is_order_watched(),
-            branches_max: self.config.branches,
+            detect_races: self.config.races,
+            record_ranges: self.is_order_checked(),
+            max_branches: self.config.branches,
         };
         match grid::run(&launch, &mut self.workers) {
             Ok(done) => {
                 let name = &work.kernel.name;
-                self.watch_order(stream, work.device, &done.ranges, &format!("kernel `{name}`"));
+                self.check_order(stream, work.device, &done.ranges, &format!("kernel `{name}`"));
                 let counts = self.counts.kernels.entry(work.title.to_string()).or_default();
                 counts.add(work, &done.counts, &done.ranges);
-                self.workers[0].give_back(done.counts);
+                self.workers[0].recycle(done.counts);
             }
             Err(fault) => {
                 let text = describe(&work.kernel, &fault);
-                self.fault(work.device, fault.kind, &text);
+                self.report_fault(work.device, fault.kind, &text);
             }
         }
         Ok(())
     }
 
-    /// Even with one stream: what it leaves behind may meet the work of the next one.
-    fn is_order_watched(&self) -> bool {
+    /// Order is checked even with one stream, because a later stream may access the same memory.
+    fn is_order_checked(&self) -> bool {
         self.config.order
     }
 
-    /// Checks that work of other streams that touched these bytes comes before.
-    fn watch_order(&mut self, stream: u64, device: u32, ranges: &[Range], what: &str) {
-        if !self.is_order_watched() {
+    /// Reports a data race if another stream's access to one of the ranges is not ordered before this work.
+    fn check_order(&mut self, stream: u64, device: u32, ranges: &[Range], operation: &str) {
+        if !self.is_order_checked() {
             return;
         }
         for range in ranges {
-            if let Err(text) = self.order.touch(stream, *range, what) {
-                self.fault(device, Kind::Order, &text);
+            if let Err(text) = self.order.touch(stream, *range, operation) {
+                self.report_fault(device, Kind::Order, &text);
                 return;
             }
         }
     }
 
-    /// A place of a copy as a range; pinned memory has one, other memory of this process has none.
-    fn range(&self, place: Option<(usize, usize, u64)>, address: u64, len: u64, writes: bool) -> Option<Range> {
-        let base = match place {
+    /// Returns the range of one side of a copy; `None` for host memory that is not pinned.
+    fn range(&self, location: Option<(usize, usize, u64)>, address: u64, len: u64, writes: bool) -> Option<Range> {
+        let base = match location {
             Some((device, region, _)) => self.devices[device].memory.regions()[region].base,
             None => {
-                self.hosts
+                self.pinned
                     .iter()
                     .find(|h| h.view.offset(address, len).is_some())?
                     .view
@@ -225,11 +227,13 @@ impl Driver {
         })
     }
 
-    /// Reports what a kernel or copy did wrong; its device fails from now on.
-    pub fn fault(&mut self, device: u32, kind: Kind, text: &str) {
+    /// Reports an error of a kernel or copy and marks the device as failed.
+    pub fn report_fault(&mut self, device: u32, kind: Kind, text: &str) {
         self.counts.faults += 1;
-        report::say(text);
-        self.devices[device as usize].failed.get_or_insert(Error::of(kind));
+        report::log(text);
+        self.devices[device as usize]
+            .failed
+            .get_or_insert(Error::from_fault(kind));
     }
 
     fn copy(&mut self, stream: u64, device: u32, to: u64, from: u64, len: u64) -> Outcome {
@@ -240,7 +244,7 @@ impl Driver {
         if len == 0 {
             return Ok(());
         }
-        self.deliver_for(from, len);
+        self.deliver_range(from, len);
         let source = self.find(from, len)?;
         let target = self.find(to, len)?;
         let direction = match (&source, &target) {
@@ -258,37 +262,39 @@ impl Driver {
             && let Some(at) = self.devices[d].memory.regions()[region].first_unwritten(offset, len)
         {
             let name = &self.devices[d].memory.regions()[region].name;
-            let text = format!("a copy of {len} bytes to the host: byte {at} of {name} was never written");
-            self.fault(device, Kind::Uninitialized, &text);
+            let text = format!("cannot copy {len} bytes to the host: byte {at} of {name} was never written");
+            self.report_fault(device, Kind::Uninitialized, &text);
             return Err(Error::ILLEGAL_ADDRESS);
         }
         if target.is_none() {
-            // SAFETY: places on devices are checked, those of this process are the program's word.
+            // SAFETY: `find` checked device memory; host memory is valid for `len` bytes (contract of the
+            // copy functions).
             let bytes = unsafe { std::slice::from_raw_parts(source_data, len as usize) };
             self.deliver(stream, to, bytes);
         } else {
-            // SAFETY: as above; both may be parts of one allocation.
+            // SAFETY: `find` checked device memory, and host memory is valid for `len` bytes (contract of the
+            // copy functions). The ranges may overlap, which `copy_from` allows.
             unsafe { target_data.copy_from(source_data, len as usize) };
         }
         self.mark_copied(source, target, len);
         let ranges = [self.range(source, from, len, false), self.range(target, to, len, true)];
         let ranges: Vec<Range> = ranges.into_iter().flatten().collect();
-        self.watch_order(stream, device, &ranges, "a copy");
+        self.check_order(stream, device, &ranges, "a copy");
         Ok(())
     }
 
-    /// Copied bytes are written if their source is.
+    /// Marks the target of a copy as written where the source was written.
     fn mark_copied(&mut self, source: Option<(usize, usize, u64)>, target: Option<(usize, usize, u64)>, len: u64) {
         let Some((device, region, offset)) = target else { return };
-        let marks = source.and_then(|(d, r, o)| self.devices[d].memory.regions()[r].marks(o, len));
+        let marks = source.and_then(|(d, r, o)| self.devices[d].memory.regions()[r].written_marks(o, len));
         let region = self.devices[device].memory.region_mut(region);
         match marks {
-            Some(marks) => region.set_marks(offset, &marks),
-            None => region.mark(offset, len),
+            Some(marks) => region.set_written_marks(offset, &marks),
+            None => region.mark_written(offset, len),
         }
     }
 
-    fn fill_now(&mut self, stream: u64, on: u32, to: u64, value: u32, width: u32, count: u64) -> Outcome {
+    fn run_fill(&mut self, stream: u64, on: u32, to: u64, value: u32, width: u32, count: u64) -> Outcome {
         let len = count * u64::from(width);
         if len == 0 {
             return Ok(());
@@ -300,21 +306,21 @@ impl Driver {
         let region = self.devices[device].memory.region_mut(region);
         let data = region.data(offset);
         for i in 0..count as usize {
-            // SAFETY: the place is checked.
+            // SAFETY: `find` checked that `count * width` bytes at `data` are in the region.
             unsafe { data.add(i * width as usize).copy_from(bytes.as_ptr(), width as usize) };
         }
-        region.mark(offset, len);
+        region.mark_written(offset, len);
         let range = Range {
             base: region.base,
             from: to,
             to: to + len,
             writes: true,
         };
-        self.watch_order(stream, on, &[range], "a fill");
+        self.check_order(stream, on, &[range], "a fill");
         Ok(())
     }
 
-    /// Device, region and offset of bytes on a device; `None`: they are of this process.
+    /// Returns device, region, and offset of a device address; `None` for a host address.
     pub fn find(&self, address: u64, len: u64) -> Outcome<Option<(usize, usize, u64)>> {
         let Some(device) = Memory::device_of(address) else {
             return if address == 0 {
@@ -328,9 +334,9 @@ impl Driver {
         match memory.find(address, len) {
             Ok((region, offset)) => Ok(Some((device, region, offset))),
             Err(missing) => {
-                report::say(&format!(
-                    "a copy or fill of {len} bytes at {address:#x}: {}",
-                    missing.what
+                report::log(&format!(
+                    "cannot copy or fill {len} bytes at {address:#x}: {}",
+                    missing.description
                 ));
                 Err(Error::INVALID_VALUE)
             }
@@ -342,7 +348,7 @@ fn describe(kernel: &Kernel, fault: &Fault) -> String {
     let [x, y, z] = fault.block;
     let thread = fault.thread.map_or(String::new(), |t| format!(", thread {t}"));
     format!(
-        "kernel `{}`, line {} of its PTX, block ({x}, {y}, {z}){thread}: {}",
-        kernel.name, fault.line, fault.what
+        "kernel `{}`, PTX line {}, block ({x}, {y}, {z}){thread}: {}",
+        kernel.name, fault.line, fault.description
     )
 }

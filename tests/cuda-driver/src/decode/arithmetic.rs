@@ -1,4 +1,4 @@
-//! Arithmetic, comparisons and bits.
+//! Decodes arithmetic, comparisons, and bit operations.
 
 use super::opcode::Opcode;
 use super::{Decoder, Result, moves};
@@ -11,7 +11,7 @@ use crate::exec::{compare, half};
 use crate::ptx::Operand;
 
 impl Decoder<'_> {
-    /// Whether the instruction is one of these.
+    /// Decodes an arithmetic instruction. Returns false for other instructions.
     pub fn arithmetic(&mut self, op: &mut Opcode) -> Result<bool> {
         match op.name {
             "add" | "sub" | "addc" | "subc" => self.sum(op)?,
@@ -34,7 +34,7 @@ impl Decoder<'_> {
         Ok(true)
     }
 
-    /// Result and sources all of the same width.
+    /// Decodes an instruction whose result and sources all have `bytes` bytes.
     fn uniform(&mut self, op: &Opcode, class: Class, run: AluFn, bytes: u32) -> Result<()> {
         op.expect(2..=4)?;
         let mut args = Args {
@@ -56,10 +56,17 @@ impl Decoder<'_> {
         let kind = op.kind()?;
         op.expect(3..=3)?;
         let subtract = op.name.starts_with("sub");
-        let takes = op.name.ends_with('c');
-        let gives = op.take("cc");
-        if takes || gives {
-            let run = int::carried(kind, Carried { subtract, takes, gives });
+        let carry_in = op.name.ends_with('c');
+        let carry_out = op.take("cc");
+        if carry_in || carry_out {
+            let run = int::carried(
+                kind,
+                Carried {
+                    subtract,
+                    carry_in,
+                    carry_out,
+                },
+            );
             return self.uniform(op, Class::Integer, op.with_type(run)?, kind.bytes());
         }
         let run = if kind.is_float() {
@@ -81,7 +88,7 @@ impl Decoder<'_> {
         self.uniform(op, class_of(kind), op.with_type(run)?, kind.bytes())
     }
 
-    /// `mul`, `mad`, `madc` and `fma`.
+    /// Decodes `mul`, `mad`, `madc`, and `fma`.
     fn product(&mut self, op: &mut Opcode, has_sum: bool) -> Result<()> {
         let kind = op.kind()?;
         op.expect(if has_sum { 4..=4 } else { 3..=3 })?;
@@ -97,16 +104,16 @@ impl Decoder<'_> {
             return self.uniform(op, class_of(kind), op.with_type(run)?, kind.bytes());
         }
         let part = op.take_any(&["lo", "hi", "wide"]);
-        let (takes, gives) = (op.name == "madc", op.take("cc"));
-        if takes || gives {
+        let (carry_in, carry_out) = (op.name == "madc", op.take("cc"));
+        if carry_in || carry_out {
             return self.carried_product(
                 op,
                 kind,
                 part,
                 Carried {
                     subtract: false,
-                    takes,
-                    gives,
+                    carry_in,
+                    carry_out,
                 },
             );
         }
@@ -134,7 +141,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// A product, then a sum that takes or gives a carry.
+    /// Decodes a multiplication followed by an addition with carry.
     fn carried_product(&mut self, op: &Opcode, kind: Scalar, part: Option<&str>, form: Carried) -> Result<()> {
         let product = if part == Some("hi") {
             int::mul_hi(kind)
@@ -231,7 +238,7 @@ impl Decoder<'_> {
         self.uniform(op, class_of(kind), op.with_type(run)?, kind.bytes())
     }
 
-    /// Functions of one operand. `.approx` ones are computed exactly.
+    /// Decodes functions of one operand. The `.approx` variants are computed exactly.
     fn function(&mut self, op: &mut Opcode) -> Result<()> {
         let kind = op.kind()?;
         op.expect(2..=2)?;
@@ -351,7 +358,7 @@ impl Decoder<'_> {
             return self.uniform(op, class_of(kind), run, kind.bytes());
         }
         op.expect(2..=2)?;
-        // Counts have 32 bits.
+        // The result of a bit count has 32 bits.
         let d = self.result(op.operand(0)?, 4)?;
         let a = self.source(op.operand(1)?, kind.bytes())?;
         self.alu(
@@ -391,7 +398,7 @@ impl Decoder<'_> {
                 op.expect(5..=5)?;
                 (args.b, args.c) = (self.source(op.operand(2)?, 4)?, self.source(op.operand(3)?, 4)?);
                 let Operand::Int(table @ 0..=255) = op.operand(4)? else {
-                    return op.error("`lop3` takes a table of 8 bits");
+                    return op.error("invalid operand of `lop3`: expected a table from 0 to 255");
                 };
                 args.extra = *table as u32;
                 (kind == B32).then(int::lop3)
@@ -454,7 +461,7 @@ fn is_half(kind: Scalar) -> bool {
     matches!(kind, F16 | F16x2 | Bf16 | Bf16x2)
 }
 
-/// How arithmetic of a type is counted.
+/// Returns the counter class for arithmetic of a type.
 pub fn class_of(kind: Scalar) -> Class {
     match kind {
         F32 | Tf32 => Class::Single,

@@ -1,14 +1,14 @@
-//! Jumps, calls and ends.
+//! Decodes branches, calls, and exits.
 
 use super::opcode::Opcode;
-use super::{Binding, CALLS_MAX, Decoder, Result};
+use super::{Binding, Decoder, MAX_CALL_DEPTH, Result};
 use crate::exec::inst::{Action, Class};
 use crate::exec::lanes::TRUE;
 use crate::ptx::{Function, Operand, Variable};
 use std::collections::HashMap;
 
 impl Decoder<'_> {
-    /// Whether the instruction is one of these.
+    /// Decodes a control flow instruction. Returns false for other instructions.
     pub fn control(&mut self, op: &mut Opcode) -> Result<bool> {
         match op.name {
             "bra" => {
@@ -58,7 +58,7 @@ impl Decoder<'_> {
         {
             return Ok(label as u32);
         }
-        self.error(format!("{operand:?} is no label"))
+        self.error(format!("expected a label, found {operand:?}"))
     }
 
     fn branch_indexed(&mut self, op: &mut Opcode) -> Result<()> {
@@ -66,10 +66,10 @@ impl Decoder<'_> {
         op.expect(2..=2)?;
         let index = self.source(op.operand(0)?, 4)?;
         let Operand::Name(name) = op.operand(1)? else {
-            return self.error("`brx.idx` takes the name of a list of targets");
+            return self.error("invalid operand of `brx.idx`: expected the name of a target list");
         };
         let Some(targets) = self.tables.get(name).cloned() else {
-            return self.error(format!("there are no targets `{name}`"));
+            return self.error(format!("unknown target list `{name}`"));
         };
         let labels = targets.into_iter().map(|target| self.label(&Operand::Name(target)));
         let labels = labels.collect::<Result<_>>()?;
@@ -77,7 +77,8 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `call (results), function, (arguments)`: the function's body is written here, its parameters are the caller's variables.
+    /// Decodes `call (results), function, (arguments)`. The function is inlined, with its parameters bound to
+    /// the caller's variables.
     fn call(&mut self, op: &mut Opcode) -> Result<()> {
         op.take("uni");
         let mut lists = Vec::new();
@@ -86,7 +87,7 @@ impl Decoder<'_> {
             match op.operand(i)? {
                 Operand::List(list) => lists.push((name.is_some(), list)),
                 Operand::Name(n) if name.is_none() => name = Some(n.as_str()),
-                other => return self.error(format!("{other:?} in a call is not supported")),
+                other => return self.error(format!("unsupported operand of a call: {other:?}")),
             }
         }
         let name = name.unwrap_or_default();
@@ -101,8 +102,10 @@ impl Decoder<'_> {
         let Some(function) = module.functions.iter().find(|f| f.name == name && !f.is_entry) else {
             return self.call_builtin(name);
         };
-        if self.calls.len() == CALLS_MAX || self.calls.iter().any(|(caller, _)| caller == name) {
-            return self.error(format!("`{name}` calls itself, or calls are too deep"));
+        if self.calls.len() == MAX_CALL_DEPTH || self.calls.iter().any(|(caller, _)| caller == name) {
+            return self.error(format!(
+                "cannot inline `{name}`: the function is recursive, or calls are nested too deeply"
+            ));
         }
         let mut scope = HashMap::new();
         self.bind_arguments(&function.returns, results, &mut scope)?;
@@ -118,14 +121,14 @@ impl Decoder<'_> {
     ) -> Result<()> {
         if params.len() != given.len() {
             return self.error(format!(
-                "a call with {} arguments or results of {}",
-                given.len(),
-                params.len()
+                "expected {} arguments or results in a call, found {}",
+                params.len(),
+                given.len()
             ));
         }
         for (param, operand) in params.iter().zip(given) {
             let Operand::Name(name) = operand else {
-                return self.error(format!("{operand:?} as an argument is not supported"));
+                return self.error(format!("unsupported argument of a call: {operand:?}"));
             };
             scope.insert(param.name.clone(), self.lookup(name)?);
         }
@@ -137,11 +140,11 @@ impl Decoder<'_> {
         let end = self.new_label();
         let skip = (guard != (TRUE, 0)).then_some(());
         if skip.is_some() {
-            // Lanes that do not call go on behind.
+            // Lanes with a false guard skip the call.
             self.guard = (guard.0, !guard.1);
             self.emit(Class::Control, Action::Branch(end as u32));
         }
-        // A function sees no names of its caller.
+        // The names of the caller are not visible in the function.
         let outer = std::mem::replace(&mut self.scopes, vec![scope]);
         self.calls.push((function.name.clone(), end));
         self.items(&function.body)?;
@@ -152,11 +155,11 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Functions that the system has.
+    /// Decodes a call of a function that the driver provides.
     fn call_builtin(&mut self, name: &str) -> Result<()> {
         match name {
             "__assertfail" => self.emit(Class::Control, Action::Trap),
-            _ => return self.error(format!("the function `{name}` is unknown")),
+            _ => return self.error(format!("unknown function `{name}`")),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Loads, stores, atomic instructions, asynchronous copies.
+//! Decodes loads, stores, atomics, and asynchronous copies.
 
 use super::opcode::Opcode;
 use super::{Binding, Decoder, Result};
@@ -7,7 +7,7 @@ use crate::exec::lanes::{SINK, Slot};
 use crate::exec::scalar::Scalar;
 use crate::ptx::{Operand, Space};
 
-/// Words about caches and orders of memory, which one thread after the other keeps anyway.
+/// Modifiers for caching and memory order. They have no effect because accesses are sequentially consistent.
 const HINTS: [&str; 36] = [
     "volatile",
     "relaxed",
@@ -48,7 +48,7 @@ const HINTS: [&str; 36] = [
 ];
 
 impl Decoder<'_> {
-    /// Whether the instruction is one of these.
+    /// Decodes a memory instruction. Returns false for other instructions.
     pub fn memory(&mut self, op: &mut Opcode) -> Result<bool> {
         match op.name {
             "ld" | "ldu" => self.load(op)?,
@@ -98,15 +98,16 @@ impl Decoder<'_> {
         }
     }
 
-    /// The place of an access: its space (that of a variable may be another one than is said), register, width and offset.
+    /// Decodes an address. Returns the space, the register, whether the register has 64 bits, and the offset.
+    /// The space of a variable overrides the space of the instruction.
     pub fn address(&mut self, operand: &Operand, space: Space) -> Result<(Space, Slot, bool, i64)> {
         let Operand::Address(base, offset) = operand else {
-            return self.error(format!("{operand:?} is no address"));
+            return self.error(format!("expected an address, found {operand:?}"));
         };
         let Some(name) = base else {
             return Ok((space, self.constant(0, 8), true, *offset));
         };
-        if let Ok(Binding::Place(variable_space, at)) = self.lookup(name) {
+        if let Ok(Binding::Variable(variable_space, at)) = self.lookup(name) {
             let space = match (space, variable_space) {
                 (Space::Param, other) => other,
                 (Space::Generic, Space::Shared | Space::Local | Space::Param) => variable_space,
@@ -117,16 +118,18 @@ impl Decoder<'_> {
         match self.register(name)? {
             (slot, 8) => Ok((space, slot, true, *offset)),
             (slot, 4) => Ok((space, slot, false, *offset)),
-            _ => self.error(format!("`{name}` holds no address")),
+            _ => self.error(format!(
+                "register `{name}` cannot contain an address: expected 32 or 64 bits"
+            )),
         }
     }
 
-    /// An access to one or more elements in registers of the type's width or a larger one.
-    fn access(&mut self, op: &mut Opcode, place: usize, value: usize, writes: bool) -> Result<Access> {
+    /// Decodes an access to one or more elements. The registers may be wider than the element type.
+    fn access(&mut self, op: &mut Opcode, address_index: usize, value: usize, writes: bool) -> Result<Access> {
         let kind = op.kind()?;
         let space = self.space(op);
         op.ignore(&HINTS);
-        // The hint's operand stands last.
+        // The cache hint is the last operand.
         let hinted = op.take("L2::cache_hint");
         op.expect(2..=if hinted { 3 } else { 2 })?;
         let n = match op.take_any(&["v2", "v4", "v8"]) {
@@ -141,7 +144,7 @@ impl Decoder<'_> {
         };
         if values.len() != n || kind.bytes() == 0 {
             return self.error(format!(
-                "`{}`: the number of values or their type does not fit",
+                "`{}`: the number or the type of the values is not supported",
                 op.name
             ));
         }
@@ -154,7 +157,7 @@ impl Decoder<'_> {
             };
             registers.push(slot);
         }
-        let (space, address, is_wide, offset) = self.address(op.operand(place)?, space)?;
+        let (space, address, is_wide, offset) = self.address(op.operand(address_index)?, space)?;
         Ok(Access {
             space,
             address,
@@ -166,7 +169,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// That of the first register.
+    /// Returns the width of the first register in bytes, at least the width of `kind`.
     fn width(&mut self, values: &[Operand], kind: Scalar) -> u32 {
         let names = values
             .iter()
@@ -195,7 +198,7 @@ impl Decoder<'_> {
         let space = self.space(op);
         op.ignore(&HINTS);
         let names = ["add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"];
-        let does = match op.take_any(&names) {
+        let operation = match op.take_any(&names) {
             Some("add") => AtomicOp::Add,
             Some("min") => AtomicOp::Min,
             Some("max") => AtomicOp::Max,
@@ -206,14 +209,14 @@ impl Decoder<'_> {
             Some("cas") => AtomicOp::CompareAndSwap,
             Some("inc") => AtomicOp::Increment,
             Some("dec") => AtomicOp::Decrement,
-            _ => return self.error(format!("`{}` does nothing that is known", op.name)),
+            _ => return self.error(format!("`{}`: unknown atomic operation", op.name)),
         };
-        let is_add = does == AtomicOp::Add;
+        let is_add = operation == AtomicOp::Add;
         if kind.bytes() == 0 || kind.bytes() == 1 || kind.is_float() && !is_add {
             return op.with_type(None);
         }
         let first = usize::from(has_result);
-        let n = if does == AtomicOp::CompareAndSwap { 3 } else { 2 };
+        let n = if operation == AtomicOp::CompareAndSwap { 3 } else { 2 };
         op.expect(first + n..=first + n)?;
         let bytes = kind.bytes();
         let d = if has_result {
@@ -237,11 +240,19 @@ impl Decoder<'_> {
             registers: vec![d],
             register_bytes: bytes,
         };
-        self.emit(class_of(space), Action::Atomic(Atomic { access, op: does, b, c }));
+        self.emit(
+            class_of(space),
+            Action::Atomic(Atomic {
+                access,
+                op: operation,
+                b,
+                c,
+            }),
+        );
         Ok(())
     }
 
-    /// After `cp.async`.
+    /// Decodes an instruction that starts with `cp.async`.
     fn async_copy(&mut self, op: &mut Opcode) -> Result<()> {
         match op.take_any(&["commit_group", "wait_group", "wait_all"]) {
             Some("commit_group") => {
@@ -254,7 +265,7 @@ impl Decoder<'_> {
             }
             Some(_) => {
                 let Operand::Int(n @ 0..=0xffff) = op.operand(0)? else {
-                    return self.error("`cp.async.wait_group` takes a number");
+                    return self.error("invalid operand of `cp.async.wait_group`: expected a number");
                 };
                 self.emit(Class::Synchronize, Action::AsyncWait(Some(*n as u32)));
                 return Ok(());
@@ -264,10 +275,10 @@ impl Decoder<'_> {
         op.ignore(&HINTS);
         let hinted = op.take("L2::cache_hint");
         if !(op.take("shared") || op.take("shared::cta")) || !op.take("global") {
-            return self.error("`cp.async` copies from global to shared memory only");
+            return self.error("unsupported `cp.async`: expected a copy from global to shared memory");
         }
         let Operand::Int(bytes @ (4 | 8 | 16)) = op.operand(2)? else {
-            return self.error("`cp.async` copies 4, 8 or 16 bytes");
+            return self.error("invalid size of `cp.async`: expected 4, 8 or 16 bytes");
         };
         let bytes = *bytes as u32;
         let mut copy = AsyncCopy {
@@ -290,7 +301,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// A place without registers.
+    /// Decodes an address as an access without registers.
     fn bare_access(&mut self, operand: &Operand, space: Space) -> Result<Access> {
         let (space, address, is_wide, offset) = self.address(operand, space)?;
         let (kind, registers) = (Scalar::B8, Vec::new());
@@ -306,7 +317,7 @@ impl Decoder<'_> {
     }
 }
 
-/// How an access is counted.
+/// Returns the counter class of accesses to a state space.
 fn class_of(space: Space) -> Class {
     match space {
         Space::Shared => Class::Shared,

@@ -1,7 +1,6 @@
-//! Syntax trees to kernels: names to registers and places, opcodes to what they do.
+//! Decodes syntax trees to kernels. Names become registers and addresses, and opcodes become operations.
 //!
-//! Functions that a kernel calls are written into it at every call. An opcode, modifier, type or directive that is not known is an error that
-//! names it.
+//! Called functions are inlined. An unknown opcode, modifier, type, or directive is an error that names it.
 
 mod arithmetic;
 mod control;
@@ -19,19 +18,19 @@ use std::collections::HashMap;
 
 type Result<T> = std::result::Result<T, PtxError>;
 
-/// Deepest nesting of calls.
-const CALLS_MAX: usize = 16;
+/// Maximum depth of nested calls.
+const MAX_CALL_DEPTH: usize = 16;
 
-/// A kernel of a module. `globals` are the addresses of the module's global and constant variables.
+/// Decodes a kernel. `globals` contains the addresses of global and constant variables.
 pub fn decode(module: &Module, function: &Function, globals: &HashMap<String, u64>) -> Result<Kernel> {
     if !lanes::is_supported() {
         return Err(PtxError::new(
             function.line,
-            "the emulated device needs a CPU with AVX2, FMA, BMI2 and LZCNT",
+            "the emulated device requires a CPU with AVX2, FMA, BMI2, LZCNT, and POPCNT",
         ));
     }
     let mut decoder = Decoder::new(module, globals);
-    decoder.place_shared(function)?;
+    decoder.assign_shared(function)?;
     let kernel_scope = decoder.bind_params(function);
     decoder.scopes.push(kernel_scope);
     decoder.items(&function.body)?;
@@ -41,22 +40,22 @@ pub fn decode(module: &Module, function: &Function, globals: &HashMap<String, u6
     Ok(decoder.finish(function))
 }
 
-/// What a name stands for.
+/// The meaning of a name in a scope.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Binding {
-    /// By number.
+    /// Index of a register in `Decoder::registers`.
     Register(usize),
-    /// A place in a space.
-    Place(Space, u64),
-    /// By number.
+    /// A variable, with its address in a state space.
+    Variable(Space, u64),
+    /// Index of a label in `Decoder::labels`.
     Label(usize),
 }
 
 /// A declared register.
 struct Register {
-    /// 0: a predicate.
+    /// Size in bytes, or 0 for a predicate.
     bytes: u32,
-    /// Given at its first use.
+    /// Slot in the register file, assigned on first use.
     slot: Option<Slot>,
 }
 
@@ -64,17 +63,17 @@ struct Decoder<'a> {
     module: &'a Module,
     globals: &'a HashMap<String, u64>,
     scopes: Vec<HashMap<String, Binding>>,
-    /// Names of module-level shared variables, and dynamic ones.
+    /// Offsets of the module's shared variables, including dynamic ones.
     shared: HashMap<String, u64>,
     registers: Vec<Register>,
     code: Vec<Inst>,
-    /// The instruction that each label stands before.
+    /// For each label, the index of the instruction that follows it.
     labels: Vec<Option<u32>>,
     tables: HashMap<String, Vec<String>>,
     constants: HashMap<(u64, u32), Slot>,
     specials: Vec<(Special, Slot)>,
     file_bytes: u32,
-    /// Where the next predicate goes, in a word of 64 bytes.
+    /// Slot of the next predicate. Predicates share 64-byte blocks.
     next_predicate: Slot,
     shared_bytes: u32,
     local_bytes: u32,
@@ -82,7 +81,7 @@ struct Decoder<'a> {
     param_bytes: u32,
     line: u32,
     guard: (Slot, u32),
-    /// For each function that is being written: the label after its call.
+    /// Functions that are being inlined, each with the label after its call.
     calls: Vec<(String, usize)>,
 }
 
@@ -142,22 +141,22 @@ fn function_line(module: &Module) -> u32 {
     module.functions.first().map_or(1, |f| f.line)
 }
 
-/// Places of variables.
+/// Methods that assign addresses to variables.
 impl Decoder<'_> {
-    /// Shared variables of the module and of all functions, then the dynamic ones, which all begin behind them.
-    fn place_shared(&mut self, function: &Function) -> Result<()> {
+    /// Assigns offsets to static shared variables. Dynamic shared variables all start after the static ones.
+    fn assign_shared(&mut self, function: &Function) -> Result<()> {
         let all = self.module.variables.iter().filter(|v| v.space == Space::Shared);
         let (dynamic, fixed): (Vec<_>, Vec<_>) = all.partition(|v| v.size == 0);
         for variable in fixed {
             if mentions(&function.body, &variable.name) {
-                let at = place(&mut self.shared_bytes, variable);
+                let at = append_variable(&mut self.shared_bytes, variable);
                 self.shared.insert(variable.name.clone(), at.into());
             }
         }
         let callees: Vec<_> = self.module.functions.iter().filter(|f| !f.is_entry).collect();
         for body in callees.iter().map(|f| &f.body).chain([&function.body]) {
             for variable in shared_variables(body) {
-                let at = place(&mut self.shared_bytes, variable);
+                let at = append_variable(&mut self.shared_bytes, variable);
                 self.shared.insert(variable.name.clone(), at.into());
             }
         }
@@ -173,16 +172,16 @@ impl Decoder<'_> {
     fn bind_params(&mut self, function: &Function) -> HashMap<String, Binding> {
         let mut scope = HashMap::new();
         for param in &function.params {
-            let at = place(&mut self.param_bytes, param);
+            let at = append_variable(&mut self.param_bytes, param);
             self.params.push((at, param.size));
-            scope.insert(param.name.clone(), Binding::Place(Space::Param, at.into()));
+            scope.insert(param.name.clone(), Binding::Variable(Space::Param, at.into()));
         }
         scope
     }
 }
 
-/// Adds a variable behind others.
-fn place(end: &mut u32, variable: &Variable) -> u32 {
+/// Appends a variable at its alignment and returns its offset.
+fn append_variable(end: &mut u32, variable: &Variable) -> u32 {
     let at = end.next_multiple_of(variable.align.max(1));
     *end = at + variable.size;
     at
@@ -216,9 +215,10 @@ fn mentions(items: &[Item], name: &str) -> bool {
     })
 }
 
-/// Bodies.
+/// Methods that decode function bodies.
 impl Decoder<'_> {
-    /// Labels and tables of jumps are known in all of their braces, the rest from its declaration on.
+    /// Decodes the items of a block. Labels and target lists are visible in the whole block, other names only
+    /// after their declaration.
     fn items(&mut self, items: &[Item]) -> Result<()> {
         let mut scope = HashMap::new();
         for item in items {
@@ -266,9 +266,9 @@ impl Decoder<'_> {
         self.line = line;
         let scalar = kind.strip_prefix('.').and_then(Scalar::parse);
         let Some(scalar) = scalar else {
-            return self.error(format!("registers of type `{kind}` are not supported"));
+            return self.error(format!("unsupported register type `{kind}`"));
         };
-        // Bytes live in registers of 16 bits.
+        // 8-bit values are stored in 16-bit registers.
         let bytes = if scalar == Scalar::Pred {
             0
         } else {
@@ -288,12 +288,12 @@ impl Decoder<'_> {
 
     fn declare(&mut self, variable: &Variable) {
         let (space, at) = match variable.space {
-            // Placed before, wherever they stand.
+            // `assign_shared` has already assigned the offset.
             Space::Shared => return,
-            // Arguments and results of calls lie in local memory.
-            _ => (Space::Local, place(&mut self.local_bytes, variable)),
+            // Arguments and results of calls are stored in local memory.
+            _ => (Space::Local, append_variable(&mut self.local_bytes, variable)),
         };
-        self.bind(variable.name.clone(), Binding::Place(space, at.into()));
+        self.bind(variable.name.clone(), Binding::Variable(space, at.into()));
     }
 
     fn bind(&mut self, name: String, binding: Binding) {
@@ -318,28 +318,28 @@ impl Decoder<'_> {
             || self.control(&mut op)?
             || self.warp(&mut op)?;
         if !known {
-            return self.error(format!("the instruction `{}` is unknown", statement.opcode));
+            return self.error(format!("unknown instruction `{}`", statement.opcode));
         }
         op.finish()
     }
 }
 
-/// Names and registers.
+/// Methods that resolve names and registers.
 impl Decoder<'_> {
     fn lookup(&self, name: &str) -> Result<Binding> {
         if let Some(binding) = self.scopes.iter().rev().find_map(|scope| scope.get(name)) {
             return Ok(*binding);
         }
         if let Some(at) = self.shared.get(name) {
-            return Ok(Binding::Place(Space::Shared, *at));
+            return Ok(Binding::Variable(Space::Shared, *at));
         }
         match self.globals.get(name) {
-            Some(at) => Ok(Binding::Place(Space::Global, *at)),
+            Some(at) => Ok(Binding::Variable(Space::Global, *at)),
             None => self.error(format!("`{name}` is not declared")),
         }
     }
 
-    /// Room for a register of so many bytes in each lane; 0: a predicate.
+    /// Allocates a register of `bytes` bytes per lane, or a predicate if `bytes` is 0.
     fn new_slot(&mut self, bytes: u32) -> Slot {
         if bytes == 0 {
             if self.next_predicate.is_multiple_of(64) {
@@ -353,10 +353,10 @@ impl Decoder<'_> {
         slot
     }
 
-    /// A register's place and bytes; a special register has 4 bytes.
+    /// Returns the slot and size of a register. Special registers have 4 bytes.
     fn register(&mut self, name: &str) -> Result<(Slot, u32)> {
         if name == "_" {
-            return self.error("`_` cannot be read");
+            return self.error("`_` cannot be used as a source operand");
         }
         if let Some(special) = special(name) {
             return Ok((self.special(special), 4));
@@ -371,7 +371,7 @@ impl Decoder<'_> {
                 self.registers[number].slot = Some(slot);
                 Ok((slot, bytes))
             }
-            _ => self.error(format!("`{name}` is no register")),
+            _ => self.error(format!("`{name}` is not a register")),
         }
     }
 
@@ -398,15 +398,15 @@ impl Decoder<'_> {
         slot
     }
 
-    /// A source of exactly so many bytes.
+    /// Returns the slot of a source operand, which must have `bytes` bytes.
     fn source(&mut self, operand: &Operand, bytes: u32) -> Result<Slot> {
         let bits = match operand {
             Operand::Name(name) if name == "WARP_SZ" => 32,
-            Operand::Name(name) if self.place_of(name).is_some() => self.place_of(name).unwrap_or_default(),
+            Operand::Name(name) if self.address_of(name).is_some() => self.address_of(name).unwrap_or_default(),
             Operand::Name(name) => {
                 let (slot, have) = self.register(name)?;
                 if have != bytes {
-                    return self.error(format!("`{name}` has {have} bytes where {bytes} are expected"));
+                    return self.error(format!("register `{name}`: expected {bytes} bytes, found {have}"));
                 }
                 return Ok(slot);
             }
@@ -414,42 +414,42 @@ impl Decoder<'_> {
             Operand::F32(b) if bytes == 4 => u64::from(*b),
             Operand::F64(b) if bytes == 8 => *b,
             Operand::F64(b) if bytes == 4 => u64::from((f64::from_bits(*b) as f32).to_bits()),
-            other => return self.error(format!("{other:?} is no operand of {bytes} bytes")),
+            other => return self.error(format!("expected an operand of {bytes} bytes, found {other:?}")),
         };
         Ok(self.constant(bits, bytes))
     }
 
-    /// The address of a variable, in its space.
-    fn place_of(&self, name: &str) -> Option<u64> {
+    /// Returns the address of a variable in its state space.
+    fn address_of(&self, name: &str) -> Option<u64> {
         match self.lookup(name) {
-            Ok(Binding::Place(_, at)) => Some(at),
+            Ok(Binding::Variable(_, at)) => Some(at),
             _ => None,
         }
     }
 
-    /// A register for a result of exactly so many bytes.
+    /// Returns the slot of a result operand, which must have `bytes` bytes.
     fn result(&mut self, operand: &Operand, bytes: u32) -> Result<Slot> {
         match operand {
             Operand::Name(name) if name == "_" => Ok(SINK),
             Operand::Name(_) => self.source(operand, bytes),
-            other => self.error(format!("{other:?} cannot take a result")),
+            other => self.error(format!("expected a result register, found {other:?}")),
         }
     }
 
-    /// A predicate to read, and all ones if it is negated.
+    /// Returns the slot of a predicate, and all ones if the predicate is negated.
     fn predicate(&mut self, operand: &Operand) -> Result<(Slot, u32)> {
         match operand {
             Operand::Not(inner) => self.predicate(inner).map(|(slot, negate)| (slot, !negate)),
             Operand::Int(i) => Ok((TRUE, if *i == 0 { u32::MAX } else { 0 })),
             Operand::Name(name) => match self.register(name)? {
                 (slot, 0) => Ok((slot, 0)),
-                _ => self.error(format!("`{name}` is no predicate")),
+                _ => self.error(format!("`{name}` is not a predicate")),
             },
-            other => self.error(format!("{other:?} is no predicate")),
+            other => self.error(format!("expected a predicate, found {other:?}")),
         }
     }
 
-    /// A predicate to read that is not negated.
+    /// Returns the slot of a predicate and emits an instruction that negates it if necessary.
     fn plain_predicate(&mut self, operand: &Operand) -> Result<Slot> {
         let (slot, negate) = self.predicate(operand)?;
         if negate == 0 {
@@ -468,17 +468,17 @@ impl Decoder<'_> {
         Ok(d)
     }
 
-    /// A predicate for a result.
+    /// Returns the slot of a predicate result.
     fn predicate_result(&mut self, operand: &Operand) -> Result<Slot> {
         match operand {
             Operand::Name(name) if name == "_" => Ok(SINK),
             Operand::Name(_) => Ok(self.predicate(operand)?.0),
-            other => self.error(format!("{other:?} cannot take a predicate")),
+            other => self.error(format!("expected a predicate for the result, found {other:?}")),
         }
     }
 }
 
-/// Instructions.
+/// Methods that emit instructions.
 impl Decoder<'_> {
     fn emit(&mut self, class: Class, action: Action) {
         let (guard, negate) = self.guard;
@@ -500,7 +500,7 @@ impl Decoder<'_> {
         self.labels.len() - 1
     }
 
-    /// Jumps hold numbers of labels until all of these are placed.
+    /// Replaces the label indices in branches by instruction indices.
     fn resolve_labels(&mut self) -> Result<()> {
         for inst in &mut self.code {
             let targets: &mut [u32] = match &mut inst.action {
@@ -510,14 +510,14 @@ impl Decoder<'_> {
             };
             for target in targets {
                 let label = self.labels.get(*target as usize).copied().flatten();
-                *target = label.ok_or_else(|| PtxError::new(inst.line, "a jump to a label that stands nowhere"))?;
+                *target = label.ok_or_else(|| PtxError::new(inst.line, "branch to an undefined label"))?;
             }
         }
         Ok(())
     }
 }
 
-/// A special register by name.
+/// Returns the special register with this name.
 fn special(name: &str) -> Option<Special> {
     let of_dimension = |base: &str, make: fn(usize) -> Special| {
         let dimension = name.strip_prefix(base)?.strip_prefix('.')?;

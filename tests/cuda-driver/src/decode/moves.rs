@@ -1,4 +1,4 @@
-//! Moves, selections, conversions, addresses.
+//! Decodes moves, selections, and conversions of values and addresses.
 
 use super::opcode::Opcode;
 use super::{Decoder, Result};
@@ -11,7 +11,7 @@ use crate::exec::scalar::Scalar::{self, *};
 use crate::ptx::Operand;
 
 impl Decoder<'_> {
-    /// Whether the instruction is one of these.
+    /// Decodes a move or conversion. Returns false for other instructions.
     pub fn moves(&mut self, op: &mut Opcode) -> Result<bool> {
         match op.name {
             "mov" => self.mov(op)?,
@@ -64,7 +64,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `mov.b64 {a, b}, d`: low parts first.
+    /// Decodes `mov.b64 {a, b}, d`. The low part comes first.
     fn unpack(&mut self, op: &Opcode, parts: &[Operand], from: &Operand, bytes: u32) -> Result<()> {
         let width = bytes / parts.len() as u32;
         let a = self.source(from, bytes)?;
@@ -138,7 +138,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// A register of a conversion may be wider than its type.
+    /// Returns the slot and size of a conversion operand, whose register may be wider than the type.
     fn at_least(&mut self, operand: &Operand, kind: Scalar) -> Result<(Slot, u32)> {
         let Operand::Name(name) = operand else {
             let bytes = kind.bytes().max(2);
@@ -146,7 +146,7 @@ impl Decoder<'_> {
         };
         match self.register(name)? {
             (slot, bytes) if bytes >= kind.bytes() && bytes > 0 => Ok((slot, bytes)),
-            _ => self.error(format!("`{name}` is too narrow")),
+            _ => self.error(format!("register `{name}` is narrower than the type of the conversion")),
         }
     }
 
@@ -208,7 +208,7 @@ impl Decoder<'_> {
     }
 
     fn cvt_pack(&mut self, op: &mut Opcode, to: Scalar, is_saturated: bool) -> Result<()> {
-        // `cvt.pack.sat.TO.s32{.b32}`: with a third operand, its type stands last.
+        // In `cvt.pack.sat.TO.s32{.b32}`, the type of an optional third operand comes last.
         op.expect(3..=4)?;
         let run = is_saturated
             .then(|| convert::pack_integers(to, op.len() == 4))
@@ -225,11 +225,11 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Addresses of a space to generic ones, or back.
+    /// Decodes conversions between generic addresses and addresses of a state space.
     fn cvta(&mut self, op: &mut Opcode) -> Result<()> {
         let back = op.take("to");
         let Some(space) = op.take_any(&["global", "const", "param", "shared", "local"]) else {
-            return self.error("`cvta` has no space");
+            return self.error("`cvta` requires a state space");
         };
         op.take("cta");
         op.expect(2..=2)?;
@@ -271,7 +271,7 @@ impl Decoder<'_> {
     }
 }
 
-/// Bytes of a clock, by its name.
+/// Returns the size of a clock register in bytes; `None` for other names.
 fn clock(name: &str) -> Option<u32> {
     match name {
         "%clock" | "%clock_hi" | "%globaltimer_lo" | "%globaltimer_hi" => Some(4),
@@ -288,10 +288,10 @@ fn copy(bytes: u32) -> AluFn {
     }
 }
 
-/// The negation of a predicate.
+/// ALU function that negates a predicate.
 pub const NOT: AluFn = predicate_not;
 
-/// Logic on predicates.
+/// Returns the lane loop of a logical operation on predicates.
 pub fn predicate_logic(name: &str) -> Option<AluFn> {
     Some(match name {
         "and" => predicate_and,
@@ -303,37 +303,39 @@ pub fn predicate_logic(name: &str) -> Option<AluFn> {
 }
 
 /// # Safety
-/// That of [`AluFn`]; all operands are predicates.
+/// The slots in `args` are predicates within `file`, and `is_supported` returned true.
 unsafe fn predicate_and(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: the slots are predicates within `file` (function contract).
     unsafe { set_bits(file, args.d, bits(file, args.a) & bits(file, args.b), mask) }
 }
 
 /// # Safety
-/// That of [`predicate_and`].
+/// The slots in `args` are predicates within `file`, and `is_supported` returned true.
 unsafe fn predicate_or(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: the slots are predicates within `file` (function contract).
     unsafe { set_bits(file, args.d, bits(file, args.a) | bits(file, args.b), mask) }
 }
 
 /// # Safety
-/// That of [`predicate_and`].
+/// The slots in `args` are predicates within `file`, and `is_supported` returned true.
 unsafe fn predicate_xor(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: the slots are predicates within `file` (function contract).
     unsafe { set_bits(file, args.d, bits(file, args.a) ^ bits(file, args.b), mask) }
 }
 
 /// # Safety
-/// That of [`predicate_and`].
+/// The slots in `args` are predicates within `file`, and `is_supported` returned true.
 unsafe fn predicate_not(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: the slots are predicates within `file` (function contract).
     unsafe { set_bits(file, args.d, !bits(file, args.a), mask) }
 }
 
 /// # Safety
-/// That of [`AluFn`]; `c` is a predicate, `extra` all ones if it is negated.
+/// `args.a`, `args.b`, and `args.d` are registers of type `T` within `file`, `args.c` is a predicate, and
+/// `args.extra` is all ones if the predicate is negated.
 unsafe fn select<T: Lane>(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: `args.a` and `args.b` are registers of type `T`, and `args.c` is a predicate (function
+    // contract).
     let (a, b, c) = unsafe {
         (
             read::<T>(file, args.a),
@@ -347,14 +349,14 @@ unsafe fn select<T: Lane>(file: *mut u8, args: &Args, mask: u32) {
             d[i] = a[i];
         }
     }
-    // SAFETY: the caller says so.
+    // SAFETY: `args.d` is a register of type `T` (function contract).
     unsafe { write(file, args.d, &d, mask) };
 }
 
 /// # Safety
-/// That of [`AluFn`]; `a` has 64 bits, `d` is a predicate.
+/// `args.a` is a 64-bit register and `args.d` a predicate within `file`, and `is_supported` returned true.
 unsafe fn is_in_window<const WINDOW: u64>(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: `args.a` is a 64-bit register and `args.d` a predicate (function contract).
     unsafe {
         let a = read::<u64>(file, args.a);
         let flags = a.iter().enumerate();

@@ -1,20 +1,20 @@
-//! An opcode with its modifiers, of which each must be asked for.
+//! An opcode whose modifiers are consumed one by one. Modifiers that remain are errors.
 
 use super::Result;
 use crate::exec::float::Modes;
 use crate::exec::scalar::{Rounding, Scalar};
 use crate::ptx::{Operand, PtxError, Statement};
 
-/// An instruction while it is decoded.
+/// An instruction that is being decoded.
 pub struct Opcode<'a> {
-    /// The part before the first dot.
+    /// The part of the opcode before the first dot.
     pub name: &'a str,
     modifiers: Vec<&'a str>,
     statement: &'a Statement,
 }
 
 impl<'a> Opcode<'a> {
-    /// Of a statement.
+    /// Splits the opcode of a statement into its name and modifiers.
     pub fn new(statement: &'a Statement) -> Self {
         let mut parts = statement.opcode.split('.');
         let name = parts.next().unwrap_or_default();
@@ -25,28 +25,28 @@ impl<'a> Opcode<'a> {
         }
     }
 
-    /// Whether it has a modifier, which is now dealt with.
+    /// Consumes a modifier and returns whether the opcode has it.
     pub fn take(&mut self, modifier: &str) -> bool {
         let at = self.modifiers.iter().position(|m| *m == modifier);
         at.map(|at| self.modifiers.remove(at)).is_some()
     }
 
-    /// The first of these modifiers that it has.
+    /// Consumes and returns the first of the given modifiers that the opcode has.
     pub fn take_any(&mut self, modifiers: &[&'static str]) -> Option<&'static str> {
         modifiers.iter().copied().find(|m| self.take(m))
     }
 
-    /// All of these modifiers that it has say nothing that matters here.
+    /// Discards modifiers that have no effect in the emulator.
     pub fn ignore(&mut self, modifiers: &[&str]) {
         self.modifiers.retain(|m| !modifiers.contains(m));
     }
 
-    /// The next modifier, whatever it is.
+    /// Consumes and returns the next modifier.
     pub fn next(&mut self) -> Option<&'a str> {
         (!self.modifiers.is_empty()).then(|| self.modifiers.remove(0))
     }
 
-    /// The last modifier: the type.
+    /// Consumes the last modifier as the operand type.
     pub fn kind(&mut self) -> Result<Scalar> {
         let last = self.modifiers.last().copied();
         match last.and_then(Scalar::parse) {
@@ -54,11 +54,11 @@ impl<'a> Opcode<'a> {
                 self.modifiers.pop();
                 Ok(kind)
             }
-            None => self.error(format!("`{}` has no type that is known", self.statement.opcode)),
+            None => self.error(format!("`{}` does not end with a known type", self.statement.opcode)),
         }
     }
 
-    /// Rounding (`rn` by default), `.ftz` and `.sat`.
+    /// Consumes the rounding mode (default `rn`), `.ftz`, and `.sat`.
     pub fn modes(&mut self) -> Modes {
         let rounding = self.rounding().unwrap_or(Rounding::Nearest);
         Modes {
@@ -68,7 +68,7 @@ impl<'a> Opcode<'a> {
         }
     }
 
-    /// `rn`, `rz`, `rm`, `rp` or `rna`.
+    /// Consumes a rounding mode: `rn`, `rz`, `rm`, `rp`, or `rna`.
     pub fn rounding(&mut self) -> Option<Rounding> {
         let name = self.take_any(&["rn", "rz", "rm", "rp", "rna"])?;
         Some(match name {
@@ -80,7 +80,7 @@ impl<'a> Opcode<'a> {
         })
     }
 
-    /// An operand by number.
+    /// Returns the operand with the given index.
     pub fn operand(&self, i: usize) -> Result<&'a Operand> {
         match self.statement.operands.get(i) {
             Some(operand) => Ok(operand),
@@ -88,39 +88,49 @@ impl<'a> Opcode<'a> {
         }
     }
 
-    /// How many operands there are.
+    /// Returns the number of operands.
     pub fn len(&self) -> usize {
         self.statement.operands.len()
     }
 
-    /// Refuses other numbers of operands.
+    /// Returns an error unless the number of operands is in `counts`.
     pub fn expect(&self, counts: std::ops::RangeInclusive<usize>) -> Result<()> {
         if counts.contains(&self.len()) {
             return Ok(());
         }
-        self.error(format!("`{}` has {} operands", self.statement.opcode, self.len()))
+        let (min, max) = (counts.start(), counts.end());
+        let expected = if min == max {
+            min.to_string()
+        } else {
+            format!("{min} to {max}")
+        };
+        self.error(format!(
+            "`{}`: expected {expected} operands, found {}",
+            self.statement.opcode,
+            self.len()
+        ))
     }
 
-    /// The function for a type, or an error that names the instruction.
+    /// Returns the lane loop for a type, or an error if it is `None`.
     pub fn with_type<T>(&self, found: Option<T>) -> Result<T> {
         match found {
             Some(found) => Ok(found),
             None => self.error(format!(
-                "`{}`: this type or mode is not supported",
+                "`{}`: the type or mode is not supported",
                 self.statement.opcode
             )),
         }
     }
 
-    /// Refuses modifiers that nobody asked for.
+    /// Returns an error if unconsumed modifiers remain.
     pub fn finish(&self) -> Result<()> {
         match self.modifiers.first() {
             None => Ok(()),
-            Some(m) => self.error(format!("the modifier `.{m}` of `{}` is unknown", self.statement.opcode)),
+            Some(m) => self.error(format!("unknown modifier `.{m}` of `{}`", self.statement.opcode)),
         }
     }
 
-    /// An error at the instruction.
+    /// Returns an error at the line of the instruction.
     pub fn error<T>(&self, message: impl Into<String>) -> Result<T> {
         Err(PtxError::new(self.statement.line, message))
     }

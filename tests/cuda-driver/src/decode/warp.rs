@@ -1,4 +1,4 @@
-//! Barriers, exchanges and matrices.
+//! Decodes barriers, data exchanges between lanes, and matrix instructions.
 
 use super::opcode::Opcode;
 use super::{Decoder, Result};
@@ -9,7 +9,7 @@ use crate::exec::scalar::Scalar::{self, *};
 use crate::ptx::{Operand, Space};
 
 impl Decoder<'_> {
-    /// Whether the instruction is one of these.
+    /// Decodes a warp-level instruction. Returns false for other instructions.
     pub fn warp(&mut self, op: &mut Opcode) -> Result<bool> {
         match op.name {
             "bar" | "barrier" => self.barrier(op)?,
@@ -76,22 +76,22 @@ impl Decoder<'_> {
             Some("sync") => {}
             Some("arrive") => barrier.waits = false,
             Some(_) => {
-                let does = match op.take_any(&["popc", "and", "or"]) {
+                let operation = match op.take_any(&["popc", "and", "or"]) {
                     Some("popc") => BarrierOp::Count,
                     Some("and") => BarrierOp::All,
                     _ => BarrierOp::Any,
                 };
                 op.kind()?;
-                let d = match does {
+                let d = match operation {
                     BarrierOp::Count => self.result(op.operand(0)?, 4)?,
                     _ => self.predicate_result(op.operand(0)?)?,
                 };
                 last -= 1;
                 let (predicate, negate) = self.predicate(op.operand(last)?)?;
-                barrier.reduce = Some((does, predicate, negate, d));
+                barrier.reduce = Some((operation, predicate, negate, d));
                 first = 1;
             }
-            None => return self.error(format!("`{}` of this kind is not supported", op.name)),
+            None => return self.error(format!("`{}`: this kind of barrier is not supported", op.name)),
         }
         barrier.id = self.source(op.operand(first)?, 4)?;
         if last > first + 1 {
@@ -101,7 +101,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `d|p` or `d`.
+    /// Decodes a result with an optional predicate, `d|p` or `d`.
     fn result_and_predicate(&mut self, operand: &Operand) -> Result<(Slot, Slot)> {
         match operand {
             Operand::Pair(d, p) => Ok((self.result(d, 4)?, self.predicate_result(p)?)),
@@ -211,7 +211,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `mma.sync.aligned.SHAPE.row.col.D.A.B.C d, a, b, c`.
+    /// Decodes `mma.sync.aligned.SHAPE.row.col.D.A.B.C d, a, b, c`.
     fn mma(&mut self, op: &mut Opcode) -> Result<()> {
         let (c_kind, b_kind, a_kind, d_kind) = (op.kind()?, op.kind()?, op.kind()?, op.kind()?);
         let is_plain = op.take("sync") && op.take("aligned") && op.take("row") && op.take("col");
@@ -230,7 +230,7 @@ impl Decoder<'_> {
             registers[i] = self.words(op.operand(i)?)?;
             if registers[i].len() != count {
                 return self.error(format!(
-                    "operand {i} of `mma` has {} registers, not {count}",
+                    "operand {i} of `mma`: expected {count} registers, found {}",
                     registers[i].len()
                 ));
             }
@@ -247,7 +247,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Registers of 32 bits.
+    /// Decodes a vector of 32-bit registers, or a single one.
     fn words(&mut self, operand: &Operand) -> Result<Vec<Slot>> {
         match operand {
             Operand::Vector(values) => values.iter().map(|value| self.source(value, 4)).collect(),
@@ -255,7 +255,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// `ldmatrix.sync.aligned.m8n8.x4{.trans}.shared.b16 d, [a]`, and `stmatrix` with its operands the other way round.
+    /// Decodes `ldmatrix.sync.aligned.m8n8.x4{.trans}.shared.b16 d, [a]`, and `stmatrix` with the operands in
+    /// reverse order.
     fn matrix_access(&mut self, op: &mut Opcode, is_load: bool) -> Result<()> {
         let is_plain = op.take("sync") && op.take("aligned") && op.take("m8n8") && op.kind()? == B16;
         let n = match op.take_any(&["x1", "x2", "x4"]) {
@@ -271,12 +272,12 @@ impl Decoder<'_> {
             Space::Generic
         };
         op.expect(2..=2)?;
-        let (values, place) = if is_load { (0, 1) } else { (1, 0) };
+        let (values, address_index) = if is_load { (0, 1) } else { (1, 0) };
         let registers = self.words(op.operand(values)?)?;
         if !is_plain || registers.len() != n {
             return op.with_type(None);
         }
-        let (space, address, is_wide, offset) = self.address(op.operand(place)?, space)?;
+        let (space, address, is_wide, offset) = self.address(op.operand(address_index)?, space)?;
         let kind = Scalar::B32;
         let access = Access {
             space,
@@ -297,7 +298,7 @@ impl Decoder<'_> {
     }
 }
 
-/// Rows of A and its columns.
+/// Returns the rows and columns of matrix A for a supported `mma` shape.
 fn shape_of(shape: &str, kinds: [Scalar; 2], sum: Scalar) -> Option<(usize, usize)> {
     let integers = kinds.iter().all(|k| matches!(k, S8 | U8)) && sum == S32;
     let known: &[(&str, usize, usize)] = match (kinds, sum) {

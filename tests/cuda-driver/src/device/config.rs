@@ -1,32 +1,33 @@
-//! `LLAMA_CUDA_EMU`: which devices there are, and what goes wrong on request.
+//! The settings of `LLAMA_CUDA_EMU`: device properties and fault injection.
 //!
 //! Settings are separated by commas:
 //!
 //! | setting | default | meaning |
 //! |---|---|---|
-//! | `devices=2` | 1 | how many; with 0, initialization fails as on a machine without one |
-//! | `sm=90` | 90 | their compute capability; modules for later ones are refused |
-//! | `memory=8G` | 8G | each device's memory, in bytes or with K, M or G |
-//! | `used=1G` | 0 | of it, what other programs use |
-//! | `peer=0` | 1 | whether devices can reach each other's memory |
-//! | `busy=1` | 0 | whether another program has the devices to itself |
-//! | `driver=11040` | 12090 | the CUDA version of the driver |
-//! | `threads=2` | the machine's | threads of the host that run blocks |
-//! | `races=0` | 1 | whether races on shared memory are looked for |
-//! | `order=0` | 1 | whether streams are watched that touch the same memory without an event between, and copies to pinned memory arrive only when the host waits |
-//! | `branches=1000` | 2^28 | branches after which a warp is said to hang |
-//! | `fail_alloc=17` | | the 17th allocation, of the device or of pinned memory, finds no memory |
-//! | `fail_launch=5` | | the 5th launch is refused |
-//! | `fault_at=5` | | the 5th launch does as if it had touched memory that is not there |
-//! | `lost_at=9` | | at the 9th launch the device is lost: this and everything later fails |
+//! | `devices=2` | 1 | number of devices; with 0, `cuInit` fails as on a machine without a GPU |
+//! | `sm=90` | 90 | compute capability; modules for a newer one fail to load |
+//! | `memory=8G` | 8G | memory of each device, in bytes or with suffix K, M, or G |
+//! | `used=1G` | 0 | device memory that other programs use |
+//! | `peer=0` | 1 | whether devices can access each other's memory |
+//! | `busy=1` | 0 | whether another program has exclusive use of the devices |
+//! | `driver=11040` | 12090 | CUDA version of the driver |
+//! | `threads=2` | CPU count | host threads that run blocks |
+//! | `races=0` | 1 | whether data races on shared memory are detected |
+//! | `order=0` | 1 | whether unordered accesses by streams are detected and copies to pinned memory are delayed until the host waits |
+//! | `branches=1000` | 2^28 | branches after which a warp is reported as hanging |
+//! | `fail_alloc=17` | | the 17th allocation of device or pinned memory fails |
+//! | `fail_launch=5` | | the 5th launch fails with `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES` |
+//! | `fault_at=5` | | the 5th launch fails with `CUDA_ERROR_ILLEGAL_ADDRESS` |
+//! | `lost_at=9` | | the device is lost at the 9th launch: this call and all later ones fail |
 //! | `fail_copy=3` | | the 3rd copy fails |
 //!
-//! Launches of graphs count as one for each kernel. `LLAMA_CUDA_EMU_REPORT` names a file that faults and leaks are appended to, beside
-//! standard error; `LLAMA_CUDA_EMU_COUNTS` one that the counters are written to when the process ends, as JSON.
+//! A graph launch counts as one launch for each kernel. Errors and leaks are printed to standard error and
+//! appended to the file in `LLAMA_CUDA_EMU_REPORT`. The counters are written as JSON to the file in
+//! `LLAMA_CUDA_EMU_COUNTS` when the process exits.
 //!
-//! Symbols that an old driver lacks are taken out of a copy of the library: [`without_symbols`].
+//! [`without_symbols`] removes symbols from a copy of the library, to emulate an older driver.
 
-/// What there is, and what goes wrong: the module's table says what each setting is.
+/// Device properties and injected failures; the module documentation describes each setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub devices: u32,
@@ -71,17 +72,20 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Settings as text. What is wrong with them is a sentence.
+    /// Parses comma-separated settings.
+    ///
+    /// # Errors
+    /// A message if a setting has no value, is unknown, or is not a number.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut config = Self::default();
         for setting in text.split(',').map(str::trim).filter(|s| !s.is_empty()) {
             let (name, value) = setting
                 .split_once('=')
-                .ok_or_else(|| format!("`{setting}` has no value"))?;
-            let number = bytes(value).ok_or_else(|| format!("`{value}` of `{name}` is no number"))?;
+                .ok_or_else(|| format!("setting `{setting}` has no value"))?;
+            let number = bytes(value).ok_or_else(|| format!("value `{value}` of setting `{name}` is not a number"))?;
             match name {
-                // More than there are addresses for.
-                "devices" if number > 64 => return Err("there are at most 64 devices".into()),
+                // Device addresses are assigned for at most 64 devices.
+                "devices" if number > 64 => return Err("setting `devices` must be at most 64".into()),
                 "devices" => config.devices = number as u32,
                 "sm" => config.sm = number as u32,
                 "memory" => config.memory = number,
@@ -98,14 +102,14 @@ impl Config {
                 "fault_at" => config.fault_at = Some(number),
                 "lost_at" => config.lost_at = Some(number),
                 "fail_copy" => config.fail_copy = Some(number),
-                _ => return Err(format!("the setting `{name}` is unknown")),
+                _ => return Err(format!("unknown setting `{name}`")),
             }
         }
         Ok(config)
     }
 }
 
-/// A number, maybe with K, M or G.
+/// Parses a number with an optional suffix K, M, or G (powers of 1024).
 fn bytes(text: &str) -> Option<u64> {
     let shift = match text.chars().last()? {
         'K' => 10,
@@ -117,18 +121,18 @@ fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_shl(shift)
 }
 
-/// A shared library without some of its symbols, as a driver of an earlier version lacks them: their names in its table are changed.
+/// Returns a copy of a shared library in which the given symbols are renamed, to emulate an older driver.
 pub fn without_symbols(library: &[u8], names: &[&str]) -> Vec<u8> {
     let mut changed = library.to_vec();
     for name in names {
         let entry: Vec<u8> = [b"\0", name.as_bytes(), b"\0"].concat();
-        let places: Vec<_> = changed
+        let offsets: Vec<_> = changed
             .windows(entry.len())
             .enumerate()
             .filter(|(_, w)| *w == entry)
             .map(|(i, _)| i)
             .collect();
-        for at in places {
+        for at in offsets {
             changed[at + 1] = b'_';
         }
     }

@@ -1,4 +1,4 @@
-//! Emulated devices: how they are configured, and their memory.
+//! Emulated devices: configuration, memory, and ordering of work.
 
 pub mod config;
 pub mod memory;

@@ -1,41 +1,44 @@
-//! Which work is ordered before which, by clocks of streams: work of two streams that touches the same bytes, one of them writing, must be
-//! ordered by an event, or by the host waiting in between.
+//! Detection of data races between streams with vector clocks.
 //!
-//! A stream's clock says how much of each stream's work comes before its next one. An event holds the clock of its stream when it was recorded,
-//! a stream that waits for it takes that over. What the host waited for comes before all that is submitted later.
+//! If two streams access the same bytes and one of them writes, the accesses must be ordered by an event or
+//! by the host waiting in between.
+//!
+//! The clock of a stream records how much work of each stream precedes its next operation. An event stores
+//! the clock of its stream at the time of recording. A stream that waits for the event merges that clock into
+//! its own. Work that the host waited for precedes all work submitted later.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// How much of each stream's work comes before.
+/// A vector clock: for each stream, the number of operations that precede the next one.
 pub type Clock = BTreeMap<u64, u64>;
 
-/// Bytes that a piece of work touches.
+/// A range of bytes that an operation accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// The allocation, by address.
+    /// Base address of the allocation.
     pub base: u64,
-    /// The first byte's address.
+    /// Device address of the first byte accessed.
     pub from: u64,
-    /// That behind the last one.
+    /// Device address after the last byte accessed.
     pub to: u64,
-    /// Whether it writes.
+    /// True for a write, false for a read.
     pub writes: bool,
 }
 
-/// An access that others may have to be ordered with.
+/// A past access that later accesses may conflict with.
 struct Access {
     range: Range,
     stream: u64,
     time: u64,
-    what: String,
+    operation: String,
 }
 
-/// The clocks of all streams, and what was touched.
+/// The clocks of all streams and the recorded accesses.
 #[derive(Default)]
-pub struct Order {
+pub struct StreamOrder {
     clocks: HashMap<u64, Clock>,
     host: Clock,
-    /// By allocation.
+    /// Recorded accesses, by base address of the allocation.
     accesses: HashMap<u64, Vec<Access>>,
 }
 
@@ -46,8 +49,8 @@ fn merge(into: &mut Clock, from: &Clock) {
     }
 }
 
-impl Order {
-    /// A piece of work begins in a stream, after `before` others; its time.
+impl StreamOrder {
+    /// Begins an operation in a stream, ordered after the streams in `before`. Returns its time.
     pub fn begin(&mut self, stream: u64, before: &[u64]) -> u64 {
         let mut clock = self.clocks.remove(&stream).unwrap_or_default();
         merge(&mut clock, &self.host);
@@ -63,17 +66,17 @@ impl Order {
         time
     }
 
-    /// What an event that is recorded in a stream stands for.
+    /// Returns the clock that an event recorded now in `stream` stores.
     pub fn clock(&self, stream: u64) -> Clock {
         self.clocks.get(&stream).cloned().unwrap_or_default()
     }
 
-    /// A stream waits for an event.
+    /// Orders later work of `stream` after the event.
     pub fn wait(&mut self, stream: u64, event: &Clock) {
         merge(self.clocks.entry(stream).or_default(), event);
     }
 
-    /// The host waits for all work of a clock.
+    /// Orders all later work after the work covered by `clock`, because the host waited for it.
     pub fn host_waits(&mut self, clock: &Clock) {
         merge(&mut self.host, clock);
         let host = &self.host;
@@ -83,13 +86,16 @@ impl Order {
         self.accesses.retain(|_, accesses| !accesses.is_empty());
     }
 
-    /// An allocation is gone.
+    /// Removes the recorded accesses to a freed allocation.
     pub fn forget(&mut self, base: u64) {
         self.accesses.remove(&base);
     }
 
-    /// Work that began in a stream touches bytes. If other work is not ordered with it, a sentence says so.
-    pub fn touch(&mut self, stream: u64, range: Range, what: &str) -> Result<(), String> {
+    /// Records an access of the current operation of `stream`.
+    ///
+    /// # Errors
+    /// A message if a conflicting access of another stream is not ordered before this one.
+    pub fn touch(&mut self, stream: u64, range: Range, operation: &str) -> Result<(), String> {
         let clock = self.clocks.entry(stream).or_default();
         let time = clock.get(&stream).copied().unwrap_or_default();
         let accesses = self.accesses.entry(range.base).or_default();
@@ -101,15 +107,16 @@ impl Order {
         if let Some(other) = conflict {
             let verb = |writes: bool| if writes { "writes" } else { "reads" };
             return Err(format!(
-                "{what} {} bytes {}..{} of an allocation, which {} {} in another stream, with no event between",
+                "data race: {operation} {} bytes {}..{} of an allocation that {} {} in another stream; no event orders the two accesses",
                 verb(range.writes),
                 range.from - range.base,
                 range.to - range.base,
-                other.what,
+                other.operation,
                 verb(other.range.writes),
             ));
         }
-        // Accesses that are ordered before this one and lie inside of it say nothing new to those that come later.
+        // An earlier access that is ordered before this one and covered by it cannot reveal further
+        // conflicts.
         let is_covered = |a: &Access| {
             range.from <= a.range.from && a.range.to <= range.to && (range.writes || !a.range.writes) && is_ordered(a)
         };
@@ -118,7 +125,7 @@ impl Order {
             range,
             stream,
             time,
-            what: what.to_owned(),
+            operation: operation.to_owned(),
         });
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! Loads, stores, atomic instructions and asynchronous copies of a warp.
+//! Loads, stores, atomics, and asynchronous copies of a warp.
 
-use super::env::{Env, Pointers, Touch};
+use super::env::{Env, Pointers, WarpAccess};
 use super::fault::Fault;
 use super::half::{pair_of_sums, sum_of};
 use super::inst::{Access, AsyncCopy, Atomic, AtomicOp};
@@ -9,10 +9,10 @@ use super::scalar::Scalar::{self, *};
 use super::warp::Warp;
 use crate::ptx::Space;
 
-/// A copy from global to shared memory that is under way.
+/// A pending asynchronous copy from global to shared memory.
 pub struct Copy {
     lane: u32,
-    /// The lane's group.
+    /// Number of the lane's copy group.
     group: u32,
     address: u64,
     bytes: [u8; 16],
@@ -22,12 +22,13 @@ pub struct Copy {
 impl Warp {
     fn addresses(&self, access: &Access) -> [u64; LANES] {
         let file = self.file();
-        // SAFETY: the decoder gave the address a register of this width.
+        // SAFETY: the decoder assigned a register with the width of `is_wide` to the address
+        // (`Decoder::address`).
         unsafe {
             if access.is_wide {
                 read::<u64>(file, access.address).map(|a| a.wrapping_add(access.offset as u64))
             } else {
-                // Addresses of 32 bits wrap around.
+                // 32-bit addresses wrap on overflow.
                 read::<u32>(file, access.address).map(|a| a.wrapping_add(access.offset as u32).into())
             }
         }
@@ -46,9 +47,16 @@ impl Warp {
         env.touch(access.space, &touch, &mut self.local)
     }
 
-    fn touch<'a>(&self, addresses: &'a [u64; LANES], bytes: u32, mask: u32, reads: bool, writes: bool) -> Touch<'a> {
+    fn touch<'a>(
+        &self,
+        addresses: &'a [u64; LANES],
+        bytes: u32,
+        mask: u32,
+        reads: bool,
+        writes: bool,
+    ) -> WarpAccess<'a> {
         let (pc, first_thread, warp_time) = (self.pc as usize, self.index * LANES as u32, self.time);
-        Touch {
+        WarpAccess {
             mask,
             addresses,
             bytes,
@@ -60,27 +68,29 @@ impl Warp {
         }
     }
 
-    /// A load.
+    /// Executes a load instruction.
     #[inline]
     pub fn load(&mut self, env: &mut Env, access: &Access, mask: u32) -> Result<(), Box<Fault>> {
         let pointers = self.resolve(env, access, mask, true, false)?;
         let file = self.file_mut();
         for (i, register) in access.registers.iter().enumerate() {
             let at = i * access.kind.bytes() as usize;
-            // SAFETY: the addresses are checked; the decoder gave the elements registers of this width.
+            // SAFETY: `resolve` checked the addresses, and the decoder assigned registers of `register_bytes`
+            // bytes (`Decoder::access`).
             unsafe { load_element(file, *register, &pointers, at, mask, access) };
         }
         Ok(())
     }
 
-    /// A store.
+    /// Executes a store instruction.
     #[inline]
     pub fn store(&mut self, env: &mut Env, access: &Access, mask: u32) -> Result<(), Box<Fault>> {
         let pointers = self.resolve(env, access, mask, false, true)?;
         let file = self.file();
         for (i, register) in access.registers.iter().enumerate() {
             let at = i * access.kind.bytes() as usize;
-            // SAFETY: as for loads.
+            // SAFETY: `resolve` checked the addresses, and the decoder assigned registers of `register_bytes`
+            // bytes (`Decoder::access`).
             unsafe {
                 match (access.kind.bytes(), access.register_bytes) {
                     (1, 2) => scatter::<u16, u8>(file, *register, &pointers, at, mask, |v| v as u8),
@@ -98,16 +108,16 @@ impl Warp {
         Ok(())
     }
 
-    /// An atomic instruction: lane by lane.
+    /// Executes an atomic instruction, lane by lane.
     pub fn atomic(&mut self, env: &mut Env, atomic: &Atomic, mask: u32) -> Result<(), Box<Fault>> {
         let access = &atomic.access;
         let addresses = self.addresses(access);
         let len = access.bytes();
-        // In shared memory atomic instructions of several threads are no race.
+        // Concurrent atomics on shared memory are not a data race.
         let is_shared = |a: u64| access.space == Space::Shared || super::env::window_of(a) == super::env::SHARED_WINDOW;
         if access.space != Space::Shared {
-            let (turns, block) = env.turn;
-            turns.wait(block);
+            let (block_order, block) = env.block_order;
+            block_order.wait(block);
         }
         let mut old = [0u64; LANES];
         for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
@@ -118,7 +128,8 @@ impl Warp {
                 env.touch(access.space, &touch, &mut self.local)?
             };
             let file = self.file();
-            // SAFETY: the place is checked, and the operands have registers of this width. Blocks do this one after the other.
+            // SAFETY: `touch` checked the address, and the decoder assigned registers of `len` bytes. Blocks
+            // do not access the memory concurrently because of `BlockOrder::wait`.
             old[lane] = unsafe {
                 let operand = |slot| operand(file, slot, lane, len);
                 let before = load_bits(pointers[lane], len);
@@ -128,7 +139,7 @@ impl Warp {
             };
         }
         let (file, register) = (self.file_mut(), access.registers[0]);
-        // SAFETY: the decoder gave the result a register of this width, or the sink.
+        // SAFETY: the decoder assigned a result register of `len` bytes, or the sink.
         unsafe {
             match access.register_bytes {
                 2 => write(file, register, &old.map(|v| v as u16), mask),
@@ -139,10 +150,11 @@ impl Warp {
         Ok(())
     }
 
-    /// The start of an asynchronous copy. The source is read now.
+    /// Starts an asynchronous copy. The source is read immediately; the destination is written when the copy
+    /// completes.
     pub fn async_copy(&mut self, env: &mut Env, copy: &AsyncCopy, mask: u32) -> Result<(), Box<Fault>> {
         let file = self.file();
-        // SAFETY: the decoder gave these operands registers of 32 bits and predicates.
+        // SAFETY: the decoder assigned 32-bit registers and predicates to these operands.
         let (mut lens, ignored) = unsafe {
             let lens = copy.read.map_or([copy.bytes; LANES], |slot| read::<u32>(file, slot));
             (lens, copy.ignore.map_or(0, |(slot, negate)| bits(file, slot) ^ negate))
@@ -162,14 +174,14 @@ impl Warp {
         for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
             let mut bytes = [0; 16];
             if whole >> lane & 1 != 0 {
-                // SAFETY: the addresses are checked.
+                // SAFETY: `touch` checked that `copy.bytes` bytes can be read in each lane of `whole`.
                 unsafe { bytes.as_mut_ptr().copy_from(pointers[lane], copy.bytes as usize) };
             } else {
                 for i in 0..lens[lane] as usize {
                     let single = from.map(|a| a + i as u64);
                     let touch = self.touch(&single, 1, 1 << lane, true, false);
                     let pointers = env.touch(copy.from.space, &touch, &mut self.local)?;
-                    // SAFETY: as above.
+                    // SAFETY: `touch` checked that one byte can be read in this lane.
                     bytes[i] = unsafe { *pointers[lane] };
                 }
             }
@@ -181,11 +193,11 @@ impl Warp {
             };
             let address = to[lane].wrapping_sub(window);
             if address % u64::from(copy.bytes) != 0 {
-                let what = format!(
-                    "an asynchronous copy of {} bytes to {address} is not aligned",
+                let description = format!(
+                    "misaligned asynchronous copy of {} bytes to shared memory offset {address}",
                     copy.bytes
                 );
-                return Err(Fault::new(super::fault::Kind::Misaligned, Some(thread), what));
+                return Err(Fault::new(super::fault::Kind::Misaligned, Some(thread), description));
             }
             env.shared.begin_copy(address, copy.bytes, thread, now)?;
             self.copies.push(Copy {
@@ -199,21 +211,21 @@ impl Warp {
         Ok(())
     }
 
-    /// Ends the lanes' groups of copies.
+    /// Commits the current copy group of the lanes in `mask`.
     pub fn async_commit(&mut self, mask: u32) {
         for lane in (0..LANES).filter(|lane| mask >> lane & 1 != 0) {
             self.committed[lane] += 1;
         }
     }
 
-    /// Finishes copies of all but the lanes' last groups; `None`: all copies.
-    pub fn async_wait(&mut self, env: &mut Env, under_way: Option<u32>, mask: u32) {
+    /// Completes all copies except the last `in_flight` groups of each lane; `None` completes all copies.
+    pub fn async_wait(&mut self, env: &mut Env, in_flight: Option<u32>, mask: u32) {
         let now = env.now(self.time);
         let first_thread = self.index * LANES as u32;
         let committed = self.committed;
         self.copies.retain(|copy| {
             let last = committed[copy.lane as usize];
-            let is_done = under_way.is_none_or(|n| copy.group < last.saturating_sub(n));
+            let is_done = in_flight.is_none_or(|n| copy.group < last.saturating_sub(n));
             let ends = is_done && mask >> copy.lane & 1 != 0;
             if ends {
                 let bytes = &copy.bytes[..copy.len as usize];
@@ -225,10 +237,11 @@ impl Warp {
 }
 
 /// # Safety
-/// The pointers of lanes that are on point to the elements; the register has the access's width.
+/// The pointers of the lanes in `mask` are valid for reads of an element at offset `at`, and `register` has
+/// `access.register_bytes` bytes per lane.
 #[inline(always)]
 unsafe fn load_element(file: *mut u8, register: u32, from: &Pointers, at: usize, mask: u32, access: &Access) {
-    // SAFETY: the caller says so.
+    // SAFETY: the pointers are valid and the register has the matching width (function contract).
     unsafe {
         match (access.kind.bytes(), access.kind.is_signed(), access.register_bytes) {
             (4, _, 4) => gather::<u32, u32>(file, register, from, at, mask, |v| v),
@@ -251,7 +264,8 @@ unsafe fn load_element(file: *mut u8, register: u32, from: &Pointers, at: usize,
 }
 
 /// # Safety
-/// That of [`load_element`].
+/// The pointers of the lanes in `mask` are valid for reads of an element at offset `at`, and `register`
+/// contains values of type `R`.
 #[inline(always)]
 unsafe fn gather<M: core::marker::Copy, R: Lane>(
     file: *mut u8,
@@ -264,16 +278,17 @@ unsafe fn gather<M: core::marker::Copy, R: Lane>(
     let mut values = [R::default(); LANES];
     for lane in 0..LANES {
         if mask >> lane & 1 != 0 {
-            // SAFETY: the caller says so.
+            // SAFETY: the pointer of a lane in `mask` is valid (function contract).
             values[lane] = extend(unsafe { from[lane].add(at).cast::<M>().read_unaligned() });
         }
     }
-    // SAFETY: the caller says so.
+    // SAFETY: `register` contains values of type `R` (function contract).
     unsafe { write(file, register, &values, mask) };
 }
 
 /// # Safety
-/// That of [`load_element`].
+/// The pointers of the lanes in `mask` are valid for writes of an element at offset `at`, and `register`
+/// contains values of type `R`.
 #[inline(always)]
 unsafe fn scatter<R: Lane, M>(
     file: *const u8,
@@ -283,33 +298,33 @@ unsafe fn scatter<R: Lane, M>(
     mask: u32,
     cut: impl Fn(R) -> M,
 ) {
-    // SAFETY: the caller says so.
+    // SAFETY: `register` contains values of type `R` (function contract).
     let values = unsafe { read::<R>(file, register) };
     for lane in 0..LANES {
         if mask >> lane & 1 != 0 {
-            // SAFETY: the caller says so.
+            // SAFETY: the pointer of a lane in `mask` is valid (function contract).
             unsafe { to[lane].add(at).cast::<M>().write_unaligned(cut(values[lane])) };
         }
     }
 }
 
 /// # Safety
-/// `pointer` points to `len` bytes, at most 8.
+/// `pointer` is valid for `len` bytes, and `len <= 8`.
 unsafe fn load_bits(pointer: *const u8, len: u32) -> u64 {
     let mut bytes = [0; 8];
-    // SAFETY: the caller says so.
+    // SAFETY: `pointer` is valid for `len` bytes (function contract).
     unsafe { bytes.as_mut_ptr().copy_from(pointer, len as usize) };
     u64::from_le_bytes(bytes)
 }
 
 /// # Safety
-/// `slot` holds a register of `len` bytes.
+/// `slot` is a register of `len` bytes per lane in `file`.
 unsafe fn operand(file: *const u8, slot: u32, lane: usize, len: u32) -> u64 {
-    // SAFETY: the caller says so.
+    // SAFETY: `slot` has `LANES` values of `len` bytes (function contract).
     unsafe { load_bits(file.add(slot as usize + lane * len as usize), len) }
 }
 
-/// The new value of an atomic instruction.
+/// Returns the new value of an atomic operation.
 fn apply(op: AtomicOp, kind: Scalar, old: u64, b: u64, c: u64) -> u64 {
     let is_less = || match kind {
         S32 => (old as i32) < b as i32,

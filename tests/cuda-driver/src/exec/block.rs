@@ -1,39 +1,40 @@
-//! A block: its warps run in turn, each until it ends or comes to a barrier.
+//! Executes a block. The warps run one after the other, each until it exits or reaches a barrier.
 
 use super::env::Env;
 use super::fault::{Fault, Kind};
 use super::inst::{Barrier, BarrierOp, Kernel, Special};
 use super::lanes::{ALL, LANES, write};
-use super::warp::{Stop, Warp};
+use super::warp::{StopReason, Warp};
 
-/// A barrier of a block, while warps come to it.
+/// Progress of a barrier.
 #[derive(Default, Clone)]
-struct Meeting {
-    /// Threads that came, those of a warp counted as 32.
-    come: u32,
-    /// Warps that wait, with what they wait at.
+struct BarrierState {
+    /// Number of arrived threads; each warp counts as 32.
+    arrived: u32,
+    /// Indices of the waiting warps, with their barrier instructions.
     waiting: Vec<(usize, Barrier)>,
-    /// Lanes whose predicate is true, over all warps, and lanes in all.
+    /// Number of lanes with a true predicate, and of all arrived lanes (`bar.red`).
     is_true: u32,
     lanes: u32,
 }
 
-/// Runs a block. `warps` are as many as it needs.
+/// Executes a block. `warps` must have one warp for every 32 threads.
 pub fn run(warps: &mut [Warp], env: &mut Env, block: [u32; 3]) -> Result<(), Box<Fault>> {
     for warp in warps.iter_mut() {
         warp.begin(env.threads, env.kernel.local_bytes);
         set_block(warp, env.kernel, block);
     }
     env.barriers += 1;
-    let mut meetings: [Meeting; 16] = Default::default();
+    let mut barrier_states: [BarrierState; 16] = Default::default();
     let mut runnable: Vec<usize> = (0..warps.len()).rev().collect();
     let mut ended = vec![false; warps.len()];
     while let Some(i) = runnable.pop() {
-        match warps[i].run(env).map_err(|fault| placed(fault, block))? {
-            Stop::Ended => ended[i] = true,
-            Stop::Barrier(barrier) => {
-                let released = arrive(warps, i, &barrier, &mut meetings, env).map_err(|fault| placed(fault, block))?;
-                // In order, the first one next.
+        match warps[i].run(env).map_err(|fault| with_block(fault, block))? {
+            StopReason::Ended => ended[i] = true,
+            StopReason::Barrier(barrier) => {
+                let released =
+                    arrive(warps, i, &barrier, &mut barrier_states, env).map_err(|fault| with_block(fault, block))?;
+                // Reverse the order so that the first released warp is popped next.
                 runnable.extend(released.into_iter().rev());
             }
         }
@@ -41,85 +42,91 @@ pub fn run(warps: &mut [Warp], env: &mut Env, block: [u32; 3]) -> Result<(), Box
     if ended.iter().all(|e| *e) {
         Ok(())
     } else {
-        Err(placed(stuck(warps, &ended, &meetings, env), block))
+        Err(with_block(deadlock_fault(warps, &ended, &barrier_states, env), block))
     }
 }
 
-fn placed(mut fault: Box<Fault>, block: [u32; 3]) -> Box<Fault> {
+fn with_block(mut fault: Box<Fault>, block: [u32; 3]) -> Box<Fault> {
     fault.block = block;
     fault
 }
 
-/// A warp comes to a barrier; the warps that can go on.
+/// Records the arrival of warp `i` at a barrier and returns the released warps.
 fn arrive(
     warps: &mut [Warp],
     i: usize,
     barrier: &Barrier,
-    meetings: &mut [Meeting],
+    barrier_states: &mut [BarrierState],
     env: &mut Env,
 ) -> Result<Vec<usize>, Box<Fault>> {
     let first = warps[i].live().trailing_zeros() as usize % LANES;
-    // SAFETY: the decoder gave these operands registers of 32 bits.
+    // SAFETY: the decoder assigned 32-bit registers to the barrier ID and count (`Decoder::barrier`).
     let value = |slot| unsafe { super::lanes::read::<u32>(warps[i].file(), slot)[first] };
     let line = env.kernel.code[warps[i].pc as usize].line;
     let all = (warps.len() * LANES) as u32;
     let (id, expected) = (value(barrier.id), barrier.count.map_or(all, value));
-    let Some(meeting) = meetings.get_mut(id as usize) else {
-        return Err(fault_at(line, format!("barrier {id}: there are 16")));
+    let Some(barrier_state) = barrier_states.get_mut(id as usize) else {
+        return Err(fault_at(
+            line,
+            format!("invalid barrier ID: expected 0 to 15, found {id}"),
+        ));
     };
     if expected % LANES as u32 != 0 || expected > all || expected == 0 {
-        return Err(fault_at(line, format!("barrier {id} for {expected} threads of {all}")));
+        return Err(fault_at(
+            line,
+            format!("invalid thread count of barrier {id}: expected a multiple of 32 up to {all}, found {expected}"),
+        ));
     }
-    meeting.come += LANES as u32;
+    barrier_state.arrived += LANES as u32;
     if let Some((_, predicate, negate, _)) = barrier.reduce {
         let live = warps[i].live();
-        meeting.is_true += ((warps[i].predicate(predicate) ^ negate) & live).count_ones();
-        meeting.lanes += live.count_ones();
+        barrier_state.is_true += ((warps[i].predicate(predicate) ^ negate) & live).count_ones();
+        barrier_state.lanes += live.count_ones();
     }
     let mut released = Vec::new();
     if barrier.waits {
-        meeting.waiting.push((i, barrier.clone()));
+        barrier_state.waiting.push((i, barrier.clone()));
     } else {
         released.push(i);
     }
-    if meeting.come < expected {
+    if barrier_state.arrived < expected {
         return Ok(released);
     }
-    let meeting = std::mem::take(meeting);
+    let barrier_state = std::mem::take(barrier_state);
     env.barriers += 1;
-    for (warp, barrier) in &meeting.waiting {
-        give_result(&mut warps[*warp], barrier, &meeting);
+    for (warp, barrier) in &barrier_state.waiting {
+        write_reduction(&mut warps[*warp], barrier, &barrier_state);
         released.push(*warp);
     }
     Ok(released)
 }
 
-fn give_result(warp: &mut Warp, barrier: &Barrier, meeting: &Meeting) {
+fn write_reduction(warp: &mut Warp, barrier: &Barrier, barrier_state: &BarrierState) {
     let Some((op, _, _, d)) = barrier.reduce else { return };
     let live = warp.live();
     let as_mask = |b: bool| if b { ALL } else { 0 };
     match op {
-        BarrierOp::Count => warp.write_all(d, meeting.is_true, live),
-        BarrierOp::All => warp.set_predicate(d, as_mask(meeting.is_true == meeting.lanes), live),
-        BarrierOp::Any => warp.set_predicate(d, as_mask(meeting.is_true != 0), live),
+        BarrierOp::Count => warp.write_all(d, barrier_state.is_true, live),
+        BarrierOp::All => warp.set_predicate(d, as_mask(barrier_state.is_true == barrier_state.lanes), live),
+        BarrierOp::Any => warp.set_predicate(d, as_mask(barrier_state.is_true != 0), live),
     }
 }
 
-fn fault_at(line: u32, what: String) -> Box<Fault> {
-    let mut fault = Fault::new(Kind::Synchronization, None, what);
+fn fault_at(line: u32, description: String) -> Box<Fault> {
+    let mut fault = Fault::new(Kind::Synchronization, None, description);
     fault.line = line;
     fault
 }
 
-/// Warps wait at barriers that the others do not come to.
-fn stuck(warps: &[Warp], ended: &[bool], meetings: &[Meeting], env: &Env) -> Box<Fault> {
+/// Returns the fault for a deadlock in which warps wait at barriers that the other warps do not reach.
+fn deadlock_fault(warps: &[Warp], ended: &[bool], barrier_states: &[BarrierState], env: &Env) -> Box<Fault> {
     let mut line = 0;
-    let mut places = Vec::new();
-    for (id, meeting) in meetings.iter().enumerate() {
-        for (i, _) in &meeting.waiting {
+    let mut waiting_warps = Vec::new();
+    for (id, barrier_state) in barrier_states.iter().enumerate() {
+        for (i, _) in &barrier_state.waiting {
             let at = env.kernel.code[warps[*i].pc as usize].line;
             line = if line == 0 { at } else { line };
-            places.push(format!("warp {i} at barrier {id}, line {at}"));
+            waiting_warps.push(format!("warp {i} at barrier {id}, line {at}"));
         }
     }
     let ended: Vec<_> = ended
@@ -135,11 +142,11 @@ fn stuck(warps: &[Warp], ended: &[bool], meetings: &[Meeting], env: &Env) -> Box
     };
     fault_at(
         line,
-        format!("warps wait for others that do not come: {}{ended}", places.join(", ")),
+        format!("deadlock at a barrier: {}{ended}", waiting_warps.join(", ")),
     )
 }
 
-/// Writes the special registers that are the same in all blocks of a launch.
+/// Writes the special registers that are equal for all blocks of a launch.
 pub fn set_specials(warp: &mut Warp, kernel: &Kernel, threads: [u32; 3], blocks: [u32; 3], dynamic_shared: u32) {
     let first = warp.index * LANES as u32;
     let n_threads: u32 = threads.iter().product();
@@ -158,8 +165,8 @@ pub fn set_specials(warp: &mut Warp, kernel: &Kernel, threads: [u32; 3], blocks:
                 Special::LaneMask(has) => {
                     let before = (1u32 << lane) - 1;
                     let masks = [before, 1 << lane, !before & !(1 << lane)];
-                    let wanted = masks.iter().zip(has).filter(|(_, has)| *has);
-                    wanted.fold(0, |all, (mask, _)| all | mask)
+                    let selected = masks.iter().zip(has).filter(|(_, has)| *has);
+                    selected.fold(0, |all, (mask, _)| all | mask)
                 }
                 Special::Processors => PROCESSORS,
                 Special::Grid => 1,
@@ -169,12 +176,12 @@ pub fn set_specials(warp: &mut Warp, kernel: &Kernel, threads: [u32; 3], blocks:
             }
         };
         let values: [u32; LANES] = std::array::from_fn(of_lane);
-        // SAFETY: the decoder gave special registers 32 bits.
+        // SAFETY: the decoder assigned 32-bit registers to special registers (`Decoder::special`).
         unsafe { write(warp.file_mut(), *slot, &values, ALL) };
     }
 }
 
-/// Writes those that tell blocks apart.
+/// Writes the special registers that depend on the block.
 fn set_block(warp: &mut Warp, kernel: &Kernel, block: [u32; 3]) {
     for (special, slot) in &kernel.specials {
         let value = match *special {
@@ -186,5 +193,5 @@ fn set_block(warp: &mut Warp, kernel: &Kernel, block: [u32; 3]) {
     }
 }
 
-/// Multiprocessors of the emulated device.
+/// Number of multiprocessors of the emulated device.
 pub const PROCESSORS: u32 = 132;

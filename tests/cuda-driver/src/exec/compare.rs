@@ -1,6 +1,6 @@
-//! Comparisons, whose results are predicates.
+//! Comparisons whose result is a predicate.
 
-use super::float::flushed;
+use super::float::flush_subnormal;
 use super::lanes::{AluFn, Combine, Test, compare};
 use super::scalar::Scalar::{self, *};
 use super::scalar::{bf16_to_f32, f16_to_f32};
@@ -11,7 +11,7 @@ macro_rules! test {
         impl Test for Expression {
             type A = $type;
             #[inline(always)]
-            // A negated comparison holds for NaN.
+            // The negation of an ordered comparison is true for NaN.
             #[allow(clippy::neg_cmp_op_on_partial_ord)]
             fn test($a: $type, $b: $type) -> bool {
                 $body
@@ -35,7 +35,7 @@ macro_rules! integer_test {
     };
 }
 
-/// Comparisons whose names end with `u` hold if an operand is NaN.
+/// Implements comparisons of floats. The variants with suffix `u` are true if an operand is NaN.
 macro_rules! float_test {
     ($comparison:expr, $combine:expr, $type:ty, |$x:ident| $value:expr) => {{
         #[inline(always)]
@@ -62,11 +62,11 @@ macro_rules! float_test {
     }};
 }
 
-/// The loop of `setp` for a comparison of any type.
+/// Returns the lane loop of `setp`, or `None` if it does not support the type.
 pub fn setp(comparison: &str, kind: Scalar, combine: Combine, flush: bool) -> Option<AluFn> {
     match kind {
         F64 => float_test!(comparison, combine, f64, |x| x),
-        F32 if flush => float_test!(comparison, combine, f32, |x| flushed(x, true)),
+        F32 if flush => float_test!(comparison, combine, f32, |x| flush_subnormal(x, true)),
         F32 => float_test!(comparison, combine, f32, |x| x),
         F16 => float_test!(comparison, combine, u16, |x| f16_to_f32(x)),
         Bf16 => float_test!(comparison, combine, u16, |x| bf16_to_f32(x)),
@@ -80,7 +80,7 @@ pub fn setp(comparison: &str, kind: Scalar, combine: Combine, flush: bool) -> Op
     }
 }
 
-/// `testp`.
+/// Returns the lane loop of `testp`, or `None` if it does not support the type.
 pub fn testp(property: &str, kind: Scalar) -> Option<AluFn> {
     Some(match (property, kind) {
         ("finite", F32) => test!(Combine::And, f32, |a, _b| a.is_finite()),

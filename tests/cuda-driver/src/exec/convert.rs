@@ -1,40 +1,42 @@
-//! `cvt`: conversions between all types.
+//! Conversions between all types (`cvt`).
 //!
-//! A register may be wider than the type: sources are cut to it, results extended to the register, integers by their sign.
+//! A register may be wider than the type of its value. Source registers are truncated to the type. Results
+//! are sign-extended or zero-extended to the register.
 
 use super::lanes::{AluFn, op};
 use super::scalar::Scalar::{self, *};
 use super::scalar::{Format, Rounding, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, narrow, round};
 
-/// What `cvt` is to do.
+/// Parameters of a `cvt` instruction.
 #[derive(Debug, Clone, Copy)]
 pub struct Conversion {
-    /// Of the result.
+    /// Result type.
     pub to: Scalar,
-    /// Of the source.
+    /// Source type.
     pub from: Scalar,
-    /// `None`: none is needed.
+    /// Rounding mode; `None` if the conversion is exact.
     pub rounding: Option<Rounding>,
-    /// Whether the rounding is to an integer (`rni`, `rzi`, ...).
+    /// True if the result is rounded to an integer (`rni`, `rzi`, …).
     pub to_integer: bool,
-    /// `.sat`: integers are limited to the type's range, floats to 0..1.
+    /// True to clamp integers to the range of the result type, and floats to 0..1 (`.sat`).
     pub saturate: bool,
-    /// `.ftz`.
+    /// True to flush subnormal numbers to zero (`.ftz`).
     pub flush: bool,
-    /// `.relu`.
+    /// True to replace negative results by 0 (`.relu`).
     pub relu: bool,
 }
 
-/// Integers between the two of a conversion, or values of floats.
+/// Intermediate value of a conversion.
 #[derive(Clone, Copy)]
 enum Value {
     Int(i128),
     Float(f64),
 }
 
-/// The loop of a conversion, in registers of `to_bytes` and `from_bytes`. `extra` of its operands is [`encode`]d.
+/// Returns the lane loop of a conversion for the given register sizes in bytes. `Args::extra` must contain
+/// the [`encode`]d conversion.
 pub fn convert(c: &Conversion, to_bytes: u32, from_bytes: u32) -> Option<AluFn> {
-    if let Some(fast) = common(c, to_bytes, from_bytes) {
+    if let Some(fast) = specialized(c, to_bytes, from_bytes) {
         return Some(fast);
     }
     let is_scalar = |t: Scalar| !matches!(t, F16x2 | Bf16x2 | Pred);
@@ -55,8 +57,8 @@ pub fn convert(c: &Conversion, to_bytes: u32, from_bytes: u32) -> Option<AluFn> 
     })
 }
 
-/// Conversions that kernels are full of.
-fn common(c: &Conversion, to_bytes: u32, from_bytes: u32) -> Option<AluFn> {
+/// Returns specialized lane loops for frequent conversions.
+fn specialized(c: &Conversion, to_bytes: u32, from_bytes: u32) -> Option<AluFn> {
     if c.saturate || c.flush || c.relu {
         return None;
     }
@@ -84,7 +86,7 @@ fn common(c: &Conversion, to_bytes: u32, from_bytes: u32) -> Option<AluFn> {
     })
 }
 
-/// `cvt.rn.f16x2.f32 d, a, b` and the like: a goes to the upper half.
+/// Returns the lane loop of `cvt.rn.f16x2.f32 d, a, b` and its variants. The upper half of the result is `a`.
 pub fn pack(to: Scalar, rounding: Rounding, relu: bool) -> Option<AluFn> {
     Some(match (to, rounding, relu) {
         (F16x2, Rounding::Nearest, false) => {
@@ -118,7 +120,8 @@ fn at_least_zero(x: f64) -> f64 {
     if x < 0.0 { 0.0 } else { x }
 }
 
-/// `cvt.pack.sat.TO.s32 d, a, b{, c}`: a above b, limited to the type; c's low part moves up for types of 8 bits.
+/// Returns the lane loop of `cvt.pack.sat.TO.s32 d, a, b{, c}`. The clamped `a` is above the clamped `b`. For
+/// 8-bit types, the low half of `c` becomes the upper half of the result.
 pub fn pack_integers(to: Scalar, has_third: bool) -> Option<AluFn> {
     Some(match (to, has_third) {
         (S16, false) => op!(|a: i32, b: i32| -> u32 {
@@ -137,7 +140,7 @@ pub fn pack_integers(to: Scalar, has_third: bool) -> Option<AluFn> {
     })
 }
 
-/// A conversion as a number, for [`super::lanes::Args::extra`].
+/// Encodes a conversion for [`super::lanes::Args::extra`].
 pub fn encode(c: &Conversion) -> u32 {
     let rounding = c
         .rounding
@@ -180,7 +183,7 @@ fn decode(how: u32) -> Conversion {
     }
 }
 
-/// Any conversion of one value.
+/// Converts the value of one lane.
 fn any(bits: u64, how: u32) -> u64 {
     let c = decode(how);
     let mut value = load(bits, c.from);
@@ -217,7 +220,7 @@ fn load(bits: u64, kind: Scalar) -> Value {
     }
 }
 
-/// The type's smallest and largest integer.
+/// Returns the minimum and maximum of an integer type.
 fn range(kind: Scalar) -> (i128, i128) {
     let bits = 8 * kind.bytes();
     if kind.is_signed() {
@@ -229,16 +232,16 @@ fn range(kind: Scalar) -> (i128, i128) {
 
 fn to_int(value: Value, c: &Conversion) -> u64 {
     let (least, greatest) = range(c.to);
-    let wanted = match value {
+    let converted = match value {
         Value::Int(i) if c.saturate => i.clamp(least, greatest),
         Value::Int(i) => i,
-        // As the ISA defines NaN: zero, but the lone highest bit where 64 bits are involved.
+        // NaN converts to 0, or to the highest bit if one of the types has 64 bits (PTX ISA, `cvt`).
         Value::Float(x) if x.is_nan() && (c.from == F64 || c.to.bytes() == 8) => 1 << (8 * c.to.bytes() - 1),
         Value::Float(x) => (round(x, c.rounding.unwrap_or(Rounding::Zero)) as i128).clamp(least, greatest),
     };
-    // Cut to the type, then extended to the register.
+    // Truncate to the type, then extend to the register width.
     let unused = 64 - 8 * c.to.bytes();
-    let up = (wanted as u64) << unused;
+    let up = (converted as u64) << unused;
     if c.to.is_signed() {
         (up as i64 >> unused) as u64
     } else {
@@ -249,8 +252,8 @@ fn to_int(value: Value, c: &Conversion) -> u64 {
 fn to_float(value: Value, c: &Conversion) -> u64 {
     let rounding = c.rounding.unwrap_or(Rounding::Nearest);
     let mut x = match value {
-        Value::Int(i) if c.to == F64 => return f64_of(i, rounding).to_bits(),
-        Value::Int(i) => odd_f64(i),
+        Value::Int(i) if c.to == F64 => return to_f64(i, rounding).to_bits(),
+        Value::Int(i) => to_f64_round_to_odd(i),
         Value::Float(x) => x,
     };
     if c.saturate {
@@ -259,7 +262,7 @@ fn to_float(value: Value, c: &Conversion) -> u64 {
     if c.relu {
         x = at_least_zero(x);
     }
-    // A rounding to an integer is done by now.
+    // The first rounding already produced an integer.
     let rounding = if c.to_integer { Rounding::Nearest } else { rounding };
     match c.to {
         F16 => narrow(x, Format::F16, rounding).into(),
@@ -279,8 +282,8 @@ fn single(x: f64, rounding: Rounding, flush: bool) -> u32 {
     }
 }
 
-/// An integer as f64, its last bit set if it is not exact: rounding it again is rounding once.
-fn odd_f64(i: i128) -> f64 {
+/// Converts an integer to f64 with round-to-odd, so that a second rounding is correct.
+fn to_f64_round_to_odd(i: i128) -> f64 {
     let magnitude = i.unsigned_abs() as u64;
     let excess = (64 - magnitude.leading_zeros()).saturating_sub(53);
     let lost = magnitude & ((1 << excess) - 1) != 0;
@@ -289,7 +292,7 @@ fn odd_f64(i: i128) -> f64 {
     if i < 0 { -x } else { x }
 }
 
-fn f64_of(i: i128, rounding: Rounding) -> f64 {
+fn to_f64(i: i128, rounding: Rounding) -> f64 {
     let nearest = i as f64;
     let error = i - nearest as i128;
     let is_up = match rounding {

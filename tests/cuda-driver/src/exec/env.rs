@@ -1,59 +1,59 @@
-//! What a running block sees: its kernel, arguments, memory, and the counters.
+//! The environment of a running block: kernel, arguments, memory, and counters.
 
 use super::fault::{Fault, Kind};
 use super::inst::Kernel;
 use super::lanes::LANES;
-use super::shared::{Now, Shared, ways};
-use super::touched::Touched;
-use crate::device::memory::{Memory, Missing, View};
+use super::shared::{LogicalTime, Shared, bank_waves};
+use super::touched::AccessedRanges;
+use crate::device::memory::{LookupError, Memory, View};
 use crate::device::order::Range;
 use crate::ptx::Space;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where generic addresses of shared memory begin. Allocations and memory of this process have others.
+/// First generic address of shared memory. The window does not overlap device or host addresses.
 pub const SHARED_WINDOW: u64 = 1 << 62;
-/// Where generic addresses of local memory begin.
+/// First generic address of local memory.
 pub const LOCAL_WINDOW: u64 = 1 << 61;
-/// Bytes of either window.
+/// Size of each generic address window in bytes.
 pub const WINDOW: u64 = 1 << 32;
-/// Regions that are remembered.
+/// Number of cached memory regions.
 pub const CURSORS: usize = 32;
-/// Bytes that memory moves at once.
+/// Size of a global memory sector in bytes.
 pub const SECTOR: u64 = 32;
 
-/// Memory that kernels of a device may touch.
-pub struct Reach<'a> {
-    /// By number; `None` where there is no access between the devices.
+/// Memory that kernels of a device can access.
+pub struct AccessibleMemory<'a> {
+    /// Memory by device number; `None` for a device without peer access.
     pub memories: Vec<Option<&'a Memory>>,
-    /// Pinned memory of the host.
-    pub hosts: &'a [View],
+    /// Pinned host memory that kernels may access.
+    pub pinned: &'a [View],
 }
 
-impl Reach<'_> {
-    fn find(&self, address: u64, len: u64) -> Result<View, Missing> {
-        if let Some(host) = self.hosts.iter().find(|h| h.offset(address, len).is_some()) {
+impl AccessibleMemory<'_> {
+    fn find(&self, address: u64, len: u64) -> Result<View, LookupError> {
+        if let Some(host) = self.pinned.iter().find(|h| h.offset(address, len).is_some()) {
             return Ok(*host);
         }
         let Some(device) = Memory::device_of(address) else {
-            return Err(Missing {
+            return Err(LookupError {
                 kind: Kind::OutOfBounds,
-                what: "no address of a device".into(),
+                description: "the address does not belong to a device".into(),
             });
         };
         match self.memories.get(device as usize) {
             Some(Some(memory)) => memory.find(address, len).map(|(i, _)| memory.regions()[i].view()),
             Some(None) => {
-                let what = format!("an address of device {device}, to which this one has no access");
-                Err(Missing {
+                let description = format!("the address belongs to device {device}, and peer access is not enabled");
+                Err(LookupError {
                     kind: Kind::OutOfBounds,
-                    what,
+                    description,
                 })
             }
-            None => Err(Missing {
+            None => Err(LookupError {
                 kind: Kind::OutOfBounds,
-                what: "no address of a device".into(),
+                description: "the address does not belong to a device".into(),
             }),
         }
     }
@@ -61,23 +61,23 @@ impl Reach<'_> {
     fn name(&self, address: u64) -> String {
         let memory = Memory::device_of(address).and_then(|d| *self.memories.get(d as usize)?);
         let region = memory.and_then(|m| m.find(address, 1).ok().map(|(i, at)| (&m.regions()[i], at)));
-        region.map_or("memory of the host".into(), |(region, at)| {
+        region.map_or("host memory".into(), |(region, at)| {
             format!("byte {at} of {}", region.name)
         })
     }
 }
 
-/// Which blocks of a grid have ended.
+/// Tracks which blocks of a grid have ended.
 #[derive(Default)]
-pub struct Turns {
-    /// All blocks before this one have.
+pub struct BlockOrder {
+    /// Index of the first block that may still run; all earlier blocks have ended.
     first: AtomicU64,
-    /// Those behind it that have, too.
+    /// Blocks after `first` that have ended.
     ended: Mutex<BTreeSet<u64>>,
 }
 
-impl Turns {
-    /// A block has ended.
+impl BlockOrder {
+    /// Marks a block as ended.
     pub fn end(&self, block: u64) {
         let mut ended = self.ended.lock().unwrap_or_else(|e| e.into_inner());
         ended.insert(block);
@@ -88,7 +88,7 @@ impl Turns {
         self.first.store(first, Ordering::Release);
     }
 
-    /// Waits until all blocks before this one have ended.
+    /// Waits until all blocks before `block` have ended.
     pub fn wait(&self, block: u64) {
         while self.first.load(Ordering::Acquire) < block {
             std::thread::yield_now();
@@ -96,25 +96,25 @@ impl Turns {
     }
 }
 
-/// How often an instruction was executed, and what it moved.
+/// Execution counters of an instruction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Times that a warp came to it with at least one lane on.
+    /// Number of executions by a warp with at least one active lane.
     pub warps: u64,
-    /// Lanes that did it.
+    /// Number of executions, summed over lanes.
     pub lanes: u64,
-    /// Bytes that lanes asked for.
+    /// Number of bytes requested by all lanes.
     pub bytes: u64,
-    /// Sectors of global memory that were moved, or additional ways of shared memory.
+    /// For global memory, the transferred sectors. For shared memory, the extra waves due to bank conflicts.
     pub moved: u64,
-    /// Groups of lanes of accesses to shared memory that are served at once, 128 bytes at most: the ways without a conflict.
+    /// Waves of shared memory accesses without bank conflicts. A wave covers at most 128 bytes.
     pub waves: u64,
-    /// Branches at which lanes of a warp went different ways.
+    /// Number of branches at which a warp diverged.
     pub diverged: u64,
 }
 
 impl Count {
-    /// Adds another's.
+    /// Adds the counters of `other`.
     pub fn add(&mut self, other: &Self) {
         self.warps += other.warps;
         self.lanes += other.lanes;
@@ -125,58 +125,58 @@ impl Count {
     }
 }
 
-/// A running block.
+/// The environment of a running block.
 pub struct Env<'a> {
-    /// What it runs.
     pub kernel: &'a Kernel,
-    /// All parameters.
+    /// Parameters of the kernel.
     pub params: &'a [u8],
-    /// Memory of devices.
-    pub reach: &'a Reach<'a>,
-    /// Its own memory.
+    /// Memory that the kernel may access.
+    pub accessible: &'a AccessibleMemory<'a>,
+    /// Shared memory of the block.
     pub shared: &'a mut Shared,
-    /// For each instruction.
+    /// Execution counters, by instruction index.
     pub counts: &'a mut [Count],
-    /// The region that was touched last.
+    /// The most recently accessed memory region.
     pub cursor: View,
-    /// Those that instructions touched last, by the low bits of their numbers: an instruction mostly stays in one region.
+    /// The last region that each instruction accessed, indexed by the low bits of the instruction index. Most
+    /// instructions stay within one region.
     pub cursors: &'a mut [View; CURSORS],
-    /// Which blocks have ended, and its own number.
-    pub turn: (&'a Turns, u64),
-    /// What it touched.
-    pub touched: &'a mut Touched,
-    /// Barriers so far.
+    /// Order of blocks for atomics, and the index of the running block.
+    pub block_order: (&'a BlockOrder, u64),
+    /// Byte ranges accessed by the launch.
+    pub accessed: &'a mut AccessedRanges,
+    /// Number of completed barriers.
     pub barriers: u32,
-    /// Threads in the block.
+    /// Number of threads in the block.
     pub threads: u32,
-    /// Branches that a warp may take until it is said to hang.
-    pub branches_max: u64,
+    /// Maximum number of branches of a warp before it is reported as hanging.
+    pub max_branches: u64,
 }
 
-/// Addresses of this process, one for each lane that is on.
+/// Host addresses, one for each active lane.
 pub type Pointers = [*mut u8; LANES];
 
-/// An access by a warp: where each lane reads or writes how many bytes.
-pub struct Touch<'a> {
-    /// Lanes that are on.
+/// A memory access of a warp.
+pub struct WarpAccess<'a> {
+    /// Mask of the active lanes.
     pub mask: u32,
-    /// For each lane.
+    /// Address of each lane.
     pub addresses: &'a [u64; LANES],
-    /// For each lane.
+    /// Access size of a lane in bytes.
     pub bytes: u32,
-    /// The instruction.
+    /// Index of the accessing instruction.
     pub pc: usize,
-    /// The first lane's thread.
+    /// Index of the thread in lane 0.
     pub first_thread: u32,
-    /// The warp's time.
+    /// Number of `bar.warp.sync` executed by the warp.
     pub warp_time: u32,
-    /// Whether memory is read.
+    /// True if the access reads memory.
     pub reads: bool,
-    /// Whether it is written.
+    /// True if the access writes memory.
     pub writes: bool,
 }
 
-impl Touch<'_> {
+impl WarpAccess<'_> {
     fn lanes(&self) -> impl Iterator<Item = usize> {
         let mask = self.mask;
         (0..LANES).filter(move |lane| mask >> lane & 1 != 0)
@@ -186,7 +186,7 @@ impl Touch<'_> {
         self.first_thread + lane as u32
     }
 
-    /// The address of the first lane if all lanes are on and lie one behind the other.
+    /// Returns the address of lane 0 if all lanes are active and access consecutive addresses.
     fn contiguous(&self) -> Option<u64> {
         let first = self.addresses[0];
         let bytes = u64::from(self.bytes);
@@ -198,18 +198,18 @@ impl Touch<'_> {
     }
 
     fn misaligned(&self, lane: usize) -> Box<Fault> {
-        let what = format!(
-            "an access of {} bytes at {:#x} is not aligned",
+        let description = format!(
+            "misaligned access of {} bytes at {:#x}",
             self.bytes, self.addresses[lane]
         );
-        Fault::new(Kind::Misaligned, Some(self.thread(lane)), what)
+        Fault::new(Kind::Misaligned, Some(self.thread(lane)), description)
     }
 }
 
 impl Env<'_> {
-    /// Checks an access to any space, notes and counts it.
+    /// Checks, records, and counts an access to any state space.
     #[inline]
-    pub fn touch(&mut self, space: Space, touch: &Touch, local: &mut [u8]) -> Result<Pointers, Box<Fault>> {
+    pub fn touch(&mut self, space: Space, touch: &WarpAccess, local: &mut [u8]) -> Result<Pointers, Box<Fault>> {
         self.counts[touch.pc].bytes += u64::from(touch.mask.count_ones() * touch.bytes);
         let misaligned = touch
             .lanes()
@@ -226,7 +226,7 @@ impl Env<'_> {
         }
     }
 
-    fn touch_generic(&mut self, touch: &Touch, local: &mut [u8]) -> Result<Pointers, Box<Fault>> {
+    fn touch_generic(&mut self, touch: &WarpAccess, local: &mut [u8]) -> Result<Pointers, Box<Fault>> {
         let mut pointers = [std::ptr::null_mut(); LANES];
         for (space, window) in [
             (Space::Global, 0),
@@ -239,7 +239,7 @@ impl Env<'_> {
                 continue;
             }
             let addresses = touch.addresses.map(|address| address.wrapping_sub(window));
-            let part = Touch {
+            let part = WarpAccess {
                 mask,
                 addresses: &addresses,
                 ..*touch
@@ -255,14 +255,14 @@ impl Env<'_> {
     }
 
     #[inline]
-    fn touch_global(&mut self, touch: &Touch) -> Result<Pointers, Box<Fault>> {
+    fn touch_global(&mut self, touch: &WarpAccess) -> Result<Pointers, Box<Fault>> {
         let mut pointers = [std::ptr::null_mut(); LANES];
         let remembered = touch.pc % CURSORS;
         self.cursor = self.cursors[remembered];
         if let Some(first) = touch.contiguous() {
             let len = u64::from(touch.bytes) * LANES as u64;
             if self.cursor.offset(first, len).is_none()
-                && let Ok(view) = self.reach.find(first, len)
+                && let Ok(view) = self.accessible.find(first, len)
             {
                 (self.cursor, self.cursors[remembered]) = (view, view);
             }
@@ -271,7 +271,7 @@ impl Env<'_> {
                 && !(touch.writes && self.cursor.read_only)
             {
                 self.counts[touch.pc].moved += (first + len - 1) / SECTOR - first / SECTOR + 1;
-                self.note(first, len, touch.reads, touch.writes);
+                self.record(first, len, touch.reads, touch.writes);
                 let data = self.cursor.data.wrapping_add(offset as usize);
                 for (i, pointer) in pointers.iter_mut().enumerate() {
                     *pointer = data.wrapping_add(i * touch.bytes as usize);
@@ -287,44 +287,44 @@ impl Env<'_> {
             n += 1;
         }
         self.cursors[remembered] = self.cursor;
-        self.counts[touch.pc].moved += different(&mut sectors[..n]);
+        self.counts[touch.pc].moved += count_distinct(&mut sectors[..n]);
         Ok(pointers)
     }
 
-    /// One lane's access to global memory.
+    /// Checks and records the access of one lane to global memory.
     #[inline]
-    fn touch_one(&mut self, touch: &Touch, lane: usize) -> Result<*mut u8, Box<Fault>> {
+    fn touch_one(&mut self, touch: &WarpAccess, lane: usize) -> Result<*mut u8, Box<Fault>> {
         let (address, len) = (touch.addresses[lane], u64::from(touch.bytes));
         let access = if touch.writes { "write of" } else { "read of" };
         if self.cursor.offset(address, len).is_none() {
-            self.cursor = self.reach.find(address, len).map_err(|missing| {
-                let what = format!("{access} {len} bytes at {address:#x}: {}", missing.what);
-                Fault::new(missing.kind, Some(touch.thread(lane)), what)
+            self.cursor = self.accessible.find(address, len).map_err(|missing| {
+                let description = format!("{access} {len} bytes at {address:#x}: {}", missing.description);
+                Fault::new(missing.kind, Some(touch.thread(lane)), description)
             })?;
         }
         let offset = address - self.cursor.base;
         if touch.writes && self.cursor.read_only {
-            let what = format!("{access} {len} bytes at {address:#x}, which kernels only read");
-            return Err(Fault::new(Kind::OutOfBounds, Some(touch.thread(lane)), what));
+            let description = format!("{access} {len} bytes at {address:#x}: the memory is read-only");
+            return Err(Fault::new(Kind::OutOfBounds, Some(touch.thread(lane)), description));
         }
         if touch.reads
             && let Some(at) = self.cursor.first_unwritten(offset, len)
         {
-            let name = self.reach.name(self.cursor.base + at);
-            let what = format!("read of {len} bytes at {address:#x}: {name} was never written");
-            return Err(Fault::new(Kind::Uninitialized, Some(touch.thread(lane)), what));
+            let name = self.accessible.name(self.cursor.base + at);
+            let description = format!("read of {len} bytes at {address:#x}: {name} was never written");
+            return Err(Fault::new(Kind::Uninitialized, Some(touch.thread(lane)), description));
         }
-        self.note(address, len, touch.reads, touch.writes);
+        self.record(address, len, touch.reads, touch.writes);
         Ok(self.cursor.data.wrapping_add(offset as usize))
     }
 
-    /// Bytes of the cursor's region are touched.
+    /// Records an access to the region in `cursor`.
     #[inline(always)]
-    fn note(&mut self, from: u64, len: u64, reads: bool, writes: bool) {
+    fn record(&mut self, from: u64, len: u64, reads: bool, writes: bool) {
         let (base, to) = (self.cursor.base, from + len);
         if writes {
-            self.cursor.mark(from - base, len);
-            self.touched.note(Range {
+            self.cursor.mark_written(from - base, len);
+            self.accessed.record(Range {
                 base,
                 from,
                 to,
@@ -332,7 +332,7 @@ impl Env<'_> {
             });
         }
         if reads {
-            self.touched.note(Range {
+            self.accessed.record(Range {
                 base,
                 from,
                 to,
@@ -341,19 +341,20 @@ impl Env<'_> {
         }
     }
 
-    fn touch_shared(&mut self, touch: &Touch) -> Result<Pointers, Box<Fault>> {
+    fn touch_shared(&mut self, touch: &WarpAccess) -> Result<Pointers, Box<Fault>> {
         let mut pointers = [std::ptr::null_mut(); LANES];
         let now = self.now(touch.warp_time);
         let data = self.shared.data();
-        // Lanes that write the same word in one instruction: one of them wins, as the language has it.
+        // If several lanes write the same word in one instruction, one of the values is stored (PTX memory
+        // model).
         let is_ascending = touch.mask == u32::MAX && touch.addresses.is_sorted_by(|a, b| a < b);
-        // Reads before writes: what lanes do in one instruction has no order.
-        for (is_write, wanted) in [(false, touch.reads), (true, touch.writes)] {
-            for lane in touch.lanes().filter(|_| wanted) {
+        // Reads are checked before writes because the accesses of one instruction are unordered.
+        for (is_write, is_performed) in [(false, touch.reads), (true, touch.writes)] {
+            for lane in touch.lanes().filter(|_| is_performed) {
                 let address = touch.addresses[lane];
                 let thread = touch.thread(lane);
                 let is_repeated = is_write && !is_ascending && self.is_repeated(touch, lane);
-                // Two lanes that read a word say of it what more of them do.
+                // Two readers of a word represent all further readers.
                 let is_third = |address: u64| {
                     lane > 1 && touch.addresses[lane - 1] == address && touch.addresses[lane - 2] == address
                 };
@@ -363,76 +364,81 @@ impl Env<'_> {
                 pointers[lane] = data.wrapping_add(address as usize);
             }
         }
-        let (waves, extra) = ways(touch.addresses, touch.mask, touch.bytes);
+        let (waves, extra) = bank_waves(touch.addresses, touch.mask, touch.bytes);
         let count = &mut self.counts[touch.pc];
         count.waves += u64::from(waves);
         count.moved += u64::from(extra);
         Ok(pointers)
     }
 
-    /// An access that is ordered with other atomic ones: no race is looked for.
-    pub fn touch_atomically(&mut self, space: Space, touch: &Touch, local: &mut [u8]) -> Result<Pointers, Box<Fault>> {
-        let watch = self.shared.watch(false);
+    /// Checks an atomic access. Race detection is disabled because atomics are ordered with each other.
+    pub fn touch_atomically(
+        &mut self,
+        space: Space,
+        touch: &WarpAccess,
+        local: &mut [u8],
+    ) -> Result<Pointers, Box<Fault>> {
+        let enabled = self.shared.set_race_detection(false);
         let pointers = self.touch(space, touch, local);
-        self.shared.watch(watch);
+        self.shared.set_race_detection(enabled);
         pointers
     }
 
-    fn is_repeated(&self, touch: &Touch, lane: usize) -> bool {
+    fn is_repeated(&self, touch: &WarpAccess, lane: usize) -> bool {
         (0..lane).any(|before| touch.mask >> before & 1 != 0 && touch.addresses[before] == touch.addresses[lane])
     }
 
-    fn touch_local(&mut self, touch: &Touch, local: &mut [u8]) -> Result<Pointers, Box<Fault>> {
+    fn touch_local(&mut self, touch: &WarpAccess, local: &mut [u8]) -> Result<Pointers, Box<Fault>> {
         let mut pointers = [std::ptr::null_mut(); LANES];
         let size = u64::from(self.kernel.local_bytes);
         for lane in touch.lanes() {
             let address = touch.addresses[lane];
             if address >= size || size - address < touch.bytes.into() {
-                let what = format!(
-                    "{} bytes at {address} of a thread's local memory, which has {size}",
+                let description = format!(
+                    "local memory has {size} bytes per thread, but the access covers {0} bytes at offset {address}",
                     touch.bytes
                 );
-                return Err(Fault::new(Kind::OutOfBounds, Some(touch.thread(lane)), what));
+                return Err(Fault::new(Kind::OutOfBounds, Some(touch.thread(lane)), description));
             }
             pointers[lane] = local[lane * size as usize + address as usize..].as_mut_ptr();
         }
         Ok(pointers)
     }
 
-    fn touch_params(&mut self, touch: &Touch) -> Result<Pointers, Box<Fault>> {
+    fn touch_params(&mut self, touch: &WarpAccess) -> Result<Pointers, Box<Fault>> {
         let mut pointers = [std::ptr::null_mut(); LANES];
         let size = self.params.len() as u64;
         for lane in touch.lanes() {
             let address = touch.addresses[lane];
             if touch.writes || address >= size || size - address < touch.bytes.into() {
-                let what = format!(
-                    "{} bytes at {address} of the parameters, which have {size}",
+                let description = format!(
+                    "the parameters have {size} bytes, but the access covers {0} bytes at offset {address}",
                     touch.bytes
                 );
-                return Err(Fault::new(Kind::OutOfBounds, Some(touch.thread(lane)), what));
+                return Err(Fault::new(Kind::OutOfBounds, Some(touch.thread(lane)), description));
             }
             pointers[lane] = self.params[address as usize..].as_ptr().cast_mut();
         }
         Ok(pointers)
     }
 
-    /// The running warp's place in time.
-    pub fn now(&self, warp_time: u32) -> Now {
-        Now {
+    /// Returns the logical time of the running warp.
+    pub fn now(&self, warp_time: u32) -> LogicalTime {
+        LogicalTime {
             block: self.barriers,
             warp: warp_time,
         }
     }
 }
 
-/// The window that a generic address lies in; 0: none.
+/// Returns the start of the window that contains a generic address, or 0 for global memory.
 pub fn window_of(address: u64) -> u64 {
     let is_in = |window: &u64| address.wrapping_sub(*window) < WINDOW;
     [SHARED_WINDOW, LOCAL_WINDOW].into_iter().find(is_in).unwrap_or(0)
 }
 
-/// How many different values there are.
-fn different(values: &mut [u64]) -> u64 {
+/// Returns the number of distinct values.
+fn count_distinct(values: &mut [u64]) -> u64 {
     if !values.is_sorted() {
         values.sort_unstable();
     }

@@ -1,4 +1,4 @@
-//! Exchanges among the lanes of a warp: shuffles, votes, matches, reductions.
+//! Data exchange between the lanes of a warp: shuffles, votes, matches, and reductions.
 
 use super::fault::{Fault, Kind};
 use super::inst::{Exchange, ExchangeKind};
@@ -6,7 +6,7 @@ use super::lanes::{LANES, Slot, read, write};
 use super::warp::Warp;
 
 impl Warp {
-    /// An exchange among the lanes of `on`, which all have come.
+    /// Executes an exchange between the lanes in `on`. All required lanes have arrived.
     pub fn exchange(&mut self, e: &Exchange, on: u32) -> Result<(), Box<Fault>> {
         let members = self.check_members(e, on)?;
         use ExchangeKind::*;
@@ -24,42 +24,53 @@ impl Warp {
         Ok(())
     }
 
-    /// The mask of members, in which every lane that takes part is.
+    /// Returns the member mask of an exchange.
+    ///
+    /// # Errors
+    /// If the lanes pass different masks, or a participating lane is missing in the mask.
     fn check_members(&self, e: &Exchange, on: u32) -> Result<u32, Box<Fault>> {
         let Some(slot) = e.members else {
             return Ok(on);
         };
-        // SAFETY: the decoder gave masks registers of 32 bits.
+        // SAFETY: the decoder assigned a 32-bit register to the member mask.
         let masks = unsafe { read::<u32>(self.file(), slot) };
         let mut lanes = (0..LANES).filter(|lane| on >> lane & 1 != 0);
         let first = masks[on.trailing_zeros() as usize % LANES];
         match lanes.find(|lane| masks[*lane] != first || masks[*lane] >> lane & 1 == 0) {
             None => Ok(first & self.live()),
             Some(lane) => {
-                let what = format!(
-                    "the mask {:#010x} of an exchange does not fit its lanes {on:#010x}",
+                let description = format!(
+                    "warp exchange: the member mask {:#010x} does not match the participating lanes {on:#010x}",
                     masks[lane]
                 );
-                Err(Fault::new(Kind::Synchronization, Some(self.thread(1 << lane)), what))
+                Err(Fault::new(
+                    Kind::Synchronization,
+                    Some(self.thread(1 << lane)),
+                    description,
+                ))
             }
         }
     }
 
     fn shuffle(&mut self, e: &Exchange, on: u32) -> Result<(), Box<Fault>> {
         let file = self.file();
-        // SAFETY: the decoder gave the operands registers of 32 bits.
+        // SAFETY: the decoder assigned 32-bit registers to the operands of a shuffle.
         let (a, b, c) = unsafe { (read::<u32>(file, e.a), read::<u32>(file, e.b), read::<u32>(file, e.c)) };
         let (mut d, mut valid) = ([0; LANES], 0);
         for lane in (0..LANES).filter(|lane| on >> lane & 1 != 0) {
             let (source, is_valid) = source_lane(e.kind, lane as u32, b[lane] & 31, c[lane]);
             if is_valid && on >> source & 1 == 0 {
-                let what = format!("a shuffle from lane {source}, which takes no part in it");
-                return Err(Fault::new(Kind::Synchronization, Some(self.thread(1 << lane)), what));
+                let description = format!("shuffle: a lane reads from lane {source}, which does not participate");
+                return Err(Fault::new(
+                    Kind::Synchronization,
+                    Some(self.thread(1 << lane)),
+                    description,
+                ));
             }
             d[lane] = a[source as usize];
             valid |= u32::from(is_valid) << lane;
         }
-        // SAFETY: as above.
+        // SAFETY: the decoder assigned a 32-bit result register.
         unsafe { write(self.file_mut(), e.d, &d, on) };
         self.set_predicate(e.p, valid, on);
         Ok(())
@@ -78,7 +89,7 @@ impl Warp {
 
     fn match_values(&mut self, e: &Exchange, on: u32, bytes: u32) {
         let file = self.file();
-        // SAFETY: the decoder gave the value a register of this width.
+        // SAFETY: the decoder assigned a register of the matched width to the value.
         let a: [u64; LANES] = unsafe {
             if bytes == 4 {
                 read::<u32>(file, e.a).map(u64::from)
@@ -94,12 +105,12 @@ impl Warp {
             d = [if first { on } else { 0 }; LANES];
             self.set_predicate(e.p, if first { u32::MAX } else { 0 }, on);
         }
-        // SAFETY: the result has 32 bits.
+        // SAFETY: the decoder assigned a 32-bit result register.
         unsafe { write(self.file_mut(), e.d, &d, on) };
     }
 
     fn reduce(&mut self, e: &Exchange, on: u32) {
-        // SAFETY: the decoder gave the value a register of 32 bits.
+        // SAFETY: the decoder assigned a 32-bit value register.
         let a = unsafe { read::<u32>(self.file(), e.a) };
         let values = (0..LANES).filter(|lane| on >> lane & 1 != 0).map(|lane| a[lane]);
         let result = values.reduce(|x, y| match e.kind {
@@ -115,14 +126,15 @@ impl Warp {
         self.write_all(e.d, result.unwrap_or(0), on);
     }
 
-    /// One value for all lanes.
+    /// Writes one value to the lanes in `mask`.
     pub fn write_all(&mut self, slot: Slot, value: u32, on: u32) {
-        // SAFETY: the decoder gave the result a register of 32 bits.
+        // SAFETY: the decoder assigned a 32-bit result register.
         unsafe { write(self.file_mut(), slot, &[value; LANES], on) };
     }
 }
 
-/// The lane that a shuffle reads, and whether it is inside the bounds: bits 8..13 of `c` tell segments apart, bits 0..5 limit lanes in them.
+/// Returns the source lane of a shuffle, and whether the lane is in bounds. Bits 8..13 of `c` select the
+/// segment, and bits 0..5 are the bound within the segment.
 fn source_lane(kind: ExchangeKind, lane: u32, b: u32, c: u32) -> (u32, bool) {
     let (clamp, segment) = (c & 31, c >> 8 & 31);
     let greatest = lane & segment | clamp & !segment;

@@ -1,48 +1,47 @@
-//! What a kernel did wrong.
+//! Faults: errors of kernels and copies that the emulator detects.
 
-/// The kind of a fault, which decides the driver's error.
+/// The kind of a fault, which determines the CUDA error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// An access outside of every allocation, or to one that is freed.
+    /// An access outside all live allocations.
     OutOfBounds,
-    /// An address that is no multiple of the access's width.
+    /// An address that is not a multiple of the access width.
     Misaligned,
-    /// A read of memory that nobody wrote.
+    /// A read of uninitialized memory.
     Uninitialized,
-    /// Two threads touch a word without a barrier between, one of them writing.
+    /// A data race: two threads access a word without a barrier in between, and one of them writes.
     Race,
-    /// A barrier, or an instruction of the whole warp, that not all wanted threads come to.
+    /// A barrier or warp-level instruction that not all required threads reach.
     Synchronization,
-    /// Streams touch the same memory without an event between.
+    /// A data race between streams: no event orders two accesses, and one of them writes.
     Order,
-    /// `trap`, or a failed assertion.
+    /// A `trap` instruction or a failed assertion.
     Trap,
-    /// A warp that does not end.
+    /// A warp that exceeded the maximum number of branches.
     Hang,
 }
 
-/// A fault, and where it happened.
+/// A fault and its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What kind it is.
     pub kind: Kind,
-    /// What happened, with address and allocation.
-    pub what: String,
-    /// The line of PTX, counted from 1; 0 if it is that of the running instruction.
+    /// Description, which includes the address and the allocation.
+    pub description: String,
+    /// PTX line number, starting at 1; 0 stands for the line of the running instruction.
     pub line: u32,
-    /// The thread's index in its block, if one thread did it.
+    /// Index of the thread in its block, if a single thread caused the fault.
     pub thread: Option<u32>,
-    /// The block.
+    /// Index of the block in the grid.
     pub block: [u32; 3],
 }
 
 impl Fault {
-    /// A fault that the running instruction causes in a thread.
-    pub fn new(kind: Kind, thread: Option<u32>, what: impl Into<String>) -> Box<Self> {
-        let what = what.into();
+    /// Creates a fault of the running instruction.
+    pub fn new(kind: Kind, thread: Option<u32>, description: impl Into<String>) -> Box<Self> {
+        let description = description.into();
         Box::new(Self {
             kind,
-            what,
+            description,
             line: 0,
             thread,
             block: [0; 3],

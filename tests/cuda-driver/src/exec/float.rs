@@ -1,23 +1,23 @@
-//! Arithmetic of f32 and f64. Approximate instructions are computed exactly and rounded once.
+//! Arithmetic on f32 and f64. Approximate instructions are computed exactly and rounded once.
 
 use super::lanes::{AluFn, op};
 use super::scalar::Rounding;
 use super::scalar::Scalar::{self, *};
 
-/// What an instruction's name says beside its type.
+/// Modifiers of an arithmetic instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Modes {
-    /// How the result is rounded.
+    /// Rounding mode of the result.
     pub rounding: Rounding,
-    /// `.ftz`: subnormal operands and results are zeros of their sign.
+    /// True to flush subnormal operands and results to signed zeros (`.ftz`).
     pub flush: bool,
-    /// `.sat`: the result is limited to 0..1, NaN becomes 0.
+    /// True to clamp the result to 0..1, and NaN to 0 (`.sat`).
     pub saturate: bool,
 }
 
-/// Zero of its sign for a subnormal number, if asked for.
+/// Replaces a subnormal number by a signed zero if `flush` is set.
 #[inline(always)]
-pub fn flushed(x: f32, flush: bool) -> f32 {
+pub fn flush_subnormal(x: f32, flush: bool) -> f32 {
     if flush && x.to_bits() & 0x7f80_0000 == 0 {
         f32::from_bits(x.to_bits() & 0x8000_0000)
     } else {
@@ -26,16 +26,16 @@ pub fn flushed(x: f32, flush: bool) -> f32 {
 }
 
 #[inline(always)]
-fn limited(x: f32, flush: bool, saturate: bool) -> f32 {
-    let x = flushed(x, flush);
+fn flush_and_saturate(x: f32, flush: bool, saturate: bool) -> f32 {
+    let x = flush_subnormal(x, flush);
     if !saturate {
         return x;
     }
-    // NaN fails the comparison.
+    // The comparison is false for NaN, which becomes 0.
     if x > 0.0 { x.min(1.0) } else { 0.0 }
 }
 
-/// An expression over f32 for all settings of `flush` and `saturate`.
+/// Instantiates an f32 expression for every combination of `flush` and `saturate`.
 macro_rules! singles {
     ($modes:expr, |$a:ident| $body:expr) => {
         singles!($modes, |$a, _b, _c| $body)
@@ -53,13 +53,13 @@ macro_rules! singles {
     };
     (@ $flush:expr, $saturate:expr, $a:ident, $b:ident, $c:ident, $body:expr) => {
         op!(|$a: f32, $b: f32, $c: f32| -> f32 {
-            let ($a, $b, $c) = (flushed($a, $flush), flushed($b, $flush), flushed($c, $flush));
-            limited($body, $flush, $saturate)
+            let ($a, $b, $c) = (flush_subnormal($a, $flush), flush_subnormal($b, $flush), flush_subnormal($c, $flush));
+            flush_and_saturate($body, $flush, $saturate)
         })
     };
 }
 
-/// An expression that takes a rounding as its last parameter, for all roundings.
+/// Instantiates an expression for every rounding mode, which is the last parameter of the expression.
 macro_rules! rounded {
     ($modes:expr, $function:ident, |$($p:ident),*|) => {
         Some(match $modes.rounding {
@@ -71,14 +71,14 @@ macro_rules! rounded {
     };
 }
 
-/// The neighbour of a rounded result that another rounding gives. `error` is the exact result less the rounded one.
+/// Returns the result for a directed rounding mode. `error` is the exact result minus the rounded result.
 #[inline(always)]
 fn directed(rounded: f32, error: f64, rounding: Rounding) -> f32 {
     if error == 0.0 || error.is_nan() {
         return rounded;
     }
     if rounded.is_infinite() {
-        // A finite result beyond the largest number.
+        // The exact result is finite but exceeds the largest number.
         let down = rounded > 0.0 && error < 0.0 && rounding != Rounding::Up;
         let up = rounded < 0.0 && error > 0.0 && rounding != Rounding::Down;
         return if down {
@@ -99,7 +99,7 @@ fn directed(rounded: f32, error: f64, rounding: Rounding) -> f32 {
     }
 }
 
-/// The exact sum of a product of f32 (exact as f64) and an f32, less `rounded`: its sign is right.
+/// Returns the rounding error `product + c - rounded` with its correct sign. `product` must be exact in f64.
 #[inline(always)]
 fn error_of_sum(product: f64, c: f32, rounded: f32) -> f64 {
     let (a, b) = (product, f64::from(c));
@@ -128,7 +128,7 @@ fn mul_directed(a: f32, b: f32, rounding: Rounding) -> f32 {
 fn fma_directed(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
     let rounded = a.mul_add(b, c);
     let product = f64::from(a) * f64::from(b);
-    // Exact zeros of opposite signs add up to -0 if rounded down.
+    // A zero sum is -0 when rounding down, unless both operands are positive.
     if rounded == 0.0 && product + f64::from(c) == 0.0 && rounding == Rounding::Down {
         let both_positive = product.is_sign_positive() && c.is_sign_positive();
         return if both_positive { 0.0 } else { -0.0 };
@@ -139,7 +139,8 @@ fn fma_directed(a: f32, b: f32, c: f32, rounding: Rounding) -> f32 {
 #[inline(always)]
 fn div_directed(a: f32, b: f32, rounding: Rounding) -> f32 {
     let rounded = a / b;
-    // a - rounded * b is exact in f64; its sign against b's is that of the error.
+    // `a - rounded * b` is exact in f64. Multiplied by the sign of `b`, it has the sign of the rounding
+    // error.
     let rest = f64::from(a) - f64::from(rounded) * f64::from(b);
     let infinite = rounded.is_infinite() && a.is_finite() && b != 0.0;
     let error = if infinite {
@@ -160,7 +161,7 @@ fn sqrt_directed(a: f32, rounding: Rounding) -> f32 {
     )
 }
 
-/// `add`.
+/// Returns the lane loop of `add`.
 pub fn add(kind: Scalar, modes: Modes) -> Option<AluFn> {
     match (kind, modes.rounding) {
         (F64, Rounding::Nearest) => Some(op!(|a: f64, b: f64| -> f64 { a + b })),
@@ -170,7 +171,7 @@ pub fn add(kind: Scalar, modes: Modes) -> Option<AluFn> {
     }
 }
 
-/// `sub`.
+/// Returns the lane loop of `sub`.
 pub fn sub(kind: Scalar, modes: Modes) -> Option<AluFn> {
     match (kind, modes.rounding) {
         (F64, Rounding::Nearest) => Some(op!(|a: f64, b: f64| -> f64 { a - b })),
@@ -180,7 +181,7 @@ pub fn sub(kind: Scalar, modes: Modes) -> Option<AluFn> {
     }
 }
 
-/// `mul`.
+/// Returns the lane loop of `mul`.
 pub fn mul(kind: Scalar, modes: Modes) -> Option<AluFn> {
     match (kind, modes.rounding) {
         (F64, Rounding::Nearest) => Some(op!(|a: f64, b: f64| -> f64 { a * b })),
@@ -190,7 +191,7 @@ pub fn mul(kind: Scalar, modes: Modes) -> Option<AluFn> {
     }
 }
 
-/// `fma` and `mad`: one rounding.
+/// Returns the lane loop of `fma` and `mad`, which round once.
 pub fn fma(kind: Scalar, modes: Modes) -> Option<AluFn> {
     match (kind, modes.rounding) {
         (F64, Rounding::Nearest) => Some(op!(|a: f64, b: f64, c: f64| -> f64 { a.mul_add(b, c) })),
@@ -200,7 +201,7 @@ pub fn fma(kind: Scalar, modes: Modes) -> Option<AluFn> {
     }
 }
 
-/// `div`.
+/// Returns the lane loop of `div`.
 pub fn div(kind: Scalar, modes: Modes) -> Option<AluFn> {
     match (kind, modes.rounding) {
         (F64, Rounding::Nearest) => Some(op!(|a: f64, b: f64| -> f64 { a / b })),
@@ -215,7 +216,7 @@ fn rcp_directed(a: f32, rounding: Rounding) -> f32 {
     div_directed(1.0, a, rounding)
 }
 
-/// `rcp`.
+/// Returns the lane loop of `rcp`.
 pub fn rcp(kind: Scalar, modes: Modes) -> Option<AluFn> {
     match (kind, modes.rounding) {
         (F64, Rounding::Nearest) => Some(op!(|a: f64| -> f64 { 1.0 / a })),
@@ -225,7 +226,7 @@ pub fn rcp(kind: Scalar, modes: Modes) -> Option<AluFn> {
     }
 }
 
-/// `sqrt`.
+/// Returns the lane loop of `sqrt`.
 pub fn sqrt(kind: Scalar, modes: Modes) -> Option<AluFn> {
     match (kind, modes.rounding) {
         (F64, Rounding::Nearest) => Some(op!(|a: f64| -> f64 { a.sqrt() })),
@@ -235,7 +236,7 @@ pub fn sqrt(kind: Scalar, modes: Modes) -> Option<AluFn> {
     }
 }
 
-/// `rsqrt`, `sin`, `cos`, `lg2`, `ex2` and `tanh`.
+/// Returns the lane loop of `rsqrt`, `sin`, `cos`, `lg2`, `ex2` and `tanh`.
 pub fn function(name: &str, kind: Scalar, modes: Modes) -> Option<AluFn> {
     Some(match (name, kind) {
         ("rsqrt", F64) => op!(|a: f64| -> f64 { 1.0 / a.sqrt() }),
@@ -249,7 +250,7 @@ pub fn function(name: &str, kind: Scalar, modes: Modes) -> Option<AluFn> {
     })
 }
 
-/// `neg`.
+/// Returns the lane loop of `neg`.
 pub fn neg(kind: Scalar, modes: Modes) -> Option<AluFn> {
     Some(match kind {
         F64 => op!(|a: f64| -> f64 { -a }),
@@ -258,7 +259,7 @@ pub fn neg(kind: Scalar, modes: Modes) -> Option<AluFn> {
     })
 }
 
-/// `abs`.
+/// Returns the lane loop of `abs`.
 pub fn abs(kind: Scalar, modes: Modes) -> Option<AluFn> {
     Some(match kind {
         F64 => op!(|a: f64| -> f64 { a.abs() }),
@@ -267,7 +268,7 @@ pub fn abs(kind: Scalar, modes: Modes) -> Option<AluFn> {
     })
 }
 
-/// `copysign`: the magnitude of b with the sign of a.
+/// Returns the lane loop of `copysign`: the magnitude of `b` with the sign of `a`.
 pub fn copysign(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         F64 => op!(|a: f64, b: f64| -> f64 { b.copysign(a) }),
@@ -276,9 +277,9 @@ pub fn copysign(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// -0 is less than +0, and of a number and NaN it is the number, unless `NAN`.
+/// Returns the minimum, with -0 < +0. If one operand is NaN, returns the other one, or NaN if `NAN` is set.
 #[inline(always)]
-pub fn least<const NAN: bool>(a: f32, b: f32) -> f32 {
+pub fn minimum<const NAN: bool>(a: f32, b: f32) -> f32 {
     if a.is_nan() || b.is_nan() {
         let number = if a.is_nan() { b } else { a };
         return if NAN || number.is_nan() {
@@ -290,24 +291,24 @@ pub fn least<const NAN: bool>(a: f32, b: f32) -> f32 {
     if a < b || a == b && a.is_sign_negative() { a } else { b }
 }
 
-/// As [`least`].
+/// Returns the maximum, with -0 < +0. If one operand is NaN, returns the other one, or NaN if `NAN` is set.
 #[inline(always)]
-pub fn greatest<const NAN: bool>(a: f32, b: f32) -> f32 {
+pub fn maximum<const NAN: bool>(a: f32, b: f32) -> f32 {
     if a.is_nan() || b.is_nan() {
-        return least::<NAN>(a, b);
+        return minimum::<NAN>(a, b);
     }
     if a > b || a == b && a.is_sign_positive() { a } else { b }
 }
 
-/// `min` and `max`; with `.NaN`, NaN if any operand is.
+/// Returns the lane loop of `min` or `max`. With `keeps_nan`, the result is NaN if any operand is NaN.
 pub fn extreme(kind: Scalar, modes: Modes, is_max: bool, keeps_nan: bool) -> Option<AluFn> {
     Some(match (kind, is_max, keeps_nan) {
         (F64, false, false) => op!(|a: f64, b: f64| -> f64 { if a.is_nan() || b < a { b } else { a } }),
         (F64, true, false) => op!(|a: f64, b: f64| -> f64 { if a.is_nan() || b > a { b } else { a } }),
-        (F32, false, false) => singles!(modes, |a, b| least::<false>(a, b)),
-        (F32, false, true) => singles!(modes, |a, b| least::<true>(a, b)),
-        (F32, true, false) => singles!(modes, |a, b| greatest::<false>(a, b)),
-        (F32, true, true) => singles!(modes, |a, b| greatest::<true>(a, b)),
+        (F32, false, false) => singles!(modes, |a, b| minimum::<false>(a, b)),
+        (F32, false, true) => singles!(modes, |a, b| minimum::<true>(a, b)),
+        (F32, true, false) => singles!(modes, |a, b| maximum::<false>(a, b)),
+        (F32, true, true) => singles!(modes, |a, b| maximum::<true>(a, b)),
         _ => return None,
     })
 }

@@ -1,58 +1,58 @@
-//! A launch: the blocks of a grid, shared among threads of the host.
+//! Runs kernel launches and distributes the blocks of a grid over host threads.
 //!
-//! Blocks are taken in order. The result does not depend on the number of threads: atomic instructions, which could tell the order of blocks,
-//! wait until all blocks before theirs have ended, and of several faults that of the first block is kept.
+//! Blocks start in order, and results do not depend on the number of host threads. Atomics could reveal the
+//! order of blocks, so they wait until all earlier blocks have ended. If several blocks have faults, the
+//! fault of the first block is reported.
 
 use super::block;
-use super::env::{CURSORS, Count, Env, Reach, Turns};
+use super::env::{AccessibleMemory, BlockOrder, CURSORS, Count, Env};
 use super::fault::Fault;
 use super::inst::Kernel;
 use super::lanes::{ALL, LANES, write};
 use super::shared::Shared;
-use super::touched::Touched;
+use super::touched::AccessedRanges;
 use super::warp::Warp;
 use crate::device::memory::View;
 use crate::device::order::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fewest threads of a grid for which more than one thread of the host is woken.
+/// Minimum number of threads in a grid for using more than one host thread.
 const PARALLEL_THREADS: u64 = 1 << 15;
 
-/// What is launched.
+/// The parameters of a launch.
 pub struct Launch<'a> {
-    /// The kernel.
     pub kernel: &'a Kernel,
-    /// Its parameters.
+    /// The kernel parameters, each at its offset.
     pub params: &'a [u8],
-    /// Blocks, by dimension.
+    /// Number of blocks in each dimension.
     pub blocks: [u32; 3],
-    /// Threads of a block, by dimension.
+    /// Number of threads per block in each dimension.
     pub threads: [u32; 3],
-    /// Shared memory beyond the kernel's own.
+    /// Dynamic shared memory in bytes.
     pub dynamic_shared: u32,
-    /// Memory that it may touch.
-    pub reach: Reach<'a>,
-    /// Whether races on shared memory are looked for.
-    pub watch_races: bool,
-    /// Whether anybody wants to know what it touches.
-    pub watch_order: bool,
-    /// Branches that a warp may take until it is said to hang.
-    pub branches_max: u64,
+    /// Memory that the kernel may access.
+    pub accessible: AccessibleMemory<'a>,
+    /// True to detect data races on shared memory.
+    pub detect_races: bool,
+    /// True to record the accessed byte ranges.
+    pub record_ranges: bool,
+    /// Maximum number of branches of a warp before it is reported as hanging.
+    pub max_branches: u64,
 }
 
-/// What a thread of the host keeps from block to block and launch to launch.
+/// The state of a host thread, reused between blocks and launches.
 #[derive(Default)]
 pub struct Worker {
     warps: Vec<Warp>,
     shared: Shared,
     counts: Vec<Count>,
-    touched: Touched,
+    accessed: AccessedRanges,
     cursors: Cursors,
     barriers: u32,
 }
 
-/// Regions that instructions of the running kernel touched last.
+/// The last region that each instruction of the running kernel accessed.
 struct Cursors([View; CURSORS]);
 
 impl Default for Cursors {
@@ -61,16 +61,16 @@ impl Default for Cursors {
     }
 }
 
-/// What a launch did.
-pub struct Done {
-    /// How often each instruction was executed.
+/// The result of a successful launch.
+pub struct LaunchResult {
+    /// Counters, by instruction index.
     pub counts: Vec<Count>,
-    /// What it touched, if that is watched.
+    /// Accessed byte ranges, if recorded.
     pub ranges: Vec<Range>,
 }
 
-/// Runs a grid on the threads of `workers`.
-pub fn run(launch: &Launch, workers: &mut [Worker]) -> Result<Done, Box<Fault>> {
+/// Executes a grid on the threads of `workers`.
+pub fn run(launch: &Launch, workers: &mut [Worker]) -> Result<LaunchResult, Box<Fault>> {
     let blocks: u64 = launch.blocks.iter().map(|b| u64::from(*b)).product();
     let threads: u64 = launch.threads.iter().map(|t| u64::from(*t)).product();
     let is_small = blocks * threads < PARALLEL_THREADS || blocks == 1;
@@ -79,23 +79,23 @@ pub fn run(launch: &Launch, workers: &mut [Worker]) -> Result<Done, Box<Fault>> 
     } else {
         workers.len().min(blocks as usize)
     };
-    let share = Share {
+    let state = SharedState {
         launch,
         blocks,
         next: AtomicU64::new(0),
-        turns: Turns::default(),
+        block_order: BlockOrder::default(),
         fault: Mutex::new(None),
     };
     let workers = &mut workers[..used];
     if let [worker] = workers {
-        share.run(worker);
+        state.run(worker);
     } else {
         std::thread::scope(|scope| {
             let (first, others) = workers.split_at_mut(1);
             for worker in others {
-                scope.spawn(|| share.run(worker));
+                scope.spawn(|| state.run(worker));
             }
-            share.run(&mut first[0]);
+            state.run(&mut first[0]);
         });
     }
     let mut counts = std::mem::take(&mut workers[0].counts);
@@ -105,24 +105,24 @@ pub fn run(launch: &Launch, workers: &mut [Worker]) -> Result<Done, Box<Fault>> 
             .zip(&worker.counts)
             .for_each(|(sum, count)| sum.add(count));
     }
-    let ranges = workers.iter_mut().flat_map(|worker| worker.touched.take()).collect();
-    match share.fault.into_inner().unwrap_or_else(|e| e.into_inner()) {
+    let ranges = workers.iter_mut().flat_map(|worker| worker.accessed.take()).collect();
+    match state.fault.into_inner().unwrap_or_else(|e| e.into_inner()) {
         Some((_, fault)) => Err(fault),
-        None => Ok(Done { counts, ranges }),
+        None => Ok(LaunchResult { counts, ranges }),
     }
 }
 
-/// What threads of the host share.
-struct Share<'a> {
+/// The state that host threads share during a launch.
+struct SharedState<'a> {
     launch: &'a Launch<'a>,
     blocks: u64,
     next: AtomicU64,
-    turns: Turns,
-    /// That of the first block, with its number.
+    block_order: BlockOrder,
+    /// The fault of the block with the lowest number.
     fault: Mutex<Option<(u64, Box<Fault>)>>,
 }
 
-impl Share<'_> {
+impl SharedState<'_> {
     fn run(&self, worker: &mut Worker) {
         worker.begin(self.launch);
         loop {
@@ -130,12 +130,12 @@ impl Share<'_> {
             if block >= self.blocks {
                 return;
             }
-            let result = worker.block(self.launch, block, &self.turns);
-            self.turns.end(block);
+            let result = worker.block(self.launch, block, &self.block_order);
+            self.block_order.end(block);
             if let Err(fault) = result {
-                // What a block left behind in the middle is forgotten.
+                // An aborted block leaves an inconsistent state, which is discarded.
                 worker.shared = Shared::default();
-                // Blocks before this one are taken; those after it need not run.
+                // All earlier blocks have started, and later blocks need not run.
                 self.next.store(self.blocks, Ordering::Relaxed);
                 let mut first = self.fault.lock().unwrap_or_else(|e| e.into_inner());
                 if first.as_ref().is_none_or(|(number, _)| block < *number) {
@@ -148,15 +148,15 @@ impl Share<'_> {
 }
 
 impl Worker {
-    /// Counts that were taken by [`run`], to be used again.
-    pub fn give_back(&mut self, counts: Vec<Count>) {
+    /// Returns counters from [`LaunchResult`] for reuse.
+    pub fn recycle(&mut self, counts: Vec<Count>) {
         self.counts = counts;
     }
 
-    /// Warps with the kernel's constants.
+    /// Prepares the warps, registers, and counters for a launch.
     fn begin(&mut self, launch: &Launch) {
         let kernel = launch.kernel;
-        self.touched.watch = launch.watch_order;
+        self.accessed.enabled = launch.record_ranges;
         self.cursors = Cursors::default();
         let threads: u32 = launch.threads.iter().product();
         let n = threads.div_ceil(LANES as u32);
@@ -173,7 +173,8 @@ impl Worker {
             block::set_specials(warp, kernel, launch.threads, launch.blocks, launch.dynamic_shared);
             let file = warp.file_mut();
             for (slot, bits, bytes) in &kernel.constants {
-                // SAFETY: the decoder made room for constants of these widths.
+                // SAFETY: the decoder allocated a slot of `bytes` bytes per lane for each constant
+                // (`Decoder::constant`).
                 unsafe {
                     match bytes {
                         2 => write(file, *slot, &[*bits as u16; LANES], ALL),
@@ -183,32 +184,33 @@ impl Worker {
                 }
             }
         }
-        // Times of blocks are told apart by the number of barriers; before it wraps around, what is known of words is forgotten.
+        // Logical times are barrier counts that increase across blocks. The history is cleared before the
+        // count overflows.
         if self.barriers > u32::MAX / 2 {
             (self.shared, self.barriers) = (Shared::default(), 0);
         }
     }
 
-    fn block(&mut self, launch: &Launch, number: u64, turns: &Turns) -> Result<(), Box<Fault>> {
+    fn block(&mut self, launch: &Launch, number: u64, block_order: &BlockOrder) -> Result<(), Box<Fault>> {
         let [x, y, _] = launch.blocks.map(u64::from);
-        let place = [number % x, number / x % y, number / x / y].map(|i| i as u32);
+        let index = [number % x, number / x % y, number / x / y].map(|i| i as u32);
         self.shared
-            .begin(launch.kernel.shared_bytes + launch.dynamic_shared, launch.watch_races);
+            .begin(launch.kernel.shared_bytes + launch.dynamic_shared, launch.detect_races);
         let mut env = Env {
             kernel: launch.kernel,
             params: launch.params,
-            reach: &launch.reach,
+            accessible: &launch.accessible,
             shared: &mut self.shared,
             counts: &mut self.counts,
             cursor: View::NONE,
             cursors: &mut self.cursors.0,
-            touched: &mut self.touched,
-            turn: (turns, number),
+            accessed: &mut self.accessed,
+            block_order: (block_order, number),
             barriers: self.barriers,
             threads: launch.threads.iter().product(),
-            branches_max: launch.branches_max,
+            max_branches: launch.max_branches,
         };
-        let result = block::run(&mut self.warps, &mut env, place);
+        let result = block::run(&mut self.warps, &mut env, index);
         self.barriers = env.barriers;
         result
     }

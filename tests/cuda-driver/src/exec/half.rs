@@ -1,11 +1,11 @@
-//! Arithmetic of 16-bit floats and pairs of them, computed as f32 or f64 and rounded once.
+//! Arithmetic on 16-bit floats and pairs of 16-bit floats, computed in f32 or f64 and rounded once.
 
-use super::float::{greatest, least};
+use super::float::{maximum, minimum};
 use super::lanes::{AluFn, op};
 use super::scalar::Scalar::{self, *};
 use super::scalar::{Format, Rounding, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, narrow};
 
-/// An expression over the values of one or two 16-bit floats.
+/// Instantiates an expression for single and paired 16-bit floats.
 macro_rules! halves {
     ($kind:expr, |$a:ident| $body:expr) => {
         halves!($kind, |$a, _b, _c| $body)
@@ -40,38 +40,40 @@ macro_rules! halves {
     };
 }
 
-fn limited(x: f32) -> f32 {
+fn saturate_if(x: f32) -> f32 {
     if x > 0.0 { x.min(1.0) } else { 0.0 }
 }
 
-/// A sum or product of two halves is exact enough as f32 that rounding twice is rounding once: f32 has more than twice their bits, and two more.
+/// Returns the lane loop of `add`. Rounding to f32 first is harmless: f32 has at least twice the precision of
+/// a half plus two bits.
 pub fn add(kind: Scalar, saturate: bool) -> Option<AluFn> {
     Some(if saturate {
-        halves!(kind, |a, b| limited(a + b))
+        halves!(kind, |a, b| saturate_if(a + b))
     } else {
         halves!(kind, |a, b| a + b)
     })
 }
 
-/// `sub`.
+/// Returns the lane loop of `sub`.
 pub fn sub(kind: Scalar, saturate: bool) -> Option<AluFn> {
     Some(if saturate {
-        halves!(kind, |a, b| limited(a - b))
+        halves!(kind, |a, b| saturate_if(a - b))
     } else {
         halves!(kind, |a, b| a - b)
     })
 }
 
-/// `mul`.
+/// Returns the lane loop of `mul`.
 pub fn mul(kind: Scalar, saturate: bool) -> Option<AluFn> {
     Some(if saturate {
-        halves!(kind, |a, b| limited(a * b))
+        halves!(kind, |a, b| saturate_if(a * b))
     } else {
         halves!(kind, |a, b| a * b)
     })
 }
 
-/// `fma`. The product is exact as f32; the sum may need more bits than a f64 has for bfloat16, which a sticky bit stands for.
+/// Returns the lane loop of `fma`. The product is exact in f32. For bfloat16, f64 cannot represent every sum,
+/// so the sum is rounded to odd first.
 pub fn fma(kind: Scalar, saturate: bool, relu: bool) -> Option<AluFn> {
     Some(match (kind, saturate, relu) {
         (F16, false, false) => op!(|a: u16, b: u16, c: u16| -> u16 { fma_f16(a, b, c) }),
@@ -79,7 +81,7 @@ pub fn fma(kind: Scalar, saturate: bool, relu: bool) -> Option<AluFn> {
         (Bf16, false, false) => op!(|a: u16, b: u16, c: u16| -> u16 { fma_bf16(a, b, c) }),
         (Bf16x2, false, false) => op!(|a: u32, b: u32, c: u32| -> u32 { pairs(a, b, c, fma_bf16) }),
         (F16, true, false) => {
-            op!(|a: u16, b: u16, c: u16| -> u16 { f32_to_f16(limited(f16_to_f32(fma_f16(a, b, c)))) })
+            op!(|a: u16, b: u16, c: u16| -> u16 { f32_to_f16(saturate_if(f16_to_f32(fma_f16(a, b, c)))) })
         }
         (F16, false, true) => op!(|a: u16, b: u16, c: u16| -> u16 { relu_of(fma_f16(a, b, c)) }),
         (F16x2, false, true) => {
@@ -100,12 +102,13 @@ fn pairs(a: u32, b: u32, c: u32, f: impl Fn(u16, u16, u16) -> u16) -> u32 {
     u32::from(high) << 16 | u32::from(low)
 }
 
-/// 0 of negative numbers; NaN stays.
+/// Replaces negative numbers by 0; NaN is unchanged.
 fn relu_of(half: u16) -> u16 {
     if half & 0x8000 != 0 && half != 0xffff { 0 } else { half }
 }
 
-/// Exact in f64: products have exponents from -48 and 22 bits, so that a sum has at most 53 bits or a rounding error too small to matter.
+/// Computes an f16 `fma` in f64. Products have 22 bits and exponents of at least -48, so the sum is exact or
+/// its error is negligible.
 #[inline(always)]
 fn fma_f16(a: u16, b: u16, c: u16) -> u16 {
     let sum = f64::from(f16_to_f32(a)) * f64::from(f16_to_f32(b)) + f64::from(f16_to_f32(c));
@@ -121,7 +124,7 @@ fn fma_bf16(a: u16, b: u16, c: u16) -> u16 {
     narrow(sum_to_odd(product, c), Format::BF16, Rounding::Nearest) as u16
 }
 
-/// A sum whose last bit is 1 if it is not exact, so that rounding it again is rounding once.
+/// Returns a sum rounded to odd, so that the final rounding is correct.
 pub fn sum_to_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;
     let of_b = sum - a;
@@ -136,7 +139,7 @@ pub fn sum_to_odd(a: f64, b: f64) -> f64 {
     }
 }
 
-/// `neg`.
+/// Returns the lane loop of `neg`.
 pub fn neg(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         F16 | Bf16 => op!(|a: u16| -> u16 { a ^ 0x8000 }),
@@ -145,7 +148,7 @@ pub fn neg(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// `abs`.
+/// Returns the lane loop of `abs`.
 pub fn abs(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         F16 | Bf16 => op!(|a: u16| -> u16 { a & 0x7fff }),
@@ -154,17 +157,17 @@ pub fn abs(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// `min` and `max`.
+/// Returns the lane loop of `min` or `max`.
 pub fn extreme(kind: Scalar, is_max: bool, keeps_nan: bool) -> Option<AluFn> {
     Some(match (is_max, keeps_nan) {
-        (false, false) => halves!(kind, |a, b| least::<false>(a, b)),
-        (false, true) => halves!(kind, |a, b| least::<true>(a, b)),
-        (true, false) => halves!(kind, |a, b| greatest::<false>(a, b)),
-        (true, true) => halves!(kind, |a, b| greatest::<true>(a, b)),
+        (false, false) => halves!(kind, |a, b| minimum::<false>(a, b)),
+        (false, true) => halves!(kind, |a, b| minimum::<true>(a, b)),
+        (true, false) => halves!(kind, |a, b| maximum::<false>(a, b)),
+        (true, true) => halves!(kind, |a, b| maximum::<true>(a, b)),
     })
 }
 
-/// `ex2` and `tanh`.
+/// Returns the lane loop of `ex2` or `tanh`.
 pub fn function(name: &str, kind: Scalar) -> Option<AluFn> {
     Some(match name {
         "ex2" => halves!(kind, |a| f64::from(a).exp2() as f32),
@@ -173,7 +176,7 @@ pub fn function(name: &str, kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// A sum of two 16-bit floats of a kind.
+/// Adds two 16-bit floats.
 pub fn sum_of(kind: Scalar, a: u16, b: u16) -> u16 {
     if matches!(kind, Bf16 | Bf16x2) {
         f32_to_bf16(bf16_to_f32(a) + bf16_to_f32(b))
@@ -182,7 +185,7 @@ pub fn sum_of(kind: Scalar, a: u16, b: u16) -> u16 {
     }
 }
 
-/// The sums of a pair.
+/// Adds two pairs of 16-bit floats.
 pub fn pair_of_sums(kind: Scalar, a: u32, b: u32) -> u32 {
     pairs(a, b, 0, |a, b, _| sum_of(kind, a, b))
 }

@@ -5,132 +5,125 @@ use super::matrix::Matrix;
 use super::scalar::Scalar;
 use crate::ptx::Space;
 
-/// An instruction.
+/// A decoded instruction.
 pub struct Inst {
-    /// Its line in the module's text.
+    /// Line number in the PTX source.
     pub line: u32,
-    /// The predicate that decides which lanes do it.
+    /// Predicate that selects the active lanes.
     pub guard: Slot,
-    /// All ones if the guard is negated.
+    /// All ones if the guard is negated, otherwise 0.
     pub negate: u32,
-    /// How it is counted.
+    /// Class under which executions are counted.
     pub class: Class,
-    /// What it does.
     pub action: Action,
 }
 
-/// Kinds of instructions, as they are counted.
+/// Classes of instructions in the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// Arithmetic of integers and bits, comparisons.
+    /// Integer arithmetic, bit operations, and comparisons.
     Integer,
-    /// Arithmetic of f32.
+    /// Arithmetic on f32.
     Single,
-    /// Arithmetic of f64.
+    /// Arithmetic on f64.
     Double,
-    /// Arithmetic of 16-bit floats.
+    /// Arithmetic on 16-bit floats.
     Half,
-    /// Reciprocals, roots, exponentials and the like.
+    /// Reciprocals, roots, exponentials, and similar functions.
     Special,
-    /// Conversions.
     Convert,
     /// Moves and selections.
     Move,
-    /// Products of matrices.
+    /// Matrix instructions.
     Matrix,
-    /// Memory of the device.
+    /// Accesses to global memory.
     Global,
-    /// Memory of a block.
+    /// Accesses to shared memory.
     Shared,
-    /// Memory of a thread.
+    /// Accesses to local memory.
     Local,
-    /// Constants and arguments.
+    /// Accesses to constants and parameters.
     Constant,
-    /// Jumps.
+    /// Branches, calls, and exits.
     Control,
-    /// Barriers, fences.
+    /// Barriers and fences.
     Synchronize,
-    /// Shuffles, votes.
+    /// Shuffles and votes.
     Exchange,
 }
 
-/// What an instruction does.
+/// The operation of an instruction.
 pub enum Action {
-    /// Arithmetic, lane by lane.
+    /// Arithmetic instruction, computed lane by lane.
     Alu(AluFn, Args),
-    /// From memory to registers.
     Load(Access),
-    /// From registers to memory.
     Store(Access),
-    /// A read and write at once.
+    /// Atomic read-modify-write.
     Atomic(Atomic),
-    /// A jump to an instruction.
+    /// A branch to the instruction with this index.
     Branch(u32),
-    /// A jump to one of several.
+    /// A branch to one of several instructions, selected by a register (`brx.idx`).
     BranchIndexed(Slot, Box<[u32]>),
-    /// The end of a thread.
+    /// Exit of a thread.
     Exit,
-    /// A fault.
     Trap,
-    /// A barrier of the block.
+    /// Barrier of the block (`bar`).
     Barrier(Barrier),
-    /// `bar.warp.sync`: the lanes of a mask.
+    /// Barrier of the warp (`bar.warp.sync`), with the member mask.
     WarpBarrier(Slot),
-    /// An exchange among lanes of a warp.
+    /// Data exchange between the lanes of a warp.
     Exchange(Exchange),
-    /// Something that the whole warp does to matrices.
+    /// Warp-level matrix instruction.
     Matrix(Matrix),
-    /// The start of a copy from global to shared memory.
+    /// Asynchronous copy from global to shared memory.
     AsyncCopy(AsyncCopy),
-    /// The end of a group of those.
+    /// Commit of a group of asynchronous copies.
     AsyncCommit,
-    /// Waits until at most so many groups are under way; `None`: until no copy is.
+    /// Wait until at most this number of copy groups is pending; `None` waits for all copies.
     AsyncWait(Option<u32>),
-    /// A clock, of 4 or 8 bytes.
+    /// Read of a clock register of 4 or 8 bytes.
     Clock(Slot, u32),
-    /// Nothing that shows: fences, prefetches, pauses.
+    /// An instruction without an effect in the emulator, such as a fence or prefetch.
     Nothing,
 }
 
-/// An access to memory.
+/// The address and the registers of a memory access.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// Where it goes.
     pub space: Space,
-    /// The address's register, or that of a constant.
+    /// Register or constant that contains the address.
     pub address: Slot,
-    /// Whether that has 64 bits.
+    /// True if the address has 64 bits, false for 32 bits.
     pub is_wide: bool,
-    /// Added to it.
+    /// Offset added to the address, in bytes.
     pub offset: i64,
-    /// Of an element; elements lie one behind the other.
+    /// Type of the accessed elements, which are consecutive in memory.
     pub kind: Scalar,
-    /// The elements' registers.
+    /// Registers of the loaded or stored elements, in order.
     pub registers: Vec<Slot>,
-    /// Bytes of each of those.
+    /// Size of an element register in bytes.
     pub register_bytes: u32,
 }
 
 impl Access {
-    /// Of all elements.
+    /// Returns the size of the access in bytes.
     pub fn bytes(&self) -> u32 {
         self.kind.bytes() * self.registers.len() as u32
     }
 }
 
-/// `atom` and `red`.
+/// An atomic instruction (`atom` or `red`).
 pub struct Atomic {
-    /// The place, and the type of what lies there; its register takes the old value.
+    /// Address and type. The register receives the old value.
     pub access: Access,
-    /// What is done.
     pub op: AtomicOp,
-    /// The operand, or what is compared with.
+    /// Register with the operand, or with the comparison value of `cas`.
     pub b: Slot,
-    /// What is swapped in by `cas`.
+    /// Register with the new value of a `cas`.
     pub c: Slot,
 }
 
-/// What an atomic instruction does.
+/// The operation of an atomic instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtomicOp {
     Add,
@@ -148,17 +141,17 @@ pub enum AtomicOp {
 /// A barrier of the block.
 #[derive(Debug, Clone)]
 pub struct Barrier {
-    /// Which of 16.
+    /// Register with the barrier ID, 0 to 15.
     pub id: Slot,
-    /// Threads that take part; `None`: all of the block.
+    /// Register with the number of participating threads; `None` for all threads of the block.
     pub count: Option<Slot>,
-    /// Whether it waits (`bar.arrive` does not).
+    /// True if the warp waits for the other threads, false for `bar.arrive`.
     pub waits: bool,
-    /// `bar.red`: the predicate, and the register or predicate of the result.
+    /// Reduction of a `bar.red`: operation, predicate, negation mask, and result register.
     pub reduce: Option<(BarrierOp, Slot, u32, Slot)>,
 }
 
-/// How a barrier reduces predicates.
+/// The reduction operation of `bar.red`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BarrierOp {
     Count,
@@ -166,27 +159,26 @@ pub enum BarrierOp {
     Any,
 }
 
-/// An exchange among lanes.
+/// A data exchange between the lanes of a warp.
 pub struct Exchange {
-    /// What is exchanged.
     pub kind: ExchangeKind,
-    /// The result; a predicate for votes and `p` of shuffles.
+    /// Register of the result; a predicate for votes.
     pub d: Slot,
-    /// A second result (a predicate), or the sink.
+    /// Second result, a predicate; the sink if unused.
     pub p: Slot,
-    /// The value.
+    /// Register with the value to exchange.
     pub a: Slot,
-    /// Lane of a shuffle.
+    /// Register with the source lane of a shuffle.
     pub b: Slot,
-    /// Bounds of a shuffle.
+    /// Register with the segment and bound of a shuffle.
     pub c: Slot,
-    /// For predicates: all ones if `a` is negated.
+    /// All ones if the predicate in `a` is negated, otherwise 0.
     pub negate: u32,
-    /// Lanes that take part; `None`: those that are there.
+    /// Register with the member mask; `None` for the arrived lanes.
     pub members: Option<Slot>,
 }
 
-/// The kinds of exchanges.
+/// The kinds of data exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExchangeKind {
     ShuffleUp,
@@ -197,7 +189,7 @@ pub enum ExchangeKind {
     VoteAny,
     VoteUniform,
     VoteBallot,
-    /// Of values of so many bytes.
+    /// `match.any` or `match.all` on values of this size in bytes.
     MatchAny(u32),
     MatchAll(u32),
     ReduceAdd,
@@ -212,35 +204,35 @@ pub enum ExchangeKind {
     Elect,
 }
 
-/// `cp.async`.
+/// An asynchronous copy (`cp.async`).
 pub struct AsyncCopy {
-    /// Where in shared memory.
+    /// Destination address in shared memory.
     pub to: Access,
-    /// From where in global memory.
+    /// Source address in global memory.
     pub from: Access,
-    /// 4, 8 or 16.
+    /// Number of bytes to copy: 4, 8 or 16.
     pub bytes: u32,
-    /// How many of them are read, a register; the others are zeros.
+    /// Register with the number of bytes to read. The rest is filled with zeros.
     pub read: Option<Slot>,
-    /// A predicate: lanes where nothing is read.
+    /// Predicate and negation mask of the lanes that read nothing.
     pub ignore: Option<(Slot, u32)>,
 }
 
-/// A value of all kernels' threads that instructions read like a register.
+/// Special registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Special {
-    /// `%tid`, by dimension.
+    /// Special register `%tid` of a dimension.
     Thread(usize),
-    /// `%ntid`
+    /// Special register `%ntid` of a dimension.
     Threads(usize),
-    /// `%ctaid`
+    /// Special register `%ctaid` of a dimension.
     Block(usize),
-    /// `%nctaid`
+    /// Special register `%nctaid` of a dimension.
     Blocks(usize),
     Lane,
     Warp,
     Warps,
-    /// `%lanemask_...`: whether it has the lanes before, the lane itself, and those behind.
+    /// `%lanemask_…`: whether the mask includes lower lanes, the lane itself, and higher lanes.
     LaneMask([bool; 3]),
     Processor,
     Processors,
@@ -249,28 +241,27 @@ pub enum Special {
     DynamicSharedBytes,
 }
 
-/// A kernel, decoded for a device.
+/// A decoded kernel.
 pub struct Kernel {
-    /// Its name.
     pub name: String,
-    /// Its instructions; the last one is an exit.
+    /// Instructions of the kernel; the last is an exit.
     pub code: Vec<Inst>,
-    /// Bytes of a warp's register file.
+    /// Size of a warp's register file in bytes.
     pub file_bytes: u32,
-    /// What is in registers from the start: slot, bits, bytes.
+    /// Constants with their slot, bits, and size in bytes.
     pub constants: Vec<(Slot, u64, u32)>,
-    /// Special registers that it reads, and their slots.
+    /// Special registers that the kernel reads, with their slots.
     pub specials: Vec<(Special, Slot)>,
-    /// Bytes of its own shared variables.
+    /// Size of static shared memory in bytes.
     pub shared_bytes: u32,
-    /// Bytes of a thread's local memory.
+    /// Size of local memory per thread in bytes.
     pub local_bytes: u32,
-    /// Bytes of all parameters.
+    /// Size of the parameter buffer in bytes.
     pub param_bytes: u32,
     /// Offset and size of each parameter.
     pub params: Vec<(u32, u32)>,
-    /// Most threads in a block.
+    /// Maximum number of threads per block.
     pub max_threads: Option<u32>,
-    /// Whether it must have exactly that many.
+    /// True if blocks must have exactly `max_threads` threads (`.reqntid`).
     pub exact_threads: bool,
 }

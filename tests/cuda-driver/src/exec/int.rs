@@ -1,9 +1,10 @@
-//! Arithmetic of integers and bits. Each function gives the loop for a type, or nothing if the instruction has no such type.
+//! Integer and bit arithmetic. Each function returns the lane loop for a type, or `None` if the instruction
+//! does not support it.
 
 use super::lanes::{AluFn, Args, CARRY, LANES, Lane, bits, op, read, set_bits, write};
 use super::scalar::Scalar::{self, *};
 
-/// The same expression for all integers of 2, 4 and 8 bytes.
+/// Instantiates an expression for integers of 2, 4, and 8 bytes.
 macro_rules! integers {
     ($kind:expr, |$a:ident| $body:expr) => {
         integers!($kind, |$a, _b, _c| $body)
@@ -24,7 +25,7 @@ macro_rules! integers {
     };
 }
 
-/// The same expression for all widths of bits.
+/// Instantiates an expression for untyped words of all widths.
 macro_rules! words {
     ($kind:expr, |$a:ident, $b:ident| $body:expr) => {
         Some(match $kind {
@@ -36,7 +37,7 @@ macro_rules! words {
     };
 }
 
-/// `add`, wrapping; 16-bit pairs are not supported.
+/// `add`, wrapping. Packed 16-bit pairs are not supported.
 pub fn add(kind: Scalar) -> Option<AluFn> {
     integers!(kind, |a, b| a.wrapping_add(b))
 }
@@ -56,17 +57,14 @@ pub fn sub_saturating(kind: Scalar) -> Option<AluFn> {
     (kind == S32).then(|| op!(|a: i32, b: i32| -> i32 { a.saturating_sub(b) }))
 }
 
-/// `mul.lo`.
 pub fn mul_lo(kind: Scalar) -> Option<AluFn> {
     integers!(kind, |a, b| a.wrapping_mul(b))
 }
 
-/// `mad.lo`.
 pub fn mad_lo(kind: Scalar) -> Option<AluFn> {
     integers!(kind, |a, b, c| a.wrapping_mul(b).wrapping_add(c))
 }
 
-/// `mul.hi`.
 pub fn mul_hi(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         U16 => op!(|a: u16, b: u16| -> u16 { ((u32::from(a) * u32::from(b)) >> 16) as u16 }),
@@ -79,7 +77,6 @@ pub fn mul_hi(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// `mad.hi`.
 pub fn mad_hi(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         U32 => op!(|a: u32, b: u32, c: u32| -> u32 { (((u64::from(a) * u64::from(b)) >> 32) as u32).wrapping_add(c) }),
@@ -105,7 +102,6 @@ pub fn mul_wide(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// `mad.wide`.
 pub fn mad_wide(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         U16 => op!(|a: u16, b: u16, c: u32| -> u32 { (u32::from(a) * u32::from(b)).wrapping_add(c) }),
@@ -131,7 +127,6 @@ pub fn mul24(kind: Scalar, is_high: bool) -> Option<AluFn> {
     })
 }
 
-/// `mad24.lo`.
 pub fn mad24(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         U32 => op!(|a: u32, b: u32, c: u32| -> u32 { (a & 0xff_ffff).wrapping_mul(b & 0xff_ffff).wrapping_add(c) }),
@@ -140,7 +135,7 @@ pub fn mad24(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// `sad`: c + |a - b|.
+/// ALU function of `sad`: c + |a - b|.
 pub fn sad(kind: Scalar) -> Option<AluFn> {
     integers!(kind, |a, b, c| c.wrapping_add(if a < b {
         b.wrapping_sub(a)
@@ -149,32 +144,30 @@ pub fn sad(kind: Scalar) -> Option<AluFn> {
     }))
 }
 
-/// `div`: towards zero; by zero, all bits are set, as cards do.
+/// `div`, toward zero. As on GPUs, division by zero sets all bits.
 pub fn div(kind: Scalar) -> Option<AluFn> {
     integers!(kind, |a, b| if b == 0 { !b } else { a.wrapping_div(b) })
 }
 
-/// `rem`: of the sign of `a`; by zero, `a`.
+/// `rem`, with the sign of `a`. The remainder of a division by zero is `a`.
 pub fn rem(kind: Scalar) -> Option<AluFn> {
     integers!(kind, |a, b| if b == 0 { a } else { a.wrapping_rem(b) })
 }
 
-/// `min`.
 pub fn min(kind: Scalar) -> Option<AluFn> {
     integers!(kind, |a, b| if a < b { a } else { b })
 }
 
-/// `max`.
 pub fn max(kind: Scalar) -> Option<AluFn> {
     integers!(kind, |a, b| if a > b { a } else { b })
 }
 
-/// `neg`, of signed integers.
+/// ALU function of `neg` for signed integers.
 pub fn neg(kind: Scalar) -> Option<AluFn> {
     integers!(kind, |a| a.wrapping_neg())
 }
 
-/// `abs`, of signed integers.
+/// ALU function of `abs` for signed integers.
 pub fn abs(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         S16 => op!(|a: i16| -> i16 { a.wrapping_abs() }),
@@ -184,32 +177,28 @@ pub fn abs(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// `and`.
 pub fn and(kind: Scalar) -> Option<AluFn> {
     words!(kind, |a, b| a & b)
 }
 
-/// `or`.
 pub fn or(kind: Scalar) -> Option<AluFn> {
     words!(kind, |a, b| a | b)
 }
 
-/// `xor`.
 pub fn xor(kind: Scalar) -> Option<AluFn> {
     words!(kind, |a, b| a ^ b)
 }
 
-/// `not`.
 pub fn not(kind: Scalar) -> Option<AluFn> {
     words!(kind, |a, _b| !a)
 }
 
-/// `cnot`: 1 of 0, and 0 of anything else.
+/// ALU function of `cnot`: 1 for 0, otherwise 0.
 pub fn cnot(kind: Scalar) -> Option<AluFn> {
     words!(kind, |a, _b| (a == 0).into())
 }
 
-/// `shl`: amounts from the width on give 0. Amounts have 32 bits.
+/// `shl` by a 32-bit amount. Amounts of at least the register width give 0.
 pub fn shl(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         B16 => op!(|a: u16, b: u32| -> u16 { if b < 16 { a << (b & 15) } else { 0 } }),
@@ -219,7 +208,7 @@ pub fn shl(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// `shr`: of signed integers the sign moves in. Amounts are clamped to the width.
+/// `shr`, arithmetic for signed integers; amounts are clamped to the width.
 pub fn shr(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         B16 | U16 => op!(|a: u16, b: u32| -> u16 { if b < 16 { a >> (b & 15) } else { 0 } }),
@@ -232,7 +221,8 @@ pub fn shr(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// `shf.l` and `shf.r` of the pair b:a; `clamp` limits amounts to 32, otherwise their low 5 bits count.
+/// `shf.l` and `shf.r` of the pair `b:a`. With `clamp`, amounts are limited to 32; otherwise, only their low
+/// 5 bits are used.
 pub fn funnel(is_left: bool, clamp: bool) -> AluFn {
     match (is_left, clamp) {
         (true, true) => op!(|a: u32, b: u32, c: u32| -> u32 { funnel_left(a, b, c.min(32)) }),
@@ -252,7 +242,7 @@ fn funnel_right(low: u32, high: u32, n: u32) -> u32 {
     ((u64::from(high) << 32 | u64::from(low)) >> n) as u32
 }
 
-/// `popc`: the result has 32 bits.
+/// ALU function of `popc`, with a 32-bit result.
 pub fn popc(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         B32 => op!(|a: u32| -> u32 { a.count_ones() }),
@@ -261,7 +251,7 @@ pub fn popc(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// `clz`: the result has 32 bits.
+/// ALU function of `clz`, with a 32-bit result.
 pub fn clz(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         B32 => op!(|a: u32| -> u32 { a.leading_zeros() }),
@@ -270,7 +260,6 @@ pub fn clz(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// `brev`.
 pub fn brev(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         B32 => op!(|a: u32| -> u32 { a.reverse_bits() }),
@@ -279,7 +268,8 @@ pub fn brev(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// `bfind`: the place of the highest bit that is not the sign, or -1; with `.shiftamt`, how far to shift it to the top.
+/// `bfind`: position of the highest bit that differs from the sign, or -1. With `.shiftamt`, the left shift
+/// that moves it to the top.
 pub fn bfind(kind: Scalar, shift: bool) -> Option<AluFn> {
     Some(match (kind, shift) {
         (U32, false) => op!(|a: u32| -> u32 { 31u32.wrapping_sub(a.leading_zeros()) }),
@@ -300,7 +290,7 @@ pub fn bfind(kind: Scalar, shift: bool) -> Option<AluFn> {
     })
 }
 
-/// `bfe`: c bits from bit b on; position and length are bytes.
+/// `bfe`: `c` bits starting at bit `b`; both are 8-bit values.
 pub fn bfe(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         U32 => op!(|a: u32, b: u32, c: u32| -> u32 { extract(a.into(), b, c, 32, false) as u32 }),
@@ -311,7 +301,7 @@ pub fn bfe(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// A field that reaches beyond the width is filled with its sign, the topmost bit that is there.
+/// Extracts a bit field. For signed types, the field is sign-extended, also beyond the end of the word.
 #[inline(always)]
 fn extract(value: u64, position: u32, len: u32, width: u32, is_signed: bool) -> u64 {
     let (position, len) = (position & 0xff, len & 0xff);
@@ -327,7 +317,7 @@ fn extract(value: u64, position: u32, len: u32, width: u32, is_signed: bool) -> 
     }
 }
 
-/// `bfi`: the low `d` bits of `a` at bit `c` of `b`. Its fourth operand is a constant or a register in `extra`.
+/// `bfi`: inserts the low `d` bits of `a` at bit `c` of `b`. `Args::extra` is the slot of `d`.
 pub fn bfi(kind: Scalar) -> Option<AluFn> {
     Some(match kind {
         B32 => insert::<u32>,
@@ -336,7 +326,7 @@ pub fn bfi(kind: Scalar) -> Option<AluFn> {
     })
 }
 
-/// Unsigned words, as wide ones.
+/// An unsigned word that converts to and from u64.
 trait Word: Lane {
     const BITS: u32;
     fn widen(self) -> u64;
@@ -362,9 +352,10 @@ impl Word for u64 {
 }
 
 /// # Safety
-/// That of [`AluFn`]; `extra` is the slot of a register of 32 bits.
+/// The slots in `args` are within `file` and aligned for their types, `args.extra` is a 32-bit register, and
+/// `is_supported` returned true.
 unsafe fn insert<T: Word>(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: the slots are registers of these types (function contract).
     let (field, base, at, len) = unsafe {
         let (field, base) = (read::<T>(file, args.a), read::<T>(file, args.b));
         (field, base, read::<u32>(file, args.c), read::<u32>(file, args.extra))
@@ -377,11 +368,11 @@ unsafe fn insert<T: Word>(file: *mut u8, args: &Args, mask: u32) {
         let at = at.min(63);
         d[i] = T::cut(base[i].widen() & !(ones << at) | (field[i].widen() & ones) << at);
     }
-    // SAFETY: the caller says so.
+    // SAFETY: `d` is a register of type `T` (function contract).
     unsafe { write(file, args.d, &d, mask) }
 }
 
-/// `lop3`: bit by bit, the table in `extra` at 4a + 2b + c.
+/// `lop3`: bitwise lookup in the table `extra` at index 4a + 2b + c.
 pub fn lop3() -> AluFn {
     op!(|a: u32, b: u32, c: u32, table| -> u32 {
         let mut result = 0;
@@ -389,14 +380,15 @@ pub fn lop3() -> AluFn {
             let a = if entry & 4 != 0 { a } else { !a };
             let b = if entry & 2 != 0 { b } else { !b };
             let c = if entry & 1 != 0 { c } else { !c };
-            let wanted = 0u32.wrapping_sub(table >> entry & 1);
-            result |= a & b & c & wanted;
+            let selected = 0u32.wrapping_sub(table >> entry & 1);
+            result |= a & b & c & selected;
         }
         result
     })
 }
 
-/// `prmt`: each nibble of c chooses one of the 8 bytes of b:a, or its sign. With a mode, c chooses among patterns of nibbles.
+/// `prmt`: each nibble of `c` selects a byte of `b:a`, or the sign of the byte. With a mode, `c` selects a
+/// fixed pattern of nibbles.
 pub fn prmt(mode: Option<&str>) -> Option<AluFn> {
     Some(match mode {
         None => op!(|a: u32, b: u32, c: u32| -> u32 { permute(a, b, c) }),
@@ -435,7 +427,7 @@ fn permute(a: u32, b: u32, selector: u32) -> u32 {
     result
 }
 
-/// `dp4a`: c plus the products of four bytes each.
+/// `dp4a`: `c` plus the dot product of the four bytes of `a` and `b`.
 pub fn dp4a(a_signed: bool, b_signed: bool) -> AluFn {
     match (a_signed, b_signed) {
         (true, true) => op!(|a: u32, b: u32, c: u32| -> u32 { dot4(a, b, c, true, true) }),
@@ -460,7 +452,7 @@ fn dot4(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool) -> u32 {
     sum as u32
 }
 
-/// `dp2a`: c plus the products of two halves of a and the two low or high bytes of b.
+/// `dp2a`: `c` plus the dot product of two halves of `a` and the low or high two bytes of `b`.
 pub fn dp2a(a_signed: bool, b_signed: bool, high: bool) -> AluFn {
     match (a_signed, b_signed, high) {
         (true, true, false) => op!(|a: u32, b: u32, c: u32| -> u32 { dot2(a, b, c, true, true, 0) }),
@@ -488,25 +480,25 @@ fn dot2(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool, first: u32) -> u
     c.wrapping_add(low as u32).wrapping_add(high as u32)
 }
 
-/// Extended arithmetic: an addition or subtraction that takes and gives a carry. A multiplication before it is an instruction of its own.
+/// The form of an addition or subtraction with carry. A preceding multiplication is a separate instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Carried {
-    /// `sub` instead of `add`; the carry is then a borrow.
+    /// True to subtract; the carry is then a borrow.
     pub subtract: bool,
-    /// Whether it adds the carry (`addc`).
-    pub takes: bool,
-    /// Whether it sets it (`.cc`).
-    pub gives: bool,
+    /// True to add the carry of the previous instruction (`addc`).
+    pub carry_in: bool,
+    /// Whether the instruction sets the carry (`.cc`).
+    pub carry_out: bool,
 }
 
-/// The loop of extended arithmetic on 32 or 64 bits.
+/// Returns the lane loop of extended-precision arithmetic on 32 or 64 bits.
 pub fn carried(kind: Scalar, form: Carried) -> Option<AluFn> {
     let wide = match kind {
         U32 | S32 | B32 => false,
         U64 | S64 | B64 => true,
         _ => return None,
     };
-    Some(match (wide, form.subtract, form.takes, form.gives) {
+    Some(match (wide, form.subtract, form.carry_in, form.carry_out) {
         (false, false, false, _) => add_carried::<u32, false, false>,
         (false, false, true, false) => add_carried_silent::<u32, false>,
         (false, false, true, true) => add_carried::<u32, false, true>,
@@ -523,19 +515,19 @@ pub fn carried(kind: Scalar, form: Carried) -> Option<AluFn> {
 }
 
 /// # Safety
-/// That of [`AluFn`].
-unsafe fn add_carried<T: Word, const SUBTRACT: bool, const TAKES: bool>(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so; the carry is a predicate of every file.
+/// The slots in `args` are within `file` and aligned for type `T`, and `is_supported` returned true.
+unsafe fn add_carried<T: Word, const SUBTRACT: bool, const CARRY_IN: bool>(file: *mut u8, args: &Args, mask: u32) {
+    // SAFETY: the slots are valid (function contract), and slot `CARRY` exists in every register file.
     unsafe {
-        let carry = sums::<T, SUBTRACT, TAKES>(file, args, mask);
+        let carry = sums::<T, SUBTRACT, CARRY_IN>(file, args, mask);
         set_bits(file, CARRY, carry, mask);
     }
 }
 
 /// # Safety
-/// That of [`AluFn`].
+/// The slots in `args` are within `file` and aligned for type `T`, and `is_supported` returned true.
 unsafe fn add_carried_silent<T: Word, const SUBTRACT: bool>(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: the slots are valid for type `T` (function contract).
     unsafe {
         sums::<T, SUBTRACT, true>(file, args, mask);
     }
@@ -544,13 +536,13 @@ unsafe fn add_carried_silent<T: Word, const SUBTRACT: bool>(file: *mut u8, args:
 /// Writes sums or differences and returns the carries.
 ///
 /// # Safety
-/// That of [`AluFn`].
-unsafe fn sums<T: Word, const SUBTRACT: bool, const TAKES: bool>(file: *mut u8, args: &Args, mask: u32) -> u32 {
-    // SAFETY: the caller says so; the carry is a predicate of every file.
+/// The slots in `args` are within `file` and aligned for type `T`, and `is_supported` returned true.
+unsafe fn sums<T: Word, const SUBTRACT: bool, const CARRY_IN: bool>(file: *mut u8, args: &Args, mask: u32) -> u32 {
+    // SAFETY: the slots are valid (function contract), and slot `CARRY` exists in every register file.
     let (a, b, carry) = unsafe { (read::<T>(file, args.a), read::<T>(file, args.b), bits(file, CARRY)) };
     let (mut d, mut carries) = ([T::default(); LANES], 0);
     for i in 0..LANES {
-        let carry = if TAKES { u128::from(carry >> i & 1) } else { 0 };
+        let carry = if CARRY_IN { u128::from(carry >> i & 1) } else { 0 };
         let (a, b) = (u128::from(a[i].widen()), u128::from(b[i].widen()));
         let sum = if SUBTRACT {
             a.wrapping_sub(b).wrapping_sub(carry)
@@ -560,7 +552,7 @@ unsafe fn sums<T: Word, const SUBTRACT: bool, const TAKES: bool>(file: *mut u8, 
         d[i] = T::cut(sum as u64);
         carries |= ((sum >> T::BITS & 1) as u32) << i;
     }
-    // SAFETY: the caller says so.
+    // SAFETY: `d` is a register of type `T` (function contract).
     unsafe { write(file, args.d, &d, mask) };
     carries
 }

@@ -1,47 +1,50 @@
-//! A warp's registers, and the loops over its 32 lanes.
+//! The register file of a warp, and loops over its 32 lanes.
 //!
-//! A register is an array of 32 values, at an offset (`Slot`) in the warp's file. A predicate is a word with a bit for each lane. Constants and
-//! special registers are registers, too, so that operands have one form. An instruction of arithmetic is a function pointer: a loop over all
-//! lanes that the compiler vectorizes; lanes that are off keep their old value.
+//! A register is an array of 32 values at an offset (`Slot`) in the register file. A predicate is a word with
+//! one bit per lane. Constants and special registers are stored like registers, so that all operands have the
+//! same form. An arithmetic instruction is a pointer to a loop over all lanes, which the compiler vectorizes.
+//! Inactive lanes keep their values.
 
-/// Lanes of a warp.
+/// Number of lanes in a warp.
 pub const LANES: usize = 32;
-/// All lanes.
+/// Lane mask that selects all lanes.
 pub const ALL: u32 = u32::MAX;
 
-/// Offset of a register in the file, in bytes.
+/// Byte offset of a register in the register file.
 pub type Slot = u32;
-/// A predicate that is always true.
+/// Slot of the predicate that is always true.
 pub const TRUE: Slot = 0;
-/// The carry of extended arithmetic, a bit for each lane.
+/// Slot of the carry flags, one bit per lane.
 pub const CARRY: Slot = 4;
-/// Where results go that nobody wants.
+/// Register slot for results that are discarded.
 pub const SINK: Slot = 64;
-/// The first register of a kernel's own.
+/// First register slot available to a kernel.
 pub const FIRST: Slot = SINK + 256;
 
-/// Operands of an instruction of arithmetic.
+/// The operands of an arithmetic instruction.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Args {
-    /// The result.
+    /// Slot that receives the result.
     pub d: Slot,
-    /// First source.
+    /// Slot of the first source operand.
     pub a: Slot,
-    /// Second source.
+    /// Slot of the second source operand.
     pub b: Slot,
-    /// Third source.
+    /// Slot of the third source operand.
     pub c: Slot,
-    /// A second result, or a constant such as the table of `lop3`.
+    /// Slot of a second result, or a constant such as the table of `lop3`.
     pub extra: u32,
 }
 
-/// An instruction of arithmetic.
+/// The lane loop of an arithmetic instruction, called with the register file, the operands, and the mask of
+/// active lanes.
 ///
 /// # Safety
-/// The slots of `Args` lie inside the file, aligned for their types, and the CPU [`is_supported`].
+/// The slots in `Args` are within the register file and aligned for their types, and [`is_supported`]
+/// returned true.
 pub type AluFn = unsafe fn(file: *mut u8, args: &Args, mask: u32);
 
-/// Values of registers: plain numbers of 2, 4 or 8 bytes.
+/// A register value: a number of 2, 4, or 8 bytes.
 pub trait Lane: Copy + Default + 'static {}
 impl Lane for u16 {}
 impl Lane for i16 {}
@@ -52,45 +55,45 @@ impl Lane for u64 {}
 impl Lane for i64 {}
 impl Lane for f64 {}
 
-/// A function of up to three operands, lane by lane.
+/// A lane-wise function of up to three operands.
 pub trait Op {
-    /// Of the first operand.
+    /// Type of the first operand.
     type A: Lane;
-    /// Of the second.
+    /// Type of the second operand.
     type B: Lane;
-    /// Of the third.
+    /// Type of the third operand.
     type C: Lane;
-    /// Of the result.
+    /// Type of the result.
     type D: Lane;
-    /// The result of a lane.
+    /// Computes the result of one lane.
     fn apply(a: Self::A, b: Self::B, c: Self::C, extra: u32) -> Self::D;
 }
 
-/// A comparison, lane by lane.
+/// A lane-wise comparison.
 pub trait Test {
-    /// Of both operands.
+    /// Type of both operands.
     type A: Lane;
-    /// The result of a lane.
+    /// Compares the operands of one lane.
     fn test(a: Self::A, b: Self::A) -> bool;
 }
 
-/// All lanes of a register.
+/// Reads all lanes of a register.
 ///
 /// # Safety
-/// `slot` holds a register of this type.
+/// `slot` is a register of type `T` in `file`.
 #[inline(always)]
 pub unsafe fn read<T: Lane>(file: *const u8, slot: Slot) -> [T; LANES] {
-    // SAFETY: the caller says so.
+    // SAFETY: `slot` is a register of type `T` (function contract).
     unsafe { *file.add(slot as usize).cast::<[T; LANES]>() }
 }
 
-/// Writes the lanes of `mask`.
+/// Writes the lanes in `mask` of a register.
 ///
 /// # Safety
-/// `slot` holds a register of this type.
+/// `slot` is a register of type `T` in `file`.
 #[inline(always)]
 pub unsafe fn write<T: Lane>(file: *mut u8, slot: Slot, values: &[T; LANES], mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: `slot` is a register of type `T` (function contract).
     let register = unsafe { &mut *file.add(slot as usize).cast::<[T; LANES]>() };
     if mask == ALL {
         *register = *values;
@@ -101,47 +104,48 @@ pub unsafe fn write<T: Lane>(file: *mut u8, slot: Slot, values: &[T; LANES], mas
     }
 }
 
-/// A predicate's bits.
+/// Reads a predicate.
 ///
 /// # Safety
-/// `slot` holds a predicate.
+/// `slot` is a predicate in `file`.
 #[inline(always)]
 pub unsafe fn bits(file: *const u8, slot: Slot) -> u32 {
-    // SAFETY: the caller says so.
+    // SAFETY: `slot` is a predicate (function contract).
     unsafe { *file.add(slot as usize).cast::<u32>() }
 }
 
-/// Sets a predicate in the lanes of `mask`.
+/// Writes the lanes in `mask` of a predicate.
 ///
 /// # Safety
-/// `slot` holds a predicate.
+/// `slot` is a predicate in `file`.
 #[inline(always)]
 pub unsafe fn set_bits(file: *mut u8, slot: Slot, value: u32, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: `slot` is a predicate (function contract).
     let predicate = unsafe { &mut *file.add(slot as usize).cast::<u32>() };
     *predicate = *predicate & !mask | value & mask;
 }
 
-/// One bit of each flag.
+/// Packs 32 flags into a mask.
 #[inline(always)]
 pub fn pack(flags: &[u8; LANES]) -> u32 {
     let mut bits = 0;
     for (i, eight) in flags.chunks_exact(8).enumerate() {
         let mut word = [0; 8];
         word.copy_from_slice(eight);
-        // Each byte's bit is moved to its place in the topmost byte.
+        // The multiplication moves the low bit of each byte to its position in the highest byte.
         let byte = u64::from_le_bytes(word).wrapping_mul(0x0102_0408_1020_4080) >> 56;
         bits |= (byte as u32) << (8 * i);
     }
     bits
 }
 
-/// The loop of an [`Op`].
+/// Returns the lane loop of an [`Op`].
 pub fn lanes<O: Op>() -> AluFn {
     run_lanes::<O>
 }
 
-/// The loop of a [`Test`]: `d = test COMBINE c`, `extra` (a slot) `= !test COMBINE c`. `c` is a predicate.
+/// Returns the lane loop of a [`Test`]. The loop sets predicate `d` to `test COMBINE c`, and predicate
+/// `extra` to `!test COMBINE c`.
 pub fn compare<T: Test>(combine: Combine) -> AluFn {
     match combine {
         Combine::And => compare_with::<T, And>(),
@@ -150,7 +154,7 @@ pub fn compare<T: Test>(combine: Combine) -> AluFn {
     }
 }
 
-/// How `setp` combines a comparison with another predicate.
+/// The operation that combines a comparison with another predicate in `setp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Combine {
     And,
@@ -184,8 +188,8 @@ fn compare_with<T: Test, C: Combined>() -> AluFn {
     run_compare::<T, C>
 }
 
-/// Whether the CPU has what the loops are compiled for. On x86-64 that is more than all CPUs have; a second set of loops for those that lack it
-/// would take as long to compile again.
+/// Returns whether the CPU has the features that the lane loops are compiled for. A fallback for older x86-64
+/// CPUs would double the compile time.
 pub fn is_supported() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx2")
@@ -198,18 +202,20 @@ pub fn is_supported() -> bool {
 }
 
 /// # Safety
-/// That of [`AluFn`].
+/// The slots in `args` are within `file` and aligned for the types of `O`, and [`is_supported`] returned
+/// true.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi2,lzcnt,popcnt"))]
 unsafe fn run_lanes<O: Op>(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: the slots are valid for the types of `O` (function contract).
     unsafe { lanes_body::<O>(file, args, mask) }
 }
 
 /// # Safety
-/// That of [`AluFn`].
+/// The slots in `args` are within `file` and aligned for the types of `O`.
 #[inline(always)]
 unsafe fn lanes_body<O: Op>(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so. Slots that an op does not use are those of constants, inside the file.
+    // SAFETY: the slots are valid for the types of `O` (function contract). Unused slots are 0, which is
+    // within the file.
     let (a, b, c) = unsafe {
         (
             read::<O::A>(file, args.a),
@@ -221,30 +227,32 @@ unsafe fn lanes_body<O: Op>(file: *mut u8, args: &Args, mask: u32) {
     for i in 0..LANES {
         d[i] = O::apply(a[i], b[i], c[i], args.extra);
     }
-    // SAFETY: the caller says so.
+    // SAFETY: `args.d` is a register of type `O::D` (function contract).
     unsafe { write(file, args.d, &d, mask) }
 }
 
 /// # Safety
-/// That of [`AluFn`].
+/// The slots in `args` are within `file` and aligned for the types of `T`, and [`is_supported`] returned
+/// true.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,bmi2,lzcnt,popcnt"))]
 unsafe fn run_compare<T: Test, C: Combined>(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: the slots are valid for the types of `T` (function contract).
     unsafe { compare_body::<T, C>(file, args, mask) }
 }
 
 /// # Safety
-/// That of [`AluFn`].
+/// The slots in `args` are within `file` and aligned for the types of `T`.
 #[inline(always)]
 unsafe fn compare_body<T: Test, C: Combined>(file: *mut u8, args: &Args, mask: u32) {
-    // SAFETY: the caller says so.
+    // SAFETY: `args.a` and `args.b` are registers of type `T::A` (function contract).
     let (a, b) = unsafe { (read::<T::A>(file, args.a), read::<T::A>(file, args.b)) };
     let mut flags = [0; LANES];
     for i in 0..LANES {
         flags[i] = u8::from(T::test(a[i], b[i]));
     }
     let result = pack(&flags);
-    // SAFETY: as above; a second result that is not wanted has the slot of the sink.
+    // SAFETY: `args.c`, `args.d`, and `args.extra` are predicates (function contract). An unused second
+    // result has the slot `SINK`.
     unsafe {
         let c = bits(file, args.c);
         set_bits(file, args.d, C::combine(result, c), mask);
@@ -252,7 +260,8 @@ unsafe fn compare_body<T: Test, C: Combined>(file: *mut u8, args: &Args, mask: u
     }
 }
 
-/// `op!(|a: f32, b: f32| -> f32 { a + b })`: the loop of an expression over lanes. A fourth parameter is [`Args::extra`].
+/// Expands `op!(|a: f32, b: f32| -> f32 { a + b })` to the lane loop of the expression. A fourth parameter
+/// receives [`Args::extra`].
 macro_rules! op {
     (|$a:ident: $A:ty| -> $D:ty $body:block) => {
         op!(|$a: $A, _b: $A, _c: $A, _extra| -> $D $body)

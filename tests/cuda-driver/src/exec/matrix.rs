@@ -1,10 +1,14 @@
-//! What a whole warp does to matrices: `mma.sync`, `ldmatrix`, `stmatrix`, `movmatrix`.
+//! Warp-level matrix instructions: `mma.sync`, `ldmatrix`, `stmatrix`, and `movmatrix`.
 //!
-//! Lane l has group g = l / 4 and place t = l % 4. A register of 32 bits holds e elements. Of A, register r has row g (+ 8 if r is odd) and
-//! columns 4e (r / 2) + te ..; of B, register r has column g and rows 4er + te ..; of C and D, element i has row g + 8 (i / 2) and column
-//! 2t + i % 2. Matrices of 8 rows lack the odd registers of A.
+//! Lane l has the group g = l / 4 and the position t = l % 4. With e elements per 32-bit register, the
+//! fragments are:
+//!
+//! - A: register r contains row g (+ 8 if r is odd), from column 4e (r / 2) + te. With 8 rows, there are no
+//!   odd registers.
+//! - B: register r contains column g, from row 4er + te.
+//! - C and D: element i is at row g + 8 (i / 2) and column 2t + i % 2.
 
-use super::env::{Env, Touch};
+use super::env::{Env, WarpAccess};
 use super::fault::Fault;
 use super::inst::Access;
 use super::lanes::{ALL, LANES, Slot, read, write};
@@ -12,48 +16,49 @@ use super::scalar::Scalar::{self, *};
 use super::scalar::{bf16_to_f32, f16_to_f32, f32_to_f16};
 use super::warp::Warp;
 
-/// An instruction of a whole warp.
+/// A warp-level matrix instruction.
 pub enum Matrix {
-    /// D = A B + C.
+    /// Multiply-accumulate D = A B + C (`mma.sync`).
     Multiply(Multiply),
-    /// From shared memory: 8 x 8 elements of 16 bits for each register, maybe transposed.
+    /// Load from shared memory of one 8 x 8 matrix of 16-bit elements per register. The flag selects
+    /// transposition.
     Load(Access, bool),
-    /// The other way.
+    /// Store to shared memory of 8 x 8 matrices. The flag selects transposition.
     Store(Access, bool),
-    /// Transposes one from register to register.
+    /// Transposition of an 8 x 8 matrix in registers (`movmatrix`).
     Transpose(Slot, Slot),
 }
 
-/// `mma.sync`.
+/// The parameters of `mma.sync`.
 pub struct Multiply {
-    /// Rows of A: 8 or 16. B has 8 columns.
+    /// Rows of A, 8 or 16. B always has 8 columns.
     pub m: usize,
-    /// Columns of A, rows of B.
+    /// Number of columns of A and rows of B.
     pub k: usize,
-    /// Types of A and B.
+    /// Element types of the matrices A and B.
     pub kinds: [Scalar; 2],
-    /// Type of C and D: f16, f32 or s32.
+    /// Element type of C and D: f16, f32, or s32.
     pub sum: Scalar,
-    /// Whether sums of integers are limited instead of wrapping.
+    /// True to saturate integer sums instead of wrapping.
     pub saturate: bool,
-    /// Registers of D, A, B and C.
+    /// Registers of the matrices D, A, B, and C.
     pub registers: [Vec<Slot>; 4],
 }
 
-/// Rows of a matrix with up to 32 columns.
+/// Matrix A in row-major order, with up to 32 columns.
 type Wide<T> = [[T; 32]; 16];
-/// Rows of B, or of C and D.
+/// Matrix B, C, or D in row-major order, with 8 columns.
 type Narrow<T> = [[T; 8]; 32];
 
 impl Multiply {
-    /// Multiplications and additions.
+    /// Returns the number of multiply-add operations.
     pub fn operations(&self) -> u64 {
         (self.m * 8 * self.k) as u64
     }
 }
 
 impl Warp {
-    /// An instruction of the whole warp, all of whose lanes have come.
+    /// Executes a matrix instruction. All 32 lanes have arrived.
     pub fn matrix(&mut self, env: &mut Env, matrix: &Matrix) -> Result<(), Box<Fault>> {
         match matrix {
             Matrix::Multiply(multiply) if multiply.sum == S32 => self.multiply_integers(multiply),
@@ -66,16 +71,16 @@ impl Warp {
     }
 
     fn words(&self, slot: Slot) -> [u32; LANES] {
-        // SAFETY: the decoder gave matrices registers of 32 bits.
+        // SAFETY: the decoder assigned 32-bit registers to matrix fragments (`Decoder::words`).
         unsafe { read(self.file(), slot) }
     }
 
     fn set_words(&mut self, slot: Slot, words: &[u32; LANES]) {
-        // SAFETY: the decoder gave matrices registers of 32 bits.
+        // SAFETY: the decoder assigned 32-bit registers to matrix fragments (`Decoder::words`).
         unsafe { write(self.file_mut(), slot, words, ALL) };
     }
 
-    /// The elements of A, in rows; `unpack` takes element i out of all lanes' registers.
+    /// Returns A in row-major order. `unpack` extracts element i from the registers of all lanes.
     fn matrix_a<T: Copy + Default>(
         &self,
         m: &Multiply,
@@ -95,7 +100,7 @@ impl Warp {
         a
     }
 
-    /// The elements of B, in rows.
+    /// Returns B in row-major order.
     fn matrix_b<T: Copy + Default>(
         &self,
         m: &Multiply,
@@ -115,11 +120,11 @@ impl Warp {
     }
 
     fn multiply(&mut self, m: &Multiply) {
-        // SAFETY: no kernel is decoded where the CPU lacks these features.
+        // SAFETY: `decode` rejects kernels unless the CPU has these features.
         let unpack = |words: &_, i| unsafe { values(m.kinds[0], words, i) };
         let (a, b) = (self.matrix_a(m, unpack), self.matrix_b(m, unpack));
         let mut sums = self.sums(m, f32::from_bits, |word, i| f16_to_f32((word >> (16 * i)) as u16));
-        // SAFETY: no kernel is decoded where the CPU lacks these features.
+        // SAFETY: `decode` rejects kernels unless the CPU has these features.
         unsafe { product(&a, &b, &mut sums, m.m, m.k) };
         if m.sum == F16 {
             for (r, slot) in m.registers[0].iter().enumerate() {
@@ -139,7 +144,7 @@ impl Warp {
         let mut sums = self.sums(m, i64::from, |_, _| 0);
         for row in 0..m.m {
             for column in 0..8 {
-                // C is signed.
+                // The accumulator C is always signed.
                 let c = i64::from(sums[row][column] as i32);
                 let products = (0..m.k).map(|k| i64::from(a[row][k] * b[k][column]));
                 let sum = c + products.sum::<i64>();
@@ -150,7 +155,7 @@ impl Warp {
         self.write_sums(m, |row, column| sums[row][column] as u32);
     }
 
-    /// The elements of C, in rows.
+    /// Returns C in row-major order.
     fn sums<T: Copy + Default>(
         &self,
         m: &Multiply,
@@ -179,10 +184,11 @@ impl Warp {
         }
     }
 
-    /// Where the rows of the matrices are: lane 8j + i has the address of row i of matrix j.
+    /// Returns pointers to the rows of the matrices. Lane 8j + i provides the address of row i of matrix j.
     fn rows(&mut self, env: &mut Env, access: &Access, writes: bool) -> Result<super::env::Pointers, Box<Fault>> {
         let file = self.file();
-        // SAFETY: the decoder gave the address a register of this width.
+        // SAFETY: the decoder assigned a register with the width of `is_wide` to the address
+        // (`Decoder::address`).
         let addresses = unsafe {
             if access.is_wide {
                 read::<u64>(file, access.address).map(|a| a.wrapping_add(access.offset as u64))
@@ -191,7 +197,7 @@ impl Warp {
             }
         };
         let mask = ALL >> (LANES - 8 * access.registers.len());
-        let touch = Touch {
+        let touch = WarpAccess {
             mask,
             addresses: &addresses,
             bytes: 16,
@@ -208,7 +214,7 @@ impl Warp {
         let rows = self.rows(env, access, false)?;
         for (j, slot) in access.registers.iter().enumerate() {
             let element = |row: usize, column: usize| {
-                // SAFETY: the rows are checked.
+                // SAFETY: `rows` checked that each row address is valid for 16 bytes.
                 u32::from(unsafe { rows[8 * j + row].cast::<u16>().add(column).read_unaligned() })
             };
             let words = std::array::from_fn(|lane| {
@@ -232,7 +238,7 @@ impl Warp {
                 for i in 0..2 {
                     let (row, column) = if transposed { (2 * t + i, g) } else { (g, 2 * t + i) };
                     let half = (word >> (16 * i)) as u16;
-                    // SAFETY: the rows are checked.
+                    // SAFETY: `rows` checked that each row address is valid for 16 bytes.
                     unsafe { rows[8 * j + row].cast::<u16>().add(column).write_unaligned(half) };
                 }
             }
@@ -251,15 +257,15 @@ impl Warp {
     }
 }
 
-/// Elements in a register of 32 bits.
+/// Returns the number of elements in a 32-bit register.
 fn elements(kind: Scalar) -> usize {
     4 / kind.bytes() as usize
 }
 
-/// Element i of all lanes' registers.
+/// Returns element i of a register in all lanes.
 ///
 /// # Safety
-/// The CPU [`super::lanes::is_supported`].
+/// [`super::lanes::is_supported`] returned true.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 unsafe fn values(kind: Scalar, words: &[u32; LANES], i: usize) -> [f32; LANES] {
     let mut values = [0.0; LANES];
@@ -268,7 +274,7 @@ unsafe fn values(kind: Scalar, words: &[u32; LANES], i: usize) -> [f32; LANES] {
         *value = match kind {
             F16 => f16_to_f32(half),
             Bf16 => bf16_to_f32(half),
-            // The unit does not look at the last 13 bits.
+            // Tensor cores ignore the low 13 bits of a tf32 operand.
             _ => f32::from_bits(word & !0x1fff),
         };
     }
@@ -282,7 +288,7 @@ fn integer(kind: Scalar, word: u32, i: usize) -> i32 {
 }
 
 /// # Safety
-/// The CPU [`super::lanes::is_supported`].
+/// [`super::lanes::is_supported`] returned true.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 unsafe fn product(a: &Wide<f32>, b: &Narrow<f32>, c: &mut Narrow<f32>, m: usize, k: usize) {
     for (row, sums) in c.iter_mut().enumerate().take(m) {

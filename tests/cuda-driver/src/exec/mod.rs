@@ -1,4 +1,4 @@
-//! The interpreter: grids of blocks of warps of 32 lanes.
+//! Interpreter of kernels: grids, blocks, and warps of 32 lanes.
 
 pub mod access;
 pub mod block;

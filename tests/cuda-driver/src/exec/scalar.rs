@@ -1,6 +1,6 @@
-//! Types of instructions, and numbers of 16 bits.
+//! Operand types of instructions, and conversions of 16-bit floats.
 
-/// The type in an instruction's name.
+/// The operand type of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scalar {
     B8,
@@ -26,7 +26,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// Without the dot.
+    /// Parses a type name without the dot.
     pub fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "b8" => Self::B8,
@@ -53,7 +53,7 @@ impl Scalar {
         })
     }
 
-    /// Bytes of a value; a predicate has none.
+    /// Returns the size in bytes; 0 for a predicate.
     pub fn bytes(self) -> u32 {
         match self {
             Self::B8 | Self::U8 | Self::S8 => 1,
@@ -64,39 +64,39 @@ impl Scalar {
         }
     }
 
-    /// Whether negative values are extended by their sign.
+    /// Returns true for signed integers.
     pub fn is_signed(self) -> bool {
         matches!(self, Self::S8 | Self::S16 | Self::S32 | Self::S64)
     }
 
-    /// Whether it is a number with an exponent.
+    /// Returns true for floating-point types.
     pub fn is_float(self) -> bool {
         use Scalar::*;
         matches!(self, F16 | F16x2 | Bf16 | Bf16x2 | Tf32 | F32 | F64)
     }
 }
 
-/// How a result that is between two numbers is rounded.
+/// Rounding mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
-    /// To the nearest, ties to even (`rn`, `rni`).
+    /// Rounds to nearest, ties to even (`rn`, `rni`).
     Nearest,
-    /// To the nearest, ties away from zero (`rna`).
+    /// Rounds to nearest, ties away from zero (`rna`).
     Away,
-    /// Towards zero (`rz`, `rzi`).
+    /// Toward zero (`rz`, `rzi`).
     Zero,
-    /// Down (`rm`, `rmi`).
+    /// Toward negative infinity (`rm`, `rmi`).
     Down,
-    /// Up (`rp`, `rpi`).
+    /// Toward positive infinity (`rp`, `rpi`).
     Up,
 }
 
-/// A half's value.
+/// Converts an f16 value to f32.
 #[inline(always)]
 pub fn f16_to_f32(half: u16) -> f32 {
     let magnitude = u32::from(half & 0x7fff) << 13;
     let sign = u32::from(half & 0x8000) << 16;
-    // The exponent's bias changes by 112, which multiplication does for subnormal numbers, too.
+    // The multiplication adjusts the exponent bias by 112, for subnormal numbers as well.
     let scaled = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
     let bits = if half & 0x7c00 == 0x7c00 {
         magnitude | 0x7f80_0000
@@ -106,24 +106,24 @@ pub fn f16_to_f32(half: u16) -> f32 {
     f32::from_bits(bits | sign)
 }
 
-/// A bfloat16's value.
+/// Converts a bf16 value to f32.
 #[inline(always)]
 pub fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// The nearest half, ties to even; NaN becomes the canonical one.
+/// Rounds to the nearest f16 value, ties to even. NaN becomes the canonical NaN.
 #[inline(always)]
 pub fn f32_to_f16(x: f32) -> u16 {
     let bits = x.to_bits();
     let magnitude = bits & 0x7fff_ffff;
     let sign = (bits >> 16 & 0x8000) as u16;
-    // Numbers below 2^-14 are rounded by adding one whose last bit has the weight of theirs.
+    // Below 2^-14, adding 0.5 rounds at the last bit of a subnormal f16.
     let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
     let odd = magnitude >> 13 & 1;
     let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + odd) >> 13;
     let finite = if magnitude < 113 << 23 { subnormal } else { normal };
-    // From 65520 on it is infinity.
+    // Values from 65520 round to infinity.
     let half = if magnitude >= 0x477f_f000 {
         0x7c00
     } else {
@@ -132,7 +132,7 @@ pub fn f32_to_f16(x: f32) -> u16 {
     if magnitude > 0x7f80_0000 { 0x7fff } else { half | sign }
 }
 
-/// The nearest bfloat16, ties to even; NaN becomes the canonical one.
+/// Rounds to the nearest bf16 value, ties to even. NaN becomes the canonical NaN.
 #[inline(always)]
 pub fn f32_to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -144,7 +144,7 @@ pub fn f32_to_bf16(x: f32) -> u16 {
     }
 }
 
-/// A binary format: bits of the exponent and of the fraction.
+/// A binary floating-point format, given by its exponent and fraction bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Format {
     pub exponent: u32,
@@ -152,29 +152,27 @@ pub struct Format {
 }
 
 impl Format {
-    /// `f16`.
     pub const F16: Self = Self {
         exponent: 5,
         fraction: 10,
     };
-    /// `bf16`.
     pub const BF16: Self = Self {
         exponent: 8,
         fraction: 7,
     };
-    /// `f32`.
     pub const F32: Self = Self {
         exponent: 8,
         fraction: 23,
     };
-    /// `tf32`, without the 13 bits of an f32 that it lacks.
+    /// The `tf32` format without the 13 unused low bits.
     pub const TF32: Self = Self {
         exponent: 8,
         fraction: 10,
     };
 }
 
-/// A number rounded to a narrower format: its bits there. NaN becomes the canonical one, all ones below the sign.
+/// Rounds a number to a narrower format and returns its bits. NaN becomes the canonical NaN, all ones below
+/// the sign.
 pub fn narrow(x: f64, to: Format, rounding: Rounding) -> u32 {
     let sign = u32::from(x.is_sign_negative()) << (to.exponent + to.fraction);
     let infinity = ((1u32 << to.exponent) - 1) << to.fraction;
@@ -187,10 +185,11 @@ pub fn narrow(x: f64, to: Format, rounding: Rounding) -> u32 {
     }
     let bias = (1i32 << (to.exponent - 1)) - 1;
     let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(1 - bias);
-    // In units of the last place: below 2^(fraction + 1), and exact, since both factors are powers of 2 within reach of a f64.
+    // The magnitude in units of the last place is below 2^(fraction + 1). The scaling is exact because the
+    // factors are powers of two in the range of f64.
     let units = magnitude * power_of_two(to.fraction as i32 - exponent);
     let rounded = round_magnitude(units, x < 0.0, rounding) as u32;
-    // A carry out of the fraction goes into the exponent by itself.
+    // A carry out of the fraction increments the exponent.
     let bits = u64::from(rounded) + (((exponent + bias - 1) as u64) << to.fraction);
     let away_from_zero = match rounding {
         Rounding::Nearest | Rounding::Away => true,
@@ -203,11 +202,11 @@ pub fn narrow(x: f64, to: Format, rounding: Rounding) -> u32 {
 }
 
 fn power_of_two(exponent: i32) -> f64 {
-    // Those of subnormal f64 are never asked for: the widest target is f32.
+    // The clamp excludes subnormal f64 numbers, which cannot occur because the widest target format is f32.
     f64::from_bits(((exponent.clamp(-1022, 1023) + 1023) as u64) << 52)
 }
 
-/// A magnitude rounded to an integer, as that of a number of this sign.
+/// Rounds a magnitude to an integer. `is_negative` is the sign, which directed rounding depends on.
 fn round_magnitude(units: f64, is_negative: bool, rounding: Rounding) -> f64 {
     match rounding {
         Rounding::Nearest => units.round_ties_even(),
@@ -219,7 +218,7 @@ fn round_magnitude(units: f64, is_negative: bool, rounding: Rounding) -> f64 {
     }
 }
 
-/// A number rounded to an integer.
+/// Rounds a number to an integer.
 #[inline(always)]
 pub fn round(x: f64, rounding: Rounding) -> f64 {
     match rounding {

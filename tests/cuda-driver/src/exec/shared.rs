@@ -1,17 +1,19 @@
-//! A block's shared memory: its bytes, which of them are written, and who touched each word since the last barrier.
+//! Shared memory of a block: the bytes, their initialization, and the accesses to each word since the last
+//! barrier.
 
 use super::fault::{Fault, Kind};
 use super::lanes::LANES;
 
-/// Who touched a word last. Times count barriers, over all blocks that a worker runs, so that nothing is cleared between blocks.
+/// The last accesses to a word, used to detect data races. Times count the barriers of all blocks that a
+/// worker ran, so nothing needs clearing between blocks.
 #[derive(Debug, Clone, Copy, Default)]
 struct Word {
-    /// The block's time of the last write; `PENDING` while an asynchronous copy is under way.
+    /// Barrier count of the block at the last write, or `PENDING` during an asynchronous copy.
     written_at: u32,
-    /// The writer's warp's time then.
+    /// Barrier count of the warp at the last write.
     written_at_in_warp: u32,
     writer: u16,
-    /// The bytes that were written then, a bit each.
+    /// Bytes of the word that the last writer wrote, one bit each.
     bytes: u8,
     readers: Readers,
     read_at: u32,
@@ -19,42 +21,42 @@ struct Word {
     reader: u16,
 }
 
-/// Who read a word since the last barrier.
+/// The threads that read a word since the last barrier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Readers {
     #[default]
     One,
-    /// Several lanes of the reader's warp.
+    /// Several lanes of one warp have read the word.
     OneWarp,
     Several,
 }
 
 const PENDING: u32 = u32::MAX;
 
-/// The running thread's place in time.
+/// The logical time of a thread, in barriers.
 #[derive(Debug, Clone, Copy)]
-pub struct Now {
-    /// Barriers of the block so far.
+pub struct LogicalTime {
+    /// Number of barriers that the block has completed.
     pub block: u32,
-    /// `bar.warp.sync` of the warp so far.
+    /// Number of `bar.warp.sync` that the warp has completed.
     pub warp: u32,
 }
 
-/// Shared memory.
+/// The shared memory of a block.
 #[derive(Default)]
 pub struct Shared {
-    /// In 64-bit words, so that vectors are aligned.
+    /// Memory in 128-bit words, so that vector accesses are aligned.
     data: Vec<u128>,
     written: Vec<u8>,
     words: Vec<Word>,
     size: u32,
-    /// Whether races are looked for.
-    watch: bool,
+    /// True to detect data races.
+    detect_races: bool,
 }
 
 impl Shared {
-    /// Memory of `size` bytes for a block, of which nothing is written yet.
-    pub fn begin(&mut self, size: u32, watch: bool) {
+    /// Prepares uninitialized memory of `size` bytes for a block.
+    pub fn begin(&mut self, size: u32, detect_races: bool) {
         let bytes = (size as usize).next_multiple_of(16);
         if self.data.len() * 16 < bytes {
             self.data.resize(bytes / 16, 0);
@@ -63,37 +65,44 @@ impl Shared {
         self.written.clear();
         self.written.resize(bytes, 0);
         self.size = size;
-        self.watch = watch;
+        self.detect_races = detect_races;
     }
 
-    /// Whether races are looked for from now on; returns what was so before.
-    pub fn watch(&mut self, watch: bool) -> bool {
-        std::mem::replace(&mut self.watch, watch)
+    /// Enables or disables race detection; returns the previous setting.
+    pub fn set_race_detection(&mut self, enabled: bool) -> bool {
+        std::mem::replace(&mut self.detect_races, enabled)
     }
 
-    /// The bytes.
+    /// Returns a pointer to the first byte.
     pub fn data(&mut self) -> *mut u8 {
         self.data.as_mut_ptr().cast()
     }
 
-    /// Checks an access by a thread, and notes it. `address` is a multiple of `len`.
+    /// Checks and records an access by a thread. `address` is a multiple of `len`.
     #[inline]
-    pub fn touch(&mut self, address: u64, len: u32, thread: u32, now: Now, is_write: bool) -> Result<(), Box<Fault>> {
+    pub fn touch(
+        &mut self,
+        address: u64,
+        len: u32,
+        thread: u32,
+        now: LogicalTime,
+        is_write: bool,
+    ) -> Result<(), Box<Fault>> {
         if address >= self.size.into() || u64::from(self.size) - address < len.into() {
-            let what = format!(
-                "{len} bytes at {address} of shared memory, which has {} bytes",
+            let description = format!(
+                "shared memory has {} bytes, but the access covers {len} bytes at offset {address}",
                 self.size
             );
-            return Err(Fault::new(Kind::OutOfBounds, Some(thread), what));
+            return Err(Fault::new(Kind::OutOfBounds, Some(thread), description));
         }
         let (at, len) = (address as usize, len as usize);
         if is_write {
             self.written[at..at + len].fill(1);
         } else if let Some(i) = self.written[at..at + len].iter().position(|w| *w == 0) {
-            let what = format!("read of byte {} of shared memory, which nobody wrote", at + i);
-            return Err(Fault::new(Kind::Uninitialized, Some(thread), what));
+            let description = format!("uninitialized read: byte {} of shared memory was never written", at + i);
+            return Err(Fault::new(Kind::Uninitialized, Some(thread), description));
         }
-        if !self.watch {
+        if !self.detect_races {
             return Ok(());
         }
         let mut from = at;
@@ -114,10 +123,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Marks bytes that an asynchronous copy will write: nobody may touch them until it is waited for.
-    pub fn begin_copy(&mut self, address: u64, len: u32, thread: u32, now: Now) -> Result<(), Box<Fault>> {
+    /// Marks the destination of an asynchronous copy, which must not be accessed until the copy completes.
+    pub fn begin_copy(&mut self, address: u64, len: u32, thread: u32, now: LogicalTime) -> Result<(), Box<Fault>> {
         self.touch(address, len, thread, now, true)?;
-        if self.watch {
+        if self.detect_races {
             for word in &mut self.words[address as usize / 4..(address as usize + len as usize).div_ceil(4)] {
                 word.written_at = PENDING;
             }
@@ -125,12 +134,12 @@ impl Shared {
         Ok(())
     }
 
-    /// The end of an asynchronous copy: from now on it is a write of the thread.
-    pub fn end_copy(&mut self, address: u64, bytes: &[u8], thread: u32, now: Now) {
+    /// Completes an asynchronous copy, which counts as a write by the thread.
+    pub fn end_copy(&mut self, address: u64, bytes: &[u8], thread: u32, now: LogicalTime) {
         let at = address as usize;
-        // SAFETY: `begin_copy` checked that the bytes lie in shared memory.
+        // SAFETY: `begin_copy` checked that the destination is within shared memory.
         unsafe { self.data().add(at).copy_from(bytes.as_ptr(), bytes.len()) };
-        if self.watch {
+        if self.detect_races {
             for word in &mut self.words[at / 4..(at + bytes.len()).div_ceil(4)] {
                 word.set_writer(15, thread, now);
             }
@@ -138,7 +147,7 @@ impl Shared {
     }
 }
 
-/// Another thread's access that is not ordered with the running one.
+/// An access of another thread that conflicts with the current one.
 enum Conflict {
     Written(u16),
     Read(u16, Readers),
@@ -152,23 +161,23 @@ impl Conflict {
             Self::Written(other) => format!("thread {other} wrote it"),
             Self::Read(other, Readers::One) => format!("thread {other} read it"),
             Self::Read(other, _) => format!("thread {other} and others read it"),
-            Self::Copy(other) => format!("an asynchronous copy of thread {other} to it is not waited for"),
+            Self::Copy(other) => format!("thread {other} did not wait for its asynchronous copy"),
         };
         let when = if matches!(self, Self::Copy(_)) {
             ""
         } else {
-            ", with no barrier between"
+            ", and no barrier orders the two accesses"
         };
         Fault::new(
             Kind::Race,
             Some(thread),
-            format!("{access} byte {byte} of shared memory: {other}{when}"),
+            format!("data race: {access} byte {byte} of shared memory, but {other}{when}"),
         )
     }
 }
 
 impl Word {
-    fn write(&mut self, bytes: u8, thread: u32, now: Now) -> Option<Conflict> {
+    fn write(&mut self, bytes: u8, thread: u32, now: LogicalTime) -> Option<Conflict> {
         if let Some(conflict) = self.unordered_write(bytes, thread, now) {
             return Some(conflict);
         }
@@ -184,7 +193,7 @@ impl Word {
         None
     }
 
-    fn read(&mut self, bytes: u8, thread: u32, now: Now) -> Option<Conflict> {
+    fn read(&mut self, bytes: u8, thread: u32, now: LogicalTime) -> Option<Conflict> {
         if let Some(conflict) = self.unordered_write(bytes, thread, now) {
             return Some(conflict);
         }
@@ -202,7 +211,7 @@ impl Word {
         None
     }
 
-    fn unordered_write(&self, bytes: u8, thread: u32, now: Now) -> Option<Conflict> {
+    fn unordered_write(&self, bytes: u8, thread: u32, now: LogicalTime) -> Option<Conflict> {
         if self.written_at == PENDING {
             return Some(Conflict::Copy(self.writer));
         }
@@ -211,8 +220,9 @@ impl Word {
         (is_recent && !is_ordered).then_some(Conflict::Written(self.writer))
     }
 
-    fn set_writer(&mut self, bytes: u8, thread: u32, now: Now) {
-        // Bytes that another thread wrote since the barrier are forgotten: there is one writer for each word.
+    fn set_writer(&mut self, bytes: u8, thread: u32, now: LogicalTime) {
+        // Each word records a single writer, so bytes that another thread wrote since the barrier are
+        // forgotten.
         let same = self.written_at == now.block && self.writer == thread as u16;
         self.bytes = if same { self.bytes | bytes } else { bytes };
         (self.writer, self.written_at, self.written_at_in_warp) = (thread as u16, now.block, now.warp);
@@ -223,8 +233,9 @@ fn warp(thread: u16) -> u16 {
     thread / LANES as u16
 }
 
-/// Groups of lanes of an access that are served at once, and the ways that bank conflicts add: the words of each bank, less one, for each group.
-pub fn ways(addresses: &[u64; LANES], mask: u32, bytes: u32) -> (u32, u32) {
+/// Returns the number of waves of an access without bank conflicts, and the number of extra waves due to bank
+/// conflicts.
+pub fn bank_waves(addresses: &[u64; LANES], mask: u32, bytes: u32) -> (u32, u32) {
     let lanes_at_once = (128 / bytes.max(4)) as usize;
     let (mut waves, mut extra) = (0, 0);
     for first in (0..LANES).step_by(lanes_at_once) {
@@ -237,13 +248,13 @@ pub fn ways(addresses: &[u64; LANES], mask: u32, bytes: u32) -> (u32, u32) {
             }
         }
         waves += u32::from(n > 0);
-        extra += words_of_a_bank(&mut words[..n]).saturating_sub(1);
+        extra += max_words_per_bank(&mut words[..n]).saturating_sub(1);
     }
     (waves, extra)
 }
 
-/// Most different words in one bank.
-fn words_of_a_bank(words: &mut [u64]) -> u32 {
+/// Returns the maximum number of distinct words in a bank.
+fn max_words_per_bank(words: &mut [u64]) -> u32 {
     if words.windows(2).all(|w| w[1] == w[0] + 1) && words.len() <= LANES {
         return u32::from(!words.is_empty());
     }

@@ -1,27 +1,27 @@
-//! Which bytes of which allocations a launch touches.
+//! Byte ranges that a launch accesses.
 
 use crate::device::order::Range;
 
-/// Ranges closer than this are one.
+/// Ranges closer than this number of bytes are merged.
 const GAP: u64 = 64;
-/// Most ranges of a launch that are kept apart; from then on the nearest ones become one.
-const RANGES_MAX: usize = 256;
+/// Maximum number of separate ranges per launch. Beyond it, each new range is merged with the nearest one.
+const MAX_RANGES: usize = 256;
 
-/// The ranges so far.
+/// The byte ranges that a launch has accessed.
 #[derive(Default)]
-pub struct Touched {
+pub struct AccessedRanges {
     ranges: Vec<Range>,
-    /// The last one that was read, and the last one that was written.
+    /// Indices of the ranges that were last extended by a read and by a write.
     last: [usize; 2],
-    /// Whether anybody wants to know.
-    pub watch: bool,
+    /// True if accesses are recorded.
+    pub enabled: bool,
 }
 
-impl Touched {
-    /// Some bytes of an allocation were touched.
+impl AccessedRanges {
+    /// Records an access to a range of an allocation.
     #[inline(always)]
-    pub fn note(&mut self, range: Range) {
-        if !self.watch {
+    pub fn record(&mut self, range: Range) {
+        if !self.enabled {
             return;
         }
         let last = self.last[usize::from(range.writes)];
@@ -35,7 +35,7 @@ impl Touched {
     fn add(&mut self, range: Range) {
         let is_alike = |known: &Range| known.base == range.base && known.writes == range.writes;
         let mut at = self.ranges.iter().position(|known| is_near(known, &range));
-        if at.is_none() && self.ranges.len() >= RANGES_MAX {
+        if at.is_none() && self.ranges.len() >= MAX_RANGES {
             let distance = |known: &Range| known.from.abs_diff(range.from).min(known.to.abs_diff(range.to));
             let alike = self.ranges.iter().enumerate().filter(|(_, known)| is_alike(known));
             at = alike.min_by_key(|(_, known)| distance(known)).map(|(i, _)| i);
@@ -47,7 +47,7 @@ impl Touched {
         self.last[usize::from(range.writes)] = at.unwrap_or(self.ranges.len() - 1);
     }
 
-    /// All ranges; there are none afterwards.
+    /// Removes and returns all ranges.
     pub fn take(&mut self) -> Vec<Range> {
         self.last = [0; 2];
         std::mem::take(&mut self.ranges)

@@ -1,5 +1,5 @@
-//! A warp: registers, and groups of lanes that are at the same instruction. The group at the lowest one runs first, so that lanes that went
-//! different ways come together where the ways do.
+//! A warp: its registers, and the groups of lanes that are at the same instruction. The group at the lowest
+//! instruction runs first, so that diverged lanes reconverge.
 
 use super::access::Copy;
 use super::env::Env;
@@ -7,63 +7,63 @@ use super::fault::{Fault, Kind};
 use super::inst::{Action, Barrier, Inst};
 use super::lanes::{ALL, LANES, Slot, bits, read, set_bits};
 
-/// Lanes at one instruction.
+/// The lanes that are at the same instruction.
 #[derive(Debug, Clone, Copy)]
 struct Group {
     pc: u32,
     mask: u32,
-    /// Whether it is at an instruction that more lanes must come to.
+    /// True if the group waits for other lanes.
     waits: bool,
 }
 
-/// Why a warp stopped.
-pub enum Stop {
-    /// All lanes ended.
+/// The reason why a warp stopped.
+pub enum StopReason {
+    /// All lanes have exited.
     Ended,
-    /// It is at a barrier of the block.
+    /// The warp is at a block barrier.
     Barrier(Barrier),
 }
 
-/// What comes after an instruction.
+/// The continuation of a group after an instruction.
 enum Step {
-    /// The next one.
+    /// The group continues with the next instruction.
     Next,
-    /// The group's lanes are at different places, or wait.
-    Parted,
-    /// They are at a barrier of the block.
+    /// The lanes diverged, or they wait for other lanes.
+    Diverged,
+    /// The lanes are at a block barrier.
     Barrier(Barrier),
 }
 
-/// A warp.
+/// The state of a warp.
 pub struct Warp {
-    /// In words of 64 bytes, so that registers are aligned.
+    /// Register file in 64-byte words, so that registers are aligned.
     file: Vec<[u64; 8]>,
-    /// By instruction.
+    /// Groups of lanes, sorted by instruction.
     groups: Vec<Group>,
-    /// Lanes that there are threads for.
+    /// Mask of the lanes that have a thread.
     all: u32,
-    /// Lanes that did not end.
+    /// Mask of the lanes that have not exited.
     live: u32,
-    /// The running instruction.
+    /// Index of the running instruction.
     pub pc: u32,
-    /// Its place in the block.
+    /// Index of the warp in its block.
     pub index: u32,
-    /// Local memory of its lanes.
+    /// Local memory of all lanes.
     pub local: Vec<u8>,
-    /// `bar.warp.sync` so far.
+    /// Number of completed `bar.warp.sync`.
     pub time: u32,
-    /// Asynchronous copies under way.
+    /// Pending asynchronous copies.
     pub copies: Vec<Copy>,
-    /// Groups of copies that each lane ended.
+    /// Number of committed copy groups, by lane.
     pub committed: [u32; LANES],
     branches: u64,
 }
 
 impl Warp {
-    /// A warp with registers for a kernel's constants and results.
+    /// Creates a warp with a register file of `file_bytes` bytes.
     pub fn new(file_bytes: u32, index: u32) -> Self {
         let mut file = vec![[0; 8]; (file_bytes as usize).div_ceil(64)];
-        // The predicate that is always true.
+        // Set the predicate in slot `TRUE`.
         file[0][0] = u64::from(ALL);
         let (groups, local, copies) = (Vec::new(), Vec::new(), Vec::new());
         Self {
@@ -81,7 +81,7 @@ impl Warp {
         }
     }
 
-    /// Makes room for the registers of another kernel.
+    /// Enlarges the register file to at least `file_bytes` bytes.
     pub fn grow(&mut self, file_bytes: u32) {
         let words = (file_bytes as usize).div_ceil(64);
         if self.file.len() < words {
@@ -89,10 +89,10 @@ impl Warp {
         }
     }
 
-    /// At the first instruction, with lanes for the block's threads.
+    /// Moves all lanes that have a thread to the first instruction.
     pub fn begin(&mut self, threads: u32, local_bytes: u32) {
-        let mine = (threads - self.index * LANES as u32).min(LANES as u32);
-        self.all = ALL >> (LANES as u32 - mine);
+        let n_lanes = (threads - self.index * LANES as u32).min(LANES as u32);
+        self.all = ALL >> (LANES as u32 - n_lanes);
         self.live = self.all;
         self.groups.clear();
         self.groups.push(Group {
@@ -105,45 +105,45 @@ impl Warp {
         (self.time, self.committed, self.branches) = (0, [0; LANES], 0);
     }
 
-    /// The registers.
+    /// Returns a pointer to the register file.
     pub fn file(&self) -> *const u8 {
         self.file.as_ptr().cast()
     }
 
-    /// The registers.
+    /// Returns a mutable pointer to the register file.
     pub fn file_mut(&mut self) -> *mut u8 {
         self.file.as_mut_ptr().cast()
     }
 
-    /// The lanes that did not end.
+    /// Returns the mask of the lanes that have not exited.
     pub fn live(&self) -> u32 {
         self.live
     }
 
-    /// Runs until it ends or comes to a barrier.
-    pub fn run(&mut self, env: &mut Env) -> Result<Stop, Box<Fault>> {
+    /// Runs until the warp ends or reaches a block barrier.
+    pub fn run(&mut self, env: &mut Env) -> Result<StopReason, Box<Fault>> {
         loop {
             let Some(at) = self.groups.iter().position(|g| !g.waits) else {
                 return if self.groups.is_empty() {
-                    Ok(Stop::Ended)
+                    Ok(StopReason::Ended)
                 } else {
-                    Err(self.stuck(env))
+                    Err(self.deadlock_fault(env))
                 };
             };
-            if let Some(barrier) = self.run_group(at, env).map_err(|fault| self.located(fault, env))? {
-                return Ok(Stop::Barrier(barrier));
+            if let Some(barrier) = self.run_group(at, env).map_err(|fault| self.with_line(fault, env))? {
+                return Ok(StopReason::Barrier(barrier));
             }
         }
     }
 
-    fn located(&self, mut fault: Box<Fault>, env: &Env) -> Box<Fault> {
+    fn with_line(&self, mut fault: Box<Fault>, env: &Env) -> Box<Fault> {
         if fault.line == 0 {
             fault.line = env.kernel.code[self.pc as usize].line;
         }
         fault
     }
 
-    /// Runs a group until it ends, splits, waits, or comes to where another one is.
+    /// Runs a group until it exits, diverges, waits, or reaches another group.
     fn run_group(&mut self, at: usize, env: &mut Env) -> Result<Option<Barrier>, Box<Fault>> {
         let Group { mut pc, mut mask, .. } = self.groups.remove(at);
         let limit = self.groups.get(at).map_or(u32::MAX, |next| next.pc);
@@ -155,7 +155,7 @@ impl Warp {
                 return Ok(None);
             }
             let inst = &code[pc as usize];
-            // SAFETY: guards are predicates of the file.
+            // SAFETY: the decoder assigned a predicate to every guard (`Decoder::statement`).
             let on = mask & (unsafe { bits(self.file(), inst.guard) } ^ inst.negate);
             let count = &mut env.counts[pc as usize];
             count.warps += u64::from(on != 0);
@@ -164,7 +164,8 @@ impl Warp {
             match &inst.action {
                 Action::Alu(run, args) => {
                     if on != 0 {
-                        // SAFETY: the decoder gave the operands registers of these types, and asked for the CPU's features.
+                        // SAFETY: the decoder assigned registers of the function's types, and `decode`
+                        // checked the CPU features.
                         unsafe { run(self.file_mut(), args, on) };
                     }
                     pc += 1;
@@ -192,14 +193,15 @@ impl Warp {
                 }
                 _ => match self.step(inst, mask, on, env)? {
                     Step::Next => pc += 1,
-                    Step::Parted => return Ok(None),
+                    Step::Diverged => return Ok(None),
                     Step::Barrier(barrier) => return Ok(Some(barrier)),
                 },
             }
         }
     }
 
-    /// Instructions after which lanes may be at different places, or wait. `on` of the group's lanes do it.
+    /// Executes an instruction after which lanes may diverge or wait. Only the lanes in `on` execute the
+    /// instruction.
     fn step(&mut self, inst: &Inst, mask: u32, on: u32, env: &mut Env) -> Result<Step, Box<Fault>> {
         let pc = self.pc;
         let is_of_warp = matches!(
@@ -214,36 +216,36 @@ impl Warp {
                     self.insert(pc + 1, mask & !on);
                 }
                 self.insert(*target, on);
-                Ok(Step::Parted)
+                Ok(Step::Diverged)
             }
             Action::BranchIndexed(index, targets) => {
                 self.count_branch(env)?;
                 self.branch_indexed(*index, targets, pc, mask, on)?;
-                Ok(Step::Parted)
+                Ok(Step::Diverged)
             }
-            // Lanes that do not take part go on.
+            // Lanes with a false guard continue.
             _ if is_of_warp && on != mask => {
                 self.insert(pc, on);
                 self.insert(pc + 1, mask & !on);
-                Ok(Step::Parted)
+                Ok(Step::Diverged)
             }
-            _ if !self.have_come(inst, mask) => {
+            _ if !self.have_arrived(inst, mask) => {
                 self.wait(pc, mask);
-                Ok(Step::Parted)
+                Ok(Step::Diverged)
             }
             Action::Barrier(barrier) => {
                 self.insert(pc + 1, mask);
                 Ok(Step::Barrier(barrier.clone()))
             }
             _ => {
-                self.other(inst, on, env)?;
+                self.execute_uncommon(inst, on, env)?;
                 Ok(Step::Next)
             }
         }
     }
 
-    /// Instructions that are rarer.
-    fn other(&mut self, inst: &Inst, on: u32, env: &mut Env) -> Result<(), Box<Fault>> {
+    /// Executes instructions that are too rare for the main loop.
+    fn execute_uncommon(&mut self, inst: &Inst, on: u32, env: &mut Env) -> Result<(), Box<Fault>> {
         match &inst.action {
             Action::Atomic(atomic) => self.atomic(env, atomic, on)?,
             Action::AsyncCopy(copy) => self.async_copy(env, copy, on)?,
@@ -257,7 +259,7 @@ impl Warp {
                 return Err(Fault::new(
                     Kind::Trap,
                     Some(self.thread(on)),
-                    "the kernel gave up (`trap`)",
+                    "the kernel executed `trap`",
                 ));
             }
             _ => {}
@@ -265,36 +267,40 @@ impl Warp {
         Ok(())
     }
 
-    /// Whether all lanes are here that an instruction of the whole warp wants.
-    fn have_come(&self, inst: &Inst, here: u32) -> bool {
-        let wanted = match &inst.action {
+    /// Returns whether all lanes that a warp-level instruction requires have arrived.
+    fn have_arrived(&self, inst: &Inst, here: u32) -> bool {
+        let required = match &inst.action {
             Action::WarpBarrier(members) => self.members(*members, here),
             Action::Exchange(exchange) => exchange.members.map_or(0, |members| self.members(members, here)),
             Action::Barrier(barrier) if barrier.waits => return here == self.all,
-            // Matrix instructions have no mask: all lanes take part, and there is no way without one.
+            // Matrix instructions have no mask and require all lanes.
             Action::Matrix(_) => return here == ALL,
             _ => 0,
         };
-        wanted & self.live & !here == 0
+        required & self.live & !here == 0
     }
 
-    /// The mask of members that the first lane names.
+    /// Returns the member mask that the first lane passes.
     fn members(&self, slot: Slot, here: u32) -> u32 {
-        // SAFETY: the decoder gave masks registers of 32 bits.
+        // SAFETY: the decoder assigned a 32-bit register to the member mask.
         let masks = unsafe { read::<u32>(self.file(), slot) };
         masks[here.trailing_zeros() as usize % LANES]
     }
 
     fn branch_indexed(&mut self, index: Slot, targets: &[u32], pc: u32, mask: u32, on: u32) -> Result<(), Box<Fault>> {
-        // SAFETY: the decoder gave indices registers of 32 bits.
+        // SAFETY: the decoder assigned a 32-bit register to the branch index (`Decoder::branch_indexed`).
         let indices = unsafe { read::<u32>(self.file(), index) };
         if mask & !on != 0 {
             self.insert(pc + 1, mask & !on);
         }
         for lane in (0..LANES).filter(|lane| on >> lane & 1 != 0) {
             let target = targets.get(indices[lane] as usize).ok_or_else(|| {
-                let what = format!("a jump to target {} of {}", indices[lane], targets.len());
-                Fault::new(Kind::OutOfBounds, Some(self.thread(1 << lane)), what)
+                let description = format!(
+                    "invalid branch target: index {} of {} targets",
+                    indices[lane],
+                    targets.len()
+                );
+                Fault::new(Kind::OutOfBounds, Some(self.thread(1 << lane)), description)
             })?;
             self.insert(*target, 1 << lane);
         }
@@ -303,15 +309,15 @@ impl Warp {
 
     fn count_branch(&mut self, env: &Env) -> Result<(), Box<Fault>> {
         self.branches += 1;
-        if self.branches <= env.branches_max {
+        if self.branches <= env.max_branches {
             return Ok(());
         }
-        let what = format!("a warp took {} branches and did not end", env.branches_max);
-        Err(Fault::new(Kind::Hang, None, what))
+        let description = format!("the warp took {} branches without ending", env.max_branches);
+        Err(Fault::new(Kind::Hang, None, description))
     }
 
     fn end_lanes(&mut self, lanes: u32, env: &mut Env) {
-        // Copies under way end with their thread.
+        // Pending copies complete when their thread exits.
         if !self.copies.is_empty() {
             self.async_wait(env, None, lanes);
         }
@@ -319,7 +325,7 @@ impl Warp {
         self.groups.iter_mut().for_each(|g| g.waits = false);
     }
 
-    /// Lanes come to an instruction, where others may be.
+    /// Adds lanes to the group at an instruction.
     fn insert(&mut self, pc: u32, mask: u32) {
         let at = self.groups.partition_point(|g| g.pc < pc);
         match self.groups.get_mut(at) {
@@ -339,43 +345,44 @@ impl Warp {
             .for_each(|g| g.waits = true);
     }
 
-    /// No group can go on.
-    fn stuck(&self, env: &Env) -> Box<Fault> {
-        let places = self.groups.iter().map(|g| {
+    /// Returns the fault for a deadlock within a warp.
+    fn deadlock_fault(&self, env: &Env) -> Box<Fault> {
+        let waiting = self.groups.iter().map(|g| {
             let line = env.kernel.code[g.pc as usize].line;
             format!("lanes {:#010x} at line {line}", g.mask)
         });
-        let places: Vec<_> = places.collect();
+        let waiting: Vec<_> = waiting.collect();
         let ended = self.all & !self.live;
         let ended = if ended == 0 {
             String::new()
         } else {
             format!(", and lanes {ended:#010x} ended")
         };
-        let what = format!(
-            "lanes of a warp wait for each other: {}{ended}. All lanes that a barrier, shuffle or matrix instruction names must come to it",
-            places.join(", ")
+        let description = format!(
+            "deadlock in a warp: {}{ended}; a barrier, shuffle, or matrix instruction must be reached by all lanes that it names",
+            waiting.join(", ")
         );
         let first = self.groups.first().map_or(0, |g| g.pc);
         let mut fault = Fault::new(
             Kind::Synchronization,
             Some(self.thread(self.groups.first().map_or(1, |g| g.mask))),
-            what,
+            description,
         );
         fault.line = env.kernel.code[first as usize].line;
         fault
     }
 
-    /// The first thread of a mask.
+    /// Returns the index of the first thread in a mask.
     pub fn thread(&self, mask: u32) -> u32 {
         self.index * LANES as u32 + mask.trailing_zeros() % LANES as u32
     }
 
-    /// Time is counted in branches: it goes on, and is the same in every run.
+    /// Reads a clock register. Time is the number of executed instructions, so it is monotonic and
+    /// deterministic.
     fn clock(&mut self, slot: Slot, bytes: u32, env: &Env) {
         let now = env.counts.iter().map(|c| c.warps).sum::<u64>();
         let file = self.file_mut();
-        // SAFETY: the decoder gave the result a register of this width.
+        // SAFETY: the decoder assigned a result register of `bytes` bytes.
         unsafe {
             if bytes == 4 {
                 super::lanes::write(file, slot, &[now as u32; LANES], ALL);
@@ -385,15 +392,15 @@ impl Warp {
         }
     }
 
-    /// Sets a predicate of all lanes of a mask.
+    /// Sets a predicate for the lanes in `mask`.
     pub fn set_predicate(&mut self, slot: Slot, value: u32, mask: u32) {
-        // SAFETY: the decoder gave the result a predicate, or the sink.
+        // SAFETY: the decoder assigned a predicate or the sink to `slot`.
         unsafe { set_bits(self.file_mut(), slot, value, mask) };
     }
 
-    /// A predicate.
+    /// Returns a predicate.
     pub fn predicate(&self, slot: Slot) -> u32 {
-        // SAFETY: the decoder gave the operand a predicate.
+        // SAFETY: the decoder assigned a predicate to `slot`.
         unsafe { bits(self.file(), slot) }
     }
 }

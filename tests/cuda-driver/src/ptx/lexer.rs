@@ -1,21 +1,20 @@
-//! PTX text to tokens.
+//! Tokenizer for PTX.
 
 use super::PtxError;
 
 /// A token.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Token {
-    /// Names, opcodes with their modifiers, directives: letters, digits and `_$%.`, with `::` inside.
+    /// A name, opcode with modifiers, or directive: letters, digits, and `_$%.`, possibly with `::`.
     Word(String),
-    /// An integer.
     Int(i128),
-    /// The bits of a f32.
+    /// The bits of an f32.
     F32(u32),
-    /// The bits of a f64.
+    /// The bits of an f64.
     F64(u64),
-    /// `"text"`.
+    /// A quoted string.
     Text(String),
-    /// A sign of one character.
+    /// A punctuation character.
     Sign(char),
 }
 
@@ -32,7 +31,7 @@ impl std::fmt::Display for Token {
     }
 }
 
-/// All tokens of a text with their lines.
+/// Returns all tokens of a PTX module with their line numbers.
 pub fn tokens(text: &str) -> Result<Vec<(u32, Token)>, PtxError> {
     let mut lexer = Lexer { rest: text, line: 1 };
     let mut found = Vec::new();
@@ -62,7 +61,7 @@ impl<'a> Lexer<'a> {
         if first == '"' {
             let end = self.rest[1..]
                 .find('"')
-                .ok_or_else(|| self.error("a text has no end"))?;
+                .ok_or_else(|| self.error("unterminated string"))?;
             let text = self.take(end + 2);
             return Ok(Some(Token::Text(text[1..=end].to_owned())));
         }
@@ -70,10 +69,11 @@ impl<'a> Lexer<'a> {
             self.take(1);
             return Ok(Some(Token::Sign(first)));
         }
-        Err(self.error(format!("`{}` is no part of PTX", first.escape_default())))
+        Err(self.error(format!("unexpected character `{}`", first.escape_default())))
     }
 
-    /// Blanks and comments; `.loc` and `.file`, which say where a line of PTX comes from, end with their line.
+    /// Skips whitespace, comments, and the directives `.loc` and `.file`, which extend to the end of the
+    /// line.
     fn skip_blank(&mut self) -> Result<(), PtxError> {
         loop {
             let blank = self.rest.len() - self.rest.trim_start().len();
@@ -83,10 +83,10 @@ impl<'a> Lexer<'a> {
             if ["//", ".loc\t", ".loc ", ".file\t", ".file "].iter().any(is_skipped) {
                 self.take(end_of_line);
             } else if self.rest.starts_with("/*") {
-                let end = self.rest.find("*/").ok_or_else(|| self.error("a comment has no end"))?;
+                let end = self.rest.find("*/").ok_or_else(|| self.error("unterminated comment"))?;
                 self.take(end + 2);
             } else if self.rest.starts_with('\0') {
-                // What is given to the driver ends with it.
+                // The module passed to the driver is null-terminated.
                 self.rest = "";
                 return Ok(());
             } else {
@@ -95,7 +95,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// `::` belongs to a word (`L2::128B`), a single `:` ends a label.
+    /// Reads a word. `::` belongs to a word (`L2::128B`), a single `:` ends a label.
     fn word(&mut self) -> &'a str {
         let mut end = 0;
         loop {
@@ -130,7 +130,7 @@ impl<'a> Lexer<'a> {
         } else {
             lower.trim_end_matches('u').parse().ok().map(Token::Int)
         };
-        token.ok_or_else(|| self.error(format!("`{word}` is no number")))
+        token.ok_or_else(|| self.error(format!("`{word}` is not a valid number")))
     }
 
     fn take(&mut self, len: usize) -> &'a str {

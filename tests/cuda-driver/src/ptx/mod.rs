@@ -1,21 +1,21 @@
-//! PTX text as a syntax tree: what stands there, with its lines, and nothing of what it means.
+//! Parser for PTX. The syntax tree contains names and line numbers; `decode` resolves their meaning.
 
 mod lexer;
 mod parser;
 
 pub use parser::parse;
 
-/// What is wrong with a module, at which of its lines.
+/// An error in a PTX module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PtxError {
-    /// Counted from 1.
+    /// Line number, starting at 1.
     pub line: u32,
-    /// A sentence that names the instruction or directive.
+    /// Message, which names the instruction or directive.
     pub message: String,
 }
 
 impl PtxError {
-    /// An error at a line.
+    /// Creates an error at a line.
     pub fn new(line: u32, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { line, message }
@@ -28,126 +28,118 @@ impl std::fmt::Display for PtxError {
     }
 }
 
-/// Where a variable or an access lies.
+/// A state space of PTX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Space {
-    /// Any of the others, by address.
+    /// Any space, selected by the generic address.
     Generic,
-    /// Memory of the device.
+    /// Global memory of the device.
     Global,
-    /// Memory of the device that kernels only read.
+    /// Read-only memory of the device.
     Const,
-    /// Memory of a block.
+    /// Shared memory of a block.
     Shared,
-    /// Memory of a thread.
+    /// Local memory of a thread.
     Local,
-    /// Arguments.
+    /// Kernel parameters.
     Param,
 }
 
-/// A module: one text given to the driver.
+/// A PTX module.
 #[derive(Debug, Default)]
 pub struct Module {
-    /// Of the PTX language, major and minor.
+    /// PTX version, major and minor.
     pub version: (u32, u32),
-    /// The least compute capability: 80 of `sm_80`, 90 of `sm_90a`.
+    /// Minimum compute capability, for example 80 for `sm_80` and 90 for `sm_90a`.
     pub target: u32,
-    /// Variables outside of functions.
+    /// Variables declared outside functions.
     pub variables: Vec<Variable>,
-    /// Kernels and functions that have bodies.
+    /// Kernels and functions that have a body.
     pub functions: Vec<Function>,
 }
 
 /// A declared variable.
 #[derive(Debug, Clone)]
 pub struct Variable {
-    /// Its name.
     pub name: String,
-    /// Where it lies.
     pub space: Space,
     /// Alignment in bytes.
     pub align: u32,
-    /// Size in bytes; 0 for `extern` arrays, whose size is given at launch.
+    /// Size in bytes; 0 for `extern` arrays, which are sized at launch.
     pub size: u32,
-    /// Its first bytes; what lies behind them is 0.
+    /// Initial values. The bytes after them are 0.
     pub init: Vec<u8>,
 }
 
 /// A kernel (`.entry`) or function (`.func`).
 #[derive(Debug, Default)]
 pub struct Function {
-    /// Where it begins.
     pub line: u32,
-    /// Its name.
     pub name: String,
-    /// Whether it is a kernel.
+    /// True for a kernel (`.entry`).
     pub is_entry: bool,
-    /// What it returns.
+    /// Return parameters.
     pub returns: Vec<Variable>,
-    /// Its parameters, in order.
     pub params: Vec<Variable>,
-    /// Most threads in a block (`.maxntid`, `.reqntid`).
+    /// Maximum number of threads per block (`.maxntid` or `.reqntid`).
     pub max_threads: Option<u32>,
-    /// Whether blocks have exactly that many (`.reqntid`).
+    /// True if blocks must have exactly `max_threads` threads (`.reqntid`).
     pub exact_threads: bool,
-    /// Its body.
     pub body: Vec<Item>,
 }
 
-/// What a body consists of.
+/// An element of a function body.
 #[derive(Debug, Clone)]
 pub enum Item {
-    /// Declarations in braces are known up to the closing one.
+    /// A block in braces. Its declarations are visible up to the closing brace.
     Scope(Vec<Item>),
-    /// A place to jump to.
+    /// A label with its line number.
     Label(u32, String),
-    /// `.reg`: type, name, and how many of `name0`, `name1`, ... there are (`None`: one, of this very name).
+    /// A `.reg` declaration: type, name, and count. With a count, the registers are `name0`, `name1`, and so
+    /// on.
     Registers {
         line: u32,
         kind: String,
         name: String,
         count: Option<u32>,
     },
-    /// `.shared`, `.local` and `.param` variables of a body.
+    /// A `.shared`, `.local`, or `.param` variable.
     Variable(Variable),
-    /// The targets of `brx.idx`, under the name of the label before them.
+    /// The targets of `brx.idx`, named by the label before `.branchtargets`.
     Targets(String, Vec<String>),
-    /// An instruction.
     Statement(Statement),
 }
 
-/// An instruction as it stands there.
+/// An instruction.
 #[derive(Debug, Clone)]
 pub struct Statement {
-    /// Where it stands.
     pub line: u32,
-    /// `@p` or `@!p`: the predicate, and whether it is negated.
+    /// The predicate of `@p` or `@!p`, and whether it is negated.
     pub guard: Option<(String, bool)>,
-    /// With all modifiers: `ld.global.nc.v4.f32`.
+    /// Opcode with all modifiers, such as `ld.global.nc.v4.f32`.
     pub opcode: String,
-    /// Results first.
+    /// Operands, results first.
     pub operands: Vec<Operand>,
 }
 
-/// An operand as it stands there.
+/// An operand.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operand {
-    /// A register, special register, variable, function or label.
+    /// A register, special register, variable, function, or label.
     Name(String),
-    /// An integer.
     Int(i128),
-    /// `0f3F800000`: the bits of a f32.
+    /// The bits of an f32, written as `0f3F800000`.
     F32(u32),
-    /// `0d3FF0000000000000` or a decimal number: the bits of a f64.
+    /// The bits of an f64, written as `0d3FF0000000000000` or as a decimal number.
     F64(u64),
     /// `[base + offset]`; without a base, an absolute address.
     Address(Option<String>, i64),
-    /// `{a, b}`.
+    /// A vector `{a, b}`.
     Vector(Vec<Operand>),
-    /// `p|q`: two results.
+    /// A pair of results, `p|q`.
     Pair(Box<Operand>, Box<Operand>),
-    /// `!p`.
+    /// A negated predicate `!p`.
     Not(Box<Operand>),
-    /// `(a, b)`: arguments or results of a call.
+    /// The arguments or results of a call, `(a, b)`.
     List(Vec<Operand>),
 }

@@ -1,11 +1,11 @@
-//! Tokens to a syntax tree. Directives that it does not know are errors.
+//! Parses tokens to a syntax tree. Unknown directives are errors.
 
 use super::lexer::{Token, tokens};
 use super::{Function, Item, Module, Operand, PtxError, Space, Statement, Variable};
 
 type Result<T> = std::result::Result<T, PtxError>;
 
-/// The syntax tree of a module's text.
+/// Parses a PTX module.
 pub fn parse(text: &str) -> Result<Module> {
     let mut parser = Parser {
         tokens: tokens(text)?,
@@ -26,7 +26,7 @@ struct Parser {
     at: usize,
 }
 
-/// Of module level and of bodies.
+/// Parses directives of modules and function bodies.
 impl Parser {
     fn directive(&mut self, module: &mut Module) -> Result<()> {
         let line = self.line();
@@ -34,7 +34,7 @@ impl Parser {
         match word.as_str() {
             ".version" => {
                 let Token::F64(bits) = self.next()? else {
-                    return Err(PtxError::new(line, "`.version` takes a number such as 8.0"));
+                    return Err(PtxError::new(line, "invalid `.version`: expected a number such as 8.0"));
                 };
                 let tenths = (f64::from_bits(bits) * 10.0).round() as u32;
                 module.version = (tenths / 10, tenths % 10);
@@ -47,10 +47,10 @@ impl Parser {
             }
             ".address_size" => {
                 if self.next()? != Token::Int(64) {
-                    return Err(PtxError::new(line, "only addresses of 64 bits are supported"));
+                    return Err(PtxError::new(line, "unsupported `.address_size`: expected 64"));
                 }
             }
-            // Linkage changes nothing where a module is all there is.
+            // Linkage has no effect because modules are not linked.
             ".visible" | ".weak" | ".extern" | ".common" => {}
             ".entry" | ".func" => {
                 if let Some(function) = self.function(word == ".entry")? {
@@ -62,12 +62,12 @@ impl Parser {
                 self.variables(space, &mut |v| module.variables.push(v))?;
             }
             ".pragma" => self.skip_to_semicolon()?,
-            _ => return Err(PtxError::new(line, format!("the directive `{word}` is unknown"))),
+            _ => return Err(PtxError::new(line, format!("unknown directive `{word}`"))),
         }
         Ok(())
     }
 
-    /// `None` if it is only declared.
+    /// Parses a function; `None` for a declaration without a body.
     fn function(&mut self, is_entry: bool) -> Result<Option<Function>> {
         let mut function = Function {
             line: self.line(),
@@ -100,18 +100,18 @@ impl Parser {
                 function.max_threads = Some(self.product()?);
                 function.exact_threads = word == ".reqntid";
             }
-            // Hints for the allocation of registers.
+            // Hints for register allocation have no effect.
             ".minnctapersm" | ".maxnreg" | ".maxnctapersm" => {
                 self.product()?;
             }
             ".noreturn" => {}
             ".pragma" => self.skip_to_semicolon()?,
-            _ => return Err(PtxError::new(line, format!("the directive `{word}` is unknown"))),
+            _ => return Err(PtxError::new(line, format!("unknown directive `{word}`"))),
         }
         Ok(())
     }
 
-    /// The product of integers separated by commas.
+    /// Parses integers separated by commas and returns their product.
     fn product(&mut self) -> Result<u32> {
         let mut product = 1u32;
         loop {
@@ -128,7 +128,10 @@ impl Parser {
         while !self.eat(')') {
             let (line, word) = (self.line(), self.word()?);
             if word != ".param" {
-                return Err(PtxError::new(line, format!("parameters in `{word}` are not supported")));
+                return Err(PtxError::new(
+                    line,
+                    format!("unsupported parameter space: expected `.param`, found `{word}`"),
+                ));
             }
             found.push(self.variable(Space::Param)?);
             self.eat(',');
@@ -136,7 +139,7 @@ impl Parser {
         Ok(found)
     }
 
-    /// Up to the closing brace.
+    /// Parses a body up to the closing brace.
     fn body(&mut self) -> Result<Vec<Item>> {
         let mut items = Vec::new();
         while !self.eat('}') {
@@ -173,7 +176,7 @@ impl Parser {
             }
             ".pragma" => self.skip_to_semicolon()?,
             _ if word.starts_with('.') => {
-                return Err(PtxError::new(line, format!("the directive `{word}` is unknown")));
+                return Err(PtxError::new(line, format!("unknown directive `{word}`")));
             }
             _ => items.push(Item::Statement(self.statement()?)),
         }
@@ -220,15 +223,15 @@ impl Parser {
     }
 }
 
-/// Of variables.
+/// Parses variables and their initial values.
 impl Parser {
-    /// One or more of the same type, up to the semicolon.
+    /// Parses variables of one type up to the semicolon.
     fn variables(&mut self, space: Space, add: &mut dyn FnMut(Variable)) -> Result<()> {
         add(self.variable(space)?);
         self.expect(';')
     }
 
-    /// `.align 4 .b8 name[16] = {1, 2}`, after the space.
+    /// Parses a declaration such as `.align 4 .b8 name[16] = {1, 2}`, after the state space.
     fn variable(&mut self, space: Space) -> Result<Variable> {
         let line = self.line();
         let (mut align, mut width, mut vector) = (0, 0, 1);
@@ -236,9 +239,9 @@ impl Parser {
             let word = self.word()?;
             match word.as_str() {
                 ".align" => align = self.integer()?,
-                // What a pointer points to.
+                // The attributes of a pointer parameter have no effect.
                 ".ptr" | ".global" | ".const" | ".shared" | ".local" => {
-                    // The alignment of the pointee is not that of the parameter.
+                    // This is the alignment of the pointee, not of the parameter.
                     if self.eat_word(".align") {
                         self.integer()?;
                     }
@@ -264,15 +267,19 @@ impl Parser {
             Vec::new()
         };
         let element = width * vector;
-        let size = (count.checked_mul(element)).ok_or_else(|| PtxError::new(line, format!("`{name}` is too large")))?;
+        let size = (count.checked_mul(element))
+            .ok_or_else(|| PtxError::new(line, format!("variable `{name}` is too large")))?;
         if init.len() > size as usize {
-            return Err(PtxError::new(line, format!("`{name}` has more values than elements")));
+            return Err(PtxError::new(
+                line,
+                format!("variable `{name}` has more initial values than elements"),
+            ));
         }
         let align = if align == 0 { element } else { align };
         if !align.is_power_of_two() {
             return Err(PtxError::new(
                 line,
-                format!("`{name}`: an alignment of {align} is not possible"),
+                format!("variable `{name}`: alignment {align} is not a power of two"),
             ));
         }
         Ok(Variable {
@@ -311,7 +318,7 @@ impl Parser {
             other => {
                 return Err(PtxError::new(
                     line,
-                    format!("`{other:?}` as an initial value is not supported"),
+                    format!("initial value `{other:?}` is not supported"),
                 ));
             }
         };
@@ -320,7 +327,7 @@ impl Parser {
     }
 }
 
-/// Of instructions.
+/// Parses instructions and their operands.
 impl Parser {
     fn statement(&mut self) -> Result<Statement> {
         let line = self.line();
@@ -402,7 +409,7 @@ impl Parser {
         Ok(found)
     }
 
-    /// After the opening bracket.
+    /// Parses an address after the opening bracket.
     fn address(&mut self) -> Result<Operand> {
         let mut base = None;
         let mut offset = 0i64;
@@ -426,7 +433,7 @@ impl Parser {
     }
 }
 
-/// Of tokens.
+/// Methods that access the token stream.
 impl Parser {
     fn line(&self) -> u32 {
         let last = self.tokens.last().map_or(1, |(line, _)| *line);
@@ -435,7 +442,7 @@ impl Parser {
 
     fn next(&mut self) -> Result<Token> {
         let token = self.tokens.get(self.at).map(|(_, token)| token.clone());
-        let token = token.ok_or_else(|| PtxError::new(self.line(), "the text ends too early"))?;
+        let token = token.ok_or_else(|| PtxError::new(self.line(), "unexpected end of the module"))?;
         self.at += 1;
         Ok(token)
     }
@@ -488,10 +495,10 @@ impl Parser {
         Ok(())
     }
 
-    fn unexpected(&self, wanted: &str) -> PtxError {
+    fn unexpected(&self, expected: &str) -> PtxError {
         match self.tokens.get(self.at) {
-            Some((line, token)) => PtxError::new(*line, format!("{token} stands where {wanted} is expected")),
-            None => PtxError::new(self.line(), "the text ends too early"),
+            Some((line, token)) => PtxError::new(*line, format!("expected {expected}, found {token}")),
+            None => PtxError::new(self.line(), "unexpected end of the module"),
         }
     }
 }
@@ -507,14 +514,14 @@ fn space(directive: &str) -> Option<Space> {
     })
 }
 
-/// 90 of `sm_90a`.
+/// Parses a target such as `sm_90a` and returns its number, 90.
 fn target(line: u32, word: &str) -> Result<u32> {
     let digits = word.strip_prefix("sm_").map(|w| w.trim_end_matches(['a', 'f']));
     let number = digits.and_then(|d| d.parse().ok());
-    number.ok_or_else(|| PtxError::new(line, format!("the target `{word}` is unknown")))
+    number.ok_or_else(|| PtxError::new(line, format!("unknown target `{word}`")))
 }
 
-/// Bytes of a type such as `.f32`.
+/// Returns the size in bytes of a type such as `.f32`.
 fn width_of(line: u32, kind: &str) -> Result<u32> {
     Ok(match kind {
         ".b8" | ".u8" | ".s8" => 1,
@@ -522,6 +529,6 @@ fn width_of(line: u32, kind: &str) -> Result<u32> {
         ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" | ".bf16x2" => 4,
         ".b64" | ".u64" | ".s64" | ".f64" => 8,
         ".b128" => 16,
-        _ => return Err(PtxError::new(line, format!("the type `{kind}` is unknown"))),
+        _ => return Err(PtxError::new(line, format!("unknown type `{kind}`"))),
     })
 }

@@ -1,4 +1,4 @@
-//! Floats and conversions, against f64 arithmetic and values from the formats' definitions.
+//! Float arithmetic and conversions, compared with f64 arithmetic and the definitions of the formats.
 
 use super::{apply, check};
 use crate::exec::scalar::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
@@ -8,11 +8,11 @@ fn f(x: f32) -> u64 {
 }
 
 const NAN: u64 = 0x7fff_ffff;
-/// The smallest positive f32.
+/// Smallest positive f32.
 const TINY: f32 = f32::from_bits(1);
 
 #[test]
-fn sums_and_products_round_to_even_and_keep_subnormal_numbers() {
+fn add_and_mul_round_to_even_and_keep_subnormals() {
     check(
         "add.f32 %d, %a, %b;",
         "r rr",
@@ -42,7 +42,7 @@ fn sums_and_products_round_to_even_and_keep_subnormal_numbers() {
             &[f(0.25), f(1.0), f(0.25)],
         ],
     );
-    // The product's error would be lost if it were rounded before the sum.
+    // Fused multiply-add keeps the low bits of the product.
     let x = 1.0 + f32::EPSILON;
     check(
         "fma.rn.f32 %d, %a, %b, %c;",
@@ -56,9 +56,9 @@ fn sums_and_products_round_to_even_and_keep_subnormal_numbers() {
     );
 }
 
-/// Each direction against the neighbours of the nearest f32, told apart in f64.
+/// Compares directed roundings with the neighbors of the exact result in f64.
 #[test]
-fn directed_roundings_take_the_right_neighbour() {
+fn directed_rounding_returns_correct_neighbor() {
     let operands = [
         (1.0f32, 3.0f32),
         (-1.0, 3.0),
@@ -78,7 +78,7 @@ fn directed_roundings_take_the_right_neighbour() {
             for mode in ["rz", "rm", "rp"] {
                 let code = format!("{name}.{mode}.f32 %d, %a, %b;");
                 let found = f32::from_bits(apply(&code, "r rr", &[vec![f(a), f(b)]])[0] as u32);
-                let (down, up) = neighbours(exact);
+                let (down, up) = neighbors(exact);
                 let expected = match mode {
                     "rm" => down,
                     "rp" => up,
@@ -109,8 +109,8 @@ fn directed_roundings_take_the_right_neighbour() {
     );
 }
 
-/// The f32 at or below a number, and that at or above.
-fn neighbours(x: f64) -> (f32, f32) {
+/// Returns the f32 numbers at or below and at or above a number.
+fn neighbors(x: f64) -> (f32, f32) {
     let nearest = x as f32;
     match f64::from(nearest).partial_cmp(&x) {
         Some(std::cmp::Ordering::Less) => (nearest, nearest.next_up()),
@@ -120,7 +120,7 @@ fn neighbours(x: f64) -> (f32, f32) {
 }
 
 #[test]
-fn extremes_prefer_numbers_to_nan() {
+fn min_max_prefer_numbers_over_nan() {
     check(
         "min.f32 %d, %a, %b;",
         "r rr",
@@ -152,7 +152,7 @@ fn extremes_prefer_numbers_to_nan() {
 }
 
 #[test]
-fn functions_are_rounded_once() {
+fn approximate_functions_round_once() {
     for x in [0.3f32, 1.0, 2.5, 17.0, 1e-3] {
         let exact = f64::from(x);
         for (code, expected) in [
@@ -183,9 +183,9 @@ fn functions_are_rounded_once() {
     check("rcp.approx.f32 %d, %a;", "r r", &[&[f(-0.0), f(f32::NEG_INFINITY)]]);
 }
 
-/// All halves, there and back, and what lies between two of them.
+/// All f16 values round-trip, and numbers between them round correctly.
 #[test]
-fn halves_convert_exactly_and_round_to_even() {
+fn f16_conversion_is_exact_and_rounds_to_even() {
     assert_eq!(f16_to_f32(0x0001), 2f32.powi(-24));
     assert_eq!(f16_to_f32(0x03ff), 1023.0 * 2f32.powi(-24));
     assert_eq!(f16_to_f32(0x7bff), 65504.0);
@@ -198,7 +198,7 @@ fn halves_convert_exactly_and_round_to_even() {
         let brain = bf16_to_f32(bits);
         assert_eq!(f32_to_bf16(brain), if brain.is_nan() { 0x7fff } else { bits });
         if bits & 0x7fff < 0x7bff {
-            // Halfway to the next one: to the even one of the two.
+            // A number halfway between two halves rounds to the even one.
             let half_way = (x + f16_to_f32(bits + 1)) / 2.0;
             assert_eq!(f32_to_f16(half_way), bits + (bits & 1), "{bits:#x}");
             let a_little_more = if x.is_sign_positive() {
@@ -215,7 +215,7 @@ fn halves_convert_exactly_and_round_to_even() {
 }
 
 #[test]
-fn conversions_between_floats_round_as_told() {
+fn float_conversion_honors_rounding_mode() {
     check(
         "cvt.rn.f16.f32 %d, %a;",
         "h r",
@@ -262,7 +262,7 @@ fn conversions_between_floats_round_as_told() {
 }
 
 #[test]
-fn wider_floats_are_narrowed_once() {
+fn f64_conversion_rounds_once() {
     check(
         "cvt.rn.f32.f64 %d, %a;",
         "r l",
@@ -309,7 +309,7 @@ fn wider_floats_are_narrowed_once() {
 }
 
 #[test]
-fn conversions_to_integers_saturate() {
+fn float_to_integer_conversion_saturates() {
     check(
         "cvt.rni.s32.f32 %d, %a;",
         "r r",
@@ -351,7 +351,7 @@ fn conversions_to_integers_saturate() {
 }
 
 #[test]
-fn conversions_from_and_between_integers() {
+fn integer_conversion_rounds_and_extends() {
     check(
         "cvt.rn.f32.s32 %d, %a;",
         "r r",
@@ -412,8 +412,8 @@ fn conversions_from_and_between_integers() {
 }
 
 #[test]
-fn halves_are_added_and_multiplied_with_one_rounding() {
-    // 1, 2, 2049 (which is no half): 2048 + 1 rounds to 2048, 2050 + 1 to 2052.
+fn half_arithmetic_rounds_once() {
+    // 2049 is not a half: 2048 + 1 rounds to 2048, and 2050 + 1 to 2052.
     check(
         "add.f16 %d, %a, %b;",
         "h hh",
@@ -440,7 +440,8 @@ fn halves_are_added_and_multiplied_with_one_rounding() {
         "h hhh",
         &[&[0x3f81, 0x3f80, 0x3b80, 0x3f82], &[0x3f80, 0x3f80, 0x3b80, 0x3f80]],
     );
-    // 1.51171875 lies in the middle of two bfloat16; 2^-60 less does not, though no f64 tells them apart.
+    // 1.51171875 is halfway between two bfloat16 numbers. Subtracting 2^-60 breaks the tie, although f64
+    // cannot represent the difference.
     check(
         "fma.rn.bf16 %d, %a, %b, %c;",
         "h hhh",
@@ -451,7 +452,7 @@ fn halves_are_added_and_multiplied_with_one_rounding() {
 }
 
 #[test]
-fn comparisons_treat_nan_as_their_names_say() {
+fn float_comparison_handles_nan() {
     let nan = f(f32::NAN);
     let test = |comparison: &str, a: u64, b: u64| {
         let code = format!("setp.{comparison}.f32 %p, %a, %b; selp.b32 %d, 1, 0, %p;");

@@ -1,8 +1,8 @@
-//! Integers and bits, against values worked out by hand or by arithmetic of other widths.
+//! Integer and bit arithmetic, compared with precomputed values or wider arithmetic.
 
 use super::{apply, check};
 
-const INTERESTING: [u64; 9] = [
+const EDGE_VALUES: [u64; 9] = [
     0,
     1,
     2,
@@ -18,19 +18,19 @@ fn s(x: u64) -> i64 {
     i64::from(x as u32 as i32)
 }
 
-/// Two operands of 32 bits, each with each.
+/// Checks an instruction on all pairs of interesting 32-bit operands.
 #[track_caller]
 fn pairs(instruction: &str, expected: impl Fn(u64, u64) -> u64) {
-    let rows: Vec<Vec<u64>> = INTERESTING
+    let rows: Vec<Vec<u64>> = EDGE_VALUES
         .iter()
-        .flat_map(|a| INTERESTING.map(|b| vec![*a, b, expected(*a, b) & 0xffff_ffff]))
+        .flat_map(|a| EDGE_VALUES.map(|b| vec![*a, b, expected(*a, b) & 0xffff_ffff]))
         .collect();
     let rows: Vec<&[u64]> = rows.iter().map(Vec::as_slice).collect();
     check(instruction, "r rr", &rows);
 }
 
 #[test]
-fn sums_and_products_wrap_around() {
+fn add_and_mul_wrap_on_overflow() {
     pairs("add.u32 %d, %a, %b;", |a, b| a + b);
     pairs("add.s32 %d, %a, %b;", |a, b| a + b);
     pairs("sub.s32 %d, %a, %b;", |a, b| a.wrapping_sub(b));
@@ -56,7 +56,7 @@ fn sums_and_products_wrap_around() {
 }
 
 #[test]
-fn products_are_as_wide_as_they_say() {
+fn wide_mul_returns_full_product() {
     check(
         "mul.wide.u32 %d, %a, %b;",
         "l rr",
@@ -78,7 +78,7 @@ fn products_are_as_wide_as_they_say() {
 }
 
 #[test]
-fn quotients_go_towards_zero() {
+fn div_rounds_toward_zero() {
     pairs("div.u32 %d, %a, %b;", |a, b| a.checked_div(b).unwrap_or(0xffff_ffff));
     pairs("rem.u32 %d, %a, %b;", |a, b| a.checked_rem(b).unwrap_or(a));
     pairs("div.s32 %d, %a, %b;", |a, b| {
@@ -95,7 +95,7 @@ fn quotients_go_towards_zero() {
 }
 
 #[test]
-fn shifts_stop_at_the_width() {
+fn shift_amount_is_clamped_to_width() {
     for (amount, left, right, arithmetic) in [
         (0, 0x8765_4321, 0x8765_4321, 0x8765_4321u64),
         (4, 0x7654_3210, 0x0876_5432, 0xf876_5432),
@@ -129,7 +129,7 @@ fn shifts_stop_at_the_width() {
 }
 
 #[test]
-fn bits_are_counted_and_moved() {
+fn bit_count_and_field_ops_match_expected() {
     check(
         "popc.b32 %d, %a;",
         "r r",
@@ -186,7 +186,7 @@ fn bits_are_counted_and_moved() {
 }
 
 #[test]
-fn bits_are_combined() {
+fn bitwise_ops_match_expected() {
     check("not.b32 %d, %a;", "r r", &[&[0x0f0f_0f0f, 0xf0f0_f0f0]]);
     check("cnot.b32 %d, %a;", "r r", &[&[0, 1], &[5, 0]]);
     check(
@@ -206,9 +206,9 @@ fn bits_are_combined() {
     );
 }
 
-/// The table's entry for three bits is at 4a + 2b + c: that of a alone is 0xf0, of b 0xcc, of c 0xaa.
+/// The table index is 4a + 2b + c, so `a` alone is 0xf0, `b` 0xcc and `c` 0xaa.
 #[test]
-fn logic_of_three_follows_its_table() {
+fn lop3_follows_lookup_table() {
     let (a, b, c) = (0x0f0f_3c5au64, 0x3355_a5f0, 0x1248_ff00);
     for (table, expected) in [
         (0xf0, a),
@@ -229,7 +229,7 @@ fn logic_of_three_follows_its_table() {
 }
 
 #[test]
-fn bytes_are_permuted() {
+fn prmt_selects_bytes() {
     let (a, b) = (0x8302_0100, 0x0706_0584);
     for (mode, selector, expected) in [
         ("", 0x3210, a),
@@ -252,8 +252,8 @@ fn bytes_are_permuted() {
 }
 
 #[test]
-fn products_of_bytes_are_added() {
-    // -1 * 2 + 127 * 3 + 1 * 4 + -128 * 5, and with bytes without a sign.
+fn dp4a_and_dp2a_accumulate_products() {
+    // -1 * 2 + 127 * 3 + 1 * 4 + -128 * 5, and the same bytes as unsigned.
     let (a, b) = (0x8001_7fff, 0x0504_0302);
     check(
         "dp4a.s32.s32 %d, %a, %b, %c;",
@@ -288,7 +288,7 @@ fn products_of_bytes_are_added() {
 }
 
 #[test]
-fn carries_go_from_word_to_word() {
+fn carry_propagates_between_words() {
     let sum = "{ .reg .b32 %lo, %hi, %l2, %h2; mov.b64 {%lo, %hi}, %a; mov.b64 {%l2, %h2}, %b;
 add.cc.u32 %lo, %lo, %l2; addc.u32 %hi, %hi, %h2; mov.b64 %d, {%lo, %hi}; }";
     let (a, b) = (0x0123_4567_ffff_ffff, 0x0000_0001_0000_0001);
@@ -314,7 +314,7 @@ add.cc.u32 %lo, %lo, %l2; addc.u32 %hi, %hi, %h2; mov.b64 %d, {%lo, %hi}; }";
 }
 
 #[test]
-fn comparisons_know_signs() {
+fn integer_comparison_honors_signedness() {
     let test = |comparison: &str, a: u64, b: u64| {
         let code = format!("setp.{comparison} %p, %a, %b; selp.b32 %d, 1, 0, %p;");
         apply(&code, "r rr", &[vec![a, b]])[0] == 1
@@ -327,7 +327,7 @@ fn comparisons_know_signs() {
             && test("ge.s32", 5, 0x8000_0000)
             && test("le.s32", 0x8000_0000, 5)
     );
-    // With another predicate, and the opposite as a second result.
+    // Tests a combined predicate, and the negation as second result.
     let both = "setp.lt.u32 %p, %a, %b; { .reg .pred %q, %n; setp.gt.and.u32 %q|%n, %b, 10, %p; selp.b32 %d, 1, 0, %q; @%n add.u32 %d, %d, 2; }";
     check(both, "r rr", &[&[1, 20, 1], &[1, 5, 2], &[30, 20, 0]]);
     let negated = "setp.lt.u32 %p, %a, %b; { .reg .pred %q; setp.gt.or.u32 %q, %b, 10, !%p; selp.b32 %d, 1, 0, %q; }";

@@ -1,14 +1,14 @@
-//! `mma`, `ldmatrix`, `stmatrix`, `movmatrix`: where each element of a fragment is, written down from the figures of the PTX manual, element
-//! by element, and not by the formula that the interpreter has.
+//! `mma`, `ldmatrix`, `stmatrix` and `movmatrix`. Fragment layouts are transcribed from the figures of the
+//! PTX manual, independent of the interpreter's formula.
 
 use super::{Machine, le, module};
 use crate::exec::fault::Kind;
 use crate::exec::scalar::{f16_to_f32, f32_to_bf16, f32_to_f16};
 
-/// Row and column of element i of a lane's fragment.
-type Place = fn(lane: usize, i: usize) -> (usize, usize);
+/// Maps element i of a lane's fragment to row and column.
+type ElementPosition = fn(lane: usize, i: usize) -> (usize, usize);
 
-/// A shape: its instruction, types, elements in a lane of A, B and C, and their places.
+/// A shape: instruction, types, elements per lane of A, B and C, and their positions.
 struct Shape {
     name: &'static str,
     types: &'static str,
@@ -17,9 +17,9 @@ struct Shape {
     k: usize,
     m: usize,
     elements: [usize; 3],
-    a: Place,
-    b: Place,
-    c: Place,
+    a: ElementPosition,
+    b: ElementPosition,
+    c: ElementPosition,
 }
 
 fn group(lane: usize) -> usize {
@@ -30,7 +30,7 @@ fn thread(lane: usize) -> usize {
     lane % 4
 }
 
-/// C and D of 16 x 8 elements: c0, c1 in the row of the group, c2, c3 eight below.
+/// C and D, 16 x 8: c0 and c1 are in the row of the group, c2 and c3 eight rows below.
 fn sums(lane: usize, i: usize) -> (usize, usize) {
     (
         if i < 2 { group(lane) } else { group(lane) + 8 },
@@ -38,7 +38,7 @@ fn sums(lane: usize, i: usize) -> (usize, usize) {
     )
 }
 
-/// Halves, 16 columns of A.
+/// The shape m16n8k16 with f16 elements.
 const K16: Shape = Shape {
     name: "m16n8k16",
     types: "f32.f16.f16.f32",
@@ -68,7 +68,7 @@ const K16: Shape = Shape {
     c: sums,
 };
 
-/// Halves, 8 columns of A.
+/// The shape m16n8k8 with f16 elements.
 const K8: Shape = Shape {
     name: "m16n8k8",
     types: "f32.f16.f16.f32",
@@ -194,13 +194,13 @@ const SHAPES: [Shape; 10] = [
     },
 ];
 
-/// A small integer, different for each place.
+/// Returns a small integer that depends on the position.
 fn element(seed: usize, row: usize, column: usize, is_signed: bool) -> i64 {
     let value = (row * 31 + column * 17 + seed * 7) * 2654435761 % 1000003 % 9;
     if is_signed { value as i64 - 4 } else { value as i64 }
 }
 
-/// The bits of an element in a type.
+/// Encodes a value in a type.
 fn encode(kind: &str, value: i64) -> u32 {
     match kind {
         "f16" => f32_to_f16(value as f32).into(),
@@ -210,7 +210,7 @@ fn encode(kind: &str, value: i64) -> u32 {
     }
 }
 
-/// Registers of all lanes, lane by lane: elements of `bits` from low to high.
+/// Packs fragments into registers, lane by lane, with elements from low to high bits.
 fn fragments(bits: usize, n: usize, value: impl Fn(usize, usize) -> u32) -> Vec<u32> {
     let per_word = 32 / bits;
     let mask = if bits == 32 { u32::MAX } else { (1 << bits) - 1 };
@@ -223,7 +223,8 @@ fn fragments(bits: usize, n: usize, value: impl Fn(usize, usize) -> u32) -> Vec<
         .collect()
 }
 
-/// A kernel that loads `counts` registers of A, B and C, does an instruction, and stores as many of D as C has.
+/// Returns a kernel that loads A, B and C, executes an instruction, and stores D. `counts` gives the
+/// registers of A, B and C.
 fn kernel(instruction: &str, counts: [usize; 3]) -> String {
     let mut body = String::from(".reg .b32 %d<4>, %a<4>, %b<4>, %c<4>, %t; .reg .b64 %p, %o;\nmov.u32 %t, %tid.x;\n");
     for (i, (name, n)) in ["a", "b", "c"].iter().zip(counts).enumerate() {
@@ -250,7 +251,7 @@ fn kernel(instruction: &str, counts: [usize; 3]) -> String {
 }
 
 #[test]
-fn elements_of_matrices_are_where_the_manual_has_them() {
+fn mma_fragment_layout_matches_ptx_manual() {
     for shape in &SHAPES {
         let kinds: Vec<&str> = shape.types.split('.').collect();
         let [a_kind, b_kind, c_kind] = [kinds[1], kinds[2], kinds[3]];
@@ -281,13 +282,13 @@ fn elements_of_matrices_are_where_the_manual_has_them() {
             .unwritten(4 * c.len());
         machine
             .run()
-            .unwrap_or_else(|fault| panic!("{instruction}: {}", fault.what));
+            .unwrap_or_else(|fault| panic!("{instruction}: {}", fault.description));
         assert_eq!(machine.words(3), expected, "{instruction} with {} rows", shape.m);
     }
 }
 
 #[test]
-fn sums_of_integers_wrap_or_stop() {
+fn integer_mma_wraps_or_saturates() {
     for (modifier, expected) in [("", i32::MIN + 31), (".satfinite", i32::MAX)] {
         let instruction = format!("mma.sync.aligned.m16n8k32.row.col{modifier}.s32.s8.s8.s32");
         let machine = Machine::new(&kernel(&instruction, [4, 2, 4]));
@@ -297,13 +298,13 @@ fn sums_of_integers_wrap_or_stop() {
             .buffer(&le(&ones[..64]))
             .buffer(&le(&[i32::MAX as u32; 128]))
             .unwritten(512);
-        machine.run().expect("the kernel is right");
+        machine.run().expect("the kernel is correct");
         assert_eq!(machine.words(3), [expected as u32; 128]);
     }
 }
 
 #[test]
-fn tf32_has_ten_bits_of_fraction() {
+fn tf32_mma_truncates_to_ten_fraction_bits() {
     let machine = Machine::new(&kernel("mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32", [2, 1, 4]));
     let a = [(1.0f32 + 2f32.powi(-11)).to_bits(); 64];
     let machine = machine
@@ -311,12 +312,12 @@ fn tf32_has_ten_bits_of_fraction() {
         .buffer(&le(&[1f32.to_bits(); 32]))
         .buffer(&le(&[0; 128]))
         .unwritten(512);
-    machine.run().expect("the kernel is right");
+    machine.run().expect("the kernel is correct");
     assert_eq!(machine.words(3), [4f32.to_bits(); 128]);
 }
 
 #[test]
-fn a_product_wants_all_lanes() {
+fn mma_requires_all_lanes() {
     let text = kernel("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32", [2, 1, 4]);
     let text = text.replace(
         "mov.u32 %t, %tid.x;",
@@ -327,10 +328,11 @@ fn a_product_wants_all_lanes() {
         .buffer(&[0; 128])
         .buffer(&[0; 512])
         .unwritten(512);
-    machine.fails(Kind::Synchronization, &["lanes 0x00000008 ended"]);
+    machine.assert_fault(Kind::Synchronization, &["lanes 0x00000008 ended"]);
 }
 
-/// Shared memory of 256 halves, each with its index as value; lane i gives the address of row i.
+/// Returns a kernel with shared memory of 256 halves, each with its index as value. Lane i holds the address
+/// of row i.
 fn rows_kernel(instruction: &str, n: usize) -> String {
     let list = (0..n).map(|r| format!("%r{r}")).collect::<Vec<_>>().join(", ");
     let mut body = String::from(
@@ -349,17 +351,18 @@ mov.u32 %t, %tid.x;\nmul.lo.u32 %at, %t, 16;\nmov.u32 %v, s;\nadd.u32 %at, %at, 
 }
 
 #[test]
-fn matrices_are_loaded_by_rows_of_eight() {
+fn ldmatrix_loads_rows_of_eight() {
     for n in [1, 2, 4] {
         for transposed in [false, true] {
             let trans = if transposed { ".trans" } else { "" };
             let text = rows_kernel(&format!("ldmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16"), n);
             let machine = Machine::new(&text).unwritten(128 * n);
-            machine.run().expect("the kernel is right");
+            machine.run().expect("the kernel is correct");
             let words = machine.words(0);
             for lane in 0..32 {
                 for matrix in 0..n {
-                    // Row r of matrix j is that of lane 8j + r, whose halves are 64j + 8r ..
+                    // Row r of matrix j is at the address of lane 8j + r and has the halves 64j + 8r and
+                    // following.
                     let value = |row: usize, column: usize| (64 * matrix + 8 * row + column) as u32;
                     let (row, column) = (lane / 4, 2 * (lane % 4));
                     let (low, high) = match transposed {
@@ -378,12 +381,13 @@ fn matrices_are_loaded_by_rows_of_eight() {
 }
 
 #[test]
-fn matrices_are_stored_and_transposed() {
-    // What is stored is what a load of the same form reads back; movmatrix is a transposed store and a plain load.
+fn stmatrix_and_movmatrix_transpose() {
+    // A load reads back what the corresponding store wrote. `movmatrix` equals a transposed store followed by
+    // a load.
     let store = "{ .reg .b32 %x; mov.u32 %x, 0; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%at]; movmatrix.sync.aligned.m8n8.trans.b16 %r0, %r0; bar.warp.sync 0xffffffff;
 stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%at], {%r0}; bar.warp.sync 0xffffffff; }\nldmatrix.sync.aligned.m8n8.x1.shared.b16";
     let machine = Machine::new(&rows_kernel(store, 1)).unwritten(128);
-    machine.run().expect("the kernel is right");
+    machine.run().expect("the kernel is correct");
     let expected: Vec<u32> = (0..32)
         .map(|lane| (8 * (lane / 4) + 2 * (lane % 4)) as u32)
         .map(|v| v | (v + 1) << 16)

@@ -1,4 +1,4 @@
-//! Kernels as PTX text, run without a driver or compiler: each instruction against values known from elsewhere, and each kind of fault.
+//! PTX kernels executed without driver and compiler: results of instructions, and detection of faults.
 
 mod faults;
 mod floats;
@@ -10,14 +10,14 @@ mod warps;
 
 use crate::decode::decode;
 use crate::device::memory::Memory;
-use crate::exec::env::Reach;
+use crate::exec::env::AccessibleMemory;
 use crate::exec::fault::{Fault, Kind};
-use crate::exec::grid::{Done, Launch, Worker, run};
+use crate::exec::grid::{Launch, LaunchResult, Worker, run};
 use crate::exec::inst::Kernel;
 use crate::ptx::{Space, parse};
 use std::collections::HashMap;
 
-/// A device with a kernel.
+/// A device with one kernel.
 struct Machine {
     memory: Memory,
     kernel: Kernel,
@@ -29,7 +29,7 @@ struct Machine {
     dynamic_shared: u32,
 }
 
-/// A module of one kernel `k` with this body; its parameters `p0`, `p1`, ... are addresses.
+/// Returns a module with a kernel `k`, whose parameters `p0`, `p1`, … are addresses.
 fn module(n_params: usize, body: &str) -> String {
     let params: Vec<_> = (0..n_params).map(|i| format!(".param .u64 p{i}")).collect();
     format!(
@@ -39,18 +39,20 @@ fn module(n_params: usize, body: &str) -> String {
 }
 
 impl Machine {
-    /// A device with the module's only kernel, which has one warp.
+    /// Creates a device for the module's only kernel, with one warp.
     fn new(text: &str) -> Self {
         let module = parse(text).unwrap_or_else(|e| panic!("{e}"));
         let mut memory = Memory::new(0);
         let mut globals = HashMap::new();
         for v in module.variables.iter().filter(|v| v.space != Space::Shared) {
-            let at = memory.allocate(v.size.into(), "variable").expect("there is memory");
-            let (i, _) = memory.find(at, 1).expect("it was allocated");
+            let at = memory
+                .allocate(v.size.into(), "variable")
+                .expect("the allocation succeeds");
+            let (i, _) = memory.find(at, 1).expect("the variable is allocated");
             let region = memory.region_mut(i);
-            // SAFETY: the variable has room for its values.
+            // SAFETY: the region has `size >= init.len()` bytes.
             unsafe { region.data(0).copy_from(v.init.as_ptr(), v.init.len()) };
-            region.mark(0, v.size.into());
+            region.mark_written(0, v.size.into());
             globals.insert(v.name.clone(), at);
         }
         let entry = module
@@ -72,23 +74,26 @@ impl Machine {
         }
     }
 
-    /// One more parameter: the address of a buffer that is written (`Some` bytes) or not (so many).
+    /// Adds a parameter: the address of an initialized buffer.
     fn buffer(mut self, bytes: &[u8]) -> Self {
         let at = self
             .memory
             .allocate(bytes.len() as u64, "allocation")
-            .expect("there is memory");
-        let (i, _) = self.memory.find(at, 1).expect("it was allocated");
+            .expect("the allocation succeeds");
+        let (i, _) = self.memory.find(at, 1).expect("the buffer is allocated");
         let region = self.memory.region_mut(i);
-        // SAFETY: the region has as many bytes.
+        // SAFETY: the region has `bytes.len()` bytes.
         unsafe { region.data(0).copy_from(bytes.as_ptr(), bytes.len()) };
-        region.mark(0, bytes.len() as u64);
+        region.mark_written(0, bytes.len() as u64);
         self.add(at, bytes.len())
     }
 
-    /// One more parameter: the address of bytes that nobody wrote.
+    /// Adds a parameter: the address of an uninitialized buffer.
     fn unwritten(mut self, len: usize) -> Self {
-        let at = self.memory.allocate(len as u64, "allocation").expect("there is memory");
+        let at = self
+            .memory
+            .allocate(len as u64, "allocation")
+            .expect("the allocation succeeds");
         self.add(at, len)
     }
 
@@ -98,30 +103,30 @@ impl Machine {
         self
     }
 
-    fn run(&self) -> Result<Done, Box<Fault>> {
+    fn run(&self) -> Result<LaunchResult, Box<Fault>> {
         let launch = Launch {
             kernel: &self.kernel,
             params: &self.params,
             blocks: [self.blocks, 1, 1],
             threads: [self.threads, 1, 1],
             dynamic_shared: self.dynamic_shared,
-            reach: Reach {
+            accessible: AccessibleMemory {
                 memories: vec![Some(&self.memory)],
-                hosts: &[],
+                pinned: &[],
             },
-            watch_races: true,
-            watch_order: false,
-            branches_max: 10_000,
+            detect_races: true,
+            record_ranges: false,
+            max_branches: 10_000,
         };
         let mut workers: Vec<_> = (0..self.workers).map(|_| Worker::default()).collect();
         run(&launch, &mut workers)
     }
 
-    /// The bytes of a buffer.
+    /// Returns the bytes of a buffer.
     fn bytes(&self, buffer: usize) -> Vec<u8> {
         let (at, len) = self.buffers[buffer];
-        let (i, _) = self.memory.find(at, 1).expect("it was allocated");
-        // SAFETY: the region has as many bytes.
+        let (i, _) = self.memory.find(at, 1).expect("the buffer is allocated");
+        // SAFETY: the region has `len` bytes.
         unsafe { std::slice::from_raw_parts(self.memory.regions()[i].data(0), len) }.to_vec()
     }
 
@@ -132,13 +137,17 @@ impl Machine {
             .collect()
     }
 
-    /// The fault of a run, and that it is of this kind and says these words.
+    /// Runs the kernel, which must fail with this kind of fault and a message that contains all `words`.
     #[track_caller]
-    fn fails(&self, kind: Kind, words: &[&str]) -> Box<Fault> {
-        let fault = self.run().err().expect("the kernel is wrong");
-        assert_eq!(fault.kind, kind, "{}", fault.what);
+    fn assert_fault(&self, kind: Kind, words: &[&str]) -> Box<Fault> {
+        let fault = self.run().err().expect("the kernel has a fault");
+        assert_eq!(fault.kind, kind, "{}", fault.description);
         for word in words {
-            assert!(fault.what.contains(word), "`{}` does not say `{word}`", fault.what);
+            assert!(
+                fault.description.contains(word),
+                "expected `{word}` in `{}`",
+                fault.description
+            );
         }
         fault
     }
@@ -148,18 +157,19 @@ fn le(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
-/// Bytes of registers by their letter in [`apply`].
+/// Returns the size of a register by its letter in [`apply`].
 fn width(letter: char) -> usize {
     match letter {
         'h' => 2,
         'r' | 'f' => 4,
         'd' | 'l' => 8,
-        _ => panic!("`{letter}` is no kind of register"),
+        _ => panic!("unknown register letter `{letter}`"),
     }
 }
 
-/// Results of an instruction for up to 32 sets of operands. `form` names the registers' widths, result first: "r rr". In the instruction the
-/// result is `%d`, the operands are `%a`, `%b`, `%c`.
+/// Returns the results of an instruction for up to 32 sets of operands. `form` gives the register widths,
+/// result first, such as "r rr". The instruction refers to the result as `%d` and to operands as `%a`, `%b`,
+/// `%c`.
 fn apply(instruction: &str, form: &str, cases: &[Vec<u64>]) -> Vec<u64> {
     let letters: Vec<char> = form.chars().filter(|c| *c != ' ').collect();
     let names = ["d", "a", "b", "c"];
@@ -188,13 +198,13 @@ fn apply(instruction: &str, form: &str, cases: &[Vec<u64>]) -> Vec<u64> {
     }
     machine
         .run()
-        .unwrap_or_else(|fault| panic!("{instruction}: {}", fault.what));
+        .unwrap_or_else(|fault| panic!("{instruction}: {}", fault.description));
     let results = machine.bytes(0);
     let result = |i: usize| u64::from_le_bytes(results[8 * i..][..8].try_into().expect("8 bytes"));
     (0..cases.len()).map(result).collect()
 }
 
-/// Checks an instruction against its results: each row has the operands and then the result.
+/// Checks an instruction; each row has the operands followed by the result.
 #[track_caller]
 fn check(instruction: &str, form: &str, rows: &[&[u64]]) {
     for part in rows.chunks(32) {
@@ -204,7 +214,7 @@ fn check(instruction: &str, form: &str, rows: &[&[u64]]) {
             assert_eq!(
                 found,
                 expected,
-                "{instruction} of {:x?}: {found:#x}, not {expected:#x}",
+                "{instruction} of {:x?}: expected {expected:#x}, found {found:#x}",
                 &row[..row.len() - 1]
             );
         }

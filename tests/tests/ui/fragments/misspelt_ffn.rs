@@ -1,4 +1,4 @@
-//! A feed-forward network with a misspelt tensor.
+//! A feed-forward network with a misspelled tensor.
 
 fragment! {
     tensors {

@@ -5,7 +5,7 @@ use kernels::{GgmlType, Precision, quantize_row};
 use super::*;
 use crate::backend::cpu::queue::stalls;
 use crate::backend::{Buffer, Usage, device};
-use crate::graph::{Home, Uses};
+use crate::graph::{BufferSlice, Uses};
 use GgmlType::{F32, I32, Q4_0, Q8_0};
 
 mod layers;
@@ -16,14 +16,15 @@ const WIDTH: usize = 256;
 const HIDDEN: usize = 512;
 const LAYERS: usize = 4;
 
-/// Products of few tokens, one behind the other, with weights that nobody writes and results whose memory is used again and again.
+/// A chain of matmuls over a few tokens. The weights are read-only, and the results reuse each other's
+/// memory.
 struct Chain {
     graph: Graph,
     memory: MemoryMap,
     result: TensorId,
 }
 
-/// Weights behind one another in memory.
+/// Weights stored contiguously in one buffer.
 #[derive(Default)]
 struct Weights {
     bytes: Vec<u8>,
@@ -70,20 +71,21 @@ impl Chain {
         g.expand(h);
 
         let mut memory = MemoryMap::default();
-        let mut held = cpu.allocate(weights.bytes.len()).unwrap();
-        held.write(0, &weights.bytes).unwrap();
-        let held: Arc<dyn Buffer> = Arc::from(held);
-        let buffer = memory.insert(held, Usage::Weights);
+        let mut weights_buffer = cpu.allocate(weights.bytes.len()).unwrap();
+        weights_buffer.write(0, &weights.bytes).unwrap();
+        let weights_buffer: Arc<dyn Buffer> = Arc::from(weights_buffer);
+        let buffer = memory.insert(weights_buffer, Usage::Weights);
         for (id, offset) in weights.tensors {
-            g.tensor_mut(id).home = Some(Home { buffer, offset });
+            g.tensor_mut(id).home = Some(BufferSlice { buffer, offset });
         }
-        let room = 4 * HIDDEN * n;
-        let buffer = memory.insert(cpu.allocate(5 * room).unwrap(), Usage::Any);
+        let n_bytes = 4 * HIDDEN * n;
+        let buffer = memory.insert(cpu.allocate(5 * n_bytes).unwrap(), Usage::Any);
         let mut place = |id: TensorId, slot: usize| {
-            let offset = slot * room;
-            g.tensor_mut(id).home = Some(Home { buffer, offset });
+            let offset = slot * n_bytes;
+            g.tensor_mut(id).home = Some(BufferSlice { buffer, offset });
         };
-        // Each result in the memory of one that is not needed any more; views where their sources are.
+        // Each result reuses the memory of a result that has no readers left. Views share the memory of their
+        // source.
         for layer in results.as_chunks::<6>().0 {
             for (&id, slot) in layer.iter().zip([1, 0, 2, 2, 0, 0]) {
                 place(id, slot);
@@ -104,11 +106,11 @@ impl Chain {
         }
     }
 
-    /// Computes it some times; the result, always the same.
+    /// Computes the graph `times` times, checks that all runs agree, and returns the result.
     fn run(&mut self, n_threads: usize, times: usize) -> Vec<u8> {
         let params = BackendParams {
             precision: Precision::High,
-            thread_pool: Some(Arc::new(ThreadPool::on_as_many_cores(n_threads))),
+            thread_pool: Some(Arc::new(ThreadPool::with_core_per_thread(n_threads))),
             ..BackendParams::new(n_threads)
         };
         let mut backend = device("cpu").unwrap().backend(&params).unwrap();
@@ -134,12 +136,12 @@ impl Chain {
 }
 
 #[test]
-fn pieces_of_products_that_are_taken_over_leave_the_same_bits() {
+fn stolen_matmuls_are_bit_identical() {
     for n in [1, 3] {
         let want = Chain::new(n).run(1, 1);
         assert!(want.as_chunks().0.iter().any(|&x| f32::from_le_bytes(x) != 0.0));
         for n_threads in [2, 3, 5] {
-            let before = stalls::n_taken_over();
+            let before = stalls::n_stolen();
             stalls::every(11, || {
                 assert_eq!(
                     Chain::new(n).run(n_threads, 20),
@@ -148,14 +150,14 @@ fn pieces_of_products_that_are_taken_over_leave_the_same_bits() {
                 );
             });
             assert!(
-                stalls::n_taken_over() > before,
-                "{n} tokens, {n_threads} threads: nothing was taken over"
+                stalls::n_stolen() > before,
+                "{n} tokens, {n_threads} threads: no work was stolen"
             );
         }
     }
 }
 
-/// The plan of a whole graph.
+/// Plans a whole graph.
 fn plan_of(graph: &Graph, memory: &MemoryMap, precision: Precision, n_threads: usize) -> CpuPlan {
     let mut uses = Uses::default();
     uses.count(graph, []);
@@ -172,7 +174,7 @@ fn plan_of(graph: &Graph, memory: &MemoryMap, precision: Precision, n_threads: u
 }
 
 #[test]
-fn nothing_is_offered_whose_weights_may_be_written() {
+fn matmul_with_writable_weights_is_not_stealable() {
     let mut chain = Chain::new(1);
     let offers = |chain: &Chain| {
         let plan = plan_of(&chain.graph, &chain.memory, Precision::High, 2);
@@ -183,16 +185,17 @@ fn nothing_is_offered_whose_weights_may_be_written() {
     let bytes = 1 << 20;
     let writable = chain.memory.insert(cpu.allocate(bytes).unwrap(), Usage::Any);
     let up = chain.graph.tensor(chain.graph.nodes()[1]).source(0);
-    chain.graph.tensor_mut(up).home = Some(Home {
+    chain.graph.tensor_mut(up).home = Some(BufferSlice {
         buffer: writable,
         offset: 0,
     });
     assert_eq!(offers(&chain), 3 * LAYERS - 1);
 }
 
-/// As many tokens to one expert as are gathered in two goes, and some to the others: the bits of products of all tokens with each expert's matrix.
+/// One expert gets enough tokens for two gather passes. The results must be bit-identical to dense matmuls
+/// with each expert's matrix.
 #[test]
-fn experts_of_many_tokens_give_what_their_matrices_give() {
+fn experts_of_many_tokens_match_dense_matmuls() {
     const M: usize = 200;
     const N: usize = 300;
     for ty in [Q4_0, Q8_0, GgmlType::F16] {
@@ -215,15 +218,15 @@ fn experts_of_many_tokens_give_what_their_matrices_give() {
             .collect();
         let cpu = device("cpu").unwrap().buffer_type();
         let mut memory = MemoryMap::default();
-        let mut held = cpu.allocate(weights.bytes.len()).unwrap();
-        held.write(0, &weights.bytes).unwrap();
-        let buffer = memory.insert(Arc::<dyn Buffer>::from(held), Usage::Weights);
+        let mut weights_buffer = cpu.allocate(weights.bytes.len()).unwrap();
+        weights_buffer.write(0, &weights.bytes).unwrap();
+        let buffer = memory.insert(Arc::<dyn Buffer>::from(weights_buffer), Usage::Weights);
         for (id, offset) in weights.tensors {
-            g.tensor_mut(id).home = Some(Home { buffer, offset });
+            g.tensor_mut(id).home = Some(BufferSlice { buffer, offset });
         }
         for id in [x, ids, routed].into_iter().chain(of_experts.iter().copied()) {
             let buffer = memory.insert(cpu.allocate(g.tensor(id).nbytes()).unwrap(), Usage::Any);
-            g.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
+            g.tensor_mut(id).home = Some(BufferSlice { buffer, offset: 0 });
         }
         g.tensor_mut(tokens).home = g.home(x);
         let expert = |slot: usize, token: usize| if slot == 0 { 0 } else { 1 + token % 2 };

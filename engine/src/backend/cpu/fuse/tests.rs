@@ -1,4 +1,4 @@
-//! Whether nodes that are computed together give what they give apart, and are left apart where they must be.
+//! Fused nodes give bit-identical results to separate nodes, and nodes with conflicting memory are not fused.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
@@ -12,23 +12,23 @@ use super::*;
 use crate::backend::cpu::interleaved::INTERLEAVED;
 use crate::backend::cpu::plan::{CpuPlan, Planner};
 use crate::backend::{BackendError, BackendParams, Usage, device};
-use crate::graph::{Graph, Home, Layout, Tensor, Uses};
+use crate::graph::{BufferSlice, Graph, Layout, Tensor, Uses};
 use crate::sched::{Observer, SchedParams, Scheduler};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// Where the norm of a sum lies.
+/// Memory location of the norm's result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
     OwnMemory,
     Sum,
     A,
     B,
-    /// Half a row behind the start of `a`.
+    /// The norm starts half a row after the start of `a`.
     Shifted,
 }
 
-/// `norm(a + b)`, and, if the sum is read twice, `2 (a + b)`.
+/// A graph that computes `norm(a + b)` and, if the sum is read twice, `2 (a + b)`.
 struct Sketch {
     graph: Graph,
     memory: MemoryMap,
@@ -53,18 +53,18 @@ impl Sketch {
             g.expand(twice);
         }
         let mut memory = MemoryMap::default();
-        let room = 4 * ne[0] * (ne[1] + 1);
+        let n_bytes = 4 * ne[0] * (ne[1] + 1);
         let cpu = device("cpu").unwrap().buffer_type();
-        let buffer = memory.insert(cpu.allocate(6 * room).unwrap(), Usage::Any);
-        let mut place = |id: TensorId, offset: usize| g.tensor_mut(id).home = Some(Home { buffer, offset });
+        let buffer = memory.insert(cpu.allocate(6 * n_bytes).unwrap(), Usage::Any);
+        let mut place = |id: TensorId, offset: usize| g.tensor_mut(id).home = Some(BufferSlice { buffer, offset });
         for (i, id) in [a, b, weight, sum, twice].into_iter().enumerate() {
-            place(id, i * room);
+            place(id, i * n_bytes);
         }
         let offset = match at {
-            At::OwnMemory => 5 * room,
-            At::Sum => 3 * room,
+            At::OwnMemory => 5 * n_bytes,
+            At::Sum => 3 * n_bytes,
             At::A => 0,
-            At::B => room,
+            At::B => n_bytes,
             At::Shifted => 4 * (ne[0] / 2),
         };
         place(norm, offset);
@@ -93,7 +93,7 @@ impl Sketch {
         plan.nodes[0].fusion
     }
 
-    /// Computes the nodes in these pieces, and returns sum and norm.
+    /// Computes each group of nodes in its own plan, and returns the sum and the norm.
     fn run(&mut self, pieces: &[&[TensorId]], n_threads: usize) -> [Vec<u8>; 2] {
         for (id, seed) in [self.a, self.b, self.weight].into_iter().zip(1..) {
             let value = |i: usize| ((i * i + 7 * i * seed) % 101) as f32 / 50.0 - 0.9;
@@ -129,7 +129,7 @@ fn uses_of(graph: &Graph) -> Uses {
 }
 
 #[test]
-fn a_sum_and_its_norm_give_the_same_bits_together_and_apart() {
+fn fused_sum_and_norm_are_bit_identical() {
     for (ne, b_rows) in [
         ([96, 5], 5),
         ([96, 5], 1),
@@ -165,18 +165,18 @@ fn a_sum_and_its_norm_give_the_same_bits_together_and_apart() {
 }
 
 #[test]
-fn a_norm_over_a_sum_that_others_read_is_not_fused() {
+fn norm_that_overwrites_sum_with_readers_is_not_fused() {
     assert_eq!(Sketch::new([96, 5], 5, true, At::Sum).fusion(), None);
 }
 
-/// Wants the sum alone.
-struct Watch {
+/// A timer that observes only the sum node.
+struct RunTimer {
     sum: TensorId,
     seen: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Observer for Watch {
-    fn wants(&mut self, _: &Graph, node: TensorId) -> bool {
+impl Observer for RunTimer {
+    fn observes(&mut self, _: &Graph, node: TensorId) -> bool {
         node == self.sum
     }
 
@@ -187,7 +187,7 @@ impl Observer for Watch {
 }
 
 #[test]
-fn an_observer_sees_a_sum_that_is_not_stored_otherwise() {
+fn observed_sum_is_stored() {
     let backend = device("cpu").unwrap().backend(&BackendParams::new(2)).unwrap();
     let mut sched = Scheduler::new(vec![backend], MemoryMap::default(), SchedParams::default()).unwrap();
     let mut g = Graph::new();
@@ -211,7 +211,7 @@ fn an_observer_sees_a_sum_that_is_not_stored_otherwise() {
     };
     let plain = run(&mut sched);
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let watch = Watch {
+    let watch = RunTimer {
         sum,
         seen: seen.clone(),
     };
@@ -222,7 +222,7 @@ fn an_observer_sees_a_sum_that_is_not_stored_otherwise() {
 }
 
 #[test]
-fn a_plan_is_refused_once_its_graph_or_memory_changed() {
+fn plan_is_rejected_after_graph_or_memory_changed() {
     let mut sketch = Sketch::new([96, 5], 5, false, At::OwnMemory);
     let mut backend = device("cpu").unwrap().backend(&BackendParams::new(2)).unwrap();
     let uses = uses_of(&sketch.graph);
@@ -236,7 +236,7 @@ fn a_plan_is_refused_once_its_graph_or_memory_changed() {
         backend.run(&mut *plan, graph, memory, &AtomicBool::new(cancelled))
     };
     run(&sketch.graph, &mut sketch.memory, false).unwrap();
-    // The same description in a graph of its own is as good.
+    // A clone of the graph has the same fingerprint.
     run(&sketch.graph.clone(), &mut sketch.memory, false).unwrap();
     let cancelled = run(&sketch.graph, &mut sketch.memory, true);
     assert!(matches!(cancelled, Err(BackendError::Cancelled)));
@@ -252,7 +252,7 @@ fn a_plan_is_refused_once_its_graph_or_memory_changed() {
     assert!(stale(run(&sketch.graph, &mut sketch.memory, false)));
 }
 
-/// `down (silu(gate h) * (up h))` with `h = norm(x)` or `norm(x + y)`.
+/// A graph that computes `down (silu(gate h) * (up h))` with `h = norm(x)` or `norm(x + y)`.
 struct Gated {
     graph: Graph,
     memory: MemoryMap,
@@ -261,10 +261,10 @@ struct Gated {
     result: TensorId,
 }
 
-/// Experts, of which each token wants two: the first of all, and one that is another's turn with each token.
+/// Number of experts. Each token uses two: expert 0, and an expert that rotates with the token.
 const N_EXPERTS: usize = 3;
 
-/// The bytes of an input: experts, or any numbers as its type and layout have them.
+/// Returns test data for an input: expert ids, or values quantized to the tensor's type and layout.
 fn values(t: &Tensor, seed: usize) -> Vec<u8> {
     let value = |i: usize| ((i * i + 7 * i * seed) % 103) as f32 / 50.0 - 0.9;
     let floats: Vec<f32> = (0..t.nelements()).map(value).collect();
@@ -282,7 +282,7 @@ fn values(t: &Tensor, seed: usize) -> Vec<u8> {
             let experts: Vec<i32> = (0..t.nelements()).map(expert).collect();
             bytes.copy_from_slice(bytemuck::cast_slice(&experts));
         }
-        // Scales that are no infinities nor subnormal.
+        // Keeps the f16 scales finite and normal.
         Q6_K => bytes
             .iter_mut()
             .zip(&floats)
@@ -302,12 +302,14 @@ fn values(t: &Tensor, seed: usize) -> Vec<u8> {
 }
 
 impl Gated {
-    /// `k` elements, `m` rows of weights, `n` tokens; the gate's product is the `gate`th.
+    /// Builds a graph with rows of `k` elements, `m` rows of weights, and `n` tokens. `gate` is the index of
+    /// the gate's matmul.
     fn new([k, m, n]: [usize; 3], gate: usize, is_sum: bool) -> Gated {
         Gated::build([k, m, n], gate, is_sum, 0, [Q4_0; 2], Layout::Plain)
     }
 
-    /// The same with matrices of `n_experts`, or plain ones, and weights of these types.
+    /// Builds a graph with expert matrices (dense for `n_experts` = 0) and weights of the given types and
+    /// layout.
     fn build(
         [k, m, n]: [usize; 3],
         gate: usize,
@@ -351,7 +353,7 @@ impl Gated {
         for id in all {
             if g.tensor(id).view.is_none() {
                 let buffer = memory.insert(cpu.allocate(g.tensor(id).nbytes()).unwrap(), Usage::Any);
-                g.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
+                g.tensor_mut(id).home = Some(BufferSlice { buffer, offset: 0 });
             }
         }
         for (id, seed) in inputs.into_iter().zip(1..) {
@@ -378,7 +380,7 @@ impl Gated {
         plan
     }
 
-    fn fusion_of_products(&self, precision: Precision) -> Option<Fusion> {
+    fn matmul_fusion(&self, precision: Precision) -> Option<Fusion> {
         let plan = self.plan(precision);
         let is_first = |id: TensorId| self.products.contains(&id);
         plan.nodes
@@ -386,7 +388,7 @@ impl Gated {
             .find_map(|node| node.fusion.filter(|_| is_first(node.id)))
     }
 
-    /// The result, after computing the nodes in one go or one by one.
+    /// Returns the result after computing the nodes in one plan (`together`) or each in its own plan.
     fn run(&mut self, together: bool, precision: Precision, n_threads: usize) -> Vec<u8> {
         let uses = uses_of(&self.graph);
         let params = BackendParams {
@@ -413,7 +415,7 @@ impl Gated {
 }
 
 #[test]
-fn gated_products_give_the_same_bits_together_and_apart() {
+fn fused_gated_matmuls_are_bit_identical() {
     for precision in [Precision::High, Precision::Fast] {
         for shape in [
             [256, 160, 1],
@@ -425,12 +427,12 @@ fn gated_products_give_the_same_bits_together_and_apart() {
         ] {
             for (gate, is_sum) in [(0, false), (1, true), (0, true)] {
                 let mut gated = Gated::new(shape, gate, is_sum);
-                let expected = Fusion::ProductsGlu {
+                let expected = Fusion::MatmulGlu {
                     f: Unary::Silu,
                     gate_is_first: gate == 0,
                 };
                 let case = format!("{precision:?}, {shape:?}, gate {gate}, sum {is_sum}");
-                assert_eq!(gated.fusion_of_products(precision), Some(expected), "{case}");
+                assert_eq!(gated.matmul_fusion(precision), Some(expected), "{case}");
                 let apart = gated.run(false, precision, 1);
                 for n_threads in 1..=3 {
                     let together = gated.run(true, precision, n_threads);
@@ -442,12 +444,12 @@ fn gated_products_give_the_same_bits_together_and_apart() {
 }
 
 #[test]
-fn gated_products_of_experts_give_the_same_bits_together_and_apart() {
+fn fused_gated_expert_matmuls_are_bit_identical() {
     for precision in [Precision::High, Precision::Fast] {
         for shape in [[256, 160, 4], [256, 160, 300], [160, 288, 70]] {
             let mut gated = Gated::build(shape, 0, true, N_EXPERTS, [Q4_0; 2], Layout::Plain);
             let case = format!("{precision:?}, {shape:?}");
-            assert!(gated.fusion_of_products(precision).is_some(), "{case}");
+            assert!(gated.matmul_fusion(precision).is_some(), "{case}");
             let apart = gated.run(false, precision, 1);
             for n_threads in 1..=3 {
                 let together = gated.run(true, precision, n_threads);
@@ -457,14 +459,14 @@ fn gated_products_of_experts_give_the_same_bits_together_and_apart() {
     }
 }
 
-/// Where activations are prepared for weights of one type, those of another do not take them for theirs.
+/// Activations that were prepared for one weight type must not be reused for another.
 #[test]
-fn gated_products_of_two_types_give_the_same_bits_together_and_apart() {
+fn fused_gated_matmuls_of_two_types_are_bit_identical() {
     for types in [[Q8_0, Q6_K], [Q6_K, Q4_0], [Q8_0, Q4_0]] {
         for (n, n_experts) in [(6, 0), (20, 0), (31, 0), (30, N_EXPERTS)] {
             let mut gated = Gated::build([2048, 160, n], 0, true, n_experts, types, INTERLEAVED);
             let case = format!("{types:?}, {n} tokens, {n_experts} experts");
-            assert!(gated.fusion_of_products(Precision::Fast).is_some(), "{case}");
+            assert!(gated.matmul_fusion(Precision::Fast).is_some(), "{case}");
             let apart = gated.run(false, Precision::Fast, 1);
             for n_threads in 1..=2 {
                 let together = gated.run(true, Precision::Fast, n_threads);
@@ -474,10 +476,11 @@ fn gated_products_of_two_types_give_the_same_bits_together_and_apart() {
     }
 }
 
-/// Results that only products read are stored as these want them: norms, and gated products where parts of a row can be stored one by one. Rows of 16 bits, with
-/// what belongs to them, are longer than floats.
+/// A result that only matmuls read is stored in their form: norms always, gated units only if parts of a row
+/// can be stored separately. Rows of 16-bit integers with their metadata are longer than f32 rows and do not
+/// fit.
 #[test]
-fn what_only_products_read_is_stored_in_their_form() {
+fn results_read_only_by_matmuls_are_stored_quantized() {
     let n_stored = |gated: &Gated, precision: Precision| {
         let plan = gated.plan(precision);
         plan.nodes.iter().filter(|node| node.stores.is_some()).count()
@@ -494,10 +497,10 @@ fn what_only_products_read_is_stored_in_their_form() {
 }
 
 #[test]
-fn products_of_floats_or_that_others_read_are_not_fused() {
+fn f32_matmuls_and_matmuls_with_readers_are_not_fused() {
     let mut gated = Gated::new([256, 160, 40], 0, true);
-    assert_eq!(gated.fusion_of_products(Precision::Exact), None);
+    assert_eq!(gated.matmul_fusion(Precision::Exact), None);
     let product = gated.products[1];
     gated.graph.tensor_mut(product).flags.output = true;
-    assert_eq!(gated.fusion_of_products(Precision::Fast), None);
+    assert_eq!(gated.matmul_fusion(Precision::Fast), None);
 }

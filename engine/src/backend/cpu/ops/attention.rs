@@ -1,10 +1,13 @@
-//! Attention by online softmax: keys and values are read page by page, and of the scores only those of one page exist. Many tokens of one sequence take some pages at a time, where the CPU has kernels for that.
+//! Attention with online softmax over a paged KV cache. Only the scores of one page exist at a time, or of a
+//! few pages where the CPU has tile kernels.
 //!
-//! A unit of work is some tokens with one page table and the query heads that share one key head, so that what is read of a cache serves as
-//! many queries as possible. Where queries are few reading the cache takes the time, and the heads of a cell lie side by side in memory: a unit then is of all heads, if
-//! there is enough to share among threads. The pages of a unit are cut into parts, and the results of parts are merged in order. The cut follows from the
-//! page table alone, so that results do not depend on who computes which part: where units are many each is computed by one thread, and
-//! where they are few (one token) threads share parts.
+//! A unit of work consists of some tokens with the same page table and the query heads of one KV head, so
+//! that each cached row serves many queries. With few queries, reading the cache dominates. Since the heads
+//! of a cell are adjacent in memory, a unit then covers all heads, if that leaves enough work to share.
+//!
+//! The pages of a unit are divided into parts, and the results of the parts are merged in order. The division
+//! depends only on the page table, so that results do not depend on the number of threads. If there are many
+//! units, each is computed by one thread. If there are few (one token), threads share the parts.
 
 mod biases;
 mod state;
@@ -18,49 +21,51 @@ use kernels::{FAST_COLUMNS, rows};
 
 use self::biases::{Biases, alibi_slope};
 use self::state::State;
-use self::tiles::TileRoom;
+use self::tiles::TileScratch;
 use super::visible::{Page, Span, Visible};
-use super::{Need, Task};
+use super::{ScratchSize, Task};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::Source;
 use crate::graph::{Attention, AttentionOperands, Graph, PAGE, Tensor, Window};
 
-/// Queries (tokens times heads) that a unit has at most, unless more heads share one key head.
+/// Maximum number of queries (tokens times heads) per unit, unless more heads share a KV head.
 const QUERIES: usize = 48;
 
-/// Queries of a block where a unit for tiles multiplies them: whole tiles of them, also with three heads to a key head.
+/// Queries per block for tile kernels: a whole number of tiles, also for three query heads per KV head.
 const BLOCK_QUERIES: usize = 96;
 
-/// As many times that the queries of a unit may be, since keys and values have to be prepared for tiles, once for all of them.
+/// Maximum number of blocks per unit. Larger units amortize packing keys and values for the tile kernel.
 const MAX_BLOCKS: usize = 4;
 
-/// Most tokens of a unit.
+/// Maximum number of tokens per unit.
 const MAX_UNIT: usize = MAX_BLOCKS * BLOCK_QUERIES;
 
-/// Units per thread that have to be left then.
+/// Minimum number of units per thread when units have several blocks.
 const UNITS_FOR_BLOCKS: usize = 6;
 
-/// Parts of all heads per thread from which on a unit is of all heads.
+/// Minimum number of parts per thread for units that cover all heads.
 const MANY_PARTS: usize = 2;
 
-/// Least pages of a part.
+/// Minimum number of pages per part.
 const MIN_PART: usize = 2;
 
-/// The same where a unit for tiles multiplies: a part takes little time. Parts are multiples of it.
+/// Minimum number of pages per part for tile kernels, which process a part quickly. Parts are multiples of
+/// this.
 const MIN_TILE_PART: usize = tiles::MOST_PAGES;
 
-/// Most parts of a unit.
+/// Maximum number of parts per unit.
 const MAX_PARTS: usize = 32;
 
-/// Units per thread from which on each unit is computed by one thread.
+/// Number of units per thread from which each unit is computed by one thread.
 const MANY_UNITS: usize = 2;
 
-/// Floats that the results of parts may take up; where they would take more, each unit is computed by one thread.
+/// Maximum size of the shared results of parts, in floats. If they would need more, each unit is computed by
+/// one thread.
 const MAX_SHARED: usize = 1 << 22;
 
 const _: () = assert!(PAGE == kernel::KEYS);
 
-/// Sizes of the operands.
+/// Shapes of the attention operands.
 #[derive(Clone, Copy)]
 struct Sizes {
     dk: usize,
@@ -69,22 +74,25 @@ struct Sizes {
     n_head_kv: usize,
     n_tokens: usize,
     n_kv: usize,
-    /// Tokens may take some pages at a time: see [`Operands::by_tiles`].
+    /// True if tile kernels may be used; see [`Operands::by_tiles`].
     by_tiles: bool,
-    /// Tokens that are computed together, unless there is none.
+    /// Tokens per block, at least 1.
     block: usize,
-    /// Blocks that a unit has at most.
+    /// Maximum number of blocks per unit.
     n_blocks: usize,
 }
 
 impl Sizes {
-    /// Kernels for some pages at a time, if the CPU has them, are for batches of as many tokens as products take fewer bits for (`any_order`).
-    fn new(at: &AttentionOperands<&Tensor>, any_order: bool, nth: usize) -> Sizes {
-        let by_tiles = any_order && at.q.ne[2] >= FAST_COLUMNS && kernel::tiles::has_tiles();
+    /// Derives the sizes from the operands.
+    ///
+    /// Tile kernels are used for batches of [`FAST_COLUMNS`] or more tokens if `allow_reassociation` permits
+    /// lower precision, as for matmuls.
+    fn new(at: &AttentionOperands<&Tensor>, allow_reassociation: bool, nth: usize) -> Sizes {
+        let by_tiles = allow_reassociation && at.q.ne[2] >= FAST_COLUMNS && kernel::tiles::has_tiles();
         let (n_head, n_head_kv, n_tokens) = (at.q.ne[1], at.k.ne[1], at.q.ne[2]);
         let queries = if by_tiles { BLOCK_QUERIES } else { QUERIES };
         let block = (queries / (n_head / n_head_kv)).max(1);
-        // Tokens with page tables of their own only make more units.
+        // A lower bound: tokens with separate page tables only add units.
         let most = n_tokens.div_ceil(block) * n_head_kv / (UNITS_FOR_BLOCKS * nth);
         Sizes {
             dk: at.q.ne[0],
@@ -99,27 +107,27 @@ impl Sizes {
         }
     }
 
-    /// Query heads that share a key head.
+    /// Returns the number of query heads per KV head.
     fn group(&self) -> usize {
         self.n_head / self.n_head_kv
     }
 
-    /// Most tokens of a unit.
+    /// Returns the maximum number of tokens per unit.
     fn tokens(&self) -> usize {
         self.block * self.n_blocks
     }
 
-    /// Most queries of a unit, whatever the number of tokens.
+    /// Returns the maximum number of queries per unit, for any number of tokens.
     fn max_queries(&self) -> usize {
         self.tokens() * self.group()
     }
 
-    /// Most queries that are computed together.
+    /// Returns the maximum number of queries per block.
     fn together(&self) -> usize {
         self.block * self.group()
     }
 
-    /// Floats of a state of `n` queries: largest score, sum and weighted values of each.
+    /// Returns the size in floats of the state of `n` queries: maximum score, sum, and weighted values.
     fn state_of(&self, n: usize) -> usize {
         n * (2 + self.dv)
     }
@@ -129,22 +137,22 @@ impl Sizes {
         floats(self.dk).max(floats(self.dv))
     }
 
-    /// Most queries of a unit of all heads.
+    /// Returns the maximum number of queries of a unit that covers all heads.
     fn queries_of_all(&self) -> usize {
         (self.n_tokens * self.group()).min(FEW_QUERIES) * self.n_head_kv
     }
 
-    /// Floats of the largest state of a unit.
+    /// Returns the size in floats of the largest state of a unit.
     fn state(&self) -> usize {
         self.state_of(self.max_queries().max(self.queries_of_all()))
     }
 }
 
-/// How the pages of a page table are cut into parts.
+/// Division of a page table into parts.
 #[derive(Clone, Copy)]
 struct Parts {
     n: usize,
-    /// Pages of a part.
+    /// Page table entries per part.
     pages: usize,
 }
 
@@ -162,14 +170,14 @@ impl Parts {
     }
 }
 
-/// Tokens that are side by side and share a page table.
+/// Groups of adjacent tokens that share a page table.
 struct Tiles<'a> {
-    /// First token of each, and the number of tokens.
+    /// First token of each group, and the number of tokens.
     bounds: &'a [u32],
 }
 
 impl<'a> Tiles<'a> {
-    /// Finds the tiles; `bounds` has room for the bounds of as many as there are tokens.
+    /// Finds the groups. `bounds` holds one more element than there are tokens.
     fn new(s: &Sizes, visible: &Visible<'_>, bounds: &'a mut [u32]) -> Tiles<'a> {
         let most = s.tokens();
         let mut n = 0;
@@ -189,62 +197,64 @@ impl<'a> Tiles<'a> {
     }
 }
 
-/// Some tokens with one page table, and a key head or all of them.
+/// Unit of work: several tokens with one page table, and one KV head or all KV heads.
 #[derive(Clone, Copy)]
-struct Unit {
-    /// The first key head.
+struct AttentionUnit {
+    /// Index of the unit's first KV head.
     head: usize,
     heads: usize,
     first: usize,
     end: usize,
 }
 
-impl Unit {
+impl AttentionUnit {
     fn tokens(&self) -> Range<usize> {
         self.first..self.end
     }
 
-    /// Queries of a key head, for as many query heads to each.
+    /// Returns the number of queries per KV head, given the number of query heads per KV head.
     fn queries_of_head(&self, group: usize) -> usize {
         self.tokens().len() * group
     }
 }
 
-/// A thread's own: queries, scores, factors, the kernel's scratch, the states of a unit and of a part, and the bounds of tiles.
-/// Shared: the states of all parts, if threads share units.
-pub(super) fn need(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> Need {
+/// Returns the scratch memory of a node.
+///
+/// Per thread: queries, scores, factors, the kernel's buffers, the states of a unit and of a part, and the
+/// bounds of token groups. Shared: the states of all parts, if threads share units.
+pub(super) fn scratch_size(graph: &Graph, node: &Tensor, p: &Attention, nth: usize) -> ScratchSize {
     let at = p.operands().map(|i| graph.tensor(node.source(i)));
-    // Enough for any precision.
+    // The size for exact computation suffices for every precision.
     let s = Sizes::new(&at, true, nth);
-    let own = Room::floats(&s);
+    let own = AttentionScratch::floats(&s);
     let parts = s.n_kv.div_ceil(PAGE).div_ceil(MIN_PART).min(MAX_PARTS);
     let shared = (MANY_UNITS * nth).saturating_mul(parts).saturating_mul(s.state());
-    Need {
+    ScratchSize {
         per_thread: own + 2 * s.state() + s.n_tokens + 1,
         shared: if nth == 1 { 0 } else { shared.min(MAX_SHARED) },
     }
 }
 
-/// How threads share the work on a node, as all of them find it.
-struct Cut<'a> {
+/// Division of a node's work among threads, the same on every thread.
+struct WorkSplit<'a> {
     tiles: Tiles<'a>,
-    /// Key heads of a unit: one or all.
+    /// KV heads per unit of work: one or all.
     heads: usize,
     n_units: usize,
-    /// Units of the same tokens.
+    /// Number of units per group of tokens.
     units_of_tile: usize,
-    /// Parts of the longest page table: shorter ones leave some empty.
+    /// Number of parts of the longest page table. For shorter tables, some parts are empty.
     n_parts: usize,
-    /// Most queries of a unit.
+    /// Maximum number of queries per unit.
     n_queries: usize,
-    /// Floats of a state.
+    /// Size of a state in floats.
     state: usize,
-    /// Threads share the parts of a unit.
+    /// True if threads share the parts of a unit.
     by_parts: bool,
 }
 
-impl<'a> Cut<'a> {
-    fn new(task: &Task<'_>, op: &Operands<'_>, bounds: &'a mut [f32]) -> Cut<'a> {
+impl<'a> WorkSplit<'a> {
+    fn new(task: &Task<'_>, op: &Operands<'_>, bounds: &'a mut [f32]) -> WorkSplit<'a> {
         let (s, nth) = (&op.s, task.share.nth);
         let tiles = Tiles::new(s, &op.visible, bytemuck::cast_slice_mut(bounds));
         let n_tiles = tiles.len();
@@ -259,7 +269,7 @@ impl<'a> Cut<'a> {
         let (n_units, state) = (n_tiles * units_of_tile, s.state_of(n_queries));
         let floats = n_units.saturating_mul(n_parts).saturating_mul(state);
         let fits = floats <= task.shared.len().min(MAX_SHARED);
-        Cut {
+        WorkSplit {
             tiles,
             heads,
             n_units,
@@ -271,10 +281,11 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// The last tokens come first: later ones see more, and what takes longest is begun first.
-    fn unit(&self, unit: usize) -> Unit {
+    /// Returns unit number `unit`. The last tokens come first: they see the most cells, and long work should
+    /// start early.
+    fn unit(&self, unit: usize) -> AttentionUnit {
         let tile = self.tiles.len() - 1 - unit / self.units_of_tile;
-        Unit {
+        AttentionUnit {
             head: unit % self.units_of_tile * self.heads,
             heads: self.heads,
             first: self.tiles.bounds[tile] as usize,
@@ -282,7 +293,7 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// Where the state of a part lies in the memory that threads share.
+    /// Returns the range of the shared memory that holds the state of a part.
     fn state_at(&self, unit: usize, part: usize) -> Range<usize> {
         let at = (unit * self.n_parts + part) * self.state;
         at..at + self.state
@@ -293,10 +304,10 @@ pub(super) fn attention(mut task: Task<'_>, p: &Attention) {
     let op = Operands::new(&task, p);
     let s = op.s;
     let mut scratch = std::mem::take(&mut task.scratch);
-    let cut = Cut::new(&task, &op, take(&mut scratch, s.n_tokens + 1));
-    let mut room = Room::new(&mut scratch, &s);
+    let cut = WorkSplit::new(&task, &op, take(&mut scratch, s.n_tokens + 1));
+    let mut workspace = AttentionScratch::new(&mut scratch, &s);
     if cut.by_parts {
-        return attend_to_parts(&task, &op, &cut, &mut room);
+        return attend_to_parts(&task, &op, &cut, &mut workspace);
     }
     let mut whole = State::new(take(&mut scratch, cut.state), cut.n_queries);
     let of_part = take(&mut scratch, cut.state);
@@ -304,39 +315,46 @@ pub(super) fn attention(mut task: Task<'_>, p: &Attention) {
         let unit = cut.unit(unit);
         whole.clear();
         op.fetch_first(&unit, 0);
-        op.load_queries(&unit, &mut room);
+        op.load_queries(&unit, &mut workspace);
         for part in 0..op.parts(unit.first).n {
             let next = op.first_page(unit.first, part + 1).map(|page| (unit.head, page));
-            op.attend(&unit, part, next, &mut State::new(of_part, cut.n_queries), &mut room);
+            op.attend(
+                &unit,
+                part,
+                next,
+                &mut State::new(of_part, cut.n_queries),
+                &mut workspace,
+            );
             whole.merge(of_part, cut.n_queries, 0);
         }
         op.finish(&unit, &mut whole, &task);
     }
 }
 
-/// The results of parts to the memory that threads share.
-fn attend_to_parts(task: &Task<'_>, op: &Operands<'_>, cut: &Cut<'_>, room: &mut Room<'_>) {
+/// Computes parts and stores their states in shared memory.
+fn attend_to_parts(task: &Task<'_>, op: &Operands<'_>, cut: &WorkSplit<'_>, workspace: &mut AttentionScratch<'_>) {
     while let Some(piece) = task.queue.take(cut.n_units * cut.n_parts) {
         let (part, at) = (piece / cut.n_units, piece % cut.n_units);
         let unit = cut.unit(at);
-        // What this thread most likely takes next.
+        // The part that this thread probably takes next.
         let after = piece + task.share.nth;
         let next = op.first_page(unit.first, after / cut.n_units);
         let next = next.map(|page| (cut.unit(after % cut.n_units).head, page));
-        // SAFETY: no other thread takes this piece, and nobody reads it in this phase.
+        // SAFETY: the queue gives each part to one thread, and no thread reads the states in this phase.
         let shared = unsafe { task.shared.write(cut.state_at(at, part)) };
         op.fetch_first(&unit, part);
-        op.load_queries(&unit, room);
-        op.attend(&unit, part, next, &mut State::new(shared, cut.n_queries), room);
+        op.load_queries(&unit, workspace);
+        op.attend(&unit, part, next, &mut State::new(shared, cut.n_queries), workspace);
     }
 }
 
-/// Merges the results of parts, head by head, in a phase after [`attention`], if threads shared units.
+/// Merges the results of parts, head by head. Runs in a phase after [`attention`] and does nothing if each
+/// unit was computed by one thread.
 pub(super) fn merge(mut task: Task<'_>, p: &Attention) {
     let op = Operands::new(&task, p);
     let s = op.s;
     let mut scratch = std::mem::take(&mut task.scratch);
-    let cut = Cut::new(&task, &op, take(&mut scratch, s.n_tokens + 1));
+    let cut = WorkSplit::new(&task, &op, take(&mut scratch, s.n_tokens + 1));
     if !cut.by_parts {
         return;
     }
@@ -348,11 +366,11 @@ pub(super) fn merge(mut task: Task<'_>, p: &Attention) {
         let mut whole = State::new(&mut floats[..s.state_of(n)], n);
         whole.clear();
         for part in 0..cut.n_parts {
-            // SAFETY: the states were written in an earlier phase, and are not written again in this one.
+            // SAFETY: the states were written in an earlier phase and are read-only in this phase.
             let of_part = unsafe { task.shared.read(cut.state_at(at, part)) };
             whole.merge(of_part, cut.n_queries, head * n);
         }
-        let unit = Unit {
+        let unit = AttentionUnit {
             head: unit.head + head,
             heads: 1,
             ..unit
@@ -361,37 +379,37 @@ pub(super) fn merge(mut task: Task<'_>, p: &Attention) {
     }
 }
 
-/// A thread's scratch memory.
-struct Room<'a> {
-    /// Queries times the scale, one after another.
+/// Scratch memory of a thread.
+struct AttentionScratch<'a> {
+    /// Scaled queries, contiguous.
     queries: &'a mut [f32],
-    /// Scores of a page and a block of queries, [`PAGE`] to each.
+    /// Scores of a block of queries with one page, [`PAGE`] per query.
     scores: &'a mut [f32],
-    /// For each query of a block the factor for what was summed up before a page.
+    /// Factor per query of a block for the sums of earlier pages.
     factors: &'a mut [f32],
-    /// The kernel's own.
+    /// Scratch buffer of the attention kernel.
     kernel: &'a mut [f32],
-    tiles: TileRoom<'a>,
+    tiles: TileScratch<'a>,
 }
 
-impl<'a> Room<'a> {
-    fn new(scratch: &mut &'a mut [f32], s: &Sizes) -> Room<'a> {
+impl<'a> AttentionScratch<'a> {
+    fn new(scratch: &mut &'a mut [f32], s: &Sizes) -> AttentionScratch<'a> {
         let [queries, scores, factors, kernel] = Self::sizes(s).map(|floats| take(scratch, floats));
-        Room {
+        AttentionScratch {
             queries,
             scores,
             factors,
             kernel,
-            tiles: TileRoom::new(scratch, s),
+            tiles: TileScratch::new(scratch, s),
         }
     }
 
-    /// Floats that it takes.
+    /// Returns the total size in floats.
     fn floats(s: &Sizes) -> usize {
-        Self::sizes(s).iter().sum::<usize>() + TileRoom::floats(s)
+        Self::sizes(s).iter().sum::<usize>() + TileScratch::floats(s)
     }
 
-    /// Floats of queries, scores, factors, and of the kernel's own.
+    /// Returns the sizes in floats of queries, scores, factors, and the kernel's buffer.
     fn sizes(s: &Sizes) -> [usize; 4] {
         let (queries, together) = (s.max_queries(), s.together());
         let all = s.queries_of_all();
@@ -400,7 +418,7 @@ impl<'a> Room<'a> {
     }
 }
 
-/// The operands.
+/// The operands of an attention node.
 struct Operands<'a> {
     p: &'a Attention,
     s: Sizes,
@@ -410,24 +428,28 @@ struct Operands<'a> {
     visible: Visible<'a>,
     sinks: Option<Source<'a>>,
     biases: Option<Biases<'a>>,
-    /// For each token, and key head if they differ, the cells that it may see, as many for all.
+    /// Selected cells per token, or per token and KV head. Each list has the same length.
     selection: Option<Selection<'a>>,
 }
 
-/// Lists of cells.
+/// Lists of selected cells.
 #[derive(Clone, Copy)]
 struct Selection<'a> {
     cells: &'a [i32],
-    /// Cells of a list.
+    /// Number of cells per list.
     n: usize,
-    /// Lists of a token: one, or one for each key head.
+    /// Lists per token: 1, or the number of KV heads.
     lists: usize,
 }
 
 impl<'a> Operands<'a> {
     fn new(task: &Task<'a>, p: &'a Attention) -> Operands<'a> {
         let at = p.operands().map(|i| task.source(i));
-        let s = Sizes::new(&at.map(|source| source.tensor), task.planned.any_order, task.share.nth);
+        let s = Sizes::new(
+            &at.map(|source| source.tensor),
+            task.planned.allow_reassociation,
+            task.share.nth,
+        );
         Operands {
             p,
             s,
@@ -445,13 +467,13 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// True if all heads see the same cells.
+    /// Returns true if all heads see the same cells.
     fn sees_alike(&self) -> bool {
         self.selection.is_none_or(|selection| selection.lists == 1)
     }
 
-    /// Whether token `t` and those beside it with its page table have enough queries to prepare keys and values for. Units of one table, however long they
-    /// are, find the same.
+    /// Returns true if token `t` and its neighbors with the same page table have enough queries to amortize
+    /// packing keys and values. All units of a page table get the same result, whatever their length.
     fn by_tiles(&self, t: usize) -> bool {
         let enough = TILE_QUERIES.div_ceil(self.s.group());
         let shares_table = |other: &usize| self.visible.table(*other) == self.visible.table(t);
@@ -460,12 +482,12 @@ impl<'a> Operands<'a> {
         self.s.by_tiles && before() + after() >= enough
     }
 
-    /// How the page table of a token is cut.
+    /// Returns the division of token `t`'s page table into parts.
     fn parts(&self, t: usize) -> Parts {
         Parts::new(self.visible.entries(t).len(), self.by_tiles(t))
     }
 
-    /// The entries of a part of a token's page table.
+    /// Returns the entries of token `t`'s page table that belong to a part.
     fn entries(&self, t: usize, part: usize) -> Range<usize> {
         let entries = self.visible.entries(t);
         let n_pages = self.parts(t).pages;
@@ -473,8 +495,8 @@ impl<'a> Operands<'a> {
         first..entries.end.min(first.saturating_add(n_pages))
     }
 
-    /// Fetches the keys and values that a part begins with, while queries are loaded.
-    fn fetch_first(&self, unit: &Unit, part: usize) {
+    /// Prefetches the first keys and values of a part while the queries are loaded.
+    fn fetch_first(&self, unit: &AttentionUnit, part: usize) {
         if let Some(page) = self.first_page(unit.first, part).filter(|page| page.len > 0) {
             for source in [&self.k, &self.v] {
                 cache_rows(source, unit.head, unit.heads, &page, None).prefetch_first();
@@ -482,19 +504,20 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// The first page of a part, if there is any.
+    /// Returns the first page of a part, or `None` if the part is empty.
     fn first_page(&self, t: usize, part: usize) -> Option<Page> {
         self.entries(t, part).next().map(|entry| self.visible.page(entry))
     }
 
-    /// Attends the unit's queries, which were loaded, to one part of their page table. `next` are the key head and the page that are read after it.
+    /// Computes attention of the unit's loaded queries over one part of the page table. `next` is the KV head
+    /// and the page that will be read afterwards.
     fn attend(
         &self,
-        unit: &Unit,
+        unit: &AttentionUnit,
         part: usize,
         next: Option<(usize, Page)>,
         state: &mut State<'_>,
-        room: &mut Room<'_>,
+        workspace: &mut AttentionScratch<'_>,
     ) {
         state.clear();
         let tokens = unit.tokens();
@@ -503,7 +526,7 @@ impl<'a> Operands<'a> {
             return;
         }
         if self.by_tiles(unit.first) {
-            return self.attend_by_tiles(unit, of_part, next, state, room);
+            return self.attend_by_tiles(unit, of_part, next, state, workspace);
         }
         for entry in of_part.clone() {
             let page = self.visible.page(entry);
@@ -512,13 +535,14 @@ impl<'a> Operands<'a> {
             let any = self.look(unit, &page, seen.iter_mut());
             if any != 0 {
                 let of_head = (entry + 1 < of_part.end).then(|| (unit.head, self.visible.page(entry + 1)));
-                self.attend_to_page(unit, &page, of_head.or(next), seen, state, room);
+                self.attend_to_page(unit, &page, of_head.or(next), seen, state, workspace);
             }
         }
     }
 
-    /// Sets the cells of a page that each token of the unit sees, by bits. Returns those that any of them sees.
-    fn look<'s>(&self, unit: &Unit, page: &Page, seen: impl Iterator<Item = &'s mut u64>) -> u64 {
+    /// Stores a bit mask of the cells of a page that each token of the unit sees, and returns the union of
+    /// the masks.
+    fn look<'s>(&self, unit: &AttentionUnit, page: &Page, seen: impl Iterator<Item = &'s mut u64>) -> u64 {
         let span = self.visible.span(page);
         seen.zip(unit.tokens()).fold(0, |any, (seen, t)| {
             *seen = self.seen(t, page, &span);
@@ -529,34 +553,36 @@ impl<'a> Operands<'a> {
         })
     }
 
-    /// Attends the unit's queries to the cells of a page that their tokens have `seen`; `next` are the key head and the page after it.
+    /// Computes attention of the unit's queries over the cells of a page given by the bit masks `seen`.
+    /// `next` is the KV head and the page that will be read afterwards.
     fn attend_to_page(
         &self,
-        unit: &Unit,
+        unit: &AttentionUnit,
         page: &Page,
         next: Option<(usize, Page)>,
         seen: &[u64],
         state: &mut State<'_>,
-        room: &mut Room<'_>,
+        workspace: &mut AttentionScratch<'_>,
     ) {
         #[cfg(test)]
         tests::N_SCORED.set(tests::N_SCORED.get() + unit.heads);
         let s = &self.s;
         let of_heads = |source| cache_rows(source, unit.head, unit.heads, page, next);
         let (keys, values) = (of_heads(&self.k), of_heads(&self.v));
-        // What is not seen is not touched: whatever other sequences left there, not even infinities get out.
+        // Masked cells are never read, so that infinities or NaN of other sequences cannot leak into the
+        // result.
         for (i, seen) in seen.chunks(s.block).enumerate() {
             let wanted = seen.iter().fold(0, |any, seen| any | seen);
             if wanted == 0 {
                 continue;
             }
-            // There are several blocks only of single heads.
+            // Only units of a single head have several blocks.
             let (first, of_head) = (i * s.together(), seen.len() * s.group());
             let queries = first..first + unit.heads * of_head;
             let n = queries.len();
-            let (scores, factors) = (&mut room.scores[..n * PAGE], &mut room.factors[..n]);
-            let of_block = &room.queries[queries.start * s.dk..queries.end * s.dk];
-            kernel::scores(&keys, wanted, of_block, scores, room.kernel);
+            let (scores, factors) = (&mut workspace.scores[..n * PAGE], &mut workspace.factors[..n]);
+            let of_block = &workspace.queries[queries.start * s.dk..queries.end * s.dk];
+            kernel::scores(&keys, wanted, of_block, scores, workspace.kernel);
             let (max, sum) = (&mut state.max[queries.clone()], &mut state.sum[queries.clone()]);
             for head in 0..unit.heads {
                 let at = head * of_head..(head + 1) * of_head;
@@ -571,14 +597,14 @@ impl<'a> Operands<'a> {
                 );
             }
             let sums = &mut state.values[queries.start * s.dv..queries.end * s.dv];
-            kernel::add_values(&values, seen, scores, factors, sums, room.kernel);
+            kernel::add_values(&values, seen, scores, factors, sums, workspace.kernel);
         }
     }
 
-    /// The unit's queries, key head by key head and token by token, times the scale.
-    fn load_queries(&self, unit: &Unit, room: &mut Room<'_>) {
+    /// Loads the unit's queries, ordered by KV head and token, multiplied by the scale.
+    fn load_queries(&self, unit: &AttentionUnit, workspace: &mut AttentionScratch<'_>) {
         let (group, of_head) = (self.s.group(), unit.queries_of_head(self.s.group()));
-        let out = &mut room.queries[..unit.heads * of_head * self.s.dk];
+        let out = &mut workspace.queries[..unit.heads * of_head * self.s.dk];
         for (i, out) in out.chunks_exact_mut(self.s.dk).enumerate() {
             let (head, i) = (unit.head + i / of_head, i % of_head);
             self.q
@@ -586,11 +612,12 @@ impl<'a> Operands<'a> {
             rows::scale_in_place(out, self.p.scale, 0.0);
         }
         if self.by_tiles(unit.first) {
-            kernel::tiles::put_queries(out, self.s.dk, room.tiles.queries);
+            kernel::tiles::pack_queries(out, self.s.dk, workspace.tiles.queries);
         }
     }
 
-    /// Which cells of a page of its table token `t` sees, by bits; `span` is of the page's positions.
+    /// Returns a bit mask of the cells of a page that token `t` sees. `span` describes the positions in the
+    /// page.
     fn seen(&self, t: usize, page: &Page, span: &Span) -> u64 {
         let (from, to) = self.range(t);
         if page.mask == 0 || span.low > to {
@@ -607,7 +634,7 @@ impl<'a> Operands<'a> {
                 return page.mask & span.run(from, to);
             }
         }
-        // What of these stands for single tokens.
+        // Number of cells in the page that represent single tokens rather than compressed groups.
         let n_single = self.p.compressed_from.map_or(PAGE, |c| c.saturating_sub(page.first));
         let positions = &self.visible.cell_pos[page.first..page.first + page.len];
         let in_range = positions.iter().enumerate().fold(0, |bits, (i, &pos)| {
@@ -617,12 +644,13 @@ impl<'a> Operands<'a> {
         in_range & page.mask
     }
 
-    /// Which of the 64 cells from `first` on are selected for token `t` and key head `head`, by bits.
+    /// Returns a bit mask of the 64 cells starting at `first` that are selected for token `t` and KV head
+    /// `head`.
     fn selected(&self, head: usize, t: usize, first: usize) -> u64 {
         let Some(Selection { cells, n, lists }) = self.selection else {
             return u64::MAX;
         };
-        // Those that stand for single tokens are not selected among.
+        // Cells of single tokens are always selected.
         let start = self.p.compressed_from.unwrap_or(0);
         let single = match start.saturating_sub(first) {
             n if n < PAGE => (1u64 << n) - 1,
@@ -638,13 +666,14 @@ impl<'a> Operands<'a> {
         })
     }
 
-    /// The causal rule and the windows, as a range of positions; the first is not negative.
+    /// Returns the range of positions that the causal rule and the window allow for token `t`. The start is
+    /// not negative.
     fn range(&self, t: usize) -> (i32, i32) {
         let pos = i64::from(self.visible.pos[t]);
         let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let (from, to) = match self.p.window {
             Window::None | Window::Compressed(_) => (0, i64::MAX),
-            Window::Standard(n) => (pos.saturating_sub(size(n)).saturating_add(1), i64::MAX),
+            Window::Sliding(n) => (pos.saturating_sub(size(n)).saturating_add(1), i64::MAX),
             Window::Chunked(n) => (pos / size(n) * size(n), i64::MAX),
             Window::Symmetric(n) => (pos.saturating_sub(size(n / 2)), pos.saturating_add(size(n / 2))),
         };
@@ -653,10 +682,12 @@ impl<'a> Operands<'a> {
         (from.clamp(0, limit) as i32, to.clamp(-1, limit) as i32)
     }
 
-    /// Turns products with a page into scores: soft cap, ALiBi, biases by relative position. `scores` are rows of the queries of one of the unit's key heads from query `first` on.
+    /// Applies softcap, ALiBi, and relative position biases to the raw scores of a page.
+    ///
+    /// `scores` yields the rows of the queries of KV head `head`, starting at query `first`.
     fn adjust<'s>(
         &self,
-        unit: &Unit,
+        unit: &AttentionUnit,
         head: usize,
         first: usize,
         page: &Page,
@@ -672,7 +703,7 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// [`Operands::adjust`] for one query: scores of the cells from `first` on.
+    /// Applies [`Operands::adjust`] to the scores of one query with the cells starting at `first`.
     fn adjust_query(&self, head: usize, t: usize, first: usize, scores: &mut [f32]) {
         if self.p.softcap != 0.0 {
             rows::softcap_in_place(scores, self.p.softcap);
@@ -691,8 +722,8 @@ impl<'a> Operands<'a> {
         }
     }
 
-    /// Divides by the sums, sinks included, and writes the results.
-    fn finish(&self, unit: &Unit, state: &mut State<'_>, task: &Task<'_>) {
+    /// Adds the sinks, divides by the sums, and writes the results.
+    fn finish(&self, unit: &AttentionUnit, state: &mut State<'_>, task: &Task<'_>) {
         let (s, group) = (&self.s, self.s.group());
         let of_head = unit.queries_of_head(group);
         for i in 0..unit.heads * of_head {
@@ -714,7 +745,8 @@ impl<'a> Operands<'a> {
             } else {
                 values.fill(0.0);
             }
-            // SAFETY: a head and token belong to one unit, and a unit is finished once, by one thread.
+            // SAFETY: each head and token belongs to exactly one unit, and one thread finishes each unit
+            // once.
             unsafe {
                 match task.planned.stores {
                     Some(form) => form.store_part(t, head * s.dv, values, &task.target),
@@ -725,7 +757,8 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// The keys or values of a page, of some heads from `head` on; `next` are the head and the page that are read after it.
+/// Returns the keys or values of a page for `heads` heads, starting at `head`. `next` is the head and the
+/// page that will be read afterwards.
 fn cache_rows<'a>(
     source: &Source<'a>,
     head: usize,

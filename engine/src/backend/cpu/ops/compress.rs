@@ -1,11 +1,13 @@
-//! KV compression of groups of tokens: a running softmax-weighted mean per channel. See [`Recurrence::Compress`].
+//! KV compression of groups of tokens: a running softmax-weighted mean per channel. See
+//! [`Recurrence::Compress`].
 //!
 //! [`Recurrence::Compress`]: crate::graph::Recurrence::Compress
 
 use super::lane_step::LaneStep;
 use crate::backend::cpu::view::Source;
 
-/// Floats of a mean: the largest score, the sum of e^(score - largest), and that of the values so weighted.
+/// Size of a mean in floats: the maximum score, the sum of `exp(score - max)`, and the sum of the values
+/// weighted by the same factors.
 const MEAN: usize = 3;
 
 pub(super) struct Compress<'a> {
@@ -33,11 +35,11 @@ impl<'a> Compress<'a> {
         }
     }
 
-    /// Adds a token to the channels' states of `STATE` floats each.
+    /// Adds a token to the states of some channels, `STATE` floats per channel.
     fn channels<const STATE: usize>(&self, step: LaneStep<'_>) {
         let [width, n, ..] = self.places.ne();
         let (first, n_lanes) = (step.lanes.start, step.lanes.len());
-        // All channels have seen as many tokens.
+        // All channels have seen the same number of tokens.
         let seen = step.state[0] as usize;
         let place = if seen < n { seen } else { 0 };
         let part = |from: usize| {
@@ -50,7 +52,7 @@ impl<'a> Compress<'a> {
         let states = step.state.as_chunks_mut::<STATE>().0;
         for state in states.iter_mut() {
             if seen >= n {
-                // The next group starts from the overlap of this one, if any.
+                // The next group starts with the tokens that overlap this group, if any.
                 let (own, next) = state[1..].split_at_mut(MEAN);
                 own.fill(0.0);
                 own[..next.len()].copy_from_slice(next);

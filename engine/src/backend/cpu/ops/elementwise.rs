@@ -1,4 +1,4 @@
-//! Element-wise ops: sums, products, activations.
+//! Element-wise ops: addition, multiplication, and activation functions.
 
 use kernels::rows;
 
@@ -6,16 +6,16 @@ use super::Task;
 use crate::backend::cpu::view::Source;
 use crate::graph::Unary;
 
-/// Elements that a thread works on at once where rows do not matter, so that one long row is shared too.
+/// Elements per chunk for contiguous operands, so that a single long row is shared between threads, too.
 const PIECE: usize = 1024;
 
-/// `f(a, b)` with `b` repeated to the shape of `a`.
+/// Computes `f(a, b)` with `b` broadcast to the shape of `a`.
 pub(super) fn binary(task: Task<'_>, f: impl Fn(f32, f32) -> f32 + Copy) {
     let (a, b) = (task.source(0), task.source(1));
     for_pieces(task, &a, &b, |out, b| combine(out, b, f));
 }
 
-/// `out = f(out, b)`, with `b` repeated to the length of `out`.
+/// Computes `out = f(out, b)` with `b` repeated to the length of `out`.
 pub(super) fn combine(out: &mut [f32], b: &[f32], f: impl Fn(f32, f32) -> f32 + Copy) {
     match *b {
         [b] => out.iter_mut().for_each(|x| *x = f(*x, b)),
@@ -27,13 +27,13 @@ pub(super) fn combine(out: &mut [f32], b: &[f32], f: impl Fn(f32, f32) -> f32 + 
     }
 }
 
-/// `f(gate) up`
+/// Computes `f(gate) * up`.
 pub(super) fn glu(task: Task<'_>, f: Unary) {
     let (gate, up) = (task.source(0), task.source(1));
     for_pieces(task, &gate, &up, |gate, up| glu_in_place(f, gate, up));
 }
 
-/// `out = f(gate) up`
+/// Computes `out = f(gate) * up`.
 pub(super) fn glu_of(f: Unary, gate: &[f32], up: &[f32], out: &mut [f32]) {
     match f {
         Unary::Silu => rows::silu_mul(gate, up, out),
@@ -45,7 +45,7 @@ pub(super) fn glu_of(f: Unary, gate: &[f32], up: &[f32], out: &mut [f32]) {
     }
 }
 
-/// `gate = f(gate) up`
+/// Computes `gate = f(gate) * up`.
 pub(super) fn glu_in_place(f: Unary, gate: &mut [f32], up: &[f32]) {
     match f {
         Unary::Silu => rows::silu_mul_in_place(gate, up),
@@ -57,8 +57,11 @@ pub(super) fn glu_in_place(f: Unary, gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// Copies pieces of the first operand to the result and calls `f` with each and the second operand's elements, of which there
-/// are as many or, where those repeat along rows, a divisor of as many.
+/// Copies chunks of the first operand to the result, and calls `f` with each chunk and the matching elements
+/// of the second operand.
+///
+/// If the second operand is broadcast along rows, its slice is shorter than the chunk and divides the chunk's
+/// length.
 fn for_pieces(task: Task<'_>, a: &Source<'_>, b: &Source<'_>, f: impl Fn(&mut [f32], &[f32])) {
     let target = task.target;
     if let Some(period) = repeats_after(a, b) {
@@ -81,7 +84,8 @@ fn for_pieces(task: Task<'_>, a: &Source<'_>, b: &Source<'_>, f: impl Fn(&mut [f
     }
 }
 
-/// If the elements of `b`, in a row, are repeated over those of `a` as they lie in memory, in whole rows of `a`: how many there are.
+/// Returns the number of elements of `b` if both operands are contiguous and `b` repeats as a whole over the
+/// elements of `a`.
 fn repeats_after(a: &Source<'_>, b: &Source<'_>) -> Option<usize> {
     let (ne_a, ne_b) = (a.ne(), b.ne());
     let same = ne_a.iter().zip(&ne_b).take_while(|(a, b)| a == b).count();
@@ -89,7 +93,7 @@ fn repeats_after(a: &Source<'_>, b: &Source<'_>) -> Option<usize> {
     (is_repeated && a.is_float_list() && b.is_float_list()).then(|| ne_b.iter().product())
 }
 
-/// Applies `f` to pieces of the operand.
+/// Applies `f` to chunks of the operand.
 pub(super) fn map(task: Task<'_>, f: impl Fn(&mut [f32])) {
     let (x, target) = (task.source(0), task.target);
     if x.is_float_list() {
@@ -109,7 +113,7 @@ pub(super) fn each(row: &mut [f32], f: impl Fn(f32) -> f32) {
     row.iter_mut().for_each(|x| *x = f(*x));
 }
 
-/// The function over a row in place.
+/// Returns the in-place implementation of an activation function.
 pub(super) fn function(f: Unary) -> fn(&mut [f32]) {
     match f {
         Unary::Neg => |row| each(row, |x| -x),
@@ -133,7 +137,7 @@ fn gelu_erf(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// The error function within 1.5e-7 (Abramowitz and Stegun, 7.1.26).
+/// Approximates the error function within 1.5e-7 (Abramowitz and Stegun, 7.1.26).
 fn erf(x: f32) -> f32 {
     const A: [f32; 5] = [0.254_829_6, -0.284_496_72, 1.421_413_8, -1.453_152, 1.061_405_4];
     let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());

@@ -1,74 +1,75 @@
-//! The gated half of a feed-forward layer: two products of the same activations, and the activation function of one times the other.
+//! The gated half of a feed-forward layer: two matmuls of the same activations, combined as `f(gate) * up`.
 //!
-//! Of a model of a billion weights with a ubatch of 512 tokens each product has 16 MiB of results. Here they are used where they are computed, in a thread's own memory, some rows of the
-//! weights at a time, so that caches need not fetch 32 MiB to write them, and again to read them. Tokens of an expert are gathered once for both. With few tokens
-//! it saves a barrier.
+//! For a model with one billion weights and a ubatch of 512 tokens, each matmul has 16 MiB of results. The
+//! fusion consumes the results of a few rows at a time in the thread's scratch buffer, so that 32 MiB need
+//! not go through the caches twice. The tokens of an expert are gathered once for both matmuls. With few
+//! tokens, the fusion saves a barrier.
 
 use std::ops::Range;
 
 use kernels::{MatMul, matmul, matmul_scratch};
 
 use super::elementwise::{glu_in_place, glu_of};
-use super::mul_mat::{self, Experts, Grid, LEAST_COLUMNS, OfFew, Operand, RESULTS_OF_FEW, Tile, weights};
-use super::{Need, Stop, Task};
-use crate::backend::cpu::activations::{Quantized, QuantizedRows};
+use super::mul_mat::{self, Experts, Grid, LEAST_COLUMNS, Operand, SKINNY_MAX_RESULTS, SkinnyMatmul, Tile, weights};
+use super::{NodeExit, ScratchSize, Task};
+use crate::backend::cpu::activations::{Quantization, QuantizedRows};
 use crate::backend::cpu::queue::WorkQueue;
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{Source, Target};
 use crate::graph::{Graph, Op, Tensor, Unary};
 
-/// Most rows of weights whose products wait in a thread's own memory.
+/// Maximum number of weight rows whose results are buffered.
 const MOST_ROWS: usize = 128;
 
-/// Columns of these, where there are as many and enough for another time: a few columns are multiplied in another way than many, and how they are must not depend on
-/// the piece that a thread has taken.
+/// Number of columns to buffer at a time. A remainder of few columns is added to the last step: the kernel
+/// for few columns rounds differently, and results must not depend on the chunk that a thread took.
 const COLUMNS: usize = 512;
 
-/// Most columns of these.
+/// Maximum number of columns to buffer, including a remainder.
 const MOST_COLUMNS: usize = COLUMNS + LEAST_COLUMNS - 1;
 
-/// The products of the same activations.
+/// Two matmuls with the same activations: gate and up projections.
 pub(in crate::backend::cpu) struct Products<'a> {
-    /// Weights `[k, m]`, or of experts `[k, m, n_expert]`.
+    /// Gate weights `[k, m]`, or `[k, m, n_expert]` for experts.
     pub(in crate::backend::cpu) gate: Source<'a>,
-    /// Weights as large.
+    /// Weights of the up projection, with the shape of `gate`.
     pub(in crate::backend::cpu) up: Source<'a>,
-    /// Rows of `k` activations.
+    /// Quantized activations, rows of `k` elements.
     pub(in crate::backend::cpu) x: QuantizedRows<'a>,
-    /// The columns are few and of one matrix, in the thread's own memory.
-    pub(in crate::backend::cpu) is_of_few: bool,
-    /// Sizes of the activations.
+    /// True for a skinny matmul with activations in the thread's own buffer.
+    pub(in crate::backend::cpu) is_skinny: bool,
+    /// Shape of the activations.
     pub(in crate::backend::cpu) x_ne: [usize; 4],
-    /// Which experts each token wants, if there are any.
+    /// Expert ids per token, or `None` for dense weights.
     pub(in crate::backend::cpu) ids: Option<Source<'a>>,
 }
 
 impl Products<'_> {
-    /// Whether what is prepared of activations for one product serves the other, see [`MatMul::again`].
+    /// Returns true if activations prepared for one matmul can be reused by the other; see [`MatMul::again`].
     fn are_alike(&self) -> bool {
         self.gate.tensor.ty == self.up.tensor.ty
     }
 }
 
-/// Two pieces of results, and what products need, of which `product` is one.
-pub(super) fn need(graph: &Graph, product: &Tensor) -> Need {
+/// Returns the scratch memory for two chunks of results and for the matmuls. `product` is one of the matmuls.
+pub(super) fn scratch_size(graph: &Graph, product: &Tensor) -> ScratchSize {
     if product.op == Op::MulMatId {
-        let of_one = mul_mat::need(graph, product);
-        return Need {
+        let of_one = mul_mat::scratch_size(graph, product);
+        return ScratchSize {
             per_thread: of_one.per_thread + mul_mat::results_by_experts(product),
             ..of_one
         };
     }
     let (k, n) = (graph.tensor(product.source(1)).ne[0], product.ne[1]);
-    Need {
-        per_thread: (2 * MOST_ROWS * n.min(MOST_COLUMNS)).max(2 * RESULTS_OF_FEW)
+    ScratchSize {
+        per_thread: (2 * MOST_ROWS * n.min(MOST_COLUMNS)).max(2 * SKINNY_MAX_RESULTS)
             + matmul_scratch(k, n.min(MOST_COLUMNS)),
         shared: 0,
     }
 }
 
-/// `f(gate x) (up x)`, by pieces.
-pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<'_>, f: Unary) -> Result<(), Stop> {
+/// Computes `f(gate x) * (up x)`, chunk by chunk.
+pub(in crate::backend::cpu) fn matmul_glu(task: Task<'_>, products: &Products<'_>, f: Unary) -> Result<(), NodeExit> {
     let [m, n, ..] = task.node.ne;
     let out = Results {
         target: task.target,
@@ -77,24 +78,33 @@ pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<
     if let Some(ids) = products.ids {
         return experts_glu(task.queue, task.scratch, products, ids, f, &out);
     }
-    if products.is_of_few {
-        return few_glu(task.queue, task.scratch, products, f, &out, n);
+    if products.is_skinny {
+        return skinny_glu(task.queue, task.scratch, products, f, &out, n);
     }
     let grid = Grid::new(m, n, products.x.is_for_tiles()).with_most_rows(MOST_ROWS);
     let mut scratch = task.scratch;
-    let room = MOST_ROWS * n.min(MOST_COLUMNS);
-    let (gate, up) = (take(&mut scratch, room), take(&mut scratch, room));
+    let len = MOST_ROWS * n.min(MOST_COLUMNS);
+    let (gate, up) = (take(&mut scratch, len), take(&mut scratch, len));
     let (are_alike, mut last) = (products.are_alike(), None);
     while let Some(pieces) = task.queue.take_some(grid.len(), grid.most()) {
         for Tile { rows, columns } in grid.tiles(pieces) {
             for columns in some_at_a_time(columns) {
                 let x = Columns {
                     x: &products.x,
-                    again: last.replace(columns.clone()) == Some(columns.clone()) && are_alike,
+                    reuse_prepared_x: last.replace(columns.clone()) == Some(columns.clone()) && are_alike,
                     columns: columns.clone(),
                 };
                 multiply(&products.gate, &rows, &x, gate, scratch);
-                multiply(&products.up, &rows, &Columns { again: are_alike, ..x }, up, scratch);
+                multiply(
+                    &products.up,
+                    &rows,
+                    &Columns {
+                        reuse_prepared_x: are_alike,
+                        ..x
+                    },
+                    up,
+                    scratch,
+                );
                 let results = gate.chunks_exact_mut(rows.len()).zip(up.chunks_exact(rows.len()));
                 for ((gate, up), column) in results.zip(columns) {
                     out.put(f, gate, up, column, &rows);
@@ -105,16 +115,16 @@ pub(in crate::backend::cpu) fn products_glu(task: Task<'_>, products: &Products<
     Ok(())
 }
 
-/// [`products_glu`] with `n` columns, which are few.
-fn few_glu(
+/// Computes [`matmul_glu`] for few columns `n`.
+fn skinny_glu(
     queue: &WorkQueue<'_>,
     scratch: &mut [f32],
     products: &Products<'_>,
     f: Unary,
     out: &Results<'_>,
     n: usize,
-) -> Result<(), Stop> {
-    let both = OfFew {
+) -> Result<(), NodeExit> {
+    let both = SkinnyMatmul {
         weights: [products.gate, products.up],
         x: products.x,
         n,
@@ -128,7 +138,8 @@ fn few_glu(
     Ok(())
 }
 
-/// The columns of a piece, at most [`MOST_COLUMNS`] and no few at a time.
+/// Splits columns into ranges of at most [`MOST_COLUMNS`], none of them too short for the kernel of many
+/// columns.
 fn some_at_a_time(columns: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut next = columns.start;
     std::iter::from_fn(move || {
@@ -142,7 +153,7 @@ fn some_at_a_time(columns: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// [`products_glu`] with experts.
+/// Computes [`matmul_glu`] with expert weights.
 fn experts_glu(
     queue: &WorkQueue<'_>,
     scratch: &mut [f32],
@@ -150,7 +161,7 @@ fn experts_glu(
     ids: Source<'_>,
     f: Unary,
     out: &Results<'_>,
-) -> Result<(), Stop> {
+) -> Result<(), NodeExit> {
     let experts = Experts {
         x: Operand::quantized(products.x_ne, products.x),
         ids,
@@ -161,16 +172,16 @@ fn experts_glu(
     experts.for_each_piece(queue, scratch, &mut |piece, x, results, scratch| {
         let (gate, up) = results.split_at_mut(results.len() / 2);
         let m = piece.rows.len();
-        for (w, out, again) in [(&products.gate, &mut *gate, false), (&products.up, &mut *up, are_alike)] {
+        for (w, out, reuse_prepared_x) in [(&products.gate, &mut *gate, false), (&products.up, &mut *up, are_alike)] {
             let args = MatMul {
-                again,
+                reuse_prepared_x,
                 ..piece.product(w, x)
             };
             let out = &mut out[..args.n * m];
-            // SAFETY: the results are this thread's own and as many as there are products.
+            // SAFETY: `out` is in this thread's scratch buffer and holds `n * m` results.
             unsafe { matmul(&args, out.as_mut_ptr(), m, scratch) };
         }
-        // If the piece may be taken over, all of its products are computed in one go.
+        // If the chunk may be stolen, a single call computes all of its results.
         queue.finish()?;
         let results = gate.chunks_exact_mut(m).zip(up.chunks_exact(m));
         for ((gate, up), &row) in results.zip(piece.by) {
@@ -180,17 +191,19 @@ fn experts_glu(
     })
 }
 
-/// Where results go, and in which form if not as floats.
+/// Destination of results, and their quantized form if any.
 struct Results<'a> {
     target: Target<'a>,
-    stores: Option<Quantized>,
+    stores: Option<Quantization>,
 }
 
 impl Results<'_> {
-    /// Makes those of some rows of weights with a column, which no other thread does.
+    /// Combines and stores the results of some rows of weights with one column. No other thread computes
+    /// these results.
     fn put(&self, f: Unary, gate: &mut [f32], up: &[f32], column: usize, rows: &Range<usize>) {
         let first = column * self.target.tensor.ne[0];
-        // SAFETY: nobody else writes these results, since this thread took these rows of weights with this column, or this token's expert.
+        // SAFETY: only this thread writes these results: the queue gave it these rows of weights with this
+        // column, or with this token's expert.
         unsafe {
             if let Some(quantized) = self.stores {
                 glu_in_place(f, gate, up);
@@ -203,25 +216,25 @@ impl Results<'_> {
     }
 }
 
-/// Some rows of activations, which are columns of the result.
+/// A range of activation rows, which are columns of the result.
 struct Columns<'a> {
     x: &'a QuantizedRows<'a>,
     columns: Range<usize>,
-    /// Whether they were multiplied last.
-    again: bool,
+    /// True if the previous call multiplied the same columns.
+    reuse_prepared_x: bool,
 }
 
-/// Products of some rows of weights with some columns.
+/// Multiplies some rows of weights with some columns.
 fn multiply(w: &Source<'_>, rows: &Range<usize>, x: &Columns<'_>, out: &mut [f32], scratch: &mut [f32]) {
     let n = x.columns.len();
     let args = MatMul {
         x: x.x.as_activations(x.x.span(x.columns.start, n)),
         n,
-        again: x.again,
+        reuse_prepared_x: x.reuse_prepared_x,
         ..weights(w, rows, 0, 0)
     };
     let out = &mut out[..rows.len() * n];
-    // SAFETY: the results are this thread's own and as many as there are products.
+    // SAFETY: `out` is in this thread's scratch buffer and holds `rows.len() * n` results.
     unsafe { matmul(&args, out.as_mut_ptr(), rows.len(), scratch) };
 }
 
@@ -230,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_few_columns_are_multiplied_at_a_time() {
+    fn column_ranges_are_never_short() {
         for end in 1..2000 {
             for start in (0..end).step_by(LEAST_COLUMNS) {
                 let mut next = start;

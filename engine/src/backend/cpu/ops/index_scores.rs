@@ -1,22 +1,24 @@
-//! Scores of a lightning indexer: of every cell for every token, so that attention can look at the best cells alone.
+//! Lightning indexer scores: rates every cell for every token, so that attention can be restricted to the
+//! best cells.
 
 use kernels::{Activations, MatMul, WeightLayout, matmul, matmul_scratch};
 
 use super::visible::Visible;
-use super::{Need, Task};
+use super::{ScratchSize, Task};
 use crate::backend::cpu::scratch::take;
 use crate::graph::{Graph, Tensor};
 
-/// Cells whose products with a token's queries are in memory at a time.
+/// Number of cells to multiply with a token's queries at a time.
 const CELLS: usize = 64;
 
-/// Cells of a piece of work.
+/// Cells per chunk of work.
 const PIECE: usize = 4 * CELLS;
 
-/// The queries of a token, its head weights, products with a block of cells and the kernel's own.
-pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
+/// Returns the scratch memory for a token's queries and head weights, the dot products with a block of cells,
+/// and the kernel's buffer.
+pub(super) fn scratch_size(graph: &Graph, node: &Tensor) -> ScratchSize {
     let [d, n_head, ..] = graph.tensor(node.source(0)).ne;
-    Need {
+    ScratchSize {
         per_thread: n_head * d + n_head + n_head * CELLS + matmul_scratch(d, n_head.max(2)),
         shared: 0,
     }
@@ -48,8 +50,8 @@ pub(super) fn index_scores(task: Task<'_>) {
         let n_rows = if weights.is_some() { 1 } else { n_head };
         let row = |row: usize| {
             let at = task.target.tile(t * n_rows + row, 1, cells.clone());
-            // SAFETY: `tile` says that this part of a row is there; no other thread takes the piece, and operands do not overlap
-            // the result (see `PlannedNode::new`). One slice of it is alive at a time.
+            // SAFETY: `Target::tile` checks the bounds. The queue gave this chunk to one thread, operands do
+            // not overlap the result (checked in `PlannedNode::new`), and only one slice is alive at a time.
             unsafe { std::slice::from_raw_parts_mut(at, cells.len()) }
         };
         (0..n_rows).for_each(|r| row(r).fill(f32::NEG_INFINITY));
@@ -63,10 +65,10 @@ pub(super) fn index_scores(task: Task<'_>) {
                 k: d,
                 x: Activations::F32 { x: queries, stride: d },
                 n: n_head,
-                any_order: false,
-                again: false,
+                allow_reassociation: false,
+                reuse_prepared_x: false,
             };
-            // SAFETY: the products are this thread's own, [`CELLS`] for each head.
+            // SAFETY: `products` is in this thread's scratch buffer and holds [`CELLS`] results per head.
             unsafe { matmul(&args, products.as_mut_ptr(), CELLS, scratch) };
             let seen = part.clone().filter(|&cell| visible.sees(t, &page, cell));
             for r in 0..n_rows {

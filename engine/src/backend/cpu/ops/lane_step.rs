@@ -1,15 +1,15 @@
-//! What a recurrence is given for one token.
+//! Operands of one step of a recurrence over some lanes.
 
 use std::ops::Range;
 
-/// One token of some lanes: the state of each lane goes from before the token to after it.
+/// Step of a recurrence: one token for a range of lanes. The step updates the state of each lane.
 pub(super) struct LaneStep<'a> {
-    /// The token's number in the ubatch.
+    /// Index of the token in the ubatch.
     pub(super) t: usize,
     pub(super) lanes: Range<usize>,
-    /// Of these lanes, before and after the token.
+    /// States of the lanes: input and output.
     pub(super) state: &'a mut [f32],
-    /// The result of these lanes.
+    /// Output of the lanes.
     pub(super) out: &'a mut [f32],
     pub(super) scratch: &'a mut [f32],
 }

@@ -1,10 +1,10 @@
-//! Ops that copy: `cont`, `repeat`, `concat`.
+//! Ops that copy elements: `cont`, `repeat`, and `concat`.
 
 use super::Task;
 use crate::backend::cpu::view::{RowIndex, row_index};
 
-/// The result's elements are those of the operand in its own order, so it is written in pieces as long as the operand's rows,
-/// whatever shape it has.
+/// Copies the operand into a contiguous result, one operand row at a time. The result may have a different
+/// shape.
 pub(super) fn cont(task: Task<'_>) {
     let x = task.source(0);
     let ne = x.ne();

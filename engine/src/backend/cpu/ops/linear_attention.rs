@@ -1,4 +1,4 @@
-//! Linear attention: a lane is a head, whose state is a matrix with a row of values per channel of the key.
+//! Linear attention. A lane is a head; its state is a matrix with one row of values per key channel.
 
 use kernels::rows;
 
@@ -7,12 +7,12 @@ use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::Source;
 use crate::graph::LinearAttention;
 
-/// Floats of scratch memory for heads of these sizes: factors per channel of the key and a value.
-pub(super) fn need(dk: usize, dv: usize) -> usize {
+/// Returns the scratch memory in floats for heads of these sizes.
+pub(super) fn scratch_size(dk: usize, dv: usize) -> usize {
     2 * dk + 2 * dv
 }
 
-/// See [`crate::graph::Recurrence::LinearAttention`].
+/// Operands of [`crate::graph::Recurrence::LinearAttention`].
 pub(super) struct Heads<'a> {
     p: LinearAttention,
     q: Source<'a>,
@@ -20,7 +20,7 @@ pub(super) struct Heads<'a> {
     v: Source<'a>,
     decay: Option<Source<'a>>,
     beta: Option<Source<'a>>,
-    /// Size and number of key heads, of value heads.
+    /// Key head size, number of key heads, value head size, number of value heads.
     dk: usize,
     m: usize,
     dv: usize,
@@ -56,7 +56,7 @@ impl<'a> Heads<'a> {
         }
     }
 
-    /// One token of one head: `S = diag(e^decay) S + k d^T`, `y = scale S^T q`.
+    /// Processes one token of one head: `S = diag(e^decay) S + k d^T`, `y = scale S^T q`.
     fn head(&self, t: usize, head: usize, state: &mut [f32], y: &mut [f32], mut scratch: &mut [f32]) {
         let &Heads { dk, m, dv, n, .. } = self;
         let key_head = t * m + self.p.key_head(head, n, m);
@@ -83,7 +83,7 @@ impl<'a> Heads<'a> {
         rows::axpy_rows(factors, state, dv, y);
     }
 
-    /// What a token keeps of each row of the state: `e^decay`.
+    /// Computes the factor `e^decay` for each row of the state.
     fn keep(&self, at: usize, head: usize, kept: &mut [f32]) {
         match &self.decay {
             Some(decay) if decay.ne()[0] == self.dk => {

@@ -1,4 +1,5 @@
-//! The ops, one file a family. Every thread runs the same function on its share of the work.
+//! CPU implementations of the ops, one file per family. Every thread runs the same function on its share of
+//! the work.
 
 mod attention;
 mod compress;
@@ -21,30 +22,31 @@ mod wkv;
 use std::fmt;
 
 use super::activations::QuantizedRows;
-use super::ahead::Weights;
 use super::fuse::Fusion;
 use super::interleaved::INTERLEAVED;
 use super::pool::Abandoned;
-use super::queue::{Share, TakenOver, WorkQueue};
+use super::queue::{Stolen, WorkQueue, WorkShare};
 use super::scratch::Shared;
-use super::view::{NodePart, Place, PlannedNode, Source, Target};
-use crate::backend::rules::{self, Flaw};
+use super::view::{MemRange, NodePart, PlannedNode, Source, Target};
+use super::weight_prefetch::Weights;
+use crate::backend::rules::{self, Unsupported};
 use crate::graph::{Graph, Op, Tensor, TensorId};
 
-/// A node, as one thread sees it.
+/// A node to compute, as seen by one thread.
 pub(super) struct Task<'a> {
     pub(super) graph: &'a Graph,
     pub(super) node: &'a Tensor,
     pub(super) planned: &'a PlannedNode,
-    /// What of the node to compute; of a node whose function [takes pieces](takes_pieces), all that it finds in the queue.
-    pub(super) share: Share,
+    /// The part of the node to compute. Functions of ops that [take pieces](takes_pieces) ignore the share
+    /// and take work from the queue instead.
+    pub(super) share: WorkShare,
     pub(super) queue: &'a WorkQueue<'a>,
     pub(super) target: Target<'a>,
-    /// This thread's own; at least [`Need::per_thread`] floats with any content.
+    /// This thread's scratch memory: at least [`ScratchSize::per_thread`] floats, uninitialized.
     pub(super) scratch: &'a mut [f32],
-    /// At least [`Need::shared`] floats with any content.
+    /// Shared scratch memory: at least [`ScratchSize::shared`] floats, uninitialized.
     pub(super) shared: Shared<'a>,
-    /// The second operand of a product, if it is wanted in another form than f32.
+    /// The quantized second operand of a matmul, or `None` if the matmul reads f32.
     pub(super) activations: Option<QuantizedRows<'a>>,
 }
 
@@ -58,74 +60,78 @@ impl<'a> Task<'a> {
     }
 }
 
-/// Why a thread could not finish a node.
-pub(super) enum Stop {
+/// Reason why a thread could not finish a node.
+pub(super) enum NodeExit {
     Abandoned,
-    TakenOver,
-    Fault(Fault),
+    Stolen,
+    KernelError(KernelError),
 }
 
-impl From<TakenOver> for Stop {
-    fn from(_: TakenOver) -> Stop {
-        Stop::TakenOver
+impl From<Stolen> for NodeExit {
+    fn from(_: Stolen) -> NodeExit {
+        NodeExit::Stolen
     }
 }
 
-impl From<Abandoned> for Stop {
-    fn from(_: Abandoned) -> Stop {
-        Stop::Abandoned
+impl From<Abandoned> for NodeExit {
+    fn from(_: Abandoned) -> NodeExit {
+        NodeExit::Abandoned
     }
 }
 
-impl From<Fault> for Stop {
-    fn from(fault: Fault) -> Stop {
-        Stop::Fault(fault)
+impl From<KernelError> for NodeExit {
+    fn from(fault: KernelError) -> NodeExit {
+        NodeExit::KernelError(fault)
     }
 }
 
-/// Data that make no sense.
+/// Invalid input found while computing a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fault {
-    /// A row or expert number beyond the table.
-    NoSuchRow { row: i64, rows: usize },
+pub(super) enum KernelError {
+    /// A row or expert index is outside the table.
+    IndexOutOfRange { row: i64, rows: usize },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for KernelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::NoSuchRow { row, rows } => write!(f, "row {row} of {rows}"),
+            KernelError::IndexOutOfRange { row, rows } => {
+                write!(f, "index {row} is out of range for a table of {rows} rows")
+            }
         }
     }
 }
 
-/// `row` as an index below `rows`.
-fn row_number(row: impl Into<i64>, rows: usize) -> Result<usize, Fault> {
+/// Converts `row` to an index, which must be less than `rows`.
+fn row_number(row: impl Into<i64>, rows: usize) -> Result<usize, KernelError> {
     let row = row.into();
     usize::try_from(row)
         .ok()
         .filter(|&r| r < rows)
-        .ok_or(Fault::NoSuchRow { row, rows })
+        .ok_or(KernelError::IndexOutOfRange { row, rows })
 }
 
 /// Scratch memory in floats.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Need {
+pub(super) struct ScratchSize {
     pub(super) per_thread: usize,
     pub(super) shared: usize,
 }
 
-impl Need {
-    pub(super) fn max(self, other: Need) -> Need {
-        Need {
+impl ScratchSize {
+    pub(super) fn max(self, other: ScratchSize) -> ScratchSize {
+        ScratchSize {
             per_thread: self.per_thread.max(other.per_thread),
             shared: self.shared.max(other.shared),
         }
     }
 }
 
-/// Nothing, or why this backend cannot compute the node: beyond the [`rules`], results are dense and the rows of products,
-/// keys and values too. The matrix of a product and the table of a look-up may be interleaved.
-pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
+/// Checks that this backend can compute the node.
+///
+/// In addition to the [`rules`], results and the rows of matmul operands, keys, and values must be
+/// contiguous. The weights of a matmul and the table of a `get_rows` may be interleaved.
+pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Unsupported> {
     rules::check(graph, id)?;
     rules::layouts(graph, id, INTERLEAVED)?;
     let node = graph.tensor(id);
@@ -145,21 +151,23 @@ pub(super) fn check(graph: &Graph, id: TensorId) -> Result<(), Flaw> {
         }
         Op::IndexScores => dense_rows(1) && (2..8).all(dense) && node.is_contiguous(),
         Op::SelectBlocks(_) => (1..7).all(dense) && node.is_contiguous(),
-        Op::LastCells { .. } => (0..6).all(dense) && node.is_contiguous(),
-        Op::EarlierPositions { .. } => dense(0) && node.is_contiguous(),
+        Op::RecentCells { .. } => (0..6).all(dense) && node.is_contiguous(),
+        Op::ShiftPositions { .. } => dense(0) && node.is_contiguous(),
         Op::Recur(_) => (1..node.sources().count()).all(dense) && node.is_contiguous(),
         _ => node.is_contiguous(),
     };
     if layout {
         Ok(())
     } else {
-        Err("an operand or the result is not dense")
+        Err("an operand or the result is not contiguous")
     }
 }
 
-/// Scratch memory for a node that passed the check, on `n_threads` threads. It does not depend on how full caches are, and grows
-/// with the number of tokens, so that a reservation for the largest graph serves all.
-pub(super) fn need(graph: &Graph, id: TensorId, n_threads: usize) -> Need {
+/// Returns the scratch memory for a node that passed [`check`], on `n_threads` threads.
+///
+/// The size does not depend on the fill level of caches and grows with the number of tokens, so that memory
+/// reserved for the largest graph fits every smaller one.
+pub(super) fn scratch_size(graph: &Graph, id: TensorId, n_threads: usize) -> ScratchSize {
     let node = graph.tensor(id);
     let longest_row = node
         .sources()
@@ -167,38 +175,38 @@ pub(super) fn need(graph: &Graph, id: TensorId, n_threads: usize) -> Need {
         .max()
         .unwrap_or(0);
     match node.op {
-        Op::MulMat | Op::MulMatId => mul_mat::need(graph, node),
-        Op::Rope(_) => rope::need(node),
-        Op::RmsNorm { .. } => norm::rms_norm_need(node),
-        Op::Attention(p) => attention::need(graph, node, &p, n_threads),
-        Op::IndexScores => index_scores::need(graph, node),
-        Op::SelectBlocks(_) => select::blocks_need(graph, node),
-        Op::Recur(r) => recur::need(graph, node, r),
-        Op::TopK { .. } | Op::TopMask { .. } => reduce::top_k_need(graph, node),
-        _ => Need {
+        Op::MulMat | Op::MulMatId => mul_mat::scratch_size(graph, node),
+        Op::Rope(_) => rope::scratch_size(node),
+        Op::RmsNorm { .. } => norm::rms_norm_scratch_size(node),
+        Op::Attention(p) => attention::scratch_size(graph, node, &p, n_threads),
+        Op::IndexScores => index_scores::scratch_size(graph, node),
+        Op::SelectBlocks(_) => select::blocks_scratch_size(graph, node),
+        Op::Recur(r) => recur::scratch_size(graph, node, r),
+        Op::TopK { .. } | Op::TopMask { .. } => reduce::top_k_scratch_size(graph, node),
+        _ => ScratchSize {
             per_thread: longest_row,
             shared: 0,
         },
     }
 }
 
-/// Scratch memory for nodes that are computed together, of which this is one.
-pub(super) fn fused_need(graph: &Graph, fusion: Option<Fusion>, id: TensorId) -> Need {
+/// Returns the additional scratch memory for node `id` of a fusion.
+pub(super) fn fused_scratch_size(graph: &Graph, fusion: Option<Fusion>, id: TensorId) -> ScratchSize {
     let node = graph.tensor(id);
     match (fusion, node.op) {
-        (Some(Fusion::AddRmsNorm { .. }), _) => norm::rms_norm_need(node),
-        // The need of the product is enough.
-        (Some(Fusion::ProductAdd { .. }), _) => Need::default(),
-        (Some(Fusion::ProductsGlu { .. }), Op::MulMat | Op::MulMatId) => gated::need(graph, node),
-        _ => Need::default(),
+        (Some(Fusion::AddRmsNorm { .. }), _) => norm::rms_norm_scratch_size(node),
+        // Fused sums use the scratch memory of the matmul.
+        (Some(Fusion::MatmulAdd { .. }), _) => ScratchSize::default(),
+        (Some(Fusion::MatmulGlu { .. }), Op::MulMat | Op::MulMatId) => gated::scratch_size(graph, node),
+        _ => ScratchSize::default(),
     }
 }
 
-/// True if a node is done by one thread before others could join in.
+/// Returns true if the node is too small to be worth sharing between threads.
 pub(super) fn is_small(graph: &Graph, id: TensorId) -> bool {
-    /// Elements of the size of a microsecond or two.
+    /// Number of elements that take 1 to 2 µs.
     const SMALL: usize = 4096;
-    /// Multiplications in a product that take as long as one element elsewhere.
+    /// Multiply-adds of a matmul that take as long as one element of another op.
     const PRODUCTS: usize = 4;
     let node = graph.tensor(id);
     let operand = |i: usize| graph.tensor(node.source(i));
@@ -217,7 +225,8 @@ pub(super) fn is_small(graph: &Graph, id: TensorId) -> bool {
     elements <= SMALL
 }
 
-/// True if threads share the work on an op piece by piece, so that each computes what it finds in the queue; otherwise by shares.
+/// Returns true if threads take the work on an op chunk by chunk from the queue, and false if each thread
+/// computes a fixed share.
 pub(super) fn takes_pieces(op: Op) -> bool {
     matches!(
         op,
@@ -225,23 +234,24 @@ pub(super) fn takes_pieces(op: Op) -> bool {
     )
 }
 
-/// True if threads may take over pieces of work on a product whose activations are in each thread's own memory, with these weights.
-pub(super) fn can_offer(graph: &Graph, node: &Tensor, weights: &Place) -> bool {
-    weights.is_read_only() && mul_mat::can_offer(graph, node)
+/// Returns true if threads may steal work of a matmul with these weights, given that each thread has the
+/// quantized activations in its own buffer.
+pub(super) fn is_stealable(graph: &Graph, node: &Tensor, weights: &MemRange) -> bool {
+    weights.is_read_only() && mul_mat::is_stealable(graph, node)
 }
 
-/// True if a product of one matrix has few columns: see [`mul_mat::OfFew`].
-pub(super) fn is_of_few(graph: &Graph, node: &Tensor) -> bool {
-    mul_mat::is_of_few(graph, node)
+/// Returns true if a dense matmul has few columns; see [`mul_mat::SkinnyMatmul`].
+pub(super) fn is_skinny(graph: &Graph, node: &Tensor) -> bool {
+    mul_mat::is_skinny(graph, node)
 }
 
-/// The weights of a product with one matrix, as threads share them.
-pub(super) fn weights_ahead(graph: &Graph, product: &PlannedNode) -> Weights {
-    mul_mat::weights_ahead(graph, product)
+/// Returns the weights of a dense matmul, divided into the chunks that threads take.
+pub(super) fn next_weights(graph: &Graph, product: &PlannedNode) -> Weights {
+    mul_mat::next_weights(graph, product)
 }
 
 /// Computes a share of a node.
-pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
+pub(super) fn run(task: Task<'_>) -> Result<(), NodeExit> {
     match task.node.op {
         Op::Attention(p) if task.planned.part == NodePart::Merge => attention::merge(task, &p),
         Op::None | Op::Reshape | Op::View | Op::Permute => {}
@@ -261,18 +271,18 @@ pub(super) fn run(task: Task<'_>) -> Result<(), Stop> {
         Op::RmsNorm { eps } => norm::rms_norm(task, eps),
         Op::Norm { eps } => norm::norm(task, eps),
         Op::L2Norm { eps } => norm::l2_norm(task, eps),
-        Op::Balance { n, iterations, eps } => norm::balance(task, n, iterations, eps),
+        Op::Sinkhorn { n, iterations, eps } => norm::sinkhorn(task, n, iterations, eps),
         Op::SoftMax { scale } => norm::soft_max(task, scale),
         Op::Rope(p) => rope::rope(task, &p),
         Op::Attention(p) => attention::attention(task, &p),
         Op::IndexScores => index_scores::index_scores(task),
         Op::SelectBlocks(blocks) => select::select_blocks(task, &blocks),
-        Op::LastCells { n } => select::last_cells(task, n),
-        Op::EarlierPositions { back, .. } => select::earlier_positions(task, back),
+        Op::RecentCells { n } => select::recent_cells(task, n),
+        Op::ShiftPositions { back, .. } => select::shift_positions(task, back),
         Op::TopK { .. } => reduce::top_k(task),
         Op::TopMask { k } => reduce::top_mask(task, k),
-        Op::DivIds { by } => reduce::div_ids(task, by),
-        Op::ToFloats => reduce::to_floats(task),
+        Op::IntDiv { by } => reduce::int_div(task, by),
+        Op::Cast => reduce::cast(task),
         Op::NgramHash(hash) => rows::ngram_hash(task, &hash),
         Op::AttentionTemperature { scale, length, offset } => rope::attention_temperature(task, scale, length, offset),
         Op::SumRows => reduce::sum_rows(task),

@@ -1,44 +1,50 @@
-//! Matrix products, plain and by expert. Threads share the rows of the weights.
+//! Matmuls, dense and by expert. The threads divide the rows of the weights among themselves.
 
 use std::ops::Range;
 
 use kernels::rows::add_in_place;
-use kernels::{Activations, LEAST_TILE_ROWS, MOST_TILE_ROWS, MatMul, PANEL_ROWS, WeightLayout, matmul, matmul_scratch};
+use kernels::{Activations, MAX_TILE_ROWS, MIN_TILE_ROWS, MatMul, PANEL_ROWS, WeightLayout, matmul, matmul_scratch};
 
-use super::{Fault, Need, Stop, Task, row_number};
+use super::{KernelError, NodeExit, ScratchSize, Task, row_number};
 use crate::backend::cpu::activations::{QuantizedRows, row_floats, tile_row_floats};
-use crate::backend::cpu::ahead::Weights;
-use crate::backend::cpu::queue::{TakenOver, WorkQueue};
+use crate::backend::cpu::queue::{Stolen, WorkQueue};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{PlannedNode, RowIndex, Source};
+use crate::backend::cpu::weight_prefetch::Weights;
 use crate::graph::{Graph, Op, Tensor};
 
-/// Activation rows that are gathered at a time where they are not contiguous.
+/// Number of activation rows to gather at a time if they are not contiguous.
 const GATHER: usize = 32;
 
-/// The same of rows for tiles: preparing weights for 32 of them would take longer than multiplying.
+/// Number of activation rows to gather at a time for tile kernels. With only 32 rows, packing the weights
+/// would take longer than multiplying.
 const GATHER_FOR_TILES: usize = 256;
 
-/// Most rows of weights in a piece of work.
+/// Maximum number of weight rows per chunk of work.
 const MAX_PIECE: usize = 64;
 
-/// The same of a product with few columns, whose results need little memory: the kernel reads long pieces as two streams, faster than one.
+/// Maximum number of weight rows per chunk of a skinny matmul, whose results need little memory. The kernel
+/// reads long chunks as two streams, which is faster.
 const MAX_PIECE_OF_FEW: usize = 256;
 
-/// Pieces of work per thread and expert: enough that nobody waits long for the last one, also where cores differ in speed.
+/// Chunks of work per thread and expert. Enough that no thread waits long for the last chunk, even if the
+/// cores differ in speed.
 const PIECES: usize = 6;
 
-/// Rows of weights in the smallest piece of work: a panel, or two groups of rows, which take as long as one.
+/// Minimum number of weight rows per chunk: a panel, or two row groups, which take the same time.
 const LEAST_ROWS: usize = PANEL_ROWS;
 
-/// Columns in the smallest piece of work of a product with many: enough to pay for unpacking weights once more.
+/// Minimum number of columns per chunk of a matmul with many columns: enough to amortize unpacking the
+/// weights again.
 pub(super) const LEAST_COLUMNS: usize = 64;
 
-/// Columns, about, that are multiplied with weights by tiles at a time: with 2048 elements they are a megabyte.
+/// Approximate number of columns that a tile kernel multiplies at a time. With 2048 elements per column this
+/// is 1 MiB.
 const TILE_COLUMNS: usize = 256;
 
-/// Gathered activations, results to be scattered, the kernel's own, and the list of who wants which expert.
-pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
+/// Returns the scratch memory for gathered activations, results before scattering, the kernel's buffers, and
+/// the tokens sorted by expert.
+pub(super) fn scratch_size(graph: &Graph, node: &Tensor) -> ScratchSize {
     let x = graph.tensor(node.source(1));
     let k = x.ne[0];
     let n_results = node.ne[1] * node.ne[2];
@@ -48,34 +54,36 @@ pub(super) fn need(graph: &Graph, node: &Tensor) -> Need {
         _ => 0,
     };
     let scratch = few.max(for_tiles) + matmul_scratch(k, x.nrows().max(GATHER));
-    Need {
+    ScratchSize {
         per_thread: scratch + 2 * n_results + graph.tensor(node.source(0)).ne[2] + 1,
         shared: 0,
     }
 }
 
-/// Results of one piece of a product by experts, in any form.
+/// Returns the number of results in the largest chunk of an expert matmul.
 pub(super) fn results_by_experts(node: &Tensor) -> usize {
-    (node.ne[2].min(GATHER_FOR_TILES) * MOST_TILE_ROWS).max(GATHER * MAX_PIECE)
+    (node.ne[2].min(GATHER_FOR_TILES) * MAX_TILE_ROWS).max(GATHER * MAX_PIECE)
 }
 
-/// True if a product of one matrix has so few columns that its pieces are computed in a thread's own memory first, if its activations are there too.
-pub(super) fn is_of_few(graph: &Graph, node: &Tensor) -> bool {
+/// Returns true if the matmul is dense and has few columns. Each chunk is then first computed in the thread's
+/// scratch buffer, which must also contain the quantized activations.
+pub(super) fn is_skinny(graph: &Graph, node: &Tensor) -> bool {
     let x = graph.tensor(node.source(1));
     node.op == Op::MulMat && x.nrows() == x.ne[1] && x.ne[1] <= GATHER
 }
 
-/// True if the pieces of a product with quantized activations are computed in a thread's own memory first, if those are there too.
-pub(super) fn can_offer(graph: &Graph, node: &Tensor) -> bool {
+/// Returns true if each chunk of a matmul is first computed in the thread's scratch buffer, which must also
+/// contain the quantized activations.
+pub(super) fn is_stealable(graph: &Graph, node: &Tensor) -> bool {
     match node.op {
-        Op::MulMat => is_of_few(graph, node),
+        Op::MulMat => is_skinny(graph, node),
         Op::MulMatId => node.ne[1] * node.ne[2] <= GATHER,
         _ => false,
     }
 }
 
-/// The weights of a product with one matrix, in the pieces that threads take.
-pub(super) fn weights_ahead(graph: &Graph, product: &PlannedNode) -> Weights {
+/// Returns the weights of a dense matmul, divided into the chunks that threads take.
+pub(super) fn next_weights(graph: &Graph, product: &PlannedNode) -> Weights {
     let w = product.source(graph, 0);
     let n_rows = w.ne()[1];
     Weights {
@@ -85,13 +93,13 @@ pub(super) fn weights_ahead(graph: &Graph, product: &PlannedNode) -> Weights {
     }
 }
 
-pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
+pub(super) fn mul_mat(task: Task<'_>) -> Result<(), Stolen> {
     if task.planned.offers {
-        return mul_mat_offering(task);
+        return mul_mat_stealable(task);
     }
     let (w, x, target) = (task.source(0), Operand::of(&task), task.target);
     let [_, n, c2, c3] = x.ne;
-    let any_order = task.planned.any_order;
+    let allow_reassociation = task.planned.allow_reassociation;
     let (group2, group3) = (c2 / w.ne()[2], c3 / w.ne()[3]);
     let grid = Grid::new(w.ne()[1], n, x.is_for_tiles());
     while let Some(pieces) = task.queue.take_some(grid.len(), grid.most()) {
@@ -106,11 +114,12 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
                 let args = MatMul {
                     x,
                     n,
-                    any_order,
+                    allow_reassociation,
                     ..weights
                 };
-                // SAFETY: `tile` says that the part of the result is there. No other thread takes these rows of weights with these columns,
-                // hence nobody else writes it; operands do not overlap the result (see `PlannedNode::new`).
+                // SAFETY: `Target::tile` checks the bounds of the result. No other thread takes this chunk of
+                // rows and columns, hence no other thread writes there. The operands do not overlap the
+                // result, checked in `PlannedNode::new`.
                 unsafe { matmul(&args, out, target.tensor.ne[0], scratch) };
             };
             let columns = tile.columns.clone();
@@ -130,22 +139,23 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), TakenOver> {
     Ok(())
 }
 
-/// How a result is cut into pieces of work: into blocks of rows of weights and, if columns are many, into blocks of columns.
+/// Division of a result into chunks of work: blocks of weight rows and, if there are many columns, blocks of
+/// columns.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
     n_rows: usize,
     n_columns: usize,
-    /// Rows in a block.
+    /// Weight rows per block.
     rows: usize,
-    /// Blocks of columns.
+    /// Number of column blocks.
     n_blocks: usize,
-    /// Most rows that a thread takes at a time.
+    /// Maximum number of rows that a thread takes at a time.
     most_rows: usize,
-    /// Whether pieces that follow each other have the same columns, else the same rows.
+    /// True if consecutive chunks share their columns, false if they share their rows.
     by_columns: bool,
 }
 
-/// A part of a result.
+/// A rectangular part of a result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Tile {
     pub(super) rows: Range<usize>,
@@ -153,17 +163,20 @@ pub(super) struct Tile {
 }
 
 impl Grid {
-    /// With activations `for_tiles` a thread goes through the weights with some columns that stay in its second-level cache, whereas weights are packed beside
-    /// the multiplying at little cost. Else it goes through the columns with some rows.
+    /// Creates a grid for `n_rows` rows of weights and `n_columns` columns.
+    ///
+    /// For tile kernels, a thread iterates over the weights with some columns that stay in the L2 cache,
+    /// since packing weights is cheap compared to multiplying. Otherwise, a thread iterates over the columns
+    /// with some rows.
     pub(super) fn new(n_rows: usize, n_columns: usize, for_tiles: bool) -> Grid {
         if for_tiles {
             let n_blocks = ((n_columns + TILE_COLUMNS / 2) / TILE_COLUMNS).max(1);
             return Grid {
                 n_rows,
                 n_columns,
-                rows: LEAST_TILE_ROWS,
+                rows: MIN_TILE_ROWS,
                 n_blocks,
-                most_rows: MOST_TILE_ROWS,
+                most_rows: MAX_TILE_ROWS,
                 by_columns: true,
             };
         }
@@ -178,24 +191,25 @@ impl Grid {
         }
     }
 
-    /// The same with fewer rows at a time, at least one block.
+    /// Limits the number of rows that a thread takes at a time to `most`, but at least one block.
     pub(super) fn with_most_rows(self, most: usize) -> Grid {
         let most_rows = self.most_rows.min(most).max(self.rows);
         Grid { most_rows, ..self }
     }
 
-    /// Pieces that there are.
+    /// Returns the number of chunks.
     pub(super) fn len(&self) -> usize {
         self.n_rows.div_ceil(self.rows) * self.n_blocks
     }
 
-    /// Most pieces to be taken at a time: as many rows as are multiplied together.
+    /// Returns the maximum number of chunks to take at a time, which gives the number of rows that the kernel
+    /// multiplies together.
     pub(super) fn most(&self) -> usize {
         let rows = self.most_rows / self.rows;
         if self.by_columns { rows } else { rows * self.n_blocks }
     }
 
-    /// The tiles that pieces are which follow each other.
+    /// Returns the tiles that consecutive chunks cover.
     pub(super) fn tiles(self, pieces: Range<usize>) -> impl Iterator<Item = Tile> {
         let mut next = pieces.start;
         std::iter::from_fn(move || {
@@ -207,9 +221,9 @@ impl Grid {
         })
     }
 
-    /// The tile that the first of some pieces make, and how many they are.
+    /// Returns the tile that starts at the first of some chunks, and the number of chunks that it covers.
     fn tile(&self, pieces: Range<usize>) -> (Tile, usize) {
-        // The blocks of rows and of columns that pieces have, of which those in a row of pieces follow each other.
+        // The blocks of rows and columns that the tile covers, and the number of chunks.
         let (rows, columns, n) = if self.by_columns || self.n_blocks == 1 {
             let in_row = self.n_rows.div_ceil(self.rows);
             let (column, row) = (pieces.start / in_row, pieces.start % in_row);
@@ -227,7 +241,8 @@ impl Grid {
         (tile, n)
     }
 
-    /// Where a block of columns begins: at a multiple of [`LEAST_COLUMNS`]. The last one has what is left over, so that none has too few columns for panels.
+    /// Returns the first column of a block, a multiple of [`LEAST_COLUMNS`]. The last block includes the
+    /// remainder, so that no block has too few columns for panels.
     fn column(&self, block: usize) -> usize {
         if block < self.n_blocks {
             self.n_columns / LEAST_COLUMNS * block / self.n_blocks * LEAST_COLUMNS
@@ -237,46 +252,48 @@ impl Grid {
     }
 }
 
-/// Products of matrices of one size with the same few columns: their pieces are computed in the thread's own memory, so that another thread may take them over.
-pub(super) struct OfFew<'a, const N: usize> {
+/// `N` matmuls of equal shape with the same few columns. Chunks are computed in the thread's scratch buffer,
+/// so that another thread can steal them.
+pub(super) struct SkinnyMatmul<'a, const N: usize> {
     pub(super) weights: [Source<'a>; N],
     pub(super) x: QuantizedRows<'a>,
     pub(super) n: usize,
 }
 
-/// Results of a piece of one product with few columns.
-pub(super) const RESULTS_OF_FEW: usize = GATHER * MAX_PIECE;
+/// Maximum number of results in a chunk of one skinny matmul.
+pub(super) const SKINNY_MAX_RESULTS: usize = GATHER * MAX_PIECE;
 
-impl<const N: usize> OfFew<'_, N> {
-    /// Calls `put` with the results of each piece that this thread takes, column by column, and their rows. Nobody else has these rows then.
+impl<const N: usize> SkinnyMatmul<'_, N> {
+    /// Computes the chunks that this thread takes, and calls `put` with the results of each chunk, column by
+    /// column, and the row range. No other thread has these rows then.
     pub(super) fn for_each_piece(
         &self,
         queue: &WorkQueue<'_>,
         scratch: &mut [f32],
         mut put: impl FnMut([&mut [f32]; N], Range<usize>),
-    ) -> Result<(), TakenOver> {
-        let (results, scratch) = scratch.split_at_mut(N * RESULTS_OF_FEW);
+    ) -> Result<(), Stolen> {
+        let (results, scratch) = scratch.split_at_mut(N * SKINNY_MAX_RESULTS);
         let n_rows = self.weights[0].ne()[1];
-        let most_rows = MAX_PIECE_OF_FEW.min(RESULTS_OF_FEW / self.n.max(1));
-        // What was prepared of activations for one type serves all products with it.
+        let most_rows = MAX_PIECE_OF_FEW.min(SKINNY_MAX_RESULTS / self.n.max(1));
+        // Activations prepared for one weight type can be reused by all matmuls with that type.
         let are_alike = self.weights.iter().all(|w| w.tensor.ty == self.weights[0].tensor.ty);
-        let mut again = false;
+        let mut reuse_prepared_x = false;
         while let Some(parts) = queue.take_some(n_rows.div_ceil(LEAST_ROWS), most_rows / LEAST_ROWS) {
             let rows = parts.start * LEAST_ROWS..n_rows.min(parts.end * LEAST_ROWS);
-            for (w, out) in self.weights.iter().zip(results.chunks_exact_mut(RESULTS_OF_FEW)) {
+            for (w, out) in self.weights.iter().zip(results.chunks_exact_mut(SKINNY_MAX_RESULTS)) {
                 let args = MatMul {
                     x: self.x.as_activations(self.x.span(0, self.n)),
                     n: self.n,
-                    again,
+                    reuse_prepared_x,
                     ..weights(w, &rows, 0, 0)
                 };
                 let out = &mut out[..rows.len() * self.n];
-                // SAFETY: the results are this thread's own and as many as there are products.
+                // SAFETY: `out` is in this thread's scratch buffer and holds `rows.len() * n` results.
                 unsafe { matmul(&args, out.as_mut_ptr(), rows.len(), scratch) };
-                again = are_alike;
+                reuse_prepared_x = are_alike;
             }
             queue.finish()?;
-            let mut of_each = results.chunks_exact_mut(RESULTS_OF_FEW);
+            let mut of_each = results.chunks_exact_mut(SKINNY_MAX_RESULTS);
             let of_each = std::array::from_fn(|_| &mut of_each.next().expect("there are N")[..rows.len() * self.n]);
             put(of_each, rows);
         }
@@ -284,37 +301,42 @@ impl<const N: usize> OfFew<'_, N> {
     }
 }
 
-/// A product with few columns.
-fn mul_mat_offering(task: Task<'_>) -> Result<(), TakenOver> {
+/// Computes a matmul with few columns whose chunks can be stolen.
+fn mul_mat_stealable(task: Task<'_>) -> Result<(), Stolen> {
     let target = task.target;
-    let products = OfFew {
+    let products = SkinnyMatmul {
         weights: [task.planned.source(task.graph, 0)],
-        x: task.activations.expect("what is offered is quantized"),
+        x: task
+            .activations
+            .expect("only matmuls with quantized activations are stealable"),
         n: task.node.ne[1],
     };
     products.for_each_piece(task.queue, task.scratch, |[results], rows| {
         for (i, result) in results.chunks_exact(rows.len()).enumerate() {
             let out = target.tile(i, 1, rows.clone());
-            // SAFETY: `tile` says that the columns are there; nobody else writes them, since this thread took these rows of weights and
-            // nobody took them over.
+            // SAFETY: `Target::tile` checks the bounds. This thread took these rows of weights and `finish`
+            // returned that no other thread has stolen them.
             unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, rows.len()) };
         }
     })
 }
 
-/// A product with few columns and its sum, `task`, with `other`, whose rows are as many or one.
-pub(in crate::backend::cpu) fn product_add(
+/// Computes a matmul with few columns and its sum, `task`, with `other`, which has one row or a row per
+/// column.
+pub(in crate::backend::cpu) fn matmul_add(
     task: Task<'_>,
     [w, other]: [Source<'_>; 2],
     x: QuantizedRows<'_>,
-) -> Result<(), TakenOver> {
+) -> Result<(), Stolen> {
     let ([m, n, ..], target) = (task.node.ne, task.target);
     let repeats = other.ne()[1];
-    let product = OfFew { weights: [w], x, n };
+    let product = SkinnyMatmul { weights: [w], x, n };
     product.for_each_piece(task.queue, task.scratch, |[results], rows| {
         for (i, result) in results.chunks_exact(rows.len()).enumerate() {
-            // SAFETY: nobody else has these elements of the sum, since this thread took these rows of weights and nobody took them over; the slice
-            // ends with the turn. The other operand lies elsewhere or, element by element, in the same place, where `copy_floats` makes no slice of it.
+            // SAFETY: this thread took these rows of weights and `finish` returned that no other thread has
+            // stolen them, so no other thread accesses these elements of the sum. The slice ends with the
+            // iteration. The other operand does not overlap, or overlaps element by element, in which case
+            // `copy_floats` creates no slice of it.
             let out = unsafe { target.part(i * m + rows.start..i * m + rows.end) };
             other.copy_floats(i % repeats * m + rows.start, out);
             add_in_place(out, result);
@@ -322,8 +344,9 @@ pub(in crate::backend::cpu) fn product_add(
     })
 }
 
-/// Each expert multiplies all tokens routed to it at once, so that its weights are read once.
-pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Stop> {
+/// Computes a matmul by expert. Each expert multiplies all tokens routed to it at once, so that its weights
+/// are read once.
+pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), NodeExit> {
     let w = task.source(0);
     let experts = Experts {
         x: Operand::of(&task),
@@ -331,48 +354,48 @@ pub(super) fn mul_mat_id(task: Task<'_>) -> Result<(), Stop> {
         w: w.ne(),
         n_results: 1,
     };
-    let (any_order, target) = (task.planned.any_order, task.target);
+    let (allow_reassociation, target) = (task.planned.allow_reassociation, task.target);
     experts.for_each_piece(task.queue, task.scratch, &mut |piece, x, results, scratch| {
         let args = MatMul {
-            any_order,
+            allow_reassociation,
             ..piece.product(&w, x)
         };
         let results = &mut results[..args.n * args.m];
-        // SAFETY: the results are this thread's own and as many as there are products.
+        // SAFETY: `results` is in this thread's scratch buffer and holds `n * m` results.
         unsafe { matmul(&args, results.as_mut_ptr(), args.m, scratch) };
-        // If the piece may be taken over, all of its products are computed in one go.
+        // If the chunk may be stolen, a single call computes all of its results.
         task.queue.finish()?;
         for (&to, result) in piece.by.iter().zip(results.chunks_exact(args.m)) {
             let out = target.tile(to as usize, 1, piece.rows.clone());
-            // SAFETY: `tile` says that the columns are there; nobody else writes them, since this thread took these rows of
-            // this expert's weights and nobody took them over.
+            // SAFETY: `Target::tile` checks the bounds. This thread took these rows of the expert's weights
+            // and `finish` returned that no other thread has stolen them.
             unsafe { std::ptr::copy_nonoverlapping(result.as_ptr(), out, args.m) };
         }
         Ok(())
     })
 }
 
-/// Products of activations with the matrices of experts.
+/// Matmuls of activations with the matrices of experts.
 pub(super) struct Experts<'a> {
     pub(super) x: Operand<'a>,
-    /// Which experts each token wants.
+    /// Expert ids per token, `[n_used, n_tokens]`.
     pub(super) ids: Source<'a>,
-    /// Sizes of the weights.
+    /// Shape of the weights, `[k, m, n_expert]`.
     pub(super) w: [usize; 4],
-    /// How many results the function for pieces makes of each activation.
+    /// Number of results per activation row that the callback computes: 2 for a gated unit, otherwise 1.
     pub(super) n_results: usize,
 }
 
-/// Some rows of an expert's weights, and some of those who want it.
+/// Chunk of work: some rows of an expert's weights, and some of the tokens routed to the expert.
 pub(super) struct ExpertPiece<'a> {
     expert: usize,
     pub(super) rows: Range<usize>,
-    /// Rows of the result.
+    /// Result rows, sorted by expert.
     pub(super) by: &'a [u32],
 }
 
 impl ExpertPiece<'_> {
-    /// The product with the weights of all experts of which one is meant.
+    /// Describes the matmul of `x` with this chunk's rows of the expert weights `w`.
     pub(super) fn product<'a>(&self, w: &Source<'a>, x: Activations<'a>) -> MatMul<'a> {
         MatMul {
             x,
@@ -382,17 +405,17 @@ impl ExpertPiece<'_> {
     }
 }
 
-/// What is done with a piece, its activations, memory for results and scratch memory.
-type ForPiece<'f> = dyn FnMut(&ExpertPiece<'_>, Activations<'_>, &mut [f32], &mut [f32]) -> Result<(), TakenOver> + 'f;
+/// Callback that computes a chunk from its activations, given memory for results and scratch memory.
+type ForPiece<'f> = dyn FnMut(&ExpertPiece<'_>, Activations<'_>, &mut [f32], &mut [f32]) -> Result<(), Stolen> + 'f;
 
 impl Experts<'_> {
-    /// Calls `f` with the pieces that this thread takes.
+    /// Calls `f` for each chunk that this thread takes.
     pub(super) fn for_each_piece(
         &self,
         queue: &WorkQueue<'_>,
         mut scratch: &mut [f32],
         f: &mut ForPiece<'_>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), NodeExit> {
         let ([_, n_rows, n_expert, _], [n_used, n_tokens, ..]) = (self.w, self.ids.ne());
         let by_expert = RowsByExpert::new(&mut scratch, &self.ids, n_expert)?;
         debug_assert_eq!(by_expert.list.len(), n_used * n_tokens);
@@ -430,7 +453,7 @@ impl Experts<'_> {
     }
 }
 
-/// The rows of weights in pieces of work.
+/// Division of the weight rows into chunks of work.
 struct Pieces {
     n_rows: usize,
     each: usize,
@@ -445,15 +468,13 @@ impl Pieces {
         }
     }
 
-    /// Of each of `n_active` matrices, for products whose weights are prepared for many columns: as many rows as are multiplied together, if that leaves
-    /// enough pieces.
+    /// Divides `n_active` matrices for kernels that pack the weights for many columns. Chunks have the number
+    /// of rows that the kernel multiplies together, or fewer if there would be too few chunks.
     fn for_tiles(n_rows: usize, n_active: usize, nth: usize) -> Pieces {
         let fair = (n_rows * n_active).div_ceil(nth * PIECES);
         Pieces {
             n_rows,
-            each: fair
-                .next_multiple_of(LEAST_TILE_ROWS)
-                .clamp(LEAST_TILE_ROWS, MOST_TILE_ROWS),
+            each: fair.next_multiple_of(MIN_TILE_ROWS).clamp(MIN_TILE_ROWS, MAX_TILE_ROWS),
         }
     }
 
@@ -466,7 +487,7 @@ impl Pieces {
     }
 }
 
-/// A product of some rows of weights, without activations yet.
+/// Describes a matmul with some rows of weights, without activations.
 pub(super) fn weights<'a>(w: &Source<'a>, rows: &Range<usize>, i2: usize, i3: usize) -> MatMul<'a> {
     let (bytes, layout) = if w.tensor.layout.is_plain() {
         let stride = w.tensor.nb[1];
@@ -487,12 +508,12 @@ pub(super) fn weights<'a>(w: &Source<'a>, rows: &Range<usize>, i2: usize, i3: us
         k: w.tensor.ne[0],
         x: Activations::F32 { x: &[], stride: 0 },
         n: 0,
-        any_order: false,
-        again: false,
+        allow_reassociation: false,
+        reuse_prepared_x: false,
     }
 }
 
-/// The activations of a product.
+/// The activations of a matmul.
 pub(super) struct Operand<'a> {
     ne: [usize; 4],
     rows: Rows<'a>,
@@ -501,7 +522,7 @@ pub(super) struct Operand<'a> {
 #[derive(Clone, Copy)]
 enum Rows<'a> {
     Floats(Source<'a>),
-    Quantized(QuantizedRows<'a>),
+    Quantization(QuantizedRows<'a>),
 }
 
 impl<'a> Operand<'a> {
@@ -509,23 +530,23 @@ impl<'a> Operand<'a> {
         let x = task.source(1);
         Operand {
             ne: x.ne(),
-            rows: task.activations.map_or(Rows::Floats(x), Rows::Quantized),
+            rows: task.activations.map_or(Rows::Floats(x), Rows::Quantization),
         }
     }
 
-    /// Quantized rows of an operand with these sizes.
+    /// Creates an operand of shape `ne` from quantized rows.
     pub(super) fn quantized(ne: [usize; 4], rows: QuantizedRows<'a>) -> Operand<'a> {
         Operand {
             ne,
-            rows: Rows::Quantized(rows),
+            rows: Rows::Quantization(rows),
         }
     }
 
     fn is_for_tiles(&self) -> bool {
-        matches!(&self.rows, Rows::Quantized(rows) if rows.is_for_tiles())
+        matches!(&self.rows, Rows::Quantization(rows) if rows.is_for_tiles())
     }
 
-    /// Rows that are gathered at a time, of which no expert has more than `most`.
+    /// Returns the number of rows to gather at a time if no expert has more than `most`.
     fn most_gathered(&self, most: usize) -> usize {
         if self.is_for_tiles() {
             most.min(GATHER_FOR_TILES)
@@ -534,19 +555,21 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// `n` rows of dimension 1 from `i` on, if they can be used where they are.
+    /// Returns `n` rows of dimension 1, starting at row `i`, or `None` if they must be copied first.
     fn span(&self, i: RowIndex, n: usize) -> Option<Activations<'a>> {
         match &self.rows {
             Rows::Floats(x) => {
                 let (x, stride) = x.float_span(1, i, n)?;
                 Some(Activations::F32 { x, stride })
             }
-            Rows::Quantized(rows) => Some(rows.as_activations(rows.span(self.dense_row(i), n))),
+            Rows::Quantization(rows) => Some(rows.as_activations(rows.span(self.dense_row(i), n))),
         }
     }
 
-    /// Calls `f` with copies of `n` rows that lie one after the other, `most` at a time: the first and the number of them, the rows, and
-    /// scratch memory. A single row is not copied if it can be used where it is.
+    /// Gathers `n` rows into contiguous memory, at most `most` at a time.
+    ///
+    /// Calls `f` with the index of the first row, the number of rows, the rows, and scratch memory. A single
+    /// row is not copied if it can be read in place.
     fn gather_and(
         &self,
         n: usize,
@@ -563,7 +586,7 @@ impl<'a> Operand<'a> {
         let k = self.ne[0];
         let floats = match &self.rows {
             Rows::Floats(_) => k,
-            Rows::Quantized(rows) => rows.stride / size_of::<f32>(),
+            Rows::Quantization(rows) => rows.stride / size_of::<f32>(),
         };
         let (gathered, rest) = scratch.split_at_mut(most * floats);
         for from in (0..n).step_by(most) {
@@ -572,7 +595,7 @@ impl<'a> Operand<'a> {
                 let i = row(from + i);
                 match &self.rows {
                     Rows::Floats(x) => x.copy_row(i, out),
-                    Rows::Quantized(rows) => {
+                    Rows::Quantization(rows) => {
                         bytemuck::cast_slice_mut(out).copy_from_slice(rows.span(self.dense_row(i), 1));
                     }
                 }
@@ -580,13 +603,13 @@ impl<'a> Operand<'a> {
             let gathered = &gathered[..n * floats];
             let x = match &self.rows {
                 Rows::Floats(_) => Activations::F32 { x: gathered, stride: k },
-                Rows::Quantized(rows) => rows.as_activations(bytemuck::cast_slice(gathered)),
+                Rows::Quantization(rows) => rows.as_activations(bytemuck::cast_slice(gathered)),
             };
             f(from, n, x, rest);
         }
     }
 
-    /// The number of a row, counted as if rows were dense.
+    /// Returns the index of a row, numbered as if the rows were contiguous.
     fn dense_row(&self, [i1, i2, i3]: RowIndex) -> usize {
         i1 + self.ne[1] * (i2 + self.ne[2] * i3)
     }
@@ -594,14 +617,14 @@ impl<'a> Operand<'a> {
 
 /// Result rows grouped by expert (counting sort).
 struct RowsByExpert<'a> {
-    /// Where the rows of each expert start in the list, and the end.
+    /// Start of each expert's rows in the list, and the end of the list.
     starts: &'a [u32],
     list: &'a [u32],
 }
 
 impl<'a> RowsByExpert<'a> {
-    /// Sorts by counting.
-    fn new(scratch: &mut &'a mut [f32], ids: &Source<'_>, n_expert: usize) -> Result<RowsByExpert<'a>, Fault> {
+    /// Sorts the result rows by expert.
+    fn new(scratch: &mut &'a mut [f32], ids: &Source<'_>, n_expert: usize) -> Result<RowsByExpert<'a>, KernelError> {
         let [n_used, n_tokens, ..] = ids.ne();
         let starts: &mut [u32] = bytemuck::cast_slice_mut(take(scratch, n_expert + 1));
         let list: &mut [u32] = bytemuck::cast_slice_mut(take(scratch, n_used * n_tokens));
@@ -615,7 +638,7 @@ impl<'a> RowsByExpert<'a> {
             end += *start;
             *start = end;
         }
-        // Filling each expert's part from its end moves the number from the part's end to its start.
+        // Filling each expert's range from its end moves `starts` from the end of the range to its start.
         for i in (0..list.len()).rev() {
             let next = &mut starts[expert(i)?];
             *next -= 1;
@@ -634,7 +657,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiles_cover_a_result_once_and_none_has_few_columns() {
+    fn tiles_cover_result_once_and_have_enough_columns() {
         for (n_rows, n_columns, for_tiles) in [
             (1, 1, false),
             (40, 8, false),
@@ -663,7 +686,7 @@ mod tests {
                 }
                 assert!(
                     covered.iter().all(|&n| n == 1),
-                    "{n_rows} x {n_columns}, {most} pieces at a time"
+                    "{n_rows} x {n_columns}, at most {most} chunks at a time"
                 );
             }
         }

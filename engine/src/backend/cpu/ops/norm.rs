@@ -1,23 +1,23 @@
-//! Ops that scale a row by something computed from the whole of it.
+//! Ops that normalize whole rows.
 
 use kernels::rows;
 
 use super::elementwise::combine;
-use super::{Need, Task};
-use crate::backend::cpu::activations::Quantized;
+use super::{ScratchSize, Task};
+use crate::backend::cpu::activations::Quantization;
 use crate::backend::cpu::view::{RowIndex, Source, Target, row_index};
 use crate::graph::Tensor;
 
-/// The rows of [`Op::RmsNorm`](crate::graph::Op::RmsNorm).
+/// Rows of an [`Op::RmsNorm`](crate::graph::Op::RmsNorm) that are computed on demand.
 pub(in crate::backend::cpu) struct RmsNorm<'a> {
     pub(in crate::backend::cpu) x: Source<'a>,
-    /// Of one row.
+    /// Weight row of the norm, if any.
     pub(in crate::backend::cpu) weight: Option<Source<'a>>,
     pub(in crate::backend::cpu) eps: f32,
 }
 
 impl RmsNorm<'_> {
-    /// Row `i`, counted as if rows were dense. `scratch` has room for two rows.
+    /// Computes row `i`, numbered as if the rows were contiguous. `scratch` holds two rows.
     pub(in crate::backend::cpu) fn row<'s>(&self, i: usize, scratch: &'s mut [f32]) -> &'s [f32] {
         let ne = self.x.ne();
         let (weight_row, row) = scratch.split_at_mut(ne[0]);
@@ -32,14 +32,20 @@ pub(super) fn rms_norm(task: Task<'_>, eps: f32) {
     let (x, weight) = (task.source(0), task.optional(1));
     let (weight_row, row) = task.scratch.split_at_mut(task.node.ne[0]);
     let weight = weight.map(|w| w.row([0; 3], weight_row));
-    put_rows(task.target, task.planned.stores, row, |i, out| {
+    store_rows(task.target, task.planned.stores, row, |i, out| {
         x.copy_row(i, out);
         rows::rms_norm_in_place(out, weight, eps);
     });
 }
 
-/// Makes the rows of a share, each with `f`: in their place or, where they are stored in another form, in `row` first.
-fn put_rows(target: Target<'_>, stores: Option<Quantized>, row: &mut [f32], mut f: impl FnMut(RowIndex, &mut [f32])) {
+/// Computes the rows of a share with `f`, directly into the result or, if it is stored in quantized form,
+/// first into `row`.
+fn store_rows(
+    target: Target<'_>,
+    stores: Option<Quantization>,
+    row: &mut [f32],
+    mut f: impl FnMut(RowIndex, &mut [f32]),
+) {
     let Some(quantized) = stores else {
         return target.rows().for_each(|(i, out)| f(i, out));
     };
@@ -47,28 +53,30 @@ fn put_rows(target: Target<'_>, stores: Option<Quantized>, row: &mut [f32], mut 
     let row = &mut row[..ne[0]];
     for i in target.row_numbers() {
         f(row_index(&ne, i), row);
-        // SAFETY: the row is of this thread's share; nobody reads it in this phase.
+        // SAFETY: the row belongs to this thread's share, and no thread reads it in this phase.
         unsafe { quantized.store(i, row, &target) };
     }
 }
 
-/// The operand of a norm, computed with it row by row.
+/// A sum that is computed row by row together with its norm.
 pub(in crate::backend::cpu) struct Sum<'a> {
     pub(in crate::backend::cpu) a: Source<'a>,
     pub(in crate::backend::cpu) b: Source<'a>,
-    /// Where the sum is stored; `None` if only the norm reads it.
+    /// Destination of the sum; `None` if only the norm reads it.
     pub(in crate::backend::cpu) target: Option<Target<'a>>,
 }
 
-/// A row of the weight, one of the second operand of a sum, and one of the result.
-pub(in crate::backend::cpu) fn rms_norm_need(norm: &Tensor) -> Need {
-    Need {
+/// Returns the scratch memory for a row of the weight, a row of the sum's second operand, and a row of the
+/// result.
+pub(in crate::backend::cpu) fn rms_norm_scratch_size(norm: &Tensor) -> ScratchSize {
+    ScratchSize {
         per_thread: 3 * norm.ne[0],
         shared: 0,
     }
 }
 
-/// [`Op::Add`](crate::graph::Op::Add) and the [`Op::RmsNorm`](crate::graph::Op::RmsNorm) of its result, `task`.
+/// Computes an [`Op::Add`](crate::graph::Op::Add) and the [`Op::RmsNorm`](crate::graph::Op::RmsNorm) of its
+/// result, `task`.
 pub(in crate::backend::cpu) fn add_rms_norm(task: Task<'_>, sum: &Sum<'_>, eps: f32) {
     let weight = task.optional(1);
     let ne = task.node.ne;
@@ -86,11 +94,12 @@ pub(in crate::backend::cpu) fn add_rms_norm(task: Task<'_>, sum: &Sum<'_>, eps: 
             combine(out, b, |a, b| a + b);
         }
     };
-    put_rows(task.target, task.planned.stores, row, |i, out| {
+    store_rows(task.target, task.planned.stores, row, |i, out| {
         if let Some(target) = &sum.target {
             let row = i[0] + ne[1] * (i[1] + ne[2] * i[2]);
-            // SAFETY: the sum has the shape of the norm, so the row is this thread's own as that of the norm is; they do not
-            // overlap, and the slice ends with the turn.
+            // SAFETY: the sum has the shape of the norm, so the row belongs to this thread's share. The sum
+            // and the norm do not overlap, checked when they were fused, and the slice ends with the
+            // iteration.
             let stored = unsafe { target.row(row) };
             add(i, stored);
             out.copy_from_slice(stored);
@@ -116,8 +125,8 @@ pub(super) fn soft_max(task: Task<'_>, scale: f32) {
     for_rows(task, |row| rows::softmax(row, scale));
 }
 
-/// A matrix is small, so plain loops do.
-pub(super) fn balance(task: Task<'_>, n: usize, iterations: usize, eps: f32) {
+/// Normalizes small `n x n` matrices with Sinkhorn iterations. Plain loops are fast enough.
+pub(super) fn sinkhorn(task: Task<'_>, n: usize, iterations: usize, eps: f32) {
     for_rows(task, |matrix| {
         for list in matrix.chunks_exact_mut(n) {
             rows::softmax(list, 1.0);

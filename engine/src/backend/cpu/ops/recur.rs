@@ -1,4 +1,4 @@
-//! Recurrences: threads take lanes, and each of them takes the tokens in order.
+//! Recurrences. Threads take lanes from the queue and process all tokens of a lane in order.
 
 use std::ops::Range;
 
@@ -7,15 +7,15 @@ use kernels::{recurrent, rows};
 use super::compress::Compress;
 use super::lane_step::LaneStep;
 use super::linear_attention::{self, Heads};
-use super::{Fault, Need, Task, row_number, wkv};
+use super::{KernelError, ScratchSize, Task, row_number, wkv};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::{Source, States, Target};
 use crate::graph::{Graph, Lanes, MAX_SRC, Recurrence, Tensor};
 
-/// First operand of a recurrence itself; before it come states and cells.
+/// Index of the recurrence's first own operand, after the states and the two cell lists.
 const FIRST: usize = 3;
 
-/// Floats of states that are kept at hand while the tokens pass.
+/// Size in floats of the states to process together, small enough for the L1 cache.
 const BLOCK: usize = 8192;
 
 fn lanes_of(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Lanes {
@@ -24,26 +24,30 @@ fn lanes_of(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Lanes {
     for (ne, source) in ne.iter_mut().zip(node.sources().skip(FIRST)) {
         *ne = graph.tensor(source).ne;
     }
-    recurrence.lanes(&ne[..n]).expect("the node was checked")
+    recurrence
+        .lanes(&ne[..n])
+        .expect("the operands were checked by ops::check")
 }
 
-/// Rows of decays.
-pub(super) fn need(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> Need {
+/// Returns the scratch memory per thread.
+pub(super) fn scratch_size(graph: &Graph, node: &Tensor, recurrence: Recurrence) -> ScratchSize {
     let per_thread = match recurrence {
         Recurrence::ShortConv { .. }
-        | Recurrence::Previous
+        | Recurrence::TokenShift
         | Recurrence::Wkv6
         | Recurrence::Wkv7
         | Recurrence::Compress { .. } => 0,
         Recurrence::SsmScan => graph.tensor(node.source(FIRST + 3)).ne[0],
-        Recurrence::LinearAttention(_) => linear_attention::need(graph.tensor(node.source(FIRST)).ne[0], node.ne[0]),
+        Recurrence::LinearAttention(_) => {
+            linear_attention::scratch_size(graph.tensor(node.source(FIRST)).ne[0], node.ne[0])
+        }
     };
-    Need { per_thread, shared: 0 }
+    ScratchSize { per_thread, shared: 0 }
 }
 
-pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault> {
+pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), KernelError> {
     let op = |i: usize| task.source(FIRST + i);
-    let walk = Walk {
+    let walk = CellOrder {
         lanes: lanes_of(task.graph, task.node, recurrence),
         states: task.planned.states(task.graph),
         from: task.source(1).list(),
@@ -67,9 +71,9 @@ pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault>
             let op = SsmScan::new([op(0), op(1), op(2), op(3), op(4)]);
             walk.run(task, |step| op.step(step))
         }
-        Recurrence::Previous => {
+        Recurrence::TokenShift => {
             let x = op(0);
-            walk.run(task, |step| previous(x, step))
+            walk.run(task, |step| token_shift(x, step))
         }
         Recurrence::Wkv6 => {
             let op = wkv::Wkv6([op(0), op(1), op(2), op(3), op(4)]);
@@ -86,17 +90,17 @@ pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Fault>
     }
 }
 
-/// The order in which states are taken from cell to cell.
-struct Walk<'a> {
+/// The cells that the state of each token is read from and written to.
+struct CellOrder<'a> {
     lanes: Lanes,
     states: States<'a>,
     from: &'a [i32],
     to: &'a [i32],
 }
 
-impl Walk<'_> {
-    /// Takes lanes through the tokens, some at a time, so that their states stay in the cache.
-    fn run(&self, task: Task<'_>, step: impl Fn(LaneStep<'_>)) -> Result<(), Fault> {
+impl CellOrder<'_> {
+    /// Processes all tokens for some lanes at a time, so that their states stay in the cache.
+    fn run(&self, task: Task<'_>, step: impl Fn(LaneStep<'_>)) -> Result<(), KernelError> {
         let Lanes { n, state, .. } = self.lanes;
         let (target, scratch) = (task.target, task.scratch);
         while let Some(lanes) = task.queue.take_some(n, (BLOCK / state).max(1)) {
@@ -107,7 +111,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Takes some lanes through token `t`.
+    /// Processes token `t` for a range of lanes.
     fn token(
         &self,
         t: usize,
@@ -115,12 +119,12 @@ impl Walk<'_> {
         target: &Target<'_>,
         scratch: &mut [f32],
         step: &impl Fn(LaneStep<'_>),
-    ) -> Result<(), Fault> {
+    ) -> Result<(), KernelError> {
         let Lanes { n, state, out, .. } = self.lanes;
         let part = lanes.start * state..lanes.end * state;
         let to = row_number(self.to[t], self.states.n_cells())?;
-        // SAFETY: threads use the states and results of lanes that they took only; the slices end with the step, and that of the cell
-        // the state comes from, which is another, before.
+        // SAFETY: the queue gave these lanes to this thread, and only this thread accesses their states and
+        // results. The slices end with the step. The slice of the source cell, a different cell, ends before.
         let (now, out) = unsafe {
             let now = self.states.part(to, part.clone());
             if self.from[t] < 0 {
@@ -145,14 +149,14 @@ impl Walk<'_> {
     }
 }
 
-/// See [`Recurrence::Previous`].
-fn previous(x: Source<'_>, step: LaneStep<'_>) {
+/// Implements [`Recurrence::TokenShift`].
+fn token_shift(x: Source<'_>, step: LaneStep<'_>) {
     let at = step.t * x.ne()[0] + step.lanes.start;
     step.out.copy_from_slice(step.state);
     step.state.copy_from_slice(x.floats(at, step.lanes.len()));
 }
 
-/// See [`Recurrence::ShortConv`].
+/// Implements [`Recurrence::ShortConv`].
 struct ShortConv<'a> {
     x: Source<'a>,
     weight: Source<'a>,
@@ -184,8 +188,10 @@ impl ShortConv<'_> {
     }
 }
 
-/// A step of convolutions over `PAST` earlier tokens and this one, by the same operations as those of any length. With their number known the compiler
-/// keeps a channel in registers.
+/// Computes one step of a convolution over `PAST` earlier tokens and the current token.
+///
+/// The order of operations is that of the generic version. With a constant length, the compiler keeps each
+/// channel in registers.
 fn convolve<const PAST: usize>(x: &[f32], weights: &[f32], state: &mut [f32], out: &mut [f32]) {
     let (states, _) = state.as_chunks_mut::<PAST>();
     let each = states.iter_mut().zip(weights.chunks_exact(PAST + 1));
@@ -200,14 +206,14 @@ fn convolve<const PAST: usize>(x: &[f32], weights: &[f32], state: &mut [f32], ou
     }
 }
 
-/// See [`Recurrence::SsmScan`].
+/// Implements [`Recurrence::SsmScan`].
 struct SsmScan<'a> {
     x: Source<'a>,
     dt: Source<'a>,
     a: Source<'a>,
     b: Source<'a>,
     c: Source<'a>,
-    /// Elements of a head, heads, elements of the state per element, groups.
+    /// Head size, number of heads, state size per element, number of groups.
     p: usize,
     h: usize,
     n: usize,
@@ -237,7 +243,7 @@ impl<'a> SsmScan<'a> {
         }
     }
 
-    /// Heads of one element, with a decay for each element of their states.
+    /// Processes heads of one element, with a decay per element of the state.
     fn channels(&self, step: LaneStep<'_>) {
         let (h, n, first, m) = (self.h, self.n, step.lanes.start, step.lanes.len());
         let [x, dt] = [self.x, self.dt].map(|s| s.floats(step.t * h + first, m));

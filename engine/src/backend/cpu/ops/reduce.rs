@@ -1,8 +1,8 @@
-//! Reductions: sums, top-k, top-k masks, and ops on their indices.
+//! Reductions: row sums, top-k, top-k masks, and ops on indices.
 
 use std::cmp::Ordering;
 
-use super::{Need, Task};
+use super::{ScratchSize, Task};
 use crate::graph::{Graph, Tensor};
 
 pub(super) fn sum_rows(task: Task<'_>) {
@@ -12,15 +12,15 @@ pub(super) fn sum_rows(task: Task<'_>) {
     }
 }
 
-/// A row and the indices of its elements.
-pub(super) fn top_k_need(graph: &Graph, node: &Tensor) -> Need {
-    Need {
+/// Returns the scratch memory for a row and the indices of its elements.
+pub(super) fn top_k_scratch_size(graph: &Graph, node: &Tensor) -> ScratchSize {
+    ScratchSize {
         per_thread: 2 * graph.tensor(node.source(0)).ne[0],
         shared: 0,
     }
 }
 
-pub(super) fn div_ids(task: Task<'_>, by: usize) {
+pub(super) fn int_div(task: Task<'_>, by: usize) {
     let (ids, target) = (task.source(0), task.target);
     for (i, out) in target.int_rows() {
         for (i0, out) in out.iter_mut().enumerate() {
@@ -29,7 +29,7 @@ pub(super) fn div_ids(task: Task<'_>, by: usize) {
     }
 }
 
-pub(super) fn to_floats(task: Task<'_>) {
+pub(super) fn cast(task: Task<'_>) {
     let ids = task.source(0);
     for (i, out) in task.target.rows() {
         for (i0, out) in out.iter_mut().enumerate() {
@@ -64,7 +64,7 @@ pub(super) fn top_mask(task: Task<'_>, k: usize) {
     }
 }
 
-/// The indices of the `k` largest elements of a row, in any order, written into `order`.
+/// Writes the indices of the `k` largest elements of a row into `order`, in any order, and returns them.
 fn largest<'a>(row: &[f32], order: &'a mut [u32], k: usize) -> &'a mut [u32] {
     order.iter_mut().zip(0..).for_each(|(slot, i)| *slot = i);
     if k < order.len() {

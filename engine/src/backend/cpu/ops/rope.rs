@@ -1,17 +1,17 @@
-//! RoPE and attention temperature. Sines and cosines are computed once per token and used by all of its heads.
+//! RoPE and attention temperature. Sines and cosines are computed once per token and shared by all heads.
 
 use std::f64::consts::PI;
 
 use kernels::rope as kernel;
 
-use super::{Need, Task};
+use super::{ScratchSize, Task};
 use crate::backend::cpu::scratch::take;
 use crate::backend::cpu::view::Source;
 use crate::graph::{ROPE_AXES, Rope, RopeKind, Tensor};
 
-/// Per pair: frequency factor, YaRN ramp, sine and cosine.
-pub(super) fn need(node: &Tensor) -> Need {
-    Need {
+/// Returns the scratch memory for the frequency factor, YaRN ramp, sine, and cosine of each pair.
+pub(super) fn scratch_size(node: &Tensor) -> ScratchSize {
+    ScratchSize {
         per_thread: 2 * node.ne[0],
         shared: 0,
     }
@@ -43,7 +43,7 @@ pub(super) fn rope(task: Task<'_>, p: &Rope) {
     }
 }
 
-/// Steps are counted in f32, as models are trained.
+/// Computes the attention temperature of each token. The step is computed in f32, as in training.
 pub(super) fn attention_temperature(task: Task<'_>, scale: f32, length: usize, offset: f32) {
     let positions = task.source(0).list::<i32>();
     for ([_, t, _], out) in task.target.rows() {
@@ -52,7 +52,7 @@ pub(super) fn attention_temperature(task: Task<'_>, scale: f32, length: usize, o
     }
 }
 
-/// The part of a pair's angle that does not depend on the position.
+/// Computes the position-independent part of each pair's angle: frequency factor and YaRN mix.
 fn fill_pairs(divisors: &mut [f32], mix: &mut [f32], p: &Rope, factors: Option<Source<'_>>) {
     let ramp = (p.ext_factor != 0.0).then(|| ramp(p));
     for (i, (divisor, mix)) in divisors.iter_mut().zip(mix).enumerate() {
@@ -64,8 +64,8 @@ fn fill_pairs(divisors: &mut [f32], mix: &mut [f32], p: &Rope, factors: Option<S
     }
 }
 
-/// YaRN's ramp from extrapolation to interpolation: between the pairs with `beta_fast` and `beta_slow` rotations over the original
-/// context.
+/// Returns YaRN's ramp from extrapolation to interpolation: the pairs with `beta_fast` and `beta_slow`
+/// rotations over the original context.
 fn ramp(p: &Rope) -> (f64, f64) {
     let n_dims = p.n_dims as f64;
     let pair_of = |turns: f32| {
@@ -86,8 +86,10 @@ fn magnitude(p: &Rope) -> f32 {
     p.attn_factor * yarn
 }
 
-/// Angles of token `t` without scaling. They are made in f32, each from the one before it: that is how models are trained and
-/// served, and at large angles (long contexts, small frequency factors) it decides the last digits of recorded logits.
+/// Computes the unscaled angles of token `t`.
+///
+/// Angles are computed in f32, each from the previous angle, as in training and in other engines. At large
+/// angles (long contexts, small frequency factors), this determines the last digits of the logits.
 fn extrapolated(p: &Rope, positions: &[i32], t: usize, divisors: &[f32], out: &mut [f32]) {
     let step = p.freq_base.powf(-2.0 / p.n_dims as f32);
     let (n_axes, pairs) = (p.kind.n_axes(), out.iter_mut().zip(divisors));
@@ -107,7 +109,7 @@ fn extrapolated(p: &Rope, positions: &[i32], t: usize, divisors: &[f32], out: &m
     }
 }
 
-/// Sines and cosines of angles that stand in `sin` without scaling.
+/// Computes sines and cosines from the unscaled angles in `sin`.
 fn rotations(freq_scale: f32, mix: &[f32], magnitude: f32, sin: &mut [f32], cos: &mut [f32]) {
     for (mix, angle) in mix.iter().zip(sin.iter_mut()) {
         let (extrapolated, interpolated) = (*angle, freq_scale * *angle);

@@ -1,12 +1,12 @@
-//! Row gather and scatter: embedding look-ups, writes into caches.
+//! Row gather and scatter: embedding lookup and cache writes.
 
 use kernels::GgmlType;
 
-use super::{Fault, Task, row_number};
+use super::{KernelError, Task, row_number};
 use crate::backend::cpu::view::RowIndex;
 use crate::graph::{Layout, NO_ROW, NgramHash};
 
-pub(super) fn get_rows(task: Task<'_>) -> Result<(), Fault> {
+pub(super) fn get_rows(task: Task<'_>) -> Result<(), KernelError> {
     let (table, ids) = (task.source(0), task.source(1));
     if task.node.ty == GgmlType::I32 {
         for ([t, i2, i3], out) in task.target.int_rows() {
@@ -27,9 +27,11 @@ pub(super) fn get_rows(task: Task<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A row belongs to the share whose number is the row's, modulo the number of shares. So two writes to one row, which make
-/// no sense but may occur, never meet, and the last one stays, as if there were one thread.
-pub(super) fn set_rows(task: Task<'_>) -> Result<(), Fault> {
+/// Writes rows into a table.
+///
+/// Share `row % n_shares` writes a row. If two tokens write to the same row, which is invalid but possible,
+/// the writes do not race, and the last token wins as with a single thread.
+pub(super) fn set_rows(task: Task<'_>) -> Result<(), KernelError> {
     let (source, ids) = (task.source(0), task.source(2));
     let (target, ty, share) = (task.target, task.node.ty, task.share);
     for (t, &id) in ids.list::<i64>().iter().enumerate() {
@@ -40,14 +42,14 @@ pub(super) fn set_rows(task: Task<'_>) -> Result<(), Fault> {
         if row % share.nth != share.ith {
             continue;
         }
-        // SAFETY: no other share writes this row, and this slice ends with the turn.
+        // SAFETY: only this share writes the row, and the slice ends with the iteration.
         let out = unsafe { target.row_bytes(row) };
         kernels::quantize_row(ty, source.row([t, 0, 0], task.scratch), out);
     }
     Ok(())
 }
 
-/// The hashes are one row and few: one thread computes them.
+/// Computes n-gram hashes. The result is a single short row, so one thread computes it.
 pub(super) fn ngram_hash(task: Task<'_>, hash: &NgramHash) {
     let numbers = task.source(0);
     for (_, out) in task.target.int_rows() {
@@ -58,7 +60,7 @@ pub(super) fn ngram_hash(task: Task<'_>, hash: &NgramHash) {
     }
 }
 
-pub(super) fn add_id(task: Task<'_>) -> Result<(), Fault> {
+pub(super) fn add_id(task: Task<'_>) -> Result<(), KernelError> {
     let (x, bias, ids) = (task.source(0), task.source(1), task.source(2));
     for (i @ [slot, t, _], out) in task.target.rows() {
         let expert: RowIndex = [row_number(ids.i32([slot, t, 0, 0]), bias.ne()[1])?, 0, 0];

@@ -1,25 +1,26 @@
-//! Sparse attention: selection of blocks of cells by score, and cells found by position.
+//! Sparse attention: selects blocks of cells by score, and finds cells by position.
 
 use super::visible::Visible;
-use super::{Need, Task};
+use super::{ScratchSize, Task};
 use crate::backend::cpu::scratch::take;
 use crate::graph::{BlockRule, Blocks, Graph, Tensor};
 
-/// The number of no block, slot or cell.
+/// Sentinel for a missing block, slot, or cell.
 const NONE: i32 = -1;
 
-/// A table of blocks by number with open addressing, larger than there are cells, so that some slot stays empty.
+/// Hash table of blocks with open addressing. It has more slots than cells, so that at least one slot stays
+/// empty.
 struct Table<'a> {
     number: &'a mut [i32],
     score: &'a mut [f32],
-    /// Cells of the block that the token sees.
+    /// Number of the block's cells that the token sees.
     n_cells: &'a mut [u32],
-    /// Slots in use, in the order of their first cells.
+    /// Occupied slots, in the order of their first cells.
     order: &'a mut [u32],
     n_used: usize,
 }
 
-/// Stands for the number of cells of a chosen block.
+/// Sentinel in `n_cells` for a selected block.
 const CHOSEN: u32 = u32::MAX;
 
 impl<'a> Table<'a> {
@@ -39,7 +40,7 @@ impl<'a> Table<'a> {
         self.n_used = 0;
     }
 
-    /// The slot of a block, its own or the empty one that will be.
+    /// Returns the slot of a block, or the empty slot where the block would be inserted.
     fn find(&self, number: i32) -> usize {
         let mask = self.number.len() - 1;
         let mut slot = number as usize & mask;
@@ -49,7 +50,8 @@ impl<'a> Table<'a> {
         slot
     }
 
-    /// Counts a cell of a block, with its score if that is one of the block's; the block's slot.
+    /// Counts a cell of a block and, if `score` is given, updates the block's score. Returns the block's
+    /// slot.
     fn add(&mut self, number: i32, score: Option<f32>) -> usize {
         let slot = self.find(number);
         if self.number[slot] == NONE {
@@ -66,7 +68,7 @@ impl<'a> Table<'a> {
         slot
     }
 
-    /// The score of a block for a token in block `own`; `None` if it cannot be selected.
+    /// Returns the score of a block for a token in block `own`, or `None` if the block cannot be selected.
     fn worth(&self, slot: u32, blocks: &Blocks, own: i32) -> Option<f32> {
         let slot = slot as usize;
         match blocks.rule {
@@ -106,15 +108,15 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Slots of a table for blocks of so many cells.
+/// Returns the number of slots of a table for `n_kv` cells.
 fn n_slots(n_kv: usize) -> usize {
     (n_kv + 1).next_power_of_two()
 }
 
-/// The table, a slot for each cell, and a row of scores.
-pub(super) fn blocks_need(graph: &Graph, node: &Tensor) -> Need {
+/// Returns the scratch memory for the table, a slot index per cell, and a row of scores.
+pub(super) fn blocks_scratch_size(graph: &Graph, node: &Tensor) -> ScratchSize {
     let n_kv = graph.tensor(node.source(0)).ne[0];
-    Need {
+    ScratchSize {
         per_thread: 3 * n_slots(n_kv) + 3 * n_kv,
         shared: 0,
     }
@@ -124,7 +126,7 @@ pub(super) fn select_blocks(task: Task<'_>, blocks: &Blocks) {
     let (scores, visible) = (task.source(0), Visible::new(&task));
     let [n_kv, _, n_rows, _] = scores.ne();
     let n_tokens = visible.pos.len();
-    // Positions are i32: in larger blocks all of them are in one.
+    // Positions are i32, so that a larger block contains all of them.
     let size = i32::try_from(blocks.size).unwrap_or(i32::MAX);
     let mut scratch = task.scratch;
     let mut table = Table::new(&mut scratch, n_kv);
@@ -137,7 +139,7 @@ pub(super) fn select_blocks(task: Task<'_>, blocks: &Blocks) {
             BlockRule::Whole { .. } => visible.first_pos(t),
         };
         table.clear();
-        // Cells ascend, as many as there are at most.
+        // Cells are in ascending order, at most `n_kv` of them.
         for (cell, slot) in visible.seen(t).zip(&mut *slots) {
             let at = visible.cell_pos[cell] - origin;
             let counts = matches!(blocks.rule, BlockRule::Best { .. }) || at % size == size - 1;
@@ -155,7 +157,7 @@ pub(super) fn select_blocks(task: Task<'_>, blocks: &Blocks) {
     }
 }
 
-pub(super) fn last_cells(task: Task<'_>, n: usize) {
+pub(super) fn recent_cells(task: Task<'_>, n: usize) {
     let visible = Visible::new(&task);
     for (i, out) in task.target.int_rows() {
         let t = i[0];
@@ -170,9 +172,9 @@ pub(super) fn last_cells(task: Task<'_>, n: usize) {
     }
 }
 
-pub(super) fn earlier_positions(task: Task<'_>, back: usize) {
+pub(super) fn shift_positions(task: Task<'_>, back: usize) {
     let positions: &[i32] = task.source(0).list();
-    // The rules say that it fits.
+    // `graph::rules` checked that `back` fits into i32.
     let back = back as i32;
     for (_, out) in task.target.int_rows() {
         for (out, &pos) in out.iter_mut().zip(positions) {

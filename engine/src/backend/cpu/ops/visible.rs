@@ -1,11 +1,12 @@
-//! What tokens see, as page tables say it.
+//! The KV cells that each token sees, given by page tables.
 
 use std::ops::Range;
 
 use super::Task;
 use crate::graph::PAGE;
 
-/// The operands of [`crate::graph::VisibleCells`]. Whatever they hold, no cell is listed that is not there.
+/// The operands described by [`crate::graph::VisibleCells`]. Invalid tables never yield cells outside the
+/// cache.
 #[derive(Clone, Copy)]
 pub(super) struct Visible<'a> {
     pub(super) cell_pos: &'a [i32],
@@ -16,31 +17,31 @@ pub(super) struct Visible<'a> {
     masks: &'a [i64],
 }
 
-/// Cells of a page that a sequence has.
+/// The cells of a page that belong to a sequence.
 #[derive(Clone, Copy)]
 pub(super) struct Page {
-    /// The first cell of the page.
+    /// First cell of the page.
     pub(super) first: usize,
-    /// Cells of the page that there are: fewer than [`PAGE`] in the last.
+    /// Number of cells in the page: [`PAGE`], or fewer in the last page of the cache.
     pub(super) len: usize,
-    /// Those of the sequence by bits.
+    /// Bit mask of the page's cells that belong to the sequence.
     pub(super) mask: u64,
 }
 
-/// Positions of the cells of a page.
+/// Range of positions stored in a page.
 pub(super) struct Span {
-    /// The least one.
+    /// Lowest position.
     pub(super) low: i32,
-    /// The largest one.
+    /// Highest position.
     pub(super) high: i32,
-    /// True if each is one more than that of the cell before.
+    /// True if the positions of adjacent cells are consecutive.
     pub(super) is_run: bool,
 }
 
 impl Span {
-    /// The cells of a run whose positions lie from `from` to `to`, by bits.
+    /// Returns a bit mask of the cells with positions in `from..=to`, for consecutive positions.
     pub(super) fn run(&self, from: i32, to: i32) -> u64 {
-        // Bits below the one of a position, at most all.
+        // Returns a mask of the cells with positions below `pos`.
         let below = |pos: i64| match pos - i64::from(self.low) {
             i64::MIN..=0 => 0,
             n @ 1..64 => (1 << n) - 1,
@@ -51,12 +52,12 @@ impl Span {
 }
 
 impl Page {
-    /// True if some cell of the page is among these.
+    /// Returns true if the page contains one of these cells.
     pub(super) fn overlaps(&self, cells: &Range<usize>) -> bool {
         self.len > 0 && self.first < cells.end && cells.start < self.first + self.len
     }
 
-    /// Those of the sequence.
+    /// Returns the sequence's cells.
     fn cells(self) -> impl Iterator<Item = usize> {
         (0..self.len)
             .filter(move |i| self.mask >> i & 1 == 1)
@@ -65,9 +66,13 @@ impl Page {
 }
 
 impl<'a> Visible<'a> {
-    /// Of an op that has such operands.
+    /// Creates the view from the operands of an attention-like op.
     pub(super) fn new(task: &Task<'a>) -> Visible<'a> {
-        let at = task.node.op.visible_cells().expect("the op looks at cells");
+        let at = task
+            .node
+            .op
+            .visible_cells()
+            .expect("only ops with visible cells reach this function");
         Visible {
             cell_pos: task.source(at.cell_pos).list(),
             pos: task.source(at.pos).list(),
@@ -78,12 +83,12 @@ impl<'a> Visible<'a> {
         }
     }
 
-    /// The number of a token's page table, the same for tokens that share one.
+    /// Returns the number of a token's page table. Tokens may share a table.
     pub(super) fn table(&self, t: usize) -> i32 {
         self.table[t]
     }
 
-    /// The entries of a token's page table.
+    /// Returns the entries of a token's page table.
     pub(super) fn entries(&self, t: usize) -> Range<usize> {
         let start = |table: usize| usize::try_from(*self.starts.get(table)?).ok();
         let bounds = usize::try_from(self.table[t])
@@ -93,7 +98,7 @@ impl<'a> Visible<'a> {
         start..end.min(self.pages.len()).max(start)
     }
 
-    /// The page of an entry.
+    /// Returns the page of a table entry.
     pub(super) fn page(&self, entry: usize) -> Page {
         let first = usize::try_from(self.pages[entry]).unwrap_or(usize::MAX);
         let len = self.cell_pos.len().saturating_sub(first).min(PAGE);
@@ -105,7 +110,7 @@ impl<'a> Visible<'a> {
         }
     }
 
-    /// The positions of the cells of a page, whoever has them.
+    /// Returns the range of positions in a page, including cells of other sequences.
     pub(super) fn span(&self, page: &Page) -> Span {
         let positions = &self.cell_pos[page.first.min(self.cell_pos.len())..][..page.len];
         let first = positions.first().map_or(0, |&pos| i64::from(pos));
@@ -121,29 +126,29 @@ impl<'a> Visible<'a> {
         })
     }
 
-    /// The pages of a token's table.
+    /// Returns the pages of a token's table.
     pub(super) fn pages(&self, t: usize) -> impl Iterator<Item = Page> + '_ {
         self.entries(t).map(|entry| self.page(entry))
     }
 
-    /// The cells in use that a token's table lists.
+    /// Returns the occupied cells in a token's table.
     fn listed(&self, t: usize) -> impl Iterator<Item = usize> + '_ {
         let cells = self.pages(t).flat_map(Page::cells);
         cells.filter(|&cell| self.cell_pos[cell] >= 0)
     }
 
-    /// The cells that a token sees, later positions hidden.
+    /// Returns the cells that a token sees. Later positions are masked.
     pub(super) fn seen(&self, t: usize) -> impl Iterator<Item = usize> + '_ {
         self.listed(t).filter(move |&cell| self.cell_pos[cell] <= self.pos[t])
     }
 
-    /// True if a token sees a cell of one of its pages, later positions hidden.
+    /// Returns true if a token sees a cell of one of its pages. Later positions are masked.
     pub(super) fn sees(&self, t: usize, page: &Page, cell: usize) -> bool {
         let pos = self.cell_pos[cell];
         page.mask >> (cell - page.first) & 1 == 1 && pos >= 0 && pos <= self.pos[t]
     }
 
-    /// The first position of the token's sequence; 0 if no cell holds it.
+    /// Returns the first cached position of the token's sequence, or 0 if no cell belongs to the sequence.
     pub(super) fn first_pos(&self, t: usize) -> i32 {
         self.listed(t).map(|cell| self.cell_pos[cell]).min().unwrap_or(0)
     }

@@ -1,11 +1,12 @@
-//! Time mixing of RWKV: a lane is a head, whose state has a row of keys per channel of the value.
+//! RWKV time mixing. A lane is a head; its state has one row of keys per value channel.
 
 use kernels::recurrent;
 
 use super::lane_step::LaneStep;
 use crate::backend::cpu::view::Source;
 
-/// See [`crate::graph::Recurrence::Wkv6`]: receptance, keys, values, decays and the bonus of the current token.
+/// Operands of [`crate::graph::Recurrence::Wkv6`]: receptance, keys, values, decays, and the bonus of the
+/// current token.
 pub(super) struct Wkv6<'a>(pub(super) [Source<'a>; 5]);
 
 impl Wkv6<'_> {
@@ -23,7 +24,8 @@ impl Wkv6<'_> {
     }
 }
 
-/// See [`crate::graph::Recurrence::Wkv7`]: receptance, decays, keys, values, and the removal and replacement vectors `a` and `b`.
+/// Operands of [`crate::graph::Recurrence::Wkv7`]: receptance, decays, keys, values, and the removal and
+/// replacement vectors `a` and `b`.
 pub(super) struct Wkv7<'a>(pub(super) [Source<'a>; 6]);
 
 impl Wkv7<'_> {

@@ -5,30 +5,31 @@ use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::backend::cpu::queue::{Counters, TakenOver, WorkQueue};
+use crate::backend::cpu::queue::{Counters, Stolen, WorkQueue};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
 
-/// Waits until something holds; panics if it takes too long.
+/// Waits until `ready` holds, and panics after a minute.
 fn wait_for(ready: impl Fn() -> bool) {
     let start = Instant::now();
     while !ready() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain");
+        assert!(start.elapsed() < Duration::from_secs(60), "timed out after 60 s");
         thread::yield_now();
     }
 }
 
-/// Takes a worker through as many phases as there are counters, of `n` pieces each. `work` is given the queue, the phase and the piece.
+/// Walks a worker through one phase per counter, with `n` chunks per phase. `work` receives the queue, the
+/// phase, and the chunk.
 fn walk(
     worker: Worker<'_>,
     counters: &[Counters],
     n: usize,
     offers: bool,
-    work: impl Fn(&WorkQueue<'_>, usize, usize) -> Result<(), TakenOver>,
+    work: impl Fn(&WorkQueue<'_>, usize, usize) -> Result<(), Stolen>,
 ) -> Result<(), Abandoned> {
     let mut place = worker.enter()?;
     while let Some(taken) = counters.get(place.phase) {
-        let piece = Piece {
+        let piece = Chunk {
             node: place.phase,
             range: 0..0,
             solo: false,
@@ -48,7 +49,7 @@ fn walk(
         }
         place = match end {
             Ok(()) => worker.next(place.phase, hint::spin_loop)?,
-            Err(TakenOver) => worker.enter()?,
+            Err(Stolen) => worker.enter()?,
         };
     }
     worker.check()
@@ -58,7 +59,7 @@ fn counters(n: usize) -> Vec<AtomicUsize> {
     (0..n).map(|_| AtomicUsize::new(0)).collect()
 }
 
-/// Nothing is taken of the work of `n` phases.
+/// Returns reset work counters for `n` phases.
 fn nothing_taken(n: usize) -> Vec<Counters> {
     let one = |_| {
         let mut counters = Counters::default();
@@ -68,12 +69,12 @@ fn nothing_taken(n: usize) -> Vec<Counters> {
     (0..n).map(one).collect()
 }
 
-/// Each phase reads what all pieces of the one before have written, and writes what those of that one have read, as the nodes of a graph do
-/// with memory that is used again. Now and then whoever has a piece loses time with it.
+/// Runs phases that read what all chunks of the previous phase wrote, and overwrite what that phase read,
+/// like the nodes of a graph with reused memory. If `stall` is given, some chunks are delayed.
 fn phases_in_order(n_threads: usize, offers: bool, stall: Option<Duration>) {
     const PHASES: usize = 2000;
     const PIECES: usize = 7;
-    let pool = ThreadPool::on_as_many_cores(n_threads);
+    let pool = ThreadPool::with_core_per_thread(n_threads);
     let (taken, stalled) = (nothing_taken(PHASES), counters(PHASES));
     let written = [counters(PIECES), counters(PIECES)];
     let (n_written, n_lost) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -87,9 +88,9 @@ fn phases_in_order(n_threads: usize, offers: bool, stall: Option<Duration>) {
             }
             if queue.finish().is_err() {
                 n_lost.fetch_add(1, Ordering::Relaxed);
-                return Err(TakenOver);
+                return Err(Stolen);
             }
-            // Relaxed: the phases have to order these.
+            // Relaxed ordering: the phase barriers must synchronize the threads.
             let [from, to] = [&written[phase % 2], &written[(phase + 1) % 2]];
             for cell in from {
                 assert_eq!(cell.load(Ordering::Relaxed), phase, "in phase {phase}");
@@ -99,7 +100,7 @@ fn phases_in_order(n_threads: usize, offers: bool, stall: Option<Duration>) {
             assert_eq!(
                 before,
                 phase.saturating_sub(1),
-                "piece {i} of phase {phase} is written once"
+                "chunk {i} of phase {phase} is written once"
             );
             Ok(())
         })
@@ -110,12 +111,12 @@ fn phases_in_order(n_threads: usize, offers: bool, stall: Option<Duration>) {
     if !offers || n_threads == 1 {
         assert_eq!(n_lost.into_inner(), 0, "{case}");
     } else if stall.is_some() {
-        assert!(n_lost.into_inner() > 0, "{case}: nothing was taken over");
+        assert!(n_lost.into_inner() > 0, "{case}: no work was stolen");
     }
 }
 
 #[test]
-fn a_phase_begins_when_all_of_the_one_before_is_done() {
+fn phase_begins_after_previous_phase_is_done() {
     for n_threads in 1..=8 {
         phases_in_order(n_threads, false, None);
         phases_in_order(n_threads, true, None);
@@ -123,16 +124,16 @@ fn a_phase_begins_when_all_of_the_one_before_is_done() {
 }
 
 #[test]
-fn pieces_that_are_taken_over_are_written_once() {
+fn stolen_chunks_are_written_once() {
     for n_threads in 1..=8 {
         phases_in_order(n_threads, true, Some(Duration::from_millis(1)));
     }
     phases_in_order(3, false, Some(Duration::from_millis(1)));
 }
 
-/// As one that has lost its core until the run is nearly over.
+/// Simulates a worker that is descheduled until the run is nearly over.
 #[test]
-fn a_worker_that_is_in_no_phase_is_not_waited_for() {
+fn worker_outside_phases_does_not_block_run() {
     let pool = ThreadPool::new(2).unwrap();
     let (taken, late, done) = (nothing_taken(5), AtomicBool::new(false), AtomicUsize::new(0));
     let work = |_: &WorkQueue<'_>, _, _| {
@@ -152,10 +153,10 @@ fn a_worker_that_is_in_no_phase_is_not_waited_for() {
     assert_eq!(done.into_inner(), 2 * 5);
 }
 
-/// As one that has lost its core in the middle of a piece.
+/// Simulates a worker that is descheduled in the middle of a chunk.
 #[test]
-fn a_worker_that_is_stuck_in_a_piece_is_not_waited_for() {
-    let pool = ThreadPool::on_as_many_cores(2);
+fn worker_stuck_in_chunk_does_not_block_run() {
+    let pool = ThreadPool::with_core_per_thread(2);
     let (taken, done) = (nothing_taken(5), AtomicUsize::new(0));
     let (stuck, lost) = (AtomicBool::new(false), AtomicBool::new(false));
     pool.run(2, &NEVER, &|worker| {
@@ -169,7 +170,7 @@ fn a_worker_that_is_stuck_in_a_piece_is_not_waited_for() {
             let end = queue.finish();
             match end {
                 Ok(()) => done.fetch_add(1, Ordering::Relaxed),
-                Err(TakenOver) => usize::from(lost.swap(true, Ordering::Relaxed)),
+                Err(Stolen) => usize::from(lost.swap(true, Ordering::Relaxed)),
             };
             end
         })
@@ -179,10 +180,10 @@ fn a_worker_that_is_stuck_in_a_piece_is_not_waited_for() {
     assert!(lost.into_inner());
 }
 
-/// There those that wait sleep, so that who has work gets a core.
+/// With more threads than cores, waiting threads sleep, which frees a core for the thread with work.
 #[test]
-fn nothing_is_taken_over_where_threads_are_more_than_cores() {
-    let mut pool = ThreadPool::on_as_many_cores(4);
+fn nothing_is_stolen_with_more_threads_than_cores() {
+    let mut pool = ThreadPool::with_core_per_thread(4);
     pool.n_cores = 3;
     let (taken, lost) = (nothing_taken(200), AtomicUsize::new(0));
     pool.run(4, &NEVER, &|worker| {
@@ -198,9 +199,9 @@ fn nothing_is_taken_over_where_threads_are_more_than_cores() {
     assert_eq!(lost.into_inner(), 0);
 }
 
-/// A thread that wakes up after a run is over has nothing to do with it.
+/// A thread that wakes up after the end of a run must not join it.
 #[test]
-fn no_worker_begins_after_the_end() {
+fn worker_never_starts_after_run_ended() {
     let pool = ThreadPool::new(4).unwrap();
     let (open, taken) = (AtomicBool::new(false), nothing_taken(1));
     for run in 0..20_000 {
@@ -224,11 +225,11 @@ fn sleeping_workers_are_woken() {
         let (taken, holders, done) = (nothing_taken(2), counters(2), AtomicUsize::new(0));
         pool.run(3, &NEVER, &|worker| {
             walk(worker, &taken, 3, false, |_, phase, i| {
-                // Each worker has a piece.
+                // Every worker takes a chunk before any worker finishes one.
                 holders[phase].fetch_add(1, Ordering::Relaxed);
                 wait_for(|| holders[phase].load(Ordering::Relaxed) == 3);
                 if i == 2 {
-                    // The others fall asleep.
+                    // Gives the other workers time to fall asleep.
                     thread::sleep(Duration::from_millis(2));
                 }
                 done.fetch_add(1, Ordering::Relaxed);
@@ -240,7 +241,7 @@ fn sleeping_workers_are_woken() {
     }
 }
 
-/// Goes from phase to phase until the run is ended.
+/// Walks from phase to phase until the run is ended.
 fn endless(worker: Worker<'_>) -> Result<(), Abandoned> {
     let mut place = worker.enter()?;
     loop {
@@ -249,7 +250,7 @@ fn endless(worker: Worker<'_>) -> Result<(), Abandoned> {
 }
 
 #[test]
-fn a_panic_ends_the_run_and_not_the_pool() {
+fn panic_ends_the_run_but_not_the_pool() {
     let pool = ThreadPool::new(3).unwrap();
     for who in [0, 1, 2, 1] {
         let error = pool
@@ -272,9 +273,9 @@ fn a_panic_ends_the_run_and_not_the_pool() {
     }
 }
 
-/// Whoever notices first, workers that wait and workers in a long loop all return.
+/// Both waiting workers and workers in a long loop must return, whichever notices the flag first.
 #[test]
-fn a_cancelled_run_ends_for_all() {
+fn cancelled_run_ends_for_all_workers() {
     let pool = ThreadPool::new(3).unwrap();
     for n in 1..=3 {
         let (cancel, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -294,7 +295,7 @@ fn a_cancelled_run_ends_for_all() {
     }
 }
 
-/// Callers on threads of their own: never two jobs at once, and each job runs on its caller.
+/// Jobs from several caller threads never overlap, and each job runs on its caller, too.
 #[test]
 fn callers_take_turns() {
     let pool = ThreadPool::new(3).unwrap();

@@ -1,14 +1,14 @@
-//! What nodes touch, and whether they may change places.
+//! Memory accesses of nodes, and whether nodes may be reordered.
 
-use super::{MAX_MOVED, Pass, Range};
+use super::{FusionPass, MAX_MOVED, Range};
 use crate::graph::TensorId;
 
-/// True if two ranges have something in common.
+/// Returns true if two ranges intersect.
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-impl Pass<'_> {
+impl FusionPass<'_> {
     fn owner(&self, id: TensorId) -> TensorId {
         self.graph.tensor(id).view.map_or(id, |(owner, _)| owner)
     }
@@ -17,7 +17,8 @@ impl Pass<'_> {
         self.found.moved.contains_key(&self.owner(id))
     }
 
-    /// Where a tensor lies: nowhere that concerns others if it was moved, and everywhere if that is not known.
+    /// Returns the address range of a tensor. Empty if the tensor was relocated, so that it conflicts with
+    /// nothing; all of memory if the address is unknown.
     fn place(&self, id: TensorId) -> Range<u64> {
         if self.is_moved(id) {
             return 0..0;
@@ -29,20 +30,21 @@ impl Pass<'_> {
         range.unwrap_or(0..u64::MAX)
     }
 
-    /// True if two tensors have no byte in common.
-    pub(super) fn is_apart(&self, a: TensorId, b: TensorId) -> bool {
+    /// Returns true if two tensors have no byte in common.
+    pub(super) fn is_disjoint(&self, a: TensorId, b: TensorId) -> bool {
         !overlap(&self.place(a), &self.place(b))
     }
 
-    /// True if two tensors have no byte in common, or are the same elements at the same places.
-    pub(super) fn is_apart_or_same(&self, a: TensorId, b: TensorId) -> bool {
+    /// Returns true if two tensors have no byte in common or are identical in address and layout.
+    pub(super) fn is_disjoint_or_same(&self, a: TensorId, b: TensorId) -> bool {
         let (t, u) = (self.graph.tensor(a), self.graph.tensor(b));
         let same = (t.ne, t.nb, t.ty) == (u.ne, u.nb, u.ty) && self.place(a).start == self.place(b).start;
-        same || self.is_apart(a, b)
+        same || self.is_disjoint(a, b)
     }
 
-    /// True if node `at` may be computed where node `first` is, together with the `members` of a step. `stores`: its result goes to its home.
-    pub(super) fn may_come_to(&self, first: usize, at: usize, members: &[usize], stores: bool) -> bool {
+    /// Returns true if node `at` may run at the position of node `first`, together with the `members` of a
+    /// step. `stores` is true if the node's result is written to its home.
+    pub(super) fn can_move_to(&self, first: usize, at: usize, members: &[usize], stores: bool) -> bool {
         let reads: Vec<Range<u64>> = self.tensor(at).sources().map(|id| self.place(id)).collect();
         let writes = self.writes(at).filter(|_| stores);
         let writes: Vec<Range<u64>> = writes.collect();
@@ -58,23 +60,24 @@ impl Pass<'_> {
         })
     }
 
-    /// What a node writes: its result, and states.
+    /// Returns the ranges that a node writes: its result, and states.
     fn writes(&self, at: usize) -> impl Iterator<Item = Range<u64>> {
         let node = self.tensor(at);
         let state = node.op.state_operand().map(|i| self.place(node.source(i)));
         [Some(self.place(self.nodes[at])), state].into_iter().flatten()
     }
 
-    /// True if a result could lie anywhere: whoever reads it is planned here.
+    /// Returns true if a result can be relocated: all of its readers are planned here.
     pub(super) fn may_be_moved(&self, id: TensorId) -> bool {
         let t = self.graph.tensor(id);
         !t.flags.output && t.view.is_none() && self.readers_of(id).is_some_and(|readers| !readers.is_empty())
     }
 
-    /// Moves results of the step that takes the place of node `first`. False, and nothing is moved, if there is no room.
+    /// Relocates results of the step at node `first`. Returns false without relocating anything if the
+    /// scratch area is full.
     pub(super) fn try_move(&mut self, first: usize, ids: &[TensorId]) -> bool {
         if first > self.moved_until {
-            // All that was moved has been read.
+            // All relocated results have been read.
             self.moved_bytes = 0;
         }
         let mut end = self.moved_bytes;

@@ -1,19 +1,19 @@
-//! Heads that are normed, turned and stored on their way to attention.
+//! Fusion of the norm, RoPE, and cache write of query, key, and value heads.
 
 use kernels::GgmlType;
 
 use super::super::ops::{Heads, MAX_HEAD, MAX_SECTIONS, Section, Step};
-use super::Pass;
+use super::FusionPass;
 use crate::graph::{Op, TensorId};
 
-/// A section, and where its nodes stand.
+/// A section and the positions of its nodes.
 struct Found {
     section: Section,
     members: Vec<usize>,
 }
 
-impl Pass<'_> {
-    /// The step of heads that begins with node `i`, which turns some or norms those that are turned.
+impl FusionPass<'_> {
+    /// Returns the step of heads that begins with node `i`, a RoPE or the norm before it.
     pub(super) fn heads(&self, i: usize) -> Option<(Step, Vec<usize>)> {
         let first = self.turned(i)?;
         let turned = self.graph.tensor(first.section.rope?);
@@ -40,25 +40,30 @@ impl Pass<'_> {
             let comes = found
                 .members
                 .iter()
-                .all(|&member| self.may_come_to(i, member, &members, Some(member) == last));
-            if alike && comes && all.iter().all(|other| self.are_apart(&other.section, &found.section)) {
+                .all(|&member| self.can_move_to(i, member, &members, Some(member) == last));
+            if alike
+                && comes
+                && all
+                    .iter()
+                    .all(|other| self.are_disjoint(&other.section, &found.section))
+            {
                 all.push(found);
             }
         }
         let members: Vec<usize> = all.iter().flat_map(|f| f.members.iter().copied()).collect();
         let first_comes = all[0].members.iter().all(|&member| {
             let is_last = all[0].section.result().and_then(|id| self.positions.get(&id)) == Some(&member);
-            self.may_come_to(i, member, &members, is_last)
+            self.can_move_to(i, member, &members, is_last)
         });
-        let is_fine = all.iter().all(|found| self.may_be_computed(&found.section)) && first_comes && members.len() > 1;
+        let is_valid = all.iter().all(|found| self.may_be_computed(&found.section)) && first_comes && members.len() > 1;
         let heads = Heads {
             turned: all[0].section.rope?,
             sections: all.into_iter().map(|found| found.section).collect(),
         };
-        is_fine.then_some((Step::Heads(heads), members))
+        is_valid.then_some((Step::Heads(heads), members))
     }
 
-    /// Heads that are turned by node `at`, or normed by it and then turned.
+    /// Returns the section that node `at` rotates, or normalizes and then rotates.
     fn turned(&self, at: usize) -> Option<Found> {
         let (id, node) = (self.nodes[at], self.tensor(at));
         let mut members = vec![at];
@@ -96,7 +101,7 @@ impl Pass<'_> {
         Some(Found { section, members })
     }
 
-    /// The node that stores heads in a table, if it alone reads them.
+    /// Returns the node that writes heads to a table, if it is their only reader.
     fn table_of(&self, heads: TensorId) -> Option<usize> {
         let at = self.only_reader(heads)?;
         let (node, t) = (self.tensor(at), self.graph.tensor(heads));
@@ -107,7 +112,7 @@ impl Pass<'_> {
         (node.op == Op::SetRows && is_whole && of_heads && has_blocks).then_some(at)
     }
 
-    /// Heads of this size that node `at` stores in a table.
+    /// Returns the section of heads of this size that node `at` writes to a table.
     fn stored(&self, at: usize, size: usize, n_tokens: usize) -> Option<Found> {
         let node = self.tensor(at);
         let x = node.source(0);
@@ -127,7 +132,8 @@ impl Pass<'_> {
         })
     }
 
-    /// What sections read and write besides heads, and a warp's own head.
+    /// Returns true if a section's result overlaps neither its weights, positions, and row ids, nor different
+    /// heads of its input.
     fn may_be_computed(&self, section: &Section) -> bool {
         let Some(result) = section.result() else {
             return false;
@@ -136,17 +142,19 @@ impl Pass<'_> {
         let mut others = sources.flat_map(|id| self.graph.tensor(id).src[1..].iter().flatten().copied());
         let ids = section.set_rows.and_then(|id| self.graph.tensor(id).src[2]);
         let heads_are_apart = match section.set_rows {
-            None => self.is_apart_or_same(result, section.x),
-            Some(_) => self.is_apart(result, section.x),
+            None => self.is_disjoint_or_same(result, section.x),
+            Some(_) => self.is_disjoint(result, section.x),
         };
-        heads_are_apart && others.all(|id| self.is_apart(result, id)) && ids.is_none_or(|id| self.is_apart(result, id))
+        heads_are_apart
+            && others.all(|id| self.is_disjoint(result, id))
+            && ids.is_none_or(|id| self.is_disjoint(result, id))
     }
 
-    /// True if neither writes what the other reads or writes.
-    fn are_apart(&self, a: &Section, b: &Section) -> bool {
+    /// Returns true if neither section writes memory that the other section reads or writes.
+    fn are_disjoint(&self, a: &Section, b: &Section) -> bool {
         let (Some(to_a), Some(to_b)) = (a.result(), b.result()) else {
             return false;
         };
-        self.is_apart(to_a, to_b) && self.is_apart(to_a, b.x) && self.is_apart(to_b, a.x)
+        self.is_disjoint(to_a, to_b) && self.is_disjoint(to_a, b.x) && self.is_disjoint(to_b, a.x)
     }
 }

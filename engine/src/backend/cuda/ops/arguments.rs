@@ -1,41 +1,41 @@
-//! What kernels take as parameters: the structures of `common.cuh`.
+//! Kernel parameters, laid out like the structs in `common.cuh`.
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Refusal, Task, size};
+use super::{Task, Unplanned, size};
 use crate::graph::Tensor;
 
 /// A tensor.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
 pub(in super::super) struct TensorArg {
-    /// Address of the first byte; 0 for no tensor.
+    /// Address of the first byte; 0 for a missing tensor.
     pub(in super::super) data: u64,
     pub(super) nb: [i64; 4],
     pub(super) ne: [i32; 4],
 }
 
 impl TensorArg {
-    /// Stands for an operand that a node does not have.
+    /// Represents an operand that a node does not have.
     pub(super) const NONE: TensorArg = TensorArg {
         data: 0,
         nb: [0; 4],
         ne: [1; 4],
     };
 
-    pub(super) fn new(t: &Tensor, data: u64) -> Result<TensorArg, Refusal> {
+    pub(super) fn new(t: &Tensor, data: u64) -> Result<TensorArg, Unplanned> {
         let mut arg = TensorArg {
             data,
             ..TensorArg::NONE
         };
         for d in 0..4 {
             arg.ne[d] = size(t.ne[d])? as i32;
-            arg.nb[d] = i64::try_from(t.nb[d]).map_err(|_| "strides that fit a pointer")?;
+            arg.nb[d] = i64::try_from(t.nb[d]).map_err(|_| "a stride exceeds 63 bits")?;
         }
         Ok(arg)
     }
 
-    /// The tensor as if it had this shape, to which it is repeated: sizes of 1 become those of the shape.
+    /// Broadcasts the tensor to a shape: dimensions of size 1 get the size of the shape and a stride of 0.
     pub(super) fn repeated_to(mut self, ne: [i32; 4]) -> TensorArg {
         for d in 0..4 {
             if self.ne[d] == 1 && ne[d] != 1 {
@@ -45,7 +45,7 @@ impl TensorArg {
         self
     }
 
-    /// The same rows as one list, if they lie one behind the other.
+    /// Merges the outer dimensions into a single one if the rows are contiguous.
     pub(in super::super) fn as_rows(mut self) -> TensorArg {
         let element = self.nb[0];
         let row = element * i64::from(self.ne[0]);
@@ -60,13 +60,14 @@ impl TensorArg {
         self
     }
 
-    /// Bytes from the first element to the end of the last.
+    /// Returns the size in bytes from the first element to the end of the last.
     pub(in super::super) fn extent(&self) -> u64 {
         let last = |d: usize| self.nb[d].unsigned_abs() * (self.ne[d].unsigned_abs().saturating_sub(1) as u64);
         (0..4).map(last).sum::<u64>() + self.nb[0].unsigned_abs()
     }
 
-    /// True if rows may be read in vectors of `bytes` bytes: elements of `element` bytes follow one another, and every row begins at a multiple.
+    /// Returns true if rows can be read in vectors of `bytes` bytes: elements of `element` bytes are
+    /// contiguous, and every row is aligned.
     pub(super) fn has_vectors(&self, element: usize, bytes: usize) -> bool {
         let dense = self.nb[0] == element as i64 && (self.ne[0] as usize * element).is_multiple_of(bytes);
         let apart = (1..4).all(|d| self.ne[d] == 1 || self.nb[d] % bytes as i64 == 0);
@@ -74,14 +75,14 @@ impl TensorArg {
     }
 }
 
-/// Where a kernel notes that a number is beyond its table.
+/// Location where a kernel records an index out of range.
 #[derive(Clone, Copy)]
-pub(super) struct FaultArg {
+pub(super) struct ErrorArg {
     pub(super) record: u64,
     pub(super) node: u32,
 }
 
-/// What tokens see: the structure of `visible.cuh`.
+/// Cells visible to each token, laid out like the struct in `visible.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct VisibleArg {
@@ -98,11 +99,11 @@ pub(super) struct VisibleArg {
 }
 
 impl VisibleArg {
-    /// Of a node that has such operands, which must be lists without gaps.
-    pub(super) fn new(task: &mut Task<'_>) -> Result<VisibleArg, Refusal> {
-        let at = task.node.op.visible_cells().ok_or("an op that looks at cells")?;
+    /// Creates the argument for a node with such operands, which must be contiguous lists.
+    pub(super) fn new(task: &mut Task<'_>) -> Result<VisibleArg, Unplanned> {
+        let at = task.node.op.visible_cells().ok_or("the op has no cell operands")?;
         if !at.list().iter().all(|&i| task.operand(i).is_contiguous()) {
-            return Err("lists of cells without gaps".into());
+            return Err("a list of cells is not contiguous".into());
         }
         let list = at.map(|i| task.source(i));
         let (starts, pages) = (list.starts?, list.pages?);
@@ -120,17 +121,17 @@ impl VisibleArg {
         })
     }
 
-    /// Entries of all page tables.
+    /// Returns the number of entries in all page tables.
     pub(super) fn n_pages(&self) -> usize {
         self.n_entries as usize
     }
 
-    /// Page tables that there is room for.
+    /// Returns the maximum number of page tables.
     pub(super) fn n_tables(&self) -> usize {
         (self.n_starts as usize).saturating_sub(1)
     }
 
-    /// Cells, listed or not.
+    /// Returns the number of cells, listed or not.
     pub(super) fn n_cells(&self) -> usize {
         self.n_kv as usize
     }

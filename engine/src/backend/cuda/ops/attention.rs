@@ -8,21 +8,23 @@ use kernels::GgmlType;
 use self::tiles::Tiles;
 use super::super::kernel::{ATTENTION, Kernel, Value};
 use super::arguments::{TensorArg, VisibleArg};
-use super::{Refusal, Task, integers, size};
+use super::{Task, Unplanned, integers, size};
 use crate::graph::{Attention, Buckets, Op, Tensor, TensorId, Window};
 
-/// Warps of a block.
+/// Warps per thread block.
 const WARPS: usize = 4;
 
-/// Most heads of a block, and most floats that a lane keeps of queries and results for all of them.
+/// Maximum number of heads per block, and maximum number of floats of queries and results in a lane's
+/// registers.
 const MAX_HEADS: usize = 8;
 const MAX_FLOATS: usize = 80;
 
-/// Shared memory that every block may have.
+/// Shared memory per block that is available without opting in, in bytes.
 const SHARED: usize = 48 << 10;
 
-/// Rows of the table of biases by distance, eight to a word: the distances that have rows of their own, and a few more.
-type Near = [[u8; 8]; 17];
+/// Row of the bias table for each distance, eight per word: the distances with their own rows, and a few
+/// more.
+type NearBiases = [[u8; 8]; 17];
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -43,52 +45,52 @@ struct Params {
     window_size: i32,
     compressed_from: i32,
     side: i32,
-    near: Near,
+    near: NearBiases,
     parts: u64,
     rounded: u64,
     n_parts: i32,
     padding: i32,
 }
 
-/// Attention, and the rows of its results that products take as integers.
+/// Attention whose results are also quantized for integer matmuls.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(in super::super) struct Attended {
+pub(in super::super) struct QuantizedAttention {
     pub(in super::super) attention: TensorId,
-    /// Its results, of each token as one row.
+    /// Attention results with one row per token.
     pub(in super::super) rows: TensorId,
 }
 
-/// Values of a head that can be rounded are a multiple of this: those of a scale.
+/// Values per quantization scale. The head size must be a multiple.
 pub(in super::super) const ROUNDED_TOGETHER: usize = integers::GROUP;
 
-/// Blocks with which a card is busy, and pages that are worth a block.
+/// Number of blocks that occupy a GPU, and minimum number of pages per block.
 const BUSY: usize = 264;
 const PAGES_OF_BLOCK: usize = 2 * WARPS;
 
-/// Blocks that share a token's pages, if there are so many blocks otherwise.
+/// Returns the number of blocks that share a token's pages, given the number of blocks without sharing.
 fn n_parts(n_blocks: usize, n_pages: usize) -> usize {
     (BUSY / n_blocks.max(1)).min(n_pages.div_ceil(PAGES_OF_BLOCK)).max(1)
 }
 
-/// As in `attention.cu`.
+/// Returns kind and size of the window, encoded as in `attention.cu`.
 fn window(window: Window) -> (i32, i32) {
     let size = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     match window {
-        // Not 0: kernels divide by it.
+        // The size must not be 0, since kernels divide by the size.
         Window::None | Window::Compressed(_) => (0, 1),
-        Window::Standard(n) => (1, size(n)),
+        Window::Sliding(n) => (1, size(n)),
         Window::Chunked(n) => (2, size(n)),
         Window::Symmetric(n) => (3, size(n)),
     }
 }
 
-/// The type by which keys or values are decoded: neighbouring floats of 16 bits together where they lie so.
-fn decoder(t: &Tensor, arg: &TensorArg) -> Result<Value, Refusal> {
+/// Returns the decoder type for keys or values. Adjacent 16-bit floats are read in pairs if aligned.
+fn decoder(t: &Tensor, arg: &TensorArg) -> Result<Value, Unplanned> {
     if t.ty.is_quantized() && !t.ne[0].is_multiple_of(t.ty.block_size()) {
-        return Err("heads of whole blocks".into());
+        return Err("a head does not consist of whole blocks".into());
     }
     if !t.has_dense_rows() {
-        return Err("heads whose elements follow one another".into());
+        return Err("the elements of a head are not contiguous".into());
     }
     Ok(match t.ty {
         GgmlType::F16 if arg.has_vectors(2, 4) => Value::Word("f16x2"),
@@ -97,15 +99,15 @@ fn decoder(t: &Tensor, arg: &TensorArg) -> Result<Value, Refusal> {
     })
 }
 
-/// Query heads that a block computes together.
+/// Returns the number of query heads per block.
 fn heads_of_block(group: usize, dk: usize, dv: usize) -> usize {
     let floats = (dk.div_ceil(32) + dv.div_ceil(32)).max(1);
     let fits = |&heads: &usize| heads == 1 || (heads <= group && heads * floats <= MAX_FLOATS);
     [MAX_HEADS, 4, 2, 1].into_iter().find(fits).unwrap_or(1)
 }
 
-/// Rows of a table of biases: where those of keys behind the query start, 0 if nowhere, and the row of each distance.
-fn buckets(buckets: Buckets, n: usize) -> (i32, Near) {
+/// Returns the first row for keys after the query (0 if they share the rows), and the row for each distance.
+fn buckets(buckets: Buckets, n: usize) -> (i32, NearBiases) {
     let side = buckets.side(n);
     let near = |distance: usize| Buckets::near(side, distance.min(Buckets::FAR)) as u8;
     let behind = if buckets == Buckets::Around { side as i32 } else { 0 };
@@ -115,23 +117,24 @@ fn buckets(buckets: Buckets, n: usize) -> (i32, Near) {
     )
 }
 
-/// Plans attention with the rounding of its results, unless it is computed by tiles: then whoever asks for integers rounds.
-pub(super) fn plan_attended(task: &mut Task<'_>, attended: &Attended) -> Result<(), Refusal> {
+/// Plans attention with quantized results. Tile kernels do not quantize; the matmul then quantizes its own
+/// input.
+pub(super) fn plan_attended(task: &mut Task<'_>, attended: &QuantizedAttention) -> Result<(), Unplanned> {
     match task.node.op {
         Op::Attention(p) => plan(task, &p, Some(attended.rows)),
         _ => Err("attention".into()),
     }
 }
 
-/// Plans attention. `rounds`: its results as rows that are also rounded.
-pub(super) fn plan(task: &mut Task<'_>, p: &Attention, rounds: Option<TensorId>) -> Result<(), Refusal> {
+/// Plans attention. `rounds` is the view of the results that is also quantized, if any.
+pub(super) fn plan(task: &mut Task<'_>, p: &Attention, rounds: Option<TensorId>) -> Result<(), Unplanned> {
     let at = p.operands();
     let (q, k, v) = (task.operand(at.q), task.operand(at.k), task.operand(at.v));
     let [dk, n_head, n_tokens, _] = q.ne;
     let (dv, n_head_kv) = (v.ne[0], k.ne[1]);
     let (k_arg, v_arg, visible) = (task.source(at.k)?, task.source(at.v)?, VisibleArg::new(task)?);
     let y = task.result()?;
-    // Results are stored two at a time.
+    // The tile kernel stores results in pairs of floats.
     let tiles = y.has_vectors(size_of::<f32>(), 2 * size_of::<f32>());
     let tiles = tiles.then(|| Tiles::of(task, p, [&k_arg, &v_arg], &visible)).flatten();
     let (window, window_size) = window(p.window);
@@ -178,15 +181,15 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention, rounds: Option<TensorId>)
     }
 }
 
-/// Where rows of results go as columns of integers.
-fn rounded(task: &mut Task<'_>, rows: TensorId) -> Result<u64, Refusal> {
+/// Returns the address for the quantized columns of the result rows.
+fn rounded(task: &mut Task<'_>, rows: TensorId) -> Result<u64, Unplanned> {
     let address = task.target.address(rows, false)?;
     let rows = TensorArg::new(task.graph.tensor(rows), address)?;
     integers::written_columns(task, &rows)
 }
 
-/// A block for each token, or several, with so many query heads.
-fn plan_pages(task: &mut Task<'_>, p: &Attention, params: &Params, heads: usize) -> Result<(), Refusal> {
+/// Plans the page kernel: one or several blocks per token, with `heads` query heads each.
+fn plan_pages(task: &mut Task<'_>, p: &Attention, params: &Params, heads: usize) -> Result<(), Unplanned> {
     let at = p.operands();
     let (q, k, v) = (task.operand(at.q), task.operand(at.k), task.operand(at.v));
     let [dk, n_head, n_tokens, _] = q.ne;
@@ -198,10 +201,10 @@ fn plan_pages(task: &mut Task<'_>, p: &Attention, params: &Params, heads: usize)
         0
     };
     if selected + 4 * WARPS * heads * (dv + dv / 32 + 2) > SHARED {
-        return Err("sums and selections that fit in shared memory".into());
+        return Err("accumulators and selection exceed the shared memory".into());
     }
     let (k_decoder, v_decoder) = (decoder(k, &params.k)?, decoder(v, &params.v)?);
-    // The last kernel rounds.
+    // Only the last kernel of the attention quantizes the result.
     let rounds = |is_last: bool| (is_last && params.rounded != 0).into();
     let kernel = |name, is_last| {
         Kernel::new(&ATTENTION, name)
@@ -250,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn blocks_share_a_token_only_where_there_are_few_and_its_context_is_long() {
+    fn blocks_share_token_if_few_tokens_and_long_context() {
         let found =
             [(8, 1), (8, 64), (8, 1024), (300, 1024), (1, 1 << 20)].map(|(blocks, pages)| n_parts(blocks, pages));
         assert_eq!(found, [1, 8, 33, 1, 264]);
     }
 
     #[test]
-    fn far_keys_share_the_last_row_of_their_side() {
+    fn far_keys_share_the_last_bias_row() {
         let (side, near) = buckets(Buckets::Around, 32);
         assert_eq!((side, near[0][..2].to_vec(), near[16]), (16, vec![0, 1], [15; 8]));
         assert_eq!(buckets(Buckets::Past, 32).0, 0);

@@ -1,10 +1,10 @@
-//! Ops that compute each element from the elements at its place.
+//! Ops that compute each element from the elements at the same position.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::super::kernel::{ELEMENTWISE, Kernel, Value};
 use super::arguments::TensorArg;
-use super::{Refusal, Task, size};
+use super::{Task, Unplanned, size};
 use crate::graph::{Op, Unary};
 
 #[repr(C)]
@@ -18,7 +18,7 @@ struct Params {
     padding: u32,
 }
 
-pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Refusal> {
+pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let kernel = |name, op| Kernel::new(&ELEMENTWISE, name).with("OP", Value::Word(op));
     let (kernel, c) = match task.node.op {
         Op::Add => (kernel("binary", "add"), [0.0; 2]),
@@ -30,7 +30,7 @@ pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Refusal> {
         Op::Scale { scale, bias } => (kernel("unary", "scale").with_int("CONSTANTS", 1), [scale, bias]),
         Op::Clamp { min, max } => (kernel("unary", "clamp").with_int("CONSTANTS", 1), [min, max]),
         Op::Repeat => (kernel("unary", "repeat").with_int("CONSTANTS", 1), [0.0; 2]),
-        _ => return Err("an op that computes each element by itself".into()),
+        _ => return Err("not an element-wise op".into()),
     };
     let has_two = task.has(1);
     let kernel = match has_two {
@@ -48,7 +48,7 @@ pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Refusal> {
     task.for_each(kernel, params.n, &params)
 }
 
-/// Name of the function in `unary.cuh`.
+/// Returns the name of the function in `unary.cuh`.
 pub(super) fn function(f: Unary) -> &'static str {
     match f {
         Unary::Neg => "neg",

@@ -1,4 +1,5 @@
-//! Heads between their products and attention: normed, turned, and stored as floats or in a cache, all of a token in one launch.
+//! Processing of heads between their matmuls and attention: norm, RoPE, and storage as floats or in a cache.
+//! A single launch handles all heads of a token.
 
 use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
@@ -6,36 +7,37 @@ use kernels::GgmlType;
 use super::super::kernel::{HEADS, Kernel};
 use super::arguments::TensorArg;
 use super::rope::{self, RopeArg};
-use super::{FaultArg, Refusal, Task, size};
+use super::{ErrorArg, Task, Unplanned, size};
 use crate::graph::{NO_ROW, Op, TensorId};
 
-/// Heads of one kind.
+/// Heads of one kind (query, key, or value).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in super::super) struct Section {
-    /// Floats `[size, heads, tokens]`.
+    /// Head tensor, f32 `[head_dim, n_head, n_tokens]`.
     pub(in super::super) x: TensorId,
-    /// Heads of a row of `x`, where it has whole rows instead.
+    /// Number of heads per row if `x` has the shape `[head_dim * n_head, n_tokens]` instead; otherwise 0.
     pub(in super::super) n_head: usize,
     pub(in super::super) norm: Option<TensorId>,
     pub(in super::super) rope: Option<TensorId>,
-    /// The node that stores heads in rows of a table, if one does. Else they are stored as the last node's result.
+    /// The node that writes the heads to rows of a table. If `None`, they are stored as the last node's
+    /// result.
     pub(in super::super) set_rows: Option<TensorId>,
 }
 
-/// Kinds of heads that are computed in one launch, of the same tokens and angles.
+/// Sections that are computed in one launch. They share tokens and angles.
 #[derive(Clone, PartialEq, Debug)]
 pub(in super::super) struct Heads {
-    /// A node that turns some of them.
+    /// A RoPE node of one of the sections.
     pub(in super::super) turned: TensorId,
     pub(in super::super) sections: Vec<Section>,
 }
 
-/// Most sections of a launch, their names in the source, and heads of a block.
+/// Maximum number of sections per launch, their names in the source, and heads per block.
 pub(in super::super) const MAX_SECTIONS: usize = 3;
 const NAMES: [&str; MAX_SECTIONS] = ["S0", "S1", "S2"];
 const WARPS: u32 = 4;
 
-/// Largest head that a warp has room for.
+/// Maximum head size that fits in a warp's buffer.
 pub(in super::super) const MAX_HEAD: usize = 1024;
 
 #[repr(C)]
@@ -65,13 +67,13 @@ struct Params {
 }
 
 impl Section {
-    /// The node whose result is stored.
+    /// Returns the node whose result is stored.
     pub(in super::super) fn result(&self) -> Option<TensorId> {
         self.set_rows.or(self.rope).or(self.norm)
     }
 }
 
-/// Rows `[size * heads, tokens]` as heads `[size, heads, tokens]`.
+/// Reinterprets rows `[head_dim * n_head, n_tokens]` as heads `[head_dim, n_head, n_tokens]`.
 fn as_heads(mut rows: TensorArg, n_head: usize, head_bytes: i64) -> TensorArg {
     let head = rows.ne[0] / n_head as i32;
     rows.ne = [head, n_head as i32, rows.ne[1], 1];
@@ -79,8 +81,8 @@ fn as_heads(mut rows: TensorArg, n_head: usize, head_bytes: i64) -> TensorArg {
     rows
 }
 
-/// Operands of a section, and the type that its heads are stored as.
-fn section_arg(task: &mut Task<'_>, section: &Section) -> Result<(SectionArg, GgmlType), Refusal> {
+/// Returns the operands of a section, and the type in which its heads are stored.
+fn section_arg(task: &mut Task<'_>, section: &Section) -> Result<(SectionArg, GgmlType), Unplanned> {
     let graph = task.graph;
     let arg = |task: &mut Task<'_>, id: TensorId, written: bool| {
         TensorArg::new(graph.tensor(id), task.target.address(id, written)?)
@@ -107,24 +109,26 @@ fn section_arg(task: &mut Task<'_>, section: &Section) -> Result<(SectionArg, Gg
             found.weight = arg(task, weight, false)?;
         }
     }
-    let result = section.result().ok_or("heads that are stored")?;
+    let result = section.result().ok_or("the heads are not stored")?;
     let ty = graph.tensor(result).ty;
     found.y = arg(task, result, true)?;
     if let Some(set_rows) = section.set_rows {
-        let head_bytes = ty.row_bytes(x.ne[0] as usize).ok_or("heads of whole blocks")?;
+        let head_bytes = ty
+            .row_bytes(x.ne[0] as usize)
+            .ok_or("a head does not consist of whole blocks")?;
         found.y = as_heads(found.y, x.ne[1] as usize, head_bytes as i64);
         found.ids = arg(task, graph.tensor(set_rows).source(2), false)?;
-        found.node = task.target.fault_of(set_rows).1;
+        found.node = task.target.error_record(set_rows).1;
     }
     Ok((found, ty))
 }
 
-/// Plans heads, of which the task's node is one that turns them.
-pub(super) fn plan(task: &mut Task<'_>, heads: &Heads) -> Result<(), Refusal> {
+/// Plans the processing of heads. The task's node is one of the RoPE nodes.
+pub(super) fn plan(task: &mut Task<'_>, heads: &Heads) -> Result<(), Unplanned> {
     let Op::Rope(p) = task.node.op else {
-        return Err("heads that are turned".into());
+        return Err("the node is not a RoPE".into());
     };
-    let FaultArg { record, .. } = task.fault();
+    let ErrorArg { record, .. } = task.fault();
     let mut params = Params {
         sections: [SectionArg::zeroed(); MAX_SECTIONS],
         rope: rope::angles(task, &p)?,
@@ -143,7 +147,7 @@ pub(super) fn plan(task: &mut Task<'_>, heads: &Heads) -> Result<(), Refusal> {
             ..arg
         };
         params.n_heads += arg.x.ne[1];
-        // Neighbours are loaded as one.
+        // The kernel loads neighboring elements in pairs.
         params.room = params.room.max(arg.x.ne[0] + arg.x.ne[0] % 2);
         kernel = kernel.with_type(name, ty);
     }

@@ -1,14 +1,14 @@
-//! Products of quantized weights with few columns, in integers: what decoding spends its time with.
+//! Integer matmuls of quantized weights with few columns. Decoding spends most of its time here.
 
 use bytemuck::{Pod, Zeroable};
 use kernels::{GgmlType, Precision};
 
 use super::super::kernel::{Kernel, QUANTIZE_COLUMNS};
 use super::arguments::TensorArg;
-use super::{ColumnForm, Refusal, Task, size};
+use super::{ColumnForm, Task, Unplanned, size};
 use crate::graph::Tensor;
 
-/// Types that `dots.cuh` knows as integers: all that are quantized.
+/// Types that `dots.cuh` supports: all quantized types.
 const TYPES: [GgmlType; 25] = [
     GgmlType::Q4_0,
     GgmlType::Q4_1,
@@ -37,19 +37,19 @@ const TYPES: [GgmlType; 25] = [
     GgmlType::IQ3_S,
 ];
 
-/// Rows of a block of `mul_vec_int.cu`.
+/// Weight rows per thread block of `mul_vec_int.cu`.
 pub(super) const ROWS: u32 = 8;
 
-/// Bytes that a lane fetches at a time: rows begin at multiples of it.
+/// Bytes that a lane loads at a time. Rows must be aligned to this.
 const FETCH: usize = 16;
 
-/// Values that share a scale.
+/// Values that share a quantization scale.
 pub(super) const GROUP: usize = 32;
 
-/// Values that a lane rounds.
+/// Values that each lane quantizes.
 const PER_LANE: usize = 4;
 
-/// Values of a tile of a column, and its bytes: the structure of `columns.cuh`.
+/// Values and bytes per tile of a column, matching the struct of `columns.cuh`.
 const TILE: usize = 1024;
 const TILE_BYTES: usize = 2 * TILE + 3 * size_of::<f32>() * (TILE / GROUP);
 
@@ -62,27 +62,27 @@ struct QuantizeParams {
     is_dense: i32,
 }
 
-/// True if rows can be fetched as they lie.
+/// Returns true if the rows are aligned for direct loads.
 fn has_whole_rows(w: &Tensor, arg: &TensorArg) -> bool {
     let row_bytes = w.ty.row_bytes(w.ne[0]).unwrap_or(1);
     let apart = (1..4).all(|d| arg.ne[d] == 1 || arg.nb[d] % FETCH as i64 == 0);
     row_bytes.is_multiple_of(FETCH) && apart && arg.data.is_multiple_of(FETCH as u64)
 }
 
-/// True if a product of these weights is computed in integers where it has few columns.
+/// Returns true if matmuls with these weights and few columns are computed in integers.
 pub(super) fn suits(precision: Precision, weights: &Tensor, w: &TensorArg) -> bool {
     let allowed = precision != Precision::Exact && TYPES.contains(&weights.ty);
     allowed && has_whole_rows(weights, w) && weights.ne[0].is_multiple_of(GROUP)
 }
 
-/// Bytes of columns as integers.
+/// Returns the size of quantized columns in bytes.
 fn column_bytes(x: &TensorArg) -> usize {
     let [n, rows @ ..] = x.ne.map(|n| n as usize);
     TILE_BYTES * n.div_ceil(TILE) * rows.iter().product::<usize>()
 }
 
-/// The columns of `x` as integers, which are made of it unless they are there.
-pub(super) fn columns(task: &mut Task<'_>, x: &TensorArg) -> Result<u64, Refusal> {
+/// Returns the address of the quantized columns of `x`. Plans their quantization unless they already exist.
+pub(super) fn columns(task: &mut Task<'_>, x: &TensorArg) -> Result<u64, Unplanned> {
     let (tiles, is_new) = task.target.columns(x, ColumnForm::Integers, column_bytes(x))?;
     if is_new {
         let n_groups = x.ne.iter().map(|&n| n as usize).product::<usize>() / GROUP;
@@ -98,7 +98,7 @@ pub(super) fn columns(task: &mut Task<'_>, x: &TensorArg) -> Result<u64, Refusal
     Ok(tiles)
 }
 
-/// Where columns go that the caller writes.
-pub(super) fn written_columns(task: &mut Task<'_>, x: &TensorArg) -> Result<u64, Refusal> {
+/// Returns the address for quantized columns that the caller will write.
+pub(super) fn written_columns(task: &mut Task<'_>, x: &TensorArg) -> Result<u64, Unplanned> {
     Ok(task.target.columns(x, ColumnForm::Integers, column_bytes(x))?.0)
 }

@@ -1,19 +1,19 @@
-//! Recurrences over tokens.
+//! Planning of recurrences over tokens.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::super::kernel::{Kernel, RECUR};
 use super::arguments::TensorArg;
-use super::{Refusal, Task, size};
+use super::{Task, Unplanned, size};
 use crate::graph::{LinearAttention, Recurrence};
 
-/// Operands before those of the recurrence: states and the cells to read and to write.
+/// Index of the recurrence's first own operand, after the states and the two cell lists.
 const FIRST: usize = 3;
 
-/// Most operands of a recurrence.
+/// Maximum number of operands of a recurrence.
 const MAX_OPERANDS: usize = 6;
 
-/// Threads of a block: few, so that even a single head is spread over many multiprocessors.
+/// Threads per block. Few, so that even a single head is distributed over many multiprocessors.
 const THREADS: u32 = 64;
 
 #[repr(C)]
@@ -41,7 +41,7 @@ struct LinearParams {
     has_beta: i32,
 }
 
-pub(super) fn plan(task: &mut Task<'_>, recurrence: Recurrence) -> Result<(), Refusal> {
+pub(super) fn plan(task: &mut Task<'_>, recurrence: Recurrence) -> Result<(), Unplanned> {
     let n_operands = task.node.sources().count() - FIRST;
     let mut operands = [TensorArg::NONE; MAX_OPERANDS];
     for (i, operand) in operands[..n_operands].iter_mut().enumerate() {
@@ -59,13 +59,13 @@ pub(super) fn plan(task: &mut Task<'_>, recurrence: Recurrence) -> Result<(), Re
         i: 0,
     };
     let [n0, n1, ..] = task.node.ne;
-    // Threads: one for each channel or column, or a warp for each row of a state.
+    // Number of threads: one per channel or column, or a warp per row of a state.
     let (name, n_threads) = match recurrence {
         Recurrence::ShortConv { dilation } => {
             params.i = size(dilation)? as i32;
             ("short_conv", n0)
         }
-        Recurrence::Previous => ("previous", n0),
+        Recurrence::TokenShift => ("previous", n0),
         Recurrence::Compress { overlap } => {
             params.i = overlap.into();
             ("compress", n0)
@@ -78,13 +78,13 @@ pub(super) fn plan(task: &mut Task<'_>, recurrence: Recurrence) -> Result<(), Re
     launch(task, name, n_threads, &params)
 }
 
-/// A thread for each column of the state of a head.
+/// Plans one thread per column of a head's state.
 fn linear_attention(
     task: &mut Task<'_>,
     p: &LinearAttention,
     common: Params,
     n_operands: usize,
-) -> Result<(), Refusal> {
+) -> Result<(), Unplanned> {
     let params = LinearParams {
         common,
         scale: p.scale,
@@ -97,7 +97,7 @@ fn linear_attention(
     launch(task, "linear_attention", task.node.ne[0] * task.node.ne[1], &params)
 }
 
-fn launch(task: &mut Task<'_>, name: &'static str, n_threads: usize, params: &impl Pod) -> Result<(), Refusal> {
+fn launch(task: &mut Task<'_>, name: &'static str, n_threads: usize, params: &impl Pod) -> Result<(), Unplanned> {
     let grid = [size(n_threads)?.div_ceil(THREADS), 1, 1];
     task.launch(Kernel::new(&RECUR, name), grid, THREADS, params)
 }

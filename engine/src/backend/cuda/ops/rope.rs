@@ -1,4 +1,4 @@
-//! Rotary positions.
+//! Planning of rotary position embeddings (RoPE).
 
 use std::f64::consts::PI;
 
@@ -6,10 +6,10 @@ use bytemuck::{Pod, Zeroable};
 
 use super::super::kernel::{Kernel, ROPE};
 use super::arguments::TensorArg;
-use super::{Refusal, Task, size};
+use super::{Task, Unplanned, size};
 use crate::graph::{ROPE_AXES, Rope, RopeKind};
 
-/// Angles: the structure of `rope.cuh`.
+/// Parameters of the RoPE angles, laid out like the struct in `rope.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct RopeArg {
@@ -38,8 +38,8 @@ struct Params {
     rope: RopeArg,
 }
 
-/// The angles of a task's node.
-pub(super) fn angles(task: &mut Task<'_>, p: &Rope) -> Result<RopeArg, Refusal> {
+/// Returns the angles for a task's node.
+pub(super) fn angles(task: &mut Task<'_>, p: &Rope) -> Result<RopeArg, Unplanned> {
     let (low, high) = ramp(p);
     let has_factors = task.has(2);
     let mut sections = [0; ROPE_AXES];
@@ -65,12 +65,12 @@ pub(super) fn angles(task: &mut Task<'_>, p: &Rope) -> Result<RopeArg, Refusal> 
     })
 }
 
-/// The value that kernels have for pairs that are neighbours.
+/// Returns 1 if the elements of a pair are adjacent, otherwise 0.
 pub(super) fn neighbours(p: &Rope) -> i64 {
     (p.kind == RopeKind::Norm).into()
 }
 
-pub(super) fn plan(task: &mut Task<'_>, p: &Rope) -> Result<(), Refusal> {
+pub(super) fn plan(task: &mut Task<'_>, p: &Rope) -> Result<(), Unplanned> {
     let params = Params {
         x: task.source(0)?,
         y: task.result()?,
@@ -83,7 +83,7 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Rope) -> Result<(), Refusal> {
     task.launch(kernel, [size(n_tokens)?, 1, 1], threads, &params)
 }
 
-/// The magnitude of rotated pairs.
+/// Returns the magnitude of rotated pairs.
 fn magnitude(p: &Rope) -> f32 {
     let scaled = match p.ext_factor {
         0.0 => 1.0,
@@ -92,9 +92,9 @@ fn magnitude(p: &Rope) -> f32 {
     (f64::from(p.attn_factor) * scaled) as f32
 }
 
-/// Pairs between which YaRN goes from extrapolated to interpolated angles.
+/// Returns the pairs between which YaRN blends extrapolated and interpolated angles.
 fn ramp(p: &Rope) -> (f32, f32) {
-    // The pair with this many rotations over the original context.
+    // Returns the pair with this number of rotations over the original context.
     let pair_turning = |rotations: f32| {
         let wave = p.n_ctx_orig as f64 / (f64::from(rotations) * 2.0 * PI);
         p.n_dims as f64 * wave.ln() / (2.0 * f64::from(p.freq_base).ln())

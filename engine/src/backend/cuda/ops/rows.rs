@@ -1,11 +1,11 @@
-//! Ops over dimension 0: a block of threads has a row.
+//! Ops over dimension 0, with one block of threads per row.
 
 use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
 
 use super::super::kernel::{Kernel, ROWS};
 use super::arguments::TensorArg;
-use super::{Refusal, Task, integers, size};
+use super::{Task, Unplanned, integers, size};
 use crate::graph::{Op, TensorId};
 
 #[repr(C)]
@@ -22,28 +22,30 @@ struct Params {
     tiles: u64,
 }
 
-/// The largest matrix of [`Op::Balance`] that fits in shared memory with sums of its rows.
-const MAX_BALANCE: usize = 96;
+/// Maximum size `n` of a Sinkhorn matrix. The matrix and its row sums must fit in shared memory.
+const MAX_SINKHORN: usize = 96;
 
-/// Rows of a norm that are shared by blocks, of at least some elements, and by how many blocks.
+/// A norm with at most `FEW_ROWS` rows of at least `LONG_ROW` elements is divided among `PARTS` blocks per
+/// row.
 const FEW_ROWS: u32 = 16;
 const LONG_ROW: i32 = 2048;
 const PARTS: u32 = 4;
 
-/// Threads of a row of `n` elements: one for a few of them, in whole warps. Sums are added up in an order that follows from it.
-fn threads_of(n: usize) -> Result<u32, Refusal> {
+/// Returns the number of threads for a row of `n` elements: one per four elements, rounded up to whole warps.
+/// The order of summation depends on it.
+fn threads_of(n: usize) -> Result<u32, Unplanned> {
     size(n.div_ceil(4).next_multiple_of(32).clamp(32, 1024))
 }
 
-pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Refusal> {
+pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let (name, c) = match task.node.op {
         Op::RmsNorm { eps } => ("rms_norm", eps),
         Op::Norm { eps } => ("layer_norm", eps),
         Op::L2Norm { eps } => ("l2_norm", eps),
         Op::SoftMax { scale } => ("soft_max", scale),
         Op::SumRows => ("sum_rows", 0.0),
-        Op::Balance { eps, .. } => ("balance", eps),
-        _ => return Err("an op over rows".into()),
+        Op::Sinkhorn { eps, .. } => ("balance", eps),
+        _ => return Err("not an op over rows".into()),
     };
     let mut kernel = Kernel::new(&ROWS, name);
     let weighted = matches!(task.node.op, Op::RmsNorm { .. }) && task.has(1);
@@ -51,11 +53,11 @@ pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Refusal> {
         kernel = kernel.with_type("W", task.operand(1).ty);
     }
     let (i, shared) = match task.node.op {
-        Op::Balance { n, iterations, .. } if n <= MAX_BALANCE => (
+        Op::Sinkhorn { n, iterations, .. } if n <= MAX_SINKHORN => (
             [size(n)? as i32, size(iterations.max(1))? as i32],
             size(4 * n * (n + 1))?,
         ),
-        Op::Balance { .. } => return Err("matrices that fit in shared memory".into()),
+        Op::Sinkhorn { .. } => return Err("the matrix exceeds the shared memory".into()),
         _ => ([0; 2], 0),
     };
     let x = task.operand(0);
@@ -77,40 +79,42 @@ pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Refusal> {
     task.launch_with(kernel, grid, threads, shared, &params)
 }
 
-/// True if a norm's weight, if it has one, and rows can be read and stored 4 elements at a time.
+/// Returns true if a norm's rows, and its weight if any, can be accessed in vectors of 4 elements.
 fn has_vectors(task: &Task<'_>, w: &TensorArg, rows: &[TensorArg]) -> bool {
     let dense = |arg: &TensorArg| arg.has_vectors(size_of::<f32>(), 16);
     (!task.has(1) || task.operand(1).ty == GgmlType::F32 && dense(w)) && rows.iter().all(dense)
 }
 
-/// The grid of a norm: few long rows are each shared by blocks, all of which add up its squares and store a part of the result. None may store what
-/// another still reads.
+/// Returns the grid of a norm.
+///
+/// Each of few long rows is divided among several blocks, which all compute the sum of squares and store a
+/// part of the result. The result must therefore not overlap the input.
 fn shared_rows(n_rows: u32, params: &Params) -> [u32; 3] {
     let range = |arg: &TensorArg| arg.data..arg.data + arg.extent();
     let (x, y) = (range(&params.x), range(&params.y));
-    let is_apart = x.end <= y.start || y.end <= x.start;
+    let is_disjoint = x.end <= y.start || y.end <= x.start;
     let is_long = params.x.ne[0] >= LONG_ROW && n_rows <= FEW_ROWS;
     let adds = params.b.data != 0;
-    [n_rows, if is_apart && is_long && !adds { PARTS } else { 1 }, 1]
+    [n_rows, if is_disjoint && is_long && !adds { PARTS } else { 1 }, 1]
 }
 
-/// A norm, and what is computed with it.
+/// A norm and the nodes fused with it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in super::super) struct Normed {
     pub(in super::super) norm: TensorId,
-    /// The sum that it is the norm of, if that is computed with it.
+    /// The sum that is the input of the norm, if fused.
     pub(in super::super) sum: Option<TensorId>,
-    /// The sum has other readers.
+    /// True if the sum has other readers.
     pub(in super::super) stores_sum: bool,
-    /// Products in integers read the norm.
+    /// True if integer matmuls read the norm.
     pub(in super::super) rounds: bool,
 }
 
-/// Elements of a row whose sum is kept in shared memory, of which a block has 48 KiB without asking.
+/// Maximum row length of a fused sum, which is stored in shared memory. A block has 48 KiB without opting in.
 pub(in super::super) const MAX_ADDED: usize = 11 << 10;
 
-/// Plans the norm with the sum before it and the rounding behind it.
-pub(super) fn plan_normed(task: &mut Task<'_>, normed: &Normed) -> Result<(), Refusal> {
+/// Plans a norm with the sum before it and the quantization after it.
+pub(super) fn plan_normed(task: &mut Task<'_>, normed: &Normed) -> Result<(), Unplanned> {
     let Op::RmsNorm { eps } = task.node.op else {
         return Err("a norm".into());
     };
@@ -148,7 +152,7 @@ pub(super) fn plan_normed(task: &mut Task<'_>, normed: &Normed) -> Result<(), Re
     if has_vectors {
         kernel = kernel.with_int("X4", 1);
     }
-    // Else whoever asks for integers rounds.
+    // Without vector loads, the matmul quantizes its own input.
     if normed.rounds && has_vectors {
         params.tiles = integers::written_columns(task, &params.y)?;
         kernel = kernel.with_int("ROUNDS", 1);

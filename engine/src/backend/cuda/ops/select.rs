@@ -1,17 +1,17 @@
-//! The largest of a row, and sparse attention: scores of cells and their selection.
+//! Top-k, and sparse attention: scores of cells and their selection.
 
 use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
 
 use super::super::kernel::{Kernel, SELECT, TOP};
 use super::arguments::{TensorArg, VisibleArg};
-use super::{Refusal, THREADS, Task, size};
+use super::{THREADS, Task, Unplanned, size};
 use crate::graph::{BlockRule, Blocks, Op, PAGE};
 
-/// Most values of a row that are sorted: so many keys fit in shared memory.
+/// Maximum number of values of a row to sort. Their keys must fit in shared memory.
 const MAX_SORTED: usize = 4096;
 
-/// Most blocks of threads that score the pages of a token, or choose blocks for rows.
+/// Maximum number of blocks that score the pages of a token, or select blocks for rows.
 const MAX_BLOCKS: usize = 64;
 
 #[repr(C)]
@@ -42,19 +42,21 @@ struct Params {
     n_rows: i32,
 }
 
-pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Refusal> {
+pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Unplanned> {
     match task.node.op {
-        Op::TopK { k } if k > MAX_SORTED => Err("as many values as are sorted in shared memory".into()),
+        Op::TopK { k } if k > MAX_SORTED => {
+            Err("k exceeds the number of values that can be sorted in shared memory".into())
+        }
         Op::TopK { k } => top(task, "top_k", k, 8 * k),
         Op::TopMask { k } => top(task, "top_mask", k, 0),
         Op::IndexScores => index_scores(task),
         Op::SelectBlocks(blocks) => select_blocks(task, &blocks),
-        Op::LastCells { .. } => last_cells(task),
-        _ => Err("an op that selects".into()),
+        Op::RecentCells { .. } => last_cells(task),
+        _ => Err("not an op that selects".into()),
     }
 }
 
-fn top(task: &mut Task<'_>, name: &'static str, k: usize, shared: usize) -> Result<(), Refusal> {
+fn top(task: &mut Task<'_>, name: &'static str, k: usize, shared: usize) -> Result<(), Unplanned> {
     let params = TopParams {
         x: task.source(0)?,
         y: task.result()?,
@@ -65,8 +67,8 @@ fn top(task: &mut Task<'_>, name: &'static str, k: usize, shared: usize) -> Resu
     task.launch_with(Kernel::new(&TOP, name), grid, THREADS, size(shared)?, &params)
 }
 
-/// Parameters of `select.cu` of which an op sets its own.
-fn params_of(task: &mut Task<'_>) -> Result<Params, Refusal> {
+/// Returns the common parameters of `select.cu`. Each op adds its own.
+fn params_of(task: &mut Task<'_>) -> Result<Params, Unplanned> {
     let (visible, y) = (VisibleArg::new(task)?, task.result()?);
     Ok(Params {
         q: TensorArg::NONE,
@@ -84,10 +86,10 @@ fn kernel(name: &'static str, keys: GgmlType, dk: usize) -> Kernel {
         .with_int("DK", dk as i64)
 }
 
-fn index_scores(task: &mut Task<'_>) -> Result<(), Refusal> {
+fn index_scores(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let keys = task.operand(1);
     if !keys.has_dense_rows() {
-        return Err("keys whose elements follow one another".into());
+        return Err("the elements of a key are not contiguous".into());
     }
     let has_weights = task.has(8);
     let params = Params {
@@ -100,20 +102,20 @@ fn index_scores(task: &mut Task<'_>) -> Result<(), Refusal> {
     let (ty, dk) = (keys.ty, keys.ne[0]);
     let n = size(task.node.nelements())?;
     task.for_each(kernel("hide_all", ty, dk), n, &params)?;
-    // A warp for a page, as long as there are not too many.
+    // Each page is scored by one warp, up to a maximum number of thread blocks.
     let per_block = PAGE * (THREADS as usize / 32);
     let n_blocks = size(params.visible.n_cells().div_ceil(per_block).clamp(1, MAX_BLOCKS))?;
     let grid = [n_blocks, size(task.operand(0).ne[2])?, 1];
     task.launch(kernel("index_scores", ty, dk), grid, THREADS, &params)
 }
 
-fn last_cells(task: &mut Task<'_>) -> Result<(), Refusal> {
+fn last_cells(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let params = params_of(task)?;
     let n_threads = size(32 * task.node.nelements())?;
     task.for_each(kernel("last_cells", GgmlType::F32, 1), n_threads, &params)
 }
 
-fn select_blocks(task: &mut Task<'_>, blocks: &Blocks) -> Result<(), Refusal> {
+fn select_blocks(task: &mut Task<'_>, blocks: &Blocks) -> Result<(), Unplanned> {
     let common = params_of(task)?;
     let at = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let n_rows = task.node.ne[1] * task.node.ne[2];
@@ -128,7 +130,7 @@ fn select_blocks(task: &mut Task<'_>, blocks: &Blocks) -> Result<(), Refusal> {
     };
     let params = Params {
         q: task.source(0)?,
-        // Number, score and count of each slot.
+        // Tables with the block number, score, and cell count of each slot.
         tables: task.target.scratch(3 * size_of::<u32>() * n_slots * n_groups)?,
         n_slots: size(n_slots)? as i32,
         block_size: at(blocks.size),

@@ -1,15 +1,16 @@
-//! Products of many columns on tensor cores, in bf16 with sums of f32: for `fast` alone.
+//! Matmuls with many columns on tensor cores, in bf16 with f32 accumulation. Only used with
+//! `Precision::Fast`.
 
 use bytemuck::{Pod, Zeroable};
 use kernels::{GgmlType, Precision};
 
 use super::super::kernel::{Kernel, MUL_MAT_TENSOR, ROUND_COLUMNS};
 use super::arguments::TensorArg;
-use super::products::decoder;
-use super::{ColumnForm, Refusal, Task, size};
+use super::matmul::decoder;
+use super::{ColumnForm, Task, Unplanned, size};
 use crate::graph::Tensor;
 
-/// A tile of `mul_mat_tensor.cu`: rows and columns, and those of a warp's part of it.
+/// A tile of `mul_mat_tensor.cu`: rows and columns of a block, and of each warp's part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tile {
     rows: u32,
@@ -27,20 +28,20 @@ const fn tile(rows: u32, columns: u32, warp_rows: u32, warp_columns: u32) -> Til
     }
 }
 
-/// Tiles, those first that need the fewest reads and decode the fewest weights.
+/// Tile sizes, starting with those that read and decode the least.
 const TILES: [Tile; 3] = [tile(128, 256, 64, 64), tile(128, 128, 64, 32), tile(64, 64, 32, 32)];
 
-/// The tile of few columns.
+/// Tile for matmuls with few columns.
 const FEW: Tile = tile(128, 32, 16, 32);
 
-/// Values of a row in shared memory, for each of two steps.
+/// Values of a row per step in shared memory, which holds two steps.
 const STEP: u32 = 64;
 
-/// Blocks with which a card is busy.
+/// Number of blocks that occupy a GPU.
 const BUSY: u32 = 100;
 
 impl Tile {
-    /// The tile for a product of so many rows and columns, and so many such products.
+    /// Returns the tile for `outer` matmuls with this number of rows and columns.
     fn of(rows: u32, columns: u32, outer: u32) -> Tile {
         if columns <= FEW.columns {
             return FEW;
@@ -51,8 +52,8 @@ impl Tile {
         large.unwrap_or(TILES[TILES.len() - 1])
     }
 
-    /// The tile for products of so many rows with groups of columns, of this size on average: not much larger than that, since a tile has columns of one
-    /// group.
+    /// Returns the tile for matmuls of groups with `columns` columns on average. A tile holds columns of a
+    /// single group, so it should not be much larger than a group.
     pub(super) fn of_groups(rows: u32, columns: u32, n_groups: u32) -> Tile {
         let fits = |t: &Tile| t.columns <= columns + columns / 4;
         let n_blocks =
@@ -65,7 +66,7 @@ impl Tile {
         32 * (self.rows / self.warp_rows) * (self.columns / self.warp_columns)
     }
 
-    /// Bytes of shared memory.
+    /// Returns the shared memory in bytes.
     fn shared(self) -> u32 {
         2 * 2 * STEP * (self.rows + self.columns)
     }
@@ -93,42 +94,43 @@ struct Params {
     stride: i32,
 }
 
-/// Columns that were grouped by matrix: addresses of tiles and of their order, how many tiles there are, and matrices for each token.
+/// Columns grouped by matrix: addresses of the tiles and of their order, number of tiles, and number of
+/// matrices per token.
 #[derive(Clone, Copy)]
 pub(super) struct Groups {
     pub(super) tiles: u64,
     pub(super) order: u64,
     pub(super) n_tiles: usize,
     pub(super) n_used: usize,
-    /// Scratch memory for the columns.
+    /// Address of scratch memory for the columns.
     pub(super) columns: u64,
     pub(super) tile: Tile,
 }
 
-/// True if the product of a node's weights may be computed so.
+/// Returns true if matmuls with these weights may run on tensor cores.
 pub(super) fn suits(precision: Precision, weights: &Tensor) -> bool {
-    // Floats of 32 bits are few, and mean to be exact.
+    // f32 weights are rare and require exact results.
     precision == Precision::Fast && weights.ty != GgmlType::F32
 }
 
-/// Bytes from one column to the next.
+/// Returns the distance between columns in bytes.
 fn stride(x: &Tensor) -> usize {
     (2 * x.ne[0]).next_multiple_of(16)
 }
 
-/// Bytes of all columns.
+/// Returns the size of all columns in bytes.
 pub(super) fn column_bytes(x: &Tensor) -> usize {
     stride(x) * x.nrows()
 }
 
-/// What addresses of rows are multiples of, up to what is read at a time.
+/// Returns the alignment of rows in bytes, up to the size of a load.
 fn alignment(w: &TensorArg) -> i64 {
     let rows = (1..4).all(|d| w.ne[d] == 1 || w.nb[d] % 16 == 0);
     if rows && w.data.is_multiple_of(16) { 16 } else { 4 }
 }
 
-/// Plans the product: of all columns, or of groups of them.
-pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option<Groups>) -> Result<(), Refusal> {
+/// Plans the matmul of all columns, or of groups of columns.
+pub(super) fn plan(task: &mut Task<'_>, operands: [TensorArg; 3], groups: Option<Groups>) -> Result<(), Unplanned> {
     let [w, x, y] = operands;
     let (weights, values) = (task.operand(0), task.operand(1));
     let (columns, is_new) = match groups {
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiles_are_as_large_as_leaves_no_multiprocessor_without_one() {
+    fn tile_size_occupies_all_multiprocessors() {
         let columns = |rows, columns| Tile::of(rows, columns, 1).columns;
         let found = [
             (14336, 512),
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_of_groups_are_about_as_large_as_these() {
+    fn tile_size_matches_group_size() {
         let found = [
             (1536, 32, 128),
             (14336, 128, 8),
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn two_steps_of_a_tile_fit_in_the_shared_memory_of_small_cards() {
+    fn double_buffered_tiles_fit_in_shared_memory_of_small_gpus() {
         for tile in TILES.into_iter().chain([FEW]) {
             assert!(tile.shared() <= 99 << 10 && tile.threads() <= 256, "{tile:?}");
         }

@@ -1,33 +1,33 @@
-//! Layers of a decoded token: how many phases they take, and that nodes which are computed together, or by every thread for itself, leave the bits that they leave one by
-//! one.
+//! Transformer layers in decode: the number of phases per layer, and bit-identical results whether nodes are
+//! fused, recomputed per thread, or computed one by one.
 
 use super::*;
-use crate::alloc::{GraphAllocator, Order, Step};
+use crate::alloc::{AllocStep, GraphAllocator, Order};
 use crate::graph::Unary;
 
-/// What is unusual about the layers.
+/// Options of the test layers.
 #[derive(Clone, Copy, Default, Debug)]
 struct Form {
-    /// The product comes first in sums.
+    /// The matmul is the first operand of each sum.
     product_first: bool,
-    /// Gate and up are matrices of experts.
+    /// True if the gate and up projections are stacks of expert matrices.
     experts: bool,
-    /// Norms are read by others, too.
+    /// True if the norms have additional readers.
     read_norms: bool,
-    /// Products of the heads have biases.
+    /// True if the attention matmuls have biases.
     biases: bool,
-    /// Gate and up are of different types.
+    /// True if the gate and up weights have different quantization types.
     two_types: bool,
-    /// Each result has memory of its own.
+    /// True if each result has its own buffer.
     apart: bool,
 }
 
-/// Layers as llama's, with two sums in place of attention.
+/// Llama-like layers, with two sums instead of attention.
 struct Layers {
     graph: Graph,
     memory: MemoryMap,
     x: TensorId,
-    /// The last sum, which only the last norm reads.
+    /// The last sum, read only by the last norm.
     last_sum: TensorId,
     glus: Vec<TensorId>,
     result: TensorId,
@@ -40,7 +40,7 @@ impl Layers {
         let (mut g, mut weights, mut glus) = (Graph::new(), Weights::default(), Vec::new());
         let x = g.input(F32, [WIDTH, n, 1, 1], "x");
         let ids = g.input(I32, [1, n, 1, 1], "ids");
-        // Not an input, so that sums may take its place.
+        // A computed tensor, so that a sum may overwrite it.
         let mut h = g.scale(x, 2.0, 0.0).unwrap();
         let sum = |g: &mut Graph, h: TensorId, product: TensorId| match form.product_first {
             true => g.add(product, h).unwrap(),
@@ -107,16 +107,17 @@ impl Layers {
         layers
     }
 
-    /// Weights in memory that nobody writes, results where the allocator has them or `apart`.
+    /// Allocates the weights in read-only memory, and the results with the graph allocator, or in separate
+    /// buffers if `apart`.
     fn place(g: &mut Graph, weights: Weights, apart: bool) -> MemoryMap {
         let cpu = device("cpu").unwrap().buffer_type();
         let mut memory = MemoryMap::default();
-        let mut held = cpu.allocate(weights.bytes.len()).unwrap();
-        held.write(0, &weights.bytes).unwrap();
-        let buffer = memory.insert(Arc::<dyn Buffer>::from(held), Usage::Weights);
+        let mut buffer = cpu.allocate(weights.bytes.len()).unwrap();
+        buffer.write(0, &weights.bytes).unwrap();
+        let buffer = memory.insert(Arc::<dyn Buffer>::from(buffer), Usage::Weights);
         for (id, offset) in weights.tensors {
             let tensor = g.tensor_mut(id);
-            (tensor.home, tensor.flags.input) = (Some(Home { buffer, offset }), false);
+            (tensor.home, tensor.flags.input) = (Some(BufferSlice { buffer, offset }), false);
         }
         let leafs: Vec<TensorId> = g.leafs().iter().copied().filter(|&id| g.home(id).is_none()).collect();
         let nodes = g.nodes().to_vec();
@@ -124,11 +125,11 @@ impl Layers {
             for id in leafs.into_iter().chain(nodes) {
                 if g.tensor(id).view.is_none() {
                     let buffer = memory.insert(cpu.allocate(g.tensor(id).nbytes()).unwrap(), Usage::Any);
-                    g.tensor_mut(id).home = Some(Home { buffer, offset: 0 });
+                    g.tensor_mut(id).home = Some(BufferSlice { buffer, offset: 0 });
                 }
             }
         } else {
-            let steps: Vec<Step> = nodes.into_iter().map(Step::Compute).collect();
+            let steps: Vec<AllocStep> = nodes.into_iter().map(AllocStep::Compute).collect();
             let order = Order {
                 leafs: &leafs,
                 steps: &steps,
@@ -147,16 +148,16 @@ impl Layers {
         plan_of(&self.graph, &self.memory, Precision::Fast, n_threads)
     }
 
-    /// Nodes that are computed together with the next ones.
-    fn n_fused(&self, is_such: impl Fn(&Fusion) -> bool) -> usize {
+    /// Counts the fusions that match `matches_kind`.
+    fn n_fused(&self, matches_kind: impl Fn(&Fusion) -> bool) -> usize {
         let plan = self.plan(2);
         plan.nodes
             .iter()
-            .filter(|node| node.fusion.as_ref().is_some_and(&is_such))
+            .filter(|node| node.fusion.as_ref().is_some_and(&matches_kind))
             .count()
     }
 
-    /// The result of computing the nodes in one go or one by one.
+    /// Returns the result after computing the nodes in one plan (`together`) or each in its own plan.
     fn run(&mut self, together: bool, n_threads: usize) -> Vec<u8> {
         let floats: Vec<f32> = (0..self.graph.tensor(self.x).nelements())
             .map(|i| (i * i % 97) as f32 / 97.0 - 0.4)
@@ -164,7 +165,7 @@ impl Layers {
         self.write(self.x, bytemuck::cast_slice(&floats));
         let params = BackendParams {
             precision: Precision::Fast,
-            thread_pool: Some(Arc::new(ThreadPool::on_as_many_cores(n_threads))),
+            thread_pool: Some(Arc::new(ThreadPool::with_core_per_thread(n_threads))),
             ..BackendParams::new(n_threads)
         };
         let mut backend = device("cpu").unwrap().backend(&params).unwrap();
@@ -188,12 +189,12 @@ impl Layers {
     }
 }
 
-fn is_product_add(fusion: &Fusion) -> bool {
-    matches!(fusion, Fusion::ProductAdd { .. })
+fn is_matmul_add(fusion: &Fusion) -> bool {
+    matches!(fusion, Fusion::MatmulAdd { .. })
 }
 
 fn is_glu(fusion: &Fusion) -> bool {
-    matches!(fusion, Fusion::ProductsGlu { .. })
+    matches!(fusion, Fusion::MatmulGlu { .. })
 }
 
 fn forms() -> [Form; 7] {
@@ -218,9 +219,10 @@ fn forms() -> [Form; 7] {
     ]
 }
 
-/// Products of a norm, what stands for attention, and products with their sums or gates.
+/// The five phases are: matmuls of the first norm, the attention stand-in, two matmuls with a residual sum,
+/// and the gated matmuls.
 #[test]
-fn a_layer_of_few_tokens_takes_five_phases() {
+fn layer_of_few_tokens_takes_five_phases() {
     for n in [1, 3, 8] {
         for form in forms() {
             let case = format!("{n} tokens, {form:?}");
@@ -233,22 +235,22 @@ fn a_layer_of_few_tokens_takes_five_phases() {
             assert_eq!(plan.norms.len(), n_norms, "{case}");
             assert_eq!(plan.phases.len(), n_phases, "{case}");
             let n_sums = if form.biases { 3 } else { 2 };
-            assert_eq!(layers.n_fused(is_product_add), n_sums * LAYERS, "{case}");
+            assert_eq!(layers.n_fused(is_matmul_add), n_sums * LAYERS, "{case}");
             assert_eq!(layers.n_fused(is_glu), LAYERS, "{case}");
         }
     }
 }
 
-/// More than every thread quantizes for itself.
+/// The batch has 40 tokens, more than the limit up to which every thread quantizes for itself.
 #[test]
-fn layers_of_many_tokens_have_their_norms_computed_once() {
+fn norms_of_many_tokens_are_computed_once() {
     let layers = Layers::new(40, Form::default());
     assert_eq!(layers.plan(2).norms.len(), 0);
-    assert_eq!(layers.n_fused(is_product_add), 0);
+    assert_eq!(layers.n_fused(is_matmul_add), 0);
 }
 
 #[test]
-fn layers_leave_the_same_bits_together_and_one_by_one() {
+fn fused_layers_are_bit_identical() {
     for n in [1, 3, 8] {
         for form in forms() {
             let apart = Layers::new(n, form).run(false, 1);
@@ -266,31 +268,29 @@ fn layers_leave_the_same_bits_together_and_one_by_one() {
 }
 
 #[test]
-fn pieces_of_fused_products_that_are_taken_over_leave_the_same_bits() {
+fn stolen_fused_matmuls_are_bit_identical() {
     for n in [1, 3] {
         for form in forms() {
             let want = Layers::new(n, form).run(false, 1);
             let mut layers = Layers::new(n, form);
             for n_threads in [2, 3] {
-                let before = stalls::n_taken_over();
+                let before = stalls::n_stolen();
                 stalls::every(7, || {
                     for _ in 0..4 {
                         let got = layers.run(true, n_threads);
                         assert!(got == want, "{n} tokens, {form:?}, {n_threads} threads");
                     }
                 });
-                assert!(
-                    stalls::n_taken_over() > before,
-                    "{n} tokens, {form:?}: nothing was taken over"
-                );
+                assert!(stalls::n_stolen() > before, "{n} tokens, {form:?}: no work was stolen");
             }
         }
     }
 }
 
-/// A sum that nothing but a norm reads, in whose memory products are stored: other threads may still be reading it.
+/// Only a norm reads the sum, and a matmul overwrites the sum's memory. Another thread may still be reading
+/// the sum, so the norm must not be recomputed.
 #[test]
-fn a_norm_is_stored_where_products_overwrite_what_it_is_made_of() {
+fn norm_is_stored_if_matmul_overwrites_its_input() {
     let form = Form {
         apart: true,
         ..Form::default()
@@ -301,36 +301,38 @@ fn a_norm_is_stored_where_products_overwrite_what_it_is_made_of() {
     let result = layers.result;
     let sum = layers.graph.home(layers.last_sum).unwrap();
     let cpu = device("cpu").unwrap().buffer_type();
-    let room = cpu.allocate(8 * 4 * HIDDEN).unwrap();
-    layers.memory.replace(sum.buffer, room);
-    layers.graph.tensor_mut(result).home = Some(Home { offset: 512, ..sum });
+    let buffer = cpu.allocate(8 * 4 * HIDDEN).unwrap();
+    layers.memory.replace(sum.buffer, buffer);
+    layers.graph.tensor_mut(result).home = Some(BufferSlice { offset: 512, ..sum });
     assert_eq!(layers.plan(2).norms.len(), n_norms - 1);
     for n_threads in 1..=4 {
         assert!(layers.run(true, n_threads) == want, "{n_threads} threads");
     }
 }
 
-/// What threads quantize yet while others store sums: the activations of a product.
+/// The sum overwrites the activations that other threads may still be quantizing, so the matmul must not be
+/// fused with the sum.
 #[test]
-fn a_product_is_stored_where_its_sum_overwrites_its_activations() {
+fn matmul_is_stored_if_sum_overwrites_its_activations() {
     let form = Form {
         apart: true,
         ..Form::default()
     };
     let mut layers = Layers::new(1, form);
     let want = layers.run(false, 1);
-    let n_sums = layers.n_fused(is_product_add);
+    let n_sums = layers.n_fused(is_matmul_add);
     let (sum, glu) = (layers.last_sum, layers.glus[LAYERS - 1]);
     layers.graph.tensor_mut(sum).home = layers.graph.home(glu);
-    assert_eq!(layers.n_fused(is_product_add), n_sums - 1);
+    assert_eq!(layers.n_fused(is_matmul_add), n_sums - 1);
     for n_threads in 1..=4 {
         assert!(layers.run(true, n_threads) == want, "{n_threads} threads");
     }
 }
 
-/// The same where threads compute a norm: of what it is made.
+/// The gated result overwrites the input of a norm that other threads may still be recomputing, so the
+/// matmuls must not be fused.
 #[test]
-fn gated_products_are_apart_where_they_overwrite_what_their_norm_is_made_of() {
+fn gated_matmuls_that_overwrite_norm_input_are_not_fused() {
     let form = Form {
         apart: true,
         ..Form::default()
@@ -341,8 +343,8 @@ fn gated_products_are_apart_where_they_overwrite_what_their_norm_is_made_of() {
     let tensor = |id: TensorId| layers.graph.tensor(id);
     let norm = tensor(tensor(glu).source(0)).source(1);
     let sum = layers.graph.home(tensor(norm).source(0)).unwrap();
-    let room = device("cpu").unwrap().buffer_type().allocate(4 * HIDDEN).unwrap();
-    layers.memory.replace(sum.buffer, room);
+    let buffer = device("cpu").unwrap().buffer_type().allocate(4 * HIDDEN).unwrap();
+    layers.memory.replace(sum.buffer, buffer);
     layers.graph.tensor_mut(glu).home = Some(sum);
     assert_eq!(layers.n_fused(is_glu), LAYERS - 1);
     assert_eq!(layers.plan(2).norms.len(), 2 * LAYERS + 1);

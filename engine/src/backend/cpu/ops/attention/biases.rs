@@ -1,15 +1,15 @@
-//! What is added to scores by the distance of a key: learned biases, and the slopes of ALiBi.
+//! Additive score terms that depend on the distance between query and key: learned biases and ALiBi slopes.
 
 use crate::backend::cpu::view::Source;
 use crate::graph::Buckets;
 
-/// Biases by relative position.
+/// Learned biases by relative position.
 pub(super) struct Biases<'a> {
     /// `[n_head, n_buckets]`
     table: &'a [f32],
-    /// Row of each distance within its side.
+    /// Table row for each distance up to [`Buckets::FAR`], relative to the first row of the direction.
     near: [u8; Buckets::FAR + 1],
-    /// First row for keys behind the query.
+    /// First bias table row for keys after the query.
     behind: usize,
 }
 
@@ -18,13 +18,13 @@ impl<'a> Biases<'a> {
         let side = buckets.side(table.tensor.ne[1]);
         Biases {
             table: table.floats(0, table.tensor.nelements()),
-            // There are fewer than 256 rows.
+            // The table has fewer than 256 rows.
             near: std::array::from_fn(|distance| Buckets::near(side, distance) as u8),
             behind: side,
         }
     }
 
-    /// Of head `head`, for a key `ahead` positions behind the query.
+    /// Returns the bias of head `head` for a key `ahead` positions after the query (negative: before).
     pub(super) fn of(&self, buckets: Buckets, n_head: usize, head: usize, ahead: i64) -> f32 {
         let around = buckets == Buckets::Around;
         let distance = if around {
@@ -38,7 +38,10 @@ impl<'a> Biases<'a> {
     }
 }
 
-/// Slopes of a geometric series over the largest power of two of heads; the others lie in between.
+/// Returns the ALiBi slope of a head.
+///
+/// The slopes form a geometric series over the largest power of two of heads. The remaining heads
+/// interpolate, as in the reference implementation.
 pub(super) fn alibi_slope(max_bias: f32, head: usize, n_head: usize) -> f32 {
     let power = 1usize << n_head.ilog2();
     let (first, exponent) = if head < power {

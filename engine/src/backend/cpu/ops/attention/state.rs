@@ -1,8 +1,9 @@
-//! What queries have gathered of the cells that they have attended to.
+//! Running state of the online softmax.
 
 use kernels::rows;
 
-/// Running results of a unit's queries: the largest score so far, the sum of e^(score - largest), and the values so weighted.
+/// Softmax state of a unit's queries: the maximum score, the sum of `exp(score - max)`, and the values
+/// weighted by the same factors.
 pub(super) struct State<'a> {
     pub(super) max: &'a mut [f32],
     pub(super) sum: &'a mut [f32],
@@ -28,7 +29,7 @@ impl<'a> State<'a> {
         &mut self.values[query * dv..(query + 1) * dv]
     }
 
-    /// Makes room for scores up to `max`: what was summed up is scaled down if that is larger than before.
+    /// Raises the maximum score of a query to `max`, and rescales the sum and the values if necessary.
     pub(super) fn raise(&mut self, query: usize, max: f32) {
         let before = std::mem::replace(&mut self.max[query], max);
         if max > before && self.sum[query] > 0.0 {
@@ -38,7 +39,8 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Adds the results of other cells: those of as many queries of a state of `n_queries`, from query `first` on.
+    /// Merges the results of other cells into this state: queries `first..` of a state of `n_queries`
+    /// queries.
     pub(super) fn merge(&mut self, other: &[f32], n_queries: usize, first: usize) {
         let (max, rest) = other.split_at(n_queries);
         let (sum, values) = rest.split_at(n_queries);

@@ -10,21 +10,23 @@ use crate::graph::{Attention, AttentionOperands, Graph, PAGE, Tensor, TensorId, 
 use crate::sched::{Observer, SchedParams, Scheduler};
 
 thread_local! {
-    /// Pages whose keys this thread has multiplied with queries.
+    /// Number of pages that this thread has scored.
     pub(super) static N_SCORED: Cell<usize> = const { Cell::new(0) };
-    /// Pages of these that it has prepared for tiles.
+    /// Number of pages that this thread has packed for tile kernels.
     pub(super) static N_PREPARED: Cell<usize> = const { Cell::new(0) };
 }
 
 const N_HEAD_KV: usize = 2;
 
-/// How many pages of keys are read, as [`pages_read`].
+/// Returns the number of key pages read; see [`pages_read`].
 fn n_pages_read(tables: &[&[usize]]) -> usize {
     pages_read(tables, Precision::Exact).0
 }
 
-/// Computes attention of a token for each item of `tables`, the pages that it sees, on one thread: how many pages of keys are read, and how many prepared for tiles.
-/// Tokens side by side with the same pages share a table.
+/// Computes attention with one token per item of `tables`, the pages that the token sees, on one thread.
+/// Adjacent tokens with the same pages share a table.
+///
+/// Returns the number of key pages read, and the number of pages packed for tile kernels.
 fn pages_read(tables: &[&[usize]], precision: Precision) -> (usize, usize) {
     let n_kv = PAGE * (1 + tables.iter().flat_map(|pages| pages.iter()).max().unwrap());
     let (mut table, mut starts, mut pages) = (Vec::new(), vec![0], Vec::new());
@@ -80,7 +82,7 @@ fn pages_read(tables: &[&[usize]], precision: Precision) -> (usize, usize) {
 fn sequences_in_lockstep_read_their_own_pages() {
     let one = n_pages_read(&[&[0, 1, 2]]);
     assert_eq!(one, 3 * N_HEAD_KV);
-    // Pages in the order in which sequences that grow together get them.
+    // The order of pages that sequences get when they grow in lockstep.
     for n_seqs in [2, 8, 40] {
         let tables: Vec<_> = (0..n_seqs).map(|s| [s, n_seqs + s, 2 * n_seqs + s]).collect();
         let tables: Vec<&[usize]> = tables.iter().map(|t| &t[..]).collect();
@@ -95,13 +97,13 @@ fn tokens_of_one_sequence_read_pages_together() {
     assert_eq!(
         n_pages_read(&[pages; 25]),
         2 * 2 * N_HEAD_KV,
-        "48 queries at a time, of two heads each"
+        "48 queries at a time, two per token"
     );
 }
 
-/// Two heads share a key head, so that 16 tokens fill a tile of 32 queries.
+/// Two query heads share a KV head, so that 16 tokens fill a tile of 32 queries.
 #[test]
-fn pages_are_prepared_for_tiles_only_where_enough_queries_share_them() {
+fn pages_are_packed_only_for_enough_queries() {
     let is_prepared = |tables: &[&[usize]]| {
         let (scored, prepared) = pages_read(tables, Precision::Fast);
         assert!(scored > 0 && prepared <= scored);
@@ -109,23 +111,23 @@ fn pages_are_prepared_for_tiles_only_where_enough_queries_share_them() {
     };
     let sequences: Vec<[usize; 1]> = (0..40).map(|page| [page]).collect();
     let apart: Vec<&[usize]> = sequences.iter().map(|pages| &pages[..]).collect();
-    assert!(!is_prepared(&apart), "40 sequences, each with pages of its own");
+    assert!(!is_prepared(&apart), "40 sequences, each with its own pages");
     let shared = |n: usize| [&apart[..40 - n], &vec![&[40usize][..]; n]].concat();
     assert!(!is_prepared(&shared(15)));
     for n in [16, 17, 40] {
         assert_eq!(
             is_prepared(&shared(n)),
             has_tiles(),
-            "{n} tokens of one sequence beside others"
+            "{n} tokens of one sequence in a batch with other sequences"
         );
     }
 }
 
-/// Wants what attention gives, so that it is stored as floats.
-struct Watch;
+/// Observes the attention result, so that it is stored as f32.
+struct RunTimer;
 
-impl Observer for Watch {
-    fn wants(&mut self, graph: &Graph, node: TensorId) -> bool {
+impl Observer for RunTimer {
+    fn observes(&mut self, graph: &Graph, node: TensorId) -> bool {
         matches!(graph.tensor(node).op, crate::graph::Op::Attention(_))
     }
 
@@ -134,7 +136,7 @@ impl Observer for Watch {
     }
 }
 
-/// Values for a tensor: those of a longer one without its first `skipped`.
+/// Returns test data for a tensor: the values of a longer tensor without the first `skipped` values.
 fn noise(t: &Tensor, seed: usize, skipped: usize) -> Vec<u8> {
     let floats: Vec<f32> = (skipped..skipped + t.nelements())
         .map(|i| ((i * i % 977 + 7 * i * seed) % 103) as f32 / 50.0 - 0.9)
@@ -147,8 +149,9 @@ fn noise(t: &Tensor, seed: usize, skipped: usize) -> Vec<u8> {
     bytes
 }
 
-/// A product of what the last of `n` tokens of a sequence attend to, on some threads; `apart`: attention's result is stored as floats.
-fn product_of_attention([n_tokens, n]: [usize; 2], [dk, n_head]: [usize; 2], n_threads: usize, apart: bool) -> Vec<u8> {
+/// Returns a matmul of the attention result of the last `n_tokens` of `n` tokens. `apart` makes attention
+/// store its result as f32.
+fn matmul_of_attention([n_tokens, n]: [usize; 2], [dk, n_head]: [usize; 2], n_threads: usize, apart: bool) -> Vec<u8> {
     let mut g = Graph::new();
     let mut list = |ty, n: usize| g.input(ty, [n, 1, 1, 1], "list");
     let n_pages = n.div_ceil(PAGE);
@@ -192,7 +195,7 @@ fn product_of_attention([n_tokens, n]: [usize; 2], [dk, n_head]: [usize; 2], n_t
     }
     sched.set_input(&g, visible.masks, bytemuck::cast_slice(&all)).unwrap();
     for (id, seed) in qkv.into_iter().chain([weights]).zip(1..) {
-        // A token has the same query whatever tokens are computed with it.
+        // A token's query does not depend on the other tokens of the batch.
         let skipped = if id == operands.q {
             (n - n_tokens) * dk * n_head
         } else {
@@ -202,7 +205,7 @@ fn product_of_attention([n_tokens, n]: [usize; 2], [dk, n_head]: [usize; 2], n_t
         sched.set_input(&g, id, &bytes).unwrap();
     }
     if apart {
-        sched.set_observer(Some(Box::new(Watch)));
+        sched.set_observer(Some(Box::new(RunTimer)));
     }
     sched.compute(&g).unwrap();
     let mut out = vec![0; g.tensor(y).nbytes()];
@@ -210,38 +213,40 @@ fn product_of_attention([n_tokens, n]: [usize; 2], [dk, n_head]: [usize; 2], n_t
     out
 }
 
-/// How many queries share what is prepared for tiles depends on the number of threads, and results are stored in the form of the product or as floats.
+/// The number of queries that share packed keys depends on the number of threads. The result is stored as f32
+/// or in the form of the matmul.
 #[test]
-fn the_product_of_attention_has_the_same_bits_on_any_number_of_threads() {
+fn matmul_of_attention_is_independent_of_threads() {
     for (n, heads) in [(700, [64, 6]), (200, [32, 2]), (130, [48, 10]), (31, [64, 4])] {
-        let expected = product_of_attention([n, n], heads, 1, true);
+        let expected = matmul_of_attention([n, n], heads, 1, true);
         assert!(expected.iter().any(|&byte| byte != 0));
         for n_threads in 1..=3 {
-            let got = product_of_attention([n, n], heads, n_threads, false);
+            let got = matmul_of_attention([n, n], heads, n_threads, false);
             assert!(got == expected, "{n} tokens, heads {heads:?}, {n_threads} threads");
         }
     }
 }
 
-/// One thread takes all heads of few tokens at a time, and several do where there are parts enough: heads have the same bits alone and side by side. The last
-/// tokens of a prompt get the bits that they get alone.
+/// A single thread computes all heads of few tokens at a time, and several threads do so if there are enough
+/// parts. The results must be bit-identical. The last tokens of a prompt must give the same bits as when they
+/// are computed alone.
 #[test]
-fn few_tokens_have_the_same_bits_on_any_number_of_threads() {
+fn attention_of_few_tokens_is_independent_of_threads() {
     for n in [40, 130, 300, 700, 1500] {
         for (n_tokens, heads) in [(1, [64, 6]), (1, [48, 2]), (4, [64, 6]), (5, [48, 8])] {
-            let expected = product_of_attention([n_tokens, n], heads, 1, true);
+            let expected = matmul_of_attention([n_tokens, n], heads, 1, true);
             assert!(expected.iter().any(|&byte| byte != 0));
             for n_threads in 1..=4 {
-                let got = product_of_attention([n_tokens, n], heads, n_threads, false);
+                let got = matmul_of_attention([n_tokens, n], heads, n_threads, false);
                 assert!(
                     got == expected,
                     "{n_tokens} of {n} tokens, heads {heads:?}, {n_threads} threads"
                 );
             }
-            let one = product_of_attention([1, n], heads, 2, false);
+            let one = matmul_of_attention([1, n], heads, 2, false);
             assert!(
                 expected.ends_with(&one),
-                "the last of {n} tokens, alone and with {n_tokens}"
+                "the last of {n} tokens, alone and in a batch of {n_tokens}"
             );
         }
     }

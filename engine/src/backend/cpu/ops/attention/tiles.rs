@@ -1,31 +1,35 @@
-//! Attention of many queries by a unit that multiplies tiles, or by integers. Keys and values of some pages are prepared for that, once for all queries of a unit. Then each block of
-//! queries gets its scores with all of these pages, one step of the online softmax, and sums of values.
+//! Attention of many queries with tile kernels (AMX, or integer dot products).
+//!
+//! Keys and values of some pages are packed once for all queries of a unit. Each block of queries then
+//! computes its scores with all of these pages, one step of the online softmax, and the weighted sums of
+//! values.
 
 use std::ops::Range;
 
 use kernels::attention::tiles::{
-    self as kernel, PageOf, Running, ScoreOperands, TILE_QUERIES, ValueOperands, WeightOperands,
+    self as kernel, OperandPage, ScoreOperands, SoftmaxState, TILE_QUERIES, ValueOperands, WeightOperands,
 };
 
 use super::state::State;
-use super::{MAX_UNIT, Operands, Room, Sizes, Unit, cache_rows};
+use super::{AttentionScratch, AttentionUnit, MAX_UNIT, Operands, Sizes, cache_rows};
 use crate::backend::cpu::ops::visible::Page;
 use crate::backend::cpu::scratch::take;
 use crate::graph::PAGE;
 
-/// Most pages that are prepared together.
+/// Maximum number of pages to pack together.
 pub(super) const MOST_PAGES: usize = 8;
 
-/// Bytes of keys that are prepared together, unless those of a page are more: with values, scores and weights they stay in a second-level cache.
+/// Maximum size in bytes of keys to pack together, except that one page is always allowed. Keys, values,
+/// scores, and weights then fit in the L2 cache.
 const KEY_BYTES: usize = 512 << 10;
 
-/// Pages that are prepared together, for keys of `dk` elements.
+/// Returns the number of pages to pack together, for keys of `dk` elements.
 fn pages_together(dk: usize) -> usize {
     (KEY_BYTES / kernel::bytes_of_keys(dk, 1)).clamp(1, MOST_PAGES)
 }
 
-/// Memory for operands of the unit and for scores.
-pub(super) struct TileRoom<'a> {
+/// Memory for packed operands and scores.
+pub(super) struct TileScratch<'a> {
     pub(super) queries: &'a mut [u8],
     keys: &'a mut [u8],
     values: &'a mut [u8],
@@ -33,10 +37,10 @@ pub(super) struct TileRoom<'a> {
     scores: &'a mut [f32],
 }
 
-impl<'a> TileRoom<'a> {
-    pub(super) fn new(scratch: &mut &'a mut [f32], s: &Sizes) -> TileRoom<'a> {
+impl<'a> TileScratch<'a> {
+    pub(super) fn new(scratch: &mut &'a mut [f32], s: &Sizes) -> TileScratch<'a> {
         let [queries, keys, values, weights, scores] = Self::sizes(s).map(|floats| take(scratch, floats));
-        TileRoom {
+        TileScratch {
             queries: bytemuck::cast_slice_mut(queries),
             keys: bytemuck::cast_slice_mut(keys),
             values: bytemuck::cast_slice_mut(values),
@@ -45,18 +49,18 @@ impl<'a> TileRoom<'a> {
         }
     }
 
-    /// Floats that it takes.
+    /// Returns the total size in floats.
     pub(super) fn floats(s: &Sizes) -> usize {
         Self::sizes(s).iter().sum()
     }
 
-    /// Floats of queries, keys, values, weights and scores.
+    /// Returns the sizes in floats of queries, keys, values, weights, and scores.
     fn sizes(s: &Sizes) -> [usize; 5] {
         if !s.by_tiles {
             return [0; 5];
         }
         let (n, n_pages) = (TILE_QUERIES, pages_together(s.dk));
-        // Queries that do not fill their tiles are read beyond their end.
+        // The kernel reads past the end of queries that do not fill their last tile.
         let queries = kernel::bytes_of_queries(s.max_queries() + n, s.dk);
         let (keys, values) = (
             kernel::bytes_of_keys(s.dk, n_pages),
@@ -68,12 +72,12 @@ impl<'a> TileRoom<'a> {
     }
 }
 
-/// Some entries of a page table, and what the tokens of a unit see there.
+/// Range of page table entries, with the cells that the tokens of a unit see in these pages.
 struct Pages<'a> {
     entries: Range<usize>,
-    /// Cells by bits, for each token a word for each page.
+    /// Bit masks of visible cells, `[n_tokens, n_pages]`.
     seen: &'a [u64],
-    /// Those that any token sees.
+    /// Union of the masks over all tokens, per page.
     any: [u64; MOST_PAGES],
 }
 
@@ -83,7 +87,7 @@ impl Pages<'_> {
     }
 }
 
-/// What some tokens see of each page, from what each sees.
+/// Returns the union of the masks over all tokens, per page.
 fn seen_by_any(seen: &[u64], n_pages: usize) -> [u64; MOST_PAGES] {
     let mut any = [0; MOST_PAGES];
     for seen in seen.chunks_exact(n_pages) {
@@ -92,13 +96,13 @@ fn seen_by_any(seen: &[u64], n_pages: usize) -> [u64; MOST_PAGES] {
     any
 }
 
-/// From the first page that is seen to the last.
+/// Returns the range from the first to the last visible page.
 fn range_seen(any: &[u64]) -> Option<Range<usize>> {
     let is_seen = |seen: &u64| *seen != 0;
     Some(any.iter().position(is_seen)?..any.iter().rposition(is_seen)? + 1)
 }
 
-/// The pages that are seen, as ranges: nothing is prepared of others.
+/// Returns the visible pages as ranges. Other pages are not packed.
 fn runs_seen(any: &[u64]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut end = 0;
     any.chunk_by(|a, b| (*a == 0) == (*b == 0)).filter_map(move |run| {
@@ -108,14 +112,15 @@ fn runs_seen(any: &[u64]) -> impl Iterator<Item = Range<usize>> + '_ {
 }
 
 impl Operands<'_> {
-    /// Attends the unit's queries to the pages of some entries. `next` are the key head and the page that are read after them.
+    /// Computes attention of the unit's queries over some entries of the page table. `next` is the KV head
+    /// and the page that will be read afterwards.
     pub(super) fn attend_by_tiles(
         &self,
-        unit: &Unit,
+        unit: &AttentionUnit,
         entries: Range<usize>,
         next: Option<(usize, Page)>,
         state: &mut State<'_>,
-        room: &mut Room<'_>,
+        workspace: &mut AttentionScratch<'_>,
     ) {
         let together = pages_together(self.s.dk);
         for first in entries.clone().step_by(together) {
@@ -132,16 +137,23 @@ impl Operands<'_> {
                 any: seen_by_any(seen, end - first),
                 seen,
             };
-            if self.prepare(unit, &pages, of_head.or(next), room) {
-                self.attend_to_pages(unit, &pages, state, room);
+            if self.prepare(unit, &pages, of_head.or(next), workspace) {
+                self.attend_to_pages(unit, &pages, state, workspace);
             } else {
-                self.attend_one_by_one(unit, &pages, state, room);
+                self.attend_one_by_one(unit, &pages, state, workspace);
             }
         }
     }
 
-    /// Prepares the pages that are seen. False if a key or a value is not finite and so cannot be.
-    fn prepare(&self, unit: &Unit, pages: &Pages<'_>, next: Option<(usize, Page)>, room: &mut Room<'_>) -> bool {
+    /// Packs the visible pages. Returns false if a key or value is not finite, in which case the tile kernel
+    /// cannot be used.
+    fn prepare(
+        &self,
+        unit: &AttentionUnit,
+        pages: &Pages<'_>,
+        next: Option<(usize, Page)>,
+        workspace: &mut AttentionScratch<'_>,
+    ) -> bool {
         let n_pages = pages.len();
         for (page, entry) in pages.entries.clone().enumerate() {
             let wanted = pages.any[page];
@@ -156,39 +168,45 @@ impl Operands<'_> {
                 true => Some((unit.head, self.visible.page(entry + 1))),
                 false => next,
             };
-            let (at, of_entry) = (PageOf { page, n_pages }, self.visible.page(entry));
+            let (at, of_entry) = (OperandPage { page, n_pages }, self.visible.page(entry));
             let keys = cache_rows(&self.k, unit.head, 1, &of_entry, next);
-            if !kernel::put_keys(&keys, wanted, at, room.tiles.keys, room.kernel) {
+            if !kernel::pack_keys(&keys, wanted, at, workspace.tiles.keys, workspace.kernel) {
                 return false;
             }
             let values = cache_rows(&self.v, unit.head, 1, &of_entry, next);
-            if !kernel::put_values(&values, wanted, at, room.tiles.values, room.kernel) {
+            if !kernel::pack_values(&values, wanted, at, workspace.tiles.values, workspace.kernel) {
                 return false;
             }
         }
         true
     }
 
-    /// Attends the unit's queries to pages that are prepared, as many at a time as the unit for tiles takes.
-    fn attend_to_pages(&self, unit: &Unit, pages: &Pages<'_>, state: &mut State<'_>, room: &mut Room<'_>) {
+    /// Computes attention of the unit's queries over packed pages, one tile of queries at a time.
+    fn attend_to_pages(
+        &self,
+        unit: &AttentionUnit,
+        pages: &Pages<'_>,
+        state: &mut State<'_>,
+        workspace: &mut AttentionScratch<'_>,
+    ) {
         let n = unit.tokens().len() * self.s.group();
-        // Blocks begin at the same queries, however many a unit has.
+        // Blocks start at the same queries for any number of queries per unit.
         for block in (0..n).step_by(self.s.together()) {
             let end = n.min(block + self.s.together());
             for first in (block..end).step_by(TILE_QUERIES) {
-                self.attend_with(unit, first..end.min(first + TILE_QUERIES), pages, state, room);
+                self.attend_with(unit, first..end.min(first + TILE_QUERIES), pages, state, workspace);
             }
         }
     }
 
-    /// The same with some of the unit's queries.
+    /// Computes attention of a range of the unit's queries over packed pages.
     fn attend_with(
         &self,
-        unit: &Unit,
+        unit: &AttentionUnit,
         queries: Range<usize>,
         pages: &Pages<'_>,
         state: &mut State<'_>,
-        room: &mut Room<'_>,
+        workspace: &mut AttentionScratch<'_>,
     ) {
         let (s, n_pages, group) = (&self.s, pages.len(), self.s.group());
         let seen = &pages.seen[queries.start / group * n_pages..queries.end.div_ceil(group) * n_pages];
@@ -196,58 +214,58 @@ impl Operands<'_> {
         let Some(range) = range_seen(&wanted) else {
             return;
         };
-        self.score(unit, queries.clone(), pages, &wanted, &mut room.tiles);
-        let factors = &mut room.factors[..queries.len()];
+        self.score(unit, queries.clone(), pages, &wanted, &mut workspace.tiles);
+        let factors = &mut workspace.factors[..queries.len()];
         let weights = WeightOperands {
-            scores: room.tiles.scores,
+            scores: workspace.tiles.scores,
             n_pages,
             pages: range,
             seen,
             group,
             before: queries.start % group,
-            running: Running {
+            running: SoftmaxState {
                 max: &mut state.max[queries.clone()],
                 sum: &mut state.sum[queries.clone()],
                 factors,
             },
         };
-        kernel::weights(weights, room.tiles.weights);
+        kernel::weights(weights, workspace.tiles.weights);
         let sums = &mut state.values[queries.start * s.dv..queries.end * s.dv];
         for pages in runs_seen(&wanted[..n_pages]) {
             let values = ValueOperands {
-                values: room.tiles.values,
+                values: workspace.tiles.values,
                 d: s.dv,
                 n_pages,
                 pages,
-                weights: room.tiles.weights,
+                weights: workspace.tiles.weights,
                 factors,
             };
-            kernel::add_values(&values, sums, room.kernel);
+            kernel::add_values(&values, sums, workspace.kernel);
             factors.fill(1.0);
         }
     }
 
-    /// The scores of some of the unit's queries with the pages of which cells are `wanted`.
+    /// Computes the scores of a range of the unit's queries with the pages that have `wanted` cells.
     fn score(
         &self,
-        unit: &Unit,
+        unit: &AttentionUnit,
         queries: Range<usize>,
         pages: &Pages<'_>,
         wanted: &[u64; MOST_PAGES],
-        room: &mut TileRoom<'_>,
+        workspace: &mut TileScratch<'_>,
     ) {
         let n_pages = pages.len();
         let operands = ScoreOperands {
-            keys: room.keys,
+            keys: workspace.keys,
             d: self.s.dk,
-            wanted: &wanted[..n_pages],
-            queries: room.queries,
+            mask: &wanted[..n_pages],
+            queries: workspace.queries,
             first: queries.start,
             n: queries.len(),
         };
-        kernel::scores(&operands, room.scores);
+        kernel::scores(&operands, workspace.scores);
         for (page, entry) in pages.entries.clone().enumerate().filter(|&(page, _)| wanted[page] != 0) {
-            let rows = room
+            let rows = workspace
                 .scores
                 .chunks_mut(kernel::score_stride(n_pages))
                 .take(queries.len());
@@ -256,8 +274,15 @@ impl Operands<'_> {
         }
     }
 
-    /// The same page by page without the unit, which leaves out what is not seen: a weight of zero times infinity is no zero.
-    fn attend_one_by_one(&self, unit: &Unit, pages: &Pages<'_>, state: &mut State<'_>, room: &mut Room<'_>) {
+    /// Computes attention page by page without the tile kernel, and skips masked cells. Required for
+    /// non-finite values, since a weight of zero times infinity is NaN.
+    fn attend_one_by_one(
+        &self,
+        unit: &AttentionUnit,
+        pages: &Pages<'_>,
+        state: &mut State<'_>,
+        workspace: &mut AttentionScratch<'_>,
+    ) {
         let n_pages = pages.len();
         for (i, entry) in pages.entries.clone().enumerate().filter(|&(i, _)| pages.any[i] != 0) {
             let mut seen = [0u64; MAX_UNIT];
@@ -265,7 +290,7 @@ impl Operands<'_> {
             for (seen, of_token) in seen.iter_mut().zip(pages.seen.chunks_exact(n_pages)) {
                 *seen = of_token[i];
             }
-            self.attend_to_page(unit, &self.visible.page(entry), None, seen, state, room);
+            self.attend_to_page(unit, &self.visible.page(entry), None, seen, state, workspace);
         }
     }
 }

@@ -1,59 +1,61 @@
-//! Attention of many tokens by tiles on tensor cores: for `fast` alone.
+//! Attention of many tokens on tensor cores. Only used with `Precision::Fast`.
 
 use kernels::{GgmlType, Precision};
 
 use super::super::super::kernel::{ATTENTION_TILES, Kernel, Value};
 use super::super::arguments::{TensorArg, VisibleArg};
-use super::super::{Refusal, Task, size};
+use super::super::{Task, Unplanned, size};
 use super::Params;
 use crate::graph::{Attention, Tensor};
 
-/// Tokens, in all and for each page table, from which on they are computed by tiles: rows of a tile are tokens of one table.
+/// Minimum number of tokens, in total and per page table, for the tile kernel. The rows of a tile are tokens
+/// with the same table.
 const MIN_TOKENS: usize = 32;
 const MIN_TOKENS_OF_TABLE: usize = 16;
 
-/// Cells of a page, which are the columns of a tile.
+/// Cells per page, which are the columns of a tile.
 const PAGE: usize = 64;
 
-/// What matrices are made of: 16 by 16 numbers.
+/// Size of a matrix fragment: 16 by 16 elements.
 const STEP: usize = 16;
 
-/// Most query heads of a block.
+/// Maximum number of query heads per block.
 const MAX_HEADS: usize = 16;
 
-/// The longest keys, and those up to which queries stay in registers; then a block has more rows.
+/// Maximum key size, and maximum key size for which queries stay in registers, which permits more rows per
+/// block.
 const MAX_KEY: usize = 256;
 const SHORT_KEY: usize = 128;
 
-/// Most values that a block computes of each result.
+/// Maximum number of values of a result that a block computes.
 const MAX_VALUES: usize = 128;
 
-/// How a node is computed by tiles.
+/// Configuration of the tile kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tiles {
     k: Value,
     v: Value,
     dk: usize,
     dv: usize,
-    /// Query heads of a block, and blocks that have a key head's.
+    /// Query heads per block, and blocks per KV head.
     heads: usize,
     blocks_of_group: usize,
-    /// Parts that results are computed in.
+    /// Number of parts that a result is divided into.
     parts: usize,
 }
 
-/// The type by which keys or values are read in parts of `n`; floats of 16 bits as they lie.
+/// Returns the decoder type for keys or values that are read in parts of `n` elements.
 fn decoder(t: &Tensor, arg: &TensorArg, n: usize) -> Option<Value> {
     match t.ty {
         GgmlType::F16 => arg.has_vectors(2, 16).then_some(Value::Word("f16x8")),
         GgmlType::BF16 => arg.has_vectors(2, 16).then_some(Value::Word("bf16x8")),
-        // Floats of 32 bits mean to be exact.
+        // f32 caches require exact results.
         ty => (ty.is_quantized() && n.is_multiple_of(ty.block_size()) && t.has_dense_rows()).then_some(Value::Type(ty)),
     }
 }
 
 impl Tiles {
-    /// How to compute a node so, if it may be.
+    /// Returns the configuration for a node, or `None` if the tile kernel cannot be used.
     pub(super) fn of(task: &Task<'_>, p: &Attention, [k, v]: [&TensorArg; 2], visible: &VisibleArg) -> Option<Tiles> {
         let at = p.operands();
         let [_, n_head, n_tokens, _] = task.operand(at.q).ne;
@@ -79,12 +81,13 @@ impl Tiles {
         })
     }
 
-    /// Rows of a block: a warp has 16.
+    /// Returns the number of rows per block, 16 per warp.
     fn rows(&self) -> usize {
         if self.dk <= SHORT_KEY { 64 } else { 32 }
     }
 
-    /// Bytes of shared memory: keys and values of a page, and long queries in two parts, each with padding.
+    /// Returns the shared memory in bytes: keys and values of a page, and long queries in two parts, each
+    /// with padding.
     fn shared(&self) -> usize {
         const PADDING: usize = 8;
         let (key, value) = (self.dk + PADDING, self.dv / self.parts + PADDING);
@@ -92,7 +95,7 @@ impl Tiles {
         size_of::<u16>() * (PAGE * (key + value) + queries)
     }
 
-    pub(super) fn plan(&self, task: &mut Task<'_>, p: &Attention, params: &Params) -> Result<(), Refusal> {
+    pub(super) fn plan(&self, task: &mut Task<'_>, p: &Attention, params: &Params) -> Result<(), Unplanned> {
         let at = p.operands();
         let kernel = Kernel::new(&ATTENTION_TILES, "attention_tiles")
             .with("K", self.k)
@@ -116,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tiles_fit_in_the_shared_memory_of_small_cards() {
+    fn tiles_fit_in_shared_memory_of_small_gpus() {
         for (dk, dv) in [(64, 64), (128, 128), (192, 128), (256, 256), (256, 512)] {
             let tiles = Tiles {
                 k: Value::Word("f16x8"),

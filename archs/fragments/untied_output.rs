@@ -1,0 +1,11 @@
+//! Token embeddings, final norm, and an untied output projection, which every file must contain.
+
+fragment! {
+    options(kind = vector);
+
+    tensors {
+        token_embd: embed [n_embd, n_vocab];
+        output_norm: kind [n_embd];
+        output: linear [n_embd -> n_vocab];
+    }
+}

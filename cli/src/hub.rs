@@ -1,0 +1,173 @@
+//! Options for downloading models, and the messages and progress bars of downloads.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use llama::CancelHandle;
+pub use llama::hub::{Cache, Entry, Name, SHORT_NAMES, invalid_name_message};
+use llama::hub::{Event, HubError, HubOptions, Step};
+
+use crate::failure::{Failure, Outcome};
+use crate::{format, interrupt, log};
+
+/// Default hub, unless `HF_ENDPOINT` names a mirror.
+pub const ENDPOINT: &str = "https://huggingface.co";
+
+/// Options for downloading models.
+#[derive(Clone, Debug, Default, Args)]
+pub struct HubArgs {
+    /// Hugging Face repository and quantization (-hf), such as user/repo:Q4_K_M
+    #[arg(long, value_name = "REPO[:QUANT]", hide_short_help = true, help_heading = HEADING)]
+    pub hf_repo: Option<String>,
+    /// File in the --hf-repo repository (-hff)
+    #[arg(long, value_name = "PATH", requires = "hf_repo", hide_short_help = true, help_heading = HEADING)]
+    pub hf_file: Option<String>,
+    /// Hugging Face token (-hft) [default: HF_TOKEN or the stored login]
+    #[arg(long, value_name = "TOKEN", hide_short_help = true, help_heading = HEADING)]
+    pub hf_token: Option<String>,
+    /// URL of a GGUF file (-mu)
+    #[arg(long, value_name = "URL", conflicts_with = "hf_repo", hide_short_help = true, help_heading = HEADING)]
+    pub model_url: Option<String>,
+    /// Use only cached models; never access the network
+    #[arg(long, hide_short_help = true, help_heading = HEADING)]
+    pub offline: bool,
+}
+
+const HEADING: &str = "Model download";
+
+impl HubArgs {
+    /// Returns true if the options name a model.
+    pub fn names_a_model(&self) -> bool {
+        self.hf_repo.is_some() || self.model_url.is_some()
+    }
+
+    /// Returns the hub model that the options name.
+    pub fn name(&self) -> Outcome<Option<Name>> {
+        let Some(repo) = &self.hf_repo else { return Ok(None) };
+        let name = Name::parse(repo).ok_or_else(|| Failure::new(invalid_name_message(repo)))?;
+        Ok(Some(match &self.hf_file {
+            Some(file) => name.with_file(file),
+            None => name,
+        }))
+    }
+
+    /// Returns the model file given by the options or by `given`, a file or model name. Downloads the model
+    /// if necessary.
+    pub fn file(&self, given: Option<&Path>) -> Outcome<Option<PathBuf>> {
+        match (given, self.name()?, &self.model_url) {
+            (Some(given), None, None) => self.file_of(given).map(Some),
+            (None, Some(name), _) => Hub::new(self)?.model(&name).map(Some),
+            (None, None, Some(url)) => Hub::new(self)?.address(url).map(Some),
+            (None, None, None) => Ok(None),
+            (Some(given), ..) => Err(Failure::new(format_args!(
+                "cannot use {} together with -hf or -mu: only one model can be loaded",
+                given.display()
+            ))),
+        }
+    }
+
+    /// Returns the file at this path, or the file of the model with this name.
+    pub fn file_of(&self, given: &Path) -> Outcome<PathBuf> {
+        match given.to_str().and_then(Name::meant) {
+            Some(name) if !given.exists() => Hub::new(self)?.model(&name),
+            _ => Ok(given.to_owned()),
+        }
+    }
+}
+
+/// A model hub with its local cache. Ctrl-C cancels its operations.
+pub struct Hub(llama::hub::Hub);
+
+impl Hub {
+    /// Creates a hub from the options and the environment.
+    pub fn new(args: &HubArgs) -> Outcome<Hub> {
+        let bar = Mutex::new(None::<ProgressBar>);
+        let options = HubOptions::default()
+            .offline(args.offline)
+            .cancel(CancelHandle::from(interrupt::flag()))
+            .observer(move |event| show(event, &mut bar.lock().unwrap_or_else(PoisonError::into_inner)));
+        let options = match &args.hf_token {
+            Some(token) => options.token(token),
+            None => options,
+        };
+        Ok(Hub(llama::hub::Hub::new(options)?))
+    }
+
+    /// Returns the model's first file, downloading the model unless it is cached.
+    pub fn model(&self, name: &Name) -> Outcome<PathBuf> {
+        let _stop = interrupt::listen();
+        Ok(self.0.model(name)?)
+    }
+
+    /// Downloads the latest version of the model, reusing cached files.
+    pub fn pull(&self, name: &Name) -> Outcome<PathBuf> {
+        let _stop = interrupt::listen();
+        Ok(self.0.pull(name)?)
+    }
+
+    /// Returns the file of a URL, downloading it unless it is cached.
+    pub fn address(&self, url: &str) -> Outcome<PathBuf> {
+        let _stop = interrupt::listen();
+        Ok(self.0.address(url)?)
+    }
+
+    /// Checks with a single attempt that the hub has the model.
+    pub fn has(&self, name: &Name) -> Result<(), String> {
+        let _stop = interrupt::listen();
+        self.0.has(name).map_err(|error| match error {
+            HubError::Cancelled => "interrupted".to_owned(),
+            error => error.to_string(),
+        })
+    }
+
+    /// Returns the model's first file if it is cached.
+    pub fn cached(&self, name: &Name) -> Outcome<Option<PathBuf>> {
+        let _stop = interrupt::listen();
+        Ok(self.0.cached(name)?)
+    }
+}
+
+/// Prints the message of an event, or updates the progress bar.
+fn show(event: Event<'_>, bar: &mut Option<ProgressBar>) {
+    match event {
+        Event::Download { name, n_bytes } => {
+            log::line(format_args!("downloading {name} ({})", format::bytes(n_bytes as usize)))
+        }
+        Event::Corrupt { name } => log::line(format_args!(
+            "{name}: cached file fails its checksum; downloading it again"
+        )),
+        Event::Waiting => log::line("waiting for another process that is downloading the same file"),
+        Event::Start { step, n_bytes } => *bar = Some(progress_bar(step, n_bytes)),
+        Event::Advance { n_bytes } => {
+            if let Some(bar) = bar {
+                match n_bytes {
+                    0.. => bar.inc(n_bytes.unsigned_abs()),
+                    _ => bar.dec(n_bytes.unsigned_abs()),
+                }
+            }
+        }
+        Event::End => {
+            if let Some(bar) = bar.take() {
+                bar.finish_and_clear();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Creates a progress bar on stderr, visible only on terminals.
+fn progress_bar(step: Step, n_bytes: u64) -> ProgressBar {
+    let message = match step {
+        Step::Verify => "checking",
+        _ => "",
+    };
+    let bar = ProgressBar::no_length().with_message(message);
+    let style = ProgressStyle::with_template("  {msg}[{bar:40}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
+    if let Ok(style) = style {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_length(n_bytes);
+    bar
+}

@@ -1,0 +1,129 @@
+//! A futex-like counter: waiting threads spin first, then sleep.
+//!
+//! A waiting thread never yields its time slice. After a yield, another process would keep the core for
+//! milliseconds, whereas a sleeping thread is scheduled soon after its wake-up.
+
+use std::hint;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Range of spin iterations before a waiting thread sleeps.
+///
+/// The maximum is about 300 µs, longer than the other threads usually need for their last chunks of a prompt
+/// (a wake-up takes 50 µs). The minimum is about the time that going to sleep takes. Between the limits, the
+/// count adapts: it falls after a wait that ended in sleep, since the awaited thread then has no core or
+/// shares a core.
+const SPINS: RangeInclusive<u32> = 64..=16384;
+
+/// A 64-bit value that threads can wait on. Aligned to two cache lines, since CPUs prefetch adjacent pairs.
+#[repr(align(128))]
+#[derive(Default)]
+pub(super) struct Futex {
+    word: AtomicU64,
+    sleepers: AtomicU32,
+    /// Spin iterations of the next wait, clamped to [`SPINS`] when read.
+    patience: AtomicU32,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Futex {
+    /// Returns the current value. Writes that happened before the value was set are visible to the caller.
+    pub(super) fn get(&self) -> u64 {
+        self.word.load(Ordering::Acquire)
+    }
+
+    /// Sets the value without a wake-up. Only for values on which no thread waits yet.
+    pub(super) fn reset(&self, value: u64) {
+        self.word.store(value, Ordering::Relaxed);
+    }
+
+    /// Adds to the value (wrapping) and wakes all waiting threads.
+    pub(super) fn add(&self, amount: u64) {
+        // SeqCst here and in `sleep_until`: either the sleeper sees the new value, or this thread sees the
+        // sleeper.
+        self.word.fetch_add(amount, Ordering::SeqCst);
+        self.notify();
+    }
+
+    /// Subtracts 1 and wakes all waiting threads if the result is 0.
+    pub(super) fn count_down(&self) {
+        if self.word.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.notify();
+        }
+    }
+
+    /// Wakes all waiting threads, so that they check the value again.
+    pub(super) fn notify(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            // Acquiring the lock ensures that no thread is between its check of the value and its call of
+            // `Condvar::wait`.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.wake.notify_all();
+        }
+    }
+
+    /// Adds to the value (wrapping) and returns the previous value. Does not wake waiting threads.
+    pub(super) fn fetch_add(&self, amount: u64) -> u64 {
+        self.word.fetch_add(amount, Ordering::SeqCst)
+    }
+
+    /// Applies `change` to the value and returns the previous value. Does not wake waiting threads; see
+    /// [`Futex::notify`].
+    pub(super) fn update(&self, change: impl Fn(u64) -> u64) -> u64 {
+        let change = |value| Some(change(value));
+        let changed = self.word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+        changed.unwrap_or_else(|value| value)
+    }
+
+    /// Waits until `ready` holds for the value.
+    pub(super) fn wait_until(&self, ready: impl Fn(u64) -> bool) {
+        if !self.spin_until(&ready, hint::spin_loop) {
+            self.sleep_until(ready);
+        }
+    }
+
+    /// Spins until `ready` holds for the value, and returns false if the adaptive limit was reached. Calls
+    /// `idle` once per iteration.
+    ///
+    /// This is the first part of [`Futex::wait_until`].
+    pub(super) fn spin_until(&self, ready: impl Fn(u64) -> bool, idle: impl FnMut()) -> bool {
+        let patience = self
+            .patience
+            .load(Ordering::Relaxed)
+            .clamp(*SPINS.start(), *SPINS.end());
+        let is_ready = self.spin(patience, ready, idle);
+        let next = if is_ready {
+            // Three or four successful waits make up for one that ended in sleep. Chains of small nodes,
+            // which one thread computes, are then waited for by spinning even if some other waits are long.
+            patience + patience / 2
+        } else {
+            patience / 4
+        };
+        self.patience.store(next, Ordering::Relaxed);
+        is_ready
+    }
+
+    /// Spins for at most `n` iterations until `ready` holds for the value, and returns false if it never did.
+    /// Calls `idle` once per iteration.
+    pub(super) fn spin(&self, n: u32, ready: impl Fn(u64) -> bool, mut idle: impl FnMut()) -> bool {
+        (0..n).any(|_| {
+            let is_ready = ready(self.word.load(Ordering::Acquire));
+            if !is_ready {
+                idle();
+            }
+            is_ready
+        })
+    }
+
+    /// Sleeps until `ready` holds for the value.
+    pub(super) fn sleep_until(&self, ready: impl Fn(u64) -> bool) {
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while !ready(self.word.load(Ordering::SeqCst)) {
+            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}

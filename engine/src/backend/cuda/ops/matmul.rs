@@ -1,0 +1,182 @@
+//! Matmuls: row by row for few columns, in tiles for many columns.
+
+use bytemuck::{Pod, Zeroable};
+use kernels::GgmlType;
+
+use super::super::kernel::{GROUP, Kernel, MUL_MAT, Value};
+use super::super::parts::kernel_type;
+use super::arguments::TensorArg;
+use super::skinny::{self, Products};
+use super::tensor::{self, Groups, Tile};
+use super::{Task, Unplanned, size};
+use crate::graph::{Graph, Op, Tensor};
+
+/// Maximum number of columns for which a warp computes all elements of a row.
+const FEW_COLUMNS: usize = 8;
+
+/// Rows, columns, and threads per tile of `mul_mat.cu`.
+const TILE: [u32; 2] = [32, 32];
+const TILE_THREADS: u32 = 128;
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct MatParams {
+    w: TensorArg,
+    x: TensorArg,
+    y: TensorArg,
+    tiles: u64,
+    order: u64,
+    n_used: i32,
+    padding: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct GroupParams {
+    ids: TensorArg,
+    fault: u64,
+    tiles: u64,
+    order: u64,
+    node: u32,
+    n_matrices: i32,
+    tile: i32,
+    n_tiles: i32,
+}
+
+/// Threads of the block that groups columns.
+const GROUP_THREADS: u32 = 256;
+
+/// Maximum number of matrices whose counters fit in the shared memory of a block.
+const MAX_GROUPS: usize = 8192;
+
+/// Alignment of columns in scratch memory, in bytes.
+const ALIGNMENT: usize = 256;
+
+/// Returns the decoder type for weights. Floats are read in vectors if aligned.
+pub(super) fn decoder(weights: &Tensor, w: &TensorArg) -> Value {
+    if let Some(name) = kernel_type(weights.ty).filter(|_| !weights.layout.is_plain()) {
+        return Value::Word(name);
+    }
+    match weights.ty {
+        GgmlType::F32 if w.has_vectors(4, 16) => Value::Word("f32x4"),
+        GgmlType::F16 if w.has_vectors(2, 16) => Value::Word("f16x8"),
+        GgmlType::BF16 if w.has_vectors(2, 16) => Value::Word("bf16x8"),
+        ty => Value::Type(ty),
+    }
+}
+
+pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Unplanned> {
+    let (w, x, y) = (task.source(0)?, task.source(1)?, task.result()?);
+    let [m, n, n2, n3] = task.node.ne;
+    let outer = size(n2 * n3)?;
+    if n <= FEW_COLUMNS {
+        return skinny::plan(task, &Products::of_one(task.id));
+    }
+    if tensor::suits(task.target.precision(), task.operand(0)) {
+        return tensor::plan(task, [w, x, y], None);
+    }
+    let grid = [size(m)?.div_ceil(TILE[0]), size(n)?.div_ceil(TILE[1]), outer];
+    let params = MatParams {
+        w,
+        x,
+        y,
+        ..MatParams::zeroed()
+    };
+    task.launch(mat_kernel(task.operand(0), &w, false), grid, TILE_THREADS, &params)
+}
+
+/// Returns the kernel of `mul_mat.cu` for these weights.
+fn mat_kernel(weights: &Tensor, w: &TensorArg, by_ids: bool) -> Kernel {
+    let kernel = Kernel::new(&MUL_MAT, "mul_mat").with("TYPE", decoder(weights, w));
+    kernel.with_int("IDS", by_ids.into())
+}
+
+/// Returns true if a matmul has so few columns that a warp computes all elements of a row.
+pub(in super::super) fn has_few_columns(graph: &Graph, product: &Tensor) -> bool {
+    match product.op {
+        Op::MulMat => product.ne[1] <= FEW_COLUMNS,
+        Op::MulMatId => product.ne[2] <= FEW_COLUMNS || graph.tensor(product.source(0)).ne[2] > MAX_GROUPS,
+        _ => false,
+    }
+}
+
+/// Assumed bandwidth of the bus in bytes per second (PCIe 4.0 with 16 lanes), and multiply-adds per second of
+/// a CPU (about 16 cores).
+const BUS: f64 = 25e9;
+const CPU: f64 = 1e12;
+
+/// Returns true if the CPU would take longer for the matmul than the bus takes to transfer the weights.
+pub(in super::super) fn pays_to_bring_weights(graph: &Graph, product: &Tensor) -> bool {
+    let n_columns = match product.op {
+        Op::MulMat => product.ne[1..].iter().product::<usize>(),
+        Op::MulMatId => product.ne[1] * product.ne[2],
+        _ => return false,
+    };
+    let weights = graph.tensor(product.source(0));
+    let products = (weights.ne[0] * weights.ne[1] * n_columns) as f64;
+    products / CPU > weights.nbytes() as f64 / BUS
+}
+
+pub(super) fn mul_mat_id(task: &mut Task<'_>) -> Result<(), Unplanned> {
+    if !has_few_columns(task.graph, task.node) {
+        return mul_mat_by_groups(task);
+    }
+    skinny::plan(task, &Products::of_one(task.id))
+}
+
+/// Groups columns by matrix on the device, then computes each group in tiles. Each matrix is read once per
+/// tile of columns.
+fn mul_mat_by_groups(task: &mut Task<'_>) -> Result<(), Unplanned> {
+    let (w, x, y, ids) = (task.source(0)?, task.source(1)?, task.result()?, task.source(2)?);
+    let [m, n_used, n_tokens, _] = task.node.ne;
+    let (n_pairs, n_matrices) = (n_used * n_tokens, task.operand(0).ne[2]);
+    let on_tensor_cores = tensor::suits(task.target.precision(), task.operand(0));
+    let large = Tile::of_groups(size(m)?, size(n_pairs / n_matrices)?, size(n_matrices)?);
+    let tile = if on_tensor_cores { large.columns } else { TILE[1] };
+    // One tile of each matrix may be partially filled.
+    let n_tiles = n_pairs / tile as usize + n_matrices.min(n_pairs);
+    let list_bytes = (size_of::<i32>() * (3 * n_tiles + n_pairs)).next_multiple_of(ALIGNMENT);
+    let column_bytes = if on_tensor_cores {
+        tensor::column_bytes(task.operand(1))
+    } else {
+        0
+    };
+    let tiles = task.target.scratch(list_bytes + column_bytes)?;
+    let order = tiles + (3 * size_of::<i32>() * n_tiles) as u64;
+    let fault = task.fault();
+    let groups = GroupParams {
+        ids,
+        fault: fault.record,
+        node: fault.node,
+        tiles,
+        order,
+        n_matrices: size(n_matrices)? as i32,
+        tile: tile as i32,
+        n_tiles: size(n_tiles)? as i32,
+    };
+    size(n_pairs)?;
+    let shared = size(size_of::<i32>() * n_matrices)?;
+    task.launch_with(Kernel::new(&GROUP, "group"), [1, 1, 1], GROUP_THREADS, shared, &groups)?;
+    if on_tensor_cores {
+        let groups = Groups {
+            tiles,
+            order,
+            n_tiles,
+            n_used,
+            columns: tiles + list_bytes as u64,
+            tile: large,
+        };
+        return tensor::plan(task, [w, x, y], Some(groups));
+    }
+    let params = MatParams {
+        w,
+        x,
+        y,
+        tiles,
+        order,
+        n_used: size(n_used)? as i32,
+        padding: 0,
+    };
+    let grid = [size(m)?.div_ceil(TILE[0]), size(n_tiles)?, 1];
+    task.launch(mat_kernel(task.operand(0), &w, true), grid, TILE_THREADS, &params)
+}

@@ -1,0 +1,130 @@
+//! Embeddings of texts.
+
+use std::sync::PoisonError;
+
+use engine::builder::Pooling;
+use engine::context::{Batch, Context, ContextParams, DecodeError, SeqSet};
+use engine::sample::Token;
+
+use crate::{Error, Model, Result};
+
+/// Maximum number of texts per batch.
+pub const MAX_TEXTS: usize = 64;
+/// Minimum capacity of a batch in tokens.
+const MIN_BATCH: usize = 512;
+
+/// Returns the pooling that the model file specifies. Otherwise, an encoder uses the mean. A causal model
+/// uses the last token, which is the only token that attends to the whole text.
+pub fn default_pooling(model: &engine::model::Model) -> Pooling {
+    let suitable = if model.bidirectional() {
+        Pooling::Mean
+    } else {
+        Pooling::Last
+    };
+    model.base().pooling.unwrap_or(suitable)
+}
+
+/// Returns how many of the next texts fit into a batch of `n_batch` tokens; at least one.
+pub fn n_fitting(texts: &[Vec<Token>], n_batch: usize) -> usize {
+    let mut n_tokens = 0;
+    let fitting = texts.iter().take(MAX_TEXTS).take_while(|tokens| {
+        n_tokens += tokens.len();
+        n_tokens <= n_batch
+    });
+    fitting.count().max(1)
+}
+
+/// Decodes one batch with a sequence per text. The pooled vectors are then available from
+/// [`Context::embedding`] by the index of the text.
+///
+/// # Errors
+/// [`DecodeError`] if nothing could be decoded. Rejected texts are in [`Context::rejected`].
+pub fn decode_texts(context: &mut Context, texts: &[Vec<Token>]) -> Result<(), DecodeError> {
+    let mut batch = Batch::new();
+    for (seq, text) in texts.iter().enumerate() {
+        for (pos, &token) in text.iter().enumerate() {
+            batch.push(token, pos, SeqSet::one(seq), true);
+        }
+    }
+    context.clear();
+    context.decode(&batch)
+}
+
+/// Scales a vector to length 1. A zero vector stays zero.
+pub fn normalized(vector: &[f32]) -> Vec<f32> {
+    let length = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+    let scale = if length > 0.0 { 1.0 / length } else { 1.0 };
+    vector.iter().map(|&x| (f64::from(x) * scale) as f32).collect()
+}
+
+/// Context for embeddings.
+pub(crate) struct Embedder {
+    context: Context,
+    n_batch: usize,
+}
+
+impl Embedder {
+    /// Creates a context for batches of `n_batch` tokens.
+    fn new(model: &Model, pooling: Pooling, n_batch: usize) -> Result<Embedder> {
+        let params = ContextParams {
+            n_ctx: n_batch,
+            n_batch,
+            n_ubatch: n_batch,
+            n_seq_max: MAX_TEXTS,
+            pooling: Some(pooling),
+            ..model.context_params().clone()
+        };
+        let mut context = Context::new(model.engine().clone(), &params)?;
+        model.adapt(&mut context)?;
+        Ok(Embedder { context, n_batch })
+    }
+}
+
+/// Computes an embedding of length 1 for each text.
+pub(crate) fn embed<S: AsRef<str>>(model: &Model, texts: &[S]) -> Result<Vec<Vec<f32>>> {
+    let pooling = default_pooling(model.engine());
+    if matches!(pooling, Pooling::None | Pooling::Rank) {
+        return Err(Error::NoEmbeddings);
+    }
+    let n_max = model.engine().base().n_ctx_train();
+    let mut inputs = Vec::with_capacity(texts.len());
+    for (index, text) in texts.iter().enumerate() {
+        let tokens = model.engine().vocab().tokenize(text.as_ref(), true, true);
+        let n_tokens = tokens.len();
+        match n_tokens {
+            0 => return Err(Error::EmptyText { index }),
+            n if n > n_max => return Err(Error::TextTooLong { index, n_tokens, n_max }),
+            _ => inputs.push(tokens),
+        }
+    }
+    let longest = inputs.iter().map(Vec::len).max().unwrap_or(0);
+    let mut embedder = model.embedder().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut current = match embedder.take().filter(|embedder| embedder.n_batch >= longest) {
+        Some(current) => current,
+        None => Embedder::new(model, pooling, longest.next_power_of_two().max(MIN_BATCH).min(n_max))?,
+    };
+    let vectors = current.vectors(&inputs);
+    *embedder = Some(current);
+    vectors
+}
+
+impl Embedder {
+    fn vectors(&mut self, inputs: &[Vec<Token>]) -> Result<Vec<Vec<f32>>> {
+        let mut vectors = Vec::with_capacity(inputs.len());
+        let mut rest = inputs;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(n_fitting(rest, self.n_batch));
+            decode_texts(&mut self.context, now)?;
+            if let Some(rejected) = self.context.rejected().first() {
+                let reason = rejected.error.to_string();
+                return Err(Error::Embedding { reason });
+            }
+            for seq in 0..now.len() {
+                let vector = self.context.embedding(seq).ok_or(Error::NoEmbeddings)?;
+                vectors.push(normalized(vector));
+            }
+            rest = later;
+        }
+        Ok(vectors)
+    }
+}

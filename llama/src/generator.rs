@@ -1,0 +1,123 @@
+//! Sampling of tokens and their conversion to text.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use engine::chat::{Budget, ReasoningTags};
+use engine::sample::{SampleError, SamplerChain, Token};
+use engine::vocab::{TextStream, Vocab};
+
+/// Control tokens that appear in the output as their names.
+#[derive(Clone, Debug)]
+pub enum ShownTokens {
+    /// These tokens.
+    Only(Arc<[Token]>),
+    /// All tokens.
+    All,
+}
+
+impl ShownTokens {
+    /// Returns the reasoning tags that are single tokens. Other tags consist of text tokens, which are always
+    /// shown.
+    pub fn tags(vocab: &Vocab, tags: Option<ReasoningTags>) -> ShownTokens {
+        let texts = tags.into_iter().flat_map(|(open, close)| [open, close]);
+        let tokens = texts.map(|text| vocab.tokenize(text, false, true));
+        let single = tokens.filter_map(|tokens| <[Token; 1]>::try_from(tokens).ok());
+        ShownTokens::Only(single.flatten().collect())
+    }
+
+    fn contains(&self, token: Token) -> bool {
+        match self {
+            ShownTokens::Only(tokens) => tokens.contains(&token),
+            ShownTokens::All => true,
+        }
+    }
+}
+
+/// No tokens.
+impl Default for ShownTokens {
+    fn default() -> ShownTokens {
+        ShownTokens::Only(Arc::new([]))
+    }
+}
+
+/// A token that the sampler selected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sampled {
+    /// Token id.
+    pub token: Token,
+    /// Set if the output ends with this token.
+    pub end: Option<OutputEnd>,
+}
+
+/// Reason why the output ends with a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutputEnd {
+    /// The token is an end-of-generation token.
+    EndOfGeneration,
+    /// The token completes this stop string.
+    Stop(String),
+}
+
+/// Turns logits into output text: samples tokens, enforces the reasoning budget, joins the bytes of tokens to
+/// characters, and stops before stop strings.
+pub struct Generator {
+    chain: SamplerChain,
+    text: TextStream,
+    shown: ShownTokens,
+    budget: Option<Budget>,
+    /// Tokens to emit next instead of sampling.
+    forced: VecDeque<Token>,
+}
+
+impl Generator {
+    /// Creates a generator. `chain` has already accepted the prompt. The output ends before the first
+    /// occurrence of a string in `stops`.
+    pub fn new(chain: SamplerChain, stops: Vec<String>, shown: ShownTokens, budget: Option<Budget>) -> Generator {
+        Generator {
+            chain,
+            text: TextStream::new(stops),
+            shown,
+            budget,
+            forced: VecDeque::new(),
+        }
+    }
+
+    /// Samples the next token from `logits`, of shape `[n_vocab]`, and appends the text that is certain to
+    /// `out`. Incomplete characters and possible stop strings are withheld until a later token.
+    ///
+    /// # Errors
+    /// [`SampleError`] if no token can be sampled.
+    pub fn next(&mut self, logits: &[f32], vocab: &Vocab, out: &mut String) -> Result<Sampled, SampleError> {
+        if let Some(end) = self.budget.as_mut().and_then(Budget::end) {
+            self.forced.extend(vocab.tokenize(&end, false, true));
+        }
+        let token = match self.forced.pop_front() {
+            Some(token) => token,
+            None => self.chain.sample(logits)?,
+        };
+        self.chain.accept(token);
+        if vocab.is_eog(token) {
+            let end = Some(OutputEnd::EndOfGeneration);
+            return Ok(Sampled { token, end });
+        }
+        let bytes = vocab.token_to_piece(token, self.shown.contains(token));
+        if let Some(budget) = &mut self.budget {
+            budget.push(bytes);
+        }
+        let stop = self.text.push(bytes, out);
+        let end = stop.map(|stop| OutputEnd::Stop(stop.to_owned()));
+        Ok(Sampled { token, end })
+    }
+
+    /// Appends the withheld text to `out` at the end of the output, unless a stop string ended the output.
+    pub fn finish(&mut self, out: &mut String) {
+        self.text.finish(out);
+    }
+
+    /// Ends the reasoning at the next token. Returns false if the output is not in reasoning, or if there is
+    /// no budget.
+    pub fn end_reasoning(&mut self) -> bool {
+        self.budget.as_mut().is_some_and(Budget::spend)
+    }
+}

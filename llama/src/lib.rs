@@ -1,0 +1,73 @@
+//! Runs language models from GGUF files on CPUs and NVIDIA GPUs: chat, completion, structured output, and
+//! embeddings. All architectures are built in.
+//!
+//! ```standalone_crate
+//! # let directory = tempfile::tempdir()?;
+//! # let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+//! # std::fs::write(directory.path().join("qwen3:0.6b"), tests::text_model("gpt2", Some(template)))?;
+//! # std::env::set_current_dir(&directory)?;
+//! let model = llama::Model::open("qwen3:0.6b")?;
+//! let mut chat = model.chat().system("Be brief.").temperature(0.7).start()?;
+//! for piece in chat.ask("Why is the sky blue?")? {
+//!     print!("{}", piece?);
+//! }
+//! let schema = r#"{"type": "array", "items": {"type": "string"}}"#;
+//! let mut chat = model.chat().json_schema(schema).start()?;
+//! let names = chat.ask("Name three colors.")?.text()?;
+//! let vectors = model.embed(&["a cat", "a kitten"])?;
+//! # assert!(names.starts_with('[') && vectors.len() == 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - [`Model`] opens a file, or a name such as `qwen3:0.6b`, which is downloaded on first use.
+//! - [`Chat`] is a conversation. Sampling parameters default to the recommendations for the model, and a
+//!   question computes only the new part of the conversation.
+//! - [`Completion`] continues plain text.
+//! - [`Response`] is an iterator of [`Piece`]s with [statistics](Stats). A [`CancelHandle`] stops the response
+//!   from another thread.
+//! - [`Model::embed`] computes embeddings.
+//! - [`hub`] downloads and lists models.
+//!
+//! # Features
+//!
+//! `hub` (default): models are opened by name and downloaded. Without the feature, the crate opens only files
+//! and needs no HTTP client.
+//!
+//! # Stability
+//!
+//! Releases follow semantic versioning, with two exceptions: the crate [`engine`] and the module [`parts`] may
+//! change in any release. They are for programs that need more control, such as a server with its own
+//! scheduler.
+
+#![warn(missing_docs)]
+
+mod builder;
+mod cancel;
+mod chat;
+mod completion;
+mod constraint;
+mod embed;
+mod error;
+mod generator;
+#[cfg(feature = "hub")]
+pub mod hub;
+mod load;
+mod model;
+mod options;
+pub mod parts;
+mod response;
+mod sampling;
+mod session;
+mod template;
+
+pub use builder::{Builder, ChatBuilder, CompletionBuilder};
+pub use cancel::CancelHandle;
+pub use chat::Chat;
+pub use completion::Completion;
+#[doc(no_inline)]
+pub use engine;
+pub use engine::chat::Message;
+pub use error::{Error, Result};
+pub use model::Model;
+pub use options::{CacheType, GpuLayers, ModelOptions, Precision};
+pub use response::{Finish, Piece, Response, Stats};

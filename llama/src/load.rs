@@ -1,0 +1,50 @@
+//! Loading of models on the devices of this machine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::backend::{self, BackendError, Device, DeviceKind};
+use engine::model::{LoadParams, Model, ModelError};
+
+/// Returns the GPUs on which memory can be allocated, and reports each other GPU with its error.
+pub fn usable_gpus(mut on_unusable: impl FnMut(&dyn Device, &BackendError)) -> Vec<Arc<dyn Device>> {
+    let mut devices = backend::devices();
+    devices.retain(|device| {
+        if device.kind() != DeviceKind::Gpu {
+            return false;
+        }
+        let allocated = device.buffer_type().allocate(0);
+        if let Err(error) = &allocated {
+            on_unusable(&**device, error);
+        }
+        allocated.is_ok()
+    });
+    devices
+}
+
+/// Loads a model. If a device of `params` fails, for example because its memory is full, the model is loaded
+/// into host memory instead, and the message of the device is returned, too. `params` then lists no devices.
+pub fn load_or_use_cpu(path: &Path, params: &mut LoadParams) -> (Result<Model, ModelError>, Option<String>) {
+    let loaded = Model::load(path, archs::ALL, params);
+    let Some(error) = device_error(&loaded, &params.placement.devices) else {
+        return (loaded, None);
+    };
+    let message = error.to_string();
+    params.placement.devices.clear();
+    params.on_vocab = None;
+    (Model::load(path, archs::ALL, params), Some(message))
+}
+
+/// Returns the error of a device, if one of these devices failed.
+fn device_error<'a>(loaded: &'a Result<Model, ModelError>, devices: &[Arc<dyn Device>]) -> Option<&'a BackendError> {
+    let Err(ModelError::Backend { source, .. }) = loaded else {
+        return None;
+    };
+    let name = match source {
+        BackendError::OutOfMemory { buffer_type, .. } => buffer_type,
+        BackendError::Device { device, .. } => device,
+        _ => return None,
+    };
+    let is_named = |d: &Arc<dyn Device>| d.name() == name || d.buffer_type().name() == name;
+    devices.iter().any(is_named).then_some(source)
+}

@@ -1,0 +1,24 @@
+//! Building blocks of [`Chat`](crate::Chat), for programs that need more control. Unstable: this module may
+//! change in any release.
+//!
+//! The command line and the server of this project are built from these parts:
+//!
+//! - [`ARCHITECTURES`]: the built-in architectures
+//! - [`sampler_chain`]: samplers with the banned tokens of a model
+//! - [`PromptTemplate`]: chat template with reasoning tags
+//! - [`PendingConstraint`]: grammar that is compiled on another thread
+//! - [`Generator`]: tokens to text, with stop strings and reasoning budget
+//! - [`Session`]: context with cached prefix, context shift, and speculative decoding
+//! - [`default_pooling`], [`decode_texts`]: embeddings
+//! - [`usable_gpus`], [`load_or_use_cpu`]: loading on the devices of the machine
+
+/// All built-in architectures, for `engine::model::Model::load`.
+pub use archs::ALL as ARCHITECTURES;
+
+pub use crate::constraint::PendingConstraint;
+pub use crate::embed::{MAX_TEXTS, decode_texts, default_pooling, n_fitting, normalized};
+pub use crate::generator::{Generator, OutputEnd, Sampled, ShownTokens};
+pub use crate::load::{load_or_use_cpu, usable_gpus};
+pub use crate::sampling::sampler_chain;
+pub use crate::session::{Generation, GenerationParams, Session, fitting_context};
+pub use crate::template::{Prompt, PromptTemplate};

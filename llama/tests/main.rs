@@ -1,0 +1,8 @@
+//! Integration tests of the crate with a tiny model of random weights.
+
+mod chat;
+mod common;
+mod completion;
+mod embed;
+mod open;
+mod public_api;

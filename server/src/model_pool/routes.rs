@@ -1,0 +1,265 @@
+//! Routing for several models: aggregated routes, and dispatch by model name.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequest, Path, Request, State};
+use axum::http::Method;
+use axum::response::Response;
+use axum::routing::{MethodFilter, get, on, post};
+use futures_util::StreamExt;
+use percent_encoding::percent_decode_str;
+use serde_json::{Map, Value as Json, json};
+use tower::ServiceExt;
+
+use super::{InFlightGuard, Loaded, ModelPool, not_loaded};
+use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
+use crate::http::{AccessPolicy, Body as HttpBody, Bytes, Client, blocking, guarded, json};
+use crate::native::{check_health, exposition, readiness};
+use crate::ollama;
+use crate::openapi::document;
+use crate::routes::{ROUTES, Route, with_page};
+
+/// Paths that are answered for all models, whether or not they are loaded.
+const AGGREGATED: [&str; 11] = [
+    "/v1/models",
+    "/models",
+    "/v1/models/{name}",
+    "/health",
+    "/v1/health",
+    "/ready",
+    "/api/tags",
+    "/api/ps",
+    "/api/show",
+    "/openapi.json",
+    "/metrics",
+];
+
+/// Fields of `/models/load` and `/models/unload`.
+const LOAD_FIELDS: &[Field] = &[Field {
+    name: "model",
+    form: FieldType::Text,
+    doc: "Model name.",
+}];
+
+/// Routes that exist only if several models are served.
+pub const POOL_ROUTES: &[Route<Arc<ModelPool>>] = &[
+    Route {
+        method: "POST",
+        paths: &["/models/load"],
+        doc: "Loads a model and returns when it is ready; only with several models.",
+        fields: &[LOAD_FIELDS],
+        sampling: false,
+        query: &[],
+        router: || post(load),
+    },
+    Route {
+        method: "POST",
+        paths: &["/models/unload"],
+        doc: "Unloads a model; status 409 if it is in use. Only with several models.",
+        fields: &[LOAD_FIELDS],
+        sampling: false,
+        query: &[],
+        router: || post(unload),
+    },
+];
+
+impl ModelPool {
+    /// Returns the complete router, including middleware.
+    pub fn routes(self: &Arc<ModelPool>, policy: AccessPolicy) -> Router {
+        let mut routes: Router<Arc<ModelPool>> = Router::new()
+            .route("/v1/models", get(models))
+            .route("/models", get(models))
+            .route("/v1/models/{name}", get(model))
+            .route("/health", get(health))
+            .route("/v1/health", get(health))
+            .route("/ready", get(ready))
+            .route("/api/tags", get(tags))
+            .route("/api/ps", get(ps))
+            .route("/api/show", post(show))
+            .route("/openapi.json", get(openapi))
+            .route("/metrics", get(metrics));
+        for route in POOL_ROUTES {
+            for path in route.paths {
+                routes = routes.route(path, (route.router)());
+            }
+        }
+        for route in ROUTES {
+            let method = match route.method {
+                "POST" => MethodFilter::POST,
+                "DELETE" => MethodFilter::DELETE,
+                _ => MethodFilter::GET,
+            };
+            for path in route.paths.iter().filter(|path| !AGGREGATED.contains(path)) {
+                routes = match *path {
+                    "/api/version" => routes.route(path, get(ollama::version)),
+                    path => routes.route(path, on(method, forward)),
+                };
+            }
+        }
+        guarded(with_page(routes.with_state(self.clone()), &policy), policy)
+    }
+
+    /// Returns the model for requests without a model name: the only one, else the first pinned one, else the
+    /// most recently used one.
+    fn default_name(&self) -> ApiResult<String> {
+        let models = &self.params.models;
+        let only = models.first().filter(|_| models.len() == 1);
+        let model_entry = only.or_else(|| models.iter().find(|model_entry| model_entry.is_pinned));
+        let last = || {
+            self.all()
+                .into_iter()
+                .max_by_key(|loaded| loaded.used)
+                .map(|loaded| loaded.name)
+        };
+        let name = model_entry.map(|model_entry| model_entry.name.clone()).or_else(last);
+        name.ok_or_else(|| ApiError::field("model", "missing; required because several models are served"))
+    }
+
+    /// Returns a loaded model. Only completion requests load models; requests for state do not.
+    fn get_loaded(&self, name: &str) -> ApiResult<(Loaded, InFlightGuard)> {
+        let name = &self.model_entry(name)?.name;
+        let how = match self.params.autoload {
+            true => "a completion request loads it",
+            false => "load it with POST /models/load",
+        };
+        self.find(name, false).ok_or_else(|| not_loaded(name, how))
+    }
+}
+
+async fn models(State(pool): State<Arc<ModelPool>>) -> ApiResult {
+    let all = blocking(move || Ok(pool.list())).await?;
+    Ok(json(&json!({ "object": "list", "data": all })))
+}
+
+async fn model(State(pool): State<Arc<ModelPool>>, Path(name): Path<String>) -> ApiResult {
+    let name = pool.model_entry(&name)?.name.clone();
+    let all = blocking(move || Ok(pool.list())).await?;
+    let found = all.into_iter().find(|entry| entry["id"] == name);
+    found
+        .map(|entry| json(&entry))
+        .ok_or_else(|| ApiError::not_found("unknown model"))
+}
+
+async fn load(State(pool): State<Arc<ModelPool>>, HttpBody(body): HttpBody) -> ApiResult {
+    let name = named(body)?;
+    pool.get(&name, true).await?;
+    Ok(json(&json!({ "success": true })))
+}
+
+async fn unload(State(pool): State<Arc<ModelPool>>, HttpBody(body): HttpBody) -> ApiResult {
+    let name = named(body)?;
+    match pool.unload(&name).await? {
+        true => Ok(json(&json!({ "success": true }))),
+        false => Err(ApiError::invalid(format!("the model {name:?} is not loaded"))),
+    }
+}
+
+/// Reads the model name from a body with [`LOAD_FIELDS`].
+fn named(body: Map<String, Json>) -> ApiResult<String> {
+    let mut fields = Fields::new(body, &[LOAD_FIELDS], false)?;
+    let name = fields.text("model")?;
+    fields.finish()?;
+    name.ok_or_else(|| ApiError::field("model", "missing; expected a model name"))
+}
+
+/// Returns the metrics of all loaded models, or of the model named in the query.
+async fn metrics(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiResult {
+    if in_query(&request, "model").is_some() {
+        return forward(State(pool), request).await;
+    }
+    let all = pool.all();
+    let schedulers = all
+        .iter()
+        .map(|loaded| (&loaded.app.service.scheduler, loaded.name.as_str()));
+    Ok(exposition(&schedulers.collect::<Vec<_>>()))
+}
+
+async fn health(State(pool): State<Arc<ModelPool>>) -> ApiResult {
+    for loaded in pool.all() {
+        check_health(&loaded.app.service.scheduler)?;
+    }
+    Ok(json(&json!({ "status": "ok" })))
+}
+
+async fn ready(State(pool): State<Arc<ModelPool>>) -> Response {
+    readiness(pool.is_open())
+}
+
+async fn tags(State(pool): State<Arc<ModelPool>>) -> ApiResult {
+    let models = blocking(move || Ok(pool.tags())).await?;
+    Ok(json(&json!({ "models": models })))
+}
+
+async fn ps(State(pool): State<Arc<ModelPool>>) -> ApiResult {
+    let models = blocking(move || Ok(pool.running())).await?;
+    Ok(json(&json!({ "models": models })))
+}
+
+/// Returns the details of a model without loading it, because clients query every model in the list.
+async fn show(State(pool): State<Arc<ModelPool>>, HttpBody(body): HttpBody) -> ApiResult {
+    let name = ollama::named(body)?.map_or_else(|| pool.default_name(), Ok)?;
+    let details = blocking(move || pool.details(&name)).await?;
+    Ok(json(&details))
+}
+
+async fn openapi(State(pool): State<Arc<ModelPool>>) -> Response {
+    json(&document(&pool.params.build))
+}
+
+/// Dispatches a request to the model that it names.
+async fn forward(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiResult {
+    let named_in_query = in_query(&request, "model");
+    let may_load = match in_query(&request, "autoload").as_deref() {
+        Some("true" | "1") => true,
+        Some("false" | "0") => false,
+        _ => pool.params.autoload,
+    };
+    let (mut parts, body) = request.into_parts();
+    let Bytes(bytes) = Bytes::from_request(Request::new(body), &()).await?;
+    let name = match name_of(&bytes).or(named_in_query) {
+        Some(name) => name,
+        None => pool.default_name()?,
+    };
+    let (loaded, in_flight) = match parts.method == Method::POST {
+        true => pool.get(&name, may_load).await?,
+        false => pool.get_loaded(&name)?,
+    };
+    // The inner router would append its path parameters to the existing ones.
+    let client = parts.extensions.remove::<Client>().unwrap_or_default();
+    parts.extensions.clear();
+    parts.extensions.insert(client);
+    let request = Request::from_parts(parts, Body::from(bytes));
+    let Ok(response) = loaded.routes.oneshot(request).await as Result<Response, Infallible>;
+    let (head, body) = response.into_parts();
+    // Keep the model loaded until the response body ends.
+    let told = body.into_data_stream().map(move |piece| {
+        let _ = &in_flight;
+        piece
+    });
+    Ok(Response::from_parts(head, Body::from_stream(told)))
+}
+
+/// Returns a query parameter.
+fn in_query(request: &Request, name: &str) -> Option<String> {
+    let mut pairs = request
+        .uri()
+        .query()?
+        .split('&')
+        .filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(key, _)| *key == name)?;
+    Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
+}
+
+/// Returns the model name in a request body.
+fn name_of(body: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        model: Option<String>,
+        name: Option<String>,
+    }
+    let named: Named = serde_json::from_slice(body).ok()?;
+    named.model.or(named.name).filter(|name| !name.is_empty())
+}

@@ -1,0 +1,173 @@
+//! Tokenization and templates: `/tokenize`, `/detokenize`, `/tokenizer_info` and `/apply-template`,
+//! compatible with llama-server and vLLM.
+
+use axum::extract::State;
+use axum::response::Response;
+use engine::sample::Token;
+use serde_json::{Value as Json, json};
+
+use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, integer_of};
+use crate::http::{Body, Shared, blocking, json};
+use crate::openai::conversation;
+
+/// Fields of `/tokenize`.
+pub const TOKENIZE_FIELDS: &[Field] = &[
+    Field {
+        name: "content",
+        form: FieldType::Text,
+        doc: "String to tokenize.",
+    },
+    Field {
+        name: "prompt",
+        form: FieldType::Text,
+        doc: "vLLM's name of `content`.",
+    },
+    Field {
+        name: "add_special",
+        form: FieldType::Flag,
+        doc: "Add the special tokens that the model expects around a prompt (false; true with `prompt`).",
+    },
+    Field {
+        name: "add_special_tokens",
+        form: FieldType::Flag,
+        doc: "Alias of `add_special`.",
+    },
+    Field {
+        name: "parse_special",
+        form: FieldType::Flag,
+        doc: "Parse the names of special tokens (true).",
+    },
+    Field {
+        name: "with_pieces",
+        form: FieldType::Flag,
+        doc: "Return the text of each token, or its bytes if they are not valid UTF-8 (false).",
+    },
+    MODEL,
+];
+
+const MODEL: Field = Field {
+    name: "model",
+    form: FieldType::Ignored,
+    doc: "Ignored.",
+};
+
+/// Fields of `/detokenize`.
+pub const DETOKENIZE_FIELDS: &[Field] = &[
+    Field {
+        name: "tokens",
+        form: FieldType::List,
+        doc: "Token ids.",
+    },
+    MODEL,
+];
+
+/// Fields of `/apply-template`.
+pub const TEMPLATE_FIELDS: &[Field] = &[
+    Field {
+        name: "messages",
+        form: FieldType::List,
+        doc: "Messages, oldest first.",
+    },
+    Field {
+        name: "chat_template_kwargs",
+        form: FieldType::Object,
+        doc: "Variables of the chat template.",
+    },
+    Field {
+        name: "reasoning_effort",
+        form: FieldType::Text,
+        doc: "Reasoning effort, if the chat template supports it.",
+    },
+    Field {
+        name: "continue_final_message",
+        form: FieldType::Flag,
+        doc: "Continue the last message, which must have role `assistant` (false).",
+    },
+    Field {
+        name: "tools",
+        form: FieldType::List,
+        doc: "Tool definitions.",
+    },
+    MODEL,
+];
+
+/// Handles `POST /tokenize`.
+pub async fn tokenize(State(app): State<Shared>, Body(body): Body) -> ApiResult {
+    blocking(move || {
+        let mut fields = Fields::new(body, &[TOKENIZE_FIELDS], false)?;
+        let (text, is_prompt) = match (fields.text("content")?, fields.text("prompt")?) {
+            (Some(text), None) => (text, false),
+            (None, Some(text)) => (text, true),
+            (None, None) => return Err(ApiError::field("content", "missing; expected a string")),
+            (Some(_), Some(_)) => return Err(ApiError::field("prompt", "cannot be combined with content")),
+        };
+        let add_special = [fields.flag("add_special")?, fields.flag("add_special_tokens")?];
+        let add_special = add_special.into_iter().flatten().next().unwrap_or(is_prompt);
+        let parse_special = fields.flag("parse_special")?.unwrap_or(true);
+        let with_pieces = fields.flag("with_pieces")?.unwrap_or(false);
+        fields.finish()?;
+        let vocab = app.service.vocab();
+        let tokens = vocab.tokenize(&text, add_special, parse_special);
+        let piece = |&token: &Token| -> Json {
+            let bytes = vocab.token_to_piece(token, true);
+            let piece: Json = match std::str::from_utf8(bytes) {
+                Ok(text) => text.into(),
+                Err(_) => bytes.into(),
+            };
+            json!({ "id": token, "piece": piece })
+        };
+        let tokens: Vec<Json> = match with_pieces {
+            true => tokens.iter().map(piece).collect(),
+            false => tokens.into_iter().map(Json::from).collect(),
+        };
+        Ok(json(&json!({
+            "count": tokens.len(),
+            "max_model_len": app.service.n_ctx(),
+            "tokens": tokens,
+        })))
+    })
+    .await
+}
+
+/// Handles `POST /detokenize`.
+pub async fn detokenize(State(app): State<Shared>, Body(body): Body) -> ApiResult {
+    let mut fields = Fields::new(body, &[DETOKENIZE_FIELDS], false)?;
+    let n_tokens = i64::from(app.service.vocab().n_tokens());
+    let list = fields
+        .list("tokens")?
+        .ok_or_else(|| ApiError::field("tokens", "missing; expected a list of tokens"))?;
+    fields.finish()?;
+    let token = |value: &Json| {
+        integer_of(value)
+            .filter(|id| (0..n_tokens).contains(id))
+            .map(|id| id as Token)
+    };
+    let tokens: Option<Vec<Token>> = list.iter().map(token).collect();
+    let wrong = || ApiError::field("tokens", format_args!("expected tokens from 0 to {}", n_tokens - 1));
+    let text = app.service.vocab().detokenize(&tokens.ok_or_else(wrong)?, false, true);
+    Ok(json(&json!({ "content": text, "prompt": text })))
+}
+
+/// Handles `GET /tokenizer_info`, for clients that render prompts themselves.
+pub async fn tokenizer_info(State(app): State<Shared>) -> Response {
+    let vocab = app.service.vocab();
+    let text = |token: Option<Token>| token.map(|token| vocab.text(token).into_owned());
+    json(&json!({
+        "bos_token": text(vocab.bos()),
+        "eos_token": text(vocab.eos()),
+        "model_max_length": app.service.n_ctx(),
+        "chat_template": app.service.template(),
+    }))
+}
+
+/// Handles `POST /apply-template`.
+pub async fn apply_template(State(app): State<Shared>, Body(body): Body) -> ApiResult {
+    blocking(move || {
+        let mut fields = Fields::new(body, &[TEMPLATE_FIELDS], false)?;
+        let (conversation, _) = conversation(&mut fields)?;
+        fields.finish()?;
+        let prompt = app.service.prompt(&conversation)?;
+        Ok(json(&json!({ "prompt": prompt.text })))
+    })
+    .await
+}
