@@ -10,8 +10,7 @@ arch_macros::arch! {
         check n_expert > 0 && n_expert_used > 0, "expert_count and expert_used_count must be at least 1";
         n_stream: usize = "hyper_connection.count";
         n_low: usize = "hyper_connection.low_rank";
-        check n_stream > 1 && n_stream <= 64 && n_low > 0,
-              "hyper_connection.count must be 2 to 64 and hyper_connection.low_rank at least 1";
+        check n_stream > 1 && n_stream <= 64 && n_low > 0, "hyper_connection.count must be 2 to 64, hyper_connection.low_rank at least 1";
         // Index of the layer with n-gram embeddings, if any.
         hash_layers: [usize; 0..] = "ple.layers";
         let n_hashing = rust!(usize => hash_layers.len());

@@ -184,7 +184,7 @@ pub struct RunArgs {
     /// Do not process escape sequences (default)
     #[arg(long, hide_short_help = true)]
     pub no_escape: bool,
-    /// Checkpoints of recurrent state: tokens by which a recurrent model can be rewound
+    /// Number of tokens that a chat with a recurrent model can rewind
     ///
     /// A chat rewinds when the next turn shares only part of the previous context. Without checkpoints, the
     /// whole prompt is processed again. Each checkpoint takes the memory of one recurrent state.
@@ -338,7 +338,7 @@ pub struct EmbedArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EmbedFormat {
-    /// One line of numbers per vector
+    /// Numbers separated by spaces, a line per vector
     Text,
     /// OpenAI-style list of objects
     Json,

@@ -222,8 +222,8 @@ mod tests {
     #[test]
     fn normalize_keeps_text() {
         assert_eq!(
-            normalized(&["llama", "what does -ub do?", "--", "-ub"]),
-            ["llama", "what does -ub do?", "--", "-ub"]
+            normalized(&["llama", "explain -ub, please", "--", "-ub"]),
+            ["llama", "explain -ub, please", "--", "-ub"]
         );
         let tokenize = ["llama", "tokenize", "-p", "--numa", "--hellaswag"];
         assert_eq!(normalized(&tokenize), tokenize);

@@ -54,7 +54,7 @@ pub struct PlacementArgs {
     /// Fractions apply to layers, or to rows with `--split-mode row`.
     #[arg(long, value_name = "SHARES", value_parser = share, value_delimiter = ',', hide_short_help = true, help_heading = LOADING)]
     pub tensor_split: Vec<f32>,
-    /// How to split the model across devices (-sm): none, layer or row
+    /// Split of the model across devices (-sm): none, layer or row
     ///
     /// `row` splits each weight matrix; the CPU takes part if --device names it.
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Split::Layer, hide_possible_values = true, hide_short_help = true, help_heading = LOADING)]

@@ -78,7 +78,7 @@ mod tests {
         for name in ["smollm2:135m", "qwen3", "gemma-3-1b-it", "Llama-3.2"] {
             assert!(looks_like_a_name(name), "{name}");
         }
-        for question in ["hi", "why?", "2+2=", "42", "what is qwen3?", "C++17?"] {
+        for question in ["hi", "why?", "2+2=", "42", "who made qwen3?", "C++17?"] {
             assert!(!looks_like_a_name(question), "{question}");
         }
     }

@@ -129,7 +129,10 @@ fn failed_downloads_print_one_error() {
         ),
         (&["run", "-hf", "no name", "abc"], "user/repo:QUANT"),
         (&["run", "qwen3:06b", "abc"], "qwen3:0.6b"),
-        (&["run", "-m", "user/repo", "-hf", "user/repo", "abc"], "only one model can be loaded"),
+        (
+            &["run", "-m", "user/repo", "-hf", "user/repo", "abc"],
+            "only one model can be loaded",
+        ),
         (
             &["run", "-mu", &format!("{}/torn.gguf", hub.server.address), "abc"],
             "not a complete model",

@@ -83,7 +83,8 @@ fn log_flags_redirect_messages() {
         "{line}"
     );
     assert!(line["level"] == "info" && line["seconds"].is_f64(), "{line}");
-    run(&home, &model, &["--log-file", "/no/such/folder/log"]).fails_saying(&["--log-file", "/no/such/folder/log"]);
+    run(&home, &model, &["--log-file", "/no/such/directory/log"])
+        .fails_saying(&["--log-file", "/no/such/directory/log"]);
 }
 
 #[test]

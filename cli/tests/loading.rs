@@ -544,8 +544,9 @@ fn prompt_cache_resumes() {
     refused(&state, &["-ctk", "f32"], &["session", "settings"]);
     let other = home.model("qwen2-dense", None);
     std::fs::write(&file, &state).unwrap();
-    ended(home.llama(&["run", &other, "once", "--prompt-cache", &file])).fails_saying(&["session", "another model"]);
-    run("once", &["--prompt-cache", "no/such/folder/s"]).fails_saying(&["no/such/folder"]);
+    ended(home.llama(&["run", &other, "once", "--prompt-cache", &file]))
+        .fails_saying(&["session", "a different model"]);
+    run("once", &["--prompt-cache", "no/such/directory/s"]).fails_saying(&["no/such/directory"]);
     run("once", &["--prompt-cache", &text(home.path(""))]).fails_saying(&["not a regular file"]);
 }
 

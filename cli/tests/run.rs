@@ -290,12 +290,13 @@ fn drafts_do_not_change_output() {
         }
     }
     let (model, other) = (home.model("llama-dense", None), home.model("bert-dense", None));
-    ended(home.llama(&["run", &model, "abc", "--draft", &other])).fails_saying(&["bert-dense.gguf", "does not generate tokens incrementally"]);
+    ended(home.llama(&["run", &model, "abc", "--draft", &other]))
+        .fails_saying(&["bert-dense.gguf", "does not generate tokens incrementally"]);
     assert_eq!(
         ended(home.llama(&["run", &model, "abc", "--draft", &other, "--prompt-lookup"])).status,
         2
     );
-    ended(home.llama(&["run", &model, "abc", "--mtp"])).fails_saying(&["--mtp", "not declared"]);
+    ended(home.llama(&["run", &model, "abc", "--mtp"])).fails_saying(&["--mtp", "has no `mtp` block"]);
     assert_eq!(
         ended(home.llama(&["run", &model, "abc", "--mtp", "--prompt-lookup"])).status,
         2

@@ -56,7 +56,7 @@ impl Serving {
 
     pub fn signal(&self, signal: i32) {
         let pid = i32::try_from(self.child.id()).expect("a process id");
-        // SAFETY: `kill` accesses no memory. The child has not been waited for, so its pid is valid.
+        // SAFETY: `kill` accesses no memory. The child has not been reaped, so its pid is valid.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
 
@@ -486,7 +486,7 @@ fn preset_models_have_separate_options() {
         let flags = [&["serve", "--models-preset", file], one].concat();
         ended(home.llama(&flags)).fails_saying(&["selects a single model"]);
     }
-    ended(home.llama(&["serve", &model, "--path", "/no/such/folder"]))
+    ended(home.llama(&["serve", &model, "--path", "/no/such/directory"]))
         .fails_saying(&["--path", "directory does not exist"]);
 }
 

@@ -473,9 +473,9 @@ fn refusal(model: &Arc<Model>, hidden: bool) -> String {
 fn models_without_mtp_layers_are_rejected() {
     let registered = architectures().next().unwrap();
     let file = ModelFile::seeded(registered);
-    assert!(refusal(&tests::model("llama-dense"), true).contains("not declared"));
-    assert!(refusal(&file.load(false), true).contains("without its layers"));
-    assert!(refusal(&file.load(true), false).contains("hidden rows"));
+    assert!(refusal(&tests::model("llama-dense"), true).contains("has no `mtp` block"));
+    assert!(refusal(&file.load(false), true).contains("without its multi-token prediction layers"));
+    assert!(refusal(&file.load(true), false).contains("hidden states"));
     let mut none = file.clone();
     none.tensors.retain(|name, _| !name.contains("nextn"));
     let arch = registered.arch.name;

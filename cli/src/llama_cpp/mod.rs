@@ -162,7 +162,7 @@ fn is_ignored_by_server(option: &CompatOption) -> bool {
     option.names().any(|name| IgnoredOption::find(name).is_some())
 }
 
-/// Lists the options for which `reason` returns a reason, one line per reason.
+/// Lists all options with a reason, one line per reason.
 fn by_reason(reason: impl Fn(&CompatOption) -> Option<&'static str>) -> String {
     let mut reasons: Vec<&str> = Vec::new();
     for why in OPTIONS.iter().filter_map(&reason) {

@@ -36,7 +36,7 @@ impl Wrap {
         }
     }
 
-    /// Returns the output so far.
+    /// Returns and clears the output.
     pub fn take(&mut self) -> String {
         std::mem::take(&mut self.out)
     }

@@ -43,7 +43,7 @@ impl Server {
         Server { address, seen }
     }
 
-    /// Returns all requests so far whose path contains `part`.
+    /// Returns the received requests whose path contains `part`.
     pub fn requests(&self, part: &str) -> Vec<Request> {
         let seen = self.seen.lock().expect("no panic");
         seen.iter().filter(|r| r.path.contains(part)).cloned().collect()

@@ -40,7 +40,7 @@ pub const GENERATION_FIELDS: &[Field] = &[
     Field {
         name: "t_max_ms",
         form: FieldType::Integer,
-        doc: "Time limit for the request in milliseconds, including queueing; the output so far is returned with finish reason `length`.",
+        doc: "Time limit for the request in milliseconds, including queueing; the partial output is returned with finish reason `length`.",
     },
     Field {
         name: "reasoning_control",

@@ -75,7 +75,7 @@ const START: f64 = 1.5e-6;
 const ISSUES: f64 = 4.0;
 /// Issue rates per clock of instruction classes with fewer lanes.
 const RATES: [(&str, f64); 4] = [("integer", 2.0), ("convert", 0.5), ("special", 0.5), ("global", 1.0)];
-/// Compute capability for which register and spill counts are reported.
+/// Compute capability of the reported register and spill counts.
 const CAPABILITY: i32 = 90;
 
 /// Bytes and sectors transferred by memory accesses.

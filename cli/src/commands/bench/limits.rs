@@ -122,7 +122,7 @@ fn sum_of_streams(words: &[u64]) -> u64 {
     left_over.chain(sums.as_flattened()).fold(0, |a, &b| a.wrapping_add(b))
 }
 
-/// Returns the shortest time in seconds in which all threads finish `work(thread)`.
+/// Returns the shortest time in seconds until all threads finish `work(thread)`.
 fn best_time(n_threads: usize, work: impl Fn(usize) + Sync) -> f64 {
     let barrier = Barrier::new(n_threads.max(1));
     let passes = |thread: usize| {

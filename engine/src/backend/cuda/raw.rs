@@ -282,7 +282,9 @@ mod tests {
     fn library_lookup_never_panics() {
         for found in [Driver::find().map(drop), Compiler::find().map(drop)] {
             if let Err(error) = found {
-                assert!(error.to_string().starts_with("lib"), "{error}");
+                let message = error.to_string();
+                let is_expected = message.starts_with("cannot load lib") || message.contains(" is too old: function ");
+                assert!(is_expected, "{message}");
             }
         }
     }
