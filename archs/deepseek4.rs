@@ -24,7 +24,7 @@ arch_macros::arch! {
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
         n_selected: usize = "attention.indexer.top_k";
-        check n_selected > 0 && index_dim >= n_rot, "attention.indexer.key_length or attention.indexer.top_k is too small";
+        check n_selected > 0 && index_dim >= n_rot, "attention.indexer.top_k must be > 0, attention.indexer.key_length >= rope dimensions";
 
         compress_base: f32 = "attention.compress_rope_freq_base";
         let base = if ratio > 0 { compress_base } else { rope_freq_base };

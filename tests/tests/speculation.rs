@@ -205,7 +205,7 @@ fn drafts_keep_sampling_distribution() {
     );
 }
 
-/// One of several sequences that are decoded together.
+/// A sequence that is decoded together with others.
 struct Text {
     tokens: Vec<Token>,
     chain: SamplerChain,
