@@ -45,38 +45,17 @@ pub enum HparamError {
 /// Reader for the hyperparameters of a model. Methods never fail: errors are collected and a placeholder is
 /// returned, so that all errors are reported at once.
 pub struct HparamReader<'a> {
-    metadata: &'a Metadata,
-    prefix: &'a str,
-    base: Option<Base>,
+    pub(super) metadata: &'a Metadata,
+    pub(super) prefix: &'a str,
+    pub(super) base: Option<Base>,
     /// Number of layers in the main graph; the minimum length of per-layer arrays.
-    n_layer: usize,
+    pub(super) n_layer: usize,
     /// Number of layers to load.
-    n_layer_loaded: usize,
-    errors: Vec<HparamError>,
+    pub(super) n_layer_loaded: usize,
+    pub(super) errors: Vec<HparamError>,
 }
 
 impl<'a> HparamReader<'a> {
-    /// Creates a reader for the keys `prefix.*` and reads the common hyperparameters. `prefix` is the
-    /// architecture name in the file.
-    pub fn new(metadata: &'a Metadata, prefix: &'a str) -> HparamReader<'a> {
-        Self::with_mtp(metadata, prefix, false)
-    }
-
-    /// Like [`HparamReader::new`], but also loads the first MTP layer if `mtp` is set and the file has one.
-    pub fn with_mtp(metadata: &'a Metadata, prefix: &'a str, mtp: bool) -> HparamReader<'a> {
-        let mut r = HparamReader {
-            metadata,
-            prefix,
-            base: None,
-            n_layer: 0,
-            n_layer_loaded: 0,
-            errors: Vec::new(),
-        };
-        let base = Base::read(&mut r, mtp);
-        r.base = Some(base);
-        r
-    }
-
     /// Returns the common hyperparameters; placeholders if [`HparamReader::failed`].
     pub fn base(&self) -> Base {
         self.base.clone().expect("base is set in HparamReader::with_mtp")
@@ -198,11 +177,6 @@ impl<'a> HparamReader<'a> {
         (0..self.n_layer_loaded)
             .map(|il| period == 0 || follows(il % period, period))
             .collect()
-    }
-
-    pub(super) fn set_layers(&mut self, n_layer: usize, n_layer_loaded: usize) {
-        self.n_layer = n_layer;
-        self.n_layer_loaded = n_layer_loaded;
     }
 
     pub(super) fn contradiction(&mut self, text: String) {
