@@ -156,8 +156,7 @@ impl Operands<'_> {
     ) -> bool {
         let n_pages = pages.len();
         for (page, entry) in pages.entries.clone().enumerate() {
-            let wanted = pages.any[page];
-            if wanted == 0 {
+            if pages.any[page] == 0 {
                 continue;
             }
             #[cfg(test)]
@@ -169,6 +168,9 @@ impl Operands<'_> {
                 false => next,
             };
             let (at, of_entry) = (OperandPage { page, n_pages }, self.visible.page(entry));
+            // All rows of the page, also those that this unit does not see: values share a scale, which must not
+            // depend on the division into units and thereby on the number of threads.
+            let wanted = of_entry.mask;
             let keys = cache_rows(&self.k, unit.head, 1, &of_entry, next);
             if !kernel::pack_keys(&keys, wanted, at, workspace.tiles.keys, workspace.kernel) {
                 return false;
