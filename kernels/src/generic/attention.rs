@@ -19,7 +19,7 @@
 //! queries. A token hence gets the same bits in a prompt and in decode.
 
 use super::functions::{ExpNonPositive, Function};
-use crate::attention::KEYS;
+use crate::limits::KEYS;
 use crate::simd::Simd;
 
 /// An element type of the KV cache that kernels read without converting rows first.

@@ -37,11 +37,12 @@
 use std::mem::offset_of;
 use std::ops::Range;
 
-use super::integers::{CHUNK, RUN, RUNS};
-use super::pack::{GROUPS, HALVES, I8Values, IntFormat, LANES, PANEL_ROWS, PanelChunk, ShiftedI8Values, fill};
+use super::pack::{GROUPS, I8Values, IntFormat, PANEL_ROWS, PanelChunk, ShiftedI8Values, fill};
 use super::panel_products::PanelProduct;
 use super::u8_chunks::{N_OUTLIERS, U8Chunk, ZERO_POINT, sign_of};
 use super::weight_prefetch::WeightPrefetcher;
+use crate::layout::groups::LANES;
+use crate::layout::runs::{CHUNK, HALVES, RUN, RUNS};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::dots::ByteDots;
 use crate::simd::{IntSimd, Simd};

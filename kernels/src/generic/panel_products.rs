@@ -20,9 +20,11 @@
 
 use std::mem::offset_of;
 
-use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS};
-use super::pack::{GROUPS, I16Values, LANES, PANEL_ROWS, PanelChunk, WeightRows, fill};
+use super::integers::{I16Chunk, I16Header};
+use super::pack::{GROUPS, I16Values, PANEL_ROWS, PanelChunk, WeightRows, fill};
 use super::weight_prefetch::WeightPrefetcher;
+use crate::layout::groups::LANES;
+use crate::layout::runs::{CHUNK, RUN, RUNS};
 use crate::simd::{IntSimd, Simd};
 
 /// A matmul of weights by quantized activations, possibly a part of a larger one.

@@ -23,12 +23,13 @@
 
 use std::ops::Range;
 
-use super::integers::{CHUNK, spread};
+use super::integers::spread;
 use super::pack::{I8Values, PanelChunk};
 use super::panel_products::PanelProduct;
 use super::tile_packing::{IntegerRows, PANELS, PackGroups, Packing, PanelScales, TileRows, WeightBlock};
 use crate::GgmlType;
-use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_WIDTH, TileBlock, TileSums};
+use crate::layout::runs::CHUNK;
+use crate::simd::tiles::{BF16, COLUMNS, ROWS, STEP, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{Simd, TileUnit};
 
 /// Elements of a row multiplied at a time, except at the end of a row. The weights of [`ROWS`] rows then take
@@ -55,9 +56,6 @@ const ALIGN: usize = 64;
 
 /// Distance in bytes between copies of the last columns.
 const LAST_COLUMN_STRIDE: usize = spread(LAST_BLOCK * BF16);
-
-/// Size of a bf16 in bytes.
-pub(super) const BF16: usize = 2;
 
 const _: () = assert!(BLOCK.is_multiple_of(CHUNK));
 
