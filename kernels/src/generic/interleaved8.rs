@@ -38,6 +38,14 @@
 //! | [`MaddI32`] | `vpmaddwd` | weights widened to 16 bits, and `x` | otherwise |
 //!
 //! All three implementations compute the same integers, so a result does not depend on the choice.
+//!
+//! # Limits
+//!
+//! - Weights are unpacked again for every `N` columns, and `N` is at most 4, since the sums must fit the
+//!   registers. Panels unpack once for all columns and win from some number of columns on, which depends on the
+//!   CPU (`IntKernels::group_columns`).
+//! - The loop needs whole groups, so only matrices whose number of rows is a multiple of 8 are interleaved.
+//! - Runs are added in f32 in the order of the row. The bits of a result depend neither on `N` nor on `G`.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
