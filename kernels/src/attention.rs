@@ -345,8 +345,11 @@ impl Chunk {
     /// [`TILE_KEYS`].
     fn with(&self, mask: u64) -> Option<Chunk> {
         let bits = self.bits(mask);
+        if bits == 0 {
+            return None;
+        }
         let skipped = bits.trailing_zeros() as usize / TILE_KEYS * TILE_KEYS;
-        (bits != 0).then(|| Chunk {
+        Some(Chunk {
             first: self.first + skipped,
             n: bits.ilog2() as usize + 1 - skipped,
         })

@@ -404,10 +404,12 @@ pub(super) fn sums_row<V: IntSimd, D: Unpack<V>>(half: usize) -> usize {
 /// words of `half`. Other types visit words `j` and `j + 4` in turn, because they share bytes.
 #[inline(always)]
 pub(super) fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
-    if D::BY_16 {
-        (step / (WORDS / 2) == half).then_some(step)
-    } else {
+    if !D::BY_16 {
         Some(step % 2 * (WORDS / 2) + step / 2)
+    } else if step / (WORDS / 2) == half {
+        Some(step)
+    } else {
+        None
     }
 }
 
