@@ -1,18 +1,18 @@
 //! Matmul of weights in any GGUF type with rows of activations.
 
-use crate::activations::PANEL_COLUMNS;
 use crate::dispatch::{GroupKernels, IntTypeKernels, Kernels, kernels};
 use crate::generic::byte_tiles::{MAX_BYTE_COLUMNS, MIN_BYTE_COLUMNS, byte_tile_scratch};
 use crate::generic::float_panels::{FLOAT_PANEL_COLUMNS, FLOAT_PANEL_SCRATCH, is_for};
 use crate::generic::gemm_u8::dot_scratch;
 use crate::generic::int_products::IntProduct;
-use crate::generic::integers::CHUNK;
 use crate::generic::pack::{RowLayout, WeightRows};
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
 use crate::generic::products::{Product, panel_size};
 use crate::generic::tile_packing::FloatRows;
 use crate::generic::tiles::{TileProduct, rounds_floats, tile_scratch};
 use crate::interleaved::{GROUP_ROWS, deinterleave, interleaved_bytes};
+use crate::layout::runs::CHUNK;
+use crate::limits::PANEL_COLUMNS;
 use crate::simd::byte_tiles::BYTE_COLUMNS;
 use crate::{ActivationForm, Activations, GgmlType, activation_bytes};
 

@@ -5,7 +5,7 @@
 
 use crate::GgmlType;
 use crate::dispatch::kernels;
-use crate::quants::check_lengths;
+use crate::lengths::{check_lengths, same_length};
 
 /// Returns `sum_i a[i] * b[i]`.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -177,8 +177,4 @@ fn weight_ptr(weight: Option<&[f32]>, n: usize) -> *const f32 {
         same_length(n, weight.len());
         weight.as_ptr()
     })
-}
-
-pub(crate) fn same_length(a: usize, b: usize) {
-    assert!(a == b, "rows must have the same length, found {a} and {b} elements");
 }

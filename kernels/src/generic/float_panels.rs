@@ -18,9 +18,11 @@
 //!             out += sums
 //! ```
 
-use super::blocks::{Decode, bytes_of, dequantize};
+use super::blocks::dequantize;
 use super::products::Product;
 use crate::GgmlType;
+use crate::layout::block::bytes_of;
+use crate::layout::decode::Decode;
 use crate::simd::Simd;
 
 /// Minimum columns for which transposing the weights pays off; half as many gain only 3 %.

@@ -21,9 +21,10 @@
 
 use std::mem::MaybeUninit;
 
-use super::blocks::bytes_of;
-use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Scales, Unpack};
+use super::integers::{I16Chunk, I16Header};
 use super::streams::Streams;
+use crate::layout::block::bytes_of;
+use crate::layout::runs::{CHUNK, RUN, RUNS, Scales, Unpack};
 use crate::simd::{IntSimd, Simd};
 
 /// A matmul of integer weights by [`I16Chunk`] activations, possibly a part of a larger one.
@@ -419,7 +420,7 @@ unsafe fn unpack<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, to: *mut U
         let mut scales = Scales::default();
         if runs == RUNS {
             D::scales(w, RUNS, &mut scales);
-            // Force each scale to be read from memory at its use; see `quants::in_memory`.
+            // Force each scale to be read from memory at its use; see `in_memory`.
             let scales = std::hint::black_box(&scales);
             each_of_8!(V, i => { unpack_run::<V, D>(w, i, scales, to) });
         } else {

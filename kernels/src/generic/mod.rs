@@ -23,7 +23,6 @@ pub(crate) mod decode_attention;
 pub(crate) mod float_panels;
 pub(crate) mod functions;
 pub(crate) mod gemm_u8;
-mod group_scales;
 pub(crate) mod int_attention;
 pub(crate) mod int_products;
 pub(crate) mod integers;

@@ -2,19 +2,21 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half, Quantize, best_scale, inverse};
+use super::fit::{best_scale, inverse};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::integers::{Scales, Unpack, load_block_f16, set_scales};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_nibbles, set_group_scales};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::block::{Block, Half, Quantize};
+use crate::layout::decode::{Decode, Encode, Sink};
+use crate::layout::groups::{
+    Field, GroupScales, Interleaved, Unit, UnpackGroup, block_at_run, field, group_nibbles, set_group_scales,
+};
+use crate::layout::runs::{Scales, Unpack, load_block_f16, set_scales};
 use crate::simd::{IntSimd, Simd};
 
 /// Table of the values of IQ4_NL and IQ4_XS.
 pub(super) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Table of the values as floats.
-pub(super) static FLOATS: [f32; 16] = super::to_floats(VALUES);
+pub(super) static FLOATS: [f32; 16] = to_floats(VALUES);
 
 /// A block of 32 values: value `j` is `d * VALUES[q]`. Byte `j` holds `q` of values `j` (low nibble) and `j +
 /// 16` (high nibble).
@@ -116,4 +118,15 @@ fn nearest(x: f32) -> u8 {
     let above = VALUES.partition_point(|&value| f32::from(value) < x).clamp(1, 15);
     let nearer_above = f32::from(VALUES[above]) - x < x - f32::from(VALUES[above - 1]);
     if nearer_above { above as u8 } else { above as u8 - 1 }
+}
+
+/// Converts a table of small integers to floats.
+pub(super) const fn to_floats(values: [i8; 16]) -> [f32; 16] {
+    let mut floats = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        floats[i] = values[i] as f32;
+        i += 1;
+    }
+    floats
 }

@@ -2,12 +2,13 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, load_block_f16, move_bits, set_scales};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_word, set_group_scales};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{
+    Field, GroupScales, Interleaved, Unit, UnpackGroup, block_at_run, field, group_word, set_group_scales,
+};
+use crate::layout::runs::{Scales, Unpack, load_block_f16, move_bits, set_scales};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 128 values: value `j` is `d` if bit `j % 8` of byte `j / 8` is set, and `-d` otherwise.

@@ -2,12 +2,13 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, load_block_f16, set_scales};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_bit_pairs, set_group_scales};
-use crate::interleaved::{Field, Interleaved, Rewrite, Unit, field};
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{
+    Field, GroupScales, Interleaved, Rewrite, Unit, UnpackGroup, block_at_run, field, group_bit_pairs, set_group_scales,
+};
+use crate::layout::runs::{Scales, Unpack, load_block_f16, set_scales};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 64 values: value `j` is `d * (q - 1)`, with `q` in bits `2 (j % 4)` and `2 (j % 4) + 1` of byte

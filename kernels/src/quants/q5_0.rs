@@ -2,14 +2,15 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half, Quantize, best_scale, inverse, round_to};
+use super::fit::{best_scale, inverse, round_to};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::integers::{Scales, Unpack, load_block_f16, move_bits, set_scales};
-use crate::generic::interleaved8::{
-    GroupScales, UnpackGroup, block_at_run, group_nibbles, group_word, set_group_scales,
+use crate::layout::block::{Block, Half, Quantize};
+use crate::layout::decode::{Decode, Encode, Sink};
+use crate::layout::groups::{
+    Field, GroupScales, Interleaved, Unit, UnpackGroup, block_at_run, field, group_nibbles, group_word,
+    set_group_scales,
 };
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::runs::{Scales, Unpack, load_block_f16, move_bits, set_scales};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 32 values: value `j` is `d * (q - 16)`. Byte `j` of `qs` holds the low 4 bits of values `j`
