@@ -384,8 +384,10 @@ impl PlanRun<'_> {
                         .expect("only matmuls with quantized activations are fused"),
                     is_skinny: node.activations.is_some_and(|q| q.storage == Storage::PerThread),
                     x_ne: node.memory.source(self.graph, 1).ne(),
-                    ids: (self.graph.tensor(node.memory.id).op == Op::MulMatId)
-                        .then(|| node.memory.source(self.graph, 2)),
+                    ids: match self.graph.tensor(node.memory.id).op {
+                        Op::MulMatId => Some(node.memory.source(self.graph, 2)),
+                        _ => None,
+                    },
                 };
                 return matmul_glu(self.task(&self.plan.nodes[at + 2], queue, share, thread), &products, f);
             }

@@ -9,7 +9,7 @@ use super::ops::mul_mat::is_skinny;
 use super::plan::Fusion;
 use super::view::{MemRange, locate, may_overlap};
 use crate::backend::{GraphView, MemoryMap};
-use crate::graph::{Op, Tensor, TensorId, Unary};
+use crate::graph::{Op, Tensor, TensorId};
 
 /// Number of following nodes to search for the readers of a result.
 const NEAR: usize = 16;

@@ -13,7 +13,7 @@ use crate::backend::cpu::interleaved::INTERLEAVED;
 use crate::backend::cpu::plan::CpuPlan;
 use crate::backend::cpu::planner::Planner;
 use crate::backend::{BackendError, BackendParams, Usage, device};
-use crate::graph::{BufferSlice, Graph, Layout, Tensor, Uses};
+use crate::graph::{BufferSlice, Graph, Layout, Tensor, Unary, Uses};
 use crate::sched::{Observer, SchedParams, Scheduler};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
