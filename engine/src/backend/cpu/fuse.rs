@@ -5,47 +5,11 @@
 use kernels::{BF16_STEP, GgmlType, Precision};
 
 use super::activations::{Quantization, QuantizedCache, Storage};
-use super::ops;
+use super::ops::mul_mat::is_skinny;
+use super::plan::Fusion;
 use super::view::{MemRange, locate, may_overlap};
 use crate::backend::{GraphView, MemoryMap};
-use crate::graph::{Op, Tensor, TensorId, Unary};
-
-/// A group of adjacent nodes that are computed together.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Fusion {
-    /// A sum followed by its RMS norm.
-    AddRmsNorm {
-        /// Epsilon of the norm.
-        eps: f32,
-        /// True if the sum has other readers and must be stored, too.
-        stores_sum: bool,
-    },
-    /// A matmul with few columns, and the sum of its result and another tensor. The matmul's result is not
-    /// stored.
-    MatmulAdd {
-        /// Index of the other tensor among the operands of the sum.
-        other: usize,
-    },
-    /// Two matmuls with the same activations, combined as `f(gate) * up`. Neither matmul's result is stored.
-    MatmulGlu {
-        f: Unary,
-        /// True if the first matmul is the gate.
-        gate_is_first: bool,
-    },
-}
-
-/// Maximum number of nodes in a fusion.
-pub(super) const MAX_FUSED: usize = 3;
-
-impl Fusion {
-    /// Returns the number of fused nodes.
-    pub(super) fn n_nodes(&self) -> usize {
-        match self {
-            Fusion::AddRmsNorm { .. } | Fusion::MatmulAdd { .. } => 2,
-            Fusion::MatmulGlu { .. } => 3,
-        }
-    }
-}
+use crate::graph::{Op, Tensor, TensorId};
 
 /// Number of following nodes to search for the readers of a result.
 const NEAR: usize = 16;
@@ -111,8 +75,8 @@ impl FusionContext<'_> {
         let graph = self.view.graph;
         let (product, sum) = (graph.tensor(first), graph.tensor(second));
         let activations = Quantization::for_matmul(graph, product, self.precision)?;
-        let is_skinny = activations.storage == Storage::PerThread && ops::is_skinny(graph, product);
-        if sum.op != Op::Add || !is_skinny || self.view.uses.n_readers(first) != 1 {
+        let has_few_columns = activations.storage == Storage::PerThread && is_skinny(graph, product);
+        if sum.op != Op::Add || !has_few_columns || self.view.uses.n_readers(first) != 1 {
             return None;
         }
         let other = usize::from(sum.src[0] == Some(first));
@@ -167,7 +131,7 @@ impl FusionContext<'_> {
         let are_alike = are_alike && (a.op == Op::MulMatId || a.ne[2..] == [1, 1]);
         let activations = Quantization::for_matmul(graph, a, self.precision)?;
         let share_activations = Quantization::for_matmul(graph, b, self.precision) == Some(activations);
-        let is_few_or_many = activations.storage == Storage::Shared || a.op == Op::MulMatId || ops::is_skinny(graph, a);
+        let is_few_or_many = activations.storage == Storage::Shared || a.op == Op::MulMatId || is_skinny(graph, a);
         let at = self.find(last)?;
         // Evaluated only if the second node is a matmul like the first.
         let are_disjoint =

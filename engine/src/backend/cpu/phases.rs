@@ -16,11 +16,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::futex::Futex;
-use super::pool::Abandoned;
 
 /// Spin iterations that a thread waits for another thread's chunk before it steals the chunk. Longer than a
 /// chunk usually takes.
 const PATIENCE: u32 = 1024;
+
+/// Error: the run ended early, so every worker must return.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Abandoned;
 
 /// Membership of a thread in a phase.
 pub(super) struct PhaseSlot {

@@ -2,7 +2,7 @@
 
 use kernels::rows;
 
-use super::Task;
+use super::task::Task;
 use crate::backend::cpu::view::Source;
 use crate::graph::Unary;
 

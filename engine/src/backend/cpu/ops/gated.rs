@@ -11,10 +11,10 @@ use kernels::{MatMul, matmul, matmul_scratch};
 
 use super::elementwise::{glu_in_place, glu_of};
 use super::mul_mat::{self, Experts, Grid, LEAST_COLUMNS, Operand, SKINNY_MAX_RESULTS, SkinnyMatmul, Tile, weights};
-use super::{NodeExit, ScratchSize, Task};
+use super::task::{NodeExit, Task};
 use crate::backend::cpu::activations::{Quantization, QuantizedRows};
 use crate::backend::cpu::queue::WorkQueue;
-use crate::backend::cpu::scratch::take;
+use crate::backend::cpu::scratch::{ScratchSize, take};
 use crate::backend::cpu::view::{Source, Target};
 use crate::graph::{Graph, Op, Tensor, Unary};
 

@@ -4,8 +4,8 @@ use std::f64::consts::PI;
 
 use kernels::rope as kernel;
 
-use super::{ScratchSize, Task};
-use crate::backend::cpu::scratch::take;
+use super::task::Task;
+use crate::backend::cpu::scratch::{ScratchSize, take};
 use crate::backend::cpu::view::Source;
 use crate::graph::{ROPE_AXES, Rope, RopeKind, Tensor};
 

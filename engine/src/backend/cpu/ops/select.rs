@@ -1,8 +1,8 @@
 //! Sparse attention: selects blocks of cells by score, and finds cells by position.
 
+use super::task::Task;
 use super::visible::Visible;
-use super::{ScratchSize, Task};
-use crate::backend::cpu::scratch::take;
+use crate::backend::cpu::scratch::{ScratchSize, take};
 use crate::graph::{BlockRule, Blocks, Graph, Tensor};
 
 /// Sentinel for a missing block, slot, or cell.
