@@ -4,7 +4,7 @@
 //!
 //! - [`scheduler`]: continuous batching of sequences in one context; [`metrics`]: its counters
 //! - [`embedder`]: embeddings and reranking
-//! - [`api`]: request fields, validation and errors
+//! - [`api`]: request fields, validation and errors; [`constraints`]: compiled grammars
 //! - [`messages`], [`service`]: chat messages, prompts and the per-model service
 //! - [`tools`]: tool definitions, tool-call grammars and tool-call parsing
 //! - [`parser`]: splits model output into reasoning, content and tool calls; [`output`]: turns scheduler
@@ -18,6 +18,7 @@
 pub mod anthropic;
 pub mod api;
 pub mod batch;
+pub mod constraints;
 pub mod embedder;
 pub mod http;
 pub mod messages;

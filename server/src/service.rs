@@ -16,7 +16,8 @@ use llama::parts::PromptTemplate;
 use serde_json::{Map, Value as Json};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::api::{ApiError, ApiResult, Constraints, Defaults};
+use crate::api::{ApiError, ApiResult, Defaults};
+use crate::constraints::Constraints;
 use crate::embedder::Embedder;
 use crate::openai::ResponseStore;
 use crate::output::OutputStream;
@@ -152,8 +153,8 @@ impl ModelService {
                     ..embedding.clone()
                 },
             ),
+            constraints: Constraints::new(model.clone()),
             embedder: Embedder::new(model, embedding),
-            constraints: Constraints::default(),
             responses: ResponseStore::default(),
             scheduler,
             template,
@@ -277,7 +278,7 @@ impl ModelService {
         }
         if let Some(grammar) = required_call_grammar.as_ref().or(grammar) {
             conversation.skip_reasoning = true;
-            request.constraint = Some(self.constraints.constraint(grammar, self.model())?);
+            request.constraint = Some(self.constraints.constraint(grammar)?);
         }
         let prompt = self.prompt(&conversation)?;
         if request.constraint.is_none() {
@@ -320,7 +321,7 @@ impl ModelService {
     /// Compiles the grammar of the request, or the default grammar.
     pub fn constraint(&self, requested: Option<&Grammar>) -> ApiResult<Option<Constraint>> {
         let grammar = requested.or(self.params.defaults.grammar.as_ref());
-        let constraint = |grammar| self.constraints.constraint(grammar, self.model());
+        let constraint = |grammar| self.constraints.constraint(grammar);
         grammar.map(constraint).transpose()
     }
 
@@ -379,7 +380,7 @@ impl ModelService {
             return Ok(None);
         };
         for schema in schemas {
-            self.constraints.constraint(&schema, self.model())?;
+            self.constraints.constraint(&schema)?;
         }
         Ok(Some(grammar))
     }
@@ -388,7 +389,7 @@ impl ModelService {
     /// a schema cannot be compiled.
     fn auto_tool_constraint(&self, prompt: &Prompt, tools: Option<&Tools>, splits: bool) -> Option<Constraint> {
         let (format, tools) = self.calls.as_ref().zip(tools)?;
-        let constraint = |grammar: &Grammar| self.constraints.constraint(grammar, self.model()).ok();
+        let constraint = |grammar: &Grammar| self.constraints.constraint(grammar).ok();
         let can_be_kept = |schema: &Grammar| constraint(schema).is_some();
         let (grammar, mut trigger) = tools.lazy_grammar(format, self.vocab(), &can_be_kept)?;
         if let Some((open, close)) = prompt.tags.filter(|_| splits && !self.is_harmony()) {

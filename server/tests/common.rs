@@ -3,17 +3,18 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use engine::context::{Context, ContextParams};
 use engine::model::{LoadParams, Model};
 use engine::sample::SamplerParams;
+use engine::speculate::{DraftController, Drafter};
 use serde_json::{Map, Value as Json};
 use server::api::Defaults;
 use server::http::{AccessPolicy, App, ListenParams, Listener, serve};
 use server::routes::router;
-use server::scheduler::{Scheduler, Settings};
+use server::scheduler::{Drafters, Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -45,6 +46,8 @@ pub struct Options {
     pub show_special_tokens: bool,
     pub raw_output: bool,
     pub suffix_first: bool,
+    /// Drafter of the first completion.
+    pub drafter: Mutex<Option<Box<dyn Drafter>>>,
 }
 
 impl Default for Options {
@@ -68,6 +71,7 @@ impl Default for Options {
             show_special_tokens: false,
             raw_output: false,
             suffix_first: false,
+            drafter: Mutex::default(),
         }
     }
 }
@@ -242,7 +246,12 @@ pub fn service(options: &Options, path: &std::path::Path, name: &str) -> Result<
         true => Scheduler::idle(model, settings),
         false => {
             let context = Context::new(model, &params).expect("a context");
-            Scheduler::start(context, settings).expect("a scheduler")
+            let drafter = options.drafter.lock().expect("no panic").take();
+            let speculation = drafter.map(|drafter| Speculation {
+                controller: DraftController::by_tokens(1),
+                drafters: Drafters::Some(vec![drafter]),
+            });
+            Scheduler::speculating(context, settings, speculation).expect("a scheduler")
         }
     };
     let service = ServiceParams {

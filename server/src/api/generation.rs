@@ -7,7 +7,9 @@ use engine::sample::{LogitBias, NumberRange, PARAMS, SamplerParams, Token};
 use serde_json::Value as Json;
 
 use super::error::{ApiError, ApiResult};
-use super::fields::{Field, FieldType, Fields, integer_of, name_of, shown, text_of};
+use super::field::{Field, FieldType, ignored, name_of};
+use super::fields::Fields;
+use super::value::{integer_of, shown, text_of};
 use crate::scheduler::Request;
 
 /// Fields of all generating routes. The sampling parameters are listed in the engine.
@@ -59,15 +61,6 @@ pub const GENERATION_FIELDS: &[Field] = &[
         "Ignored; the output does not depend on the sampling backend.",
     ),
 ];
-
-/// Returns an ignored field of llama-server's API.
-pub const fn ignored(name: &'static str, doc: &'static str) -> Field {
-    Field {
-        name,
-        form: FieldType::Ignored,
-        doc,
-    }
-}
 
 /// Maximum number of stop strings.
 const MAX_STOPS: usize = 16;

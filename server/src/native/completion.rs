@@ -9,7 +9,7 @@ use super::indent::Indent;
 use super::infill::{INFILL_FIELDS, read_infill};
 use crate::api::{
     ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, STRUCTURE_FIELDS, between,
-    generating, lenient, limit, structure, text_of,
+    generating, limit, structure, text_of,
 };
 use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, warned};
 use crate::openai::{chat_logprob_json, event, failed, prompts, timings_json};
@@ -177,7 +177,7 @@ fn ask(
         CompletionKind::Infill => &[FIELDS, INFILL_FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS],
     };
     let known = KnownFields { tables, sampling: true };
-    let (mut fields, ignored_fields) = lenient(body, known, "field")?;
+    let (mut fields, ignored_fields) = Fields::lenient(body, known, "field")?;
     let prompt = fields.given("prompt").cloned().unwrap_or_default();
     let mut request = generating(&mut fields, &service.params.defaults)?;
     request.client = client;

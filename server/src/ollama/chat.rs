@@ -9,9 +9,7 @@ use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
 use super::{error_json, now};
-use crate::api::{
-    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, generating, lenient, limit,
-};
+use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, generating, limit};
 use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, warned};
 use crate::messages::messages;
 use crate::native::InfillPrompt;
@@ -352,7 +350,7 @@ fn of_options(mut options: Map<String, Json>) -> ApiResult<(Fields, Vec<String>)
         tables: &[OPTION_FIELDS, GENERATION_FIELDS],
         sampling: true,
     };
-    let (fields, others) = lenient(options, known, "option")?;
+    let (fields, others) = Fields::lenient(options, known, "option")?;
     ignored_fields.extend(others);
     Ok((fields, ignored_fields))
 }

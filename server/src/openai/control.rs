@@ -36,11 +36,7 @@ pub async fn control(State(app): State<Shared>, Extension(client): Extension<Cli
         return Err(ApiError::field("action", "expected `reasoning_end`"));
     }
     fields.finish()?;
-    let scheduler = &app.service.scheduler;
-    let ended = scheduler
-        .run_command(move |batcher| Ok(batcher.end_reasoning(client.0, &id)))
-        .await?;
-    let why = match ended {
+    let why = match app.service.scheduler.end_reasoning(client.0, id).await? {
         Some(true) => return Ok(json(&json!({ "success": true }))),
         Some(false) => "the completion is not in its reasoning section, or its request did not set `reasoning_control`",
         None => "no completion with this id is running",
