@@ -189,7 +189,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::args::Cli;
+    use crate::command_line::Cli;
 
     fn normalized(args: &[&str]) -> Vec<OsString> {
         normalize(args.iter().map(OsString::from), &Cli::command()).expect("every argument is accepted")

@@ -8,9 +8,10 @@ use std::time::SystemTime;
 use clap::Args;
 use serde::Serialize;
 
+use crate::args::HubArgs;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::hub::{Cache, Entry, Hub, HubArgs, Name, SHORT_NAMES, invalid_name_message};
+use crate::hub::{Cache, Entry, Hub, Name, SHORT_NAMES, invalid_name_message};
 use crate::{dirs, format, log};
 
 /// Arguments of `llama pull`.

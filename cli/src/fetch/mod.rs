@@ -13,8 +13,9 @@ use std::time::{Duration, SystemTime};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::args::HubArgs;
 use crate::failure::{Failure, Outcome};
-use crate::hub::{Hub, HubArgs, Name};
+use crate::hub::{Hub, Name};
 use crate::{dirs, format, interrupt, log};
 
 /// A file available from several sources.

@@ -207,8 +207,8 @@ mod tests {
     use clap::error::ErrorKind;
 
     use super::*;
-    use crate::args::Cli;
     use crate::argv::normalize;
+    use crate::command_line::Cli;
 
     /// Translates a command line and parses it with clap.
     fn parsed(args: &[&str]) -> Result<Vec<OsString>, clap::Error> {

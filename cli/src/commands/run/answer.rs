@@ -7,12 +7,12 @@ use engine::chat::{Budget, Marks};
 use engine::sample::Token;
 use llama::Finish;
 
-use crate::args::RunArgs;
-use crate::conversation::Conversation;
+use super::args::RunArgs;
+use super::conversation::Conversation;
+use super::markdown::Markdown;
+use super::reasoning::{Show, Shown};
+use super::session::{Bounds, Generation, Session};
 use crate::failure::Outcome;
-use crate::markdown::Markdown;
-use crate::reasoning::{Show, Shown};
-use crate::session::{Bounds, Generation, Session};
 use crate::{format, log};
 
 /// Default maximum number of tokens of a response.

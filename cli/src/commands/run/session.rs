@@ -6,21 +6,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::chat::{Budget, ReasoningTags};
-use engine::context::{Context, ContextError, ContextParams};
+use engine::context::{Context, ContextParams};
 use engine::model::Model;
-use engine::sample::{Recommended, SamplerParams, Token};
+use engine::sample::{SamplerParams, Token};
 use engine::speculate::{DraftController, Drafted, Speculator};
 use engine::vocab::Vocab;
 use llama::parts::{self, GenerationParams, ShownTokens};
 use llama::{CancelHandle, Error, Finish, Stats};
 
-use crate::args::{RunArgs, SpeculationArgs};
-use crate::commands::input;
+use super::args::RunArgs;
+use crate::args::{LoadArgs, SpeculationArgs};
 use crate::drafting::{self, Source};
 use crate::failure::{Failure, Outcome};
 use crate::grammar::{Pending, Prepared, named_error};
-use crate::loading::LoadArgs;
-use crate::{format, interrupt, log, progress};
+use crate::loading::no_context;
+use crate::{format, input, interrupt, log, progress};
 
 /// A loaded model, its context, and the settings of responses.
 pub struct Session {
@@ -107,21 +107,6 @@ fn restore(session: &mut parts::Session, file: &Path) -> Outcome {
     Ok(())
 }
 
-/// Creates the error for a context that does not fit in memory.
-pub fn no_context(model: &Model, error: ContextError) -> Failure {
-    let ContextError::KvMemory { n_ctx, bytes, .. } = error else {
-        return error.into();
-    };
-    let free = match model.device().memory() {
-        (_, 0) => String::new(),
-        (free, _) => format!("; {} are free", format::bytes(free)),
-    };
-    Failure::new(format_args!(
-        "cannot allocate the KV cache: {n_ctx} tokens need {}{free}; use a smaller context (-c) or a quantized cache (-ctk q8_0 -ctv q8_0)",
-        format::bytes(bytes)
-    ))
-}
-
 /// Creates a context of the size in `params`. If memory is insufficient, halves the size down to `n_ctx_min`.
 fn fitting_context(model: &Arc<Model>, params: &mut ContextParams, n_ctx_min: usize) -> Outcome<Context> {
     let wanted = params.n_ctx;
@@ -135,16 +120,9 @@ fn fitting_context(model: &Arc<Model>, params: &mut ContextParams, n_ctx_min: us
     Ok(context)
 }
 
-/// Returns the sampling parameters: the model's recommendations, overridden by the command line.
+/// Returns the sampling parameters of the options, with the biases of token texts.
 fn sampler(args: &RunArgs, model: &Model) -> Outcome<SamplerParams> {
-    let recommended = Recommended::of(model.metadata(), args.sampler.is_greedy());
-    for key in &recommended.refused {
-        log::line(format_args!(
-            "warning: ignoring {key} of the file: invalid value for this setting"
-        ));
-    }
-    let mut params = recommended.params;
-    args.sampler.apply(&mut params)?;
+    let mut params = args.sampler.params(model)?;
     let read = |text: &str| match args.escape {
         true => input::unescaped(text),
         false => text.to_owned(),

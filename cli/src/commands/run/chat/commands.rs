@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use engine::sample::PARAMS;
 
 use super::{Chat, external, tell};
-use crate::commands::input;
-use crate::conversation::Conversation;
+use crate::commands::run::conversation::Conversation;
+use crate::commands::run::session::Session;
 use crate::failure::{Failure, Outcome};
-use crate::session::Session;
-use crate::{dirs, format, log};
+use crate::{dirs, format, input, log};
 
 pub struct ChatCommand {
     pub name: &'static str,

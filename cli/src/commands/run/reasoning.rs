@@ -4,8 +4,8 @@ use std::io;
 
 use engine::chat::{ReasoningSplit, ReasoningTags, Segment};
 
+use super::markdown::Markdown;
 use crate::log;
-use crate::markdown::Markdown;
 
 /// Callback that receives generated text.
 pub type Emit<'a> = dyn FnMut(&str) -> io::Result<()> + 'a;

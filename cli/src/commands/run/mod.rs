@@ -1,4 +1,18 @@
 //! `llama run`: answers one prompt or starts a chat.
+//!
+//! - [`args`]: arguments
+//! - [`session`]: a loaded model with a context
+//! - [`conversation`]: messages and the prompts rendered from them
+//! - [`answer`], [`reasoning`], [`markdown`]: generation and terminal rendering of responses
+//! - [`chat`]: interactive chat
+
+mod answer;
+pub mod args;
+mod chat;
+mod conversation;
+mod markdown;
+mod reasoning;
+mod session;
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -7,14 +21,13 @@ use std::path::PathBuf;
 use engine::sample::{ParamDef, Recommended};
 use llama::Finish;
 
-use crate::args::RunArgs;
-use crate::commands::answer::{print_piece, report, speak};
-use crate::commands::{chat, input};
-use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome};
 use crate::naming::model_and_texts;
-use crate::session::Session;
-use crate::{fetch, format, log};
+use crate::{fetch, format, input, log};
+use answer::{print_piece, report, speak};
+use args::RunArgs;
+use conversation::Conversation;
+use session::Session;
 
 /// Answers the prompt, or runs a chat.
 pub fn run(args: &RunArgs) -> Outcome {

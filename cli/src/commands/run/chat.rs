@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use llama::Finish;
 
 use super::answer::{report, speak};
-use crate::args::RunArgs;
-use crate::conversation::Conversation;
+use super::args::RunArgs;
+use super::conversation::Conversation;
+use super::session::Session;
 use crate::failure::{Failure, Outcome};
 use crate::hub::{Cache, SHORT_NAMES};
-use crate::session::Session;
 use crate::{format, log};
 use commands::Next;
 use editor::{Editor, Input};
