@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use clap::{Arg, Command, FromArgMatches};
 
 use super::args::ServeArgs;
-use crate::llama_cpp::{CompatOption, IgnoredOption, OPTIONS, Support, has_flag};
+use crate::llama_cpp::{CompatOption, IgnoredOption, Support, has_flag};
 use crate::{argv, environment};
 
 /// A model section of a preset file.
@@ -117,9 +117,7 @@ fn flag(key: &str, value: &str, program: &Command) -> Result<Vec<OsString>, Stri
     let serve = program.find_subcommand("serve").unwrap_or(program);
     let is_known = |name: &String| has_flag(serve, name) || CompatOption::find(name).is_some();
     let of_variable = || {
-        let option = OPTIONS
-            .iter()
-            .find(|option| !option.variable.is_empty() && option.variable == key);
+        let option = CompatOption::all().find(|option| !option.variable.is_empty() && option.variable == key);
         let other = || {
             key.strip_prefix("LLAMA_ARG_")
                 .map(|rest| rest.to_lowercase().replace('_', "-"))
@@ -133,7 +131,7 @@ fn flag(key: &str, value: &str, program: &Command) -> Result<Vec<OsString>, Stri
     let name = name
         .or_else(|| of_variable().filter(is_known))
         .ok_or_else(|| format!("unknown `llama serve` option {key}"))?;
-    let is_refused = |option: &&CompatOption| !matches!(option.support, Support::Flag(_) | Support::Ignored(_));
+    let is_refused = |option: &CompatOption| !matches!(option.support, Support::Flag(_) | Support::Ignored(_));
     if let Some(idle) = IgnoredOption::find(&name).filter(|_| !has_flag(serve, &name)) {
         let is_given = idle.has_value || is_true(value).ok_or_else(|| no_flag(key, value))?;
         return Ok(is_given.then(|| format!("{name}={value}").into()).into_iter().collect());
