@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use engine::adapter::{ControlVector, LoraAdapter};
 use engine::context::Context;
+use tracing::warn;
 
 use crate::args::{AdapterArgs, ScaledFile};
 use crate::failure::{Failure, Outcome};
-use crate::log;
 
 impl AdapterArgs {
     /// Returns the adapter files, in the order of their ids in a context.
@@ -32,9 +32,7 @@ impl AdapterArgs {
             let adapter = LoraAdapter::load(&file.path, &model)?;
             if !adapter.ignored().is_empty() {
                 let (path, names) = (file.path.display(), adapter.ignored().join(", "));
-                log::line(format_args!(
-                    "warning: {path}: adapted norms are not supported and ignored: {names}"
-                ));
+                warn!("{path}: adapted norms are not supported and ignored: {names}");
             }
             loras.push((Arc::new(adapter), file.scale));
         }

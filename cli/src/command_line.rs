@@ -18,6 +18,8 @@ use crate::commands::serve::args::ServeArgs;
 use crate::commands::synth::SynthArgs;
 use crate::commands::tokenize::TokenizeArgs;
 use crate::failure::Outcome;
+use crate::log::LogOptions;
+use crate::terminal::Style;
 
 /// Run language models from GGUF files
 #[derive(Debug, Parser)]
@@ -74,6 +76,26 @@ pub enum Command {
     /// Print the Markdown reference of all commands
     #[command(hide = true)]
     Reference,
+}
+
+impl Command {
+    /// Returns the style of the output.
+    pub fn style(&self) -> Style {
+        match self {
+            Command::Run(args) => args.display.style(),
+            Command::Serve(args) => args.log.style(),
+            _ => Style::default(),
+        }
+    }
+
+    /// Returns the options of the log, with the opened log file.
+    pub fn log(&self) -> Outcome<LogOptions> {
+        match self {
+            Command::Run(args) => args.display.log(),
+            Command::Serve(args) => args.log.log(),
+            _ => Ok(LogOptions::default()),
+        }
+    }
 }
 
 /// Runs a command.

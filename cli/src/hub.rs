@@ -7,10 +7,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use llama::CancelHandle;
 pub use llama::hub::{Cache, Entry, Name, SHORT_NAMES, invalid_name_message};
 use llama::hub::{Event, HubError, HubOptions, Step};
+use tracing::info;
 
 use crate::args::HubArgs;
 use crate::failure::{Failure, Outcome};
-use crate::{format, interrupt, log};
+use crate::{format, interrupt};
 
 /// Default hub, unless `HF_ENDPOINT` names a mirror.
 pub const ENDPOINT: &str = "https://huggingface.co";
@@ -96,12 +97,10 @@ impl Hub {
 fn show(event: Event<'_>, bar: &mut Option<ProgressBar>) {
     match event {
         Event::Download { name, n_bytes } => {
-            log::line(format_args!("downloading {name} ({})", format::bytes(n_bytes as usize)))
+            info!("downloading {name} ({})", format::bytes(n_bytes as usize))
         }
-        Event::Corrupt { name } => log::line(format_args!(
-            "{name}: cached file fails its checksum; downloading it again"
-        )),
-        Event::Waiting => log::line("waiting for another process that is downloading the same file"),
+        Event::Corrupt { name } => info!("{name}: cached file fails its checksum; downloading it again"),
+        Event::Waiting => info!("waiting for another process that is downloading the same file"),
         Event::Start { step, n_bytes } => *bar = Some(progress_bar(step, n_bytes)),
         Event::Advance { n_bytes } => {
             if let Some(bar) = bar {

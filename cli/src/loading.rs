@@ -10,10 +10,12 @@ use engine::context::ContextError;
 use engine::gguf::Value;
 use engine::model::{DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, VocabHook};
 use llama::parts::{load_or_use_cpu, usable_gpus};
+use tracing::warn;
 
 use crate::args::{DeviceList, DraftPlacementArgs, LoadArgs, PlacementArgs, PrecisionArg, Split};
 use crate::failure::{Failure, Outcome};
-use crate::{format, interrupt, log, progress};
+use crate::log::hint;
+use crate::{format, interrupt, progress};
 
 /// Number of progress bar steps.
 const STEPS: usize = 1000;
@@ -24,7 +26,7 @@ impl PlacementArgs {
         let devices = match &self.device {
             Some(list) => list.devices()?,
             None => usable_gpus(|device, error| {
-                log::line(format_args!("warning: device {} is not used: {error}", device.name()));
+                warn!("device {} is not used: {error}", device.name());
             }),
         };
         let defaults = PlacementParams::default();
@@ -132,7 +134,7 @@ impl LoadArgs {
             None => load_or_use_cpu(path, &mut params),
         };
         if let Some(error) = fallback {
-            log::line(format_args!("warning: {error}; using host memory instead"));
+            warn!("{error}; using host memory instead");
             is_fitted = false;
         }
         params.on_vocab = None;
@@ -140,7 +142,7 @@ impl LoadArgs {
         drop(bar);
         let wants_devices = matches!(self.placement.n_gpu_layers, Some(DeviceLayers::Count(1..)));
         if wants_devices && has_none {
-            log::line("warning: no GPU available, so -ngl has no effect; see `llama devices`");
+            warn!("no GPU available, so -ngl has no effect; see `llama devices`");
         }
         let model = match model {
             Err(ModelError::Cancelled { .. }) => return Err(Failure::Interrupted),
@@ -148,13 +150,14 @@ impl LoadArgs {
         };
         let placed = model.placement_summary();
         if is_fitted && !has_none && placed.n_offloaded < placed.n_layers {
-            log::hint(format_args!(
+            hint!(
                 "{} of {} layers fit in free device memory; use -ngl to override",
-                placed.n_offloaded, placed.n_layers
-            ));
+                placed.n_offloaded,
+                placed.n_layers
+            );
         }
         for warning in model.warnings() {
-            log::line(format_args!("warning: {warning}"));
+            warn!("{warning}");
         }
         warn_of_another_arch(&model);
         Ok(Arc::new(model))
@@ -166,9 +169,7 @@ fn warn_of_another_arch(model: &Model) {
     let of_file = model.metadata().get("general.architecture").and_then(Value::as_str);
     let taken_for = model.arch().name;
     if let Some(of_file) = of_file.filter(|name| *name != taken_for) {
-        log::line(format_args!(
-            "warning: the file's architecture is {of_file}, but it is loaded as {taken_for}; output may be meaningless"
-        ));
+        warn!("the file's architecture is {of_file}, but it is loaded as {taken_for}; output may be meaningless");
     }
 }
 

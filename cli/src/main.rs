@@ -5,8 +5,8 @@
 //! - [`commands`]: implementations of the subcommands, with their arguments
 //! - [`hub`], [`fetch`]: model downloads, the default model
 //! - [`loading`], [`adapters`], [`grammar`], [`drafting`], [`serving`]: models with what the options ask for
-//! - [`input`], [`interrupt`], [`failure`], [`log`], [`progress`], [`dirs`], [`format`], [`version`]: text from
-//!   files, Ctrl-C, errors, logging, directories, formatting, version
+//! - [`input`], [`interrupt`], [`failure`], [`log`], [`terminal`], [`progress`], [`dirs`], [`format`], [`version`]: text
+//!   from files, Ctrl-C, errors, logging, colors, directories, formatting, version
 
 mod adapters;
 mod args;
@@ -30,25 +30,37 @@ mod naming;
 mod progress;
 mod serving;
 mod suggest;
+mod terminal;
 mod version;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-use command_line::Cli;
+use command_line::{Cli, Command};
 use environment::FromVariable;
-use failure::Failure;
+use failure::{Failure, Outcome};
+use log::LogOptions;
 
 fn main() -> ExitCode {
     let (cli, from_variables) = parse().unwrap_or_else(|e| suggest::commands(e, &Cli::command()).exit());
-    match environment::check_instruction_set().and_then(|()| command_line::dispatch(cli.command)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Message(message)) => {
-            Failure::Message(environment::name_variables(message, &from_variables)).report()
-        }
-        Err(failure) => failure.report(),
+    let Err(failure) = run(cli.command) else {
+        return ExitCode::SUCCESS;
+    };
+    // Has no effect unless the options of the log are invalid.
+    log::init(LogOptions::default());
+    match failure {
+        Failure::Message(message) => Failure::Message(environment::name_variables(message, &from_variables)).report(),
+        failure => failure.report(),
     }
+}
+
+/// Starts the log and runs a command.
+fn run(command: Command) -> Outcome {
+    terminal::init(command.style());
+    log::init(command.log()?);
+    environment::check_instruction_set()?;
+    command_line::dispatch(command)
 }
 
 /// Parses the command line and environment variables. Also returns the flags that environment variables set.

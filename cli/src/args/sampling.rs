@@ -6,9 +6,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use engine::model::Model;
 use engine::sample::{LogitBias, NumberRange, PARAMS, ParamDef, Recommended, SampleError, SamplerParams, Token};
 use engine::vocab::Vocab;
+use tracing::warn;
 
 use crate::failure::{Failure, Outcome};
-use crate::log;
 
 /// Parameters shown by `-h`; `--help` shows all.
 const COMMON: &[&str] = &["seed", "temp", "top-k", "top-p", "min-p", "repeat-penalty"];
@@ -29,9 +29,7 @@ impl SamplerArgs {
     pub fn params(&self, model: &Model) -> Outcome<SamplerParams> {
         let recommended = Recommended::of(model.metadata(), self.is_greedy());
         for key in &recommended.refused {
-            log::line(format_args!(
-                "warning: ignoring {key} of the file: invalid value for this setting"
-            ));
+            warn!("ignoring {key} of the file: invalid value for this setting");
         }
         let mut params = recommended.params;
         self.apply(&mut params)?;

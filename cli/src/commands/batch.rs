@@ -10,11 +10,12 @@ use clap::Args;
 use server::batch::{Progress, batch, finished};
 use server::http::{AccessPolicy, App};
 use server::routes::router;
+use tracing::info;
 
 use crate::args::ServingArgs;
 use crate::failure::{Failure, Outcome};
 use crate::serving::service;
-use crate::{fetch, format, log};
+use crate::{fetch, format};
 
 /// Arguments of `llama batch`.
 #[derive(Debug, Args)]
@@ -64,7 +65,7 @@ pub fn run(args: &BatchArgs) -> Outcome {
     }
     let done = finished(&mut output).map_err(|e| wrong(to, &e))?;
     if done.len() >= n_lines {
-        log::line(format_args!("{}: all requests have been processed", to.display()));
+        info!("{}: all requests have been processed", to.display());
         return Ok(());
     }
     let path = fetch::model(args.model.as_deref(), &args.serving.hub)?;
@@ -79,7 +80,7 @@ pub fn run(args: &BatchArgs) -> Outcome {
     let tell = |progress: Progress| {
         if last.elapsed() >= PAUSE {
             last = Instant::now();
-            log::line(so_far(progress, done.len(), n_lines, n_left, start.elapsed()));
+            info!("{}", so_far(progress, done.len(), n_lines, n_left, start.elapsed()));
         }
     };
     let ended = runtime.block_on(batch(routes, input, &mut output, &done, n_at_once, tell));
@@ -94,11 +95,11 @@ pub fn run(args: &BatchArgs) -> Outcome {
     } else {
         String::new()
     };
-    log::line(format_args!(
+    info!(
         "{}: processed {} in {seconds:.1} s{before}; {n_failed} failed",
         to.display(),
         format::plural(n_done, "line")
-    ));
+    );
     Ok(())
 }
 

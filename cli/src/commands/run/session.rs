@@ -13,6 +13,7 @@ use engine::speculate::{DraftController, Drafted, Speculator};
 use engine::vocab::Vocab;
 use llama::parts::{self, GenerationParams, ShownTokens};
 use llama::{CancelHandle, Error, Finish, Stats};
+use tracing::warn;
 
 use super::args::RunArgs;
 use crate::args::{LoadArgs, SpeculationArgs};
@@ -20,7 +21,8 @@ use crate::drafting::{self, Source};
 use crate::failure::{Failure, Outcome};
 use crate::grammar::{Pending, Prepared, named_error};
 use crate::loading::no_context;
-use crate::{format, input, interrupt, log, progress};
+use crate::log::hint;
+use crate::{format, input, interrupt, progress};
 
 /// A loaded model, its context, and the settings of responses.
 pub struct Session {
@@ -112,10 +114,10 @@ fn fitting_context(model: &Arc<Model>, params: &mut ContextParams, n_ctx_min: us
     let wanted = params.n_ctx;
     let context = parts::fitting_context(model, params, n_ctx_min).map_err(|e| no_context(model, e))?;
     if params.n_ctx < wanted {
-        log::hint(format_args!(
+        hint!(
             "context reduced to {} tokens: not enough memory for {wanted}; use -c to set the size",
             params.n_ctx
-        ));
+        );
     }
     Ok(context)
 }
@@ -158,9 +160,9 @@ fn warn_of_length(context: &Context) {
     let params = context.params();
     let is_stretched = params.rope_freq_base.is_some() || params.rope_freq_scale.is_some();
     if context.is_limited() && trained > 0 && n_ctx > trained && !is_stretched {
-        log::line(format_args!(
-            "warning: the context ({n_ctx} tokens) exceeds the model's training context ({trained}); output beyond it may be meaningless"
-        ));
+        warn!(
+            "the context ({n_ctx} tokens) exceeds the model's training context ({trained}); output beyond it may be meaningless"
+        );
     }
 }
 
@@ -193,7 +195,7 @@ impl Session {
         let n_ctx_min = if can_shrink { args.context.fit_ctx } else { usize::MAX };
         let mut context = fitting_context(&model, &mut params, n_ctx_min)?;
         if matches!(args.context.flash_attn.as_str(), "off" | "0") {
-            log::line("warning: -fa off has no effect: attention never materializes the score matrix");
+            warn!("-fa off has no effect: attention never materializes the score matrix");
         }
         if args.context.ctx_size.is_some() {
             warn_of_length(&context);

@@ -17,6 +17,7 @@ use clap::Command;
 use server::http::{ANY_ORIGIN, AccessPolicy, App, ListenParams, Listener, Log, RequestRecord, serve};
 use server::routes::{Router, router};
 use tokio::sync::watch;
+use tracing::info;
 
 use crate::failure::{Failure, Outcome};
 use crate::serving::service;
@@ -36,12 +37,13 @@ pub fn run(args: ServeArgs, program: Command) -> Outcome {
     // Leaked, because models are loaded from it until the process exits.
     let args: &'static ServeArgs = Box::leak(Box::new(args));
     let start = Instant::now();
-    log::init(args.log.log()?);
     let keys = keys(args)?;
     check_origins(args, !keys.is_empty())?;
-    args.without_effect.notices.iter().for_each(log::line);
+    for notice in &args.without_effect.notices {
+        info!("{notice}");
+    }
     for (name, why) in args.without_effect.given() {
-        log::line(format_args!("{name} has no effect: {why}"));
+        info!("{name} has no effect: {why}");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(N_THREADS)
@@ -59,7 +61,7 @@ pub fn run(args: ServeArgs, program: Command) -> Outcome {
         prefix: args.api_prefix.clone(),
         origins: args.cors_origins.clone(),
         is_public: args.insecure,
-        log: args.verbose.then(|| -> Log { Box::new(tell) }),
+        log: args.verbose.then(|| -> Log { Box::new(log_request) }),
     };
     let (routes, close) = match args.serves_several() {
         true => of_several(args, program, gate, &runtime, &place, start)?,
@@ -69,7 +71,7 @@ pub fn run(args: ServeArgs, program: Command) -> Outcome {
         .strip_suffix("/v1")
         .filter(|_| !args.no_webui && args.path.is_none())
     {
-        log::line(format_args!("web page: {address}"));
+        info!("web page: {address}");
     }
     let params = ListenParams {
         max_connections: args.max_connections.into(),
@@ -100,11 +102,11 @@ fn of_several(
         let loaded = runtime.block_on(models.preload(name));
         loaded.map_err(|e| Failure::new(e.message))?;
     }
-    log::line(format_args!(
+    info!(
         "serving {} at {place}, ready in {:.2} s",
         format::plural(models.n_models(), "model"),
         start.elapsed().as_secs_f64()
-    ));
+    );
     Ok((models.routes(gate), Box::new(move || models.close())))
 }
 
@@ -114,12 +116,12 @@ fn of_model(args: &ServeArgs, gate: AccessPolicy, place: &str, start: Instant) -
     let mut service = service(&args.serving, &path)?;
     service.params.slot_save_path = args.slot_save_path.clone();
     let (name, n_ctx) = (&service.params.name, service.n_ctx());
-    log::line(format_args!(
+    info!(
         "serving {name} at {place}: {} of context, up to {}, ready in {:.2} s",
         format::plural(n_ctx, "token"),
         format::plural(args.serving.n_parallel, "parallel request"),
         start.elapsed().as_secs_f64()
-    ));
+    );
     let app = Arc::new(App { service });
     Ok((
         router(app.clone(), gate),
@@ -145,7 +147,7 @@ async fn run_until_signal(listener: Listener, routes: Router, close: Close, para
     let first = async move {
         // An error means that the sender was dropped.
         let _ = end.wait_for(|&n| n >= 1).await;
-        log::line("shutting down: finishing running requests, rejecting new ones; press Ctrl-C again to exit now");
+        info!("shutting down: finishing running requests, rejecting new ones; press Ctrl-C again to exit now");
     };
     let service = serve(listener, routes, params, first);
     tokio::select! {
@@ -199,7 +201,8 @@ impl Signals {
     }
 }
 
-fn tell(record: &RequestRecord) {
+/// Logs a request.
+fn log_request(record: &RequestRecord) {
     let RequestRecord {
         id,
         method,
@@ -207,11 +210,8 @@ fn tell(record: &RequestRecord) {
         status,
         time,
     } = record;
-    let ms = time.as_secs_f64() * 1e3;
-    let line = format_args!("{id} {method} {path} {} {ms:.1} ms", status.as_u16());
-    let fields =
-        serde_json::json!({ "id": id, "method": method.as_str(), "path": path, "status": status.as_u16(), "ms": ms });
-    log::event(line, fields.as_object().cloned().unwrap_or_default());
+    let (method, status, ms) = (method.as_str(), status.as_u16(), time.as_secs_f64() * 1e3);
+    info!(target: log::REQUEST, id, method, path, status, ms, "{id} {method} {path} {status} {ms:.1} ms");
 }
 
 /// Checks that either one model or several are served, and that the options match.
