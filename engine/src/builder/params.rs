@@ -130,3 +130,18 @@ pub struct RopeScaling {
     /// Context length that the model was trained with.
     pub n_ctx_orig: usize,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pooling_code_is_table_index() {
+        for (code, (name, pooling)) in Pooling::ALL.into_iter().enumerate() {
+            assert_eq!(Pooling::from_code(code as u64), Some(pooling));
+            assert_eq!(pooling.name(), name);
+        }
+        assert_eq!(Pooling::from_code(5), None);
+        assert_eq!(Pooling::from_code(u64::MAX), None);
+    }
+}
