@@ -137,7 +137,9 @@ fn translated(text: &str, command: &Command, program: &Command) -> Result<Rewrit
     else {
         return Ok(Rewrite::Keep);
     };
-    if let Some(idle) = IgnoredOption::find(&spelled).filter(|_| command.get_name() == "serve") {
+    if command.get_name() == "serve"
+        && let Some(idle) = IgnoredOption::find(&spelled)
+    {
         return Ok(Rewrite::Notice {
             notice: format!("--without-effect={spelled} has no effect: {}", idle.why()).into(),
             has_value: idle.has_value && value.is_none(),

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use engine::model::nearest_names;
 use indicatif::{ProgressBar, ProgressStyle};
 use llama::CancelHandle;
-pub use llama::hub::{Cache, Entry, Name, SHORT_NAMES, invalid_name_message};
-use llama::hub::{Event, HubError, HubOptions, Step};
+pub use llama::hub::{Cache, Entry, HubError, Name, SHORT_NAMES};
+use llama::hub::{Event, HubOptions, Step};
 use tracing::info;
 
 use crate::args::HubArgs;
@@ -34,10 +35,42 @@ impl HubArgs {
 
     /// Returns the file at this path, or the file of the model with this name.
     pub fn file_of(&self, given: &Path) -> Outcome<PathBuf> {
-        match given.to_str().and_then(Name::meant) {
-            Some(name) if !given.exists() => Hub::new(self)?.model(&name),
-            _ => Ok(given.to_owned()),
+        // If the file system reports an error, opening the file reports the same error.
+        if given.try_exists().unwrap_or(true) {
+            return Ok(given.to_owned());
         }
+        match given.to_str().and_then(Name::meant) {
+            Some(name) => Hub::new(self)?.model(&name),
+            None => Err(no_file(given)),
+        }
+    }
+}
+
+/// Maximum number of files of a directory that are compared with a mistyped name.
+const MAX_COMPARED: usize = 10_000;
+
+/// Creates the error for a file that does not exist, with similar files and models.
+fn no_file(given: &Path) -> Failure {
+    let typed = given.file_name().unwrap_or_default().to_string_lossy();
+    let directory = match given.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries
+        .take(MAX_COMPARED)
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    let mut known: Vec<String> = names
+        .filter(|name| name.to_ascii_lowercase().ends_with(".gguf"))
+        .collect();
+    known.extend(SHORT_NAMES.iter().map(|short| short.name.to_owned()));
+    let failure = Failure::new(format_args!(
+        "{}: no such file; expected a GGUF file or a model name, such as qwen3:0.6b or user/repo:Q4_K_M",
+        given.display()
+    ));
+    match &nearest_names(&typed, known.iter().map(String::as_str))[..] {
+        [] => failure,
+        similar => failure.with_remedy(format_args!("similar names: {}", similar.join(", "))),
     }
 }
 
@@ -80,9 +113,9 @@ impl Hub {
     /// Checks with a single attempt that the hub has the model.
     pub fn has(&self, name: &Name) -> Result<(), String> {
         let _stop = interrupt::listen();
-        self.0.has(name).map_err(|error| match error {
-            HubError::Cancelled => "interrupted".to_owned(),
-            error => error.to_string(),
+        self.0.has(name).map_err(|error| match Failure::from(error) {
+            Failure::Message(message) => message,
+            _ => "interrupted".to_owned(),
         })
     }
 

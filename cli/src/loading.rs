@@ -56,7 +56,10 @@ impl PlacementArgs {
             devices,
         };
         Ok(LoadParams {
-            arch: (self.arch != "auto").then(|| self.arch.clone()),
+            arch: match self.arch.as_str() {
+                "auto" => None,
+                name => Some(name.to_owned()),
+            },
             placement,
             overrides: self.override_kv.clone(),
             ..LoadParams::default()

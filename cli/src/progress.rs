@@ -11,9 +11,10 @@ pub struct Bar(ProgressBar);
 
 /// Creates a bar with `n_steps` steps.
 pub fn bar(what: &'static str, n_steps: usize) -> Bar {
-    let bar = match is_hidden() {
-        true => ProgressBar::hidden(),
-        false => ProgressBar::new(n_steps as u64),
+    let bar = if is_hidden() {
+        ProgressBar::hidden()
+    } else {
+        ProgressBar::new(n_steps as u64)
     };
     if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:40}] {percent}%") {
         bar.set_style(style.progress_chars("=> "));

@@ -8,12 +8,13 @@ use engine::backend::ThreadPool;
 use engine::context::{Context, ContextParams, MAX_SEQUENCES};
 use engine::model::Model;
 use engine::speculate::DraftController;
+use llama::parts::reserve_drafts;
 use server::api::{Defaults, limit};
 use server::scheduler::{Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
 
 use crate::args::{LoadArgs, ServingArgs};
-use crate::drafting::{self, Source};
+use crate::drafting::Source;
 use crate::failure::{Failure, Outcome};
 use crate::loading::no_context;
 use crate::version;
@@ -33,7 +34,7 @@ pub fn service(args: &ServingArgs, path: &Path) -> Outcome<ModelService> {
     let plain = params.clone();
     let speculation = args.speculation.resolved()?;
     if speculation.is_wanted() {
-        drafting::prepare(&mut params, &speculation, args.n_parallel);
+        reserve_drafts(&mut params, args.n_parallel, speculation.mtp);
     }
     let memory = params.memory(args.context.ctx_size.unwrap_or(DEFAULT_CONTEXT));
     let load = LoadArgs {
@@ -56,9 +57,10 @@ pub fn service(args: &ServingArgs, path: &Path) -> Outcome<ModelService> {
         Scheduler::idle(model.clone(), settings)
     } else {
         let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
-        match args.defaults.lora_init_without_apply {
-            true => args.adapters.without_effect().apply(&mut context)?,
-            false => args.adapters.apply(&mut context)?,
+        if args.defaults.lora_init_without_apply {
+            args.adapters.without_effect().apply(&mut context)?
+        } else {
+            args.adapters.apply(&mut context)?
         }
         let source = Source {
             speculation: &speculation,

@@ -1,9 +1,9 @@
 //! Arguments for downloading models.
 
 use clap::Args;
-use llama::hub::{Name, invalid_name_message};
+use llama::hub::{HubError, Name};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 
 /// Options for downloading models.
 #[derive(Clone, Debug, Default, Args)]
@@ -36,7 +36,7 @@ impl HubArgs {
     /// Returns the hub model that the options name.
     pub fn name(&self) -> Outcome<Option<Name>> {
         let Some(repo) = &self.hf_repo else { return Ok(None) };
-        let name = Name::parse(repo).ok_or_else(|| Failure::new(invalid_name_message(repo)))?;
+        let name = Name::parse(repo).ok_or_else(|| HubError::invalid_name(repo))?;
         Ok(Some(match &self.hf_file {
             Some(file) => name.with_file(file),
             None => name,

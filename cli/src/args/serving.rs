@@ -17,7 +17,7 @@ pub struct ServingArgs {
     /// Maximum sequences decoded in parallel (-np)
     #[arg(long, alias = "parallel", value_name = "N", default_value_t = 4, value_parser = parallel)]
     pub n_parallel: usize,
-    /// Maximum queued requests; further ones get status 429
+    /// Maximum queued requests; more requests get status 429
     #[arg(long, alias = "max-waiting", value_name = "N", default_value = "256", value_parser = positive)]
     pub max_queue: usize,
     /// Prefill budget per step in ms while other requests are decoding
@@ -35,7 +35,9 @@ pub struct ServingArgs {
     /// context is full.
     #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     pub predict: Option<i64>,
-    /// Reasoning output: auto or deepseek in its own field, none as part of the content
+    /// Location of reasoning in responses
+    ///
+    /// `auto` and `deepseek` return reasoning in a separate field, and `none` as part of the content.
     #[arg(long, value_name = "MODE", value_parser = ["auto", "deepseek", "none"], default_value = "auto", hide_short_help = true)]
     pub reasoning_format: String,
     /// Pooling for /v1/embeddings: none, mean, cls, last, rank [default: from file]

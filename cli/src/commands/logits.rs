@@ -23,7 +23,7 @@ pub struct LogitsArgs {
     /// GGUF file or model name
     #[arg(value_name = "MODEL", required_unless_present_any = ["model", "hf_repo", "model_url"], conflicts_with = "model")]
     pub first: Option<PathBuf>,
-    /// GGUF file; replaces the argument
+    /// GGUF file or model name; replaces MODEL
     #[arg(short, long, value_name = "FILE")]
     pub model: Option<PathBuf>,
     /// Token ids, separated by commas or whitespace

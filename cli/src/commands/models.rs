@@ -12,7 +12,7 @@ use tracing::info;
 use crate::args::HubArgs;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::hub::{Cache, Entry, Hub, Name, SHORT_NAMES, invalid_name_message};
+use crate::hub::{Cache, Entry, Hub, HubError, Name, SHORT_NAMES};
 use crate::{dirs, format};
 
 /// Arguments of `llama pull`.
@@ -67,7 +67,7 @@ pub fn pull(args: &PullArgs) -> Outcome {
     let names = args
         .names
         .iter()
-        .map(|text| Name::parse(text).ok_or_else(|| Failure::new(invalid_name_message(text))));
+        .map(|text| Name::parse(text).ok_or_else(|| Failure::from(HubError::invalid_name(text))));
     // Validate all names before a long download.
     let names = names.collect::<Outcome<Vec<_>>>()?;
     let mut paths = names.iter().map(|name| hub.pull(name)).collect::<Outcome<Vec<_>>>()?;
@@ -175,7 +175,7 @@ pub fn rm(args: &RmArgs) -> Outcome {
     for text in &args.names {
         let freed = match own.iter().find(|path| path.as_os_str() == text.as_str()) {
             Some(path) => Some(remove_own(path)?),
-            None => cache.remove(&Name::parse(text).ok_or_else(|| Failure::new(invalid_name_message(text)))?)?,
+            None => cache.remove(&Name::parse(text).ok_or_else(|| HubError::invalid_name(text))?)?,
         };
         match freed {
             Some(bytes) => info!("removed {text}, freeing {}", format::bytes(bytes as usize)),

@@ -87,7 +87,10 @@ pub fn budgets(plan: &LoadPlan, devices: &[Arc<dyn Device>]) -> Vec<MemoryBudget
         let its = stored.chain(&plan.compute_bytes).filter(|(name, _)| name == ty.name());
         let needed_bytes = its.fold(0, |sum: usize, (_, bytes)| sum.saturating_add(*bytes));
         let (free_bytes, all) = device.memory();
-        (all > 0).then(|| MemoryBudget {
+        if all == 0 {
+            return None;
+        }
+        Some(MemoryBudget {
             name: ty.name().to_owned(),
             needed_bytes,
             free_bytes,
@@ -179,7 +182,9 @@ fn advice(
         let full = budgets
             .iter()
             .find(|budget| budget.needed_bytes.saturating_add(*margin) > budget.free_bytes);
-        if let Some(full) = full.filter(|_| !devices.is_empty()) {
+        if let Some(full) = full
+            && !devices.is_empty()
+        {
             return Ok(Some(format!(
                 "{} on {} would need {} of {} free memory, but {} must stay free (-fitt); use a smaller context (-c), cache (-ctk q8_0 -ctv q8_0) or batch (-ub)",
                 format::plural(n, "layer"),
@@ -190,10 +195,10 @@ fn advice(
             )));
         }
     }
-    match self::budgets(planned, devices).iter().all(MemoryBudget::fits) {
-        true => Ok(None),
-        false => change(file, header, args, planned).map(Some),
+    if self::budgets(planned, devices).iter().all(MemoryBudget::fits) {
+        return Ok(None);
     }
+    change(file, header, args, planned).map(Some)
 }
 
 /// Returns the smallest change that makes a model fit: a quantized cache, a smaller context, or smaller

@@ -81,9 +81,12 @@ fn groups(commands: &[&Command]) -> Vec<Group> {
         let is_known = groups
             .iter()
             .any(|group| group.entries.iter().any(|e| e.line == entry.line));
-        let Some(heading) = entry.heading.as_ref().filter(|_| is_shared && !is_known) else {
+        let Some(heading) = &entry.heading else {
             continue;
         };
+        if !is_shared || is_known {
+            continue;
+        }
         match groups.iter_mut().find(|group| group.heading == *heading) {
             Some(group) => group.entries.push(entry.clone()),
             None => groups.push(Group {

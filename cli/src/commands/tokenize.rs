@@ -28,7 +28,7 @@ pub struct TokenizeArgs {
     /// String to tokenize [default: standard input]
     #[arg(value_name = "TEXT", allow_hyphen_values = true)]
     pub second: Option<String>,
-    /// String to tokenize; replaces the argument
+    /// String to tokenize; replaces TEXT
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: Option<String>,
     /// Print only token ids, separated by commas

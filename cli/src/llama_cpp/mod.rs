@@ -258,9 +258,11 @@ mod tests {
         for option in CompatOption::all() {
             for name in option.names() {
                 let values = option.value.split(' ').filter(|v| !v.is_empty());
-                let values: Vec<&str> = match option.value.contains("::=") || option.value.contains("{{") {
-                    true => vec![option.value],
-                    false => values.collect(),
+                let is_one_value = option.value.contains("::=") || option.value.contains("{{");
+                let values: Vec<&str> = if is_one_value {
+                    vec![option.value]
+                } else {
+                    values.collect()
                 };
                 let given = [&[name], &values[..]].concat();
                 match option.support {
@@ -337,12 +339,8 @@ mod tests {
             let option = CompatOption::find(idle.name).unwrap_or_else(|| panic!("unknown option {}", idle.name));
             assert!(!idle.why().is_empty(), "{}", idle.name);
             for name in option.names() {
-                let value = ["1"].into_iter().filter(|_| idle.has_value);
-                let line: Vec<&str> = ["llama", "serve", name]
-                    .into_iter()
-                    .chain(value)
-                    .chain(["a.gguf"])
-                    .collect();
+                let value: &[&str] = if idle.has_value { &["1"] } else { &[] };
+                let line = [&["llama", "serve", name], value, &["a.gguf"]].concat();
                 let args = parsed(&line).unwrap_or_else(|e| panic!("{name}: {e}"));
                 let notice = format!("--without-effect={name} has no effect: {}", idle.why());
                 assert_eq!(args, ["llama", "serve", &notice, "a.gguf"], "{name}");

@@ -55,7 +55,7 @@ pub struct CheckArgs {
     /// Maximum normalized mean squared error [default: 1e-8 with f32 caches, else 1e-4]
     #[arg(long, value_name = "X", value_parser = positive_float_64)]
     pub limit: Option<f64>,
-    /// Split each model into this many files and load the shards
+    /// Split each model into N files and load the shards
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub shards: Option<u16>,
     #[command(flatten)]
@@ -91,8 +91,10 @@ pub fn run(args: &CheckArgs) -> Outcome {
     };
     let fixtures = selected(args, dir)?;
     // File loading options can only be tested with files.
-    let by_default = args.load.no_mmap || args.load.mlock;
-    let files = args.shards.or(by_default.then_some(1));
+    let files = match args.shards {
+        None if args.load.no_mmap || args.load.mlock => Some(1),
+        shards => shards,
+    };
     let printer = Mutex::new(Printer::new(io::stdout()));
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(args.threads.unwrap_or(0))

@@ -24,9 +24,10 @@ pub struct FmtArgs {
 /// Formats files, or lists those that need formatting. A file with errors is reported and left unchanged; the
 /// remaining files are still formatted.
 pub fn run(args: &FmtArgs) -> Outcome {
-    let files = match args.files.is_empty() {
-        true => declarations()?,
-        false => args.files.clone(),
+    let files = if args.files.is_empty() {
+        declarations()?
+    } else {
+        args.files.clone()
     };
     let mut out = stdout();
     let mut failed = false;

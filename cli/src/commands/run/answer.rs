@@ -25,12 +25,20 @@ const DEFAULT_LIMIT: usize = 2048;
 fn bounds(conversation: &Conversation, prompt: &str, args: &RunArgs) -> Bounds {
     let (tags, template) = (conversation.tags(), &args.template);
     let n_thought = usize::try_from(template.reasoning_budget).ok();
-    let budget = |(tags, n)| Budget::new(Marks::Tags(tags), prompt, n, &template.reasoning_budget_message);
+    let budget = match (tags, n_thought) {
+        // Output constrained by a grammar contains no reasoning.
+        (Some(tags), Some(n)) if !args.grammar.is_given() => Some(Budget::new(
+            Marks::Tags(tags),
+            prompt,
+            n,
+            &template.reasoning_budget_message,
+        )),
+        _ => None,
+    };
     Bounds {
         limit: args.predict.map_or(Some(DEFAULT_LIMIT), |n| usize::try_from(n).ok()),
         tags,
-        // Output constrained by a grammar contains no reasoning.
-        budget: tags.zip(n_thought).filter(|_| !args.grammar.is_given()).map(budget),
+        budget,
     }
 }
 
@@ -39,9 +47,11 @@ const DEFAULT_WIDTH: usize = 80;
 
 /// Returns a Markdown renderer if the output goes to a terminal and is not a raw completion.
 fn markdown(conversation: &Conversation, args: &RunArgs) -> Option<Markdown> {
-    let is_wanted = !args.display.no_markdown && !conversation.is_raw() && !terminal::is_plain(Stream::Out);
-    let width = || terminal_size::terminal_size().map_or(DEFAULT_WIDTH, |(width, _)| width.0.into());
-    is_wanted.then(|| Markdown::new(width()))
+    if args.display.no_markdown || conversation.is_raw() || terminal::is_plain(Stream::Out) {
+        return None;
+    }
+    let width = terminal_size::terminal_size().map_or(DEFAULT_WIDTH, |(width, _)| width.0.into());
+    Some(Markdown::new(width))
 }
 
 /// Writes and flushes text, so that users and programs can follow the output.

@@ -8,6 +8,7 @@ use crate::args::{
     AdapterArgs, ContextArgs, DisplayArgs, GrammarArgs, HubArgs, LoadArgs, SamplerArgs, SpeculationArgs, TemplateArgs,
     TextBiasArgs,
 };
+use crate::input;
 
 /// Arguments of `llama run`.
 #[derive(Debug, Args)]
@@ -23,10 +24,10 @@ pub struct RunArgs {
     /// Without a prompt, `llama run` reads standard input, or starts a chat if standard input is a terminal.
     #[arg(value_name = "PROMPT")]
     pub second: Option<String>,
-    /// GGUF file or model name; replaces the first argument
+    /// GGUF file or model name; replaces MODEL
     #[arg(short, long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
-    /// Prompt to answer; replaces the second argument
+    /// Prompt to answer; replaces PROMPT
     #[arg(short, long, value_name = "TEXT")]
     pub prompt: Option<String>,
     /// File to append to the prompt; `-` reads standard input
@@ -120,6 +121,17 @@ pub struct RunArgs {
     pub sampler: SamplerArgs,
     #[command(flatten)]
     pub text_bias: TextBiasArgs,
+}
+
+impl RunArgs {
+    /// Returns text from the command line, with escape sequences replaced if --escape is given.
+    pub fn text(&self, text: &str) -> String {
+        if self.escape {
+            input::unescaped(text)
+        } else {
+            text.to_owned()
+        }
+    }
 }
 
 const RUN_NOTES: &str = "The first argument is the model if it is an existing file, contains a path separator, ends in .gguf or is a name accepted by `llama pull`. Otherwise it is the prompt.";

@@ -32,9 +32,10 @@ struct Chat<'a> {
 /// Runs the chat until the user exits. `first` is the first message, if any.
 pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<String>, args: &RunArgs) -> Outcome {
     let messages = args.prompt_cache.as_deref().map(messages_of);
-    let mut editor = match args.display.simple_io {
-        true => Editor::simple(),
-        false => Editor::new(models())?,
+    let mut editor = if args.display.simple_io {
+        Editor::simple()
+    } else {
+        Editor::new(models())?
     };
     let arch = session.model().arch().name;
     if conversation.is_raw() {

@@ -1,8 +1,5 @@
 //! Chat messages and the prompts rendered from them.
 
-use std::borrow::Cow;
-use std::fmt::Display;
-use std::io;
 use std::path::Path;
 
 use engine::chat::{ChatError, Message, ReasoningTags};
@@ -10,8 +7,7 @@ use engine::gguf::Value;
 use engine::model::Model;
 use engine::sample::Token;
 use engine::vocab::Vocab;
-use llama::parts::PromptTemplate;
-use serde::{Deserialize, Serialize};
+use llama::parts::{PromptTemplate, load_messages, save_messages};
 use serde_json::{Map, Value as Json};
 
 use crate::args::TemplateArgs;
@@ -87,9 +83,10 @@ impl Conversation {
 
     /// Counts the tokens of the conversation.
     pub fn n_tokens(&self, vocab: &Vocab) -> Outcome<usize> {
-        match self.messages.is_empty() {
-            true => Ok(0),
-            false => self.prompt_until(vocab, false).map(|(_, tokens)| tokens.len()),
+        if self.messages.is_empty() {
+            Ok(0)
+        } else {
+            self.prompt_until(vocab, false).map(|(_, tokens)| tokens.len())
         }
     }
 
@@ -104,38 +101,26 @@ impl Conversation {
 
     /// Replaces the messages with those of a file and returns their number.
     pub fn replace_by(&mut self, file: &Path) -> Outcome<usize> {
-        let before = std::mem::take(&mut self.messages);
-        let restored = self.restore(file);
-        if restored.is_err() {
-            self.messages = before;
-        }
-        restored
+        self.messages = load_messages(file)?;
+        Ok(self.messages.len())
     }
 
     /// Writes the messages to a file.
     pub fn save(&self, file: &Path) -> Outcome {
-        let saved: Vec<SavedMessage<'_>> = self.messages.iter().map(SavedMessage::of).collect();
-        let json = serde_json::to_vec_pretty(&saved)?;
-        std::fs::write(file, json).map_err(|e| Failure::new(format_args!("{}: {e}", file.display())))
+        Ok(save_messages(&self.messages, file)?)
     }
 
-    /// Loads messages written by [`Conversation::save`] and returns their number; 0 if the file does not
-    /// exist. A system prompt given on the command line takes precedence.
+    /// Appends the messages of a saved conversation and returns the number of messages; 0 if the file does not exist.
+    /// A system prompt given on the command line takes precedence.
     pub fn restore(&mut self, file: &Path) -> Outcome<usize> {
-        let cannot = |e: &dyn Display| Failure::new(format_args!("{}: {e}", file.display()));
-        let json = match std::fs::read(file) {
-            Ok(json) => json,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
-            Err(e) => return Err(cannot(&e)),
-        };
-        let saved: Vec<SavedMessage<'_>> = serde_json::from_slice(&json).map_err(|e| cannot(&e))?;
-        let has_system = !self.messages.is_empty();
-        for saved in saved
-            .into_iter()
-            .filter(|saved| !(has_system && saved.role == "system"))
-        {
-            self.messages.push(saved.message());
+        if !file.try_exists()? {
+            return Ok(0);
         }
+        let mut saved = load_messages(file)?;
+        if !self.messages.is_empty() {
+            saved.retain(|message| message.role != "system");
+        }
+        self.messages.append(&mut saved);
         Ok(self.messages.len())
     }
 
@@ -161,31 +146,12 @@ impl Conversation {
             let tokens = vocab.tokenize(&text, true, true);
             return Ok((text, tokens));
         };
-        let prompt = match generation {
-            true => template.prompt(vocab, &self.messages, &self.variables)?,
-            false => template.transcript(vocab, &self.messages, &self.variables)?,
+        let prompt = if generation {
+            template.prompt(vocab, &self.messages, &self.variables)?
+        } else {
+            template.transcript(vocab, &self.messages, &self.variables)?
         };
         Ok((prompt.text, prompt.tokens))
-    }
-}
-
-/// A message in a saved conversation.
-#[derive(Serialize, Deserialize)]
-struct SavedMessage<'a> {
-    role: Cow<'a, str>,
-    content: Cow<'a, str>,
-}
-
-impl SavedMessage<'_> {
-    fn of(message: &Message) -> SavedMessage<'_> {
-        SavedMessage {
-            role: Cow::Borrowed(&message.role),
-            content: Cow::Borrowed(&message.content),
-        }
-    }
-
-    fn message(self) -> Message {
-        Message::new(self.role, self.content)
     }
 }
 

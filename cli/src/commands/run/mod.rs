@@ -14,7 +14,6 @@ mod markdown;
 mod reasoning;
 mod session;
 
-use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
@@ -33,11 +32,8 @@ use session::Session;
 /// Answers the prompt, or runs a chat.
 pub fn run(args: &RunArgs) -> Outcome {
     let (model, prompt) = model_and_prompt(args)?;
-    // Check the model before reading standard input.
+    // Find the model before reading standard input.
     let path = args.hub.file(model.as_deref())?;
-    if let Some(path) = &path {
-        fs::metadata(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
-    }
     let prompt = whole_prompt(args, prompt)?;
     let path = match path {
         Some(path) => path,
@@ -55,7 +51,9 @@ pub fn run(args: &RunArgs) -> Outcome {
             None
         }
     };
-    if let Some(file) = args.prompt_cache.as_ref().filter(|_| !args.prompt_cache_ro) {
+    if !args.prompt_cache_ro
+        && let Some(file) = &args.prompt_cache
+    {
         session.save(file)?;
     }
     match end {
@@ -70,7 +68,7 @@ fn system(args: &RunArgs) -> Outcome<Option<String>> {
         Some(path) => Some(input::read(path)?),
         None => args.system.clone(),
     };
-    Ok(text.map(|text| if args.escape { input::unescaped(&text) } else { text }))
+    Ok(text.map(|text| args.text(&text)))
 }
 
 /// Prints the response to a prompt and returns why it ended.
@@ -157,7 +155,7 @@ fn model_and_prompt(args: &RunArgs) -> Outcome<(Option<PathBuf>, Option<String>)
 /// Returns the prompt with the contents of `-f` and of standard input, unless that is a terminal. `None`
 /// starts a chat.
 fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String>> {
-    let prompt = prompt.map(|prompt| if args.escape { input::unescaped(&prompt) } else { prompt });
+    let prompt = prompt.map(|prompt| args.text(&prompt));
     let file = match (&args.file, &args.binary_file) {
         (Some(path), _) => Some(input::read(path)?),
         (None, Some(path)) => Some(input::read_whole(path)?),

@@ -24,10 +24,12 @@ pub enum Show {
 impl Show {
     /// Returns `Dimmed` if standard output is a terminal with colors.
     pub fn on_stdout(hide: bool) -> Show {
-        match hide {
-            true => Show::Hidden,
-            false if terminal::is_plain(Stream::Out) => Show::Plain,
-            false => Show::Dimmed,
+        if hide {
+            Show::Hidden
+        } else if terminal::is_plain(Stream::Out) {
+            Show::Plain
+        } else {
+            Show::Dimmed
         }
     }
 }
@@ -51,7 +53,8 @@ struct Out<'a> {
 impl<'a> Shown<'a> {
     /// Creates a writer for the response to `prompt`, which may already end in an open reasoning tag.
     pub fn new(show: Show, tags: Option<ReasoningTags>, prompt: &str, emit: &'a mut Emit<'a>) -> Shown<'a> {
-        let tags = tags.filter(|_| show != Show::Plain);
+        // Plain output needs no separation.
+        let tags = if show == Show::Plain { None } else { tags };
         Shown {
             split: ReasoningSplit::new(tags, prompt),
             out: Out {
@@ -101,9 +104,9 @@ impl Out<'_> {
         let is_thought = matches!(segment, Segment::Tag | Segment::Reasoning);
         self.dim(is_thought && self.show == Show::Dimmed)?;
         self.ends_line = Some(text.ends_with('\n'));
-        match self.markdown.as_mut().filter(|_| !is_thought) {
-            Some(markdown) => (self.emit)(&markdown.push(text)),
-            None => (self.emit)(text),
+        match &mut self.markdown {
+            Some(markdown) if !is_thought => (self.emit)(&markdown.push(text)),
+            _ => (self.emit)(text),
         }
     }
 

@@ -17,12 +17,12 @@ use tracing::warn;
 
 use super::args::RunArgs;
 use crate::args::{LoadArgs, SpeculationArgs};
-use crate::drafting::{self, Source};
+use crate::drafting::Source;
 use crate::failure::{Failure, Outcome};
 use crate::grammar::{Pending, Prepared, named_error};
 use crate::loading::no_context;
 use crate::log::hint;
-use crate::{format, input, interrupt, progress};
+use crate::{format, interrupt, progress};
 
 /// A loaded model, its context, and the settings of responses.
 pub struct Session {
@@ -125,25 +125,18 @@ fn fitting_context(model: &Arc<Model>, params: &mut ContextParams, n_ctx_min: us
 /// Returns the sampling parameters of the options, with the biases of token texts.
 fn sampler(args: &RunArgs, model: &Model) -> Outcome<SamplerParams> {
     let mut params = args.sampler.params(model)?;
-    let read = |text: &str| match args.escape {
-        true => input::unescaped(text),
-        false => text.to_owned(),
-    };
-    params.logit_bias.extend(args.text_bias.biases(model.vocab(), read)?);
+    let biases = args.text_bias.biases(model.vocab(), |text| args.text(text))?;
+    params.logit_bias.extend(biases);
     Ok(params)
 }
 
 /// Returns the stop strings. An empty one would match immediately and is rejected.
 fn stops(args: &RunArgs) -> Outcome<Vec<String>> {
-    let stops = args.reverse_prompt.iter().map(|text| match args.escape {
-        true => input::unescaped(text),
-        false => text.clone(),
-    });
-    let stops: Vec<String> = stops.collect();
-    match stops.iter().any(String::is_empty) {
-        true => Err(Failure::new("-r must not be empty: generation would stop immediately")),
-        false => Ok(stops),
+    let stops: Vec<String> = args.reverse_prompt.iter().map(|text| args.text(text)).collect();
+    if stops.iter().any(String::is_empty) {
+        return Err(Failure::new("-r must not be empty: generation would stop immediately"));
     }
+    Ok(stops)
 }
 
 /// Enables context shifts. The error is a phrase about the option that enables them.
@@ -179,7 +172,7 @@ impl Session {
             ..args.context.params()
         };
         if speculation.is_wanted() {
-            drafting::prepare(&mut params, &speculation, 1);
+            parts::reserve_drafts(&mut params, 1, speculation.mtp);
         }
         let memory = params.memory(params.n_ctx);
         let load = LoadArgs {
@@ -274,12 +267,15 @@ impl Session {
         let mut show = |n_done: usize, n_all: usize| {
             bar.get_or_insert_with(|| progress::bar("reading", n_all)).set(n_done);
         };
-        let shown = match self.names_special {
-            true => ShownTokens::All,
-            false => ShownTokens::tags(self.inner.vocab(), bounds.tags),
+        let shown = if self.names_special {
+            ShownTokens::All
+        } else {
+            ShownTokens::tags(self.inner.vocab(), bounds.tags)
         };
         let name = self.constraint.as_ref().map(Prepared::name);
         let name = name.unwrap_or_default().to_owned();
+        // Hidden progress would only make the batches smaller.
+        let progress: Option<&mut dyn FnMut(usize, usize)> = if progress::is_hidden() { None } else { Some(&mut show) };
         let params = GenerationParams {
             ignore_eos: self.ignore_eos,
             max_tokens: bounds.limit,
@@ -288,8 +284,7 @@ impl Session {
             budget: bounds.budget,
             constraint: self.constraint.as_mut().map(Prepared::constraint),
             loop_detection: !self.no_loop_detection,
-            // Hidden progress would only make the batches smaller.
-            progress: (!progress::is_hidden()).then_some(&mut show as &mut dyn FnMut(usize, usize)),
+            progress,
             ..GenerationParams::new(&self.sampler)
         };
         let mut generation = self.inner.start(prompt, params).map_err(|e| failure(e, &name))?;
@@ -307,15 +302,15 @@ impl Session {
             }
         }
         let stats = generation.stats();
-        let drafted = self.has_drafts.then_some(Drafted {
+        let drafted = Drafted {
             n_drafts: stats.drafts,
             n_right: stats.accepted_drafts,
-        });
+        };
         Ok(Generation {
             finish: generation.finish().unwrap_or(Finish::Limit),
             text,
             stats,
-            drafted,
+            drafted: if self.has_drafts { Some(drafted) } else { None },
         })
     }
 }

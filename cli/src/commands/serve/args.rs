@@ -15,7 +15,7 @@ pub struct ServeArgs {
     /// Without a model, the default model is used. It is downloaded on first use.
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     pub first: Option<PathBuf>,
-    /// GGUF file or model name; replaces the argument
+    /// GGUF file or model name; replaces MODEL
     #[arg(short, long, value_name = "FILE|NAME")]
     pub model: Option<PathBuf>,
     /// Serve all GGUF files of this directory and all downloaded models
@@ -28,7 +28,9 @@ pub struct ServeArgs {
     /// Sections are `[NAME]` followed by lines `OPTION = VALUE`; `[*]` applies to all models.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub models_preset: Option<PathBuf>,
-    /// Maximum loaded models; 0: limited by memory. The least recently used is unloaded
+    /// Maximum loaded models; 0: limited by memory
+    ///
+    /// Loading another model unloads the least recently used model.
     #[arg(long, value_name = "N", default_value_t = 4, hide_short_help = true)]
     pub models_max: usize,
     /// Model to load at startup and never unload (may be repeated, or comma-separated)
@@ -90,7 +92,9 @@ pub struct ServeArgs {
     /// Disable the web page
     #[arg(long, alias = "no-ui", hide_short_help = true)]
     pub no_webui: bool,
-    /// Log the id, path, status and duration of each request to stderr, but no content
+    /// Log each request to stderr
+    ///
+    /// The log has the id, path, status and duration of a request, but no content.
     #[arg(short, long, alias = "log-verbose")]
     pub verbose: bool,
     #[command(flatten)]

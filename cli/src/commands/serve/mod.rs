@@ -54,23 +54,27 @@ pub fn run(args: ServeArgs, program: Command) -> Outcome {
     check_directories(args)?;
     // Bind before loading the model, to report a port conflict early.
     let (listener, place) = listen::listen(args, !keys.is_empty(), &runtime)?;
+    let has_page = !args.no_webui && args.path.is_none();
+    let log: Option<Log> = if args.verbose {
+        Some(Box::new(log_request))
+    } else {
+        None
+    };
     let gate = AccessPolicy {
         keys,
-        page: !args.no_webui && args.path.is_none(),
+        page: has_page,
         folder: args.path.clone(),
         prefix: args.api_prefix.clone(),
         origins: args.cors_origins.clone(),
         is_public: args.insecure,
-        log: args.verbose.then(|| -> Log { Box::new(log_request) }),
+        log,
     };
-    let (routes, close) = match args.serves_several() {
-        true => of_several(args, program, gate, &runtime, &place, start)?,
-        false => of_model(args, gate, &place, start)?,
+    let (routes, close) = if args.serves_several() {
+        of_several(args, program, gate, &runtime, &place, start)?
+    } else {
+        of_model(args, gate, &place, start)?
     };
-    if let Some(address) = place
-        .strip_suffix("/v1")
-        .filter(|_| !args.no_webui && args.path.is_none())
-    {
+    if has_page && let Some(address) = place.strip_suffix("/v1") {
         info!("web page: {address}");
     }
     let params = ListenParams {
@@ -151,10 +155,7 @@ async fn run_until_signal(listener: Listener, routes: Router, close: Close, para
     };
     let service = serve(listener, routes, params, first);
     tokio::select! {
-        all = service => match all? {
-            true => Ok(()),
-            false => Err(Failure::new("shutdown timeout reached; some requests were aborted")),
-        },
+        all = service => if all? { Ok(()) } else { Err(Failure::new("shutdown timeout reached; some requests were aborted")) },
         _ = second.wait_for(|&n| n >= 2) => Err(Failure::Interrupted),
     }
 }
@@ -230,10 +231,10 @@ fn check_models(args: &ServeArgs) -> Outcome {
             "{what} selects a single model and cannot be combined with --models-dir or --models-preset"
         )));
     }
-    match args.models_pin.is_empty() || args.serves_several() {
-        true => Ok(()),
-        false => Err(Failure::new("--models-pin requires --models-dir or --models-preset")),
+    if !args.models_pin.is_empty() && !args.serves_several() {
+        return Err(Failure::new("--models-pin requires --models-dir or --models-preset"));
     }
+    Ok(())
 }
 
 /// Checks that directories exist, to report errors at startup instead of on the first request.
@@ -277,10 +278,10 @@ fn keys(args: &ServeArgs) -> Outcome<Vec<String>> {
             )));
         }
     }
-    match keys.iter().any(|key| key.trim().is_empty()) {
-        true => Err(Failure::new("--api-key must not be empty")),
-        false => Ok(keys),
+    if keys.iter().any(|key| key.trim().is_empty()) {
+        return Err(Failure::new("--api-key must not be empty"));
     }
+    Ok(keys)
 }
 
 /// Checks CORS origins. Allowing any origin requires an API key or `--insecure`.

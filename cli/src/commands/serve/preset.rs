@@ -132,11 +132,16 @@ fn flag(key: &str, value: &str, program: &Command) -> Result<Vec<OsString>, Stri
         .or_else(|| of_variable().filter(is_known))
         .ok_or_else(|| format!("unknown `llama serve` option {key}"))?;
     let is_refused = |option: &CompatOption| !matches!(option.support, Support::Flag(_) | Support::Ignored(_));
-    if let Some(idle) = IgnoredOption::find(&name).filter(|_| !has_flag(serve, &name)) {
+    let is_foreign = !has_flag(serve, &name);
+    if is_foreign && let Some(idle) = IgnoredOption::find(&name) {
         let is_given = idle.has_value || is_true(value).ok_or_else(|| no_flag(key, value))?;
-        return Ok(is_given.then(|| format!("{name}={value}").into()).into_iter().collect());
+        return Ok(if is_given {
+            vec![format!("{name}={value}").into()]
+        } else {
+            Vec::new()
+        });
     }
-    if !has_flag(serve, &name) && CompatOption::find(&name).as_ref().is_some_and(is_refused) {
+    if is_foreign && CompatOption::find(&name).as_ref().is_some_and(is_refused) {
         // Command-line parsing reports the reason.
         return Ok(vec![name.into()]);
     }
@@ -144,16 +149,19 @@ fn flag(key: &str, value: &str, program: &Command) -> Result<Vec<OsString>, Stri
         return Ok(vec![format!("{name}={value}").into()]);
     }
     let negated = format!("--no-{}", name.trim_start_matches('-'));
-    match is_true(value).ok_or_else(|| no_flag(key, value))? {
-        true => Ok(vec![name.into()]),
-        false if is_known(&negated) => Ok(vec![negated.into()]),
-        false => Ok(Vec::new()),
+    if is_true(value).ok_or_else(|| no_flag(key, value))? {
+        Ok(vec![name.into()])
+    } else if is_known(&negated) {
+        Ok(vec![negated.into()])
+    } else {
+        Ok(Vec::new())
     }
 }
 
 fn takes_value(serve: &Command, name: &str) -> bool {
-    let foreign = CompatOption::find(name).filter(|_| !has_flag(serve, name));
-    if let Some(option) = foreign {
+    if !has_flag(serve, name)
+        && let Some(option) = CompatOption::find(name)
+    {
         return !option.value.is_empty();
     }
     let is_it = |arg: &&Arg| match name.strip_prefix("--") {

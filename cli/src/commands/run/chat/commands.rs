@@ -245,9 +245,10 @@ fn set(chat: &mut Chat<'_>, rest: &str) -> Outcome<Next> {
     match (&rows[..], value.trim()) {
         ([], _) => {
             let near = engine::model::nearest_names(name, PARAMS.iter().map(|p| p.flag));
-            let near = match near.is_empty() {
-                true => String::new(),
-                false => format!(" Similar names: {}.", near.join(", ")),
+            let near = if near.is_empty() {
+                String::new()
+            } else {
+                format!(" Similar names: {}.", near.join(", "))
             };
             terminal::reply(format_args!("Unknown parameter {name}; type /set to list all.{near}"));
         }
@@ -301,7 +302,6 @@ fn model(chat: &mut Chat<'_>, given: &str) -> Outcome<Next> {
         ));
     }
     let path = chat.args.hub.file_of(Path::new(given))?;
-    fs::metadata(&path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     let mut session = Session::open(&path, chat.args)?;
     session.ready()?;
     let mut conversation = Conversation::new(session.model(), chat.args.raw, None, &chat.args.template)?;
@@ -317,7 +317,9 @@ fn save(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
         "" => default_file()?,
         file => PathBuf::from(file),
     };
-    if let Some(dir) = path.parent().filter(|_| file.is_empty()) {
+    if file.is_empty()
+        && let Some(dir) = path.parent()
+    {
         fs::create_dir_all(dir)?;
     }
     chat.conversation.save(&path)?;
@@ -331,9 +333,10 @@ fn load(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
 
 fn resume(chat: &mut Chat<'_>, _: &str) -> Outcome<Next> {
     let path = default_file()?;
-    match path.is_file() {
-        true => resume_from(chat, &path),
-        false => Err(Failure::new("there is no conversation saved by /save")),
+    if path.is_file() {
+        resume_from(chat, &path)
+    } else {
+        Err(Failure::new("there is no conversation saved by /save"))
     }
 }
 

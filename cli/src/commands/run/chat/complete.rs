@@ -12,9 +12,10 @@ const MAX_FILES: usize = 200;
 /// Returns the start of the word to complete and its possible completions.
 pub fn candidates(typed: &str, models: &[String]) -> (usize, Vec<String>) {
     let Some((command, argument)) = typed.split_once(' ') else {
-        let names = COMMANDS.iter().map(|command| command.name);
-        let is_begun = typed.starts_with('/');
-        return (0, fitting(names.filter(|_| is_begun), typed));
+        if !typed.starts_with('/') {
+            return (0, Vec::new());
+        }
+        return (0, fitting(COMMANDS.iter().map(|command| command.name), typed));
     };
     let start = typed.len() - argument.len();
     let takes = COMMANDS.iter().find(|c| c.name == command).map(|c| c.argument);

@@ -93,9 +93,10 @@ fn read_simple() -> Outcome<Input> {
     let mut text = String::new();
     loop {
         if std::io::stdin().lock().read_line(&mut text)? == 0 {
-            return Ok(match text.is_empty() {
-                true => Input::End,
-                false => Input::Text(plain(&text)),
+            return Ok(if text.is_empty() {
+                Input::End
+            } else {
+                Input::Text(plain(&text))
             });
         }
         let line = text.trim_end_matches(['\r', '\n']);

@@ -60,9 +60,10 @@ fn feed(program: &str, args: &[&str], text: &str) -> io::Result<()> {
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(text.as_bytes())?;
     }
-    match child.wait()?.success() {
-        true => Ok(()),
-        false => Err(io::ErrorKind::Other.into()),
+    if child.wait()?.success() {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::Other.into())
     }
 }
 

@@ -50,9 +50,12 @@ pub fn of(line: &str, fence: Option<&str>, ended: bool) -> Option<Block> {
     match first {
         '#' => {
             let n = words.len() - words.trim_start_matches('#').len();
-            of_mark(words, n, ended, n <= 6).map(|is| match is {
-                true => Block::Heading { len: indent + n + 1 },
-                false => Block::Text,
+            of_mark(words, n, ended, n <= 6).map(|is| {
+                if is {
+                    Block::Heading { len: indent + n + 1 }
+                } else {
+                    Block::Text
+                }
             })
         }
         '-' | '*' | '+' | '_' | '=' => of_dashes(words, indent, first, ended),
@@ -87,14 +90,17 @@ pub fn of(line: &str, fence: Option<&str>, ended: bool) -> Option<Block> {
 fn of_code(words: &str, fence: &str, ended: bool) -> Option<Block> {
     let mark = fence.chars().next().unwrap_or('`');
     let is_mark = words.trim_end().chars().all(|c| c == mark);
-    match is_mark {
-        true if ended => Some(match words.trim_end().len() >= fence.len() {
-            true => Block::Fence,
-            false => Block::Code,
-        }),
-        true => None,
-        false => Some(Block::Code),
+    if !is_mark {
+        return Some(Block::Code);
     }
+    if !ended {
+        return None;
+    }
+    Some(if words.trim_end().len() >= fence.len() {
+        Block::Fence
+    } else {
+        Block::Code
+    })
 }
 
 /// Returns whether a space follows a marker of `n` bytes; `None` if undecided.
@@ -107,12 +113,13 @@ fn of_mark(words: &str, n: usize, ended: bool, fits: bool) -> Option<bool> {
 }
 
 fn item(is: bool, indent: usize, len: usize) -> Block {
-    match is {
-        true => Block::Item {
+    if is {
+        Block::Item {
             indent,
             len: indent + len,
-        },
-        false => Block::Text,
+        }
+    } else {
+        Block::Text
     }
 }
 
