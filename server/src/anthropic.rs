@@ -10,12 +10,12 @@ use crate::api::{
     ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, generating, integer_of,
     max_tokens, structure, text_of,
 };
-use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, unique, warned};
-use crate::messages::{self, can_continue};
-use crate::output::{OutputDelta, Usage};
+use crate::app::{App, Shared};
+use crate::chat::messages::{self, can_continue};
+use crate::chat::tools::{ToolChoice, Tools, checked};
+use crate::chat::{Call, Conversation, OutputDelta, Usage};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
 use crate::scheduler::{Finish, Request};
-use crate::service::Conversation;
-use crate::tools::{Call, ToolChoice, Tools, checked};
 
 /// Request fields of both Messages routes.
 pub const FIELDS: &[Field] = &[

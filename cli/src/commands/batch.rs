@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use server::batch::{Progress, batch, finished};
-use server::http::{AccessPolicy, App};
-use server::routes::router;
+use server::guard::AccessPolicy;
+use server::router::router;
 
 use crate::args::BatchArgs;
-use crate::commands::serve::service;
+use crate::commands::serve::app;
 use crate::failure::{Failure, Outcome};
 use crate::{fetch, format, log};
 
@@ -46,9 +46,9 @@ pub fn run(args: &BatchArgs) -> Outcome {
         return Ok(());
     }
     let path = fetch::model(args.model.as_deref(), &args.serving.hub)?;
-    let service = service(&args.serving, &path)?;
-    let n_at_once = 2 * service.scheduler.settings().n_parallel;
-    let routes = router(Arc::new(App { service }), AccessPolicy::default());
+    let app = app(&args.serving, &path)?;
+    let n_at_once = 2 * app.service.scheduler.settings().n_parallel;
+    let routes = router(Arc::new(app), AccessPolicy::default());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -11,7 +11,7 @@ use server::model_pool::{LazyDownload, ModelEntry, ModelPool, ModelPoolParams};
 
 use crate::args::{Preset, Presets, ServeArgs, ServingArgs};
 use crate::commands::input;
-use crate::commands::serve::service;
+use crate::commands::serve::app;
 use crate::failure::{Failure, Outcome};
 use crate::hub::{Cache, Name};
 use crate::{fetch, version};
@@ -67,11 +67,12 @@ pub fn pool(args: &'static ServeArgs) -> Outcome<(Arc<ModelPool>, Vec<String>)> 
     };
     let load = move |model_entry: &ModelEntry| {
         let serving = presets.get(&model_entry.name).copied().unwrap_or(others);
-        let mut service = service(serving, &model_entry.path).map_err(sentence)?;
-        service.params.name = model_entry.name.clone();
-        service.params.aliases = model_entry.aliases.clone();
-        service.params.slot_save_path = args.slot_save_path.clone();
-        Ok(service)
+        let mut app = app(serving, &model_entry.path).map_err(sentence)?;
+        let params = &mut app.service.params;
+        params.name = model_entry.name.clone();
+        params.aliases = model_entry.aliases.clone();
+        params.slot_save_path = args.slot_save_path.clone();
+        Ok(app)
     };
     Ok((ModelPool::new(params, Box::new(load)), first))
 }

@@ -10,8 +10,11 @@ use engine::model::Model;
 use engine::sample::Recommended;
 use engine::speculate::DraftController;
 use server::api::{Defaults, limit};
-use server::http::{ANY_ORIGIN, AccessPolicy, App, ListenParams, Listener, Log, RequestRecord, serve};
-use server::routes::{Router, router};
+use server::app::App;
+use server::chat::ChatParams;
+use server::guard::{AccessPolicy, Log, RequestRecord};
+use server::http::{ANY_ORIGIN, ListenParams, Listener, serve};
+use server::router::{Router, router};
 use server::scheduler::{Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
 use tokio::sync::watch;
@@ -116,16 +119,16 @@ fn of_several(
 /// Creates the routes for one model.
 fn of_model(args: &ServeArgs, gate: AccessPolicy, place: &str, start: Instant) -> Outcome<(Router, Close)> {
     let path = fetch::model(args.first.as_deref().or(args.model.as_deref()), &args.serving.hub)?;
-    let mut service = service(&args.serving, &path)?;
-    service.params.slot_save_path = args.slot_save_path.clone();
-    let (name, n_ctx) = (&service.params.name, service.n_ctx());
+    let mut app = app(&args.serving, &path)?;
+    app.service.params.slot_save_path = args.slot_save_path.clone();
+    let (name, n_ctx) = (&app.service.params.name, app.service.n_ctx());
     log::line(format_args!(
         "serving {name} at {place}: {} of context, up to {}, ready in {:.2} s",
         format::plural(n_ctx, "token"),
         format::plural(args.serving.n_parallel, "parallel request"),
         start.elapsed().as_secs_f64()
     ));
-    let app = Arc::new(App { service });
+    let app = Arc::new(app);
     Ok((
         router(app.clone(), gate),
         Box::new(move || app.service.scheduler.close()),
@@ -307,7 +310,7 @@ fn check_origins(args: &ServeArgs, has_keys: bool) -> Outcome {
 }
 
 /// Loads a model with everything needed to serve it.
-pub fn service(args: &ServingArgs, path: &Path) -> Outcome<ModelService> {
+pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
     let mut params = args.context.params();
     params.n_seq_max = (2 * args.n_parallel).min(MAX_SEQUENCES);
     params.n_batch = params.n_batch.max(args.n_parallel);
@@ -356,6 +359,7 @@ pub fn service(args: &ServingArgs, path: &Path) -> Outcome<ModelService> {
         Scheduler::speculating(context, settings, speculation)?
     };
     let service = served_params(args, path, &model)?;
+    let chat = chat_params(args)?;
     let embedding = ContextParams {
         pooling: args.pooling,
         n_outputs_max: 0,
@@ -363,11 +367,26 @@ pub fn service(args: &ServingArgs, path: &Path) -> Outcome<ModelService> {
         thread_pool: params.thread_pool,
         ..plain
     };
-    let service = ModelService::new(scheduler, service, embedding);
+    let service = ModelService::new(scheduler, service, chat);
     let service = service.map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     // Report constraint errors at startup instead of on the first request.
-    let checked = service.constraint(None).map_err(|e| Failure::new(e.message));
-    checked.map(|_| service)
+    service.constraint(None).map_err(|e| Failure::new(e.message))?;
+    Ok(App::new(service, embedding))
+}
+
+fn chat_params(args: &ServingArgs) -> Outcome<ChatParams> {
+    let template = match &args.template.chat_template_file {
+        Some(path) => Some(input::read(path).map_err(|e| e.of_option("--chat-template-file"))?),
+        None => args.template.chat_template.clone(),
+    };
+    Ok(ChatParams {
+        template,
+        variables: args.template.variables(),
+        raw_output: args.defaults.skip_chat_parsing,
+        split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,
+        reasoning_budget: usize::try_from(args.template.reasoning_budget).ok(),
+        reasoning_message: args.template.reasoning_budget_message.clone(),
+    })
 }
 
 fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<ServiceParams> {
@@ -379,18 +398,12 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
     }
     let mut sampler = recommended.params;
     args.sampler.apply(&mut sampler)?;
-    let template = match &args.template.chat_template_file {
-        Some(path) => Some(input::read(path).map_err(|e| e.of_option("--chat-template-file"))?),
-        None => args.template.chat_template.clone(),
-    };
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let mut names = args.alias.iter().map(|name| name.trim().to_owned());
     let first = names.next().filter(|name| !name.is_empty()).or(stem);
     Ok(ServiceParams {
         name: first.unwrap_or_else(|| "model".to_owned()),
         aliases: names.filter(|name| !name.is_empty()).collect(),
-        template,
-        variables: args.template.variables(),
         defaults: Defaults {
             sampler,
             stop: args.defaults.reverse_prompt.clone(),
@@ -399,11 +412,7 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
             grammar: args.defaults.grammar.grammar()?.map(|(_, grammar)| grammar),
         },
         show_special_tokens: args.defaults.special,
-        raw_output: args.defaults.skip_chat_parsing,
         suffix_first: args.defaults.spm_infill,
-        reasoning_budget: usize::try_from(args.template.reasoning_budget).ok(),
-        reasoning_message: args.template.reasoning_budget_message.clone(),
-        split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,
         slot_save_path: None,
         adapters: args.adapters.names(),
         build: version::short(),

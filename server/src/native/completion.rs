@@ -11,10 +11,10 @@ use crate::api::{
     ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, STRUCTURE_FIELDS, between,
     generating, limit, structure, text_of,
 };
-use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, warned};
+use crate::app::{App, Shared};
+use crate::chat::{OutputDelta, OutputParser, OutputStream, Usage};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, warned};
 use crate::openai::{chat_logprob_json, event, failed, prompts, timings_json};
-use crate::output::{OutputDelta, OutputStream, Usage};
-use crate::parser::OutputParser;
 use crate::scheduler::{Finish, TokenLogprob};
 
 /// Request fields.

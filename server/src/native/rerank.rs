@@ -5,9 +5,9 @@ use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, between, text_of};
-use crate::embedder::{prompt_usage, with_embedder};
-use crate::http::{App, Body, Shared, json};
-use crate::openai::MAX_TEXTS;
+use crate::app::{App, Shared};
+use crate::http::{Body, json};
+use crate::openai::{MAX_TEXTS, prompt_usage, with_embedder};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
@@ -45,7 +45,7 @@ pub const FIELDS: &[Field] = &[
 
 /// Handles `POST /v1/rerank`.
 pub async fn rerank(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    with_embedder(app, |service| &service.ranker, body, FIELDS, rank).await
+    with_embedder(app, |app| &app.ranker, body, FIELDS, rank).await
 }
 
 fn rank(app: &App, mut fields: Fields) -> ApiResult {
@@ -76,7 +76,7 @@ fn rank(app: &App, mut fields: Fields) -> ApiResult {
         .iter()
         .map(|document| pair(app, &query, document))
         .collect::<ApiResult<Vec<_>>>()?;
-    let scores = service.ranker.rank(&pairs)?;
+    let scores = app.ranker.rank(&pairs)?;
     let mut ranked: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
     let result = |(index, score): (usize, f32)| {

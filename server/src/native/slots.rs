@@ -8,7 +8,8 @@ use axum::http::Uri;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, FieldType, text_of};
-use crate::http::{AnyBody, App, Shared, json};
+use crate::app::{App, Shared};
+use crate::http::{AnyBody, json};
 use crate::scheduler::Slot;
 
 /// Fields of `/slots/{id}`.

@@ -9,7 +9,8 @@ use engine::sample::PARAMS;
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, NO_LIMIT, name_of};
-use crate::http::{Shared, json};
+use crate::app::Shared;
+use crate::http::json;
 use crate::metrics::{Counter, Gauges, Histogram, Metrics};
 use crate::scheduler::Scheduler;
 
@@ -69,7 +70,7 @@ pub async fn props(State(app): State<Shared>) -> Response {
         },
         "total_slots": service.scheduler.settings().n_parallel,
         "model_alias": service.params.name,
-        "chat_template": service.template(),
+        "chat_template": service.chat.template(),
         "bos_token": text(service.vocab().bos()),
         "eos_token": text(service.vocab().eos()),
         "modalities": { "vision": false, "audio": false },

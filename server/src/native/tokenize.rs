@@ -7,7 +7,8 @@ use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, integer_of};
-use crate::http::{Body, Shared, blocking, json};
+use crate::app::Shared;
+use crate::http::{Body, blocking, json};
 use crate::openai::conversation;
 
 /// Fields of `/tokenize`.
@@ -116,9 +117,10 @@ pub async fn tokenize(State(app): State<Shared>, Body(body): Body) -> ApiResult 
             };
             json!({ "id": token, "piece": piece })
         };
-        let tokens: Vec<Json> = match with_pieces {
-            true => tokens.iter().map(piece).collect(),
-            false => tokens.into_iter().map(Json::from).collect(),
+        let tokens: Vec<Json> = if with_pieces {
+            tokens.iter().map(piece).collect()
+        } else {
+            tokens.into_iter().map(Json::from).collect()
         };
         Ok(json(&json!({
             "count": tokens.len(),
@@ -156,7 +158,7 @@ pub async fn tokenizer_info(State(app): State<Shared>) -> Response {
         "bos_token": text(vocab.bos()),
         "eos_token": text(vocab.eos()),
         "model_max_length": app.service.n_ctx(),
-        "chat_template": app.service.template(),
+        "chat_template": app.service.chat.template(),
     }))
 }
 
@@ -166,7 +168,7 @@ pub async fn apply_template(State(app): State<Shared>, Body(body): Body) -> ApiR
         let mut fields = Fields::new(body, &[TEMPLATE_FIELDS], false)?;
         let (conversation, _) = conversation(&mut fields)?;
         fields.finish()?;
-        let prompt = app.service.prompt(&conversation)?;
+        let prompt = app.service.chat.prompt(&conversation)?;
         Ok(json(&json!({ "prompt": prompt.text })))
     })
     .await

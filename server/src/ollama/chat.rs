@@ -10,15 +10,15 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{error_json, now};
 use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, generating, limit};
-use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, warned};
-use crate::messages::messages;
-use crate::native::InfillPrompt;
+use crate::app::{App, Shared};
+use crate::chat::messages::messages;
+use crate::chat::tools::{ToolChoice, Tools, checked};
+use crate::chat::{Call, Choice, Conversation, OutputDelta, OutputParser, OutputStream, Usage};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, warned};
+use crate::infill::InfillPrompt;
 use crate::openai::finish_reason;
-use crate::output::{Choice, OutputDelta, OutputStream, Usage};
-use crate::parser::OutputParser;
 use crate::scheduler::{Finish, Request};
-use crate::service::{Conversation, ModelService};
-use crate::tools::{Call, ToolChoice, Tools, checked};
+use crate::service::ModelService;
 
 /// Fields of `/api/chat`.
 pub const CHAT_FIELDS: &[Field] = &[
@@ -257,7 +257,7 @@ fn start_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResu
     if prompt.is_empty() && suffix.is_none() {
         return Ok(common.started);
     }
-    if is_raw || suffix.is_some() || service.template().is_empty() {
+    if is_raw || suffix.is_some() || service.chat.template().is_empty() {
         common.request.constraint = service.constraint(common.grammar.as_ref())?;
         common.request.prompt = match suffix {
             None => service.tokens(&prompt),

@@ -6,9 +6,9 @@ use axum::extract::State;
 use serde_json::json;
 
 use crate::api::{ApiResult, Field, FieldType, Fields};
-use crate::embedder::with_embedder;
-use crate::http::{App, Body, Shared, json};
-use crate::openai::{MAX_TEXTS, check_dimensions, prompts};
+use crate::app::{App, Shared};
+use crate::http::{Body, json};
+use crate::openai::{MAX_TEXTS, check_dimensions, prompts, with_embedder};
 
 /// Fields of `/api/embed`.
 pub const EMBED_FIELDS: &[Field] = &[
@@ -70,12 +70,12 @@ pub const EMBEDDINGS_FIELDS: &[Field] = &[
 
 /// Handles `POST /api/embeddings`.
 pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    with_embedder(app, |service| &service.embedder, body, EMBEDDINGS_FIELDS, embed_one).await
+    with_embedder(app, |app| &app.embedder, body, EMBEDDINGS_FIELDS, embed_one).await
 }
 
 /// Handles `POST /api/embed`.
 pub async fn embed(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    with_embedder(app, |service| &service.embedder, body, EMBED_FIELDS, embed_all).await
+    with_embedder(app, |app| &app.embedder, body, EMBED_FIELDS, embed_all).await
 }
 
 fn embed_one(app: &App, mut fields: Fields) -> ApiResult {
@@ -87,8 +87,8 @@ fn embed_one(app: &App, mut fields: Fields) -> ApiResult {
         return Ok(json(&json!({ "embedding": [] })));
     }
     let mut tokens = service.tokens(&text);
-    tokens.truncate(service.embedder.n_max());
-    let vectors = service.embedder.embed(&[tokens])?;
+    tokens.truncate(app.embedder.n_max());
+    let vectors = app.embedder.embed(&[tokens])?;
     Ok(json(&json!({ "embedding": vectors.first() })))
 }
 
@@ -100,11 +100,9 @@ fn embed_all(app: &App, mut fields: Fields) -> ApiResult {
     let mut texts = prompts(&mut fields, "input", MAX_TEXTS, service)?;
     fields.finish()?;
     if truncate {
-        texts
-            .iter_mut()
-            .for_each(|text| text.truncate(service.embedder.n_max()));
+        texts.iter_mut().for_each(|text| text.truncate(app.embedder.n_max()));
     }
-    let vectors = service.embedder.embed(&texts)?;
+    let vectors = app.embedder.embed(&texts)?;
     Ok(json(&json!({
         "model": service.params.name,
         "embeddings": vectors,

@@ -8,8 +8,10 @@ use serde_json::{Map, Value as Json, json};
 
 use super::time_text;
 use crate::api::{ApiResult, Field, FieldType, Fields};
-use crate::http::{Body, Shared, json};
-use crate::service::{ModelService, capabilities_of};
+use crate::app::Shared;
+use crate::capabilities::capabilities_of;
+use crate::http::{Body, json};
+use crate::service::ModelService;
 
 /// Reported API version. Clients reject older versions.
 const VERSION: &str = "0.12.0";
@@ -91,7 +93,12 @@ pub fn named(body: Map<String, Json>) -> ApiResult<Option<String>> {
 pub fn describe(service: &ModelService) -> Json {
     let about = about(service);
     let metadata = service.model().metadata();
-    about.describe(metadata, service.template(), service.n_ctx(), &service.capabilities())
+    about.describe(
+        metadata,
+        service.chat.template(),
+        service.n_ctx(),
+        &service.capabilities(),
+    )
 }
 
 fn entry(service: &ModelService) -> Json {

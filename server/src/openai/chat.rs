@@ -12,12 +12,12 @@ use crate::api::{
     ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating, ignored,
     limit, max_tokens, structure,
 };
-use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, unique, warned};
-use crate::messages::{can_continue, messages};
-use crate::output::{Choice, OutputDelta, Usage};
+use crate::app::{App, Shared};
+use crate::chat::messages::{can_continue, messages};
+use crate::chat::tools::tools;
+use crate::chat::{Choice, Conversation, OutputDelta, Usage};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
 use crate::scheduler::{Finish, Request, TokenLogprob};
-use crate::service::Conversation;
-use crate::tools::tools;
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[

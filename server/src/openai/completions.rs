@@ -11,10 +11,10 @@ use crate::api::{
     ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating,
     integer_of, max_tokens, structure, text_of,
 };
-use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, unique};
-use crate::native::InfillPrompt;
-use crate::output::{Choice, OutputDelta, OutputStream, Usage};
-use crate::parser::OutputParser;
+use crate::app::{App, Shared};
+use crate::chat::{Choice, OutputDelta, OutputParser, OutputStream, Usage};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique};
+use crate::infill::InfillPrompt;
 use crate::scheduler::{PromptDone, Request, TokenLogprob};
 use crate::service::ModelService;
 

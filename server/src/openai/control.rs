@@ -5,7 +5,8 @@ use axum::extract::State;
 use serde_json::json;
 
 use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
-use crate::http::{Body, Client, Shared, json};
+use crate::app::Shared;
+use crate::http::{Body, Client, json};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[

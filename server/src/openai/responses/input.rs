@@ -5,10 +5,11 @@ use serde_json::{Map, Value as Json, json};
 
 use super::tools::{self, ToolKinds, grouped, text_arguments};
 use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, generating, max_tokens, shown};
+use crate::app::App;
+use crate::chat::Conversation;
+use crate::chat::messages::messages;
 use crate::http::Client;
-use crate::messages::messages;
 use crate::scheduler::Request;
-use crate::service::{Conversation, ModelService};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
@@ -154,7 +155,7 @@ pub struct ParsedRequest {
 
 /// Parses a Responses request.
 pub fn read(
-    service: &ModelService,
+    app: &App,
     client: Client,
     body: Map<String, Json>,
 ) -> ApiResult<(ParsedRequest, Conversation, Request, Option<Grammar>)> {
@@ -162,7 +163,7 @@ pub fn read(
     let mut fields = Fields::new(body, &[FIELDS, GENERATION_FIELDS], true)?;
     fields.text("model")?;
     fields.object("metadata")?;
-    let mut request = generating(&mut fields, &service.params.defaults)?;
+    let mut request = generating(&mut fields, &app.service.params.defaults)?;
     request.max_tokens = max_tokens(&mut fields, &["max_output_tokens"], 1)?;
     if fields.flag("background")?.unwrap_or(false) {
         return Err(ApiError::field(
@@ -180,7 +181,7 @@ pub fn read(
                     "no stored response with this id; it may have expired",
                 )
             };
-            service.responses.get(client, &id).ok_or_else(unknown)?.history
+            app.responses.get(client, &id).ok_or_else(unknown)?.history
         }
     };
     history.extend(items(fields.take("input"))?);

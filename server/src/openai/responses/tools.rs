@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Fields};
-use crate::tools::{ToolChoice, Tools, checked};
+use crate::chat::tools::{ToolChoice, Tools, checked};
 
 /// Parameter name under which the model passes the input of a custom tool.
 const INPUT: &str = "input";

@@ -4,7 +4,8 @@
 use engine::chat::Message;
 use serde_json::{Map, Value as Json, json};
 
-use super::{CallSyntax, ToolChoice, ToolFormat, Tools};
+use super::definition::{ToolChoice, Tools};
+use super::format::{CallSyntax, ToolFormat};
 
 /// Keys of the function name and the arguments in a call.
 const KEYS: [&str; 2] = ["name", "arguments"];

@@ -6,8 +6,8 @@ use engine::grammar::Grammar;
 use engine::vocab::{TokenAttr, Vocab};
 use serde_json::{Map, Value as Json, json};
 
+use super::definition::{Function, Tools};
 use super::format::{CallSyntax, Marker, ToolFormat};
-use super::{Function, Tools};
 use crate::api::{ApiError, ApiResult};
 
 /// Maximum schema depth that is enforced for values that are not JSON.
