@@ -7,56 +7,43 @@ use engine::sample::{LogitBias, NumberRange, PARAMS, SamplerParams, Token};
 use serde_json::Value as Json;
 
 use super::error::{ApiError, ApiResult};
-use super::field::{Field, FieldType, ignored, name_of};
+use super::field::{Field, name_of};
 use super::fields::Fields;
 use super::value::{integer_of, shown, text_of};
 use crate::scheduler::Request;
 
 /// Fields of all generating routes. The sampling parameters are listed in the engine.
 pub const GENERATION_FIELDS: &[Field] = &[
-    Field {
-        name: "stop",
-        form: FieldType::Any,
-        doc: "String or list of up to 16 strings; generation stops before the first that occurs.",
-    },
-    Field {
-        name: "ignore_eos",
-        form: FieldType::Flag,
-        doc: "Ignore end-of-sequence tokens and keep generating, except where structured output is complete (false).",
-    },
-    Field {
-        name: "cache_prompt",
-        form: FieldType::Flag,
-        doc: "Reuse the cached prefix of earlier requests (true).",
-    },
-    Field {
-        name: "priority",
-        form: FieldType::Integer,
-        doc: "Scheduling priority; higher values start first (0).",
-    },
-    Field {
-        name: "t_max_predict_ms",
-        form: FieldType::Integer,
-        doc: "Time limit for generation in milliseconds, from the first token.",
-    },
-    Field {
-        name: "t_max_ms",
-        form: FieldType::Integer,
-        doc: "Time limit for the request in milliseconds, including queueing; the partial output is returned with finish reason `length`.",
-    },
-    Field {
-        name: "reasoning_control",
-        form: FieldType::Flag,
-        doc: "Let `/v1/chat/completions/control` end the reasoning of this completion (false).",
-    },
-    ignored("timings_per_token", "Ignored; the final event has timings."),
-    ignored("return_progress", "Ignored; the final event has timings."),
-    ignored("verbose", "Ignored."),
-    ignored(
+    Field::any(
+        "stop",
+        "String or list of up to 16 strings; generation stops before the first that occurs.",
+    ),
+    Field::flag(
+        "ignore_eos",
+        "Ignore end-of-sequence tokens and keep generating, except where structured output is complete (false).",
+    ),
+    Field::flag("cache_prompt", "Reuse the cached prefix of earlier requests (true)."),
+    Field::integer("priority", "Scheduling priority; higher values start first (0)."),
+    Field::integer(
+        "t_max_predict_ms",
+        "Time limit for generation in milliseconds, from the first token.",
+    ),
+    Field::integer(
+        "t_max_ms",
+        "Time limit for the request in milliseconds, including queueing; the partial output is returned with finish reason `length`.",
+    ),
+    Field::flag(
+        "reasoning_control",
+        "Let `/v1/chat/completions/control` end the reasoning of this completion (false).",
+    ),
+    Field::ignored("timings_per_token", "Ignored; the final event has timings."),
+    Field::ignored("return_progress", "Ignored; the final event has timings."),
+    Field::ignored("verbose", "Ignored."),
+    Field::ignored(
         "sse_ping_interval",
         "Ignored; a stream sends a ping after 15 s of silence.",
     ),
-    ignored(
+    Field::ignored(
         "backend_sampling",
         "Ignored; the output does not depend on the sampling backend.",
     ),
@@ -292,18 +279,7 @@ mod tests {
     fn token_limits_use_first_alias() {
         let read = |body: Json, least| {
             let Json::Object(body) = body else { unreachable!() };
-            const TABLE: &[Field] = &[
-                Field {
-                    name: "max_tokens",
-                    form: FieldType::Integer,
-                    doc: "",
-                },
-                Field {
-                    name: "n_predict",
-                    form: FieldType::Integer,
-                    doc: "",
-                },
-            ];
+            const TABLE: &[Field] = &[Field::integer("max_tokens", ""), Field::integer("n_predict", "")];
             max_tokens(
                 &mut Fields::new(body, &[TABLE], false).unwrap(),
                 &["max_tokens", "n_predict"],

@@ -15,7 +15,7 @@ use serde_json::{Map, Value as Json, json};
 use tower::ServiceExt;
 
 use super::pool::{InFlightGuard, Loaded, ModelPool, not_loaded};
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
+use crate::api::{ApiError, ApiResult, Field, Fields};
 use crate::guard::{AccessPolicy, guarded};
 use crate::http::{Body as HttpBody, Bytes, Client, blocking, json};
 use crate::native::{check_health, exposition, readiness};
@@ -39,11 +39,7 @@ const AGGREGATED: [&str; 10] = [
 ];
 
 /// Fields of `/models/load` and `/models/unload`.
-const LOAD_FIELDS: &[Field] = &[Field {
-    name: "model",
-    form: FieldType::Text,
-    doc: "Model name.",
-}];
+const LOAD_FIELDS: &[Field] = &[Field::text("model", "Model name.")];
 
 /// Routes that exist only if several models are served.
 pub const POOL_ROUTES: &[Route<Arc<ModelPool>>] = &[

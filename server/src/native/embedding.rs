@@ -3,33 +3,23 @@
 use axum::extract::State;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
+use crate::api::{ApiError, ApiResult, Field, Fields};
 use crate::app::{App, Shared};
 use crate::http::{Body, json};
 use crate::openai::{MAX_TEXTS, prompts, with_embedder};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "content",
-        form: FieldType::Any,
-        doc: "String, list of strings, list of tokens, or list of token lists.",
-    },
-    Field {
-        name: "input",
-        form: FieldType::Any,
-        doc: "Alias of `content`.",
-    },
-    Field {
-        name: "embd_normalize",
-        form: FieldType::Integer,
-        doc: "Normalization; must be 2 (Euclidean), the only supported value.",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
+    Field::any(
+        "content",
+        "String, list of strings, list of tokens, or list of token lists.",
+    ),
+    Field::any("input", "Alias of `content`."),
+    Field::integer(
+        "embd_normalize",
+        "Normalization; must be 2 (Euclidean), the only supported value.",
+    ),
+    Field::ignored("model", "Ignored."),
 ];
 
 /// Handles `POST /embedding`. Each embedding is wrapped in a list, as in llama-server, whose list may have an

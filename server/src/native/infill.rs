@@ -1,25 +1,16 @@
 //! Fields of fill-in-the-middle requests.
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
+use crate::api::{ApiError, ApiResult, Field, Fields};
 use crate::infill::InfillPrompt;
 
 /// Fields of `/infill` in addition to those of `/completion`.
 pub const INFILL_FIELDS: &[Field] = &[
-    Field {
-        name: "input_prefix",
-        form: FieldType::Text,
-        doc: "Text before the insertion point.",
-    },
-    Field {
-        name: "input_suffix",
-        form: FieldType::Text,
-        doc: "Text after the insertion point.",
-    },
-    Field {
-        name: "input_extra",
-        form: FieldType::List,
-        doc: "Other files as context: objects with `filename` and `text`.",
-    },
+    Field::text("input_prefix", "Text before the insertion point."),
+    Field::text("input_suffix", "Text after the insertion point."),
+    Field::list(
+        "input_extra",
+        "Other files as context: objects with `filename` and `text`.",
+    ),
 ];
 
 /// Reads [`INFILL_FIELDS`] and `prompt`.

@@ -4,43 +4,19 @@ use axum::extract::State;
 use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, between, text_of};
+use crate::api::{ApiError, ApiResult, Field, Fields, between, text_of};
 use crate::app::{App, Shared};
 use crate::http::{Body, json};
 use crate::openai::{MAX_TEXTS, prompt_usage, with_embedder};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "query",
-        form: FieldType::Text,
-        doc: "Query string.",
-    },
-    Field {
-        name: "documents",
-        form: FieldType::List,
-        doc: "Strings or objects with `text`, up to 2048.",
-    },
-    Field {
-        name: "top_n",
-        form: FieldType::Integer,
-        doc: "Number of best documents to return (all).",
-    },
-    Field {
-        name: "return_documents",
-        form: FieldType::Flag,
-        doc: "Return the documents with their scores (false).",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; must be a reranking model.",
-    },
-    Field {
-        name: "user",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
+    Field::text("query", "Query string."),
+    Field::list("documents", "Strings or objects with `text`, up to 2048."),
+    Field::integer("top_n", "Number of best documents to return (all)."),
+    Field::flag("return_documents", "Return the documents with their scores (false)."),
+    Field::text("model", "Model name; must be a reranking model."),
+    Field::ignored("user", "Ignored."),
 ];
 
 /// Handles `POST /v1/rerank`.

@@ -7,17 +7,16 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, text_of};
+use crate::api::{ApiError, ApiResult, Field, text_of};
 use crate::app::{App, Shared};
 use crate::http::{AnyBody, json};
 use crate::scheduler::Slot;
 
 /// Fields of `/slots/{id}`.
-pub const SLOT_FIELDS: &[Field] = &[Field {
-    name: "filename",
-    form: FieldType::Text,
-    doc: "File name in the directory given by `--slot-save-path`; for `save` and `restore`.",
-}];
+pub const SLOT_FIELDS: &[Field] = &[Field::text(
+    "filename",
+    "File name in the directory given by `--slot-save-path`; for `save` and `restore`.",
+)];
 
 /// Handles `GET /slots`.
 pub async fn slots(State(app): State<Shared>) -> ApiResult {

@@ -5,67 +5,30 @@ use std::time::Instant;
 use axum::extract::State;
 use serde_json::json;
 
-use crate::api::{ApiResult, Field, FieldType, Fields};
+use crate::api::{ApiResult, Field, Fields};
 use crate::app::{App, Shared};
 use crate::http::{Body, json};
 use crate::openai::{MAX_TEXTS, check_dimensions, prompts, with_embedder};
 
 /// Fields of `/api/embed`.
 pub const EMBED_FIELDS: &[Field] = &[
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "input",
-        form: FieldType::Any,
-        doc: "String or list of strings.",
-    },
-    Field {
-        name: "truncate",
-        form: FieldType::Flag,
-        doc: "Truncate inputs that are too long for the model (true).",
-    },
-    Field {
-        name: "dimensions",
-        form: FieldType::Integer,
-        doc: "Must equal the embedding size of the model.",
-    },
-    Field {
-        name: "options",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "keep_alive",
-        form: FieldType::Ignored,
-        doc: "Ignored; the model stays loaded.",
-    },
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::any("input", "String or list of strings."),
+    Field::flag("truncate", "Truncate inputs that are too long for the model (true)."),
+    Field::integer("dimensions", "Must equal the embedding size of the model."),
+    Field::ignored("options", "Ignored."),
+    Field::ignored("keep_alive", "Ignored; the model stays loaded."),
 ];
 
 /// Fields of `/api/embeddings`, the deprecated form.
 pub const EMBEDDINGS_FIELDS: &[Field] = &[
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "prompt",
-        form: FieldType::Text,
-        doc: "Input string. If empty, the server only confirms that the model is loaded.",
-    },
-    Field {
-        name: "options",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "keep_alive",
-        form: FieldType::Ignored,
-        doc: "Ignored; the model stays loaded.",
-    },
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::text(
+        "prompt",
+        "Input string. If empty, the server only confirms that the model is loaded.",
+    ),
+    Field::ignored("options", "Ignored."),
+    Field::ignored("keep_alive", "Ignored; the model stays loaded."),
 ];
 
 /// Handles `POST /api/embeddings`.

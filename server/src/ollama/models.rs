@@ -7,7 +7,7 @@ use engine::model::{Fingerprint, Model};
 use serde_json::{Map, Value as Json, json};
 
 use super::time_text;
-use crate::api::{ApiResult, Field, FieldType, Fields};
+use crate::api::{ApiResult, Field, Fields};
 use crate::app::Shared;
 use crate::capabilities::capabilities_of;
 use crate::http::{Body, json};
@@ -18,36 +18,12 @@ const VERSION: &str = "0.12.0";
 
 /// Fields of `/api/show`.
 pub const SHOW_FIELDS: &[Field] = &[
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "name",
-        form: FieldType::Text,
-        doc: "Older name of `model`.",
-    },
-    Field {
-        name: "verbose",
-        form: FieldType::Ignored,
-        doc: "Ignored; vocabularies are never returned.",
-    },
-    Field {
-        name: "options",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "system",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "template",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::text("name", "Older name of `model`."),
+    Field::ignored("verbose", "Ignored; vocabularies are never returned."),
+    Field::ignored("options", "Ignored."),
+    Field::ignored("system", "Ignored."),
+    Field::ignored("template", "Ignored."),
 ];
 
 /// Handles `GET /api/tags` for a single model.

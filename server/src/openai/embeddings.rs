@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use engine::sample::Token;
 use serde_json::{Map, Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
+use crate::api::{ApiError, ApiResult, Field, Fields};
 use crate::app::{App, Shared};
 use crate::embedder::Embedder;
 use crate::http::{Body, blocking, json};
@@ -14,31 +14,17 @@ use crate::openai::prompts;
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "input",
-        form: FieldType::Any,
-        doc: "String, list of strings, list of tokens, or list of token lists.",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "encoding_format",
-        form: FieldType::Text,
-        doc: "`float` (default), or `base64` of little-endian 32-bit floats.",
-    },
-    Field {
-        name: "dimensions",
-        form: FieldType::Integer,
-        doc: "Must equal the embedding size of the model.",
-    },
-    Field {
-        name: "user",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
+    Field::any(
+        "input",
+        "String, list of strings, list of tokens, or list of token lists.",
+    ),
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::text(
+        "encoding_format",
+        "`float` (default), or `base64` of little-endian 32-bit floats.",
+    ),
+    Field::integer("dimensions", "Must equal the embedding size of the model."),
+    Field::ignored("user", "Ignored."),
 ];
 
 /// Maximum number of inputs per request.
