@@ -151,16 +151,20 @@ fn read(app: &App, body: Map<String, Json>) -> ApiResult<ParsedRequest> {
     let mut conversation = conversation(&mut fields)?;
     let effort = effort.map(|effort| ("reasoning_effort".to_owned(), effort.into()));
     conversation.variables.extend(effort);
-    let managed = fields
+    let mut ignored_fields = Vec::new();
+    if fields
         .object("context_management")?
-        .is_some_and(|edits| !edits.is_empty());
+        .is_some_and(|edits| !edits.is_empty())
+    {
+        ignored_fields.push("context_management".to_owned());
+    }
     fields.finish()?;
     Ok(ParsedRequest {
         conversation,
         request,
         grammar,
         is_stream,
-        ignored_fields: managed.then(|| "context_management".to_owned()).into_iter().collect(),
+        ignored_fields,
     })
 }
 

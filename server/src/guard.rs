@@ -50,10 +50,10 @@ impl AccessPolicy {
         if method != Method::GET && method != Method::HEAD {
             return false;
         }
-        let first = |path: &str| path.split('/').nth(1).unwrap_or_default().to_owned();
         let decoded = percent_decode_str(path).decode_utf8_lossy();
+        let name = first_part(&decoded);
         let mut routes = ROUTES.iter().chain(OPENAPI_ROUTES);
-        let is_route = routes.any(|route| route.paths.iter().any(|path| first(path) == first(&decoded)));
+        let is_route = routes.any(|route| route.paths.iter().any(|path| first_part(path) == name));
         let is_safe = |part: &str| !part.contains(['\\', '\0']) && part != "..";
         if is_route || !decoded.split('/').all(is_safe) {
             return false;
@@ -61,6 +61,11 @@ impl AccessPolicy {
         let file = folder.join(decoded.trim_start_matches('/'));
         file.is_file() || file.join("index.html").is_file()
     }
+}
+
+/// Returns the first part of a path.
+fn first_part(path: &str) -> &str {
+    path.split('/').nth(1).unwrap_or_default()
 }
 
 /// Callback for finished requests.

@@ -83,9 +83,10 @@ impl Defaults {
     /// Returns the maximum tokens per completion. Without a limit, a model that never stops would fill the
     /// context and block other requests.
     pub fn limit(&self, has_reasoning: bool) -> usize {
-        self.max_tokens.unwrap_or(match has_reasoning {
-            true => DEFAULT_MAX_TOKENS_REASONING,
-            false => DEFAULT_MAX_TOKENS,
+        self.max_tokens.unwrap_or(if has_reasoning {
+            DEFAULT_MAX_TOKENS_REASONING
+        } else {
+            DEFAULT_MAX_TOKENS
         })
     }
 }
@@ -118,9 +119,15 @@ pub fn max_tokens(fields: &mut Fields, names: &[&str], least: i64) -> ApiResult<
     let mut found = None;
     for name in names {
         let Some(n) = fields.integer(name)? else { continue };
-        let wrong = || ApiError::field(name, format_args!("expected at least {least}, found {n}"));
-        let n = usize::try_from(n).ok().filter(|_| n >= least).ok_or_else(wrong)?;
-        found = found.or(Some(n));
+        match usize::try_from(n) {
+            Ok(limit) if n >= least => found = found.or(Some(limit)),
+            _ => {
+                return Err(ApiError::field(
+                    name,
+                    format_args!("expected at least {least}, found {n}"),
+                ));
+            }
+        }
     }
     Ok(found)
 }

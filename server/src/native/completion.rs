@@ -150,7 +150,10 @@ fn ask(
     let n_probs = n_probs.filter(|&n| n > 0);
     let tokens = fields.flag("return_tokens")?.unwrap_or(false);
     // Events carry token ids only with log probabilities.
-    request.logprobs = n_probs.or(tokens.then_some(0));
+    request.logprobs = match n_probs {
+        None if tokens => Some(0),
+        n_probs => n_probs,
+    };
     // Negative values count as 0.
     let n_indent = fields.integer("n_indent")?.and_then(|n| usize::try_from(n).ok());
     let only = only(&mut fields)?;

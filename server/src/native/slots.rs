@@ -70,8 +70,8 @@ fn file(app: &App, body: Json) -> ApiResult<(String, PathBuf)> {
     };
     let name = body.get("filename").cloned().and_then(text_of);
     let name = name.ok_or_else(|| ApiError::field("filename", "expected a string"))?;
-    let raw_output = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(raw_output) {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(is_allowed) {
         return Err(ApiError::field(
             "filename",
             "expected a name of letters, digits, '.', '-' and '_' that does not start with '.'",

@@ -297,9 +297,11 @@ fn of_options(mut options: Map<String, Json>) -> ApiResult<(Fields, Vec<String>)
     };
     let mut ignored_fields = Vec::new();
     options.retain(|name, _| {
-        let stays = !is_ignored(name);
-        ignored_fields.extend((!stays).then(|| format!("option {name}")));
-        stays
+        if is_ignored(name) {
+            ignored_fields.push(format!("option {name}"));
+            return false;
+        }
+        true
     });
     let known = KnownFields {
         tables: &[OPTION_FIELDS, GENERATION_FIELDS],

@@ -180,9 +180,10 @@ impl ModelSummary {
 
     fn details(&self) -> Json {
         let millions = self.n_params as f64 / 1e6;
-        let size = match millions >= 1e3 {
-            true => format!("{:.1}B", millions / 1e3),
-            false => format!("{millions:.0}M"),
+        let size = if millions >= 1e3 {
+            format!("{:.1}B", millions / 1e3)
+        } else {
+            format!("{millions:.0}M")
         };
         json!({
             "parent_model": "",

@@ -212,7 +212,7 @@ fn ask(
         created: service.now(),
         include_usage,
         logprobs,
-        echo: echo.then_some(prompts),
+        echo: if echo { Some(prompts) } else { None },
         n: n_told,
         n_made: request.n,
     };
@@ -281,7 +281,10 @@ struct Stream {
 
 impl Stream {
     fn chunk(&mut self, choice: usize, text: &str, lists: Option<LogprobLists>, finish: Option<&str>) -> String {
-        let logprobs = lists.filter(|_| self.meta.logprobs).map(LogprobLists::json);
+        let logprobs = match lists {
+            Some(lists) if self.meta.logprobs => lists.json(),
+            _ => Json::Null,
+        };
         *self.n_chars(choice) += text.chars().count();
         let choice = json!({ "index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish });
         let mut chunk = head(&self.app, &self.meta, vec![choice]);

@@ -245,7 +245,10 @@ fn call_object(text: &str, name: &str) -> Option<(usize, usize, Map<String, Json
         let mut stream = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Map<String, Json>>();
         let object = stream.next()?.ok()?;
         let is_call = object.iter().any(|(key, value)| key == name || *value == name);
-        is_call.then(|| (at, at + stream.byte_offset(), object))
+        if !is_call {
+            return None;
+        }
+        Some((at, at + stream.byte_offset(), object))
     };
     starts.filter_map(read).next()
 }
@@ -291,8 +294,10 @@ fn json_arguments(rest: &str, second: Option<&str>) -> Option<(CallSyntax, usize
     let find = |text: &str| {
         let start = text.find('{')?;
         let mut stream = serde_json::Deserializer::from_str(&text[start..]).into_iter::<Map<String, Json>>();
-        let is_one = stream.next()?.ok()?.contains_key(A);
-        is_one.then(|| (start, start + stream.byte_offset()))
+        if !stream.next()?.ok()?.contains_key(A) {
+            return None;
+        }
+        Some((start, start + stream.byte_offset()))
     };
     let (start, end) = find(rest)?;
     let other = second.and_then(|text| Some(&text[..find(text)?.0]));

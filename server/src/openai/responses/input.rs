@@ -211,7 +211,7 @@ fn add(history: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
             add_call(history, &item["call_id"], &name, arguments);
         }
         "custom_tool_call" => {
-            let Some(name) = item["name"].as_str().filter(|_| item["input"].is_string()) else {
+            let (Some(name), Json::String(_)) = (item["name"].as_str(), &item["input"]) else {
                 return Err("a custom_tool_call has no name or no input".to_owned());
             };
             add_call(history, &item["call_id"], name, &text_arguments(&item["input"]));
