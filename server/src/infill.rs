@@ -15,7 +15,7 @@ pub struct InfillPrompt {
     pub behind: String,
     /// Name and contents of each additional file.
     pub others: Vec<(String, String)>,
-    /// Text with which the insertion starts.
+    /// Start of the insertion.
     pub inserted: String,
 }
 

@@ -1,4 +1,4 @@
-//! How a model expects chats and writes its output.
+//! Format of the prompts and of the output of one model.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //!   whose template does not render tools
 //! - [`grammar`], [`lazy`]: grammars of required and of voluntary calls
 //! - [`call_parser`]: splits calls from streamed text; [`header`], [`literal`], [`markers`], [`scan`]: its parts
-//! - [`harmony`]: parser of GPT-OSS' format, in which reasoning and content are messages like calls
+//! - [`harmony`]: parser of GPT-OSS' format, with messages for reasoning, content and calls
 
 mod call_parser;
 mod definition;

@@ -15,7 +15,7 @@ pub enum Item {
     /// Tool call.
     Call {
         id: String,
-        /// Id by which the tool result refers to the call.
+        /// Id of the call, which its tool result repeats.
         call_id: String,
         /// Name of the function in the prompt.
         name: String,
