@@ -4,11 +4,9 @@ use engine::context::{Context, ContextParams};
 use engine::speculate::{DraftModel, Drafter, Lookup, MAX_DRAFTS, Mtp};
 use server::scheduler::Drafters;
 
-use crate::args::{ContextArgs, SpeculationArgs};
-use crate::commands::input;
+use crate::args::{ContextArgs, HubArgs, LoadArgs, SpeculationArgs};
 use crate::failure::{Failure, Outcome};
-use crate::hub::HubArgs;
-use crate::loading::LoadArgs;
+use crate::input;
 
 /// Maximum tokens verified per pass with several sequences. Larger matmuls round activations differently.
 const MOST_OUTPUTS: usize = 31;

@@ -5,8 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use llama::hub::HubError;
-
-use crate::log;
+use tracing::error;
 
 /// Reason why a command did not succeed.
 #[derive(Debug)]
@@ -41,7 +40,7 @@ impl Failure {
     pub fn report(self) -> ExitCode {
         match self {
             Failure::Message(message) => {
-                log::line(format_args!("error: {message}"));
+                error!("{message}");
                 ExitCode::FAILURE
             }
             Failure::BrokenPipe => ExitCode::SUCCESS,

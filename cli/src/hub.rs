@@ -1,58 +1,22 @@
-//! Options for downloading models, and the messages and progress bars of downloads.
+//! Downloads of models, with messages and progress bars of downloads.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use llama::CancelHandle;
 pub use llama::hub::{Cache, Entry, Name, SHORT_NAMES, invalid_name_message};
 use llama::hub::{Event, HubError, HubOptions, Step};
+use tracing::info;
 
+use crate::args::HubArgs;
 use crate::failure::{Failure, Outcome};
-use crate::{format, interrupt, log};
+use crate::{format, interrupt};
 
 /// Default hub, unless `HF_ENDPOINT` names a mirror.
 pub const ENDPOINT: &str = "https://huggingface.co";
 
-/// Options for downloading models.
-#[derive(Clone, Debug, Default, Args)]
-pub struct HubArgs {
-    /// Hugging Face repository and quantization (-hf), such as user/repo:Q4_K_M
-    #[arg(long, value_name = "REPO[:QUANT]", hide_short_help = true, help_heading = HEADING)]
-    pub hf_repo: Option<String>,
-    /// File in the --hf-repo repository (-hff)
-    #[arg(long, value_name = "PATH", requires = "hf_repo", hide_short_help = true, help_heading = HEADING)]
-    pub hf_file: Option<String>,
-    /// Hugging Face token (-hft) [default: HF_TOKEN or the stored login]
-    #[arg(long, value_name = "TOKEN", hide_short_help = true, help_heading = HEADING)]
-    pub hf_token: Option<String>,
-    /// URL of a GGUF file (-mu)
-    #[arg(long, value_name = "URL", conflicts_with = "hf_repo", hide_short_help = true, help_heading = HEADING)]
-    pub model_url: Option<String>,
-    /// Use only cached models; never access the network
-    #[arg(long, hide_short_help = true, help_heading = HEADING)]
-    pub offline: bool,
-}
-
-const HEADING: &str = "Model download";
-
 impl HubArgs {
-    /// Returns true if the options name a model.
-    pub fn names_a_model(&self) -> bool {
-        self.hf_repo.is_some() || self.model_url.is_some()
-    }
-
-    /// Returns the hub model that the options name.
-    pub fn name(&self) -> Outcome<Option<Name>> {
-        let Some(repo) = &self.hf_repo else { return Ok(None) };
-        let name = Name::parse(repo).ok_or_else(|| Failure::new(invalid_name_message(repo)))?;
-        Ok(Some(match &self.hf_file {
-            Some(file) => name.with_file(file),
-            None => name,
-        }))
-    }
-
     /// Returns the model file given by the options or by `given`, a file or model name. Downloads the model
     /// if necessary.
     pub fn file(&self, given: Option<&Path>) -> Outcome<Option<PathBuf>> {
@@ -133,12 +97,10 @@ impl Hub {
 fn show(event: Event<'_>, bar: &mut Option<ProgressBar>) {
     match event {
         Event::Download { name, n_bytes } => {
-            log::line(format_args!("downloading {name} ({})", format::bytes(n_bytes as usize)))
+            info!("downloading {name} ({})", format::bytes(n_bytes as usize))
         }
-        Event::Corrupt { name } => log::line(format_args!(
-            "{name}: cached file fails its checksum; downloading it again"
-        )),
-        Event::Waiting => log::line("waiting for another process that is downloading the same file"),
+        Event::Corrupt { name } => info!("{name}: cached file fails its checksum; downloading it again"),
+        Event::Waiting => info!("waiting for another process that is downloading the same file"),
         Event::Start { step, n_bytes } => *bar = Some(progress_bar(step, n_bytes)),
         Event::Advance { n_bytes } => {
             if let Some(bar) = bar {

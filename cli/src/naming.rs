@@ -2,8 +2,9 @@
 
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
+use crate::args::HubArgs;
 use crate::failure::{Failure, Outcome};
-use crate::hub::{HubArgs, Name, invalid_name_message};
+use crate::hub::{Name, invalid_name_message};
 
 /// Returns the model and the remaining arguments. The model is given by `-m`, by `hub`, or as the first
 /// positional argument.

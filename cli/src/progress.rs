@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::log;
+use crate::terminal;
 
 /// Progress bar that appears on the first update and is cleared on drop.
 pub struct Bar(ProgressBar);
@@ -23,7 +23,7 @@ pub fn bar(what: &'static str, n_steps: usize) -> Bar {
 
 /// Returns true if progress bars are not shown.
 pub fn is_hidden() -> bool {
-    !io::stderr().is_terminal() || log::is_simple()
+    !io::stderr().is_terminal() || terminal::is_simple()
 }
 
 impl Bar {

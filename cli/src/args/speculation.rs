@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use engine::speculate::MAX_DRAFTS;
 
+use super::DraftPlacementArgs;
 use crate::failure::{Failure, Outcome};
-use crate::loading::DraftPlacementArgs;
 
 /// Speculative decoding options. Drafted tokens are verified in one pass over the weights, so the output
 /// distribution does not change.

@@ -7,11 +7,13 @@ use std::time::SystemTime;
 
 use clap::Args;
 use serde::Serialize;
+use tracing::info;
 
+use crate::args::HubArgs;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::hub::{Cache, Entry, Hub, HubArgs, Name, SHORT_NAMES, invalid_name_message};
-use crate::{dirs, format, log};
+use crate::hub::{Cache, Entry, Hub, Name, SHORT_NAMES, invalid_name_message};
+use crate::{dirs, format};
 
 /// Arguments of `llama pull`.
 #[derive(Debug, Args)]
@@ -176,10 +178,7 @@ pub fn rm(args: &RmArgs) -> Outcome {
             None => cache.remove(&Name::parse(text).ok_or_else(|| Failure::new(invalid_name_message(text)))?)?,
         };
         match freed {
-            Some(bytes) => log::line(format_args!(
-                "removed {text}, freeing {}",
-                format::bytes(bytes as usize)
-            )),
+            Some(bytes) => info!("removed {text}, freeing {}", format::bytes(bytes as usize)),
             None => {
                 return Err(Failure::new(format_args!(
                     "cannot remove {text}: not found; `llama list` shows local models"

@@ -6,19 +6,17 @@
 
 use std::io::Write;
 
-use clap::{Arg, ArgAction, Command, CommandFactory};
+use clap::{Arg, ArgAction, Command};
 use kernels::Isa;
 
-use crate::args::Cli;
 use crate::argv;
 use crate::commands::stdout;
 use crate::failure::Outcome;
 use crate::llama_cpp;
 
 /// Prints the Markdown reference.
-pub fn run() -> Outcome {
+pub fn run(mut root: Command) -> Outcome {
     let mut out = stdout();
-    let mut root = Cli::command();
     root.build();
     writeln!(
         out,

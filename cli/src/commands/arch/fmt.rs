@@ -4,10 +4,22 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
+
 use super::ARCHS;
-use crate::args::FmtArgs;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
+
+/// Arguments of `llama arch fmt`.
+#[derive(Debug, Args)]
+pub struct FmtArgs {
+    /// Files to format [default: all in archs and archs/fragments]
+    #[arg(value_name = "FILE.rs")]
+    pub files: Vec<PathBuf>,
+    /// List files that need formatting and fail if there are any; change nothing
+    #[arg(long)]
+    pub check: bool,
+}
 
 /// Formats files, or lists those that need formatting. A file with errors is reported and left unchanged; the
 /// remaining files are still formatted.

@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
 use crate::args::TemplateArgs;
-use crate::commands::input;
 use crate::failure::{Failure, Outcome};
 
 /// A conversation with a model. Without a chat template, the messages form one plain text.
@@ -192,12 +191,8 @@ impl SavedMessage<'_> {
 
 /// Returns the Jinja template given on the command line, or the model's own.
 fn template_source(model: &Model, args: &TemplateArgs) -> Outcome<Option<String>> {
-    let given = match &args.chat_template_file {
-        Some(path) => Some(input::read(path).map_err(|e| e.of_option("--chat-template-file"))?),
-        None => args.chat_template.clone(),
-    };
     let of_file = model.metadata().get("tokenizer.chat_template").and_then(Value::as_str);
-    Ok(given.or(of_file.map(str::to_owned)))
+    Ok(args.source()?.or(of_file.map(str::to_owned)))
 }
 
 /// Parses a template; `None` if the model has none.

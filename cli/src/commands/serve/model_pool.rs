@@ -6,21 +6,23 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Command;
 use engine::backend::installed_memory;
 use server::model_pool::{LazyDownload, ModelEntry, ModelPool, ModelPoolParams};
 
-use crate::args::{Preset, Presets, ServeArgs, ServingArgs};
-use crate::commands::input;
-use crate::commands::serve::app;
+use super::args::ServeArgs;
+use super::preset::{Preset, Presets};
+use crate::args::ServingArgs;
 use crate::failure::{Failure, Outcome};
 use crate::hub::{Cache, Name};
-use crate::{fetch, version};
+use crate::serving::app;
+use crate::{fetch, input, version};
 
 /// Fraction of the machine's memory for model files; contexts use the rest.
 const SHARE: (u64, u64) = (3, 4);
 
 /// Creates the model pool. Also returns the names of models to load at startup.
-pub fn pool(args: &'static ServeArgs) -> Outcome<(Arc<ModelPool>, Vec<String>)> {
+pub fn pool(args: &'static ServeArgs, program: Command) -> Outcome<(Arc<ModelPool>, Vec<String>)> {
     let mut models = match &args.models_dir {
         Some(directory) => of_directory(directory)?,
         None => Vec::new(),
@@ -31,7 +33,7 @@ pub fn pool(args: &'static ServeArgs) -> Outcome<(Arc<ModelPool>, Vec<String>)> 
     if let Some(path) = &args.models_preset {
         let wrong = |e: String| Failure::new(format_args!("{}: {e}", path.display()));
         let line: Vec<OsString> = std::env::args_os().collect();
-        let read = Presets::parse(&input::read(path)?, &line).map_err(wrong)?;
+        let read = Presets::parse(&input::read(path)?, &line, program).map_err(wrong)?;
         // Leaked, because models are loaded from it until the process exits.
         others = &Box::leak(Box::new(read.others)).serving;
         for preset in read.models {

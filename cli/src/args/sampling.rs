@@ -3,8 +3,10 @@
 use clap::builder::{Str, StyledStr};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use engine::sample::{LogitBias, NumberRange, PARAMS, ParamDef, SampleError, SamplerParams, Token};
+use engine::model::Model;
+use engine::sample::{LogitBias, NumberRange, PARAMS, ParamDef, Recommended, SampleError, SamplerParams, Token};
 use engine::vocab::Vocab;
+use tracing::warn;
 
 use crate::failure::{Failure, Outcome};
 
@@ -20,6 +22,18 @@ impl SamplerArgs {
     pub fn is_greedy(&self) -> bool {
         let mut params = SamplerParams::default();
         self.apply(&mut params).is_ok() && params.temp <= 0.0
+    }
+
+    /// Returns the parameters that the model recommends, overridden by the given ones. Invalid recommendations
+    /// are ignored with a warning.
+    pub fn params(&self, model: &Model) -> Outcome<SamplerParams> {
+        let recommended = Recommended::of(model.metadata(), self.is_greedy());
+        for key in &recommended.refused {
+            warn!("ignoring {key} of the file: invalid value for this setting");
+        }
+        let mut params = recommended.params;
+        self.apply(&mut params)?;
+        Ok(params)
     }
 
     /// Sets the given parameters and leaves the others unchanged.

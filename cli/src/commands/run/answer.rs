@@ -6,14 +6,17 @@ use std::io::{self, Write};
 use engine::chat::{Budget, Marks};
 use engine::sample::Token;
 use llama::Finish;
+use tracing::info;
 
-use crate::args::RunArgs;
-use crate::conversation::Conversation;
+use super::args::RunArgs;
+use super::conversation::Conversation;
+use super::markdown::Markdown;
+use super::reasoning::{Show, Shown};
+use super::session::{Bounds, Generation, Session};
 use crate::failure::Outcome;
-use crate::markdown::Markdown;
-use crate::reasoning::{Show, Shown};
-use crate::session::{Bounds, Generation, Session};
-use crate::{format, log};
+use crate::format;
+use crate::log::hint;
+use crate::terminal::{self, Stream};
 
 /// Default maximum number of tokens of a response.
 const DEFAULT_LIMIT: usize = 2048;
@@ -36,7 +39,7 @@ const DEFAULT_WIDTH: usize = 80;
 
 /// Returns a Markdown renderer if the output goes to a terminal and is not a raw completion.
 fn markdown(conversation: &Conversation, args: &RunArgs) -> Option<Markdown> {
-    let is_wanted = !args.display.no_markdown && !conversation.is_raw() && !log::is_plain(log::Stream::Out);
+    let is_wanted = !args.display.no_markdown && !conversation.is_raw() && !terminal::is_plain(Stream::Out);
     let width = || terminal_size::terminal_size().map_or(DEFAULT_WIDTH, |(width, _)| width.0.into());
     is_wanted.then(|| Markdown::new(width()))
 }
@@ -74,10 +77,10 @@ pub fn speak(session: &mut Session, conversation: &Conversation, args: &RunArgs)
 
 /// Prints the tokens of a prompt, one per line.
 fn print_tokens(session: &Session, tokens: &[Token]) {
-    log::line(format_args!("prompt: {}", format::plural(tokens.len(), "token")));
+    info!("prompt: {}", format::plural(tokens.len(), "token"));
     for &token in tokens {
         let piece = String::from_utf8_lossy(session.vocab().token_to_piece(token, true));
-        log::line(format_args!("{token:>8}  {piece:?}"));
+        info!("{token:>8}  {piece:?}");
     }
 }
 
@@ -85,23 +88,21 @@ fn print_tokens(session: &Session, tokens: &[Token]) {
 pub fn report(session: &Session, generation: &Generation, args: &RunArgs) {
     let n_ctx = session.context().n_ctx();
     if generation.finish == Finish::ContextFull {
-        log::line(format_args!(
+        info!(
             "stopped: the context ({n_ctx} tokens) is full; use a larger one (-c), or --context-shift to drop the oldest tokens"
-        ));
+        );
     }
     if generation.finish == Finish::Limit && args.predict.is_none() {
-        log::line(format_args!(
-            "stopped: reached the default limit of {DEFAULT_LIMIT} tokens; use -n to change it (-n -1: unlimited)"
-        ));
+        info!("stopped: reached the default limit of {DEFAULT_LIMIT} tokens; use -n to change it (-n -1: unlimited)");
     }
     if let Finish::Loop { period } = generation.finish {
-        log::line(format_args!(
+        info!(
             "stopped: the output repeats its last {}; use --no-loop-detection to continue, or try --repeat-penalty 1.1",
             format::plural(period, "token")
-        ));
+        );
     }
     if !args.display.no_stats {
-        log::hint(statistics(session, generation));
+        hint!("{}", statistics(session, generation));
     }
 }
 

@@ -4,8 +4,8 @@ use std::io;
 
 use engine::chat::{ReasoningSplit, ReasoningTags, Segment};
 
-use crate::log;
-use crate::markdown::Markdown;
+use super::markdown::Markdown;
+use crate::terminal::{self, Stream};
 
 /// Callback that receives generated text.
 pub type Emit<'a> = dyn FnMut(&str) -> io::Result<()> + 'a;
@@ -26,7 +26,7 @@ impl Show {
     pub fn on_stdout(hide: bool) -> Show {
         match hide {
             true => Show::Hidden,
-            false if log::is_plain(log::Stream::Out) => Show::Plain,
+            false if terminal::is_plain(Stream::Out) => Show::Plain,
             false => Show::Dimmed,
         }
     }

@@ -4,12 +4,11 @@
 
 use std::ffi::OsString;
 
-use clap::{Arg, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, Command, FromArgMatches};
 
-use super::{Cli, Command as Parsed, ServeArgs};
-use crate::argv;
-use crate::environment;
-use crate::llama_cpp::{CompatOption, IgnoredOption, OPTIONS, Support, has_flag};
+use super::args::ServeArgs;
+use crate::llama_cpp::{CompatOption, IgnoredOption, Support, has_flag};
+use crate::{argv, environment};
 
 /// A model section of a preset file.
 #[derive(Debug)]
@@ -42,9 +41,10 @@ struct Section {
 }
 
 impl Presets {
-    /// Parses a preset file. Options in `line`, the command line, override the file.
-    pub fn parse(text: &str, line: &[OsString]) -> Result<Presets, String> {
-        let program = environment::with_variables(Cli::command());
+    /// Parses a preset file with the options of `llama serve` in `program`. Options in `line`, the command line,
+    /// override the file.
+    pub fn parse(text: &str, line: &[OsString], program: Command) -> Result<Presets, String> {
+        let program = environment::with_variables(program);
         let sections = sections(text)?;
         let own = Section::default();
         let all = sections.iter().find(|section| section.name == ALL).unwrap_or(&own);
@@ -117,9 +117,7 @@ fn flag(key: &str, value: &str, program: &Command) -> Result<Vec<OsString>, Stri
     let serve = program.find_subcommand("serve").unwrap_or(program);
     let is_known = |name: &String| has_flag(serve, name) || CompatOption::find(name).is_some();
     let of_variable = || {
-        let option = OPTIONS
-            .iter()
-            .find(|option| !option.variable.is_empty() && option.variable == key);
+        let option = CompatOption::all().find(|option| !option.variable.is_empty() && option.variable == key);
         let other = || {
             key.strip_prefix("LLAMA_ARG_")
                 .map(|rest| rest.to_lowercase().replace('_', "-"))
@@ -133,7 +131,7 @@ fn flag(key: &str, value: &str, program: &Command) -> Result<Vec<OsString>, Stri
     let name = name
         .or_else(|| of_variable().filter(is_known))
         .ok_or_else(|| format!("unknown `llama serve` option {key}"))?;
-    let is_refused = |option: &&CompatOption| !matches!(option.support, Support::Flag(_) | Support::Ignored(_));
+    let is_refused = |option: &CompatOption| !matches!(option.support, Support::Flag(_) | Support::Ignored(_));
     if let Some(idle) = IgnoredOption::find(&name).filter(|_| !has_flag(serve, &name)) {
         let is_given = idle.has_value || is_true(value).ok_or_else(|| no_flag(key, value))?;
         return Ok(is_given.then(|| format!("{name}={value}").into()).into_iter().collect());
@@ -188,19 +186,22 @@ fn serve_args(line: Vec<OsString>, program: &Command) -> Result<ServeArgs, Strin
     };
     let line = argv::normalize(line, program).map_err(|e| sentence(&e))?;
     let matches = program.clone().try_get_matches_from(line).map_err(|e| sentence(&e))?;
-    match Cli::from_arg_matches(&matches).map_err(|e| sentence(&e))?.command {
-        Parsed::Serve(args) => Ok(args),
+    match matches.subcommand() {
+        Some(("serve", matches)) => ServeArgs::from_arg_matches(matches).map_err(|e| sentence(&e)),
         _ => Err("expected options of `llama serve`".to_owned()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::command_line::Cli;
 
     fn parse(text: &str) -> Result<Presets, String> {
         let line = ["llama", "serve", "--models-preset", "a.ini", "-n", "9"].map(OsString::from);
-        Presets::parse(text, &line)
+        Presets::parse(text, &line, Cli::command())
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
-use crate::commands::input;
 use crate::failure::{Failure, Outcome};
+use crate::input;
 
 /// Clipboard tools: environment variable that must be set, program and arguments.
 const CLIPBOARDS: &[(Option<&str>, &str, &[&str])] = &[

@@ -12,7 +12,7 @@ use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Config, Context, Helper};
 
 use super::complete;
-use crate::commands::answer::print_piece;
+use crate::commands::run::answer::print_piece;
 use crate::dirs;
 use crate::failure::Outcome;
 

@@ -6,7 +6,7 @@ use server::http::{Listener, tls};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use crate::args::ServeArgs;
+use super::args::ServeArgs;
 use crate::failure::{Failure, Outcome};
 
 /// Starts listening. Also returns the address for messages.

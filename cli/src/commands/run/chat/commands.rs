@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use engine::sample::PARAMS;
 
 use super::{Chat, external, tell};
-use crate::commands::input;
-use crate::conversation::Conversation;
+use crate::commands::run::conversation::Conversation;
+use crate::commands::run::session::Session;
 use crate::failure::{Failure, Outcome};
-use crate::session::Session;
-use crate::{dirs, format, log};
+use crate::{dirs, format, input, terminal};
 
 pub struct ChatCommand {
     pub name: &'static str,
@@ -148,7 +147,7 @@ pub fn take(chat: &mut Chat<'_>, text: &str) -> Outcome<Option<Next>> {
         if !looks_like_a_command(first) {
             return Ok(None);
         }
-        log::line(format_args!("Unknown command {first}. Type /help for commands."));
+        terminal::reply(format_args!("Unknown command {first}. Type /help for commands."));
         return Ok(Some(Next::Read));
     };
     // A command error does not end the chat.
@@ -167,10 +166,10 @@ fn looks_like_a_command(word: &str) -> bool {
 fn help(_: &mut Chat<'_>, _: &str) -> Outcome<Next> {
     for command in COMMANDS.iter().filter(|c| !c.about.is_empty()) {
         let typed = format!("{} {}", command.name, command.argument.name());
-        log::line(format_args!("  {typed:<20} {}", command.about));
+        terminal::reply(format_args!("  {typed:<20} {}", command.about));
     }
-    log::line("  \"\"\"                  start or end multi-line input; or end lines with \\");
-    log::line("  Ctrl-C               stop the response");
+    terminal::reply("  \"\"\"                  start or end multi-line input; or end lines with \\");
+    terminal::reply("  Ctrl-C               stop the response");
     Ok(Next::Read)
 }
 
@@ -183,13 +182,13 @@ fn regen(chat: &mut Chat<'_>, _: &str) -> Outcome<Next> {
     if chat.conversation.take_back("assistant") {
         return Ok(Next::Answer);
     }
-    log::line("There is no response yet.");
+    terminal::reply("There is no response yet.");
     Ok(Next::Read)
 }
 
 fn read(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
     let text = input::read(&file_of(file, "/read")?)?;
-    log::line(format_args!(
+    terminal::reply(format_args!(
         "{file}: {} will be prepended to the next message.",
         format::plural(text.chars().count(), "character")
     ));
@@ -204,21 +203,21 @@ fn edit(chat: &mut Chat<'_>, text: &str) -> Outcome<Next> {
     };
     let text = external::edited(&initial)?;
     if text.trim().is_empty() {
-        log::line("The file is empty; no message was sent.");
+        terminal::reply("The file is empty; no message was sent.");
         return Ok(Next::Read);
     }
-    log::line(&text);
+    terminal::reply(&text);
     Ok(Next::Ask(text))
 }
 
 fn copy(chat: &mut Chat<'_>, _: &str) -> Outcome<Next> {
     let Some(answer) = chat.conversation.last("assistant") else {
-        log::line("There is no response yet.");
+        terminal::reply("There is no response yet.");
         return Ok(Next::Read);
     };
     let n = format::plural(answer.chars().count(), "character");
     let how = external::copy(answer)?;
-    log::line(format_args!("Copied {n} to the clipboard with {how}."));
+    terminal::reply(format_args!("Copied {n} to the clipboard with {how}."));
     Ok(Next::Read)
 }
 
@@ -231,7 +230,7 @@ fn system(chat: &mut Chat<'_>, text: &str) -> Outcome<Next> {
 /// Enables context shifts.
 fn shift(chat: &mut Chat<'_>, _: &str) -> Outcome<Next> {
     chat.session.allow_shift()?;
-    log::line("Whenever the context is full, the older half of the conversation will be dropped.");
+    terminal::reply("Whenever the context is full, the older half of the conversation will be dropped.");
     Ok(Next::Read)
 }
 
@@ -250,17 +249,17 @@ fn set(chat: &mut Chat<'_>, rest: &str) -> Outcome<Next> {
                 true => String::new(),
                 false => format!(" Similar names: {}.", near.join(", ")),
             };
-            log::line(format_args!("Unknown parameter {name}; type /set to list all.{near}"));
+            terminal::reply(format_args!("Unknown parameter {name}; type /set to list all.{near}"));
         }
         (rows, "") => {
             for p in rows {
-                log::line(format_args!("  {:<20} {:<8} {}", p.flag, (p.get)(sampler), p.doc));
+                terminal::reply(format_args!("  {:<20} {:<8} {}", p.flag, (p.get)(sampler), p.doc));
             }
         }
         ([p, ..], value) => {
             let before = (p.get)(sampler);
             sampler.set(p.name, &[value])?;
-            log::line(format_args!("{} is now {}; it was {before}.", p.flag, (p.get)(sampler)));
+            terminal::reply(format_args!("{} is now {}; it was {before}.", p.flag, (p.get)(sampler)));
         }
     }
     Ok(Next::Read)
@@ -272,7 +271,7 @@ fn tokens(chat: &mut Chat<'_>, text: &str) -> Outcome<Next> {
         let n = chat.conversation.n_tokens(vocab)?;
         let (n_ctx, n_cached) = (chat.session.context().n_ctx(), chat.session.cached().len());
         let n = format::plural(n, "token");
-        log::line(format_args!(
+        terminal::reply(format_args!(
             "The conversation has {n}; the context contains {n_cached} of at most {n_ctx}."
         ));
         return Ok(Next::Read);
@@ -280,16 +279,16 @@ fn tokens(chat: &mut Chat<'_>, text: &str) -> Outcome<Next> {
     let tokens = vocab.tokenize(text, false, true);
     for &token in &tokens {
         let piece = String::from_utf8_lossy(vocab.token_to_piece(token, true));
-        log::line(format_args!("{token:>8}  {piece:?}"));
+        terminal::reply(format_args!("{token:>8}  {piece:?}"));
     }
-    log::line(format::plural(tokens.len(), "token"));
+    terminal::reply(format::plural(tokens.len(), "token"));
     Ok(Next::Read)
 }
 
 fn model(chat: &mut Chat<'_>, given: &str) -> Outcome<Next> {
     if given.is_empty() {
         let model = chat.session.model();
-        log::line(format_args!(
+        terminal::reply(format_args!(
             "{}: {}",
             super::name(chat.session),
             model.path().display()
@@ -309,7 +308,7 @@ fn model(chat: &mut Chat<'_>, given: &str) -> Outcome<Next> {
     conversation.take_over(&chat.conversation);
     std::mem::swap(chat.session, &mut session);
     chat.conversation = conversation;
-    log::line(format_args!("{} goes on.", super::name(chat.session)));
+    terminal::reply(format_args!("{} goes on.", super::name(chat.session)));
     Ok(Next::Read)
 }
 
@@ -322,7 +321,7 @@ fn save(chat: &mut Chat<'_>, file: &str) -> Outcome<Next> {
         fs::create_dir_all(dir)?;
     }
     chat.conversation.save(&path)?;
-    log::line(format_args!("Saved the conversation to {}.", path.display()));
+    terminal::reply(format_args!("Saved the conversation to {}.", path.display()));
     Ok(Next::Read)
 }
 
@@ -345,7 +344,7 @@ fn leave(_: &mut Chat<'_>, _: &str) -> Outcome<Next> {
 fn resume_from(chat: &mut Chat<'_>, path: &Path) -> Outcome<Next> {
     fs::metadata(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     let n = chat.conversation.replace_by(path)?;
-    log::line(format_args!(
+    terminal::reply(format_args!(
         "Resuming the conversation after {}.",
         format::plural(n, "message")
     ));

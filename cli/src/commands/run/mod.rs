@@ -1,4 +1,18 @@
 //! `llama run`: answers one prompt or starts a chat.
+//!
+//! - [`args`]: arguments
+//! - [`session`]: a loaded model with a context
+//! - [`conversation`]: messages and the prompts rendered from them
+//! - [`answer`], [`reasoning`], [`markdown`]: generation and terminal rendering of responses
+//! - [`chat`]: interactive chat
+
+mod answer;
+pub mod args;
+mod chat;
+mod conversation;
+mod markdown;
+mod reasoning;
+mod session;
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -6,19 +20,18 @@ use std::path::PathBuf;
 
 use engine::sample::{ParamDef, Recommended};
 use llama::Finish;
+use tracing::{Level, debug};
 
-use crate::args::RunArgs;
-use crate::commands::answer::{print_piece, report, speak};
-use crate::commands::{chat, input};
-use crate::conversation::Conversation;
 use crate::failure::{Failure, Outcome};
 use crate::naming::model_and_texts;
-use crate::session::Session;
-use crate::{fetch, format, log};
+use crate::{fetch, format, input};
+use answer::{print_piece, report, speak};
+use args::RunArgs;
+use conversation::Conversation;
+use session::Session;
 
 /// Answers the prompt, or runs a chat.
 pub fn run(args: &RunArgs) -> Outcome {
-    log::init(args.display.log()?);
     let (model, prompt) = model_and_prompt(args)?;
     // Check the model before reading standard input.
     let path = args.hub.file(model.as_deref())?;
@@ -32,7 +45,7 @@ pub fn run(args: &RunArgs) -> Outcome {
     };
     let mut session = Session::open(&path, args)?;
     let conversation = Conversation::new(session.model(), args.raw, system(args)?.as_deref(), &args.template)?;
-    if log::is_shown(log::Level::Verbose) {
+    if tracing::enabled!(Level::DEBUG) {
         describe(&session, &conversation, args.sampler.is_greedy());
     }
     let end = match prompt {
@@ -78,43 +91,34 @@ fn describe(session: &Session, conversation: &Conversation, greedy: bool) {
         .iter()
         .filter(|warning| warning.is_corrected())
     {
-        log::detail(format_args!("file     {warning}"));
+        debug!("file     {warning}");
     }
     let (model, context) = (session.model(), session.context());
     let (params, sizes) = (context.params(), context.sizes());
     let device = model.device();
-    log::detail(format_args!("model    {}", model.path().display()));
+    debug!("model    {}", model.path().display());
     let (n, size) = (format::count(model.n_params()), format::bytes(model.n_bytes()));
-    log::detail(format_args!("         {}, {n} parameters, {size}", model.arch().name));
+    debug!("         {}, {n} parameters, {size}", model.arch().name);
     let template = if conversation.is_raw() {
         "no chat template"
     } else {
         "with chat template"
     };
-    log::detail(format_args!(
-        "vocab    {} tokens, {template}",
-        session.vocab().n_tokens()
-    ));
-    log::detail(format_args!("device   {}: {}", device.name(), device.description()));
+    debug!("vocab    {} tokens, {template}", session.vocab().n_tokens());
+    debug!("device   {}: {}", device.name(), device.description());
     let recommended = Recommended::of(model.metadata(), greedy);
     if !recommended.names.is_empty() {
         let shown =
             |name: &&str| ParamDef::find(name).map(|def| format!("{} {}", def.flag, (def.get)(&session.sampler)));
         let shown: Vec<_> = recommended.names.iter().filter_map(shown).collect();
-        log::detail(format_args!(
-            "sampling (recommended by the model): {}",
-            shown.join(", ")
-        ));
+        debug!("sampling (recommended by the model): {}", shown.join(", "));
     }
     let placement = model.placement_summary();
     let (n, all) = (placement.n_offloaded, placement.n_layers);
     let bytes = |(name, n): &(String, usize)| format!("{name} {}", format::mib(*n));
     let by_memory: Vec<_> = placement.bytes.iter().map(bytes).collect();
-    log::detail(format_args!(
-        "weights  {n}/{all} layers on devices; {}",
-        by_memory.join(", ")
-    ));
-    log::detail(format_args!(
+    debug!("weights  {n}/{all} layers on devices; {}", by_memory.join(", "));
+    debug!(
         "context  {} tokens (trained for {}), ubatch size {}, {} and {} threads, KV cache {} and {}",
         context.n_ctx(),
         model.base().n_ctx_train(),
@@ -123,15 +127,13 @@ fn describe(session: &Session, conversation: &Conversation, greedy: bool) {
         params.n_threads_batch,
         params.type_k,
         params.type_v
-    ));
+    );
     let (weights, kv, compute) = (
         format::bytes(sizes.weights),
         format::bytes(sizes.kv + sizes.states),
         format::bytes(sizes.compute),
     );
-    log::detail(format_args!(
-        "memory   weights {weights}, KV cache {kv}, compute buffers {compute}"
-    ));
+    debug!("memory   weights {weights}, KV cache {kv}, compute buffers {compute}");
 }
 
 /// Returns the model and prompt from the arguments; the first argument can be either.

@@ -8,14 +8,15 @@ mod external;
 use std::path::{Path, PathBuf};
 
 use llama::Finish;
+use tracing::error;
 
 use super::answer::{report, speak};
-use crate::args::RunArgs;
-use crate::conversation::Conversation;
+use super::args::RunArgs;
+use super::conversation::Conversation;
+use super::session::Session;
 use crate::failure::{Failure, Outcome};
 use crate::hub::{Cache, SHORT_NAMES};
-use crate::session::Session;
-use crate::{format, log};
+use crate::{format, terminal};
 use commands::Next;
 use editor::{Editor, Input};
 
@@ -37,16 +38,16 @@ pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<
     };
     let arch = session.model().arch().name;
     if conversation.is_raw() {
-        log::line(format_args!(
+        terminal::reply(format_args!(
             "{arch} has no chat template; your text will be continued. Type /help for commands."
         ));
     } else {
-        log::line(format_args!("Chat with {}. Type /help for commands.", name(session)));
+        terminal::reply(format_args!("Chat with {}. Type /help for commands.", name(session)));
     }
     if let Some(file) = &messages {
         let n = conversation.restore(file)?;
         if n > 0 {
-            log::line(format_args!(
+            terminal::reply(format_args!(
                 "Resuming the conversation after {}.",
                 format::plural(n, "message")
             ));
@@ -68,7 +69,7 @@ pub fn run(session: &mut Session, mut conversation: Conversation, first: Option<
             Input::Interrupt => {
                 n_interrupts += 1;
                 if n_interrupts > 1 {
-                    log::line("Press Ctrl-D or type /exit to leave.");
+                    terminal::reply("Press Ctrl-D or type /exit to leave.");
                 }
                 continue;
             }
@@ -151,7 +152,7 @@ impl Chat<'_> {
                 }
                 report(self.session, &turn, self.args);
                 if turn.finish == Finish::ContextFull {
-                    log::line("Use /shift to drop the older half of the conversation, or /clear to start over.");
+                    terminal::reply("Use /shift to drop the older half of the conversation, or /clear to start over.");
                 }
                 Ok(())
             }
@@ -167,7 +168,7 @@ impl Chat<'_> {
 fn tell(failure: Failure) -> Outcome {
     match failure {
         Failure::Message(text) => {
-            log::line(format_args!("error: {text}"));
+            error!("{text}");
             Ok(())
         }
         other => Err(other),

@@ -6,21 +6,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::chat::{Budget, ReasoningTags};
-use engine::context::{Context, ContextError, ContextParams};
+use engine::context::{Context, ContextParams};
 use engine::model::Model;
-use engine::sample::{Recommended, SamplerParams, Token};
+use engine::sample::{SamplerParams, Token};
 use engine::speculate::{DraftController, Drafted, Speculator};
 use engine::vocab::Vocab;
 use llama::parts::{self, GenerationParams, ShownTokens};
 use llama::{CancelHandle, Error, Finish, Stats};
+use tracing::warn;
 
-use crate::args::{RunArgs, SpeculationArgs};
-use crate::commands::input;
+use super::args::RunArgs;
+use crate::args::{LoadArgs, SpeculationArgs};
 use crate::drafting::{self, Source};
 use crate::failure::{Failure, Outcome};
 use crate::grammar::{Pending, Prepared, named_error};
-use crate::loading::LoadArgs;
-use crate::{format, interrupt, log, progress};
+use crate::loading::no_context;
+use crate::log::hint;
+use crate::{format, input, interrupt, progress};
 
 /// A loaded model, its context, and the settings of responses.
 pub struct Session {
@@ -107,44 +109,22 @@ fn restore(session: &mut parts::Session, file: &Path) -> Outcome {
     Ok(())
 }
 
-/// Creates the error for a context that does not fit in memory.
-pub fn no_context(model: &Model, error: ContextError) -> Failure {
-    let ContextError::KvMemory { n_ctx, bytes, .. } = error else {
-        return error.into();
-    };
-    let free = match model.device().memory() {
-        (_, 0) => String::new(),
-        (free, _) => format!("; {} are free", format::bytes(free)),
-    };
-    Failure::new(format_args!(
-        "cannot allocate the KV cache: {n_ctx} tokens need {}{free}; use a smaller context (-c) or a quantized cache (-ctk q8_0 -ctv q8_0)",
-        format::bytes(bytes)
-    ))
-}
-
 /// Creates a context of the size in `params`. If memory is insufficient, halves the size down to `n_ctx_min`.
 fn fitting_context(model: &Arc<Model>, params: &mut ContextParams, n_ctx_min: usize) -> Outcome<Context> {
     let wanted = params.n_ctx;
     let context = parts::fitting_context(model, params, n_ctx_min).map_err(|e| no_context(model, e))?;
     if params.n_ctx < wanted {
-        log::hint(format_args!(
+        hint!(
             "context reduced to {} tokens: not enough memory for {wanted}; use -c to set the size",
             params.n_ctx
-        ));
+        );
     }
     Ok(context)
 }
 
-/// Returns the sampling parameters: the model's recommendations, overridden by the command line.
+/// Returns the sampling parameters of the options, with the biases of token texts.
 fn sampler(args: &RunArgs, model: &Model) -> Outcome<SamplerParams> {
-    let recommended = Recommended::of(model.metadata(), args.sampler.is_greedy());
-    for key in &recommended.refused {
-        log::line(format_args!(
-            "warning: ignoring {key} of the file: invalid value for this setting"
-        ));
-    }
-    let mut params = recommended.params;
-    args.sampler.apply(&mut params)?;
+    let mut params = args.sampler.params(model)?;
     let read = |text: &str| match args.escape {
         true => input::unescaped(text),
         false => text.to_owned(),
@@ -180,9 +160,9 @@ fn warn_of_length(context: &Context) {
     let params = context.params();
     let is_stretched = params.rope_freq_base.is_some() || params.rope_freq_scale.is_some();
     if context.is_limited() && trained > 0 && n_ctx > trained && !is_stretched {
-        log::line(format_args!(
-            "warning: the context ({n_ctx} tokens) exceeds the model's training context ({trained}); output beyond it may be meaningless"
-        ));
+        warn!(
+            "the context ({n_ctx} tokens) exceeds the model's training context ({trained}); output beyond it may be meaningless"
+        );
     }
 }
 
@@ -215,7 +195,7 @@ impl Session {
         let n_ctx_min = if can_shrink { args.context.fit_ctx } else { usize::MAX };
         let mut context = fitting_context(&model, &mut params, n_ctx_min)?;
         if matches!(args.context.flash_attn.as_str(), "off" | "0") {
-            log::line("warning: -fa off has no effect: attention never materializes the score matrix");
+            warn!("-fa off has no effect: attention never materializes the score matrix");
         }
         if args.context.ctx_size.is_some() {
             warn_of_length(&context);
