@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use percent_encoding::percent_decode_str;
 use tower::ServiceExt;
 use tower_http::services::ServeDir;
+use tracing::info;
 
 use crate::api::ApiError;
 use crate::http::{Client, cors, unique};
@@ -37,8 +38,8 @@ pub struct AccessPolicy {
     pub origins: Vec<String>,
     /// The server listens beyond this machine, so the origin check does not protect it.
     pub is_public: bool,
-    /// Callback after each response has started.
-    pub log: Option<Log>,
+    /// Whether to log each request once its response has started ([`REQUEST_TARGET`]).
+    pub logs_requests: bool,
 }
 
 impl AccessPolicy {
@@ -68,23 +69,9 @@ fn first_part(path: &str) -> &str {
     path.split('/').nth(1).unwrap_or_default()
 }
 
-/// Callback for finished requests.
-pub type Log = Box<dyn Fn(&RequestRecord) + Send + Sync>;
-
-/// Log record of a request. Contains no prompts or completions.
-#[derive(Clone, Debug)]
-pub struct RequestRecord {
-    /// Request id, from `x-request-id` or generated.
-    pub id: String,
-    /// HTTP method.
-    pub method: Method,
-    /// Request path without the query.
-    pub path: String,
-    /// Status code of the response.
-    pub status: StatusCode,
-    /// Time from receiving the request head to sending the response head.
-    pub time: Duration,
-}
+/// Target of the log records of requests. Their message contains the fields. Records have no prompts or
+/// completions.
+pub const REQUEST_TARGET: &str = "llama::request";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -246,14 +233,11 @@ async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request
     if let Ok(Some(origin)) = origin {
         cors::allow(&mut response, origin);
     }
-    if let Some(log) = &policy.log {
-        log(&RequestRecord {
-            id,
-            method,
-            path,
-            status: response.status(),
-            time: start.elapsed(),
-        });
+    if policy.logs_requests {
+        // Time from the request head to the response head.
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        let (method, status) = (method.as_str(), response.status().as_u16());
+        info!(target: REQUEST_TARGET, id, method, path, status, ms, "{id} {method} {path} {status} {ms:.1} ms");
     }
     response
 }

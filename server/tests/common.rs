@@ -116,7 +116,7 @@ impl Server {
             prefix: options.prefix,
             origins: options.origins,
             is_public: false,
-            log: None,
+            logs_requests: false,
         };
         Server::listening(Arc::new(app), policy, options.listen, listener)
     }

@@ -88,7 +88,7 @@ impl Models {
             page: true,
             origins: vec![ORIGIN.to_owned()],
             is_public: false,
-            log: None,
+            logs_requests: false,
             ..AccessPolicy::default()
         }
     }

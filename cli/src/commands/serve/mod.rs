@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Command;
-use server::guard::{AccessPolicy, Log, RequestRecord};
+use server::guard::AccessPolicy;
 use server::http::{ANY_ORIGIN, ListenParams, Listener, serve};
 use server::router::{Router, router};
 use tokio::sync::watch;
@@ -22,7 +22,7 @@ use tracing::info;
 
 use crate::failure::{Failure, Outcome};
 use crate::serving::app;
-use crate::{fetch, format, input, interrupt, log};
+use crate::{fetch, format, input, interrupt};
 use args::ServeArgs;
 
 /// Threads for connections; the model uses its own threads.
@@ -62,7 +62,7 @@ pub fn run(args: ServeArgs, program: Command) -> Outcome {
         prefix: args.api_prefix.clone(),
         origins: args.cors_origins.clone(),
         is_public: args.insecure,
-        log: args.verbose.then(|| -> Log { Box::new(log_request) }),
+        logs_requests: args.verbose,
     };
     let (routes, close) = match args.serves_several() {
         true => of_several(args, program, gate, &runtime, &place, start)?,
@@ -200,19 +200,6 @@ impl Signals {
             std::future::pending::<()>().await;
         }
     }
-}
-
-/// Logs a request.
-fn log_request(record: &RequestRecord) {
-    let RequestRecord {
-        id,
-        method,
-        path,
-        status,
-        time,
-    } = record;
-    let (method, status, ms) = (method.as_str(), status.as_u16(), time.as_secs_f64() * 1e3);
-    info!(target: log::REQUEST, id, method, path, status, ms, "{id} {method} {path} {status} {ms:.1} ms");
 }
 
 /// Checks that either one model or several are served, and that the options match.
