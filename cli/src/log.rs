@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use serde_json::{Map, Value as Json};
+use server::guard::REQUEST_TARGET;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -21,9 +22,6 @@ use crate::terminal::{self, Stream};
 
 /// Target of hints, which are dimmed on terminals.
 pub const HINT: &str = "llama::hint";
-
-/// Target of request records. The message contains the fields, so text logs omit them.
-pub const REQUEST: &str = "llama::request";
 
 /// Prefix of the targets of the project. Events of other crates are not printed.
 const OURS: &str = "llama";
@@ -183,7 +181,8 @@ impl LogFormat {
             line += "warning: ";
         }
         line += &record.message;
-        if metadata.target() != REQUEST {
+        // The message of a request record contains its fields.
+        if metadata.target() != REQUEST_TARGET {
             for (name, value) in &record.fields {
                 let space = if line.is_empty() || line.ends_with(' ') {
                     ""
@@ -271,7 +270,7 @@ mod tests {
             logged(LogFormat::default(), emit),
             "loaded n=3 path=\"/a\" is_new=true\n"
         );
-        let emit = || info!(target: REQUEST, status = 200, "GET /a 200");
+        let emit = || info!(target: REQUEST_TARGET, status = 200, "GET /a 200");
         assert_eq!(logged(LogFormat::default(), emit), "GET /a 200\n");
         let json = LogFormat {
             is_jsonl: true,

@@ -10,6 +10,8 @@ use engine::model::Model;
 use engine::speculate::DraftController;
 use llama::parts::reserve_drafts;
 use server::api::{Defaults, limit};
+use server::app::App;
+use server::chat::ChatParams;
 use server::scheduler::{Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
 
@@ -26,7 +28,7 @@ const DEFAULT_CONTEXT: usize = 8192;
 const MAX_DRAFTED: usize = 8;
 
 /// Loads a model with everything needed to serve it.
-pub fn service(args: &ServingArgs, path: &Path) -> Outcome<ModelService> {
+pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
     let mut params = args.context.params();
     params.n_seq_max = (2 * args.n_parallel).min(MAX_SEQUENCES);
     params.n_batch = params.n_batch.max(args.n_parallel);
@@ -76,6 +78,7 @@ pub fn service(args: &ServingArgs, path: &Path) -> Outcome<ModelService> {
         Scheduler::speculating(context, settings, speculation)?
     };
     let service = served_params(args, path, &model)?;
+    let chat = chat_params(args)?;
     let embedding = ContextParams {
         pooling: args.pooling,
         n_outputs_max: 0,
@@ -83,25 +86,34 @@ pub fn service(args: &ServingArgs, path: &Path) -> Outcome<ModelService> {
         thread_pool: params.thread_pool,
         ..plain
     };
-    let service = ModelService::new(scheduler, service, embedding);
+    let service = ModelService::new(scheduler, service, chat);
     let service = service.map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     // Report constraint errors at startup instead of on the first request.
-    let checked = service.constraint(None).map_err(|e| Failure::new(e.message));
-    checked.map(|_| service)
+    service.constraint(None).map_err(|e| Failure::new(e.message))?;
+    Ok(App::new(service, embedding))
+}
+
+/// Returns the settings of chats.
+fn chat_params(args: &ServingArgs) -> Outcome<ChatParams> {
+    Ok(ChatParams {
+        template: args.template.source()?,
+        variables: args.template.variables(),
+        raw_output: args.defaults.skip_chat_parsing,
+        split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,
+        reasoning_budget: usize::try_from(args.template.reasoning_budget).ok(),
+        reasoning_message: args.template.reasoning_budget_message.clone(),
+    })
 }
 
 /// Returns the settings of the service and the defaults of its requests.
 fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<ServiceParams> {
     let sampler = args.sampler.params(model)?;
-    let template = args.template.source()?;
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let mut names = args.alias.iter().map(|name| name.trim().to_owned());
     let first = names.next().filter(|name| !name.is_empty()).or(stem);
     Ok(ServiceParams {
         name: first.unwrap_or_else(|| "model".to_owned()),
         aliases: names.filter(|name| !name.is_empty()).collect(),
-        template,
-        variables: args.template.variables(),
         defaults: Defaults {
             sampler,
             stop: args.defaults.reverse_prompt.clone(),
@@ -110,11 +122,7 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
             grammar: args.defaults.grammar.grammar()?.map(|(_, grammar)| grammar),
         },
         show_special_tokens: args.defaults.special,
-        raw_output: args.defaults.skip_chat_parsing,
         suffix_first: args.defaults.spm_infill,
-        reasoning_budget: usize::try_from(args.template.reasoning_budget).ok(),
-        reasoning_message: args.template.reasoning_budget_message.clone(),
-        split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,
         slot_save_path: None,
         adapters: args.adapters.names(),
         build: version::short(),

@@ -10,10 +10,13 @@ use engine::context::{Context, ContextParams};
 use engine::model::{LoadParams, Model};
 use engine::sample::SamplerParams;
 use engine::speculate::{DraftController, Drafter};
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 use server::api::Defaults;
-use server::http::{AccessPolicy, App, ListenParams, Listener, serve};
-use server::routes::router;
+use server::app::App;
+use server::chat::ChatParams;
+use server::guard::AccessPolicy;
+use server::http::{ListenParams, Listener, serve};
+use server::router::router;
 use server::scheduler::{Drafters, Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
 use tokio::net::TcpListener;
@@ -105,7 +108,7 @@ impl Server {
                 .unwrap_or_else(|| tests::text_model("llama", options.template)),
         )
         .expect("writing a model");
-        let service = service(&options, &path, "tiny").expect("a model");
+        let app = app(&options, &path, "tiny").expect("a model");
         let policy = AccessPolicy {
             keys: options.keys,
             page: options.page,
@@ -113,9 +116,9 @@ impl Server {
             prefix: options.prefix,
             origins: options.origins,
             is_public: false,
-            log: None,
+            logs_requests: false,
         };
-        Server::listening(Arc::new(App { service }), policy, options.listen, listener)
+        Server::listening(Arc::new(app), policy, options.listen, listener)
     }
 
     fn listening(
@@ -225,8 +228,8 @@ impl Server {
     }
 }
 
-/// Loads a model file and creates its service.
-pub fn service(options: &Options, path: &std::path::Path, name: &str) -> Result<ModelService, String> {
+/// Loads a model file and creates its state.
+pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App, String> {
     let model = Arc::new(Model::load(path, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?);
     let params = ContextParams {
         n_ctx: options.n_ctx,
@@ -257,23 +260,24 @@ pub fn service(options: &Options, path: &std::path::Path, name: &str) -> Result<
     let service = ServiceParams {
         name: name.to_owned(),
         aliases: vec![format!("{name}-again")],
-        template: options.other_template.map(str::to_owned),
-        variables: Map::new(),
         defaults: Defaults {
             sampler: SamplerParams::greedy(),
             ..options.defaults.clone()
         },
         show_special_tokens: options.show_special_tokens,
-        raw_output: options.raw_output,
         suffix_first: options.suffix_first,
-        reasoning_budget: None,
-        reasoning_message: String::new(),
-        split_reasoning: true,
         slot_save_path: options.slot_save_path.clone(),
         adapters: Vec::new(),
         build: "test".to_owned(),
     };
-    ModelService::new(scheduler, service, params).map_err(|e| e.to_string())
+    let chat = ChatParams {
+        template: options.other_template.map(str::to_owned),
+        raw_output: options.raw_output,
+        split_reasoning: true,
+        ..ChatParams::default()
+    };
+    let service = ModelService::new(scheduler, service, chat).map_err(|e| e.to_string())?;
+    Ok(App::new(service, params))
 }
 
 impl Drop for Server {

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use server::batch::{Progress, batch, finished};
-use server::http::{AccessPolicy, App};
-use server::routes::router;
+use server::guard::AccessPolicy;
+use server::router::router;
 use tracing::info;
 
 use crate::args::ServingArgs;
 use crate::failure::{Failure, Outcome};
-use crate::serving::service;
+use crate::serving::app;
 use crate::{fetch, format};
 
 /// Arguments of `llama batch`.
@@ -69,9 +69,9 @@ pub fn run(args: &BatchArgs) -> Outcome {
         return Ok(());
     }
     let path = fetch::model(args.model.as_deref(), &args.serving.hub)?;
-    let service = service(&args.serving, &path)?;
-    let n_at_once = 2 * service.scheduler.settings().n_parallel;
-    let routes = router(Arc::new(App { service }), AccessPolicy::default());
+    let app = app(&args.serving, &path)?;
+    let n_at_once = 2 * app.service.scheduler.settings().n_parallel;
+    let routes = router(Arc::new(app), AccessPolicy::default());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -13,6 +13,47 @@ pub struct Field {
     pub doc: &'static str,
 }
 
+impl Field {
+    const fn new(name: &'static str, form: FieldType, doc: &'static str) -> Field {
+        Field { name, form, doc }
+    }
+
+    /// Describes a field that accepts a string.
+    pub const fn text(name: &'static str, doc: &'static str) -> Field {
+        Field::new(name, FieldType::Text, doc)
+    }
+
+    /// Describes a field that accepts a boolean.
+    pub const fn flag(name: &'static str, doc: &'static str) -> Field {
+        Field::new(name, FieldType::Flag, doc)
+    }
+
+    /// Describes a field that accepts an integer.
+    pub const fn integer(name: &'static str, doc: &'static str) -> Field {
+        Field::new(name, FieldType::Integer, doc)
+    }
+
+    /// Describes a field that accepts an object.
+    pub const fn object(name: &'static str, doc: &'static str) -> Field {
+        Field::new(name, FieldType::Object, doc)
+    }
+
+    /// Describes a field that accepts a list.
+    pub const fn list(name: &'static str, doc: &'static str) -> Field {
+        Field::new(name, FieldType::List, doc)
+    }
+
+    /// Describes a field that accepts several JSON types.
+    pub const fn any(name: &'static str, doc: &'static str) -> Field {
+        Field::new(name, FieldType::Any, doc)
+    }
+
+    /// Describes a field that has no effect.
+    pub const fn ignored(name: &'static str, doc: &'static str) -> Field {
+        Field::new(name, FieldType::Ignored, doc)
+    }
+}
+
 /// JSON type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldType {
@@ -54,14 +95,5 @@ pub fn name_of(def: &ParamDef) -> &'static str {
         "penalty_frequency" => "frequency_penalty",
         "penalty_presence" => "presence_penalty",
         name => name,
-    }
-}
-
-/// Returns an ignored field of llama-server's API.
-pub const fn ignored(name: &'static str, doc: &'static str) -> Field {
-    Field {
-        name,
-        form: FieldType::Ignored,
-        doc,
     }
 }

@@ -147,18 +147,7 @@ mod tests {
 
     use super::*;
 
-    const TABLE: &[Field] = &[
-        Field {
-            name: "stream",
-            form: FieldType::Flag,
-            doc: "",
-        },
-        Field {
-            name: "user",
-            form: FieldType::Ignored,
-            doc: "",
-        },
-    ];
+    const TABLE: &[Field] = &[Field::flag("stream", ""), Field::ignored("user", "")];
 
     fn fields(body: Json) -> ApiResult<Fields> {
         let Json::Object(body) = body else { unreachable!() };

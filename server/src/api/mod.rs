@@ -10,7 +10,7 @@ mod value;
 
 pub use compat::KnownFields;
 pub use error::{ApiError, ApiResult};
-pub use field::{Field, FieldType, ignored, name_of};
+pub use field::{Field, FieldType, name_of};
 pub use fields::Fields;
 pub use generation::{Defaults, GENERATION_FIELDS, NO_LIMIT, between, generating, limit, max_tokens};
 pub use structure::{STRUCTURE_FIELDS, structure};

@@ -4,42 +4,27 @@ use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json};
 
 use super::error::{ApiError, ApiResult};
-use super::field::{Field, FieldType};
+use super::field::Field;
 use super::fields::Fields;
 use super::value::{shown, text_of};
 
 /// Fields for structured output.
 pub const STRUCTURE_FIELDS: &[Field] = &[
-    Field {
-        name: "response_format",
-        form: FieldType::Object,
-        doc: "Output format: `{\"type\": \"json_object\"}`, `{\"type\": \"json_schema\", \"json_schema\": {\"schema\": …}}` or `{\"type\": \"text\"}`.",
-    },
-    Field {
-        name: "json_schema",
-        form: FieldType::Any,
-        doc: "JSON schema that the output must match.",
-    },
-    Field {
-        name: "grammar",
-        form: FieldType::Text,
-        doc: "GBNF grammar that the output must match; the start rule is `root`.",
-    },
-    Field {
-        name: "regex",
-        form: FieldType::Text,
-        doc: "Regular expression that the whole output must match.",
-    },
-    Field {
-        name: "choice",
-        form: FieldType::List,
-        doc: "List of strings; the output is one of them.",
-    },
-    Field {
-        name: "structured_outputs",
-        form: FieldType::Object,
-        doc: "vLLM's form: an object with one of `json`, `regex`, `choice` and `grammar`.",
-    },
+    Field::object(
+        "response_format",
+        "Output format: `{\"type\": \"json_object\"}`, `{\"type\": \"json_schema\", \"json_schema\": {\"schema\": …}}` or `{\"type\": \"text\"}`.",
+    ),
+    Field::any("json_schema", "JSON schema that the output must match."),
+    Field::text(
+        "grammar",
+        "GBNF grammar that the output must match; the start rule is `root`.",
+    ),
+    Field::text("regex", "Regular expression that the whole output must match."),
+    Field::list("choice", "List of strings; the output is one of them."),
+    Field::object(
+        "structured_outputs",
+        "vLLM's form: an object with one of `json`, `regex`, `choice` and `grammar`.",
+    ),
 ];
 
 /// Reads the requested structure. At most one of the fields may be set.

@@ -7,16 +7,16 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, text_of};
-use crate::http::{AnyBody, App, Shared, json};
+use crate::api::{ApiError, ApiResult, Field, text_of};
+use crate::app::{App, Shared};
+use crate::http::{AnyBody, json};
 use crate::scheduler::Slot;
 
 /// Fields of `/slots/{id}`.
-pub const SLOT_FIELDS: &[Field] = &[Field {
-    name: "filename",
-    form: FieldType::Text,
-    doc: "File name in the directory given by `--slot-save-path`; for `save` and `restore`.",
-}];
+pub const SLOT_FIELDS: &[Field] = &[Field::text(
+    "filename",
+    "File name in the directory given by `--slot-save-path`; for `save` and `restore`.",
+)];
 
 /// Handles `GET /slots`.
 pub async fn slots(State(app): State<Shared>) -> ApiResult {
@@ -70,8 +70,8 @@ fn file(app: &App, body: Json) -> ApiResult<(String, PathBuf)> {
     };
     let name = body.get("filename").cloned().and_then(text_of);
     let name = name.ok_or_else(|| ApiError::field("filename", "expected a string"))?;
-    let raw_output = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(raw_output) {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(is_allowed) {
         return Err(ApiError::field(
             "filename",
             "expected a name of letters, digits, '.', '-' and '_' that does not start with '.'",

@@ -45,7 +45,7 @@ pub struct Request {
     pub deadline: Option<Duration>,
     /// Reasoning budget.
     pub budget: Option<Budget>,
-    /// Id by which commands refer to the running request.
+    /// Id of the request in commands.
     pub id: Option<Arc<str>>,
     /// Reasoning can be ended by a command with the request's id.
     pub reasoning_control: bool,

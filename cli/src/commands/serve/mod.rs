@@ -14,14 +14,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Command;
-use server::http::{ANY_ORIGIN, AccessPolicy, App, ListenParams, Listener, Log, RequestRecord, serve};
-use server::routes::{Router, router};
+use server::guard::AccessPolicy;
+use server::http::{ANY_ORIGIN, ListenParams, Listener, serve};
+use server::router::{Router, router};
 use tokio::sync::watch;
 use tracing::info;
 
 use crate::failure::{Failure, Outcome};
-use crate::serving::service;
-use crate::{fetch, format, input, interrupt, log};
+use crate::serving::app;
+use crate::{fetch, format, input, interrupt};
 use args::ServeArgs;
 
 /// Threads for connections; the model uses its own threads.
@@ -55,11 +56,6 @@ pub fn run(args: ServeArgs, program: Command) -> Outcome {
     // Bind before loading the model, to report a port conflict early.
     let (listener, place) = listen::listen(args, !keys.is_empty(), &runtime)?;
     let has_page = !args.no_webui && args.path.is_none();
-    let log: Option<Log> = if args.verbose {
-        Some(Box::new(log_request))
-    } else {
-        None
-    };
     let gate = AccessPolicy {
         keys,
         page: has_page,
@@ -67,7 +63,7 @@ pub fn run(args: ServeArgs, program: Command) -> Outcome {
         prefix: args.api_prefix.clone(),
         origins: args.cors_origins.clone(),
         is_public: args.insecure,
-        log,
+        logs_requests: args.verbose,
     };
     let (routes, close) = if args.serves_several() {
         of_several(args, program, gate, &runtime, &place, start)?
@@ -117,16 +113,16 @@ fn of_several(
 /// Creates the routes for one model.
 fn of_model(args: &ServeArgs, gate: AccessPolicy, place: &str, start: Instant) -> Outcome<(Router, Close)> {
     let path = fetch::model(args.first.as_deref().or(args.model.as_deref()), &args.serving.hub)?;
-    let mut service = service(&args.serving, &path)?;
-    service.params.slot_save_path = args.slot_save_path.clone();
-    let (name, n_ctx) = (&service.params.name, service.n_ctx());
+    let mut app = app(&args.serving, &path)?;
+    app.service.params.slot_save_path = args.slot_save_path.clone();
+    let (name, n_ctx) = (&app.service.params.name, app.service.n_ctx());
     info!(
         "serving {name} at {place}: {} of context, up to {}, ready in {:.2} s",
         format::plural(n_ctx, "token"),
         format::plural(args.serving.n_parallel, "parallel request"),
         start.elapsed().as_secs_f64()
     );
-    let app = Arc::new(App { service });
+    let app = Arc::new(app);
     Ok((
         router(app.clone(), gate),
         Box::new(move || app.service.scheduler.close()),
@@ -200,19 +196,6 @@ impl Signals {
             std::future::pending::<()>().await;
         }
     }
-}
-
-/// Logs a request.
-fn log_request(record: &RequestRecord) {
-    let RequestRecord {
-        id,
-        method,
-        path,
-        status,
-        time,
-    } = record;
-    let (method, status, ms) = (method.as_str(), status.as_u16(), time.as_secs_f64() * 1e3);
-    info!(target: log::REQUEST, id, method, path, status, ms, "{id} {method} {path} {status} {ms:.1} ms");
 }
 
 /// Checks that either one model or several are served, and that the options match.

@@ -15,7 +15,7 @@ use super::preset::{Preset, Presets};
 use crate::args::ServingArgs;
 use crate::failure::{Failure, Outcome};
 use crate::hub::{Cache, Name};
-use crate::serving::service;
+use crate::serving::app;
 use crate::{fetch, input, version};
 
 /// Fraction of the machine's memory for model files; contexts use the rest.
@@ -69,11 +69,12 @@ pub fn pool(args: &'static ServeArgs, program: Command) -> Outcome<(Arc<ModelPoo
     };
     let load = move |model_entry: &ModelEntry| {
         let serving = presets.get(&model_entry.name).copied().unwrap_or(others);
-        let mut service = service(serving, &model_entry.path).map_err(sentence)?;
-        service.params.name = model_entry.name.clone();
-        service.params.aliases = model_entry.aliases.clone();
-        service.params.slot_save_path = args.slot_save_path.clone();
-        Ok(service)
+        let mut app = app(serving, &model_entry.path).map_err(sentence)?;
+        let params = &mut app.service.params;
+        params.name = model_entry.name.clone();
+        params.aliases = model_entry.aliases.clone();
+        params.slot_save_path = args.slot_save_path.clone();
+        Ok(app)
     };
     Ok((ModelPool::new(params, Box::new(load)), first))
 }

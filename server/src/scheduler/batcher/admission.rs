@@ -1,4 +1,4 @@
-//! Admission: which queued jobs start, and in which sequences.
+//! Admission: starts queued jobs, each in a sequence with a cached prefix if possible.
 
 use std::time::Instant;
 

@@ -88,7 +88,7 @@ impl Batcher {
         continues
     }
 
-    /// Returns the error with which the last decode rejected a sequence.
+    /// Returns the error of a sequence that the last decode rejected.
     fn rejection(&self, seq: usize) -> Event {
         let all = self.memory.context.rejected();
         match all.iter().find(|rejection| rejection.seqs.contains(seq)) {

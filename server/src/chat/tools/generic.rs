@@ -4,7 +4,8 @@
 use engine::chat::Message;
 use serde_json::{Map, Value as Json, json};
 
-use super::{CallSyntax, ToolChoice, ToolFormat, Tools};
+use super::definition::{ToolChoice, Tools};
+use super::format::{CallSyntax, ToolFormat};
 
 /// Keys of the function name and the arguments in a call.
 const KEYS: [&str; 2] = ["name", "arguments"];
@@ -84,9 +85,10 @@ fn instructions(tools: &Tools) -> String {
         ToolChoice::Auto => "If a function is needed, answer with nothing but",
         ToolChoice::Required | ToolChoice::Named(_) => "Call a function: answer with nothing but",
     };
-    let each = match tools.parallel {
-        true => "one line of JSON for each call",
-        false => "one line of JSON for one call",
+    let each = if tools.parallel {
+        "one line of JSON for each call"
+    } else {
+        "one line of JSON for one call"
     };
     format!(
         "You can call these functions, each described by an object of JSON:\n{}\n{when} {each}: {form}, where the arguments fit the function's parameters. \

@@ -1,22 +1,4 @@
-//! Tool calling: tool definitions in requests, parsing of tool calls in model output, and grammars for
-//! required calls.
-
-mod call_parser;
-mod format;
-mod generic;
-mod grammar;
-mod harmony;
-mod header;
-mod lazy;
-mod literal;
-mod markers;
-#[cfg(test)]
-mod tests;
-
-pub use call_parser::{OutputEvent, ToolCallParser};
-pub use format::{CallSyntax, ToolFormat};
-pub use generic::{as_text, generic_format};
-pub use harmony::{FINAL as HARMONY_FINAL, Harmony};
+//! Tools that a request declares, in OpenAI's format.
 
 use std::sync::Arc;
 
@@ -41,15 +23,6 @@ pub struct Function {
     pub name: String,
     /// JSON schema of the arguments.
     pub parameters: Json,
-}
-
-/// A function call.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Call {
-    /// Function name.
-    pub name: String,
-    /// JSON object; may be incomplete if the completion was cut off.
-    pub arguments: String,
 }
 
 /// Constraint on which function is called.
@@ -153,7 +126,7 @@ impl Tools {
     }
 
     /// Returns the functions that satisfy a required call.
-    fn required_functions(&self) -> Vec<Function> {
+    pub(super) fn required_functions(&self) -> Vec<Function> {
         let is_wanted = |f: &&Function| match &self.choice {
             ToolChoice::Auto => false,
             ToolChoice::Required => true,
@@ -169,7 +142,7 @@ impl Tools {
 
 impl Function {
     /// Returns the schema of the arguments; without one, the function takes no arguments.
-    fn schema(&self) -> Json {
+    pub(super) fn schema(&self) -> Json {
         match &self.parameters {
             Json::Object(_) => self.parameters.clone(),
             _ => json!({ "type": "object", "additionalProperties": false }),
@@ -179,7 +152,7 @@ impl Function {
     /// Returns the function with `additionalProperties: false`, unless its schema controls additional
     /// properties. Models that are forced to call invent arguments. Voluntary calls are not restricted,
     /// because the model would put its content into another argument.
-    fn closed(&self) -> Function {
+    pub(super) fn closed(&self) -> Function {
         let mut function = self.clone();
         if let Json::Object(schema) = &mut function.parameters
             && schema.contains_key("properties")
@@ -208,7 +181,7 @@ const OPENING: [&str; 12] = [
 ];
 
 #[cfg(test)]
-mod function_tests {
+mod tests {
     use super::*;
 
     #[test]

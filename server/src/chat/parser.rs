@@ -4,7 +4,8 @@ use std::convert::Infallible;
 
 use engine::chat::{ReasoningSplit, Segment};
 
-use crate::tools::{Harmony, OutputEvent, ToolCallParser};
+use super::event::OutputEvent;
+use super::tools::{Harmony, ToolCallParser};
 
 /// Incremental parser of one completion.
 #[derive(Clone, Debug)]

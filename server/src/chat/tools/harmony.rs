@@ -6,19 +6,10 @@ use std::sync::Arc;
 
 use engine::vocab::partial_match_len;
 
-use super::Function;
-use super::call_parser::{OutputEvent, push_arguments, push_text};
+use super::definition::Function;
+use super::format::HARMONY_MARKS;
+use crate::chat::event::{OutputEvent, push_arguments, push_text};
 
-/// Control tokens of the format.
-pub const MARKS: &[&str] = &[
-    "<|start|>",
-    "<|channel|>",
-    "<|message|>",
-    "<|constrain|>",
-    "<|end|>",
-    "<|call|>",
-    "<|return|>",
-];
 /// Control tokens that end a message.
 const ENDS: &[&str] = &["<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>"];
 const MESSAGE: &str = "<|message|>";
@@ -72,7 +63,9 @@ impl Harmony {
         let rest = std::mem::take(&mut self.pending);
         match self.part {
             // Output without any channel is content.
-            Part::Head if !self.has_spoken && !MARKS.iter().any(|mark| rest.contains(mark)) => push_text(events, rest),
+            Part::Head if !self.has_spoken && !HARMONY_MARKS.iter().any(|mark| rest.contains(mark)) => {
+                push_text(events, rest)
+            }
             Part::Head => {}
             part => give(part, rest, events),
         }

@@ -7,6 +7,7 @@ use engine::chat::ChatTemplate;
 use serde_json::{Value as Json, json};
 
 use super::*;
+use crate::chat::OutputEvent;
 
 /// Functions of all tests: `f` and `g`, with an argument of each type.
 pub fn functions() -> Arc<[Function]> {

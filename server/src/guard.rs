@@ -1,9 +1,9 @@
-//! Handler state and the middleware for every request: authentication, CORS, request ids and logging.
+//! Middleware for every request: authentication, CORS, request ids and logging.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -14,18 +14,14 @@ use axum::response::{IntoResponse, Redirect, Response};
 use percent_encoding::percent_decode_str;
 use tower::ServiceExt;
 use tower_http::services::ServeDir;
+use tracing::info;
 
-use super::{cors, unique};
 use crate::api::ApiError;
+use crate::http::{Client, cors, unique};
+use crate::openapi::OPENAPI_ROUTES;
 use crate::routes::ROUTES;
-use crate::service::ModelService;
 use crate::web::File;
-
-/// State shared by all handlers.
-pub struct App {
-    /// The served model.
-    pub service: ModelService,
-}
+use crate::{anthropic, ollama};
 
 /// Access control, static files and logging that apply to every request.
 #[derive(Default)]
@@ -42,28 +38,25 @@ pub struct AccessPolicy {
     pub origins: Vec<String>,
     /// The server listens beyond this machine, so the origin check does not protect it.
     pub is_public: bool,
-    /// Callback after each response has started.
-    pub log: Option<Log>,
+    /// Whether to log each request once its response has started ([`REQUEST_TARGET`]).
+    pub logs_requests: bool,
 }
 
 impl AccessPolicy {
     /// Returns true for static files, which need no API key. Paths of routes never count as files.
     fn is_file(&self, method: &Method, path: &str) -> bool {
-        let Some(folder) = self
-            .folder
-            .as_ref()
-            .filter(|_| method == Method::GET || method == Method::HEAD)
-        else {
+        let Some(folder) = &self.folder else {
             return false;
         };
-        let first = |path: &str| path.split('/').nth(1).unwrap_or_default().to_owned();
-        let names: Vec<String> = ROUTES
-            .iter()
-            .flat_map(|route| route.paths.iter().map(|path| first(path)))
-            .collect();
+        if method != Method::GET && method != Method::HEAD {
+            return false;
+        }
         let decoded = percent_decode_str(path).decode_utf8_lossy();
-        let raw_output = |part: &str| !part.contains(['\\', '\0']) && part != "..";
-        if names.contains(&first(&decoded)) || !decoded.split('/').all(raw_output) {
+        let name = first_part(&decoded);
+        let mut routes = ROUTES.iter().chain(OPENAPI_ROUTES);
+        let is_route = routes.any(|route| route.paths.iter().any(|path| first_part(path) == name));
+        let is_safe = |part: &str| !part.contains(['\\', '\0']) && part != "..";
+        if is_route || !decoded.split('/').all(is_safe) {
             return false;
         }
         let file = folder.join(decoded.trim_start_matches('/'));
@@ -71,30 +64,14 @@ impl AccessPolicy {
     }
 }
 
-/// Callback for finished requests.
-pub type Log = Box<dyn Fn(&RequestRecord) + Send + Sync>;
-
-/// Shared state that handlers receive.
-pub type Shared = Arc<App>;
-
-/// Client identity: the 1-based index of its API key, or 0 without authentication.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Client(pub u64);
-
-/// Log record of a request. Contains no prompts or completions.
-#[derive(Clone, Debug)]
-pub struct RequestRecord {
-    /// Request id, from `x-request-id` or generated.
-    pub id: String,
-    /// HTTP method.
-    pub method: Method,
-    /// Request path without the query.
-    pub path: String,
-    /// Status code of the response.
-    pub status: StatusCode,
-    /// Time from receiving the request head to sending the response head.
-    pub time: Duration,
+/// Returns the first part of a path.
+fn first_part(path: &str) -> &str {
+    path.split('/').nth(1).unwrap_or_default()
 }
+
+/// Target of the log records of requests. Their message contains the fields. Records have no prompts or
+/// completions.
+pub const REQUEST_TARGET: &str = "llama::request";
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -114,12 +91,12 @@ pub fn guarded(routes: Router, policy: AccessPolicy) -> Router {
     };
     let routes = routes.method_not_allowed_fallback(method_not_allowed);
     let routes = routes.layer(from_fn_with_state(Arc::new(policy), authorize));
-    match prefix.is_empty() {
-        true => routes,
-        false => Router::new()
-            .fallback(strip_prefix_and_route)
-            .with_state((prefix.into(), routes)),
+    if prefix.is_empty() {
+        return routes;
     }
+    Router::new()
+        .fallback(strip_prefix_and_route)
+        .with_state((prefix.into(), routes))
 }
 
 /// Strips the path prefix and dispatches the request.
@@ -234,10 +211,11 @@ async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request
         Ok(Some(_)) => cors::preflight(&method, request.headers()),
         _ => None,
     };
-    let admitted = origin.clone().and_then(|_| match policy.is_file(&method, &path) {
-        true => Ok(Client::default()),
-        false => admitted(&policy.keys, request.headers(), &path),
-    });
+    let admitted = match &origin {
+        Err(error) => Err(error.clone()),
+        Ok(_) if policy.is_file(&method, &path) => Ok(Client::default()),
+        Ok(_) => admitted(&policy.keys, request.headers(), &path),
+    };
     let mut response = match (asks, admitted) {
         (Some(response), _) => response,
         (None, Ok(client)) => {
@@ -247,7 +225,7 @@ async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request
         (None, Err(error)) => error.into_response(),
     };
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        response = crate::routes::refusal(&path, &error, &id);
+        response = refusal(&path, &error, &id);
     }
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
@@ -255,16 +233,24 @@ async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request
     if let Ok(Some(origin)) = origin {
         cors::allow(&mut response, origin);
     }
-    if let Some(log) = &policy.log {
-        log(&RequestRecord {
-            id,
-            method,
-            path,
-            status: response.status(),
-            time: start.elapsed(),
-        });
+    if policy.logs_requests {
+        // Time from the request head to the response head.
+        let ms = start.elapsed().as_secs_f64() * 1e3;
+        let (method, status) = (method.as_str(), response.status().as_u16());
+        info!(target: REQUEST_TARGET, id, method, path, status, ms, "{id} {method} {path} {status} {ms:.1} ms");
     }
     response
+}
+
+/// Returns an error response in the format of the API that `path` belongs to.
+fn refusal(path: &str, error: &ApiError, request_id: &str) -> Response {
+    if path.starts_with("/v1/messages") {
+        error.response(&anthropic::error_json(error, request_id))
+    } else if path.starts_with("/api/") {
+        error.response(&ollama::error_json(error))
+    } else {
+        error.clone().into_response()
+    }
 }
 
 /// Returns the client's request id if it is short and printable, otherwise a new id.
@@ -286,12 +272,13 @@ fn admitted(keys: &[String], headers: &HeaderMap, path: &str) -> Result<Client, 
     let plain = headers.get(API_KEY).and_then(|value| value.to_str().ok());
     let given = plain.or(bearer).ok_or_else(ApiError::unauthorized)?;
     // Compare against all keys, so that timing does not reveal which key or prefix matched.
-    let find = |found, (i, key): (usize, &String)| match is_same(key.as_bytes(), given.as_bytes()) {
-        true => Some(i),
-        false => found,
-    };
-    let found = keys.iter().enumerate().fold(None, find);
-    found.map(|i| Client(i as u64 + 1)).ok_or_else(ApiError::unauthorized)
+    let mut found = None;
+    for (i, key) in keys.iter().enumerate() {
+        if is_same(key.as_bytes(), given.as_bytes()) {
+            found = Some(Client(i as u64 + 1));
+        }
+    }
+    found.ok_or_else(ApiError::unauthorized)
 }
 
 fn is_same(a: &[u8], b: &[u8]) -> bool {

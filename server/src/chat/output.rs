@@ -6,10 +6,10 @@ use std::time::Duration;
 use engine::speculate::Drafted;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::event::{Call, OutputEvent};
+use super::parser::OutputParser;
 use crate::api::{ApiError, ApiResult};
-use crate::parser::OutputParser;
 use crate::scheduler::{Event, Finish, PromptDone, TokenLogprob};
-use crate::tools::{Call, OutputEvent};
 
 /// Output of one or more prompts, streamed one prompt after the other.
 pub struct OutputStream {
@@ -121,11 +121,11 @@ pub struct Choice {
 impl OutputStream {
     /// Creates the output of submitted prompts, each given with its number of choices. Every choice gets a
     /// copy of `parser`.
-    pub fn new(prompts_in: Vec<(UnboundedReceiver<Event>, usize)>, parser: &OutputParser) -> OutputStream {
-        let n_open = prompts_in.first().map_or(0, |(_, n)| *n);
-        let n_choices = prompts_in.iter().map(|(_, n)| n).sum();
+    pub fn new(prompts: Vec<(UnboundedReceiver<Event>, usize)>, parser: &OutputParser) -> OutputStream {
+        let n_open = prompts.first().map_or(0, |(_, n)| *n);
+        let n_choices = prompts.iter().map(|(_, n)| n).sum();
         OutputStream {
-            prompts: prompts_in
+            prompts: prompts
                 .into_iter()
                 .map(|(events, n)| PromptStream { events, n })
                 .collect(),
@@ -150,8 +150,8 @@ impl OutputStream {
             if let Some(piece) = self.pieces.pop_front() {
                 return Some(piece);
             }
-            let prompts_in = self.prompts.front_mut()?;
-            match prompts_in.events.recv().await {
+            let prompt = self.prompts.front_mut()?;
+            match prompt.events.recv().await {
                 Some(event) => self.take(event),
                 None => {
                     self.fail("the model has stopped after an internal error; restart the server".to_owned());
@@ -246,7 +246,7 @@ impl OutputStream {
         if let Some(done) = self.prompts.pop_front() {
             self.first += done.n;
         }
-        self.n_open = self.prompts.front().map_or(0, |prompts_in| prompts_in.n);
+        self.n_open = self.prompts.front().map_or(0, |prompt| prompt.n);
     }
 
     /// Emits an error and drops the remaining prompts, which cancels them.
@@ -255,34 +255,33 @@ impl OutputStream {
         self.prompts.clear();
     }
 
-    /// Parses output text into deltas; the first delta carries `logprob`.
-    fn push_text(&mut self, choice: usize, text: &str, logprob: Option<TokenLogprob>, is_last: bool) {
+    /// Parses output text into deltas; the first delta carries `logprob`. Reasoning followed by content in one
+    /// parser result becomes a single delta.
+    fn push_text(&mut self, choice: usize, text: &str, mut logprob: Option<TokenLogprob>, is_last: bool) {
         let events = self.parsers[choice].push(text, is_last);
-        let is_thought = events.iter().any(|events| matches!(events, OutputEvent::Reasoning(_)));
-        self.usage.n_reasoning += usize::from(is_thought && !is_last);
-        let mut logprob = logprob;
-        let mut first = None;
-        for events in events {
-            // Reasoning followed by content in one parser result becomes a single delta.
-            let (reasoning, content) = match (events, first.take()) {
-                (OutputEvent::Reasoning(text), None) => {
-                    first = Some(text);
-                    continue;
+        let is_reasoning = events.iter().any(|event| matches!(event, OutputEvent::Reasoning(_)));
+        self.usage.n_reasoning += usize::from(is_reasoning && !is_last);
+        let mut reasoning = String::new();
+        for event in events {
+            match event {
+                OutputEvent::Reasoning(text) => reasoning += &text,
+                OutputEvent::Text(content) => {
+                    self.text(choice, std::mem::take(&mut reasoning), content, logprob.take());
                 }
-                (OutputEvent::Reasoning(text), Some(before)) => {
-                    first = Some(before + &text);
-                    continue;
+                OutputEvent::Call(name) => {
+                    self.text(choice, std::mem::take(&mut reasoning), String::new(), logprob.take());
+                    let index = self.n_calls[choice];
+                    self.n_calls[choice] += 1;
+                    self.pieces.push_back(OutputDelta::Call { choice, index, name });
                 }
-                (OutputEvent::Text(text), before) => (before.unwrap_or_default(), text),
-                (call, before) => {
-                    self.text(choice, before.unwrap_or_default(), String::new(), logprob.take());
-                    self.call(choice, call);
-                    continue;
+                OutputEvent::Arguments(text) => {
+                    self.text(choice, std::mem::take(&mut reasoning), String::new(), logprob.take());
+                    let index = self.n_calls[choice].saturating_sub(1);
+                    self.pieces.push_back(OutputDelta::Arguments { choice, index, text });
                 }
-            };
-            self.text(choice, reasoning, content, logprob.take());
+            }
         }
-        self.text(choice, first.unwrap_or_default(), String::new(), logprob);
+        self.text(choice, reasoning, String::new(), logprob);
     }
 
     fn text(&mut self, choice: usize, reasoning: String, content: String, logprob: Option<TokenLogprob>) {
@@ -293,21 +292,6 @@ impl OutputStream {
                 content,
                 logprob,
             });
-        }
-    }
-
-    fn call(&mut self, choice: usize, events: OutputEvent) {
-        match events {
-            OutputEvent::Call(name) => {
-                let index = self.n_calls[choice];
-                self.n_calls[choice] += 1;
-                self.pieces.push_back(OutputDelta::Call { choice, index, name });
-            }
-            OutputEvent::Arguments(text) => {
-                let index = self.n_calls[choice].saturating_sub(1);
-                self.pieces.push_back(OutputDelta::Arguments { choice, index, text });
-            }
-            OutputEvent::Reasoning(_) | OutputEvent::Text(_) => {}
         }
     }
 }

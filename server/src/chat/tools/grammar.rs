@@ -6,8 +6,8 @@ use engine::grammar::Grammar;
 use engine::vocab::{TokenAttr, Vocab};
 use serde_json::{Map, Value as Json, json};
 
+use super::definition::{Function, Tools};
 use super::format::{CallSyntax, Marker, ToolFormat};
-use super::{Function, Tools};
 use crate::api::{ApiError, ApiResult};
 
 /// Maximum schema depth that is enforced for values that are not JSON.
@@ -113,19 +113,21 @@ impl<'a> Rules<'a> {
         let before = self.literal(&gap.before);
         let Some(after) = &gap.after else { return before };
         let mark = self.literal(after);
-        match mark.contains("<[") {
-            true => format!("{before} /[A-Za-z0-9]{{1,9}}/ {mark}"),
+        if mark.contains("<[") {
+            format!("{before} /[A-Za-z0-9]{{1,9}}/ {mark}")
+        } else {
             // A single regular expression; a separate pattern for arbitrary text would match the start of the
             // marker.
-            false => format!("{before} /[A-Za-z0-9]{{1,9}}{}/", escaped(after)),
+            format!("{before} /[A-Za-z0-9]{{1,9}}{}/", escaped(after))
         }
     }
 
     /// Adds a rule for a JSON document.
     fn json(&mut self, mut schema: Json) -> String {
-        schema["x-guidance"] = match self.is_loose {
-            true => json!({ "whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE }),
-            false => json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " }),
+        schema["x-guidance"] = if self.is_loose {
+            json!({ "whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE })
+        } else {
+            json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " })
         };
         self.rule("", &format!("%json {schema}"))
     }
@@ -249,12 +251,11 @@ impl<'a> Rules<'a> {
 
     /// Returns a rule body for arbitrary text up to a marker.
     fn text_until(&mut self, mark: &str) -> String {
-        match mark.starts_with('"') && !mark.contains("<[") {
-            true => self.rule(&format!("[suffix={mark}]"), "/(?s:.*)/"),
-            false => {
-                let text = self.rule("", "/(?s:.*)/");
-                format!("{text} {mark}")
-            }
+        if mark.starts_with('"') && !mark.contains("<[") {
+            self.rule(&format!("[suffix={mark}]"), "/(?s:.*)/")
+        } else {
+            let text = self.rule("", "/(?s:.*)/");
+            format!("{text} {mark}")
         }
     }
 
@@ -262,11 +263,11 @@ impl<'a> Rules<'a> {
     fn python(&mut self, schema: Json) -> String {
         let json = self.json(schema.clone());
         let quoted = |text: &&str| Json::from(format!("'{text}'")).to_string();
-        let raw_output = |text: &&str| !text.contains(['\'', '\\']);
+        let is_plain = |text: &&str| !text.contains(['\'', '\\']);
         let other = match (texts(&schema), schema["type"].as_str()) {
             (Some(texts), _) => texts
                 .iter()
-                .filter(|text| raw_output(text))
+                .filter(|text| is_plain(text))
                 .map(quoted)
                 .collect::<Vec<_>>()
                 .join(" | "),
@@ -274,9 +275,10 @@ impl<'a> Rules<'a> {
             (None, Some("boolean")) => "\"True\" | \"False\"".to_owned(),
             _ => String::new(),
         };
-        match self.is_loose && !other.is_empty() {
-            true => format!("({json} | {other})"),
-            false => json,
+        if self.is_loose && !other.is_empty() {
+            format!("({json} | {other})")
+        } else {
+            json
         }
     }
 
@@ -380,9 +382,12 @@ fn id_schema() -> Json {
 
 /// Escapes all characters of a text that are special in regular expressions.
 fn escaped(text: &str) -> String {
-    let one = |c: char| match c.is_ascii_alphanumeric() {
-        true => c.to_string(),
-        false => format!("\\x{{{:x}}}", u32::from(c)),
+    let one = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_string()
+        } else {
+            format!("\\x{{{:x}}}", u32::from(c))
+        }
     };
     text.chars().map(one).collect()
 }

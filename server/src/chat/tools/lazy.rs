@@ -5,7 +5,7 @@ use engine::grammar::{Grammar, Trigger};
 use engine::vocab::Vocab;
 use serde_json::{Value as Json, json};
 
-use super::Tools;
+use super::definition::Tools;
 use super::format::{CallSyntax, ToolFormat};
 use super::grammar::Rules;
 use super::markers::{first_part, last_part};
@@ -50,8 +50,9 @@ impl Tools {
             CallSyntax::Object { .. } => Json::from(function.name.as_str()).to_string(),
             _ => function.name.clone(),
         });
+        let has_bare_start = call_starts.iter().any(CallStart::is_bare);
         let trigger = Trigger {
-            names: names.filter(|_| call_starts.iter().any(CallStart::is_bare)).collect(),
+            names: if has_bare_start { names.collect() } else { Vec::new() },
             marks: call_starts
                 .iter()
                 .filter(|begin| !begin.is_bare())
@@ -167,8 +168,9 @@ pub mod tests {
     use engine::vocab::{Special, Token, VocabSource};
 
     use super::super::tests::{families, filled, format, joined, template};
-    use super::super::{OutputEvent, ToolCallParser, ToolChoice};
+    use super::super::{ToolCallParser, ToolChoice};
     use super::*;
+    use crate::chat::OutputEvent;
 
     const END: Token = 2;
 
@@ -394,7 +396,7 @@ pub mod tests {
     /// Tests Harmony calls with the function before or after the channel, and calls without markers.
     #[test]
     fn harmony_and_unmarked_calls_match_schema() {
-        let controls: Vec<String> = super::super::harmony::MARKS
+        let controls: Vec<String> = super::super::format::HARMONY_MARKS
             .iter()
             .map(|mark| (*mark).to_owned())
             .collect();

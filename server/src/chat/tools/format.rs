@@ -71,6 +71,17 @@ pub struct Marker {
     pub after: Option<String>,
 }
 
+/// Control tokens of the Harmony format.
+pub const HARMONY_MARKS: &[&str] = &[
+    "<|start|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|constrain|>",
+    "<|end|>",
+    "<|call|>",
+    "<|return|>",
+];
+
 const F: &str = "mark_f_1f0c";
 const G: &str = "mark_g_92e1";
 const A: &str = "key_a_83d2";
@@ -125,12 +136,15 @@ impl ToolFormat {
             Some(whole.unwrap_or_else(cut).trim_start().to_owned())
         };
         let one = called(1)?;
-        let mut format = match one.contains(F) {
-            true => of_calls(&one, called(2).filter(|two| two.contains(G)).as_deref())?,
-            false => unrendered(source)?,
+        let mut format = if one.contains(F) {
+            of_calls(&one, called(2).filter(|two| two.contains(G)).as_deref())?
+        } else {
+            unrendered(source)?
         };
         let lead = "<|python_tag|>";
-        format.lead = source.contains(lead).then(|| lead.to_owned());
+        if source.contains(lead) {
+            format.lead = Some(lead.to_owned());
+        }
         Some(format)
     }
 
@@ -163,7 +177,7 @@ impl ToolFormat {
             CallSyntax::Named { middle } => gap(middle),
             CallSyntax::Tagged { begin, key, value, end } => format!("{}{key}{}{end}", gap(begin), gap(value)),
             CallSyntax::Bare { quote } => quote.clone(),
-            CallSyntax::Harmony => super::harmony::MARKS.concat(),
+            CallSyntax::Harmony => HARMONY_MARKS.concat(),
         };
         let lead = lead.as_deref().unwrap_or_default();
         format!("{lead}{open}{head}{inner}{tail}{close}")
@@ -231,7 +245,10 @@ fn call_object(text: &str, name: &str) -> Option<(usize, usize, Map<String, Json
         let mut stream = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Map<String, Json>>();
         let object = stream.next()?.ok()?;
         let is_call = object.iter().any(|(key, value)| key == name || *value == name);
-        is_call.then(|| (at, at + stream.byte_offset(), object))
+        if !is_call {
+            return None;
+        }
+        Some((at, at + stream.byte_offset(), object))
     };
     starts.filter_map(read).next()
 }
@@ -277,8 +294,10 @@ fn json_arguments(rest: &str, second: Option<&str>) -> Option<(CallSyntax, usize
     let find = |text: &str| {
         let start = text.find('{')?;
         let mut stream = serde_json::Deserializer::from_str(&text[start..]).into_iter::<Map<String, Json>>();
-        let is_one = stream.next()?.ok()?.contains_key(A);
-        is_one.then(|| (start, start + stream.byte_offset()))
+        if !stream.next()?.ok()?.contains_key(A) {
+            return None;
+        }
+        Some((start, start + stream.byte_offset()))
     };
     let (start, end) = find(rest)?;
     let other = second.and_then(|text| Some(&text[..find(text)?.0]));
@@ -320,21 +339,23 @@ fn tagged_arguments(rest: &str, second: Option<&str>) -> Option<(CallSyntax, usi
         value: Marker::of(to_text, to_number)?,
         end: end.to_owned(),
     };
-    let is_whole = !key.trim().is_empty() && !end.trim().is_empty();
-    is_whole.then_some((form, rest.len() - last.len() + end.len()))
+    if key.trim().is_empty() || end.trim().is_empty() {
+        return None;
+    }
+    Some((form, rest.len() - last.len() + end.len()))
 }
 
 impl Marker {
     /// Returns the common parts of two texts. `None` if the end of the variable part cannot be determined.
     fn of(a: &str, b: &str) -> Option<Marker> {
-        let split_at_id = IDS.iter().find_map(|id| a.split_once(id)).filter(|_| a == b);
-        let (before, after) = match split_at_id {
-            Some((before, after)) => (before, Some(after)),
-            None if a == b => (a, None),
-            None => {
-                let before = common_start(a, b);
-                (before, Some(common_end(&a[before.len()..], &b[before.len()..])))
+        let (before, after) = if a == b {
+            match IDS.iter().find_map(|id| a.split_once(id)) {
+                Some((before, after)) => (before, Some(after)),
+                None => (a, None),
             }
+        } else {
+            let before = common_start(a, b);
+            (before, Some(common_end(&a[before.len()..], &b[before.len()..])))
         };
         if after.is_some_and(str::is_empty) {
             return None;

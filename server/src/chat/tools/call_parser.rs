@@ -3,26 +3,15 @@
 use std::sync::Arc;
 
 use engine::vocab::partial_match_len;
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
-use super::Function;
+use super::definition::Function;
 use super::format::{CallSyntax, Marker, ToolFormat};
 use super::header::{HeaderMatch, parse_header};
 use super::literal::value_of;
-use super::markers::{MarkerMatch, at_start, first_part, last_part};
-
-/// A piece of parsed output.
-#[derive(Clone, Debug, PartialEq)]
-pub enum OutputEvent {
-    /// Reasoning text.
-    Reasoning(String),
-    /// Content text.
-    Text(String),
-    /// Start of a call of this function; its arguments follow.
-    Call(String),
-    /// Part of the arguments of the last call. The parts form a JSON object.
-    Arguments(String),
-}
+use super::markers::{MAX_GAP, MarkerMatch, at_start, first_part, last_part};
+use super::scan::Scan;
+use crate::chat::event::{OutputEvent, push_arguments, push_text};
 
 /// Incremental parser for tool calls. Text that only resembles a call is passed through unchanged.
 #[derive(Clone, Debug)]
@@ -78,18 +67,6 @@ pub enum ArgumentType {
 
 /// Characters between calls, in addition to markers.
 const SEPARATORS: &[char] = &[',', ';', ' ', '\n', '\t', '\r'];
-/// Maximum length in bytes of the variable part of a marker.
-const MAX_GAP: usize = 256;
-
-/// Incremental scanner for the end of a JSON value.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Scan {
-    /// Bytes scanned.
-    n: usize,
-    depth: usize,
-    in_string: bool,
-    is_escaped: bool,
-}
 
 impl ToolCallParser {
     /// Creates a parser.
@@ -123,9 +100,7 @@ impl ToolCallParser {
             State::Json | State::Rest | State::Value { .. } | State::Over => {}
             State::Behind | State::Between => {
                 let marks = [&self.format.tail, &self.format.close, &self.format.head];
-                let is_cut = marks
-                    .iter()
-                    .any(|mark| at_start(&rest, mark) == MarkerMatch::HeaderMatch);
+                let is_cut = marks.iter().any(|mark| at_start(&rest, mark) == MarkerMatch::Partial);
                 if !is_cut && !rest.trim_matches(SEPARATORS).is_empty() {
                     push_text(events, rest);
                 }
@@ -160,7 +135,10 @@ impl ToolCallParser {
             self.format.lead.as_deref(),
         ];
         let is_bare = first_part(&mark).trim_matches('[').is_empty();
-        let parts = parts.into_iter().flatten().filter(|part| !is_bare && !part.is_empty());
+        if is_bare {
+            return Vec::new();
+        }
+        let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
         parts.map(str::to_owned).collect()
     }
 
@@ -255,8 +233,7 @@ impl ToolCallParser {
 
     fn json(&mut self, events: &mut Vec<OutputEvent>) -> bool {
         let end = self.scan.end(&self.pending);
-        let piece: String = self.pending.drain(..self.scan.n).collect();
-        self.scan.n = 0;
+        let piece: String = self.pending.drain(..self.scan.take()).collect();
         push_arguments(events, &piece);
         if end.is_none() {
             return false;
@@ -265,17 +242,13 @@ impl ToolCallParser {
             CallSyntax::Object { .. } => State::Rest,
             _ => State::Behind,
         };
-        self.scan = Scan {
-            depth: 1,
-            ..Scan::default()
-        };
+        self.scan = Scan::inside();
         true
     }
 
     fn rest(&mut self) -> bool {
         let end = self.scan.end(&self.pending);
-        self.pending.drain(..self.scan.n);
-        self.scan.n = 0;
+        self.pending.drain(..self.scan.take());
         if end.is_some() {
             self.state = State::Behind;
         }
@@ -304,9 +277,9 @@ impl ToolCallParser {
                     return true;
                 }
             },
-            (MarkerMatch::HeaderMatch, _) => return false,
+            (MarkerMatch::Partial, _) => return false,
             (_, [MarkerMatch::Whole(_), _] | [_, MarkerMatch::Whole(_)]) => {}
-            (_, [MarkerMatch::HeaderMatch, _] | [_, MarkerMatch::HeaderMatch]) => return false,
+            (_, [MarkerMatch::Partial, _] | [_, MarkerMatch::Partial]) => return false,
             _ => {}
         }
         // The arguments end here, or the text is not an argument.
@@ -367,7 +340,7 @@ impl ToolCallParser {
             return true;
         }
         match at_start(&self.pending, &self.format.tail) {
-            MarkerMatch::HeaderMatch => return false,
+            MarkerMatch::Partial => return false,
             MarkerMatch::Whole(n) => _ = self.pending.drain(..n),
             MarkerMatch::Not => {}
         }
@@ -384,14 +357,17 @@ impl ToolCallParser {
             CallSyntax::Object { .. } => rest.starts_with('{'),
             form => *form == CallSyntax::Python,
         };
-        let mark = |mark: &str| match mark.trim().is_empty() {
-            true => MarkerMatch::Not,
-            false => at_start(&rest, mark),
+        let mark = |mark: &str| {
+            if mark.trim().is_empty() {
+                MarkerMatch::Not
+            } else {
+                at_start(&rest, mark)
+            }
         };
         (self.state, self.pending) = match (mark(&self.format.close), mark(&self.format.head)) {
             (MarkerMatch::Whole(n), _) => (State::Start, rest[n..].trim_start().to_owned()),
             (_, MarkerMatch::Whole(_)) => (State::Header, rest),
-            (MarkerMatch::HeaderMatch, _) | (_, MarkerMatch::HeaderMatch) => return false,
+            (MarkerMatch::Partial, _) | (_, MarkerMatch::Partial) => return false,
             _ if is_next => (State::Header, rest),
             _ => (State::Start, self.pending.trim_start().to_owned()),
         };
@@ -462,60 +438,5 @@ impl Function {
         } else {
             ArgumentType::Other
         }
-    }
-}
-
-impl Scan {
-    /// Returns the end of the object or list at the start of the text. Resumes where the previous call
-    /// stopped.
-    pub fn end(&mut self, text: &str) -> Option<usize> {
-        while let Some(&byte) = text.as_bytes().get(self.n) {
-            self.n += 1;
-            match byte {
-                _ if self.is_escaped => self.is_escaped = false,
-                b'\\' if self.in_string => self.is_escaped = true,
-                b'"' => self.in_string = !self.in_string,
-                _ if self.in_string => {}
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => {
-                    self.depth = self.depth.saturating_sub(1);
-                    if self.depth == 0 {
-                        return Some(self.n);
-                    }
-                }
-                _ => {}
-            }
-        }
-        None
-    }
-}
-
-/// Appends content text.
-pub fn push_text(events: &mut Vec<OutputEvent>, text: String) {
-    match events.last_mut() {
-        _ if text.is_empty() => {}
-        Some(OutputEvent::Text(before)) => before.push_str(&text),
-        _ => events.push(OutputEvent::Text(text)),
-    }
-}
-
-/// Appends part of the arguments.
-pub fn push_arguments(events: &mut Vec<OutputEvent>, text: &str) {
-    match events.last_mut() {
-        _ if text.is_empty() => {}
-        Some(OutputEvent::Arguments(before)) => before.push_str(text),
-        _ => events.push(OutputEvent::Arguments(text.to_owned())),
-    }
-}
-
-/// Returns the arguments of a call object as JSON.
-pub fn arguments_of(mut object: Map<String, Json>, key: &str) -> String {
-    let found = [key, "arguments", "parameters"]
-        .iter()
-        .find_map(|key| object.remove(*key));
-    match found {
-        None => "{}".to_owned(),
-        Some(Json::String(text)) => text,
-        Some(object) => object.to_string(),
     }
 }

@@ -1,12 +1,15 @@
 //! Matching of tool-call markers, independent of whitespace, and common parts of two texts.
 
+/// Maximum length in bytes of the variable part of a marker.
+pub const MAX_GAP: usize = 256;
+
 /// Result of matching a marker at the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkerMatch {
     /// The marker matches and ends at this offset.
     Whole(usize),
     /// The text ends inside the marker.
-    HeaderMatch,
+    Partial,
     /// The marker does not match.
     Not,
 }
@@ -25,7 +28,7 @@ pub fn at_start(text: &str, mark: &str) -> MarkerMatch {
     }
     match next {
         None => MarkerMatch::Whole(text.len()),
-        Some(_) => MarkerMatch::HeaderMatch,
+        Some(_) => MarkerMatch::Partial,
     }
 }
 
@@ -43,7 +46,11 @@ pub fn first_part(mark: &str) -> &str {
 /// Returns the last tag of a marker that whitespace separates into several parts.
 pub fn last_part(mark: &str) -> Option<&str> {
     let (_, last) = mark.trim().rsplit_once(char::is_whitespace)?;
-    (last.starts_with('<') && last.len() > 2).then_some(last)
+    if last.starts_with('<') && last.len() > 2 {
+        Some(last)
+    } else {
+        None
+    }
 }
 
 /// Returns the common prefix of two texts.
@@ -95,7 +102,7 @@ mod tests {
     fn marker_match_ignores_whitespace() {
         assert_eq!(at_start("<a> <b=", "<a>\n<b="), MarkerMatch::Whole(7));
         assert_eq!(at_start("\n<a>\n\n<b=f", "<a><b="), MarkerMatch::Whole(9));
-        assert_eq!(at_start("<a>\n<", "<a><b="), MarkerMatch::HeaderMatch);
+        assert_eq!(at_start("<a>\n<", "<a><b="), MarkerMatch::Partial);
         assert_eq!(at_start("<a><c", "<a><b="), MarkerMatch::Not);
         assert_eq!(at_start("x", ""), MarkerMatch::Whole(0));
     }

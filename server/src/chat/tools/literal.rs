@@ -50,7 +50,11 @@ impl<'a> Reader<'a> {
     }
 
     fn expect(&mut self, expected: char) -> Result<(), ParseStop> {
-        self.take(expected)?.then_some(()).ok_or(ParseStop::Wrong)
+        if self.take(expected)? {
+            Ok(())
+        } else {
+            Err(ParseStop::Wrong)
+        }
     }
 
     /// Parses a value.
@@ -123,7 +127,10 @@ impl<'a> Reader<'a> {
         let is_end = |c: char| matches!(c, ':' | '=' | ',' | '{' | '}' | '(' | ')' | '"') || c.is_whitespace();
         let end = rest.find(is_end).ok_or(ParseStop::More)?;
         self.at += end;
-        (end > 0).then(|| rest[..end].to_owned()).ok_or(ParseStop::Wrong)
+        if end == 0 {
+            return Err(ParseStop::Wrong);
+        }
+        Ok(rest[..end].to_owned())
     }
 
     fn list(&mut self, close: char, depth: usize) -> Result<Json, ParseStop> {
@@ -201,7 +208,11 @@ pub fn value_of(text: &str) -> Option<Json> {
     let text = format!("{} ", text.trim());
     let mut reader = Reader::new(&text, "");
     let value = reader.value().ok()?;
-    (reader.rest().trim().is_empty()).then_some(value)
+    if reader.rest().trim().is_empty() {
+        Some(value)
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

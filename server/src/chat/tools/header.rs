@@ -4,11 +4,11 @@
 use engine::vocab::partial_match_len;
 use serde_json::{Map, Value as Json};
 
-use super::Function;
-use super::call_parser::{Scan, arguments_of};
+use super::definition::Function;
 use super::format::{CallSyntax, Marker, ToolFormat};
 use super::literal::{ParseStop, Reader};
-use super::markers::{MarkerMatch, at_start, last_part};
+use super::markers::{MAX_GAP, MarkerMatch, at_start, last_part};
+use super::scan::Scan;
 
 /// Result of parsing the start of a tool call.
 #[derive(Debug, PartialEq)]
@@ -28,16 +28,13 @@ pub enum HeaderMatch {
     },
 }
 
-/// Maximum length in bytes of the variable part of a marker.
-const MAX_GAP: usize = 256;
-
 /// Parses the start of a text. `is_next` is true after another call.
 pub fn parse_header(text: &str, format: &ToolFormat, functions: &[Function], is_next: bool) -> HeaderMatch {
     let mut can_continue = false;
     for mark in openings(format, is_next) {
         match at_start(text, &mark) {
             MarkerMatch::Not => {}
-            MarkerMatch::HeaderMatch => can_continue = true,
+            MarkerMatch::Partial => can_continue = true,
             MarkerMatch::Whole(n) => match behind_marks(&text[n..], format, functions) {
                 HeaderMatch::Not => {}
                 HeaderMatch::More => can_continue = true,
@@ -137,8 +134,8 @@ fn stopped(stop: ParseStop) -> HeaderMatch {
     }
 }
 
-fn moved(parse_header: HeaderMatch, by: usize) -> HeaderMatch {
-    match parse_header {
+fn moved(found: HeaderMatch, by: usize) -> HeaderMatch {
+    match found {
         HeaderMatch::Call { n, function, arguments } => HeaderMatch::Call {
             n: n + by,
             function,
@@ -172,7 +169,7 @@ fn name_of(text: &str, functions: &[Function]) -> Result<(usize, usize), ParseSt
 fn behind_gap(text: &str, gap: &Marker) -> Result<usize, ParseStop> {
     let n = match at_start(text, &gap.before) {
         MarkerMatch::Whole(n) => n,
-        MarkerMatch::HeaderMatch => return Err(ParseStop::More),
+        MarkerMatch::Partial => return Err(ParseStop::More),
         MarkerMatch::Not => return Err(ParseStop::Wrong),
     };
     let Some(after) = gap.after.as_deref().map(str::trim) else {
@@ -232,7 +229,10 @@ fn object(text: &str, name_key: Option<&str>, arguments_key: &str, functions: &[
             }
             Some(_) => [arguments_key, "arguments", "parameters"].contains(&key.as_str()),
         };
-        if let Some(function) = function.filter(|_| is_arguments && first == '{') {
+        if let Some(function) = function
+            && is_arguments
+            && first == '{'
+        {
             return HeaderMatch::Call {
                 n: at,
                 function,
@@ -261,6 +261,18 @@ fn whole_object(text: &str, key: &str, function: Option<usize>) -> HeaderMatch {
             arguments: Some(arguments_of(object, key)),
         },
         _ => HeaderMatch::Not,
+    }
+}
+
+/// Returns the arguments of a call object as JSON.
+fn arguments_of(mut object: Map<String, Json>, key: &str) -> String {
+    let found = [key, "arguments", "parameters"]
+        .iter()
+        .find_map(|key| object.remove(*key));
+    match found {
+        None => "{}".to_owned(),
+        Some(Json::String(text)) => text,
+        Some(object) => object.to_string(),
     }
 }
 
