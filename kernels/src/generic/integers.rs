@@ -1,16 +1,16 @@
-//! Integer operands: weights unpacked to 8-bit integers and activations quantized to 16-bit integers.
+//! Activations quantized to 16-bit integers, for all integer matmuls except [`gemm_u8`](super::gemm_u8).
 //!
-//! Weights and activations are processed in chunks of [`CHUNK`] elements, which consist of [`RUNS`] runs of
-//! [`RUN`] elements:
+//! Activations have the chunks and [runs](crate::layout::runs) of the weights, so the product of a run takes
+//! one sum of integer products and one stored sum:
 //!
 //! ```text
-//! weight       w = scale * q + min      q: 8 bits; scale, min per run or half run     (Unpack, Scales)
-//! activation   x ~ scale * q            q: 16 bits; scale per row                     (I16Header, I16Chunk)
+//! weight       w = scale_w * q_w + min_w      8 bits, scale and minimum per run or half run
+//! activation   x ~ scale_x * q_x              16 bits, scale per row
 //!
 //! w . x over a run = scale_x * (scale_w * sum(q_w q_x) + min_w * sum(q_x))
 //! ```
 //!
-//! A row of activations in memory:
+//! A row in memory:
 //!
 //! ```text
 //! | I16Header | I16Chunk 0                          | I16Chunk 1 | ..

@@ -147,8 +147,13 @@ impl GroupScales {
 ///   requested runs.
 pub(crate) trait UnpackGroup<V: IntSimd>: Unpack<V> + Interleaved {
     /// Stores the scales of the first `runs` runs of a chunk, and the minimums unless [`ZERO`](Unpack::ZERO)
-    /// implies them.
-    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales);
+    /// implies them. The default is for blocks that start with their only scale, an f16.
+    #[inline(always)]
+    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
+        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and blocks start with
+        // an f16 of each row.
+        unsafe { set_group_scales::<V::Float, Self>(p, 0, runs, to) }
+    }
 
     /// Returns weights `4 j..4 j + 4` of run `i` for each row. `j` is mostly a constant after inlining. `i`
     /// is not: code for one run is measured to be faster when it serves all runs of a chunk.

@@ -62,9 +62,13 @@ pub(crate) trait Unpack<V: IntSimd>: Block {
     /// Integer sums minus `ZERO` times the sum of the activations then need no minimums.
     const ZERO: u8 = 0;
 
-    /// Stores the scales and minimums of the first `runs` runs of a chunk. Those of further runs become
-    /// arbitrary finite numbers.
-    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales);
+    /// Stores the scales and minimums of the first `runs` runs of a chunk. Further scales and minimums become
+    /// arbitrary finite numbers. The default is for blocks that start with their only scale, an f16.
+    #[inline(always)]
+    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
+        // SAFETY: `p` is valid for the blocks of `runs` runs (trait contract), and blocks start with an f16.
+        unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), f32::from(Self::ZERO), to) }
+    }
 
     /// Returns the integers of run `i` of a chunk in the order of the weights. `i` is mostly a constant after
     /// inlining, so data shared by adjacent runs is loaded once.

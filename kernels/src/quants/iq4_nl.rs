@@ -6,10 +6,8 @@ use super::fit::{best_scale, inverse};
 use crate::GgmlType;
 use crate::layout::block::{Block, Half, Quantize};
 use crate::layout::decode::{Decode, Encode, Sink};
-use crate::layout::groups::{
-    Field, GroupScales, Interleaved, Unit, UnpackGroup, block_at_run, field, group_nibbles, set_group_scales,
-};
-use crate::layout::runs::{Scales, Unpack, load_block_f16, set_scales};
+use crate::layout::groups::{Field, Interleaved, Unit, UnpackGroup, block_at_run, field, group_nibbles};
+use crate::layout::runs::Unpack;
 use crate::simd::{IntSimd, Simd};
 
 /// Table of the values of IQ4_NL and IQ4_XS.
@@ -60,12 +58,6 @@ impl<V: IntSimd> Unpack<V> for BlockIQ4NL {
     const SIGNED: bool = true;
 
     #[inline(always)]
-    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
-        unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), 0.0, to) }
-    }
-
-    #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))).lookup(&VALUES) }
@@ -77,13 +69,6 @@ impl Interleaved for BlockIQ4NL {
 }
 
 impl<V: IntSimd> UnpackGroup<V> for BlockIQ4NL {
-    #[inline(always)]
-    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
-        // within a block.
-        unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
-    }
-
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
         // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are

@@ -3,7 +3,11 @@
 //! There is one file per type. A file contains:
 //! - the `#[repr(C)]` block and its scalar decoder, which defines the type;
 //! - the vector decoder, which must produce the same bits;
+//! - the unpacking of rows and of row groups to integers, if the type has integer kernels;
 //! - the quantizer, if any.
+//!
+//! Shared code is in `fit` (search for scales) and, for the grid types IQ1, IQ2, and IQ3, in `grids`, `levels`,
+//! and `grid_block`.
 //!
 //! To add a type, add a file and a row in the table of `for_each_block`.
 
