@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 pub(crate) use attention_tiles::AttentionTiles;
 use integers::IntKernels;
 pub(crate) use integers::{GroupKernels, IntTypeKernels};
+pub(crate) use tiles::ColumnTileKernels;
 use tiles::TileKernels;
 
 use crate::GgmlType;
