@@ -19,7 +19,7 @@ use crate::commands::synth::SynthArgs;
 use crate::commands::tokenize::TokenizeArgs;
 use crate::failure::Outcome;
 use crate::log::LogOptions;
-use crate::terminal::Style;
+use crate::terminal::OutputStyle;
 
 /// Run language models from GGUF files
 #[derive(Debug, Parser)]
@@ -80,11 +80,11 @@ pub enum Command {
 
 impl Command {
     /// Returns the style of the output.
-    pub fn style(&self) -> Style {
+    pub fn style(&self) -> OutputStyle {
         match self {
             Command::Run(args) => args.display.style(),
             Command::Serve(args) => args.log.style(),
-            _ => Style::default(),
+            _ => OutputStyle::default(),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 /// Style that the options select.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Style {
+pub struct OutputStyle {
     /// Colors on standard output; `None` enables them on capable terminals.
     pub colors: Option<bool>,
     /// Colors on stderr; `None` enables them on capable terminals.
@@ -24,14 +24,14 @@ pub enum Stream {
     Err,
 }
 
-static STYLE: OnceLock<Style> = OnceLock::new();
+static STYLE: OnceLock<OutputStyle> = OnceLock::new();
 
 /// Sets the style. Only the first call has an effect.
-pub fn init(style: Style) {
+pub fn init(style: OutputStyle) {
     let _ = STYLE.set(style);
 }
 
-fn style() -> Style {
+fn style() -> OutputStyle {
     STYLE.get().copied().unwrap_or_default()
 }
 

@@ -8,7 +8,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::failure::{Failure, Outcome};
 use crate::log::{LogFormat, LogOptions, level_of_number};
-use crate::terminal::Style;
+use crate::terminal::OutputStyle;
 
 /// Output options: statistics, prompt echo, colors and verbosity.
 #[derive(Clone, Debug, Args)]
@@ -114,15 +114,15 @@ impl DisplayArgs {
     }
 
     /// Returns the style of the output.
-    pub fn style(&self) -> Style {
+    pub fn style(&self) -> OutputStyle {
         if self.simple_io {
-            return Style {
+            return OutputStyle {
                 colors: Some(false),
                 log_colors: Some(false),
                 is_simple: true,
             };
         }
-        Style {
+        OutputStyle {
             colors: chosen(&self.color),
             ..self.log.style()
         }
@@ -162,10 +162,10 @@ impl LogArgs {
     }
 
     /// Returns the style of the log.
-    pub fn style(&self) -> Style {
-        Style {
+    pub fn style(&self) -> OutputStyle {
+        OutputStyle {
             log_colors: chosen(&self.log_colors),
-            ..Style::default()
+            ..OutputStyle::default()
         }
     }
 }

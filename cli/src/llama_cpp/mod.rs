@@ -27,7 +27,7 @@ pub struct CompatOption {
 /// llama.cpp options that are not supported for one reason.
 #[derive(Clone, Copy, Debug)]
 struct UnsupportedOptions {
-    /// One string for each option, with its spellings, separated by spaces.
+    /// Spellings of each option, separated by spaces.
     names: &'static [&'static str],
     why: &'static str,
 }
