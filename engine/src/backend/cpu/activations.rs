@@ -3,7 +3,7 @@
 //! A matmul with quantized weights needs its f32 activations as integers or bf16 ([`ActivationForm`]). Each
 //! operand is quantized once, however many matmuls read it. Where that happens depends on its size:
 //!
-//! - **Small operands** (up to [`FEW`] elements): every thread quantizes the whole operand into its own
+//! - **Small operands** (up to [`PER_THREAD_MAX`] elements): every thread quantizes the whole operand into its own
 //!   scratch buffer. This costs about 2 µs and saves a barrier. If the operand is an RMS norm with no other
 //!   reader, each thread also computes the norm itself.
 //! - **Large operands**: the threads share the rows, write to a shared buffer, and synchronize before the
@@ -74,13 +74,16 @@ impl Quantization {
         };
         let (w, x) = (graph.tensor(node.source(0)), graph.tensor(node.source(1)));
         let form = activation_form(w.ty, n, precision);
+        if form == ActivationForm::F32 {
+            return None;
+        }
         let (k, n_rows) = (x.ne[0], x.nrows());
         let storage = if k * n_rows <= PER_THREAD_MAX.max(k) {
             Storage::PerThread
         } else {
             Storage::Shared
         };
-        (form != ActivationForm::F32).then_some(Quantization {
+        Some(Quantization {
             form,
             k,
             n_rows,
@@ -133,7 +136,7 @@ impl Quantization {
     /// Quantizes `x` and stores it as row `i` over the f32 values of `target`.
     ///
     /// # Safety
-    /// No other thread accesses the bytes of quantized row `i`, as [`rows`](Quantized::rows) lays them out,
+    /// No other thread accesses the bytes of quantized row `i`, as [`rows`](Quantization::rows) lays them out,
     /// during the call.
     pub(super) unsafe fn store(&self, i: usize, x: &[f32], target: &Target<'_>) {
         let start = i * self.stride();

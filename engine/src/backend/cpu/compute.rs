@@ -184,7 +184,10 @@ impl PlanRun<'_> {
             worker,
             activations: None,
             ahead: Cursor::default(),
-            watch: self.profile.filter(|_| worker.ith == 0).map(Profile::watch),
+            watch: match self.profile {
+                Some(profile) if worker.ith == 0 => Some(profile.watch()),
+                _ => None,
+            },
         };
         let share = WorkShare {
             ith: worker.ith,
@@ -244,16 +247,20 @@ impl PlanRun<'_> {
         worker: Worker<'a>,
     ) -> WorkQueue<'a> {
         let node = &self.plan.nodes[at];
-        let piece = Chunk {
-            node: at,
-            range: 0..0,
-            solo,
+        let offered = if node.offers && worker.nth > 1 {
+            Some(Chunk {
+                node: at,
+                range: 0..0,
+                solo,
+            })
+        } else {
+            None
         };
         WorkQueue {
             taken: self.plan.taken.of(at),
             worker,
             nth: if node.solo { 1 } else { worker.nth },
-            offered: (node.offers && worker.nth > 1).then_some(piece),
+            offered,
             first: Cell::new(first),
         }
     }
@@ -269,7 +276,11 @@ impl PlanRun<'_> {
             (Some(Fusion::MatmulGlu { .. }), _) => "mul_mat + glu",
             (None, _) => tensor.op.name(),
         };
-        let weights = is_product.then(|| self.graph.tensor(tensor.source(0)).ty);
+        let weights = if is_product {
+            Some(self.graph.tensor(tensor.source(0)).ty)
+        } else {
+            None
+        };
         Activity { name, weights }
     }
 
@@ -310,10 +321,8 @@ impl PlanRun<'_> {
     /// holds them.
     fn quantize_own(&self, node: &PlannedNode, thread: &mut Thread<'_>) {
         let number = Some(node.activations_number);
-        let Some(quantized) = node.activations.filter(|q| q.storage == Storage::PerThread) else {
-            return;
-        };
-        if thread.activations == number {
+        let Some(quantized) = node.activations else { return };
+        if quantized.storage != Storage::PerThread || thread.activations == number {
             return;
         }
         let ith = thread.worker.ith;
@@ -358,9 +367,13 @@ impl PlanRun<'_> {
                 let sum = Sum {
                     a: node.memory.source(self.graph, 0),
                     b: node.memory.source(self.graph, 1),
-                    // SAFETY: each thread writes its own rows of both results, which do not overlap (checked
-                    // in `add_rms_norm` of the planner).
-                    target: stores_sum.then(|| unsafe { node.memory.target(self.graph, share) }),
+                    target: if stores_sum {
+                        // SAFETY: each thread writes its own rows of both results, which do not overlap
+                        // (checked in `FusionContext::add_rms_norm`).
+                        Some(unsafe { node.memory.target(self.graph, share) })
+                    } else {
+                        None
+                    },
                 };
                 let norm = &self.plan.nodes[at + 1];
                 add_rms_norm(self.task(norm, queue, share, thread), &sum, eps);

@@ -106,7 +106,8 @@ impl Device for CpuDevice {
 fn processor_name(text: &str) -> Option<&str> {
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     let (_, name) = fields.find(|(key, _)| matches!(key.trim(), "model name" | "Processor" | "cpu model"))?;
-    Some(name.trim()).filter(|name| !name.is_empty())
+    let name = name.trim();
+    if name.is_empty() { None } else { Some(name) }
 }
 
 #[cfg(test)]

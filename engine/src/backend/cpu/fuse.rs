@@ -63,7 +63,10 @@ impl FusionContext<'_> {
             return None;
         }
         let stores_sum = self.view.uses.n_readers(first) > 1;
-        (!stores_sum || !at_norm.overlaps(&at_sum)).then_some(Fusion::AddRmsNorm { eps, stores_sum })
+        if stores_sum && at_norm.overlaps(&at_sum) {
+            return None;
+        }
+        Some(Fusion::AddRmsNorm { eps, stores_sum })
     }
 
     /// Returns the fusion of a matmul and a residual sum.
@@ -87,7 +90,10 @@ impl FusionContext<'_> {
         let is_row_by_row = product.ne == sum.ne && repeats_rows && is_list;
         let at = self.find(second)?;
         let are_disjoint = self.is_disjoint_from_reads(&at, product);
-        (sum.src[1 - other] == Some(first) && is_row_by_row && are_disjoint).then_some(Fusion::MatmulAdd { other })
+        if sum.src[1 - other] != Some(first) || !is_row_by_row || !are_disjoint {
+            return None;
+        }
+        Some(Fusion::MatmulAdd { other })
     }
 
     /// Returns true if `at` overlaps nothing that threads read while they compute a matmul.
@@ -132,12 +138,15 @@ impl FusionContext<'_> {
         let activations = Quantization::for_matmul(graph, a, self.precision)?;
         let share_activations = Quantization::for_matmul(graph, b, self.precision) == Some(activations);
         let is_few_or_many = activations.storage == Storage::Shared || a.op == Op::MulMatId || is_skinny(graph, a);
+        if !is_of_both || !are_alike || !share_activations || !is_few_or_many {
+            return None;
+        }
         let at = self.find(last)?;
-        // Evaluated only if the second node is a matmul like the first.
-        let are_disjoint =
-            is_of_both && are_alike && [a, b].iter().all(|product| self.is_disjoint_from_reads(&at, product));
-        (is_of_both && are_alike && share_activations && is_few_or_many && are_disjoint)
-            .then_some(Fusion::MatmulGlu { f, gate_is_first })
+        if [a, b].iter().all(|product| self.is_disjoint_from_reads(&at, product)) {
+            Some(Fusion::MatmulGlu { f, gate_is_first })
+        } else {
+            None
+        }
     }
 
     /// Returns the tensor through which matmuls read norm `id`, if every thread should recompute the norm
@@ -156,7 +165,14 @@ impl FusionContext<'_> {
             return None;
         }
         let after = after.take(NEAR);
-        let product = |id: TensorId| Some(graph.tensor(id)).filter(|node| matches!(node.op, Op::MulMat | Op::MulMatId));
+        let product = |id: TensorId| {
+            let node = graph.tensor(id);
+            if matches!(node.op, Op::MulMat | Op::MulMatId) {
+                Some(node)
+            } else {
+                None
+            }
+        };
         let mut products = after.clone().filter_map(product);
         let read = products.find_map(|product| self.as_full_view(id, product.source(1)))?;
         let wants_own = |product: &Tensor| {
@@ -235,7 +251,11 @@ impl FusionContext<'_> {
         let fits_in_place = form.fits_in_place(result, &at) && part.is_none_or(|n| form.can_store_row_parts(n));
         let uses = self.view.uses;
         let is_read_so = n_alike == uses.n_readers(read) && (read == last || uses.n_readers(last) == 1);
-        (form.storage == Storage::Shared && is_read_so && are_disjoint && fits_in_place).then_some((read, form))
+        if form.storage == Storage::Shared && is_read_so && are_disjoint && fits_in_place {
+            Some((read, form))
+        } else {
+            None
+        }
     }
 
     /// Returns `read` if it is `result` or a reshaped view of all of it.
@@ -243,7 +263,11 @@ impl FusionContext<'_> {
         let graph = self.view.graph;
         let (of, view) = (graph.tensor(result), graph.tensor(read));
         let is_reshaped = view.view == Some((result, 0)) && view.is_contiguous() && view.nelements() == of.nelements();
-        (read == result || is_reshaped).then_some(read)
+        if read == result || is_reshaped {
+            Some(read)
+        } else {
+            None
+        }
     }
 
     fn find(&self, id: TensorId) -> Option<MemRange> {

@@ -69,7 +69,7 @@ const NODE_BITS: u32 = 22;
 impl Chunk {
     /// Packs the chunk into a word, or returns `None` if a field does not fit.
     fn to_word(&self) -> Option<u64> {
-        let part = |x: usize, bits: u32| (x >> bits == 0).then_some(x as u64);
+        let part = |x: usize, bits: u32| if x >> bits == 0 { Some(x as u64) } else { None };
         let node = part(self.node, NODE_BITS)?;
         let start = part(self.range.start, START_BITS)?;
         let len = part(self.range.len(), LEN_BITS)?;
@@ -104,7 +104,8 @@ impl StealSlot {
 
     /// Returns the offered chunk as a token for [`StealSlot::take`].
     fn seen(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|word| word & OFFERED != 0)
+        let word = self.0.load(Ordering::Relaxed);
+        if word & OFFERED != 0 { Some(word) } else { None }
     }
 
     /// Returns true if the chunk `seen` is still offered.

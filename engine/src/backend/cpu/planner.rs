@@ -167,7 +167,11 @@ impl Planner {
     /// Returns the merge step of attention if threads may share the parts of a unit.
     fn merging(&self, graph: &Graph, node: &PlannedNode, n_threads: usize) -> Option<PlannedNode> {
         let is_attention = matches!(graph.tensor(node.memory.id).op, Op::Attention(_));
-        (is_attention && !node.solo && n_threads > 1).then(|| node.part(NodePart::Merge))
+        if is_attention && !node.solo && n_threads > 1 {
+            Some(node.part(NodePart::Merge))
+        } else {
+            None
+        }
     }
 
     /// Checks a node, resolves the addresses of its operands, and updates the plan's scratch sizes.

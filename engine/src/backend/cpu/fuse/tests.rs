@@ -384,9 +384,8 @@ impl Gated {
     fn matmul_fusion(&self, precision: Precision) -> Option<Fusion> {
         let plan = self.plan(precision);
         let is_first = |id: TensorId| self.products.contains(&id);
-        plan.nodes
-            .iter()
-            .find_map(|node| node.fusion.filter(|_| is_first(node.memory.id)))
+        let mut firsts = plan.nodes.iter().filter(|node| is_first(node.memory.id));
+        firsts.find_map(|node| node.fusion)
     }
 
     /// Returns the result after computing the nodes in one plan (`together`) or each in its own plan.

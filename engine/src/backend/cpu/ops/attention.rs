@@ -222,8 +222,12 @@ impl Operands<'_> {
             let seen = &mut seen[..tokens.len()];
             let any = self.look(unit, &page, seen.iter_mut());
             if any != 0 {
-                let of_head = (entry + 1 < of_part.end).then(|| (unit.head, self.visible.page(entry + 1)));
-                self.attend_to_page(unit, &page, of_head.or(next), seen, state, workspace);
+                let next = if entry + 1 < of_part.end {
+                    Some((unit.head, self.visible.page(entry + 1)))
+                } else {
+                    next
+                };
+                self.attend_to_page(unit, &page, next, seen, state, workspace);
             }
         }
     }

@@ -45,7 +45,8 @@ pub(in crate::backend::cpu) struct Products<'a> {
 }
 
 impl Products<'_> {
-    /// Returns true if activations prepared for one matmul can be reused by the other; see [`MatMul::again`].
+    /// Returns true if activations prepared for one matmul can be reused by the other; see
+    /// [`MatMul::reuse_prepared_x`].
     fn are_alike(&self) -> bool {
         self.gate.tensor.ty == self.up.tensor.ty
     }
@@ -149,7 +150,7 @@ fn some_at_a_time(columns: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         } else {
             columns.end
         };
-        (first < next).then_some(first..next)
+        if first < next { Some(first..next) } else { None }
     })
 }
 

@@ -218,11 +218,12 @@ impl Grid {
     pub(super) fn tiles(self, pieces: Range<usize>) -> impl Iterator<Item = Tile> {
         let mut next = pieces.start;
         std::iter::from_fn(move || {
-            (next < pieces.end).then(|| {
-                let (tile, n) = self.tile(next..pieces.end);
-                next += n;
-                tile
-            })
+            if next >= pieces.end {
+                return None;
+            }
+            let (tile, n) = self.tile(next..pieces.end);
+            next += n;
+            Some(tile)
         })
     }
 

@@ -238,9 +238,10 @@ impl<'a> SsmScan<'a> {
     }
 
     fn step(&self, step: LaneStep<'_>) {
-        match self.p == 1 && self.g == 1 && self.a.ne()[0] == self.n {
-            true => self.channels(step),
-            false => self.heads(step),
+        if self.p == 1 && self.g == 1 && self.a.ne()[0] == self.n {
+            self.channels(step);
+        } else {
+            self.heads(step);
         }
     }
 

@@ -20,9 +20,9 @@ pub(in crate::backend::cpu) struct Task<'a> {
     pub(in crate::backend::cpu) share: WorkShare,
     pub(in crate::backend::cpu) queue: &'a WorkQueue<'a>,
     pub(in crate::backend::cpu) target: Target<'a>,
-    /// This thread's scratch memory: at least [`ScratchSize::per_thread`] floats, uninitialized.
+    /// This thread's scratch memory: at least `ScratchSize::per_thread` floats, uninitialized.
     pub(in crate::backend::cpu) scratch: &'a mut [f32],
-    /// Shared scratch memory: at least [`ScratchSize::shared`] floats, uninitialized.
+    /// Shared scratch memory: at least `ScratchSize::shared` floats, uninitialized.
     pub(in crate::backend::cpu) shared: Shared<'a>,
     /// The quantized second operand of a matmul, or `None` if the matmul reads f32.
     pub(in crate::backend::cpu) activations: Option<QuantizedRows<'a>>,
@@ -83,8 +83,8 @@ impl fmt::Display for KernelError {
 /// Converts `row` to an index, which must be less than `rows`.
 pub(super) fn row_number(row: impl Into<i64>, rows: usize) -> Result<usize, KernelError> {
     let row = row.into();
-    usize::try_from(row)
-        .ok()
-        .filter(|&r| r < rows)
-        .ok_or(KernelError::IndexOutOfRange { row, rows })
+    match usize::try_from(row) {
+        Ok(row) if row < rows => Ok(row),
+        _ => Err(KernelError::IndexOutOfRange { row, rows }),
+    }
 }

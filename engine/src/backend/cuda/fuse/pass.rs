@@ -27,14 +27,14 @@ pub(in super::super) struct Steps {
 /// State of the fusion pass.
 pub(super) struct FusionPass<'a> {
     pub(super) graph: &'a Graph,
-    pub(super) view: &'a GraphView<'a>,
-    pub(super) memory: &'a MemoryMap,
+    view: &'a GraphView<'a>,
+    memory: &'a MemoryMap,
     pub(super) precision: Precision,
     /// Nodes that need computation, in order.
     pub(super) nodes: Vec<TensorId>,
     pub(super) positions: HashMap<TensorId, usize>,
     /// Readers of each tensor, including views. A node that reads a tensor twice is listed twice.
-    pub(super) readers: HashMap<TensorId, Vec<TensorId>>,
+    readers: HashMap<TensorId, Vec<TensorId>>,
     /// True for nodes that belong to a step.
     pub(super) taken: Vec<bool>,
     /// Position of the last reader of a relocated result.

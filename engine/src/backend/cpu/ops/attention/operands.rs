@@ -94,7 +94,9 @@ impl<'a> Operands<'a> {
 
     /// Prefetches the first keys and values of a part while the queries are loaded.
     pub(super) fn fetch_first(&self, unit: &AttentionUnit, part: usize) {
-        if let Some(page) = self.first_page(unit.first, part).filter(|page| page.len > 0) {
+        if let Some(page) = self.first_page(unit.first, part)
+            && page.len > 0
+        {
             for source in [&self.k, &self.v] {
                 cache_rows(source, unit.head, unit.heads, &page, None).prefetch_first();
             }
@@ -342,6 +344,9 @@ pub(super) fn cache_rows<'a>(
         head_stride: t.nb[1],
         n: page.len,
         d: t.ne[0],
-        next: next.filter(|(_, page)| page.len > 0).map_or(&[], rows),
+        next: match next {
+            Some(next) if next.1.len > 0 => rows(next),
+            _ => &[],
+        },
     }
 }

@@ -51,8 +51,9 @@ fn range_seen(any: &[u64]) -> Option<Range<usize>> {
 fn runs_seen(any: &[u64]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut end = 0;
     any.chunk_by(|a, b| (*a == 0) == (*b == 0)).filter_map(move |run| {
+        let start = end;
         end += run.len();
-        (run[0] != 0).then_some(end - run.len()..end)
+        if run[0] == 0 { None } else { Some(start..end) }
     })
 }
 
@@ -70,7 +71,11 @@ impl Operands<'_> {
         let together = pages_together(self.s.dk);
         for first in entries.clone().step_by(together) {
             let end = entries.end.min(first + together);
-            let of_head = (end < entries.end).then(|| (unit.head, self.visible.page(end)));
+            let next = if end < entries.end {
+                Some((unit.head, self.visible.page(end)))
+            } else {
+                next
+            };
             let mut seen = [0u64; MAX_UNIT * MOST_PAGES];
             let seen = &mut seen[..unit.tokens().len() * (end - first)];
             for (i, entry) in (first..end).enumerate() {
@@ -82,7 +87,7 @@ impl Operands<'_> {
                 any: seen_by_any(seen, end - first),
                 seen,
             };
-            if self.prepare(unit, &pages, of_head.or(next), workspace) {
+            if self.prepare(unit, &pages, next, workspace) {
                 self.attend_to_pages(unit, &pages, state, workspace);
             } else {
                 self.attend_one_by_one(unit, &pages, state, workspace);
@@ -109,9 +114,10 @@ impl Operands<'_> {
             for count in [&super::tests::N_SCORED, &super::tests::N_PREPARED] {
                 count.set(count.get() + 1);
             }
-            let next = match page + 1 < n_pages {
-                true => Some((unit.head, self.visible.page(entry + 1))),
-                false => next,
+            let next = if page + 1 < n_pages {
+                Some((unit.head, self.visible.page(entry + 1)))
+            } else {
+                next
             };
             let (at, of_entry) = (OperandPage { page, n_pages }, self.visible.page(entry));
             let keys = cache_rows(&self.k, unit.head, 1, &of_entry, next);
