@@ -9,8 +9,7 @@ use std::sync::OnceLock;
 pub(crate) use attention_tiles::AttentionTiles;
 use integers::IntKernels;
 pub(crate) use integers::{GroupKernels, IntTypeKernels};
-pub(crate) use tiles::ColumnTileKernels;
-use tiles::TileKernels;
+use tiles::{ColumnTileKernels, TileKernels};
 
 use crate::GgmlType;
 use crate::generic::attention::{self, Brain, Element, Float, Half, InPlace, Scores, Softmax, Values};
@@ -250,6 +249,11 @@ impl Kernels {
     pub(crate) fn tiled_attention(&'static self) -> &'static AttentionTiles {
         self.attention_tiles
             .unwrap_or_else(|| panic!("{:?} has no tiled attention", self.isa))
+    }
+
+    /// Returns the AMX kernels that multiply interleaved rows of a type by a few columns, or `None`.
+    pub(crate) fn column_tiles(&'static self, ty: GgmlType) -> Option<&'static ColumnTileKernels> {
+        self.tile_unit?.columns[ty.id() as usize].as_ref()
     }
 
     /// Returns the kernels for AMX tiles.

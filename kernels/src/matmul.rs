@@ -1,6 +1,6 @@
 //! Matmul of weights in any GGUF type with rows of activations.
 
-use crate::dispatch::{ColumnTileKernels, GroupKernels, IntTypeKernels, Kernels, kernels};
+use crate::dispatch::{GroupKernels, IntTypeKernels, Kernels, kernels};
 use crate::generic::byte_tiles::{MAX_BYTE_COLUMNS, MIN_BYTE_COLUMNS, byte_tile_scratch};
 use crate::generic::float_panels::{FLOAT_PANEL_COLUMNS, FLOAT_PANEL_SCRATCH, is_for};
 use crate::generic::gemm_u8::dot_scratch;
@@ -160,7 +160,7 @@ impl Algorithm {
             }
             ActivationForm::F32 => Algorithm::Products,
             ActivationForm::I16Row if is_interleaved && n <= kernels.int.group_columns => {
-                if n >= MIN_BYTE_COLUMNS && column_tiles(kernels, ty).is_some() {
+                if n >= MIN_BYTE_COLUMNS && kernels.column_tiles(ty).is_some() {
                     Algorithm::ByteTiles
                 } else {
                     Algorithm::Interleaved8
@@ -251,11 +251,6 @@ pub fn multiply_tiles_in_cache(rounds: usize) -> Option<usize> {
     kernels()
         .tile_unit
         .map(|unit| unsafe { (unit.multiply_in_cache)(rounds) })
-}
-
-/// Returns the tile kernels that multiply interleaved rows of a type by a few columns, if any.
-fn column_tiles(kernels: &'static Kernels, ty: GgmlType) -> Option<ColumnTileKernels> {
-    kernels.tile_unit.and_then(|unit| unit.columns[ty.id() as usize])
 }
 
 /// Returns the kernels for row groups of a type.
@@ -414,7 +409,7 @@ impl GemmCall<'_> {
     /// The invariants of [`GemmCall`] hold.
     unsafe fn multiply_groups(mut self) {
         let &MatMul { ty, k, n, .. } = self.args;
-        let tiles = column_tiles(self.kernels, ty);
+        let tiles = self.kernels.column_tiles(ty);
         let columns = group_kernels(self.int_kernels(), ty).columns;
         let whole = self.int_product();
         let mut first = 0;
@@ -516,5 +511,18 @@ impl GemmCall<'_> {
         };
         // SAFETY: `product` satisfies the invariants of `PanelProduct`, which are among those of `GemmCall`.
         unsafe { kernel(&product) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scratch_size_never_shrinks_with_more_columns() {
+        for k in [32, 256, 2048, 14336] {
+            let sizes: Vec<usize> = (0..600).map(|n| matmul_scratch(k, n)).collect();
+            assert!(sizes.is_sorted(), "rows of {k} elements: {sizes:?}");
+        }
     }
 }

@@ -49,7 +49,8 @@ pub(crate) struct IntProduct {
     pub n: usize,
     pub out: *mut f32,
     pub out_stride: usize,
-    /// Scratch memory of [`matmul_scratch`](crate::matmul_scratch) floats.
+    /// Scratch memory of [`byte_tile_scratch`](super::byte_tiles::byte_tile_scratch) floats for int8 tiles,
+    /// otherwise unused.
     pub scratch: *mut f32,
     /// See [`MatMul::reuse_prepared_x`](crate::MatMul::reuse_prepared_x).
     pub reuse_prepared_x: bool,
