@@ -51,7 +51,7 @@ pub enum ArchCommand {
 /// Arguments of `llama arch fmt`.
 #[derive(Debug, Args)]
 pub struct FmtArgs {
-    /// Files to format [default: all in archs and archs/fragments]
+    /// Files to format [default: all in archs and its subdirectories]
     #[arg(value_name = "FILE.rs")]
     pub files: Vec<PathBuf>,
     /// List files that need formatting and fail if there are any; change nothing
