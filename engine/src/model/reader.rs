@@ -1,5 +1,7 @@
 //! Typed reader for hyperparameters: scalars, lists, and per-layer values with defaults.
 
+use std::fmt::Debug;
+
 use crate::gguf::{Metadata, Value};
 use crate::graph::ROPE_AXES;
 
@@ -71,11 +73,13 @@ impl<'a> HparamReader<'a> {
         self.errors
     }
 
-    /// Records an error unless `condition` holds; `text` states the requirement.
-    pub fn check(&mut self, condition: bool, text: &str) {
+    /// Records an error unless `condition` holds. `text` states the requirement, and `found` lists the keys and
+    /// values that the condition depends on. Returns the condition.
+    pub fn check(&mut self, condition: bool, text: &str, found: &[(&str, &dyn Debug)]) -> bool {
         if !condition {
-            self.contradiction(text.to_owned());
+            self.contradiction(requirement(text, found));
         }
+        condition
     }
 
     /// Reads a count or size.
@@ -352,6 +356,18 @@ impl<'a> HparamReader<'a> {
     }
 }
 
+/// Formats a requirement and the values that violate it.
+fn requirement(text: &str, found: &[(&str, &dyn Debug)]) -> String {
+    match found {
+        [] => text.to_owned(),
+        [(key, value)] if text.starts_with(key) => format!("{text}, found {value:?}"),
+        found => {
+            let values: Vec<String> = found.iter().map(|(key, value)| format!("{key} = {value:?}")).collect();
+            format!("{text}; found {}", values.join(", "))
+        }
+    }
+}
+
 fn as_usize(v: &Value) -> Option<usize> {
     v.as_u64().and_then(|n| usize::try_from(n).ok())
 }
@@ -485,6 +501,23 @@ mod tests {
             errors(&m),
             ["key `x.block_count`: expected 1 to 1024, found 1152921504606846976"]
         );
+    }
+
+    #[test]
+    fn failed_check_states_requirement_and_found_values() {
+        let m = metadata(&[]);
+        let mut r = HparamReader::new(&m, "x");
+        assert!(r.check(true, "a must be 1", &[("a", &1)]));
+        assert!(!r.check(false, "a must be 1", &[("a", &2)]));
+        r.check(false, "a must divide b", &[("a", &3), ("b", &0.5)]);
+        r.check(false, "one key must be set", &[]);
+        let errors: Vec<String> = r.into_errors().iter().map(ToString::to_string).collect();
+        let expected = [
+            "a must be 1, found 2",
+            "a must divide b; found a = 3, b = 0.5",
+            "one key must be set",
+        ];
+        assert_eq!(errors, expected);
     }
 
     #[test]

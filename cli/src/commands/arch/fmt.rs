@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome};
 /// Arguments of `llama arch fmt`.
 #[derive(Debug, Args)]
 pub struct FmtArgs {
-    /// Files to format [default: all in archs and archs/fragments]
+    /// Files to format [default: all in archs and its subdirectories]
     #[arg(value_name = "FILE.rs")]
     pub files: Vec<PathBuf>,
     /// List files that need formatting and fail if there are any; change nothing
@@ -58,7 +58,8 @@ pub fn run(args: &FmtArgs) -> Outcome {
 /// Returns all declaration and fragment files of the project.
 fn declarations() -> Outcome<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for directory in [Path::new(ARCHS).to_owned(), Path::new(ARCHS).join("fragments")] {
+    let archs = Path::new(ARCHS);
+    for directory in [archs.to_owned(), archs.join("fragments"), archs.join("parents")] {
         let entries = fs::read_dir(&directory).map_err(|e| {
             let where_to = "run this command in the root of the project, or pass files";
             Failure::new(format_args!("{}: {e}; {where_to}", directory.display()))
