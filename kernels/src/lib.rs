@@ -13,7 +13,7 @@
 //!
 //! A kernel takes slices and numbers; the crate has no notion of a graph, a model, or a thread pool.
 //!
-//! The modules form layers. A module uses only modules of earlier layers (`tests/layers.rs`):
+//! The modules form layers. A module uses only modules of earlier layers (`tests/tests/tidy/layers.rs`):
 //!
 //! 1. [`types`]: the tensor types
 //! 2. `limits`, `lengths`, `prefetch`: shared numbers, checks of lengths, cache hints

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 mod cycles;
+mod layers;
 mod prose;
 mod types;
 

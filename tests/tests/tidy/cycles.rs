@@ -48,7 +48,7 @@ struct Module {
 
 /// The modules of a crate by path; the empty path is the root.
 #[derive(Default)]
-struct Crate {
+pub(super) struct Crate {
     modules: BTreeMap<Segments, Module>,
 }
 
@@ -312,7 +312,7 @@ impl Crate {
     }
 
     /// Returns, for every file, the other files that define items named in the file.
-    fn dependencies(&self) -> BTreeMap<&str, BTreeSet<&str>> {
+    pub(super) fn dependencies(&self) -> BTreeMap<&str, BTreeSet<&str>> {
         let mut files: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (path, module) in &self.modules {
             let entry = files.entry(&module.file).or_default();
@@ -355,7 +355,7 @@ fn cycles<'a>(files: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<Vec<&'a 
 }
 
 /// Reads the modules of every crate of the workspace.
-fn crates() -> BTreeMap<String, Crate> {
+pub(super) fn crates() -> BTreeMap<String, Crate> {
     let mut crates: BTreeMap<String, Crate> = BTreeMap::new();
     let mut texts = Vec::new();
     for path in sources() {
