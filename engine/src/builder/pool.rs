@@ -4,8 +4,10 @@ use kernels::GgmlType;
 
 use crate::graph::{Op, TensorId};
 
+use super::contract::{BuildGraph, Results};
 use super::error::BuildError;
-use super::{BuildGraph, Builder, GraphPart, Results};
+use super::graph_builder::Builder;
+use super::params::{GraphOutput, GraphPart, HiddenRows};
 
 /// Reduction of token embeddings to an embedding per sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -42,34 +44,6 @@ impl Pooling {
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].0
     }
-}
-
-/// Output that a graph computes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum GraphOutput {
-    /// Main output of the architecture: logits, or an embedding per token.
-    #[default]
-    Result,
-    /// Embeddings of tokens or sequences.
-    Embedding {
-        /// Number of sequences to average over; 0 keeps the output rows unpooled.
-        n_means: usize,
-        /// Computes classifier scores instead of embeddings.
-        rank: bool,
-    },
-}
-
-/// Hidden states that a graph outputs in addition to its result: operands of the final projection, `[n_embd,
-/// n]`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum HiddenRows {
-    /// No hidden states.
-    #[default]
-    None,
-    /// Hidden states of all tokens.
-    All,
-    /// Hidden states of the output tokens.
-    Wanted,
 }
 
 /// Outputs of a complete graph.

@@ -5,6 +5,7 @@ mod attention;
 mod edit;
 #[allow(clippy::module_inception)]
 mod graph;
+mod lanes;
 mod layout;
 mod linear_attention;
 mod ngram;
@@ -20,12 +21,13 @@ mod visible;
 
 pub use attention::{Attention, AttentionOperands};
 pub use graph::Graph;
+pub use lanes::Lanes;
 pub use layout::{Layout, Repack};
 pub use linear_attention::LinearAttention;
 pub use ngram::NgramHash;
 pub use op::{Buckets, NO_ROW, Op, ROPE_AXES, Rope, RopeKind, Unary, Window};
 pub use ops::ShapeError;
-pub use recur::{Lanes, Recurrence};
+pub use recur::Recurrence;
 pub use select::{BlockRule, Blocks};
 pub use tensor::{BufferId, BufferSlice, Flags, MAX_SRC, Name, Tensor, TensorId, contiguous_strides, dense_bytes};
 pub use uses::Uses;

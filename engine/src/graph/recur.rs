@@ -1,6 +1,7 @@
 //! Recurrences: ops with a state per sequence, and their shapes.
 
-use super::LinearAttention;
+use super::lanes::Lanes;
+use super::linear_attention::LinearAttention;
 
 /// Function that [`Op::Recur`](super::Op::Recur) applies to each token, from its operands and the state of
 /// its sequence. States are f32; `s` is the state of a lane (a channel or head). Lanes are independent.
@@ -64,31 +65,6 @@ pub enum Recurrence {
     },
 }
 
-/// Independent lanes of a recurrence, and the state of each lane.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lanes {
-    /// Number of independent lanes.
-    pub n: usize,
-    /// State per lane in floats; a row of the state tensor stores the lanes consecutively.
-    pub state: usize,
-    /// Output elements per lane and token; the output of a token stores the lanes consecutively.
-    pub out: usize,
-    /// Output shape, with the token dimension last.
-    pub ne: [usize; 4],
-}
-
-impl Lanes {
-    /// Returns the floats of state per cell.
-    pub fn row(&self) -> usize {
-        self.n * self.state
-    }
-
-    /// Returns the number of tokens.
-    pub fn n_tokens(&self) -> usize {
-        self.ne.iter().product::<usize>() / (self.n * self.out).max(1)
-    }
-}
-
 impl Recurrence {
     /// Returns a short name for plans and messages.
     pub fn name(self) -> &'static str {
@@ -148,9 +124,9 @@ impl Recurrence {
                 ne: x,
             },
             (Recurrence::Wkv6, &[r @ [d, h, _, 1], k, v, w, u]) if [k, v, w] == [r; 3] && u == [d, h, 1, 1] => {
-                square(r)?
+                Lanes::square(r)?
             }
-            (Recurrence::Wkv7, &[r @ [_, _, _, 1], w, k, v, a, b]) if [w, k, v, a, b] == [r; 5] => square(r)?,
+            (Recurrence::Wkv7, &[r @ [_, _, _, 1], w, k, v, a, b]) if [w, k, v, a, b] == [r; 5] => Lanes::square(r)?,
             (Recurrence::LinearAttention(_), operands) => LinearAttention::lanes(operands)?,
             (Recurrence::Compress { overlap }, &[x @ [w, t, 1, 1], gate, [wp, n, 1, 1]]) => {
                 let n_means = 1 + usize::from(overlap);
@@ -166,18 +142,9 @@ impl Recurrence {
             }
             _ => return None,
         };
-        lanes.n.checked_mul(lanes.state).filter(|&row| row > 0)?;
-        Some(lanes)
+        match lanes.n.checked_mul(lanes.state) {
+            Some(row) if row > 0 => Some(lanes),
+            _ => None,
+        }
     }
-}
-
-/// Returns lanes with a square state matrix, for operands `[d, h, T]`.
-fn square(ne: [usize; 4]) -> Option<Lanes> {
-    let [d, h, ..] = ne;
-    Some(Lanes {
-        n: h,
-        state: d.checked_mul(d)?,
-        out: d,
-        ne,
-    })
 }
