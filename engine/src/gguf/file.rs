@@ -135,7 +135,7 @@ impl Mapping {
             return None;
         };
         let range = range.start..range.end.min(map.len());
-        (!range.is_empty()).then_some((map, range))
+        if range.is_empty() { None } else { Some((map, range)) }
     }
 }
 
