@@ -49,6 +49,7 @@ impl ControlVector {
             let expected = "direction.*";
             return Err(AdapterError::Empty { path, expected });
         }
+        tracing::debug!(path = %path.display(), "loaded a control vector");
         Ok(ControlVector {
             path,
             n_embd,

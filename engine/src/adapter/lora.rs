@@ -92,6 +92,7 @@ impl LoraAdapter {
             path: path.clone(),
             source,
         })?;
+        tracing::debug!(path = %path.display(), n_terms = pairs.len(), alpha, "loaded a LoRA adapter");
         Ok(LoraAdapter {
             path,
             model: Arc::downgrade(model),

@@ -305,7 +305,11 @@ impl AllocPlan {
         let family = &self.families[owner.index()];
         let place = family.place?;
         let free_after_this_step = family.live && !family.pinned && family.reads == 1;
-        (free_after_this_step && place.memory == memory && place.size >= size).then_some(owner)
+        if free_after_this_step && place.memory == memory && place.size >= size {
+            Some(owner)
+        } else {
+            None
+        }
     }
 
     fn reuse_in_place(&mut self, node: TensorId, owner: TensorId, size: usize) {
@@ -465,7 +469,7 @@ fn in_place_operand(graph: &Graph, node: TensorId) -> Option<TensorId> {
     let source = graph.tensor(operand);
     let same_layout = source.ty == tensor.ty && source.ne == tensor.ne && source.nb == tensor.nb;
     let at_start = source.view.is_none_or(|(_, offset)| offset == 0);
-    (same_layout && at_start).then_some(operand)
+    if same_layout && at_start { Some(operand) } else { None }
 }
 
 fn alloc_size(tensor: &Tensor, ty: &dyn BufferType) -> Result<usize, AllocError> {

@@ -31,14 +31,11 @@ impl Builder<'_> {
             tiled: args.tiled,
             slope: args.slope,
         };
-        let operands = [
-            Some(q),
-            Some(k),
-            Some(v),
-            args.decay,
-            args.beta.filter(|_| args.decay.is_some()),
-        ];
-        let n = operands.iter().flatten().count();
-        self.recur(Recurrence::LinearAttention(p), &operands.map(|x| x.unwrap_or(q))[..n])
+        let recurrence = Recurrence::LinearAttention(p);
+        match (args.decay, args.beta) {
+            (None, _) => self.recur(recurrence, &[q, k, v]),
+            (Some(decay), None) => self.recur(recurrence, &[q, k, v, decay]),
+            (Some(decay), Some(beta)) => self.recur(recurrence, &[q, k, v, decay, beta]),
+        }
     }
 }

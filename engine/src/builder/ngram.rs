@@ -43,7 +43,11 @@ impl NgramArgs<'_> {
             first: u32::try_from(first).ok()?,
             size: u32::try_from(size).ok()?,
         };
-        (first.checked_add(size)? <= n_rows && hash.is_sound()).then_some(hash)
+        if first.checked_add(size)? <= n_rows && hash.is_sound() {
+            Some(hash)
+        } else {
+            None
+        }
     }
 }
 

@@ -137,7 +137,11 @@ fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Opti
         | Op::SoftMax { .. }
         | Op::SumRows
         | Op::TopK { .. }
-        | Op::TopMask { .. } => (dim > 0).then_some(one),
+        | Op::TopMask { .. }
+            if dim > 0 =>
+        {
+            Some(one)
+        }
         Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Glu(_) => {
             // An operand broadcast over tokens is a constant row; partial broadcasts cannot be narrowed.
             let b = src(1)?.ne[dim];
@@ -147,7 +151,7 @@ fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Opti
                 _ => None,
             }
         }
-        Op::MulMat => (dim == 1 && src(0)?.flags.weight).then_some([None, Some(1), None]),
+        Op::MulMat if dim == 1 && src(0)?.flags.weight => Some([None, Some(1), None]),
         Op::Permute => {
             let order = order_of(src(0)?, t);
             order
@@ -160,7 +164,7 @@ fn source_token_dims(g: &Graph, t: &Tensor, dim: usize, n_tokens: usize) -> Opti
             _ => Some([Some(2), None, Some(1)]),
         },
         Op::GetRows if dim == 2 && src(0)?.ne[2] == n_tokens => Some([Some(2), Some(1), None]),
-        Op::Concat { dim: joined } => (usize::from(joined) != dim).then_some([Some(dim), Some(dim), None]),
+        Op::Concat { dim: joined } if usize::from(joined) != dim => Some([Some(dim), Some(dim), None]),
         Op::Cont | Op::Reshape => reshaped_dim(src(0)?, t, dim, n_tokens).map(|d| [Some(d), None, None]),
         Op::View => sliced_dim(src(0)?, t, dim, n_tokens).map(|d| [Some(d), None, None]),
         _ => None,

@@ -239,12 +239,13 @@ fn split_lines(text: &str, args: &[Value]) -> Result<Value, Error> {
     let (keep_ends, kwargs): (Option<bool>, Kwargs) = from_args(args)?;
     let keep_ends = keep_ends.or(kwargs.get("keepends")?).unwrap_or(false);
     kwargs.assert_all_used()?;
-    let cut = |line: &str| match keep_ends {
-        true => line.len(),
-        false => line
-            .strip_suffix('\n')
+    let cut = |line: &str| {
+        if keep_ends {
+            return line.len();
+        }
+        line.strip_suffix('\n')
             .map_or(line, |l| l.strip_suffix('\r').unwrap_or(l))
-            .len(),
+            .len()
     };
     Ok(Value::from_iter(
         text.split_inclusive('\n').map(|line| Value::from(&line[..cut(line)])),
@@ -341,9 +342,10 @@ fn title(text: &str) -> String {
     let mut in_word = false;
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match in_word {
-            true => out.extend(c.to_lowercase()),
-            false => out.extend(c.to_uppercase()),
+        if in_word {
+            out.extend(c.to_lowercase());
+        } else {
+            out.extend(c.to_uppercase());
         }
         in_word = c.is_alphabetic();
     }

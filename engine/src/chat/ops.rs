@@ -80,12 +80,13 @@ fn concat(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
 
 /// Implements `value[start:stop:step]` for strings and sequences, with Python's semantics.
 fn slice(state: &mut State, value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
-    let bound = |v: &Value| match v.is_none() || v.is_undefined() {
-        true => Ok(None),
-        false => v
-            .as_i64()
+    let bound = |v: &Value| {
+        if v.is_none() || v.is_undefined() {
+            return Ok(None);
+        }
+        v.as_i64()
             .map(Some)
-            .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "slice bounds must be integers")),
+            .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "slice bounds must be integers"))
     };
     let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
     if step == 0 {
@@ -160,7 +161,12 @@ enum Numbers {
 }
 
 fn numbers(a: &Value, b: &Value) -> Option<Numbers> {
-    let int = |v: &Value| i128::try_from(v.clone()).ok().filter(|_| !is_float(v));
+    let int = |v: &Value| {
+        if is_float(v) {
+            return None;
+        }
+        i128::try_from(v.clone()).ok()
+    };
     let float = |v: &Value| f64::try_from(v.clone()).ok();
     match (int(a), int(b)) {
         (Some(a), Some(b)) => Some(Numbers::Int(a, b)),
@@ -291,28 +297,20 @@ pub(super) fn float_text(x: f64) -> String {
 /// With `deep`, the function may read or nest everything inside its arguments, so all of it is visited.
 pub(super) fn metered(function: Value, deep: bool) -> impl Fn(&mut State, &[Value]) -> Result<Value, Error> {
     move |state, args| {
-        for arg in args.iter().filter(|_| deep) {
-            visit(
-                state,
-                arg,
-                Visit {
-                    text: true,
-                    no_namespace: false,
-                },
-            )?;
+        if !deep {
+            let result = function.call(state, args)?;
+            charge_new(state, &result)?;
+            return Ok(result);
+        }
+        let everything = || Visit {
+            text: true,
+            no_namespace: false,
+        };
+        for arg in args {
+            visit(state, arg, everything())?;
         }
         let result = function.call(state, args)?;
-        match deep {
-            true => visit(
-                state,
-                &result,
-                Visit {
-                    text: true,
-                    no_namespace: false,
-                },
-            )?,
-            false => charge_new(state, &result)?,
-        }
+        visit(state, &result, everything())?;
         Ok(result)
     }
 }

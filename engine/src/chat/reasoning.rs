@@ -71,7 +71,11 @@ fn tags_around(template: &ChatTemplate, calls: Option<Json>) -> Option<Reasoning
         Some(behind.is_empty())
     };
     let is_whole = calls.is_some() || is_followed() == Some(true);
-    (is_tag && is_whole && open != close).then(|| (kept(open), kept(close)))
+    if is_tag && is_whole && open != close {
+        Some((kept(open), kept(close)))
+    } else {
+        None
+    }
 }
 
 /// Returns the end of a leading tag `<…>` or `[…]`.

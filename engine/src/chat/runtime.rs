@@ -83,9 +83,12 @@ fn add_filters(env: &mut Environment<'static>) {
     env.add_filter("string", |state: &mut State, value: Value| text_of(state, &value));
     for name in ["length", "count"] {
         // The length of an undefined value is 0 in Jinja.
-        env.add_filter(name, |value: Value| match value.is_undefined() {
-            true => Ok(0),
-            false => filters::length(&value),
+        env.add_filter(name, |value: Value| {
+            if value.is_undefined() {
+                Ok(0)
+            } else {
+                filters::length(&value)
+            }
         });
     }
     env.add_filter(

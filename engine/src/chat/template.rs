@@ -203,12 +203,11 @@ impl ChatTemplate {
 
     fn message(&self, message: &Message, size: &mut usize) -> Result<Value, ChatError> {
         *size += message.role.len() + message.content.len() + 64;
-        let content = match self.content_is_list {
-            true => Value::from(vec![Value::from_pairs([
-                ("type", "text"),
-                ("text", message.content.as_str()),
-            ])]),
-            false => Value::from(&message.content),
+        let content = if self.content_is_list {
+            let part = [("type", "text"), ("text", message.content.as_str())];
+            Value::from(vec![Value::from_pairs(part)])
+        } else {
+            Value::from(&message.content)
         };
         let mut fields = vec![
             (Value::from("role"), Value::from(&message.role)),
@@ -258,13 +257,18 @@ fn fold_system(messages: &[Message], has_system: bool) -> Cow<'_, [Message]> {
 fn in_turn(messages: &[Message]) -> Option<Vec<Message>> {
     let mut joined: Vec<Message> = Vec::with_capacity(messages.len());
     for message in messages {
-        let before = joined.last_mut().filter(|m| matches!(m.role.as_str(), "user" | "tool"));
-        match before.filter(|_| message.role == "user") {
-            Some(before) => before.content = format!("{}\n\n{}", before.content, message.content),
-            None => joined.push(message.clone()),
+        match joined.last_mut() {
+            Some(before) if message.role == "user" && matches!(before.role.as_str(), "user" | "tool") => {
+                before.content = format!("{}\n\n{}", before.content, message.content);
+            }
+            _ => joined.push(message.clone()),
         }
     }
-    (joined.len() < messages.len()).then_some(joined)
+    if joined.len() < messages.len() {
+        Some(joined)
+    } else {
+        None
+    }
 }
 
 /// Converts JSON to a template value and adds its size to `size`.

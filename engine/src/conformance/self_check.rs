@@ -85,9 +85,10 @@ pub fn self_check(
         (1, "single tokens give the same logits"),
     ];
     for (n, claim) in PIECES {
-        findings.push(match model.bidirectional() {
-            true => not_applicable(claim, "bidirectional attention requires whole sequences"),
-            false => compare(claim, &run.logits(n)?),
+        findings.push(if model.bidirectional() {
+            not_applicable(claim, "bidirectional attention requires whole sequences")
+        } else {
+            compare(claim, &run.logits(n)?)
         });
     }
     findings.push(compare(

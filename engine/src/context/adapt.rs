@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use crate::adapter::{ControlVector, LoraAdapter, PendingLeaf, PlacedLeaf, place};
-use crate::backend::{BackendError, Buffer, BufferType, Usage};
+use crate::backend::{BackendError, Buffer, BufferType, MemoryMap, Usage};
 use crate::builder::{Adaptation, AdapterLeaf, LowRankTerm};
 use crate::digest::Digest;
 use crate::graph::{BufferId, BufferSlice};
@@ -14,7 +14,6 @@ use crate::model::Model;
 
 use super::SetAdaptersError;
 use super::batch::SeqSet;
-use super::runner::GraphRunner;
 
 /// Adapter with a user-defined scale.
 pub type ScaledAdapter = (Arc<LoraAdapter>, f32);
@@ -131,9 +130,9 @@ impl Adapters {
         Ok(())
     }
 
-    /// Replaces the configuration and returns the old one, to be passed to [`Adapters::release`]. No graph
-    /// may be in flight.
-    pub fn replace(&mut self, config: AdapterConfig, n_seq_max: usize, runner: &mut GraphRunner) -> Adapters {
+    /// Replaces the configuration, registers its buffers in `memory`, and returns the old configuration, to be
+    /// passed to [`Adapters::release`]. No graph may be in flight.
+    pub fn replace(&mut self, config: AdapterConfig, n_seq_max: usize, memory: &mut MemoryMap) -> Adapters {
         let mut next = Adapters {
             free: std::mem::take(&mut self.free),
             ..Adapters::default()
@@ -141,15 +140,15 @@ impl Adapters {
         let (scales, mut terms) = (Scales::new(&config, n_seq_max), Vec::new());
         if scales.adapters.is_empty() {
             for (lora, scale) in config.loras.iter().filter(|(_, scale)| *scale != 0.0) {
-                next.add_terms(runner, lora, *scale, None, &mut terms);
+                next.add_terms(memory, lora, *scale, None, &mut terms);
             }
         }
         for (k, lora) in scales.adapters.iter().enumerate() {
-            next.add_terms(runner, lora, 1.0, Some(k), &mut terms);
+            next.add_terms(memory, lora, 1.0, Some(k), &mut terms);
         }
         let mut by_layer = Vec::new();
         if let Some(directions) = &config.directions {
-            let ids = next.register(runner, &directions.buffers);
+            let ids = next.register(memory, &directions.buffers);
             by_layer.extend(directions.by_layer.iter().map(|d| d.map(|d| to_adapter_leaf(d, &ids))));
         }
         next.adaptation = Adaptation::new(terms, by_layer);
@@ -158,9 +157,9 @@ impl Adapters {
     }
 
     /// Releases the buffers of an unused adapter set.
-    pub fn release(&mut self, unused: Adapters, runner: &mut GraphRunner) {
+    pub fn release(&mut self, unused: Adapters, memory: &mut MemoryMap) {
         for &id in &unused.in_use {
-            runner.buffers_mut().release(id);
+            memory.release(id);
         }
         self.free.extend(unused.free);
         self.free.extend(unused.in_use);
@@ -168,13 +167,13 @@ impl Adapters {
 
     fn add_terms(
         &mut self,
-        runner: &mut GraphRunner,
+        memory: &mut MemoryMap,
         lora: &LoraAdapter,
         scale: f32,
         per_token: Option<usize>,
         terms: &mut Vec<LowRankTerm>,
     ) {
-        let ids = self.register(runner, lora.buffers());
+        let ids = self.register(memory, lora.buffers());
         terms.extend(lora.terms().iter().map(|t| LowRankTerm {
             weight: t.weight,
             applies_to: t.applies_to,
@@ -185,15 +184,15 @@ impl Adapters {
         }));
     }
 
-    fn register(&mut self, runner: &mut GraphRunner, buffers: &[Arc<dyn Buffer>]) -> Vec<BufferId> {
+    fn register(&mut self, memory: &mut MemoryMap, buffers: &[Arc<dyn Buffer>]) -> Vec<BufferId> {
         let ids: Vec<BufferId> = buffers
             .iter()
             .map(|buffer| match self.free.pop() {
                 Some(id) => {
-                    runner.buffers_mut().replace(id, buffer.clone());
+                    memory.replace(id, buffer.clone());
                     id
                 }
-                None => runner.register_buffer(buffer.clone(), Usage::Weights),
+                None => memory.insert(buffer.clone(), Usage::Weights),
             })
             .collect();
         self.in_use.extend(&ids);

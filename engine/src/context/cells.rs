@@ -187,7 +187,7 @@ impl Cells {
         let cells = page * PAGE..self.len().min((page + 1) * PAGE);
         if self.keeps_all() {
             let cell = cells.start + self.pages.used(page).trailing_ones() as usize;
-            return Some(cell).filter(|cell| cells.contains(cell));
+            return if cells.contains(&cell) { Some(cell) } else { None };
         }
         cells.into_iter().find(|&cell| self.is_free(cell, queries))
     }
@@ -330,7 +330,7 @@ impl Cells {
 
     /// Returns the shift of each cell since the keys were last rotated; `None` if no cell was shifted.
     pub fn pending_shift(&self) -> Option<&[i32]> {
-        self.shifted.then_some(&self.shift)
+        if self.shifted { Some(&self.shift) } else { None }
     }
 
     /// Resets the pending shifts after the keys were rotated.

@@ -1,29 +1,25 @@
-//! [`Context`]: decodes batches in ubatches, combining the graph runner, the caches, and the outputs.
+//! [`Context`]: decodes batches, combining the executor of graphs, the caches, and the results.
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::atomic::AtomicBool;
 
 use crate::backend::Usage;
-use crate::builder::{BuildParams, GraphPart, HiddenRows, MemorySpecs};
+use crate::builder::MemorySpecs;
 use crate::model::Model;
 use crate::sched::Observer;
 
 use super::adapt::{AdapterConfig, Adapters};
-use super::admission::{Admission, Rejection, Validator, offending_sequences};
-use super::batch::{Batch, BatchToken, ubatch_end};
+use super::admission::Rejection;
+use super::batch::Batch;
 use super::encoded::Encoded;
-use super::graphs::GraphSource;
-use super::hidden::Hidden;
-use super::hybrid::{Memory, PlaceError};
-use super::inputs::Ubatch;
+use super::executor::Executor;
+use super::hybrid::Memory;
 use super::memory::Span;
-use super::outputs::Outputs;
 use super::runner::GraphRunner;
 use super::settings::Settings;
-use super::shift::rotate_moved_keys;
 use super::state::StateAccess;
+use super::step::Results;
 use super::{ContextError, ContextParams, DecodeError, MemoryError, Perf, SetAdaptersError, StateError};
 
 /// Memory usage of a context in bytes.
@@ -41,23 +37,11 @@ pub struct Sizes {
 
 /// Inference state of a model: KV cache, graphs, and the backends that compute them.
 pub struct Context {
-    model: Arc<Model>,
-    settings: Settings,
-    /// Graph runner.
-    runner: GraphRunner,
-    /// KV cache and recurrent states of the context.
+    executor: Executor,
+    /// KV cache and recurrent states.
     memory: Memory,
-    /// Encoder outputs.
-    encoded: Encoded,
-    adapters: Adapters,
-    /// Outputs of the last batch.
-    outputs: Outputs,
-    /// Hidden states of the last batch.
-    hidden: Hidden,
-    /// Tokens of the last batch that were computed.
-    admission: Admission,
-    perf: Perf,
-    cancel: Option<Arc<AtomicBool>>,
+    /// Results of the last batch.
+    results: Results,
 }
 
 impl Context {
@@ -79,36 +63,54 @@ impl Context {
             |layer| placement.kv_device(layer).clone(),
             |buffer| runner.register_buffer(buffer, Usage::Any),
         )?;
-        let mut context = Context {
-            outputs: Outputs::new(&model, &settings),
-            hidden: Hidden::new(&model, &settings),
+        let mut executor = Executor {
             model,
             settings,
             runner,
-            memory,
             encoded: Encoded::default(),
             adapters: Adapters::default(),
-            admission: Admission::default(),
             perf: Perf::default(),
             cancel: None,
         };
-        context.reserve()?;
+        let mut results = Results::new(&executor.model, &executor.settings);
+        executor.reserve(&mut memory, &results.outputs)?;
+        results.reserve(&executor.model, &executor.settings);
+        let context = Context {
+            executor,
+            memory,
+            results,
+        };
+        context.log_creation();
         Ok(context)
+    }
+
+    fn log_creation(&self) {
+        let (sizes, params) = (self.sizes(), self.params());
+        tracing::info!(
+            n_ctx = self.n_ctx(),
+            n_batch = params.n_batch,
+            n_ubatch = params.n_ubatch,
+            n_seq_max = params.n_seq_max,
+            kv_bytes = sizes.kv,
+            state_bytes = sizes.states,
+            compute_bytes = sizes.compute,
+            "created a context"
+        );
     }
 
     /// Returns the model.
     pub fn model(&self) -> &Arc<Model> {
-        &self.model
+        &self.executor.model
     }
 
     /// Returns the parameters, with defaults resolved.
     pub fn params(&self) -> &ContextParams {
-        &self.settings.params
+        &self.executor.settings.params
     }
 
     /// Returns the number of KV cache cells.
     pub fn n_ctx(&self) -> usize {
-        self.settings.n_ctx
+        self.executor.settings.n_ctx
     }
 
     /// Returns false if the number of positions is unlimited regardless of [`Context::n_ctx`], as in purely
@@ -120,33 +122,33 @@ impl Context {
     /// Returns the memory usage.
     pub fn sizes(&self) -> Sizes {
         Sizes {
-            weights: self.model.n_bytes(),
+            weights: self.executor.model.n_bytes(),
             kv: self.memory.kv.n_bytes(),
             states: self.memory.states.n_bytes(),
-            compute: self.runner.n_bytes(),
+            compute: self.executor.runner.n_bytes(),
         }
     }
 
     /// Returns the performance counters.
     pub fn perf(&self) -> Perf {
-        self.perf
+        self.executor.perf
     }
 
     /// Resets the performance counters.
     pub fn reset_perf(&mut self) {
-        self.perf = Perf::default();
+        self.executor.perf = Perf::default();
     }
 
     /// Sets a cancellation flag, polled while decoding. Once it is set, decoding ends within about one graph
     /// node with [`DecodeError::Cancelled`].
     pub fn set_cancel(&mut self, flag: Option<Arc<AtomicBool>>) {
-        self.runner.set_cancel(flag.clone());
-        self.cancel = flag;
+        self.executor.runner.set_cancel(flag.clone());
+        self.executor.cancel = flag;
     }
 
     /// Sets an observer for the nodes of every graph; `None` removes it.
     pub fn set_observer(&mut self, observer: Option<Box<dyn Observer>>) {
-        self.runner.set_observer(observer);
+        self.executor.runner.set_observer(observer);
     }
 
     /// Returns the next position of a sequence.
@@ -176,21 +178,19 @@ impl Context {
     /// Decodes a batch with an MTP context. Each token needs the hidden state of its predecessor: `hidden
     /// [n_tokens, n_embd]`, in batch order. See [`Context::decode`].
     pub fn decode_after(&mut self, batch: &Batch, hidden: &[f32]) -> Result<(), DecodeError> {
-        let mut admission = std::mem::take(&mut self.admission);
-        let decoded = self.decode_admitted(batch.tokens(), hidden, &mut admission);
-        if decoded.is_err() {
-            admission.clear();
-            self.outputs.clear();
-            self.hidden.clear();
-        }
-        self.admission = admission;
-        decoded
+        let Context {
+            executor,
+            memory,
+            results,
+        } = self;
+        let step = results.admit(batch.tokens(), hidden, executor.validator(), memory, &executor.encoded)?;
+        executor.decode(step, memory)
     }
 
     /// Returns the sequences rejected by the last [`Context::decode`] or [`Context::encode`]; empty after an
     /// error.
     pub fn rejected(&self) -> &[Rejection] {
-        self.admission.rejections()
+        self.results.rejections()
     }
 
     /// Runs the encoder on a batch and replaces the previous encoder output. The decoder then attends to the
@@ -202,38 +202,42 @@ impl Context {
     /// # Errors
     /// If nothing could be encoded; the encoder output is then empty.
     pub fn encode(&mut self, batch: &Batch) -> Result<(), DecodeError> {
-        let mut admission = std::mem::take(&mut self.admission);
-        self.encoded.clear();
-        let encoded = self.encode_admitted(batch.tokens(), &mut admission);
+        self.executor.encoded.clear();
+        let encoded = self.encode_admitted(batch);
         if encoded.is_err() {
-            admission.clear();
-            self.encoded.clear();
+            self.results.admission.clear();
+            self.executor.encoded.clear();
         }
-        self.admission = admission;
         encoded
+    }
+
+    fn encode_admitted(&mut self, batch: &Batch) -> Result<(), DecodeError> {
+        let Results { admission, outputs, .. } = &mut self.results;
+        admission.admit_encode(batch.tokens(), self.executor.validator())?;
+        self.executor.encode(admission.tokens(), &self.memory, outputs)
     }
 
     /// Returns the logits `[n_vocab]` (or the embedding) of the token at `index` of the last batch, if its
     /// `output` flag was set.
     pub fn logits(&self, index: usize) -> Option<&[f32]> {
-        self.outputs.of_token(index)
+        self.results.outputs.of_token(index)
     }
 
     /// Returns the hidden state `[n_embd]` before the final projection of the token at `index` of the last
     /// batch, if the context keeps hidden states.
     pub fn hidden(&self, index: usize) -> Option<&[f32]> {
-        self.hidden.of_token(index)
+        self.results.hidden.of_token(index)
     }
 
     /// Returns the pooled embedding or the classifier scores of a sequence of the last batch. Requires
     /// [`ContextParams::pooling`].
     pub fn embedding(&self, seq: usize) -> Option<&[f32]> {
-        self.outputs.of_sequence(seq)
+        self.results.outputs.of_sequence(seq)
     }
 
     /// Removes all sequences and the encoder output.
     pub fn clear(&mut self) {
-        self.encoded.clear();
+        self.executor.encoded.clear();
         self.memory.clear();
     }
 
@@ -248,14 +252,14 @@ impl Context {
     /// Makes sequence `to` share a range of positions of `from`, including the encoder output.
     pub fn seq_cp(&mut self, from: usize, to: usize, range: impl RangeBounds<usize>) -> Result<(), MemoryError> {
         self.memory.copy(from, to, Span::of(range))?;
-        self.encoded.share(from, to);
+        self.executor.encoded.share(from, to);
         Ok(())
     }
 
     /// Removes all sequences except `seq`.
     pub fn seq_keep(&mut self, seq: usize) -> Result<(), MemoryError> {
         self.memory.keep(seq)?;
-        self.encoded.keep(seq);
+        self.executor.encoded.keep(seq);
         Ok(())
     }
 
@@ -291,249 +295,29 @@ impl Context {
 
     /// Returns the requested adapters.
     pub(super) fn adapter_config(&self) -> &AdapterConfig {
-        self.adapters.config()
+        self.executor.adapters.config()
     }
 
     /// Applies another adapter configuration; on error, the previous one stays active.
     pub(super) fn adapt(&mut self, config: AdapterConfig) -> Result<(), SetAdaptersError> {
-        let n_seq_max = self.settings.params.n_seq_max;
-        let Err(config) = self.adapters.rescale(config, n_seq_max) else {
-            return Ok(());
-        };
-        // Graphs in flight may read the old buffers.
-        self.runner.synchronize().map_err(ContextError::from)?;
-        let before = self.adapters.replace(config, n_seq_max, &mut self.runner);
-        let reserved = self.reserve();
-        let unused = match reserved {
-            Ok(()) => before,
-            Err(_) => std::mem::replace(&mut self.adapters, before),
-        };
-        self.adapters.release(unused, &mut self.runner);
-        Ok(reserved?)
+        self.executor.adapt(config, &mut self.memory, &self.results.outputs)
     }
 
     /// Returns the parts of the context needed to restore a state.
     pub(super) fn state_access(&mut self) -> Result<StateAccess<'_>, StateError> {
-        self.runner.synchronize()?;
+        self.executor.runner.synchronize()?;
         Ok(StateAccess {
-            model: &self.model,
-            settings: &self.settings,
-            adapters: &self.adapters,
+            model: &self.executor.model,
+            settings: &self.executor.settings,
+            adapters: &self.executor.adapters,
             memory: &mut self.memory,
-            buffers: self.runner.buffers_mut(),
+            buffers: self.executor.runner.buffers_mut(),
         })
     }
 
     /// Returns the parts of the context needed to save a state, after pending key rotations.
     pub(super) fn rotated_state_access(&mut self) -> Result<StateAccess<'_>, StateError> {
-        self.rotate_moved_keys()?;
+        self.executor.rotate_moved_keys(&mut self.memory)?;
         self.state_access()
-    }
-
-    fn validator(&self) -> Validator<'_> {
-        Validator {
-            model: &self.model,
-            settings: &self.settings,
-            adapters: &self.adapters,
-        }
-    }
-
-    /// Checks that mapped weight files were not truncated.
-    fn check_weights(&self) -> Result<(), DecodeError> {
-        let mut buffers = self.model.buffers().iter();
-        Ok(buffers.try_for_each(|buffer| buffer.check())?)
-    }
-
-    fn rotate_moved_keys(&mut self) -> Result<(), DecodeError> {
-        if !self.memory.kv.needs_shift() {
-            return Ok(());
-        }
-        rotate_moved_keys(&self.model, &mut self.memory.kv, &mut self.runner)
-    }
-
-    /// Decodes the valid sequences of a batch.
-    fn decode_admitted(
-        &mut self,
-        batch: &[BatchToken],
-        hidden: &[f32],
-        admission: &mut Admission,
-    ) -> Result<(), DecodeError> {
-        self.hidden.check(batch.len(), hidden)?;
-        admission.admit(batch, self.validator(), &self.memory, &self.encoded)?;
-        self.check_weights()?;
-        self.rotate_moved_keys()?;
-        loop {
-            let tokens = admission.tokens();
-            self.outputs.start(batch, admission.admitted(), tokens);
-            self.hidden.start(batch, admission.admitted(), hidden);
-            self.memory.begin(tokens);
-            let Err(error) = self.decode_ubatches(tokens) else {
-                self.memory.commit();
-                return Ok(());
-            };
-            self.memory.rollback();
-            // An error detected during placement: retry without the offending sequences.
-            let seqs = offending_sequences(&error);
-            let Some(seqs) = seqs else { return Err(error) };
-            admission.reject(batch, seqs, error)?;
-        }
-    }
-
-    /// Encodes the valid sequences of a batch.
-    fn encode_admitted(&mut self, batch: &[BatchToken], admission: &mut Admission) -> Result<(), DecodeError> {
-        admission.admit_encode(batch, self.validator())?;
-        let tokens = admission.tokens();
-        self.check_weights()?;
-        self.prepare(self.encoder_params(tokens.len()))?;
-        self.run(tokens, false, self.settings.params.n_threads_batch)?;
-        let Some(width) = self.runner.result_width() else {
-            return Ok(());
-        };
-        let rows = self.encoded.take(tokens, width);
-        match self.runner.read_result(rows)? {
-            Some(read) => Ok(read.wait(bytemuck::cast_slice_mut(rows))?),
-            None => Ok(()),
-        }
-    }
-
-    fn decode_ubatches(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
-        let (n_ubatch, n_outputs) = (self.settings.params.n_ubatch, self.settings.params.n_outputs_max);
-        let mut from = 0;
-        while from < tokens.len() {
-            if self.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed)) {
-                return Err(DecodeError::Cancelled);
-            }
-            let to = if self.settings.is_whole {
-                tokens.len()
-            } else {
-                ubatch_end(tokens, from, n_ubatch, n_outputs)
-            };
-            let start = Instant::now();
-            self.decode_ubatch(&tokens[from..to])?;
-            self.perf.record(to - from, start.elapsed());
-            from = to;
-        }
-        self.hidden.found.complete()?;
-        Ok(self.outputs.found.complete()?)
-    }
-
-    fn decode_ubatch(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
-        let has_memory = !self.model.bidirectional();
-        if has_memory {
-            self.place(tokens)?;
-        }
-        self.memory.set_view(false);
-        let n_rows = self.outputs.n_rows(tokens);
-        self.prepare(self.decoder_params(tokens.len(), n_rows))?;
-        self.run(tokens, has_memory, self.settings.n_threads(tokens.len()))?;
-        let n_hidden = self.hidden.computed(tokens.len(), n_rows);
-        if n_hidden > 0 {
-            let read = self.runner.read_hidden(self.hidden.append(n_hidden))?;
-            read.into_iter()
-                .for_each(|read| self.hidden.found.await_rows(n_hidden, read));
-        }
-        match self.runner.result_width() {
-            Some(width) if n_rows > 0 => {
-                let read = self.runner.read_result(self.outputs.found.append(n_rows, width))?;
-                read.into_iter()
-                    .for_each(|read| self.outputs.found.await_rows(n_rows, read));
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Assigns cells to the tokens of a ubatch.
-    fn place(&mut self, tokens: &[BatchToken]) -> Result<(), DecodeError> {
-        self.memory.place(tokens).map_err(|e| match e {
-            PlaceError::States(e) => e.into(),
-            PlaceError::Full => DecodeError::ContextFull {
-                needed: tokens.len(),
-                used: self.memory.n_used(),
-                n_ctx: self.settings.n_ctx,
-            },
-        })
-    }
-
-    /// Prepares a graph of the given size.
-    fn prepare(&mut self, params: BuildParams) -> Result<(), DecodeError> {
-        let source = GraphSource {
-            model: &self.model,
-            view: self.memory.view(),
-            adaptation: &self.adapters.adaptation,
-        };
-        match self.runner.prepare(source, params)? {
-            true => self.perf.n_built += 1,
-            false => self.perf.n_reused += 1,
-        }
-        Ok(())
-    }
-
-    /// Computes the prepared graph for these tokens.
-    fn run(&mut self, tokens: &[BatchToken], has_memory: bool, n_threads: usize) -> Result<(), DecodeError> {
-        let ubatch = Ubatch {
-            tokens,
-            memory: has_memory.then_some(&self.memory),
-            outputs: &self.outputs,
-            adapters: &self.adapters,
-            encoded: &self.encoded,
-            hidden: self.hidden.given(tokens.len()),
-        };
-        Ok(self.runner.run(ubatch, n_threads)?)
-    }
-
-    fn decoder_params(&self, n_tokens: usize, n_rows: usize) -> BuildParams {
-        BuildParams {
-            n_tokens,
-            // A graph without outputs would consist of cache writes only; one output row keeps the full
-            // structure.
-            n_outputs: n_rows.max(1),
-            n_encoded: self.encoded.len(),
-            output: self.outputs.graph_output(n_rows),
-            ..self.settings.build_params(&self.model)
-        }
-    }
-
-    fn encoder_params(&self, n_tokens: usize) -> BuildParams {
-        BuildParams {
-            part: GraphPart::Encoder,
-            hidden: HiddenRows::None,
-            causal: false,
-            n_encoded: 0,
-            ..self.decoder_params(n_tokens, n_tokens)
-        }
-    }
-
-    /// Reserves memory for the largest graphs, so that decoding does not allocate: the encoder, full ubatches
-    /// with many outputs and with one output over all cells, and a single token.
-    fn reserve(&mut self) -> Result<(), ContextError> {
-        let model = self.model.clone();
-        let largest = self.settings.params.memory(self.settings.n_ctx).largest_graphs();
-        let n_tokens = largest[0].0;
-        self.memory.set_view(true);
-        let mut sizes = Vec::new();
-        let mut n_encoded = 0;
-        if model.arch().encoder {
-            n_encoded = self.settings.n_encode_max();
-            sizes.push(self.encoder_params(n_encoded));
-            self.encoded.reserve(model.base().n_embd(), n_encoded);
-        }
-        for (n_tokens, n_outputs) in largest {
-            let params = self.decoder_params(n_tokens, n_outputs);
-            sizes.push(BuildParams { n_encoded, ..params });
-        }
-        let source = GraphSource {
-            model: &self.model,
-            view: self.memory.view(),
-            adaptation: &self.adapters.adaptation,
-        };
-        self.runner.reserve(source, &sizes)?;
-        self.outputs.reserve(&model, &self.settings);
-        self.hidden.reserve(&self.settings);
-        self.admission.reserve(self.settings.params.n_batch);
-        let n_cells = self.memory.kv.longest_list().max(n_encoded);
-        self.runner
-            .reserve_inputs(n_tokens, self.settings.params.n_seq_max, n_cells);
-        Ok(())
     }
 }

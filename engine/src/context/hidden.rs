@@ -1,11 +1,14 @@
 //! Hidden states (operands of the final projection): outputs in addition to logits, and inputs of MTP layers.
 
+use std::ops::Range;
+
+use crate::backend::PendingRead;
 use crate::builder::HiddenRows;
 use crate::model::Model;
 
 use super::DecodeError;
 use super::batch::BatchToken;
-use super::result_rows::ResultRows;
+use super::result_rows::{ResultRows, number_rows};
 use super::settings::Settings;
 
 /// Hidden states of the last batch, and those passed in with it.
@@ -21,8 +24,6 @@ pub(super) struct Hidden {
     rows: Vec<Option<u32>>,
     /// Hidden state of the predecessor of each computed token, `[n, n_embd]`.
     given: Vec<f32>,
-    /// Number of tokens already computed.
-    n_done: usize,
 }
 
 impl Hidden {
@@ -34,7 +35,6 @@ impl Hidden {
             found: ResultRows::default(),
             rows: Vec::new(),
             given: Vec::new(),
-            n_done: 0,
         }
     }
 
@@ -67,24 +67,19 @@ impl Hidden {
     /// Starts a batch: clears previous rows and stores the input rows of admitted tokens.
     pub fn start(&mut self, batch: &[BatchToken], admitted: &[bool], given: &[f32]) {
         self.found.clear();
-        self.rows.clear();
         self.given.clear();
-        self.n_done = 0;
-        let mut n = 0;
         let has_row = |t: &BatchToken| match self.kept {
             HiddenRows::None => false,
             HiddenRows::All => true,
             HiddenRows::Wanted => t.output,
         };
-        self.rows.extend(batch.iter().zip(admitted).map(|(t, &admitted)| {
-            (admitted && has_row(t)).then(|| {
-                n += 1;
-                n - 1
-            })
-        }));
-        let rows = given.chunks_exact(self.n_embd).zip(admitted);
-        rows.filter(|(_, admitted)| **admitted)
-            .for_each(|(row, _)| self.given.extend_from_slice(row));
+        let with_rows = batch.iter().zip(admitted).map(|(t, &admitted)| admitted && has_row(t));
+        number_rows(&mut self.rows, with_rows);
+        for (row, &admitted) in given.chunks_exact(self.n_embd).zip(admitted) {
+            if admitted {
+                self.given.extend_from_slice(row);
+            }
+        }
     }
 
     /// Removes all hidden states.
@@ -92,16 +87,14 @@ impl Hidden {
         self.start(&[], &[], &[]);
     }
 
-    /// Returns the input rows of the next `n_tokens` computed tokens; empty if graphs need none.
-    pub fn given(&self, n_tokens: usize) -> &[f32] {
-        let from = self.n_done * self.n_embd;
-        self.given.get(from..from + n_tokens * self.n_embd).unwrap_or_default()
+    /// Returns the input rows of some of the admitted tokens; empty if graphs need none.
+    pub fn given(&self, tokens: Range<usize>) -> &[f32] {
+        let rows = tokens.start * self.n_embd..tokens.end * self.n_embd;
+        self.given.get(rows).unwrap_or_default()
     }
 
-    /// Advances by `n_tokens` computed tokens with `n_outputs` outputs. Returns the number of rows that the
-    /// graph outputs.
-    pub fn computed(&mut self, n_tokens: usize, n_outputs: usize) -> usize {
-        self.n_done += n_tokens;
+    /// Returns the number of rows that the graph of `n_tokens` tokens with `n_outputs` outputs computes.
+    pub fn n_rows(&self, n_tokens: usize, n_outputs: usize) -> usize {
         match self.kept {
             HiddenRows::None => 0,
             HiddenRows::All => n_tokens,
@@ -109,9 +102,13 @@ impl Hidden {
         }
     }
 
-    /// Appends `n` rows to be filled.
-    pub fn append(&mut self, n: usize) -> &mut [f32] {
-        self.found.append(n, self.n_embd)
+    /// Appends `n` rows filled by `read`.
+    pub fn read<E>(
+        &mut self,
+        n: usize,
+        read: impl FnOnce(&mut [f32]) -> Result<Option<Box<dyn PendingRead>>, E>,
+    ) -> Result<(), E> {
+        self.found.read(n, self.n_embd, read)
     }
 
     /// Returns the hidden state of the token at `index` of the batch.

@@ -14,7 +14,10 @@ use super::{ContextError, ContextParams, MemoryError};
 /// An error that can occur when placing a ubatch.
 pub(super) enum PlaceError {
     /// The KV cache is full.
-    Full,
+    Full {
+        /// Number of cells in use.
+        used: usize,
+    },
     /// The tokens of a batch have incompatible recurrent states.
     States(MemoryError),
 }
@@ -24,6 +27,71 @@ pub(super) struct Memory {
     pub kv: KvMemory,
     pub states: StateMemory,
     view: CacheView,
+}
+
+/// Placement of the tokens of a decode. Dropping a transaction reverts the placement, unless it was committed.
+pub(super) struct Transaction<'a> {
+    memory: &'a mut Memory,
+    is_committed: bool,
+}
+
+/// Memory after the cells of a ubatch were assigned, ready for building the graph of the ubatch.
+#[derive(Clone, Copy)]
+pub(super) struct Placed<'a> {
+    memory: &'a Memory,
+    has_cells: bool,
+}
+
+impl Transaction<'_> {
+    /// Assigns cells to a ubatch. After an error, the transaction must be dropped.
+    pub fn place(&mut self, tokens: &[BatchToken]) -> Result<Placed<'_>, PlaceError> {
+        if !self.memory.kv.place(tokens) {
+            let used = self.memory.n_used();
+            return Err(PlaceError::Full { used });
+        }
+        self.memory.states.place(tokens).map_err(PlaceError::States)?;
+        Ok(self.placed(true))
+    }
+
+    /// Prepares for a ubatch that attends only to itself and needs no cells.
+    pub fn place_nothing(&mut self) -> Placed<'_> {
+        self.placed(false)
+    }
+
+    /// Makes all placements permanent.
+    pub fn commit(mut self) {
+        self.memory.kv.commit();
+        self.is_committed = true;
+    }
+
+    fn placed(&mut self, has_cells: bool) -> Placed<'_> {
+        self.memory.set_view(false);
+        Placed {
+            memory: self.memory,
+            has_cells,
+        }
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if !self.is_committed {
+            self.memory.kv.rollback();
+            self.memory.states.rollback();
+        }
+    }
+}
+
+impl<'a> Placed<'a> {
+    /// Returns the cache view that the graph is built over.
+    pub fn view(self) -> &'a CacheView {
+        &self.memory.view
+    }
+
+    /// Returns the memory with the cells of the ubatch; `None` if the ubatch has no cells.
+    pub fn cells(self) -> Option<&'a Memory> {
+        if self.has_cells { Some(self.memory) } else { None }
+    }
 }
 
 impl Memory {
@@ -87,28 +155,13 @@ impl Memory {
     }
 
     /// Starts a decode whose tokens are placed in ubatches.
-    pub fn begin(&mut self, tokens: &[BatchToken]) {
+    pub fn begin(&mut self, tokens: &[BatchToken]) -> Transaction<'_> {
         self.kv.begin();
         self.states.begin(tokens);
-    }
-
-    /// Assigns cells to a ubatch. After an error, call [`Memory::rollback`].
-    pub fn place(&mut self, tokens: &[BatchToken]) -> Result<(), PlaceError> {
-        if !self.kv.place(tokens) {
-            return Err(PlaceError::Full);
+        Transaction {
+            memory: self,
+            is_committed: false,
         }
-        self.states.place(tokens).map_err(PlaceError::States)
-    }
-
-    /// Makes all placements since [`Memory::begin`] permanent.
-    pub fn commit(&mut self) {
-        self.kv.commit();
-    }
-
-    /// Reverts all placements since [`Memory::begin`].
-    pub fn rollback(&mut self) {
-        self.kv.rollback();
-        self.states.rollback();
     }
 
     /// Removes positions of a sequence.

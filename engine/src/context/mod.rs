@@ -2,11 +2,17 @@
 //!
 //! [`Context`] combines independent parts:
 //!
-//! - graph execution: `runner`, `graphs`, `inputs`
+//! - graph execution: `executor` (over `runner`, `graphs`, `inputs`)
 //! - state: `hybrid` (over `memory` and `recurrent`), `encoded`
-//! - outputs: `outputs`, `pooled`, `hidden`
+//! - results: `step` (over `outputs`, `pooled`, `hidden`)
 //! - validation: `settings`, `admission`
 //! - operations on these parts: `shift`, `state`, `adapt`
+//!
+//! A decode is a value, so that the compiler checks the order of its phases. `Results::admit` returns a
+//! `DecodeStep`, and `Memory::begin` opens a `Transaction` over the cells. Each ubatch gets its cells (`Placed`),
+//! a `PreparedGraph`, and a `ComputedGraph`, whose rows are appended to the step. Finishing the step and
+//! committing the transaction consume both. If a phase fails, both are dropped, which clears the results and
+//! reverts the cells.
 
 mod adapt;
 mod admission;
@@ -16,6 +22,7 @@ mod cells;
 mod context;
 mod encoded;
 mod error;
+mod executor;
 mod graphs;
 mod hidden;
 mod hybrid;
@@ -34,6 +41,7 @@ mod set_adapters;
 mod settings;
 mod shift;
 mod state;
+mod step;
 
 pub use adapt::ScaledAdapter;
 pub use admission::Rejection;

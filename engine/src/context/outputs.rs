@@ -5,7 +5,7 @@ use crate::model::Model;
 
 use super::batch::BatchToken;
 use super::pooled::Pooled;
-use super::result_rows::ResultRows;
+use super::result_rows::{ResultRows, number_rows};
 use super::settings::Settings;
 
 /// Outputs of the last batch, and their assignment to tokens or sequences.
@@ -37,14 +37,8 @@ impl Outputs {
     /// Starts a batch: clears previous outputs and assigns rows to admitted tokens.
     pub fn start(&mut self, batch: &[BatchToken], admitted: &[bool], computed: &[BatchToken]) {
         self.found.clear();
-        self.rows.clear();
-        let mut n = 0;
-        self.rows.extend(batch.iter().zip(admitted).map(|(t, &admitted)| {
-            (t.output && admitted).then(|| {
-                n += 1;
-                n - 1
-            })
-        }));
+        let with_rows = batch.iter().zip(admitted).map(|(t, &admitted)| t.output && admitted);
+        number_rows(&mut self.rows, with_rows);
         self.pooled.plan(computed);
     }
 
@@ -71,7 +65,11 @@ impl Outputs {
         let of_sequences: &[u32] = if pooled { self.pooled.tokens() } else { &[] };
         let of_tokens: &[BatchToken] = if pooled { &[] } else { tokens };
         let requested = of_tokens.iter().enumerate().filter(|(_, t)| t.output);
-        let instead = (!pooled && tokens.iter().all(|t| !t.output)).then_some(tokens.len() as i32 - 1);
+        let instead = if !pooled && tokens.iter().all(|t| !t.output) {
+            Some(tokens.len() as i32 - 1)
+        } else {
+            None
+        };
         let of_sequences = of_sequences.iter().map(|&i| i as i32);
         of_sequences.chain(requested.map(|(i, _)| i as i32)).chain(instead)
     }

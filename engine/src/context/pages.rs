@@ -176,7 +176,7 @@ impl Pages {
     /// `seqs`.
     pub fn current(&self, seqs: SeqSet) -> Option<usize> {
         let page = *self.current.get(seqs.first()?)? as usize;
-        (self.users[page] == seqs).then_some(page)
+        if self.users[page] == seqs { Some(page) } else { None }
     }
 
     /// Sets the page in which the sequences allocate their next cells.

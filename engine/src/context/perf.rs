@@ -30,6 +30,14 @@ impl Perf {
         rate(self.n_decode, self.t_decode)
     }
 
+    pub(super) fn count_graph(&mut self, was_built: bool) {
+        if was_built {
+            self.n_built += 1;
+        } else {
+            self.n_reused += 1;
+        }
+    }
+
     pub(super) fn record(&mut self, n_tokens: usize, time: Duration) {
         let (n, t) = if n_tokens == 1 {
             (&mut self.n_decode, &mut self.t_decode)

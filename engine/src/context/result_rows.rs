@@ -26,18 +26,25 @@ impl ResultRows {
         self.pending.clear();
     }
 
-    /// Appends `n` rows to be filled.
-    pub fn append(&mut self, n: usize, width: usize) -> &mut [f32] {
+    fn append(&mut self, n: usize, width: usize) -> &mut [f32] {
         self.width = width;
         let start = self.values.len();
         self.values.resize(start + n * width, 0.0);
         &mut self.values[start..]
     }
 
-    /// Registers a pending read into the last `n` rows.
-    pub fn await_rows(&mut self, n: usize, read: Box<dyn PendingRead>) {
-        let end = self.values.len();
-        self.pending.push((end - n * self.width..end, read));
+    /// Appends `n` rows filled by `read`, which may leave the transfer pending until [`ResultRows::complete`].
+    pub fn read<E>(
+        &mut self,
+        n: usize,
+        width: usize,
+        read: impl FnOnce(&mut [f32]) -> Result<Option<Box<dyn PendingRead>>, E>,
+    ) -> Result<(), E> {
+        if let Some(pending) = read(self.append(n, width))? {
+            let end = self.values.len();
+            self.pending.push((end - n * width..end, pending));
+        }
+        Ok(())
     }
 
     /// Waits for all pending reads.
@@ -52,4 +59,15 @@ impl ResultRows {
     pub fn get(&self, row: usize) -> Option<&[f32]> {
         self.values.get(row * self.width..(row + 1) * self.width)
     }
+}
+
+/// Numbers the tokens that have a row, in order, replacing the previous numbers.
+pub(super) fn number_rows(rows: &mut Vec<Option<u32>>, has_row: impl Iterator<Item = bool>) {
+    rows.clear();
+    let mut n = 0;
+    rows.extend(has_row.map(|has_row| {
+        let row = if has_row { Some(n) } else { None };
+        n += u32::from(has_row);
+        row
+    }));
 }

@@ -108,56 +108,17 @@ impl GraphRunner {
         self.staging.reserve(n_tokens, n_seqs, n_cells);
     }
 
-    /// Prepares the graph for these sizes. Returns true if it had to be built.
-    pub fn prepare(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<bool, DecodeError> {
+    /// Prepares the graph for these sizes, which is built unless it is cached.
+    pub fn prepare(&mut self, source: GraphSource<'_>, params: BuildParams) -> Result<PreparedGraph<'_>, DecodeError> {
         let (graphs, sched) = (&mut self.graphs, &mut self.sched);
-        timed(self.profile.as_ref(), "graph", || {
+        let was_built = timed(self.profile.as_ref(), "graph", || {
             let built = graphs.choose(source, params)?;
             sched.alloc_graph(&mut graphs.current_mut().graph)?;
-            Ok(built)
-        })
-    }
-
-    /// Fills the inputs of the prepared graph and computes it.
-    pub fn run(&mut self, ubatch: Ubatch<'_>, n_threads: usize) -> Result<(), SchedError> {
-        let BuiltGraph { graph, inputs, .. } = self.graphs.current();
-        self.sched.set_threads(n_threads);
-        let mut writer = InputWriter {
-            sched: &mut self.sched,
-            graph,
-            staging: &mut self.staging,
-        };
-        timed(self.profile.as_ref(), "inputs", || writer.write(inputs, ubatch))?;
-        self.sched.compute(graph)
-    }
-
-    /// Returns the row width of the prepared graph's result; `None` without a result.
-    pub fn result_width(&self) -> Option<usize> {
-        let BuiltGraph { graph, result, .. } = self.graphs.current();
-        Some(graph.tensor((*result)?).ne[0])
-    }
-
-    /// Reads the leading rows of the result. Returns a pending read if the transfer is asynchronous.
-    pub fn read_result(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
-        self.read(self.graphs.current().result, rows)
-    }
-
-    /// Reads the leading hidden states. Returns a pending read if the transfer is asynchronous.
-    pub fn read_hidden(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
-        self.read(self.graphs.current().hidden, rows)
-    }
-
-    fn read(&mut self, from: Option<TensorId>, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
-        let Some(from) = from else { return Ok(None) };
-        let graph = &self.graphs.current().graph;
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(rows);
-        let sched = &mut self.sched;
-        timed(self.profile.as_ref(), "results", || {
-            let pending = sched.read_tensor_async(graph, from, bytes.len())?;
-            if pending.is_none() {
-                sched.read_tensor(graph, from, 0, bytes)?;
-            }
-            Ok(pending)
+            Ok::<bool, DecodeError>(built)
+        })?;
+        Ok(PreparedGraph {
+            runner: self,
+            was_built,
         })
     }
 
@@ -169,6 +130,69 @@ impl GraphRunner {
             self.sched.set_input(graph, id, values)?;
         }
         self.sched.compute(graph)
+    }
+}
+
+/// Graph that is allocated and can be computed once.
+pub(super) struct PreparedGraph<'a> {
+    runner: &'a mut GraphRunner,
+    /// Whether the graph was built, and not found in the cache.
+    pub was_built: bool,
+}
+
+impl<'a> PreparedGraph<'a> {
+    /// Fills the inputs and computes the graph.
+    pub fn run(self, ubatch: Ubatch<'_>, n_threads: usize) -> Result<ComputedGraph<'a>, SchedError> {
+        let runner = self.runner;
+        let BuiltGraph { graph, inputs, .. } = runner.graphs.current();
+        runner.sched.set_threads(n_threads);
+        let mut writer = InputWriter {
+            sched: &mut runner.sched,
+            graph,
+            staging: &mut runner.staging,
+        };
+        timed(runner.profile.as_ref(), "inputs", || writer.write(inputs, ubatch))?;
+        runner.sched.compute(graph)?;
+        Ok(ComputedGraph { runner })
+    }
+}
+
+/// Graph that was computed. Its results can be read until the next graph is prepared.
+pub(super) struct ComputedGraph<'a> {
+    runner: &'a mut GraphRunner,
+}
+
+impl ComputedGraph<'_> {
+    /// Returns the row width of the result; `None` without a result.
+    pub fn result_width(&self) -> Option<usize> {
+        let BuiltGraph { graph, result, .. } = self.runner.graphs.current();
+        Some(graph.tensor((*result)?).ne[0])
+    }
+
+    /// Reads the leading rows of the result. Returns a pending read if the transfer is asynchronous.
+    pub fn read_result(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
+        self.read(self.runner.graphs.current().result, rows)
+    }
+
+    /// Reads the leading hidden states. Returns a pending read if the transfer is asynchronous.
+    pub fn read_hidden(&mut self, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
+        self.read(self.runner.graphs.current().hidden, rows)
+    }
+
+    fn read(&mut self, from: Option<TensorId>, rows: &mut [f32]) -> Result<Option<Box<dyn PendingRead>>, SchedError> {
+        let Some(from) = from else { return Ok(None) };
+        let GraphRunner {
+            sched, graphs, profile, ..
+        } = &mut *self.runner;
+        let graph = &graphs.current().graph;
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(rows);
+        timed(profile.as_ref(), "results", || {
+            let pending = sched.read_tensor_async(graph, from, bytes.len())?;
+            if pending.is_none() {
+                sched.read_tensor(graph, from, 0, bytes)?;
+            }
+            Ok(pending)
+        })
     }
 }
 

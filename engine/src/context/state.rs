@@ -54,13 +54,17 @@ pub(super) struct StateAccess<'a> {
 impl StateAccess<'_> {
     /// Writes the state of `part` and its tokens to a file, which is replaced atomically.
     pub fn save_file(&self, part: Part, tokens: &[Token], path: &Path) -> Result<(), StateError> {
-        file::replace(path, |out| self.save(part, tokens, out))
+        file::replace(path, |out| self.save(part, tokens, out))?;
+        tracing::debug!(path = %path.display(), n_tokens = tokens.len(), "saved a state");
+        Ok(())
     }
 
     /// Restores the state of `part` from a file and returns the tokens saved with it.
     pub fn load_file(&mut self, part: Part, path: &Path) -> Result<Vec<Token>, StateError> {
         let bytes = file::read(path)?;
-        self.load(part, &bytes).map_err(|e| file::in_file(e, path))
+        let tokens = self.load(part, &bytes).map_err(|e| file::in_file(e, path))?;
+        tracing::debug!(path = %path.display(), n_tokens = tokens.len(), "restored a state");
+        Ok(tokens)
     }
 
     /// Writes the state of `part`, with its tokens.

@@ -32,7 +32,10 @@ impl SplitName {
         let (rest, count) = stem.rsplit_once("-of-")?;
         let (prefix, no) = rest.rsplit_once('-')?;
         let (no, count) = (five_digits(no)?, five_digits(count)?);
-        (1..=count).contains(&no).then(|| SplitName {
+        if !(1..=count).contains(&no) {
+            return None;
+        }
+        Some(SplitName {
             prefix: path.with_file_name(prefix),
             no: no - 1,
             count,
@@ -53,9 +56,11 @@ pub fn part_path(prefix: &Path, no: u16, count: u16) -> PathBuf {
 }
 
 fn five_digits(s: &str) -> Option<u16> {
-    (s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit()))
-        .then(|| s.parse().ok())
-        .flatten()
+    if s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit()) {
+        s.parse().ok()
+    } else {
+        None
+    }
 }
 
 /// Split metadata of a part.

@@ -319,7 +319,11 @@ impl Value {
             Value::F64(v) => Some(v),
             _ => {
                 let v = self.as_i64()?;
-                (v.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS).then_some(v as f64)
+                if v.unsigned_abs() <= 1 << f64::MANTISSA_DIGITS {
+                    Some(v as f64)
+                } else {
+                    None
+                }
             }
         }
     }
@@ -331,11 +335,19 @@ impl Value {
             Value::F32(v) => Some(v),
             Value::F64(v) => {
                 let rounded = v as f32;
-                (rounded.is_finite() || !v.is_finite()).then_some(rounded)
+                if rounded.is_finite() || !v.is_finite() {
+                    Some(rounded)
+                } else {
+                    None
+                }
             }
             _ => {
                 let v = self.as_i64()?;
-                (v.unsigned_abs() <= 1 << f32::MANTISSA_DIGITS).then_some(v as f32)
+                if v.unsigned_abs() <= 1 << f32::MANTISSA_DIGITS {
+                    Some(v as f32)
+                } else {
+                    None
+                }
             }
         }
     }
@@ -502,7 +514,7 @@ from_array! {
 fn convert_elements<T: for<'v> FromValue<'v>>(array: &Array) -> Option<Vec<T>> {
     // Strings and nested arrays never convert to numbers, so return before cloning any element.
     if matches!(array, Array::String(_) | Array::Nested(_)) {
-        return array.is_empty().then(Vec::new);
+        return if array.is_empty() { Some(Vec::new()) } else { None };
     }
     (0..array.len()).map(|i| T::from_value(&array.get(i)?)).collect()
 }

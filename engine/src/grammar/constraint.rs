@@ -151,9 +151,10 @@ impl Constraint {
 
     /// Switches to the faster matcher if it is ready. A matcher with an error is kept.
     fn upgrade(&mut self) {
-        let Some(pending) = self.pending.as_ref().filter(|_| !self.matcher.is_error()) else {
+        if self.matcher.is_error() {
             return;
-        };
+        }
+        let Some(pending) = &self.pending else { return };
         let faster = pending.matcher.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(mut faster) = faster {
             if faster.consume_tokens(&pending.text).is_ok() {

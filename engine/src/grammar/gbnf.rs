@@ -300,10 +300,10 @@ impl<'a> Parser<'a> {
         }
         let set = set.sorted();
         let set = if negated { set.complement() } else { set };
-        match set.is_empty() {
-            true => self.error(start, "character class is empty"),
-            false => Ok(set),
+        if set.is_empty() {
+            return self.error(start, "character class is empty");
         }
+        Ok(set)
     }
 
     fn token(&mut self) -> Result<Node, GrammarError> {

@@ -178,8 +178,10 @@ impl Lazy {
         let is_known = |name: &String| find(begun, name.as_bytes()).is_some_and(|at| at + name.len() < begun.len());
         let is_known = trigger.names.iter().any(is_known);
         let may_be = !trigger.names.is_empty() && self.text.len() < MAX_HEAD;
-        match may_be.then(|| self.fitting(n_space)).flatten() {
-            Some(matcher) => is_known.then_some(matcher),
+        let fitting = if may_be { self.fitting(n_space) } else { None };
+        match fitting {
+            Some(matcher) if is_known => Some(matcher),
+            Some(_) => None,
             None => {
                 self.place = Place::Free;
                 self.marked(trigger)
@@ -198,7 +200,11 @@ impl Lazy {
         tokens.extend(whole.iter().map(|&(token, _)| token));
         let mut matcher = self.begin.clone();
         let n = matcher.try_consume_tokens(&tokens).ok()?;
-        (n == tokens.len() && !matcher.is_error()).then_some(matcher)
+        if n == tokens.len() && !matcher.is_error() {
+            Some(matcher)
+        } else {
+            None
+        }
     }
 
     /// Discards the first `n` bytes of the text.

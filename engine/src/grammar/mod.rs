@@ -188,13 +188,13 @@ fn check_length(grammar: &Grammar) -> Result<(), GrammarError> {
         Grammar::Gbnf(text) | Grammar::JsonSchema(text) | Grammar::Regex(text) => text.len(),
         Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
     };
-    match found > MAX_LEN {
-        true => Err(GrammarError::TooLong {
+    if found > MAX_LEN {
+        return Err(GrammarError::TooLong {
             found,
             allowed: MAX_LEN,
-        }),
-        false => Ok(()),
+        });
     }
+    Ok(())
 }
 
 /// Bounds the nesting depth of notations that third-party parsers handle.

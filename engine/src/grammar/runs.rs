@@ -84,9 +84,10 @@ pub fn split_doubtful(rules: &mut Rules) {
     for body in &rules.bodies {
         positions.collect(body);
     }
-    let safe = match positions.sets.len() <= MAX_POSITIONS {
-        true => positions.safe_runs(rules),
-        false => None,
+    let safe = if positions.sets.len() <= MAX_POSITIONS {
+        positions.safe_runs(rules)
+    } else {
+        None
     };
     let mut next = 0;
     for body in &mut rules.bodies {

@@ -45,18 +45,18 @@ fn bytes(vocab: &Vocab, token: Token) -> Vec<u8> {
     let piece = vocab.token_to_piece(token, false);
     let is_no_text = TokenAttr::CONTROL.union(TokenAttr::UNKNOWN).union(TokenAttr::UNUSED);
     let is_special = vocab.attr(token).intersects(is_no_text) || vocab.is_eog(token);
-    match is_special {
-        true => {
-            let name = vocab.text_bytes(token);
-            let marked = [&[TokTrie::SPECIAL_TOKEN_MARKER][..], name].concat();
-            if name.is_empty() || marked.len() > MAX_TOKEN {
-                Vec::new()
-            } else {
-                marked
-            }
-        }
-        // Bytes that are invalid in UTF-8 could be mistaken for the marker of special tokens.
-        false if piece.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER) || piece.len() > MAX_TOKEN => Vec::new(),
-        false => piece.to_vec(),
+    if is_special {
+        let name = vocab.text_bytes(token);
+        let marked = [&[TokTrie::SPECIAL_TOKEN_MARKER][..], name].concat();
+        return if name.is_empty() || marked.len() > MAX_TOKEN {
+            Vec::new()
+        } else {
+            marked
+        };
     }
+    // Bytes that are invalid in UTF-8 could be mistaken for the marker of special tokens.
+    if piece.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER) || piece.len() > MAX_TOKEN {
+        return Vec::new();
+    }
+    piece.to_vec()
 }

@@ -107,9 +107,11 @@ impl Attention {
         const FIRST: usize = 3;
         let mut next = FIRST + VisibleCells::<usize>::N;
         let mut optional = |present: bool| {
-            let place = next;
-            next += usize::from(present);
-            present.then_some(place)
+            if !present {
+                return None;
+            }
+            next += 1;
+            Some(next - 1)
         };
         AttentionOperands {
             q: 0,
@@ -128,7 +130,11 @@ impl Attention {
         if ne[1..] == [n_tokens, 1, 1] {
             return Some(1);
         }
-        (ne[1..] == [n_head_kv, n_tokens, 1]).then_some(n_head_kv)
+        if ne[1..] == [n_head_kv, n_tokens, 1] {
+            Some(n_head_kv)
+        } else {
+            None
+        }
     }
 }
 

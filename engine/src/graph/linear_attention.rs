@@ -1,6 +1,6 @@
 //! Parameters and shapes of linear attention.
 
-use super::Lanes;
+use super::lanes::Lanes;
 
 /// Parameters of [`Recurrence::LinearAttention`](super::Recurrence::LinearAttention).
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -41,7 +41,10 @@ impl LinearAttention {
             [decay, beta] => (decay == [1, n, t, 1] || decay == [dk, n, t, 1]) && beta == [1, n, t, 1],
             _ => false,
         };
-        (fits && gates_fit).then_some(Lanes {
+        if !fits || !gates_fit {
+            return None;
+        }
+        Some(Lanes {
             n,
             state: dk.checked_mul(dv)?,
             out: dv,

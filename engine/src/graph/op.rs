@@ -260,7 +260,7 @@ impl Op {
 
     /// Returns the index of the operand that the op updates in place, in addition to writing its result.
     pub fn state_operand(self) -> Option<usize> {
-        matches!(self, Op::Recur(_)).then_some(0)
+        if matches!(self, Op::Recur(_)) { Some(0) } else { None }
     }
 
     /// Returns a short name for plans and messages.

@@ -1,6 +1,6 @@
 //! Static description of an architecture, as generated from an architecture file by `arch!`.
 
-use crate::builder::{BuildGraph, GraphPart, Pooling, Results};
+use crate::builder::{BuildGraph, BuildParams, GraphOutput, GraphPart, HiddenRows, Pooling, Results};
 use crate::graph::RopeKind;
 
 use super::{Base, HparamReader, TensorTable};
@@ -51,7 +51,10 @@ pub struct Architecture {
 impl Architecture {
     /// Returns the RoPE kind for a file with these hyperparameters, or `None` for models without RoPE.
     pub fn rope_kind(&self, base: &Base) -> Option<RopeKind> {
-        self.rope_with_sections.filter(|_| base.has_sections()).or(self.rope)
+        match self.rope_with_sections {
+            Some(kind) if base.has_sections() => Some(kind),
+            _ => self.rope,
+        }
     }
 
     /// Returns the metadata key (without the architecture prefix) of a builtin size symbol.
@@ -65,6 +68,27 @@ impl Architecture {
         Results {
             embeddings: self.embeddings,
             projects: self.projects,
+        }
+    }
+
+    /// Returns build parameters for a graph of one token in one sequence.
+    pub(super) fn build_params(&self, base: &Base) -> BuildParams {
+        BuildParams {
+            n_tokens: 1,
+            n_outputs: 1,
+            n_seq_max: 1,
+            part: GraphPart::Graph,
+            hidden: HiddenRows::None,
+            // The number of encoded rows does not affect the cache specifications.
+            n_encoded: 1,
+            n_embd: base.n_embd(),
+            n_ctx: 0,
+            rope_kind: self.rope_kind(base),
+            rope: base.rope,
+            rope_sections: base.rope_sections,
+            n_rot: base.n_rot(),
+            causal: !self.bidirectional && base.causal,
+            output: GraphOutput::Result,
         }
     }
 

@@ -11,12 +11,11 @@ use crate::builder::{
 use crate::graph::{BufferSlice, Graph};
 use crate::sched::{Measure, SchedError};
 
-use super::load::build_params;
+use super::leaf::leaf_without_data;
 use super::params::LoadParams;
 use super::placement::{
     DeviceLayers, Placement, PlacementError, PlacementNeeds, PlacementParams, assign_layers, row_shares,
 };
-use super::upload::leaf_without_data;
 use super::{Architecture, Base, Consumer, TableRow};
 
 /// Declared model whose weights are not yet placed.
@@ -50,21 +49,23 @@ impl<'a> ModelOutline<'a> {
     /// Returns the caches and states of a context; empty for bidirectional models, which attend to the batch
     /// itself.
     pub fn cache_specs(&self) -> MemorySpecs {
-        match self.is_bidirectional() {
-            true => MemorySpecs::default(),
-            false => self.needs.memory.clone(),
+        if self.is_bidirectional() {
+            MemorySpecs::default()
+        } else {
+            self.needs.memory.clone()
         }
     }
 
     /// Returns the context settings to plan for. Bidirectional models compute a batch in a single ubatch.
     pub fn memory(&self, params: &PlacementParams) -> MemoryParams {
         let memory = params.memory.resolved(self.base.n_ctx_train());
-        match self.is_bidirectional() {
-            true => MemoryParams {
+        if self.is_bidirectional() {
+            MemoryParams {
                 n_ubatch: memory.n_batch,
                 ..memory
-            },
-            false => memory,
+            }
+        } else {
+            memory
         }
     }
 
@@ -75,59 +76,61 @@ impl<'a> ModelOutline<'a> {
     /// Decides the placement of all layers and tensors.
     pub fn place(&self, params: &LoadParams) -> Result<Placement, PlacementError> {
         let mut placed = params.placement.clone();
-        let memory = self.memory(&placed);
-        placed.memory = memory;
-        let n_layer = self.base.n_layer();
-        let cache_specs = PlacementNeeds {
+        placed.memory = self.memory(&placed);
+        let needs = PlacementNeeds {
             memory: self.cache_specs(),
             ..self.needs.clone()
         };
-        let mut best = self.with_placement(&placed, params.mmap, &cache_specs)?;
-        let n_devices = best.devices.len() - 1;
-        if placed.n_layers != DeviceLayers::Auto || n_devices == 0 {
-            return Ok(best);
+        let devices = placed.offload_devices();
+        match placed.n_layers {
+            DeviceLayers::Count(n) => self.place_layers(&placed, n, params.mmap, &needs),
+            DeviceLayers::Auto if devices.is_empty() => self.place_layers(&placed, 0, params.mmap, &needs),
+            DeviceLayers::Auto => self.place_most(&placed, &devices, params.mmap, &needs),
         }
-        // The compute buffers depend on the assignment of layers, so repeat with fewer layers until they fit,
-        // too.
-        let mut compute = vec![0; n_devices];
+    }
+
+    /// Places as many layers on the devices as fit. The compute buffers depend on the assignment of layers, so
+    /// the search repeats with fewer layers until the buffers fit, too.
+    fn place_most(
+        &self,
+        params: &PlacementParams,
+        devices: &[Arc<dyn Device>],
+        mmap: bool,
+        needs: &PlacementNeeds,
+    ) -> Result<Placement, PlacementError> {
+        let mut reserved = vec![0; devices.len()];
         loop {
-            let devices = best.devices[..n_devices].to_vec();
-            let n = layers_that_fit(&placed, &devices, self.rows, n_layer, &cache_specs, &compute);
-            let counted = PlacementParams {
-                n_layers: DeviceLayers::Count(n),
-                ..placed.clone()
-            };
-            best = self.with_placement(&counted, params.mmap, &cache_specs)?;
-            let needed = self.compute_bytes(&best, memory)?;
+            let n = layers_that_fit(params, devices, self.rows, self.base.n_layer(), needs, &reserved);
+            let best = self.place_layers(params, n, mmap, needs)?;
+            let needed = self.compute_bytes(&best, params.memory)?;
             let of_device = |device: &Arc<dyn Device>| {
                 let its = needed.iter().find(|(name, _)| name == device.buffer_type().name());
                 its.map_or(0, |(_, bytes)| *bytes)
             };
             let needed: Vec<usize> = devices.iter().map(of_device).collect();
-            if n == 0 && placed.needs_layer {
-                return Err(self.no_layer_fits(&counted, params.mmap, &cache_specs)?);
+            tracing::debug!(n_layers = n, compute_bytes = ?needed, "tried a placement");
+            if n == 0 && params.needs_layer {
+                return Err(self.no_layer_fits(params, mmap, needs)?);
             }
-            if n == 0 && placed.overrides.is_empty() {
+            if n == 0 && params.overrides.is_empty() {
                 // If not even one layer fits, other allocations on the device would likely fail, so use only
                 // the CPU.
                 let on_cpu = PlacementParams {
                     devices: Vec::new(),
-                    ..placed.clone()
+                    ..params.clone()
                 };
-                return self.with_placement(&on_cpu, params.mmap, &cache_specs);
+                return self.place_layers(&on_cpu, 0, mmap, needs);
             }
-            if n == 0
-                || needed
-                    .iter()
-                    .zip(&compute)
-                    .all(|(needed, available)| needed <= available)
-            {
+            let fits = needed
+                .iter()
+                .zip(&reserved)
+                .all(|(needed, reserved)| needed <= reserved);
+            if n == 0 || fits {
                 return Ok(best);
             }
-            compute
-                .iter_mut()
-                .zip(needed)
-                .for_each(|(available, needed)| *available = needed.max(*available));
+            for (reserved, needed) in reserved.iter_mut().zip(needed) {
+                *reserved = needed.max(*reserved);
+            }
         }
     }
 
@@ -138,11 +141,7 @@ impl<'a> ModelOutline<'a> {
         mmap: bool,
         needs: &PlacementNeeds,
     ) -> Result<PlacementError, PlacementError> {
-        let one = PlacementParams {
-            n_layers: DeviceLayers::Count(1),
-            ..params.clone()
-        };
-        let placement = self.with_placement(&one, mmap, needs)?;
+        let placement = self.place_layers(params, 1, mmap, needs)?;
         let device = &placement.devices[placement.layers.last().copied().unwrap_or(0)];
         let name = device.buffer_type().name().to_owned();
         let bytes = placement.summary(self.rows).bytes.into_iter();
@@ -158,15 +157,17 @@ impl<'a> ModelOutline<'a> {
         })
     }
 
-    /// Creates a placement with a fixed number of layers. Weights keep the layout of the file if there is not
+    /// Creates a placement with `n` layers on the devices. Weights keep the layout of the file if there is not
     /// enough memory to repack them.
-    fn with_placement(
+    fn place_layers(
         &self,
         params: &PlacementParams,
+        n: usize,
         mmap: bool,
         needs: &PlacementNeeds,
     ) -> Result<Placement, PlacementError> {
-        let mut best = Placement::new(params, self.rows, self.base.n_layer(), needs)?;
+        let n_layer = self.base.n_layer();
+        let mut best = Placement::new(params, n, self.rows, n_layer, needs)?;
         if !mmap {
             best.share_tied_tables(self.rows, needs);
             return Ok(best);
@@ -179,7 +180,7 @@ impl<'a> ModelOutline<'a> {
             repack: false,
             ..params.clone()
         };
-        Placement::new(&plain, self.rows, self.base.n_layer(), needs)
+        Placement::new(&plain, n, self.rows, n_layer, needs)
     }
 
     /// Returns the size in bytes of the compute buffers by memory, for the largest graphs of a context with
@@ -210,10 +211,10 @@ impl<'a> ModelOutline<'a> {
         let view = self.view(placement, memory, &mut measure).map_err(text)?;
         let (mut graph, mut tables, mut inputs) = (Graph::new(), BuildTables::default(), Inputs::default());
         for params in self.largest_graphs(memory) {
-            let in_memory = (!self.is_bidirectional() && params.part != GraphPart::Encoder).then_some(&view);
+            let over_batch = self.is_bidirectional() || params.part == GraphPart::Encoder;
+            let view = if over_batch { None } else { Some(&view) };
             let places = (&mut graph, &mut tables, &mut inputs);
-            self.build(places, &leafs, params, in_memory)
-                .map_err(|e| e.to_string())?;
+            self.build(places, &leafs, params, view).map_err(|e| e.to_string())?;
             measure.add(&mut graph).map_err(text)?;
         }
         Ok(measure.bytes())
@@ -259,7 +260,7 @@ impl<'a> ModelOutline<'a> {
             },
             n_encoded,
             n_ctx: memory.n_ctx,
-            ..build_params(self.arch, self.base)
+            ..self.arch.build_params(self.base)
         };
         let encoder = BuildParams {
             n_tokens: n_encoded,
@@ -342,7 +343,11 @@ pub(super) fn layers_that_fit(
         let mut used = vec![0usize; devices.len() + 1];
         for (il, d) in assign_layers(params, devices, n_layer, n).into_iter().enumerate() {
             used[d] = used[d].saturating_add(sizes[il]);
-            for &(device, share) in shares.iter().filter(|_| d < devices.len()) {
+            // Layers on the CPU are not divided.
+            if d == devices.len() {
+                continue;
+            }
+            for &(device, share) in &shares {
                 used[device] = used[device].saturating_add((share / all * divided[il] as f64) as usize);
             }
         }

@@ -2,22 +2,24 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::backend::{BackendError, Buffer, Device};
 use crate::builder::{
-    BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart, HiddenRows, Inputs,
-    KvSpec, MemorySpecs, WeightLeaf,
+    BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart, Inputs, KvSpec,
+    MemorySpecs, WeightLeaf,
 };
 use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId, dense_bytes};
 use crate::vocab::{Token, Vocab};
 
 use super::fit::ModelOutline;
+use super::leaf::stored_parts;
 use super::lock::LockedMemory;
 use super::nearest::nearest_names;
 use super::params::LoadParams;
 use super::placement::{Placement, PlacementNeeds, PlacementSummary, RowPart};
-use super::upload::{check_types, check_values, stored_parts, upload};
+use super::upload::{check_types, check_values, upload};
 use super::{Architecture, Base, Fingerprint, HparamReader, ModelError, Registered, TableRow, TensorTable};
 
 /// Loaded model, shareable by any number of [contexts](crate::context::Context).
@@ -97,6 +99,7 @@ impl Model {
 
     /// Loads a model from open shards.
     pub fn from_set(mut set: GgufSet, archs: &[Registered], params: &LoadParams) -> Result<Model, ModelError> {
+        let start = Instant::now();
         let path = set.first().path().to_owned();
         apply_overrides(set.metadata_mut(), &params.overrides);
         params.report(&path, 0.0)?;
@@ -114,6 +117,7 @@ impl Model {
             path: path.clone(),
             source,
         })?;
+        log_placement(&placement, &rows);
         if params.check_tensors {
             check_values(&set, &rows, params)?;
         }
@@ -124,10 +128,14 @@ impl Model {
         }
         let fingerprint = Fingerprint::of(&set, arch, &prefix, &rows).map_err(|e| e.in_file(&path))?;
         let (leafs, buffers) = upload(&set, &rows, &placement, params)?;
-        let locked = (params.mlock).then(|| LockedMemory::all(&path, &leafs, &buffers, &mut warnings));
+        let locked = if params.mlock {
+            Some(LockedMemory::all(&path, &leafs, &buffers, &mut warnings))
+        } else {
+            None
+        };
         params.report(&path, 1.0)?;
         let metadata = set.metadata().clone();
-        Ok(Model {
+        let model = Model {
             path,
             arch,
             metadata,
@@ -143,7 +151,24 @@ impl Model {
             fingerprint,
             warnings,
             _locked: locked,
-        })
+        };
+        model.log_load(start.elapsed());
+        Ok(model)
+    }
+
+    fn log_load(&self, time: Duration) {
+        let path = self.path.display();
+        for warning in &self.warnings {
+            tracing::warn!(%path, "{warning}");
+        }
+        tracing::info!(
+            %path,
+            arch = self.arch.name,
+            n_params = self.n_params(),
+            bytes = self.n_bytes(),
+            seconds = time.as_secs_f64(),
+            "loaded a model"
+        );
     }
 
     /// Returns the path of the first file.
@@ -221,7 +246,7 @@ impl Model {
     }
     /// Returns build parameters for a graph of one token in one sequence.
     pub(crate) fn build_params(&self) -> BuildParams {
-        build_params(self.arch, &self.base)
+        self.arch.build_params(&self.base)
     }
     /// Builds the main graph or the MTP graph, ending in the output that the builder's parameters select.
     pub fn build(&self, b: &mut Builder<'_>) -> Built {
@@ -357,6 +382,19 @@ fn plan_table(
     })
 }
 
+fn log_placement(placement: &Placement, rows: &[TableRow]) {
+    let summary = placement.summary(rows);
+    tracing::info!(
+        n_offloaded = summary.n_offloaded,
+        n_layers = summary.n_layers,
+        repacks = placement.repacks(),
+        "placed the layers"
+    );
+    for (memory, bytes) in &summary.bytes {
+        tracing::debug!(memory, bytes, "placed weights");
+    }
+}
+
 /// Sums the bytes of layers by the memory of their device.
 fn by_memory(placement: &Placement, kept: impl Iterator<Item = (usize, usize)>) -> Vec<(String, usize)> {
     let mut sums: Vec<(String, usize)> = Vec::new();
@@ -404,14 +442,24 @@ fn declare(
         (arch.load)(&mut reader, &mut table)
     };
     let errors = reader.into_errors();
-    let Some(graph) = graph.filter(|_| errors.is_empty()) else {
-        return Err(ModelError::Hparams {
-            path: path.to_owned(),
-            errors,
-        });
+    let graph = match graph {
+        Some(graph) if errors.is_empty() => graph,
+        _ => {
+            let path = path.to_owned();
+            return Err(ModelError::Hparams { path, errors });
+        }
     };
     match table.finish() {
-        Ok(rows) => Ok((base, graph, rows)),
+        Ok(rows) => {
+            tracing::debug!(
+                path = %path.display(),
+                arch = arch.name,
+                n_layer = base.n_layer(),
+                n_tensors = rows.len(),
+                "read the hyper-parameters and tensors of a model"
+            );
+            Ok((base, graph, rows))
+        }
         Err(errors) => Err(ModelError::Tensors {
             path: path.to_owned(),
             arch: arch.name,
@@ -482,7 +530,7 @@ fn probe(
     let leafs: Vec<_> = rows.iter().map(leaf).collect();
     let params = BuildParams {
         causal: !arch.bidirectional,
-        ..build_params(arch, base)
+        ..arch.build_params(base)
     };
     let graph_error = |source| ModelError::Graph {
         path: path.to_owned(),
@@ -507,27 +555,6 @@ fn probe(
     };
     let has_mtp = base.n_layer_loaded() > base.n_layer();
     total_needs(arch, graph, &leafs, params, has_mtp).map_err(graph_error)
-}
-
-/// Returns build parameters for a graph of one token in one sequence.
-pub(super) fn build_params(arch: &Architecture, base: &Base) -> BuildParams {
-    BuildParams {
-        n_tokens: 1,
-        n_outputs: 1,
-        n_seq_max: 1,
-        part: GraphPart::Graph,
-        hidden: HiddenRows::None,
-        // The number of encoded rows does not affect the cache specifications.
-        n_encoded: 1,
-        n_embd: base.n_embd(),
-        n_ctx: 0,
-        rope_kind: arch.rope_kind(base),
-        rope: base.rope,
-        rope_sections: base.rope_sections,
-        n_rot: base.n_rot(),
-        causal: !arch.bidirectional && base.causal,
-        output: GraphOutput::Result,
-    }
 }
 
 /// Returns the combined requirements of all graphs of an architecture.
@@ -584,9 +611,10 @@ fn read_by_rows(g: &Graph, leafs: &[Option<TensorId>]) -> Vec<bool> {
     let mut otherwise = vec![false; g.len()];
     for id in g.ids() {
         let t = g.tensor(id);
-        let matrix = matches!(t.op, Op::MulMat | Op::MulMatId | Op::GetRows).then_some(0);
+        let reads_rows = matches!(t.op, Op::MulMat | Op::MulMatId | Op::GetRows);
         for (i, source) in t.sources().enumerate() {
-            otherwise[source.index()] |= matrix != Some(i);
+            // These ops read the rows of their first operand.
+            otherwise[source.index()] |= !reads_rows || i != 0;
         }
     }
     leafs

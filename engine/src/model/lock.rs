@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::backend::Buffer;
 use crate::builder::WeightLeaf;
 
-use super::upload::stored_parts;
+use super::leaf::stored_parts;
 
 /// Maximum gap in bytes between ranges that are locked as one. They may share a page, and the gap costs
 /// little.

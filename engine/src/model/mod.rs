@@ -5,6 +5,7 @@ mod base;
 mod error;
 mod fingerprint;
 mod fit;
+mod leaf;
 mod load;
 mod lock;
 mod nearest;

@@ -10,7 +10,11 @@ pub fn nearest_names<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -
     let near = |other: &'a str| {
         let start = other.chars().zip(name.chars()).take_while(|(a, b)| a == b).count();
         let distance = edit_distance(name, other);
-        (distance <= 1 + n / 4 || start >= 3.max(n / 2)).then_some((distance, other))
+        if distance <= 1 + n / 4 || start >= 3.max(n / 2) {
+            Some((distance, other))
+        } else {
+            None
+        }
     };
     let mut found: Vec<(usize, &str)> = known.into_iter().filter_map(near).collect();
     found.sort();

@@ -10,7 +10,6 @@ use crate::backend::{self, BufferType, Device, MemoryMap, Usage, WeightStorage};
 use crate::builder::{MemoryParams, MemorySpecs};
 use crate::graph::{BufferSlice, Flags, Graph, Layout, Name, ShapeError, TensorId, dense_bytes};
 
-use super::fit::layers_that_fit;
 use super::{Consumer, TableRow};
 
 /// Distribution of weights over several devices.
@@ -101,6 +100,15 @@ impl Default for PlacementParams {
             margin: 256 << 20,
             needs_layer: false,
         }
+    }
+}
+
+impl PlacementParams {
+    /// Returns the devices without the CPU.
+    pub(super) fn offload_devices(&self) -> Vec<Arc<dyn Device>> {
+        let cpu = backend::default_device();
+        let devices = self.devices.iter().filter(|device| device.name() != cpu.name());
+        devices.cloned().collect()
     }
 }
 
@@ -217,26 +225,22 @@ pub struct PlacementSummary {
 }
 
 impl Placement {
-    /// Computes the placement of all rows of the tensor table.
+    /// Computes the placement of all rows of the tensor table, with the last `n_offloaded` layers (the output
+    /// counts as a layer) on the devices. [`PlacementParams::n_layers`] is ignored.
     ///
     /// # Errors
     /// [`PlacementError`] if the settings are invalid or a tensor is not supported by any device.
     pub fn new(
         params: &PlacementParams,
+        n_offloaded: usize,
         rows: &[TableRow],
         n_layer: usize,
         needs: &PlacementNeeds,
     ) -> Result<Placement, PlacementError> {
-        let cpu = backend::default_device();
-        let mut devices: Vec<_> = params
-            .devices
-            .iter()
-            .filter(|d| d.name() != cpu.name())
-            .cloned()
-            .collect();
+        let mut devices = params.offload_devices();
         let n_devices = devices.len();
         check(params, &devices)?;
-        devices.push(cpu);
+        devices.push(backend::default_device());
         let mut types: Vec<Arc<dyn BufferType>> = Vec::new();
         for device in &devices {
             let storages = device.weight_storage().into_iter().map(|s| s.buffer_type);
@@ -247,10 +251,10 @@ impl Placement {
             }
         }
         check_overrides(&params.overrides, &types)?;
-        let n_offloaded = match params.n_layers {
-            _ if n_devices == 0 => 0,
-            DeviceLayers::Count(n) => n.min(n_layer + 1),
-            DeviceLayers::Auto => layers_that_fit(params, &devices[..n_devices], rows, n_layer, needs, &[]),
+        let n_offloaded = if n_devices == 0 {
+            0
+        } else {
+            n_offloaded.min(n_layer + 1)
         };
         let layers = assign_layers(params, &devices[..n_devices], n_layer, n_offloaded);
         let mut placement = Placement {
@@ -671,7 +675,7 @@ mod tests {
                 repack,
                 ..PlacementParams::default()
             };
-            Placement::new(&params, std::slice::from_ref(&row), 1, &needs).unwrap()
+            Placement::new(&params, 0, std::slice::from_ref(&row), 1, &needs).unwrap()
         };
         let bytes = row.bytes();
         let (repacked, plain) = (placed(true), placed(false));

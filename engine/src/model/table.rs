@@ -249,13 +249,11 @@ impl<'a> TensorTable<'a> {
     /// Returns the name under which the file has a tensor: `name`, or `other` if only that exists.
     pub fn named(&mut self, name: &'static str, other: &'static str) -> &'static str {
         let is_present = |name| ["weight", ""].iter().any(|suffix| self.find(name, suffix).is_some());
-        match !is_present(name) && is_present(other) {
-            true => other,
-            false => {
-                self.other_names.push((name, other));
-                name
-            }
+        if !is_present(name) && is_present(other) {
+            return other;
         }
+        self.other_names.push((name, other));
+        name
     }
 
     /// Records whether a tensor that others depend on is present.
@@ -343,7 +341,10 @@ impl<'a> TensorTable<'a> {
     /// alternative forms of a tensor.
     pub fn linear_form(&mut self, name: &'static str, n_in: usize, n_out: usize) -> Option<Linear> {
         let (_, info) = self.find(name, "weight")?;
-        (info.ne == [n_in, n_out, 1, 1]).then(|| self.linear_opt(name, n_in, n_out))?
+        if info.ne != [n_in, n_out, 1, 1] {
+            return None;
+        }
+        self.linear_opt(name, n_in, n_out)
     }
 
     /// Like [`TensorTable::linear`], but falls back to the embedding table. The fallback is a separate row
@@ -474,7 +475,11 @@ impl<'a> TensorTable<'a> {
             self.wrong_shape(info, &[n_in, first.saturating_add(n_out)]);
             sound = false;
         }
-        let bias = self.find(fused, "bias").filter(|_| !self.ignores(fused, "bias"));
+        let bias = if self.ignores(fused, "bias") {
+            None
+        } else {
+            self.find(fused, "bias")
+        };
         if let Some((_, b)) = bias
             && b.ne != [info.ne[1], 1, 1, 1]
         {
@@ -483,12 +488,13 @@ impl<'a> TensorTable<'a> {
         }
         // Offsets are only computed for valid shapes; otherwise nothing is read.
         let offset = |t: &TensorInfo, n: usize, rows: usize| Some(t.ty.row_bytes(n)? * rows);
-        let (weight_offset, bias_offset) = match sound {
-            true => (
+        let (weight_offset, bias_offset) = if sound {
+            (
                 offset(info, n_in, first)?,
                 bias.map_or(Some(0), |(_, b)| offset(b, first, 1)),
-            ),
-            false => (0, Some(0)),
+            )
+        } else {
+            (0, Some(0))
         };
         let weight = self.push(fused, "weight", &[n_in, n_out], Consumer::MulMat, weight_offset)?;
         // A quantized bias can only be split at block boundaries.

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use crate::backend::{BackendError, Buffer, BufferType, Stored, Upload};
-use crate::builder::{WeightLeaf, WeightPart};
+use crate::backend::{BackendError, Buffer, BufferType, Upload};
+use crate::builder::WeightLeaf;
 use crate::gguf::GgufSet;
-use crate::graph::{BufferId, BufferSlice, Layout, Name, dense_bytes};
+use crate::graph::{BufferId, BufferSlice, Layout, dense_bytes};
 
+use super::leaf::{Piece, leaf};
 use super::params::LoadParams;
 use super::placement::{Placement, RowPart};
 use super::{Consumer, ModelError, TableRow};
@@ -55,81 +56,6 @@ pub(super) fn upload(
         .map(|(row, pieces)| leaf(row, pieces))
         .collect();
     Ok((leafs, buffers))
-}
-
-/// Consecutive rows of a tensor in one memory; usually the whole tensor.
-#[derive(Clone, Copy)]
-struct Piece {
-    /// First row, counted across all matrices.
-    first_row: usize,
-    part: RowPart,
-    home: BufferSlice,
-}
-
-impl Piece {
-    fn stored(&self, row: &TableRow) -> Stored {
-        Stored {
-            ty: row.stored_type(),
-            ne: self.part.shape(row.ne),
-            layout: self.part.layout,
-            offset: self.home.offset,
-        }
-    }
-}
-
-fn leaf(row: &TableRow, pieces: &[Piece]) -> WeightLeaf {
-    let part = |p: &Piece| WeightPart {
-        n_rows: p.part.n_rows,
-        home: p.home,
-        layout: p.part.layout,
-    };
-    WeightLeaf {
-        ty: row.stored_type(),
-        ne: row.ne,
-        home: pieces[0].home,
-        layout: pieces[0].part.layout,
-        name: Name {
-            base: row.base,
-            layer: row.layer,
-        },
-        parts: match pieces {
-            [_] => Vec::new(),
-            pieces => pieces.iter().map(part).collect(),
-        },
-    }
-}
-
-/// Creates a weight without data. Each part refers to the buffer with the index of its memory.
-pub(super) fn leaf_without_data(row: &TableRow, parts: &[RowPart]) -> WeightLeaf {
-    let piece = |&part: &RowPart| Piece {
-        first_row: 0,
-        part,
-        home: BufferSlice {
-            buffer: BufferId(part.memory as u32),
-            offset: 0,
-        },
-    };
-    leaf(row, &parts.iter().map(piece).collect::<Vec<_>>())
-}
-
-/// Returns the stored parts of a weight with their buffers.
-pub(super) fn stored_parts(leaf: &WeightLeaf) -> impl Iterator<Item = (BufferId, Stored)> {
-    let whole = WeightPart {
-        n_rows: leaf.ne[1],
-        home: leaf.home,
-        layout: leaf.layout,
-    };
-    let whole = leaf.parts.is_empty().then_some(whole);
-    let [n, _, n2, n3] = leaf.ne;
-    leaf.parts.iter().copied().chain(whole).map(move |part| {
-        let stored = Stored {
-            ty: leaf.ty,
-            ne: [n, part.n_rows, n2, n3],
-            layout: part.layout,
-            offset: part.home.offset,
-        };
-        (part.home.buffer, stored)
-    })
 }
 
 /// Returns bytes of a file, in place if the file is mapped, else read into `scratch`.

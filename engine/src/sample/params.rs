@@ -266,7 +266,7 @@ fn default_samplers() -> Vec<SamplerKind> {
 }
 
 fn boxed<S: Sampler + 'static>(on: bool, build: impl FnOnce() -> S) -> Option<Box<dyn Sampler>> {
-    on.then(|| Box::new(build()) as Box<dyn Sampler>)
+    if on { Some(Box::new(build())) } else { None }
 }
 
 impl SamplerKind {

@@ -87,9 +87,12 @@ impl Recommended {
     }
 
     fn set(&mut self, name: &str, text: &str) -> bool {
-        let Some(def) = super::ParamDef::find(name).filter(|_| self.params.set(name, &[text]).is_ok()) else {
+        let Some(def) = super::ParamDef::find(name) else {
             return false;
         };
+        if self.params.set(name, &[text]).is_err() {
+            return false;
+        }
         self.names.retain(|known| *known != def.name);
         if (def.get)(&self.params) != def.default() {
             self.names.push(def.name);

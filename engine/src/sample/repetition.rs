@@ -39,11 +39,11 @@ impl RepetitionWatch {
             *run = if before == Some(token) { *run + 1 } else { 0 };
         }
         self.tokens.push(token);
-        let is_loop = |(i, run): (usize, &usize)| {
-            let n = run + i + 1;
-            (n >= COPIES * (i + 1) && n >= LEAST_TOKENS).then_some(i + 1)
+        let is_loop = |&(period, run): &(usize, &usize)| {
+            let n = run + period;
+            n >= COPIES * period && n >= LEAST_TOKENS
         };
-        self.runs.iter().enumerate().find_map(is_loop)
+        (1..).zip(&self.runs).find(is_loop).map(|(period, _)| period)
     }
 }
 

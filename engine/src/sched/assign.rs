@@ -66,7 +66,7 @@ pub(super) fn from_memory(a: &mut Assigner<'_>) -> Result<(), SchedError> {
 pub(super) fn expand(a: &mut Assigner<'_>) {
     let graph = a.graph;
     let last = a.last();
-    let spreads_first = |b: BackendId| (b != last).then_some(b);
+    let spreads_first = |b: BackendId| if b == last { None } else { Some(b) };
     a.sweep(graph.nodes().iter(), spreads_first);
     a.sweep(graph.nodes().iter().rev(), spreads_first);
     a.sweep(graph.nodes().iter(), Some);
@@ -296,7 +296,10 @@ pub(super) fn can_use(
 pub(super) fn weight_memory<'m>(graph: &Graph, memory: &'m MemoryMap, operand: TensorId) -> Option<&'m dyn BufferType> {
     let home = graph.home(operand)?;
     let buffer = memory.get(home.buffer).ok()?;
-    (memory.usage(home.buffer) == Usage::Weights).then(|| &**buffer.buffer_type())
+    match memory.usage(home.buffer) {
+        Usage::Weights => Some(&**buffer.buffer_type()),
+        _ => None,
+    }
 }
 
 fn unsupported(graph: &Graph, node: TensorId) -> SchedError {

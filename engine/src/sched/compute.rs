@@ -166,12 +166,12 @@ impl Scheduler {
 
     /// Copies the changed ranges of a graph input.
     fn copy_graph_input(&mut self, split: &Split, from: BufferSlice, to: BufferSlice, len: usize) -> Result<()> {
-        match self.inputs.n_changed(from).filter(|_| self.scratch.only_changed) {
-            None => self.copy_input_range(split, (from, to), 0..len),
-            Some(n) => (0..n).try_for_each(|i| {
+        match self.inputs.n_changed(from) {
+            Some(n) if self.scratch.only_changed => (0..n).try_for_each(|i| {
                 let range = self.inputs.changed(from, i).unwrap_or(0..len);
                 self.copy_input_range(split, (from, to), range)
             }),
+            _ => self.copy_input_range(split, (from, to), 0..len),
         }
     }
 
@@ -224,15 +224,15 @@ impl Scheduler {
         input: SplitInput,
         source: BackendId,
     ) -> Result<bool> {
-        let first_node = first_computing(graph, &graph.nodes()[split.nodes.clone()]);
         let (from, to) = (home_of(graph, input.from)?, home_of(graph, input.to)?);
         let in_host_memory = self.memory.get(from.buffer)?.buffer_type().is_host();
         let is_weight = in_host_memory && self.memory.usage(from.buffer) == Usage::Weights;
         let is_plain = graph.tensor(input.from).layout.is_plain();
-        let Some(ids) = first_node
-            .and_then(|node| expert_ids(graph, node, input.to))
-            .filter(|_| is_weight && is_plain)
-        else {
+        if !is_weight || !is_plain {
+            return Ok(false);
+        }
+        let first_node = first_computing(graph, &graph.nodes()[split.nodes.clone()]);
+        let Some(ids) = first_node.and_then(|node| expert_ids(graph, node, input.to)) else {
             return Ok(false);
         };
         self.backends[split.backend.index()].synchronize()?;

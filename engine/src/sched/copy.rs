@@ -74,5 +74,9 @@ impl UsedExperts {
 /// Returns the expert ids if `copy` is a mixture-of-experts weight that the first node of the split reads.
 pub(super) fn expert_ids(graph: &Graph, first_node: TensorId, copy: TensorId) -> Option<TensorId> {
     let node = graph.tensor(first_node);
-    (node.op == Op::MulMatId && node.src[0] == Some(copy)).then(|| node.source(2))
+    if node.op == Op::MulMatId && node.src[0] == Some(copy) {
+        Some(node.source(2))
+    } else {
+        None
+    }
 }

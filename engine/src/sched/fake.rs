@@ -95,7 +95,11 @@ unsafe impl Buffer for FakeBuffer {
     }
 
     fn host_ptr(&self) -> Option<NonNull<u8>> {
-        self.memory.host_ptr().filter(|_| self.ty.is_host())
+        if self.ty.is_host() {
+            self.memory.host_ptr()
+        } else {
+            None
+        }
     }
 
     fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), BackendError> {

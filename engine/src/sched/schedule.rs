@@ -49,7 +49,11 @@ impl Schedule {
         GraphSlot {
             plan: self.memory_plan,
             buffers: memory.stamp(),
-            writer: self.splits.writes_leafs().then(|| graph.version()),
+            writer: if self.splits.writes_leafs() {
+                Some(graph.version())
+            } else {
+                None
+            },
         }
     }
 
@@ -86,7 +90,8 @@ impl Schedule {
                 self.plans.push((split.backend, None));
             }
             let (backend, plan) = &mut self.plans[i];
-            let old = plan.take().filter(|_| *backend == split.backend);
+            let old = plan.take();
+            let old = if *backend == split.backend { old } else { None };
             *backend = split.backend;
             let view = GraphView {
                 graph,

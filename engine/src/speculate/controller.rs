@@ -244,9 +244,12 @@ impl DraftController {
 
     /// Records the number of accepted drafts of the latest decode.
     pub(super) fn yielded(&mut self, n_right: usize) {
-        let Some(latest) = self.latest.take().filter(|_| !self.counts_tokens) else {
+        let Some(latest) = self.latest.take() else {
             return;
         };
+        if self.counts_tokens {
+            return;
+        }
         let n = latest.n_sequences;
         let plain = self.times.estimate(n, n);
         if latest.n_drafts == 0 || plain <= 0.0 {
@@ -527,9 +530,9 @@ mod tests {
                 for noise in [0.0, 0.4] {
                     // Drafts are accepted either independently or in runs.
                     for is_run in [false, true] {
-                        let is_right = |turn: usize| match is_run {
-                            true => turn / 20 * 7 % 10 < accepted,
-                            false => turn * 7 % 10 < accepted,
+                        let is_right = |turn: usize| {
+                            let turn = if is_run { turn / 20 } else { turn };
+                            turn * 7 % 10 < accepted
                         };
                         let found = serving(costs, is_right, noise);
                         assert!(

@@ -70,5 +70,9 @@ pub struct Drafted {
 fn most_likely(logits: &[f32]) -> Option<Token> {
     let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]))?;
     let sum: f32 = logits.iter().map(|x| (x - logits[best]).exp()).sum();
-    (1.0 / sum >= MIN_PROBABILITY).then_some(best as Token)
+    if 1.0 / sum >= MIN_PROBABILITY {
+        Some(best as Token)
+    } else {
+        None
+    }
 }

@@ -149,16 +149,18 @@ impl Sequence {
             return Ok(());
         };
         if n == 0 {
-            return match drafter.is_free() {
-                true => drafter.draft(text, token, 1, &mut self.shadow),
-                false => Ok(()),
+            return if drafter.is_free() {
+                drafter.draft(text, token, 1, &mut self.shadow)
+            } else {
+                Ok(())
             };
         }
         let start = Instant::now();
         drafter.draft(text, token, n, &mut self.drafts)?;
-        let size = match alone {
-            true => batch_size(self.drafts.len()),
-            false => self.drafts.len(),
+        let size = if alone {
+            batch_size(self.drafts.len())
+        } else {
+            self.drafts.len()
         };
         self.n_made = self.drafts.len().min(size);
         if !self.drafts.is_empty() {

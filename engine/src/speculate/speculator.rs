@@ -187,9 +187,12 @@ impl Speculator {
         let params = context.params();
         let most = params.n_outputs_max.min(params.n_ubatch).min(params.n_batch);
         let most = most.min(self.n_tokens_max);
-        let n_left = |used: usize| match context.is_limited() {
-            true => context.n_ctx().saturating_sub(used),
-            false => usize::MAX,
+        let n_left = |used: usize| {
+            if context.is_limited() {
+                context.n_ctx().saturating_sub(used)
+            } else {
+                usize::MAX
+            }
         };
         self.choices.clear();
         for step in steps {
@@ -197,9 +200,10 @@ impl Speculator {
                 .sequences
                 .entry(step.seq)
                 .or_insert_with(|| Sequence::new(None, self.controller.stats()));
-            let n_free = match sequence.has_drafter() {
-                true => n_left(step.text.len()).saturating_sub(1),
-                false => 0,
+            let n_free = if sequence.has_drafter() {
+                n_left(step.text.len()).saturating_sub(1)
+            } else {
+                0
             };
             self.choices.push(Choice::new(sequence.stats(), n_free));
         }

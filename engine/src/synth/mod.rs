@@ -261,8 +261,11 @@ fn tensors(draft: &Draft, archs: &[Registered], params: &SynthParams) -> Result<
         } else if elementwise.contains(&**name) || ne.len() < 2 {
             TensorContent::Elementwise
         } else {
-            let given = params.output.filter(|_| matrix.is_output).map(Mix::Plain);
-            TensorContent::Matrix(given.unwrap_or(params.mix).type_of(&matrix))
+            let mix = match params.output {
+                Some(ty) if matrix.is_output => Mix::Plain(ty),
+                _ => params.mix,
+            };
+            TensorContent::Matrix(mix.type_of(&matrix))
         };
         all.push(Tensor {
             name: name.clone(),

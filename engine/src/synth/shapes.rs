@@ -179,7 +179,11 @@ impl ModelShape {
             set("n_layer", self.n_layer as f64);
         }
         set("n_embd", self.n_embd as f64);
-        let least = test("n_vocab").filter(|_| own.contains(&ArchSizes::Vocabulary));
+        let least = if own.contains(&ArchSizes::Vocabulary) {
+            test("n_vocab")
+        } else {
+            None
+        };
         set("n_vocab", least.unwrap_or(0.0).max(self.n_vocab as f64));
         if test("n_ff") != Some(0.0) {
             set("n_ff", self.n_ff as f64);

@@ -70,11 +70,17 @@ impl Bpe {
                 singles[at] = table.get(&text).unwrap_or(NONE);
                 byte_tokens[at] = tokens.find(&text).unwrap_or(NONE);
             } else {
-                singles[at] = table.get(&[byte]).filter(|_| byte.is_ascii()).unwrap_or(NONE);
+                if byte.is_ascii() {
+                    singles[at] = table.get(&[byte]).unwrap_or(NONE);
+                }
                 byte_tokens[at] = tokens.find(&bytes::hex_token(byte)).unwrap_or(NONE);
             }
         }
-        let cuts = (pre.alphabet == Alphabet::Spaced).then(|| SafeCuts::new(table));
+        let cuts = if pre.alphabet == Alphabet::Spaced {
+            Some(SafeCuts::new(table))
+        } else {
+            None
+        };
         Ok(Self {
             pre,
             splitter,

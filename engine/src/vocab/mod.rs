@@ -381,13 +381,15 @@ impl Vocab {
             add_eos,
             add_space_prefix,
             clean_spaces,
+            sep_last,
             ..
         } = self.options;
         let mut tokens = tokens;
         if remove_special {
-            let last = self.eos().filter(|_| add_eos);
-            let last = last.or(self.special(Special::Sep).filter(|_| self.options.sep_last));
-            tokens = detok::unframed(tokens, self.bos().filter(|_| add_bos), last);
+            let first = if add_bos { self.bos() } else { None };
+            let eos = if add_eos { self.eos() } else { None };
+            let sep = if sep_last { self.special(Special::Sep) } else { None };
+            tokens = detok::unframed(tokens, first, eos.or(sep));
         }
         let mut text = Vec::new();
         for (i, &token) in tokens.iter().enumerate() {

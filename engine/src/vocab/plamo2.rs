@@ -108,9 +108,10 @@ impl Plamo2 {
             let Some(next) = cursor.step(byte) else { break };
             cursor = next;
             let to = at + i + 1;
-            let Some(token) = cursor.token().filter(|_| text.is_char_boundary(to)) else {
+            if !text.is_char_boundary(to) {
                 continue;
-            };
+            }
+            let Some(token) = cursor.token() else { continue };
             let cost = self.costs[token as usize] + best[to].cost;
             if cost <= found.cost {
                 found = Best {

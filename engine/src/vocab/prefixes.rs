@@ -92,14 +92,18 @@ impl Cursor<'_> {
             self.to = partition_point(self.from, self.to, |i| next(i) == Some(byte));
         }
         self.depth += 1;
-        (self.from < self.to).then_some(self)
+        if self.from < self.to { Some(self) } else { None }
     }
 
     /// Returns the token whose text equals the consumed bytes.
     #[inline]
     pub fn token(&self) -> Option<Token> {
         let p = self.prefixes;
-        (self.from < self.to && p.text(self.from).len() == self.depth).then(|| p.tokens[self.from])
+        if self.from < self.to && p.text(self.from).len() == self.depth {
+            Some(p.tokens[self.from])
+        } else {
+            None
+        }
     }
 }
 

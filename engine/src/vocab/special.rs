@@ -144,20 +144,21 @@ pub(super) fn end_of_generation(ids: &SpecialIds, tokens: &mut Tokens, warnings:
             tokens.attrs[token as usize] = TokenAttr::USER_DEFINED;
         }
     }
-    let is_eog = |text: &str, eog: &BTreeSet<Token>| tokens.find(text.as_bytes()).filter(|token| eog.contains(token));
+    let eog_token = |text: &str| tokens.find(text.as_bytes()).filter(|token| eog.contains(token));
     // In vocabularies with <|return|> and <|call|>, <|end|> only ends one of several messages of a turn.
-    let calls = is_eog("<|call|>", &eog).or(is_eog("<|calls|>", &eog)).is_some();
-    let multi_part = is_eog("<|return|>", &eog).or(is_eog("<|flush|>", &eog)).is_some();
-    if let Some(end) = is_eog("<|end|>", &eog).filter(|_| calls && multi_part) {
+    let calls = eog_token("<|call|>").or(eog_token("<|calls|>")).is_some();
+    let multi_part = eog_token("<|return|>").or(eog_token("<|flush|>")).is_some();
+    if calls
+        && multi_part
+        && let Some(end) = eog_token("<|end|>")
+    {
         eog.remove(&end);
         tokens.attrs[end as usize] = TokenAttr::USER_DEFINED;
     }
     // These vocabularies contain </s> as an HTML tag, not as an end-of-sequence token.
-    let is_eog = |text: &str, eog: &BTreeSet<Token>| tokens.find(text.as_bytes()).filter(|token| eog.contains(token));
-    let has_other_end = is_eog("<|tool_response>", &eog)
-        .or(is_eog("<|plamo:eos|>", &eog))
-        .is_some();
-    if let Some(tag) = is_eog("</s>", &eog).filter(|_| has_other_end) {
+    let eog_token = |text: &str| tokens.find(text.as_bytes()).filter(|token| eog.contains(token));
+    let has_other_end = eog_token("<|tool_response>").or(eog_token("<|plamo:eos|>")).is_some();
+    if has_other_end && let Some(tag) = eog_token("</s>") {
         eog.remove(&tag);
         tokens.attrs[tag as usize] = TokenAttr::NORMAL;
     }
@@ -187,8 +188,10 @@ pub(super) fn mark_strips(source: &VocabSource, tokens: &mut Tokens) {
             }
         }
         None
+    } else if has(&name, &["modern-bert"]) {
+        Some("[MASK]")
     } else {
-        has(&name, &["modern-bert"]).then_some("[MASK]")
+        None
     };
     if let Some(token) = lstrip.and_then(|text| tokens.find(text.as_bytes())) {
         tokens.attrs[token as usize] |= TokenAttr::LSTRIP;

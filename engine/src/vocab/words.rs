@@ -1,10 +1,11 @@
 //! Accelerators for tokenizing words: a cache of words seen in the same text, and safe positions for
 //! splitting text.
 
+use std::hash::BuildHasher;
 use std::ops::Range;
 
 use super::Token;
-use super::hash::{StringTable, hash_bytes, random_seed};
+use super::hash::{Hasher, StringTable};
 
 /// Texts shorter than this many bytes are tokenized without a cache.
 const MIN_TEXT: usize = 1024;
@@ -20,7 +21,7 @@ pub(super) const SPACE: &str = "▁";
 #[derive(Debug)]
 pub(super) struct WordMemory {
     slots: Vec<Slot>,
-    seed: u64,
+    hasher: Hasher,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,7 +38,7 @@ impl WordMemory {
         let n = if len < MIN_TEXT { 0 } else { N_SLOTS };
         Self {
             slots: vec![Slot::default(); n],
-            seed: random_seed(),
+            hasher: Hasher::default(),
         }
     }
 
@@ -54,7 +55,7 @@ impl WordMemory {
         if self.slots.is_empty() || bytes.len() > MAX_WORD {
             return tokenize(out);
         }
-        let slot = &mut self.slots[hash_bytes(self.seed, bytes) as usize % N_SLOTS];
+        let slot = &mut self.slots[self.hasher.hash_one(bytes) as usize % N_SLOTS];
         if &text[slot.word..slot.word + slot.word_len as usize] == bytes {
             out.extend_from_within(slot.tokens..slot.tokens + slot.n_tokens as usize);
             return;

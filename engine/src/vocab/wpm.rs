@@ -42,9 +42,10 @@ impl Wpm {
     }
 
     pub fn tokenize(&self, tokens: &Tokens, text: &str, out: &mut Vec<Token>) {
-        let text: Cow<'_, str> = match self.strip_accents {
-            true => Cow::Owned(text.nfd().collect()),
-            false => Cow::Borrowed(text),
+        let text: Cow<'_, str> = if self.strip_accents {
+            Cow::Owned(text.nfd().collect())
+        } else {
+            Cow::Borrowed(text)
         };
         let mut word = String::new();
         for c in text.chars() {

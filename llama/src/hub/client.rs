@@ -239,6 +239,8 @@ impl Attempts<'_> {
             });
         }
         let pause = retry_after.unwrap_or_else(|| self.retry.pause.saturating_mul(1 << (self.n_failed - 1).min(6)));
+        // The message may contain a signed address, which does not belong in logs.
+        tracing::debug!(n_failed = self.n_failed, ?pause, "retrying a request");
         let mut left = pause;
         while !left.is_zero() {
             if stop.is_cancelled() {

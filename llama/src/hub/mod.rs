@@ -176,6 +176,7 @@ impl Hub {
         for blob in &entry.blobs {
             if !blob.is_known() && !blob.verify(&self.verification(), &self.cancel)? {
                 let name = entry.name.to_string();
+                tracing::warn!(model = name, path = %blob.path.display(), "discarding a corrupt file of the cache");
                 self.observer.send(Event::Corrupt { name: &name });
                 blob.discard();
                 return Ok(false);
@@ -230,6 +231,7 @@ impl Hub {
         if !rest.is_empty() {
             let n_bytes = rest.iter().map(|(blob, _)| blob.len()).sum();
             let text = name.to_string();
+            tracing::info!(model = text, n_files = rest.len(), n_bytes, "downloading a model");
             self.observer.send(Event::Download { name: &text, n_bytes });
             self.fetch_all(&rest)?;
         }

@@ -1,0 +1,239 @@
+//! Computes the graphs of batches: a step in ubatches, or an encoder graph.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crate::builder::{BuildParams, GraphPart, HiddenRows};
+use crate::model::Model;
+
+use super::adapt::{AdapterConfig, Adapters};
+use super::admission::Validator;
+use super::batch::BatchToken;
+use super::encoded::Encoded;
+use super::graphs::GraphSource;
+use super::hybrid::{Memory, PlaceError, Transaction};
+use super::inputs::Ubatch;
+use super::outputs::Outputs;
+use super::runner::GraphRunner;
+use super::settings::Settings;
+use super::shift::rotate_moved_keys;
+use super::step::DecodeStep;
+use super::{ContextError, DecodeError, Perf, SetAdaptersError};
+
+/// Everything that computes the graphs of a context, except its memory.
+pub(super) struct Executor {
+    pub model: Arc<Model>,
+    pub settings: Settings,
+    /// Graph runner.
+    pub runner: GraphRunner,
+    /// Encoder outputs.
+    pub encoded: Encoded,
+    pub adapters: Adapters,
+    pub perf: Perf,
+    pub cancel: Option<Arc<AtomicBool>>,
+}
+
+impl Executor {
+    /// Returns the checks of a batch.
+    pub fn validator(&self) -> Validator<'_> {
+        Validator {
+            model: &self.model,
+            settings: &self.settings,
+            adapters: &self.adapters,
+        }
+    }
+
+    /// Decodes a step. After an error, the memory has its previous content and the results are empty.
+    pub fn decode(&mut self, mut step: DecodeStep<'_>, memory: &mut Memory) -> Result<(), DecodeError> {
+        self.check_weights()?;
+        self.rotate_moved_keys(memory)?;
+        while let Some(smaller) = self.compute(step, memory)? {
+            step = smaller;
+        }
+        Ok(())
+    }
+
+    /// Computes all ubatches of a step. Returns the step without some of its sequences if these sequences
+    /// cannot be decoded together with the others.
+    fn compute<'a>(
+        &mut self,
+        mut step: DecodeStep<'a>,
+        memory: &mut Memory,
+    ) -> Result<Option<DecodeStep<'a>>, DecodeError> {
+        let mut cells = memory.begin(step.tokens());
+        while step.advance(&self.settings) {
+            if let Err(error) = self.compute_ubatch(&mut step, &mut cells) {
+                return step.without_offenders(error).map(Some);
+            }
+        }
+        step.finish()?;
+        cells.commit();
+        Ok(None)
+    }
+
+    fn compute_ubatch(&mut self, step: &mut DecodeStep<'_>, cells: &mut Transaction<'_>) -> Result<(), DecodeError> {
+        if self.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed)) {
+            return Err(DecodeError::Cancelled);
+        }
+        let start = Instant::now();
+        let (tokens, outputs) = (step.ubatch(), step.outputs());
+        let n_tokens = tokens.len();
+        let placed = if self.model.bidirectional() {
+            cells.place_nothing()
+        } else {
+            let n_ctx = self.settings.n_ctx;
+            cells.place(tokens).map_err(|e| place_error(e, n_tokens, n_ctx))?
+        };
+        let params = self.decoder_params(outputs, n_tokens, outputs.n_rows(tokens));
+        let source = GraphSource {
+            model: &self.model,
+            view: placed.view(),
+            adaptation: &self.adapters.adaptation,
+        };
+        let graph = self.runner.prepare(source, params)?;
+        self.perf.count_graph(graph.was_built);
+        let ubatch = Ubatch {
+            tokens,
+            memory: placed.cells(),
+            outputs,
+            adapters: &self.adapters,
+            encoded: &self.encoded,
+            hidden: step.given(),
+        };
+        let computed = graph.run(ubatch, self.settings.n_threads(n_tokens))?;
+        step.append(computed)?;
+        self.perf.record(n_tokens, start.elapsed());
+        Ok(())
+    }
+
+    /// Encodes the tokens of a batch, whose outputs become the encoder output.
+    pub fn encode(&mut self, tokens: &[BatchToken], memory: &Memory, outputs: &Outputs) -> Result<(), DecodeError> {
+        self.check_weights()?;
+        let params = self.encoder_params(outputs, tokens.len());
+        let source = GraphSource {
+            model: &self.model,
+            view: memory.view(),
+            adaptation: &self.adapters.adaptation,
+        };
+        let graph = self.runner.prepare(source, params)?;
+        self.perf.count_graph(graph.was_built);
+        let ubatch = Ubatch {
+            tokens,
+            memory: None,
+            outputs,
+            adapters: &self.adapters,
+            encoded: &self.encoded,
+            hidden: &[],
+        };
+        let mut computed = graph.run(ubatch, self.settings.params.n_threads_batch)?;
+        let Some(width) = computed.result_width() else {
+            return Ok(());
+        };
+        let rows = self.encoded.take(tokens, width);
+        match computed.read_result(rows)? {
+            Some(read) => Ok(read.wait(bytemuck::cast_slice_mut(rows))?),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that mapped weight files were not truncated.
+    fn check_weights(&self) -> Result<(), DecodeError> {
+        let mut buffers = self.model.buffers().iter();
+        Ok(buffers.try_for_each(|buffer| buffer.check())?)
+    }
+
+    /// Applies pending rotations of shifted keys.
+    pub fn rotate_moved_keys(&mut self, memory: &mut Memory) -> Result<(), DecodeError> {
+        if !memory.kv.needs_shift() {
+            return Ok(());
+        }
+        rotate_moved_keys(&self.model, &mut memory.kv, &mut self.runner)
+    }
+
+    /// Applies another adapter configuration; on error, the previous one stays active.
+    pub fn adapt(
+        &mut self,
+        config: AdapterConfig,
+        memory: &mut Memory,
+        outputs: &Outputs,
+    ) -> Result<(), SetAdaptersError> {
+        let n_seq_max = self.settings.params.n_seq_max;
+        let Err(config) = self.adapters.rescale(config, n_seq_max) else {
+            return Ok(());
+        };
+        // Graphs in flight may read the old buffers.
+        self.runner.synchronize().map_err(ContextError::from)?;
+        let before = self.adapters.replace(config, n_seq_max, self.runner.buffers_mut());
+        let reserved = self.reserve(memory, outputs);
+        let unused = match reserved {
+            Ok(()) => before,
+            Err(_) => std::mem::replace(&mut self.adapters, before),
+        };
+        self.adapters.release(unused, self.runner.buffers_mut());
+        tracing::debug!(applied = reserved.is_ok(), "changed the adapters");
+        Ok(reserved?)
+    }
+
+    /// Reserves memory for the largest graphs, so that decoding does not allocate: the encoder, full ubatches
+    /// with many outputs and with one output over all cells, and a single token.
+    pub fn reserve(&mut self, memory: &mut Memory, outputs: &Outputs) -> Result<(), ContextError> {
+        let largest = self.settings.params.memory(self.settings.n_ctx).largest_graphs();
+        let n_tokens = largest[0].0;
+        memory.set_view(true);
+        let mut sizes = Vec::new();
+        let mut n_encoded = 0;
+        if self.model.arch().encoder {
+            n_encoded = self.settings.n_encode_max();
+            sizes.push(self.encoder_params(outputs, n_encoded));
+            self.encoded.reserve(self.model.base().n_embd(), n_encoded);
+        }
+        for (n_tokens, n_outputs) in largest {
+            let params = self.decoder_params(outputs, n_tokens, n_outputs);
+            sizes.push(BuildParams { n_encoded, ..params });
+        }
+        let source = GraphSource {
+            model: &self.model,
+            view: memory.view(),
+            adaptation: &self.adapters.adaptation,
+        };
+        self.runner.reserve(source, &sizes)?;
+        let n_cells = memory.kv.longest_list().max(n_encoded);
+        self.runner
+            .reserve_inputs(n_tokens, self.settings.params.n_seq_max, n_cells);
+        Ok(())
+    }
+
+    fn decoder_params(&self, outputs: &Outputs, n_tokens: usize, n_rows: usize) -> BuildParams {
+        BuildParams {
+            n_tokens,
+            // A graph without outputs would consist of cache writes only; one output row keeps the full
+            // structure.
+            n_outputs: n_rows.max(1),
+            n_encoded: self.encoded.len(),
+            output: outputs.graph_output(n_rows),
+            ..self.settings.build_params(&self.model)
+        }
+    }
+
+    fn encoder_params(&self, outputs: &Outputs, n_tokens: usize) -> BuildParams {
+        BuildParams {
+            part: GraphPart::Encoder,
+            hidden: HiddenRows::None,
+            causal: false,
+            n_encoded: 0,
+            ..self.decoder_params(outputs, n_tokens, n_tokens)
+        }
+    }
+}
+
+fn place_error(error: PlaceError, n_tokens: usize, n_ctx: usize) -> DecodeError {
+    match error {
+        PlaceError::States(error) => error.into(),
+        PlaceError::Full { used } => DecodeError::ContextFull {
+            needed: n_tokens,
+            used,
+            n_ctx,
+        },
+    }
+}
