@@ -34,6 +34,11 @@
 //! `hub` (default): models are opened by name and downloaded. Without the feature, the crate opens only files
 //! and needs no HTTP client.
 //!
+//! # Logging
+//!
+//! The crate and the engine emit `tracing` events for models, placements, warnings, and downloads. Without a
+//! subscriber, events are discarded. Generating tokens emits none.
+//!
 //! # Stability
 //!
 //! Releases follow semantic versioning, with two exceptions: the crate [`engine`] and the module [`parts`] may
