@@ -7,9 +7,8 @@ arch_macros::arch! {
     rope: norm;
 
     models {
-        "V2 Lite": n_layer == 27;
-        "GigaChat 3 10B": n_layer == 26;
-        "Kanana 2 30B": n_layer == 48 && n_vocab == 128256;
+        // DeepSeek V2 Lite, GigaChat 3 10B, and Kanana 2 30B.
+        "Lite": n_layer == 27 || n_layer == 26 || (n_layer == 48 && n_vocab == 128256);
         "GLM 4.7 Flash": (n_layer == 47 || n_layer == 48) && n_vocab == 154880;
     }
 
@@ -17,10 +16,9 @@ arch_macros::arch! {
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
-        // These models have a single query projection, although their files may contain a rank.
-        let lite = model_is("V2 Lite") || model_is("GigaChat 3 10B") || model_is("Kanana 2 30B");
         q_rank_of_file: usize = "attention.q_lora_rank" or 0;
-        let q_rank = if lite { 0 } else { q_rank_of_file };
+        // The Lite models have a single query projection, although their files may contain a rank.
+        let q_rank = if model_is("Lite") { 0 } else { q_rank_of_file };
         temperature: f32 = "attention.temperature_scale" or 0.0;
         temperature_length: usize = "attention.temperature_length" or 0;
         check temperature == 0.0 || temperature_length > 0, "attention.temperature_scale requires attention.temperature_length > 0";
@@ -52,9 +50,7 @@ arch_macros::arch! {
         }
     }
 
-    fn attend(x) {
-        attend_queries(x, latent_queries(x))
-    }
+    fn attend(x) { attend_queries(x, latent_queries(x)) }
 
     fn attend_queries(x, q, ..) {
         if temperature != 0.0 {

@@ -6,7 +6,7 @@ arch_macros::arch! {
     like: "deepseek2";
 
     hparams {
-        without lite, q_rank_of_file;
+        without q_rank_of_file;
         q_rank: usize = "attention.q_lora_rank";
         gating_func: usize = "expert_gating_func";
         let gating = gating_func;

@@ -21,7 +21,11 @@ arch_macros::arch! {
         layer {
             attn_norm, ffn_norm: vector [n_embd];
             attn_post_norm, ffn_post_norm: vector "post_attention_norm", "post_ffw_norm" [n_embd];
-            use shared_kv_attention, laurel(rank = 64), gated_ffn, per_layer_input, altup;
+            use shared_kv_attention;
+            laurel_l: linear [n_embd -> 64];
+            laurel_r: linear [64 -> n_embd];
+            laurel_norm: vector "laurel_post_norm" [n_embd];
+            use gated_ffn, per_layer_input, altup;
         }
     }
 
@@ -32,6 +36,12 @@ arch_macros::arch! {
     // Layers that share keys and values also omit the query bias.
     fn query(x) {
         if own_kv { wq(x) } else { linear_without_bias(wq, x) }
+    }
+
+    // Learned augmented residual layer (LAuReL, arXiv 2411.07501): the input of attention plus a low-rank
+    // projection of that input.
+    fn laurel(x: [n_embd, T]) {
+        x + rms_norm(laurel_r(laurel_l(x)), laurel_norm)
     }
 
     // Keeps the excess over mean + 1.645 standard deviations: 5 % of the values of a normal distribution.

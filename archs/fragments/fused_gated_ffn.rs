@@ -1,4 +1,4 @@
-//! Gated feed-forward network with the gate and up projections in one tensor.
+//! `gated_ffn` with the gate and up projections in one tensor.
 
 fragment! {
     tensors {

@@ -1,4 +1,4 @@
-//! Dense leading layers, followed by layers with experts selected with a bias and optional shared experts.
+//! Dense leading layers, then layers with experts selected with a bias and optional shared experts.
 
 fragment! {
     options(default_gating = 1);

@@ -1,5 +1,4 @@
-//! Gated feed-forward network and, in layers with experts, experts in parallel. Each has its own norms before
-//! and after it.
+//! `gated_ffn` and, in layers with experts, experts in parallel. Each has its own norms before and after it.
 
 fragment! {
     tensors {

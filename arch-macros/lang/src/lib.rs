@@ -146,7 +146,7 @@ fn content(file: TokenStream) -> syn::Result<Option<Content>> {
     Ok(Some(Content::Fragment))
 }
 
-/// Completes an abstract parent with the sections that a child may provide, so that it can be checked by itself.
+/// Completes an abstract parent with the sections that a child provides, so that a check needs no child.
 fn as_architecture(mut decl: ast::Decl, file: &str, errors: &mut Errors) -> ast::Decl {
     let at = proc_macro2::Span::call_site();
     if let Some(name) = &decl.name {

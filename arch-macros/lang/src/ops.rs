@@ -90,14 +90,14 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), maybe("w", RmsWeight), epsilon(RMS_NORM_EPS)],
         norm,
         Emit::Method("rms_norm"),
-        "RMS norm over dimension 0: x / sqrt(mean(x^2) + eps), times `w`; `eps` defaults to `rms_norm_eps`",
+        "RMS norm over dimension 0: x / sqrt(mean(x^2) + eps), times `w`",
     ),
     op(
         "layer_norm",
         &[tensor("x"), maybe("w", NormWeight), epsilon(LAYER_NORM_EPS)],
         norm,
         Emit::Method("layer_norm"),
-        "layer norm over dimension 0: (x - mean(x)) / sqrt(var(x) + eps), times `w`, plus the norm's bias if the file has one; `eps` defaults to `layer_norm_eps`",
+        "layer norm over dimension 0: (x - mean(x)) / sqrt(var(x) + eps), times `w`, plus the norm's bias if the file has one",
     ),
     op(
         "l2_norm",
@@ -402,7 +402,7 @@ pub static OPS: &[OpSpec] = &[
             mamba2,
             Emit::FullStruct("mamba2", "Mamba2Args"),
             "mixer of Mamba 2 between its projections: x [2 * inner + 2 * n_group * n_state + h, T] -> [inner, T]. \
-             Applies `short_conv` and silu to values, B, and C, then `ssm_scan`, the gates, and a norm per group; `eps` defaults to `rms_norm_eps`",
+             Applies `short_conv` and silu to values, B, and C, then `ssm_scan`, the gates, and a norm per group",
         )
     },
     OpSpec {

@@ -36,6 +36,10 @@ test { n_embd: 64, n_head: 2, n_layer: 2, n_ff: 96, n_vocab: 32 }
 
 const WRITTEN_OUT: &str = "gate, up: linear \"ffn_gate\", \"ffn_up\" [n_embd -> n_ff_exp * 2]; down: linear \"ffn_down\" [n_ff_exp * 2 -> n_embd];";
 
+/// Functions whose parameters declare shapes.
+const SHAPED: &str = "options(width = n_embd); fn once(x: [n_embd, T]) { x } fn narrow(x: [width, T]) { x }
+    fn first(x: [n, T], n = width) { x } fn any(x: [_, T]) { x }";
+
 struct Memory(BTreeMap<&'static str, &'static str>);
 
 impl Library for Memory {
@@ -85,11 +89,7 @@ fn library() -> Memory {
             "normed",
             "fn normed(x, weight?) { rms_norm(x, eps) + rms_norm(x, weight, eps = 1) }",
         ),
-        (
-            "shaped",
-            "options(width = n_embd); fn once(x: [n_embd, T]) { x } fn narrow(x: [width, T]) { x } \
-             fn first(x: [n, T], n = width) { x } fn any(x: [_, T]) { x }",
-        ),
+        ("shaped", SHAPED),
         ("broken", "tensor { }"),
         (
             "unknown_size",

@@ -198,65 +198,21 @@ impl Checker<'_> {
         let mut keys: Vec<String> = Vec::new();
         for item in items {
             match item {
-                HparamItem::Key {
-                    name,
-                    ty,
-                    list,
-                    at_least,
-                    key,
-                    default,
-                } => {
+                HparamItem::Key { key, .. } => {
                     if keys.contains(&key.value()) {
                         self.errors.at(key, format!("key {:?} is read twice", key.value()));
                     }
                     keys.push(key.value());
-                    let read = match at_least {
-                        Some(_) => self.list_type(ty, default.as_ref()),
-                        None => self.hparam_type(ty, *list),
-                    };
-                    let default = match default {
-                        Some(expr) => self.default(read, expr).map(Some),
-                        None => Some(None),
-                    };
-                    let at_least = match at_least {
-                        Some(n) => self.scalar_of(n, Ty::Int).map(Some),
-                        None => Some(None),
-                    };
-                    let per_layer = !matches!(read, Some(Read::One(_) | Read::List));
-                    self.declare_hparam(HparamSym {
-                        name: name.clone(),
-                        ty: read.map(Read::ty),
-                        per_layer,
-                        dim: None,
-                        key: Some(key.value()),
-                        implicit: false,
-                        used: false,
-                        kept: false,
-                    });
-                    if let (Some(read), Some(default), Some(at_least)) = (read, default, at_least) {
-                        out.push(Hparam::Key {
-                            name: name.clone(),
-                            read,
-                            key: key.value(),
-                            default,
-                            at_least,
-                            kept: false,
-                        });
-                    }
+                    out.extend(self.hparam_key(item));
                 }
                 HparamItem::Let { name, value } => {
                     let value = self.scalar(value);
                     let dim = value.as_ref().filter(|v| v.ty == Ty::Int).map(|v| v.dim.clone());
                     let per_layer = value.as_ref().is_some_and(|v| v.per_layer);
                     self.declare_hparam(HparamSym {
-                        name: name.clone(),
-                        ty: value.as_ref().map(|v| v.ty),
                         per_layer,
                         dim,
-                        key: None,
-                        implicit: false,
-                        used: false,
-                        kept: false,
+                        ..HparamSym::new(name.clone(), value.as_ref().map(|v| v.ty))
                     });
                     out.extend(value.map(|value| Hparam::Let {
                         name: name.clone(),
@@ -276,6 +232,46 @@ impl Checker<'_> {
             }
         }
         out
+    }
+
+    /// Checks a value that is read from a key.
+    fn hparam_key(&mut self, item: &HparamItem) -> Option<Hparam> {
+        let HparamItem::Key {
+            name,
+            ty,
+            list,
+            at_least,
+            key,
+            default,
+        } = item
+        else {
+            return None;
+        };
+        let read = match at_least {
+            Some(_) => self.list_type(ty, default.as_ref()),
+            None => self.hparam_type(ty, *list),
+        };
+        let default = match default {
+            Some(expr) => self.default(read, expr).map(Some),
+            None => Some(None),
+        };
+        let at_least = match at_least {
+            Some(n) => self.scalar_of(n, Ty::Int).map(Some),
+            None => Some(None),
+        };
+        self.declare_hparam(HparamSym {
+            per_layer: !matches!(read, Some(Read::One(_) | Read::List)),
+            key: Some(key.value()),
+            ..HparamSym::new(name.clone(), read.map(Read::ty))
+        });
+        Some(Hparam::Key {
+            name: name.clone(),
+            read: read?,
+            key: key.value(),
+            default: default?,
+            at_least: at_least?,
+            kept: false,
+        })
     }
 
     fn declare_hparam(&mut self, sym: HparamSym) {

@@ -67,6 +67,22 @@ struct HparamSym {
     kept: bool,
 }
 
+impl HparamSym {
+    /// Returns an unused symbol without a key.
+    fn new(name: Ident, ty: Option<Ty>) -> HparamSym {
+        HparamSym {
+            name,
+            ty,
+            per_layer: false,
+            dim: None,
+            key: None,
+            implicit: false,
+            used: false,
+            kept: false,
+        }
+    }
+}
+
 /// A model of the `models` section.
 struct ModelSym {
     name: syn::LitStr,
@@ -197,14 +213,10 @@ impl<'e> Checker<'e> {
         let reads = |h: &HparamSym| h.key.as_deref() == Some(epsilon.key);
         self.hparams.iter().position(reads).unwrap_or_else(|| {
             self.hparams.push(HparamSym {
-                name: Ident::new(epsilon.name, Span::call_site()),
-                ty: Some(Ty::Float),
-                per_layer: false,
-                dim: None,
                 key: Some(epsilon.key.to_owned()),
                 implicit: true,
                 used: true,
-                kept: false,
+                ..HparamSym::new(Ident::new(epsilon.name, Span::call_site()), Some(Ty::Float))
             });
             self.hparams.len() - 1
         })
