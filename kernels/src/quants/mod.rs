@@ -165,7 +165,7 @@ pub fn quantize_row(ty: GgmlType, src: &[f32], dst: &mut [u8]) {
 
 /// Panics if the lengths disagree. That is a bug of the caller, because sizes in files are checked when they
 /// are opened.
-pub(crate) fn check_lengths(ty: GgmlType, n_bytes: usize, n: usize) {
+fn check_lengths(ty: GgmlType, n_bytes: usize, n: usize) {
     assert!(
         ty.row_bytes(n) == Some(n_bytes),
         "{ty}: expected whole rows, found {n_bytes} bytes for {n} elements"
