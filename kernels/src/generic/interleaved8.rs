@@ -46,7 +46,7 @@ pub(crate) use super::group_scales::GroupScales;
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
 use super::interleaved8_schedule::{GroupChunk, Schedule};
-use super::interleaved8_zmm::{DoubleWidthSums, TwoRegisterSums};
+use super::interleaved8_zmm::DoubleWidthSums;
 use super::pack::{GROUPS, IntFormat, LANES, PanelChunk, PanelValues, SIGN};
 use crate::interleaved::{GROUP_ROWS, Interleaved, bytes_in_group};
 use crate::prefetch::CACHE_LINE;
@@ -224,17 +224,8 @@ const fn is_bandwidth_bound<D: Interleaved>(n: usize) -> bool {
     n <= 2 && 8 * bytes_in_group::<D>(CHUNK) >= 4 * GROUP_ROWS * CHUNK
 }
 
-/// Minimum columns for four groups at a time in two registers, which share each activation load.
-const FOUR_GROUP_COLUMNS: usize = 3;
-
-/// Returns true if four groups at a time pay off for `n` columns and rows of `k` elements. With 3 or 4
-/// columns short rows are 2 to 4 % slower (576 elements in SmolLM2).
-const fn use_four_groups(n: usize, k: usize) -> bool {
-    n >= 5 || n >= FOUR_GROUP_COLUMNS && k >= 1024
-}
-
-/// Multiplies like [`multiply`], with two groups joined in one register `W` of twice the width, or four in
-/// two registers, where that is faster.
+/// Multiplies like [`multiply`], with two groups joined in one register `W` of twice the width where that is
+/// faster.
 ///
 /// # Safety
 /// The CPU supports `V` and `W`, `p` satisfies the invariants of [`IntProduct`], and `p.n >= N`.
@@ -242,16 +233,10 @@ const fn use_four_groups(n: usize, k: usize) -> bool {
 pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize>(
     p: &IntProduct,
 ) {
-    // SAFETY: the caller upholds the contract of `multiply_with`; `fours` and `rest` split the `p.m` rows.
+    // SAFETY: the caller upholds the contract of `multiply_with`.
     unsafe {
         if const { is_bandwidth_bound::<D>(N) } {
             multiply::<V, D, N>(p);
-        } else if const { N >= FOUR_GROUP_COLUMNS } && use_four_groups(N, p.k) {
-            // Four groups at a time, then the remaining rows.
-            let m = p.m / (4 * GROUP_ROWS) * (4 * GROUP_ROWS);
-            let (fours, rest) = (IntProduct { m, ..*p }, p.rows_from(m));
-            multiply_with::<V, D, TwoRegisterSums<V, W, D, N>, 4>(&fours, &Schedule::streamed(&fours));
-            multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(&rest, &Schedule::streamed(&rest));
         } else {
             multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, &Schedule::streamed(p));
         }
@@ -274,7 +259,8 @@ unsafe fn multiply_by<V: IntSimd, D: UnpackGroup<V>, T: Accumulate, const N: usi
             }
         }
         let order = Schedule::streamed(p);
-        if N == 1 && order.group_bytes <= SHORT_GROUP_BYTES && order.stream_len == 1 {
+        // One stream is not worth its code where computing takes longer than reading.
+        if const { N == 1 && V::UNROLLED } && order.group_bytes <= SHORT_GROUP_BYTES && order.stream_len == 1 {
             multiply_with::<V, D, SumsByGroup<V, D, T, N, 1>, 1>(p, &Schedule::new(p, 1));
         } else {
             multiply_with::<V, D, SumsByGroup<V, D, T, N, STREAMS>, STREAMS>(p, &order);
@@ -748,10 +734,55 @@ unsafe fn fill_run<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     group: usize,
     to: &mut PanelChunk<F>,
 ) {
+    let integers = &const { IntFormat::of::<V, D>() };
+    // SAFETY: the run's 8 words are readable at `p` (function contract).
+    unsafe {
+        if V::UNROLLED {
+            to.values.store_run(i, group, run_words::<V, D>(p, i), integers);
+        } else {
+            let words = portable_run_words::<V, D>(p, i);
+            store_portable_run(i, group, words, integers, to);
+        }
+    }
+}
+
+/// Unpacks the words of run `i` of a group.
+///
+/// # Safety
+/// The CPU supports `V`, and `p` is valid for a chunk of a row group with more than `i` runs.
+#[inline(always)]
+unsafe fn run_words<V: IntSimd, D: UnpackGroup<V>>(p: *const u8, i: usize) -> [V; WORDS] {
     // SAFETY: the run's 8 words are readable at `p` (function contract).
     unsafe {
         let mut words = [V::splat(0); WORDS];
         each_of_8!(V, j => { words[j] = D::group_values(p, i, j) });
-        to.values.store_run(i, group, words, &const { IntFormat::of::<V, D>() });
+        words
     }
+}
+
+/// [`run_words`] as a function that all forms of panels share. Portable code can be called, because it needs no
+/// target features.
+///
+/// # Safety
+/// The contract of [`run_words`] holds.
+#[inline(never)]
+unsafe fn portable_run_words<V: IntSimd, D: UnpackGroup<V>>(p: *const u8, i: usize) -> [V; WORDS] {
+    // SAFETY: the caller upholds the contract of `run_words`.
+    unsafe { run_words::<V, D>(p, i) }
+}
+
+/// [`PanelValues::store_run`] as a function that all types share.
+///
+/// # Safety
+/// The CPU supports `V`.
+#[inline(never)]
+unsafe fn store_portable_run<V: IntSimd, F: PanelValues>(
+    run: usize,
+    group: usize,
+    words: [V; WORDS],
+    integers: &IntFormat,
+    to: &mut PanelChunk<F>,
+) {
+    // SAFETY: the CPU supports `V` (function contract).
+    unsafe { to.values.store_run(run, group, words, integers) }
 }
