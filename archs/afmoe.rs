@@ -6,10 +6,6 @@ arch_macros::arch! {
     name: "afmoe";
     rope: neox;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         use tied_output, sliding_window(length = 0, period = 4);
 
@@ -25,13 +21,13 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             // Every fourth layer has no rotary positions, regardless of its window.
             let attn = attend_heads(h, rotated = (il + 1) % 4 != 0, base = rope_base, window = sliding(n_swa, is_swa));
-            x += rms_norm(wo(attn * sigmoid(attn_gate(h))), attn_post_norm, eps);
-            x += rms_norm(ffn_or_experts(rms_norm(x, ffn_norm, eps)), ffn_post_norm, eps);
+            x += rms_norm(wo(attn * sigmoid(attn_gate(h))), attn_post_norm);
+            x += rms_norm(ffn_or_experts(rms_norm(x, ffn_norm)), ffn_post_norm);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         kq_factor: f32 = "attention.scale" or 0.0;
         alpha_n: [f32] = "/xielu.alpha_n";
         alpha_p: [f32] = "/xielu.alpha_p";
@@ -40,15 +39,15 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), factors = rope_freqs, scale = kq_scale);
-            let h = up(rms_norm(x, ffn_norm, eps));
+            x += attend(rms_norm(x, attn_norm), factors = rope_freqs, scale = kq_scale);
+            let h = up(rms_norm(x, ffn_norm));
             // xIELU: a parabola for positive inputs and an exponential for negative inputs, each with its own
             // slope.
             let above = relu(h);
             let below = h - above;
             x += down(sqr(above) * slope_p + (exp(below) - 1.0 - below) * slope_n + h * beta);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -5,10 +5,6 @@ arch_macros::arch! {
     name: "arctic";
     rope: norm;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         use tied_output;
 
@@ -23,11 +19,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let y = x + attend(rms_norm(x, attn_norm, eps));
-            y += ffn(rms_norm(y, ffn_norm, eps));
-            x = y + routed(rms_norm(x, ffn_norm_exps, eps));
+            let y = x + attend(rms_norm(x, attn_norm));
+            y += ffn(rms_norm(y, ffn_norm));
+            x = y + routed(rms_norm(x, ffn_norm_exps));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }

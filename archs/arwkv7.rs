@@ -5,7 +5,8 @@ arch_macros::arch! {
     like: "rwkv7";
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
+        without layer_norm_eps;
+        rms_norm_eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
         let n_lerp = if n_gate > 0 { 6 } else { 5 };
     }
 
@@ -36,7 +37,7 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         let first = x[..n_att]; // replaced by the values of the first layer
         for layer {
-            let h = rms_norm(x, att_norm, eps);
+            let h = rms_norm(x, att_norm);
             let step = token_shift(h) - h;
             let v = time_mix_values(h, step);
             if il == 0 {
@@ -49,8 +50,8 @@ arch_macros::arch! {
                 y *= time_mix_gate(h, step);
             }
             x += wo(y);
-            x += ffn(rms_norm(x, ffn_norm, eps));
+            x += ffn(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 }

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: norm;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
         weights_scale: f32 = "expert_weights_scale" or 1.0;
@@ -27,11 +26,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), scale = 1.0 / sqrt(n_rot));
-            let h = rms_norm(x, ffn_norm, eps);
+            x += attend(rms_norm(x, attn_norm), scale = 1.0 / sqrt(n_rot));
+            let h = rms_norm(x, ffn_norm);
             x += routed(h, norm_weights = norm_weights, scale = weights_scale) + shared_experts(h);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

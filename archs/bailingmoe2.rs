@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_ff_shexp: [usize] = "expert_shared_feed_forward_length" or n_ff_exp;
@@ -33,10 +32,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
+            x += attend(rms_norm(x, attn_norm));
+            x += ffn_or_experts(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     fn ffn_or_experts(h) {

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: norm or mrope;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         let is_recurrent = n_head_kv == 0;
         safe_gate: bool = "kda.safe_gate" or true;
         min_decay: f32 = "kda.gate_lower_bound";
@@ -45,21 +44,21 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             if is_recurrent {
                 let decay = sigmoid(heads(wdecay(h) + dt_bias, n_head_max) * a) * min_decay;
                 x += wy(sigmoid(y_gate(h)) * kda(h, decay));
             } else {
                 x += wo(merge(attend_latent_heads(h, latent_queries(h)) * heads(sigmoid(attn_gate(h)), n_head)));
             }
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             if il < n_dense {
                 x += down(limited_glu(gate(h), up(h)));
             } else {
                 x += selected_experts(h, act_limit = limit) + down_shexp(limited_glu(gate_shexp(h), up_shexp(h)));
             }
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

@@ -7,7 +7,6 @@ arch_macros::arch! {
     attention: bidirectional;
 
     hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
         n_token_types: usize = "/tokenizer.ggml.token_type_count";
         check n_token_types > 0, "tokenizer.ggml.token_type_count must not be 0";
     }
@@ -38,10 +37,10 @@ arch_macros::arch! {
         if has(token_types) {
             x += row(token_types, 0);
         }
-        let x = layer_norm(x, token_embd_norm, eps);
+        let x = layer_norm(x, token_embd_norm);
         for layer {
-            x = layer_norm(x + attention_block(x), attn_output_norm, eps);
-            x = layer_norm(x + ffn(x), layer_output_norm, eps);
+            x = layer_norm(x + attention_block(x), attn_output_norm);
+            x = layer_norm(x + ffn(x), layer_output_norm);
         }
         x
     }

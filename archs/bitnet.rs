@@ -3,7 +3,8 @@
 
 arch_macros::arch! {
     name: "bitnet";
-    like: "qwen2";
+    like: "decoder";
+    rope: neox;
 
     tensors {
         layer {
@@ -15,11 +16,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            x += wo(rms_norm(attend_heads(h), attn_sub_norm, eps));
-            let h = rms_norm(x, ffn_norm, eps);
-            x += down(rms_norm(silu(gate(h)) * up(h), ffn_sub_norm, eps));
+            let h = rms_norm(x, attn_norm);
+            x += wo(rms_norm(attend_heads(h), attn_sub_norm));
+            let h = rms_norm(x, ffn_norm);
+            x += down(rms_norm(silu(gate(h)) * up(h), ffn_sub_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 }

@@ -5,10 +5,6 @@ arch_macros::arch! {
     name: "bloom";
     rope: none;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
-    }
-
     tensors {
         use tied_output(kind = norm);
         token_norm: norm "token_embd_norm" [n_embd];
@@ -21,12 +17,12 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = layer_norm(token_embd[tokens], token_norm, eps);
+        let x = layer_norm(token_embd[tokens], token_norm);
         for layer {
-            x += attend(layer_norm(x, attn_norm, eps), rotated = false, alibi = 8.0);
-            x += ffn(layer_norm(x, ffn_norm, eps));
+            x += attend(layer_norm(x, attn_norm), rotated = false, alibi = 8.0);
+            x += ffn(layer_norm(x, ffn_norm));
         }
-        output(layer_norm(x, output_norm, eps))
+        output(layer_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: norm;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         norms_after: bool = "swin_norm" or false;
         // Tokens 4 to 8195 are image tokens.
         let says_images = n_vocab >= 8196;
@@ -40,14 +39,14 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             if norms_after {
-                x += rms_norm(attend(x), attn_norm, eps);
-                x += rms_norm(ffn(x), ffn_norm, eps);
+                x += rms_norm(attend(x), attn_norm);
+                x += rms_norm(ffn(x), ffn_norm);
             } else {
-                x += attend(rms_norm(x, attn_norm, eps));
-                x += ffn(rms_norm(x, ffn_norm, eps));
+                x += attend(rms_norm(x, attn_norm));
+                x += ffn(rms_norm(x, ffn_norm));
             }
         }
-        let logits = output(rms_norm(x, output_norm, eps));
+        let logits = output(rms_norm(x, output_norm));
         if says_images {
             let never = clamp(logits[4..8196], -3.4028235e38, -3.4028235e38);
             concat(concat(logits[..4], never), logits[8196..])

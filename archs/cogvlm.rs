@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         let width = n_head * head_dim;
     }
 
@@ -25,7 +24,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let qkv = wqkv(rms_norm(x, attn_norm, eps));
+            let qkv = wqkv(rms_norm(x, attn_norm));
             // The rotary positions are unscaled, regardless of the keys in the file.
             let q = rope(heads(qkv[..width], n_head),
                          base = 10000.0, scale = 1.0, dims = head_dim, magnitude = 1.0, yarn = false);
@@ -33,9 +32,9 @@ arch_macros::arch! {
                          base = 10000.0, scale = 1.0, dims = head_dim, magnitude = 1.0, yarn = false);
             let v = heads(qkv[2 * width..2 * width + n_head_kv * head_dim], n_head_kv);
             x += wo(attention(q, k, v));
-            x += ffn(rms_norm(x, ffn_norm, eps));
+            x += ffn(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -6,10 +6,6 @@ arch_macros::arch! {
     name: "cohere2";
     rope: norm;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
-    }
-
     tensors {
         use tied_output, logit_scale, sliding_window(period = 4);
 
@@ -23,10 +19,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = layer_norm(x, attn_norm, eps);
+            let h = layer_norm(x, attn_norm);
             x += attend(h, rotated = swa_pattern, window = sliding(n_swa, is_swa)) + ffn(h);
         }
-        scale_logits(output(layer_norm(x, output_norm, eps)))
+        scale_logits(output(layer_norm(x, output_norm)))
     }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }

@@ -7,9 +7,10 @@ arch_macros::arch! {
     rope: norm;
 
     hparams {
-        norm_eps: f32 = "attention.layer_norm_epsilon" or 0.0;
-        rms_eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
-        check norm_eps > 0.0 || rms_eps > 0.0, "one of the two norm epsilons must be set";
+        layer_norm_eps: f32 = "attention.layer_norm_epsilon" or 0.0;
+        rms_norm_eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
+        check layer_norm_eps > 0.0 || rms_norm_eps > 0.0,
+              "attention.layer_norm_epsilon or attention.layer_norm_rms_epsilon must be greater than 0";
         n_dense: usize = "leading_dense_block_count";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count" or 0;
@@ -39,7 +40,7 @@ arch_macros::arch! {
     }
 
     fn normed(x, weight?) {
-        if rms_eps > 0.0 { rms_norm(x, weight, rms_eps) } else { layer_norm(x, weight, norm_eps) }
+        if rms_norm_eps > 0.0 { rms_norm(x, weight) } else { layer_norm(x, weight) }
     }
 
     fn ffn_or_experts(x) {
@@ -66,6 +67,6 @@ arch_macros::arch! {
 
     test {
         n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384,
-        n_swa: 32, n_dense: 0, norm_eps: 1e-5
+        n_swa: 32, n_dense: 0, layer_norm_eps: 1e-5
     }
 }

@@ -5,8 +5,8 @@ arch_macros::arch! {
     name: "command-r";
     rope: norm;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
+    models {
+        "R+": n_layer >= 64;
     }
 
     tensors {
@@ -16,7 +16,7 @@ arch_macros::arch! {
             attn_norm: vector "attn_norm" [n_embd];
             use self_attention;
             use gated_ffn;
-            if n_layer >= 64 {
+            if model_is("R+") {
                 q_norm: vector "attn_q_norm" [head_dim, n_head];
                 k_norm: vector "attn_k_norm" [head_dim, n_head_kv];
             }
@@ -25,21 +25,21 @@ arch_macros::arch! {
 
     fn queries(x) {
         let q = heads(wq(x), n_head);
-        if n_layer >= 64 { layer_norm(q, eps) * q_norm } else { q }
+        if model_is("R+") { layer_norm(q) * q_norm } else { q }
     }
 
     fn keys(x) {
         let k = heads(wk(x), n_head_kv);
-        if n_layer >= 64 { layer_norm(k, eps) * k_norm } else { k }
+        if model_is("R+") { layer_norm(k) * k_norm } else { k }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = layer_norm(x, attn_norm, eps);
+            let h = layer_norm(x, attn_norm);
             x += attend(h) + ffn(h);
         }
-        scale_logits(output(layer_norm(x, output_norm, eps)))
+        scale_logits(output(layer_norm(x, output_norm)))
     }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
         clamp_kqv: f32 = "attention.clamp_kqv";
     }
 
@@ -24,10 +23,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(layer_norm(x, attn_norm, eps));
-            x += routed(layer_norm(x, attn_out_norm, eps));
+            x += attend(layer_norm(x, attn_norm));
+            x += routed(layer_norm(x, attn_out_norm));
         }
-        output(layer_norm(x, output_norm, eps))
+        output(layer_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }

@@ -6,10 +6,6 @@ arch_macros::arch! {
     name: "deci";
     rope: norm;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         use tied_output;
         use rope_factors;
@@ -36,7 +32,7 @@ arch_macros::arch! {
         for layer {
             let y = x;
             if n_head > 0 {
-                let h = rms_norm(x, attn_norm, eps);
+                let h = rms_norm(x, attn_norm);
                 if n_head_kv > 0 {
                     y += attend(h, factors = rope_freqs, short = rope_short, long = rope_long);
                 } else {
@@ -46,10 +42,10 @@ arch_macros::arch! {
             }
             // A layer without a feed-forward network returns its input.
             if n_ff > 0 {
-                x = y + ffn(rms_norm(y, ffn_norm, eps));
+                x = y + ffn(rms_norm(y, ffn_norm));
             }
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: norm;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
@@ -31,15 +30,15 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            let h = rms_norm(x, ffn_norm, eps);
+            x += attend(rms_norm(x, attn_norm));
+            let h = rms_norm(x, ffn_norm);
             if il < n_dense {
                 x += ffn(h);
             } else {
                 x += routed(h, norm_weights = false, scale = weights_scale) + shared_experts(h);
             }
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

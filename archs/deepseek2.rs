@@ -6,13 +6,19 @@ arch_macros::arch! {
     name: "deepseek2";
     rope: norm;
 
+    models {
+        "V2 Lite": n_layer == 27;
+        "GigaChat 3 10B": n_layer == 26;
+        "Kanana 2 30B": n_layer == 48 && n_vocab == 128256;
+        "GLM 4.7 Flash": (n_layer == 47 || n_layer == 48) && n_vocab == 154880;
+    }
+
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
-        // The Lite models have a single query projection, although their files may contain a rank.
-        let lite = n_layer == 26 || n_layer == 27 || (n_layer == 48 && n_vocab == 128256);
+        // These models have a single query projection, although their files may contain a rank.
+        let lite = model_is("V2 Lite") || model_is("GigaChat 3 10B") || model_is("Kanana 2 30B");
         q_rank_of_file: usize = "attention.q_lora_rank" or 0;
         let q_rank = if lite { 0 } else { q_rank_of_file };
         temperature: f32 = "attention.temperature_scale" or 0.0;
@@ -38,8 +44,8 @@ arch_macros::arch! {
                 use gated_ffn;
             } else {
                 router: linear "ffn_gate_inp" [n_embd -> n_expert];
-                // Without a key, the gating is softmax, except in GLM 4.7 Flash, which uses sigmoid.
-                use expert_routing(default_gating = if (n_layer == 47 || n_layer == 48) && n_vocab == 154880 { 2 } else { 1 });
+                // Without a key, the gating is softmax, except in this model, which uses sigmoid.
+                use expert_routing(default_gating = if model_is("GLM 4.7 Flash") { 2 } else { 1 });
                 probs_bias?: raw "exp_probs_b.bias" [n_expert];
                 use fused_expert_stacks, shared_experts(width = n_ff_exp * n_shared);
             }
@@ -68,10 +74,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
+            x += attend(rms_norm(x, attn_norm));
+            x += ffn_or_experts(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

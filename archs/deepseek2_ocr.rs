@@ -25,15 +25,15 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), rope_scale = 1.0, dims = head_dim, magnitude = 1.0, yarn = false);
-            let h = rms_norm(x, ffn_norm, eps);
+            x += attend(rms_norm(x, attn_norm), rope_scale = 1.0, dims = head_dim, magnitude = 1.0, yarn = false);
+            let h = rms_norm(x, ffn_norm);
             if il < n_dense {
                 x += ffn(h);
             } else {
                 x += routed_by_keys(h, selection_bias = probs_bias) + shared_experts(h);
             }
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

@@ -7,7 +7,6 @@ arch_macros::arch! {
     rope: norm;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         q_rank: usize = "attention.q_lora_rank";
         n_window: usize = "attention.sliding_window";
         check n_window > 0, "attention.sliding_window must be at least 1";
@@ -84,11 +83,11 @@ arch_macros::arch! {
     }
 
     fn attend(h) {
-        let compressed = rms_norm(q_a(h), q_a_norm, eps);
-        let q = rotate(rms_norm(heads(q_b(compressed), o_heads * o_groups), eps));
-        let kv = rotate(heads(rms_norm(wkv(h), kv_norm, eps), 1));
+        let compressed = rms_norm(q_a(h), q_a_norm);
+        let q = rotate(rms_norm(heads(q_b(compressed), o_heads * o_groups)));
+        let kv = rotate(heads(rms_norm(wkv(h), kv_norm), 1));
         let y = if ratio > 0 {
-            let groups = rms_norm(compress(group_kv(h), group_gate(h), group_places, head_dim), group_norm, eps);
+            let groups = rms_norm(compress(group_kv(h), group_gate(h), group_places, head_dim), group_norm);
             let groups = rotate(heads(groups, 1), stride = ratio);
             if ratio == 4 {
                 attention(q, kv, v_in_k = head_dim, sinks = sinks, window = sliding(n_window, true), compressed = groups,
@@ -106,7 +105,7 @@ arch_macros::arch! {
 
     fn selected(h, compressed) {
         let q = rotate(heads(index_q(compressed), index_heads), offset = index_dim - n_rot);
-        let k = rms_norm(compress(index_kv(h), index_gate(h), index_places, index_dim), index_norm, eps);
+        let k = rms_norm(compress(index_kv(h), index_gate(h), index_places, index_dim), index_norm);
         let k = rotate(heads(k, 1), offset = index_dim - n_rot, stride = ratio);
         index_cells(q, k, index_proj(h), n_selected, ratio)
     }
@@ -126,16 +125,16 @@ arch_macros::arch! {
     graph {
         let x = repeat_heads(heads(token_embd[tokens], 1), n_stream);
         for layer {
-            let weights = attn_streams(rms_norm(merge(x), eps));
-            let h = rms_norm(hc_pre(x, weights, attn_base, attn_scale), attn_norm, eps);
+            let weights = attn_streams(rms_norm(merge(x)));
+            let h = rms_norm(hc_pre(x, weights, attn_base, attn_scale), attn_norm);
             x = hc_post(x, attend(h), weights, attn_base, attn_scale);
 
-            let weights = ffn_streams(rms_norm(merge(x), eps));
-            let h = rms_norm(hc_pre(x, weights, ffn_base, ffn_scale), ffn_norm, eps);
+            let weights = ffn_streams(rms_norm(merge(x)));
+            let h = rms_norm(hc_pre(x, weights, ffn_base, ffn_scale), ffn_norm);
             let y = routed_experts(h) + down_shexp(limited_glu(gate_shexp(h), up_shexp(h)));
             x = hc_post(x, y, weights, ffn_base, ffn_scale);
         }
-        output(rms_norm(hc_head(x), output_norm, eps))
+        output(rms_norm(hc_head(x), output_norm))
     }
 
     test {

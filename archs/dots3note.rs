@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: norm;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_dense: usize = "leading_dense_block_count";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
@@ -49,21 +48,21 @@ arch_macros::arch! {
     }
 
     fn norm_k_rot(k) {
-        rms_norm(k, k_norm, eps)
+        rms_norm(k, k_norm)
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             let compressed = compressed_queries(h);
             let y = attend_latent_heads(h, heads(q_b(compressed), n_head), base = rope_base, window = sliding(n_swa, is_swa),
                                         selection = if indexes { select_cells(h, compressed, neox = true) });
             x += wo(merge(y * heads(sigmoid(head_gate(h)), n_head)));
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             x += if il < n_dense { ffn(h) } else { selected_experts(h) + shared_experts(h) };
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: norm;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_dense: usize = "leading_dense_block_count" or 0;
         moe_step: usize = "interleave_moe_layer_step";
         check moe_step > 0, "interleave_moe_layer_step must not be 0";
@@ -39,8 +38,8 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            let h = rms_norm(x, ffn_norm, eps);
+            x += attend(rms_norm(x, attn_norm));
+            let h = rms_norm(x, ffn_norm);
             if has_experts {
                 x += routed(h, selection_bias = probs_bias);
                 if has_shared {
@@ -50,7 +49,7 @@ arch_macros::arch! {
                 x += ffn(h);
             }
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

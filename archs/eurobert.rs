@@ -1,8 +1,9 @@
-//! EuroBERT: the graph of Qwen2 as an encoder with bidirectional attention.
+//! EuroBERT: the plain decoder as an encoder, with bidirectional attention.
 
 arch_macros::arch! {
     name: "eurobert";
-    like: "qwen2";
+    like: "decoder";
+    rope: neox;
     attention: bidirectional;
     result: embeddings;
 }

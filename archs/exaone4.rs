@@ -5,12 +5,14 @@ arch_macros::arch! {
     name: "exaone4";
     rope: neox;
 
+    models {
+        "32B": n_layer == 64;
+    }
+
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-        // Only the 32B model, identified by its 64 layers, uses the window; smaller models may also have the
-        // key.
-        let is_swa = n_layer == 64 && swa_pattern;
-        let use_rope = n_layer != 64 || swa_pattern;
+        // Only the 32B model uses the window; files of smaller models may also have the key.
+        let is_swa = model_is("32B") && swa_pattern;
+        let use_rope = !model_is("32B") || swa_pattern;
     }
 
     tensors {
@@ -27,10 +29,10 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let attn = attend(x, rotated = use_rope, factors = rope_freqs, window = sliding(n_swa, is_swa));
-            x += rms_norm(attn, attn_post_norm, eps);
-            x += rms_norm(ffn(x), ffn_post_norm, eps);
+            x += rms_norm(attn, attn_post_norm);
+            x += rms_norm(ffn(x), ffn_post_norm);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }

@@ -18,11 +18,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), rotated = swa_pattern, base = rope_base_swa, factors = rope_freqs,
+            x += attend(rms_norm(x, attn_norm), rotated = swa_pattern, base = rope_base_swa, factors = rope_freqs,
                         window = sliding(n_swa, is_swa));
-            x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
+            x += ffn_or_experts(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

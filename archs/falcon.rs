@@ -5,10 +5,6 @@ arch_macros::arch! {
     name: "falcon";
     rope: neox;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
-    }
-
     tensors {
         use tied_output(kind = norm);
 
@@ -23,14 +19,14 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = layer_norm(x, attn_norm, eps);
+            let h = layer_norm(x, attn_norm);
             let ffn = ffn(h);
             if has(attn_norm_2) {
-                h = layer_norm(x, attn_norm_2, eps);
+                h = layer_norm(x, attn_norm_2);
             }
             x += attend(h) + ffn;
         }
-        output(layer_norm(x, output_norm, eps))
+        output(layer_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -21,11 +21,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x += attend(h) + mixer(h);
-            x += ffn(rms_norm(x, eps) * ffn_norm);
+            x += ffn(rms_norm(x) * ffn_norm);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

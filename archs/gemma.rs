@@ -3,15 +3,16 @@
 
 arch_macros::arch! {
     name: "gemma";
-    like: "qwen2";
+    like: "decoder";
+    rope: neox;
 
     graph {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            x += ffn(rms_norm(x, ffn_norm, eps), act = gelu);
+            x += attend(rms_norm(x, attn_norm));
+            x += ffn(rms_norm(x, ffn_norm), act = gelu);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 1, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -5,10 +5,13 @@ arch_macros::arch! {
     name: "gemma3";
     rope: neox;
 
+    models {
+        "27B": n_layer == 62;
+    }
+
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-        // Only the 27B model scales by the width per head instead of the head size.
-        let kq_scale = if n_layer == 62 { 1.0 / sqrt(1.0 * n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
+        // Only this model scales by the width per head instead of the head size.
+        let kq_scale = if model_is("27B") { 1.0 / sqrt(1.0 * n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
     }
 
     tensors {
@@ -25,13 +28,13 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             let attn = attend(h, base = rope_base, rope_scale = rope_scale, scale = kq_scale,
                               window = sliding(n_swa, is_swa));
-            x += rms_norm(attn, attn_post_norm, eps);
-            x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
+            x += rms_norm(attn, attn_post_norm);
+            x += rms_norm(ffn(rms_norm(x, ffn_norm), act = gelu), ffn_post_norm);
         }
-        cap_logits(output(rms_norm(x, output_norm, eps)))
+        cap_logits(output(rms_norm(x, output_norm)))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }

@@ -7,7 +7,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         swa_pattern: pattern = "attention.sliding_window_pattern" or 5;
         // Constants of the published models, not stored in files.
         let n_state = 4;
@@ -49,18 +48,18 @@ arch_macros::arch! {
         for layer {
             let prediction = altup_predict(states);
             let active = merge(prediction)[..n_embd];
-            let h = rms_norm(active, attn_norm, eps);
-            let x = (active + rms_norm(attend(h), attn_post_norm, eps) + laurel(h)) / sqrt(2);
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(active, attn_norm);
+            let x = (active + rms_norm(attend(h), attn_post_norm) + laurel(h)) / sqrt(2);
+            let h = rms_norm(x, ffn_norm);
             let g = if is_sparse { gaussian_topk(gate(h)) } else { gate(h) };
-            let x = x + rms_norm(down(gelu(g) * up(h)), ffn_post_norm, eps);
+            let x = x + rms_norm(down(gelu(g) * up(h)), ffn_post_norm);
             let corrections = altup_correct(prediction, x);
             let active = merge(corrections)[..n_embd];
             let more = per_layer_input(active * correct_scale, per_layer);
             let others = merge(corrections)[n_embd..] + merge(repeat_heads(heads(more, 1), n_state - 1));
             states = heads(concat(active, others), n_state);
         }
-        softcap(output(rms_norm(altup_mean(states), output_norm, eps)), 30.0)
+        softcap(output(rms_norm(altup_mean(states), output_norm)), 30.0)
     }
 
     test { n_embd: 64, n_head: 1, n_layer: 22, n_ff: 96, n_vocab: 128, n_swa: 32 }

@@ -7,7 +7,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         head_dim_swa: usize = "attention.key_length_swa";
         head_dim_v_swa: usize = "attention.value_length_swa";
         swa_pattern: [bool] = "attention.sliding_window_pattern";
@@ -58,8 +57,8 @@ arch_macros::arch! {
         let x = token_embd[tokens] * sqrt(n_embd);
         let per_layer = if n_pl > 0 { per_layer_embeddings(x) } else { rust!([n_pl * n_layer, T] => x) }; // unused placeholder
         for layer {
-            x += rms_norm(attend(rms_norm(x, attn_norm, eps)), attn_post_norm, eps);
-            x += rms_norm(ffn_and_experts(x), ffn_post_norm, eps);
+            x += rms_norm(attend(rms_norm(x, attn_norm)), attn_post_norm);
+            x += rms_norm(ffn_and_experts(x), ffn_post_norm);
             if n_pl > 0 {
                 x += per_layer_input(x, per_layer);
             }
@@ -67,7 +66,7 @@ arch_macros::arch! {
                 x *= out_scale;
             }
         }
-        cap_logits(output(rms_norm(x, output_norm, eps)))
+        cap_logits(output(rms_norm(x, output_norm)))
     }
 
     test { n_embd: 128, n_head: 2, n_layer: 5, n_ff: 192, n_vocab: 128, n_swa: 32, n_pl: 64, head_dim_swa: 64, head_dim_v_swa: 64 }

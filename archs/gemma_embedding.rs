@@ -20,12 +20,12 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             let attn = attend(h, base = rope_base, rope_scale = rope_scale, window = symmetric(n_swa, is_swa));
-            x += rms_norm(attn, attn_post_norm, eps);
-            x += rms_norm(ffn(rms_norm(x, ffn_norm, eps), act = gelu), ffn_post_norm, eps);
+            x += rms_norm(attn, attn_post_norm);
+            x += rms_norm(ffn(rms_norm(x, ffn_norm), act = gelu), ffn_post_norm);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     embedding {

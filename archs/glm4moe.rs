@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox or mrope;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length" or n_ff / n_expert_used;
     }
 
@@ -22,10 +21,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            x += ffn_or_experts(rms_norm(x, post_norm, eps));
+            x += attend(rms_norm(x, attn_norm));
+            x += ffn_or_experts(rms_norm(x, post_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     mtp {

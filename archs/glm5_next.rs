@@ -7,7 +7,6 @@ arch_macros::arch! {
     rope: none;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         let is_recurrent = n_head_kv == 0;
         min_decay: f32 = "kda.gate_lower_bound" or 0.0;
         check n_rot == 0, "rope.dimension_count must be 0";
@@ -17,7 +16,7 @@ arch_macros::arch! {
         limit_of_file: [f32] = "swiglu_clamp_shexp" or limit;
         index_heads: usize = "attention.indexer.head_count";
         index_dim: usize = "attention.indexer.key_length";
-        index_eps: f32 = "attention.layer_norm_epsilon" or 0.0;
+        layer_norm_eps: f32 = "attention.layer_norm_epsilon" or 0.0; // of the indexer
         indexes: [bool] = "attention.indexer.types" or true;
         n_pooled: usize = "attention.indexer.kpool";
         n_chosen: usize = "attention.indexer.top_k";
@@ -64,7 +63,7 @@ arch_macros::arch! {
     // The key of a pool is a weighted mean of its tokens' keys, with weights per channel.
     fn selected(h, compressed) {
         if indexes {
-            let kept = concat(layer_norm(index_k(h), index_k_norm, index_eps), pool_gate(h));
+            let kept = concat(layer_norm(index_k(h), index_k_norm), pool_gate(h));
             let pool = last_tokens(kept, n_pooled);
             let key = sum_heads(pool[..index_dim] * softmax_heads(pool[index_dim..] + pool_place));
             let q = heads(index_q(compressed), index_heads);
@@ -81,8 +80,8 @@ arch_macros::arch! {
     graph {
         let x = repeat_heads(heads(token_embd[tokens], 1), n_stream);
         for layer {
-            let weights = attn_streams(rms_norm(merge(x), eps));
-            let h = rms_norm(hc_pre(x, weights, attn_base, attn_scale), attn_norm, eps);
+            let weights = attn_streams(rms_norm(merge(x)));
+            let h = rms_norm(hc_pre(x, weights, attn_base, attn_scale), attn_norm);
             let y = if is_recurrent {
                 let decay = kda_decay(h, heads(a, n_head_max), bound = min_decay);
                 wy(kda_gate(h) * kda(h, decay, l2_eps = 0.000001))
@@ -91,8 +90,8 @@ arch_macros::arch! {
             };
             x = hc_post(x, y, weights, attn_base, attn_scale);
 
-            let weights = ffn_streams(rms_norm(merge(x), eps));
-            let h = rms_norm(hc_pre(x, weights, ffn_base, ffn_scale), ffn_norm, eps);
+            let weights = ffn_streams(rms_norm(merge(x)));
+            let h = rms_norm(hc_pre(x, weights, ffn_base, ffn_scale), ffn_norm);
             let y = if il < n_dense {
                 down(limited_glu(gate(h), up(h)))
             } else {
@@ -100,7 +99,7 @@ arch_macros::arch! {
             };
             x = hc_post(x, y, weights, ffn_base, ffn_scale);
         }
-        output(rms_norm(sum_heads(x) / n_stream, output_norm, eps))
+        output(rms_norm(sum_heads(x) / n_stream, output_norm))
     }
 
     test {

@@ -5,6 +5,10 @@ arch_macros::arch! {
     name: "glm-dsa";
     like: "deepseek32";
 
+    models {
+        "GLM 5.2": n_ctx_train >= 1048576;
+    }
+
     hparams {
         without log_mul;
         gating_func: usize = "expert_gating_func" or 0;
@@ -12,9 +16,8 @@ arch_macros::arch! {
         let gating = if gating_func > 0 { gating_func } else { 2 };
         let magnitude = attn_factor;
         let mscale = magnitude * sharper;
-        // GLM 5.2, identified by its context length, has indexers in its first two layers and then in every
-        // fourth.
-        indexes: [bool] = "attention.indexer.types" or n_ctx_train < 1048576 || il < 2 || il % 4 == 2;
+        // GLM 5.2 has indexers in its first two layers and then in every fourth.
+        indexes: [bool] = "attention.indexer.types" or !model_is("GLM 5.2") || il < 2 || il % 4 == 2;
         check il > 0 || indexes, "attention.indexer.types must start with a layer that has an indexer";
     }
 

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length";
     }
 
@@ -25,12 +24,12 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), base = rope_base, sinks = sinks, window = sliding(n_swa, is_swa));
+            x += attend(rms_norm(x, attn_norm), base = rope_base, sinks = sinks, window = sliding(n_swa, is_swa));
             // Constants of the published model, not stored in files.
-            x += routed(rms_norm(x, post_norm, eps), act = gelu_quick, gating = softmax_weight, norm_weights = false,
+            x += routed(rms_norm(x, post_norm), act = gelu_quick, gating = softmax_weight, norm_weights = false,
                         limit = 7.0, up_offset = 1.0);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

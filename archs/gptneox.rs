@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
         parallel: bool = "use_parallel_residual";
     }
 
@@ -23,10 +22,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let a = attend(layer_norm(x, attn_norm, eps));
-            x += a + ffn(layer_norm(if parallel { x } else { x + a }, ffn_norm, eps));
+            let a = attend(layer_norm(x, attn_norm));
+            x += a + ffn(layer_norm(if parallel { x } else { x + a }, ffn_norm));
         }
-        output(layer_norm(x, output_norm, eps))
+        output(layer_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, parallel: true }

@@ -32,12 +32,12 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] * embedding_scale;
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x += attend(h, rotated = use_rope, factors = rope_freqs, short = rope_short, long = rope_long,
                         scale = kq_scale) * residual_scale;
-            x += ffn_and_shared(rms_norm(x, ffn_norm, eps)) * residual_scale;
+            x += ffn_and_shared(rms_norm(x, ffn_norm)) * residual_scale;
         }
-        output(rms_norm(x, output_norm, eps)) / logit_divisor
+        output(rms_norm(x, output_norm)) / logit_divisor
     }
 
     fn ffn_and_shared(h) {

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length" or n_ff;
         check n_expert > 0, "expert_count must not be 0";
         // The defaults are the values of Grok 1.
@@ -36,16 +35,16 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] * embd_scale;
         for layer {
-            let attn = attend(rms_norm(x, attn_norm, eps), beta_fast = beta_fast, scale = kq_scale, softcap = attn_softcap);
-            x += rms_norm(attn, attn_post_norm, eps);
-            let h = rms_norm(x, ffn_norm, eps);
+            let attn = attend(rms_norm(x, attn_norm), beta_fast = beta_fast, scale = kq_scale, softcap = attn_softcap);
+            x += rms_norm(attn, attn_post_norm);
+            let h = rms_norm(x, ffn_norm);
             let y = routed(h, act = gelu, n_groups = n_group, n_groups_used = n_group_used);
             if has(gate) && has(up) && has(down) {
                 y = (down(gelu(gate(h)) * up(h)) + y) * sqrt(0.5);
             }
-            x += rms_norm(y, ffn_post_norm, eps);
+            x += rms_norm(y, ffn_post_norm);
         }
-        cap_logits(scale_logits(output(rms_norm(x, output_norm, eps))))
+        cap_logits(scale_logits(output(rms_norm(x, output_norm))))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }

@@ -25,8 +25,8 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            let h = rms_norm(x, ffn_norm, eps);
+            x += attend(rms_norm(x, attn_norm));
+            let h = rms_norm(x, ffn_norm);
             let scores = router(h);
             let selection = sigmoid(scores);
             let y = moe(h, router = scores, selection = selection, gate = gate_exps, up = up_exps, down = down_exps,
@@ -38,7 +38,7 @@ arch_macros::arch! {
                                ids_per_expert = group_size);
             x += y + adjugate * group_scale;
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

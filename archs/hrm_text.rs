@@ -7,7 +7,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         embedding_scale: f32 = "embedding_scale" or 0.0;
         let scale = if embedding_scale == 0.0 { 1.0 } else { embedding_scale };
         n_stack: usize = "hrm.layers_per_stack";
@@ -37,14 +36,14 @@ arch_macros::arch! {
                 let first = if run < n_low { 0 } else { n_stack };
                 let x = high + low;
                 for stack in first..first + n_stack {
-                    let h = rms_norm(x, eps);
+                    let h = rms_norm(x);
                     x += wo(attend_heads(h) * sigmoid(attn_gate(h)));
-                    x += ffn(rms_norm(x, eps));
+                    x += ffn(rms_norm(x));
                 }
                 if run < n_low {
-                    low = rms_norm(x, eps);
+                    low = rms_norm(x);
                 } else {
-                    high = rms_norm(x, eps);
+                    high = rms_norm(x);
                 }
             }
         }

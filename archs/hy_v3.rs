@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_ff_shexp: [usize] = "expert_shared_feed_forward_length" or n_ff_exp;
     }
@@ -32,15 +31,15 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            let h = rms_norm(x, ffn_norm, eps);
+            x += attend(rms_norm(x, attn_norm));
+            let h = rms_norm(x, ffn_norm);
             if has(router) {
                 x += routed_by_keys(h, selection_bias = probs_bias, gate_up = gate_up_exps) + shared_experts(h);
             } else {
                 x += ffn(h);
             }
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384 }

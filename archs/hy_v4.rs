@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: norm;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
@@ -72,7 +71,7 @@ arch_macros::arch! {
 
     fn selected(h, compressed) {
         if indexes {
-            select_cells(h, compressed, norm_eps = eps, offset = index_dim - n_rot)
+            select_cells(h, compressed, norm_eps = rms_norm_eps, offset = index_dim - n_rot)
         } else {
             shared_selection(n_selected)
         }
@@ -85,16 +84,16 @@ arch_macros::arch! {
     graph {
         let x = repeat_heads(heads(token_embd[tokens], 1), n_stream);
         for layer {
-            let mixes = attn_fn(rms_norm(merge(x), eps));
+            let mixes = attn_fn(rms_norm(merge(x)));
             let h = hc_pre(x, mixes[..n_stream], attn_scale[..1], attn_base[..n_stream]);
-            let y = attend(rms_norm(h, attn_norm, eps));
+            let y = attend(rms_norm(h, attn_norm));
             x += hc_post(y, mixes[n_stream..], attn_scale[1..], attn_base[n_stream..]);
-            let mixes = ffn_fn(rms_norm(merge(x), eps));
+            let mixes = ffn_fn(rms_norm(merge(x)));
             let h = hc_pre(x, mixes[..n_stream], ffn_scale[..1], ffn_base[..n_stream]);
-            let y = ffn_or_experts(rms_norm(h, ffn_norm, eps));
+            let y = ffn_or_experts(rms_norm(h, ffn_norm));
             x += hc_post(y, mixes[n_stream..], ffn_scale[1..], ffn_base[n_stream..]);
         }
-        output(rms_norm(hc_head(x), output_norm, eps))
+        output(rms_norm(hc_head(x), output_norm))
     }
 
     test {

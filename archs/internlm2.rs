@@ -1,11 +1,11 @@
-//! InternLM2, dense: the graph of Qwen2 with adjacent-pair rotary positions and an untied output projection.
+//! InternLM2, dense: grouped-query attention, SwiGLU, and an untied output projection.
 
 arch_macros::arch! {
     name: "internlm2";
-    like: "qwen2";
+    like: "decoder";
     rope: norm;
 
     tensors {
-        output: linear "output" [n_embd -> n_vocab];
+        output: linear [n_embd -> n_vocab];
     }
 }

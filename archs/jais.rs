@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: none;
 
     hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
         alibi: f32 = "attention.max_alibi_bias" or 0.0;
     }
 
@@ -23,10 +22,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(layer_norm(x, attn_norm, eps), rotated = false, scale = 1.0 / head_dim, alibi = alibi);
-            x += ffn(layer_norm(x, ffn_norm, eps));
+            x += attend(layer_norm(x, attn_norm), rotated = false, scale = 1.0 / head_dim, alibi = alibi);
+            x += ffn(layer_norm(x, ffn_norm));
         }
-        output(layer_norm(x, output_norm, eps))
+        output(layer_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -8,9 +8,9 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(layer_norm(x, attn_norm, eps));
-            x += ffn(layer_norm(x, ffn_norm, eps), act = relu_sqr);
+            x += attend(layer_norm(x, attn_norm));
+            x += ffn(layer_norm(x, ffn_norm), act = relu_sqr);
         }
-        output(layer_norm(x, output_norm, eps))
+        output(layer_norm(x, output_norm))
     }
 }

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: none;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         let recurrent = n_head_kv == 0;
     }
 
@@ -30,19 +29,19 @@ arch_macros::arch! {
         }
     }
 
-    fn norm_dt(x) { rms_norm(x, dt_norm, eps) }
-    fn norm_b(x) { rms_norm(x, b_norm, eps) }
-    fn norm_c(x) { rms_norm(x, c_norm, eps) }
+    fn norm_dt(x) { rms_norm(x, dt_norm) }
+    fn norm_b(x) { rms_norm(x, b_norm) }
+    fn norm_c(x) { rms_norm(x, c_norm) }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x += if recurrent { mixer(h) } else { attend(h, rotated = false) };
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             x += if has(router) { routed(h, norm_weights = false) } else { ffn(h) };
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

@@ -22,22 +22,22 @@ arch_macros::arch! {
     fn ffn(x) { down(if has(gate) { gelu(gate(x)) * up(x) } else { gelu(up(x)) }) }
 
     fn queries(x) {
-        heads(if has(q_norm) { layer_norm(wq(x), q_norm, eps) } else { wq(x) }, n_head)
+        heads(if has(q_norm) { layer_norm(wq(x), q_norm) } else { wq(x) }, n_head)
     }
 
     fn keys(x) {
-        heads(if has(k_norm) { layer_norm(wk(x), k_norm, eps) } else { wk(x) }, n_head_kv)
+        heads(if has(k_norm) { layer_norm(wk(x), k_norm) } else { wk(x) }, n_head_kv)
     }
 
     graph {
-        let x = layer_norm(token_embd[tokens] + row(token_types, 0), token_embd_norm, eps);
+        let x = layer_norm(token_embd[tokens] + row(token_types, 0), token_embd_norm);
         for layer {
             let h = x + attend(x, rotated = false, alibi = 8.0);
-            let h = layer_norm(h, attn_output_norm, eps);
+            let h = layer_norm(h, attn_output_norm);
             if has(attn_norm_2) {
-                h = layer_norm(h + x, attn_norm_2, eps);
+                h = layer_norm(h + x, attn_norm_2);
             }
-            x = layer_norm(h + ffn(h), layer_output_norm, eps);
+            x = layer_norm(h + ffn(h), layer_output_norm);
         }
         x
     }

@@ -7,7 +7,6 @@ arch_macros::arch! {
     rope: none;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         let is_recurrent = n_head_kv == 0;
         min_decay: f32 = "kda.gate_lower_bound" or 0.0;
         n_dense: usize = "leading_dense_block_count" or 0;
@@ -50,7 +49,7 @@ arch_macros::arch! {
 
     // Input of the layer: a weighted combination of `x` and the stored inputs of the preceding blocks.
     fn attn_residual(x, bank, score?, name?) {
-        rust!([n_embd, T] => { let w = b.present(&l.score, name); b.recall(bank, x, w, m.hp.eps) })
+        rust!([n_embd, T] => { let w = b.present(&l.score, name); b.recall(bank, x, w, m.hp.rms_norm_eps) })
     }
 
     fn attended(h) {
@@ -67,7 +66,7 @@ arch_macros::arch! {
         let bank = x;
         for layer {
             let h = if block > 0 && il > 0 { attn_residual(x, bank, score = attn_score, name = "attn_res_score") } else { x };
-            let h = rms_norm(h, attn_norm, eps);
+            let h = rms_norm(h, attn_norm);
             let y = if is_recurrent {
                 wy(sigmoid(y_gate(h)) * kda(h, kda_decay(h, heads(a, n_head_max), bound = min_decay)))
             } else {
@@ -80,13 +79,13 @@ arch_macros::arch! {
                 x += y;
             }
             let h = if block > 0 { attn_residual(x, bank, score = ffn_score, name = "ffn_res_score") } else { x };
-            let h = rms_norm(h, ffn_norm, eps);
+            let h = rms_norm(h, ffn_norm);
             x += if il < n_dense { down(limited_glu(gate(h), up(h))) } else { latent_experts(h) };
         }
         if block > 0 {
-            x = rust!([n_embd, T] => { let w = b.present(&m.w.output_score, "output_res_score"); b.recall(bank, x, w, m.hp.eps) });
+            x = rust!([n_embd, T] => { let w = b.present(&m.w.output_score, "output_res_score"); b.recall(bank, x, w, m.hp.rms_norm_eps) });
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

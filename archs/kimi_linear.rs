@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: none;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         let is_recurrent = n_head_kv == 0;
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
@@ -37,16 +36,16 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             if is_recurrent {
                 x += wy(kda_gate(h) * kda(h, kda_decay(h, a)));
             } else {
                 x += attend_latent(h, rotated = false);
             }
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             x += if il < n_dense { ffn(h) } else { selected_experts(h) + shared_experts(h) };
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

@@ -7,7 +7,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
         check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa must be even and at most attention.key_length";
         n_dense: usize = "leading_dense_block_count";
@@ -47,14 +46,14 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             let attn = attend_heads(h, base = rope_base, rope_scale = rope_scale, dims = if is_swa { n_rot_swa },
                                     magnitude = if is_swa { 1.0 }, yarn = !is_swa, window = sliding(n_swa, is_swa));
             x += wo(gated(attn, h));
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             x += if il < n_dense { ffn(h) } else { selected_experts(h) + shared_experts(h) };
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         l_cache: usize = "shortconv.l_cache";
         check l_cache > 1, "shortconv.l_cache (the convolution length) must be at least 2";
         n_swa: usize = "attention.sliding_window" or 0;
@@ -40,11 +39,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x += if recurrent { short_conv_mixer(h) } else { attend(h, window = sliding(n_swa, n_swa > 0)) };
-            x += ffn(rms_norm(x, ffn_norm, eps));
+            x += ffn(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, l_cache: 3 }

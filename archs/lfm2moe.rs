@@ -27,12 +27,12 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x += if recurrent { short_conv_mixer(h) } else { attend(h) };
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             x += if il < n_dense { ffn(h) } else { routed(h, gating = gating_func, selection_bias = probs_bias) };
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

@@ -1,9 +1,8 @@
-//! LLaDA: a diffusion model with the graph of Qwen2, adjacent-pair rotary positions, and bidirectional
-//! attention.
+//! LLaDA: a diffusion model with the graph of Llama and bidirectional attention.
 
 arch_macros::arch! {
     name: "llada";
-    like: "qwen2";
+    like: "decoder";
     rope: norm;
     attention: bidirectional;
 

@@ -13,9 +13,9 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            x += routed(rms_norm(x, ffn_norm, eps), norm_weights = false);
+            x += attend(rms_norm(x, attn_norm));
+            x += routed(rms_norm(x, ffn_norm), norm_weights = false);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 }

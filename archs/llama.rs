@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: norm;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         kq_scale: f32 = "attention.scale" or 1.0 / sqrt(head_dim);
     }
 
@@ -29,11 +28,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), factors = rope_freqs, short = rope_short, long = rope_long,
+            x += attend(rms_norm(x, attn_norm), factors = rope_freqs, short = rope_short, long = rope_long,
                         scale = kq_scale);
-            x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
+            x += ffn_or_experts(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     fn ffn_or_experts(h) {

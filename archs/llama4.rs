@@ -6,13 +6,15 @@ arch_macros::arch! {
     name: "llama4";
     rope: norm;
 
+    models {
+        "Maverick": n_expert == 128;
+    }
+
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         // All models were trained with this chunk size, regardless of the file's value; 0 disables chunks.
         let n_chunk = 8192;
         let rotated = n_swa == 0 || (il + 1) % 4 != 0;
-        // All models except the one with 128 experts.
-        let has_qk_norm = n_expert != 128;
+        let has_qk_norm = !model_is("Maverick");
         check n_expert > 0, "expert_count must not be 0";
         moe_step: usize = "interleave_moe_layer_step";
         let has_experts = moe_step > 0 && (il + 1) % max(moe_step, 1) == 0;
@@ -35,13 +37,13 @@ arch_macros::arch! {
 
     fn rotate(x) {
         let y = rope(x, factors = rope_freqs, short = rope_short, long = rope_long, base = rope_base);
-        if has_qk_norm { rms_norm(y, eps) } else { y }
+        if has_qk_norm { rms_norm(y) } else { y }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             let q = heads(wq(h), n_head);
             let k = heads(wk(h), n_head_kv);
             if rotated {
@@ -51,7 +53,7 @@ arch_macros::arch! {
                 q = q * attention_temperature(0.1, n_chunk, 1.0);
             }
             x += wo(attention(q, k, heads(wv(h), n_head_kv), window = chunked(n_chunk, is_swa)));
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             if has_experts {
                 let scores = router(h);
                 x += routed(h, scores = scores, selection = scores, gating = sigmoid, norm_weights = false, weigh_input = true)
@@ -60,7 +62,7 @@ arch_macros::arch! {
                 x += ffn(h);
             }
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: none;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         norms: bool = "ssm.dt_b_c_rms" or false;
     }
 
@@ -19,16 +18,16 @@ arch_macros::arch! {
         }
     }
 
-    fn norm_dt(x) { if norms { rms_norm(x, eps) } else { x } }
-    fn norm_b(x) { if norms { rms_norm(x, eps) } else { x } }
-    fn norm_c(x) { if norms { rms_norm(x, eps) } else { x } }
+    fn norm_dt(x) { if norms { rms_norm(x) } else { x } }
+    fn norm_b(x) { if norms { rms_norm(x) } else { x } }
+    fn norm_c(x) { if norms { rms_norm(x) } else { x } }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += mixer(rms_norm(x, attn_norm, eps));
+            x += mixer(rms_norm(x, attn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 64, n_head: 0, n_layer: 2, n_ff: 0, n_vocab: 128, d_conv: 4, d_inner: 128, d_state: 16, dt_rank: 4 }

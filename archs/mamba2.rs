@@ -5,10 +5,6 @@ arch_macros::arch! {
     name: "mamba2";
     rope: none;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         use tied_output;
 
@@ -22,9 +18,9 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += mixer(rms_norm(x, attn_norm, eps));
+            x += mixer(rms_norm(x, attn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

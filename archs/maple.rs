@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         swiglu_limit: [f32] = "swiglu_clamp_exp";
     }
@@ -24,11 +23,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), rotated = swa_pattern, base = rope_base_swa,
+            x += attend(rms_norm(x, attn_norm), rotated = swa_pattern, base = rope_base_swa,
                         window = sliding(n_swa, is_swa));
-            x += routed(rms_norm(x, ffn_norm, eps), limit = swiglu_limit);
+            x += routed(rms_norm(x, ffn_norm), limit = swiglu_limit);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length";
     }
 
@@ -23,11 +22,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), rope_scale = rope_scale, magnitude = if is_swa { 1.0 }, yarn = !is_swa,
+            x += attend(rms_norm(x, attn_norm), rope_scale = rope_scale, magnitude = if is_swa { 1.0 }, yarn = !is_swa,
                         window = sliding(n_swa, is_swa));
-            x += routed(rms_norm(x, ffn_norm, eps));
+            x += routed(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384 }

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;
@@ -38,9 +37,9 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += value_scale * attend(rms_norm(x, attn_norm, eps), base = rope_base, rope_scale = rope_scale,
+            x += value_scale * attend(rms_norm(x, attn_norm), base = rope_base, rope_scale = rope_scale,
                                       sinks = sinks, window = sliding(n_swa, is_swa));
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             if has(router) {
                 x += routed(h, gating = sigmoid, selection_bias = probs_bias, n_groups = n_group,
                             n_groups_used = n_group_used);
@@ -48,7 +47,7 @@ arch_macros::arch! {
                 x += ffn(h);
             }
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

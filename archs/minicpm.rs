@@ -20,11 +20,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] * embedding_scale;
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x += attend(h, factors = rope_freqs, short = rope_short, long = rope_long) * residual_scale;
-            x += ffn_or_experts(rms_norm(x, ffn_norm, eps)) * residual_scale;
+            x += ffn_or_experts(rms_norm(x, ffn_norm)) * residual_scale;
         }
-        output(rms_norm(x, output_norm, eps)) / logit_scale
+        output(rms_norm(x, output_norm)) / logit_scale
     }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         let residual_scale = 1.4 / sqrt(n_layer);
     }
 
@@ -23,11 +22,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens] * 12.0;
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x += attend_latent(h, short = rope_short, long = rope_long) * residual_scale;
-            x += ffn(rms_norm(x, ffn_norm, eps)) * residual_scale;
+            x += ffn(rms_norm(x, ffn_norm)) * residual_scale;
         }
-        output(rms_norm(x, output_norm, eps) * (256.0 / n_embd))
+        output(rms_norm(x, output_norm) * (256.0 / n_embd))
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, q_rank: 512, kv_rank: 512, n_rot: 64 }

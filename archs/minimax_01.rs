@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         residual: f32 = "residual_scale";
         interval: usize = "full_attention_interval" or 8;
         is_recurrent: [bool] = "attention.recurrent_layers" or (il + 1) % interval != 0;
@@ -34,20 +33,20 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x = h * residual;
             if is_recurrent {
                 let qkv = heads(silu(wqkv(h)), n_head);
                 let y = linear_attention(qkv[..head_dim], qkv[head_dim..2 * head_dim], qkv[2 * head_dim..],
                                          slope = slope, scale = 1.0);
-                x += wy(sigmoid(attn_gate(h)) * rms_norm(merge(y), y_norm, eps));
+                x += wy(sigmoid(attn_gate(h)) * rms_norm(merge(y), y_norm));
             } else {
                 x += attend(h);
             }
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             x = h * residual + routed(h);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, interval: 2 }

@@ -7,7 +7,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_dense: usize = "leading_dense_block_count" or 0;
         n_ff_exp: [usize] = "expert_feed_forward_length";
         n_shared: usize = "expert_shared_count";
@@ -39,8 +38,8 @@ arch_macros::arch! {
     }
 
     fn selected(h) {
-        let q = rope(rms_norm(heads(index_q(h), index_heads), index_q_norm, eps));
-        let k = rope(rms_norm(heads(index_k(h), 1), index_k_norm, eps));
+        let q = rope(rms_norm(heads(index_q(h), index_heads), index_q_norm));
+        let k = rope(rms_norm(heads(index_k(h), 1), index_k_norm));
         index_blocks(q, k, n_blocks, block_size, n_local)
     }
 
@@ -52,9 +51,9 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x += if il < n_dense { attend(h) } else { attend(h, selection = selected(h)) };
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             if il < n_dense {
                 x += down(swiglu_oai(gate(h), up(h)));
             } else {
@@ -62,7 +61,7 @@ arch_macros::arch! {
                     + down_shexp(swiglu_oai(gate_shexp(h), up_shexp(h)));
             }
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

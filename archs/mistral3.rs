@@ -25,11 +25,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), factors = rope_freqs, short = rope_short, long = rope_long,
+            x += attend(rms_norm(x, attn_norm), factors = rope_freqs, short = rope_short, long = rope_long,
                         magnitude = magnitude, scale = kq_scale);
-            x += ffn_or_experts(rms_norm(x, ffn_norm, eps));
+            x += ffn_or_experts(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

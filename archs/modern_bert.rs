@@ -7,11 +7,10 @@ arch_macros::arch! {
     attention: bidirectional;
 
     hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
         act: string = "hidden_activation" or "gelu";
-        check act != "relu", "hidden_activation `relu` is not supported: a gated activation is required";
+        check act != "relu", "hidden_activation must be a gated activation";
         n_decision: usize = "decision_block_count" or 0;
-        check n_decision == 0, "decision_block_count must be 0: decision heads are not supported";
+        check n_decision == 0, "decision heads are not supported: decision_block_count must be 0";
         let gates_silu = act == "silu" || act == "swish" || act == "swiglu";
         let gates_relu = act == "reglu";
     }
@@ -34,11 +33,11 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = layer_norm(token_embd[tokens], token_embd_norm, eps);
+        let x = layer_norm(token_embd[tokens], token_embd_norm);
         for layer {
-            let h = if has(attn_norm) { layer_norm(x, attn_norm, eps) } else { x };
+            let h = if has(attn_norm) { layer_norm(x, attn_norm) } else { x };
             x += attend(h, base = rope_base, rope_scale = rope_scale, window = symmetric(n_swa, is_swa));
-            let h = layer_norm(x, ffn_norm, eps);
+            let h = layer_norm(x, ffn_norm);
             if gates_silu {
                 x += ffn(h, act = silu);
             } else if gates_relu {
@@ -47,13 +46,13 @@ arch_macros::arch! {
                 x += ffn(h, act = gelu);
             }
         }
-        layer_norm(x, output_norm, eps)
+        layer_norm(x, output_norm)
     }
 
     rank(mean) {
         let h = if has(cls) { gelu(cls(pooled)) } else { pooled };
         if has(cls) && has(cls_norm) {
-            h = layer_norm(h, cls_norm, eps);
+            h = layer_norm(h, cls_norm);
         }
         cls_output(h)
     }

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: none;
 
     hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
         alibi: f32 = "attention.max_alibi_bias" or 0.0;
     }
 
@@ -26,13 +25,13 @@ arch_macros::arch! {
 
     fn queries(x) {
         let q = clip_qkv(wq(x));
-        heads(if has(q_norm) { layer_norm(q, q_norm, eps) } else { q }, n_head)
+        heads(if has(q_norm) { layer_norm(q, q_norm) } else { q }, n_head)
     }
 
     // Files have both norms or neither; a key norm alone is ignored.
     fn keys(x) {
         let k = clip_qkv(wk(x));
-        heads(if has(q_norm) && has(k_norm) { layer_norm(k, k_norm, eps) } else { k }, n_head_kv)
+        heads(if has(q_norm) && has(k_norm) { layer_norm(k, k_norm) } else { k }, n_head_kv)
     }
 
     graph {
@@ -41,14 +40,14 @@ arch_macros::arch! {
             x += position_embd[positions];
         }
         for layer {
-            x += attend(layer_norm(x, attn_norm, eps), rotated = false, alibi = alibi);
-            let h = gelu(up(layer_norm(x, ffn_norm, eps)));
+            x += attend(layer_norm(x, attn_norm), rotated = false, alibi = alibi);
+            let h = gelu(up(layer_norm(x, ffn_norm)));
             if has(act_div) {
                 h = h / act_div;
             }
             x += down(h);
         }
-        output(layer_norm(x, output_norm, eps))
+        output(layer_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: norm;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         // Epsilon of the norms after the blocks; not stored in files.
         let post_eps = 0.00000001;
     }
@@ -23,14 +22,14 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = rms_norm(token_embd[tokens], eps);
+        let x = rms_norm(token_embd[tokens]);
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             let attn = attend_heads(h, rotated = swa_pattern, base = rope_base_swa, window = sliding(n_swa, is_swa));
             x += rms_norm(wo(sigmoid(attn_gate(h)) * attn), attn_post_norm, post_eps);
-            x += rms_norm(ffn(rms_norm(x, ffn_norm, eps)), ffn_post_norm, post_eps);
+            x += rms_norm(ffn(rms_norm(x, ffn_norm)), ffn_post_norm, post_eps);
         }
-        cap_logits(scale_logits(output(rms_norm(x, output_norm, eps))))
+        cap_logits(scale_logits(output(rms_norm(x, output_norm))))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }

@@ -6,8 +6,7 @@ arch_macros::arch! {
     like: "mamba2";
 
     hparams {
-        norm_eps: f32 = "attention.layer_norm_epsilon";
-        eps: f32 = "attention.layer_norm_rms_epsilon" or norm_eps;
+        rms_norm_eps: f32 = "attention.layer_norm_rms_epsilon" or layer_norm_eps;
         exp_len: [usize] = "expert_feed_forward_length" or 0;
         n_ff_shexp: usize = "expert_shared_feed_forward_length" or 0;
         latent_len: usize = "moe_latent_size" or 0;
@@ -50,7 +49,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x += if recurrent {
                 mixer(h)
             } else if attends {
@@ -61,7 +60,7 @@ arch_macros::arch! {
                 narrow_experts(h) + down_shexp(relu_sqr(up_shexp(h)))
             };
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

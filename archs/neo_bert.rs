@@ -6,10 +6,6 @@ arch_macros::arch! {
     rope: norm;
     attention: bidirectional;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         token_embd: embed [n_embd, n_vocab];
         output_norm: vector "enc.output_norm" [n_embd];
@@ -26,10 +22,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            x += ffn(rms_norm(x, ffn_norm, eps));
+            x += attend(rms_norm(x, attn_norm));
+            x += ffn(rms_norm(x, ffn_norm));
         }
-        rms_norm(x, output_norm, eps)
+        rms_norm(x, output_norm)
     }
 
     rank {

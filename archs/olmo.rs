@@ -4,10 +4,6 @@ arch_macros::arch! {
     name: "olmo";
     rope: norm;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
-    }
-
     tensors {
         token_embd: embed  "token_embd" [n_embd, n_vocab];
         output:     linear "output"     [n_embd -> n_vocab] or token_embd;
@@ -20,10 +16,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(layer_norm(x, eps));
-            x += ffn(layer_norm(x, eps));
+            x += attend(layer_norm(x));
+            x += ffn(layer_norm(x));
         }
-        output(layer_norm(x, eps))
+        output(layer_norm(x))
     }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

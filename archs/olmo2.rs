@@ -6,10 +6,6 @@ arch_macros::arch! {
     name: "olmo2";
     rope: neox;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         use untied_output, sliding_window(length = 0, period = 4);
 
@@ -23,10 +19,10 @@ arch_macros::arch! {
         let x = token_embd[tokens];
         for layer {
             let attn = attend(x, rope_scale = rope_scale, yarn = !is_swa, window = sliding(n_swa, is_swa));
-            x += rms_norm(attn, attn_post_norm, eps);
-            x += rms_norm(ffn(x), ffn_post_norm, eps);
+            x += rms_norm(attn, attn_post_norm);
+            x += rms_norm(ffn(x), ffn_post_norm);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }

@@ -5,10 +5,6 @@ arch_macros::arch! {
     name: "olmoe";
     rope: neox;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         use untied_output;
 
@@ -21,10 +17,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            x += ffn(rms_norm(x, ffn_norm, eps));
+            x += attend(rms_norm(x, attn_norm));
+            x += ffn(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     fn ffn(h) {

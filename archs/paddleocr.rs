@@ -5,6 +5,6 @@ arch_macros::arch! {
     like: "qwen2vl";
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
+        without rms_norm_eps; // the key is required, unlike in Qwen2-VL
     }
 }

@@ -5,10 +5,6 @@ arch_macros::arch! {
     name: "phimoe";
     rope: neox;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         use untied_output;
         output_norm_b: raw    "output_norm.bias"   [n_embd];
@@ -27,11 +23,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps) + attn_norm_b, short = rope_short, long = rope_long);
-            let h = rms_norm(x, ffn_norm, eps) + ffn_norm_b;
+            x += attend(rms_norm(x, attn_norm) + attn_norm_b, short = rope_short, long = rope_long);
+            let h = rms_norm(x, ffn_norm) + ffn_norm_b;
             x += routed(h);
         }
-        output(rms_norm(x, output_norm, eps) + output_norm_b)
+        output(rms_norm(x, output_norm) + output_norm_b)
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2 }

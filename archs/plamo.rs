@@ -3,30 +3,23 @@
 
 arch_macros::arch! {
     name: "plamo";
+    like: "decoder";
     rope: neox;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
-        use untied_output;
+        output: linear [n_embd -> n_vocab];
 
         layer {
-            attn_norm: vector "attn_norm" [n_embd];
-            use self_attention;
-            use gated_ffn;
+            without ffn_norm;
         }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x += attend(h, dims = head_dim) + ffn(h);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
-
-    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         d_conv: usize = "ssm.conv_kernel";
         inner: usize = "ssm.inner_size";
         d_state: usize = "ssm.state_size";
@@ -38,36 +37,34 @@ arch_macros::arch! {
                 q_norm: vector "attn_q_norm" [head_dim, n_head];
                 k_norm: vector "attn_k_norm" [head_dim, n_head_kv];
             }
-            up:   linear "ffn_up"   [n_embd -> 2 * n_ff]; // rows of the gate, then of the up projection
-            down: linear "ffn_down" [n_ff -> n_embd];
+            use fused_gated_ffn;
             attn_post, ffn_post: raw "post_attention_norm", "post_ffw_norm" [n_embd];
         }
     }
 
-    fn queries(x) { rms_norm(heads(wq(x), n_head), eps) * q_norm }
-    fn keys(x) { rms_norm(heads(wk(x), n_head_kv), eps) * k_norm }
+    fn queries(x) { rms_norm(heads(wq(x), n_head)) * q_norm }
+    fn keys(x) { rms_norm(heads(wk(x), n_head_kv)) * k_norm }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             let mixed = if recurrent {
                 let zx = heads(ssm_in(h), n_ssm);
                 let u = silu(short_conv(merge(zx[d_head..]), conv));
                 let bcd = ssm_x(u);
-                let ssm_b = rms_norm(bcd[..d_state], eps) * b_norm;
-                let ssm_c = rms_norm(bcd[d_state..2 * d_state], eps) * c_norm;
-                let dt = softplus(ssm_dt(rms_norm(bcd[2 * d_state..], eps) * dt_norm));
+                let ssm_b = rms_norm(bcd[..d_state]) * b_norm;
+                let ssm_c = rms_norm(bcd[d_state..2 * d_state]) * c_norm;
+                let dt = softplus(ssm_dt(rms_norm(bcd[2 * d_state..]) * dt_norm));
                 let y = ssm_scan(heads(u, n_ssm), dt, ssm_a, heads(ssm_b, 1), heads(ssm_c, 1), ssm_d);
                 ssm_out(merge(silu(zx[..d_head]) * y))
             } else {
                 attend(h, scale = kq_scale)
             };
-            x += rms_norm(mixed, eps) * attn_post;
-            let h = up(rms_norm(x, ffn_norm, eps));
-            x += rms_norm(down(silu(h[..n_ff]) * h[n_ff..]), eps) * ffn_post;
+            x += rms_norm(mixed) * attn_post;
+            x += rms_norm(ffn(rms_norm(x, ffn_norm))) * ffn_post;
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, d_conv: 4, inner: 512, d_state: 16, n_ssm: 2 }

@@ -4,10 +4,6 @@ arch_macros::arch! {
     name: "plm";
     rope: norm;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         use tied_output;
 
@@ -20,10 +16,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend_latent(rms_norm(x, attn_norm, eps));
-            x += ffn(rms_norm(x, ffn_norm, eps), act = relu_sqr);
+            x += attend_latent(rms_norm(x, attn_norm));
+            x += ffn(rms_norm(x, ffn_norm), act = relu_sqr);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, kv_rank: 512, n_rot: 64 }

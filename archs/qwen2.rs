@@ -3,30 +3,6 @@
 
 arch_macros::arch! {
     name: "qwen2";
+    like: "decoder";
     rope: neox;
-
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
-    tensors {
-        use tied_output;
-
-        layer {
-            attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            use gated_ffn;
-        }
-    }
-
-    graph {
-        let x = token_embd[tokens];
-        for layer {
-            x += attend(rms_norm(x, attn_norm, eps));
-            x += ffn(rms_norm(x, ffn_norm, eps));
-        }
-        output(rms_norm(x, output_norm, eps))
-    }
-
-    test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

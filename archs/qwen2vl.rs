@@ -8,7 +8,7 @@ arch_macros::arch! {
 
     hparams {
         // The recorded reference results use 0; the published model uses 1e-6.
-        eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
+        rms_norm_eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
     }
 
     tensors {

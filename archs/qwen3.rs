@@ -4,10 +4,6 @@ arch_macros::arch! {
     name: "qwen3";
     rope: neox;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         token_embd:  embed  "token_embd"  [n_embd, n_vocab];
         output_norm: vector "output_norm" [n_embd];
@@ -32,15 +28,15 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(rms_norm(heads(wq(h), n_head), q_norm, eps));
-            let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
+            let h = rms_norm(x, attn_norm);
+            let q = rope(rms_norm(heads(wq(h), n_head), q_norm));
+            let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm));
             let v = heads(wv(h), n_head_kv);
             x += wo(attention(q, k, v));
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             x += down(silu(gate(h)) * up(h));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     rank { softmax(cls_output(pooled)) }

@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         interval: usize = "full_attention_interval" or 4;
         recurrent_layers: [bool] = "attention.recurrent_layers" or (il + 1) % interval != 0;
         let is_recurrent = recurrent_layers && !is_mtp;
@@ -41,12 +40,12 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             x += if is_recurrent { delta_net(h) } else { attend(h) };
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             x += if n_expert > 0 { experts(h) } else { ffn(h) };
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     mtp {

@@ -6,7 +6,7 @@ arch_macros::arch! {
     like: "qwen3vl";
 
     hparams {
-        check n_vocab >= 3072, "vocab_size is at least 3072, the number of speech codes";
+        check n_vocab >= 3072, "vocab_size must be at least 3072, the number of speech codes";
     }
 
     tensors {
@@ -17,15 +17,15 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
-            let q = rope(rms_norm(heads(wq(h), n_head), q_norm, eps));
-            let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
+            let h = rms_norm(x, attn_norm);
+            let q = rope(rms_norm(heads(wq(h), n_head), q_norm));
+            let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm));
             let v = heads(wv(h), n_head_kv);
             x += wo(attention(q, k, v));
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             x += down(silu(gate(h)) * up(h));
         }
-        let h = rms_norm(x, output_norm, eps);
+        let h = rms_norm(x, output_norm);
         rust!([n_vocab, T] => match m.w.codec_head {
             Some(head) => {
                 let codes = b.linear(head, h);

@@ -93,11 +93,11 @@ arch_macros::arch! {
                 offsets: &m.hp.offsets, sizes: &m.hp.sizes, end: m.hp.end,
             })
         });
-        let key = rms_norm(heads(hash_key(found), n_stream), eps) * key_norm;
-        let fit = sum_rows(key * (rms_norm(x, eps) * query_norm)) / sqrt(n_embd);
+        let key = rms_norm(heads(hash_key(found), n_stream)) * key_norm;
+        let fit = sum_rows(key * (rms_norm(x) * query_norm)) / sqrt(n_embd);
         let sign = clamp(fit * 1e38, -1.0, 1.0);
         let value = repeat_heads(heads(hash_value(found), 1), n_stream) * sigmoid(sign * sqrt(clamp(abs(fit), 0.000001, 3e38)));
-        let normed = merge(rms_norm(value, eps) * conv_norm);
+        let normed = merge(rms_norm(value) * conv_norm);
         let before = rust!([n_stream * n_embd, T] => {
             let w = b.present(&l.hash_conv, "ple_conv1d");
             b.dilated_conv(normed, w, m.hp.longest)
@@ -109,8 +109,8 @@ arch_macros::arch! {
     // heads have equal weight.
     fn select_cells(h) {
         let mean = sum_heads(last_tokens(index_k(h), block)) / block;
-        let key = rope(heads(rms_norm(mean, index_k_norm, eps), 1), lag = block - 1);
-        let q = rope(rms_norm(heads(index_q(h), index_heads), index_q_norm, eps));
+        let key = rope(heads(rms_norm(mean, index_k_norm), 1), lag = block - 1);
+        let q = rope(rms_norm(heads(index_q(h), index_heads), index_q_norm));
         index_pools(q, key, merge(sum_rows(q) * 0.0 + 1.0), n_chosen, block, true)
     }
 
@@ -120,7 +120,7 @@ arch_macros::arch! {
             if hashes {
                 x += ngram_embeddings(x);
             }
-            let h = merge(rms_norm(x, eps) * mixer_norm);
+            let h = merge(rms_norm(x) * mixer_norm);
             let y = hc_pre(h, lower = mixer_down, raise = mixer_up);
             let y = if is_recurrent {
                 delta_net(y, act = sigmoid)
@@ -128,12 +128,12 @@ arch_macros::arch! {
                 attend(y, selection = if sparse { select_cells(y) })
             };
             x += hc_post(y, mixer_inject(h));
-            let h = merge(rms_norm(x, eps) * ffn_norm);
+            let h = merge(rms_norm(x) * ffn_norm);
             if n_expert > 0 {
                 x += hc_post(experts(hc_pre(h, lower = ffn_down, raise = ffn_up)), ffn_inject(h));
             }
         }
-        output(hc_pre(merge(rms_norm(x, eps) * head_norm)))
+        output(hc_pre(merge(rms_norm(x) * head_norm)))
     }
 
     test {

@@ -4,10 +4,6 @@ arch_macros::arch! {
     name: "refact";
     rope: none;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         use tied_output;
         // Optional tensors that the model does not use.
@@ -29,11 +25,11 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), rotated = false, alibi = 8.0);
-            let h = rms_norm(x, ffn_norm, eps);
+            x += attend(rms_norm(x, attn_norm), rotated = false, alibi = 8.0);
+            let h = rms_norm(x, ffn_norm);
             x += if n_expert == 0 { ffn(h) } else { silu(h) };
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -6,7 +6,7 @@ arch_macros::arch! {
     rope: none;
 
     hparams {
-        eps: f32 = "attention.layer_norm_epsilon" or 0.0;
+        layer_norm_eps: f32 = "attention.layer_norm_epsilon" or 0.0;
         rescale: usize = "rescale_every_n_layers" or 0;
     }
 
@@ -31,9 +31,9 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = layer_norm(token_embd[tokens], embd_norm, eps);
+        let x = layer_norm(token_embd[tokens], embd_norm);
         for layer {
-            let h = layer_norm(x, att_norm, eps);
+            let h = layer_norm(x, att_norm);
             let step = token_shift(h) - h;
             let low = ddlerp_low(h, step);
             let w = exp(log_decay(ddlerp(h, step, low, i = 0, own = lerp_w)));
@@ -43,7 +43,7 @@ arch_macros::arch! {
             let y = layer_norm(wkv6(r, k, v, heads(w, n_wkv), first), 0.00064);
             x += wo((merge(y) * ln + ln_b) * silu(wg(ddlerp(h, step, low, i = 4, own = lerp_g))));
 
-            let h = layer_norm(x, ffn_norm, eps);
+            let h = layer_norm(x, ffn_norm);
             let step = token_shift(h) - h;
             let gate = sigmoid(ffn_gate(h + step * ffn_lerp_r));
             x += gate * ffn_value(relu_sqr(ffn_key(h + step * ffn_lerp_k)));
@@ -51,7 +51,7 @@ arch_macros::arch! {
                 x *= 0.5;
             }
         }
-        output(layer_norm(x, output_norm, eps))
+        output(layer_norm(x, output_norm))
     }
 
     test {

@@ -6,8 +6,8 @@ arch_macros::arch! {
     like: "rwkv6";
 
     hparams {
-        without rescale;
-        eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
+        without layer_norm_eps, rescale;
+        rms_norm_eps: f32 = "attention.layer_norm_rms_epsilon" or 0.0;
         let n_kv = if n_head_kv == 0 { n_wkv } else { n_head_kv };
     }
 
@@ -34,7 +34,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, att_norm, eps);
+            let h = rms_norm(x, att_norm);
             let step = token_shift(h) - h;
             let low = ddlerp_low(h, step);
             let decays = heads(log_decay(ddlerp(h, step, low, i = 0)), n_wkv);
@@ -44,9 +44,9 @@ arch_macros::arch! {
             // Scales the key of each channel by the decayed fraction of the state.
             let y = linear_attention(r, k - k * exp(decays), v, decay = decays);
             x += wo(merge(y) * sigmoid(wg(ddlerp(h, step, low, i = 4))));
-            x += ffn(rms_norm(x, ffn_norm, eps));
+            x += ffn(rms_norm(x, ffn_norm));
         }
-        let x = rms_norm(x, output_norm, eps);
+        let x = rms_norm(x, output_norm);
         if has(norm_bias) {
             x += norm_bias;
         }

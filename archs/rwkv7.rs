@@ -6,7 +6,7 @@ arch_macros::arch! {
     rope: none;
 
     hparams {
-        eps: f32 = "attention.layer_norm_epsilon" or 0.0;
+        layer_norm_eps: f32 = "attention.layer_norm_epsilon" or 0.0;
     }
 
     tensors {
@@ -24,10 +24,10 @@ arch_macros::arch! {
     }
 
     graph {
-        let x = layer_norm(token_embd[tokens], embd_norm, eps);
+        let x = layer_norm(token_embd[tokens], embd_norm);
         let first = x[..n_att]; // replaced by the values of the first layer
         for layer {
-            let h = layer_norm(x, att_norm, eps);
+            let h = layer_norm(x, att_norm);
             let step = token_shift(h) - h;
             let v = time_mix_values(h, step);
             if il == 0 {
@@ -37,11 +37,11 @@ arch_macros::arch! {
             }
             x += wo(time_mix(h, step, v) * time_mix_gate(h, step));
 
-            let h = layer_norm(x, ffn_norm, eps);
+            let h = layer_norm(x, ffn_norm);
             let step = token_shift(h) - h;
             x += ffn_value(relu_sqr(ffn_key(h + step * ffn_lerp_k)));
         }
-        output(layer_norm(x, output_norm, eps))
+        output(layer_norm(x, output_norm))
     }
 
     test {

@@ -3,13 +3,12 @@
 
 arch_macros::arch! {
     name: "seed_oss";
-    like: "qwen2";
+    like: "decoder";
+    rope: neox;
 
     tensors {
         layer {
             ffn_norm: vector "post_attention_norm" [n_embd];
         }
     }
-
-    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

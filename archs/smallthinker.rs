@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_ff_exp: [usize] = "expert_feed_forward_length";
         gating_func: usize = "expert_gating_func" or 1;
         check gating_func <= 4, "expert_gating_func must be 1 to 4";
@@ -29,10 +28,10 @@ arch_macros::arch! {
         for layer {
             let scores = router(x);
             // All models were trained with this window, regardless of the file's value.
-            x += attend(rms_norm(x, attn_norm, eps), rotated = rotated, base = rope_base, window = sliding(4096, is_swa));
-            x += routed(rms_norm(x, ffn_norm, eps), scores = scores, act = relu, gating = gating_func);
+            x += attend(rms_norm(x, attn_norm), rotated = rotated, base = rope_base, window = sliding(4096, is_swa));
+            x += routed(rms_norm(x, ffn_norm), scores = scores, act = relu, gating = gating_func);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384 }

@@ -2,32 +2,20 @@
 
 arch_macros::arch! {
     name: "smollm3";
+    like: "decoder";
     rope: norm;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         // Layers 3, 7, 11, …; not stored in files.
         let use_rope = (il + 1) % 4 != 0;
-    }
-
-    tensors {
-        use tied_output;
-
-        layer {
-            attn_norm, ffn_norm: vector [n_embd];
-            use self_attention;
-            use gated_ffn;
-        }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(rms_norm(x, attn_norm, eps), rotated = use_rope);
-            x += ffn(rms_norm(x, ffn_norm, eps));
+            x += attend(rms_norm(x, attn_norm), rotated = use_rope);
+            x += ffn(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
-
-    test { n_embd: 256, n_head: 4, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }
 }

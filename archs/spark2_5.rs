@@ -6,7 +6,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
         check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa must be even and at most attention.key_length";
     }
@@ -25,12 +24,12 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             let attn = attend_heads(h, base = rope_base, dims = if is_swa { n_rot_swa }, window = sliding(n_swa, is_swa));
             x += wo(merge(heads(attn, n_head) * heads(sigmoid(head_gate(h)), n_head)));
-            x += ffn(rms_norm(x, ffn_norm, eps), act = gelu);
+            x += ffn(rms_norm(x, ffn_norm), act = gelu);
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_swa: 32 }

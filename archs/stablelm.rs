@@ -5,10 +5,6 @@ arch_macros::arch! {
     name: "stablelm";
     rope: neox;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
-    }
-
     tensors {
         use untied_output(kind = norm);
 
@@ -24,25 +20,25 @@ arch_macros::arch! {
 
     fn queries(x) {
         let q = heads(wq(x), n_head);
-        if has(q_norm) { layer_norm(q, q_norm, eps) } else { q }
+        if has(q_norm) { layer_norm(q, q_norm) } else { q }
     }
 
     fn keys(x) {
         let k = heads(wk(x), n_head_kv);
-        if has(k_norm) { layer_norm(k, k_norm, eps) } else { k }
+        if has(k_norm) { layer_norm(k, k_norm) } else { k }
     }
 
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = layer_norm(x, attn_norm, eps);
+            let h = layer_norm(x, attn_norm);
             x += attend(h);
             if has(ffn_norm) {
-                h = layer_norm(x, ffn_norm, eps);
+                h = layer_norm(x, ffn_norm);
             }
             x += ffn(h);
         }
-        output(layer_norm(x, output_norm, eps))
+        output(layer_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

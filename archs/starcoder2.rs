@@ -5,10 +5,6 @@ arch_macros::arch! {
     name: "starcoder2";
     rope: neox;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_epsilon";
-    }
-
     tensors {
         use tied_output(kind = norm);
 
@@ -22,10 +18,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            x += attend(layer_norm(x, attn_norm, eps));
-            x += ffn(layer_norm(x, ffn_norm, eps));
+            x += attend(layer_norm(x, attn_norm));
+            x += ffn(layer_norm(x, ffn_norm));
         }
-        output(layer_norm(x, output_norm, eps))
+        output(layer_norm(x, output_norm))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

@@ -7,7 +7,6 @@ arch_macros::arch! {
     rope: neox;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_rot_swa: usize = "rope.dimension_count_swa" or n_rot;
         check n_rot % 4 == 0, "rope.dimension_count must be a multiple of 4 (full layers rotate half of it)";
         check n_rot_swa % 2 == 0 && n_rot_swa <= head_dim, "rope.dimension_count_swa must be even and at most attention.key_length";
@@ -37,14 +36,14 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x, attn_norm, eps);
+            let h = rms_norm(x, attn_norm);
             let attn = attend_heads(h, base = rope_base, rope_scale = rope_scale, dims = if is_swa { n_rot_swa } else { n_rot / 2 },
                                     factors = if !is_swa { rope_freqs }, window = sliding(n_swa, is_swa));
             if has(head_gate) {
                 attn = merge(heads(attn, n_head) * heads(sigmoid(head_gate(h)), n_head));
             }
             x += wo(attn);
-            let h = rms_norm(x, ffn_norm, eps);
+            let h = rms_norm(x, ffn_norm);
             if has(router) {
                 x += routed_by_keys(h, selection_bias = probs_bias, act_limit = limit)
                     + down_shexp(limited_glu(gate_shexp(h), up_shexp(h)));
@@ -52,7 +51,7 @@ arch_macros::arch! {
                 x += down(limited_glu(gate(h), up(h)));
             }
         }
-        output(rms_norm(x, output_norm, eps))
+        output(rms_norm(x, output_norm))
     }
 
     test {

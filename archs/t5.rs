@@ -28,21 +28,21 @@ arch_macros::arch! {
     encoder {
         let x = token_embd[tokens];
         for enc {
-            x += attend(rms_norm(x, attn_norm, eps));
-            x += ffn(rms_norm(x, ffn_norm, eps));
+            x += attend(rms_norm(x, attn_norm));
+            x += ffn(rms_norm(x, ffn_norm));
         }
-        rms_norm(x, enc_norm, eps)
+        rms_norm(x, enc_norm)
     }
 
     graph {
         let x = token_embd[tokens];
         for dec {
-            x += attend(rms_norm(x, attn_norm, eps));
-            let q = heads(cross_q(rms_norm(x, cross_norm, eps)), n_head);
+            x += attend(rms_norm(x, attn_norm));
+            let q = heads(cross_q(rms_norm(x, cross_norm)), n_head);
             let k = heads(cross_k(encoded), n_head_kv);
             x += cross_o(cross_attention(q, k, heads(cross_v(encoded), n_head_kv), scale = 1.0));
-            x += ffn(rms_norm(x, ffn_norm, eps));
+            x += ffn(rms_norm(x, ffn_norm));
         }
-        output(rms_norm(x, dec_norm, eps))
+        output(rms_norm(x, dec_norm))
     }
 }

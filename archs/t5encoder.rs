@@ -7,7 +7,6 @@ arch_macros::arch! {
     attention: bidirectional;
 
     hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
         n_buckets: usize = "attention.relative_buckets_count";
     }
 
@@ -24,10 +23,10 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for enc {
-            x += attend(rms_norm(x, attn_norm, eps));
-            x += ffn(rms_norm(x, ffn_norm, eps));
+            x += attend(rms_norm(x, attn_norm));
+            x += ffn(rms_norm(x, ffn_norm));
         }
-        rms_norm(x, enc_norm, eps)
+        rms_norm(x, enc_norm)
     }
 
     test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_buckets: 8 }

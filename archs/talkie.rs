@@ -5,10 +5,6 @@ arch_macros::arch! {
     name: "talkie";
     rope: neox;
 
-    hparams {
-        eps: f32 = "attention.layer_norm_rms_epsilon";
-    }
-
     tensors {
         token_embd: embed  "token_embd" [n_embd, n_vocab];
         output:     linear "output"     [n_embd -> n_vocab];
@@ -23,16 +19,16 @@ arch_macros::arch! {
     }
 
     graph {
-        let first = rms_norm(token_embd[tokens], eps);
+        let first = rms_norm(token_embd[tokens]);
         let x = first;
         for layer {
-            let h = rms_norm(x, eps);
-            let q = rms_norm(rope(heads(wq(h), n_head)), eps) * q_gain;
-            let k = rms_norm(rope(heads(wk(h), n_head_kv)), eps);
+            let h = rms_norm(x);
+            let q = rms_norm(rope(heads(wq(h), n_head))) * q_gain;
+            let k = rms_norm(rope(heads(wk(h), n_head_kv)));
             x += wo(attention(q, k, heads(wv(h), n_head_kv)));
-            x += ffn(rms_norm(x, eps)) + first * skip_scale;
+            x += ffn(rms_norm(x)) + first * skip_scale;
         }
-        scale_logits(output(rms_norm(x, eps)))
+        scale_logits(output(rms_norm(x)))
     }
 
     test { n_embd: 256, n_head: 2, n_head_kv: 2, n_layer: 2, n_ff: 384, n_vocab: 128 }

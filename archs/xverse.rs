@@ -2,7 +2,7 @@
 
 arch_macros::arch! {
     name: "xverse";
-    like: "qwen2";
+    like: "decoder";
     rope: norm;
 
     tensors {

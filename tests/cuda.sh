@@ -21,6 +21,10 @@ directory=$profile
 # Installs into a temporary directory and renames it, so that the toolkit is complete or absent.
 setup() {
     [[ -d $toolkit ]] && return
+    if ! command -v python3 >/dev/null; then
+        echo "tests/cuda.sh: the download of NVRTC needs python3 with pip in PATH; LLAMA_CUDA=skip skips the CUDA tests" >&2
+        exit 1
+    fi
     mkdir -p "$(dirname "$toolkit")"
     local temporary
     temporary=$(mktemp -d "$toolkit.XXXXXX")

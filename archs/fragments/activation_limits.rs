@@ -9,7 +9,7 @@ fragment! {
         let limit_shexp = if limit_of_file > 0.000001 { limit_of_file } else { 3e38 };
     }
 
-    fn limited_glu(gate, up) {
+    fn limited_glu(gate: [_, T], up: [_, T]) {
         clamp(silu(gate), -3e38, limit_shexp) * clamp(up, -limit_shexp, limit_shexp)
     }
 }

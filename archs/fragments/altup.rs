@@ -2,7 +2,7 @@
 //! through the layer. All states are predicted before the layer and corrected by its result.
 
 fragment! {
-    needs(eps: f32, n_state: usize);
+    needs(n_state: usize);
 
     tensors {
         correct_coef:  linear "altup_correct_coef"  [n_state -> n_state];
@@ -12,11 +12,11 @@ fragment! {
         router_norm:   vector "altup_router_norm"   [n_embd];
     }
 
-    fn router_modalities(x) {
-        tanh(altup_router(rms_norm(x, router_norm, eps) / n_embd))
+    fn router_modalities(x: [n_embd, T]) {
+        tanh(altup_router(rms_norm(x, router_norm) / n_embd))
     }
 
-    fn altup_predict(states) {
+    fn altup_predict(states: [n_embd, n_state, T]) {
         let coefs = heads(predict_coef(router_modalities(merge(states)[..n_embd])), n_state);
         let y = states;
         for j in 0..n_state {
@@ -26,7 +26,7 @@ fragment! {
         y
     }
 
-    fn altup_correct(prediction, x) {
+    fn altup_correct(prediction: [n_embd, n_state, T], x: [n_embd, T]) {
         let coefs = heads(correct_coef(router_modalities(x)) + 1.0, n_state);
         prediction + repeat_heads(heads(x - merge(prediction)[..n_embd], 1), n_state) * coefs
     }

@@ -10,13 +10,13 @@ fragment! {
         altup_unproj: per_head "altup_unembd_proj" [n_embd -> n_embd; n_state - 1];
     }
 
-    fn altup_states(x) {
+    fn altup_states(x: [n_embd, T]) {
         let first = heads(x, 1);
         let others = heads(merge(altup_proj(repeat_heads(first, n_state - 1))), n_state - 1);
         heads(concat(x, merge(with_length_of(others, first))), n_state)
     }
 
-    fn altup_mean(states) {
+    fn altup_mean(states: [n_embd, n_state, T]) {
         let x = merge(states)[..n_embd];
         let columns = heads(merge(states)[n_embd..], n_state - 1);
         let others = heads(merge(altup_unproj(columns)), n_state - 1);
@@ -27,7 +27,7 @@ fragment! {
         x / n_state
     }
 
-    fn with_length_of(x, model) {
+    fn with_length_of(x: [n_embd, _, T], model: [n_embd, 1, T]) {
         x * sqrt(sum_rows(sqr(model))) / sqrt(sum_rows(sqr(x)))
     }
 }

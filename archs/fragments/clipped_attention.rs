@@ -9,20 +9,20 @@ fragment! {
         use self_attention;
     }
 
-    fn queries(x) {
+    fn queries(x: [n_embd, T]) {
         heads(clip_qkv(wq(x)), n_head)
     }
 
-    fn keys(x) {
+    fn keys(x: [n_embd, T]) {
         heads(clip_qkv(wk(x)), n_head_kv)
     }
 
-    fn values(x) {
+    fn values(x: [n_embd, T]) {
         heads(clip_qkv(wv(x)), n_head_kv)
     }
 
     // A limit of 0 disables clamping.
-    fn clip_qkv(x) {
+    fn clip_qkv(x: [_, T]) {
         if clamp_kqv > 0.0 { clamp(x, -clamp_kqv, clamp_kqv) } else { x }
     }
 }

@@ -17,7 +17,7 @@ fragment! {
         check n_group <= 1 || n_group_used > 0, "expert_group_used_count must not be 0 if expert_group_count is set";
     }
 
-    fn routed_by_keys(x, ..) {
+    fn routed_by_keys(x: [_, T], ..) {
         routed(x, gating = gating, norm_weights = norm_weights, scale = weights_scale, n_groups = n_group,
                n_groups_used = n_group_used, ..)
     }

@@ -10,7 +10,7 @@ fragment! {
         down_exps: experts "ffn_down_exps" [width -> space; n_expert];
     }
 
-    fn routed(x, scores = router(x), act = silu, gating = softmax, norm_weights = true, ..) {
+    fn routed(x: [space, T], scores = router(x), act = silu, gating = softmax, norm_weights = true, ..) {
         moe(x, router = scores, gate = gate_exps, up = up_exps, down = down_exps, act = act, gating = gating,
             n_used = n_expert_used, norm_weights = norm_weights, ..)
     }

@@ -1,19 +1,17 @@
 //! `self_attention` with one RMS norm over all query heads and one over all key heads.
 
 fragment! {
-    needs(eps: f32);
-
     tensors {
         use self_attention;
         q_norm: vector "attn_q_norm" [n_head * head_dim];
         k_norm: vector "attn_k_norm" [n_head_kv * head_dim];
     }
 
-    fn queries(x) {
-        heads(rms_norm(wq(x), q_norm, eps), n_head)
+    fn queries(x: [n_embd, T]) {
+        heads(rms_norm(wq(x), q_norm), n_head)
     }
 
-    fn keys(x) {
-        heads(rms_norm(wk(x), k_norm, eps), n_head_kv)
+    fn keys(x: [n_embd, T]) {
+        heads(rms_norm(wk(x), k_norm), n_head_kv)
     }
 }

@@ -2,8 +2,6 @@
 //! sigmoid gate on the result. The gate is projected together with the queries.
 
 fragment! {
-    needs(eps: f32);
-
     tensors {
         wq:     linear "attn_q"      [n_embd -> n_head * (2 * head_dim)];
         wk:     linear "attn_k"      [n_embd -> n_head_kv * head_dim];
@@ -13,10 +11,10 @@ fragment! {
         wo:     linear "attn_output" [n_head * head_dim -> n_embd];
     }
 
-    fn attend(h, ..) {
+    fn attend(h: [n_embd, T], ..) {
         let qg = heads(wq(h), n_head);
-        let q = rope(rms_norm(qg[..head_dim], q_norm, eps));
-        let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm, eps));
+        let q = rope(rms_norm(qg[..head_dim], q_norm));
+        let k = rope(rms_norm(heads(wk(h), n_head_kv), k_norm));
         let v = heads(wv(h), n_head_kv);
         wo(attention(q, k, v, ..) * sigmoid(merge(qg[head_dim..])))
     }

@@ -2,8 +2,6 @@
 //! output is normalized per head and gated.
 
 fragment! {
-    needs(eps: f32);
-
     hparams {
         d_conv: usize = "ssm.conv_kernel";
         d_inner: usize = "ssm.inner_size";
@@ -38,7 +36,7 @@ fragment! {
         }
     }
 
-    fn delta_net(h, act = silu) {
+    fn delta_net(h: [n_embd, T], act = silu) {
         let qkvz = if has(wqkv) {
             concat(wqkv(h), wz(h))
         } else {
@@ -48,8 +46,8 @@ fragment! {
             concat(qk, concat(merge(vz[..d_state * per_key]), merge(vz[d_state * per_key..])))
         };
         let qkv = silu(short_conv(qkvz[..n_key * d_state * (2 + per_key)], conv));
-        let q = rms_norm(heads(qkv[..n_key * d_state], n_key), eps / d_state) / sqrt(d_state);
-        let k = rms_norm(heads(qkv[n_key * d_state..2 * n_key * d_state], n_key), eps / d_state) / sqrt(d_state);
+        let q = rms_norm(heads(qkv[..n_key * d_state], n_key), rms_norm_eps / d_state) / sqrt(d_state);
+        let k = rms_norm(heads(qkv[n_key * d_state..2 * n_key * d_state], n_key), rms_norm_eps / d_state) / sqrt(d_state);
         let v = heads(qkv[2 * n_key * d_state..], n_key * per_key);
         let gates = if by_key {
             let all = heads(beta_alpha(h), n_key);
@@ -61,6 +59,6 @@ fragment! {
         let y = linear_attention(q, k, v, decay = heads(decay, n_key * per_key), delta = true, tiled = !by_key,
                                  beta = heads(sigmoid(gates[..n_key * per_key]), n_key * per_key));
         let z = heads(qkvz[n_key * d_state * (2 + per_key)..], n_key * per_key);
-        ssm_out(merge(act(z) * rms_norm(y, ssm_norm, eps)))
+        ssm_out(merge(act(z) * rms_norm(y, ssm_norm)))
     }
 }

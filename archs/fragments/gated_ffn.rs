@@ -9,7 +9,7 @@ fragment! {
         down: linear "ffn_down" [width -> n_embd];
     }
 
-    fn ffn(x, act = silu) {
+    fn ffn(x: [n_embd, T], act = silu) {
         down(act(gate(x)) * up(x))
     }
 }

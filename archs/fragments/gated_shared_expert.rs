@@ -8,7 +8,7 @@ fragment! {
         use shared_experts(width = width);
     }
 
-    fn gated_shared_expert(x) {
+    fn gated_shared_expert(x: [n_embd, T]) {
         shared_experts(x) * sigmoid(router_shexp(x))
     }
 }

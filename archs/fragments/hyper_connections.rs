@@ -21,12 +21,12 @@ fragment! {
         ffn_scale:    vector "hc_ffn_scale"  [3];
     }
 
-    fn hc_pre(x, weights, base, scale) {
+    fn hc_pre(x: [n_embd, n_stream, T], weights: [_, T], base: [_], scale: [3]) {
         let w = sigmoid(weights[..n_stream] * scale[..1] + base[..n_stream]) + stream_eps;
         sum_heads(x * heads(w, n_stream))
     }
 
-    fn hc_post(x, y, weights, base, scale) {
+    fn hc_post(x: [n_embd, n_stream, T], y: [n_embd, T], weights: [_, T], base: [_], scale: [3]) {
         let w = sigmoid(weights[n_stream..2 * n_stream] * scale[1..2] + base[n_stream..2 * n_stream]) * 2.0;
         let mix = weights[2 * n_stream..] * scale[2..] + base[2 * n_stream..];
         repeat_heads(heads(y, 1), n_stream) * heads(w, n_stream)

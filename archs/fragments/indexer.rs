@@ -17,7 +17,7 @@ fragment! {
         index_proj:   linear "indexer.proj"     [n_embd -> index_heads];
     }
 
-    fn select_cells(x, compressed, norm_eps = 0.000001, ..) {
+    fn select_cells(x: [n_embd, T], compressed: [q_rank, T], norm_eps = 0.000001, ..) {
         let q = rope(heads(index_q(compressed), index_heads), ..);
         let k = rope(heads(layer_norm(index_k(x), index_k_norm, norm_eps), 1), ..);
         index_cells(q, k, index_proj(x), n_selected)

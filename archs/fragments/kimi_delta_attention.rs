@@ -2,8 +2,6 @@
 //! convolutions of queries, keys, and values. The declaration computes the decays and the output gate.
 
 fragment! {
-    needs(eps: f32);
-
     hparams {
         d_conv: usize = "ssm.conv_kernel";
         d_kda: usize = "kda.head_dim";
@@ -21,12 +19,12 @@ fragment! {
         wy:     linear "attn_output"  [n_head_max * d_kda -> n_embd];
     }
 
-    fn kda(x, decay, l2_eps = eps) {
+    fn kda(x: [n_embd, T], decay: [_, n_head_max, T], l2_eps = rms_norm_eps) {
         let q = heads(silu(short_conv(wq(x), q_conv)), n_head_max);
         let k = heads(silu(short_conv(wk(x), k_conv)), n_head_max);
         let v = heads(silu(short_conv(wv(x), v_conv)), n_head_max);
         let y = linear_attention(rms_norm(q, l2_eps / d_kda) / sqrt(d_kda), rms_norm(k, l2_eps / d_kda) / sqrt(d_kda), v,
                                  decay = decay, beta = heads(sigmoid(beta(x)), n_head_max), delta = true);
-        merge(rms_norm(y, y_norm, eps))
+        merge(rms_norm(y, y_norm))
     }
 }

@@ -6,7 +6,6 @@
 
 fragment! {
     options(low_rank_queries = q_rank > 0);
-    needs(eps: f32);
 
     hparams {
         q_rank: usize = "attention.q_lora_rank" or 0;
@@ -41,25 +40,25 @@ fragment! {
         wo: linear "attn_output" [n_head * mla_head_dim_v -> n_embd];
     }
 
-    fn attend_latent(x, ..) {
+    fn attend_latent(x: [n_embd, T], ..) {
         wo(merge(attend_latent_heads(x, latent_queries(x), ..)))
     }
 
-    fn compressed_queries(x) {
-        rms_norm(q_a(x), q_a_norm, eps)
+    fn compressed_queries(x: [n_embd, T]) {
+        rms_norm(q_a(x), q_a_norm)
     }
 
-    fn latent_queries(x) {
+    fn latent_queries(x: [n_embd, T]) {
         heads(if low_rank_queries { q_b(compressed_queries(x)) } else { q_proj(x) }, n_head)
     }
 
     // Returns the results per head, `[mla_head_dim_v, n_head, T]`.
-    fn attend_latent_heads(x, q, rotated = true, scale = 1.0 / sqrt(mla_head_dim_k), ..) {
+    fn attend_latent_heads(x: [n_embd, T], q: [mla_head_dim_k, n_head, T], rotated = true, scale = 1.0 / sqrt(mla_head_dim_k), ..) {
         if rotated {
             q = rope(q, offset = n_nope, ..);
         }
         let kv = kv_a(x);
-        let c_kv = rms_norm(kv[..kv_rank], kv_a_norm, eps);
+        let c_kv = rms_norm(kv[..kv_rank], kv_a_norm);
         if has(kv_b) {
             let kv_heads = heads(kv_b(c_kv), n_head);
             let k = if n_rot > 0 {
@@ -78,12 +77,12 @@ fragment! {
         }
     }
 
-    fn rotated_keys(kv, rotated = true, ..) {
+    fn rotated_keys(kv: [kv_rank + n_rot, T], rotated = true, ..) {
         let k = norm_k_rot(heads(kv[kv_rank..], 1));
         if rotated { rope(k, ..) } else { k }
     }
 
-    fn norm_k_rot(k) {
+    fn norm_k_rot(k: [n_rot, 1, T]) {
         k
     }
 }

@@ -2,7 +2,7 @@
 //! soft-capped activations.
 
 fragment! {
-    needs(eps: f32, squash: f32, up_squash: f32, limited_glu(gate, up));
+    needs(squash: f32, up_squash: f32, limited_glu(gate, up));
 
     hparams {
         n_ff_exp: [usize] = "expert_feed_forward_length";
@@ -25,11 +25,11 @@ fragment! {
         }
     }
 
-    fn latent_experts(h) {
+    fn latent_experts(h: [n_embd, T]) {
         let z = if latent > 0 { to_latent(h) } else { h[..n_latent] };
         let y = routed_by_keys(z, scores = router(h), selection_bias = probs_bias, squash = squash, up_squash = up_squash);
         if latent > 0 && has(latent_norm) {
-            y = rms_norm(y, latent_norm, eps);
+            y = rms_norm(y, latent_norm);
         }
         let y = if latent > 0 { from_latent(y) } else { y[..n_embd] };
         if has(gate_shexp) && has(up_shexp) && has(down_shexp) {

@@ -3,7 +3,6 @@
 
 fragment! {
     options(rank);
-    needs(eps: f32);
 
     tensors {
         laurel_l: linear [n_embd -> rank];
@@ -11,7 +10,7 @@ fragment! {
         laurel_norm: vector "laurel_post_norm" [n_embd];
     }
 
-    fn laurel(x) {
-        x + rms_norm(laurel_r(laurel_l(x)), laurel_norm, eps)
+    fn laurel(x: [n_embd, T]) {
+        x + rms_norm(laurel_r(laurel_l(x)), laurel_norm)
     }
 }

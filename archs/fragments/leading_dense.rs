@@ -22,7 +22,7 @@ fragment! {
         }
     }
 
-    fn ffn_or_experts(x) {
+    fn ffn_or_experts(x: [n_embd, T]) {
         if has_experts {
             let y = selected_experts(x);
             if has_shared {

@@ -8,7 +8,7 @@ fragment! {
         logit_scale: f32 = "logit_scale" or value;
     }
 
-    fn scale_logits(logits) {
+    fn scale_logits(logits: [n_vocab, T]) {
         if logit_scale != 0.0 { logits * logit_scale } else { logits }
     }
 }

@@ -7,7 +7,7 @@ fragment! {
         logit_cap: f32 = "final_logit_softcapping" or cap;
     }
 
-    fn cap_logits(logits) {
+    fn cap_logits(logits: [n_vocab, T]) {
         if logit_cap > 0.0 { softcap(logits, logit_cap) } else { logits }
     }
 }

@@ -11,7 +11,7 @@ fragment! {
         a:       raw    "ssm_a"       [n_head_max];
     }
 
-    fn kda_decay(x, rate, bound = 0.0) {
+    fn kda_decay(x: [n_embd, T], rate: [1, n_head_max], bound = 0.0) {
         let decay = decay_b(decay_a(x)) + dt_bias;
         if bound < 0.0 {
             sigmoid(heads(decay, n_head_max) * -rate) * bound

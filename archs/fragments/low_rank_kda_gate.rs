@@ -8,7 +8,7 @@ fragment! {
         gate_b: linear "ssm_g_b" [d_kda -> n_head_max * d_kda];
     }
 
-    fn kda_gate(x) {
+    fn kda_gate(x: [n_embd, T]) {
         sigmoid(gate_b(gate_a(x)))
     }
 }

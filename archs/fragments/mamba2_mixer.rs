@@ -2,8 +2,6 @@
 //! heads, and a gated norm per group before the output projection.
 
 fragment! {
-    needs(eps: f32);
-
     hparams {
         d_conv: usize = "ssm.conv_kernel";
         d_inner: usize = "ssm.inner_size";
@@ -26,8 +24,8 @@ fragment! {
         ssm_out:  linear "ssm_out"         [d_inner -> n_embd];
     }
 
-    fn mixer(x) {
+    fn mixer(x: [n_embd, T]) {
         ssm_out(mamba2(ssm_in(x), inner = d_inner, n_state = d_state, n_group = n_group, conv = conv, conv_bias = conv_b,
-                       dt_bias = dt_b, a = ssm_a, d = ssm_d, norm = ssm_norm, eps = eps))
+                       dt_bias = dt_b, a = ssm_a, d = ssm_d, norm = ssm_norm))
     }
 }

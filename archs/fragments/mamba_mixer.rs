@@ -21,7 +21,7 @@ fragment! {
         ssm_out: linear "ssm_out"         [d_inner -> n_embd];
     }
 
-    fn mixer(x) {
+    fn mixer(x: [n_embd, T]) {
         let xz = ssm_in(x);
         let u = silu(short_conv(xz[..d_inner], conv, conv_b));
         let dbc = ssm_x(u);
@@ -32,15 +32,15 @@ fragment! {
         ssm_out(silu(xz[d_inner..]) * merge(y))
     }
 
-    fn norm_dt(x) {
+    fn norm_dt(x: [dt_rank, T]) {
         x
     }
 
-    fn norm_b(x) {
+    fn norm_b(x: [d_state, T]) {
         x
     }
 
-    fn norm_c(x) {
+    fn norm_c(x: [d_state, T]) {
         x
     }
 }

@@ -3,8 +3,6 @@
 //! to the layer's input. Embeddings, final norm, and output projection default to those of the main model.
 
 fragment! {
-    needs(eps: f32);
-
     tensors {
         if is_mtp {
             eh_proj: linear "nextn.eh_proj" [2 * n_embd -> n_embd];
@@ -17,11 +15,11 @@ fragment! {
 
     fn mtp_input() {
         let e = if has(mtp_embd) { mtp_embd[tokens] } else { token_embd[tokens] };
-        eh_proj(concat(rms_norm(e, enorm, eps), rms_norm(hidden, hnorm, eps)))
+        eh_proj(concat(rms_norm(e, enorm), rms_norm(hidden, hnorm)))
     }
 
-    fn mtp_logits(x) {
-        let h = if has(mtp_norm) { rms_norm(x, mtp_norm, eps) } else { rms_norm(x, output_norm, eps) };
+    fn mtp_logits(x: [n_embd, T]) {
+        let h = if has(mtp_norm) { rms_norm(x, mtp_norm) } else { rms_norm(x, output_norm) };
         if has(mtp_output) { mtp_output(h) } else { output(h) }
     }
 }

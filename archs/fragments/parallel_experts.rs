@@ -2,8 +2,6 @@
 //! and after it.
 
 fragment! {
-    needs(eps: f32);
-
     tensors {
         ffn_norm: vector [n_embd];
         use gated_ffn;
@@ -17,12 +15,12 @@ fragment! {
         }
     }
 
-    fn ffn_and_experts(x) {
-        let y = ffn(rms_norm(x, ffn_norm, eps), act = gelu);
+    fn ffn_and_experts(x: [n_embd, T]) {
+        let y = ffn(rms_norm(x, ffn_norm), act = gelu);
         if has(router_scale) {
-            let scores = router(rms_norm(x, eps) / sqrt(n_embd) * router_scale);
-            let exps = routed(rms_norm(x, exps_norm, eps), scores = scores, gate_up = gate_up_exps, act = gelu);
-            y = rms_norm(y, mlp_post_norm, eps) + rms_norm(exps, exps_post_norm, eps);
+            let scores = router(rms_norm(x) / sqrt(n_embd) * router_scale);
+            let exps = routed(rms_norm(x, exps_norm), scores = scores, gate_up = gate_up_exps, act = gelu);
+            y = rms_norm(y, mlp_post_norm) + rms_norm(exps, exps_post_norm);
         }
         y
     }

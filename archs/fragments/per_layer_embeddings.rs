@@ -2,7 +2,7 @@
 //! token id and its embedding. Use together with `per_layer_input`.
 
 fragment! {
-    needs(eps: f32, n_pl: usize);
+    needs(n_pl: usize);
 
     tensors {
         pl_embd: embed  "per_layer_token_embd" [n_pl * n_layer, n_vocab];
@@ -10,8 +10,8 @@ fragment! {
         pl_norm: vector "per_layer_proj_norm"  [n_pl];
     }
 
-    fn per_layer_embeddings(x) {
-        let projected = rms_norm(heads(pl_proj(x) / sqrt(n_embd), n_layer), pl_norm, eps);
+    fn per_layer_embeddings(x: [n_embd, T]) {
+        let projected = rms_norm(heads(pl_proj(x) / sqrt(n_embd), n_layer), pl_norm);
         (merge(projected) + pl_embd[tokens] * sqrt(n_pl)) / sqrt(2)
     }
 }

@@ -1,7 +1,7 @@
 //! Adds a layer's part of `per_layer_embeddings` to its result.
 
 fragment! {
-    needs(eps: f32, n_pl: usize);
+    needs(n_pl: usize);
 
     tensors {
         pl_gate:      linear "inp_gate"  [n_embd -> n_pl];
@@ -9,8 +9,8 @@ fragment! {
         pl_post_norm: vector "post_norm" [n_embd];
     }
 
-    fn per_layer_input(x, embeddings) {
+    fn per_layer_input(x: [n_embd, T], embeddings: [n_pl * n_layer, T]) {
         let part = embeddings[il * n_pl..(il + 1) * n_pl];
-        rms_norm(pl_out(gelu(pl_gate(x)) * part), pl_post_norm, eps)
+        rms_norm(pl_out(gelu(pl_gate(x)) * part), pl_post_norm)
     }
 }

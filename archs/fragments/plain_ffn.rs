@@ -8,7 +8,7 @@ fragment! {
         down: linear "ffn_down" [width -> n_embd];
     }
 
-    fn ffn(x, act = gelu) {
+    fn ffn(x: [n_embd, T], act = gelu) {
         down(act(up(x)))
     }
 }

@@ -16,7 +16,7 @@ fragment! {
         down:   linear "ffn_down"   [n_ff -> n_embd];
     }
 
-    fn attend(h) {
+    fn attend(h: [n_embd, T]) {
         let q = heads(wq(h), n_head);
         let k = heads(wk(h), n_head_kv);
         // A layer without its own biases uses those of the first layer.
@@ -24,7 +24,7 @@ fragment! {
         wo(attention(q, k, heads(wv(h), n_head_kv), scale = 1.0, relative = bias))
     }
 
-    fn ffn(h) {
+    fn ffn(h: [n_embd, T]) {
         if has(gate) { down(gelu(gate(h)) * up(h)) } else { down(relu(up(h))) }
     }
 }

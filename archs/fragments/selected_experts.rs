@@ -9,7 +9,7 @@ fragment! {
         probs_bias: raw "exp_probs_b.bias" [n_expert];
     }
 
-    fn selected_experts(x, ..) {
+    fn selected_experts(x: [n_embd, T], ..) {
         routed_by_keys(x, selection_bias = probs_bias, ..)
     }
 }

@@ -11,11 +11,11 @@ fragment! {
         wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
     }
 
-    fn attend(x, ..) {
+    fn attend(x: [n_embd, T], ..) {
         wo(attend_heads(x, ..))
     }
 
-    fn attend_heads(x, rotated = true, rope_scale?, ..) {
+    fn attend_heads(x: [n_embd, T], rotated = true, rope_scale?, ..) {
         let q = queries(x);
         let k = keys(x);
         if rotated {
@@ -25,15 +25,15 @@ fragment! {
         attention(q, k, values(x), ..)
     }
 
-    fn queries(x) {
+    fn queries(x: [n_embd, T]) {
         heads(wq(x), n_head)
     }
 
-    fn keys(x) {
+    fn keys(x: [n_embd, T]) {
         heads(wk(x), n_head_kv)
     }
 
-    fn values(x) {
+    fn values(x: [n_embd, T]) {
         heads(wv(x), n_head_kv)
     }
 }

@@ -9,7 +9,7 @@ fragment! {
         down_shexp: linear "ffn_down_shexp" [width -> n_embd];
     }
 
-    fn shared_experts(x, act = silu) {
+    fn shared_experts(x: [n_embd, T], act = silu) {
         down_shexp(act(gate_shexp(x)) * up_shexp(x))
     }
 }

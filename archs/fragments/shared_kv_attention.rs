@@ -4,7 +4,7 @@
 
 fragment! {
     options(head_dim_k = head_dim, head_dim_v = head_dim_v);
-    needs(eps: f32, rotate(x));
+    needs(rotate(x));
 
     hparams {
         n_sharing: usize = "attention.shared_kv_layers" or 0;
@@ -27,12 +27,12 @@ fragment! {
         wo: linear "attn_output" [n_head * head_dim_v -> n_embd];
     }
 
-    fn attend(x) {
-        let q = rotate(rms_norm(heads(query(x), n_head), q_norm, eps));
+    fn attend(x: [n_embd, T]) {
+        let q = rotate(rms_norm(heads(query(x), n_head), q_norm));
         let y = if own_kv {
             let key = wk(x);
-            let k = rotate(rms_norm(heads(key, n_head_kv), k_norm, eps));
-            let v = rms_norm(heads(value(x, key), n_head_kv), eps);
+            let k = rotate(rms_norm(heads(key, n_head_kv), k_norm));
+            let v = rms_norm(heads(value(x, key), n_head_kv));
             attention(q, k, v, scale = 1.0, window = sliding(n_swa, is_swa))
         } else {
             attention_over(q, source, head_dim_v, scale = 1.0, window = sliding(n_swa, is_swa))
@@ -40,11 +40,11 @@ fragment! {
         wo(y)
     }
 
-    fn query(x) {
+    fn query(x: [n_embd, T]) {
         wq(x)
     }
 
-    fn value(x, key) {
+    fn value(x: [n_embd, T], key: [n_head_kv * head_dim_k, T]) {
         wv(x)
     }
 }

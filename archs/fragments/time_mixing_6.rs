@@ -27,11 +27,11 @@ fragment! {
         wo:          linear "time_mix_output"     [n_att -> n_embd];
     }
 
-    fn ddlerp_low(h, step) {
+    fn ddlerp_low(h: [n_embd, T], step: [n_embd, T]) {
         tanh(mix_w1(h + step * lerp_x))
     }
 
-    fn ddlerp(h, step, low, i = 0, own?) {
+    fn ddlerp(h: [n_embd, T], step: [n_embd, T], low: [5 * n_mix, T], i = 0, own?) {
         let mix = matmul(part(mix_w2, i), low[i * n_mix..(i + 1) * n_mix]);
         if has(lerp_fused) {
             mix += part(lerp_fused, i);
@@ -41,7 +41,7 @@ fragment! {
         h + step * mix
     }
 
-    fn log_decay(x) {
+    fn log_decay(x: [n_embd, T]) {
         neg(exp(decay_w2(tanh(decay_w1(x))) + decay))
     }
 }

@@ -39,16 +39,16 @@ fragment! {
         wo:   linear "time_mix_output"     [n_att -> n_embd];
     }
 
-    fn time_mix_values(h, step) {
+    fn time_mix_values(h: [n_embd, T], step: [n_embd, T]) {
         wv(h + step * part(lerp, 3))
     }
 
     // Mixes in the values of the first layer.
-    fn value_residual(v, first, h, step) {
+    fn value_residual(v: [n_att, T], first: [n_att, T], h: [n_embd, T], step: [n_embd, T]) {
         v + (first - v) * sigmoid(v2(v1(h + step * part(lerp, 3))) + v0)
     }
 
-    fn time_mix(h, step, v) {
+    fn time_mix(h: [n_embd, T], step: [n_embd, T], v: [n_att, T]) {
         let r = wr(h + step * part(lerp, 0));
         let w = exp(sigmoid(w2(tanh(w1(h + step * part(lerp, 1)))) + w0) * -0.606531);
         let k = wk(h + step * part(lerp, 2));
@@ -60,11 +60,11 @@ fragment! {
         group_norm(y) + merge(heads(v, n_wkv) * sum_rows(heads(k * r * r_k, n_wkv)))
     }
 
-    fn group_norm(y) {
+    fn group_norm(y: [head_size, n_wkv, T]) {
         merge(layer_norm(y, 0.00064)) * ln + ln_b
     }
 
-    fn time_mix_gate(h, step) {
+    fn time_mix_gate(h: [n_embd, T], step: [n_embd, T]) {
         g2(sigmoid(g1(h + step * part(lerp, 5))))
     }
 }

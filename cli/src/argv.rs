@@ -6,13 +6,12 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::ErrorKind;
 
-use crate::llama_cpp::{CompatOption, IgnoredOption, OPTIONS, Support, commands_with, has_flag};
+use crate::llama_cpp::{CompatOption, IgnoredOption, Support, commands_with, has_flag};
 
 /// Returns the multi-letter short form of a long flag: `-ub` for `--ubatch-size`.
 pub fn short_form(long: &str) -> Option<&'static str> {
-    let of_flag = OPTIONS
-        .iter()
-        .filter(|option| matches!(option.support, Support::Flag(flag) if flag[2..] == *long));
+    let of_flag =
+        CompatOption::all().filter(|option| matches!(option.support, Support::Flag(flag) if flag[2..] == *long));
     let is_short = |name: &&str| !name.starts_with("--") && name.len() > 2;
     of_flag.flat_map(|option| option.names()).find(is_short)
 }
@@ -138,7 +137,9 @@ fn translated(text: &str, command: &Command, program: &Command) -> Result<Rewrit
     else {
         return Ok(Rewrite::Keep);
     };
-    if let Some(idle) = IgnoredOption::find(&spelled).filter(|_| command.get_name() == "serve") {
+    if command.get_name() == "serve"
+        && let Some(idle) = IgnoredOption::find(&spelled)
+    {
         return Ok(Rewrite::Notice {
             notice: format!("--without-effect={spelled} has no effect: {}", idle.why()).into(),
             has_value: idle.has_value && value.is_none(),
@@ -189,7 +190,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::args::Cli;
+    use crate::command_line::Cli;
 
     fn normalized(args: &[&str]) -> Vec<OsString> {
         normalize(args.iter().map(OsString::from), &Cli::command()).expect("every argument is accepted")

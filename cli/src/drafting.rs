@@ -1,17 +1,12 @@
 //! Creates the drafters for speculative decoding of one or several sequences.
 
-use engine::context::{Context, ContextParams};
-use engine::speculate::{DraftModel, Drafter, Lookup, MAX_DRAFTS, Mtp};
+use engine::context::Context;
+use engine::speculate::{DraftModel, Drafter, Lookup, Mtp};
 use server::scheduler::Drafters;
 
-use crate::args::{ContextArgs, SpeculationArgs};
-use crate::commands::input;
+use crate::args::{ContextArgs, HubArgs, LoadArgs, SpeculationArgs};
 use crate::failure::{Failure, Outcome};
-use crate::hub::HubArgs;
-use crate::loading::LoadArgs;
-
-/// Maximum tokens verified per pass with several sequences. Larger matmuls round activations differently.
-const MOST_OUTPUTS: usize = 31;
+use crate::input;
 
 /// Drafting options, and the options for loading a draft model.
 pub struct Source<'a> {
@@ -23,16 +18,6 @@ pub struct Source<'a> {
     pub load: &'a LoadArgs,
     /// Context options of the target model.
     pub context: &'a ContextArgs,
-}
-
-/// Reserves rollback state and outputs for the drafts of `n` sequences.
-pub fn prepare(params: &mut ContextParams, speculation: &SpeculationArgs, n: usize) {
-    params.n_rollback = params.n_rollback.max(MAX_DRAFTS);
-    params.n_outputs_max = match n {
-        1 => params.n_outputs_max.max(MAX_DRAFTS + 1),
-        _ => params.n_outputs_max.max(MOST_OUTPUTS),
-    };
-    params.hidden = speculation.mtp;
 }
 
 impl Source<'_> {

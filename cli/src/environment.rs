@@ -97,9 +97,10 @@ pub fn name_variables(message: String, given: &[FromVariable]) -> String {
         .filter(|given| given.is_mentioned(&message) && !message.contains(&given.variable))
         .map(|given| given.variable.as_str())
         .collect();
-    match names.is_empty() {
-        true => message,
-        false => format!("{message} (set by {})", names.join(", ")),
+    if names.is_empty() {
+        message
+    } else {
+        format!("{message} (set by {})", names.join(", "))
     }
 }
 

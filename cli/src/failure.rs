@@ -5,8 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use llama::hub::HubError;
-
-use crate::log;
+use tracing::error;
 
 /// Reason why a command did not succeed.
 #[derive(Debug)]
@@ -37,11 +36,19 @@ impl Failure {
         }
     }
 
+    /// Appends a remedy to the message.
+    pub fn with_remedy(self, remedy: impl fmt::Display) -> Failure {
+        match self {
+            Failure::Message(message) => Failure::Message(format!("{message}; {remedy}")),
+            other => other,
+        }
+    }
+
     /// Prints the message to stderr and returns the exit code.
     pub fn report(self) -> ExitCode {
         match self {
             Failure::Message(message) => {
-                log::line(format_args!("error: {message}"));
+                error!("{message}");
                 ExitCode::FAILURE
             }
             Failure::BrokenPipe => ExitCode::SUCCESS,
@@ -62,8 +69,8 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
         {
             return Failure::BrokenPipe;
         }
-        if (&error as &dyn std::error::Error).downcast_ref::<HubError>() == Some(&HubError::Cancelled) {
-            return Failure::Interrupted;
+        if let Some(error) = (&error as &dyn std::error::Error).downcast_ref::<HubError>() {
+            return of_hub(error);
         }
         let mut message = error.to_string();
         let mut source = error.source();
@@ -75,6 +82,21 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
             source = cause.source();
         }
         Failure::Message(message)
+    }
+}
+
+/// Converts an error of the hub, with the flags that resolve the error.
+fn of_hub(error: &HubError) -> Failure {
+    match error {
+        HubError::Cancelled => Failure::Interrupted,
+        HubError::InvalidName { .. } => Failure::new(format_args!("{error} (`llama pull --help` lists all)")),
+        HubError::Offline { name } => Failure::new(format_args!(
+            "cannot download {name}: offline mode is on (--offline, HF_HUB_OFFLINE); `llama list` shows cached models"
+        )),
+        HubError::TokenRequired { response } => Failure::new(format_args!(
+            "{response}: the model does not exist or requires a token; set -hft or HF_TOKEN"
+        )),
+        error => Failure::new(error),
     }
 }
 

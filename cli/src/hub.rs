@@ -1,58 +1,23 @@
-//! Options for downloading models, and the messages and progress bars of downloads.
+//! Downloads of models, with messages and progress bars of downloads.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use clap::Args;
+use engine::model::nearest_names;
 use indicatif::{ProgressBar, ProgressStyle};
 use llama::CancelHandle;
-pub use llama::hub::{Cache, Entry, Name, SHORT_NAMES, invalid_name_message};
-use llama::hub::{Event, HubError, HubOptions, Step};
+pub use llama::hub::{Cache, Entry, HubError, Name, SHORT_NAMES};
+use llama::hub::{Event, HubOptions, Step};
+use tracing::info;
 
+use crate::args::HubArgs;
 use crate::failure::{Failure, Outcome};
-use crate::{format, interrupt, log};
+use crate::{format, interrupt};
 
 /// Default hub, unless `HF_ENDPOINT` names a mirror.
 pub const ENDPOINT: &str = "https://huggingface.co";
 
-/// Options for downloading models.
-#[derive(Clone, Debug, Default, Args)]
-pub struct HubArgs {
-    /// Hugging Face repository and quantization (-hf), such as user/repo:Q4_K_M
-    #[arg(long, value_name = "REPO[:QUANT]", hide_short_help = true, help_heading = HEADING)]
-    pub hf_repo: Option<String>,
-    /// File in the --hf-repo repository (-hff)
-    #[arg(long, value_name = "PATH", requires = "hf_repo", hide_short_help = true, help_heading = HEADING)]
-    pub hf_file: Option<String>,
-    /// Hugging Face token (-hft) [default: HF_TOKEN or the stored login]
-    #[arg(long, value_name = "TOKEN", hide_short_help = true, help_heading = HEADING)]
-    pub hf_token: Option<String>,
-    /// URL of a GGUF file (-mu)
-    #[arg(long, value_name = "URL", conflicts_with = "hf_repo", hide_short_help = true, help_heading = HEADING)]
-    pub model_url: Option<String>,
-    /// Use only cached models; never access the network
-    #[arg(long, hide_short_help = true, help_heading = HEADING)]
-    pub offline: bool,
-}
-
-const HEADING: &str = "Model download";
-
 impl HubArgs {
-    /// Returns true if the options name a model.
-    pub fn names_a_model(&self) -> bool {
-        self.hf_repo.is_some() || self.model_url.is_some()
-    }
-
-    /// Returns the hub model that the options name.
-    pub fn name(&self) -> Outcome<Option<Name>> {
-        let Some(repo) = &self.hf_repo else { return Ok(None) };
-        let name = Name::parse(repo).ok_or_else(|| Failure::new(invalid_name_message(repo)))?;
-        Ok(Some(match &self.hf_file {
-            Some(file) => name.with_file(file),
-            None => name,
-        }))
-    }
-
     /// Returns the model file given by the options or by `given`, a file or model name. Downloads the model
     /// if necessary.
     pub fn file(&self, given: Option<&Path>) -> Outcome<Option<PathBuf>> {
@@ -70,10 +35,42 @@ impl HubArgs {
 
     /// Returns the file at this path, or the file of the model with this name.
     pub fn file_of(&self, given: &Path) -> Outcome<PathBuf> {
-        match given.to_str().and_then(Name::meant) {
-            Some(name) if !given.exists() => Hub::new(self)?.model(&name),
-            _ => Ok(given.to_owned()),
+        // If the file system reports an error, opening the file reports the same error.
+        if given.try_exists().unwrap_or(true) {
+            return Ok(given.to_owned());
         }
+        match given.to_str().and_then(Name::meant) {
+            Some(name) => Hub::new(self)?.model(&name),
+            None => Err(no_file(given)),
+        }
+    }
+}
+
+/// Maximum number of files of a directory that are compared with a mistyped name.
+const MAX_COMPARED: usize = 10_000;
+
+/// Creates the error for a file that does not exist, with similar files and models.
+fn no_file(given: &Path) -> Failure {
+    let typed = given.file_name().unwrap_or_default().to_string_lossy();
+    let directory = match given.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries
+        .take(MAX_COMPARED)
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    let mut known: Vec<String> = names
+        .filter(|name| name.to_ascii_lowercase().ends_with(".gguf"))
+        .collect();
+    known.extend(SHORT_NAMES.iter().map(|short| short.name.to_owned()));
+    let failure = Failure::new(format_args!(
+        "{}: no such file; expected a GGUF file or a model name, such as qwen3:0.6b or user/repo:Q4_K_M",
+        given.display()
+    ));
+    match &nearest_names(&typed, known.iter().map(String::as_str))[..] {
+        [] => failure,
+        similar => failure.with_remedy(format_args!("similar names: {}", similar.join(", "))),
     }
 }
 
@@ -116,9 +113,9 @@ impl Hub {
     /// Checks with a single attempt that the hub has the model.
     pub fn has(&self, name: &Name) -> Result<(), String> {
         let _stop = interrupt::listen();
-        self.0.has(name).map_err(|error| match error {
-            HubError::Cancelled => "interrupted".to_owned(),
-            error => error.to_string(),
+        self.0.has(name).map_err(|error| match Failure::from(error) {
+            Failure::Message(message) => message,
+            _ => "interrupted".to_owned(),
         })
     }
 
@@ -133,12 +130,10 @@ impl Hub {
 fn show(event: Event<'_>, bar: &mut Option<ProgressBar>) {
     match event {
         Event::Download { name, n_bytes } => {
-            log::line(format_args!("downloading {name} ({})", format::bytes(n_bytes as usize)))
+            info!("downloading {name} ({})", format::bytes(n_bytes as usize))
         }
-        Event::Corrupt { name } => log::line(format_args!(
-            "{name}: cached file fails its checksum; downloading it again"
-        )),
-        Event::Waiting => log::line("waiting for another process that is downloading the same file"),
+        Event::Corrupt { name } => info!("{name}: cached file fails its checksum; downloading it again"),
+        Event::Waiting => info!("waiting for another process that is downloading the same file"),
         Event::Start { step, n_bytes } => *bar = Some(progress_bar(step, n_bytes)),
         Event::Advance { n_bytes } => {
             if let Some(bar) = bar {

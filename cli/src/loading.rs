@@ -1,213 +1,32 @@
-//! Arguments for loading models: architecture override, device placement, memory mapping and adapters.
+//! Loads models with the options of the command line.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
-use clap::{Args, ValueEnum};
-use engine::adapter::{ControlVector, LoraAdapter};
 use engine::backend::reference::ReferenceDevice;
 use engine::backend::{self, Device};
 use engine::builder::MemoryParams;
-use engine::context::Context;
+use engine::context::ContextError;
 use engine::gguf::Value;
-use engine::model::{
-    DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, TensorOverride, VocabHook,
-};
+use engine::model::{DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, VocabHook};
 use llama::parts::{load_or_use_cpu, usable_gpus};
-use regex_lite::Regex;
+use tracing::warn;
 
-use crate::args::PrecisionArg;
+use crate::args::{DeviceList, DraftPlacementArgs, LoadArgs, PlacementArgs, PrecisionArg, Split};
 use crate::failure::{Failure, Outcome};
-use crate::{interrupt, log, progress};
+use crate::log::hint;
+use crate::{format, interrupt, progress};
 
-/// Architecture override and device placement options.
-#[derive(Clone, Debug, Args)]
-pub struct PlacementArgs {
-    /// Architecture to load the file as; `auto` uses the file's metadata
-    #[arg(long, value_name = "NAME", default_value = "auto", help_heading = LOADING)]
-    pub arch: String,
-    /// Override a metadata value; TYPE is int, float, bool or str (may be repeated)
-    #[arg(long, value_name = "KEY=TYPE:VALUE", value_parser = override_kv, hide_short_help = true, help_heading = LOADING)]
-    pub override_kv: Vec<(String, Value)>,
-    /// Devices (-dev) for layers, comma-separated [default: all GPUs]
-    ///
-    /// `cuda` selects all CUDA GPUs, and `reference:MIB` a simulated device with this much memory. The CPU is
-    /// always available.
-    #[arg(long, value_name = "LIST", value_parser = device_list, hide_short_help = true, help_heading = LOADING)]
-    pub device: Option<DeviceList>,
-    /// Layers on GPUs (-ngl): a number, all, or auto (as many as fit) [default: auto]
-    ///
-    /// The last layers are placed first, and the output counts as one layer. If --device names only GPUs, it
-    /// is an error if no layer fits.
-    #[arg(long, value_name = "N", alias = "gpu-layers", value_parser = device_layers, hide_short_help = true, help_heading = LOADING)]
-    pub n_gpu_layers: Option<DeviceLayers>,
-    /// Fit layers and the default context size into free device memory
-    ///
-    /// Only applies without -ngl. `off` places all layers on the devices.
-    #[arg(long, value_name = "MODE", value_parser = ["on", "off"], default_value = "on", hide_short_help = true, help_heading = LOADING)]
-    pub fit: String,
-    /// MiB to leave free on each device when fitting (-fitt) [default: 256]
-    #[arg(long, value_name = "MIB", hide_short_help = true, help_heading = LOADING)]
-    pub fit_target: Option<usize>,
-    /// Fraction of the model per device (-ts), such as 3,1 [default: by free memory]
-    ///
-    /// Fractions apply to layers, or to rows with `--split-mode row`.
-    #[arg(long, value_name = "SHARES", value_parser = share, value_delimiter = ',', hide_short_help = true, help_heading = LOADING)]
-    pub tensor_split: Vec<f32>,
-    /// Split of the model across devices (-sm): none, layer or row
-    ///
-    /// `row` splits each weight matrix; the CPU takes part if --device names it.
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = Split::Layer, hide_possible_values = true, hide_short_help = true, help_heading = LOADING)]
-    pub split_mode: Split,
-    /// Index of the main GPU (-mg)
-    ///
-    /// The main GPU runs the whole model with `--split-mode none`, and everything except split matrices with
-    /// `row`.
-    #[arg(long, value_name = "INDEX", default_value_t = 0, hide_short_help = true, help_heading = LOADING)]
-    pub main_gpu: usize,
-    /// Memory for tensors with matching names (-ot); first match wins (may be repeated)
-    #[arg(long, value_name = "REGEX=MEMORY", value_parser = override_tensor, hide_short_help = true, help_heading = LOADING)]
-    pub override_tensor: Vec<TensorOverride>,
-    /// Keep the expert weights of all layers in host memory (-cmoe)
-    #[arg(long, hide_short_help = true, help_heading = LOADING)]
-    pub cpu_moe: bool,
-    /// Keep the expert weights of the first N layers in host memory (-ncmoe)
-    #[arg(long, value_name = "N", hide_short_help = true, help_heading = LOADING)]
-    pub n_cpu_moe: Option<usize>,
-    /// Keep the dense feed-forward weights of N layers in host memory (-ncffn)
-    #[arg(long, value_name = "N", hide_short_help = true, help_heading = LOADING)]
-    pub n_cpu_ffn: Option<usize>,
-    /// Keep the KV cache in host memory (-nkvo)
-    #[arg(long, overrides_with = "kv_offload", hide_short_help = true, help_heading = LOADING)]
-    pub no_kv_offload: bool,
-    /// Keep the KV cache on the device of each layer (-kvo) (default)
-    #[arg(long, overrides_with = "no_kv_offload", hide_short_help = true, help_heading = LOADING)]
-    pub kv_offload: bool,
-    /// Run every matmul on the device that stores its weights
-    #[arg(long, overrides_with = "op_offload", hide_short_help = true, help_heading = LOADING)]
-    pub no_op_offload: bool,
-    /// Run large matmuls with weights in host memory on a GPU (default)
-    ///
-    /// Weights repacked for the CPU are not offloaded (see --no-repack).
-    #[arg(long, overrides_with = "no_op_offload", hide_short_help = true, help_heading = LOADING)]
-    pub op_offload: bool,
-    /// Use weights in the file's layout without repacking (-nr)
-    ///
-    /// Startup is faster and processes share the mapped file, but matmuls are slower.
-    #[arg(long, overrides_with = "repack", hide_short_help = true, help_heading = LOADING)]
-    pub no_repack: bool,
-    /// Repack weights for fast matmuls (default)
-    #[arg(long, overrides_with = "no_repack", hide_short_help = true, help_heading = LOADING)]
-    pub repack: bool,
-}
-
-/// Model loading options.
-#[derive(Clone, Debug, Args)]
-pub struct LoadArgs {
-    #[command(flatten)]
-    pub placement: PlacementArgs,
-    /// Read all weights into memory instead of mapping the file
-    #[arg(long, hide_short_help = true, help_heading = LOADING)]
-    pub no_mmap: bool,
-    /// Lock the weights in memory
-    #[arg(long, hide_short_help = true, help_heading = LOADING)]
-    pub mlock: bool,
-    /// Loading mode by llama.cpp name (-lm)
-    ///
-    /// `none` is --no-mmap, `mmap+mlock` is --mlock, and `mlock` is both. `auto` and `mmap` are the default.
-    #[arg(long, value_name = "MODE", value_parser = ["auto", "none", "mmap", "mlock", "mmap+mlock"],
-          conflicts_with_all = ["no_mmap", "mlock"], hide_short_help = true, help_heading = LOADING)]
-    pub load_mode: Option<String>,
-    /// Check all weights and reject a file with NaN or infinite values
-    #[arg(long, hide_short_help = true, help_heading = LOADING)]
-    pub check_tensors: bool,
-    /// Load multi-token prediction layers, too.
-    #[arg(skip)]
-    pub mtp: bool,
-}
-
-/// Placement options of the draft model.
-#[derive(Clone, Debug, Default, Args)]
-pub struct DraftPlacementArgs {
-    /// Devices for layers of the draft model (-devd) [default: --device]
-    #[arg(long, value_name = "LIST", value_parser = device_list, requires = "draft", hide_short_help = true)]
-    pub device_draft: Option<DeviceList>,
-    /// Layers of the draft model on devices (-ngld) [default: --n-gpu-layers]
-    #[arg(long, value_name = "N", alias = "gpu-layers-draft", value_parser = device_layers, requires = "draft", hide_short_help = true)]
-    pub n_gpu_layers_draft: Option<DeviceLayers>,
-}
-
-/// LoRA adapter and control vector options.
-#[derive(Clone, Debug, Default, Args)]
-pub struct AdapterArgs {
-    /// LoRA adapter and its scale (may be repeated, or comma-separated)
-    #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
-    pub lora: Vec<ScaledFile>,
-    /// LoRA adapter and its scale, in llama.cpp's syntax
-    #[arg(long, value_name = "FILE:SCALE", value_parser = file_and_scale, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
-    pub lora_scaled: Vec<ScaledFile>,
-    /// Control vector and its scale (may be repeated, or comma-separated)
-    #[arg(long, value_name = "FILE[=SCALE]", value_parser = scaled_file, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
-    pub control_vector: Vec<ScaledFile>,
-    /// Control vector and its scale, in llama.cpp's syntax
-    #[arg(long, value_name = "FILE:SCALE", value_parser = file_and_scale, value_delimiter = ',', hide_short_help = true, help_heading = ADAPTERS)]
-    pub control_vector_scaled: Vec<ScaledFile>,
-    /// First and last layer that control vectors apply to [default: all]
-    #[arg(long, num_args = 2, value_names = ["FIRST", "LAST"], hide_short_help = true, help_heading = ADAPTERS)]
-    pub control_vector_layer_range: Option<Vec<usize>>,
-}
-
-const LOADING: &str = "Loading";
-const ADAPTERS: &str = "Adapters";
-
-/// Method of splitting a model across devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Split {
-    /// The whole model on one device
-    None,
-    /// Whole layers per device
-    Layer,
-    /// Rows of every weight matrix per device
-    Row,
-}
-
-/// Device names from the command line.
-#[derive(Clone, Debug)]
-pub struct DeviceList(Vec<String>);
-
-/// An adapter file with its scale.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ScaledFile {
-    path: PathBuf,
-    scale: f32,
-}
+/// Number of progress bar steps.
+const STEPS: usize = 1000;
 
 impl PlacementArgs {
-    /// Returns memory overrides by tensor name. Explicit overrides precede the MoE and FFN flags.
-    fn overrides(&self) -> Vec<TensorOverride> {
-        let mut overrides = self.override_tensor.clone();
-        let first = |n: usize| (0..n).map(|i| i.to_string()).collect::<Vec<_>>().join("|");
-        let experts = match (self.cpu_moe, self.n_cpu_moe) {
-            (true, _) => Some(r"\d+".to_owned()),
-            (false, n) => n.filter(|&n| n > 0).map(first),
-        };
-        let experts = experts.map(|layers| Regex::new(&format!(r"^blk\.({layers})\.ffn_\w*exps\b")));
-        let dense = self.n_cpu_ffn.filter(|&n| n > 0).map(first);
-        let dense = dense.map(|layers| Regex::new(&format!(r"^blk\.({layers})\.ffn_(up|gate|down)\.")));
-        let in_memory_of_cpu = |pattern| TensorOverride {
-            pattern,
-            buffer_type: "CPU".to_owned(),
-        };
-        overrides.extend([experts, dense].into_iter().flatten().flatten().map(in_memory_of_cpu));
-        overrides
-    }
-
     /// Converts the flags to engine parameters. Automatic placement leaves space for `memory`.
     pub fn params(&self, memory: Option<MemoryParams>) -> Outcome<LoadParams> {
         let devices = match &self.device {
             Some(list) => list.devices()?,
             None => usable_gpus(|device, error| {
-                log::line(format_args!("warning: device {} is not used: {error}", device.name()));
+                warn!("device {} is not used: {error}", device.name());
             }),
         };
         let defaults = PlacementParams::default();
@@ -237,7 +56,10 @@ impl PlacementArgs {
             devices,
         };
         Ok(LoadParams {
-            arch: (self.arch != "auto").then(|| self.arch.clone()),
+            arch: match self.arch.as_str() {
+                "auto" => None,
+                name => Some(name.to_owned()),
+            },
             placement,
             overrides: self.override_kv.clone(),
             ..LoadParams::default()
@@ -282,19 +104,14 @@ impl LoadArgs {
 
     /// Loads a model. Shows a progress bar on terminals while weights are copied, and prints warnings. Ctrl-C
     /// aborts loading.
-    pub fn load(
-        &self,
-        path: &std::path::Path,
-        precision: PrecisionArg,
-        memory: Option<MemoryParams>,
-    ) -> Outcome<Arc<Model>> {
+    pub fn load(&self, path: &Path, precision: PrecisionArg, memory: Option<MemoryParams>) -> Outcome<Arc<Model>> {
         self.load_and(path, precision, memory, None)
     }
 
     /// Like [`LoadArgs::load`], and calls `hook` as soon as the vocabulary is loaded.
     pub fn load_and(
         &self,
-        path: &std::path::Path,
+        path: &Path,
         precision: PrecisionArg,
         memory: Option<MemoryParams>,
         on_vocab: Option<VocabHook>,
@@ -320,7 +137,7 @@ impl LoadArgs {
             None => load_or_use_cpu(path, &mut params),
         };
         if let Some(error) = fallback {
-            log::line(format_args!("warning: {error}; using host memory instead"));
+            warn!("{error}; using host memory instead");
             is_fitted = false;
         }
         params.on_vocab = None;
@@ -328,7 +145,7 @@ impl LoadArgs {
         drop(bar);
         let wants_devices = matches!(self.placement.n_gpu_layers, Some(DeviceLayers::Count(1..)));
         if wants_devices && has_none {
-            log::line("warning: no GPU available, so -ngl has no effect; see `llama devices`");
+            warn!("no GPU available, so -ngl has no effect; see `llama devices`");
         }
         let model = match model {
             Err(ModelError::Cancelled { .. }) => return Err(Failure::Interrupted),
@@ -336,13 +153,14 @@ impl LoadArgs {
         };
         let placed = model.placement_summary();
         if is_fitted && !has_none && placed.n_offloaded < placed.n_layers {
-            log::hint(format_args!(
+            hint!(
                 "{} of {} layers fit in free device memory; use -ngl to override",
-                placed.n_offloaded, placed.n_layers
-            ));
+                placed.n_offloaded,
+                placed.n_layers
+            );
         }
         for warning in model.warnings() {
-            log::line(format_args!("warning: {warning}"));
+            warn!("{warning}");
         }
         warn_of_another_arch(&model);
         Ok(Arc::new(model))
@@ -354,73 +172,28 @@ fn warn_of_another_arch(model: &Model) {
     let of_file = model.metadata().get("general.architecture").and_then(Value::as_str);
     let taken_for = model.arch().name;
     if let Some(of_file) = of_file.filter(|name| *name != taken_for) {
-        log::line(format_args!(
-            "warning: the file's architecture is {of_file}, but it is loaded as {taken_for}; output may be meaningless"
-        ));
+        warn!("the file's architecture is {of_file}, but it is loaded as {taken_for}; output may be meaningless");
     }
 }
 
-impl AdapterArgs {
-    /// Returns the adapter files, in the order of their ids in a context.
-    pub fn names(&self) -> Vec<String> {
-        let files = self.lora.iter().chain(&self.lora_scaled);
-        files.map(|file| file.path.display().to_string()).collect()
-    }
-
-    /// Returns the options with all LoRA scales set to 0.
-    pub fn without_effect(&self) -> AdapterArgs {
-        let mut args = self.clone();
-        let all = args.lora.iter_mut().chain(&mut args.lora_scaled);
-        all.for_each(|file| file.scale = 0.0);
-        args
-    }
-
-    /// Loads the adapters and applies them to a context.
-    pub fn apply(&self, context: &mut Context) -> Outcome {
-        let model = context.model().clone();
-        let mut loras = Vec::new();
-        for file in self.lora.iter().chain(&self.lora_scaled) {
-            let adapter = LoraAdapter::load(&file.path, &model)?;
-            if !adapter.ignored().is_empty() {
-                let (path, names) = (file.path.display(), adapter.ignored().join(", "));
-                log::line(format_args!(
-                    "warning: {path}: adapted norms are not supported and ignored: {names}"
-                ));
-            }
-            loras.push((Arc::new(adapter), file.scale));
-        }
-        context.set_adapters(&loras)?;
-
-        let load = |file: &ScaledFile| ControlVector::load(&file.path, &model);
-        let files = || self.control_vector.iter().chain(&self.control_vector_scaled);
-        if self.control_vector_layer_range.is_some() && files().next().is_none() {
-            return Err(Failure::new("--control-vector-layer-range requires --control-vector"));
-        }
-        let vectors = files().map(load).collect::<Result<Vec<_>, _>>()?;
-        let scales = files().map(|file| file.scale);
-        let vectors: Vec<_> = vectors.iter().zip(scales).collect();
-        context.set_control_vectors(&vectors, self.layers(model.base().n_layer())?)?;
-        Ok(())
-    }
-
-    fn layers(&self, n_layer: usize) -> Outcome<std::ops::RangeInclusive<usize>> {
-        match self.control_vector_layer_range.as_deref() {
-            Some(&[first, last]) if first <= last && first < n_layer => Ok(first..=last),
-            Some(range) => Err(Failure::new(format_args!(
-                "--control-vector-layer-range {range:?}: expected two ascending layers from 0 to {}",
-                n_layer.saturating_sub(1)
-            ))),
-            None => Ok(0..=n_layer),
-        }
-    }
+/// Creates the error for a context that does not fit in memory.
+pub fn no_context(model: &Model, error: ContextError) -> Failure {
+    let ContextError::KvMemory { n_ctx, bytes, .. } = error else {
+        return error.into();
+    };
+    let free = match model.device().memory() {
+        (_, 0) => String::new(),
+        (free, _) => format!("; {} are free", format::bytes(free)),
+    };
+    Failure::new(format_args!(
+        "cannot allocate the KV cache: {n_ctx} tokens need {}{free}; use a smaller context (-c) or a quantized cache (-ctk q8_0 -ctv q8_0)",
+        format::bytes(bytes)
+    ))
 }
 
 impl DeviceList {
-    fn has_cpu(&self) -> bool {
-        self.0.iter().any(|name| name == "cpu")
-    }
-
-    fn devices(&self) -> Outcome<Vec<Arc<dyn Device>>> {
+    /// Returns the devices of the list.
+    pub fn devices(&self) -> Outcome<Vec<Arc<dyn Device>>> {
         let mut devices: Vec<Arc<dyn Device>> = Vec::new();
         for name in &self.0 {
             for device in devices_of(name)? {
@@ -473,140 +246,9 @@ fn no_device(name: &str) -> Failure {
     Failure::new(format_args!("unknown device `{name}`; available: {names}{problems}"))
 }
 
-/// Number of progress bar steps.
-const STEPS: usize = 1000;
-
-fn device_list(text: &str) -> Result<DeviceList, String> {
-    let names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();
-    if names.iter().any(String::is_empty) {
-        return Err("expected device names, separated by commas".to_owned());
-    }
-    Ok(DeviceList(names))
-}
-
-fn device_layers(text: &str) -> Result<DeviceLayers, String> {
-    match text {
-        "auto" => Ok(DeviceLayers::Auto),
-        "all" => Ok(DeviceLayers::Count(usize::MAX)),
-        _ => match text.parse() {
-            Ok(n) => Ok(DeviceLayers::Count(n)),
-            Err(_) => Err("expected a number of layers, `auto` or `all`".to_owned()),
-        },
-    }
-}
-
-fn share(text: &str) -> Result<f32, String> {
-    let share = finite(text.trim()).filter(|x| *x >= 0.0);
-    share.ok_or_else(|| "expected non-negative numbers, separated by commas".to_owned())
-}
-
-fn finite(text: &str) -> Option<f32> {
-    text.parse().ok().filter(|x: &f32| x.is_finite())
-}
-
-/// Splits at the last `=`, because the regular expression may contain one.
-fn override_tensor(text: &str) -> Result<TensorOverride, String> {
-    let (pattern, memory) = text.rsplit_once('=').ok_or("expected REGEX=MEMORY")?;
-    if pattern.is_empty() || memory.is_empty() {
-        return Err("expected REGEX=MEMORY".to_owned());
-    }
-    Ok(TensorOverride {
-        pattern: Regex::new(pattern).map_err(|e| format!("invalid regular expression {pattern:?}: {e}"))?,
-        buffer_type: memory.to_owned(),
-    })
-}
-
-fn override_kv(text: &str) -> Result<(String, Value), String> {
-    let form = "expected KEY=TYPE:VALUE with TYPE int, float, bool or str";
-    let (key, typed) = text.split_once('=').ok_or(form)?;
-    let (ty, value) = typed.split_once(':').ok_or(form)?;
-    let wrong = || format!("expected a value of type {ty}, found {value:?}");
-    let value = match ty {
-        _ if key.is_empty() => return Err(form.to_owned()),
-        "int" => value.parse::<i64>().map(Value::from).map_err(|_| wrong())?,
-        "float" => value.parse::<f64>().map(Value::from).map_err(|_| wrong())?,
-        "bool" => value.parse::<bool>().map(Value::from).map_err(|_| wrong())?,
-        "str" => value.into(),
-        _ => return Err(form.to_owned()),
-    };
-    Ok((key.to_owned(), value))
-}
-
-/// Parses `FILE:SCALE`.
-fn file_and_scale(text: &str) -> Result<ScaledFile, String> {
-    let parts = text.rsplit_once(':').filter(|(path, _)| !path.is_empty());
-    let (path, scale) = parts.ok_or("expected FILE:SCALE")?;
-    Ok(ScaledFile {
-        path: path.into(),
-        scale: finite(scale).ok_or_else(|| format!("expected FILE:SCALE with a number, found {scale:?}"))?,
-    })
-}
-
-/// Parses `FILE` or `FILE=SCALE`. The last `=` starts a scale only if a number follows.
-fn scaled_file(text: &str) -> Result<ScaledFile, String> {
-    let (path, scale) = match text.rsplit_once('=') {
-        Some((path, scale)) if finite(scale).is_some() => (path, finite(scale).unwrap_or(1.0)),
-        _ => (text, 1.0),
-    };
-    if path.is_empty() {
-        return Err("expected FILE or FILE=SCALE".to_owned());
-    }
-    Ok(ScaledFile {
-        path: path.into(),
-        scale,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn override_kv_parses_types() {
-        let value = |text: &str| override_kv(text).map(|(_, value)| value);
-        assert_eq!(override_kv("a.b=int:-3"), Ok(("a.b".into(), Value::I64(-3))));
-        assert_eq!(value("a=float:1e3"), Ok(Value::F64(1000.0)));
-        assert_eq!(value("a=bool:true"), Ok(Value::Bool(true)));
-        assert_eq!(value("a=str:x=y:z"), Ok("x=y:z".into()));
-        for bad in ["a", "a=3", "a=int:x", "a=bool:1", "=int:3", "a=u8:3", "a=float:"] {
-            assert!(override_kv(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn scale_follows_last_equals_sign() {
-        let file = |path: &str, scale| {
-            Ok(ScaledFile {
-                path: path.into(),
-                scale,
-            })
-        };
-        assert_eq!(scaled_file("a.gguf"), file("a.gguf", 1.0));
-        assert_eq!(scaled_file("a.gguf=0.5"), file("a.gguf", 0.5));
-        assert_eq!(scaled_file("a=b.gguf=-2"), file("a=b.gguf", -2.0));
-        assert_eq!(scaled_file("a=b.gguf"), file("a=b.gguf", 1.0));
-        assert!(scaled_file("=1").is_err() && scaled_file("").is_err());
-    }
-
-    #[test]
-    fn override_tensor_splits_at_last_equals_sign() {
-        let o = override_tensor(r"ffn_(up|down)=x{1,2}=CPU").unwrap();
-        assert_eq!(
-            (o.pattern.as_str(), o.buffer_type.as_str()),
-            ("ffn_(up|down)=x{1,2}", "CPU")
-        );
-        for bad in ["", "abc", "=CPU", "abc=", "a(=CPU"] {
-            assert!(override_tensor(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn device_layers_parse_number_or_keyword() {
-        assert_eq!(device_layers("7"), Ok(DeviceLayers::Count(7)));
-        assert_eq!(device_layers("all"), Ok(DeviceLayers::Count(usize::MAX)));
-        assert_eq!(device_layers("auto"), Ok(DeviceLayers::Auto));
-        assert!(device_layers("-1").is_err() && device_layers("").is_err());
-    }
 
     #[test]
     fn reference_device_has_requested_memory() {

@@ -1,19 +1,18 @@
 //! The `llama` command line. Only this crate prints and exits, and only the `server` crate implements HTTP.
 //! Modules follow the data flow:
 //!
-//! - [`argv`], [`llama_cpp`], [`args`], [`loading`], [`sampling`], [`grammar`], [`naming`], [`environment`],
-//!   [`suggest`]: argument parsing
-//! - [`commands`]: implementations of the subcommands
+//! - [`command_line`], [`argv`], [`llama_cpp`], [`args`], [`environment`], [`naming`], [`suggest`]: argument parsing
+//! - [`commands`]: implementations of the subcommands, with their arguments
 //! - [`hub`], [`fetch`]: model downloads, the default model
-//! - [`conversation`], [`drafting`], [`session`], [`reasoning`], [`markdown`]: chat templates,
-//!   speculative decoding, generation, reasoning, terminal rendering
-//! - [`interrupt`], [`failure`], [`log`], [`progress`], [`dirs`], [`format`], [`version`]: Ctrl-C, errors,
-//!   logging, directories, formatting, version
+//! - [`loading`], [`adapters`], [`grammar`], [`drafting`], [`serving`]: models with what the options ask for
+//! - [`input`], [`interrupt`], [`failure`], [`log`], [`terminal`], [`progress`], [`dirs`], [`format`], [`version`]: text
+//!   from files, Ctrl-C, errors, logging, colors, directories, formatting, version
 
+mod adapters;
 mod args;
 mod argv;
+mod command_line;
 mod commands;
-mod conversation;
 mod dirs;
 mod drafting;
 mod environment;
@@ -22,36 +21,46 @@ mod fetch;
 mod format;
 mod grammar;
 mod hub;
+mod input;
 mod interrupt;
 mod llama_cpp;
 mod loading;
 mod log;
-mod markdown;
 mod naming;
 mod progress;
-mod reasoning;
-mod sampling;
-mod session;
+mod serving;
 mod suggest;
+mod terminal;
 mod version;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-use args::{Cli, Command};
+use command_line::{Cli, Command};
 use environment::FromVariable;
 use failure::{Failure, Outcome};
+use log::LogOptions;
 
 fn main() -> ExitCode {
-    let (cli, from_variables) = parse().unwrap_or_else(|e| suggest::commands(e).exit());
-    match environment::check_instruction_set().and_then(|()| dispatch(cli.command)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Message(message)) => {
-            Failure::Message(environment::name_variables(message, &from_variables)).report()
-        }
-        Err(failure) => failure.report(),
+    let (cli, from_variables) = parse().unwrap_or_else(|e| suggest::commands(e, &Cli::command()).exit());
+    let Err(failure) = run(cli.command) else {
+        return ExitCode::SUCCESS;
+    };
+    // Has no effect unless the options of the log are invalid.
+    log::init(LogOptions::default());
+    match failure {
+        Failure::Message(message) => Failure::Message(environment::name_variables(message, &from_variables)).report(),
+        failure => failure.report(),
     }
+}
+
+/// Starts the log and runs a command.
+fn run(command: Command) -> Outcome {
+    terminal::init(command.style());
+    log::init(command.log()?);
+    environment::check_instruction_set()?;
+    command_line::dispatch(command)
 }
 
 /// Parses the command line and environment variables. Also returns the flags that environment variables set.
@@ -67,28 +76,4 @@ fn parse() -> Result<(Cli, Vec<FromVariable>), clap::Error> {
     let from_variables = environment::set_by_variables(&command, &matches);
     let cli = Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut command))?;
     Ok((cli, from_variables))
-}
-
-fn dispatch(command: Command) -> Outcome {
-    match command {
-        Command::Inspect(args) => commands::inspect::run(&args),
-        Command::Arch(args) => commands::arch::run(&args),
-        Command::Reference => commands::reference::run(),
-        Command::Completions(args) => commands::generate::completions(&args),
-        Command::Man(args) => commands::generate::man(&args),
-        Command::Run(args) => commands::run::run(&args),
-        Command::Serve(args) => commands::serve::run(args),
-        Command::Batch(args) => commands::batch::run(&args),
-        Command::Tokenize(args) => commands::tokenize::run(&args),
-        Command::Embed(args) => commands::embed::run(&args),
-        Command::Logits(args) => commands::logits::run(&args),
-        Command::Bench(args) => commands::bench::run(&args),
-        Command::Pull(args) => commands::models::pull(&args),
-        Command::List(args) => commands::models::list(&args),
-        Command::Rm(args) => commands::models::rm(&args),
-        Command::Ps(args) => commands::models::ps(&args),
-        Command::Devices(args) => commands::devices::run(&args),
-        Command::Doctor(args) => commands::doctor::run(&args),
-        Command::Synth(args) => commands::synth::run(&args),
-    }
 }

@@ -2,8 +2,9 @@
 
 use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 
+use crate::args::HubArgs;
 use crate::failure::{Failure, Outcome};
-use crate::hub::{HubArgs, Name, invalid_name_message};
+use crate::hub::{HubError, Name};
 
 /// Returns the model and the remaining arguments. The model is given by `-m`, by `hub`, or as the first
 /// positional argument.
@@ -19,10 +20,8 @@ pub fn model_and_texts(
     match words.next() {
         Some(first) if names_a_model(&first) => Ok((Some(first.into()), words.collect())),
         Some(first) if looks_like_a_name(&first) => {
-            let why = invalid_name_message(&first);
-            Err(Failure::new(format_args!(
-                "{why}; use -p {first:?} to pass it as a prompt"
-            )))
+            let why = Failure::from(HubError::invalid_name(&first));
+            Err(why.with_remedy(format_args!("use -p {first:?} to pass it as a prompt")))
         }
         first => Ok((None, first.into_iter().chain(words).collect())),
     }

@@ -4,16 +4,17 @@ use std::io::{self, IsTerminal};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::log;
+use crate::terminal;
 
 /// Progress bar that appears on the first update and is cleared on drop.
 pub struct Bar(ProgressBar);
 
 /// Creates a bar with `n_steps` steps.
 pub fn bar(what: &'static str, n_steps: usize) -> Bar {
-    let bar = match is_hidden() {
-        true => ProgressBar::hidden(),
-        false => ProgressBar::new(n_steps as u64),
+    let bar = if is_hidden() {
+        ProgressBar::hidden()
+    } else {
+        ProgressBar::new(n_steps as u64)
     };
     if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:40}] {percent}%") {
         bar.set_style(style.progress_chars("=> "));
@@ -23,7 +24,7 @@ pub fn bar(what: &'static str, n_steps: usize) -> Bar {
 
 /// Returns true if progress bars are not shown.
 pub fn is_hidden() -> bool {
-    !io::stderr().is_terminal() || log::is_simple()
+    !io::stderr().is_terminal() || terminal::is_simple()
 }
 
 impl Bar {

@@ -1,18 +1,15 @@
 //! Suggestions for mistyped commands.
 
-use clap::CommandFactory;
+use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use engine::model::nearest_names;
 
-use crate::args::Cli;
-
 /// Adds similar command names to an unknown-command error.
-pub fn commands(mut error: clap::Error) -> clap::Error {
+pub fn commands(mut error: clap::Error, program: &Command) -> clap::Error {
     let typed = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(typed)) if error.kind() == ErrorKind::InvalidSubcommand => typed.clone(),
         _ => return error,
     };
-    let program = Cli::command();
     let known: Vec<&str> = program
         .get_subcommands()
         .filter(|c| !c.is_hide_set())

@@ -17,7 +17,7 @@ fn cluster_only_loses_running_requests() {
         .arg(env!("CARGO_BIN_EXE_llama"))
         .arg(tests::published::path(tests::published::SMOLLM2))
         .status()
-        .expect("python3 runs");
+        .expect("this test needs `python3` in PATH");
     assert!(status.success());
 }
 
@@ -27,6 +27,6 @@ fn manifests_match_their_schemas() {
     let status = Command::new("python3")
         .arg(tool("manifests.py"))
         .status()
-        .expect("python3 runs");
+        .expect("this test needs `python3` in PATH");
     assert!(status.success());
 }

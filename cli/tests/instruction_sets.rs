@@ -45,16 +45,19 @@ fn capped(home: &Home, isa: &str, args: &[&str]) -> Command {
     command
 }
 
+/// Returns the logits of `n_tokens` tokens with further arguments of `llama logits`.
+fn logits_of(home: &Home, isa: Isa, model: &str, n_tokens: usize, args: &[&str]) -> Vec<f32> {
+    let out = home.path("logits").into_os_string().into_string().unwrap();
+    let tokens: Vec<String> = (0..n_tokens).map(|i| (i * 37 % 256).to_string()).collect();
+    let tokens = tokens.join(",");
+    let all = [&["logits", model, "--tokens", &tokens, "-o", &out], args].concat();
+    ended(capped(home, isa.name(), &all)).succeeds();
+    Logits::read(&out).expect("logits").values().to_vec()
+}
+
 /// Returns the logits of a prompt, in one ubatch or token by token.
 fn logits(home: &Home, isa: Isa, model: &str, precision: &str, n_ubatch: &str) -> Vec<f32> {
-    let out = home.path("logits").into_os_string().into_string().unwrap();
-    let tokens: Vec<String> = (0..40).map(|i| (i * 37 % 256).to_string()).collect();
-    let tokens = tokens.join(",");
     let args = [
-        "logits",
-        model,
-        "--tokens",
-        &tokens,
         "--precision",
         precision,
         "-ub",
@@ -65,11 +68,8 @@ fn logits(home: &Home, isa: Isa, model: &str, precision: &str, n_ubatch: &str) -
         "f32",
         "-t",
         "1",
-        "-o",
-        &out,
     ];
-    ended(capped(home, isa.name(), &args)).succeeds();
-    Logits::read(&out).expect("logits").values().to_vec()
+    logits_of(home, isa, model, 40, &args)
 }
 
 fn in_use(command: Command) -> String {
@@ -102,6 +102,35 @@ fn every_instruction_set_runs_models() {
                 // 16-bit kernels are bit-identical up to differences in their f32 inputs.
                 let error = nmse(&high, &found(isa, "high"));
                 assert!(error <= EXACT, "{what}, high on both: {error:e}");
+            }
+        }
+    }
+}
+
+/// The number of threads determines how many tokens a unit of attention covers, also within a page of the KV
+/// cache. All rows are compared: the last tokens see the same cells in units of any size.
+#[test]
+fn logits_of_whole_prompts_are_independent_of_thread_count() {
+    let home = Home::new();
+    let model = tiny(&home, "q4_k_m");
+    for isa in available() {
+        for (n_tokens, repack) in [(300, true), (300, false), (327, true), (359, true), (1023, true)] {
+            let found = |n_threads: usize| {
+                let n_threads = n_threads.to_string();
+                let mut args = vec!["-ub", "2048", "-t", &n_threads];
+                if !repack {
+                    args.push("--no-repack");
+                }
+                logits_of(&home, isa, &model, n_tokens, &args)
+            };
+            let expected = found(1);
+            assert_eq!(expected.len() % n_tokens, 0);
+            for n_threads in 2..=8 {
+                assert!(
+                    found(n_threads) == expected,
+                    "{}, {n_tokens} tokens, repacking {repack}: {n_threads} threads",
+                    isa.name()
+                );
             }
         }
     }

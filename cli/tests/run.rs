@@ -145,7 +145,8 @@ fn run_prints_one_error_for_invalid_arguments() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
     let run = |args: &[&str]| ended(home.llama(&[&["run"], args].concat()));
-    run(&["missing.gguf", "hi"]).fails_saying(&["missing.gguf"]);
+    run(&["missing.gguf", "hi"]).fails_saying(&["missing.gguf: no such file", "qwen3:0.6b"]);
+    run(&[&model.replace("dense", "dens"), "hi"]).fails_saying(&["similar names: llama-dense.gguf"]);
     run(&["missing.gguf"]).fails_saying(&["missing.gguf"]);
     run(&["no/such/model"]).fails_saying(&["no/such/model"]);
     run(&[&model]).fails_saying(&["no prompt given"]);

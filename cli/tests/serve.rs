@@ -511,7 +511,7 @@ fn web_page_works_in_browser() {
         .args(&urls)
         .arg("sesame")
         .status()
-        .expect("python3 runs");
+        .expect("this test needs `python3` in PATH");
     for server in [open, closed, thinking] {
         server.signal(libc::SIGTERM);
         let (ended, said) = server.end();
@@ -638,7 +638,7 @@ fn asked_by(script: &str, server: Serving) {
         .arg(root().join("tests/tools").join(script))
         .arg(format!("http://{}", server.address))
         .status()
-        .expect("python3 runs");
+        .expect("this test needs `python3` in PATH");
     server.signal(libc::SIGTERM);
     let (ended, said) = server.end();
     assert!(status.success() && ended == Some(0), "{said}");
@@ -740,7 +740,7 @@ fn hostile_requests_are_answered() {
             .arg(script)
             .args([&url, n])
             .status()
-            .expect("python3 runs");
+            .expect("this test needs `python3` in PATH");
         assert!(status.success());
     };
     // Caches fill during the first round; the second round must not allocate more.

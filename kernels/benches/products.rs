@@ -145,14 +145,19 @@ impl Selection {
         let rows = WeightLayout::Rows {
             stride: ty.row_bytes(k).expect("rows fit"),
         };
-        let groups = can_interleave(ty, k).then_some(WeightLayout::Interleaved);
-        match (self.has("rows"), self.has("groups")) {
-            (false, false) => vec![groups.unwrap_or(rows)],
-            (with_rows, with_groups) => {
-                let groups = groups.filter(|_| with_groups);
-                groups.into_iter().chain(with_rows.then_some(rows)).collect()
-            }
+        let has_groups = can_interleave(ty, k);
+        let (with_rows, with_groups) = (self.has("rows"), self.has("groups"));
+        if !with_rows && !with_groups {
+            return vec![if has_groups { WeightLayout::Interleaved } else { rows }];
         }
+        let mut layouts = Vec::new();
+        if with_groups && has_groups {
+            layouts.push(WeightLayout::Interleaved);
+        }
+        if with_rows {
+            layouts.push(rows);
+        }
+        layouts
     }
 }
 
@@ -181,9 +186,10 @@ fn print_line(precision: &str, case: &Case, speed: &Speed, limits: &Limits) {
     };
     let bytes_per_s = case.row_stride() as f64 / speed.median;
     let multiply_adds_per_s = (case.k * case.n) as f64 / speed.median;
-    let roof = match case.is_from_memory {
-        true => Some(bytes_per_s / limits.read),
-        false => case.arithmetic(limits).map(|limit| multiply_adds_per_s / limit),
+    let roof = if case.is_from_memory {
+        Some(bytes_per_s / limits.read)
+    } else {
+        case.arithmetic(limits).map(|limit| multiply_adds_per_s / limit)
     };
     println!(
         "{:>8} {precision:>6} {layout:>6} {:>9} {:>5} {:>4} {:>10.1} {:>10.1} {:>7.1} {:>11.1} {:>7}",
@@ -270,9 +276,10 @@ impl Case {
     fn measure_thread(&self, weights: &[u8]) -> Speed {
         let m = (CACHE / self.row_stride() / FULL * FULL).clamp(FULL, ROWS);
         let piece = m * self.row_stride();
-        let weights = match self.is_from_memory {
-            true => weights,
-            false => &weights[..piece],
+        let weights = if self.is_from_memory {
+            weights
+        } else {
+            &weights[..piece]
         };
         let mut product = Product::new(self, m);
         let mut pass = |n_passes: usize| {

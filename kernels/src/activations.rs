@@ -5,6 +5,7 @@ use crate::dispatch::{Kernels, kernels};
 use crate::generic::integers::i16_row_bytes;
 use crate::generic::tiles::{bf16_row_bytes, rounds_floats};
 use crate::generic::u8_chunks::u8_row_bytes;
+pub use crate::limits::FAST_COLUMNS;
 use crate::simd::tiles::STEP;
 
 /// Accuracy of matmuls.
@@ -61,14 +62,6 @@ pub enum Activations<'a> {
         stride: usize,
     },
 }
-
-/// Minimum columns for 16-bit panels with weights in file layout, and with interleaved weights on CPUs whose
-/// only VNNI is AVX-VNNI. From this number on, unpacking the weights once pays for itself.
-pub(crate) const PANEL_COLUMNS: usize = 9;
-
-/// Minimum rows of activations for the cheaper forms of [`Precision::Fast`]. Below this number (short
-/// prompts, decoding a few sequences, verifying drafts) results equal those of [`Precision::High`].
-pub const FAST_COLUMNS: usize = 32;
 
 /// Returns the form of activations for a matmul of weights of type `ty` with `n` rows of activations. The
 /// form is the same for all `n` below [`FAST_COLUMNS`], so decoding a few tokens together gives the same

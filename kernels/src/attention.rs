@@ -12,10 +12,8 @@ use crate::GgmlType;
 use crate::dispatch::{Kernels, RowKernels, kernels};
 use crate::generic::attention::{Scores, Softmax, TILE_KEYS, Values};
 use crate::generic::decode_attention::{Heads, QueryTile, SCORES, SUMS, TILE_ROWS};
+pub use crate::limits::KEYS;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
-
-/// Maximum cells per page, one bit of a `u64` each.
-pub const KEYS: usize = 64;
 
 /// Maximum queries per head for which F32, F16, and BF16 rows are read without conversion, all heads in
 /// memory order. For more queries, F16 and BF16 rows are converted to memory first.
@@ -347,8 +345,11 @@ impl Chunk {
     /// [`TILE_KEYS`].
     fn with(&self, mask: u64) -> Option<Chunk> {
         let bits = self.bits(mask);
+        if bits == 0 {
+            return None;
+        }
         let skipped = bits.trailing_zeros() as usize / TILE_KEYS * TILE_KEYS;
-        (bits != 0).then(|| Chunk {
+        Some(Chunk {
             first: self.first + skipped,
             n: bits.ilog2() as usize + 1 - skipped,
         })

@@ -9,20 +9,23 @@ use std::sync::OnceLock;
 pub(crate) use attention_tiles::AttentionTiles;
 use integers::IntKernels;
 pub(crate) use integers::{GroupKernels, IntTypeKernels};
-use tiles::TileKernels;
+use tiles::{ColumnTileKernels, TileKernels};
 
 use crate::GgmlType;
 use crate::generic::attention::{self, Brain, Element, Float, Half, InPlace, Scores, Softmax, Values};
-use crate::generic::blocks::{self, Decode, Encode};
+use crate::generic::blocks;
 use crate::generic::decode_attention::{self, Heads, QueryTile};
 use crate::generic::float_panels::{self, PanelTile, PanelTiles};
 use crate::generic::products::{self, FloatFormat, Product, Tile, Tiles};
 use crate::generic::recurrent::{self, ChannelScan, Scan, Wkv6, Wkv7};
 use crate::generic::{rope, rows};
-use crate::quants::{self, Block, for_each_block};
+use crate::layout::block::Block;
+use crate::layout::decode::{Decode, Encode};
+use crate::quants::{self, for_each_block};
 use crate::simd::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::{amx, avx2::Avx2, avx512::Avx512};
+use crate::types::N_TYPES;
 
 /// Instruction sets with kernels of their own, in ascending order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -246,6 +249,11 @@ impl Kernels {
             .unwrap_or_else(|| panic!("{:?} has no tiled attention", self.isa))
     }
 
+    /// Returns the AMX kernels that multiply interleaved rows of a type by a few columns, or `None`.
+    pub(crate) fn column_tiles(&'static self, ty: GgmlType) -> Option<&'static ColumnTileKernels> {
+        self.tile_unit?.columns[ty.id() as usize].as_ref()
+    }
+
     /// Returns the kernels for AMX tiles.
     ///
     /// # Panics
@@ -255,9 +263,6 @@ impl Kernels {
             .unwrap_or_else(|| panic!("{:?} has no tile unit", self.isa))
     }
 }
-
-/// Exclusive upper bound of the type ids.
-const N_TYPES: usize = 48;
 
 /// Builds the table of kernels of all types, indexed by type id.
 macro_rules! type_table {

@@ -22,83 +22,10 @@
 //!   encode (`Rewrite`). Only these groups are larger than the rows in the file.
 
 use crate::GgmlType;
-use crate::quants::{self, Block, for_each_block};
-
-/// Number of rows per row group.
-pub const GROUP_ROWS: usize = 8;
-
-/// A part of a block and the unit in which it is interleaved.
-pub(crate) struct Field {
-    /// Size of the part in a block.
-    pub bytes: usize,
-    pub unit: Unit,
-}
-
-/// The unit of a row's bytes that stays contiguous.
-#[derive(Clone, Copy)]
-pub(crate) enum Unit {
-    /// Unit of one byte, for small scales.
-    One,
-    /// Unit of two bytes, for f16 scales.
-    Two,
-    /// Four bytes, which hold the bits of four or more weights.
-    Four,
-    /// Four bytes with one bit for each of 32 weights, transposed: bit `4 j + b` becomes bit `j` of byte `b`.
-    /// Each byte then holds bits of the same weights as a byte of the other fields.
-    Bits,
-    /// Four bytes, after the bits of each run are brought together. Each byte of a 32-byte piece holds bits
-    /// of several runs: part `r` of byte `4 bits s + b` becomes part `s` of byte `4 bits r + b`. Every run
-    /// then has its own bytes, laid out like a block with a single run.
-    Runs {
-        /// Number of bits per weight: 4, 2, or 1.
-        bits: usize,
-    },
-}
-
-/// Describes a field of `bytes` bytes.
-pub(crate) const fn field(bytes: usize, unit: Unit) -> Field {
-    Field { bytes, unit }
-}
-
-/// A block type whose rows can be interleaved.
-pub(crate) trait Interleaved: Block {
-    /// Fields of the block in order, covering all of it. If [`REWRITE`](Self::REWRITE) is set, they describe
-    /// the rewritten block.
-    const FIELDS: &'static [Field];
-
-    /// Conversion applied to each block before interleaving.
-    const REWRITE: Option<Rewrite> = None;
-
-    /// Bytes of a block per row in a group.
-    const BLOCK_BYTES: usize = {
-        let (mut bytes, mut i) = (0, 0);
-        while i < Self::FIELDS.len() {
-            bytes += Self::FIELDS[i].bytes;
-            i += 1;
-        }
-        assert!(bytes <= MAX_BLOCK && (Self::REWRITE.is_some() || bytes == size_of::<Self>()));
-        bytes
-    };
-}
-
-/// Returns the size of `n` weights of each row of a group. `n` is a whole number of blocks.
-#[inline(always)]
-pub(crate) const fn bytes_in_group<B: Interleaved>(n: usize) -> usize {
-    GROUP_ROWS * (n / B::TYPE.block_size() * B::BLOCK_BYTES)
-}
-
-/// Maximum bytes of a block per row in a group.
-const MAX_BLOCK: usize = 256;
-
-/// A lossless conversion of blocks for interleaving. Converting back yields the bytes that the type's encoder
-/// writes for the same weights.
-#[derive(Clone, Copy)]
-pub(crate) struct Rewrite {
-    /// Converts a block of a file to its form in a group.
-    pub to_group: fn(&[u8], &mut [u8]),
-    /// Converts a block of a group to its form in a file.
-    pub to_file: fn(&[u8], &mut [u8]),
-}
+use crate::layout::block::Block;
+pub use crate::layout::groups::GROUP_ROWS;
+use crate::layout::groups::{Field, Interleaved, MAX_BLOCK, Rewrite, Unit};
+use crate::quants::{self, for_each_block};
 
 /// The interleaved layout of a type.
 #[derive(Clone, Copy)]

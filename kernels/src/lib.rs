@@ -13,16 +13,30 @@
 //!
 //! A kernel takes slices and numbers; the crate has no notion of a graph, a model, or a thread pool.
 //!
-//! Internally, `generic` holds the algorithms, written once over the traits of `simd`. `simd` has one thin
-//! file per instruction set. `dispatch` instantiates the algorithms for each instruction set and selects one
-//! at run time ([`isa`]). The scalar decoders in `quants` are the reference that all other implementations
-//! are tested against.
+//! The modules form layers. A module uses only modules of earlier layers (`tests/tests/tidy/layers.rs`):
+//!
+//! 1. [`types`]: the tensor types
+//! 2. `limits`, `lengths`, `prefetch`: shared numbers, checks of lengths, cache hints
+//! 3. `simd`: register traits, with one thin file per instruction set
+//! 4. `layout`: weights in memory, as blocks, runs of 32 weights, and groups of 8 rows
+//! 5. [`quants`], `generic`: the formats, and the algorithms, written once over the traits of `simd` and
+//!    `layout`
+//! 6. `dispatch`: the algorithms instantiated for each instruction set and type, chosen at run time ([`isa`])
+//! 7. `activations`, [`attention`], `convert`, [`interleaved`], [`recurrent`], [`rope`], [`rows`]: functions on
+//!    slices, which check lengths and call the chosen kernel
+//! 8. `matmul`: the choice of an algorithm for a matmul
+//!
+//! The scalar decoders in `quants` are the reference that all other implementations are tested against.
 
 mod activations;
 pub mod attention;
+mod convert;
 mod dispatch;
 mod generic;
 pub mod interleaved;
+mod layout;
+mod lengths;
+mod limits;
 mod matmul;
 mod prefetch;
 pub mod quants;
@@ -36,10 +50,10 @@ pub use activations::{
     ActivationForm, Activations, BF16_STEP, FAST_COLUMNS, Precision, activation_bytes, activation_form,
     quantize_activations, round_to_bf16,
 };
+pub use convert::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use dispatch::{Isa, isa};
 pub use matmul::{MatMul, WeightLayout, matmul, matmul_scratch, multiply_tiles_in_cache};
 pub use prefetch::{CACHE_LINE, CacheLevel, prefetch};
-pub use quants::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 pub use types::GgmlType;
 
 pub use generic::pack::PANEL_ROWS;

@@ -1,18 +1,18 @@
 //! Matmul of weights in any GGUF type with rows of activations.
 
-use crate::activations::PANEL_COLUMNS;
 use crate::dispatch::{GroupKernels, IntTypeKernels, Kernels, kernels};
 use crate::generic::byte_tiles::{MAX_BYTE_COLUMNS, MIN_BYTE_COLUMNS, byte_tile_scratch};
 use crate::generic::float_panels::{FLOAT_PANEL_COLUMNS, FLOAT_PANEL_SCRATCH, is_for};
 use crate::generic::gemm_u8::dot_scratch;
 use crate::generic::int_products::IntProduct;
-use crate::generic::integers::CHUNK;
 use crate::generic::pack::{RowLayout, WeightRows};
 use crate::generic::panel_products::{PanelProduct, panel_scratch};
 use crate::generic::products::{Product, panel_size};
 use crate::generic::tile_packing::FloatRows;
 use crate::generic::tiles::{TileProduct, rounds_floats, tile_scratch};
 use crate::interleaved::{GROUP_ROWS, deinterleave, interleaved_bytes};
+use crate::layout::runs::CHUNK;
+use crate::limits::PANEL_COLUMNS;
 use crate::simd::byte_tiles::BYTE_COLUMNS;
 use crate::{ActivationForm, Activations, GgmlType, activation_bytes};
 
@@ -68,23 +68,8 @@ pub enum WeightLayout {
 /// Returns the scratch memory in floats that [`matmul`] needs for rows of `k` elements and `n` columns,
 /// whatever the form of the activations.
 pub fn matmul_scratch(k: usize, n: usize) -> usize {
-    let (rows, stride) = panel_size(k);
-    let floats = match n {
-        0..=1 => 0,
-        2..FLOAT_PANEL_COLUMNS => rows * stride,
-        // The scratch memory must not shrink as the number of columns grows.
-        _ => FLOAT_PANEL_SCRATCH.max(rows * stride),
-    };
-    let float_scratch = floats + group_floats(k);
-    float_scratch.max(integer_scratch(k, n))
-}
-
-/// Returns the scratch memory in floats for quantized activations.
-fn integer_scratch(k: usize, n: usize) -> usize {
-    panel_scratch(k, n)
-        .max(tile_scratch(k, n))
-        .max(byte_tile_scratch(k, n))
-        .max(dot_scratch(n))
+    let sizes = Algorithm::ALL.map(|algorithm| algorithm.scratch(k, n));
+    sizes.into_iter().fold(0, usize::max)
 }
 
 /// Returns the floats that hold the deinterleaved rows of a group. No interleaved type takes more than 34
@@ -134,6 +119,36 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
+    const ALL: [Algorithm; 8] = [
+        Algorithm::Products,
+        Algorithm::FloatPanels,
+        Algorithm::Interleaved8,
+        Algorithm::ByteTiles,
+        Algorithm::IntProducts,
+        Algorithm::PanelProducts,
+        Algorithm::GemmU8,
+        Algorithm::Tiles,
+    ];
+
+    /// Returns the scratch memory in floats for rows of `k` elements and `n` columns. The size does not shrink
+    /// as the number of columns grows.
+    fn scratch(self, k: usize, n: usize) -> usize {
+        match self {
+            Algorithm::Products if n < 2 => group_floats(k),
+            Algorithm::Products => {
+                let (rows, stride) = panel_size(k);
+                group_floats(k) + rows * stride
+            }
+            Algorithm::FloatPanels if n < FLOAT_PANEL_COLUMNS => 0,
+            Algorithm::FloatPanels => group_floats(k) + FLOAT_PANEL_SCRATCH,
+            Algorithm::Interleaved8 | Algorithm::IntProducts => 0,
+            Algorithm::ByteTiles => byte_tile_scratch(k, n),
+            Algorithm::PanelProducts => panel_scratch(k, n),
+            Algorithm::GemmU8 => dot_scratch(n),
+            Algorithm::Tiles => tile_scratch(k, n),
+        }
+    }
+
     /// Selects the algorithm for activations in `form`. The table in `README.md` is generated from this
     /// function.
     pub(crate) fn select(kernels: &'static Kernels, args: &MatMul, form: ActivationForm) -> Algorithm {
@@ -145,8 +160,7 @@ impl Algorithm {
             }
             ActivationForm::F32 => Algorithm::Products,
             ActivationForm::I16Row if is_interleaved && n <= kernels.int.group_columns => {
-                let column_kernels = kernels.tile_unit.and_then(|unit| unit.columns[ty.id() as usize]);
-                if column_kernels.is_some() && n >= MIN_BYTE_COLUMNS {
+                if n >= MIN_BYTE_COLUMNS && kernels.column_tiles(ty).is_some() {
                     Algorithm::ByteTiles
                 } else {
                     Algorithm::Interleaved8
@@ -189,51 +203,44 @@ pub(crate) unsafe fn matmul_with(
         "matmul of {m} rows: weights have only {} bytes",
         args.w.len()
     );
-    let is_interleaved = args.layout == WeightLayout::Interleaved;
     assert!(
-        !is_interleaved || m.is_multiple_of(GROUP_ROWS),
+        args.layout != WeightLayout::Interleaved || m.is_multiple_of(GROUP_ROWS),
         "expected whole row groups, found {m} rows"
     );
-    // SAFETY: `needed <= w.len()` was asserted above, and each branch checks the activations and the scratch
-    // memory. `out` is valid by contract.
-    unsafe {
-        match args.x {
-            Activations::F32 { x, stride } if is_interleaved => {
-                multiply_groups_of_floats(kernels, args, x, stride, out, out_stride, scratch);
-            }
-            Activations::F32 { x, stride } => multiply_floats(kernels, args, x, stride, out, out_stride, scratch),
-            Activations::Quantized { form, rows, stride }
-                if form == ActivationForm::Bf16Row && rounds_floats(ty) && !is_interleaved =>
-            {
-                check_activations((n - 1) * stride + activation_bytes(form, k), rows.len(), n);
-                multiply_floats_in_tiles(kernels, args, rows, stride, out, out_stride, scratch);
-            }
-            Activations::Quantized { form, rows, stride } => {
-                let type_kernels = kernels.int.find(ty);
-                let type_kernels = type_kernels.unwrap_or_else(|| panic!("{ty} has no integer kernels"));
-                check_activations((n - 1) * stride + activation_bytes(form, k), rows.len(), n);
-                match Algorithm::select(kernels, args, form) {
-                    Algorithm::Interleaved8 | Algorithm::ByteTiles => {
-                        multiply_groups(kernels, type_kernels, args, rows, stride, out, out_stride, scratch);
-                    }
-                    Algorithm::IntProducts => {
-                        multiply_rows(type_kernels, args, rows, stride, out, out_stride, scratch);
-                    }
-                    _ => multiply_panels(
-                        kernels,
-                        type_kernels,
-                        args,
-                        form,
-                        rows,
-                        stride,
-                        out,
-                        out_stride,
-                        scratch,
-                    ),
-                }
-            }
+    let (form, x, x_stride, x_len, row_len) = match args.x {
+        Activations::F32 { x, stride } => (ActivationForm::F32, x.as_ptr().cast(), stride, x.len(), k),
+        Activations::Quantized {
+            form: ActivationForm::F32,
+            ..
+        } => panic!("{ty}: expected quantized activations, found f32"),
+        Activations::Quantized { form, rows, stride } => {
+            (form, rows.as_ptr(), stride, rows.len(), activation_bytes(form, k))
         }
-    }
+    };
+    let needed = (n - 1) * x_stride + row_len;
+    assert!(
+        needed <= x_len,
+        "expected activations of length {needed} for {n} rows, found {x_len}"
+    );
+    let algorithm = Algorithm::select(kernels, args, form);
+    let (needed, found) = (algorithm.scratch(k, n), scratch.len());
+    assert!(
+        needed <= found,
+        "matmul needs {needed} floats of scratch memory, found {found}"
+    );
+    let call = GemmCall {
+        kernels,
+        algorithm,
+        args,
+        x,
+        x_stride,
+        out,
+        out_stride,
+        scratch,
+    };
+    // SAFETY: the sizes of weights, activations, and scratch memory were checked above; `out` and the
+    // instruction set are valid by contract.
+    unsafe { call.run() }
 }
 
 /// Runs matmuls on bf16 tiles in the L1 cache for `rounds` rounds and returns the number of multiply-adds, or
@@ -246,279 +253,276 @@ pub fn multiply_tiles_in_cache(rounds: usize) -> Option<usize> {
         .map(|unit| unsafe { (unit.multiply_in_cache)(rounds) })
 }
 
-/// Multiplies interleaved rows by f32 activations, restoring one group at a time to the file layout.
-///
-/// # Safety
-/// - The contract of [`matmul_with`] holds.
-/// - `args.w` has been checked to hold `m` rows.
-unsafe fn multiply_groups_of_floats(
-    kernels: &'static Kernels,
-    args: &MatMul,
-    x: &[f32],
-    x_stride: usize,
-    out: *mut f32,
-    out_stride: usize,
-    scratch: &mut [f32],
-) {
-    let group_bytes = interleaved_bytes(args.ty, args.k);
-    let (rows, scratch) = scratch.split_at_mut(group_floats(args.k));
-    let stride = args.ty.row_bytes(args.k).unwrap_or_default();
-    let rows = &mut bytemuck::cast_slice_mut(rows)[..GROUP_ROWS * stride];
-    for (i, group) in args.w.chunks_exact(group_bytes).take(args.m / GROUP_ROWS).enumerate() {
-        deinterleave(args.ty, args.k, group, rows);
-        let args = MatMul {
-            w: rows,
-            layout: WeightLayout::Rows { stride },
-            m: GROUP_ROWS,
-            ..*args
-        };
-        // SAFETY: the group's 8 rows of the output are part of the `m` rows (contract of `matmul_with`).
-        unsafe {
-            let out = out.add(i * GROUP_ROWS);
-            multiply_floats(kernels, &args, x, x_stride, out, out_stride, scratch);
-        }
-    }
-}
-
-/// Multiplies rows in file layout by f32 activations.
-///
-/// # Safety
-/// - The contract of [`matmul_with`] holds.
-/// - `args.w` has been checked to hold `m` rows.
-unsafe fn multiply_floats(
-    kernels: &'static Kernels,
-    args: &MatMul,
-    x: &[f32],
-    x_stride: usize,
-    out: *mut f32,
-    out_stride: usize,
-    scratch: &mut [f32],
-) {
-    let &MatMul { ty, w, m, k, n, .. } = args;
-    let algorithm = Algorithm::select(kernels, args, ActivationForm::F32);
-    let kernels = kernels.for_type(ty);
-    check_activations((n - 1) * x_stride + k, x.len(), n);
-    let needed = matmul_scratch(k, n) - group_floats(k);
-    check_scratch(needed, scratch);
-    let product = Product {
-        w: w.as_ptr(),
-        row_stride: args.row_stride(),
-        m,
-        k,
-        x: x.as_ptr(),
-        x_stride,
-        n,
-        out,
-        out_stride,
-        panel: scratch.as_mut_ptr(),
-    };
-    let kernel = match algorithm {
-        Algorithm::FloatPanels => kernels.panels,
-        _ if n == 1 => kernels.matvec,
-        _ => kernels.matmul,
-    };
-    // SAFETY: the sizes of weights, activations, and scratch memory were checked above; `out` and the
-    // instruction set are valid by contract.
-    unsafe { kernel(&product) }
-}
-
-/// Multiplies rows in file layout by a few rows of [`ActivationForm::I16Row`].
-///
-/// # Safety
-/// - The contract of [`matmul_with`] holds.
-/// - `args.w` and `x` have been checked to hold `m` and `n` rows.
-unsafe fn multiply_rows(
-    kernels: &IntTypeKernels,
-    args: &MatMul,
-    x: &[u8],
-    x_stride: usize,
-    out: *mut f32,
-    out_stride: usize,
-    scratch: &mut [f32],
-) {
-    let product = IntProduct {
-        w: args.w.as_ptr(),
-        row_stride: args.row_stride(),
-        m: args.m,
-        k: args.k,
-        x: x.as_ptr(),
-        x_stride,
-        n: args.n,
-        out,
-        out_stride,
-        scratch: scratch.as_mut_ptr(),
-        reuse_prepared_x: args.reuse_prepared_x,
-    };
-    let kernel = if args.n == 1 { kernels.matvec } else { kernels.matmul };
-    // SAFETY: `product` satisfies the invariants of `IntProduct` (sizes checked in `matmul_with`).
-    unsafe { kernel(&product) }
-}
-
-/// Multiplies row groups by rows of [`ActivationForm::I16Row`], a few columns at a time.
-///
-/// # Safety
-/// - The contract of [`matmul_with`] holds.
-/// - `args.w` and `x` have been checked to hold `m` and `n` rows.
-unsafe fn multiply_groups(
-    kernels: &'static Kernels,
-    type_kernels: &IntTypeKernels,
-    args: &MatMul,
-    x: &[u8],
-    x_stride: usize,
-    out: *mut f32,
-    out_stride: usize,
-    scratch: &mut [f32],
-) {
-    let tile_kernels = kernels.tile_unit.and_then(|unit| unit.columns[args.ty.id() as usize]);
-    let columns = group_kernels(type_kernels, args.ty).columns;
-    let needed = if tile_kernels.is_some() {
-        byte_tile_scratch(args.k, args.n)
-    } else {
-        0
-    };
-    check_scratch(needed, scratch);
-    let mut first = 0;
-    while first < args.n {
-        let left = args.n - first;
-        let (n, kernel) = match tile_kernels {
-            Some(kernels) if left >= MIN_BYTE_COLUMNS => {
-                let n = left.min(MAX_BYTE_COLUMNS);
-                (n, kernels[(n - 1) / BYTE_COLUMNS])
-            }
-            _ => {
-                // Divide the columns evenly instead of leaving a few for the last call.
-                let n = left.div_ceil(left.div_ceil(columns.len()));
-                (n, columns[n - 1])
-            }
-        };
-        // SAFETY: `first + n <= args.n`, so `product` satisfies the invariants of `IntProduct` (sizes checked
-        // in `matmul_with`).
-        unsafe {
-            let product = IntProduct {
-                w: args.w.as_ptr(),
-                row_stride: args.row_stride(),
-                m: args.m,
-                k: args.k,
-                x: x.as_ptr().add(first * x_stride),
-                x_stride,
-                n,
-                out: out.add(first * out_stride),
-                out_stride,
-                scratch: scratch.as_mut_ptr().wrapping_add(byte_tile_scratch(args.k, first)),
-                reuse_prepared_x: args.reuse_prepared_x,
-            };
-            kernel(&product);
-        }
-        first += n;
-    }
-}
-
-/// Multiplies rows of floats by rows of bf16 activations.
-///
-/// # Safety
-/// - The contract of [`matmul_with`] holds.
-/// - `args.w` and `x` have been checked to hold `m` and `n` rows.
-unsafe fn multiply_floats_in_tiles(
-    kernels: &'static Kernels,
-    args: &MatMul,
-    x: &[u8],
-    x_stride: usize,
-    out: *mut f32,
-    out_stride: usize,
-    scratch: &mut [f32],
-) {
-    let needed = tile_scratch(args.k, args.n);
-    check_scratch(needed, scratch);
-    let product = TileProduct {
-        w: FloatRows {
-            w: args.w.as_ptr(),
-            stride: args.row_stride(),
-            float_bytes: args.ty.block_bytes(),
-            m: args.m,
-            k: args.k,
-            dequantize: kernels.for_type(args.ty).dequantize,
-        },
-        x: x.as_ptr(),
-        x_stride,
-        n: args.n,
-        out,
-        out_stride,
-        scratch: scratch.as_mut_ptr(),
-    };
-    // SAFETY: weights and activations were checked in `matmul_with`, the scratch memory above.
-    unsafe { (kernels.amx_kernels().multiply_floats)(&product) }
-}
-
 /// Returns the kernels for row groups of a type.
 fn group_kernels(kernels: &IntTypeKernels, ty: GgmlType) -> &GroupKernels {
     let groups = kernels.groups.as_ref();
     groups.unwrap_or_else(|| panic!("{ty} has no kernels for interleaved rows"))
 }
 
-/// Multiplies weights by quantized activations, unpacking the weights to panels or tiles.
+/// A matmul with checked operands.
 ///
-/// # Safety
-/// - The contract of [`matmul_with`] holds.
-/// - `args.w` and `x` have been checked to hold `m` and `n` rows.
-unsafe fn multiply_panels(
+/// Invariants, checked in [`matmul_with`] or part of its contract:
+/// - The CPU supports `kernels`.
+/// - `args.w` holds `args.m` rows.
+/// - `x` is valid for reads of `args.n` rows, `x_stride` apart: floats for f32 activations, otherwise bytes.
+/// - `out` is valid for writes of `args.m` floats at each `j * out_stride`, `j < args.n`, and nothing else
+///   accesses them.
+/// - `scratch` has [`Algorithm::scratch`] floats.
+struct GemmCall<'a> {
     kernels: &'static Kernels,
-    type_kernels: &IntTypeKernels,
-    args: &MatMul,
-    form: ActivationForm,
-    x: &[u8],
+    algorithm: Algorithm,
+    args: &'a MatMul<'a>,
+    x: *const u8,
     x_stride: usize,
     out: *mut f32,
     out_stride: usize,
-    scratch: &mut [f32],
-) {
-    let ty = args.ty;
-    let kernel = match form {
-        ActivationForm::I16Row => kernels.int.panels_i16,
-        ActivationForm::U8Chunk => kernels.int.dots,
-        ActivationForm::Bf16Row => kernels.amx_kernels().multiply,
-        ActivationForm::F32 => panic!("{ty}: expected quantized activations, found f32"),
-    };
-    let needed = integer_scratch(args.k, args.n);
-    check_scratch(needed, scratch);
-    let product = PanelProduct {
-        w: WeightRows {
-            ty,
+    scratch: &'a mut [f32],
+}
+
+impl GemmCall<'_> {
+    /// Computes the matmul.
+    ///
+    /// # Safety
+    /// The invariants of [`GemmCall`] hold.
+    unsafe fn run(self) {
+        let is_interleaved = self.args.layout == WeightLayout::Interleaved;
+        // SAFETY: the invariants hold by contract, and `algorithm` was selected for `args`.
+        unsafe {
+            match self.algorithm {
+                Algorithm::Products | Algorithm::FloatPanels if is_interleaved => self.multiply_groups_of_floats(),
+                Algorithm::Products | Algorithm::FloatPanels => self.multiply_floats(),
+                Algorithm::Interleaved8 | Algorithm::ByteTiles => self.multiply_groups(),
+                Algorithm::IntProducts => self.multiply_rows(),
+                Algorithm::Tiles if rounds_floats(self.args.ty) && !is_interleaved => self.multiply_floats_in_tiles(),
+                Algorithm::PanelProducts | Algorithm::GemmU8 | Algorithm::Tiles => self.multiply_panels(),
+            }
+        }
+    }
+
+    /// Returns the integer kernels of the type of the weights.
+    fn int_kernels(&self) -> &'static IntTypeKernels {
+        let ty = self.args.ty;
+        let kernels = self.kernels.int.find(ty);
+        kernels.unwrap_or_else(|| panic!("{ty} has no integer kernels"))
+    }
+
+    /// Multiplies interleaved rows by f32 activations, restoring one group at a time to the file layout.
+    ///
+    /// # Safety
+    /// The invariants of [`GemmCall`] hold.
+    unsafe fn multiply_groups_of_floats(self) {
+        let &MatMul { ty, w, m, k, .. } = self.args;
+        let (rows, scratch) = self.scratch.split_at_mut(group_floats(k));
+        let stride = ty.row_bytes(k).unwrap_or_default();
+        let rows = &mut bytemuck::cast_slice_mut(rows)[..GROUP_ROWS * stride];
+        let groups = w.chunks_exact(interleaved_bytes(ty, k)).take(m / GROUP_ROWS);
+        for (i, group) in groups.enumerate() {
+            deinterleave(ty, k, group, rows);
+            let args = MatMul {
+                w: rows,
+                layout: WeightLayout::Rows { stride },
+                m: GROUP_ROWS,
+                ..*self.args
+            };
+            // SAFETY: the group's 8 rows of the output are part of the `m` rows, `rows` holds the group's
+            // weights, and the rest of the scratch memory is that of the algorithm.
+            unsafe {
+                let part = GemmCall {
+                    kernels: self.kernels,
+                    algorithm: self.algorithm,
+                    args: &args,
+                    x: self.x,
+                    x_stride: self.x_stride,
+                    out: self.out.add(i * GROUP_ROWS),
+                    out_stride: self.out_stride,
+                    scratch: &mut *scratch,
+                };
+                part.multiply_floats();
+            }
+        }
+    }
+
+    /// Multiplies rows in file layout by f32 activations.
+    ///
+    /// # Safety
+    /// The invariants of [`GemmCall`] hold, except that the scratch memory of a group of rows may be missing.
+    unsafe fn multiply_floats(self) {
+        let &MatMul { ty, w, m, k, n, .. } = self.args;
+        let kernels = self.kernels.for_type(ty);
+        let product = Product {
+            w: w.as_ptr(),
+            row_stride: self.args.row_stride(),
+            m,
+            k,
+            x: self.x.cast(),
+            x_stride: self.x_stride,
+            n,
+            out: self.out,
+            out_stride: self.out_stride,
+            panel: self.scratch.as_mut_ptr(),
+        };
+        let kernel = match self.algorithm {
+            Algorithm::FloatPanels => kernels.panels,
+            _ if n == 1 => kernels.matvec,
+            _ => kernels.matmul,
+        };
+        // SAFETY: `product` satisfies the invariants of `Product`, which are among those of `GemmCall`.
+        unsafe { kernel(&product) }
+    }
+
+    /// Describes the matmul for the kernels of [`ActivationForm::I16Row`].
+    fn int_product(&mut self) -> IntProduct {
+        let args = self.args;
+        IntProduct {
             w: args.w.as_ptr(),
             row_stride: args.row_stride(),
             m: args.m,
             k: args.k,
-            chunk_bytes: match args.layout {
-                WeightLayout::Rows { .. } => CHUNK / ty.block_size() * ty.block_bytes(),
-                WeightLayout::Interleaved => interleaved_bytes(ty, CHUNK) / GROUP_ROWS,
+            x: self.x,
+            x_stride: self.x_stride,
+            n: args.n,
+            out: self.out,
+            out_stride: self.out_stride,
+            scratch: self.scratch.as_mut_ptr(),
+            reuse_prepared_x: args.reuse_prepared_x,
+        }
+    }
+
+    /// Multiplies rows in file layout by a few rows of [`ActivationForm::I16Row`].
+    ///
+    /// # Safety
+    /// The invariants of [`GemmCall`] hold.
+    unsafe fn multiply_rows(mut self) {
+        let kernels = self.int_kernels();
+        let kernel = if self.args.n == 1 {
+            kernels.matvec
+        } else {
+            kernels.matmul
+        };
+        // SAFETY: the product satisfies the invariants of `IntProduct`, which are among those of `GemmCall`.
+        unsafe { kernel(&self.int_product()) }
+    }
+
+    /// Multiplies row groups by rows of [`ActivationForm::I16Row`], a few columns at a time.
+    ///
+    /// # Safety
+    /// The invariants of [`GemmCall`] hold.
+    unsafe fn multiply_groups(mut self) {
+        let &MatMul { ty, k, n, .. } = self.args;
+        let tiles = self.kernels.column_tiles(ty);
+        let columns = group_kernels(self.int_kernels(), ty).columns;
+        let whole = self.int_product();
+        let mut first = 0;
+        while first < n {
+            let left = n - first;
+            let (n, kernel) = match tiles {
+                Some(tiles) if left >= MIN_BYTE_COLUMNS => {
+                    let n = left.min(MAX_BYTE_COLUMNS);
+                    (n, tiles[(n - 1) / BYTE_COLUMNS])
+                }
+                _ => {
+                    // Divide the columns evenly instead of leaving a few for the last call.
+                    let n = left.div_ceil(left.div_ceil(columns.len()));
+                    (n, columns[n - 1])
+                }
+            };
+            // SAFETY: `first + n <= args.n`, so `product` satisfies the invariants of `IntProduct`, which are
+            // among those of `GemmCall`. The tiles of these columns follow those of the columns before them.
+            unsafe {
+                let product = IntProduct {
+                    x: whole.x.add(first * whole.x_stride),
+                    n,
+                    out: whole.out.add(first * whole.out_stride),
+                    scratch: whole.scratch.wrapping_add(Algorithm::ByteTiles.scratch(k, first)),
+                    ..whole
+                };
+                kernel(&product);
+            }
+            first += n;
+        }
+    }
+
+    /// Multiplies rows of floats by rows of bf16 activations.
+    ///
+    /// # Safety
+    /// The invariants of [`GemmCall`] hold.
+    unsafe fn multiply_floats_in_tiles(self) {
+        let args = self.args;
+        let product = TileProduct {
+            w: FloatRows {
+                w: args.w.as_ptr(),
+                stride: args.row_stride(),
+                float_bytes: args.ty.block_bytes(),
+                m: args.m,
+                k: args.k,
+                dequantize: self.kernels.for_type(args.ty).dequantize,
             },
-            integers: type_kernels.integers,
-            layout: match args.layout {
-                WeightLayout::Rows { .. } => RowLayout::Rows(type_kernels.unpack),
-                WeightLayout::Interleaved => RowLayout::Groups(group_kernels(type_kernels, ty).fill),
+            x: self.x,
+            x_stride: self.x_stride,
+            n: args.n,
+            out: self.out,
+            out_stride: self.out_stride,
+            scratch: self.scratch.as_mut_ptr(),
+        };
+        // SAFETY: `product` satisfies the invariants of `TileProduct`, which are among those of `GemmCall`.
+        unsafe { (self.kernels.amx_kernels().multiply_floats)(&product) }
+    }
+
+    /// Multiplies weights by quantized activations, unpacking the weights to panels or tiles.
+    ///
+    /// # Safety
+    /// The invariants of [`GemmCall`] hold.
+    unsafe fn multiply_panels(self) {
+        let &MatMul { ty, w, m, k, n, .. } = self.args;
+        let type_kernels = self.int_kernels();
+        let kernel = match self.algorithm {
+            Algorithm::PanelProducts => self.kernels.int.panels_i16,
+            Algorithm::GemmU8 => self.kernels.int.dots,
+            Algorithm::Tiles => self.kernels.amx_kernels().multiply,
+            other => unreachable!("{other:?} does not unpack weights"),
+        };
+        let (chunk_bytes, layout) = match self.args.layout {
+            WeightLayout::Rows { .. } => (
+                CHUNK / ty.block_size() * ty.block_bytes(),
+                RowLayout::Rows(type_kernels.unpack),
+            ),
+            WeightLayout::Interleaved => (
+                interleaved_bytes(ty, CHUNK) / GROUP_ROWS,
+                RowLayout::Groups(group_kernels(type_kernels, ty).fill),
+            ),
+        };
+        let product = PanelProduct {
+            w: WeightRows {
+                ty,
+                w: w.as_ptr(),
+                row_stride: self.args.row_stride(),
+                m,
+                k,
+                chunk_bytes,
+                integers: type_kernels.integers,
+                layout,
             },
-        },
-        x: x.as_ptr(),
-        x_stride,
-        n: args.n,
-        out,
-        out_stride,
-        scratch: scratch.as_mut_ptr(),
-    };
-    // SAFETY: weights and activations were checked in `matmul_with`, the scratch memory above.
-    unsafe { kernel(&product) }
+            x: self.x,
+            x_stride: self.x_stride,
+            n,
+            out: self.out,
+            out_stride: self.out_stride,
+            scratch: self.scratch.as_mut_ptr(),
+        };
+        // SAFETY: `product` satisfies the invariants of `PanelProduct`, which are among those of `GemmCall`.
+        unsafe { kernel(&product) }
+    }
 }
 
-fn check_scratch(needed: usize, scratch: &[f32]) {
-    let len = scratch.len();
-    assert!(
-        needed <= len,
-        "matmul needs {needed} floats of scratch memory, found {len}"
-    );
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn check_activations(needed: usize, len: usize, n: usize) {
-    assert!(
-        needed <= len,
-        "expected activations of length {needed} for {n} rows, found {len}"
-    );
+    #[test]
+    fn scratch_size_never_shrinks_with_more_columns() {
+        for k in [32, 256, 2048, 14336] {
+            let sizes: Vec<usize> = (0..600).map(|n| matmul_scratch(k, n)).collect();
+            assert!(sizes.is_sorted(), "rows of {k} elements: {sizes:?}");
+        }
+    }
 }

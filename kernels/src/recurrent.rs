@@ -5,7 +5,7 @@
 
 use crate::dispatch::kernels;
 use crate::generic::recurrent::{ChannelScan, Scan, Wkv6, Wkv7};
-use crate::rows::same_length;
+use crate::lengths::same_length;
 
 /// Computes one token of one head of a state space model (Mamba-2). The state has a row of `b.len()` floats
 /// for each element of `x`.

@@ -4,6 +4,7 @@
 //! pairwise summation.
 
 use crate::dispatch::kernels;
+use crate::lengths::same_length;
 
 /// Returns `sum_i a[i] * b[i]`.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -161,8 +162,4 @@ fn weight_ptr(weight: Option<&[f32]>, n: usize) -> *const f32 {
         same_length(n, weight.len());
         weight.as_ptr()
     })
-}
-
-pub(crate) fn same_length(a: usize, b: usize) {
-    assert!(a == b, "rows must have the same length, found {a} and {b} elements");
 }

@@ -76,6 +76,9 @@ ggml_types! {
     Q2_0 = 42, "q2_0", block 64, bytes 18;
 }
 
+/// Exclusive upper bound of the type ids.
+pub(crate) const N_TYPES: usize = 48;
+
 impl GgmlType {
     /// Returns the id stored in GGUF files.
     pub const fn id(self) -> u32 {

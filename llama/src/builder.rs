@@ -6,23 +6,15 @@ use engine::grammar::Grammar;
 use engine::sample::{Recommended, SampleError, SamplerParams};
 use serde_json::{Map, Value as Json};
 
-use crate::chat::Chat;
-use crate::completion::Completion;
 use crate::constraint::PendingConstraint;
 use crate::sampling::sampler_chain;
 use crate::session::{GenerationParams, Session};
-use crate::{CancelHandle, Model, Result};
+use crate::{CancelHandle, Drafts, Model, Result};
 
 /// Default maximum number of tokens of a response.
 const MAX_TOKENS: usize = 2048;
 
-/// Configures a [`Chat`]. Created by [`Model::chat`].
-pub type ChatBuilder = Builder<Chat>;
-
-/// Configures a [`Completion`]. Created by [`Model::completion`].
-pub type CompletionBuilder = Builder<Completion>;
-
-/// Configures a [`Chat`] or a [`Completion`].
+/// Configures a [`Chat`](crate::Chat) or a [`Completion`](crate::Completion).
 ///
 /// The sampling defaults are the recommendations in the model file, or those of the authors of the model
 /// family. Invalid values are errors when the chat or completion starts.
@@ -37,6 +29,7 @@ pub struct Builder<T> {
     ignore_eos: bool,
     loop_detection: bool,
     context_shift: bool,
+    drafts: Option<Drafts>,
     pub(crate) chat: ChatOptions,
     result: PhantomData<fn() -> T>,
 }
@@ -90,6 +83,7 @@ impl<T> Builder<T> {
             ignore_eos: false,
             loop_detection: true,
             context_shift: false,
+            drafts: None,
             chat: ChatOptions {
                 system: None,
                 template: None,
@@ -195,6 +189,12 @@ impl<T> Builder<T> {
         self
     }
 
+    /// Enables speculative decoding with drafts from this source. The output does not change.
+    pub fn drafts(mut self, drafts: Drafts) -> Builder<T> {
+        self.drafts = Some(drafts);
+        self
+    }
+
     /// Returns the recommended sampling parameters with the changes of the caller.
     fn sampler(&self) -> Result<SamplerParams, SampleError> {
         let apply = |params: &mut SamplerParams| {
@@ -221,7 +221,18 @@ impl<T> Builder<T> {
         let constraint = self.grammar.as_ref().map(compile).transpose()?;
         // Report tokens outside of the vocabulary before the first response.
         sampler_chain(self.model.engine(), &sampler, self.ignore_eos)?;
-        let mut session = self.model.session()?;
+        let context = self.model.context(|params| {
+            if let Some(drafts) = &self.drafts {
+                drafts.reserve(params);
+            }
+        })?;
+        let speculator = self
+            .drafts
+            .as_ref()
+            .map(|drafts| drafts.speculator(&context))
+            .transpose()?;
+        let mut session = Session::new(context);
+        session.set_speculator(speculator);
         if self.context_shift {
             session.enable_shift(Some(0))?;
         }
@@ -236,62 +247,5 @@ impl<T> Builder<T> {
             loop_detection: self.loop_detection,
         };
         Ok((session, settings, cancel))
-    }
-}
-
-impl Builder<Chat> {
-    /// Sets the system prompt, the instructions for the whole conversation.
-    pub fn system(mut self, text: impl Into<String>) -> ChatBuilder {
-        self.chat.system = Some(text.into());
-        self
-    }
-
-    /// Replaces the chat template of the model by a Jinja template.
-    pub fn template(mut self, source: impl Into<String>) -> ChatBuilder {
-        self.chat.template = Some(source.into());
-        self
-    }
-
-    /// Sets a variable of the chat template.
-    pub fn template_variable(mut self, name: impl Into<String>, value: impl Into<Json>) -> ChatBuilder {
-        self.chat.variables.insert(name.into(), value.into());
-        self
-    }
-
-    /// Sets whether the model reasons before it answers, for models whose template has a switch. The default
-    /// is the default of the template, or false with a grammar.
-    pub fn thinking(self, thinking: bool) -> ChatBuilder {
-        self.template_variable("enable_thinking", thinking)
-    }
-
-    /// Sets whether responses yield pieces of the reasoning, too. By default, they yield only the answer.
-    pub fn yield_reasoning(mut self, yields: bool) -> ChatBuilder {
-        self.chat.yields_reasoning = yields;
-        self
-    }
-
-    /// Ends the reasoning of a response after this number of tokens.
-    pub fn reasoning_budget(mut self, n_tokens: usize) -> ChatBuilder {
-        self.chat.reasoning_budget = Some(n_tokens);
-        self
-    }
-
-    /// Starts the conversation and allocates its context.
-    ///
-    /// # Errors
-    /// [`Error`](crate::Error) if a setting is invalid, the model has no chat template, or memory is
-    /// insufficient.
-    pub fn start(self) -> Result<Chat> {
-        Chat::start(self)
-    }
-}
-
-impl Builder<Completion> {
-    /// Allocates the context.
-    ///
-    /// # Errors
-    /// [`Error`](crate::Error) if a setting is invalid or memory is insufficient.
-    pub fn start(self) -> Result<Completion> {
-        Completion::start(self)
     }
 }

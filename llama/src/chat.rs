@@ -1,16 +1,21 @@
 //! Conversations.
 
 use std::fmt;
+use std::path::Path;
 
 use engine::chat::{Budget, Marks, Message, ReasoningSplit};
 use serde_json::{Map, Value as Json};
 
-use crate::builder::{ChatBuilder, Settings};
+use crate::builder::{Builder, Settings};
 use crate::generator::ShownTokens;
 use crate::response::{Response, ResponseParts};
+use crate::saved::{load_messages, save_messages};
 use crate::session::{Generation, Session};
 use crate::template::{Prompt, PromptTemplate};
-use crate::{CancelHandle, Result};
+use crate::{CancelHandle, Model, Result};
+
+/// Configures a [`Chat`]. Created by [`Model::chat`].
+pub type ChatBuilder = Builder<Chat>;
 
 /// A conversation with a model. Every question computes only the new part of the conversation.
 pub struct Chat {
@@ -22,6 +27,60 @@ pub struct Chat {
     messages: Vec<Message>,
     yields_reasoning: bool,
     reasoning_budget: Option<usize>,
+}
+
+impl Model {
+    /// Starts to configure a conversation.
+    pub fn chat(&self) -> ChatBuilder {
+        Builder::new(self)
+    }
+}
+
+impl Builder<Chat> {
+    /// Sets the system prompt, the instructions for the whole conversation.
+    pub fn system(mut self, text: impl Into<String>) -> ChatBuilder {
+        self.chat.system = Some(text.into());
+        self
+    }
+
+    /// Replaces the chat template of the model by a Jinja template.
+    pub fn template(mut self, source: impl Into<String>) -> ChatBuilder {
+        self.chat.template = Some(source.into());
+        self
+    }
+
+    /// Sets a variable of the chat template.
+    pub fn template_variable(mut self, name: impl Into<String>, value: impl Into<Json>) -> ChatBuilder {
+        self.chat.variables.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets whether the model reasons before it answers, for models whose template has a switch. The default
+    /// is the default of the template, or false with a grammar.
+    pub fn thinking(self, thinking: bool) -> ChatBuilder {
+        self.template_variable("enable_thinking", thinking)
+    }
+
+    /// Sets whether responses yield pieces of the reasoning, too. By default, they yield only the answer.
+    pub fn yield_reasoning(mut self, yields: bool) -> ChatBuilder {
+        self.chat.yields_reasoning = yields;
+        self
+    }
+
+    /// Ends the reasoning of a response after this number of tokens.
+    pub fn reasoning_budget(mut self, n_tokens: usize) -> ChatBuilder {
+        self.chat.reasoning_budget = Some(n_tokens);
+        self
+    }
+
+    /// Starts the conversation and allocates its context.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error) if a setting is invalid, the model has no chat template, or memory is
+    /// insufficient.
+    pub fn start(self) -> Result<Chat> {
+        Chat::start(self)
+    }
 }
 
 impl Chat {
@@ -81,9 +140,27 @@ impl Chat {
         &self.messages
     }
 
-    /// Returns the messages for changes, for example to restore a saved conversation.
+    /// Returns the messages for changes.
     pub fn messages_mut(&mut self) -> &mut Vec<Message> {
         &mut self.messages
+    }
+
+    /// Writes the messages to a JSON file.
+    ///
+    /// # Errors
+    /// [`Error::Conversation`](crate::Error::Conversation) if the file cannot be written.
+    pub fn save(&self, file: impl AsRef<Path>) -> Result<()> {
+        save_messages(&self.messages, file.as_ref())
+    }
+
+    /// Replaces the messages by those of a file that [`Chat::save`] has written.
+    ///
+    /// # Errors
+    /// [`Error::Conversation`](crate::Error::Conversation) if the file is not a saved conversation. The messages are
+    /// then unchanged.
+    pub fn load(&mut self, file: impl AsRef<Path>) -> Result<()> {
+        self.messages = load_messages(file.as_ref())?;
+        Ok(())
     }
 
     /// Removes all messages except the system prompt.
@@ -115,9 +192,10 @@ impl Chat {
         // A constrained response contains no reasoning.
         let mut text = prompt.text.clone();
         self.template.close_reasoning(&mut text);
-        Ok(match text == prompt.text {
-            true => prompt,
-            false => self.template.tokenized(vocab, text),
+        Ok(if text == prompt.text {
+            prompt
+        } else {
+            self.template.tokenized(vocab, text)
         })
     }
 
@@ -136,7 +214,11 @@ impl Chat {
     }
 
     fn response(&mut self, generation: Generation, prompt: &Prompt) -> Response<'_> {
-        let tags = self.template.tags().filter(|_| !self.settings.is_constrained());
+        let tags = if self.settings.is_constrained() {
+            None
+        } else {
+            self.template.tags()
+        };
         let parts = ResponseParts {
             messages: Some(&mut self.messages),
             cancel: self.cancel.clone(),

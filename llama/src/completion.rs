@@ -4,16 +4,36 @@ use std::fmt;
 
 use engine::chat::ReasoningSplit;
 
-use crate::builder::{CompletionBuilder, Settings};
+use crate::builder::{Builder, Settings};
 use crate::response::{Response, ResponseParts};
 use crate::session::Session;
-use crate::{CancelHandle, Result};
+use crate::{CancelHandle, Model, Result};
+
+/// Configures a [`Completion`]. Created by [`Model::completion`].
+pub type CompletionBuilder = Builder<Completion>;
 
 /// Completes plain text, without a chat template. Consecutive prompts reuse the prefix that they share.
 pub struct Completion {
     session: Session,
     settings: Settings,
     cancel: CancelHandle,
+}
+
+impl Model {
+    /// Starts to configure the completion of plain text, without a chat template.
+    pub fn completion(&self) -> CompletionBuilder {
+        Builder::new(self)
+    }
+}
+
+impl Builder<Completion> {
+    /// Allocates the context.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error) if a setting is invalid or memory is insufficient.
+    pub fn start(self) -> Result<Completion> {
+        Completion::start(self)
+    }
 }
 
 impl Completion {

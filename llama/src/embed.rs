@@ -57,74 +57,75 @@ pub fn normalized(vector: &[f32]) -> Vec<f32> {
     vector.iter().map(|&x| (f64::from(x) * scale) as f32).collect()
 }
 
-/// Context for embeddings.
-pub(crate) struct Embedder {
-    context: Context,
-    n_batch: usize,
+impl Model {
+    /// Computes an embedding for each text: a vector of length 1, whose dot product with another embedding is
+    /// the similarity of the texts.
+    ///
+    /// The vectors are pooled as the model file specifies. Otherwise, an encoder uses the mean of the tokens,
+    /// and a causal model the last token, which is the only token that attends to the whole text.
+    ///
+    /// # Errors
+    /// [`Error`] if a text is empty or too long, or if the model does not support embeddings.
+    pub fn embed<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Vec<f32>>> {
+        let pooling = default_pooling(self.engine());
+        if matches!(pooling, Pooling::None | Pooling::Rank) {
+            return Err(Error::NoEmbeddings);
+        }
+        let n_max = self.engine().base().n_ctx_train();
+        let mut inputs = Vec::with_capacity(texts.len());
+        for (index, text) in texts.iter().enumerate() {
+            let tokens = self.engine().vocab().tokenize(text.as_ref(), true, true);
+            let n_tokens = tokens.len();
+            match n_tokens {
+                0 => return Err(Error::EmptyText { index }),
+                n if n > n_max => return Err(Error::TextTooLong { index, n_tokens, n_max }),
+                _ => inputs.push(tokens),
+            }
+        }
+        let longest = inputs.iter().map(Vec::len).max().unwrap_or(0);
+        let mut cached = self.embedding_context().lock().unwrap_or_else(PoisonError::into_inner);
+        let mut context = match cached.take() {
+            Some(context) if context.params().n_batch >= longest => context,
+            _ => embedding_context(self, pooling, longest.next_power_of_two().max(MIN_BATCH).min(n_max))?,
+        };
+        let vectors = vectors(&mut context, &inputs);
+        *cached = Some(context);
+        vectors
+    }
 }
 
-impl Embedder {
-    /// Creates a context for batches of `n_batch` tokens.
-    fn new(model: &Model, pooling: Pooling, n_batch: usize) -> Result<Embedder> {
-        let params = ContextParams {
-            n_ctx: n_batch,
-            n_batch,
-            n_ubatch: n_batch,
-            n_seq_max: MAX_TEXTS,
-            pooling: Some(pooling),
-            ..model.context_params().clone()
-        };
-        let mut context = Context::new(model.engine().clone(), &params)?;
-        model.adapt(&mut context)?;
-        Ok(Embedder { context, n_batch })
-    }
+/// Creates a context for batches of `n_batch` tokens.
+fn embedding_context(model: &Model, pooling: Pooling, n_batch: usize) -> Result<Context> {
+    let params = ContextParams {
+        n_ctx: n_batch,
+        n_batch,
+        n_ubatch: n_batch,
+        n_seq_max: MAX_TEXTS,
+        pooling: Some(pooling),
+        ..model.context_params().clone()
+    };
+    let mut context = Context::new(model.engine().clone(), &params)?;
+    model.adapt(&mut context)?;
+    Ok(context)
 }
 
 /// Computes an embedding of length 1 for each text.
-pub(crate) fn embed<S: AsRef<str>>(model: &Model, texts: &[S]) -> Result<Vec<Vec<f32>>> {
-    let pooling = default_pooling(model.engine());
-    if matches!(pooling, Pooling::None | Pooling::Rank) {
-        return Err(Error::NoEmbeddings);
-    }
-    let n_max = model.engine().base().n_ctx_train();
-    let mut inputs = Vec::with_capacity(texts.len());
-    for (index, text) in texts.iter().enumerate() {
-        let tokens = model.engine().vocab().tokenize(text.as_ref(), true, true);
-        let n_tokens = tokens.len();
-        match n_tokens {
-            0 => return Err(Error::EmptyText { index }),
-            n if n > n_max => return Err(Error::TextTooLong { index, n_tokens, n_max }),
-            _ => inputs.push(tokens),
+fn vectors(context: &mut Context, inputs: &[Vec<Token>]) -> Result<Vec<Vec<f32>>> {
+    let n_batch = context.params().n_batch;
+    let mut vectors = Vec::with_capacity(inputs.len());
+    let mut rest = inputs;
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(n_fitting(rest, n_batch));
+        decode_texts(context, now)?;
+        if let Some(rejected) = context.rejected().first() {
+            let reason = rejected.error.to_string();
+            return Err(Error::Embedding { reason });
         }
-    }
-    let longest = inputs.iter().map(Vec::len).max().unwrap_or(0);
-    let mut embedder = model.embedder().lock().unwrap_or_else(PoisonError::into_inner);
-    let mut current = match embedder.take().filter(|embedder| embedder.n_batch >= longest) {
-        Some(current) => current,
-        None => Embedder::new(model, pooling, longest.next_power_of_two().max(MIN_BATCH).min(n_max))?,
-    };
-    let vectors = current.vectors(&inputs);
-    *embedder = Some(current);
-    vectors
-}
-
-impl Embedder {
-    fn vectors(&mut self, inputs: &[Vec<Token>]) -> Result<Vec<Vec<f32>>> {
-        let mut vectors = Vec::with_capacity(inputs.len());
-        let mut rest = inputs;
-        while !rest.is_empty() {
-            let (now, later) = rest.split_at(n_fitting(rest, self.n_batch));
-            decode_texts(&mut self.context, now)?;
-            if let Some(rejected) = self.context.rejected().first() {
-                let reason = rejected.error.to_string();
-                return Err(Error::Embedding { reason });
-            }
-            for seq in 0..now.len() {
-                let vector = self.context.embedding(seq).ok_or(Error::NoEmbeddings)?;
-                vectors.push(normalized(vector));
-            }
-            rest = later;
+        for seq in 0..now.len() {
+            let vector = context.embedding(seq).ok_or(Error::NoEmbeddings)?;
+            vectors.push(normalized(vector));
         }
-        Ok(vectors)
+        rest = later;
     }
+    Ok(vectors)
 }

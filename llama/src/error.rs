@@ -1,6 +1,7 @@
 //! The error type of the crate.
 
 use std::io;
+use std::path::PathBuf;
 
 use engine::adapter::AdapterError;
 use engine::chat::ChatError;
@@ -8,6 +9,7 @@ use engine::context::{ContextError, DecodeError, MemoryError, SetAdaptersError};
 use engine::grammar::GrammarError;
 use engine::model::ModelError;
 use engine::sample::SampleError;
+use engine::speculate::{DraftModelError, MtpError};
 
 #[cfg(feature = "hub")]
 use crate::hub::HubError;
@@ -52,6 +54,20 @@ pub enum Error {
     /// Modifying the KV cache failed.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// A model cannot draft tokens, for example because its vocabulary differs.
+    #[error(transparent)]
+    DraftModel(#[from] DraftModelError),
+    /// The multi-token prediction layers are missing or not supported.
+    #[error(transparent)]
+    Mtp(#[from] MtpError),
+    /// A saved conversation cannot be read or written.
+    #[error("{}: {reason}", file.display())]
+    Conversation {
+        /// Path of the file.
+        file: PathBuf,
+        /// Message of the failed operation.
+        reason: String,
+    },
     /// The prompt has no tokens.
     #[error("the prompt is empty")]
     EmptyPrompt,

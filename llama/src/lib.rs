@@ -25,6 +25,7 @@
 //! - [`Completion`] continues plain text.
 //! - [`Response`] is an iterator of [`Piece`]s with [statistics](Stats). A [`CancelHandle`] stops the response
 //!   from another thread.
+//! - [`Drafts`] are sources of drafts for speculative decoding.
 //! - [`Model::embed`] computes embeddings.
 //! - [`hub`] downloads and lists models.
 //!
@@ -46,6 +47,7 @@ mod cancel;
 mod chat;
 mod completion;
 mod constraint;
+mod drafts;
 mod embed;
 mod error;
 mod generator;
@@ -57,17 +59,21 @@ mod options;
 pub mod parts;
 mod response;
 mod sampling;
+mod saved;
 mod session;
+mod stats;
 mod template;
 
-pub use builder::{Builder, ChatBuilder, CompletionBuilder};
+pub use builder::Builder;
 pub use cancel::CancelHandle;
-pub use chat::Chat;
-pub use completion::Completion;
+pub use chat::{Chat, ChatBuilder};
+pub use completion::{Completion, CompletionBuilder};
+pub use drafts::Drafts;
 #[doc(no_inline)]
 pub use engine;
 pub use engine::chat::Message;
 pub use error::{Error, Result};
 pub use model::Model;
 pub use options::{CacheType, GpuLayers, ModelOptions, Precision};
-pub use response::{Finish, Piece, Response, Stats};
+pub use response::{Piece, Response};
+pub use stats::{Finish, Stats};

@@ -9,10 +9,7 @@ use engine::context::{Context, ContextParams};
 use engine::sample::Recommended;
 use engine::vocab::Vocab;
 
-use crate::builder::{Builder, ChatBuilder, CompletionBuilder};
-use crate::embed::{self, Embedder};
-use crate::options::ModelOptions;
-use crate::session::{Session, fitting_context};
+use crate::session::fitting_context;
 use crate::{Error, Result};
 
 /// Minimum size to which the default context is reduced if memory is insufficient.
@@ -35,8 +32,8 @@ struct Inner {
     can_shrink: bool,
     adapters: Adapters,
     warnings: Vec<String>,
-    /// Embedder; created when the first text is embedded.
-    embedder: Mutex<Option<Embedder>>,
+    /// Context for embeddings; created when the first text is embedded.
+    embedding_context: Mutex<Option<Context>>,
 }
 
 /// Access to the vocabulary of a model, for threads.
@@ -49,24 +46,6 @@ impl AsRef<Vocab> for SharedVocab {
 }
 
 impl Model {
-    /// Opens a model with default options.
-    ///
-    /// `model` is the path of a GGUF file, for a model of several files the first one. With the feature
-    /// `hub`, `model` can also be the name of a Hugging Face repository with an optional quantization, such
-    /// as `Qwen/Qwen3-0.6B-GGUF:Q8_0`, or a short name such as `qwen3:0.6b`. Such a model is downloaded
-    /// unless the Hugging Face cache contains it.
-    ///
-    /// # Errors
-    /// [`Error`] if the download fails, or if a file is invalid or does not fit in memory.
-    pub fn open(model: impl AsRef<Path>) -> Result<Model> {
-        Model::options().open(model)
-    }
-
-    /// Returns options for opening a model.
-    pub fn options() -> ModelOptions {
-        ModelOptions::default()
-    }
-
     pub(crate) fn new(
         model: Arc<engine::model::Model>,
         context: ContextParams,
@@ -89,30 +68,8 @@ impl Model {
             context,
             can_shrink,
             adapters,
-            embedder: Mutex::default(),
+            embedding_context: Mutex::default(),
         }))
-    }
-
-    /// Starts to configure a conversation.
-    pub fn chat(&self) -> ChatBuilder {
-        Builder::new(self)
-    }
-
-    /// Starts to configure the completion of plain text, without a chat template.
-    pub fn completion(&self) -> CompletionBuilder {
-        Builder::new(self)
-    }
-
-    /// Computes an embedding for each text: a vector of length 1, whose dot product with another embedding is
-    /// the similarity of the texts.
-    ///
-    /// The vectors are pooled as the model file specifies. Otherwise, an encoder uses the mean of the tokens,
-    /// and a causal model the last token, which is the only token that attends to the whole text.
-    ///
-    /// # Errors
-    /// [`Error`] if a text is empty or too long, or if the model does not support embeddings.
-    pub fn embed<S: AsRef<str>>(&self, texts: &[S]) -> Result<Vec<Vec<f32>>> {
-        embed::embed(self, texts)
     }
 
     /// Returns the number of tokens of a text, without tokens that start or end a sequence.
@@ -153,8 +110,8 @@ impl Model {
         &self.0.context
     }
 
-    pub(crate) fn embedder(&self) -> &Mutex<Option<Embedder>> {
-        &self.0.embedder
+    pub(crate) fn embedding_context(&self) -> &Mutex<Option<Context>> {
+        &self.0.embedding_context
     }
 
     /// Applies the model's adapters to a context.
@@ -170,18 +127,19 @@ impl Model {
         Ok(())
     }
 
-    /// Creates a session with a context of its own.
-    pub(crate) fn session(&self) -> Result<Session> {
+    /// Creates a context of its own for a session. `change` changes its parameters.
+    pub(crate) fn context(&self, change: impl FnOnce(&mut ContextParams)) -> Result<Context> {
         let model = &self.0.model;
         if model.bidirectional() {
             let arch = model.arch().name;
             return Err(Error::Encoder { arch });
         }
         let mut params = self.0.context.clone();
+        change(&mut params);
         let n_ctx_min = if self.0.can_shrink { MIN_CONTEXT } else { usize::MAX };
         let mut context = fitting_context(model, &mut params, n_ctx_min)?;
         self.adapt(&mut context)?;
-        Ok(Session::new(context))
+        Ok(context)
     }
 }
 

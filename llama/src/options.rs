@@ -96,6 +96,7 @@ pub struct ModelOptions {
     threads: Option<usize>,
     precision: Precision,
     cache_types: (CacheType, CacheType),
+    mtp: bool,
     loras: Vec<(PathBuf, f32)>,
     control_vectors: Vec<(PathBuf, f32)>,
     progress: Option<LoadProgress>,
@@ -103,6 +104,26 @@ pub struct ModelOptions {
     context_params: Option<Configure<ContextParams>>,
     #[cfg(feature = "hub")]
     hub: crate::hub::HubOptions,
+}
+
+impl Model {
+    /// Opens a model with default options.
+    ///
+    /// `model` is the path of a GGUF file, for a model of several files the first one. With the feature
+    /// `hub`, `model` can also be the name of a Hugging Face repository with an optional quantization, such
+    /// as `Qwen/Qwen3-0.6B-GGUF:Q8_0`, or a short name such as `qwen3:0.6b`. Such a model is downloaded
+    /// unless the Hugging Face cache contains it.
+    ///
+    /// # Errors
+    /// [`Error`](crate::Error) if the download fails, or if a file is invalid or does not fit in memory.
+    pub fn open(model: impl AsRef<Path>) -> Result<Model> {
+        Model::options().open(model)
+    }
+
+    /// Returns options for opening a model.
+    pub fn options() -> ModelOptions {
+        ModelOptions::default()
+    }
 }
 
 impl ModelOptions {
@@ -134,6 +155,13 @@ impl ModelOptions {
     /// Sets the data types of cached keys and values. The default is [`CacheType::F16`] for both.
     pub fn cache_types(mut self, keys: CacheType, values: CacheType) -> ModelOptions {
         self.cache_types = (keys, values);
+        self
+    }
+
+    /// Sets whether the multi-token prediction layers of the file are loaded, for [`Drafts::Mtp`](crate::Drafts::Mtp).
+    /// The default is false.
+    pub fn mtp(mut self, load: bool) -> ModelOptions {
+        self.mtp = load;
         self
     }
 
@@ -217,6 +245,7 @@ impl ModelOptions {
         }
         let mut params = LoadParams {
             progress: self.progress,
+            mtp: self.mtp,
             ..LoadParams::default()
         };
         let placement = &mut params.placement;

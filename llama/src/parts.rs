@@ -9,6 +9,8 @@
 //! - [`PendingConstraint`]: grammar that is compiled on another thread
 //! - [`Generator`]: tokens to text, with stop strings and reasoning budget
 //! - [`Session`]: context with cached prefix, context shift, and speculative decoding
+//! - [`reserve_drafts`]: memory for the drafts of speculative decoding
+//! - [`save_messages`], [`load_messages`]: saved conversations
 //! - [`default_pooling`], [`decode_texts`]: embeddings
 //! - [`usable_gpus`], [`load_or_use_cpu`]: loading on the devices of the machine
 
@@ -16,9 +18,11 @@
 pub use archs::ALL as ARCHITECTURES;
 
 pub use crate::constraint::PendingConstraint;
+pub use crate::drafts::reserve_drafts;
 pub use crate::embed::{MAX_TEXTS, decode_texts, default_pooling, n_fitting, normalized};
 pub use crate::generator::{Generator, OutputEnd, Sampled, ShownTokens};
 pub use crate::load::{load_or_use_cpu, usable_gpus};
 pub use crate::sampling::sampler_chain;
+pub use crate::saved::{load_messages, save_messages};
 pub use crate::session::{Generation, GenerationParams, Session, fitting_context};
 pub use crate::template::{Prompt, PromptTemplate};

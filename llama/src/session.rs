@@ -14,8 +14,8 @@ use engine::vocab::Vocab;
 
 use crate::constraint::PendingConstraint;
 use crate::generator::{Generator, OutputEnd, ShownTokens};
-use crate::response::{Finish, Stats};
 use crate::sampling::sampler_chain;
+use crate::stats::{Finish, Stats};
 use crate::{CancelHandle, Error, Result};
 
 /// Creates a context of the size in `params`. If memory is insufficient, halves the size, and the size in
@@ -505,9 +505,10 @@ impl Session {
         let params = self.context.params();
         let is_long = tokens.len() > params.n_ubatch;
         // Smaller batches report progress more often.
-        let n_batch = match is_long && progress.is_some() {
-            true => params.n_ubatch,
-            false => params.n_batch,
+        let n_batch = if is_long && progress.is_some() {
+            params.n_ubatch
+        } else {
+            params.n_batch
         };
         let mut n_done = 0;
         for chunk in tokens.chunks(n_batch) {
@@ -519,7 +520,7 @@ impl Session {
                 Err(e) => return Err(e.into()),
             }
             n_done += chunk.len();
-            if let Some(progress) = progress.as_mut().filter(|_| is_long) {
+            if is_long && let Some(progress) = &mut progress {
                 progress(n_done, tokens.len());
             }
             self.last = chunk.len() - 1;

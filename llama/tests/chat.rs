@@ -35,6 +35,33 @@ fn streamed_pieces_equal_response_in_history() {
 }
 
 #[test]
+fn saved_conversation_is_loaded_unchanged() {
+    let model = chat_model();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("chat.json");
+    let mut chat = model.chat().system("abc").max_tokens(5).start().unwrap();
+    collect(&mut chat, "one two");
+    chat.messages_mut()[1].fields.insert("name".to_owned(), "Ann".into());
+    chat.save(&file).unwrap();
+    let mut other = model.chat().start().unwrap();
+    other.load(&file).unwrap();
+    assert_eq!(other.messages(), chat.messages());
+    for text in [
+        "",
+        "{}",
+        "[{}]",
+        r#"[{"role": "user"}]"#,
+        r#"[{"role": 1, "content": ""}]"#,
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let error = other.load(&file).unwrap_err();
+        assert!(matches!(error, Error::Conversation { .. }), "{text}: {error}");
+        assert!(error.to_string().contains("chat.json: "), "{error}");
+    }
+    assert_eq!(other.messages(), chat.messages());
+}
+
+#[test]
 fn second_question_reuses_cached_conversation() {
     let model = chat_model();
     let mut chat = model

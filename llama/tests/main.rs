@@ -3,6 +3,7 @@
 mod chat;
 mod common;
 mod completion;
+mod drafts;
 mod embed;
 mod open;
 mod public_api;

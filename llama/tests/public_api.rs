@@ -121,8 +121,8 @@ fn fields(fields: &Fields, owner: &str, is_variant: bool, lines: &mut Vec<String
     }
 }
 
-/// Adds the lines of an item and of its inherent methods and trait implementations.
-fn describe(path: &str, name: &str, items: &[Item], lines: &mut Vec<String>) {
+/// Adds the lines of an item and of its inherent methods and trait implementations, which may be in any module.
+fn describe(path: &str, name: &str, items: &[Item], modules: &Modules, lines: &mut Vec<String>) {
     let start = lines.len();
     for item in items {
         match item {
@@ -152,7 +152,7 @@ fn describe(path: &str, name: &str, items: &[Item], lines: &mut Vec<String>) {
         let ty = i.self_ty.to_token_stream().to_string();
         ty.split([' ', '<']).next() == Some(name)
     };
-    let impls = items.iter().filter_map(|item| match item {
+    let impls = modules.values().flatten().filter_map(|item| match item {
         Item::Impl(i) => Some(i),
         _ => None,
     });
@@ -195,7 +195,7 @@ fn list(path: &str, name: &str, modules: &Modules, lines: &mut Vec<String>) {
                         .or_else(|| modules.get(&module))
                         .filter(|_| !module.is_empty())
                     {
-                        Some(items) => describe(&full, &item, items, lines),
+                        Some(items) => describe(&full, &item, items, modules, lines),
                         None => lines.push(format!("{full}: re-export of {module}::{item}")),
                     }
                 }
@@ -219,6 +219,7 @@ fn list(path: &str, name: &str, modules: &Modules, lines: &mut Vec<String>) {
                     &format!("{name}::{}", s.ident),
                     &s.ident.to_string(),
                     &modules[path],
+                    modules,
                     lines,
                 );
             }

@@ -7,88 +7,53 @@ use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::{
-    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, generating, integer_of,
-    max_tokens, structure, text_of,
+    ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, generating, integer_of, max_tokens,
+    structure, text_of,
 };
-use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, unique, warned};
-use crate::messages::{self, can_continue};
-use crate::output::{OutputDelta, Usage};
+use crate::app::{App, Shared};
+use crate::chat::messages::{self, can_continue};
+use crate::chat::tools::{ToolChoice, Tools, checked};
+use crate::chat::{Call, Conversation, OutputDelta, Usage};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
 use crate::scheduler::{Finish, Request};
-use crate::service::Conversation;
-use crate::tools::{Call, ToolChoice, Tools, checked};
 
 /// Request fields of both Messages routes.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "messages",
-        form: FieldType::List,
-        doc: "Messages, oldest first: objects with `role` and `content` (a string or a list of text blocks). The output continues a final assistant message.",
-    },
-    Field {
-        name: "system",
-        form: FieldType::Any,
-        doc: "System prompt: a string or a list of text blocks.",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "max_tokens",
-        form: FieldType::Integer,
-        doc: "Maximum completion tokens, including reasoning. Required.",
-    },
-    Field {
-        name: "stop_sequences",
-        form: FieldType::List,
-        doc: "Strings that end the output; a matching string is not returned.",
-    },
-    Field {
-        name: "stream",
-        form: FieldType::Flag,
-        doc: "Stream the output (false; in Ollama's API true).",
-    },
-    Field {
-        name: "thinking",
-        form: FieldType::Object,
-        doc: "`type`: `enabled`, `adaptive` or `disabled`, if the chat template supports it; `budget_tokens`: maximum reasoning tokens.",
-    },
-    Field {
-        name: "tools",
-        form: FieldType::List,
-        doc: "Tool definitions.",
-    },
-    Field {
-        name: "tool_choice",
-        form: FieldType::Object,
-        doc: "`type`: `auto` (default), `none`, `any`, or `tool` with a `name`. Forced calls match the tool's schema.",
-    },
-    Field {
-        name: "output_config",
-        form: FieldType::Object,
-        doc: "`effort`: reasoning effort, if the chat template supports it; `format`: `{\"type\": \"json_schema\", \"schema\": …}`.",
-    },
-    Field {
-        name: "context_management",
-        form: FieldType::Object,
-        doc: "Ignored with a warning; conversations are never truncated.",
-    },
-    Field {
-        name: "metadata",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "service_tier",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "cache_control",
-        form: FieldType::Ignored,
-        doc: "Ignored; prefix caching is automatic.",
-    },
+    Field::list(
+        "messages",
+        "Messages, oldest first: objects with `role` and `content` (a string or a list of text blocks). The output continues a final assistant message.",
+    ),
+    Field::any("system", "System prompt: a string or a list of text blocks."),
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::integer(
+        "max_tokens",
+        "Maximum completion tokens, including reasoning. Required.",
+    ),
+    Field::list(
+        "stop_sequences",
+        "Strings that end the output; a matching string is not returned.",
+    ),
+    Field::flag("stream", "Stream the output (false; in Ollama's API true)."),
+    Field::object(
+        "thinking",
+        "`type`: `enabled`, `adaptive` or `disabled`, if the chat template supports it; `budget_tokens`: maximum reasoning tokens.",
+    ),
+    Field::list("tools", "Tool definitions."),
+    Field::object(
+        "tool_choice",
+        "`type`: `auto` (default), `none`, `any`, or `tool` with a `name`. Forced calls match the tool's schema.",
+    ),
+    Field::object(
+        "output_config",
+        "`effort`: reasoning effort, if the chat template supports it; `format`: `{\"type\": \"json_schema\", \"schema\": …}`.",
+    ),
+    Field::object(
+        "context_management",
+        "Ignored with a warning; conversations are never truncated.",
+    ),
+    Field::ignored("metadata", "Ignored."),
+    Field::ignored("service_tier", "Ignored."),
+    Field::ignored("cache_control", "Ignored; prefix caching is automatic."),
 ];
 
 struct ResponseMeta {
@@ -186,16 +151,20 @@ fn read(app: &App, body: Map<String, Json>) -> ApiResult<ParsedRequest> {
     let mut conversation = conversation(&mut fields)?;
     let effort = effort.map(|effort| ("reasoning_effort".to_owned(), effort.into()));
     conversation.variables.extend(effort);
-    let managed = fields
+    let mut ignored_fields = Vec::new();
+    if fields
         .object("context_management")?
-        .is_some_and(|edits| !edits.is_empty());
+        .is_some_and(|edits| !edits.is_empty())
+    {
+        ignored_fields.push("context_management".to_owned());
+    }
     fields.finish()?;
     Ok(ParsedRequest {
         conversation,
         request,
         grammar,
         is_stream,
-        ignored_fields: managed.then(|| "context_management".to_owned()).into_iter().collect(),
+        ignored_fields,
     })
 }
 

@@ -170,8 +170,11 @@ fn next_line(input: &mut impl BufRead) -> io::Result<Option<Result<Vec<u8>, Stri
             break;
         }
     }
-    let too_long = || format!("line too long: {len} bytes, maximum {MAX_LINE}");
-    Ok((len > 0).then(|| if len <= MAX_LINE { Ok(line) } else { Err(too_long()) }))
+    Ok(match len {
+        0 => None,
+        1..=MAX_LINE => Some(Ok(line)),
+        _ => Some(Err(format!("line too long: {len} bytes, maximum {MAX_LINE}"))),
+    })
 }
 
 /// Request parsed from an input line.

@@ -7,11 +7,8 @@ use engine::context::{Context, ContextParams};
 use engine::model::Model;
 use engine::sample::Token;
 use llama::parts::{MAX_TEXTS, decode_texts, default_pooling, n_fitting, normalized};
-use serde_json::{Map, Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, Fields};
-use crate::http::{App, Shared, blocking};
-use crate::service::ModelService;
+use crate::api::{ApiError, ApiResult};
 
 /// Maximum number of tokens in a batch of several inputs. The limit is low because running completions wait
 /// for a batch.
@@ -128,25 +125,6 @@ impl Embedder {
         }
         Ok(())
     }
-}
-
-/// Handles a request once `which` embedder is free. `known` lists the accepted fields.
-pub async fn with_embedder(
-    app: Shared,
-    which: fn(&ModelService) -> &Embedder,
-    body: Map<String, Json>,
-    known: &'static [Field],
-    handler: fn(&App, Fields) -> ApiResult,
-) -> ApiResult {
-    let shared = app.clone();
-    let _guard = which(&shared.service).exclusive().await;
-    blocking(move || handler(&app, Fields::new(body, &[known], false)?)).await
-}
-
-/// Returns the usage object of a request that generates no tokens.
-pub fn prompt_usage(prompts: &[Vec<Token>]) -> Json {
-    let n: usize = prompts.iter().map(Vec::len).sum();
-    json!({ "prompt_tokens": n, "total_tokens": n })
 }
 
 #[cfg(test)]

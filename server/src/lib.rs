@@ -3,34 +3,38 @@
 //! The modules, from the scheduler outward to the network:
 //!
 //! - [`scheduler`]: continuous batching of sequences in one context; [`metrics`]: its counters
-//! - [`embedder`]: embeddings and reranking
-//! - [`api`]: request fields, validation and errors
-//! - [`messages`], [`service`]: chat messages, prompts and the per-model service
-//! - [`tools`]: tool definitions, tool-call grammars and tool-call parsing
-//! - [`parser`]: splits model output into reasoning, content and tool calls; [`output`]: turns scheduler
-//!   events into output deltas
+//! - [`api`]: request fields, validation and errors; [`constraints`]: compiled grammars
+//! - [`chat`]: prompts and parsed output of chats, with tool calls; [`infill`]: fill-in-the-middle prompts
+//! - [`service`]: completions and chats of one model; [`capabilities`]: its features
+//! - [`embedder`]: embeddings and reranking; [`response_store`]: stored responses
+//! - [`app`]: the state of the handlers, made of the above
+//! - [`http`]: connections, bodies and streams
 //! - [`openai`], [`anthropic`], [`ollama`], [`native`]: the APIs of OpenAI, Anthropic, Ollama and
-//!   llama-server
-//! - [`web`]: the browser UI
-//! - [`http`], [`routes`], [`openapi`]: connections, the route table and its OpenAPI document
+//!   llama-server; [`web`]: the browser UI
+//! - [`routes`]: the route table; [`openapi`]: its OpenAPI document
+//! - [`guard`]: authentication and other checks of every request; [`router`]: routes and guard together
 //! - [`model_pool`]: several models behind one address; [`batch`]: offline requests from a JSONL file
 
 pub mod anthropic;
 pub mod api;
+pub mod app;
 pub mod batch;
+pub mod capabilities;
+pub mod chat;
+pub mod constraints;
 pub mod embedder;
+pub mod guard;
 pub mod http;
-pub mod messages;
+pub mod infill;
 pub mod metrics;
 pub mod model_pool;
 pub mod native;
 pub mod ollama;
 pub mod openai;
 pub mod openapi;
-pub mod output;
-pub mod parser;
+pub mod response_store;
+pub mod router;
 pub mod routes;
 pub mod scheduler;
 pub mod service;
-pub mod tools;
 pub mod web;

@@ -5,8 +5,6 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::scheduler::Finish;
-
 /// Counters and histograms since the start of the server. Gauges are in [`Gauges`].
 #[derive(Debug)]
 pub struct Metrics {
@@ -171,19 +169,6 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts generated tokens.
-    pub fn generated(&self, n: usize) {
-        self.n_generated.add(n);
-    }
-
-    /// Counts a finished completion.
-    pub fn completed(&self, finish: &Finish) {
-        match finish {
-            Finish::Model(_) | Finish::Stop(_) => self.n_stopped.add(1),
-            Finish::Limit | Finish::ContextFull => self.n_limited.add(1),
-        }
-    }
-
     /// Marks the start of a scheduler step.
     pub fn begin_step(&self) {
         let now = micros(self.started.elapsed()).max(1);
@@ -198,7 +183,10 @@ impl Metrics {
     /// Returns the time since the running step started; `None` if the scheduler is idle.
     pub fn step_age(&self) -> Option<Duration> {
         let started_at = self.step.load(Ordering::Relaxed);
-        (started_at > 0).then(|| self.started.elapsed().saturating_sub(Duration::from_micros(started_at)))
+        if started_at == 0 {
+            return None;
+        }
+        Some(self.started.elapsed().saturating_sub(Duration::from_micros(started_at)))
     }
 
     /// Returns the time since the start of the server.

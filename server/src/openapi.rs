@@ -1,38 +1,63 @@
 //! Generates `/openapi.json` from the tables that `docs/server.md` is generated from.
 
 use axum::extract::State;
+use axum::response::Response;
+use axum::routing::get;
 use engine::sample::PARAMS;
 use serde_json::{Map, Value as Json, json};
 
-use crate::api::{ApiResult, Field, FieldType, name_of};
-use crate::http::{Shared, json};
-use crate::model_pool::POOL_ROUTES;
+use crate::api::{Field, FieldType, name_of};
+use crate::app::Shared;
+use crate::http::json;
 use crate::routes::{ROUTES, Route};
 
-/// Handles `GET /openapi.json`.
-pub async fn openapi(State(app): State<Shared>) -> ApiResult {
-    Ok(json(&document(&app.service.params.build)))
+/// Route of the document of a single model.
+pub const OPENAPI_ROUTES: &[Route] = &[Route {
+    method: "GET",
+    paths: &["/openapi.json"],
+    doc: "Returns this API as an OpenAPI 3.1 document.",
+    fields: &[],
+    sampling: false,
+    query: &[],
+    router: || get(openapi),
+}];
+
+async fn openapi(State(app): State<Shared>) -> Response {
+    json(&document(&app.service.params.build))
 }
 
-/// Returns the OpenAPI document of all routes.
-pub fn document(version: &str) -> Json {
-    let mut paths = Map::new();
-    ROUTES.iter().for_each(|route| add(&mut paths, route));
-    POOL_ROUTES.iter().for_each(|route| add(&mut paths, route));
-    json!({
-        "openapi": "3.1.0",
-        "info": { "title": "llama serve", "version": version },
-        "components": { "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } } },
-        // Requests need a key only if the server has API keys.
-        "security": [{}, { "key": [] }],
-        "paths": paths,
-    })
+fn document(version: &str) -> Json {
+    OpenApi::default().with(ROUTES).with(OPENAPI_ROUTES).finish(version)
 }
 
-fn add<S>(paths: &mut Map<String, Json>, route: &Route<S>) {
-    for path in route.paths {
-        let entry = paths.entry(*path).or_insert_with(|| json!({}));
-        entry[route.method.to_ascii_lowercase()] = operation(route, path);
+/// Builder of an OpenAPI document.
+#[derive(Default)]
+pub struct OpenApi {
+    paths: Map<String, Json>,
+}
+
+impl OpenApi {
+    /// Adds the routes of a table.
+    pub fn with<S>(mut self, routes: &[Route<S>]) -> OpenApi {
+        for route in routes {
+            for path in route.paths {
+                let entry = self.paths.entry(*path).or_insert_with(|| json!({}));
+                entry[route.method.to_ascii_lowercase()] = operation(route, path);
+            }
+        }
+        self
+    }
+
+    /// Returns the document of a server of this version.
+    pub fn finish(self, version: &str) -> Json {
+        json!({
+            "openapi": "3.1.0",
+            "info": { "title": "llama serve", "version": version },
+            "components": { "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } } },
+            // Requests need a key only if the server has API keys.
+            "security": [{}, { "key": [] }],
+            "paths": self.paths,
+        })
     }
 }
 
@@ -71,15 +96,18 @@ fn body<S>(route: &Route<S>) -> Json {
     }
     let fields = route.fields.iter().flat_map(|table| table.iter());
     let mut properties: Map<String, Json> = fields.map(property).collect();
-    let sampling = PARAMS.iter().filter(|_| route.sampling).map(|def| {
-        let schema = match (def.is_whole, def.repeatable || def.name == "samplers") {
-            (_, true) => json!({}),
-            (true, _) => json!({ "type": "integer" }),
-            (false, _) => json!({ "type": "number" }),
-        };
-        (name_of(def).to_owned(), described(schema, def.doc))
-    });
-    properties.extend(sampling);
+    if route.sampling {
+        properties.extend(PARAMS.iter().map(|def| {
+            let schema = if def.repeatable || def.name == "samplers" {
+                json!({})
+            } else if def.is_whole {
+                json!({ "type": "integer" })
+            } else {
+                json!({ "type": "number" })
+            };
+            (name_of(def).to_owned(), described(schema, def.doc))
+        }));
+    }
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 

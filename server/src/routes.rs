@@ -1,12 +1,9 @@
 //! The route table, from which the router, the OpenAPI document and `docs/server.md` are generated.
 
-pub use axum::Router;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 
-use crate::api::{ApiError, Field, GENERATION_FIELDS, STRUCTURE_FIELDS};
-use crate::http::{AccessPolicy, Shared, guarded};
-use crate::openapi::openapi;
+use crate::api::{Field, GENERATION_FIELDS, STRUCTURE_FIELDS};
+use crate::app::Shared;
 use crate::{anthropic, native, ollama, openai, web};
 
 /// A route: one method and its paths. `S` is the state that the handler receives.
@@ -360,15 +357,6 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "GET",
-        paths: &["/openapi.json"],
-        doc: "Returns this API as an OpenAPI 3.1 document.",
-        fields: &[],
-        sampling: false,
-        query: &[],
-        router: || get(openapi),
-    },
-    Route {
-        method: "GET",
         paths: &["/metrics"],
         doc: "Returns Prometheus metrics under the names of llama-server and vLLM.",
         fields: &[],
@@ -399,36 +387,3 @@ pub const PAGE: &[Route<()>] = &[
         router: || get(web::file),
     },
 ];
-
-/// Returns the complete router of a single model.
-pub fn router(app: Shared, policy: AccessPolicy) -> Router {
-    guarded(with_page(model_routes(app), &policy), policy)
-}
-
-/// Returns the routes of a model, without authentication and the other checks that apply to every request.
-pub fn model_routes(app: Shared) -> Router {
-    with(Router::new(), ROUTES).with_state(app)
-}
-
-/// Adds the web UI unless the policy disables it.
-pub fn with_page(routes: Router, policy: &AccessPolicy) -> Router {
-    with(routes, if policy.page { PAGE } else { &[] })
-}
-
-fn with<S: Clone + Send + Sync + 'static>(router: Router<S>, routes: &[Route<S>]) -> Router<S> {
-    let paths = routes
-        .iter()
-        .flat_map(|route| route.paths.iter().map(|path| (path, route.router)));
-    paths.fold(router, |router, (path, handler)| router.route(path, handler()))
-}
-
-/// Returns an error response in the format of the API that `path` belongs to.
-pub fn refusal(path: &str, error: &ApiError, request_id: &str) -> Response {
-    if path.starts_with("/v1/messages") {
-        error.response(&anthropic::error_json(error, request_id))
-    } else if path.starts_with("/api/") {
-        error.response(&ollama::error_json(error))
-    } else {
-        error.clone().into_response()
-    }
-}

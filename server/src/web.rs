@@ -107,9 +107,10 @@ pub async fn file(uri: Uri, headers: HeaderMap) -> Response {
     let (file, tag) = (&FILES[i], &TAGS[i]);
     let of_browser = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
     let is_same = |given: &str| given == "*" || given.trim_start_matches("W/") == tag;
-    let mut response = match of_browser.is_some_and(|tags| tags.split(',').map(str::trim).any(is_same)) {
-        true => StatusCode::NOT_MODIFIED.into_response(),
-        false => ([(header::CONTENT_TYPE, file.content_type())], file.bytes).into_response(),
+    let mut response = if of_browser.is_some_and(|tags| tags.split(',').map(str::trim).any(is_same)) {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        ([(header::CONTENT_TYPE, file.content_type())], file.bytes).into_response()
     };
     let headers = response.headers_mut();
     headers.insert(header::ETAG, tag.clone());

@@ -6,8 +6,8 @@ use std::io::Write;
 
 use serde_json::{Value as Json, json};
 use server::batch::{BatchError, Progress, batch, finished};
-use server::http::AccessPolicy;
-use server::routes::router;
+use server::guard::AccessPolicy;
+use server::router::router;
 
 use crate::common::Server;
 

@@ -3,17 +3,21 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use engine::context::{Context, ContextParams};
 use engine::model::{LoadParams, Model};
 use engine::sample::SamplerParams;
-use serde_json::{Map, Value as Json};
+use engine::speculate::{DraftController, Drafter};
+use serde_json::Value as Json;
 use server::api::Defaults;
-use server::http::{AccessPolicy, App, ListenParams, Listener, serve};
-use server::routes::router;
-use server::scheduler::{Scheduler, Settings};
+use server::app::App;
+use server::chat::ChatParams;
+use server::guard::AccessPolicy;
+use server::http::{ListenParams, Listener, serve};
+use server::router::router;
+use server::scheduler::{Drafters, Scheduler, Settings, Speculation};
 use server::service::{ModelService, ServiceParams};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -45,6 +49,8 @@ pub struct Options {
     pub show_special_tokens: bool,
     pub raw_output: bool,
     pub suffix_first: bool,
+    /// Drafter of the first completion.
+    pub drafter: Mutex<Option<Box<dyn Drafter>>>,
 }
 
 impl Default for Options {
@@ -68,6 +74,7 @@ impl Default for Options {
             show_special_tokens: false,
             raw_output: false,
             suffix_first: false,
+            drafter: Mutex::default(),
         }
     }
 }
@@ -101,7 +108,7 @@ impl Server {
                 .unwrap_or_else(|| tests::text_model("llama", options.template)),
         )
         .expect("writing a model");
-        let service = service(&options, &path, "tiny").expect("a model");
+        let app = app(&options, &path, "tiny").expect("a model");
         let policy = AccessPolicy {
             keys: options.keys,
             page: options.page,
@@ -109,9 +116,9 @@ impl Server {
             prefix: options.prefix,
             origins: options.origins,
             is_public: false,
-            log: None,
+            logs_requests: false,
         };
-        Server::listening(Arc::new(App { service }), policy, options.listen, listener)
+        Server::listening(Arc::new(app), policy, options.listen, listener)
     }
 
     fn listening(
@@ -221,8 +228,8 @@ impl Server {
     }
 }
 
-/// Loads a model file and creates its service.
-pub fn service(options: &Options, path: &std::path::Path, name: &str) -> Result<ModelService, String> {
+/// Loads a model file and creates its state.
+pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App, String> {
     let model = Arc::new(Model::load(path, archs::ALL, &LoadParams::default()).map_err(|e| e.to_string())?);
     let params = ContextParams {
         n_ctx: options.n_ctx,
@@ -242,29 +249,35 @@ pub fn service(options: &Options, path: &std::path::Path, name: &str) -> Result<
         true => Scheduler::idle(model, settings),
         false => {
             let context = Context::new(model, &params).expect("a context");
-            Scheduler::start(context, settings).expect("a scheduler")
+            let drafter = options.drafter.lock().expect("no panic").take();
+            let speculation = drafter.map(|drafter| Speculation {
+                controller: DraftController::by_tokens(1),
+                drafters: Drafters::Some(vec![drafter]),
+            });
+            Scheduler::speculating(context, settings, speculation).expect("a scheduler")
         }
     };
     let service = ServiceParams {
         name: name.to_owned(),
         aliases: vec![format!("{name}-again")],
-        template: options.other_template.map(str::to_owned),
-        variables: Map::new(),
         defaults: Defaults {
             sampler: SamplerParams::greedy(),
             ..options.defaults.clone()
         },
         show_special_tokens: options.show_special_tokens,
-        raw_output: options.raw_output,
         suffix_first: options.suffix_first,
-        reasoning_budget: None,
-        reasoning_message: String::new(),
-        split_reasoning: true,
         slot_save_path: options.slot_save_path.clone(),
         adapters: Vec::new(),
         build: "test".to_owned(),
     };
-    ModelService::new(scheduler, service, params).map_err(|e| e.to_string())
+    let chat = ChatParams {
+        template: options.other_template.map(str::to_owned),
+        raw_output: options.raw_output,
+        split_reasoning: true,
+        ..ChatParams::default()
+    };
+    let service = ModelService::new(scheduler, service, chat).map_err(|e| e.to_string())?;
+    Ok(App::new(service, params))
 }
 
 impl Drop for Server {

@@ -8,6 +8,7 @@ use engine::sample::PARAMS;
 use serde_json::json;
 use server::api::{Field, FieldType, name_of};
 use server::model_pool::POOL_ROUTES;
+use server::openapi::OPENAPI_ROUTES;
 use server::routes::{ROUTES, Route};
 
 use crate::common::Server;
@@ -60,7 +61,7 @@ fn reference() -> String {
     let is_common = |field: &&Field| all().filter(|other| is_equal(other, field)).count() > 1;
 
     let mut text = String::from("| route | description |\n|---|---|\n");
-    text.extend(ROUTES.iter().map(row));
+    text.extend(ROUTES.iter().chain(OPENAPI_ROUTES).map(row));
     text.extend(POOL_ROUTES.iter().map(row));
     let mut common: Vec<&Field> = Vec::new();
     for field in all().filter(|field| !is_ignored(field) && is_common(field)) {
@@ -200,7 +201,7 @@ fn listed_fields_are_accepted_by_every_route() {
 fn openapi_document_lists_every_route_and_field() {
     let document = Server::new().get("/openapi.json").json();
     assert_eq!(document["openapi"], "3.1.0");
-    for route in ROUTES {
+    for route in ROUTES.iter().chain(OPENAPI_ROUTES) {
         for path in route.paths {
             let operation = &document["paths"][path][route.method.to_ascii_lowercase()];
             assert_eq!(operation["summary"], route.doc, "{path}");

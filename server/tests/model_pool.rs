@@ -8,11 +8,11 @@ use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
 use serde_json::{Value as Json, json};
-use server::http::AccessPolicy;
+use server::guard::AccessPolicy;
 use server::model_pool::{LazyDownload, ModelEntry, ModelPool, ModelPoolParams};
 use tower::ServiceExt;
 
-use crate::common::{Options, service};
+use crate::common::{Options, app};
 
 /// Allowed origin.
 const ORIGIN: &str = "https://app.example";
@@ -58,7 +58,7 @@ impl Models {
         let load = move |model_entry: &ModelEntry| {
             n.fetch_add(1, Ordering::Relaxed);
             loaded.lock().unwrap().push(model_entry.name.clone());
-            service(&Options::default(), Path::new(&model_entry.path), &model_entry.name)
+            app(&Options::default(), Path::new(&model_entry.path), &model_entry.name)
         };
         let params = ModelPoolParams {
             models: models.into_iter().chain(more).collect(),
@@ -88,7 +88,7 @@ impl Models {
             page: true,
             origins: vec![ORIGIN.to_owned()],
             is_public: false,
-            log: None,
+            logs_requests: false,
             ..AccessPolicy::default()
         }
     }

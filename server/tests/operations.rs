@@ -1,12 +1,17 @@
 //! API keys, limits, metrics and shutdown.
 
 use std::io::{Read, Write};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use engine::context::DecodeError;
+use engine::sample::Token;
+use engine::speculate::{Decoded, Drafter};
 use serde_json::json;
 use server::http::{ListenParams, Listener, tls};
 
-use crate::common::{Options, Server, head};
+use crate::common::{Options, Response, Server, head};
 
 #[test]
 fn health_props_and_slots_report_state() {
@@ -327,20 +332,33 @@ fn tls_is_used_with_certificate() {
 /// A step that exceeds the time limit makes the health check fail until the step ends.
 #[test]
 fn stuck_step_fails_health_check() {
+    /// Blocks the scheduler thread until the sender is dropped.
+    struct Hanging(Receiver<()>);
+    impl Drafter for Hanging {
+        fn follow(&mut self, _: Decoded<'_>) -> Result<(), DecodeError> {
+            let _ = self.0.recv();
+            Ok(())
+        }
+
+        fn draft(&mut self, _: &[Token], _: Token, _: usize, _: &mut Vec<Token>) -> Result<(), DecodeError> {
+            Ok(())
+        }
+
+        fn is_free(&self) -> bool {
+            true
+        }
+    }
+    let (go_on, wait) = channel();
     let server = Server::with(Options {
         t_stuck: Duration::from_millis(100),
+        drafter: Mutex::new(Some(Box::new(Hanging(wait)))),
         ..Options::default()
     });
     assert_eq!(server.get("/health").status, 200);
-    let (go_on, wait) = std::sync::mpsc::channel::<()>();
-    let app = server.app.clone();
-    let hanging = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .build()
-            .expect("a runtime");
-        let step = move |_: &mut _| Ok(wait.recv().is_ok());
-        runtime.block_on(app.service.scheduler.run_command(step))
-    });
+    let mut hanging = server.connect();
+    let body = json!({"prompt": "a", "max_tokens": 1}).to_string();
+    let head = head("POST", "/v1/completions", &[], body.len());
+    hanging.write_all(&[&head, body.as_bytes()].concat()).unwrap();
     let status_is = |status: u16| {
         let is_it = |_| {
             std::thread::sleep(Duration::from_millis(20));
@@ -352,8 +370,8 @@ fn stuck_step_fails_health_check() {
     let health_response = server.get("/health");
     assert!(health_response.body.contains("one step"), "{}", health_response.body);
     assert_eq!(server.get("/ready").status, 200, "requests are accepted");
-    go_on.send(()).expect("it waits");
-    assert!(hanging.join().expect("no panic").expect("the step ended"));
+    drop(go_on);
+    assert_eq!(Response::read(&mut hanging).expect("a response").status, 200);
     assert!(status_is(200));
 }
 

@@ -204,7 +204,7 @@ fn web_modules_pass_node_tests() {
         .arg("--test")
         .args(tests.map(|entry| entry.path()))
         .output()
-        .expect("Node.js 20 or later is installed");
+        .expect("this test needs Node.js 20 or later (`node`) in PATH");
     let report = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{report}");
     // Node.js also succeeds if it finds no tests.

@@ -20,7 +20,7 @@ pub const MINILM: &str = "all-MiniLM-L6-v2.gguf";
 pub fn path(file: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/fetch_models.py");
     let output = Command::new("python3").arg(script).arg(file).output();
-    let output = output.unwrap_or_else(|e| panic!("cannot download {file}: python3 does not run: {e}"));
+    let output = output.unwrap_or_else(|e| panic!("cannot download {file}: the download needs `python3` in PATH: {e}"));
     let (out, err) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),

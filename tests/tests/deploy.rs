@@ -10,7 +10,7 @@ fn routing_simulation_passes() {
         .args(["-B", "-m", "unittest", "discover", "-s"])
         .arg(&directory)
         .output()
-        .expect("python3 runs");
+        .expect("this test needs `python3` in PATH");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success(), "{said}");
     assert!(said.contains("Ran ") && !said.contains("Ran 0 tests"), "{said}");

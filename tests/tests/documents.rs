@@ -93,7 +93,7 @@ fn links_resolve() {
 fn generated_parts_are_up_to_date() {
     let script = root().join("tests/tools/documents.py");
     let output = Command::new("python3").arg(script).arg("--check").output();
-    let output = output.expect("python3 runs");
+    let output = output.expect("this test needs `python3` in PATH");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

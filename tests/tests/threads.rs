@@ -75,6 +75,29 @@ fn logits_are_independent_of_thread_count() {
 }
 
 #[test]
+fn all_rows_of_a_prompt_are_independent_of_thread_count() {
+    let m = model("llama-dense");
+    let recorded = tokens("llama-dense");
+    for n in [300, 327, 359, 1023] {
+        let text: Vec<u32> = recorded.iter().cycle().take(n).copied().collect();
+        let rows = |n_threads| {
+            let mut ctx = context_on(&m, n_threads, 2048);
+            let mut batch = Batch::new();
+            for (pos, &token) in text.iter().enumerate() {
+                batch.push(token, pos, SeqSet::one(0), true);
+            }
+            ctx.decode(&batch).unwrap();
+            let rows = (0..n).flat_map(|i| ctx.logits(i).unwrap().to_vec());
+            rows.collect::<Vec<f32>>()
+        };
+        let expected = rows(1);
+        for n_threads in 2..=8 {
+            assert!(rows(n_threads) == expected, "{n} tokens, {n_threads} threads");
+        }
+    }
+}
+
+#[test]
 #[ignore = "runs 1,000 tokens of every fixture six times"]
 fn logits_of_every_fixture_are_independent_of_thread_count() {
     for name in &fixture_names() {

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+mod cycles;
+mod layers;
 mod prose;
 mod types;
 

@@ -16,8 +16,8 @@ pub struct Decl {
     pub attention: Option<Ident>,
     /// `result: embeddings;`
     pub result: Option<Ident>,
-    /// `allow: no_residual;`: lints to suppress.
-    pub allowed: Vec<Ident>,
+    /// Items of `models { … }`.
+    pub models: Vec<ModelDecl>,
     /// Items of `hparams { … }`.
     pub hparams: Vec<HparamItem>,
     /// Items of `tensors { … }`.
@@ -44,12 +44,12 @@ pub struct Decl {
     pub given_hparams: Vec<String>,
 }
 
-/// `fn name(x, scale?, width = n_ff, ..) { … }`
+/// `fn name(x: [n_embd, T], scale?, width = n_ff, ..) { … }`
 #[derive(Clone)]
 pub struct Function {
     pub name: Ident,
     /// Positional parameters.
-    pub params: Vec<Ident>,
+    pub params: Vec<Parameter>,
     /// Named parameters.
     pub options: Vec<Opt>,
     /// Written `..`: forwards the named arguments of all calls in the body that end in `..`.
@@ -58,6 +58,22 @@ pub struct Function {
     pub body: TokenStream,
     /// Inherited from a fragment or parent, so an unused function is not an error.
     pub inherited: bool,
+}
+
+/// `"27B": n_layer == 62;`: a published model that its sizes identify.
+pub struct ModelDecl {
+    pub name: LitStr,
+    pub cond: Expr,
+    /// Inherited from a parent, so an unused model is not an error.
+    pub inherited: bool,
+}
+
+/// A positional parameter.
+#[derive(Clone)]
+pub struct Parameter {
+    pub name: Ident,
+    /// Required shape: the sizes between the brackets. `_` stands for any size.
+    pub shape: Option<TokenStream>,
 }
 
 /// A parameter with a name.

@@ -132,6 +132,34 @@ pub fn rank(name: &str) -> usize {
     BUILTINS.iter().position(|b| b.name == name).unwrap_or(BUILTINS.len())
 }
 
+/// The epsilon of a norm. A declaration that uses it reads its key, which is then required, without declaring it.
+/// A hyper-parameter of the declaration that reads the key, for example with a default, takes precedence.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Epsilon {
+    pub name: &'static str,
+    pub key: &'static str,
+}
+
+pub const RMS_NORM_EPS: &str = "rms_norm_eps";
+pub const LAYER_NORM_EPS: &str = "layer_norm_eps";
+
+/// All epsilons.
+pub static EPSILONS: [Epsilon; 2] = [
+    Epsilon {
+        name: RMS_NORM_EPS,
+        key: "attention.layer_norm_rms_epsilon",
+    },
+    Epsilon {
+        name: LAYER_NORM_EPS,
+        key: "attention.layer_norm_epsilon",
+    },
+];
+
+/// Returns the epsilon named `name`.
+pub fn epsilon(name: &str) -> Option<&'static Epsilon> {
+    EPSILONS.iter().find(|e| e.name == name)
+}
+
 /// Prefix reserved for names that the expansion generates.
 pub const OWN_PREFIX: &str = "__";
 
@@ -150,6 +178,7 @@ pub static RESERVED: &[(&str, &str)] = &[
     ("layer", "the layer block"),
     ("layers", "the list of layers in the expansion"),
     ("has", "the test for the presence of an optional tensor"),
+    ("model_is", "the test for a published model"),
 ];
 
 /// Returns the meaning of `name` if it is reserved.

@@ -12,7 +12,7 @@ use quote::quote;
 
 use crate::builtins::{BUILTINS, OWN_PREFIX};
 use crate::flow;
-use crate::model::{Arch, Hparam, Kind, Read, RopeKind, Tensor};
+use crate::model::{Arch, Hparam, Kind, Read, RopeKind, Scalar, ScalarKind, Tensor};
 use crate::paths::runtime;
 use scalar::{Scope, emit};
 
@@ -82,6 +82,7 @@ pub fn skeleton(name: &str) -> TokenStream {
             embeddings: false,
             projects: true,
             rank_pooling: ::core::option::Option::None,
+            models: &[],
             hparams: &[],
             symbols: &[],
             tensors: &[],
@@ -196,7 +197,7 @@ fn handle_type(kind: Kind) -> TokenStream {
 fn load(arch: &Arch) -> TokenStream {
     let (reader_ty, table_ty, build_ty) = (runtime("HparamReader"), runtime("TensorTable"), runtime("BuildGraph"));
     let (r, t, base, w) = (own("r"), own("t"), own("base"), own("w"));
-    let hparams = arch.hparams.iter().map(|h| read_hparam(h, &r));
+    let hparams = arch.hparams.iter().map(|h| read_hparam(arch, h, &r));
     let kept: Vec<_> = kept_fields(arch).into_iter().map(|(name, _)| name).collect();
     let hp = if kept.is_empty() {
         quote!()
@@ -222,7 +223,7 @@ fn load(arch: &Arch) -> TokenStream {
     }
 }
 
-fn read_hparam(h: &Hparam, r: &Ident) -> TokenStream {
+fn read_hparam(arch: &Arch, h: &Hparam, r: &Ident) -> TokenStream {
     let (il, base) = (shared("il"), own("base"));
     match h {
         Hparam::Key {
@@ -264,12 +265,42 @@ fn read_hparam(h: &Hparam, r: &Ident) -> TokenStream {
         }
         Hparam::Check { cond, text } => {
             let expr = emit(cond, Scope::Load);
+            let found = found_values(arch, cond);
+            let check = quote!(#r.check(#expr, #text, &[#(#found),*]));
             if cond.per_layer {
-                quote!(#r.check((0..#base.n_layer_loaded()).all(|#il| #expr), #text);)
+                quote!((0..#base.n_layer_loaded()).all(|#il| #check);)
             } else {
-                quote!(#r.check(#expr, #text);)
+                quote!(#check;)
             }
         }
+    }
+}
+
+/// Generates pairs of GGUF key and value for the keys that a condition depends on, in order.
+fn found_values(arch: &Arch, cond: &Scalar) -> Vec<TokenStream> {
+    let mut found: Vec<(String, TokenStream)> = Vec::new();
+    collect_found(arch, cond, &mut found);
+    found.into_iter().map(|(key, value)| quote!((#key, &#value))).collect()
+}
+
+fn collect_found(arch: &Arch, s: &Scalar, found: &mut Vec<(String, TokenStream)>) {
+    let mut add = |key: &str| {
+        if found.iter().all(|(known, _)| known != key) {
+            found.push((key.to_owned(), emit(s, Scope::Load)));
+        }
+    };
+    match &s.kind {
+        ScalarKind::Builtin(b) => b.key.into_iter().for_each(add),
+        ScalarKind::Hparam(name) => {
+            for h in &arch.hparams {
+                match h {
+                    Hparam::Key { name: n, key, .. } if n == name => add(key.trim_start_matches('/')),
+                    Hparam::Let { name: n, value, .. } if n == name => return collect_found(arch, value, found),
+                    _ => {}
+                }
+            }
+        }
+        _ => s.parts().into_iter().for_each(|part| collect_found(arch, part, found)),
     }
 }
 
@@ -401,6 +432,10 @@ fn arch_static(arch: &Arch) -> TokenStream {
     let rope_with_sections = rope_kind(arch.rope_with_sections);
     let like = arch.ancestors.iter().map(|a| &a.name);
     let (encoder, mtp) = (arch.encoder.is_some(), arch.mtp.is_some());
+    let models = arch.models.iter().map(|(name, cond)| {
+        let cond = &cond.text;
+        quote!((#name, #cond))
+    });
     let hparams = arch.hparams.iter().filter_map(hparam_decl);
     let symbols = BUILTINS.iter().filter_map(|b| {
         let (name, key) = (b.name, b.key?);
@@ -441,6 +476,7 @@ fn arch_static(arch: &Arch) -> TokenStream {
             embeddings: #embeddings,
             projects: #projects,
             rank_pooling: #rank_pooling,
+            models: &[#(#models),*],
             hparams: &[#(#hparams),*],
             symbols: &[#(#symbols),*],
             tensors: &[#(#tensors),*],

@@ -25,8 +25,6 @@ pub struct Diagnostic {
     /// Tokens of the declaration under which the error is reported: the erroneous tokens, or the `use` or
     /// call that introduced them.
     pub anchor: Range,
-    /// Additional notes with their locations.
-    pub notes: Vec<(String, Place)>,
 }
 
 impl Diagnostic {
@@ -36,27 +34,20 @@ impl Diagnostic {
     }
 
     /// Returns the message that rustc shows at [`Diagnostic::anchor`]: with the location if it is in another
-    /// file, and with the notes.
+    /// file.
     pub fn text(&self) -> String {
-        let mut text = match self.origin {
+        let text = match self.origin {
             Origin::Own => self.message.clone(),
             _ => format!("{}: {}\n{}", self.place, self.message, self.place.excerpt()),
         };
-        for (what, place) in &self.notes {
-            text += &format!("\n{place}: {what}\n{}", place.excerpt());
-        }
         text.trim_end().to_owned()
     }
 }
 
 impl fmt::Display for Diagnostic {
-    /// Formats `file:line:column: message`, the source line with carets, and the notes in the same form.
+    /// Formats `file:line:column: message`, and the source line with carets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}\n{}", self.place, self.message, self.place.excerpt())?;
-        for (what, place) in &self.notes {
-            write!(f, "\n{place}: {what}\n{}", place.excerpt())?;
-        }
-        Ok(())
+        write!(f, "{}: {}\n{}", self.place, self.message, self.place.excerpt())
     }
 }
 
@@ -84,7 +75,6 @@ struct RecordedError {
     at: Range,
     /// Calls that were being checked, outermost first.
     calls: Vec<Range>,
-    notes: Vec<(String, Range)>,
 }
 
 /// Collects diagnostics. Dropping unread diagnostics is a bug in the compiler and panics, so that no error is
@@ -106,21 +96,20 @@ impl Errors {
 
     /// Records an error at the tokens of `at`.
     pub fn at(&mut self, at: impl ToTokens, message: impl Into<String>) {
-        self.note(Range::of(at), message, Vec::new());
+        self.at_range(Range::of(at), message);
     }
 
     /// Records an error at a single span.
     pub fn at_span(&mut self, span: Span, message: impl Into<String>) {
-        self.note(span.into(), message, Vec::new());
+        self.at_range(span.into(), message);
     }
 
-    /// Records an error with notes at other locations.
-    pub fn note(&mut self, at: Range, message: impl Into<String>, notes: Vec<(String, Range)>) {
+    /// Records an error at a range of tokens.
+    pub fn at_range(&mut self, at: Range, message: impl Into<String>) {
         self.list.push(RecordedError {
             message: message.into(),
             at,
             calls: self.calls.clone(),
-            notes,
         });
     }
 
@@ -139,13 +128,6 @@ impl Errors {
     /// Leaves the innermost call.
     pub fn leave_call(&mut self) {
         self.calls.pop();
-    }
-
-    /// Removes the errors from index `first` on and returns them as notes for another error.
-    pub fn take_from(&mut self, first: usize) -> Vec<(String, Range)> {
-        let taken = self.list.split_off(first.min(self.list.len()));
-        let notes = |f: RecordedError| std::iter::once((f.message, f.at)).chain(f.notes);
-        taken.into_iter().flat_map(notes).collect()
     }
 
     /// Returns the number of errors.
@@ -189,7 +171,6 @@ impl Errors {
                 .copied()
                 .unwrap_or_else(|| sources.anchor(fault.at)),
         };
-        let place = |(what, at): (String, Range)| (what, sources.place(at));
         Diagnostic {
             message: fault.message,
             start: fault.at.start,
@@ -197,7 +178,6 @@ impl Errors {
             place: sources.place(fault.at),
             origin,
             anchor,
-            notes: fault.notes.into_iter().map(place).collect(),
         }
     }
 }

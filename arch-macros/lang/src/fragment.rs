@@ -8,7 +8,9 @@
 //! ```ebnf
 //! file      = { options | needs | "hparams" "{" { hparam } "}" | "tensors" "{" { tensor | group } "}" | function } ;
 //! function  = "fn" IDENT "(" [ params ] ")" "{" { stmt | loop } EXPR "}" ;
-//! params    = option { "," option } [ "," ".." ] | ".." ;               (* optional parameters follow required ones *)
+//! params    = param { "," param } [ "," ".." ] | ".." ;                 (* optional parameters follow required ones *)
+//! param     = IDENT ":" "[" extent { "," extent } "]" | option ;
+//! extent    = "_" | EXPR ;                                              (* `_`: any size *)
 //! option    = IDENT [ "=" EXPR | "?" ] ;
 //! options   = "options" "(" option { "," option } ")" ";" ;
 //! needs     = "needs" "(" need { "," need } ")" ";" ;
@@ -206,6 +208,9 @@ impl Expander<'_> {
     fn functions(&mut self, u: &Use, functions: Vec<Function>, given: &Bindings) {
         for mut f in functions {
             f.body = substitute(f.body, given);
+            for param in &mut f.params {
+                param.shape = param.shape.take().map(|shape| substitute(shape, given));
+            }
             for option in &mut f.options {
                 option.default = option.default.take().map(|d| substitute(d, given));
             }

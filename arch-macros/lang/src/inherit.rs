@@ -68,10 +68,11 @@ fn parent(
         .sources
         .parse_other(&source.file, &source.text, origin, Range::of(like));
     let tokens = tokens.map_err(syn::Error::from);
-    let tokens = match tokens.and_then(|tokens| parse::macro_tokens(tokens, "arch")) {
+    let tokens = match tokens.and_then(parse::declaration) {
         Ok(Some(tokens)) => tokens,
         Ok(None) => {
-            errors.at(like, format!("{} contains no `arch! {{ … }}`", source.file));
+            let message = format!("{} contains no `arch! {{ … }}` or `parent! {{ … }}`", source.file);
+            errors.at(like, message);
             return None;
         }
         Err(e) => {

@@ -95,19 +95,18 @@ pub fn check_file(file: &str, text: &str, library: &dyn Library) -> Vec<Diagnost
     compile_file(file, text, library).err().unwrap_or_default()
 }
 
-/// Like [`compile_with`], for the text of a file. Locations refer to `file`.
+/// Like [`compile_with`], for the text of a file. Locations refer to `file`. Returns `None` for a fragment or an
+/// abstract parent.
 pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Option<model::Arch>, Vec<Diagnostic>> {
     let mut errors = Errors::new();
     let tokens = errors.sources.parse_own(file, text).map_err(syn::Error::from);
-    let found = tokens.and_then(|tokens| {
-        let arch = parse::macro_tokens(tokens.clone(), "arch")?;
-        let fragment = parse::macro_tokens(tokens, "fragment")?;
-        fragment.map(parse::fragment).transpose()?;
-        Ok(arch)
-    });
-    match found {
-        Ok(Some(tokens)) => analyze(tokens, library, errors).result.map(Some),
-        Ok(None) if text.contains("fragment!") => {
+    match tokens.and_then(content) {
+        Ok(Some(Content::Arch(tokens))) => analyze(tokens, library, errors).result.map(Some),
+        Ok(Some(Content::Parent(tokens))) => {
+            let decl = as_architecture(parse::parse(tokens, &mut errors), file, &mut errors);
+            analyze_decl(decl, library, errors).result.map(|_| None)
+        }
+        Ok(Some(Content::Fragment)) => {
             errors.finish();
             Ok(None)
         }
@@ -125,6 +124,44 @@ pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Opt
     }
 }
 
+/// The macro call in a file.
+enum Content {
+    Arch(TokenStream),
+    Parent(TokenStream),
+    /// A fragment, whose sections have been parsed.
+    Fragment,
+}
+
+fn content(file: TokenStream) -> syn::Result<Option<Content>> {
+    if let Some(tokens) = parse::macro_tokens(file.clone(), "arch")? {
+        return Ok(Some(Content::Arch(tokens)));
+    }
+    if let Some(tokens) = parse::macro_tokens(file.clone(), "parent")? {
+        return Ok(Some(Content::Parent(tokens)));
+    }
+    let Some(tokens) = parse::macro_tokens(file, "fragment")? else {
+        return Ok(None);
+    };
+    parse::fragment(tokens)?;
+    Ok(Some(Content::Fragment))
+}
+
+/// Completes an abstract parent with the sections that a child may provide, so that it can be checked by itself.
+fn as_architecture(mut decl: ast::Decl, file: &str, errors: &mut Errors) -> ast::Decl {
+    let at = proc_macro2::Span::call_site();
+    if let Some(name) = &decl.name {
+        errors.at(
+            name,
+            "a `parent!` has no `name:`; children refer to it by its file name",
+        );
+    }
+    let stem = std::path::Path::new(file).file_stem().unwrap_or_default();
+    decl.name = Some(syn::LitStr::new(&stem.to_string_lossy(), at));
+    let rope = || (syn::Ident::new("norm", at), None);
+    decl.rope.get_or_insert_with(rope);
+    decl
+}
+
 /// Result of analyzing a declaration.
 struct Analyzed {
     /// Name of the architecture; empty if missing.
@@ -137,6 +174,11 @@ struct Analyzed {
 /// Parses, completes, and checks a declaration. Each stage runs only if the previous one found no errors.
 fn analyze(input: TokenStream, library: &dyn Library, mut errors: Errors) -> Analyzed {
     let decl = parse::parse(input, &mut errors);
+    analyze_decl(decl, library, errors)
+}
+
+/// Completes and checks a declaration.
+fn analyze_decl(decl: ast::Decl, library: &dyn Library, mut errors: Errors) -> Analyzed {
     let name = decl.name.as_ref().map_or_else(String::new, syn::LitStr::value);
     let resolved = if errors.is_empty() {
         inherit::resolve(decl, library, &mut errors)
@@ -148,7 +190,7 @@ fn analyze(input: TokenStream, library: &dyn Library, mut errors: Errors) -> Ana
         fragments.sort();
         fragments.dedup();
         let arch = check::check(&decl, &mut errors)?;
-        lint::check(&arch, &decl.allowed, library, &mut errors);
+        lint::check(&arch, library, &mut errors);
         Some(model::Arch {
             ancestors,
             fragments,

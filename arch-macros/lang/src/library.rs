@@ -11,9 +11,9 @@ pub struct Source {
     pub text: String,
 }
 
-/// Lookup of declarations by their `name:`.
+/// Lookup of declarations by their `name:`, and of abstract parents by their file name.
 pub trait Library {
-    /// Returns the file that declares the architecture `name`.
+    /// Returns the file that declares the architecture or abstract parent `name`.
     fn find(&self, name: &str) -> Option<Source>;
 
     /// Returns all names, for suggestions. Called only after a failed lookup.
@@ -55,7 +55,10 @@ impl Library for () {
 /// Subdirectory that contains the fragments.
 const FRAGMENTS: &str = "fragments";
 
-/// Library of the `.rs` files in a directory and its subdirectory `fragments`.
+/// Subdirectory that contains the abstract parents.
+const PARENTS: &str = "parents";
+
+/// Library of the `.rs` files in a directory and its subdirectories `fragments` and `parents`.
 #[derive(Clone, Debug)]
 pub struct Directory(pub PathBuf);
 
@@ -78,20 +81,38 @@ impl Directory {
     }
 }
 
+impl Directory {
+    /// Returns the names of the files in a subdirectory, without the extension.
+    fn file_names(&self, subdirectory: &str) -> Vec<String> {
+        let files = Directory(self.0.join(subdirectory)).sources();
+        let name = |s: Source| s.file.strip_suffix(".rs").map(str::to_owned);
+        files.filter_map(name).collect()
+    }
+}
+
 impl Library for Directory {
-    /// Tries the file named after the architecture first, and searches all files only if that fails.
+    /// Tries the architecture and the abstract parent with a file of this name first, and searches all files only
+    /// if that fails.
     fn find(&self, name: &str) -> Option<Source> {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let usual: String = name.chars().map(plain).collect();
         let declares = |s: &Source| declared_name(&s.text) == Some(name);
-        self.read(usual + ".rs")
+        let parent = || match usual == name {
+            true => self.read(format!("{PARENTS}/{name}.rs")),
+            false => None,
+        };
+        self.read(format!("{usual}.rs"))
             .filter(declares)
+            .or_else(parent)
             .or_else(|| self.sources().find(declares))
     }
 
     fn names(&self) -> Vec<String> {
         let name = |s: Source| declared_name(&s.text).map(str::to_owned);
-        self.sources().filter_map(name).collect()
+        self.sources()
+            .filter_map(name)
+            .chain(self.file_names(PARENTS))
+            .collect()
     }
 
     /// Fragments are named after their files.
@@ -100,14 +121,12 @@ impl Library for Directory {
     }
 
     fn fragments(&self) -> Vec<String> {
-        let files = Directory(self.0.join(FRAGMENTS));
-        let name = |s: Source| s.file.strip_suffix(".rs").map(str::to_owned);
-        files.sources().filter_map(name).collect()
+        self.file_names(FRAGMENTS)
     }
 
     fn files(&self) -> Box<dyn Iterator<Item = Source> + '_> {
-        let fragments = Directory(self.0.join(FRAGMENTS));
-        Box::new(fragments.sources().chain(self.sources()))
+        let [fragments, parents] = [FRAGMENTS, PARENTS].map(|of| Directory(self.0.join(of)).sources());
+        Box::new(fragments.chain(parents).chain(self.sources()))
     }
 }
 

@@ -1,23 +1,11 @@
-//! Lints: valid code that is most likely a mistake. `allow: no_residual;` suppresses a lint.
+//! Lints: well-formed code that is most likely a mistake. A finding is an error.
 
 mod unknown_tensor;
 
-use syn::Ident;
-
-use crate::diag::{Errors, did_you_mean, one_of};
+use crate::diag::Errors;
 use crate::library::Library;
 use crate::model::{Arch, Arg, Block, Named, Operand, ScalarOp, Stmt, Value, ValueKind, VarId};
 use crate::source::{Range, SourceMap};
-
-/// A lint.
-#[derive(Debug)]
-pub struct Lint {
-    /// Name of the lint in `allow:`.
-    pub name: &'static str,
-    /// Description of the reported pattern.
-    pub doc: &'static str,
-    find: fn(&Subject<'_>, &mut Vec<Finding>),
-}
 
 /// Declaration that the lints check.
 struct Subject<'a> {
@@ -30,55 +18,23 @@ struct Subject<'a> {
 /// Location and message of a lint finding.
 type Finding = (Range, String);
 
-/// All lints.
-pub static LINTS: &[Lint] = &[
-    Lint {
-        name: "half_rotated",
-        doc: "attention that rotates its queries but not its keys, or the reverse",
-        find: half_rotated,
-    },
-    Lint {
-        name: "no_residual",
-        doc: "layers that never add to their input",
-        find: no_residual,
-    },
-    Lint {
-        name: "unknown_tensor",
-        doc: "a tensor whose GGUF name no other declaration uses and that resembles a known name",
-        find: unknown_tensor::find,
-    },
-];
+/// All lints. Each adds its findings to a list.
+const LINTS: [fn(&Subject<'_>, &mut Vec<Finding>); 3] = [half_rotated, no_residual, unknown_tensor::find];
 
-/// Runs all lints and records the findings of those not listed in `allowed`.
-pub fn check(arch: &Arch, allowed: &[Ident], library: &dyn Library, errors: &mut Errors) {
-    for name in allowed {
-        if !LINTS.iter().any(|l| name == l.name) {
-            let hint = did_you_mean(&name.to_string(), LINTS.iter().map(|l| l.name));
-            let names = one_of(LINTS.iter().map(|l| l.name));
-            errors.at(name, format!("expected {names}, found `{name}`{hint}"));
-        }
-    }
+/// Runs all lints and records their findings as errors.
+pub fn check(arch: &Arch, library: &dyn Library, errors: &mut Errors) {
     let subject = Subject {
         arch,
         graph: Graph::new(arch),
         library,
         sources: &errors.sources,
     };
-    let found = LINTS.iter().map(|lint| {
-        let mut found = Vec::new();
-        (lint.find)(&subject, &mut found);
-        found
-    });
-    let found: Vec<Vec<Finding>> = found.collect();
-    for (lint, found) in LINTS.iter().zip(found) {
-        match allowed.iter().find(|name| *name == lint.name) {
-            None => found.into_iter().for_each(|(at, message)| {
-                let message = format!("{message} (to suppress: `allow: {};`)", lint.name);
-                errors.note(at, message, Vec::new());
-            }),
-            Some(name) if found.is_empty() => errors.at(name, "unnecessary `allow`: the lint reports nothing here"),
-            Some(_) => {}
-        }
+    let mut found = Vec::new();
+    for lint in LINTS {
+        lint(&subject, &mut found);
+    }
+    for (at, message) in found {
+        errors.at_range(at, message);
     }
 }
 
@@ -211,6 +167,7 @@ fn tensor_of(arg: &Arg) -> Option<&Value> {
     }
 }
 
+/// Finds attention that rotates its queries but not its keys, or the reverse.
 fn half_rotated(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let graph = &subject.graph;
     let rotates = |v: &Value| matches!(&v.kind, ValueKind::Op(op, _) if op.rotates);
@@ -236,6 +193,7 @@ fn half_rotated(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     }
 }
 
+/// Finds layers that never add to their input.
 fn no_residual(subject: &Subject<'_>, found: &mut Vec<Finding>) {
     let graph = &subject.graph;
     for (group, carried, values) in &graph.loops {

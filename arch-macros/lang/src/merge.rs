@@ -2,7 +2,7 @@
 
 use proc_macro2::{Ident, Span};
 
-use crate::ast::{Decl, Function, GroupDecl, HparamItem, TensorItem, tensor_names};
+use crate::ast::{Decl, Function, GroupDecl, HparamItem, ModelDecl, TensorItem, tensor_names};
 use crate::diag::{Errors, did_you_mean};
 
 /// Returns the parent with the child's replacements.
@@ -17,7 +17,7 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         needs: child.needs.into_iter().chain(parent.needs).collect(),
         name: child.name,
         like: child.like,
-        allowed: child.allowed.into_iter().chain(parent.allowed).collect(),
+        models: merge_models(parent.models, child.models),
         rope: child.rope.or(parent.rope),
         attention: child.attention.or(parent.attention),
         result: child.result.or(parent.result),
@@ -32,6 +32,14 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
         functions: merge_functions(parent.functions, child.functions),
         fragments: child.fragments.into_iter().chain(parent.fragments).collect(),
     }
+}
+
+/// Returns the child's models and the inherited models that it does not replace.
+fn merge_models(inherited: Vec<ModelDecl>, mut own: Vec<ModelDecl>) -> Vec<ModelDecl> {
+    let kept = inherited.into_iter().filter(|m| !own.iter().any(|o| o.name == m.name));
+    let kept: Vec<ModelDecl> = kept.map(|m| ModelDecl { inherited: true, ..m }).collect();
+    own.extend(kept);
+    own
 }
 
 /// Returns the child's functions and the inherited functions that it does not replace.

@@ -26,6 +26,8 @@ pub struct Arch {
     pub bidirectional: bool,
     /// True if the result excludes the output projection of the graph.
     pub embeddings: bool,
+    /// Published models that their sizes identify: name and condition.
+    pub models: Vec<(String, Scalar)>,
     /// Keys, derived values, and checks, in source order.
     pub hparams: Vec<Hparam>,
     /// Groups of layers. The first is `layer`, even if it has no tensors.
@@ -343,15 +345,22 @@ pub struct Scalar {
 }
 
 impl Scalar {
+    /// Returns the operands of the expression.
+    pub fn parts(&self) -> Vec<&Scalar> {
+        match &self.kind {
+            ScalarKind::ToFloat(a) | ScalarKind::Neg(a) | ScalarKind::Not(a) | ScalarKind::Model(a) => vec![a],
+            ScalarKind::Binary(_, a, b) => vec![a, b],
+            ScalarKind::If(c, a, b) => vec![c, a, b],
+            ScalarKind::Call(_, args) => args.iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns true if the expression contains `has(tensor)`.
     pub fn asks_for(&self, tensor: &Ident) -> bool {
         match &self.kind {
             ScalarKind::Has(name) => name == tensor,
-            ScalarKind::ToFloat(a) | ScalarKind::Neg(a) | ScalarKind::Not(a) => a.asks_for(tensor),
-            ScalarKind::Binary(_, a, b) => a.asks_for(tensor) || b.asks_for(tensor),
-            ScalarKind::If(c, a, b) => [c, a, b].iter().any(|s| s.asks_for(tensor)),
-            ScalarKind::Call(_, args) => args.iter().any(|a| a.asks_for(tensor)),
-            _ => false,
+            _ => self.parts().iter().any(|part| part.asks_for(tensor)),
         }
     }
 
@@ -368,7 +377,7 @@ impl Scalar {
         let opposite = match &self.kind {
             ScalarKind::Binary(op, a, b) => op.opposite().map(|op| format!("{} {} {}", a.text, op.symbol(), b.text)),
             ScalarKind::Not(a) => Some(a.text.clone()),
-            ScalarKind::Hparam(_) | ScalarKind::Has(_) => Some(format!("!{}", self.text)),
+            ScalarKind::Hparam(_) | ScalarKind::Has(_) | ScalarKind::Model(_) => Some(format!("!{}", self.text)),
             _ => None,
         };
         opposite.unwrap_or_else(|| format!("!({})", self.text))
@@ -407,6 +416,8 @@ pub enum ScalarKind {
     If(Box<Scalar>, Box<Scalar>, Box<Scalar>),
     /// `has(tensor)`; differs by layer if the tensor does.
     Has(Ident),
+    /// `model_is("27B")`, with the condition of the model.
+    Model(Box<Scalar>),
     /// Rust code over hyperparameters: `rust!(expression)`.
     Rust(TokenStream),
 }

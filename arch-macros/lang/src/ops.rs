@@ -2,10 +2,14 @@
 //! documentation.
 
 mod call;
+mod param;
 mod shapes;
 
+use crate::builtins::{LAYER_NORM_EPS, RMS_NORM_EPS};
 use crate::sym::Shape;
 pub use call::{Call, OpOperand};
+pub use param::{Given, Param, ParamKind};
+use param::{epsilon, keyword, keyword_some, maybe, positional, required, tensor};
 use shapes::{
     attention, attention_over, attention_temperature, compress, concat, cross_attention, heads, index_blocks,
     index_cells, last_tokens, linear_attention, linear_without_bias, mamba2, matmul, merge, mix_heads, moe, norm, part,
@@ -29,55 +33,6 @@ pub struct OpSpec {
     pub in_layer: bool,
     /// The operation applies RoPE and requires `rope:` in the declaration.
     pub rotates: bool,
-}
-
-/// A parameter of an operation.
-#[derive(Debug)]
-pub struct Param {
-    /// Name of the parameter, the named argument, and the field of the argument struct.
-    pub name: &'static str,
-    pub kind: ParamKind,
-    /// Position or name, and whether the argument is required.
-    pub given: Given,
-    /// The generated code wraps the argument in `Some`, and passes `None` if it is omitted.
-    pub some: bool,
-}
-
-/// Kind of argument that a parameter accepts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ParamKind {
-    /// Computed tensor, or a vector used as an operand.
-    Tensor,
-    /// Declared `norm` or `vector`, passed as a vector.
-    RmsWeight,
-    /// Declared `norm` or `vector`, passed as a norm.
-    NormWeight,
-    /// Declared `vector` or `raw`; may be an optional tensor.
-    Vector,
-    /// Declared `experts`; may be an optional tensor if the parameter is optional.
-    Experts,
-    Linear,
-    /// Declared layer `vector`, taken from the first layer; may be an optional tensor.
-    OfFirstLayer,
-    Int,
-    Float,
-    Bool,
-    /// Unary operation, passed by name.
-    Activation,
-    /// Keyword: the generated type, and pairs of keyword and variant. An integer is also accepted: the code
-    /// stored in files.
-    Word(&'static str, &'static [(&'static str, &'static str)]),
-    /// Window: `sliding(n, cond)`, `chunked(n, cond)` or `symmetric(n, cond)`.
-    Window,
-}
-
-/// Passing convention of an argument: by position or by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Given {
-    Position,
-    OptionalPosition,
-    Keyword,
-    OptionalKeyword,
 }
 
 /// Form of the generated builder call.
@@ -106,60 +61,6 @@ const GATINGS: &[(&str, &str)] = &[
     ("softmax_weight", "SoftmaxWeight"),
 ];
 
-const fn tensor(name: &'static str) -> Param {
-    Param {
-        name,
-        kind: ParamKind::Tensor,
-        given: Given::Position,
-        some: false,
-    }
-}
-
-const fn positional(name: &'static str, kind: ParamKind) -> Param {
-    Param {
-        name,
-        kind,
-        given: Given::Position,
-        some: false,
-    }
-}
-
-const fn maybe(name: &'static str, kind: ParamKind) -> Param {
-    Param {
-        name,
-        kind,
-        given: Given::OptionalPosition,
-        some: true,
-    }
-}
-
-const fn required(name: &'static str, kind: ParamKind) -> Param {
-    Param {
-        name,
-        kind,
-        given: Given::Keyword,
-        some: false,
-    }
-}
-
-const fn keyword(name: &'static str, kind: ParamKind) -> Param {
-    Param {
-        name,
-        kind,
-        given: Given::OptionalKeyword,
-        some: false,
-    }
-}
-
-const fn keyword_some(name: &'static str, kind: ParamKind) -> Param {
-    Param {
-        name,
-        kind,
-        given: Given::OptionalKeyword,
-        some: true,
-    }
-}
-
 const fn op(name: &'static str, params: &'static [Param], shape: ShapeRule, emit: Emit, doc: &'static str) -> OpSpec {
     OpSpec {
         name,
@@ -186,17 +87,17 @@ use ParamKind::{Activation, Bool, Experts, Float, Int, NormWeight, RmsWeight, Ve
 pub static OPS: &[OpSpec] = &[
     op(
         "rms_norm",
-        &[tensor("x"), maybe("w", RmsWeight), positional("eps", Float)],
+        &[tensor("x"), maybe("w", RmsWeight), epsilon(RMS_NORM_EPS)],
         norm,
         Emit::Method("rms_norm"),
-        "RMS norm over dimension 0: x / sqrt(mean(x^2) + eps), times `w`",
+        "RMS norm over dimension 0: x / sqrt(mean(x^2) + eps), times `w`; `eps` defaults to `rms_norm_eps`",
     ),
     op(
         "layer_norm",
-        &[tensor("x"), maybe("w", NormWeight), positional("eps", Float)],
+        &[tensor("x"), maybe("w", NormWeight), epsilon(LAYER_NORM_EPS)],
         norm,
         Emit::Method("layer_norm"),
-        "layer norm over dimension 0: (x - mean(x)) / sqrt(var(x) + eps), times `w`, plus the norm's bias if the file has one",
+        "layer norm over dimension 0: (x - mean(x)) / sqrt(var(x) + eps), times `w`, plus the norm's bias if the file has one; `eps` defaults to `layer_norm_eps`",
     ),
     op(
         "l2_norm",
@@ -496,12 +397,12 @@ pub static OPS: &[OpSpec] = &[
                 required("a", Vector),
                 required("d", Vector),
                 keyword_some("norm", Vector),
-                required("eps", Float),
+                keyword("eps", ParamKind::Epsilon(RMS_NORM_EPS)),
             ],
             mamba2,
             Emit::FullStruct("mamba2", "Mamba2Args"),
             "mixer of Mamba 2 between its projections: x [2 * inner + 2 * n_group * n_state + h, T] -> [inner, T]. \
-             Applies `short_conv` and silu to values, B, and C, then `ssm_scan`, the gates, and a norm per group",
+             Applies `short_conv` and silu to values, B, and C, then `ssm_scan`, the gates, and a norm per group; `eps` defaults to `rms_norm_eps`",
         )
     },
     OpSpec {
@@ -731,36 +632,6 @@ impl OpSpec {
     }
 }
 
-impl Param {
-    fn is_by_name(&self) -> bool {
-        matches!(self.given, Given::Keyword | Given::OptionalKeyword)
-    }
-
-    fn is_optional(&self) -> bool {
-        matches!(self.given, Given::OptionalPosition | Given::OptionalKeyword)
-    }
-}
-
-impl ParamKind {
-    /// Describes the kind of argument in a message.
-    pub fn describe(self) -> &'static str {
-        match self {
-            ParamKind::Tensor => "a tensor",
-            RmsWeight | NormWeight => "a declared norm or vector",
-            Vector => "a declared vector",
-            Experts => "declared experts",
-            ParamKind::Linear => "a declared linear",
-            ParamKind::OfFirstLayer => "a declared layer vector",
-            Int => "an integer",
-            Float => "a number",
-            Bool => "a condition",
-            Activation => "an activation",
-            Word(..) => "a gating",
-            Window => "a window",
-        }
-    }
-}
-
 /// Returns a Markdown table of all operations, for the documentation.
 pub fn reference() -> String {
     let mut text = String::from("| operation | meaning |\n|---|---|\n");
@@ -787,7 +658,7 @@ mod tests {
 
     #[test]
     fn signatures_mark_optional_parameters() {
-        assert_eq!(find("rms_norm").unwrap().signature(), "rms_norm(x[, w], eps)");
+        assert_eq!(find("rms_norm").unwrap().signature(), "rms_norm(x[, w][, eps])");
         assert_eq!(find("l2_norm").unwrap().full_signature(), "l2_norm(x, eps)");
         let rope = find("rope").unwrap().full_signature();
         assert!(rope.starts_with("rope(x; factors?, short?, "), "{rope}");

@@ -3,13 +3,13 @@
 //! The grammar, with `IDENT`, `STRING`, `INT`, `FLOAT` and `EXPR` as in Rust:
 //!
 //! ```ebnf
-//! arch      = { section } ;
+//! arch      = { section } ;                                          (* a `parent!` has the same sections *)
 //! section   = "name" ":" STRING ";"
 //!           | "like" ":" STRING ";"                                (* parent: provides all sections not given here *)
 //!           | "rope" ":" kind [ "or" kind ] ";"                      (* "or": for files with sections; not for "none" *)
 //!           | "attention" ":" ( "causal" | "bidirectional" ) ";"    (* default: causal *)
 //!           | "result" ":" ( "logits" | "embeddings" ) ";"          (* embeddings: without the output projection *)
-//!           | "allow" ":" IDENT { "," IDENT } ";"                   (* lints to suppress: see `lint` *)
+//!           | "models" "{" { STRING ":" EXPR ";" } "}"              (* conditions of `model_is(STRING)` *)
 //!           | "hparams" "{" { hparam } "}"
 //!           | "tensors" "{" { tensor | without | group | layers } "}"
 //!           | ( "graph" | "encoder" ) "{" { stmt | loop } [ EXPR ] "}"
@@ -62,11 +62,13 @@ use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{Expr, ExprRange, Ident, Lit, LitStr, RangeLimits, Token, braced, bracketed, parenthesized, token};
 
-use crate::ast::{Decl, Dims, Graph, GroupDecl, HparamItem, Instead, RankHead, TensorDecl, TensorItem, Test, Use};
+use crate::ast::{
+    Decl, Dims, Graph, GroupDecl, HparamItem, Instead, ModelDecl, RankHead, TensorDecl, TensorItem, Test, Use,
+};
 use crate::diag::{Errors, did_you_mean, one_of};
 use crate::words::{POOLING, SECTIONS};
 
-pub use fragment::{fragment, needs};
+pub use fragment::{fragment, needs, sizes};
 pub use graph::{block_of, statements};
 
 use graph::graph_block;
@@ -95,6 +97,15 @@ pub fn macro_tokens(file: TokenStream, name: &str) -> syn::Result<Option<TokenSt
         syn::Item::Macro(m) if m.mac.path.segments.last().is_some_and(|s| s.ident == name) => Some(m.mac.tokens),
         _ => None,
     }))
+}
+
+/// Returns the contents of the `arch! { … }` or `parent! { … }` in a file.
+pub fn declaration(file: TokenStream) -> syn::Result<Option<TokenStream>> {
+    let arch = macro_tokens(file.clone(), "arch")?;
+    match arch {
+        Some(tokens) => Ok(Some(tokens)),
+        None => macro_tokens(file, "parent"),
+    }
 }
 
 /// Parses items to the end of the input. After an error, the rest of the item is skipped.
@@ -146,10 +157,7 @@ fn section(input: ParseStream<'_>, decl: &mut Decl, errors: &mut Errors) -> syn:
         }
         "attention" => decl.attention = Some(line(input, |input| input.parse())?),
         "result" => decl.result = Some(line(input, |input| input.parse())?),
-        "allow" => {
-            input.parse::<Token![:]>()?;
-            decl.allowed = names(input)?;
-        }
+        "models" => decl.models = model_items(input, errors)?,
         "hparams" => decl.hparams = hparam_items(input, errors)?,
         "tensors" => decl.tensors = tensor_items(input, true, errors)?,
         "encoder" => decl.encoder = Some(graph(span, input, errors)?),
@@ -175,7 +183,7 @@ fn is_there(decl: &Decl, section: &str) -> bool {
         "rope" => decl.rope.is_some(),
         "attention" => decl.attention.is_some(),
         "result" => decl.result.is_some(),
-        "allow" => !decl.allowed.is_empty(),
+        "models" => !decl.models.is_empty(),
         "hparams" => !decl.hparams.is_empty(),
         "tensors" => !decl.tensors.is_empty(),
         "encoder" => decl.encoder.is_some(),
@@ -236,6 +244,24 @@ fn after_or<T>(input: ParseStream<'_>, rest: impl FnOnce(ParseStream<'_>) -> syn
         return rest(input).map(Some);
     }
     Ok(None)
+}
+
+/// Parses the braced items of `models`.
+fn model_items(input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Vec<ModelDecl>> {
+    let content;
+    braced!(content in input);
+    let mut list = Vec::new();
+    items(&content, errors, |input, _| {
+        let name = string(input, "the name of a model, in quotes")?;
+        let cond = line(input, |input| input.parse())?;
+        list.push(ModelDecl {
+            name,
+            cond,
+            inherited: false,
+        });
+        Ok(())
+    });
+    Ok(list)
 }
 
 /// Parses the braced items of `hparams`.

@@ -1,6 +1,6 @@
 //! Keywords of the language that are not part of another table ([`BUILTINS`](crate::builtins::BUILTINS),
 //! [`OPS`](crate::ops::OPS), [`Kind::ALL`](crate::model::Kind::ALL),
-//! [`RopeKind::ALL`](crate::model::RopeKind::ALL), [`LINTS`](crate::lint::LINTS)).
+//! [`RopeKind::ALL`](crate::model::RopeKind::ALL)).
 
 /// Sections of an `arch!`, in addition to `fn`.
 pub const SECTIONS: [&str; 14] = [
@@ -9,7 +9,7 @@ pub const SECTIONS: [&str; 14] = [
     "rope",
     "attention",
     "result",
-    "allow",
+    "models",
     "hparams",
     "tensors",
     "encoder",

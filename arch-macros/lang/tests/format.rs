@@ -22,7 +22,7 @@ fn laid_out(inside: &str) -> String {
 fn archs_files_are_formatted() {
     let archs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archs");
     let mut n = 0;
-    for folder in [archs.join("fragments"), archs] {
+    for folder in [archs.join("fragments"), archs.join("parents"), archs] {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|e| e == "rs") {
@@ -182,8 +182,24 @@ fn format_breaks_long_lines_after_commas_and_at_blocks() {
 #[test]
 fn format_rejects_file_without_macro() {
     let refused = |text: &str| format("my.rs", text).unwrap_err()[0].to_string();
-    assert!(refused("fn main() {}").contains("my.rs contains neither `arch! { … }`"));
+    assert!(refused("fn main() {}").contains("my.rs contains no `arch! { … }`, `fragment! { … }` or `parent! { … }`"));
     assert!(refused("arch! {\n  (\n}").starts_with("my.rs:"));
     let text = "arch! {\n graph {\nrust!([n, T] => \"a  \n  b\") } }";
     assert!(refused(text).contains("without changing its tokens"));
+}
+
+#[test]
+fn models_and_shapes_of_parameters_are_formatted() {
+    let models = r#"models{"27B":n_layer==62;  "9B" :n_layer == 42;}"#;
+    let expected = "    models {\n        \"27B\": n_layer == 62;\n        \"9B\": n_layer == 42;\n    }";
+    assert_eq!(laid_out(models), expected);
+    let function = "fn f(x:[n_embd,T],y :[ _ , T ],act=silu,..){let z=x+y;act(z)}";
+    let expected =
+        "    fn f(x: [n_embd, T], y: [_, T], act = silu, ..) {\n        let z = x + y;\n        act(z)\n    }";
+    assert_eq!(laid_out(function), expected);
+    // The body of a function is indented from `fn`, even if its parameters take several lines.
+    let long = "fn f(x: [n_embd, T],\ny: [n_embd, T]) {\nlet z = x + y;\nz\n}";
+    let expected = "    fn f(x: [n_embd, T],\n         y: [n_embd, T]) {\n        let z = x + y;\n        z\n    }";
+    assert_eq!(laid_out(long), expected);
+    assert_eq!(formatted("parent! {like:\"a\";}"), "parent! {\n    like: \"a\";\n}\n");
 }

@@ -85,6 +85,11 @@ fn library() -> Memory {
             "normed",
             "fn normed(x, weight?) { rms_norm(x, eps) + rms_norm(x, weight, eps = 1) }",
         ),
+        (
+            "shaped",
+            "options(width = n_embd); fn once(x: [n_embd, T]) { x } fn narrow(x: [width, T]) { x } \
+             fn first(x: [n, T], n = width) { x } fn any(x: [_, T]) { x }",
+        ),
         ("broken", "tensor { }"),
         (
             "unknown_size",
@@ -510,26 +515,53 @@ fn parameter_shadowing_caller_value_is_rejected() {
     );
 }
 
-/// An argument of the wrong shape is reported at the call, with a note for the location in the function.
+/// An argument of the wrong shape is reported at the call. Options of the fragment and of the function may occur in
+/// shapes.
 #[test]
 fn wrong_argument_shape_is_reported_at_call() {
-    let text = source("use plain;", "x += twice(h[..n_head]) + y;", "");
-    let list = arch_lang::compile_with(tokens(&text), &library()).unwrap_err();
-    let [fault] = &list[..] else { panic!("{list:#?}") };
-    assert_eq!(
-        common::shown(fault),
-        "h[..n_head]: `twice` expects shape [n_embd, T] for `x`, found [n_head, T]"
+    let text = |call: &str| source("use shaped(width = n_head);", call, "");
+    for valid in [
+        "x += once(h) * sum_rows(narrow(y[..n_head]));",
+        "x += y * sum_rows(first(h, n = n_embd));",
+        "x += y * sum_rows(any(h[..3]));",
+    ] {
+        description(&text(valid));
+    }
+    for (call, expected) in [
+        (
+            "x += once(h[..n_head]) + y;",
+            "h[..n_head]: `once` expects shape [n_embd, T] for `x`, found [n_head, T]",
+        ),
+        (
+            "x += y * sum_rows(narrow(h));",
+            "h: `narrow` expects shape [n_head, T] for `x`, found [n_embd, T]",
+        ),
+        (
+            "x += y * sum_rows(first(h, n = 4));",
+            "h: `first` expects shape [4, T] for `x`, found [n_embd, T]",
+        ),
+        (
+            "x += y * sum_rows(any(heads(h, 1)));",
+            "heads(h, 1): `any` expects shape [_, T] for `x`, found [n_embd, 1, T]",
+        ),
+    ] {
+        assert_eq!(faults(&text(call)), [expected]);
+    }
+}
+
+/// A size that only the shape of a parameter uses is not a field of the model.
+#[test]
+fn shapes_of_parameters_keep_no_values() {
+    let functions = "fn wide(x: [n_ff_exp, T]) { x }";
+    let text = source(
+        "use ffn(width = n_ff_exp);",
+        "x += down(wide(up(h)) * gate(y));",
+        functions,
     );
-    // The argument passes through another function first.
-    let notes: Vec<_> = fault.notes.iter().map(|(what, at)| format!("{at}: {what}")).collect();
-    let expected = "fragments/plain.rs:2:80: `once` expects shape [n_embd, T] for `x`, found [n_head, T]";
-    assert_eq!(notes[0], expected, "{notes:#?}");
-    assert!(
-        notes[1].starts_with("fragments/plain.rs:2:99: `w` expects input size n_embd, found n_head"),
-        "{notes:#?}"
-    );
-    let excerpt = fault.notes[0].1.excerpt();
-    assert!(excerpt.contains("fn twice(x)") && excerpt.ends_with(" ^"), "{excerpt}");
+    let expanded = arch_lang::expand_with(tokens(&text), &library()).to_string();
+    let (_, hparams) = expanded.split_once("struct Hparams").unwrap();
+    let (fields, _) = hparams.split_once('}').unwrap();
+    assert!(fields.contains("cap") && !fields.contains("n_ff_exp"), "{fields}");
 }
 
 /// Locations use the file name of the declaration, if known, and of its fragments.

@@ -328,3 +328,81 @@ fn directory_library_finds_files_by_declared_name() {
     assert_eq!(folder.names(), ["a-b.c", "third", "odd"]);
     assert!(Directory(dir.path().join("no such")).names().is_empty());
 }
+
+/// An abstract parent is found by its file name, is checked without a child, and has no name of its own.
+#[test]
+fn abstract_parent_serves_children_only() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("parents")).unwrap();
+    let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
+    let (_, sections) = BASE.split_once("rope: neox;").unwrap();
+    write("parents/plain.rs", &format!("parent! {{{sections}}}"));
+    write(
+        "mine.rs",
+        "arch! {\n    name: \"mine\"; like: \"plain\"; rope: norm;\n}\n",
+    );
+    let library = Directory(dir.path().to_owned());
+    let file = |name: &str| library.find(name).map(|s| s.file);
+    assert_eq!(file("plain").as_deref(), Some("parents/plain.rs"));
+    assert_eq!([file("../mine"), file("parents/plain")], [None, None]);
+    assert_eq!(library.names(), ["mine", "plain"]);
+
+    let compile = |file: &str| {
+        let text = std::fs::read_to_string(dir.path().join(file)).unwrap();
+        arch_lang::compile_file(file, &text, &library)
+    };
+    assert!(compile("parents/plain.rs").unwrap().is_none());
+    let arch = compile("mine.rs").unwrap().unwrap();
+    let ancestors: Vec<_> = arch
+        .ancestors
+        .iter()
+        .map(|a| (a.name.as_str(), a.file.as_str()))
+        .collect();
+    assert_eq!(ancestors, [("plain", "parents/plain.rs")]);
+
+    let faults = |text: String| {
+        write("parents/plain.rs", &text);
+        let found = compile("parents/plain.rs").unwrap_err();
+        found.iter().map(common::shown).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        faults(format!("parent! {{ name: \"plain\";{sections}}}")),
+        ["\"plain\": a `parent!` has no `name:`; children refer to it by its file name"]
+    );
+    assert_eq!(
+        faults(format!("parent! {{{}}}", sections.replace("silu(", "sil(")))[0],
+        "sil: no operation or tensor named `sil`; did you mean `silu`?"
+    );
+    write("parents/plain.rs", "fn main() {}");
+    let found = compile("mine.rs").unwrap_err();
+    assert_eq!(
+        found[0].message,
+        "parents/plain.rs contains no `arch! { … }` or `parent! { … }`"
+    );
+}
+
+/// A child inherits models and may replace or ignore them.
+#[test]
+fn models_are_inherited_by_name() {
+    let parent = BASE
+        .replace(
+            "rope: neox;",
+            "rope: neox; models { \"7B\": n_layer == 32; \"13B\": n_layer == 40; }",
+        )
+        .replace(
+            "scale * 2.0",
+            "if model_is(\"7B\") || model_is(\"13B\") { scale } else { 2.0 * scale }",
+        );
+    let library = Memory(BTreeMap::from([("base", parent)]));
+    let models = |rest: &str| {
+        let tokens = TokenStream::from_str(&format!("name: \"child\"; like: \"base\"; {rest}")).unwrap();
+        let arch = arch_lang::compile_with(tokens, &library).unwrap();
+        let texts = arch.models.iter().map(|(name, cond)| format!("{name}: {}", cond.text));
+        texts.collect::<Vec<_>>()
+    };
+    assert_eq!(models(""), ["7B: n_layer == 32", "13B: n_layer == 40"]);
+    let both = ["7B: n_layer < 36", "13B: n_layer == 40"];
+    assert_eq!(models("models { \"7B\": n_layer < 36; }"), both);
+    // An inherited model may be unused.
+    assert_eq!(models("hparams { let twice = scale; }").len(), 2);
+}

@@ -12,6 +12,7 @@ use proc_macro2::TokenStream;
 const BASE: &str = r#"
 name: "base";
 rope: neox;
+models { "27B": n_layer == 62; }
 hparams {
     eps: f32 = "attention.layer_norm_rms_epsilon";
     n_swa: usize = "attention.sliding_window" or 0;
@@ -19,6 +20,7 @@ hparams {
     n_ff_exp: [usize] = "expert_feed_forward_length" or n_ff;
     let kq_scale = 1.0 / sqrt(head_dim);
     check n_swa > 0 || n_layer < 100, "a window or few layers";
+    check !model_is("27B") || n_swa > 0, "attention.sliding_window must not be 0";
 }
 tensors {
     token_embd: embed "token_embd" [n_embd, n_vocab];
@@ -45,6 +47,7 @@ tensors {
         }
     }
 }
+fn values(x: [n_embd, T]) { heads(wv(x), n_head_kv) }
 graph {
     let x = token_embd[tokens] * sqrt(n_embd);
     for layer {
@@ -53,7 +56,7 @@ graph {
         let q = if has(q_norm) { rms_norm(q, q_norm, eps) } else { q };
         let q = rope(q, factors = rope_freqs);
         let k = rope(heads(wk(h), n_head_kv), factors = rope_freqs);
-        let v = heads(wv(h), n_head_kv);
+        let v = values(h);
         x += wo(attention(q, k, v, scale = kq_scale, window = sliding(n_swa, is_swa)));
         let h = layer_norm(x, ffn_norm, eps);
         if n_expert > 0 {

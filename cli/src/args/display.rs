@@ -2,12 +2,13 @@
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use clap::Args;
+use tracing::level_filters::LevelFilter;
 
 use crate::failure::{Failure, Outcome};
-use crate::log::{Level, Log};
+use crate::log::{LogFormat, LogOptions, level_of_number};
+use crate::terminal::OutputStyle;
 
 /// Output options: statistics, prompt echo, colors and verbosity.
 #[derive(Clone, Debug, Args)]
@@ -98,20 +99,33 @@ pub struct LogArgs {
 
 impl DisplayArgs {
     /// Opens the log that these options describe.
-    pub fn log(&self) -> Outcome<Log> {
-        let plain = |colors: Option<bool>| if self.simple_io { Some(false) } else { colors };
-        let log = self.log.log()?;
-        Ok(Log {
-            level: match (self.log_disable, self.verbose) {
-                (true, _) => Level::Always,
-                (false, true) => Level::Verbose,
-                (false, false) => Level::of_number(self.verbosity),
-            },
-            colors: plain(chosen(&self.color)),
-            log_colors: plain(log.log_colors),
-            is_simple: self.simple_io,
-            ..log
+    pub fn log(&self) -> Outcome<LogOptions> {
+        let level = if self.log_disable {
+            LevelFilter::ERROR
+        } else if self.verbose {
+            LevelFilter::DEBUG
+        } else {
+            level_of_number(self.verbosity)
+        };
+        Ok(LogOptions {
+            level,
+            ..self.log.log()?
         })
+    }
+
+    /// Returns the style of the output.
+    pub fn style(&self) -> OutputStyle {
+        if self.simple_io {
+            return OutputStyle {
+                colors: Some(false),
+                log_colors: Some(false),
+                is_simple: true,
+            };
+        }
+        OutputStyle {
+            colors: chosen(&self.color),
+            ..self.log.style()
+        }
     }
 }
 
@@ -125,8 +139,8 @@ fn chosen(how: &str) -> Option<bool> {
 }
 
 impl LogArgs {
-    /// Opens the log with progress messages enabled.
-    pub fn log(&self) -> Outcome<Log> {
+    /// Opens the log, with progress messages enabled.
+    pub fn log(&self) -> Outcome<LogOptions> {
         let file = match &self.log_file {
             Some(path) => {
                 let cannot = |e| Failure::new(format_args!("--log-file {}: {e}", path.display()));
@@ -135,16 +149,23 @@ impl LogArgs {
             }
             None => None,
         };
-        Ok(Log {
+        Ok(LogOptions {
             file,
-            level: Level::Info,
-            is_jsonl: self.log_jsonl,
-            has_prefix: self.log_prefix,
-            has_timestamps: self.log_timestamps,
-            colors: None,
-            log_colors: chosen(&self.log_colors),
-            is_simple: false,
-            start: Instant::now(),
+            level: LevelFilter::INFO,
+            format: LogFormat {
+                is_jsonl: self.log_jsonl,
+                has_prefix: self.log_prefix,
+                has_timestamps: self.log_timestamps,
+                ..LogFormat::default()
+            },
         })
+    }
+
+    /// Returns the style of the log.
+    pub fn style(&self) -> OutputStyle {
+        OutputStyle {
+            log_colors: chosen(&self.log_colors),
+            ..OutputStyle::default()
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use engine::speculate::MAX_DRAFTS;
 
+use super::DraftPlacementArgs;
 use crate::failure::{Failure, Outcome};
-use crate::loading::DraftPlacementArgs;
 
 /// Speculative decoding options. Drafted tokens are verified in one pass over the weights, so the output
 /// distribution does not change.
@@ -110,12 +110,12 @@ impl SpeculationArgs {
                 ("ngram", has_others([self.draft.is_some(), self.mtp]))
             }
         };
-        match clashes {
-            true => Err(Failure::new(format_args!(
+        if clashes {
+            return Err(Failure::new(format_args!(
                 "--spec-type {name} cannot be combined with another drafting method"
-            ))),
-            false => Ok(args),
+            )));
         }
+        Ok(args)
     }
 
     /// Returns true if any drafting method is enabled.

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::failure::Outcome;
+use crate::input;
+
 /// Chat template and reasoning options.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Chat template")]
@@ -57,6 +60,16 @@ pub struct TemplateArgs {
 }
 
 impl TemplateArgs {
+    /// Returns the Jinja template, given as text or as a file.
+    pub fn source(&self) -> Outcome<Option<String>> {
+        match &self.chat_template_file {
+            Some(path) => Ok(Some(
+                input::read(path).map_err(|e| e.of_option("--chat-template-file"))?,
+            )),
+            None => Ok(self.chat_template.clone()),
+        }
+    }
+
     /// Returns the template variables that the flags set.
     pub fn variables(&self) -> serde_json::Map<String, serde_json::Value> {
         let mut variables = self.chat_template_kwargs.clone().unwrap_or_default();

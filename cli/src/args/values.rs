@@ -1,6 +1,7 @@
 //! Value parsers shared by several commands.
 
-use engine::context::ContextParams;
+use engine::builder::Pooling;
+use engine::context::{ContextParams, MAX_SEQUENCES};
 use kernels::GgmlType;
 
 /// Supported data types of the KV cache.
@@ -65,4 +66,24 @@ pub fn positive_float_64(text: &str) -> Result<f64, String> {
 pub fn at_least_0(text: &str) -> Result<f32, String> {
     let x = text.parse().ok().filter(|x: &f32| *x >= 0.0 && x.is_finite());
     x.ok_or_else(|| "expected a non-negative number".to_owned())
+}
+
+/// Parses a number of sequences.
+pub fn sequences(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| (1..=MAX_SEQUENCES).contains(n));
+    n.ok_or_else(|| format!("expected an integer from 1 to {MAX_SEQUENCES}"))
+}
+
+/// Parses a pooling method.
+pub fn pooling_mode(text: &str) -> Result<Pooling, String> {
+    let found = Pooling::ALL.iter().find(|(name, _)| *name == text);
+    found.map(|&(_, pooling)| pooling).ok_or_else(|| {
+        let names: Vec<_> = Pooling::ALL.iter().map(|(name, _)| *name).collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+/// Parses a finite f32.
+pub fn finite(text: &str) -> Option<f32> {
+    text.parse().ok().filter(|x: &f32| x.is_finite())
 }

@@ -2,18 +2,41 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use server::batch::{Progress, batch, finished};
-use server::http::{AccessPolicy, App};
-use server::routes::router;
+use server::guard::AccessPolicy;
+use server::router::router;
+use tracing::info;
 
-use crate::args::BatchArgs;
-use crate::commands::serve::service;
+use crate::args::ServingArgs;
 use crate::failure::{Failure, Outcome};
-use crate::{fetch, format, log};
+use crate::serving::app;
+use crate::{fetch, format};
+
+/// Arguments of `llama batch`.
+#[derive(Debug, Args)]
+#[command(args_override_self = true, after_help = BATCH_NOTES)]
+pub struct BatchArgs {
+    /// Input file with one JSON request per line
+    ///
+    /// Format: {"custom_id": …, "method": "POST", "url": "/v1/chat/completions", "body": {…}}
+    #[arg(value_name = "IN.JSONL")]
+    pub input: PathBuf,
+    /// Output file with one JSON response per line; existing responses are kept
+    #[arg(value_name = "OUT.JSONL")]
+    pub output: PathBuf,
+    /// GGUF file or model name [default: the default model]
+    #[arg(short, long, value_name = "FILE|NAME")]
+    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub serving: ServingArgs,
+}
+
+const BATCH_NOTES: &str = "Files use the format of OpenAI's Batch API. If the run is interrupted, repeat the command to process the remaining requests.";
 
 /// Interval between progress messages.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -42,13 +65,13 @@ pub fn run(args: &BatchArgs) -> Outcome {
     }
     let done = finished(&mut output).map_err(|e| wrong(to, &e))?;
     if done.len() >= n_lines {
-        log::line(format_args!("{}: all requests have been processed", to.display()));
+        info!("{}: all requests have been processed", to.display());
         return Ok(());
     }
     let path = fetch::model(args.model.as_deref(), &args.serving.hub)?;
-    let service = service(&args.serving, &path)?;
-    let n_at_once = 2 * service.scheduler.settings().n_parallel;
-    let routes = router(Arc::new(App { service }), AccessPolicy::default());
+    let app = app(&args.serving, &path)?;
+    let n_at_once = 2 * app.service.scheduler.settings().n_parallel;
+    let routes = router(Arc::new(app), AccessPolicy::default());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -57,7 +80,7 @@ pub fn run(args: &BatchArgs) -> Outcome {
     let tell = |progress: Progress| {
         if last.elapsed() >= PAUSE {
             last = Instant::now();
-            log::line(so_far(progress, done.len(), n_lines, n_left, start.elapsed()));
+            info!("{}", so_far(progress, done.len(), n_lines, n_left, start.elapsed()));
         }
     };
     let ended = runtime.block_on(batch(routes, input, &mut output, &done, n_at_once, tell));
@@ -72,11 +95,11 @@ pub fn run(args: &BatchArgs) -> Outcome {
     } else {
         String::new()
     };
-    log::line(format_args!(
+    info!(
         "{}: processed {} in {seconds:.1} s{before}; {n_failed} failed",
         to.display(),
         format::plural(n_done, "line")
-    ));
+    );
     Ok(())
 }
 

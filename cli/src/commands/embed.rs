@@ -1,20 +1,113 @@
 //! `llama embed`: embeds texts, compares them, or ranks documents with a classifier.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::{Args, ValueEnum};
 use engine::builder::Pooling;
 use engine::context::{Context, ContextParams, DecodeError};
 use engine::model::Model;
 use engine::sample::Token;
 use llama::parts::{MAX_TEXTS, decode_texts, default_pooling, n_fitting};
 
-use crate::args::{EmbedArgs, EmbedFormat};
-use crate::commands::{input, stdout};
+use crate::args::values::{pooling_mode, positive, threads};
+use crate::args::{AdapterArgs, HubArgs, LoadArgs, PrecisionArg};
+use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::naming::model_and_texts;
-use crate::{fetch, format, interrupt};
+use crate::{fetch, format, input, interrupt};
+
+/// Arguments of `llama embed`.
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct EmbedArgs {
+    /// GGUF file [default: the default model]
+    #[arg(short, long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// GGUF file (unless -m is given), then texts to embed [default: standard input]
+    #[arg(value_name = "MODEL|TEXT")]
+    pub words: Vec<String>,
+    /// Text to embed (may be repeated)
+    #[arg(short, long, value_name = "TEXT")]
+    pub prompt: Vec<String>,
+    /// File with one text per line; `-` reads standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Separator between the texts of --file [default: newline]
+    #[arg(long, value_name = "TEXT", default_value = "\n", hide_default_value = true)]
+    pub separator: String,
+    /// Pooling of token embeddings: none, mean, cls, last or rank
+    ///
+    /// `rank` returns the scores of a classifier. The default is the pooling that the file specifies,
+    /// otherwise `mean` for encoders and `last` for other models.
+    #[arg(long, value_name = "MODE", value_parser = pooling_mode)]
+    pub pooling: Option<Pooling>,
+    /// Norm to divide vectors by: l2, l1, max or none
+    #[arg(long, value_name = "NORM", default_value = "l2", value_parser = norm, allow_negative_numbers = true)]
+    pub normalize: Norm,
+    /// Output format
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: EmbedFormat,
+    /// Print the cosine similarity of each pair of texts
+    #[arg(long)]
+    pub similarity: bool,
+    /// Rank the texts as documents by relevance to this query, best first
+    #[arg(long, value_name = "QUESTION", conflicts_with = "similarity")]
+    pub rerank: Option<String>,
+    /// Truncate texts that exceed the model's context
+    #[arg(long)]
+    pub truncate: bool,
+    #[command(flatten)]
+    pub hub: HubArgs,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
+    /// Precision of activations in matmuls with quantized weights
+    ///
+    /// `exact` uses f32 and `high` uses 16-bit integers. `fast` also uses 8-bit integers (bf16 with AMX) in
+    /// batches of at least 32 tokens, and bf16 on GPUs from 9 tokens on.
+    #[arg(long, value_name = "MODE", default_value = "fast")]
+    pub precision: PrecisionArg,
+    /// Number of threads [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+    /// Maximum tokens per ubatch; a longer text gets a larger ubatch
+    #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive)]
+    pub batch_size: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EmbedFormat {
+    /// Numbers separated by spaces, a line per vector
+    Text,
+    /// OpenAI-style list of objects
+    Json,
+    /// JSON array of arrays
+    Array,
+}
+
+/// Order of the norm that embeddings are divided by; 0 disables normalization.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norm(pub f32);
+
+fn norm(text: &str) -> Result<Norm, String> {
+    match text {
+        "none" => Ok(Norm(0.0)),
+        "l1" => Ok(Norm(1.0)),
+        "l2" => Ok(Norm(2.0)),
+        "max" => Ok(Norm(f32::INFINITY)),
+        // llama.cpp uses -1 for no normalization. Its 0 scales vectors to 16-bit integers and is not
+        // supported.
+        "-1" => Ok(Norm(0.0)),
+        _ => {
+            let order = text.parse().ok().filter(|order| (1..=100_u8).contains(order));
+            let wrong = "expected l2, l1, max, none, or the order of the norm from 1 to 100 (-1: none)";
+            order.map(|order| Norm(order.into())).ok_or_else(|| wrong.to_owned())
+        }
+    }
+}
 
 /// A text with its embeddings: one, or one per token.
 struct Embedded {

@@ -3,17 +3,41 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Array, Gguf, Metadata, Value};
 use serde::Serialize;
 use serde_json::{Map, json};
 
-use crate::args::InspectArgs;
+use crate::args::PlanArgs;
 use crate::commands::{plan, stdout};
 use crate::failure::{Failure, Outcome};
 use crate::format;
+
+/// Arguments of `llama inspect`.
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct InspectArgs {
+    /// GGUF file (tensor data may be missing) or model name
+    #[arg(value_name = "MODEL", required_unless_present_any = ["hf_repo", "model_url"])]
+    pub file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print long arrays in full
+    #[arg(long)]
+    pub arrays: bool,
+    /// Print where each part of the model would be placed, without loading it
+    #[arg(long)]
+    pub plan: bool,
+    /// Print the planned device and size of each tensor
+    #[arg(long)]
+    pub plan_tensors: bool,
+    #[command(flatten)]
+    pub planned: PlanArgs,
+}
 
 /// Maximum length of arrays that are printed in full.
 const SHORT_ARRAY: usize = 16;
@@ -24,7 +48,11 @@ pub fn run(args: &InspectArgs) -> Outcome {
     let file = &file.ok_or_else(|| Failure::new("no model given"))?;
     let header = Gguf::open_header(file)?;
     if args.plan || args.plan_tensors {
-        return plan::run(args, file, &header);
+        let output = plan::Output {
+            json: args.json,
+            tensors: args.plan_tensors,
+        };
+        return plan::run(&args.planned, output, file, &header);
     }
     let report = Report::new(&header, file, args)?;
     let mut out = stdout();

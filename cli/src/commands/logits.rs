@@ -4,14 +4,66 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use engine::conformance::{context_for, logits_of};
 use engine::context::ContextParams;
 use engine::gguf::logits::Logits;
 use engine::sample::Token;
+use kernels::GgmlType;
 
-use crate::args::LogitsArgs;
-use crate::commands::input;
+use crate::args::values::{cache_type, positive, threads};
+use crate::args::{AdapterArgs, HubArgs, LoadArgs, PrecisionArg};
 use crate::failure::{Failure, Outcome};
+use crate::input;
+
+/// Arguments of `llama logits`.
+#[derive(Debug, Args)]
+#[command(args_override_self = true, group = clap::ArgGroup::new("sequence").required(true))]
+pub struct LogitsArgs {
+    /// GGUF file or model name
+    #[arg(value_name = "MODEL", required_unless_present_any = ["model", "hf_repo", "model_url"], conflicts_with = "model")]
+    pub first: Option<PathBuf>,
+    /// GGUF file or model name; replaces MODEL
+    #[arg(short, long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Token ids, separated by commas or whitespace
+    #[arg(long, value_name = "IDS", group = "sequence")]
+    pub tokens: Option<String>,
+    /// File of token ids, separated by commas or whitespace; `-` reads standard input
+    #[arg(long, value_name = "FILE", group = "sequence")]
+    pub tokens_file: Option<PathBuf>,
+    /// Output file: u32 n_tokens, u32 n_vocab, i32 tokens, f32 logits (little-endian)
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub hub: HubArgs,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
+    /// Precision of activations in matmuls with quantized weights
+    ///
+    /// `exact` uses f32 and `high` uses 16-bit integers. `fast` also uses 8-bit integers (bf16 with AMX) in
+    /// batches of at least 32 tokens, and bf16 on GPUs from 9 tokens on.
+    #[arg(long, value_name = "MODE", default_value = "fast")]
+    pub precision: PrecisionArg,
+    /// Data type of the K cache (-ctk)
+    ///
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
+    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type)]
+    pub cache_type_k: GgmlType,
+    /// Data type of the V cache (-ctv)
+    ///
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
+    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
+    pub cache_type_v: GgmlType,
+    /// Physical batch size (-ub): maximum tokens per ubatch
+    #[arg(long, value_name = "N", alias = "ubatch", default_value = "512", value_parser = positive)]
+    pub ubatch_size: usize,
+    /// Number of threads [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+}
 
 /// Decodes the tokens and writes their logits.
 pub fn run(args: &LogitsArgs) -> Outcome {

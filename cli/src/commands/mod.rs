@@ -1,19 +1,14 @@
 //! Subcommands, one module each.
 
-mod answer;
 pub mod arch;
 pub mod batch;
 pub mod bench;
-mod chat;
 pub mod devices;
 pub mod doctor;
 pub mod embed;
 pub mod generate;
-pub mod input;
 pub mod inspect;
-pub mod listen;
 pub mod logits;
-mod model_pool;
 pub mod models;
 mod plan;
 pub mod reference;

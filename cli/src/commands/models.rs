@@ -7,11 +7,13 @@ use std::time::SystemTime;
 
 use clap::Args;
 use serde::Serialize;
+use tracing::info;
 
+use crate::args::HubArgs;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
-use crate::hub::{Cache, Entry, Hub, HubArgs, Name, SHORT_NAMES, invalid_name_message};
-use crate::{dirs, format, log};
+use crate::hub::{Cache, Entry, Hub, HubError, Name, SHORT_NAMES};
+use crate::{dirs, format};
 
 /// Arguments of `llama pull`.
 #[derive(Debug, Args)]
@@ -65,7 +67,7 @@ pub fn pull(args: &PullArgs) -> Outcome {
     let names = args
         .names
         .iter()
-        .map(|text| Name::parse(text).ok_or_else(|| Failure::new(invalid_name_message(text))));
+        .map(|text| Name::parse(text).ok_or_else(|| Failure::from(HubError::invalid_name(text))));
     // Validate all names before a long download.
     let names = names.collect::<Outcome<Vec<_>>>()?;
     let mut paths = names.iter().map(|name| hub.pull(name)).collect::<Outcome<Vec<_>>>()?;
@@ -173,13 +175,10 @@ pub fn rm(args: &RmArgs) -> Outcome {
     for text in &args.names {
         let freed = match own.iter().find(|path| path.as_os_str() == text.as_str()) {
             Some(path) => Some(remove_own(path)?),
-            None => cache.remove(&Name::parse(text).ok_or_else(|| Failure::new(invalid_name_message(text)))?)?,
+            None => cache.remove(&Name::parse(text).ok_or_else(|| HubError::invalid_name(text))?)?,
         };
         match freed {
-            Some(bytes) => log::line(format_args!(
-                "removed {text}, freeing {}",
-                format::bytes(bytes as usize)
-            )),
+            Some(bytes) => info!("removed {text}, freeing {}", format::bytes(bytes as usize)),
             None => {
                 return Err(Failure::new(format_args!(
                     "cannot remove {text}: not found; `llama list` shows local models"

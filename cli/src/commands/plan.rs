@@ -5,25 +5,32 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::backend::{self, Device};
-use engine::builder::MemoryParams;
 use engine::gguf::split::SplitInfo;
 use engine::gguf::{Gguf, GgufSet};
 use engine::model::{self, DeviceLayers, LoadParams, LoadPlan, PlacementParams};
 use kernels::GgmlType;
 use serde::Serialize;
 
-use crate::args::{InspectArgs, PlanArgs};
+use crate::args::PlanArgs;
 use crate::commands::stdout;
 use crate::failure::Outcome;
 use crate::format;
 
+/// Output of a plan.
+pub struct Output {
+    /// Print JSON.
+    pub json: bool,
+    /// Print the placement of each tensor.
+    pub tensors: bool,
+}
+
 /// Prints the plan for a file, whose tensor data may be missing, or for all shards of a model.
-pub fn run(args: &InspectArgs, file: &Path, header: &Gguf) -> Outcome {
-    let params = args.planned.params()?;
+pub fn run(args: &PlanArgs, output: Output, file: &Path, header: &Gguf) -> Outcome {
+    let params = args.params()?;
     let plan = plan(file, header, &params)?;
-    let report = Report::new(&plan, args.plan_tensors);
+    let report = Report::new(&plan, output.tensors);
     let mut out = stdout();
-    if args.json {
+    if output.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;
     } else {
@@ -46,26 +53,6 @@ pub fn plan(file: &Path, header: &Gguf, params: &LoadParams) -> Outcome<LoadPlan
         None => model::plan(header, file, archs::ALL, params)?,
         Some(_) => model::plan_set(&GgufSet::open(file)?, archs::ALL, params)?,
     })
-}
-
-impl PlanArgs {
-    /// Converts the flags to engine parameters.
-    pub fn params(&self) -> Outcome<LoadParams> {
-        let defaults = MemoryParams::default();
-        let memory = MemoryParams {
-            n_ctx: self.ctx_size.unwrap_or(defaults.n_ctx),
-            n_batch: self.batch_size,
-            n_ubatch: self.ubatch_size.min(self.batch_size),
-            n_seq_max: self.n_parallel,
-            type_k: self.cache_type_k,
-            type_v: self.cache_type_v,
-            ..defaults
-        };
-        let mut params = self.placement.params(Some(memory))?;
-        // The plan itself reports why no layer fits.
-        params.placement.needs_layer = false;
-        Ok(params)
-    }
 }
 
 /// Memory that a plan needs on a device, and the free memory.
@@ -100,7 +87,10 @@ pub fn budgets(plan: &LoadPlan, devices: &[Arc<dyn Device>]) -> Vec<MemoryBudget
         let its = stored.chain(&plan.compute_bytes).filter(|(name, _)| name == ty.name());
         let needed_bytes = its.fold(0, |sum: usize, (_, bytes)| sum.saturating_add(*bytes));
         let (free_bytes, all) = device.memory();
-        (all > 0).then(|| MemoryBudget {
+        if all == 0 {
+            return None;
+        }
+        Some(MemoryBudget {
             name: ty.name().to_owned(),
             needed_bytes,
             free_bytes,
@@ -177,7 +167,7 @@ impl<'a> Report<'a> {
 
 /// Returns the reason why no more layers are on GPUs, or a change that makes the model fit.
 fn advice(
-    args: &InspectArgs,
+    args: &PlanArgs,
     file: &Path,
     header: &Gguf,
     params: &LoadParams,
@@ -192,7 +182,9 @@ fn advice(
         let full = budgets
             .iter()
             .find(|budget| budget.needed_bytes.saturating_add(*margin) > budget.free_bytes);
-        if let Some(full) = full.filter(|_| !devices.is_empty()) {
+        if let Some(full) = full
+            && !devices.is_empty()
+        {
             return Ok(Some(format!(
                 "{} on {} would need {} of {} free memory, but {} must stay free (-fitt); use a smaller context (-c), cache (-ctk q8_0 -ctv q8_0) or batch (-ub)",
                 format::plural(n, "layer"),
@@ -203,10 +195,10 @@ fn advice(
             )));
         }
     }
-    match self::budgets(planned, devices).iter().all(MemoryBudget::fits) {
-        true => Ok(None),
-        false => change(file, header, &args.planned, planned).map(Some),
+    if self::budgets(planned, devices).iter().all(MemoryBudget::fits) {
+        return Ok(None);
     }
+    change(file, header, args, planned).map(Some)
 }
 
 /// Returns the smallest change that makes a model fit: a quantized cache, a smaller context, or smaller

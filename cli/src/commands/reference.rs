@@ -6,19 +6,17 @@
 
 use std::io::Write;
 
-use clap::{Arg, ArgAction, Command, CommandFactory};
+use clap::{Arg, ArgAction, Command};
 use kernels::Isa;
 
-use crate::args::Cli;
 use crate::argv;
 use crate::commands::stdout;
 use crate::failure::Outcome;
 use crate::llama_cpp;
 
 /// Prints the Markdown reference.
-pub fn run() -> Outcome {
+pub fn run(mut root: Command) -> Outcome {
     let mut out = stdout();
-    let mut root = Cli::command();
     root.build();
     writeln!(
         out,
@@ -83,9 +81,12 @@ fn groups(commands: &[&Command]) -> Vec<Group> {
         let is_known = groups
             .iter()
             .any(|group| group.entries.iter().any(|e| e.line == entry.line));
-        let Some(heading) = entry.heading.as_ref().filter(|_| is_shared && !is_known) else {
+        let Some(heading) = &entry.heading else {
             continue;
         };
+        if !is_shared || is_known {
+            continue;
+        }
         match groups.iter_mut().find(|group| group.heading == *heading) {
             Some(group) => group.entries.push(entry.clone()),
             None => groups.push(Group {

@@ -1,13 +1,42 @@
 //! `llama synth`: writes a model file with random weights.
 
 use std::io::Write;
+use std::path::PathBuf;
 
-use engine::synth::{Synth, SynthParams};
+use clap::Args;
+use engine::synth::{Mix, ModelShape, SHAPES, Synth, SynthParams};
+use kernels::GgmlType;
 
-use crate::args::SynthArgs;
 use crate::commands::{arch, stdout};
 use crate::failure::Outcome;
 use crate::format;
+
+/// Arguments of `llama synth`.
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct SynthArgs {
+    /// Architecture of the model
+    #[arg(long, value_name = "NAME", default_value = "llama")]
+    pub arch: String,
+    /// Shape of a published model: tiny, 135m, 270m, 0.5b, 1b, 3b or 8b
+    #[arg(long, value_name = "SHAPE", value_parser = shape)]
+    pub shape: ModelShape,
+    /// Weight type (q8_0, q4_K, f16, ...) or mix of types (q4_k_m, q5_k_m)
+    #[arg(long = "type", value_name = "TYPE", value_parser = mix)]
+    pub mix: Mix,
+    /// Type of the output matrix or tied token embedding [default: --type]
+    #[arg(long, value_name = "TYPE", value_parser = weight_type)]
+    pub output_type: Option<GgmlType>,
+    /// Override a size or hyperparameter, such as n_layer=4 (may be repeated)
+    #[arg(long, value_name = "NAME=NUMBER", value_parser = setting)]
+    pub set: Vec<(String, f64)>,
+    /// Seed of the random weights
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Output file
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
 
 /// Writes the file and prints its properties.
 pub fn run(args: &SynthArgs) -> Outcome {
@@ -33,4 +62,27 @@ pub fn run(args: &SynthArgs) -> Outcome {
         format::bytes(usize::try_from(n_bytes)?)
     )?;
     Ok(out.flush()?)
+}
+
+fn shape(text: &str) -> Result<ModelShape, String> {
+    ModelShape::find(text).copied().ok_or_else(|| {
+        let names: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+fn mix(text: &str) -> Result<Mix, String> {
+    Mix::find(text).ok_or_else(|| format!("expected one of {}", Mix::names().join(", ")))
+}
+
+fn weight_type(text: &str) -> Result<GgmlType, String> {
+    let ty = GgmlType::from_name(text).filter(|&ty| kernels::can_dequantize(ty));
+    ty.ok_or_else(|| "expected a weight type, such as q6_K or f16".to_owned())
+}
+
+fn setting(text: &str) -> Result<(String, f64), String> {
+    let (name, number) = text.split_once('=').ok_or("expected NAME=NUMBER")?;
+    let number = number.parse().ok().filter(|x: &f64| x.is_finite());
+    let number = number.ok_or("expected NAME=NUMBER with a finite number; booleans are 0 and 1")?;
+    Ok((name.to_owned(), number))
 }

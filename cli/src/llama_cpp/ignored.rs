@@ -1,7 +1,7 @@
 //! llama-server options that `llama serve` accepts without effect, so that start scripts work. A notice is
 //! printed at startup.
 
-use super::CompatOption;
+use super::{CompatOption, Support};
 
 /// A llama.cpp option that has no effect here.
 #[derive(Clone, Copy, Debug)]
@@ -10,152 +10,105 @@ pub struct IgnoredOption {
     pub name: &'static str,
     /// True if the option takes a value.
     pub has_value: bool,
-    /// Reason; empty if the option table gives one.
+    /// Reason; empty if the table of unsupported options gives one.
     why: &'static str,
 }
 
 impl IgnoredOption {
-    /// Finds an ignored option by its spelling.
-    pub fn find(name: &str) -> Option<&'static IgnoredOption> {
+    /// Finds an ignored option by any of its spellings.
+    pub fn find(name: &str) -> Option<IgnoredOption> {
         let option = CompatOption::find(name)?;
-        IGNORED
-            .iter()
-            .find(|idle| option.names().any(|known| known == idle.name))
+        IgnoredOption::all().find(|ignored| option.names().any(|known| known == ignored.name))
+    }
+
+    /// Returns all ignored options.
+    pub fn all() -> impl Iterator<Item = IgnoredOption> {
+        let of_group = |group: &'static Group| {
+            let option = move |name, has_value| IgnoredOption {
+                name,
+                has_value,
+                why: group.why,
+            };
+            let flags = group.flags.iter().map(move |name| option(name, false));
+            flags.chain(group.values.iter().map(move |name| option(name, true)))
+        };
+        IGNORED.iter().flat_map(of_group)
     }
 
     /// Returns the reason why the option has no effect.
     pub fn why(&self) -> &'static str {
-        match (self.why, CompatOption::find(self.name).map(|option| option.support)) {
-            ("", Some(super::Support::Unsupported(why))) => why,
-            (why, _) => why,
+        match CompatOption::find(self.name).map(|option| option.support) {
+            Some(Support::Unsupported(why)) if self.why.is_empty() => why,
+            _ => self.why,
         }
     }
 }
 
-const fn flag(name: &'static str, why: &'static str) -> IgnoredOption {
-    IgnoredOption {
-        name,
-        has_value: false,
-        why,
-    }
+/// Ignored options with one reason.
+struct Group {
+    /// Options without a value.
+    flags: &'static [&'static str],
+    /// Options with a value.
+    values: &'static [&'static str],
+    why: &'static str,
 }
 
-const fn value(name: &'static str, why: &'static str) -> IgnoredOption {
-    IgnoredOption {
-        name,
-        has_value: true,
-        why,
-    }
+const fn group(flags: &'static [&'static str], values: &'static [&'static str], why: &'static str) -> Group {
+    Group { flags, values, why }
 }
 
-/// Ignored options. Rows of the option table with the same reason are not repeated.
+/// Each entry: options without a value, options with a value, and the reason. The reasons of the first entry are in
+/// the table of unsupported options.
 #[rustfmt::skip]
-pub const IGNORED: &[IgnoredOption] = &[
-    value("--cpu-mask", ""),
-    value("--cpu-range", ""),
-    value("--cpu-strict", ""),
-    value("--prio", ""),
-    value("--poll", ""),
-    value("--cpu-mask-batch", ""),
-    value("--cpu-range-batch", ""),
-    value("--cpu-strict-batch", ""),
-    value("--prio-batch", ""),
-    value("--poll-batch", ""),
-    value("--keep", "prompts are never truncated"),
-    flag("--context-shift", "generation stops when the context is full"),
-    flag("--no-context-shift", "the context is never shifted"),
-    flag("--swa-full", ""),
-    value("--ctx-checkpoints", ""),
-    value("--checkpoint-min-step", "checkpoints are chosen automatically"),
-    flag("--cache-idle-slots", "cached prompts are stored in the context"),
-    flag("--no-cache-idle-slots", "cached prompts are stored in the context"),
-    flag("--no-cache-prompt", "set `cache_prompt` in requests instead"),
-    flag("--perf", "responses always include timings"),
-    flag("--no-perf", "responses always include timings"),
-    flag("--show-timings", "responses always include timings"),
-    flag("--no-show-timings", "responses always include timings"),
-    flag("--verbose-prompt", "request content is never logged"),
-    value("--log-prompts-dir", "request content is never logged"),
-    value("--verbosity", "use -v to log requests"),
-    flag("--escape", "prompts come from requests"),
-    flag("--no-escape", "prompts come from requests"),
-    flag("--no-host", ""),
-    value("--rpc", ""),
-    value("--lazy-mode", ""),
-    value("--numa", ""),
-    flag("--backend-sampling", ""),
-    value("--lookup-cache-static", ""),
-    value("--lookup-cache-dynamic", ""),
-    value("--mmproj", ""),
-    value("--mmproj-url", ""),
-    flag("--mmproj-auto", ""),
-    flag("--mmproj-offload", ""),
-    flag("--no-mmproj-offload", ""),
-    value("--mmproj-device", ""),
-    value("--image-min-tokens", ""),
-    value("--image-max-tokens", ""),
-    value("--mtmd-batch-max-tokens", "only text models are supported"),
-    value("--video-fps", ""),
-    value("--video-timestamp-interval", ""),
-    value("--video-ffmpeg-dir", ""),
-    value("--media-path", "only text models are supported"),
-    flag("--rerank", "/v1/rerank is always enabled"),
-    value("--tags", "model tags are not supported"),
-    flag("--reuse-port", "only one server can listen on a port"),
-    value("--cors-methods", "allowed origins may use all methods"),
-    value("--cors-headers", "allowed origins may send all headers"),
-    flag("--cors-credentials", "API keys are sent as headers; cookies are not used"),
-    flag("--no-cors-credentials", "API keys are sent as headers; cookies are not used"),
-    value("--ui-config", "the web page stores its own settings"),
-    value("--ui-config-file", "the web page stores its own settings"),
-    flag("--ui-mcp-proxy", "the web page only connects to this server"),
-    flag("--no-ui-mcp-proxy", "the web page only connects to this server"),
-    value("--tools", "tools are called by clients, not by the server"),
-    value("--tools-runtime", "tools are called by clients, not by the server"),
-    value("--mcp-servers-config", "tools are called by clients, not by the server"),
-    value("--mcp-servers-json", "tools are called by clients, not by the server"),
-    flag("--agent", "tools are called by clients, not by the server"),
-    flag("--no-agent", "tools are called by clients, not by the server"),
-    value("--sse-ping-interval", "event streams send a keep-alive after 15 idle seconds"),
-    flag("--prefill-assistant", "set `continue_final_message` in requests instead"),
-    flag("--no-prefill-assistant", "set `continue_final_message` in requests instead"),
-    value("--sleep-idle-seconds", "idle models stay loaded and use no CPU time"),
-    value("--threads-draft", ""),
-    value("--threads-batch-draft", ""),
-    value("--cpu-mask-draft", ""),
-    value("--cpu-range-draft", ""),
-    value("--cpu-strict-draft", ""),
-    value("--prio-draft", ""),
-    value("--poll-draft", ""),
-    value("--cpu-mask-batch-draft", ""),
-    value("--cpu-range-batch-draft", ""),
-    value("--cpu-strict-batch-draft", ""),
-    value("--prio-batch-draft", ""),
-    value("--poll-batch-draft", ""),
-    value("--cache-type-k-draft", ""),
-    value("--cache-type-v-draft", ""),
-    value("--override-tensor-draft", ""),
-    flag("--cpu-moe-draft", ""),
-    value("--n-cpu-moe-draft", ""),
-    value("--spec-draft-n-min", ""),
-    value("--draft-p-split", ""),
-    value("--draft-p-min", ""),
-    flag("--spec-draft-backend-sampling", ""),
-    value("--spec-draft-sampling", ""),
-    value("--spec-ngram-mod-n-min", ""),
-    value("--spec-ngram-mod-n-max", ""),
-    value("--spec-ngram-mod-n-match", ""),
-    value("--spec-ngram-simple-size-n", ""),
-    value("--spec-ngram-simple-size-m", ""),
-    value("--spec-ngram-simple-min-hits", ""),
-    value("--spec-ngram-map-k-size-n", ""),
-    value("--spec-ngram-map-k-size-m", ""),
-    value("--spec-ngram-map-k-min-hits", ""),
-    value("--spec-ngram-map-k4v-size-n", ""),
-    value("--spec-ngram-map-k4v-size-m", ""),
-    value("--spec-ngram-map-k4v-min-hits", ""),
-    value("--draft-n-min", ""),
-    value("--spec-ngram-size-n", ""),
-    value("--spec-ngram-size-m", ""),
-    value("--spec-ngram-min-hits", ""),
+const IGNORED: &[Group] = &[
+    group(
+        &[
+            "--swa-full", "--no-host", "--backend-sampling", "--mmproj-auto", "--mmproj-offload", "--no-mmproj-offload",
+            "--cpu-moe-draft", "--spec-draft-backend-sampling",
+        ],
+        &[
+            "--cpu-mask", "--cpu-range", "--cpu-strict", "--prio", "--poll", "--cpu-mask-batch", "--cpu-range-batch",
+            "--cpu-strict-batch", "--prio-batch", "--poll-batch", "--ctx-checkpoints", "--rpc", "--lazy-mode", "--numa",
+            "--lookup-cache-static", "--lookup-cache-dynamic", "--mmproj", "--mmproj-url", "--mmproj-device",
+            "--image-min-tokens", "--image-max-tokens", "--video-fps", "--video-timestamp-interval",
+            "--video-ffmpeg-dir", "--threads-draft", "--threads-batch-draft", "--cpu-mask-draft", "--cpu-range-draft",
+            "--cpu-strict-draft", "--prio-draft", "--poll-draft", "--cpu-mask-batch-draft", "--cpu-range-batch-draft",
+            "--cpu-strict-batch-draft", "--prio-batch-draft", "--poll-batch-draft", "--cache-type-k-draft",
+            "--cache-type-v-draft", "--override-tensor-draft", "--n-cpu-moe-draft", "--spec-draft-n-min",
+            "--draft-p-split", "--draft-p-min", "--spec-draft-sampling", "--spec-ngram-mod-n-min",
+            "--spec-ngram-mod-n-max", "--spec-ngram-mod-n-match", "--spec-ngram-simple-size-n",
+            "--spec-ngram-simple-size-m", "--spec-ngram-simple-min-hits", "--spec-ngram-map-k-size-n",
+            "--spec-ngram-map-k-size-m", "--spec-ngram-map-k-min-hits", "--spec-ngram-map-k4v-size-n",
+            "--spec-ngram-map-k4v-size-m", "--spec-ngram-map-k4v-min-hits", "--draft-n-min", "--spec-ngram-size-n",
+            "--spec-ngram-size-m", "--spec-ngram-min-hits",
+        ],
+        "",
+    ),
+    group(&[], &["--keep"], "prompts are never truncated"),
+    group(&["--context-shift"], &[], "generation stops when the context is full"),
+    group(&["--no-context-shift"], &[], "the context is never shifted"),
+    group(&[], &["--checkpoint-min-step"], "checkpoints are chosen automatically"),
+    group(&["--cache-idle-slots", "--no-cache-idle-slots"], &[], "cached prompts are stored in the context"),
+    group(&["--no-cache-prompt"], &[], "set `cache_prompt` in requests instead"),
+    group(&["--perf", "--no-perf", "--show-timings", "--no-show-timings"], &[], "responses always include timings"),
+    group(&["--verbose-prompt"], &["--log-prompts-dir"], "request content is never logged"),
+    group(&[], &["--verbosity"], "use -v to log requests"),
+    group(&["--escape", "--no-escape"], &[], "prompts come from requests"),
+    group(&[], &["--mtmd-batch-max-tokens", "--media-path"], "only text models are supported"),
+    group(&["--rerank"], &[], "/v1/rerank is always enabled"),
+    group(&[], &["--tags"], "model tags are not supported"),
+    group(&["--reuse-port"], &[], "only one server can listen on a port"),
+    group(&[], &["--cors-methods"], "allowed origins may use all methods"),
+    group(&[], &["--cors-headers"], "allowed origins may send all headers"),
+    group(&["--cors-credentials", "--no-cors-credentials"], &[], "API keys are sent as headers; cookies are not used"),
+    group(&[], &["--ui-config", "--ui-config-file"], "the web page stores its own settings"),
+    group(&["--ui-mcp-proxy", "--no-ui-mcp-proxy"], &[], "the web page only connects to this server"),
+    group(
+        &["--agent", "--no-agent"],
+        &["--tools", "--tools-runtime", "--mcp-servers-config", "--mcp-servers-json"],
+        "tools are called by clients, not by the server",
+    ),
+    group(&[], &["--sse-ping-interval"], "event streams send a keep-alive after 15 idle seconds"),
+    group(&["--prefill-assistant", "--no-prefill-assistant"], &[], "set `continue_final_message` in requests instead"),
+    group(&[], &["--sleep-idle-seconds"], "idle models stay loaded and use no CPU time"),
 ];

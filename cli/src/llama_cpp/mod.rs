@@ -1,15 +1,16 @@
-//! Compatibility with llama.cpp's command line. One table describes each of its options: the equivalent flag,
-//! or why it is not supported. Argument parsing, environment variables and `docs/cli.md` use the table.
+//! Compatibility with llama.cpp's command line. Two tables describe its options: `options` has the equivalent flag
+//! of each accepted option, and `unsupported` the reasons why the others are not supported. Argument parsing,
+//! environment variables and `docs/cli.md` use the tables.
 
 mod ignored;
 mod options;
+mod unsupported;
 
 use clap::Command;
 
-#[cfg(test)]
-use ignored::IGNORED;
 pub use ignored::IgnoredOption;
-pub use options::OPTIONS;
+use options::ACCEPTED;
+use unsupported::UNSUPPORTED;
 
 #[derive(Clone, Copy, Debug)]
 pub struct CompatOption {
@@ -21,6 +22,14 @@ pub struct CompatOption {
     pub variable: &'static str,
     /// Level of support for the option.
     pub support: Support,
+}
+
+/// llama.cpp options that are not supported for one reason.
+#[derive(Clone, Copy, Debug)]
+struct UnsupportedOptions {
+    /// Spellings of each option, separated by spaces.
+    names: &'static [&'static str],
+    why: &'static str,
 }
 
 /// Support for a llama.cpp option.
@@ -65,10 +74,6 @@ const fn differs(names: &'static str, how: &'static str) -> CompatOption {
     without_variable(names, "", Support::Differs(how))
 }
 
-const fn unsupported(names: &'static str, why: &'static str) -> CompatOption {
-    without_variable(names, "", Support::Unsupported(why))
-}
-
 const fn without_variable(names: &'static str, value: &'static str, support: Support) -> CompatOption {
     CompatOption {
         names,
@@ -79,22 +84,32 @@ const fn without_variable(names: &'static str, value: &'static str, support: Sup
 }
 
 impl CompatOption {
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+    /// Returns the spellings of the option.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.names.split(' ')
     }
 
+    /// Returns all options.
+    pub fn all() -> impl Iterator<Item = CompatOption> {
+        let of_group = |group: &'static UnsupportedOptions| {
+            let option = |names| without_variable(names, "", Support::Unsupported(group.why));
+            group.names.iter().copied().map(option)
+        };
+        ACCEPTED.iter().copied().chain(UNSUPPORTED.iter().flat_map(of_group))
+    }
+
     /// Finds an option by its spelling.
-    pub fn find(name: &str) -> Option<&'static CompatOption> {
-        OPTIONS.iter().find(|option| option.names().any(|n| n == name))
+    pub fn find(name: &str) -> Option<CompatOption> {
+        CompatOption::all().find(|option| option.names().any(|n| n == name))
     }
 }
 
 /// Returns llama.cpp's environment variable for a flag.
 pub fn variable_of(flag: &str) -> Option<&'static str> {
-    let is_it = |option: &&CompatOption| {
+    let is_it = |option: &CompatOption| {
         !option.value.is_empty() && matches!(option.support, Support::Flag(f) if f[2..] == *flag)
     };
-    let mut variables = OPTIONS.iter().filter(is_it).map(|option| option.variable);
+    let mut variables = CompatOption::all().filter(is_it).map(|option| option.variable);
     variables.find(|variable| !variable.is_empty())
 }
 
@@ -119,12 +134,10 @@ pub fn commands_with(program: &Command, flag: &str) -> Vec<String> {
 /// Describes in Markdown how llama.cpp's options differ. Options with the same meaning are omitted, although some
 /// of them have another name in `--help`.
 pub fn differences() -> String {
-    let presets = OPTIONS
-        .iter()
-        .filter(|option| matches!(option.support, Support::Preset(_)));
-    let presets: Vec<String> = presets.map(|option| format!("`{}`", shown(option))).collect();
-    let different = OPTIONS.iter().filter_map(|option| match option.support {
-        Support::Differs(how) => Some(format!("- `{}` {how}\n", shown(option))),
+    let presets = CompatOption::all().filter(|option| matches!(option.support, Support::Preset(_)));
+    let presets: Vec<String> = presets.map(|option| format!("`{}`", shown(&option))).collect();
+    let different = CompatOption::all().filter_map(|option| match option.support {
+        Support::Differs(how) => Some(format!("- `{}` {how}\n", shown(&option))),
         _ => None,
     });
     let ignored = by_reason(|option| match option.support {
@@ -165,15 +178,15 @@ fn is_ignored_by_server(option: &CompatOption) -> bool {
 /// Lists all options with a reason, one line per reason.
 fn by_reason(reason: impl Fn(&CompatOption) -> Option<&'static str>) -> String {
     let mut reasons: Vec<&str> = Vec::new();
-    for why in OPTIONS.iter().filter_map(&reason) {
+    for why in CompatOption::all().filter_map(|option| reason(&option)) {
         if !reasons.contains(&why) {
             reasons.push(why);
         }
     }
     let line = |why: &&str| {
         let (mut names, mut seen) = (Vec::new(), Vec::new());
-        for option in OPTIONS.iter().filter(|option| reason(option) == Some(*why)) {
-            let name = abbreviated(shown(option), |other| reason(other) == Some(*why));
+        for option in CompatOption::all().filter(|option| reason(option) == Some(*why)) {
+            let name = abbreviated(shown(&option), |other| reason(other) == Some(*why));
             if !seen.contains(&name) {
                 names.push(format!("`{name}`"));
                 seen.push(name);
@@ -188,12 +201,8 @@ fn by_reason(reason: impl Fn(&CompatOption) -> Option<&'static str>) -> String {
 fn abbreviated(name: &str, is_alike: impl Fn(&CompatOption) -> bool) -> String {
     let ends = name.match_indices('-').map(|(at, _)| at + 1).filter(|&end| end > 3);
     let is_common = |prefix: &str| {
-        let having = || {
-            OPTIONS
-                .iter()
-                .filter(|option| option.names().any(|name| name.starts_with(prefix)))
-        };
-        having().count() > 2 && having().all(&is_alike)
+        let having = || CompatOption::all().filter(|option| option.names().any(|name| name.starts_with(prefix)));
+        having().count() > 2 && having().all(|option| is_alike(&option))
     };
     let prefix = ends.map(|end| &name[..end]).find(|prefix| is_common(prefix));
     prefix.map_or_else(|| name.to_owned(), |prefix| format!("{prefix}*"))
@@ -207,8 +216,8 @@ mod tests {
     use clap::error::ErrorKind;
 
     use super::*;
-    use crate::args::Cli;
     use crate::argv::normalize;
+    use crate::command_line::Cli;
 
     /// Translates a command line and parses it with clap.
     fn parsed(args: &[&str]) -> Result<Vec<OsString>, clap::Error> {
@@ -246,12 +255,14 @@ mod tests {
     #[test]
     fn supported_options_are_accepted() {
         let program = Cli::command();
-        for option in OPTIONS {
+        for option in CompatOption::all() {
             for name in option.names() {
                 let values = option.value.split(' ').filter(|v| !v.is_empty());
-                let values: Vec<&str> = match option.value.contains("::=") || option.value.contains("{{") {
-                    true => vec![option.value],
-                    false => values.collect(),
+                let is_one_value = option.value.contains("::=") || option.value.contains("{{");
+                let values: Vec<&str> = if is_one_value {
+                    vec![option.value]
+                } else {
+                    values.collect()
                 };
                 let given = [&[name], &values[..]].concat();
                 match option.support {
@@ -305,7 +316,7 @@ mod tests {
 
     #[test]
     fn unsupported_options_give_a_reason() {
-        for option in OPTIONS {
+        for option in CompatOption::all() {
             let Support::Unsupported(why) = option.support else {
                 continue;
             };
@@ -324,16 +335,12 @@ mod tests {
     /// Options without effect are accepted by `llama serve` in every spelling, with a notice.
     #[test]
     fn ignored_server_options_print_a_notice() {
-        for idle in IGNORED {
+        for idle in IgnoredOption::all() {
             let option = CompatOption::find(idle.name).unwrap_or_else(|| panic!("unknown option {}", idle.name));
             assert!(!idle.why().is_empty(), "{}", idle.name);
             for name in option.names() {
-                let value = ["1"].into_iter().filter(|_| idle.has_value);
-                let line: Vec<&str> = ["llama", "serve", name]
-                    .into_iter()
-                    .chain(value)
-                    .chain(["a.gguf"])
-                    .collect();
+                let value: &[&str] = if idle.has_value { &["1"] } else { &[] };
+                let line = [&["llama", "serve", name], value, &["a.gguf"]].concat();
                 let args = parsed(&line).unwrap_or_else(|e| panic!("{name}: {e}"));
                 let notice = format!("--without-effect={name} has no effect: {}", idle.why());
                 assert_eq!(args, ["llama", "serve", &notice, "a.gguf"], "{name}");
@@ -343,7 +350,7 @@ mod tests {
                 }
             }
         }
-        let names: Vec<&str> = IGNORED.iter().map(|idle| idle.name).collect();
+        let names: Vec<&str> = IgnoredOption::all().map(|idle| idle.name).collect();
         assert!((1..names.len()).all(|i| !names[..i].contains(&names[i])));
         assert!(parsed(&["llama", "run", "--prio", "1"]).is_err());
     }
@@ -361,7 +368,7 @@ mod tests {
 
     #[test]
     fn option_names_are_unique() {
-        let mut names: Vec<_> = OPTIONS.iter().flat_map(CompatOption::names).collect();
+        let mut names: Vec<_> = CompatOption::all().flat_map(|option| option.names()).collect();
         let n = names.len();
         names.sort_unstable();
         let doubles: Vec<_> = names

@@ -116,7 +116,10 @@ fn mounted_group<'a>(line: &'a str, ty: &str, group: &'a str) -> Option<(&'a str
     let (top, at) = (mount.next()?, mount.next()?);
     let is_above = |group: &&Path| group.components().any(|part| part == Component::ParentDir);
     let below = Path::new(group).strip_prefix(top).ok().filter(|group| !is_above(group));
-    (is_wanted && has_memory).then_some((at, below.unwrap_or(Path::new(""))))
+    if !is_wanted || !has_memory {
+        return None;
+    }
+    Some((at, below.unwrap_or(Path::new(""))))
 }
 
 #[cfg(test)]

@@ -229,7 +229,10 @@ pub unsafe trait Buffer: Send + Sync {
     /// Returns all bytes for writing, or `None` if the CPU cannot access the memory or the buffer is
     /// read-only.
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        let start = self.host_ptr().filter(|_| !self.is_read_only())?;
+        if self.is_read_only() {
+            return None;
+        }
+        let start = self.host_ptr()?;
         // SAFETY: `host_ptr` is valid for `size` initialized bytes (contract of [`Buffer`]), and the buffer
         // is borrowed exclusively.
         Some(unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.size()) })

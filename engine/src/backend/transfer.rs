@@ -50,17 +50,25 @@ impl Stored {
     /// Returns the byte range of rows in the buffer. Returns an error unless they form whole row groups and
     /// have `file_bytes` bytes in the file format.
     fn locate(&self, rows: &Range<usize>, file_bytes: usize) -> Result<Range<usize>, BackendError> {
-        let in_file = Layout::Plain.byte_range(self.ty, self.ne[0], rows.clone());
-        let fits = self.layout.accepts(self.ty, self.ne) && rows.end <= self.n_rows();
-        let stored = (self.layout.byte_range(self.ty, self.ne[0], rows.clone()))
-            .filter(|_| fits && in_file.is_some_and(|range| range.len() == file_bytes));
-        let shifted = stored.and_then(|r| Some(r.start.checked_add(self.offset)?..r.end.checked_add(self.offset)?));
-        shifted.ok_or_else(|| BackendError::Rows {
+        self.stored_range(rows, file_bytes).ok_or_else(|| BackendError::Rows {
             rows: rows.clone(),
             n_rows: self.n_rows(),
             layout: self.layout.name(),
             bytes: file_bytes,
         })
+    }
+
+    /// Returns the byte range of rows, or `None` under the conditions of [`locate`](Self::locate).
+    fn stored_range(&self, rows: &Range<usize>, file_bytes: usize) -> Option<Range<usize>> {
+        if !self.layout.accepts(self.ty, self.ne) || rows.end > self.n_rows() {
+            return None;
+        }
+        let in_file = Layout::Plain.byte_range(self.ty, self.ne[0], rows.clone())?;
+        let stored = self.layout.byte_range(self.ty, self.ne[0], rows.clone())?;
+        if in_file.len() != file_bytes {
+            return None;
+        }
+        Some(stored.start.checked_add(self.offset)?..stored.end.checked_add(self.offset)?)
     }
 
     /// Converts rows from the file format to the tensor's layout. Returns their offset in the buffer and the

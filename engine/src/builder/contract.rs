@@ -1,4 +1,4 @@
-//! Interface between a loaded model and the builder: graphs, their outputs, and RoPE scaling.
+//! Interface between a loaded model and the builder: graphs and the kind of their outputs.
 
 use crate::graph::TensorId;
 
@@ -34,18 +34,6 @@ pub trait BuildGraph: Send + Sync {
     }
 }
 
-/// Selects one of the graphs of an architecture.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GraphPart {
-    /// Encoder graph.
-    Encoder,
-    /// Main graph; the decoder of encoder-decoder models.
-    #[default]
-    Graph,
-    /// Graph of a multi-token prediction (MTP) layer.
-    Mtp,
-}
-
 /// Kind of output of an architecture's graphs.
 #[derive(Clone, Copy, Debug)]
 pub struct Results {
@@ -54,23 +42,4 @@ pub struct Results {
     pub embeddings: bool,
     /// The graph ends in logits `[n_vocab, T]` rather than in embeddings `[n_embd, T]`.
     pub projects: bool,
-}
-
-/// RoPE base and context extension (`rope.*` keys).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RopeScaling {
-    /// Base frequency (theta).
-    pub freq_base: f32,
-    /// Position scale (1 / context extension factor).
-    pub freq_scale: f32,
-    /// Weight of the YaRN interpolation: 1 if the file enables YaRN, else 0.
-    pub ext_factor: f32,
-    /// Magnitude factor.
-    pub attn_factor: f32,
-    /// Upper end of the YaRN correction range, in rotations.
-    pub beta_fast: f32,
-    /// Lower end of the YaRN correction range, in rotations.
-    pub beta_slow: f32,
-    /// Context length that the model was trained with.
-    pub n_ctx_orig: usize,
 }

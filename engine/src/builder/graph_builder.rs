@@ -5,15 +5,14 @@ use std::ops::Range;
 
 use kernels::GgmlType;
 
-use crate::graph::{BufferSlice, Flags, Graph, Layout, Name, ROPE_AXES, RopeKind, ShapeError, TensorId, Unary};
+use crate::graph::{BufferSlice, Flags, Graph, Layout, Name, ROPE_AXES, ShapeError, TensorId, Unary};
 
-use super::adapt::Adaptation;
-use super::attention::{CacheView, MemorySpecs};
-use super::contract::{GraphPart, RopeScaling};
+use super::adaptation::Adaptation;
+use super::caches::{Cache, CacheView, MemorySpecs};
 use super::error::{BuildError, MAX_ROUNDS};
 use super::handles::{Embed, Linear, Norm, PerHead, Placeholder, Vector, WeightId};
 use super::inputs::Inputs;
-use super::pool::{GraphOutput, HiddenRows};
+use super::params::BuildParams;
 use super::prune::Pruning;
 
 /// Weight as seen by a graph.
@@ -44,54 +43,11 @@ pub struct WeightPart {
     pub layout: Layout,
 }
 
-/// Parameters of a graph.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BuildParams {
-    /// Number of tokens in the ubatch.
-    pub n_tokens: usize,
-    /// Number of tokens with outputs.
-    pub n_outputs: usize,
-    /// Maximum number of sequences.
-    pub n_seq_max: usize,
-    /// Graph to build.
-    pub part: GraphPart,
-    /// Hidden states to compute in addition to the result.
-    pub hidden: HiddenRows,
-    /// Rows of the encoder output; 0 in graphs without cross attention.
-    pub n_encoded: usize,
-    /// Width of the residual stream and of the encoder output.
-    pub n_embd: usize,
-    /// Context length in tokens.
-    pub n_ctx: usize,
-    /// RoPE kind of the architecture.
-    pub rope_kind: Option<RopeKind>,
-    /// RoPE scaling, including overrides of the context.
-    pub rope: RopeScaling,
-    /// M-RoPE sections: rotated pairs per position axis.
-    pub rope_sections: [usize; ROPE_AXES],
-    /// Number of rotated elements per head.
-    pub n_rot: usize,
-    /// Masks later positions; false for encoders and diffusion models.
-    pub causal: bool,
-    /// Output that the graph computes.
-    pub output: GraphOutput,
-}
-
 const IS_WEIGHT: Flags = Flags {
     input: false,
     output: false,
     weight: true,
 };
-
-/// Source of cached keys, values, and states.
-pub(super) enum Cache<'a> {
-    /// No cache: the graph only records the requirements of attention and recurrences.
-    Probe(&'a mut MemorySpecs),
-    /// Cells of a KV cache.
-    Cells(&'a CacheView),
-    /// The batch itself (bidirectional models).
-    Batch,
-}
 
 /// Buffers used during a build. Capacity is reused between graphs.
 #[derive(Clone, Default, Debug)]

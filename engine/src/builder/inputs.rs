@@ -1,8 +1,6 @@
 //! Input leaves of a graph, filled by the context before every compute.
 
-use crate::graph::TensorId;
-
-use super::attention::StoredKeys;
+use crate::graph::{TensorId, Window};
 
 /// Input tensors of a graph; `None` if the graph does not use an input.
 #[derive(Clone, Debug, Default)]
@@ -104,4 +102,25 @@ impl Inputs {
         self.joined.clear();
         self.stored.clear();
     }
+}
+
+/// Keys and values stored by an attention call, reusable by later calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoredKeys {
+    pub layer: u32,
+    /// Cached keys, `[dk, n_head_kv, n_kv]`.
+    pub keys: TensorId,
+    /// Cached values, `[dv, n_head_kv, n_kv]`.
+    pub values: TensorId,
+    pub cells: CellLists,
+    pub window: Window,
+}
+
+/// Inputs that describe the cells of the keys.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CellLists {
+    pub positions: TensorId,
+    pub tables: TableInputs,
+    /// First cell with a compressed key.
+    pub compressed_from: Option<usize>,
 }

@@ -5,72 +5,7 @@ use kernels::GgmlType;
 use crate::graph::{Op, TensorId};
 
 use super::error::BuildError;
-use super::{BuildGraph, Builder, GraphPart, Results};
-
-/// Reduction of token embeddings to an embedding per sequence.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Pooling {
-    /// No pooling: the output has one row per token.
-    None,
-    /// Mean of the hidden states of all tokens.
-    Mean,
-    /// Hidden state of the first token (`[CLS]`).
-    Cls,
-    /// Last token, which in a causal model is the only one that attends to the whole sequence.
-    Last,
-    /// Scores of a classifier head, such as that of a reranker.
-    Rank,
-}
-
-impl Pooling {
-    /// All pooling types with their names; the index is the `pooling_type` in GGUF files.
-    pub const ALL: [(&'static str, Pooling); 5] = [
-        ("none", Pooling::None),
-        ("mean", Pooling::Mean),
-        ("cls", Pooling::Cls),
-        ("last", Pooling::Last),
-        ("rank", Pooling::Rank),
-    ];
-
-    /// Converts the value of `pooling_type` in a GGUF file.
-    pub fn from_code(code: u64) -> Option<Pooling> {
-        let index = usize::try_from(code).ok()?;
-        Self::ALL.get(index).map(|&(_, pooling)| pooling)
-    }
-
-    /// Returns the name, as used on the command line.
-    pub fn name(self) -> &'static str {
-        Self::ALL[self as usize].0
-    }
-}
-
-/// Output that a graph computes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum GraphOutput {
-    /// Main output of the architecture: logits, or an embedding per token.
-    #[default]
-    Result,
-    /// Embeddings of tokens or sequences.
-    Embedding {
-        /// Number of sequences to average over; 0 keeps the output rows unpooled.
-        n_means: usize,
-        /// Computes classifier scores instead of embeddings.
-        rank: bool,
-    },
-}
-
-/// Hidden states that a graph outputs in addition to its result: operands of the final projection, `[n_embd,
-/// n]`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum HiddenRows {
-    /// No hidden states.
-    #[default]
-    None,
-    /// Hidden states of all tokens.
-    All,
-    /// Hidden states of the output tokens.
-    Wanted,
-}
+use super::{BuildGraph, Builder, GraphOutput, GraphPart, HiddenRows, Results};
 
 /// Outputs of a complete graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -207,20 +142,5 @@ impl Builder<'_> {
         let columns = self.dense(columns);
         let y = self.g.mul_mat(columns, shares);
         self.ok(y, x)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pooling_code_is_table_index() {
-        for (code, (name, pooling)) in Pooling::ALL.into_iter().enumerate() {
-            assert_eq!(Pooling::from_code(code as u64), Some(pooling));
-            assert_eq!(pooling.name(), name);
-        }
-        assert_eq!(Pooling::from_code(5), None);
-        assert_eq!(Pooling::from_code(u64::MAX), None);
     }
 }

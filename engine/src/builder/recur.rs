@@ -2,29 +2,11 @@
 
 use kernels::GgmlType;
 
-use crate::graph::{BufferSlice, Flags, Name, Recurrence, TensorId, Unary};
+use crate::graph::{Flags, Name, Recurrence, TensorId, Unary};
 
 use super::Builder;
-use super::graph_builder::Cache;
+use super::caches::{Cache, StateSpec};
 use super::handles::Vector;
-
-/// State requirements of a recurrent op, recorded by a probe build.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateSpec {
-    /// Layer index.
-    pub layer: usize,
-    /// Size of a state in floats.
-    pub row: usize,
-}
-
-/// State tensor of a recurrent op.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateSlot {
-    /// Size of a state in floats.
-    pub row: usize,
-    /// Location of the states, f32 `[row, n_cells]`.
-    pub home: BufferSlice,
-}
 
 /// Arguments of [`Builder::mamba2`].
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,7 @@
 //! Reading and writing of GGUF files.
 //!
 //! - [`value`]: metadata types, compact arrays, and typed access
+//! - [`mapping`]: contents of a file, mapped or in memory
 //! - [`metadata`]: an ordered map from keys to values
 //! - [`reader`]: parses and validates the header (metadata and tensor table)
 //! - [`mod@file`]: a mapped file with its header and tensor data
@@ -15,6 +16,7 @@
 pub mod error;
 pub mod file;
 pub mod logits;
+pub mod mapping;
 pub mod metadata;
 pub mod reader;
 pub mod seeded;
@@ -26,7 +28,8 @@ pub mod writer;
 mod tests;
 
 pub use error::GgufError;
-pub use file::{GgufFile, Mapping};
+pub use file::GgufFile;
+pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use reader::{Gguf, TensorInfo};
 pub use split::GgufSet;

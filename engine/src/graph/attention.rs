@@ -1,7 +1,6 @@
-//! Parameters, named operands, and constructor of the attention op.
+//! Parameters and named operands of the attention op.
 
-use super::ops::Result;
-use super::{Buckets, Graph, MAX_SRC, Op, TensorId, VisibleCells, Window};
+use super::VisibleCells;
 
 /// Parameters of [`Op::Attention`].
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -133,21 +132,59 @@ impl Attention {
     }
 }
 
-impl Graph {
-    /// Appends an [`Op::Attention`] node with output f32 `[dv, n_head, T]`. `sinks` and `selects` are set
-    /// according to the operands.
-    pub fn attention(&mut self, params: Attention, operands: AttentionOperands<TensorId>) -> Result {
-        let params = Attention {
-            sinks: operands.sinks.is_some(),
-            selects: operands.selection.is_some(),
-            ..params
-        };
-        let mut src = [operands.q; MAX_SRC];
-        let n = src
-            .iter_mut()
-            .zip(operands.list())
-            .map(|(place, id)| *place = id)
-            .count();
-        self.op(Op::Attention(params), &src[..n])
+/// Attention window: keys visible to a query in addition to the causal mask.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Window {
+    /// No window: every key is visible.
+    #[default]
+    None,
+    /// Sliding window: keys with `q_pos - k_pos < n`.
+    Sliding(usize),
+    /// Chunked attention: keys in the query's chunk of `n` positions, `k_pos >= q_pos / n * n`.
+    Chunked(usize),
+    /// Symmetric window: keys within `n / 2` positions on either side (encoders).
+    Symmetric(usize),
+    /// Compressed keys, one for each group of `n` tokens starting at a multiple of `n`. A key has the
+    /// position of the last token in its group; all keys are visible.
+    Compressed(usize),
+}
+
+/// Mapping from the distance between query and key to a row of the relative position bias table (T5; Raffel
+/// et al., arXiv 1910.10683).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Buckets {
+    /// No relative position biases.
+    #[default]
+    None,
+    /// Unidirectional (decoder): all rows are for keys up to the query; later keys use distance 0.
+    Past,
+    /// Bidirectional (encoder): the first half of the rows is for keys up to the query, the second half for
+    /// later keys.
+    Around,
+}
+
+impl Buckets {
+    /// Distance from which all keys share the last row of their side.
+    pub const FAR: usize = 128;
+    /// Maximum number of rows. The distances with a row of their own must stay below [`Buckets::FAR`].
+    pub const MAX_ROWS: usize = 255;
+
+    /// Returns the number of rows per side for a table of `n` rows.
+    pub fn side(self, n: usize) -> usize {
+        if self == Buckets::Around { n / 2 } else { n }
+    }
+
+    /// Returns the row for a distance, within a side of `side` rows. The first half of the rows covers one
+    /// distance each, the second half logarithmic ranges. The f32 arithmetic matches the reference
+    /// implementations.
+    pub fn near(side: usize, distance: usize) -> usize {
+        let exact = side / 2;
+        if distance < exact || side < 2 {
+            return distance.min(side.saturating_sub(1));
+        }
+        let log = ((distance.min(Buckets::FAR) as f64 / exact as f64) as f32).ln();
+        let share = f64::from(log * (side - exact) as f32) / (Buckets::FAR as f64 / exact as f64).ln();
+        // Nonnegative and small, because the distance is at least `exact`.
+        ((exact as f64 + share) as f32 as usize).min(side - 1)
     }
 }

@@ -1,6 +1,6 @@
 //! Operations of a graph, as data. The `reference` backend defines their results.
 
-use super::{Attention, Blocks, NgramHash, Recurrence};
+use super::{Attention, Blocks, NgramHash, Recurrence, Rope, VisibleCells};
 
 /// Elementwise functions of one operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -26,149 +26,6 @@ pub enum Unary {
     GeluQuick,
     /// Softplus: ln(1 + e^x).
     Softplus,
-}
-
-/// Pairing of elements in rotary position embeddings (RoPE; Su et al., arXiv 2104.09864).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RopeKind {
-    /// Adjacent elements: (x0, x1), (x2, x3), … (ggml's `NORM`).
-    Norm,
-    /// First and second half: (x0, x[n/2]), (x1, x[n/2 + 1]), … (ggml's `NEOX`).
-    Neox,
-    /// Like [`RopeKind::Neox`], with positions of four axes (time, height, width, extra). Each axis rotates a
-    /// section of the pairs (Qwen2-VL, arXiv 2409.12191).
-    Mrope,
-    /// Like [`RopeKind::Mrope`], with the axes interleaved pair by pair (Qwen3-VL, arXiv 2511.21631).
-    Imrope,
-}
-
-/// Number of position axes of [`RopeKind::Mrope`] and [`RopeKind::Imrope`]. A text token has the position
-/// `[p, p, p, 0]`.
-pub const ROPE_AXES: usize = 4;
-
-impl RopeKind {
-    /// Returns the number of values in the position of a token.
-    pub fn n_axes(self) -> usize {
-        match self {
-            RopeKind::Norm | RopeKind::Neox => 1,
-            RopeKind::Mrope | RopeKind::Imrope => ROPE_AXES,
-        }
-    }
-}
-
-/// Parameters of [`Op::Rope`]; scaling follows YaRN (Peng et al., arXiv 2309.00071).
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Rope {
-    /// Rule for pairing the rotated elements.
-    pub kind: RopeKind,
-    /// Pairs rotated by each axis, for kinds with several axes. The sections repeat if their sum is smaller
-    /// than the number of pairs.
-    pub sections: [usize; ROPE_AXES],
-    /// Number of leading elements of a head that are rotated; even. The remaining elements are copied.
-    pub n_dims: usize,
-    /// Base frequency (theta).
-    pub freq_base: f32,
-    /// Factor applied to positions (1 / context extension factor).
-    pub freq_scale: f32,
-    /// Weight of the YaRN interpolation; 0 selects plain linear scaling.
-    pub ext_factor: f32,
-    /// Magnitude factor of the rotated elements.
-    pub attn_factor: f32,
-    /// Upper end of the YaRN correction range, in rotations over the original context.
-    pub beta_fast: f32,
-    /// Lower end of the YaRN correction range, in rotations over the original context.
-    pub beta_slow: f32,
-    /// Context length in training, for YaRN (`n_ctx_orig` in ggml).
-    pub n_ctx_orig: usize,
-    /// Positions are rounded down to a multiple of `every`; nonzero. 1 leaves positions unchanged.
-    pub every: usize,
-    /// Rotates by the negative angle (inverse RoPE).
-    pub inverse: bool,
-}
-
-impl Rope {
-    /// Returns the effective position used to compute the angle.
-    pub fn place(&self, position: i32) -> i32 {
-        let every = i32::try_from(self.every.max(1)).unwrap_or(i32::MAX);
-        let place = position.div_euclid(every).saturating_mul(every);
-        if self.inverse { place.saturating_neg() } else { place }
-    }
-
-    /// Returns the axis whose position rotates a pair.
-    pub fn axis(&self, pair: usize) -> usize {
-        let [time, height, width, _] = self.sections;
-        let cycle = self.sections.iter().sum::<usize>().max(1);
-        let sector = pair % cycle;
-        match self.kind {
-            RopeKind::Norm | RopeKind::Neox => 0,
-            RopeKind::Mrope => [time, time + height, time + height + width]
-                .iter()
-                .filter(|&&end| sector >= end)
-                .count(),
-            // Pairs beyond the section of an axis use the fourth axis.
-            RopeKind::Imrope => match sector % 3 {
-                axis if sector < 3 * self.sections[axis] => axis,
-                _ => 3,
-            },
-        }
-    }
-}
-
-/// Attention window: keys visible to a query in addition to the causal mask.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Window {
-    /// No window: every key is visible.
-    #[default]
-    None,
-    /// Sliding window: keys with `q_pos - k_pos < n`.
-    Sliding(usize),
-    /// Chunked attention: keys in the query's chunk of `n` positions, `k_pos >= q_pos / n * n`.
-    Chunked(usize),
-    /// Symmetric window: keys within `n / 2` positions on either side (encoders).
-    Symmetric(usize),
-    /// Compressed keys, one for each group of `n` tokens starting at a multiple of `n`. A key has the
-    /// position of the last token in its group; all keys are visible.
-    Compressed(usize),
-}
-
-/// Mapping from the distance between query and key to a row of the relative position bias table (T5; Raffel
-/// et al., arXiv 1910.10683).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Buckets {
-    /// No relative position biases.
-    #[default]
-    None,
-    /// Unidirectional (decoder): all rows are for keys up to the query; later keys use distance 0.
-    Past,
-    /// Bidirectional (encoder): the first half of the rows is for keys up to the query, the second half for
-    /// later keys.
-    Around,
-}
-
-impl Buckets {
-    /// Distance from which all keys share the last row of their side.
-    pub const FAR: usize = 128;
-    /// Maximum number of rows. The distances with a row of their own must stay below [`Buckets::FAR`].
-    pub const MAX_ROWS: usize = 255;
-
-    /// Returns the number of rows per side for a table of `n` rows.
-    pub fn side(self, n: usize) -> usize {
-        if self == Buckets::Around { n / 2 } else { n }
-    }
-
-    /// Returns the row for a distance, within a side of `side` rows. The first half of the rows covers one
-    /// distance each, the second half logarithmic ranges. The f32 arithmetic matches the reference
-    /// implementations.
-    pub fn near(side: usize, distance: usize) -> usize {
-        let exact = side / 2;
-        if distance < exact || side < 2 {
-            return distance.min(side.saturating_sub(1));
-        }
-        let log = ((distance.min(Buckets::FAR) as f64 / exact as f64) as f32).ln();
-        let share = f64::from(log * (side - exact) as f32) / (Buckets::FAR as f64 / exact as f64).ln();
-        // Nonnegative and small, because the distance is at least `exact`.
-        ((exact as f64 + share) as f32 as usize).min(side - 1)
-    }
 }
 
 /// Row index that [`Op::SetRows`] skips.
@@ -356,6 +213,17 @@ pub enum Op {
 }
 
 impl Op {
+    /// Returns the source indices of the [`VisibleCells`] operands, if the op has them.
+    pub fn visible_cells(&self) -> Option<VisibleCells<usize>> {
+        match self {
+            Op::Attention(p) => Some(p.operands().visible),
+            Op::IndexScores => Some(VisibleCells::OF_INDEX_SCORES),
+            Op::SelectBlocks(_) => Some(VisibleCells::OF_SELECT_BLOCKS),
+            Op::RecentCells { .. } => Some(VisibleCells::OF_RECENT_CELLS),
+            _ => None,
+        }
+    }
+
     /// Returns true for views, which compute nothing.
     pub fn is_view(self) -> bool {
         matches!(self, Op::Reshape | Op::View | Op::Permute)

@@ -1,6 +1,6 @@
 //! Recurrences: ops with a state per sequence, and their shapes.
 
-use super::LinearAttention;
+use super::{Lanes, LinearAttention};
 
 /// Function that [`Op::Recur`](super::Op::Recur) applies to each token, from its operands and the state of
 /// its sequence. States are f32; `s` is the state of a lane (a channel or head). Lanes are independent.
@@ -62,31 +62,6 @@ pub enum Recurrence {
         /// Whether each group also covers the preceding group.
         overlap: bool,
     },
-}
-
-/// Independent lanes of a recurrence, and the state of each lane.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lanes {
-    /// Number of independent lanes.
-    pub n: usize,
-    /// State per lane in floats; a row of the state tensor stores the lanes consecutively.
-    pub state: usize,
-    /// Output elements per lane and token; the output of a token stores the lanes consecutively.
-    pub out: usize,
-    /// Output shape, with the token dimension last.
-    pub ne: [usize; 4],
-}
-
-impl Lanes {
-    /// Returns the floats of state per cell.
-    pub fn row(&self) -> usize {
-        self.n * self.state
-    }
-
-    /// Returns the number of tokens.
-    pub fn n_tokens(&self) -> usize {
-        self.ne.iter().product::<usize>() / (self.n * self.out).max(1)
-    }
 }
 
 impl Recurrence {

@@ -1,7 +1,4 @@
-//! Sparse attention: parameters and op functions for selecting the cells that a token attends to.
-
-use super::ops::Result;
-use super::{Graph, Op, TensorId, VisibleCells};
+//! Parameters of block selection in sparse attention.
 
 /// Parameters of [`Op::SelectBlocks`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,43 +37,5 @@ impl Blocks {
             _ => 0,
         };
         self.k.saturating_mul(self.size).saturating_add(rest).min(n_kv)
-    }
-}
-
-impl Graph {
-    /// Scores cells for tokens, from queries `q [d, n_head, T]`, keys `k [d, 1, n_kv]` and optional head
-    /// weights `[n_head, T]`; see [`Op::IndexScores`].
-    pub fn index_scores(
-        &mut self,
-        q: TensorId,
-        k: TensorId,
-        visible: VisibleCells<TensorId>,
-        weights: Option<TensorId>,
-    ) -> Result {
-        let mut src = [q; 3 + VisibleCells::<TensorId>::N];
-        src[1] = k;
-        src[2..8].copy_from_slice(&visible.list());
-        src[8] = weights.unwrap_or(q);
-        let n = src.len() - usize::from(weights.is_none());
-        self.op(Op::IndexScores, &src[..n])
-    }
-
-    /// Selects cells by blocks: i32 `[n, T]` or `[n, n_head, T]`, depending on the scores; see
-    /// [`Op::SelectBlocks`].
-    pub fn select_blocks(&mut self, blocks: Blocks, scores: TensorId, visible: VisibleCells<TensorId>) -> Result {
-        let mut src = [scores; 1 + VisibleCells::<TensorId>::N];
-        src[1..].copy_from_slice(&visible.list());
-        self.op(Op::SelectBlocks(blocks), &src)
-    }
-
-    /// Returns the cells of the `n` most recent positions up to each token's own, i32 `[n, T]`; see
-    /// [`Op::RecentCells`].
-    pub fn recent_cells(&mut self, n: usize, visible: VisibleCells<TensorId>) -> Result {
-        self.op(Op::RecentCells { n }, &visible.list())
-    }
-
-    /// Subtracts `back` from positions (i32 `[t]`) and repeats them for each axis: i32 `[t, n_axes]`.
-    pub fn shift_positions(&mut self, positions: TensorId, back: usize, n_axes: usize) -> Result {
-        self.op(Op::ShiftPositions { back, n_axes }, &[positions])
     }
 }

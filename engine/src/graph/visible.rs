@@ -1,7 +1,5 @@
 //! Operands that define which cells each token sees, for attention and cell selection.
 
-use super::Op;
-
 /// Cells per page. The cells of a page that belong to a sequence form a 64-bit mask.
 pub const PAGE: usize = 64;
 
@@ -54,11 +52,11 @@ impl<T> VisibleCells<T> {
 }
 
 impl VisibleCells<usize> {
-    /// Indices of these operands in the sources of [`Op::IndexScores`].
+    /// Indices of these operands in the sources of [`super::Op::IndexScores`].
     pub(super) const OF_INDEX_SCORES: VisibleCells<usize> = VisibleCells::from(2);
-    /// Indices of these operands in the sources of [`Op::SelectBlocks`].
+    /// Indices of these operands in the sources of [`super::Op::SelectBlocks`].
     pub(super) const OF_SELECT_BLOCKS: VisibleCells<usize> = VisibleCells::from(1);
-    /// Indices of these operands in the sources of [`Op::RecentCells`].
+    /// Indices of these operands in the sources of [`super::Op::RecentCells`].
     pub(super) const OF_RECENT_CELLS: VisibleCells<usize> = VisibleCells::from(0);
 
     /// Returns consecutive source indices starting at `first`.
@@ -70,19 +68,6 @@ impl VisibleCells<usize> {
             starts: first + 3,
             pages: first + 4,
             masks: first + 5,
-        }
-    }
-}
-
-impl Op {
-    /// Returns the source indices of the [`VisibleCells`] operands, if the op has them.
-    pub fn visible_cells(&self) -> Option<VisibleCells<usize>> {
-        match self {
-            Op::Attention(p) => Some(p.operands().visible),
-            Op::IndexScores => Some(VisibleCells::OF_INDEX_SCORES),
-            Op::SelectBlocks(_) => Some(VisibleCells::OF_SELECT_BLOCKS),
-            Op::RecentCells { .. } => Some(VisibleCells::OF_RECENT_CELLS),
-            _ => None,
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Architecture {
     pub projects: bool,
     /// Default pooling before [`BuildGraph::rank`], used if the file declares none.
     pub rank_pooling: Option<Pooling>,
+    /// Published models that their sizes identify: name and condition.
+    pub models: &'static [(&'static str, &'static str)],
     /// Declared hyperparameters.
     pub hparams: &'static [HparamDecl],
     /// Builtin size symbols and the metadata keys that [`Base`] reads them from.

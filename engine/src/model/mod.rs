@@ -10,6 +10,7 @@ mod lock;
 mod nearest;
 mod params;
 mod placement;
+mod read_base;
 mod reader;
 mod table;
 mod upload;

@@ -1,5 +1,7 @@
 //! Typed reader for hyperparameters: scalars, lists, and per-layer values with defaults.
 
+use std::fmt::Debug;
+
 use crate::gguf::{Metadata, Value};
 use crate::graph::ROPE_AXES;
 
@@ -45,38 +47,17 @@ pub enum HparamError {
 /// Reader for the hyperparameters of a model. Methods never fail: errors are collected and a placeholder is
 /// returned, so that all errors are reported at once.
 pub struct HparamReader<'a> {
-    metadata: &'a Metadata,
-    prefix: &'a str,
-    base: Option<Base>,
+    pub(super) metadata: &'a Metadata,
+    pub(super) prefix: &'a str,
+    pub(super) base: Option<Base>,
     /// Number of layers in the main graph; the minimum length of per-layer arrays.
-    n_layer: usize,
+    pub(super) n_layer: usize,
     /// Number of layers to load.
-    n_layer_loaded: usize,
-    errors: Vec<HparamError>,
+    pub(super) n_layer_loaded: usize,
+    pub(super) errors: Vec<HparamError>,
 }
 
 impl<'a> HparamReader<'a> {
-    /// Creates a reader for the keys `prefix.*` and reads the common hyperparameters. `prefix` is the
-    /// architecture name in the file.
-    pub fn new(metadata: &'a Metadata, prefix: &'a str) -> HparamReader<'a> {
-        Self::with_mtp(metadata, prefix, false)
-    }
-
-    /// Like [`HparamReader::new`], but also loads the first MTP layer if `mtp` is set and the file has one.
-    pub fn with_mtp(metadata: &'a Metadata, prefix: &'a str, mtp: bool) -> HparamReader<'a> {
-        let mut r = HparamReader {
-            metadata,
-            prefix,
-            base: None,
-            n_layer: 0,
-            n_layer_loaded: 0,
-            errors: Vec::new(),
-        };
-        let base = Base::read(&mut r, mtp);
-        r.base = Some(base);
-        r
-    }
-
     /// Returns the common hyperparameters; placeholders if [`HparamReader::failed`].
     pub fn base(&self) -> Base {
         self.base.clone().expect("base is set in HparamReader::with_mtp")
@@ -92,11 +73,13 @@ impl<'a> HparamReader<'a> {
         self.errors
     }
 
-    /// Records an error unless `condition` holds; `text` states the requirement.
-    pub fn check(&mut self, condition: bool, text: &str) {
+    /// Records an error unless `condition` holds. `text` states the requirement, and `found` lists the keys and
+    /// values that the condition depends on. Returns the condition.
+    pub fn check(&mut self, condition: bool, text: &str, found: &[(&str, &dyn Debug)]) -> bool {
         if !condition {
-            self.contradiction(text.to_owned());
+            self.contradiction(requirement(text, found));
         }
+        condition
     }
 
     /// Reads a count or size.
@@ -198,11 +181,6 @@ impl<'a> HparamReader<'a> {
         (0..self.n_layer_loaded)
             .map(|il| period == 0 || follows(il % period, period))
             .collect()
-    }
-
-    pub(super) fn set_layers(&mut self, n_layer: usize, n_layer_loaded: usize) {
-        self.n_layer = n_layer;
-        self.n_layer_loaded = n_layer_loaded;
     }
 
     pub(super) fn contradiction(&mut self, text: String) {
@@ -378,6 +356,18 @@ impl<'a> HparamReader<'a> {
     }
 }
 
+/// Formats a requirement and the values that violate it.
+fn requirement(text: &str, found: &[(&str, &dyn Debug)]) -> String {
+    match found {
+        [] => text.to_owned(),
+        [(key, value)] if text.starts_with(key) => format!("{text}, found {value:?}"),
+        found => {
+            let values: Vec<String> = found.iter().map(|(key, value)| format!("{key} = {value:?}")).collect();
+            format!("{text}; found {}", values.join(", "))
+        }
+    }
+}
+
 fn as_usize(v: &Value) -> Option<usize> {
     v.as_u64().and_then(|n| usize::try_from(n).ok())
 }
@@ -511,6 +501,23 @@ mod tests {
             errors(&m),
             ["key `x.block_count`: expected 1 to 1024, found 1152921504606846976"]
         );
+    }
+
+    #[test]
+    fn failed_check_states_requirement_and_found_values() {
+        let m = metadata(&[]);
+        let mut r = HparamReader::new(&m, "x");
+        assert!(r.check(true, "a must be 1", &[("a", &1)]));
+        assert!(!r.check(false, "a must be 1", &[("a", &2)]));
+        r.check(false, "a must divide b", &[("a", &3), ("b", &0.5)]);
+        r.check(false, "one key must be set", &[]);
+        let errors: Vec<String> = r.into_errors().iter().map(ToString::to_string).collect();
+        let expected = [
+            "a must be 1, found 2",
+            "a must divide b; found a = 3, b = 0.5",
+            "one key must be set",
+        ];
+        assert_eq!(errors, expected);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! DRY ("don't repeat yourself"): penalizes tokens that would extend a repetition. The penalty grows with the
 //! length of the repetition.
 
-use super::chain::TokenPieces;
+use super::sampler::TokenPieces;
 use super::{Candidates, Sampler, Token};
 use std::collections::VecDeque;
 

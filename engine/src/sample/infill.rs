@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::chain::TokenPieces;
+use super::sampler::TokenPieces;
 use super::{Candidate, Candidates, Sampler, Token};
 use crate::vocab::StringList;
 

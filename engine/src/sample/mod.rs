@@ -24,6 +24,7 @@ mod penalties;
 mod recommended;
 mod repetition;
 mod rng;
+mod sampler;
 mod select;
 mod temperature;
 #[cfg(test)]
@@ -32,16 +33,17 @@ mod truncate;
 
 pub use adaptive::AdaptiveP;
 pub use candidates::{Candidate, Candidates};
-pub use chain::{CopySampler, Sampler, SamplerChain, TokenPieces};
+pub use chain::SamplerChain;
 pub use constraint::Constrained;
 pub use dry::Dry;
 pub use infill::Infill;
 pub use mirostat::{Mirostat, MirostatV2};
-pub use params::{LogitBias, NumberRange, PARAMS, ParamDef, SAMPLERS, SamplerDef, SamplerKind, SamplerParams};
-pub use penalties::{Bias, Penalties};
+pub use params::{NumberRange, PARAMS, ParamDef, SAMPLERS, SamplerDef, SamplerKind, SamplerParams};
+pub use penalties::{Bias, LogitBias, Penalties};
 pub use recommended::Recommended;
 pub use repetition::RepetitionWatch;
 pub use rng::Rng;
+pub use sampler::{CopySampler, Sampler, TokenPieces};
 pub use select::{Dist, Greedy};
 pub use temperature::{DynamicTemperature, Temperature};
 pub use truncate::{MinP, TopK, TopNSigma, TopP, Typical, Xtc};

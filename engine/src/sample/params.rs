@@ -2,10 +2,9 @@
 //! documentation, and builders. Flags, help, documentation, and request fields are derived from [`PARAMS`]
 //! and [`SAMPLERS`].
 
-use super::chain::{BuildContext, RandomStream, Sampler};
 use super::{
-    Dry, DynamicTemperature, Infill, MinP, Penalties, SampleError, Temperature, Token, TopK, TopNSigma, TopP, Typical,
-    Xtc,
+    Dry, DynamicTemperature, Infill, LogitBias, MinP, Penalties, Rng, SampleError, Sampler, Temperature, Token,
+    TokenPieces, TopK, TopNSigma, TopP, Typical, Xtc,
 };
 
 /// A parameter, one row of [`PARAMS`].
@@ -44,13 +43,25 @@ pub enum NumberRange {
     Count(u32),
 }
 
-/// Bias for the logit of one token.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LogitBias {
-    /// Token that the bias applies to.
-    pub token: Token,
-    /// Value added to the logit; negative infinity bans the token.
-    pub bias: f32,
+/// Arguments for the builders in the sampler table.
+pub(super) struct BuildContext<'a> {
+    pub params: &'a SamplerParams,
+    pub pieces: Option<&'a dyn TokenPieces>,
+    pub seed: u64,
+}
+
+impl BuildContext<'_> {
+    /// Creates a random number generator for one sampler.
+    pub fn rng(&self, stream: RandomStream) -> Rng {
+        Rng::new(self.seed, stream as u64)
+    }
+}
+
+/// Samplers with a random number generator.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RandomStream {
+    Select = 0,
+    Xtc = 1,
 }
 
 /// A sampler, one row of [`SAMPLERS`].

@@ -1,7 +1,16 @@
 //! Samplers that change individual logits: user biases, and penalties for recent tokens.
 
-use super::{Candidates, LogitBias, Sampler, Token};
+use super::{Candidates, Sampler, Token};
 use std::collections::VecDeque;
+
+/// Bias for the logit of one token.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogitBias {
+    /// Token that the bias applies to.
+    pub token: Token,
+    /// Value added to the logit; negative infinity bans the token.
+    pub bias: f32,
+}
 
 /// Name of the [`Bias`] sampler.
 pub(super) const BIAS: &str = "logit_bias";

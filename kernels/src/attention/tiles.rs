@@ -3,10 +3,11 @@
 
 use std::ops::Range;
 
-use super::{CacheRows, KEYS};
+use super::CacheRows;
 use crate::dispatch::{AttentionTiles, Kernels, kernels};
 use crate::generic::attention::Softmax;
 use crate::generic::tile_attention::{PageRows, TileScores, TileValues, TileWeights, tile_scratch};
+use crate::limits::KEYS;
 use crate::prefetch::CACHE_LINE;
 use crate::simd::tiles::COLUMNS;
 

@@ -1,12 +1,10 @@
 //! Integer matmul kernels for AVX2 (also used with AVX-512) and for VNNI.
 
-use super::N_TYPES;
 use crate::GgmlType;
-use crate::activations::{FAST_COLUMNS, PANEL_COLUMNS};
 use crate::generic::gemm_u8;
 use crate::generic::int_products::{self, ColumnKernels, IntProduct, Sum, Unpacked};
-use crate::generic::integers::{self, I16Chunk, Unpack};
-use crate::generic::interleaved8::{self, UnpackGroup};
+use crate::generic::integers::{self, I16Chunk};
+use crate::generic::interleaved8;
 use crate::generic::interleaved8_zmm;
 use crate::generic::pack::{
     self, FillGroups, GROUPS, I8Values, I16Values, IntFormat, PanelChunk, PanelValues, RowChunk, RowFormat,
@@ -15,7 +13,11 @@ use crate::generic::pack::{
 use crate::generic::panel_products::{self, PanelProduct};
 use crate::generic::rows_zmm;
 use crate::generic::u8_chunks;
-use crate::quants::{self, Block, for_each_block};
+use crate::layout::block::Block;
+use crate::layout::groups::UnpackGroup;
+use crate::layout::runs::Unpack;
+use crate::limits::{FAST_COLUMNS, PANEL_COLUMNS};
+use crate::quants::{self, for_each_block};
 use crate::simd::IntSimd;
 use crate::simd::dots::ByteDots;
 use crate::simd::portable_int::PortableInt;
@@ -25,6 +27,7 @@ use crate::simd::x86_64::dots512::{SeparateDots512, VnniDots512};
 use crate::simd::x86_64::int256::VnniModelInt;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::int256::{Avx2Int, Avx512Int, Avx512VnniInt, AvxVnniInt};
+use crate::types::N_TYPES;
 
 /// All integer kernels of an instruction set.
 pub(crate) struct IntKernels {
@@ -337,7 +340,7 @@ instantiate_vnni!(
     avx512_vnni,
     Avx512VnniInt,
     VnniDots512,
-    interleaved8::multiply_double_width::<Avx512VnniInt, VnniDots512, D, N>,
+    interleaved8_zmm::multiply_double_width::<Avx512VnniInt, VnniDots512, D, N>,
     [1 2 3 4 5 6 7 8],
     rows_zmm::matvec::<Avx512VnniInt, VnniDots512, D>,
     interleaved8_zmm::fill_panel::<Avx512VnniInt, VnniDots512, D>,

@@ -1,16 +1,16 @@
 //! Kernels for bf16 and int8 tiles (AMX).
 
-use super::N_TYPES;
 use super::attention_tiles::{AttentionTiles, OperandSizes};
 use crate::generic::byte_tiles;
 use crate::generic::int_products::IntProduct;
-use crate::generic::interleaved8::UnpackGroup;
 use crate::generic::pack::{GROUPS, RowLayout};
 use crate::generic::panel_products::PanelProduct;
 use crate::generic::tile_attention::{self, PageRows, TileScores, TileValues, TileWeights};
 use crate::generic::tile_packing::{self, FloatRows, PackGroups, PanelScales};
 use crate::generic::tiles::{self, TileProduct};
-use crate::quants::{self, Block, for_each_block};
+use crate::layout::block::Block;
+use crate::layout::groups::UnpackGroup;
+use crate::quants::{self, for_each_block};
 use crate::simd::TileUnit;
 use crate::simd::byte_tiles::{ByteTileUnit, MAX_TILES};
 #[cfg(test)]
@@ -19,6 +19,7 @@ use crate::simd::portable::Portable;
 use crate::simd::tile_model::{ByteTileModel, TileModel};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86_64::amx::{Amx, AmxBytes};
+use crate::types::N_TYPES;
 
 /// All tile kernels of an instruction set.
 pub(crate) struct TileKernels {

@@ -1,9 +1,11 @@
 //! Attention of some queries to a page of the KV cache in f32, with an online softmax.
 //!
-//! A page has up to 64 cells ([`KEYS`]). For each page, [`scores`], [`softmax_step`], and [`values`] update
-//! the state of every query:
+//! The softmax over all cells needs their maximum, which is known only at the end. An online softmax keeps a
+//! running maximum instead. When a page raises the maximum, the sums of earlier pages are scaled down to match:
 //!
 //! ```text
+//! state of a query:   m = maximum score,  sum = sum of exp(s - m),  o[d] = sum of exp(s - m) * v
+//!
 //! for page in pages:
 //!     s[i]   = q . k[i]                                  # scores:  N queries x 4 keys in registers
 //!     s[i]   = -inf for cells that the query cannot see
@@ -15,11 +17,28 @@
 //! result = o / sum
 //! ```
 //!
-//! The order of additions over the elements of a row, and over rows, does not depend on the number of
-//! queries. A token hence gets the same bits in a prompt and in decode.
+//! A page has up to 64 cells ([`KEYS`]), whose keys and values are rows at a fixed distance. [`scores`] adds
+//! along a row and [`values`] across rows, so they keep different sums in registers:
+//!
+//! ```text
+//! scores                                           values
+//!           key 0   key 1   key 2   key 3                    columns 0..L   columns L..2L
+//! query 0 | sum     sum     sum     sum            query 0 | sum            sum              L lanes per
+//! query 1 | sum     sum     sum     sum            query 1 | sum            sum              register
+//! for L elements of d:                             for cell in page:
+//!     sum += q[..L] * k[..L]                           sum += broadcast(p[cell]) * v[cell][..L]
+//! ```
+//!
+//! # Limits
+//!
+//! - [`scores`] and [`values`] read f32 rows, other types are converted first. The conversion pays for itself
+//!   with many queries per head; for few, [`decode_attention`](super::decode_attention) reads rows in place.
+//! - Scores beyond the last key, up to a multiple of [`TILE_KEYS`], are those of the last key.
+//! - The order of additions over the elements of a row, and over rows, does not depend on the number of
+//!   queries. A token hence gets the same bits in a prompt and in decode.
 
 use super::functions::{ExpNonPositive, Function};
-use crate::attention::KEYS;
+use crate::limits::KEYS;
 use crate::simd::Simd;
 
 /// An element type of the KV cache that kernels read without converting rows first.

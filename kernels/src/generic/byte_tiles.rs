@@ -28,11 +28,11 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::int_products::{IntProduct, chunk, each_of_8};
-use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
-use super::interleaved8::{GroupScales, UnpackGroup, has_mins, prefetch, sums_row, word};
+use super::integers::I16Header;
+use super::interleaved8::{has_mins, prefetch, sums_row, word};
 use super::interleaved8_schedule::{GroupChunk, Groups, Schedule};
-use super::pack::{HALVES, LANES};
-use crate::interleaved::GROUP_ROWS;
+use crate::layout::groups::{GROUP_ROWS, GroupScales, LANES, UnpackGroup};
+use crate::layout::runs::{CHUNK, HALVES, RUN, RUNS, Unpack};
 use crate::simd::byte_tiles::{BYTE_COLUMNS, ByteSums, ByteTileUnit, MAX_TILES};
 use crate::simd::tiles::{TILE_ROWS, TILE_WIDTH};
 use crate::simd::{IntSimd, Simd};

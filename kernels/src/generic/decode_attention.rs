@@ -13,7 +13,7 @@
 //! ```
 
 use super::attention::{Element, Scores, TILE_KEYS, Values, tile_scores};
-use crate::attention::KEYS;
+use crate::limits::KEYS;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::Simd;
 

@@ -1,8 +1,23 @@
 //! GEMM of 8-bit weights and 8-bit activations ([`U8Chunk`]) for many columns.
 //!
-//! A weight is `scale * w + min` with a signed byte `w`. An activation is `scale_x * (q - 128)` with an
-//! unsigned byte `q` and one scale per chunk of 256. The loop nest keeps its operands in cache and its
-//! accumulators in registers:
+//! `vpdpbusd` multiplies 4 unsigned bytes by 4 signed bytes in each 32-bit lane and adds the products. One
+//! instruction serves 8 or 16 rows of weights. The rest of this module keeps that instruction busy: weights
+//! are unpacked once for up to 512 columns, operands stay in the L1 and L2 caches, and sums in registers.
+//!
+//! ```text
+//! weight       w = scale[run] * q_w + min[run]      q_w: signed byte, 8 runs of 32 per chunk
+//! activation   x ~ scale_x * (q - 128)              q: unsigned byte, one scale per chunk of 256
+//!
+//! a register tile, whose sums stay in registers for a whole chunk:
+//!
+//!                   column 0   column 1   ..   column C-1
+//!                 +----------+----------+----+------------+
+//! register 0      | acc[0,0] | acc[0,1] | .. | acc[0,C-1] |      8 or 16 rows of weights, one per lane
+//! register 1      | acc[1,0] | acc[1,1] | .. | acc[1,C-1] |      the next 8 or 16 rows
+//!                 +----------+----------+----+------------+
+//! ```
+//!
+//! # Loop
 //!
 //! ```text
 //! for 512 columns, for 256 rows:                    # the columns' chunks and the sums stay in L2
@@ -11,7 +26,7 @@
 //!             fill panels with chunk c of the rows  # see `pack`
 //!             starts[run] = bits(OFFSET) - 128 * sum(w of run)
 //!             outlier_weights = f32 weights at the outliers of any column
-//!             for tile of C columns:                # register tile: C x 2 accumulators
+//!             for tile of C columns:
 //!                 acc = -OFFSET * sum(scales)
 //!                 for run in 0..8:
 //!                     total = starts[run]           # i32
@@ -22,26 +37,35 @@
 //!                 out += acc * scale_x[column]
 //! ```
 //!
+//! # Optimizations
+//!
 //! 1. *No conversions.* [`OFFSET`] is a float whose lowest mantissa bit counts 1. An i32 sum that starts at
-//!    its bits is the float `OFFSET + sum`, because the sum is below 2^22. Starting `acc` at `-OFFSET *
-//!    sum(scales)` removes the offset.
-//! 2. *Alternating signs.* Odd runs store the negated activations and scales ([`sign_of`]), so that
-//!    `sum(scales)` and its rounding error are small.
-//! 3. *Outliers.* Their f32 products are spread between the runs, since a block of dependent additions would
-//!    stall.
+//!    its bits ends at the bits of the float `OFFSET + sum`. Starting `acc` at `-OFFSET * sum(scales)` removes
+//!    the offset.
+//! 2. *Alternating signs.* Odd runs store the negated activations and scales ([`sign_of`]). The scales then
+//!    nearly cancel in `sum(scales)`, and so does the rounding error of optimization 1.
+//! 3. *Outliers.* The f32 products of the four outliers of a chunk are spread between its runs. Computed
+//!    together they would be a chain of dependent additions.
 //! 4. *Without VNNI*, `vpmaddubsw` adds pairs in 16 bits while that is exact, then `vpmaddwd` adds them in 32
 //!    bits. The sums are the same.
 //!
-//! Integer sums are exact. The order of the float additions depends only on `k`.
+//! # Limits
+//!
+//! - With few columns, unpacking the weights takes longer than the products. `matmul` selects this module from
+//!   [`FAST_COLUMNS`](crate::FAST_COLUMNS) columns on.
+//! - Optimization 1 needs sums of a run below 2^22, which 32 products of bytes satisfy, and scales below 2^100.
+//! - Integer sums are exact. The order of the float additions depends only on `k`, so a result has the same
+//!   bits however rows and columns are split.
 
 use std::mem::offset_of;
 use std::ops::Range;
 
-use super::integers::{CHUNK, RUN, RUNS};
-use super::pack::{GROUPS, HALVES, I8Values, IntFormat, LANES, PANEL_ROWS, PanelChunk, ShiftedI8Values, fill};
+use super::pack::{GROUPS, I8Values, IntFormat, PANEL_ROWS, PanelChunk, ShiftedI8Values, fill};
 use super::panel_products::PanelProduct;
 use super::u8_chunks::{N_OUTLIERS, U8Chunk, ZERO_POINT, sign_of};
 use super::weight_prefetch::WeightPrefetcher;
+use crate::layout::groups::LANES;
+use crate::layout::runs::{CHUNK, HALVES, RUN, RUNS};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::dots::ByteDots;
 use crate::simd::{IntSimd, Simd};

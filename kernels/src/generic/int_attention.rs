@@ -23,7 +23,7 @@ use super::attention::{add_to_sum, page_maxima, update_max};
 use super::functions::{ExpApprox16, ExpNonPositive, Function};
 use super::integers::spread;
 use super::tile_attention::{PageRows, TileScores, TileValues, TileWeights, read_values, score_stride};
-use crate::attention::KEYS;
+use crate::limits::KEYS;
 use crate::simd::Simd;
 use crate::simd::dots::ByteDots;
 

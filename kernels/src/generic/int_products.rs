@@ -23,10 +23,11 @@
 
 use std::mem::MaybeUninit;
 
-use super::blocks::bytes_of;
-use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS, Scales, Unpack};
+use super::integers::{I16Chunk, I16Header};
 use super::pack::{IntFormat, RowChunk, RowFormat};
 use super::streams::Streams;
+use crate::layout::block::bytes_of;
+use crate::layout::runs::{CHUNK, RUN, RUNS, Scales, Unpack};
 use crate::simd::{IntSimd, Simd};
 
 /// A matmul of integer weights by [`I16Chunk`] activations, possibly a part of a larger one.
@@ -51,7 +52,8 @@ pub(crate) struct IntProduct {
     pub n: usize,
     pub out: *mut f32,
     pub out_stride: usize,
-    /// Scratch memory of [`matmul_scratch`](crate::matmul_scratch) floats.
+    /// Scratch memory of [`byte_tile_scratch`](super::byte_tiles::byte_tile_scratch) floats for int8 tiles,
+    /// otherwise unused.
     pub scratch: *mut f32,
     /// See [`MatMul::reuse_prepared_x`](crate::MatMul::reuse_prepared_x).
     pub reuse_prepared_x: bool,

@@ -38,19 +38,25 @@
 //! | [`MaddI32`] | `vpmaddwd` | weights widened to 16 bits, and `x` | otherwise |
 //!
 //! All three implementations compute the same integers, so a result does not depend on the choice.
+//!
+//! # Limits
+//!
+//! - Weights are unpacked again for every `N` columns, and `N` is at most 4, since the sums must fit the
+//!   registers. Panels unpack once for all columns and win from some number of columns on, which depends on the
+//!   CPU (`IntKernels::group_columns`).
+//! - The loop needs whole groups, so only matrices whose number of rows is a multiple of 8 are interleaved.
+//! - Runs are added in f32 in the order of the row. The bits of a result depend neither on `N` nor on `G`.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-pub(crate) use super::group_scales::GroupScales;
 use super::int_products::{IntProduct, each_of_8};
-use super::integers::{CHUNK, I16Header, RUN, RUNS, Unpack};
+use super::integers::I16Header;
 use super::interleaved8_schedule::{GroupChunk, Schedule};
-use super::interleaved8_zmm::DoubleWidthSums;
-use super::pack::{GROUPS, IntFormat, LANES, PanelChunk, PanelValues, SIGN};
-use crate::interleaved::{GROUP_ROWS, Interleaved, bytes_in_group};
+use super::pack::{GROUPS, IntFormat, PanelChunk, PanelValues, SIGN};
+use crate::layout::groups::{GROUP_ROWS, GroupScales, LANES, UnpackGroup, bytes_in_group};
+use crate::layout::runs::{CHUNK, RUN, RUNS, Unpack};
 use crate::prefetch::CACHE_LINE;
-use crate::simd::dots::DoubleWidth;
 use crate::simd::{IntSimd, Simd};
 
 /// Registers (32-byte loads) per run.
@@ -62,118 +68,6 @@ pub(super) const WORDS: usize = RUN / 4;
 const PREFETCH_DISTANCE: usize = 4096;
 
 const _: () = assert!(GROUP_ROWS == LANES && WORDS == RUNS);
-
-/// A block type whose row groups can be unpacked to integers.
-///
-/// # Safety
-/// Callers of the unsafe functions guarantee:
-/// - The CPU supports `V`.
-/// - `p` points to the start of a chunk of a row group and is valid for reads of all blocks that hold the
-///   requested runs.
-pub(crate) trait UnpackGroup<V: IntSimd>: Unpack<V> + Interleaved {
-    /// Stores the scales of the first `runs` runs of a chunk, and the minimums unless [`ZERO`](Unpack::ZERO)
-    /// implies them.
-    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales);
-
-    /// Returns weights `4 j..4 j + 4` of run `i` for each row. `j` is mostly a constant after inlining. `i`
-    /// is not: code for one run is measured to be faster when it serves all runs of a chunk.
-    unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V;
-}
-
-/// Loads bytes `at..at + 4` of the block of each row.
-///
-/// # Safety
-/// The CPU supports `V`, and `p` points to a block of a row group that has at least `at + 4` bytes per row.
-#[inline(always)]
-pub(crate) unsafe fn group_word<V: IntSimd>(p: *const u8, at: usize) -> V {
-    // SAFETY: 8 rows of 4 bytes are within the group's block (function contract).
-    unsafe { V::load(p.add(GROUP_ROWS * at)) }
-}
-
-/// Returns word `j` of a 32-weight run stored as 16 bytes per row: weights 0..16 are the low nibbles, 16..32
-/// the high ones. `at` is the offset of the bytes in the block.
-///
-/// # Safety
-/// The CPU supports `V`, and `p` points to a block of a row group that has at least `at + 16` bytes per row.
-#[inline(always)]
-pub(crate) unsafe fn group_nibbles<V: IntSimd>(p: *const u8, at: usize, j: usize) -> V {
-    // SAFETY: the offset is at most `at + 12`, so the 4 bytes are within the 16 (function contract).
-    unsafe {
-        let both: V = group_word(p, at + j % 4 * 4);
-        let nibbles = if j < 4 { both } else { both.shr(4) };
-        nibbles.and(V::splat(15))
-    }
-}
-
-/// Returns word `j` of a 32-weight run stored as 8 bytes per row, 2 bits per weight: weights 0..8 are the
-/// lowest pairs of bits. `at` is the offset of the bytes in the block.
-///
-/// # Safety
-/// The CPU supports `V`, and `p` points to a block of a row group that has at least `at + 8` bytes per row.
-#[inline(always)]
-pub(crate) unsafe fn group_bit_pairs<V: IntSimd>(p: *const u8, at: usize, j: usize) -> V {
-    // SAFETY: the offset is at most `at + 4`, so the 4 bytes are within the 8 (function contract).
-    unsafe {
-        let pairs: V = group_word(p, at + j % 2 * 4);
-        pairs.shr(j as u32 / 2 * 2).and(V::splat(3))
-    }
-}
-
-/// Loads byte `at` of the block of each row.
-///
-/// # Safety
-/// The CPU supports `V`, and `p` points to a block of a row group that has more than `at` bytes per row.
-#[inline(always)]
-pub(crate) unsafe fn load_group_bytes<V: Simd>(p: *const u8, at: usize) -> V::Int {
-    // SAFETY: byte `at` of 8 rows is within the group's block (function contract).
-    unsafe { V::load_u8(p.add(GROUP_ROWS * at)) }
-}
-
-/// Loads the f16 at byte `at` of the block of each row.
-///
-/// # Safety
-/// The CPU supports `V`, and `p` points to a block of a row group that has at least `at + 2` bytes per row.
-#[inline(always)]
-pub(crate) unsafe fn load_group_f16<V: Simd>(p: *const u8, at: usize) -> V {
-    // SAFETY: two bytes of 8 rows are within the group's block (function contract).
-    unsafe { V::load_f16(p.add(GROUP_ROWS * at)) }
-}
-
-/// Returns the address of the group's block that contains run `i` of a chunk.
-///
-/// # Safety
-/// `p` points to the start of a chunk of a row group that has more than `i` runs.
-#[inline(always)]
-pub(crate) unsafe fn block_at_run<B: Interleaved>(p: *const u8, i: usize) -> *const u8 {
-    let block_size = B::TYPE.block_size();
-    // SAFETY: the block of run `i` is part of the chunk (function contract).
-    unsafe { p.add(bytes_in_group::<B>(i * RUN / block_size * block_size)) }
-}
-
-/// Stores the f16 at byte `at` of each block as the scale of the block's runs.
-///
-/// # Safety
-/// - The CPU supports `V`.
-/// - `p` points to a chunk with at least `runs` runs, and `to` is valid for writes.
-/// - `runs` is a whole number of blocks, and a block has at least `at + 2` bytes per row.
-#[inline(always)]
-pub(crate) unsafe fn set_group_scales<V: Simd, B: Interleaved>(
-    p: *const u8,
-    at: usize,
-    runs: usize,
-    to: *mut GroupScales,
-) {
-    let runs_of_block = B::TYPE.block_size() / RUN;
-    for first in (0..runs).step_by(runs_of_block) {
-        // SAFETY: `runs` covers whole blocks, so every block of the loop is part of the chunk.
-        unsafe {
-            let scale: V = load_group_f16(block_at_run::<B>(p, first), at);
-            for i in first..first + runs_of_block {
-                GroupScales::set(to, i, scale);
-            }
-        }
-    }
-}
 
 /// Groups multiplied by the same activations at a time, each read as its own stream. Two streams reach a
 /// higher memory bandwidth than one.
@@ -213,32 +107,6 @@ pub(crate) unsafe fn multiply<V: IntSimd, D: UnpackGroup<V>, const N: usize>(p: 
             multiply_by::<V, D, MaddI16, N>(p);
         } else {
             multiply_by::<V, D, MaddI32, N>(p);
-        }
-    }
-}
-
-/// Returns true if reading the weights from memory takes at least as long as computing `n` columns in 256-bit
-/// registers: one or two columns of a type with 4 bits or more. Twice the register width then gains nothing
-/// and costs a few percent.
-const fn is_bandwidth_bound<D: Interleaved>(n: usize) -> bool {
-    n <= 2 && 8 * bytes_in_group::<D>(CHUNK) >= 4 * GROUP_ROWS * CHUNK
-}
-
-/// Multiplies like [`multiply`], with two groups joined in one register `W` of twice the width where that is
-/// faster.
-///
-/// # Safety
-/// The CPU supports `V` and `W`, `p` satisfies the invariants of [`IntProduct`], and `p.n >= N`.
-#[inline(always)]
-pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize>(
-    p: &IntProduct,
-) {
-    // SAFETY: the caller upholds the contract of `multiply_with`.
-    unsafe {
-        if const { is_bandwidth_bound::<D>(N) } {
-            multiply::<V, D, N>(p);
-        } else {
-            multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, &Schedule::streamed(p));
         }
     }
 }
@@ -296,7 +164,7 @@ pub(super) trait GroupSums<const G: usize> {
 /// - The CPU supports the register types of `S`.
 /// - `p` satisfies the invariants of [`IntProduct`] for at least as many columns as `S` accumulates.
 #[inline(always)]
-unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, S: GroupSums<G>, const G: usize>(
+pub(super) unsafe fn multiply_with<V: IntSimd, D: UnpackGroup<V>, S: GroupSums<G>, const G: usize>(
     p: &IntProduct,
     order: &Schedule<G>,
 ) {
@@ -537,10 +405,12 @@ pub(super) fn sums_row<V: IntSimd, D: Unpack<V>>(half: usize) -> usize {
 /// words of `half`. Other types visit words `j` and `j + 4` in turn, because they share bytes.
 #[inline(always)]
 pub(super) fn word<V: IntSimd, D: Unpack<V>>(step: usize, half: usize) -> Option<usize> {
-    if D::BY_16 {
-        (step / (WORDS / 2) == half).then_some(step)
-    } else {
+    if !D::BY_16 {
         Some(step % 2 * (WORDS / 2) + step / 2)
+    } else if step / (WORDS / 2) == half {
+        Some(step)
+    } else {
+        None
     }
 }
 
@@ -718,9 +588,6 @@ unsafe fn fill_group<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
         }
     }
 }
-
-/// Function pointer to an instantiation of [`fill_panel`].
-pub(crate) type FillPanel<F> = unsafe fn([*const u8; GROUPS], usize, &mut PanelChunk<F>);
 
 /// Unpacks run `i` of a group into the panel.
 ///

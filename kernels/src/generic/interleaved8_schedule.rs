@@ -18,9 +18,9 @@
 //! Prefetching follows the streams: at the end of its range, a stream skips the ranges of the other streams.
 
 use super::int_products::{IntProduct, chunk};
-use super::integers::{I16Chunk, RUN, RUNS};
-use super::interleaved8::{GroupScales, UnpackGroup};
-use crate::interleaved::{GROUP_ROWS, bytes_in_group};
+use super::integers::I16Chunk;
+use crate::layout::groups::{GROUP_ROWS, GroupScales, UnpackGroup, bytes_in_group};
+use crate::layout::runs::{RUN, RUNS};
 use crate::simd::IntSimd;
 
 /// Minimum bytes per stream for contiguous ranges; shorter matrices alternate between adjacent groups.

@@ -26,15 +26,43 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::int_products::{IntProduct, each_of_8};
-use super::integers::{I16Header, RUN};
-use super::interleaved8::{GroupScales, GroupSums, UnpackGroup, has_mins, prefetch, sums_row, word};
-use super::interleaved8_schedule::GroupChunk;
-use super::pack::{GROUPS, IntFormat, LANES, PanelChunk, SIGN, ShiftedI8Values};
+use super::integers::I16Header;
+use super::interleaved8::{GroupSums, has_mins, multiply, multiply_with, prefetch, sums_row, word};
+use super::interleaved8_schedule::{GroupChunk, Schedule};
+use super::pack::{GROUPS, IntFormat, PanelChunk, SIGN, ShiftedI8Values};
+use crate::layout::groups::{GROUP_ROWS, GroupScales, Interleaved, LANES, UnpackGroup, bytes_in_group};
+use crate::layout::runs::{CHUNK, RUN};
 use crate::simd::dots::{ByteDots, DoubleWidth};
 use crate::simd::{IntSimd, Simd};
 
+/// Returns true if reading the weights from memory takes at least as long as computing `n` columns in 256-bit
+/// registers: one or two columns of a type with 4 bits or more. Twice the register width then gains nothing
+/// and costs a few percent.
+const fn is_bandwidth_bound<D: Interleaved>(n: usize) -> bool {
+    n <= 2 && 8 * bytes_in_group::<D>(CHUNK) >= 4 * GROUP_ROWS * CHUNK
+}
+
+/// Multiplies like [`interleaved8::multiply`](multiply), with two groups joined in one register `W` of twice
+/// the width where that is faster.
+///
+/// # Safety
+/// The CPU supports `V` and `W`, `p` satisfies the invariants of [`IntProduct`], and `p.n >= N`.
+#[inline(always)]
+pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize>(
+    p: &IntProduct,
+) {
+    // SAFETY: the caller upholds the contract of `multiply_with`.
+    unsafe {
+        if const { is_bandwidth_bound::<D>(N) } {
+            multiply::<V, D, N>(p);
+        } else {
+            multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, &Schedule::streamed(p));
+        }
+    }
+}
+
 /// Sums of two groups with `N` columns, in one register per column.
-pub(super) struct DoubleWidthSums<V: IntSimd, W: DoubleWidth<V>, D, const N: usize> {
+struct DoubleWidthSums<V: IntSimd, W: DoubleWidth<V>, D, const N: usize> {
     sums: [W::Float; N],
     by: PhantomData<(V, D)>,
 }

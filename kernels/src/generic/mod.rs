@@ -1,4 +1,5 @@
-//! Algorithms of the kernels, written once over the traits of [`simd`](crate::simd).
+//! Algorithms of the kernels, written once over the traits of [`simd`](crate::simd) (registers) and
+//! [`layout`](crate::layout) (formats of weights).
 //!
 //! Functions that use registers are `#[inline(always)]`. They are compiled as part of the functions that
 //! `dispatch` instantiates for each instruction set, so the compiler may use its instructions.
@@ -23,7 +24,6 @@ pub(crate) mod decode_attention;
 pub(crate) mod float_panels;
 pub(crate) mod functions;
 pub(crate) mod gemm_u8;
-mod group_scales;
 pub(crate) mod int_attention;
 pub(crate) mod int_products;
 pub(crate) mod integers;

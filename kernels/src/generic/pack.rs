@@ -21,15 +21,16 @@
 //!         weights in row groups:          group_values() yields the words directly
 //!         store the words as I16Values (16 bits), I8Values (8 bits), or ShiftedI8Values (8 bits, shifted up)
 //! ```
+//!
+//! A panel chunk has 6 KiB with 8-bit integers and 10 KiB with 16-bit integers, so a few of them stay in the
+//! L1 or L2 cache. Filling them pays for itself from some number of columns on
+//! ([`PANEL_COLUMNS`](crate::limits::PANEL_COLUMNS)).
 
-use super::blocks::bytes_of;
-use super::integers::{CHUNK, RUN, RUNS, Scales, Unpack};
-use super::interleaved8::FillPanel;
 use crate::GgmlType;
+use crate::layout::block::bytes_of;
+use crate::layout::groups::LANES;
+use crate::layout::runs::{CHUNK, HALVES, RUN, RUNS, Scales, Unpack};
 use crate::simd::IntSimd;
-
-/// Number of rows per register.
-pub(crate) const LANES: usize = 8;
 
 /// Number of registers multiplied by the same activations.
 pub(crate) const GROUPS: usize = 2;
@@ -37,9 +38,6 @@ pub(crate) const GROUPS: usize = 2;
 /// Rows of weights in a panel. A matmul with fewer rows takes just as long, so work should be split in
 /// multiples of this number.
 pub const PANEL_ROWS: usize = GROUPS * LANES;
-
-/// Half runs in a chunk, in the order of the weights. Each may have its own scale.
-pub(crate) const HALVES: usize = 2 * RUNS;
 
 /// Sign bit of a byte. XOR with it maps signed bytes to unsigned bytes in which 128 represents 0.
 pub(crate) const SIGN: u8 = 128;
@@ -182,6 +180,9 @@ pub(crate) enum RowLayout {
     /// Row groups (see [`interleaved`](crate::interleaved)).
     Groups(FillGroups),
 }
+
+/// Function pointer to an instantiation of [`fill_panel`](super::interleaved8::fill_panel).
+pub(crate) type FillPanel<F> = unsafe fn([*const u8; GROUPS], usize, &mut PanelChunk<F>);
 
 /// Functions that fill a panel from row groups, one per form of its integers. An instruction set multiplies
 /// either signed or shifted bytes (see [`SUMS_IN_I16`](crate::simd::dots::ByteDots::SUMS_IN_I16)).

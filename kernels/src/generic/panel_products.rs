@@ -1,5 +1,17 @@
 //! GEMM of panels with 16-bit activations ([`I16Chunk`]) for many columns.
 //!
+//! A [panel](super::pack) is a chunk of 16 rows as 16-bit integers. `vpmaddwd` multiplies two adjacent weights
+//! of 8 rows by two activations of a column and adds both products, so a lane never leaves its row:
+//!
+//! ```text
+//! panel, word 0, even   | w0[0] w0[2] | w1[0] w1[2] |  ..  | w7[0] w7[2] |      32 bytes, a lane per row
+//! activations, even     | x[0]  x[2]  | x[0]  x[2]  |  ..  | x[0]  x[2]  |      one 4-byte broadcast
+//!                       ---------------------------------------------------
+//! total +=              | w0[0] x[0] + w0[2] x[2]   |  ..                |      i32
+//! ```
+//!
+//! # Loop
+//!
 //! ```text
 //! for i in rows, step 4 panels (64 rows):
 //!     for 4 chunks (1024 elements):                 # 16 panel chunks stay in L2
@@ -7,22 +19,29 @@
 //!         for 16 columns:
 //!             for chunk, for panel:                 # activations stay in L1
 //!                 for tile of 4 columns:
-//!                     total[4][2] += madd(w, x)     # i32, exact within a run or half run
-//!                     sums[4][2]  += total * scale
+//!                     total[4][2] += madd(w, x)     # 4 columns x 2 registers of rows
+//!                     sums[4][2]  += total * scale  # after a run, or half a run
 //!                 sums += mins * sums of x
 //!     out = sums * scale of x
 //! ```
 //!
 //! With at most 16 columns, each panel chunk is multiplied right after it is filled ([`multiply_few`]).
 //!
-//! Sums of elements that share a scale are exact. They are accumulated in f32 in an order that depends only
-//! on the length of a row. Hence the bits of a result do not depend on the other rows and columns.
+//! # Limits
+//!
+//! - A panel of fewer than 16 rows takes as long as a full one.
+//! - `vpmaddwd` computes half as many products as the byte instructions of [`gemm_u8`](super::gemm_u8). This
+//!   module is for activations that need 16 bits.
+//! - Sums of elements that share a scale are exact. They are accumulated in f32 in an order that depends only
+//!   on the length of a row. Hence the bits of a result do not depend on the other rows and columns.
 
 use std::mem::offset_of;
 
-use super::integers::{CHUNK, I16Chunk, I16Header, RUN, RUNS};
-use super::pack::{GROUPS, I16Values, LANES, PANEL_ROWS, PanelChunk, WeightRows, fill};
+use super::integers::{I16Chunk, I16Header};
+use super::pack::{GROUPS, I16Values, PANEL_ROWS, PanelChunk, WeightRows, fill};
 use super::weight_prefetch::WeightPrefetcher;
+use crate::layout::groups::LANES;
+use crate::layout::runs::{CHUNK, RUN, RUNS};
 use crate::simd::{IntSimd, Simd};
 
 /// A matmul of weights by quantized activations, possibly a part of a larger one.

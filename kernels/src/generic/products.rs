@@ -14,9 +14,11 @@
 //! The order of additions for a result does not depend on the other rows and columns, so splitting rows
 //! between threads changes nothing.
 
-use super::blocks::{Decode, Dot, bytes_of};
+use super::blocks::Dot;
 use super::streams::Streams;
 use crate::GgmlType;
+use crate::layout::block::bytes_of;
+use crate::layout::decode::Decode;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 use crate::simd::Simd;
 

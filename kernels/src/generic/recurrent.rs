@@ -98,12 +98,7 @@ pub(crate) struct Wkv7 {
 #[inline(always)]
 unsafe fn load_columns<V: Simd, const TAIL: bool>(p: *const f32, n: usize) -> V {
     // SAFETY: `p` is valid for a register, or for `n` floats with `TAIL` (module contract).
-    unsafe {
-        match TAIL {
-            true => V::load_partial(p, n),
-            false => V::load(p),
-        }
-    }
+    unsafe { if TAIL { V::load_partial(p, n) } else { V::load(p) } }
 }
 
 /// Stores a register of columns, or with `TAIL` the last `n`.
@@ -111,9 +106,10 @@ unsafe fn load_columns<V: Simd, const TAIL: bool>(p: *const f32, n: usize) -> V 
 unsafe fn store_columns<V: Simd, const TAIL: bool>(x: V, p: *mut f32, n: usize) {
     // SAFETY: `p` is valid for a register, or for `n` floats with `TAIL` (module contract).
     unsafe {
-        match TAIL {
-            true => x.store_partial(p, n),
-            false => x.store(p),
+        if TAIL {
+            x.store_partial(p, n);
+        } else {
+            x.store(p);
         }
     }
 }

@@ -16,11 +16,12 @@
 //!                 sums += f32(total) * permute(scales, p)
 //! ```
 
-use super::blocks::bytes_of;
 use super::int_products::{IntProduct, STREAMS, chunk, each_of_8, finish, mins_of, prefetch, times_mins};
-use super::integers::{CHUNK, I16Chunk, RUN, RUNS, Scales, Unpack};
+use super::integers::I16Chunk;
 use super::pack::SIGN;
 use super::streams::Streams;
+use crate::layout::block::bytes_of;
+use crate::layout::runs::{CHUNK, RUN, RUNS, Scales, Unpack};
 use crate::simd::dots::DoubleWidth;
 use crate::simd::{IntSimd, Simd};
 

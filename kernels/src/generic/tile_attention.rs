@@ -21,15 +21,12 @@ use super::attention::{Softmax, StoreWeights, softmax_step};
 use super::functions::ExpApprox16;
 use super::integers::spread;
 use super::tile_packing::{Dequantize, transpose};
-use crate::attention::KEYS;
-use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums};
+use crate::limits::KEYS;
+use crate::simd::tiles::{BF16, COLUMNS, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{Simd, TileUnit};
 
 /// bf16 numbers per element of a query or key.
 const PARTS: usize = 2;
-
-/// Size of a bf16 in bytes.
-const BF16: usize = 2;
 
 /// Alignment of operands in bytes.
 const ALIGN: usize = 64;

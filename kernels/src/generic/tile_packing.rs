@@ -21,12 +21,12 @@
 use std::mem::MaybeUninit;
 
 use super::int_products::each_of_8;
-use super::integers::{CHUNK, RUN, RUNS};
-use super::interleaved8::{GroupScales, UnpackGroup, has_mins};
-use super::pack::{GROUPS, HALVES, I8Values, IntFormat, LANES, PANEL_ROWS, PanelChunk, SIGN, WeightRows, fill};
-use super::tiles::BF16;
+use super::interleaved8::has_mins;
+use super::pack::{GROUPS, I8Values, IntFormat, PANEL_ROWS, PanelChunk, SIGN, WeightRows, fill};
+use crate::layout::groups::{GroupScales, LANES, UnpackGroup};
+use crate::layout::runs::{CHUNK, HALVES, RUN, RUNS};
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
-use crate::simd::tiles::{ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileScales};
+use crate::simd::tiles::{BF16, ROWS, STEP, TILE_BYTES, TILE_ROWS, TILE_WIDTH, TileScales};
 use crate::simd::{IntSimd, Simd, TileUnit};
 
 const _: () = assert!(STEP == RUN && PANEL_ROWS == TILE_ROWS);

@@ -1,7 +1,10 @@
 //! GEMM of weights and activations in bf16 tiles, for a unit such as AMX.
 //!
-//! Integer weights are converted to bf16 with scales and minimums applied; 16-bit floats are rounded. Sums
-//! therefore stay in f32 tiles over hundreds of elements:
+//! A tile is a register of 16 rows of 64 bytes. One instruction multiplies 16 x 32 weights by 32 x 16
+//! activations, which takes 16 cycles and adds to a tile of 16 x 16 f32 sums. The unit works in the background,
+//! so the core has time to convert the next weights to bf16 ([`tile_packing`](super::tile_packing)). Integer
+//! weights are converted with scales and minimums applied, hence sums stay in f32 tiles over hundreds of
+//! elements:
 //!
 //! ```text
 //!                   16 columns   16 columns
@@ -9,26 +12,40 @@
 //! rows  0..16      | sum tile  | sum tile  |        2 weight tiles x 2 activation tiles
 //! rows 16..32      | sum tile  | sum tile  |        update 4 sum tiles.
 //!                  +-----------+-----------+
+//! ```
 //!
-//! pack block 0 (32 rows x 512 elements)
+//! # Loop
+//!
+//! ```text
+//! pack block 0 (32 rows x 512 elements)             # 32 KiB, stay in L1 for all columns
 //! for block in blocks (rows first, then elements):
 //!     for 32 columns:
+//!         load the sums of earlier blocks, or zero them
 //!         for step in 0..16:
 //!             sums += w tiles x activation tiles
 //!             in the last 32 columns: pack step `step` of the next block     # overlaps with the unit
 //!         store the sums, or the results after the last elements
 //! ```
 //!
-//! The order of additions for a result depends only on the length of a row.
+//! # Limits
+//!
+//! - The unit always multiplies 32 rows by 32 columns. Fewer take as long, so `matmul` selects this module from
+//!   [`FAST_COLUMNS`](crate::FAST_COLUMNS) columns on.
+//! - Rows beyond the last are copies of the last row. The last columns are copied to memory for 32 columns,
+//!   and columns beyond them hold arbitrary numbers. The sums of both are dropped.
+//! - Weights and activations are rounded to bf16. F32 weights would lose too much and are never packed.
+//! - Only one matmul per thread may use the unit at a time, because it has one set of tiles.
+//! - The order of additions for a result depends only on the length of a row.
 
 use std::ops::Range;
 
-use super::integers::{CHUNK, spread};
+use super::integers::spread;
 use super::pack::{I8Values, PanelChunk};
 use super::panel_products::PanelProduct;
 use super::tile_packing::{IntegerRows, PANELS, PackGroups, Packing, PanelScales, TileRows, WeightBlock};
 use crate::GgmlType;
-use crate::simd::tiles::{COLUMNS, ROWS, STEP, TILE_WIDTH, TileBlock, TileSums};
+use crate::layout::runs::CHUNK;
+use crate::simd::tiles::{BF16, COLUMNS, ROWS, STEP, TILE_WIDTH, TileBlock, TileSums};
 use crate::simd::{Simd, TileUnit};
 
 /// Elements of a row multiplied at a time, except at the end of a row. The weights of [`ROWS`] rows then take
@@ -55,9 +72,6 @@ const ALIGN: usize = 64;
 
 /// Distance in bytes between copies of the last columns.
 const LAST_COLUMN_STRIDE: usize = spread(LAST_BLOCK * BF16);
-
-/// Size of a bf16 in bytes.
-pub(super) const BF16: usize = 2;
 
 const _: () = assert!(BLOCK.is_multiple_of(CHUNK));
 

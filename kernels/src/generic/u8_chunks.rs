@@ -20,7 +20,8 @@
 //! | scale | outliers[4] | outlier_index[4] | sums[3][8] | values[8 runs][32] |
 //! ```
 
-use super::integers::{CHUNK, RUN, RUNS, spread};
+use super::integers::spread;
+use crate::layout::runs::{CHUNK, RUN, RUNS};
 use crate::simd::{IntSimd, Simd};
 
 /// Activations of a chunk that are stored as floats.

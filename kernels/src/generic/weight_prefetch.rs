@@ -12,7 +12,8 @@
 
 use std::ops::Range;
 
-use super::pack::{LANES, RowLayout, WeightRows};
+use super::pack::{RowLayout, WeightRows};
+use crate::layout::groups::LANES;
 use crate::prefetch::{CACHE_LINE, CacheLevel, prefetch};
 
 /// Iterates over the cache lines of some chunks of some rows, requesting each line once. A piece is one row

@@ -1,8 +1,8 @@
 //! BF16: the upper half of a single-precision float.
 
-use super::{Block, Quantize};
 use crate::GgmlType;
-use crate::generic::blocks::{Encode, decode_plain};
+use crate::layout::block::{Block, Quantize};
+use crate::layout::decode::{Encode, decode_plain};
 use crate::simd::Simd;
 
 /// The upper 16 bits of one f32, little-endian.

@@ -1,8 +1,8 @@
 //! F16: IEEE half-precision floats.
 
-use super::{Block, Half, Quantize};
 use crate::GgmlType;
-use crate::generic::blocks::{Encode, decode_plain};
+use crate::layout::block::{Block, Half, Quantize};
+use crate::layout::decode::{Encode, decode_plain};
 use crate::simd::Simd;
 
 /// Block of one little-endian f16.

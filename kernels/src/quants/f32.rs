@@ -1,8 +1,8 @@
 //! F32: single-precision floats.
 
-use super::{Block, Quantize};
 use crate::GgmlType;
-use crate::generic::blocks::{Encode, decode_plain};
+use crate::layout::block::{Block, Quantize};
+use crate::layout::decode::{Encode, decode_plain};
 use crate::simd::Simd;
 
 /// Block of one little-endian f32.

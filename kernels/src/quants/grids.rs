@@ -5,9 +5,9 @@
 //! most significant. A grid is therefore fully described by a bit set over all possible vectors. [`points`]
 //! and [`half_points`] expand this set to a table at compile time.
 
-use super::{Block, Half};
-use crate::generic::blocks::Sink;
-use crate::generic::integers::{RUNS, Scales};
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::Sink;
+use crate::layout::runs::{RUNS, Scales, in_memory};
 use crate::simd::{IntSimd, Simd};
 
 /// Levels of the IQ1 grid, which represent -1, 0, and 1.
@@ -126,7 +126,7 @@ pub(super) trait GridBlock: Block {
     const FORM: Form;
 
     /// Bits of the integers, and the zero point if they are unsigned; see
-    /// [`Unpack`](crate::generic::integers::Unpack).
+    /// [`Unpack`](crate::layout::runs::Unpack).
     const BITS: u32 = 8;
     const ZERO: u8 = 0;
 
@@ -217,7 +217,7 @@ pub(super) fn dequantize<B: GridBlock>(block: &B, out: &mut [f32]) {
     }
 }
 
-/// Implements [`Decode::decode`](crate::generic::blocks::Decode::decode) for grid types.
+/// Implements [`Decode::decode`](crate::layout::decode::Decode::decode) for grid types.
 ///
 /// # Safety
 /// - The CPU supports `V`.
@@ -235,7 +235,7 @@ pub(super) unsafe fn decode<V: Simd, B: GridBlock, S: Sink<V>>(p: *const u8, sin
             let scale = V::load(scales.as_ptr().add(at)).mul(d);
             scale.store(scales.as_mut_ptr().add(at));
         }
-        let (scales, bits, indices) = super::in_memory((&scales, &bits, &indices));
+        let (scales, bits, indices) = in_memory((&scales, &bits, &indices));
         for g in 0..8 {
             let elements = block.elements(indices, g);
             for at in (0..32).step_by(V::LANES) {
@@ -252,7 +252,7 @@ pub(super) unsafe fn decode<V: Simd, B: GridBlock, S: Sink<V>>(p: *const u8, sin
     }
 }
 
-/// Implements [`Unpack::scales`](crate::generic::integers::Unpack::scales) for grid types.
+/// Implements [`Unpack::scales`](crate::layout::runs::Unpack::scales) for grid types.
 ///
 /// # Safety
 /// - The CPU supports `V`.
@@ -281,7 +281,7 @@ pub(super) unsafe fn integer_scales<V: Simd, B: GridBlock>(p: *const u8, to: &mu
     }
 }
 
-/// Implements [`Unpack::values`](crate::generic::integers::Unpack::values) for grid types: the elements, or
+/// Implements [`Unpack::values`](crate::layout::runs::Unpack::values) for grid types: the elements, or
 /// eight times the shifted elements.
 ///
 /// # Safety
@@ -304,66 +304,6 @@ pub(super) unsafe fn integers<V: IntSimd, B: GridBlock>(p: *const u8, i: usize) 
         }
     }
 }
-
-/// Implements the traits of a type through its [`GridBlock`].
-macro_rules! grid_block {
-    ($block:ident, $ty:ident) => {
-        impl $crate::quants::Block for $block {
-            const TYPE: $crate::GgmlType = $crate::GgmlType::$ty;
-
-            fn dequantize(&self, out: &mut [f32]) {
-                $crate::quants::grids::dequantize(self, out);
-            }
-        }
-
-        impl<V: $crate::simd::Simd> $crate::generic::blocks::Decode<V> for $block {
-            #[inline(always)]
-            unsafe fn decode<S: $crate::generic::blocks::Sink<V>>(p: *const u8, sink: &mut S) {
-                // SAFETY: the caller upholds the contract of the callee.
-                unsafe { $crate::quants::grids::decode::<V, Self, S>(p, sink) }
-            }
-        }
-
-        impl<V: $crate::simd::IntSimd> $crate::generic::integers::Unpack<V> for $block {
-            const BITS: u32 = <Self as $crate::quants::grids::GridBlock>::BITS;
-            const BY_16: bool = <Self as $crate::quants::grids::GridBlock>::BY_16;
-            const SIGNED: bool = <Self as $crate::quants::grids::GridBlock>::ZERO == 0;
-            const ZERO: u8 = <Self as $crate::quants::grids::GridBlock>::ZERO;
-
-            #[inline(always)]
-            unsafe fn scales(p: *const u8, _: usize, to: &mut $crate::generic::integers::Scales) {
-                // SAFETY: the caller upholds the contract of the callee.
-                unsafe { $crate::quants::grids::integer_scales::<V::Float, Self>(p, to) }
-            }
-
-            #[inline(always)]
-            unsafe fn values(p: *const u8, i: usize) -> V {
-                // SAFETY: the caller upholds the contract of the callee.
-                unsafe { $crate::quants::grids::integers::<V, Self>(p, i) }
-            }
-        }
-
-        impl $crate::interleaved::Interleaved for $block {
-            const FIELDS: &'static [$crate::interleaved::Field] = $crate::quants::levels::fields::<Self>();
-            const REWRITE: Option<$crate::interleaved::Rewrite> = Some($crate::quants::levels::rewrite::<Self>());
-        }
-
-        impl<V: $crate::simd::IntSimd> $crate::generic::interleaved8::UnpackGroup<V> for $block {
-            #[inline(always)]
-            unsafe fn group_scales(p: *const u8, _: usize, to: *mut $crate::generic::interleaved8::GroupScales) {
-                // SAFETY: the caller upholds the contract of the callee.
-                unsafe { $crate::quants::levels::group_scales::<V::Float, Self>(p, to) }
-            }
-
-            #[inline(always)]
-            unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
-                // SAFETY: the caller upholds the contract of the callee.
-                unsafe { $crate::quants::levels::group_values::<V, Self>(p, i, j) }
-            }
-        }
-    };
-}
-pub(super) use grid_block;
 
 const IQ1_SET: [u32; 206] = [
     0x85142555, 0x514202a0, 0xa8314508, 0xa28a2086, 0x202a081a, 0x14508514, 0x45442082, 0xa0051525, 0x88208202,

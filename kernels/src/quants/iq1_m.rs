@@ -1,7 +1,8 @@
 //! IQ1_M: 256 values as 32 points of a grid of 2048, with a shift per 8 values and a 3-bit scale per 16.
 
-use super::Half;
-use super::grids::{self, BlockParts, Form, GridBlock, grid_block, index};
+use super::grid_block::grid_block;
+use super::grids::{self, BlockParts, Form, GridBlock, index};
+use crate::layout::block::Half;
 
 /// A block of 256 values `d * (2 scale + 1) * (element +- 1/8)` with elements -1, 0, and 1.
 ///

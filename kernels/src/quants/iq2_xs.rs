@@ -1,8 +1,9 @@
 //! IQ2_XS: 256 values as 32 points of a grid of 512, with an even number of negative signs and a 4-bit scale
 //! per 16 values.
 
-use super::Half;
-use super::grids::{self, BlockParts, Form, GridBlock, eighth_signs, from_nibbles, grid_block, index, nibbles};
+use super::grid_block::grid_block;
+use super::grids::{self, BlockParts, Form, GridBlock, eighth_signs, from_nibbles, index, nibbles};
+use crate::layout::block::Half;
 
 /// A block of 256 values `d * (scale + 1/2) / 4 * (+-element)`.
 ///

@@ -1,7 +1,8 @@
 //! IQ3_S: 256 values as 64 points of a grid of 512, with explicit signs and a 4-bit scale per 32 values.
 
-use super::Half;
-use super::grids::{self, BlockParts, Form, GridBlock, from_nibbles, grid_block, nibbles, pair};
+use super::grid_block::grid_block;
+use super::grids::{self, BlockParts, Form, GridBlock, from_nibbles, nibbles, pair};
+use crate::layout::block::Half;
 
 /// A block of 256 values `d * (2 scale + 1) * (+-element)`.
 ///

@@ -1,8 +1,9 @@
 //! IQ3_XXS: 256 values as 64 points of a grid of 256, with an even number of negative signs and a 4-bit scale
 //! per 32 values.
 
-use super::Half;
-use super::grids::{self, BlockParts, Form, GridBlock, even_signs, grid_block, pair, without_eighth_signs};
+use super::grid_block::grid_block;
+use super::grids::{self, BlockParts, Form, GridBlock, even_signs, pair, without_eighth_signs};
+use crate::layout::block::Half;
 
 /// A block of 256 values `d * (scale + 1/2) / 2 * (+-element)`.
 ///

@@ -2,19 +2,19 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half, Quantize, best_scale, inverse};
+use super::fit::{best_scale, inverse};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::integers::{Scales, Unpack, load_block_f16, set_scales};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_nibbles, set_group_scales};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::block::{Block, Half, Quantize};
+use crate::layout::decode::{Decode, Encode, Sink};
+use crate::layout::groups::{Field, Interleaved, Unit, UnpackGroup, block_at_run, field, group_nibbles};
+use crate::layout::runs::Unpack;
 use crate::simd::{IntSimd, Simd};
 
 /// Table of the values of IQ4_NL and IQ4_XS.
 pub(super) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Table of the values as floats.
-pub(super) static FLOATS: [f32; 16] = super::to_floats(VALUES);
+pub(super) static FLOATS: [f32; 16] = to_floats(VALUES);
 
 /// A block of 32 values: value `j` is `d * VALUES[q]`. Byte `j` holds `q` of values `j` (low nibble) and `j +
 /// 16` (high nibble).
@@ -58,12 +58,6 @@ impl<V: IntSimd> Unpack<V> for BlockIQ4NL {
     const SIGNED: bool = true;
 
     #[inline(always)]
-    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
-        unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), 0.0, to) }
-    }
-
-    #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))).lookup(&VALUES) }
@@ -75,13 +69,6 @@ impl Interleaved for BlockIQ4NL {
 }
 
 impl<V: IntSimd> UnpackGroup<V> for BlockIQ4NL {
-    #[inline(always)]
-    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
-        // within a block.
-        unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
-    }
-
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
         // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are
@@ -116,4 +103,15 @@ fn nearest(x: f32) -> u8 {
     let above = VALUES.partition_point(|&value| f32::from(value) < x).clamp(1, 15);
     let nearer_above = f32::from(VALUES[above]) - x < x - f32::from(VALUES[above - 1]);
     if nearer_above { above as u8 } else { above as u8 - 1 }
+}
+
+/// Converts a table of small integers to floats.
+pub(super) const fn to_floats(values: [i8; 16]) -> [f32; 16] {
+    let mut floats = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        floats[i] = values[i] as f32;
+        i += 1;
+    }
+    floats
 }

@@ -3,12 +3,13 @@
 use std::mem::offset_of;
 
 use super::iq4_nl::{FLOATS, VALUES};
-use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, set_scales};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_nibbles, load_group_bytes, load_group_f16};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{
+    Field, GroupScales, Interleaved, Unit, UnpackGroup, field, group_nibbles, load_group_bytes, load_group_f16,
+};
+use crate::layout::runs::{Scales, Unpack, set_scales};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 256 values: a value of group `g` is `d * (scale[g] - 32) * VALUES[q]`, with the table and byte

@@ -11,13 +11,13 @@
 
 use std::mem::offset_of;
 
-use super::Half;
 use super::grids::{BlockParts, Form, GridBlock, from_nibbles, nibbles};
-use crate::generic::integers::move_bits;
-use crate::generic::interleaved8::{
-    GroupScales, group_bit_pairs, group_nibbles, group_word, load_group_bytes, load_group_f16,
+use crate::layout::block::Half;
+use crate::layout::groups::{
+    Field, GroupScales, Rewrite, Unit, field, group_bit_pairs, group_nibbles, group_word, load_group_bytes,
+    load_group_f16,
 };
-use crate::interleaved::{Field, Rewrite, Unit, field};
+use crate::layout::runs::move_bits;
 use crate::simd::{IntSimd, Simd};
 
 /// A rewritten block of a type with three levels.
@@ -163,7 +163,7 @@ fn bits_of_bytes(bytes: u64) -> u8 {
     (0..8).map(|i| ((bytes >> (8 * i)) as u8 & 1) << i).sum()
 }
 
-/// Implements [`UnpackGroup::group_scales`](crate::generic::interleaved8::UnpackGroup::group_scales) for a
+/// Implements [`UnpackGroup::group_scales`](crate::layout::groups::UnpackGroup::group_scales) for a
 /// grid type.
 ///
 /// # Safety
@@ -195,7 +195,7 @@ pub(super) unsafe fn group_scales<V: Simd, B: GridBlock>(p: *const u8, to: *mut 
     }
 }
 
-/// Implements [`UnpackGroup::group_values`](crate::generic::interleaved8::UnpackGroup::group_values) for a
+/// Implements [`UnpackGroup::group_values`](crate::layout::groups::UnpackGroup::group_values) for a
 /// grid type.
 ///
 /// # Safety

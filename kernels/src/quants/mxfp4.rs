@@ -2,12 +2,12 @@
 
 use std::mem::offset_of;
 
-use super::Block;
+use super::iq4_nl::to_floats;
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_nibbles};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::block::Block;
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{Field, GroupScales, Interleaved, Unit, UnpackGroup, block_at_run, field, group_nibbles};
+use crate::layout::runs::{Scales, Unpack};
 use crate::simd::{IntSimd, Simd};
 
 /// E2M1 values, doubled to be integers.
@@ -28,7 +28,7 @@ pub(super) const SHIFTED: [i8; 16] = {
 };
 
 /// E2M1 values as floats.
-pub(super) static FLOATS: [f32; 16] = super::to_floats(VALUES);
+pub(super) static FLOATS: [f32; 16] = to_floats(VALUES);
 
 /// A block of 32 values: value `j` is `2^(e - 128) * VALUES[q]`. Byte `j` holds `q` of values `j` (low
 /// nibble) and `j + 16` (high nibble).

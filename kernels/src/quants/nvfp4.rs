@@ -2,13 +2,14 @@
 
 use std::mem::offset_of;
 
-use super::Block;
 use super::mxfp4::{FLOATS, SHIFTED, VALUES, ZERO};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_word, load_group_bytes};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::block::Block;
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{
+    Field, GroupScales, Interleaved, Unit, UnpackGroup, block_at_run, field, group_word, load_group_bytes,
+};
+use crate::layout::runs::{Scales, Unpack};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 64 values: a value of group `g` is `d[g] / 2 * VALUES[q]`, with the doubled table of

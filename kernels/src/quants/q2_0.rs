@@ -2,12 +2,11 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, load_block_f16, set_scales};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_bit_pairs, set_group_scales};
-use crate::interleaved::{Field, Interleaved, Rewrite, Unit, field};
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{Field, Interleaved, Rewrite, Unit, UnpackGroup, block_at_run, field, group_bit_pairs};
+use crate::layout::runs::Unpack;
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 64 values: value `j` is `d * (q - 1)`, with `q` in bits `2 (j % 4)` and `2 (j % 4) + 1` of byte
@@ -52,12 +51,6 @@ impl<V: IntSimd> Unpack<V> for BlockQ2_0 {
     const ZERO: u8 = 1;
 
     #[inline(always)]
-    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
-        unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), 1.0, to) }
-    }
-
-    #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { V::load_bit_pairs(p.add(i / 2 * size_of::<Self>() + offset_of!(Self, qs) + i % 2 * 8)) }
@@ -87,13 +80,6 @@ impl Interleaved for BlockQ2_0 {
 }
 
 impl<V: IntSimd> UnpackGroup<V> for BlockQ2_0 {
-    #[inline(always)]
-    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
-        // within a block.
-        unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
-    }
-
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
         // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are

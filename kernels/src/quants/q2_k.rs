@@ -2,12 +2,13 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, set_halves};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_bit_pairs, load_group_bytes, load_group_f16};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{
+    Field, GroupScales, Interleaved, Unit, UnpackGroup, field, group_bit_pairs, load_group_bytes, load_group_f16,
+};
+use crate::layout::runs::{Scales, Unpack, in_memory, set_halves};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 256 values: a value of group `g` is `d * (scales[g] & 15) * q - dmin * (scales[g] >> 4)`.
@@ -56,7 +57,7 @@ impl<V: Simd> Decode<V> for BlockQ2K {
                     .store(scales.as_mut_ptr().add(g));
                 V::from_int(V::shr(packed, 4)).mul(dmin).store(mins.as_mut_ptr().add(g));
             }
-            let (scales, mins) = super::in_memory((&scales, &mins));
+            let (scales, mins) = in_memory((&scales, &mins));
             for half in 0..2 {
                 for l in (0..32).step_by(V::LANES) {
                     let packed = V::load_u8(p.add(offset_of!(Self, qs) + half * 32 + l));

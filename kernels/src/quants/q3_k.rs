@@ -3,14 +3,14 @@
 use std::mem::offset_of;
 
 use super::q2_k::{UNSHIFTED_FACTORS, bit_pairs};
-use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
-use crate::generic::interleaved8::{
-    GroupScales, UnpackGroup, group_bit_pairs, group_nibbles, group_word, load_group_f16,
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{
+    Field, GROUP_ROWS, GroupScales, Interleaved, Unit, UnpackGroup, field, group_bit_pairs, group_nibbles, group_word,
+    load_group_f16,
 };
-use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
+use crate::layout::runs::{Scales, Unpack, in_memory, move_bits, set_halves};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 256 values: a value of group `g` is `d * (scale[g] - 32) * (q - 4)`.
@@ -78,7 +78,7 @@ impl<V: Simd> Decode<V> for BlockQ3K {
                     .store(scales.as_mut_ptr().add(g));
                 scale.mul(V::splat(-4.0)).store(fours.as_mut_ptr().add(g));
             }
-            let (scales, fours, clear) = super::in_memory((&scales, &fours, &clear));
+            let (scales, fours, clear) = in_memory((&scales, &fours, &clear));
             for l in (0..32).step_by(V::LANES) {
                 let clear = V::load_u8(clear.as_ptr().add(l));
                 for half in 0..2 {

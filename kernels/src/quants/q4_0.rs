@@ -2,12 +2,12 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half, Quantize, best_scale, inverse, round_to};
+use super::fit::{best_scale, inverse, round_to};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::integers::{Scales, Unpack, load_block_f16, set_scales};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_nibbles, set_group_scales};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::block::{Block, Half, Quantize};
+use crate::layout::decode::{Decode, Encode, Sink};
+use crate::layout::groups::{Field, Interleaved, Unit, UnpackGroup, block_at_run, field, group_nibbles};
+use crate::layout::runs::Unpack;
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 32 values: value `j` is `d * (q - 8)`. Byte `j` holds `q` of values `j` (low nibble) and `j +
@@ -54,12 +54,6 @@ impl<V: IntSimd> Unpack<V> for BlockQ4_0 {
     const ZERO: u8 = 8;
 
     #[inline(always)]
-    unsafe fn scales(p: *const u8, runs: usize, to: &mut Scales) {
-        // SAFETY: `p` is valid for the chunk's blocks (trait contract), and all offsets are within a block.
-        unsafe { set_scales(load_block_f16::<V, Self>(p, 0, runs), 8.0, to) }
-    }
-
-    #[inline(always)]
     unsafe fn values(p: *const u8, i: usize) -> V {
         // SAFETY: `p` is valid for the block of run `i` (trait contract), and all offsets are within it.
         unsafe { V::load_nibbles(p.add(i * size_of::<Self>() + offset_of!(Self, qs))) }
@@ -71,13 +65,6 @@ impl Interleaved for BlockQ4_0 {
 }
 
 impl<V: IntSimd> UnpackGroup<V> for BlockQ4_0 {
-    #[inline(always)]
-    unsafe fn group_scales(p: *const u8, runs: usize, to: *mut GroupScales) {
-        // SAFETY: `p` is valid for the chunk's blocks of a row group (trait contract), and all offsets are
-        // within a block.
-        unsafe { set_group_scales::<V::Float, Self>(p, offset_of!(Self, d), runs, to) }
-    }
-
     #[inline(always)]
     unsafe fn group_values(p: *const u8, i: usize, j: usize) -> V {
         // SAFETY: `p` is valid for the row group's block of run `i` (trait contract), and all offsets are

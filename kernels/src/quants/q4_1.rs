@@ -2,12 +2,14 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half, Quantize, best_line, inverse, round_to};
+use super::fit::{best_line, inverse, round_to};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Encode, Sink};
-use crate::generic::integers::{Scales, Unpack, load_block_f16};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, block_at_run, group_nibbles, load_group_f16};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::block::{Block, Half, Quantize};
+use crate::layout::decode::{Decode, Encode, Sink};
+use crate::layout::groups::{
+    Field, GroupScales, Interleaved, Unit, UnpackGroup, block_at_run, field, group_nibbles, load_group_f16,
+};
+use crate::layout::runs::{Scales, Unpack, load_block_f16};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 32 values: value `j` is `d * q + m`. Byte `j` holds `q` of values `j` (low nibble) and `j + 16`

@@ -2,12 +2,13 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_nibbles, load_group_f16};
-use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{
+    Field, GROUP_ROWS, GroupScales, Interleaved, Unit, UnpackGroup, field, group_nibbles, load_group_f16,
+};
+use crate::layout::runs::{Scales, Unpack, in_memory};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 256 values: a value of group `g` is `d * scale[g] * q - dmin * min[g]`. Bytes `32 p..32 p + 32`
@@ -43,7 +44,7 @@ impl<V: Simd> Decode<V> for BlockQ4K {
         // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let (scales, mins) = scale_groups::<V>(&(*p.cast::<Self>()).scales, p, p.add(offset_of!(Self, dmin)));
-            let (scales, mins) = super::in_memory((&scales, &mins));
+            let (scales, mins) = in_memory((&scales, &mins));
             for pair in 0..4 {
                 let even = V::line(V::splat(scales[2 * pair]), V::splat(mins[2 * pair]));
                 let odd = V::line(V::splat(scales[2 * pair + 1]), V::splat(mins[2 * pair + 1]));
@@ -142,7 +143,7 @@ pub(super) unsafe fn set_group_scales<V: IntSimd>(p: *const u8, packed: usize, d
             scales[i].store((&raw mut bytes[0][4 * i]).cast());
             mins[i].store((&raw mut bytes[1][4 * i]).cast());
         }
-        let bytes = super::in_memory(&bytes);
+        let bytes = in_memory(&bytes);
         let d: V::Float = load_group_f16(p, 0);
         let dmin = V::Float::splat(0.0).sub(load_group_f16(p, dmin));
         for g in 0..8 {

@@ -4,12 +4,11 @@ use std::mem::offset_of;
 
 use super::q4_k::{nibbles_of_pair, scale_groups, scales_and_mins, set_group_scales, set_scales_and_mins};
 use super::q5_0::group_five_bits;
-use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, move_bits};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{Field, GroupScales, Interleaved, Unit, UnpackGroup, field};
+use crate::layout::runs::{Scales, Unpack, in_memory, move_bits};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 256 values, like [`BlockQ4K`](super::BlockQ4K) with a fifth bit: bit `g` of `qh[l]` belongs to
@@ -47,7 +46,7 @@ impl<V: Simd> Decode<V> for BlockQ5K {
         // SAFETY: `p` is valid for a block (trait contract), and all offsets are within it.
         unsafe {
             let (scales, mins) = scale_groups::<V>(&(*p.cast::<Self>()).scales, p, p.add(offset_of!(Self, dmin)));
-            let (scales, mins) = super::in_memory((&scales, &mins));
+            let (scales, mins) = in_memory((&scales, &mins));
             for pair in 0..4 {
                 let even = V::line(V::splat(scales[2 * pair]), V::splat(mins[2 * pair]));
                 let odd = V::line(V::splat(scales[2 * pair + 1]), V::splat(mins[2 * pair + 1]));

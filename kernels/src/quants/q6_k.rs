@@ -2,12 +2,13 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, move_bits, set_halves};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_nibbles, group_word, load_group_f16};
-use crate::interleaved::{Field, GROUP_ROWS, Interleaved, Unit, field};
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{
+    Field, GROUP_ROWS, GroupScales, Interleaved, Unit, UnpackGroup, field, group_nibbles, group_word, load_group_f16,
+};
+use crate::layout::runs::{Scales, Unpack, in_memory, move_bits, set_halves};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 256 values: a value of group `g` is `d * scales[g] * (q - 32)`.
@@ -53,7 +54,7 @@ impl<V: Simd> Decode<V> for BlockQ6K {
                 let scale = V::load_i8(p.add(offset_of!(Self, scales) + g));
                 V::from_int(scale).mul(d).store(scales.as_mut_ptr().add(g));
             }
-            let scales = super::in_memory(&scales);
+            let scales = in_memory(&scales);
             for half in 0..2 {
                 for l in (0..32).step_by(V::LANES) {
                     let low = p.add(offset_of!(Self, ql) + half * 64 + l);

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::layout::block::{Block, Quantize};
+use crate::{can_dequantize, can_quantize, dequantize_row, quantize_row};
 
 fn fixture(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))

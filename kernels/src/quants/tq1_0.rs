@@ -2,12 +2,13 @@
 
 use std::mem::offset_of;
 
-use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, set_scales};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_bit_pairs, set_group_scales};
-use crate::interleaved::{Field, Interleaved, Rewrite, Unit, field};
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{
+    Field, GroupScales, Interleaved, Rewrite, Unit, UnpackGroup, field, group_bit_pairs, set_group_scales,
+};
+use crate::layout::runs::{Scales, Unpack, set_scales};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 256 values `d * (t - 1)` with ternary digits `t`.

@@ -3,12 +3,13 @@
 use std::mem::offset_of;
 
 use super::q2_k::bit_pairs;
-use super::{Block, Half};
 use crate::GgmlType;
-use crate::generic::blocks::{Decode, Sink};
-use crate::generic::integers::{Scales, Unpack, set_scales};
-use crate::generic::interleaved8::{GroupScales, UnpackGroup, group_bit_pairs, set_group_scales};
-use crate::interleaved::{Field, Interleaved, Unit, field};
+use crate::layout::block::{Block, Half};
+use crate::layout::decode::{Decode, Sink};
+use crate::layout::groups::{
+    Field, GroupScales, Interleaved, Unit, UnpackGroup, field, group_bit_pairs, set_group_scales,
+};
+use crate::layout::runs::{Scales, Unpack, set_scales};
 use crate::simd::{IntSimd, Simd};
 
 /// A block of 256 values `d * (q - 1)`, with the bits of `q` stored as in [`BlockQ2K`](super::BlockQ2K).

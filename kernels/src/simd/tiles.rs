@@ -8,6 +8,9 @@ pub(crate) const TILE_ROWS: usize = 16;
 /// Width of a tile in bytes.
 pub(crate) const TILE_WIDTH: usize = 64;
 
+/// Size of a bf16 in bytes.
+pub(crate) const BF16: usize = 2;
+
 /// Maximum floats in a register.
 const MAX_LANES: usize = 16;
 

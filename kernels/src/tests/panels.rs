@@ -2,9 +2,10 @@
 //! dequantized activations.
 
 use super::*;
-use crate::activations::{PANEL_COLUMNS, quantize_with};
+use crate::activations::quantize_with;
 use crate::generic::pack::{IntFormat, RowChunk};
 use crate::interleaved::{GROUP_ROWS, interleaved_bytes};
+use crate::limits::PANEL_COLUMNS;
 use crate::{ActivationForm, activation_bytes};
 
 /// Forms of activations for integer matmuls with many columns.

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::*;
-use crate::generic::integers::CHUNK;
-use crate::generic::pack::{LANES, RowLayout, WeightRows};
+use crate::generic::pack::{RowLayout, WeightRows};
 use crate::generic::weight_prefetch::WeightPrefetcher;
 use crate::interleaved::interleaved_bytes;
+use crate::layout::groups::LANES;
+use crate::layout::runs::CHUNK;
 use crate::prefetch::CACHE_LINE;
 
 const K: usize = 5 * CHUNK;

@@ -45,9 +45,7 @@ pub fn fetch(
         return Ok(path);
     }
     if offline {
-        return Err(HubError::new(format_args!(
-            "cannot download {url} in offline mode (--offline, HF_HUB_OFFLINE)"
-        )));
+        return Err(HubError::Offline { name: url.to_owned() });
     }
     fs::create_dir_all(&directory)
         .map_err(|e| HubError::new(format_args!("cannot use the directory {}: {e}", directory.display())))?;

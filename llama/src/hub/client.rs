@@ -123,7 +123,9 @@ impl Client {
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
-            if let Some(token) = self.token.as_deref().filter(|_| self.may_have_token(&url)) {
+            if self.may_have_token(&url)
+                && let Some(token) = &self.token
+            {
                 request = request.header("authorization", format!("Bearer {token}"));
             }
             let response = request.call().map_err(|e| request_error(&url, e))?;
@@ -188,9 +190,9 @@ impl Client {
             401 | 403 if has_token => RequestError::Permanent(HubError::new(format_args!(
                 "{url}: status {status}{detail}: the model does not exist, or the token has no access; for gated models, accept the license on the model page"
             ))),
-            401 | 403 => RequestError::Permanent(HubError::new(format_args!(
-                "{url}: status {status}{detail}: the model does not exist or requires a token; set -hft or HF_TOKEN"
-            ))),
+            401 | 403 => RequestError::Permanent(HubError::TokenRequired {
+                response: format!("{url}: status {status}{detail}"),
+            }),
             404 => RequestError::Permanent(HubError::new(format_args!(
                 "{url}: model or file not found (status 404){detail}"
             ))),

@@ -95,7 +95,7 @@ pub fn resolve(given: &Path, options: &HubOptions) -> HubResult<PathBuf> {
     let text = given.to_str().unwrap_or_default();
     match Name::meant(text) {
         Some(name) => Hub::new(options.clone())?.model(&name),
-        None if looks_like_a_name(text) => Err(HubError::new(invalid_name_message(text))),
+        None if looks_like_a_name(text) => Err(HubError::invalid_name(text)),
         None => Ok(given.to_owned()),
     }
 }
@@ -106,18 +106,6 @@ fn looks_like_a_name(text: &str) -> bool {
     text.chars().all(is_of_names)
         && text.contains(|c: char| c.is_ascii_digit() || c == ':')
         && !text.to_ascii_lowercase().ends_with(".gguf")
-}
-
-/// Returns the error message for an invalid model name, with similar names.
-pub fn invalid_name_message(text: &str) -> String {
-    let near = engine::model::nearest_names(text, SHORT_NAMES.iter().map(|short| short.name));
-    let near = match near.is_empty() {
-        true => String::new(),
-        false => format!("; similar names: {}", near.join(", ")),
-    };
-    format!(
-        "{text:?} is neither a file nor a model name; expected user/repo, user/repo:QUANT, or a short name listed by `llama pull --help`{near}"
-    )
 }
 
 /// A model hub with its local cache.
@@ -155,9 +143,7 @@ impl Hub {
     pub fn model(&self, name: &Name) -> HubResult<PathBuf> {
         match self.cache.find(name) {
             Some(entry) if self.verify(&entry)? => Ok(entry.path),
-            _ if self.offline => Err(HubError::new(format_args!(
-                "cannot download {name} in offline mode (--offline, HF_HUB_OFFLINE); `llama list` shows cached models"
-            ))),
+            _ if self.offline => Err(offline(name)),
             _ => self.fetch(name),
         }
     }
@@ -168,9 +154,7 @@ impl Hub {
     /// [`HubError`] if the hub does not have the model or the download fails.
     pub fn pull(&self, name: &Name) -> HubResult<PathBuf> {
         if self.offline {
-            return Err(HubError::new(
-                "cannot pull models in offline mode (--offline, HF_HUB_OFFLINE)",
-            ));
+            return Err(offline(name));
         }
         self.fetch(name)
     }
@@ -268,8 +252,10 @@ impl Hub {
         let failed = std::sync::Mutex::new(None);
         let work = || {
             loop {
-                let has_failed = failed.lock().is_ok_and(|f| f.is_some());
-                let Some((blob, url)) = blobs.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !has_failed) else {
+                if failed.lock().is_ok_and(|f| f.is_some()) {
+                    return;
+                }
+                let Some((blob, url)) = blobs.get(next.fetch_add(1, Ordering::Relaxed)) else {
                     return;
                 };
                 if let Err(failure) = blob.fetch(&self.client, url, &bar, &self.cancel)
@@ -291,4 +277,9 @@ impl Hub {
             _ => Ok(()),
         }
     }
+}
+
+/// Creates the error for a model that cannot be downloaded because offline mode is on.
+fn offline(name: impl ToString) -> HubError {
+    HubError::Offline { name: name.to_string() }
 }

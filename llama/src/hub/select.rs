@@ -88,11 +88,13 @@ pub fn quant(path: &str) -> Option<&str> {
             rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
         });
     let before = &stem[..start];
-    match is_quant {
+    if !is_quant {
+        None
+    } else if before.ends_with("UD-") {
         // Unsloth's dynamic quantizations have the prefix UD.
-        true if before.ends_with("UD-") => Some(&stem[start - 3..]),
-        true => Some(word),
-        false => None,
+        Some(&stem[start - 3..])
+    } else {
+        Some(word)
     }
 }
 

@@ -5,7 +5,8 @@ use engine::sample::PARAMS;
 use serde_json::{Map, Value as Json};
 
 use super::error::{ApiError, ApiResult};
-use super::fields::{Field, Fields, integer_of, name_of};
+use super::field::{Field, name_of};
+use super::value::integer_of;
 
 /// Names of fields in other servers, and the name of the equivalent field here.
 const ALIASES: &[(&str, &str)] = &[
@@ -80,7 +81,8 @@ impl KnownFields<'_> {
             .tables
             .iter()
             .flat_map(|table| table.iter().map(|field| field.name));
-        fields.chain(PARAMS.iter().filter(|_| self.sampling).map(name_of))
+        let sampling = if self.sampling { PARAMS } else { &[] };
+        fields.chain(sampling.iter().map(name_of))
     }
 
     fn has(&self, name: &str) -> bool {
@@ -90,7 +92,10 @@ impl KnownFields<'_> {
     /// Returns the name used here for another server's field.
     fn name_here(&self, name: &str) -> Option<&'static str> {
         let (_, here) = ALIASES.iter().find(|(other, _)| *other == name)?;
-        (!self.has(name) && self.has(here)).then_some(here)
+        if self.has(name) || !self.has(here) {
+            return None;
+        }
+        Some(here)
     }
 
     /// Returns true if the field must be understood or rejected.
@@ -119,21 +124,22 @@ impl KnownFields<'_> {
         }
         Ok(renamed)
     }
-}
 
-/// Reads the fields of a body whose client may send fields of other servers. Unknown fields are ignored and
-/// listed in the returned warnings. Likely typos of known fields and fields that would change the output are
-/// rejected. `what` names the kind of field in warnings.
-pub fn lenient(given: Map<String, Json>, known: KnownFields, what: &str) -> ApiResult<(Fields, Vec<String>)> {
-    let given = given.into_iter().filter(|(_, value)| !value.is_null());
-    let (accepted, others): (Map<_, _>, Map<_, _>) = given.partition(|(name, value)| known.matters(name, value));
-    let told = |name: &String| match is_word(name) {
-        true => format!("{what} {name}"),
-        false => format!("another {what}"),
-    };
-    let ignored_fields = others.keys().filter(|name| !REQUIRED.contains(&name.as_str()));
-    let ignored_fields = ignored_fields.map(told).take(MAX_NAMED).collect();
-    Ok((Fields::new(accepted, known.tables, known.sampling)?, ignored_fields))
+    /// Splits a body into the fields that must be understood or rejected, and a warning for each ignored
+    /// field of another server.
+    pub fn split(&self, given: Map<String, Json>, what: &str) -> (Map<String, Json>, Vec<String>) {
+        let given = given.into_iter().filter(|(_, value)| !value.is_null());
+        let (accepted, others): (Map<_, _>, Map<_, _>) = given.partition(|(name, value)| self.matters(name, value));
+        let warning = |name: &String| {
+            if is_word(name) {
+                format!("{what} {name}")
+            } else {
+                format!("another {what}")
+            }
+        };
+        let ignored_fields = others.keys().filter(|name| !REQUIRED.contains(&name.as_str()));
+        (accepted, ignored_fields.map(warning).take(MAX_NAMED).collect())
+    }
 }
 
 fn has_no_effect(value: &Json) -> bool {
@@ -147,71 +153,4 @@ fn has_no_effect(value: &Json) -> bool {
 /// Returns true if a name can be put into an HTTP header.
 fn is_word(name: &str) -> bool {
     name.len() <= 40 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.".contains(&b))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::api::FieldType;
-
-    const TABLE: &[Field] = &[Field {
-        name: "stream",
-        form: FieldType::Flag,
-        doc: "",
-    }];
-
-    fn fields(body: Json) -> ApiResult<Fields> {
-        let Json::Object(body) = body else { unreachable!() };
-        Fields::new(body, &[TABLE], true)
-    }
-
-    fn read(body: Json) -> ApiResult<(Fields, Vec<String>)> {
-        let Json::Object(body) = body else { unreachable!() };
-        let known = KnownFields {
-            tables: &[TABLE],
-            sampling: true,
-        };
-        lenient(body, known, "field")
-    }
-
-    #[test]
-    fn aliases_are_renamed() {
-        let mut some = fields(json!({"repetition_penalty": 1.5, "typical": null})).unwrap();
-        assert_eq!(some.number("repeat_penalty").unwrap(), Some(1.5));
-        some.finish().unwrap();
-        assert!(fields(json!({"repetition_penalty": 1.5, "repeat_penalty": 1.5})).is_ok());
-        let error = fields(json!({"repetition_penalty": 1.5, "repeat_penalty": 1.25})).unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("repeat_penalty"));
-        assert!(
-            fields(json!({"guided_json": {}})).is_err(),
-            "guided_json has no equivalent in this table"
-        );
-    }
-
-    #[test]
-    fn unknown_foreign_fields_are_ignored_and_reported() {
-        let body =
-            json!({"stream": true, "typical": 1, "top_a": 0, "legacy_api": false, "smoothing": null, "very odd": 1});
-        let (mut fields, mut ignored_fields) = read(body).unwrap();
-        ignored_fields.sort();
-        assert_eq!(ignored_fields, ["another field", "field legacy_api", "field top_a"]);
-        assert_eq!(fields.flag("stream").unwrap(), Some(true));
-        assert_eq!(fields.number("typical_p").unwrap(), Some(1.0));
-        fields.finish().unwrap();
-    }
-
-    #[test]
-    fn relevant_foreign_fields_are_rejected() {
-        for (body, name) in [
-            (json!({"strem": true}), "strem"),
-            (json!({"n": 2}), "n"),
-            (json!({"lora": [{"id": 0, "scale": 1}]}), "lora"),
-            (json!({"echo": true}), "echo"),
-        ] {
-            assert_eq!(read(body).unwrap_err().param.as_deref(), Some(name));
-        }
-        assert!(read(json!({"n": 1, "lora": [], "echo": false})).unwrap().1.is_empty());
-    }
 }

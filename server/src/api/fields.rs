@@ -1,66 +1,13 @@
-//! Request fields: tables of the known fields, and a reader that rejects unknown fields by name.
+//! Reader of the fields of one request, which rejects unknown fields by name.
 
 use engine::model::nearest_names;
-use engine::sample::{PARAMS, ParamDef};
+use engine::sample::PARAMS;
 use serde_json::{Map, Value as Json};
 
 use super::compat::KnownFields;
 use super::error::{ApiError, ApiResult};
-
-/// Description of a request field, from which the reader, the OpenAPI document and `docs/server.md` are
-/// generated.
-#[derive(Debug)]
-pub struct Field {
-    pub name: &'static str,
-    /// JSON type that the field accepts.
-    pub form: FieldType,
-    /// Description of the field in one or two sentences.
-    pub doc: &'static str,
-}
-
-/// JSON type of a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldType {
-    Text,
-    Flag,
-    /// A number without a fractional part; 3.0 is accepted.
-    Integer,
-    Number,
-    Object,
-    List,
-    /// Several JSON types; the description lists them.
-    Any,
-    /// Any JSON value; the field has no effect.
-    Ignored,
-}
-
-impl FieldType {
-    /// Returns the name used in the documentation.
-    pub fn name(self) -> &'static str {
-        match self {
-            FieldType::Text => "string",
-            FieldType::Flag => "boolean",
-            FieldType::Integer => "integer",
-            FieldType::Number => "number",
-            FieldType::Object => "object",
-            FieldType::List => "array",
-            FieldType::Any => "any",
-            FieldType::Ignored => "ignored",
-        }
-    }
-}
-
-/// Returns the request field that sets a sampling parameter.
-pub fn name_of(def: &ParamDef) -> &'static str {
-    match def.name {
-        "temp" => "temperature",
-        "penalty_last_n" => "repeat_last_n",
-        "penalty_repeat" => "repeat_penalty",
-        "penalty_frequency" => "frequency_penalty",
-        "penalty_presence" => "presence_penalty",
-        name => name,
-    }
-}
+use super::field::{Field, FieldType, name_of};
+use super::value::{integer_of, shown, text_of};
 
 /// Fields of one request. Each field is removed when it is read.
 #[derive(Debug)]
@@ -92,6 +39,14 @@ impl Fields {
             }
         }
         Ok(Fields { given: accepted })
+    }
+
+    /// Reads a body whose client may send fields of other servers. Unknown fields are ignored and listed in
+    /// the returned warnings. Likely typos of known fields and fields that would change the output are
+    /// rejected. `what` names the kind of field in warnings.
+    pub fn lenient(given: Map<String, Json>, known: KnownFields, what: &str) -> ApiResult<(Fields, Vec<String>)> {
+        let (accepted, ignored_fields) = known.split(given, what);
+        Ok((Fields::new(accepted, known.tables, known.sampling)?, ignored_fields))
     }
 
     /// Returns a value without removing it.
@@ -173,43 +128,14 @@ impl Fields {
     }
 }
 
-/// Returns the integer value of a number; accepts 3.0.
-pub fn integer_of(value: &Json) -> Option<i64> {
-    let whole = |x: &f64| x.fract() == 0.0 && x.abs() < 9e15;
-    value
-        .as_i64()
-        .or_else(|| value.as_f64().filter(whole).map(|x| x as i64))
-}
-
-/// Returns the string if the value is one.
-pub fn text_of(value: Json) -> Option<String> {
-    match value {
-        Json::String(text) => Some(text),
-        _ => None,
-    }
-}
-
-/// Formats a value for error messages, abbreviated.
-pub fn shown(value: &Json) -> String {
-    const MAX: usize = 40;
-    let text = match value {
-        Json::Array(_) => return "a list".to_owned(),
-        Json::Object(_) => return "an object".to_owned(),
-        value => value.to_string(),
-    };
-    match text.char_indices().nth(MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
-}
-
 fn unknown(name: &str, known: &[&[Field]]) -> ApiError {
     let names = known.iter().flat_map(|table| table.iter().map(|field| field.name));
     let names = names.chain(PARAMS.iter().map(name_of));
     let near = nearest_names(name, names);
-    let near = match near.is_empty() {
-        true => String::new(),
-        false => format!("; similar fields: {}", near.join(", ")),
+    let near = if near.is_empty() {
+        String::new()
+    } else {
+        format!("; similar fields: {}", near.join(", "))
     };
     let name: String = name.chars().take(64).collect();
     ApiError::field(&name, format_args!("unknown field{near}"))
@@ -221,18 +147,7 @@ mod tests {
 
     use super::*;
 
-    const TABLE: &[Field] = &[
-        Field {
-            name: "stream",
-            form: FieldType::Flag,
-            doc: "",
-        },
-        Field {
-            name: "user",
-            form: FieldType::Ignored,
-            doc: "",
-        },
-    ];
+    const TABLE: &[Field] = &[Field::flag("stream", ""), Field::ignored("user", "")];
 
     fn fields(body: Json) -> ApiResult<Fields> {
         let Json::Object(body) = body else { unreachable!() };
@@ -255,17 +170,56 @@ mod tests {
     fn field_of_wrong_type_is_rejected() {
         let wrong = fields(json!({"stream": "yes"})).unwrap().flag("stream").unwrap_err();
         assert_eq!(wrong.message, "stream: expected true or false, found \"yes\"");
-        assert_eq!(integer_of(&json!(3.0)), Some(3));
-        assert_eq!(
-            [
-                integer_of(&json!(3.5)),
-                integer_of(&json!(1e300)),
-                integer_of(&json!("3"))
-            ],
-            [None; 3]
-        );
         let mut some = fields(json!({"stream": ["a", "b"]})).unwrap();
         assert_eq!(some.texts("stream").unwrap(), ["a", "b"]);
         assert!(some.texts("stream").unwrap().is_empty());
+    }
+
+    fn read(body: Json) -> ApiResult<(Fields, Vec<String>)> {
+        let Json::Object(body) = body else { unreachable!() };
+        let known = KnownFields {
+            tables: &[TABLE],
+            sampling: true,
+        };
+        Fields::lenient(body, known, "field")
+    }
+
+    #[test]
+    fn aliases_are_renamed() {
+        let mut some = fields(json!({"repetition_penalty": 1.5, "typical": null})).unwrap();
+        assert_eq!(some.number("repeat_penalty").unwrap(), Some(1.5));
+        some.finish().unwrap();
+        assert!(fields(json!({"repetition_penalty": 1.5, "repeat_penalty": 1.5})).is_ok());
+        let error = fields(json!({"repetition_penalty": 1.5, "repeat_penalty": 1.25})).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("repeat_penalty"));
+        assert!(
+            fields(json!({"guided_json": {}})).is_err(),
+            "guided_json has no equivalent in this table"
+        );
+    }
+
+    #[test]
+    fn unknown_foreign_fields_are_ignored_and_reported() {
+        let body =
+            json!({"stream": true, "typical": 1, "top_a": 0, "legacy_api": false, "smoothing": null, "very odd": 1});
+        let (mut fields, mut ignored_fields) = read(body).unwrap();
+        ignored_fields.sort();
+        assert_eq!(ignored_fields, ["another field", "field legacy_api", "field top_a"]);
+        assert_eq!(fields.flag("stream").unwrap(), Some(true));
+        assert_eq!(fields.number("typical_p").unwrap(), Some(1.0));
+        fields.finish().unwrap();
+    }
+
+    #[test]
+    fn relevant_foreign_fields_are_rejected() {
+        for (body, name) in [
+            (json!({"strem": true}), "strem"),
+            (json!({"n": 2}), "n"),
+            (json!({"lora": [{"id": 0, "scale": 1}]}), "lora"),
+            (json!({"echo": true}), "echo"),
+        ] {
+            assert_eq!(read(body).unwrap_err().param.as_deref(), Some(name));
+        }
+        assert!(read(json!({"n": 1, "lora": [], "echo": false})).unwrap().1.is_empty());
     }
 }

@@ -7,67 +7,47 @@ use engine::sample::{LogitBias, NumberRange, PARAMS, SamplerParams, Token};
 use serde_json::Value as Json;
 
 use super::error::{ApiError, ApiResult};
-use super::fields::{Field, FieldType, Fields, integer_of, name_of, shown, text_of};
+use super::field::{Field, name_of};
+use super::fields::Fields;
+use super::value::{integer_of, shown, text_of};
 use crate::scheduler::Request;
 
 /// Fields of all generating routes. The sampling parameters are listed in the engine.
 pub const GENERATION_FIELDS: &[Field] = &[
-    Field {
-        name: "stop",
-        form: FieldType::Any,
-        doc: "String or list of up to 16 strings; generation stops before the first that occurs.",
-    },
-    Field {
-        name: "ignore_eos",
-        form: FieldType::Flag,
-        doc: "Ignore end-of-sequence tokens and keep generating, except where structured output is complete (false).",
-    },
-    Field {
-        name: "cache_prompt",
-        form: FieldType::Flag,
-        doc: "Reuse the cached prefix of earlier requests (true).",
-    },
-    Field {
-        name: "priority",
-        form: FieldType::Integer,
-        doc: "Scheduling priority; higher values start first (0).",
-    },
-    Field {
-        name: "t_max_predict_ms",
-        form: FieldType::Integer,
-        doc: "Time limit for generation in milliseconds, from the first token.",
-    },
-    Field {
-        name: "t_max_ms",
-        form: FieldType::Integer,
-        doc: "Time limit for the request in milliseconds, including queueing; the partial output is returned with finish reason `length`.",
-    },
-    Field {
-        name: "reasoning_control",
-        form: FieldType::Flag,
-        doc: "Let `/v1/chat/completions/control` end the reasoning of this completion (false).",
-    },
-    ignored("timings_per_token", "Ignored; the final event has timings."),
-    ignored("return_progress", "Ignored; the final event has timings."),
-    ignored("verbose", "Ignored."),
-    ignored(
+    Field::any(
+        "stop",
+        "String or list of up to 16 strings; generation stops before the first that occurs.",
+    ),
+    Field::flag(
+        "ignore_eos",
+        "Ignore end-of-sequence tokens and keep generating, except where structured output is complete (false).",
+    ),
+    Field::flag("cache_prompt", "Reuse the cached prefix of earlier requests (true)."),
+    Field::integer("priority", "Scheduling priority; higher values start first (0)."),
+    Field::integer(
+        "t_max_predict_ms",
+        "Time limit for generation in milliseconds, from the first token.",
+    ),
+    Field::integer(
+        "t_max_ms",
+        "Time limit for the request in milliseconds, including queueing; the partial output is returned with finish reason `length`.",
+    ),
+    Field::flag(
+        "reasoning_control",
+        "Let `/v1/chat/completions/control` end the reasoning of this completion (false).",
+    ),
+    Field::ignored("timings_per_token", "Ignored; the final event has timings."),
+    Field::ignored("return_progress", "Ignored; the final event has timings."),
+    Field::ignored("verbose", "Ignored."),
+    Field::ignored(
         "sse_ping_interval",
         "Ignored; a stream sends a ping after 15 s of silence.",
     ),
-    ignored(
+    Field::ignored(
         "backend_sampling",
         "Ignored; the output does not depend on the sampling backend.",
     ),
 ];
-
-/// Returns an ignored field of llama-server's API.
-pub const fn ignored(name: &'static str, doc: &'static str) -> Field {
-    Field {
-        name,
-        form: FieldType::Ignored,
-        doc,
-    }
-}
 
 /// Maximum number of stop strings.
 const MAX_STOPS: usize = 16;
@@ -103,9 +83,10 @@ impl Defaults {
     /// Returns the maximum tokens per completion. Without a limit, a model that never stops would fill the
     /// context and block other requests.
     pub fn limit(&self, has_reasoning: bool) -> usize {
-        self.max_tokens.unwrap_or(match has_reasoning {
-            true => DEFAULT_MAX_TOKENS_REASONING,
-            false => DEFAULT_MAX_TOKENS,
+        self.max_tokens.unwrap_or(if has_reasoning {
+            DEFAULT_MAX_TOKENS_REASONING
+        } else {
+            DEFAULT_MAX_TOKENS
         })
     }
 }
@@ -138,9 +119,15 @@ pub fn max_tokens(fields: &mut Fields, names: &[&str], least: i64) -> ApiResult<
     let mut found = None;
     for name in names {
         let Some(n) = fields.integer(name)? else { continue };
-        let wrong = || ApiError::field(name, format_args!("expected at least {least}, found {n}"));
-        let n = usize::try_from(n).ok().filter(|_| n >= least).ok_or_else(wrong)?;
-        found = found.or(Some(n));
+        match usize::try_from(n) {
+            Ok(limit) if n >= least => found = found.or(Some(limit)),
+            _ => {
+                return Err(ApiError::field(
+                    name,
+                    format_args!("expected at least {least}, found {n}"),
+                ));
+            }
+        }
     }
     Ok(found)
 }
@@ -299,18 +286,7 @@ mod tests {
     fn token_limits_use_first_alias() {
         let read = |body: Json, least| {
             let Json::Object(body) = body else { unreachable!() };
-            const TABLE: &[Field] = &[
-                Field {
-                    name: "max_tokens",
-                    form: FieldType::Integer,
-                    doc: "",
-                },
-                Field {
-                    name: "n_predict",
-                    form: FieldType::Integer,
-                    doc: "",
-                },
-            ];
+            const TABLE: &[Field] = &[Field::integer("max_tokens", ""), Field::integer("n_predict", "")];
             max_tokens(
                 &mut Fields::new(body, &[TABLE], false).unwrap(),
                 &["max_tokens", "n_predict"],

@@ -2,12 +2,16 @@
 
 mod compat;
 mod error;
+mod field;
 mod fields;
 mod generation;
 mod structure;
+mod value;
 
-pub use compat::{KnownFields, lenient};
+pub use compat::KnownFields;
 pub use error::{ApiError, ApiResult};
-pub use fields::{Field, FieldType, Fields, integer_of, name_of, shown, text_of};
-pub use generation::{Defaults, GENERATION_FIELDS, NO_LIMIT, between, generating, ignored, limit, max_tokens};
-pub use structure::{Constraints, STRUCTURE_FIELDS, structure};
+pub use field::{Field, FieldType, name_of};
+pub use fields::Fields;
+pub use generation::{Defaults, GENERATION_FIELDS, NO_LIMIT, between, generating, limit, max_tokens};
+pub use structure::{STRUCTURE_FIELDS, structure};
+pub use value::{integer_of, shown, text_of};

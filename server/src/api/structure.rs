@@ -1,46 +1,30 @@
-//! Structured output: request fields that constrain a completion, and a cache of compiled constraints.
+//! Structured output: request fields that constrain a completion.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
-
-use engine::grammar::{Compiler, Constraint, Grammar, GrammarError};
-use engine::model::Model;
+use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json};
 
 use super::error::{ApiError, ApiResult};
-use super::fields::{Field, FieldType, Fields, shown, text_of};
+use super::field::Field;
+use super::fields::Fields;
+use super::value::{shown, text_of};
 
 /// Fields for structured output.
 pub const STRUCTURE_FIELDS: &[Field] = &[
-    Field {
-        name: "response_format",
-        form: FieldType::Object,
-        doc: "Output format: `{\"type\": \"json_object\"}`, `{\"type\": \"json_schema\", \"json_schema\": {\"schema\": …}}` or `{\"type\": \"text\"}`.",
-    },
-    Field {
-        name: "json_schema",
-        form: FieldType::Any,
-        doc: "JSON schema that the output must match.",
-    },
-    Field {
-        name: "grammar",
-        form: FieldType::Text,
-        doc: "GBNF grammar that the output must match; the start rule is `root`.",
-    },
-    Field {
-        name: "regex",
-        form: FieldType::Text,
-        doc: "Regular expression that the whole output must match.",
-    },
-    Field {
-        name: "choice",
-        form: FieldType::List,
-        doc: "List of strings; the output is one of them.",
-    },
-    Field {
-        name: "structured_outputs",
-        form: FieldType::Object,
-        doc: "vLLM's form: an object with one of `json`, `regex`, `choice` and `grammar`.",
-    },
+    Field::object(
+        "response_format",
+        "Output format: `{\"type\": \"json_object\"}`, `{\"type\": \"json_schema\", \"json_schema\": {\"schema\": …}}` or `{\"type\": \"text\"}`.",
+    ),
+    Field::any("json_schema", "JSON schema that the output must match."),
+    Field::text(
+        "grammar",
+        "GBNF grammar that the output must match; the start rule is `root`.",
+    ),
+    Field::text("regex", "Regular expression that the whole output must match."),
+    Field::list("choice", "List of strings; the output is one of them."),
+    Field::object(
+        "structured_outputs",
+        "vLLM's form: an object with one of `json`, `regex`, `choice` and `grammar`.",
+    ),
 ];
 
 /// Reads the requested structure. At most one of the fields may be set.
@@ -134,60 +118,6 @@ fn of_options(options: Map<String, Json>) -> ApiResult<Vec<(&'static str, Gramma
         found.push((NAME, grammar));
     }
     Ok(found)
-}
-
-/// Compiles constraints for one model and caches the most recently used ones.
-#[derive(Default)]
-pub struct Constraints {
-    /// Compiler, built on first use because it scans the whole vocabulary.
-    compiler: OnceLock<Result<Compiler, GrammarError>>,
-    /// Compiled constraints, most recently used last.
-    cached: Mutex<Vec<(Grammar, Constraint)>>,
-}
-
-/// Maximum number of cached constraints.
-const MAX_CACHED: usize = 32;
-/// Maximum size in bytes of a grammar whose constraint is cached.
-const MAX_CACHED_LEN: usize = 64 << 10;
-
-impl Constraints {
-    /// Returns the constraint of a grammar. Compiles it if it is not cached, so call it on a blocking thread.
-    pub fn constraint(&self, grammar: &Grammar, model: &Model) -> ApiResult<Constraint> {
-        if let Some(cached) = self.cached(grammar) {
-            return Ok(cached);
-        }
-        let refused = |e: &GrammarError| ApiError {
-            code: Some("invalid_grammar"),
-            ..ApiError::invalid(format!("cannot constrain the output: {e}"))
-        };
-        let make = || Compiler::new(model.vocab(), model.base().n_vocab());
-        let compiler = self.compiler.get_or_init(make).as_ref().map_err(refused)?;
-        let made = compiler.compile(grammar, model.vocab()).map_err(|e| refused(&e))?;
-        if length(grammar) <= MAX_CACHED_LEN {
-            let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-            if cached.len() == MAX_CACHED {
-                cached.remove(0);
-            }
-            cached.push((grammar.clone(), made.clone()));
-        }
-        Ok(made)
-    }
-
-    fn cached(&self, grammar: &Grammar) -> Option<Constraint> {
-        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = cached.iter().position(|(known, _)| known == grammar)?;
-        let found = cached.remove(at);
-        let constraint = found.1.clone();
-        cached.push(found);
-        Some(constraint)
-    }
-}
-
-fn length(grammar: &Grammar) -> usize {
-    match grammar {
-        Grammar::Gbnf(text) | Grammar::JsonSchema(text) | Grammar::Regex(text) => text.len(),
-        Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
-    }
 }
 
 #[cfg(test)]

@@ -48,9 +48,12 @@ impl<S: Send + Sync> FromRequest<S> for Bytes {
         let limited = Limited::new(request.into_body(), MAX_LEN);
         let collected = tokio::time::timeout(MAX_TIME, limited.collect()).await;
         let collected = collected.map_err(|_| ApiError::too_slow())?;
-        let bytes = collected.map_err(|e| match e.is::<LengthLimitError>() {
-            true => ApiError::too_large(MAX_LEN),
-            false => ApiError::invalid("the request body was truncated"),
+        let bytes = collected.map_err(|e| {
+            if e.is::<LengthLimitError>() {
+                ApiError::too_large(MAX_LEN)
+            } else {
+                ApiError::invalid("the request body was truncated")
+            }
         })?;
         Ok(Bytes(bytes.to_bytes()))
     }

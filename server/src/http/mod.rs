@@ -1,13 +1,11 @@
-//! HTTP layer: connections, middleware, request bodies and streaming responses.
+//! HTTP layer: connections, request bodies and streaming responses.
 
-mod app;
 mod body;
-mod cors;
+pub(crate) mod cors;
 mod listen;
 mod stream;
 mod tls;
 
-pub use app::{AccessPolicy, App, Client, Log, RequestRecord, Shared, guarded};
 pub use body::{AnyBody, Body, Bytes, blocking};
 pub use cors::ANY as ANY_ORIGIN;
 pub use listen::{ListenParams, Listener, serve};
@@ -18,6 +16,10 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value as Json;
 
+/// Client identity: the 1-based index of its API key, or 0 without authentication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Client(pub u64);
+
 /// Creates a JSON response.
 pub fn json(value: &Json) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
@@ -25,8 +27,11 @@ pub fn json(value: &Json) -> Response {
 
 /// Adds a `warning` header that lists the ignored parts of the request, if any.
 pub fn warned(mut response: Response, ignored_fields: &[String]) -> Response {
+    if ignored_fields.is_empty() {
+        return response;
+    }
     let text = format!("299 - \"ignored: {}\"", ignored_fields.join("; "));
-    if let Some(value) = HeaderValue::from_str(&text).ok().filter(|_| !ignored_fields.is_empty()) {
+    if let Ok(value) = HeaderValue::from_str(&text) {
         response.headers_mut().insert(HeaderName::from_static("warning"), value);
     }
     response

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use crate::chat::{OutputDelta, OutputStream, Usage};
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use futures_util::stream::unfold;
-
-use crate::output::{OutputDelta, OutputStream, Usage};
 
 /// Encodes output deltas in the event format of an API.
 pub trait EventEncoder: Send + 'static {

@@ -14,16 +14,18 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value as Json, json};
 use tower::ServiceExt;
 
-use super::{InFlightGuard, Loaded, ModelPool, not_loaded};
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
-use crate::http::{AccessPolicy, Body as HttpBody, Bytes, Client, blocking, guarded, json};
+use super::pool::{InFlightGuard, Loaded, ModelPool, not_loaded};
+use crate::api::{ApiError, ApiResult, Field, Fields};
+use crate::guard::{AccessPolicy, guarded};
+use crate::http::{Body as HttpBody, Bytes, Client, blocking, json};
 use crate::native::{check_health, exposition, readiness};
 use crate::ollama;
-use crate::openapi::document;
-use crate::routes::{ROUTES, Route, with_page};
+use crate::openapi::{OPENAPI_ROUTES, OpenApi};
+use crate::router::{with, with_page};
+use crate::routes::{ROUTES, Route};
 
 /// Paths that are answered for all models, whether or not they are loaded.
-const AGGREGATED: [&str; 11] = [
+const AGGREGATED: [&str; 10] = [
     "/v1/models",
     "/models",
     "/v1/models/{name}",
@@ -33,16 +35,11 @@ const AGGREGATED: [&str; 11] = [
     "/api/tags",
     "/api/ps",
     "/api/show",
-    "/openapi.json",
     "/metrics",
 ];
 
 /// Fields of `/models/load` and `/models/unload`.
-const LOAD_FIELDS: &[Field] = &[Field {
-    name: "model",
-    form: FieldType::Text,
-    doc: "Model name.",
-}];
+const LOAD_FIELDS: &[Field] = &[Field::text("model", "Model name.")];
 
 /// Routes that exist only if several models are served.
 pub const POOL_ROUTES: &[Route<Arc<ModelPool>>] = &[
@@ -81,11 +78,7 @@ impl ModelPool {
             .route("/api/show", post(show))
             .route("/openapi.json", get(openapi))
             .route("/metrics", get(metrics));
-        for route in POOL_ROUTES {
-            for path in route.paths {
-                routes = routes.route(path, (route.router)());
-            }
-        }
+        routes = with(routes, POOL_ROUTES);
         for route in ROUTES {
             let method = match route.method {
                 "POST" => MethodFilter::POST,
@@ -106,8 +99,10 @@ impl ModelPool {
     /// most recently used one.
     fn default_name(&self) -> ApiResult<String> {
         let models = &self.params.models;
-        let only = models.first().filter(|_| models.len() == 1);
-        let model_entry = only.or_else(|| models.iter().find(|model_entry| model_entry.is_pinned));
+        let model_entry = match &models[..] {
+            [only] => Some(only),
+            models => models.iter().find(|model_entry| model_entry.is_pinned),
+        };
         let last = || {
             self.all()
                 .into_iter()
@@ -121,9 +116,10 @@ impl ModelPool {
     /// Returns a loaded model. Only completion requests load models; requests for state do not.
     fn get_loaded(&self, name: &str) -> ApiResult<(Loaded, InFlightGuard)> {
         let name = &self.model_entry(name)?.name;
-        let how = match self.params.autoload {
-            true => "a completion request loads it",
-            false => "load it with POST /models/load",
+        let how = if self.params.autoload {
+            "a completion request loads it"
+        } else {
+            "load it with POST /models/load"
         };
         self.find(name, false).ok_or_else(|| not_loaded(name, how))
     }
@@ -151,10 +147,10 @@ async fn load(State(pool): State<Arc<ModelPool>>, HttpBody(body): HttpBody) -> A
 
 async fn unload(State(pool): State<Arc<ModelPool>>, HttpBody(body): HttpBody) -> ApiResult {
     let name = named(body)?;
-    match pool.unload(&name).await? {
-        true => Ok(json(&json!({ "success": true }))),
-        false => Err(ApiError::invalid(format!("the model {name:?} is not loaded"))),
+    if !pool.unload(&name).await? {
+        return Err(ApiError::invalid(format!("the model {name:?} is not loaded")));
     }
+    Ok(json(&json!({ "success": true })))
 }
 
 /// Reads the model name from a body with [`LOAD_FIELDS`].
@@ -206,7 +202,8 @@ async fn show(State(pool): State<Arc<ModelPool>>, HttpBody(body): HttpBody) -> A
 }
 
 async fn openapi(State(pool): State<Arc<ModelPool>>) -> Response {
-    json(&document(&pool.params.build))
+    let document = OpenApi::default().with(ROUTES).with(OPENAPI_ROUTES).with(POOL_ROUTES);
+    json(&document.finish(&pool.params.build))
 }
 
 /// Dispatches a request to the model that it names.
@@ -223,9 +220,10 @@ async fn forward(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiRes
         Some(name) => name,
         None => pool.default_name()?,
     };
-    let (loaded, in_flight) = match parts.method == Method::POST {
-        true => pool.get(&name, may_load).await?,
-        false => pool.get_loaded(&name)?,
+    let (loaded, in_flight) = if parts.method == Method::POST {
+        pool.get(&name, may_load).await?
+    } else {
+        pool.get_loaded(&name)?
     };
     // The inner router would append its path parameters to the existing ones.
     let client = parts.extensions.remove::<Client>().unwrap_or_default();
@@ -235,11 +233,11 @@ async fn forward(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiRes
     let Ok(response) = loaded.routes.oneshot(request).await as Result<Response, Infallible>;
     let (head, body) = response.into_parts();
     // Keep the model loaded until the response body ends.
-    let told = body.into_data_stream().map(move |piece| {
+    let body = body.into_data_stream().map(move |piece| {
         let _ = &in_flight;
         piece
     });
-    Ok(Response::from_parts(head, Body::from_stream(told)))
+    Ok(Response::from_parts(head, Body::from_stream(body)))
 }
 
 /// Returns a query parameter.

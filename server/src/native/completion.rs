@@ -8,87 +8,43 @@ use serde_json::{Map, Value as Json, json};
 use super::indent::Indent;
 use super::infill::{INFILL_FIELDS, read_infill};
 use crate::api::{
-    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, STRUCTURE_FIELDS, between,
-    generating, lenient, limit, structure, text_of,
+    ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, KnownFields, STRUCTURE_FIELDS, between, generating, limit,
+    structure, text_of,
 };
-use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, warned};
+use crate::app::{App, Shared};
+use crate::chat::{OutputDelta, OutputParser, OutputStream, Usage};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, warned};
 use crate::openai::{chat_logprob_json, event, failed, prompts, timings_json};
-use crate::output::{OutputDelta, OutputStream, Usage};
-use crate::parser::OutputParser;
 use crate::scheduler::{Finish, TokenLogprob};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "prompt",
-        form: FieldType::Any,
-        doc: "String or list of tokens.",
-    },
-    Field {
-        name: "n_predict",
-        form: FieldType::Integer,
-        doc: "Maximum completion tokens; -1: until the model stops or the context is full (`-n`).",
-    },
-    Field {
-        name: "max_tokens",
-        form: FieldType::Integer,
-        doc: "Alias of `n_predict`.",
-    },
-    Field {
-        name: "stream",
-        form: FieldType::Flag,
-        doc: "Stream the output (false; in Ollama's API true).",
-    },
-    Field {
-        name: "n_probs",
-        form: FieldType::Integer,
-        doc: "Return log probabilities of tokens and of this number of alternatives, up to 20 (0).",
-    },
-    Field {
-        name: "n_indent",
-        form: FieldType::Integer,
-        doc: "Stop before a line with fewer leading whitespace characters; the first line is exempt (0: off).",
-    },
-    Field {
-        name: "response_fields",
-        form: FieldType::List,
-        doc: "Response fields to return, such as `content` or `timings/prompt_n`; each keeps its path as key (all).",
-    },
-    Field {
-        name: "return_tokens",
-        form: FieldType::Flag,
-        doc: "Return the output tokens in `tokens` (false).",
-    },
-    Field {
-        name: "t_max_prompt_ms",
-        form: FieldType::Ignored,
-        doc: "Ignored; prefill always completes.",
-    },
-    Field {
-        name: "n_keep",
-        form: FieldType::Ignored,
-        doc: "Ignored; prompts are never truncated.",
-    },
-    Field {
-        name: "n_discard",
-        form: FieldType::Ignored,
-        doc: "Ignored; prompts are never truncated.",
-    },
-    Field {
-        name: "n_cache_reuse",
-        form: FieldType::Ignored,
-        doc: "Ignored; cached prefixes of any length are reused.",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "id_slot",
-        form: FieldType::Ignored,
-        doc: "Ignored; the slot is chosen by its cached prefix.",
-    },
+    Field::any("prompt", "String or list of tokens."),
+    Field::integer(
+        "n_predict",
+        "Maximum completion tokens; -1: until the model stops or the context is full (`-n`).",
+    ),
+    Field::integer("max_tokens", "Alias of `n_predict`."),
+    Field::flag("stream", "Stream the output (false; in Ollama's API true)."),
+    Field::integer(
+        "n_probs",
+        "Return log probabilities of tokens and of this number of alternatives, up to 20 (0).",
+    ),
+    Field::integer(
+        "n_indent",
+        "Stop before a line with fewer leading whitespace characters; the first line is exempt (0: off).",
+    ),
+    Field::list(
+        "response_fields",
+        "Response fields to return, such as `content` or `timings/prompt_n`; each keeps its path as key (all).",
+    ),
+    Field::flag("return_tokens", "Return the output tokens in `tokens` (false)."),
+    Field::ignored("t_max_prompt_ms", "Ignored; prefill always completes."),
+    Field::ignored("n_keep", "Ignored; prompts are never truncated."),
+    Field::ignored("n_discard", "Ignored; prompts are never truncated."),
+    Field::ignored("n_cache_reuse", "Ignored; cached prefixes of any length are reused."),
+    Field::ignored("model", "Ignored."),
+    Field::ignored("id_slot", "Ignored; the slot is chosen by its cached prefix."),
 ];
 
 /// Maximum number of entries in `response_fields`.
@@ -177,7 +133,7 @@ fn ask(
         CompletionKind::Infill => &[FIELDS, INFILL_FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS],
     };
     let known = KnownFields { tables, sampling: true };
-    let (mut fields, ignored_fields) = lenient(body, known, "field")?;
+    let (mut fields, ignored_fields) = Fields::lenient(body, known, "field")?;
     let prompt = fields.given("prompt").cloned().unwrap_or_default();
     let mut request = generating(&mut fields, &service.params.defaults)?;
     request.client = client;
@@ -194,7 +150,10 @@ fn ask(
     let n_probs = n_probs.filter(|&n| n > 0);
     let tokens = fields.flag("return_tokens")?.unwrap_or(false);
     // Events carry token ids only with log probabilities.
-    request.logprobs = n_probs.or(tokens.then_some(0));
+    request.logprobs = match n_probs {
+        None if tokens => Some(0),
+        n_probs => n_probs,
+    };
     // Negative values count as 0.
     let n_indent = fields.integer("n_indent")?.and_then(|n| usize::try_from(n).ok());
     let only = only(&mut fields)?;

@@ -3,39 +3,29 @@
 use axum::extract::State;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
-use crate::embedder::with_embedder;
-use crate::http::{App, Body, Shared, json};
-use crate::openai::{MAX_TEXTS, prompts};
+use crate::api::{ApiError, ApiResult, Field, Fields};
+use crate::app::{App, Shared};
+use crate::http::{Body, json};
+use crate::openai::{MAX_TEXTS, prompts, with_embedder};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "content",
-        form: FieldType::Any,
-        doc: "String, list of strings, list of tokens, or list of token lists.",
-    },
-    Field {
-        name: "input",
-        form: FieldType::Any,
-        doc: "Alias of `content`.",
-    },
-    Field {
-        name: "embd_normalize",
-        form: FieldType::Integer,
-        doc: "Normalization; must be 2 (Euclidean), the only supported value.",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
+    Field::any(
+        "content",
+        "String, list of strings, list of tokens, or list of token lists.",
+    ),
+    Field::any("input", "Alias of `content`."),
+    Field::integer(
+        "embd_normalize",
+        "Normalization; must be 2 (Euclidean), the only supported value.",
+    ),
+    Field::ignored("model", "Ignored."),
 ];
 
 /// Handles `POST /embedding`. Each embedding is wrapped in a list, as in llama-server, whose list may have an
 /// element per token.
 pub async fn embedding(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    with_embedder(app, |service| &service.embedder, body, FIELDS, embed).await
+    with_embedder(app, |app| &app.embedder, body, FIELDS, embed).await
 }
 
 fn embed(app: &App, mut fields: Fields) -> ApiResult {
@@ -53,7 +43,7 @@ fn embed(app: &App, mut fields: Fields) -> ApiResult {
     };
     let texts = prompts(&mut fields, name, MAX_TEXTS, service)?;
     fields.finish()?;
-    let vectors = service.embedder.embed(&texts)?;
+    let vectors = app.embedder.embed(&texts)?;
     let told = vectors.into_iter().enumerate();
     let told = told.map(|(index, vector)| json!({ "index": index, "embedding": [vector] }));
     Ok(json(&told.collect::<Vec<Json>>().into()))

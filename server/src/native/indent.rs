@@ -40,7 +40,9 @@ impl Indent {
                 pending => {
                     out += &pending.take().unwrap_or_default();
                     out.push(c);
-                    *pending = (c == '\n').then(String::new);
+                    if c == '\n' {
+                        *pending = Some(String::new());
+                    }
                 }
             }
         }

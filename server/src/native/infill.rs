@@ -1,83 +1,17 @@
-//! Fill-in-the-middle prompts.
+//! Fields of fill-in-the-middle requests.
 
-use engine::sample::Token;
-use engine::vocab::Special;
-
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
-use crate::service::ModelService;
+use crate::api::{ApiError, ApiResult, Field, Fields};
+use crate::infill::InfillPrompt;
 
 /// Fields of `/infill` in addition to those of `/completion`.
 pub const INFILL_FIELDS: &[Field] = &[
-    Field {
-        name: "input_prefix",
-        form: FieldType::Text,
-        doc: "Text before the insertion point.",
-    },
-    Field {
-        name: "input_suffix",
-        form: FieldType::Text,
-        doc: "Text after the insertion point.",
-    },
-    Field {
-        name: "input_extra",
-        form: FieldType::List,
-        doc: "Other files as context: objects with `filename` and `text`.",
-    },
+    Field::text("input_prefix", "Text before the insertion point."),
+    Field::text("input_suffix", "Text after the insertion point."),
+    Field::list(
+        "input_extra",
+        "Other files as context: objects with `filename` and `text`.",
+    ),
 ];
-
-/// Insertion point in a text.
-#[derive(Debug, Default)]
-pub struct InfillPrompt {
-    /// Text before the insertion point.
-    pub before: String,
-    /// Text after the insertion point.
-    pub behind: String,
-    /// Name and contents of each additional file.
-    pub others: Vec<(String, String)>,
-    /// Text with which the insertion starts.
-    pub inserted: String,
-}
-
-impl InfillPrompt {
-    /// Builds the prompt from the model's fill-in-the-middle tokens.
-    pub fn prompt(&self, service: &ModelService) -> ApiResult<Vec<Token>> {
-        let vocab = service.vocab();
-        let mark = |special: Special| {
-            let refused = || {
-                ApiError::unsupported(
-                    "this model does not support fill-in-the-middle: its vocabulary has no tokens for it",
-                )
-            };
-            vocab.special(special).ok_or_else(refused)
-        };
-        let (before, behind, between) = (mark(Special::FimPre)?, mark(Special::FimSuf)?, mark(Special::FimMid)?);
-        let tokens = |text: &str| vocab.tokenize(text, false, false);
-        let mut prompt = Vec::new();
-        if vocab.add_bos() {
-            prompt.extend(vocab.bos());
-        }
-        for (name, text) in &self.others {
-            match vocab.special(Special::FimSep) {
-                Some(separator) => {
-                    prompt.push(separator);
-                    prompt.extend(tokens(&format!("{name}\n{text}\n")));
-                }
-                None => prompt.extend(tokens(&format!("{name}:\n{text}\n\n"))),
-            }
-        }
-        let mut parts = [(before, &self.before), (behind, &self.behind)];
-        if service.params.suffix_first {
-            parts.reverse();
-        }
-        for (mark, text) in parts {
-            prompt.push(mark);
-            prompt.extend(tokens(text));
-        }
-        prompt.push(between);
-        prompt.extend(tokens(&self.inserted));
-        Ok(prompt)
-    }
-}
 
 /// Reads [`INFILL_FIELDS`] and `prompt`.
 pub fn read_infill(fields: &mut Fields) -> ApiResult<InfillPrompt> {

@@ -11,7 +11,7 @@ mod tokenize;
 
 pub use completion::{FIELDS as COMPLETION_FIELDS, completion, infill};
 pub use embedding::{FIELDS as EMBEDDING_FIELDS, embedding};
-pub use infill::{INFILL_FIELDS, InfillPrompt};
+pub use infill::INFILL_FIELDS;
 pub use rerank::{FIELDS as RERANK_FIELDS, rerank};
 pub use slots::{SLOT_FIELDS, adapters, set_adapter_scales, slot, slots};
 pub use state::{check_health, exposition, health, metrics, props, readiness, ready};

@@ -4,48 +4,24 @@ use axum::extract::State;
 use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, between, text_of};
-use crate::embedder::{prompt_usage, with_embedder};
-use crate::http::{App, Body, Shared, json};
-use crate::openai::MAX_TEXTS;
+use crate::api::{ApiError, ApiResult, Field, Fields, between, text_of};
+use crate::app::{App, Shared};
+use crate::http::{Body, json};
+use crate::openai::{MAX_TEXTS, prompt_usage, with_embedder};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "query",
-        form: FieldType::Text,
-        doc: "Query string.",
-    },
-    Field {
-        name: "documents",
-        form: FieldType::List,
-        doc: "Strings or objects with `text`, up to 2048.",
-    },
-    Field {
-        name: "top_n",
-        form: FieldType::Integer,
-        doc: "Number of best documents to return (all).",
-    },
-    Field {
-        name: "return_documents",
-        form: FieldType::Flag,
-        doc: "Return the documents with their scores (false).",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; must be a reranking model.",
-    },
-    Field {
-        name: "user",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
+    Field::text("query", "Query string."),
+    Field::list("documents", "Strings or objects with `text`, up to 2048."),
+    Field::integer("top_n", "Number of best documents to return (all)."),
+    Field::flag("return_documents", "Return the documents with their scores (false)."),
+    Field::text("model", "Model name; must be a reranking model."),
+    Field::ignored("user", "Ignored."),
 ];
 
 /// Handles `POST /v1/rerank`.
 pub async fn rerank(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    with_embedder(app, |service| &service.ranker, body, FIELDS, rank).await
+    with_embedder(app, |app| &app.ranker, body, FIELDS, rank).await
 }
 
 fn rank(app: &App, mut fields: Fields) -> ApiResult {
@@ -76,7 +52,7 @@ fn rank(app: &App, mut fields: Fields) -> ApiResult {
         .iter()
         .map(|document| pair(app, &query, document))
         .collect::<ApiResult<Vec<_>>>()?;
-    let scores = service.ranker.rank(&pairs)?;
+    let scores = app.ranker.rank(&pairs)?;
     let mut ranked: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
     let result = |(index, score): (usize, f32)| {

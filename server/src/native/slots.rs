@@ -7,27 +7,22 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, text_of};
-use crate::http::{AnyBody, App, Shared, json};
+use crate::api::{ApiError, ApiResult, Field, text_of};
+use crate::app::{App, Shared};
+use crate::http::{AnyBody, json};
 use crate::scheduler::Slot;
 
 /// Fields of `/slots/{id}`.
-pub const SLOT_FIELDS: &[Field] = &[Field {
-    name: "filename",
-    form: FieldType::Text,
-    doc: "File name in the directory given by `--slot-save-path`; for `save` and `restore`.",
-}];
+pub const SLOT_FIELDS: &[Field] = &[Field::text(
+    "filename",
+    "File name in the directory given by `--slot-save-path`; for `save` and `restore`.",
+)];
 
 /// Handles `GET /slots`.
 pub async fn slots(State(app): State<Shared>) -> ApiResult {
     let n_ctx = app.service.n_ctx();
     // Encoder models have no slots.
-    let slots = app
-        .service
-        .scheduler
-        .run_command(|batcher| Ok(batcher.slots()))
-        .await
-        .unwrap_or_default();
+    let slots = app.service.scheduler.slots().await.unwrap_or_default();
     let slot = |(id, slot): (usize, &Slot)| json!({ "id": id, "n_ctx": n_ctx, "is_processing": slot.is_busy, "n_held": slot.n_held });
     let slots: Vec<Json> = slots.iter().enumerate().map(slot).collect();
     Ok(json(&slots.into()))
@@ -43,13 +38,12 @@ pub async fn slot(State(app): State<Shared>, Path(id): Path<String>, uri: Uri, A
     let mut pairs = uri.query().unwrap_or_default().split('&');
     match pairs.find_map(|pair| pair.strip_prefix("action=")) {
         Some("erase") => {
-            let n = scheduler.run_command(move |batcher| batcher.erase_slot(id)).await?;
+            let n = scheduler.erase_slot(id).await?;
             Ok(json(&json!({ "id_slot": id, "n_erased": n })))
         }
         Some("save") => {
             let (name, path) = file(&app, body)?;
-            let at = path.clone();
-            let n = scheduler.run_command(move |batcher| batcher.save_slot(id, &at)).await?;
+            let n = scheduler.save_slot(id, path.clone()).await?;
             let n_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
             Ok(json(
                 &json!({ "id_slot": id, "filename": name, "n_saved": n, "n_written": n_bytes, "timings": { "save_ms": ms() } }),
@@ -58,9 +52,7 @@ pub async fn slot(State(app): State<Shared>, Path(id): Path<String>, uri: Uri, A
         Some("restore") => {
             let (name, path) = file(&app, body)?;
             let n_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
-            let n = scheduler
-                .run_command(move |batcher| batcher.restore_slot(id, &path))
-                .await?;
+            let n = scheduler.restore_slot(id, path).await?;
             Ok(json(
                 &json!({ "id_slot": id, "filename": name, "n_restored": n, "n_read": n_bytes, "timings": { "restore_ms": ms() } }),
             ))
@@ -78,8 +70,8 @@ fn file(app: &App, body: Json) -> ApiResult<(String, PathBuf)> {
     };
     let name = body.get("filename").cloned().and_then(text_of);
     let name = name.ok_or_else(|| ApiError::field("filename", "expected a string"))?;
-    let raw_output = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(raw_output) {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 200 || name.starts_with('.') || !name.chars().all(is_allowed) {
         return Err(ApiError::field(
             "filename",
             "expected a name of letters, digits, '.', '-' and '_' that does not start with '.'",
@@ -91,12 +83,7 @@ fn file(app: &App, body: Json) -> ApiResult<(String, PathBuf)> {
 
 /// Handles `GET /lora-adapters`.
 pub async fn adapters(State(app): State<Shared>) -> ApiResult {
-    let scales = app
-        .service
-        .scheduler
-        .run_command(|batcher| Ok(batcher.adapters()))
-        .await
-        .unwrap_or_default();
+    let scales = app.service.scheduler.adapter_scales().await.unwrap_or_default();
     let paths = &app.service.params.adapters;
     let adapter = |(id, scale): (usize, f32)| json!({ "id": id, "path": paths.get(id), "scale": scale });
     let all: Vec<Json> = scales.into_iter().enumerate().map(adapter).collect();
@@ -113,9 +100,6 @@ pub async fn set_adapter_scales(State(app): State<Shared>, AnyBody(body): AnyBod
         Some((id, scale as f32))
     };
     let scales = list.iter().map(read).collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
-    app.service
-        .scheduler
-        .run_deferred_command(|batcher, done| batcher.set_adapter_scales(scales, done))
-        .await?;
+    app.service.scheduler.set_adapter_scales(scales).await?;
     Ok(json(&json!({ "success": true })))
 }

@@ -9,7 +9,8 @@ use engine::sample::PARAMS;
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, NO_LIMIT, name_of};
-use crate::http::{Shared, json};
+use crate::app::Shared;
+use crate::http::json;
 use crate::metrics::{Counter, Gauges, Histogram, Metrics};
 use crate::scheduler::Scheduler;
 
@@ -28,9 +29,10 @@ pub fn check_health(scheduler: &Scheduler) -> ApiResult<()> {
             "the model has been stuck in one step for {seconds} s"
         )));
     }
-    match scheduler.is_running() {
-        true => Ok(()),
-        false => Err(ApiError::unavailable("the model has stopped; restart the server")),
+    if scheduler.is_running() {
+        Ok(())
+    } else {
+        Err(ApiError::unavailable("the model has stopped; restart the server"))
     }
 }
 
@@ -69,7 +71,7 @@ pub async fn props(State(app): State<Shared>) -> Response {
         },
         "total_slots": service.scheduler.settings().n_parallel,
         "model_alias": service.params.name,
-        "chat_template": service.template(),
+        "chat_template": service.chat.template(),
         "bos_token": text(service.vocab().bos()),
         "eos_token": text(service.vocab().eos()),
         "modalities": { "vision": false, "audio": false },
@@ -98,9 +100,10 @@ struct Snapshot<'a> {
 impl Snapshot<'_> {
     /// Returns `n` as a fraction of all cells.
     fn share(&self, n: usize) -> f64 {
-        match self.gauges.is_limited {
-            true => n as f64 / self.gauges.n_ctx.max(1) as f64,
-            false => 0.0,
+        if self.gauges.is_limited {
+            n as f64 / self.gauges.n_ctx.max(1) as f64
+        } else {
+            0.0
         }
     }
 }
@@ -253,12 +256,13 @@ fn rate(n: &Counter, micros: &Counter) -> f64 {
 /// Returns the labels of a model's metrics.
 fn labels(name: &str, is_named: bool) -> [String; 2] {
     let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    match is_named {
-        true => [
+    if is_named {
+        [
             format!("model=\"{name}\""),
             format!("model=\"{name}\",model_name=\"{name}\""),
-        ],
-        false => [String::new(), format!("model_name=\"{name}\"")],
+        ]
+    } else {
+        [String::new(), format!("model_name=\"{name}\"")]
     }
 }
 
@@ -313,9 +317,10 @@ impl Exposition<'_> {
     /// Writes the samples of a metric for all models.
     fn lines(&mut self, name: &str, of: impl Fn(&Snapshot<'_>) -> Vec<(String, f64)>) {
         for (labels, value) in self.models.iter().flat_map(of) {
-            let _ = match labels.is_empty() {
-                true => writeln!(self.text, "{name} {value}"),
-                false => writeln!(self.text, "{name}{{{labels}}} {value}"),
+            let _ = if labels.is_empty() {
+                writeln!(self.text, "{name} {value}")
+            } else {
+                writeln!(self.text, "{name}{{{labels}}} {value}")
             };
         }
     }

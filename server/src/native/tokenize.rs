@@ -6,88 +6,46 @@ use axum::response::Response;
 use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, integer_of};
-use crate::http::{Body, Shared, blocking, json};
+use crate::api::{ApiError, ApiResult, Field, Fields, integer_of};
+use crate::app::Shared;
+use crate::http::{Body, blocking, json};
 use crate::openai::conversation;
 
 /// Fields of `/tokenize`.
 pub const TOKENIZE_FIELDS: &[Field] = &[
-    Field {
-        name: "content",
-        form: FieldType::Text,
-        doc: "String to tokenize.",
-    },
-    Field {
-        name: "prompt",
-        form: FieldType::Text,
-        doc: "vLLM's name of `content`.",
-    },
-    Field {
-        name: "add_special",
-        form: FieldType::Flag,
-        doc: "Add the special tokens that the model expects around a prompt (false; true with `prompt`).",
-    },
-    Field {
-        name: "add_special_tokens",
-        form: FieldType::Flag,
-        doc: "Alias of `add_special`.",
-    },
-    Field {
-        name: "parse_special",
-        form: FieldType::Flag,
-        doc: "Parse the names of special tokens (true).",
-    },
-    Field {
-        name: "with_pieces",
-        form: FieldType::Flag,
-        doc: "Return the text of each token, or its bytes if they are not valid UTF-8 (false).",
-    },
+    Field::text("content", "String to tokenize."),
+    Field::text("prompt", "vLLM's name of `content`."),
+    Field::flag(
+        "add_special",
+        "Add the special tokens that the model expects around a prompt (false; true with `prompt`).",
+    ),
+    Field::flag("add_special_tokens", "Alias of `add_special`."),
+    Field::flag("parse_special", "Parse the names of special tokens (true)."),
+    Field::flag(
+        "with_pieces",
+        "Return the text of each token, or its bytes if they are not valid UTF-8 (false).",
+    ),
     MODEL,
 ];
 
-const MODEL: Field = Field {
-    name: "model",
-    form: FieldType::Ignored,
-    doc: "Ignored.",
-};
+const MODEL: Field = Field::ignored("model", "Ignored.");
 
 /// Fields of `/detokenize`.
-pub const DETOKENIZE_FIELDS: &[Field] = &[
-    Field {
-        name: "tokens",
-        form: FieldType::List,
-        doc: "Token ids.",
-    },
-    MODEL,
-];
+pub const DETOKENIZE_FIELDS: &[Field] = &[Field::list("tokens", "Token ids."), MODEL];
 
 /// Fields of `/apply-template`.
 pub const TEMPLATE_FIELDS: &[Field] = &[
-    Field {
-        name: "messages",
-        form: FieldType::List,
-        doc: "Messages, oldest first.",
-    },
-    Field {
-        name: "chat_template_kwargs",
-        form: FieldType::Object,
-        doc: "Variables of the chat template.",
-    },
-    Field {
-        name: "reasoning_effort",
-        form: FieldType::Text,
-        doc: "Reasoning effort, if the chat template supports it.",
-    },
-    Field {
-        name: "continue_final_message",
-        form: FieldType::Flag,
-        doc: "Continue the last message, which must have role `assistant` (false).",
-    },
-    Field {
-        name: "tools",
-        form: FieldType::List,
-        doc: "Tool definitions.",
-    },
+    Field::list("messages", "Messages, oldest first."),
+    Field::object("chat_template_kwargs", "Variables of the chat template."),
+    Field::text(
+        "reasoning_effort",
+        "Reasoning effort, if the chat template supports it.",
+    ),
+    Field::flag(
+        "continue_final_message",
+        "Continue the last message, which must have role `assistant` (false).",
+    ),
+    Field::list("tools", "Tool definitions."),
     MODEL,
 ];
 
@@ -116,9 +74,10 @@ pub async fn tokenize(State(app): State<Shared>, Body(body): Body) -> ApiResult 
             };
             json!({ "id": token, "piece": piece })
         };
-        let tokens: Vec<Json> = match with_pieces {
-            true => tokens.iter().map(piece).collect(),
-            false => tokens.into_iter().map(Json::from).collect(),
+        let tokens: Vec<Json> = if with_pieces {
+            tokens.iter().map(piece).collect()
+        } else {
+            tokens.into_iter().map(Json::from).collect()
         };
         Ok(json(&json!({
             "count": tokens.len(),
@@ -156,7 +115,7 @@ pub async fn tokenizer_info(State(app): State<Shared>) -> Response {
         "bos_token": text(vocab.bos()),
         "eos_token": text(vocab.eos()),
         "model_max_length": app.service.n_ctx(),
-        "chat_template": app.service.template(),
+        "chat_template": app.service.chat.template(),
     }))
 }
 
@@ -166,7 +125,7 @@ pub async fn apply_template(State(app): State<Shared>, Body(body): Body) -> ApiR
         let mut fields = Fields::new(body, &[TEMPLATE_FIELDS], false)?;
         let (conversation, _) = conversation(&mut fields)?;
         fields.finish()?;
-        let prompt = app.service.prompt(&conversation)?;
+        let prompt = app.service.chat.prompt(&conversation)?;
         Ok(json(&json!({ "prompt": prompt.text })))
     })
     .await

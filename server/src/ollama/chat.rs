@@ -9,31 +9,24 @@ use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
 use super::{error_json, now};
-use crate::api::{
-    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, generating, lenient, limit,
-};
-use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, warned};
-use crate::messages::messages;
-use crate::native::InfillPrompt;
+use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, generating, limit};
+use crate::app::{App, Shared};
+use crate::chat::messages::messages;
+use crate::chat::tools::{ToolChoice, Tools, checked};
+use crate::chat::{Call, Choice, Conversation, OutputDelta, OutputParser, OutputStream, Usage};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, warned};
+use crate::infill::InfillPrompt;
 use crate::openai::finish_reason;
-use crate::output::{Choice, OutputDelta, OutputStream, Usage};
-use crate::parser::OutputParser;
 use crate::scheduler::{Finish, Request};
-use crate::service::{Conversation, ModelService};
-use crate::tools::{Call, ToolChoice, Tools, checked};
+use crate::service::ModelService;
 
 /// Fields of `/api/chat`.
 pub const CHAT_FIELDS: &[Field] = &[
-    Field {
-        name: "messages",
-        form: FieldType::List,
-        doc: "Messages, oldest first: objects with `role` and `content`. If empty, the server only confirms that the model is loaded.",
-    },
-    Field {
-        name: "tools",
-        form: FieldType::List,
-        doc: "Tool definitions.",
-    },
+    Field::list(
+        "messages",
+        "Messages, oldest first: objects with `role` and `content`. If empty, the server only confirms that the model is loaded.",
+    ),
+    Field::list("tools", "Tool definitions."),
     MODEL,
     STREAM,
     FORMAT,
@@ -44,31 +37,17 @@ pub const CHAT_FIELDS: &[Field] = &[
 
 /// Fields of `/api/generate`.
 pub const GENERATE_FIELDS: &[Field] = &[
-    Field {
-        name: "prompt",
-        form: FieldType::Text,
-        doc: "User prompt. If empty, the server only confirms that the model is loaded.",
-    },
-    Field {
-        name: "system",
-        form: FieldType::Text,
-        doc: "System prompt.",
-    },
-    Field {
-        name: "suffix",
-        form: FieldType::Text,
-        doc: "Text after the completion; requires a fill-in-the-middle model.",
-    },
-    Field {
-        name: "images",
-        form: FieldType::List,
-        doc: "Must be empty; only text is supported.",
-    },
-    Field {
-        name: "raw",
-        form: FieldType::Flag,
-        doc: "Continue the prompt without applying the chat template (false).",
-    },
+    Field::text(
+        "prompt",
+        "User prompt. If empty, the server only confirms that the model is loaded.",
+    ),
+    Field::text("system", "System prompt."),
+    Field::text(
+        "suffix",
+        "Text after the completion; requires a fill-in-the-middle model.",
+    ),
+    Field::list("images", "Must be empty; only text is supported."),
+    Field::flag("raw", "Continue the prompt without applying the chat template (false)."),
     MODEL,
     STREAM,
     FORMAT,
@@ -77,44 +56,22 @@ pub const GENERATE_FIELDS: &[Field] = &[
     KEEP_ALIVE,
 ];
 
-const MODEL: Field = Field {
-    name: "model",
-    form: FieldType::Text,
-    doc: "Model name; selects a model if the server has several.",
-};
-const STREAM: Field = Field {
-    name: "stream",
-    form: FieldType::Flag,
-    doc: "Stream the output (false; in Ollama's API true).",
-};
-const FORMAT: Field = Field {
-    name: "format",
-    form: FieldType::Any,
-    doc: "`json`, or a JSON schema that the output must match.",
-};
-const OPTIONS: Field = Field {
-    name: "options",
-    form: FieldType::Object,
-    doc: "`num_predict` and the shared generation fields. Loading options (`num_ctx`, …) are ignored, unknown ones with a warning.",
-};
-const THINK: Field = Field {
-    name: "think",
-    form: FieldType::Any,
-    doc: "Enable reasoning (boolean) or set its effort (string), if the chat template supports it.",
-};
-const KEEP_ALIVE: Field = Field {
-    name: "keep_alive",
-    form: FieldType::Ignored,
-    doc: "Ignored; the model stays loaded.",
-};
+const MODEL: Field = Field::text("model", "Model name; selects a model if the server has several.");
+const STREAM: Field = Field::flag("stream", "Stream the output (false; in Ollama's API true).");
+const FORMAT: Field = Field::any("format", "`json`, or a JSON schema that the output must match.");
+const OPTIONS: Field = Field::object(
+    "options",
+    "`num_predict` and the shared generation fields. Loading options (`num_ctx`, …) are ignored, unknown ones with a warning.",
+);
+const THINK: Field = Field::any(
+    "think",
+    "Enable reasoning (boolean) or set its effort (string), if the chat template supports it.",
+);
+const KEEP_ALIVE: Field = Field::ignored("keep_alive", "Ignored; the model stays loaded.");
 
 /// Options in addition to the shared generation fields.
 const OPTION_FIELDS: &[Field] = &[
-    Field {
-        name: "num_predict",
-        form: FieldType::Integer,
-        doc: "Maximum completion tokens; negative: unlimited.",
-    },
+    Field::integer("num_predict", "Maximum completion tokens; negative: unlimited."),
     ignored("num_ctx"),
     ignored("num_keep"),
     ignored("num_batch"),
@@ -129,11 +86,7 @@ const OPTION_FIELDS: &[Field] = &[
 ];
 
 const fn ignored(name: &'static str) -> Field {
-    Field {
-        name,
-        form: FieldType::Ignored,
-        doc: "Ignored; the model is already loaded.",
-    }
+    Field::ignored(name, "Ignored; the model is already loaded.")
 }
 
 /// Route whose response format is used.
@@ -259,7 +212,7 @@ fn start_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResu
     if prompt.is_empty() && suffix.is_none() {
         return Ok(common.started);
     }
-    if is_raw || suffix.is_some() || service.template().is_empty() {
+    if is_raw || suffix.is_some() || service.chat.template().is_empty() {
         common.request.constraint = service.constraint(common.grammar.as_ref())?;
         common.request.prompt = match suffix {
             None => service.tokens(&prompt),
@@ -344,15 +297,17 @@ fn of_options(mut options: Map<String, Json>) -> ApiResult<(Fields, Vec<String>)
     };
     let mut ignored_fields = Vec::new();
     options.retain(|name, _| {
-        let stays = !is_ignored(name);
-        ignored_fields.extend((!stays).then(|| format!("option {name}")));
-        stays
+        if is_ignored(name) {
+            ignored_fields.push(format!("option {name}"));
+            return false;
+        }
+        true
     });
     let known = KnownFields {
         tables: &[OPTION_FIELDS, GENERATION_FIELDS],
         sampling: true,
     };
-    let (fields, others) = lenient(options, known, "option")?;
+    let (fields, others) = Fields::lenient(options, known, "option")?;
     ignored_fields.extend(others);
     Ok((fields, ignored_fields))
 }

@@ -5,77 +5,40 @@ use std::time::Instant;
 use axum::extract::State;
 use serde_json::json;
 
-use crate::api::{ApiResult, Field, FieldType, Fields};
-use crate::embedder::with_embedder;
-use crate::http::{App, Body, Shared, json};
-use crate::openai::{MAX_TEXTS, check_dimensions, prompts};
+use crate::api::{ApiResult, Field, Fields};
+use crate::app::{App, Shared};
+use crate::http::{Body, json};
+use crate::openai::{MAX_TEXTS, check_dimensions, prompts, with_embedder};
 
 /// Fields of `/api/embed`.
 pub const EMBED_FIELDS: &[Field] = &[
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "input",
-        form: FieldType::Any,
-        doc: "String or list of strings.",
-    },
-    Field {
-        name: "truncate",
-        form: FieldType::Flag,
-        doc: "Truncate inputs that are too long for the model (true).",
-    },
-    Field {
-        name: "dimensions",
-        form: FieldType::Integer,
-        doc: "Must equal the embedding size of the model.",
-    },
-    Field {
-        name: "options",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "keep_alive",
-        form: FieldType::Ignored,
-        doc: "Ignored; the model stays loaded.",
-    },
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::any("input", "String or list of strings."),
+    Field::flag("truncate", "Truncate inputs that are too long for the model (true)."),
+    Field::integer("dimensions", "Must equal the embedding size of the model."),
+    Field::ignored("options", "Ignored."),
+    Field::ignored("keep_alive", "Ignored; the model stays loaded."),
 ];
 
 /// Fields of `/api/embeddings`, the deprecated form.
 pub const EMBEDDINGS_FIELDS: &[Field] = &[
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "prompt",
-        form: FieldType::Text,
-        doc: "Input string. If empty, the server only confirms that the model is loaded.",
-    },
-    Field {
-        name: "options",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "keep_alive",
-        form: FieldType::Ignored,
-        doc: "Ignored; the model stays loaded.",
-    },
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::text(
+        "prompt",
+        "Input string. If empty, the server only confirms that the model is loaded.",
+    ),
+    Field::ignored("options", "Ignored."),
+    Field::ignored("keep_alive", "Ignored; the model stays loaded."),
 ];
 
 /// Handles `POST /api/embeddings`.
 pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    with_embedder(app, |service| &service.embedder, body, EMBEDDINGS_FIELDS, embed_one).await
+    with_embedder(app, |app| &app.embedder, body, EMBEDDINGS_FIELDS, embed_one).await
 }
 
 /// Handles `POST /api/embed`.
 pub async fn embed(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    with_embedder(app, |service| &service.embedder, body, EMBED_FIELDS, embed_all).await
+    with_embedder(app, |app| &app.embedder, body, EMBED_FIELDS, embed_all).await
 }
 
 fn embed_one(app: &App, mut fields: Fields) -> ApiResult {
@@ -87,8 +50,8 @@ fn embed_one(app: &App, mut fields: Fields) -> ApiResult {
         return Ok(json(&json!({ "embedding": [] })));
     }
     let mut tokens = service.tokens(&text);
-    tokens.truncate(service.embedder.n_max());
-    let vectors = service.embedder.embed(&[tokens])?;
+    tokens.truncate(app.embedder.n_max());
+    let vectors = app.embedder.embed(&[tokens])?;
     Ok(json(&json!({ "embedding": vectors.first() })))
 }
 
@@ -100,11 +63,9 @@ fn embed_all(app: &App, mut fields: Fields) -> ApiResult {
     let mut texts = prompts(&mut fields, "input", MAX_TEXTS, service)?;
     fields.finish()?;
     if truncate {
-        texts
-            .iter_mut()
-            .for_each(|text| text.truncate(service.embedder.n_max()));
+        texts.iter_mut().for_each(|text| text.truncate(app.embedder.n_max()));
     }
-    let vectors = service.embedder.embed(&texts)?;
+    let vectors = app.embedder.embed(&texts)?;
     Ok(json(&json!({
         "model": service.params.name,
         "embeddings": vectors,

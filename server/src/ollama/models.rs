@@ -7,45 +7,23 @@ use engine::model::{Fingerprint, Model};
 use serde_json::{Map, Value as Json, json};
 
 use super::time_text;
-use crate::api::{ApiResult, Field, FieldType, Fields};
-use crate::http::{Body, Shared, json};
-use crate::service::{ModelService, capabilities_of};
+use crate::api::{ApiResult, Field, Fields};
+use crate::app::Shared;
+use crate::capabilities::capabilities_of;
+use crate::http::{Body, json};
+use crate::service::ModelService;
 
 /// Reported API version. Clients reject older versions.
 const VERSION: &str = "0.12.0";
 
 /// Fields of `/api/show`.
 pub const SHOW_FIELDS: &[Field] = &[
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "name",
-        form: FieldType::Text,
-        doc: "Older name of `model`.",
-    },
-    Field {
-        name: "verbose",
-        form: FieldType::Ignored,
-        doc: "Ignored; vocabularies are never returned.",
-    },
-    Field {
-        name: "options",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "system",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "template",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::text("name", "Older name of `model`."),
+    Field::ignored("verbose", "Ignored; vocabularies are never returned."),
+    Field::ignored("options", "Ignored."),
+    Field::ignored("system", "Ignored."),
+    Field::ignored("template", "Ignored."),
 ];
 
 /// Handles `GET /api/tags` for a single model.
@@ -91,7 +69,12 @@ pub fn named(body: Map<String, Json>) -> ApiResult<Option<String>> {
 pub fn describe(service: &ModelService) -> Json {
     let about = about(service);
     let metadata = service.model().metadata();
-    about.describe(metadata, service.template(), service.n_ctx(), &service.capabilities())
+    about.describe(
+        metadata,
+        service.chat.template(),
+        service.n_ctx(),
+        &service.capabilities(),
+    )
 }
 
 fn entry(service: &ModelService) -> Json {
@@ -197,9 +180,10 @@ impl ModelSummary {
 
     fn details(&self) -> Json {
         let millions = self.n_params as f64 / 1e6;
-        let size = match millions >= 1e3 {
-            true => format!("{:.1}B", millions / 1e3),
-            false => format!("{millions:.0}M"),
+        let size = if millions >= 1e3 {
+            format!("{:.1}B", millions / 1e3)
+        } else {
+            format!("{millions:.0}M")
         };
         json!({
             "parent_model": "",

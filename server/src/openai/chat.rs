@@ -9,177 +9,104 @@ use super::completions::MAX_TOP;
 use super::logprobs::chat_logprob_json;
 use super::{DONE, counted, event, failed, finish_reason, includes_usage, timings_json, usage_json};
 use crate::api::{
-    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating, ignored,
-    limit, max_tokens, structure,
+    ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating, limit, max_tokens,
+    structure,
 };
-use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, unique, warned};
-use crate::messages::{can_continue, messages};
-use crate::output::{Choice, OutputDelta, Usage};
+use crate::app::{App, Shared};
+use crate::chat::messages::{can_continue, messages};
+use crate::chat::tools::tools;
+use crate::chat::{Choice, Conversation, OutputDelta, Usage};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
 use crate::scheduler::{Finish, Request, TokenLogprob};
-use crate::service::Conversation;
-use crate::tools::tools;
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "messages",
-        form: FieldType::List,
-        doc: "Messages, oldest first: objects with `role` and `content` (a string or a list of text parts).",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "max_completion_tokens",
-        form: FieldType::Integer,
-        doc: "Maximum completion tokens, including reasoning.",
-    },
-    Field {
-        name: "max_tokens",
-        form: FieldType::Integer,
-        doc: "Older name of `max_completion_tokens`.",
-    },
-    Field {
-        name: "n_predict",
-        form: FieldType::Integer,
-        doc: "llama-server's name of `max_completion_tokens`; negative: unlimited.",
-    },
-    ignored("id_slot", "Ignored; the slot is chosen by its cached prefix."),
-    ignored("n_keep", "Ignored; conversations are never truncated."),
-    ignored("n_discard", "Ignored; conversations are never truncated."),
-    ignored("n_cache_reuse", "Ignored; cached prefixes of any length are reused."),
-    Field {
-        name: "n",
-        form: FieldType::Integer,
-        doc: "Number of choices, at most `--n-parallel` (1).",
-    },
-    Field {
-        name: "stream",
-        form: FieldType::Flag,
-        doc: "Stream the output (false; in Ollama's API true).",
-    },
-    Field {
-        name: "stream_options",
-        form: FieldType::Object,
-        doc: "`include_usage`: send a final event with token counts.",
-    },
-    Field {
-        name: "logprobs",
-        form: FieldType::Flag,
-        doc: "Return log probabilities of the output tokens (false).",
-    },
-    Field {
-        name: "top_logprobs",
-        form: FieldType::Integer,
-        doc: "Number of alternative tokens with log probabilities, up to 20 (0).",
-    },
-    Field {
-        name: "chat_template_kwargs",
-        form: FieldType::Object,
-        doc: "Variables of the chat template, such as `enable_thinking`.",
-    },
-    Field {
-        name: "reasoning_effort",
-        form: FieldType::Text,
-        doc: "Reasoning effort, if the chat template supports it; `none` disables reasoning.",
-    },
-    Field {
-        name: "reasoning_budget_tokens",
-        form: FieldType::Integer,
-        doc: "Maximum reasoning tokens, if the model has reasoning tags; -1: unlimited (`--reasoning-budget`).",
-    },
-    Field {
-        name: "thinking_budget_tokens",
-        form: FieldType::Integer,
-        doc: "Older name of `reasoning_budget_tokens`.",
-    },
-    Field {
-        name: "reasoning_budget_message",
-        form: FieldType::Text,
-        doc: "Text appended to reasoning that is cut off (`--reasoning-budget-message`).",
-    },
-    Field {
-        name: "reasoning_format",
-        form: FieldType::Text,
-        doc: "`none`: leave reasoning in `content`; `auto` or `deepseek`: return it in `reasoning_content` (auto).",
-    },
-    Field {
-        name: "continue_final_message",
-        form: FieldType::Flag,
-        doc: "Continue the last message, which must have role `assistant` (false).",
-    },
-    Field {
-        name: "add_generation_prompt",
-        form: FieldType::Flag,
-        doc: "Start a new assistant message; the opposite of `continue_final_message`.",
-    },
-    Field {
-        name: "tools",
-        form: FieldType::List,
-        doc: "Tool definitions.",
-    },
-    Field {
-        name: "tool_choice",
-        form: FieldType::Any,
-        doc: "`auto` (default), `none`, `required`, or the function to call. Forced calls match the function's schema.",
-    },
-    Field {
-        name: "parallel_tool_calls",
-        form: FieldType::Flag,
-        doc: "Allow several tool calls in one completion (true).",
-    },
-    Field {
-        name: "modalities",
-        form: FieldType::List,
-        doc: "Must be `[\"text\"]`, the only output modality.",
-    },
-    Field {
-        name: "verbosity",
-        form: FieldType::Text,
-        doc: "Ignored with a warning unless `medium`; specify the length in the prompt.",
-    },
-    Field {
-        name: "prompt_cache_retention",
-        form: FieldType::Ignored,
-        doc: "Ignored; cache entries are evicted when memory is needed.",
-    },
-    Field {
-        name: "user",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "metadata",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "store",
-        form: FieldType::Ignored,
-        doc: "Ignored; completions are not stored.",
-    },
-    Field {
-        name: "service_tier",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "safety_identifier",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "prompt_cache_key",
-        form: FieldType::Ignored,
-        doc: "Ignored; prefix caching is automatic.",
-    },
-    Field {
-        name: "prediction",
-        form: FieldType::Ignored,
-        doc: "Ignored; the predicted output does not change the result.",
-    },
+    Field::list(
+        "messages",
+        "Messages, oldest first: objects with `role` and `content` (a string or a list of text parts).",
+    ),
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::integer(
+        "max_completion_tokens",
+        "Maximum completion tokens, including reasoning.",
+    ),
+    Field::integer("max_tokens", "Older name of `max_completion_tokens`."),
+    Field::integer(
+        "n_predict",
+        "llama-server's name of `max_completion_tokens`; negative: unlimited.",
+    ),
+    Field::ignored("id_slot", "Ignored; the slot is chosen by its cached prefix."),
+    Field::ignored("n_keep", "Ignored; conversations are never truncated."),
+    Field::ignored("n_discard", "Ignored; conversations are never truncated."),
+    Field::ignored("n_cache_reuse", "Ignored; cached prefixes of any length are reused."),
+    Field::integer("n", "Number of choices, at most `--n-parallel` (1)."),
+    Field::flag("stream", "Stream the output (false; in Ollama's API true)."),
+    Field::object(
+        "stream_options",
+        "`include_usage`: send a final event with token counts.",
+    ),
+    Field::flag("logprobs", "Return log probabilities of the output tokens (false)."),
+    Field::integer(
+        "top_logprobs",
+        "Number of alternative tokens with log probabilities, up to 20 (0).",
+    ),
+    Field::object(
+        "chat_template_kwargs",
+        "Variables of the chat template, such as `enable_thinking`.",
+    ),
+    Field::text(
+        "reasoning_effort",
+        "Reasoning effort, if the chat template supports it; `none` disables reasoning.",
+    ),
+    Field::integer(
+        "reasoning_budget_tokens",
+        "Maximum reasoning tokens, if the model has reasoning tags; -1: unlimited (`--reasoning-budget`).",
+    ),
+    Field::integer("thinking_budget_tokens", "Older name of `reasoning_budget_tokens`."),
+    Field::text(
+        "reasoning_budget_message",
+        "Text appended to reasoning that is cut off (`--reasoning-budget-message`).",
+    ),
+    Field::text(
+        "reasoning_format",
+        "`none`: leave reasoning in `content`; `auto` or `deepseek`: return it in `reasoning_content` (auto).",
+    ),
+    Field::flag(
+        "continue_final_message",
+        "Continue the last message, which must have role `assistant` (false).",
+    ),
+    Field::flag(
+        "add_generation_prompt",
+        "Start a new assistant message; the opposite of `continue_final_message`.",
+    ),
+    Field::list("tools", "Tool definitions."),
+    Field::any(
+        "tool_choice",
+        "`auto` (default), `none`, `required`, or the function to call. Forced calls match the function's schema.",
+    ),
+    Field::flag(
+        "parallel_tool_calls",
+        "Allow several tool calls in one completion (true).",
+    ),
+    Field::list("modalities", "Must be `[\"text\"]`, the only output modality."),
+    Field::text(
+        "verbosity",
+        "Ignored with a warning unless `medium`; specify the length in the prompt.",
+    ),
+    Field::ignored(
+        "prompt_cache_retention",
+        "Ignored; cache entries are evicted when memory is needed.",
+    ),
+    Field::ignored("user", "Ignored."),
+    Field::ignored("metadata", "Ignored."),
+    Field::ignored("store", "Ignored; completions are not stored."),
+    Field::ignored("service_tier", "Ignored."),
+    Field::ignored("safety_identifier", "Ignored."),
+    Field::ignored("prompt_cache_key", "Ignored; prefix caching is automatic."),
+    Field::ignored(
+        "prediction",
+        "Ignored; the predicted output does not change the result.",
+    ),
 ];
 
 /// A parsed Chat Completions request.

@@ -8,73 +8,44 @@ use serde_json::{Value as Json, json};
 use super::logprobs::{LogprobLists, token_text};
 use super::{DONE, event, failed, finish_reason, includes_usage, timings_json, usage_json};
 use crate::api::{
-    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating,
-    integer_of, max_tokens, structure, text_of,
+    ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating, integer_of,
+    max_tokens, structure, text_of,
 };
-use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, unique};
-use crate::native::InfillPrompt;
-use crate::output::{Choice, OutputDelta, OutputStream, Usage};
-use crate::parser::OutputParser;
+use crate::app::{App, Shared};
+use crate::chat::{Choice, OutputDelta, OutputParser, OutputStream, Usage};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique};
+use crate::infill::InfillPrompt;
 use crate::scheduler::{PromptDone, Request, TokenLogprob};
 use crate::service::ModelService;
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "prompt",
-        form: FieldType::Any,
-        doc: "String, list of strings, list of tokens, or list of token lists.",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "max_tokens",
-        form: FieldType::Integer,
-        doc: "Maximum completion tokens; 0 only evaluates the prompt.",
-    },
-    Field {
-        name: "n",
-        form: FieldType::Integer,
-        doc: "Choices per prompt, at most `--n-parallel` (1).",
-    },
-    Field {
-        name: "best_of",
-        form: FieldType::Integer,
-        doc: "Completions generated per prompt; the `n` with the highest mean log probability are returned (`n`). Not with `stream`.",
-    },
-    Field {
-        name: "stream",
-        form: FieldType::Flag,
-        doc: "Stream the output (false; in Ollama's API true).",
-    },
-    Field {
-        name: "stream_options",
-        form: FieldType::Object,
-        doc: "`include_usage`: send a final event with token counts.",
-    },
-    Field {
-        name: "logprobs",
-        form: FieldType::Integer,
-        doc: "Return log probabilities of tokens and of this number of alternatives, up to 20.",
-    },
-    Field {
-        name: "echo",
-        form: FieldType::Flag,
-        doc: "Include the prompt in the output (false).",
-    },
-    Field {
-        name: "suffix",
-        form: FieldType::Text,
-        doc: "Text after the completion; requires a fill-in-the-middle model.",
-    },
-    Field {
-        name: "user",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
+    Field::any(
+        "prompt",
+        "String, list of strings, list of tokens, or list of token lists.",
+    ),
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::integer("max_tokens", "Maximum completion tokens; 0 only evaluates the prompt."),
+    Field::integer("n", "Choices per prompt, at most `--n-parallel` (1)."),
+    Field::integer(
+        "best_of",
+        "Completions generated per prompt; the `n` with the highest mean log probability are returned (`n`). Not with `stream`.",
+    ),
+    Field::flag("stream", "Stream the output (false; in Ollama's API true)."),
+    Field::object(
+        "stream_options",
+        "`include_usage`: send a final event with token counts.",
+    ),
+    Field::integer(
+        "logprobs",
+        "Return log probabilities of tokens and of this number of alternatives, up to 20.",
+    ),
+    Field::flag("echo", "Include the prompt in the output (false)."),
+    Field::text(
+        "suffix",
+        "Text after the completion; requires a fill-in-the-middle model.",
+    ),
+    Field::ignored("user", "Ignored."),
 ];
 
 /// Maximum number of prompts per request.
@@ -241,7 +212,7 @@ fn ask(
         created: service.now(),
         include_usage,
         logprobs,
-        echo: echo.then_some(prompts),
+        echo: if echo { Some(prompts) } else { None },
         n: n_told,
         n_made: request.n,
     };
@@ -310,7 +281,10 @@ struct Stream {
 
 impl Stream {
     fn chunk(&mut self, choice: usize, text: &str, lists: Option<LogprobLists>, finish: Option<&str>) -> String {
-        let logprobs = lists.filter(|_| self.meta.logprobs).map(LogprobLists::json);
+        let logprobs = match lists {
+            Some(lists) if self.meta.logprobs => lists.json(),
+            _ => Json::Null,
+        };
         *self.n_chars(choice) += text.chars().count();
         let choice = json!({ "index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish });
         let mut chunk = head(&self.app, &self.meta, vec![choice]);

@@ -4,26 +4,18 @@ use axum::Extension;
 use axum::extract::State;
 use serde_json::json;
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
-use crate::http::{Body, Client, Shared, json};
+use crate::api::{ApiError, ApiResult, Field, Fields};
+use crate::app::Shared;
+use crate::http::{Body, Client, json};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "id",
-        form: FieldType::Text,
-        doc: "Id of a running completion whose request set `reasoning_control`.",
-    },
-    Field {
-        name: "action",
-        form: FieldType::Text,
-        doc: "Must be `reasoning_end`.",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
+    Field::text(
+        "id",
+        "Id of a running completion whose request set `reasoning_control`.",
+    ),
+    Field::text("action", "Must be `reasoning_end`."),
+    Field::ignored("model", "Ignored."),
 ];
 
 /// Handles `POST /v1/chat/completions/control`; reports whether a reasoning section was ended.
@@ -36,11 +28,7 @@ pub async fn control(State(app): State<Shared>, Extension(client): Extension<Cli
         return Err(ApiError::field("action", "expected `reasoning_end`"));
     }
     fields.finish()?;
-    let scheduler = &app.service.scheduler;
-    let ended = scheduler
-        .run_command(move |batcher| Ok(batcher.end_reasoning(client.0, &id)))
-        .await?;
-    let why = match ended {
+    let why = match app.service.scheduler.end_reasoning(client.0, id).await? {
         Some(true) => return Ok(json(&json!({ "success": true }))),
         Some(false) => "the completion is not in its reasoning section, or its request did not set `reasoning_control`",
         None => "no completion with this id is running",

@@ -4,40 +4,27 @@ use axum::extract::State;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use engine::sample::Token;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields};
-use crate::embedder::{prompt_usage, with_embedder};
-use crate::http::{App, Body, Shared, json};
+use crate::api::{ApiError, ApiResult, Field, Fields};
+use crate::app::{App, Shared};
+use crate::embedder::Embedder;
+use crate::http::{Body, blocking, json};
 use crate::openai::prompts;
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "input",
-        form: FieldType::Any,
-        doc: "String, list of strings, list of tokens, or list of token lists.",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "encoding_format",
-        form: FieldType::Text,
-        doc: "`float` (default), or `base64` of little-endian 32-bit floats.",
-    },
-    Field {
-        name: "dimensions",
-        form: FieldType::Integer,
-        doc: "Must equal the embedding size of the model.",
-    },
-    Field {
-        name: "user",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
+    Field::any(
+        "input",
+        "String, list of strings, list of tokens, or list of token lists.",
+    ),
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::text(
+        "encoding_format",
+        "`float` (default), or `base64` of little-endian 32-bit floats.",
+    ),
+    Field::integer("dimensions", "Must equal the embedding size of the model."),
+    Field::ignored("user", "Ignored."),
 ];
 
 /// Maximum number of inputs per request.
@@ -48,18 +35,37 @@ pub const MAX_TEXTS: usize = 2048;
 /// # Errors
 /// If the field has another value; embeddings are never shortened.
 pub fn check_dimensions(fields: &mut Fields, n_embd: usize) -> Result<(), ApiError> {
-    let other = fields
-        .integer("dimensions")?
-        .filter(|&n| usize::try_from(n) != Ok(n_embd));
-    other.map_or(Ok(()), |n| {
-        let why = format_args!("this model has {n_embd} dimensions, found {n}");
-        Err(ApiError::field("dimensions", why))
-    })
+    match fields.integer("dimensions")? {
+        Some(n) if usize::try_from(n) != Ok(n_embd) => {
+            let why = format_args!("this model has {n_embd} dimensions, found {n}");
+            Err(ApiError::field("dimensions", why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Handles a request once `which` embedder is free. `known` lists the accepted fields.
+pub async fn with_embedder(
+    app: Shared,
+    which: fn(&App) -> &Embedder,
+    body: Map<String, Json>,
+    known: &'static [Field],
+    handler: fn(&App, Fields) -> ApiResult,
+) -> ApiResult {
+    let shared = app.clone();
+    let _guard = which(&shared).exclusive().await;
+    blocking(move || handler(&app, Fields::new(body, &[known], false)?)).await
+}
+
+/// Returns the usage object of a request that generates no tokens.
+pub fn prompt_usage(prompts: &[Vec<Token>]) -> Json {
+    let n: usize = prompts.iter().map(Vec::len).sum();
+    json!({ "prompt_tokens": n, "total_tokens": n })
 }
 
 /// Handles `POST /v1/embeddings`.
 pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResult {
-    with_embedder(app, |service| &service.embedder, body, FIELDS, embed).await
+    with_embedder(app, |app| &app.embedder, body, FIELDS, embed).await
 }
 
 fn embed(app: &App, mut fields: Fields) -> ApiResult {
@@ -73,14 +79,13 @@ fn embed(app: &App, mut fields: Fields) -> ApiResult {
     };
     let texts: Vec<Vec<Token>> = prompts(&mut fields, "input", MAX_TEXTS, service)?;
     fields.finish()?;
-    let vectors = service.embedder.embed(&texts)?;
+    let vectors = app.embedder.embed(&texts)?;
     let data = vectors.iter().enumerate().map(|(index, vector)| {
-        let embedding: Json = match is_base64 {
-            false => vector.as_slice().into(),
-            true => {
-                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                STANDARD.encode(bytes).into()
-            }
+        let embedding: Json = if is_base64 {
+            let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+            STANDARD.encode(bytes).into()
+        } else {
+            vector.as_slice().into()
         };
         json!({ "object": "embedding", "index": index, "embedding": embedding })
     });

@@ -11,19 +11,21 @@ mod responses;
 pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation, count as count_chat};
 pub use completions::{FIELDS as COMPLETION_FIELDS, completions, prompts};
 pub use control::{FIELDS as CONTROL_FIELDS, control};
-pub use embeddings::{FIELDS as EMBEDDING_FIELDS, MAX_TEXTS, check_dimensions, embeddings};
+pub use embeddings::{
+    FIELDS as EMBEDDING_FIELDS, MAX_TEXTS, check_dimensions, embeddings, prompt_usage, with_embedder,
+};
 pub use logprobs::chat_logprob_json;
 pub use models::{model, model_json, models};
-pub use responses::{FIELDS as RESPONSE_FIELDS, ResponseStore, count as count_response, forget, response, responses};
+pub use responses::{FIELDS as RESPONSE_FIELDS, count as count_response, forget, response, responses};
 
 use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::{ApiError, ApiResult};
+use crate::chat::{Conversation, Usage};
 use crate::http::json as json_response;
-use crate::output::Usage;
 use crate::scheduler::Finish;
-use crate::service::{Conversation, ModelService};
+use crate::service::ModelService;
 
 /// Returns OpenAI's finish reason.
 pub fn finish_reason(finish: &Finish) -> &'static str {

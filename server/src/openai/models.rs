@@ -5,7 +5,8 @@ use axum::response::Response;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult};
-use crate::http::{Shared, json};
+use crate::app::Shared;
+use crate::http::json;
 use crate::service::ModelService;
 
 /// Handles `GET /v1/models` for a single model.

@@ -1,68 +1,74 @@
 //! The scheduler thread: decodes running sequences first, then prefills prompts in chunks, in one context.
+//!
+//! This module has the loop and its steps. [`admission`] starts queued jobs, [`drafting`] decodes with drafts,
+//! and [`commands`] runs commands.
+
+mod admission;
+mod commands;
+mod drafting;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use engine::context::{Batch, Context, DecodeError, MemoryError, SeqSet};
+use engine::context::{Batch, Context, SeqSet};
 use engine::model::Model;
 use engine::sample::{Candidates, Token};
 use engine::speculate::Decoded;
 
-use super::Settings;
-use super::commands::PendingScales;
+use super::command::{Reply, Slot};
 use super::drafts::{CompletionId, Drafts};
 use super::generation::Step;
 use super::logprobs::logprob;
+use super::memory::Memory;
 use super::prefill_budget::{PrefillBudget, SMALL_BATCH, divide};
-use super::queue::{Inbox, Job, order};
+use super::queue::{Inbox, Job};
 use super::request::{Event, Finish, PromptDone};
-use super::sequences::{Match, Sequences};
+use super::settings::Settings;
 use crate::metrics::{Gauges, Metrics};
 
-/// Maximum number of times that later jobs may overtake a job that does not fit.
-const MAX_OVERTAKEN: usize = 32;
-/// Maximum number of jobs without free cells that are skipped in one step.
-const MAX_BLOCKED: usize = 4;
-/// KV cache cells reserved for the growth of each running sequence before another prompt is admitted.
-const GROWTH: usize = 16;
 /// Maximum chunk of a prompt whose logits are needed. Each row has `n_vocab` logits.
 const MAX_ROWS: usize = 32;
 
 /// State of the scheduler thread.
 pub struct Batcher {
-    pub(super) model: Arc<Model>,
-    pub(super) context: Context,
+    model: Arc<Model>,
+    memory: Memory,
     /// State of speculative decoding, if enabled.
-    pub(super) drafts: Option<Drafts>,
+    drafts: Option<Drafts>,
     settings: Settings,
     inbox: Arc<Inbox>,
-    pub(super) metrics: Arc<Metrics>,
+    metrics: Arc<Metrics>,
     gauges: Arc<Mutex<Gauges>>,
-    pub(super) sequences: Sequences,
-    pub(super) waiting: Vec<Job>,
-    pub(super) running: Vec<Running>,
+    waiting: Vec<Job>,
+    running: Vec<Running>,
     /// Pending adapter changes. They wait for running sequences to finish; no job is admitted before them.
-    pub(super) pending_scales: Vec<PendingScales>,
+    pending_scales: Vec<PendingScales>,
     batch: Batch,
-    pub(super) candidates: Candidates,
+    candidates: Candidates,
     prefill_budget: PrefillBudget,
 }
 
 /// A job with a sequence.
-pub struct Running {
-    pub(super) job: Job,
-    pub(super) seq: usize,
+struct Running {
+    job: Job,
+    seq: usize,
     n_cached: usize,
     started: Instant,
 }
 
 impl Running {
     /// Returns the id of the completion in the sequence.
-    pub(super) fn completion_id(&self) -> Option<CompletionId> {
+    fn completion_id(&self) -> Option<CompletionId> {
         let generation = self.job.generations.first()?;
         Some((self.job.arrival, generation.choice))
     }
+}
+
+/// A change of adapter scales that waits for running sequences, which keep their scales.
+struct PendingScales {
+    scales: Vec<(usize, f32)>,
+    reply: Reply<()>,
 }
 
 /// Tokens of one sequence in a batch.
@@ -87,9 +93,8 @@ impl Batcher {
     ) -> Batcher {
         Batcher {
             model: context.model().clone(),
-            sequences: Sequences::new(context.params().n_seq_max),
+            memory: Memory::new(context),
             prefill_budget: PrefillBudget::new(settings.t_step),
-            context,
             drafts,
             settings,
             inbox,
@@ -118,18 +123,13 @@ impl Batcher {
     pub fn reset(&mut self) {
         for running in self.running.drain(..) {
             let text = "internal error while running the model".to_owned();
-            running
-                .job
-                .generations
-                .iter()
-                .for_each(|g| g.send(Event::Failed(text.clone())));
+            running.job.send_all(&Event::Failed(text));
         }
         self.batch.clear();
-        self.context.clear();
+        self.memory.clear();
         if let Some(drafts) = &mut self.drafts {
             drafts.reset();
         }
-        self.sequences = Sequences::new(self.context.params().n_seq_max);
     }
 
     /// Takes new jobs and commands, then runs one decode step and one prefill step. If idle and `may_wait`,
@@ -146,7 +146,7 @@ impl Batcher {
         self.drop_abandoned_jobs();
         self.expire();
         for command in self.inbox.commands() {
-            command(self);
+            self.execute(command);
         }
         self.apply_pending_scales();
         if self.pending_scales.is_empty() {
@@ -159,19 +159,14 @@ impl Batcher {
         true
     }
 
+    /// Returns the state of all sequences.
+    pub fn slots(&self) -> Vec<Slot> {
+        self.memory.slots()
+    }
+
     /// Updates the gauges.
     fn publish_gauges(&self) {
-        let (n_running, n_kept) = self.sequences.n_busy_and_idle();
-        *self.gauges.lock().unwrap_or_else(PoisonError::into_inner) = Gauges {
-            n_running,
-            n_waiting: self.waiting.len(),
-            n_kept,
-            n_used: self.context.n_used(),
-            // Sequences with a common prefix share its cells.
-            n_busy: self.sequences.n_busy_tokens().min(self.context.n_used()),
-            n_ctx: self.context.n_ctx(),
-            is_limited: self.context.is_limited(),
-        };
+        *self.gauges.lock().unwrap_or_else(PoisonError::into_inner) = self.memory.gauges(self.waiting.len());
     }
 
     /// Cancels jobs whose clients disconnected. Their cached tokens may be evicted.
@@ -181,7 +176,7 @@ impl Batcher {
         for i in (0..self.running.len()).rev() {
             if self.running[i].job.is_abandoned() {
                 let removed = self.running.swap_remove(i);
-                self.sequences.release(removed.seq);
+                self.memory.sequences.release(removed.seq);
             }
         }
         self.metrics
@@ -198,193 +193,20 @@ impl Batcher {
             if self.running[i].job.is_expired() {
                 let mut removed = self.running.swap_remove(i);
                 removed.job.expire(removed.n_cached);
-                self.sequences.release(removed.seq);
+                self.memory.sequences.release(removed.seq);
             }
         }
-    }
-
-    /// Admits queued jobs while sequences and cells are available.
-    fn admit_jobs(&mut self) {
-        let mut blocked: Vec<u64> = Vec::new();
-        while blocked.len() < MAX_BLOCKED && self.n_reserved() < self.settings.n_parallel {
-            let running = |client| self.running.iter().filter(|r| r.job.client == client).count();
-            let order = order(&self.waiting, running);
-            let next = order.into_iter().find(|&i| !blocked.contains(&self.waiting[i].arrival));
-            let Some(i) = next else { return };
-            let job = self.waiting.swap_remove(i);
-            match self.find_sequence(&job) {
-                Some(seq) => {
-                    self.start_job(job, seq);
-                    let passed = self.waiting.iter_mut().filter(|w| blocked.contains(&w.arrival));
-                    passed.for_each(|w| w.n_overtaken += 1);
-                }
-                None if self.running.is_empty() => {
-                    let text = "the prompt does not fit into the context".to_owned();
-                    job.generations.iter().for_each(|g| g.send(Event::Failed(text.clone())));
-                }
-                None => {
-                    let must_wait = job.n_overtaken >= MAX_OVERTAKEN;
-                    blocked.push(job.arrival);
-                    self.waiting.push(job);
-                    if must_wait {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Returns the number of sequences in use, including those reserved for further choices of a prompt.
-    fn n_reserved(&self) -> usize {
-        self.running.iter().map(|r| r.job.generations.len()).sum()
-    }
-
-    /// Starts a job in a sequence.
-    fn start_job(&mut self, mut job: Job, seq: usize) {
-        let n_cached = self.sequences.tokens_of(seq).len();
-        if !job.prompt_done_sent {
-            self.metrics.n_queried.add(job.n_prompt);
-            self.metrics.n_cached.add(n_cached);
-            self.metrics.queued.observe(job.arrived.elapsed());
-        }
-        job.n_overtaken = 0;
-        self.running.push(Running {
-            job,
-            seq,
-            n_cached,
-            started: Instant::now(),
-        });
-    }
-
-    /// Returns a sequence with the longest cached prefix of the job's tokens and enough free cells for the
-    /// rest.
-    fn find_sequence(&mut self, job: &Job) -> Option<usize> {
-        if self.n_reserved() + job.generations.len() > self.settings.n_parallel {
-            return None;
-        }
-        // The last token is always computed because its logits are needed.
-        let reusable = &job.tokens[..job.tokens.len() - 1];
-        let found = self.sequences.best_match(reusable).filter(|_| job.reuse);
-        let seq = match found {
-            Some(found) => self.reuse(found)?,
-            None => self.take_empty_sequence(None)?,
-        };
-        self.sequences.take(seq);
-        let n_uncomputed = job.tokens.len() - self.sequences.tokens_of(seq).len();
-        let growth = match self.running.len() {
-            0 => 0,
-            n => GROWTH * (n + 1),
-        };
-        if self.fits(n_uncomputed + growth) {
-            return Some(seq);
-        }
-        self.sequences.release(seq);
-        None
-    }
-
-    /// Returns a sequence with the common prefix: the matching sequence, if it is idle and holds little else,
-    /// otherwise a copy that shares the prefix.
-    fn reuse(&mut self, found: Match) -> Option<usize> {
-        let Match { seq, n_common, is_idle } = found;
-        let n_held = self.sequences.tokens_of(seq).len();
-        let has_little_else = n_held - n_common <= n_held / 4;
-        let other = match is_idle && has_little_else {
-            true => None,
-            false => self.take_empty_sequence(Some(seq)),
-        };
-        match other {
-            None if is_idle => {
-                self.truncate(seq, n_common);
-                Some(seq)
-            }
-            None => None,
-            Some(other) => {
-                // Some memories cannot share a partial sequence; its tokens are then recomputed.
-                if self.context.seq_cp(seq, other, ..).is_ok() {
-                    self.sequences.copy(seq, other);
-                    self.truncate(other, n_common);
-                }
-                Some(other)
-            }
-        }
-    }
-
-    /// Truncates a sequence to `keep` tokens, or to fewer if the memory cannot restore that position.
-    fn truncate(&mut self, seq: usize, keep: usize) {
-        if keep >= self.sequences.tokens_of(seq).len() {
-            return;
-        }
-        let left = match self.context.seq_rm(seq, keep..) {
-            Ok(()) => keep,
-            // Recurrent states are saved at some positions only.
-            Err(MemoryError::StateForgotten { available, .. }) => {
-                let before = available.into_iter().rev().find(|&at| at < keep);
-                before.filter(|&at| self.context.seq_rm(seq, at..).is_ok()).unwrap_or(0)
-            }
-            // A sliding window may no longer contain the tokens before the cut.
-            Err(_) => 0,
-        };
-        if left == 0 {
-            self.erase(seq);
-        }
-        self.sequences.truncate(seq, left);
-    }
-
-    /// Removes all tokens of a sequence.
-    pub(super) fn erase(&mut self, seq: usize) {
-        let removed = self.context.seq_rm(seq, ..);
-        debug_assert!(
-            removed.is_ok(),
-            "removing a whole sequence always succeeds: {removed:?}"
-        );
-        self.sequences.clear(seq);
-    }
-
-    /// Returns an empty sequence; evicts the least recently used idle sequence if necessary.
-    fn take_empty_sequence(&mut self, but: Option<usize>) -> Option<usize> {
-        if let Some(seq) = self.sequences.free() {
-            return Some(seq);
-        }
-        let seq = self.sequences.oldest_idle(but)?;
-        self.erase(seq);
-        Some(seq)
-    }
-
-    /// Returns the number of free cells.
-    fn n_free(&self) -> usize {
-        match self.context.is_limited() {
-            true => self.context.n_ctx() - self.context.n_used(),
-            false => usize::MAX,
-        }
-    }
-
-    /// Returns true if `n` tokens fit in addition to the unprocessed prompts of running jobs. Evicts cached
-    /// sequences if necessary.
-    fn fits(&mut self, n: usize) -> bool {
-        let promised: usize = self.running.iter().map(|r| self.n_uncomputed(r)).sum();
-        self.free_cells(n + promised)
-    }
-
-    /// Evicts cached sequences until `n` cells are free; false if that is impossible.
-    pub(super) fn free_cells(&mut self, n: usize) -> bool {
-        while self.n_free() < n {
-            let Some(seq) = self.sequences.oldest_idle(None) else {
-                return false;
-            };
-            self.erase(seq);
-        }
-        true
     }
 
     /// Returns the number of tokens of a running job that are not computed yet.
     fn n_uncomputed(&self, running: &Running) -> usize {
-        running.job.tokens.len() - self.sequences.tokens_of(running.seq).len()
+        running.job.tokens.len() - self.memory.sequences.tokens_of(running.seq).len()
     }
 
     /// Frees `n` cells: evicts cached sequences, then preempts running jobs, the youngest first. A job that
     /// is alone ends because its context is full.
     fn reserve_cells(&mut self, n: impl Fn(&Batcher) -> usize) {
-        while !self.free_cells(n(self)) {
+        while !self.memory.free_cells(n(self)) {
             let youngest = |i: &usize| {
                 let job = &self.running[*i].job;
                 (std::cmp::Reverse(job.priority), job.arrival)
@@ -399,11 +221,11 @@ impl Batcher {
                     .generations
                     .iter_mut()
                     .for_each(|g| g.end(Finish::ContextFull));
-                self.sequences.release(removed.seq);
+                self.memory.sequences.release(removed.seq);
                 return;
             }
             self.metrics.n_preempted.add(1);
-            self.erase(removed.seq);
+            self.memory.erase(removed.seq);
             // Prompt log probabilities are collected again from the first token.
             if let Some((_, rated)) = &mut removed.job.prompt_logprobs {
                 rated.clear();
@@ -420,11 +242,11 @@ impl Batcher {
         self.assign_drafters();
         if self.drafts.is_some() && n_single > 0 {
             // Cells for drafts take precedence over cached sequences.
-            self.free_cells(SMALL_BATCH);
+            self.memory.free_cells(SMALL_BATCH);
         }
         let mut few = SMALL_BATCH
             .saturating_sub(n_single)
-            .min(self.n_free().saturating_sub(n_single));
+            .min(self.memory.n_free().saturating_sub(n_single));
         let mut parts = Vec::new();
         for at in 0..self.running.len() {
             let n = self.n_uncomputed(&self.running[at]);
@@ -449,11 +271,13 @@ impl Batcher {
 
     /// Prefills prompts within the budget of the step.
     fn prompt_step(&mut self) {
-        let n_batch = self.context.params().n_batch;
-        let most = n_batch.min(self.context.params().n_ubatch);
-        let budget = match self.running.iter().any(|r| self.n_uncomputed(r) == 1) {
-            true => self.prefill_budget.budget(most),
-            false => most,
+        let n_batch = self.memory.context.params().n_batch;
+        let most = n_batch.min(self.memory.context.params().n_ubatch);
+        let is_decoding = self.running.iter().any(|r| self.n_uncomputed(r) == 1);
+        let budget = if is_decoding {
+            self.prefill_budget.budget(most)
+        } else {
+            most
         };
         let left_of_prompts = |b: &Batcher| -> usize {
             let left = b.running.iter().map(|r| b.n_uncomputed(r));
@@ -465,7 +289,7 @@ impl Batcher {
             .collect();
         prompts.sort_by_key(|&i| self.running[i].job.arrival);
         let left: Vec<usize> = prompts.iter().map(|&i| self.n_uncomputed(&self.running[i])).collect();
-        let shares = divide(&left, budget, n_batch.min(self.n_free()));
+        let shares = divide(&left, budget, n_batch.min(self.memory.n_free()));
         let shares = prompts.iter().zip(shares).map(|(&at, share)| {
             let wants_rows = self.running[at].job.prompt_logprobs.is_some();
             (at, if wants_rows { share.min(MAX_ROWS) } else { share })
@@ -489,29 +313,29 @@ impl Batcher {
         }
         let mut parts = self.fill_batch(parts);
         self.metrics.n_decode.add(1);
-        let decoded = self.context.decode(&self.batch);
-        let mut failed: Vec<(usize, String)> = Vec::new();
+        let decoded = self.memory.context.decode(&self.batch);
+        let mut failed: Vec<(usize, Event)> = Vec::new();
         match decoded {
-            Err(error) => failed.extend(parts.drain(..).map(|part| (part.at, error_message(&error)))),
+            Err(error) => failed.extend(parts.drain(..).map(|part| (part.at, Event::decode_failed(&error)))),
             Ok(()) => {
-                for rejection in self.context.rejected() {
+                for rejection in self.memory.context.rejected() {
                     let is_of = |part: &mut Part| rejection.seqs.contains(self.running[part.at].seq);
                     let rejected = parts.extract_if(.., is_of);
-                    failed.extend(rejected.map(|part| (part.at, error_message(&rejection.error))));
+                    failed.extend(rejected.map(|part| (part.at, Event::decode_failed(&rejection.error))));
                 }
             }
         }
         for part in &parts {
             let running = &self.running[part.at];
             let tokens = &running.job.tokens[part.from..part.from + part.n];
-            self.sequences.extend(running.seq, tokens);
+            self.memory.sequences.extend(running.seq, tokens);
             self.metrics.n_tokens_max.raise(part.from + part.n);
             if !running.job.prompt_done_sent {
                 self.metrics.n_prompt.add(part.n);
             }
             if let Some(drafts) = &mut self.drafts {
                 let decoded = Decoded {
-                    context: &self.context,
+                    context: &self.memory.context,
                     first: part.row,
                     n_before: part.from,
                     tokens,
@@ -523,23 +347,18 @@ impl Batcher {
         self.finish_jobs(finished, failed);
     }
 
-    /// Removes finished jobs, and fails jobs with an error message.
-    pub(super) fn finish_jobs(&mut self, mut finished: Vec<usize>, failed: Vec<(usize, String)>) {
-        for (at, text) in failed {
+    /// Removes finished jobs, and fails jobs with an error event.
+    fn finish_jobs(&mut self, mut finished: Vec<usize>, failed: Vec<(usize, Event)>) {
+        for (at, error) in failed {
             let running = &self.running[at];
-            running
-                .job
-                .generations
-                .iter()
-                .for_each(|g| g.send(Event::Failed(text.clone())));
-            let seq = running.seq;
-            self.erase(seq);
+            running.job.send_all(&error);
+            self.memory.erase(running.seq);
             finished.push(at);
         }
         finished.sort_unstable();
         for at in finished.into_iter().rev() {
             let removed = self.running.swap_remove(at);
-            self.sequences.release(removed.seq);
+            self.memory.sequences.release(removed.seq);
         }
     }
 
@@ -548,7 +367,7 @@ impl Batcher {
         let mut filled = Vec::with_capacity(parts.len());
         for &(at, n) in parts {
             let running = &self.running[at];
-            let from = self.sequences.tokens_of(running.seq).len();
+            let from = self.memory.sequences.tokens_of(running.seq).len();
             let (row, seqs) = (self.batch.len(), SeqSet::one(running.seq));
             let wants_rows = running.job.prompt_logprobs.is_some();
             for (i, &token) in running.job.tokens[from..from + n].iter().enumerate() {
@@ -577,7 +396,7 @@ impl Batcher {
         for (at, row) in rows {
             let job = &mut self.running[at].job;
             let generation = &mut job.generations[0];
-            let logits = self.context.logits(row).unwrap_or_default();
+            let logits = self.memory.context.logits(row).unwrap_or_default();
             if generation.is_prompt_only() {
                 generation.end(Finish::Limit);
                 finished.push(at);
@@ -600,7 +419,7 @@ impl Batcher {
         let prompt: &[Token] = &job.tokens[..job.n_prompt];
         for i in 0..part.n {
             let next = prompt.get(part.from + i + 1);
-            if let Some((&next, logits)) = next.zip(self.context.logits(part.row + i)) {
+            if let Some((&next, logits)) = next.zip(self.memory.context.logits(part.row + i)) {
                 found.push(logprob(logits, next, *n_top, &mut self.candidates));
             }
         }
@@ -631,18 +450,18 @@ impl Batcher {
         for generation in others {
             let (from, n_cached) = (self.running[at].seq, self.running[at].n_cached);
             // Admission reserved a sequence for each choice, so an empty one exists.
-            let Some(seq) = self.take_empty_sequence(Some(from)) else {
+            let Some(seq) = self.memory.take_empty_sequence(Some(from)) else {
                 generation.send(Event::Failed(
                     "internal error: no free sequence for another choice".to_owned(),
                 ));
                 continue;
             };
-            if let Err(error) = self.context.seq_cp(from, seq, ..) {
+            if let Err(error) = self.memory.context.seq_cp(from, seq, ..) {
                 generation.send(Event::Failed(error.to_string()));
                 continue;
             }
-            self.sequences.copy(from, seq);
-            self.sequences.take(seq);
+            self.memory.sequences.copy(from, seq);
+            self.memory.sequences.take(seq);
             let job = &self.running[at].job;
             let job = Job {
                 tokens: job.tokens.clone(),
@@ -661,10 +480,3 @@ impl Batcher {
         first..self.running.len()
     }
 }
-
-pub(super) fn error_message(error: &DecodeError) -> String {
-    format!("cannot run the model: {error}")
-}
-
-/// Default duration of a step with prefill while other sequences are decoding.
-pub const DEFAULT_STEP_TIME: Duration = Duration::from_millis(100);

@@ -1,12 +1,9 @@
-//! Speculative decoding: one decode verifies several drafted tokens per sequence. Rejected drafts are removed
-//! within the step, so other code never sees them.
+//! State of speculative decoding: the drafters, and the completion that each of them drafts for.
 
 use engine::context::{Context, DecodeError};
 use engine::sample::Token;
-use engine::speculate::{Decoded, DraftController, Drafter, Lookup, Speculator, Step as Next};
+use engine::speculate::{Decoded, DraftController, Drafter, Lookup, Speculator, Step};
 
-use super::batcher::{Batcher, error_message};
-use super::generation::Step;
 use super::prefill_budget::SMALL_BATCH;
 
 /// Configuration of speculative decoding.
@@ -98,98 +95,20 @@ impl Drafts {
         }
     }
 
+    /// Decodes the next token of each sequence together with its drafts. Returns false, without changes, if
+    /// drafting is not possible.
+    pub fn decode(&mut self, context: &mut Context, steps: &mut [Step<'_>]) -> bool {
+        self.speculator.decode(context, steps).is_ok()
+    }
+
+    /// Compares a sampled token with the next draft. Returns the row with the logits after the draft if they
+    /// are equal.
+    pub fn accept(&mut self, seq: usize, token: Token) -> Option<usize> {
+        self.speculator.accept(seq, token)
+    }
+
     /// Removes rejected drafts from the memory.
-    fn forget_drafts(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
+    pub fn forget_drafts(&mut self, context: &mut Context, seq: usize, n_text: usize) -> Result<(), DecodeError> {
         self.speculator.forget_drafts(context, seq, n_text)
-    }
-}
-
-impl Batcher {
-    /// Assigns drafters to running completions, while idle drafters are available.
-    pub(super) fn assign_drafters(&mut self) {
-        let Some(drafts) = &mut self.drafts else { return };
-        let running = self.running.iter().filter_map(|r| Some((r.seq, r.completion_id()?)));
-        drafts.assign(&running.collect::<Vec<_>>());
-    }
-
-    /// Decodes the next token of each completion in `at` together with its drafts, and samples as long as the
-    /// drafts are accepted. Returns false, without changes, if drafting is not possible.
-    pub(super) fn decode_with_drafts(&mut self, at: &[usize]) -> bool {
-        let Some(drafts) = &mut self.drafts else { return false };
-        let next = |&at: &usize| {
-            let running = &self.running[at];
-            let (&token, text) = running.job.tokens.split_last()?;
-            Some(Next::new(running.seq, text, token))
-        };
-        let mut steps: Vec<Next<'_>> = at.iter().filter_map(next).collect();
-        if steps.is_empty() || drafts.speculator.decode(&mut self.context, &mut steps).is_err() {
-            return false;
-        }
-        let rows: Vec<(usize, Option<usize>, usize)> = (at.iter().zip(&steps))
-            .map(|(&at, step)| (at, step.row, step.n_drafts))
-            .collect();
-        self.metrics.n_decode.add(1);
-        let (mut over, mut failed) = (Vec::new(), Vec::new());
-        for &(at, row, n_drafts) in &rows {
-            match row {
-                Some(row) if self.accept_drafts(at, row, n_drafts) => {}
-                Some(_) => over.push(at),
-                None => failed.push((at, self.rejection_reason(self.running[at].seq))),
-            }
-        }
-        for (at, ..) in rows {
-            let seq = self.running[at].seq;
-            let (n_text, drafts) = (self.sequences.tokens_of(seq).len(), self.drafts.as_mut());
-            let forgotten = drafts.map_or(Ok(()), |drafts| drafts.forget_drafts(&mut self.context, seq, n_text));
-            if let Err(error) = forgotten
-                && !over.contains(&at)
-            {
-                failed.push((at, error_message(&error)));
-            }
-        }
-        self.finish_jobs(over, failed);
-        true
-    }
-
-    /// Samples tokens from the logits at `row` while they match the drafts. Returns false if the completion
-    /// has ended.
-    fn accept_drafts(&mut self, at: usize, mut row: usize, n_drafts: usize) -> bool {
-        let running = &mut self.running[at];
-        let (seq, job) = (running.seq, &mut running.job);
-        let Some((&token, generation)) = job.tokens.last().zip(job.generations.first_mut()) else {
-            return false;
-        };
-        self.sequences.extend(seq, &[token]);
-        generation.drafted.n_drafts += n_drafts;
-        self.metrics.n_drafts.add(n_drafts);
-        let mut continues_last = true;
-        while continues_last {
-            let logits = self.context.logits(row).unwrap_or_default();
-            let token: Token = match generation.next(logits, self.model.vocab(), &mut self.candidates) {
-                Step::On(token) => token,
-                Step::Over => {
-                    continues_last = false;
-                    break;
-                }
-            };
-            job.tokens.push(token);
-            let drafts = self.drafts.as_mut();
-            let Some(next) = drafts.and_then(|drafts| drafts.speculator.accept(seq, token)) else {
-                break;
-            };
-            self.sequences.extend(seq, &[token]);
-            generation.drafted.n_right += 1;
-            self.metrics.n_right.add(1);
-            row = next;
-        }
-        self.metrics.n_tokens_max.raise(self.sequences.tokens_of(seq).len());
-        continues_last
-    }
-
-    /// Returns why a sequence was rejected by the last decode.
-    fn rejection_reason(&self, seq: usize) -> String {
-        let all = self.context.rejected();
-        let found = all.iter().find(|rejection| rejection.seqs.contains(seq));
-        found.map_or_else(String::new, |rejection| error_message(&rejection.error))
     }
 }

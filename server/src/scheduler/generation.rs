@@ -102,8 +102,10 @@ impl Generation {
         self.count();
         let (token, end) = (sampled.token, sampled.end);
         let is_end = end == Some(OutputEnd::EndOfGeneration);
-        let expected = self.limits.logprobs.filter(|_| !is_end);
-        let logprob = expected.map(|n_top| logprob(logits, token, n_top, candidates));
+        let logprob = match self.limits.logprobs {
+            Some(n_top) if !is_end => Some(logprob(logits, token, n_top, candidates)),
+            _ => None,
+        };
         if !text.is_empty() || logprob.is_some() {
             self.send(Event::Token {
                 choice: self.choice,
@@ -134,7 +136,10 @@ impl Generation {
             self.generator.finish(&mut text);
         }
         let span = self.first.zip(self.last).map(|(first, last)| last - first);
-        self.metrics.completed(&finish);
+        match finish {
+            Finish::Model(_) | Finish::Stop(_) => self.metrics.n_stopped.add(1),
+            Finish::Limit | Finish::ContextFull => self.metrics.n_limited.add(1),
+        }
         self.send(Event::End {
             choice: self.choice,
             finish,
@@ -158,6 +163,6 @@ impl Generation {
         self.n_generated += 1;
         self.first.get_or_insert(now);
         self.last = Some(now);
-        self.metrics.generated(1);
+        self.metrics.n_generated.add(1);
     }
 }

@@ -3,27 +3,29 @@
 //!
 //! The modules follow the path of a request:
 //!
-//! - [`request`]: requests and their events
+//! - [`request`]: requests and their events; [`command`]: commands to the scheduler thread
 //! - [`queue`]: the queue and its order
-//! - [`sequences`]: tokens cached in each sequence
+//! - [`memory`], [`sequences`]: the context, and the tokens cached in each sequence
 //! - [`prefill_budget`]: prefill budget of a step
-//! - [`batcher`]: the scheduler thread
-//! - [`commands`]: commands to the scheduler thread
-//! - [`drafts`]: speculative decoding
+//! - [`drafts`]: state of speculative decoding
 //! - [`generation`], [`logprobs`]: sampling and log probabilities
+//! - [`batcher`]: the scheduler thread
 
 mod batcher;
-mod commands;
+mod command;
 mod drafts;
 mod generation;
 mod logprobs;
+mod memory;
 mod prefill_budget;
 mod queue;
 mod request;
 mod sequences;
+mod settings;
 #[cfg(test)]
 mod tests;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -37,36 +39,14 @@ use tokio::sync::oneshot;
 
 use crate::metrics::{Gauges, Metrics};
 pub use batcher::Batcher;
-pub use commands::{CommandError, Reply, Slot};
+use command::{Command, Reply};
+pub use command::{CommandError, CommandResult, Slot};
 use drafts::Drafts;
 pub use drafts::{Drafters, Speculation};
 use generation::{Generation, Limits};
 use queue::{Inbox, Job};
 pub use request::{Event, Finish, PromptDone, Request, SubmitError, TokenLogprob};
-
-/// Scheduler settings.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Maximum number of sequences processed at once. Further sequences of the context serve as prefix cache.
-    pub n_parallel: usize,
-    /// Maximum number of queued requests.
-    pub max_waiting: usize,
-    /// Target duration of a step with prefill while other sequences are decoding.
-    pub t_step: Duration,
-    /// Step duration after which the scheduler counts as stuck.
-    pub t_stuck: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            n_parallel: 4,
-            max_waiting: 256,
-            t_step: batcher::DEFAULT_STEP_TIME,
-            t_stuck: Duration::from_secs(120),
-        }
-    }
-}
+pub use settings::Settings;
 
 /// Error when a scheduler is started.
 #[derive(Debug, thiserror::Error)]
@@ -141,30 +121,6 @@ impl Scheduler {
         }
     }
 
-    /// Runs `command` on the scheduler thread between two steps and returns its result.
-    pub async fn run_command<T: Send + 'static>(
-        &self,
-        command: impl FnOnce(&mut Batcher) -> Reply<T> + Send + 'static,
-    ) -> Reply<T> {
-        self.run_deferred_command(|batcher, done| {
-            // The receiver may have been dropped.
-            let _ = done.send(command(batcher));
-        })
-        .await
-    }
-
-    /// Like [`Scheduler::run_command`], but `command` may send its result in a later step.
-    pub async fn run_deferred_command<T: Send + 'static>(
-        &self,
-        command: impl FnOnce(&mut Batcher, oneshot::Sender<Reply<T>>) + Send + 'static,
-    ) -> Reply<T> {
-        let (done, receiver) = oneshot::channel();
-        if self.thread.is_none() || !self.inbox.command(Box::new(|batcher| command(batcher, done))) {
-            return Err(CommandError::Over);
-        }
-        receiver.await.unwrap_or(Err(CommandError::Over))
-    }
-
     /// Creates a scheduler and the batcher that its thread will run.
     fn with_batcher(
         context: Context,
@@ -182,9 +138,10 @@ impl Scheduler {
             });
         }
         let (inbox, metrics, gauges): (Arc<Inbox>, Arc<Metrics>, Arc<Mutex<Gauges>>) = Default::default();
-        let n_ctx = match context.is_limited() {
-            true => context.n_ctx(),
-            false => usize::MAX,
+        let n_ctx = if context.is_limited() {
+            context.n_ctx()
+        } else {
+            usize::MAX
         };
         let batcher = Batcher::new(
             context,
@@ -253,13 +210,17 @@ impl Scheduler {
             ))
         };
         let generations = (0..request.n).map(generation).collect::<Result<_, _>>()?;
-        let n_top = request.logprobs.unwrap_or(0);
+        let prompt_logprobs = if request.prompt_logprobs {
+            Some((request.logprobs.unwrap_or(0), Vec::new()))
+        } else {
+            None
+        };
         let job = Job {
             n_prompt: request.prompt.len(),
             generations,
             // The logits of cached tokens are not available.
             reuse: request.reuse && !request.prompt_logprobs,
-            prompt_logprobs: request.prompt_logprobs.then(|| (n_top, Vec::new())),
+            prompt_logprobs,
             id: request.id,
             client: request.client,
             priority: request.priority,
@@ -301,6 +262,51 @@ impl Scheduler {
     /// Stops accepting requests. Accepted requests are completed.
     pub fn close(&self) {
         self.inbox.close();
+    }
+
+    /// Returns the state of all sequences.
+    pub async fn slots(&self) -> CommandResult<Vec<Slot>> {
+        self.run(|reply| Command::Slots { reply }).await
+    }
+
+    /// Saves a sequence to a file; returns its number of tokens.
+    pub async fn save_slot(&self, id: usize, path: PathBuf) -> CommandResult<usize> {
+        self.run(|reply| Command::SaveSlot { id, path, reply }).await
+    }
+
+    /// Restores a sequence from a file; returns its number of tokens.
+    pub async fn restore_slot(&self, id: usize, path: PathBuf) -> CommandResult<usize> {
+        self.run(|reply| Command::RestoreSlot { id, path, reply }).await
+    }
+
+    /// Erases a sequence; returns the number of removed tokens.
+    pub async fn erase_slot(&self, id: usize) -> CommandResult<usize> {
+        self.run(|reply| Command::EraseSlot { id, reply }).await
+    }
+
+    /// Ends the reasoning of a client's request. Returns whether the request was reasoning; `None` if no such
+    /// request is queued or running.
+    pub async fn end_reasoning(&self, client: u64, id: String) -> CommandResult<Option<bool>> {
+        self.run(|reply| Command::EndReasoning { client, id, reply }).await
+    }
+
+    /// Returns the scales of the adapters, in order.
+    pub async fn adapter_scales(&self) -> CommandResult<Vec<f32>> {
+        self.run(|reply| Command::AdapterScales { reply }).await
+    }
+
+    /// Sets adapter scales once running sequences have finished. Omitted adapters get scale 0.
+    pub async fn set_adapter_scales(&self, scales: Vec<(usize, f32)>) -> CommandResult<()> {
+        self.run(|reply| Command::SetAdapterScales { scales, reply }).await
+    }
+
+    /// Runs a command on the scheduler thread between two steps and returns its result.
+    async fn run<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> CommandResult<T> {
+        let (reply, result) = oneshot::channel();
+        if self.thread.is_none() || !self.inbox.command(command(reply)) {
+            return Err(CommandError::Over);
+        }
+        result.await.unwrap_or(Err(CommandError::Over))
     }
 
     /// Without a context limit, the training context length limits completions.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use engine::sample::Token;
 
-use super::commands::Command;
+use super::command::Command;
 use super::generation::Generation;
 use super::request::{Event, Finish, PromptDone, SubmitError, TokenLogprob};
 
@@ -55,10 +55,19 @@ impl Job {
             t_waited: self.arrived.elapsed(),
             ..PromptDone::default()
         };
-        if let Some(first) = self.generations.first().filter(|_| !self.prompt_done_sent) {
+        if let Some(first) = self.generations.first()
+            && !self.prompt_done_sent
+        {
             first.send(Event::Prompt(done));
         }
         self.generations.iter_mut().for_each(|g| g.end(Finish::Limit));
+    }
+
+    /// Sends an event to all clients of the job.
+    pub fn send_all(&self, event: &Event) {
+        for generation in &self.generations {
+            generation.send(event.clone());
+        }
     }
 
     /// True once the deadline has passed.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::chat::Budget;
+use engine::context::DecodeError;
 use engine::grammar::Constraint;
 use engine::sample::{SampleError, SamplerParams, Token};
 use engine::speculate::Drafted;
@@ -44,7 +45,7 @@ pub struct Request {
     pub deadline: Option<Duration>,
     /// Reasoning budget.
     pub budget: Option<Budget>,
-    /// Id by which commands refer to the running request.
+    /// Id of the request in commands.
     pub id: Option<Arc<str>>,
     /// Reasoning can be ended by a command with the request's id.
     pub reasoning_control: bool,
@@ -110,6 +111,13 @@ pub enum Event {
     },
     /// The request failed with this message.
     Failed(String),
+}
+
+impl Event {
+    /// Returns the event of a failed decode.
+    pub fn decode_failed(error: &DecodeError) -> Event {
+        Event::Failed(format!("cannot run the model: {error}"))
+    }
 }
 
 /// Statistics of a processed prompt.

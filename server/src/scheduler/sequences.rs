@@ -113,9 +113,10 @@ impl Sequences {
     /// Marks a sequence as cached, or as free if it is empty.
     pub fn release(&mut self, seq: usize) {
         self.clock += 1;
-        self.all[seq].state = match self.all[seq].tokens.is_empty() {
-            true => State::Free,
-            false => State::Idle(self.clock),
+        self.all[seq].state = if self.all[seq].tokens.is_empty() {
+            State::Free
+        } else {
+            State::Idle(self.clock)
         };
     }
 

@@ -1,4 +1,4 @@
-//! A call with a missing argument.
+//! A call with too many arguments.
 
 arch_macros::arch! {
     name: "tiny";
@@ -24,7 +24,7 @@ arch_macros::arch! {
     graph {
         let x = token_embd[tokens];
         for layer {
-            let h = rms_norm(x * attn_norm);
+            let h = rms_norm(x, attn_norm, eps, 1.0);
             let q = rope(heads(wq(h), n_head));
             let k = rope(heads(wk(h), n_head_kv));
             x += wo(attention(q, k, heads(wv(h), n_head_kv)));

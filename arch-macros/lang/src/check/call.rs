@@ -6,8 +6,8 @@ use syn::parse::{ParseStream, Parser};
 use syn::{Expr, ExprCall, ExprIf, ExprIndex, ExprMacro, Token, bracketed};
 
 use super::expr::{Lowered, derived, plural};
-use super::{Checker, Place, facts};
-use crate::builtins::Ty;
+use super::{Bound, Checker, Place, facts};
+use crate::builtins::{self, Ty};
 use crate::diag::{did_you_mean, nearest};
 use crate::model::{Arg, Kind, Named, Operation, RopeKind, RowsBy, SCALAR_FNS, Scalar, ScalarKind, Value, ValueKind};
 use crate::ops::{self, Call, Given, OPS, OpOperand, OpSpec, Param, ParamKind, WINDOWS};
@@ -23,6 +23,9 @@ impl Checker<'_> {
         let args: Vec<&Expr> = call.args.iter().collect();
         if name == "has" {
             return self.has(&name, &args).map(Lowered::Scalar);
+        }
+        if name == "model_is" {
+            return self.model_is(&name, &args).map(Lowered::Scalar);
         }
         if SCALAR_FNS.iter().any(|f| name == f.name)
             && (ops::find(&name.to_string()).is_none() || !self.place.is_graph())
@@ -111,6 +114,9 @@ impl Checker<'_> {
                         self.tensors[i].used = true;
                     } else if let Some(i) = self.find_hparam(&name) {
                         self.use_hparam(i);
+                    } else if let Some(epsilon) = builtins::epsilon(&name) {
+                        let i = self.epsilon(epsilon);
+                        self.use_hparam(i);
                     } else if !self.called.contains(&name)
                         && let Some(f) = self.functions.iter().find(|f| f.name == name)
                     {
@@ -190,7 +196,7 @@ impl Checker<'_> {
             Kind::Embed => Some(format!("read its rows with `{name}[tokens]`")),
             Kind::Experts => Some("pass it to `moe`".to_string()),
             Kind::Norm | Kind::Vector => Some(format!(
-                "use it as an operand (`x * {name}`) or as the weight of a norm (`rms_norm(x, {name}, eps)`)"
+                "use it as an operand (`x * {name}`) or as the weight of a norm (`rms_norm(x, {name})`)"
             )),
             Kind::Raw => Some(format!("use it as an operand: `x * {name}`")),
         };
@@ -241,7 +247,7 @@ impl Checker<'_> {
         let mut complete = bound.is_some();
         for (param, expr) in op.params.iter().zip(bound.unwrap_or_default()) {
             let (arg, mut operand) = match expr {
-                None => (Some(Arg::Default), OpOperand::default()),
+                None => (self.omitted(param, name.span()), OpOperand::default()),
                 Some(expr) => match self.argument(op, param, expr) {
                     Some((arg, operand)) => (Some(arg), operand),
                     None => (None, OpOperand::default()),
@@ -299,6 +305,14 @@ impl Checker<'_> {
         })
     }
 
+    /// Returns the value of an omitted argument.
+    fn omitted(&mut self, param: &Param, at: Span) -> Option<Arg> {
+        match param.kind {
+            ParamKind::Epsilon(name) => self.epsilon_at(builtins::epsilon(name)?, at).map(Arg::Scalar),
+            _ => Some(Arg::Default),
+        }
+    }
+
     /// Returns one expression per parameter, in order; `None` for omitted parameters.
     fn bind<'a>(&mut self, op: &OpSpec, name: &Ident, args: &[&'a Expr]) -> Option<Vec<Option<&'a Expr>>> {
         let mut slots: Vec<Option<&Expr>> = vec![None; op.params.len()];
@@ -307,21 +321,21 @@ impl Checker<'_> {
         if let Some(late) = args[positional.len()..].iter().find(|e| !is_keyword(e)) {
             return self.error(late, "positional arguments must come before named arguments");
         }
-        let by_position = |p: &Param| matches!(p.given, Given::Position | Given::OptionalPosition);
-        let all = op.params.iter().filter(|p| by_position(p)).count();
+        let takers: Vec<usize> = (0..op.params.len()).filter(|&i| !op.params[i].is_by_name()).collect();
+        let all = takers.len();
         let required = op.params.iter().filter(|p| p.given == Given::Position).count();
-        let mut ok = positional.len() == all || positional.len() == required;
+        let mut ok = (required..=all).contains(&positional.len());
         if !ok {
             let signature = op.signature();
-            let wanted = if all == required {
-                plural(all, "argument")
-            } else {
-                format!("{required} or {}", plural(all, "argument"))
+            let wanted = match all - required {
+                0 => plural(all, "argument"),
+                1 => format!("{required} or {}", plural(all, "argument")),
+                _ => format!("{required} to {}", plural(all, "argument")),
             };
             let by_name = op
                 .params
                 .iter()
-                .filter(|p| !by_position(p))
+                .filter(|p| p.is_by_name())
                 .map(|p| format!("`{}`", p.name));
             let by_name = by_name.collect::<Vec<_>>().join(", ");
             let rest = if by_name.is_empty() {
@@ -334,12 +348,14 @@ impl Checker<'_> {
             self.errors.at(name, message);
             return None;
         }
-        let leave_out = positional.len() < all;
-        let takers = (0..op.params.len()).filter(|&i| {
-            op.params[i].given == Given::Position || (op.params[i].given == Given::OptionalPosition && !leave_out)
-        });
-        for (i, expr) in takers.zip(&positional) {
-            slots[i] = Some(*expr);
+        // `rms_norm(x, 1e-6)` omits the weight.
+        let is_epsilon = |i: usize| matches!(op.params[i].kind, ParamKind::Epsilon(_));
+        let is_without_weight = takers.last().is_some_and(|&i| is_epsilon(i))
+            && positional.len() + 1 == all
+            && positional.last().is_some_and(|e| self.is_number(e));
+        for (place, expr) in positional.iter().enumerate() {
+            let is_moved = is_without_weight && place + 1 == positional.len();
+            slots[takers[place + usize::from(is_moved)]] = Some(*expr);
         }
         for arg in &args[positional.len()..] {
             ok &= self.bind_keyword(op, arg, &mut slots).is_some();
@@ -352,6 +368,20 @@ impl Checker<'_> {
             }
         }
         ok.then_some(slots)
+    }
+
+    /// Returns true unless the expression is a name that does not denote a number.
+    fn is_number(&self, expr: &Expr) -> bool {
+        let Some(name) = plain_name(expr) else { return true };
+        let text = name.to_string();
+        match self.find_var(&text) {
+            Some(id) => matches!(self.vars[id.0].bound, Bound::Scalar(_)),
+            None => {
+                self.find_hparam(&text).is_some()
+                    || builtins::builtin(&text).is_some()
+                    || builtins::epsilon(&text).is_some()
+            }
+        }
     }
 
     fn bind_keyword<'a>(&mut self, op: &OpSpec, arg: &'a Expr, slots: &mut [Option<&'a Expr>]) -> Option<()> {
@@ -421,7 +451,7 @@ impl Checker<'_> {
                 operand.dim = Some(s.dim.clone());
                 Arg::Scalar(s)
             }
-            ParamKind::Float => Arg::Scalar(self.number(op, param, expr, Ty::Float)?),
+            ParamKind::Float | ParamKind::Epsilon(_) => Arg::Scalar(self.number(op, param, expr, Ty::Float)?),
             ParamKind::Bool => Arg::Scalar(self.number(op, param, expr, Ty::Bool)?),
             ParamKind::RmsWeight | ParamKind::NormWeight => {
                 self.declared(op, param, expr, &[Kind::Norm, Kind::Vector], false, &mut operand)?
@@ -477,7 +507,7 @@ impl Checker<'_> {
         };
         let Some(index) = self.find_tensor(&name.to_string()) else {
             let known = self.find_var(&name.to_string()).is_some() || self.find_hparam(&name.to_string()).is_some();
-            if known || crate::builtins::builtin(&name.to_string()).is_some() {
+            if known || builtins::builtin(&name.to_string()).is_some() {
                 return self.error(&name, wanted);
             }
             let names = self

@@ -6,7 +6,7 @@ use proc_macro2::{Ident, Span};
 use syn::{Expr, Lit};
 
 use super::expr::literal_truth;
-use super::{Checker, HparamSym, Place, TensorSym, facts};
+use super::{Checker, HparamSym, ModelSym, Place, TensorSym, facts};
 use crate::ast::{Decl, GroupDecl, HparamItem, Instead, RankHead, TensorDecl, TensorItem, Test};
 use crate::builtins::{self, BUILTINS, Ty};
 use crate::diag::{did_you_mean, one_of};
@@ -30,6 +30,7 @@ impl Checker<'_> {
         self.rope = rope.map(|(kind, _)| kind);
         let bidirectional = self.attention_line(decl);
         let embeddings = self.result_line(decl);
+        self.model_block(&decl.models);
         let hparams = self.hparam_block(&decl.hparams);
         self.needed_hparams(&decl.needs);
         let mut ignored = Vec::new();
@@ -65,6 +66,7 @@ impl Checker<'_> {
             bidirectional: bidirectional?,
             embeddings: embeddings?,
             hparams: self.kept(hparams),
+            models: whole_models(self.models)?,
             groups: self.groups,
             tensors,
             ignored,
@@ -100,15 +102,25 @@ impl Checker<'_> {
         graph
     }
 
-    /// Marks each hyper-parameter that the graph reads.
-    fn kept(&self, mut hparams: Vec<Hparam>) -> Vec<Hparam> {
-        let values = hparams.iter_mut().filter(|h| !matches!(h, Hparam::Check { .. }));
-        for (item, sym) in values.zip(&self.hparams) {
-            if let Hparam::Key { kept, .. } | Hparam::Let { kept, .. } = item {
-                *kept = sym.kept;
+    /// Adds the epsilons that the declaration does not declare, and marks each hyper-parameter that the graph
+    /// reads.
+    fn kept(&self, hparams: Vec<Hparam>) -> Vec<Hparam> {
+        let implicit = self.hparams.iter().filter(|sym| sym.implicit);
+        let implicit = implicit.map(|sym| Hparam::Key {
+            name: sym.name.clone(),
+            read: Read::One(Ty::Float),
+            key: sym.key.clone().unwrap_or_default(),
+            default: None,
+            at_least: None,
+            kept: false,
+        });
+        let mut all: Vec<Hparam> = implicit.chain(hparams).collect();
+        for item in &mut all {
+            if let Hparam::Key { name, kept, .. } | Hparam::Let { name, kept, .. } = item {
+                *kept = self.hparams.iter().any(|sym| sym.name == *name && sym.kept);
             }
         }
-        hparams
+        all
     }
 
     fn name_line(&mut self, decl: &Decl) -> Option<String> {
@@ -211,7 +223,16 @@ impl Checker<'_> {
                         None => Some(None),
                     };
                     let per_layer = !matches!(read, Some(Read::One(_) | Read::List));
-                    self.declare_hparam(name, read.map(Read::ty), per_layer, None);
+                    self.declare_hparam(HparamSym {
+                        name: name.clone(),
+                        ty: read.map(Read::ty),
+                        per_layer,
+                        dim: None,
+                        key: Some(key.value()),
+                        implicit: false,
+                        used: false,
+                        kept: false,
+                    });
                     if let (Some(read), Some(default), Some(at_least)) = (read, default, at_least) {
                         out.push(Hparam::Key {
                             name: name.clone(),
@@ -227,7 +248,16 @@ impl Checker<'_> {
                     let value = self.scalar(value);
                     let dim = value.as_ref().filter(|v| v.ty == Ty::Int).map(|v| v.dim.clone());
                     let per_layer = value.as_ref().is_some_and(|v| v.per_layer);
-                    self.declare_hparam(name, value.as_ref().map(|v| v.ty), per_layer, dim);
+                    self.declare_hparam(HparamSym {
+                        name: name.clone(),
+                        ty: value.as_ref().map(|v| v.ty),
+                        per_layer,
+                        dim,
+                        key: None,
+                        implicit: false,
+                        used: false,
+                        kept: false,
+                    });
                     out.extend(value.map(|value| Hparam::Let {
                         name: name.clone(),
                         value,
@@ -248,17 +278,13 @@ impl Checker<'_> {
         out
     }
 
-    fn declare_hparam(&mut self, name: &Ident, ty: Option<Ty>, per_layer: bool, dim: Option<Dim>) {
+    fn declare_hparam(&mut self, sym: HparamSym) {
+        // An epsilon may be declared under its own name, for example to give it a default.
+        let text = sym.name.to_string();
+        let is_epsilon = builtins::epsilon(&text).is_some_and(|e| sym.key.as_deref() == Some(e.key));
         // The clash is reported here. The first declaration shadows the second, so no further errors follow.
-        let clash = !self.can_name(name);
-        self.hparams.push(HparamSym {
-            name: name.clone(),
-            ty,
-            per_layer,
-            dim,
-            used: clash,
-            kept: false,
-        });
+        let free = (is_epsilon && self.find_hparam(&text).is_none()) || self.can_name(&sym.name);
+        self.hparams.push(HparamSym { used: !free, ..sym });
     }
 
     fn hparam_type(&mut self, ty: &Ident, list: bool) -> Option<Read> {
@@ -605,6 +631,7 @@ impl Checker<'_> {
     }
 
     fn unused(&mut self, given_hparams: &[String]) {
+        self.unused_models();
         for t in &self.tensors {
             if !t.used {
                 let message = format!(
@@ -646,6 +673,11 @@ fn known(conditions: &[(Scalar, bool)]) -> Vec<facts::Fact> {
         .iter()
         .flat_map(|(c, truth)| facts::facts(c, *truth))
         .collect()
+}
+
+/// Returns the models, or `None` if one is invalid.
+fn whole_models(models: Vec<ModelSym>) -> Option<Vec<(String, Scalar)>> {
+    models.into_iter().map(|m| Some((m.name.value(), m.cond?))).collect()
 }
 
 /// Returns `None` if the part is present but invalid.

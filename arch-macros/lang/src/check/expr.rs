@@ -6,7 +6,7 @@ use quote::ToTokens;
 use syn::{BinOp, Expr, ExprIf, Lit, UnOp};
 
 use super::{Bound, Checker, Place, facts};
-use crate::builtins::{self, Builtin, Ty};
+use crate::builtins::{self, Builtin, Epsilon, Ty};
 use crate::model::{Arg, Block, Kind, Named, Operation, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
 use crate::ops;
 use crate::parse::{bare, block_of, plain_name};
@@ -139,6 +139,9 @@ impl Checker<'_> {
         if let Some(index) = self.find_hparam(&text) {
             return self.hparam(index, name).map(Lowered::Scalar);
         }
+        if let Some(epsilon) = builtins::epsilon(&text) {
+            return self.epsilon_at(epsilon, name.span()).map(Lowered::Scalar);
+        }
         if self.place.is_graph()
             && let Some(index) = self.find_tensor(&text)
         {
@@ -205,6 +208,13 @@ impl Checker<'_> {
             text,
             dim,
         })
+    }
+
+    /// Returns the value of an epsilon for a use at `at`.
+    pub fn epsilon_at(&mut self, epsilon: &Epsilon, at: Span) -> Option<Scalar> {
+        let index = self.epsilon(epsilon);
+        let name = Ident::new(&self.hparams[index].name.to_string(), at);
+        self.hparam(index, &name)
     }
 
     fn encoded(&mut self, name: &Ident) -> Option<Value> {

@@ -5,10 +5,9 @@ use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{Expr, ExprIf};
 
-use super::blame::Given;
 use super::expr::{Lowered, plural};
 use super::{Bound, Checker, VarSym};
-use crate::ast::{self, Function, Opt};
+use crate::ast::{self, Function, Opt, Parameter};
 use crate::diag::Errors;
 use crate::forward;
 use crate::model::{self, Block, Callee, Operand, SCALAR_FNS, Stmt, Value, ValueKind, VarId};
@@ -21,14 +20,14 @@ use crate::source::Range;
 type Params = Vec<(VarId, Operand)>;
 
 /// A call of a graph function.
-pub(super) struct Call<'a> {
-    pub f: &'a Function,
+struct Call<'a> {
+    f: &'a Function,
     /// Name of the function at the call site.
-    pub name: &'a Ident,
+    name: &'a Ident,
     /// Body of the function after the options are substituted.
-    pub body: &'a ast::BlockSyntax,
+    body: &'a ast::BlockSyntax,
     /// Values of the caller that the options refer to.
-    pub visible: &'a [(String, VarId)],
+    visible: &'a [(String, VarId)],
 }
 
 impl Checker<'_> {
@@ -66,7 +65,10 @@ impl Checker<'_> {
         let tokens = &each.tokens;
         self.functions.push(Function {
             name: Ident::new("layer", each.span),
-            params: vec![x.clone()],
+            params: vec![Parameter {
+                name: x.clone(),
+                shape: None,
+            }],
             options: Vec::new(),
             forwards: false,
             body: quote!(#tokens #x),
@@ -94,7 +96,7 @@ impl Checker<'_> {
         let (by_name, by_position): (Vec<&Expr>, Vec<&Expr>) = args.iter().partition(|e| matches!(e, Expr::Assign(_)));
         let operands: Vec<_> = by_position.iter().map(|e| self.expr(e)).collect();
         if operands.len() != f.params.len() {
-            let wanted: Vec<String> = f.params.iter().map(|p| format!("`{p}`")).collect();
+            let wanted: Vec<String> = f.params.iter().map(|p| format!("`{}`", p.name)).collect();
             let (n, list) = (plural(f.params.len(), "argument"), wanted.join(", "));
             return self.error(name, format!("`{text}` takes {n} ({list}), found {}", operands.len()));
         }
@@ -106,7 +108,8 @@ impl Checker<'_> {
             };
             options.push((key, pair.right.to_token_stream()));
         }
-        let body = self.with_options(&f, &options)?;
+        let given = self.bound_options(&f, &options)?;
+        let body = self.with_options(&f, &options, &given);
         let operands: Vec<Lowered> = operands.into_iter().collect::<Option<_>>()?;
         let body = statements(body, f.name.span(), self.errors);
         let visible = self.visible_to(&options);
@@ -117,26 +120,21 @@ impl Checker<'_> {
                 return self.error(name, message);
             }
         }
-        for (p, given) in f.params.iter().zip(&by_position) {
+        for (Parameter { name: p, .. }, given) in f.params.iter().zip(&by_position) {
             if visible.iter().any(|(n, _)| p == n) && plain_name(given).as_ref() != Some(p) {
                 let message =
                     format!("`{text}` has a parameter `{p}`, which would shadow your value; rename your value");
                 return self.error(name, message);
             }
         }
+        self.shapes_fit(&f, &given, &visible, &operands, &by_position)?;
         let call = Call {
             f: &f,
             name,
             body: &body,
             visible: &visible,
         };
-        let found: Vec<Given> = operands.iter().map(Given::of).collect();
-        let faults = self.errors.len();
-        let done = self.body(&call, operands);
-        if done.is_none() {
-            self.blame(&call, &by_position, &found, faults);
-        }
-        let (params, stmts, result) = done?;
+        let (params, stmts, result) = self.body(&call, operands)?;
         let shape = result.shape.clone();
         let block = Block {
             stmts,
@@ -160,7 +158,7 @@ impl Checker<'_> {
             .params
             .iter()
             .zip(operands)
-            .map(|(p, o)| self.bind_param(p, o))
+            .map(|(p, o)| self.bind_param(&p.name, o))
             .collect();
         self.enter(call.name);
         let done = self.value_block(call.body);
@@ -178,37 +176,39 @@ impl Checker<'_> {
     }
 
     /// Enters the function `name`: later errors are reported relative to this call.
-    pub(super) fn enter(&mut self, name: &Ident) {
+    fn enter(&mut self, name: &Ident) {
         self.inside.push(name.to_string());
         self.errors.enter_call(Range::of(name));
     }
 
-    pub(super) fn leave(&mut self) {
+    fn leave(&mut self) {
         self.inside.pop();
         self.errors.leave_call();
     }
 
-    /// Returns the body with the call's options substituted.
-    fn with_options(&mut self, f: &Function, args: &[(Ident, TokenStream)]) -> Option<TokenStream> {
-        let passed_on: Vec<String> = match f.forwards {
-            true => self.passed_on(f, &mut Vec::new()),
-            false => Vec::new(),
-        };
+    /// Binds the arguments of a call to the function's options, followed by the options that it forwards.
+    fn bound_options(&mut self, f: &Function, args: &[(Ident, TokenStream)]) -> Option<options::Bindings> {
         let mut known = f.options.clone();
-        let opt = |name: &String| Opt {
-            name: Ident::new(name, f.name.span()),
-            default: None,
-        };
-        known.extend(passed_on.iter().map(opt));
-        let given = options::bind(&f.name.to_string(), &known, args, self.errors)?;
-        let own = &given[..f.options.len()];
-        if !f.forwards {
-            return Some(self.put_in(f.body.clone(), given));
+        if f.forwards {
+            let passed_on = self.passed_on(f, &mut Vec::new());
+            known.extend(passed_on.iter().map(|name| Opt {
+                name: Ident::new(name, f.name.span()),
+                default: None,
+            }));
         }
-        let given_as = |name: &String| args.iter().find(|(key, _)| key == name).cloned();
+        options::bind(&f.name.to_string(), &known, args, self.errors)
+    }
+
+    /// Returns the body with the call's options substituted.
+    fn with_options(&self, f: &Function, args: &[(Ident, TokenStream)], given: &options::Bindings) -> TokenStream {
+        if !f.forwards {
+            return self.put_in(f.body.clone(), given.clone());
+        }
+        let (own, passed_on) = given.split_at(f.options.len());
+        let given_as = |(name, _): &(String, _)| args.iter().find(|(key, _)| key == name).cloned();
         let rest: Vec<(Ident, TokenStream)> = passed_on.iter().filter_map(given_as).collect();
         let body = forward::fill(f.body.clone(), &rest, &|callee| self.taken_by(callee, &mut Vec::new()));
-        Some(self.put_in(body, [own, &forward::placeholders(&rest)].concat()))
+        self.put_in(body, [own, &forward::placeholders(&rest)].concat())
     }
 
     /// Substitutes options in the body. An option that computes a tensor and is used more than once is bound

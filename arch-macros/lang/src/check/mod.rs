@@ -1,20 +1,21 @@
 //! Checks a syntax tree and lowers it to a declaration. Errors are recorded with the span of their token, and
 //! checking continues. Invalid values are exempt from further checks, so one mistake produces one error.
 
-mod blame;
 mod call;
 mod decl;
 mod expr;
 mod facts;
 mod function;
 mod graph;
+mod models;
 mod needs;
+mod parameters;
 
 use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 
 use crate::ast::{Decl, Function};
-use crate::builtins::{self, Ty};
+use crate::builtins::{self, Epsilon, Ty};
 use crate::diag::{Errors, did_you_mean};
 use crate::model::{Arch, Group, Scalar, Tensor, Var, VarId};
 use crate::sym::{Dim, Shape};
@@ -57,9 +58,21 @@ struct HparamSym {
     per_layer: bool,
     /// Value as a size, if an expression defines the symbol.
     dim: Option<Dim>,
+    /// GGUF key of the value; `None` for a derived value.
+    key: Option<String>,
+    /// True for an epsilon that the declaration reads without declaring it.
+    implicit: bool,
     used: bool,
     /// True if the graph uses the symbol.
     kept: bool,
+}
+
+/// A model of the `models` section.
+struct ModelSym {
+    name: syn::LitStr,
+    /// Condition, or `None` if it is invalid.
+    cond: Option<Scalar>,
+    used: bool,
 }
 
 /// A declared tensor during checking.
@@ -90,6 +103,7 @@ struct VarSym {
 struct Checker<'e> {
     errors: &'e mut Errors,
     rope: Option<crate::model::RopeKind>,
+    models: Vec<ModelSym>,
     hparams: Vec<HparamSym>,
     groups: Vec<Group>,
     /// Group of layers of the current context.
@@ -116,8 +130,6 @@ struct Checker<'e> {
     called: Vec<String>,
     /// Functions being checked, outermost first.
     inside: Vec<String>,
-    /// The checker is only testing candidate shapes of a parameter.
-    trying: bool,
 }
 
 impl<'e> Checker<'e> {
@@ -125,6 +137,7 @@ impl<'e> Checker<'e> {
         Checker {
             errors,
             rope: None,
+            models: Vec::new(),
             hparams: Vec::new(),
             groups: vec![Group {
                 name: Ident::new("layer", Span::call_site()),
@@ -145,7 +158,6 @@ impl<'e> Checker<'e> {
             functions: Vec::new(),
             called: Vec::new(),
             inside: Vec::new(),
-            trying: false,
         }
     }
 
@@ -178,6 +190,24 @@ impl<'e> Checker<'e> {
             .flat_map(|s| s.iter().rev())
             .find(|(n, _)| n == name)
             .map(|&(_, id)| id)
+    }
+
+    /// Returns the hyper-parameter that reads the key of an epsilon. Without one, declares it.
+    fn epsilon(&mut self, epsilon: &Epsilon) -> usize {
+        let reads = |h: &HparamSym| h.key.as_deref() == Some(epsilon.key);
+        self.hparams.iter().position(reads).unwrap_or_else(|| {
+            self.hparams.push(HparamSym {
+                name: Ident::new(epsilon.name, Span::call_site()),
+                ty: Some(Ty::Float),
+                per_layer: false,
+                dim: None,
+                key: Some(epsilon.key.to_owned()),
+                implicit: true,
+                used: true,
+                kept: false,
+            });
+            self.hparams.len() - 1
+        })
     }
 
     /// Marks a hyper-parameter as used.
@@ -233,7 +263,7 @@ impl<'e> Checker<'e> {
     /// Checks that `name` is free for a hyper-parameter, tensor, or value.
     fn can_name(&mut self, name: &Ident) -> bool {
         let text = name.to_string();
-        let taken = if builtins::builtin(&text).is_some() {
+        let taken = if builtins::builtin(&text).is_some() || builtins::epsilon(&text).is_some() {
             "is a built-in symbol".to_string()
         } else if let Some(why) = builtins::reserved(&text) {
             format!("is reserved for {why}")
@@ -282,6 +312,7 @@ impl<'e> Checker<'e> {
     /// Returns all names valid in an expression.
     fn value_names(&self) -> Vec<String> {
         let mut names: Vec<String> = builtins::BUILTINS.iter().map(|b| b.name.to_string()).collect();
+        names.extend(builtins::EPSILONS.iter().map(|e| e.name.to_string()));
         names.extend(self.hparams.iter().map(|h| h.name.to_string()));
         if self.place.is_graph() {
             names.extend(self.scopes.iter().flatten().map(|(n, _)| n.clone()));

@@ -5,7 +5,7 @@ use proc_macro2::Ident;
 
 use super::{Checker, Place};
 use crate::ast::{Dims, Need, Needed};
-use crate::builtins::{Ty, builtin};
+use crate::builtins::{Ty, builtin, epsilon};
 use crate::sym::Dim;
 
 impl Checker<'_> {
@@ -17,7 +17,7 @@ impl Checker<'_> {
             let name = need.name.to_string();
             let found = match self.find_hparam(&name) {
                 Some(i) => self.hparams[i].ty,
-                None => builtin(&name).map(|b| b.ty),
+                None => builtin(&name).map(|b| b.ty).or(epsilon(&name).map(|_| Ty::Float)),
             };
             match found {
                 None if self.find_hparam(&name).is_none() => {

@@ -100,6 +100,10 @@ pub fn emit(s: &Scalar, place: Scope) -> TokenStream {
             quote!(if #c { #a } else { #b })
         }
         ScalarKind::Rust(body) => quote!((#body)),
+        ScalarKind::Model(cond) => {
+            let cond = emit(cond, place);
+            quote!((#cond))
+        }
         // Tensors that others depend on are local variables of the loader.
         ScalarKind::Has(name) if place == Scope::Load => quote!(#name.is_some()),
         ScalarKind::Has(name) => {

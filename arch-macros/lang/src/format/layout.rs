@@ -10,9 +10,10 @@ use super::tokens::{Gap, TokenKind, Tree};
 const INDENT: usize = 4;
 
 /// Keywords of items that end with a block.
-const BLOCKS: [&str; 12] = [
+const BLOCKS: [&str; 13] = [
     "if",
     "test",
+    "models",
     "hparams",
     "tensors",
     "encoder",
@@ -88,6 +89,8 @@ struct Printer<'a> {
     column: usize,
     /// Indentation of the current line.
     indent: usize,
+    /// Indentation of the current item.
+    item: usize,
     /// Widths of the finished lines, without comments.
     widths: Vec<usize>,
     depth: usize,
@@ -102,6 +105,7 @@ impl<'a> Printer<'a> {
             text: String::new(),
             column: 0,
             indent: 0,
+            item: 0,
             widths: vec![0],
             depth: 0,
             context: Context::Statements,
@@ -177,6 +181,7 @@ impl<'a> Printer<'a> {
                 self.blank_line();
             }
             self.newline(indent);
+            self.item = indent;
             match (columns, cells(item)) {
                 (Some(columns), Some(cells)) => self.tensor(cells, columns, indent),
                 _ => {
@@ -317,7 +322,9 @@ impl<'a> Printer<'a> {
 
     /// Prints braces on several lines, in an item that starts with `word`.
     fn block(&mut self, word: &Tree, tree: &Tree) {
-        let (outer, inner) = (self.indent, self.indent + INDENT);
+        // The parameters of a function may end on a continuation line.
+        let outer = if word.is("fn") { self.item } else { self.indent };
+        let inner = outer + INDENT;
         let (context, depth) = (self.context, self.depth);
         self.push("{");
         match word.text.as_str() {

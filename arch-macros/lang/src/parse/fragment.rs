@@ -5,10 +5,11 @@ use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::parse::Parse;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Ident, Token, braced, parenthesized, token};
+use syn::punctuated::Punctuated;
+use syn::{Expr, Ident, Token, braced, bracketed, parenthesized, token};
 
 use super::dims;
-use crate::ast::{Fragment, Function, Need, Needed, Opt};
+use crate::ast::{Fragment, Function, Need, Needed, Opt, Parameter};
 use crate::diag::one_of;
 use crate::words::FRAGMENT_PARTS;
 
@@ -43,7 +44,13 @@ fn part(input: ParseStream<'_>, fragment: &mut Fragment) -> syn::Result<()> {
             let content;
             parenthesized!(content in input);
             let Parameters { required, options, .. } = parameters(&content)?;
-            let required = required.into_iter().map(|name| Opt { name, default: None });
+            if let Some(shape) = required.iter().find_map(|p| p.shape.as_ref()) {
+                return Err(syn::Error::new_spanned(shape, "an option has no shape"));
+            }
+            let required = required.into_iter().map(|p| Opt {
+                name: p.name,
+                default: None,
+            });
             fragment.options = required.chain(options).collect();
             input.parse::<Token![;]>()?;
         }
@@ -97,7 +104,7 @@ fn needed(input: ParseStream<'_>) -> syn::Result<Needed> {
     })
 }
 
-/// Parses `fn name(x, width = n_ff, scale?, ..) { … }`.
+/// Parses `fn name(x: [n_embd, T], width = n_ff, scale?, ..) { … }`.
 pub fn function(input: ParseStream<'_>) -> syn::Result<Function> {
     input.parse::<Token![fn]>()?;
     let name = input.parse()?;
@@ -119,8 +126,8 @@ pub fn function(input: ParseStream<'_>) -> syn::Result<Function> {
 /// Parenthesized parameters of a function or of `options`.
 #[derive(Default)]
 struct Parameters {
-    /// Names of parameters without a default.
-    required: Vec<Ident>,
+    /// Parameters without a default.
+    required: Vec<Parameter>,
     options: Vec<Opt>,
     /// True if the list ends with `..`.
     forwards: bool,
@@ -144,7 +151,8 @@ fn parameters(input: ParseStream<'_>) -> syn::Result<Parameters> {
             let default = Some(input.parse::<Expr>()?.to_token_stream());
             options.push(Opt { name, default });
         } else if options.is_empty() {
-            required.push(name);
+            let shape = shape(input)?;
+            required.push(Parameter { name, shape });
         } else {
             let message =
                 format!("required parameter `{name}` after an optional one; add a default, or move it to the front");
@@ -155,4 +163,29 @@ fn parameters(input: ParseStream<'_>) -> syn::Result<Parameters> {
         }
     }
     Ok(all)
+}
+
+/// Parses `: [n_embd, T]` after a parameter, if present.
+fn shape(input: ParseStream<'_>) -> syn::Result<Option<TokenStream>> {
+    if !input.peek(Token![:]) {
+        return Ok(None);
+    }
+    input.parse::<Token![:]>()?;
+    let content;
+    let bracket = bracketed!(content in input);
+    let tokens: TokenStream = content.parse()?;
+    let sizes = sizes(tokens.clone())?;
+    match sizes.len() {
+        1..=4 => Ok(Some(tokens)),
+        n => {
+            let message = format!("a shape has one to four sizes, found {n}");
+            Err(syn::Error::new(bracket.span.join(), message))
+        }
+    }
+}
+
+/// Parses the sizes of a parameter's shape.
+pub fn sizes(tokens: TokenStream) -> syn::Result<Vec<Expr>> {
+    let sizes = Punctuated::<Expr, Token![,]>::parse_terminated.parse2(tokens)?;
+    Ok(sizes.into_iter().collect())
 }

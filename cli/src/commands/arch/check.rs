@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use clap::Args;
 use engine::conformance::{CheckParams, Comparison, Fixture, fixtures};
 use engine::context::ContextParams;
 use engine::model::Model;
@@ -12,8 +13,57 @@ use kernels::{GgmlType, Precision};
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use super::{check_declaration, check_file};
-use crate::args::{CheckArgs, PrecisionArg};
+use crate::args::values::{cache_type, positive, positive_float_64, threads};
+use crate::args::{LoadArgs, PrecisionArg};
 use crate::failure::{Failure, Outcome};
+
+/// Arguments of `llama arch check`.
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct CheckArgs {
+    /// Model files, or with --fixtures configurations such as llama-moe [default: all]
+    ///
+    /// If NAME.logits exists next to a model file, its logits are compared with the model's output. With
+    /// --fixtures, an architecture name such as llama selects all of its configurations.
+    #[arg(value_name = "FILE", required_unless_present_any = ["fixtures", "file"])]
+    pub names: Vec<String>,
+    /// Check a declaration or fragment (archs/my.rs) without a build (may be repeated)
+    #[arg(long, value_name = "FILE.rs", conflicts_with_all = ["fixtures", "names"])]
+    pub file: Vec<PathBuf>,
+    /// Directory of NAME.header.gguf and NAME.logits files
+    #[arg(long, value_name = "DIR")]
+    pub fixtures: Option<PathBuf>,
+    /// Seed of the random weights
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Skip architectures without a declaration instead of failing
+    #[arg(long)]
+    pub known: bool,
+    /// Data type of the K cache (-ctk)
+    ///
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
+    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f32", value_parser = cache_type)]
+    pub cache_type_k: GgmlType,
+    /// Data type of the V cache (-ctv)
+    ///
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
+    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f32", value_parser = cache_type)]
+    pub cache_type_v: GgmlType,
+    /// Physical batch size (-ub): maximum tokens per ubatch
+    #[arg(long, value_name = "N", alias = "ubatch", default_value = "512", value_parser = positive)]
+    pub ubatch_size: usize,
+    /// Maximum normalized mean squared error [default: 1e-8 with f32 caches, else 1e-4]
+    #[arg(long, value_name = "X", value_parser = positive_float_64)]
+    pub limit: Option<f64>,
+    /// Split each model into N files and load the shards
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub shards: Option<u16>,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    /// Number of configurations to check in parallel [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+}
 
 /// Checks the selected declarations, files or configurations; fails if any check fails.
 pub fn run(args: &CheckArgs) -> Outcome {
@@ -41,8 +91,10 @@ pub fn run(args: &CheckArgs) -> Outcome {
     };
     let fixtures = selected(args, dir)?;
     // File loading options can only be tested with files.
-    let by_default = args.load.no_mmap || args.load.mlock;
-    let files = args.shards.or(by_default.then_some(1));
+    let files = match args.shards {
+        None if args.load.no_mmap || args.load.mlock => Some(1),
+        shards => shards,
+    };
     let printer = Mutex::new(Printer::new(io::stdout()));
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(args.threads.unwrap_or(0))

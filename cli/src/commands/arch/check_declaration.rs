@@ -36,11 +36,14 @@ pub fn run(files: &[PathBuf]) -> Outcome {
     if n_failed > 0 { Err(Failure::Reported) } else { Ok(()) }
 }
 
-/// Returns the directory of declarations for a file: its parent, or the parent of a `fragments` directory.
+/// Returns the directory of declarations for a file: its parent, or the parent of a `fragments` or `parents`
+/// directory.
 fn directory_of(file: &Path) -> Directory {
     let directory = file.parent().unwrap_or(Path::new(""));
-    let of_fragments = directory.file_name().is_some_and(|name| name == "fragments");
-    let directory = if of_fragments {
+    let is_subdirectory = directory
+        .file_name()
+        .is_some_and(|name| name == "fragments" || name == "parents");
+    let directory = if is_subdirectory {
         directory.parent().unwrap_or(directory)
     } else {
         directory

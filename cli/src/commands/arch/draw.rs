@@ -2,11 +2,20 @@
 
 use std::io::Write;
 
+use clap::ValueEnum;
 use engine::builder::GraphPart;
 use engine::model::{Architecture, FlowNode};
 
-use crate::args::Drawing;
 use crate::failure::Outcome;
+
+/// Graph drawing languages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Drawing {
+    /// Mermaid, rendered by GitHub and many Markdown editors
+    Mermaid,
+    /// Graphviz DOT
+    Dot,
+}
 
 pub fn draw(out: &mut dyn Write, arch: &Architecture, drawing: Drawing) -> Outcome {
     match drawing {

@@ -4,17 +4,30 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
+
 use super::ARCHS;
-use crate::args::FmtArgs;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
+
+/// Arguments of `llama arch fmt`.
+#[derive(Debug, Args)]
+pub struct FmtArgs {
+    /// Files to format [default: all in archs and its subdirectories]
+    #[arg(value_name = "FILE.rs")]
+    pub files: Vec<PathBuf>,
+    /// List files that need formatting and fail if there are any; change nothing
+    #[arg(long)]
+    pub check: bool,
+}
 
 /// Formats files, or lists those that need formatting. A file with errors is reported and left unchanged; the
 /// remaining files are still formatted.
 pub fn run(args: &FmtArgs) -> Outcome {
-    let files = match args.files.is_empty() {
-        true => declarations()?,
-        false => args.files.clone(),
+    let files = if args.files.is_empty() {
+        declarations()?
+    } else {
+        args.files.clone()
     };
     let mut out = stdout();
     let mut failed = false;
@@ -45,7 +58,8 @@ pub fn run(args: &FmtArgs) -> Outcome {
 /// Returns all declaration and fragment files of the project.
 fn declarations() -> Outcome<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for directory in [Path::new(ARCHS).to_owned(), Path::new(ARCHS).join("fragments")] {
+    let archs = Path::new(ARCHS);
+    for directory in [archs.to_owned(), archs.join("fragments"), archs.join("parents")] {
         let entries = fs::read_dir(&directory).map_err(|e| {
             let where_to = "run this command in the root of the project, or pass files";
             Failure::new(format_args!("{}: {e}; {where_to}", directory.display()))

@@ -3,18 +3,53 @@
 mod check;
 mod check_declaration;
 mod check_file;
-mod draw;
+pub mod draw;
 mod fmt;
 mod seed;
 mod show;
 
 use std::io::Write;
 
+use clap::{Args, Subcommand};
 use engine::model::{Registered, did_you_mean, nearest_names};
 
-use crate::args::{ArchArgs, ArchCommand};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
+use check::CheckArgs;
+use draw::Drawing;
+use fmt::FmtArgs;
+use seed::SeedArgs;
+
+/// Arguments of `llama arch`. Without a subcommand or name, `llama arch` lists all architectures.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct ArchArgs {
+    #[command(subcommand)]
+    pub command: Option<ArchCommand>,
+    /// Architecture whose hyperparameters, tensors and graph to print
+    pub name: Option<String>,
+    /// Print only the graph, as a drawing
+    #[arg(long, value_name = "FORMAT", requires = "name")]
+    pub draw: Option<Drawing>,
+}
+
+/// Subcommands of `llama arch`.
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "one value per process")]
+pub enum ArchCommand {
+    /// List all architectures
+    List {
+        /// Print the list as Markdown, as in docs/architectures.md
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// Compare model outputs with recorded logits, or check a declaration file
+    Check(CheckArgs),
+    /// Write tiny models with deterministic random weights
+    Seed(SeedArgs),
+    /// Format declaration and fragment files
+    Fmt(FmtArgs),
+}
 
 /// Directory of declarations, relative to the root of the project.
 const ARCHS: &str = "archs";

@@ -3,16 +3,37 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use engine::conformance::{Draft, KEY_GELU};
 use engine::gguf::seeded;
 use engine::model::Registered;
 
-use crate::args::SeedArgs;
+use crate::args::values::positive_float;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::format;
+
+/// Arguments of `llama arch seed`.
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct SeedArgs {
+    /// Architectures to write models for [default: all]
+    pub names: Vec<String>,
+    /// Output directory for NAME.gguf and NAME.header.gguf
+    #[arg(short, long, value_name = "DIR", default_value = ".")]
+    pub output: PathBuf,
+    /// Omit optional tensors
+    #[arg(long)]
+    pub bare: bool,
+    /// Seed of the random weights
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Factor on all weights; below 1 for graphs that amplify rounding errors
+    #[arg(long, value_name = "X", value_parser = positive_float)]
+    pub weight_scale: Option<f32>,
+}
 
 /// Writes the header and model file of each selected architecture.
 pub fn run(args: &SeedArgs) -> Outcome {

@@ -18,6 +18,15 @@ pub fn show(out: &mut dyn Write, registered: &Registered) -> Outcome {
     if arch.bidirectional {
         writeln!(out, "attention: bidirectional")?;
     }
+    if !arch.models.is_empty() {
+        writeln!(out, "\nmodels, identified by their sizes")?;
+        table(
+            out,
+            arch.models
+                .iter()
+                .map(|(name, condition)| [format!("{name:?}"), (*condition).to_owned()]),
+        )?;
+    }
     writeln!(
         out,
         "\nhyperparameters (in addition to those common to all architectures)"

@@ -20,9 +20,9 @@ use std::process::{Command, Stdio};
 use engine::backend::cuda::{Counters, Specialization, loaded};
 use serde::{Deserialize, Serialize};
 
-use crate::args::BenchFormat;
 use crate::failure::{Failure, Outcome};
 
+use super::args::BenchFormat;
 use super::case::Case;
 
 /// Specification of a GPU, from vendor data.

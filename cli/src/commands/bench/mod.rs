@@ -1,6 +1,7 @@
 //! `llama bench`: measures prefill and decoding, compared with the machine's peak rates and with another
 //! engine.
 //!
+//! - [`args`]: arguments
 //! - [`case`]: one test with its context
 //! - [`work`]: minimum bytes and multiply-adds of a test
 //! - [`limits`], [`system`]: peak rates, memory and energy counters
@@ -9,6 +10,7 @@
 //! - [`cost_model`]: GPU cost estimates from the emulated driver
 //! - [`report`]: output formats
 
+pub mod args;
 mod case;
 mod compare;
 mod cost_model;
@@ -28,11 +30,11 @@ use engine::backend::Profile;
 use engine::context::ContextParams;
 use engine::model::Model;
 
-use crate::args::BenchArgs;
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::{fetch, interrupt};
 
+use args::BenchArgs;
 use case::{Case, Test};
 use compare::Baseline;
 use cost_model::CostModel;

@@ -4,11 +4,11 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use crate::args::{BenchArgs, BenchFormat};
 use crate::failure::Outcome;
 use crate::format;
 
 use super::Loaded;
+use super::args::{BenchArgs, BenchFormat};
 use super::case::Case;
 use super::limits::Limits;
 use super::profile::OpShare;

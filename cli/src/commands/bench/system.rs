@@ -51,9 +51,10 @@ impl Energy {
         for package in &self.packages {
             let now = number(&package.directory.join("energy_uj"))?;
             // The energy counter may have wrapped around.
-            let round = match now < package.count {
-                true => number(&package.directory.join("max_energy_range_uj"))?,
-                false => 0,
+            let round = if now < package.count {
+                number(&package.directory.join("max_energy_range_uj"))?
+            } else {
+                0
             };
             total += (now + round).saturating_sub(package.count);
         }

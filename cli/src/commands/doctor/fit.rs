@@ -55,9 +55,10 @@ impl Fit {
         let memory = plan::budgets(&plan, &params.placement.devices);
         let fits = memory.iter().all(MemoryBudget::fits);
         let estimate = Estimate::new(&plan, machine.speed.read_bytes);
-        let advice = match fits {
-            true => Vec::new(),
-            false => vec![plan::change(file, header, args, &plan)?],
+        let advice = if fits {
+            Vec::new()
+        } else {
+            vec![plan::change(file, header, args, &plan)?]
         };
         Ok(Fit {
             file: file.display().to_string(),

@@ -3,7 +3,7 @@
 //! A matmul with quantized weights needs its f32 activations as integers or bf16 ([`ActivationForm`]). Each
 //! operand is quantized once, however many matmuls read it. Where that happens depends on its size:
 //!
-//! - **Small operands** (up to [`FEW`] elements): every thread quantizes the whole operand into its own
+//! - **Small operands** (up to [`PER_THREAD_MAX`] elements): every thread quantizes the whole operand into its own
 //!   scratch buffer. This costs about 2 µs and saves a barrier. If the operand is an RMS norm with no other
 //!   reader, each thread also computes the norm itself.
 //! - **Large operands**: the threads share the rows, write to a shared buffer, and synchronize before the
@@ -16,10 +16,8 @@ use kernels::{
     round_to_bf16,
 };
 
-use super::ops::ScratchSize;
-use super::ops::norm::RmsNorm;
 use super::queue::WorkQueue;
-use super::scratch::Parts;
+use super::scratch::{Parts, ScratchSize};
 use super::view::{MemRange, Source, Target, row_index};
 use crate::graph::{Graph, Op, Tensor, TensorId};
 
@@ -44,11 +42,16 @@ pub(super) enum Storage {
     InPlace,
 }
 
-/// The input of a quantization step.
-pub(super) enum RowSource<'a> {
-    Stored(Source<'a>),
-    /// An RMS norm that is computed on the fly and never stored.
-    Norm(RmsNorm<'a>),
+/// Rows of f32 activations to quantize: a tensor, or a norm that is computed on the fly and never stored.
+pub(super) trait RowSource {
+    /// Returns row `i`, numbered as if the rows were contiguous. `scratch` holds two rows.
+    fn activations<'s>(&'s self, i: usize, scratch: &'s mut [f32]) -> &'s [f32];
+}
+
+impl RowSource for Source<'_> {
+    fn activations<'s>(&'s self, i: usize, scratch: &'s mut [f32]) -> &'s [f32] {
+        self.row(row_index(&self.ne(), i), scratch)
+    }
 }
 
 /// Describes how an operand is quantized: form, shape, and storage.
@@ -71,13 +74,16 @@ impl Quantization {
         };
         let (w, x) = (graph.tensor(node.source(0)), graph.tensor(node.source(1)));
         let form = activation_form(w.ty, n, precision);
+        if form == ActivationForm::F32 {
+            return None;
+        }
         let (k, n_rows) = (x.ne[0], x.nrows());
         let storage = if k * n_rows <= PER_THREAD_MAX.max(k) {
             Storage::PerThread
         } else {
             Storage::Shared
         };
-        (form != ActivationForm::F32).then_some(Quantization {
+        Some(Quantization {
             form,
             k,
             n_rows,
@@ -130,7 +136,7 @@ impl Quantization {
     /// Quantizes `x` and stores it as row `i` over the f32 values of `target`.
     ///
     /// # Safety
-    /// No other thread accesses the bytes of quantized row `i`, as [`rows`](Quantized::rows) lays them out,
+    /// No other thread accesses the bytes of quantized row `i`, as [`rows`](Quantization::rows) lays them out,
     /// during the call.
     pub(super) unsafe fn store(&self, i: usize, x: &[f32], target: &Target<'_>) {
         let start = i * self.stride();
@@ -158,15 +164,12 @@ impl Quantization {
     ///
     /// # Safety
     /// No other reference to the scratch buffer of thread `ith` exists during the call.
-    pub(super) unsafe fn fill_own(&self, from: &RowSource<'_>, parts: &Parts<'_>, scratch: &mut [f32], ith: usize) {
+    pub(super) unsafe fn fill_own(&self, from: &dyn RowSource, parts: &Parts<'_>, scratch: &mut [f32], ith: usize) {
         let row = self.stride() / size_of::<f32>();
         // SAFETY: no other reference to the buffer of thread `ith` exists (function contract).
         let own = unsafe { parts.of_thread(ith) };
         for (i, out) in own.chunks_exact_mut(row).take(self.n_rows).enumerate() {
-            match from {
-                RowSource::Stored(x) => self.quantize(x.row(row_index(&x.ne(), i), scratch), out),
-                RowSource::Norm(norm) => self.quantize(norm.row(i, scratch), out),
-            }
+            self.quantize(from.activations(i, scratch), out);
         }
     }
 
@@ -188,7 +191,7 @@ impl Quantization {
                 // SAFETY: no thread reads the shared buffer in this phase (function contract), and the queue
                 // gives each chunk of rows to one thread.
                 let out = unsafe { shared.write(i * row..(i + 1) * row) };
-                self.quantize(x.row(row_index(&x.ne(), i), scratch), out);
+                self.quantize(x.activations(i, scratch), out);
             }
         }
     }

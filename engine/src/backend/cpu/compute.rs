@@ -6,19 +6,18 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::activations::{QuantizedRows, RowSource, Storage};
-use super::fuse::Fusion;
+use super::error::{NAME, error};
 use super::ops::gated::{Products, matmul_glu};
 use super::ops::mul_mat::matmul_add;
 use super::ops::norm::{RmsNorm, Sum, add_rms_norm};
 use super::ops::{self, KernelError, NodeExit, Task};
-use super::phases::Chunk;
-use super::plan::{CpuPlan, Phase, Planner};
-use super::pool::{Abandoned, Stopped, ThreadPool, Worker};
+use super::phases::{Abandoned, Chunk};
+use super::plan::{CpuPlan, Fusion, NodePart, Phase, PlannedNode};
+use super::planner::Planner;
+use super::pool::{Stopped, ThreadPool, Worker};
 use super::queue::{WorkQueue, WorkShare};
 use super::scratch::{Parts, Scratch};
-use super::view::{NodePart, PlannedNode};
 use super::weight_prefetch::Cursor;
-use super::{NAME, error};
 use crate::backend::profile::RunTimer;
 use crate::backend::{Activity, Backend, BackendError, BackendParams, Device, GraphView, MemoryMap, Plan, Profile};
 use crate::graph::{Graph, Op, TensorId};
@@ -76,7 +75,7 @@ impl CpuBackend {
             (&mut self.scratch, plan.scratch_size),
             (&mut self.quantized, plan.quantized_scratch_size),
         ] {
-            if !scratch.ensure(n_threads, scratch_size.per_thread, scratch_size.shared) {
+            if !scratch.ensure(n_threads, scratch_size) {
                 return Err(BackendError::OutOfMemory {
                     buffer_type: "CPU".to_string(),
                     bytes: scratch_size
@@ -185,7 +184,10 @@ impl PlanRun<'_> {
             worker,
             activations: None,
             ahead: Cursor::default(),
-            watch: self.profile.filter(|_| worker.ith == 0).map(Profile::watch),
+            watch: match self.profile {
+                Some(profile) if worker.ith == 0 => Some(profile.watch()),
+                _ => None,
+            },
         };
         let share = WorkShare {
             ith: worker.ith,
@@ -223,7 +225,7 @@ impl PlanRun<'_> {
                     Err(NodeExit::Abandoned) => return Err(Abandoned),
                     Err(NodeExit::KernelError(fault)) => {
                         let mut first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-                        first.get_or_insert((node.id, fault));
+                        first.get_or_insert((node.memory.id, fault));
                         return Err(thread.worker.abandon());
                     }
                 }
@@ -245,22 +247,26 @@ impl PlanRun<'_> {
         worker: Worker<'a>,
     ) -> WorkQueue<'a> {
         let node = &self.plan.nodes[at];
-        let piece = Chunk {
-            node: at,
-            range: 0..0,
-            solo,
+        let offered = if node.offers && worker.nth > 1 {
+            Some(Chunk {
+                node: at,
+                range: 0..0,
+                solo,
+            })
+        } else {
+            None
         };
         WorkQueue {
             taken: self.plan.taken.of(at),
             worker,
             nth: if node.solo { 1 } else { worker.nth },
-            offered: (node.offers && worker.nth > 1).then_some(piece),
+            offered,
             first: Cell::new(first),
         }
     }
 
     fn activity(&self, node: &PlannedNode) -> Activity {
-        let tensor = self.graph.tensor(node.id);
+        let tensor = self.graph.tensor(node.memory.id);
         let is_product = matches!(tensor.op, Op::MulMat | Op::MulMatId);
         let name = match (node.fusion, node.part) {
             (_, NodePart::Quantize) => return QUANTIZE,
@@ -270,7 +276,11 @@ impl PlanRun<'_> {
             (Some(Fusion::MatmulGlu { .. }), _) => "mul_mat + glu",
             (None, _) => tensor.op.name(),
         };
-        let weights = is_product.then(|| self.graph.tensor(tensor.source(0)).ty);
+        let weights = if is_product {
+            Some(self.graph.tensor(tensor.source(0)).ty)
+        } else {
+            None
+        };
         Activity { name, weights }
     }
 
@@ -286,7 +296,7 @@ impl PlanRun<'_> {
             return self.share(at, queue, WorkShare::WHOLE, thread);
         }
         let nth = thread.worker.nth;
-        if node.part == NodePart::Merge || ops::takes_pieces(self.graph.tensor(node.id).op) {
+        if node.part == NodePart::Merge || ops::takes_pieces(self.graph.tensor(node.memory.id).op) {
             return self.share(at, queue, WorkShare { ith: 0, nth }, thread);
         }
         // Shares are taken from the queue, so that a descheduled thread does not hold up a share.
@@ -304,30 +314,32 @@ impl PlanRun<'_> {
         let scratch = unsafe { self.parts.of_thread(thread.worker.ith) };
         // SAFETY: the planner adds a barrier between this phase and the matmuls that read the rows
         // (`Access::shared_activations`).
-        unsafe { quantized.fill_shared(node.source(self.graph, 1), &self.quantized, scratch, queue) }
+        unsafe { quantized.fill_shared(node.memory.source(self.graph, 1), &self.quantized, scratch, queue) }
     }
 
     /// Quantizes the activations of a matmul into this thread's scratch buffer, unless the buffer already
     /// holds them.
     fn quantize_own(&self, node: &PlannedNode, thread: &mut Thread<'_>) {
         let number = Some(node.activations_number);
-        let Some(quantized) = node.activations.filter(|q| q.storage == Storage::PerThread) else {
-            return;
-        };
-        if thread.activations == number {
+        let Some(quantized) = node.activations else { return };
+        if quantized.storage != Storage::PerThread || thread.activations == number {
             return;
         }
         let ith = thread.worker.ith;
         // SAFETY: each thread only accesses its own part, and the slice of the previous node has been
         // dropped.
         let scratch = unsafe { self.parts.of_thread(ith) };
-        let (from, activity) = match node.norm {
-            Some(norm) => (RowSource::Norm(self.norm(norm)), NORM_QUANTIZE),
-            None => (RowSource::Stored(node.source(self.graph, 1)), QUANTIZE),
+        let (norm, stored);
+        let (from, activity): (&dyn RowSource, _) = if let Some(i) = node.norm {
+            norm = self.norm(i);
+            (&norm, NORM_QUANTIZE)
+        } else {
+            stored = node.memory.source(self.graph, 1);
+            (&stored, QUANTIZE)
         };
         // SAFETY: references to this thread's part live as long as its `Task`, and no `Task` exists between
         // nodes.
-        unsafe { quantized.fill_own(&from, &self.quantized, scratch, ith) };
+        unsafe { quantized.fill_own(from, &self.quantized, scratch, ith) };
         thread.activations = number;
         thread.done(activity);
     }
@@ -335,13 +347,13 @@ impl PlanRun<'_> {
     /// Returns norm `i` of the plan, which every thread recomputes in the phases of the matmuls that read it.
     fn norm(&self, i: usize) -> RmsNorm<'_> {
         let node = &self.plan.norms[i];
-        let tensor = self.graph.tensor(node.id);
+        let tensor = self.graph.tensor(node.memory.id);
         let Op::RmsNorm { eps } = tensor.op else {
             unreachable!("the planner only recomputes RMS norms");
         };
         RmsNorm {
-            x: node.source(self.graph, 0),
-            weight: tensor.src[1].map(|_| node.source(self.graph, 1)),
+            x: node.memory.source(self.graph, 0),
+            weight: tensor.src[1].map(|_| node.memory.source(self.graph, 1)),
             eps,
         }
     }
@@ -353,18 +365,22 @@ impl PlanRun<'_> {
             None => return ops::run(self.task(node, queue, share, thread)),
             Some(Fusion::AddRmsNorm { eps, stores_sum }) => {
                 let sum = Sum {
-                    a: node.source(self.graph, 0),
-                    b: node.source(self.graph, 1),
-                    // SAFETY: each thread writes its own rows of both results, which do not overlap (checked
-                    // in `add_rms_norm` of the planner).
-                    target: stores_sum.then(|| unsafe { node.target(self.graph, share) }),
+                    a: node.memory.source(self.graph, 0),
+                    b: node.memory.source(self.graph, 1),
+                    target: if stores_sum {
+                        // SAFETY: each thread writes its own rows of both results, which do not overlap
+                        // (checked in `FusionContext::add_rms_norm`).
+                        Some(unsafe { node.memory.target(self.graph, share) })
+                    } else {
+                        None
+                    },
                 };
                 let norm = &self.plan.nodes[at + 1];
                 add_rms_norm(self.task(norm, queue, share, thread), &sum, eps);
             }
             Some(Fusion::MatmulAdd { other }) => {
                 let sum = &self.plan.nodes[at + 1];
-                let operands = [node.source(self.graph, 0), sum.source(self.graph, other)];
+                let operands = [node.memory.source(self.graph, 0), sum.memory.source(self.graph, other)];
                 let x = self
                     .activations(node, thread)
                     .expect("only matmuls with quantized activations are fused");
@@ -372,7 +388,7 @@ impl PlanRun<'_> {
             }
             Some(Fusion::MatmulGlu { f, gate_is_first }) => {
                 let [gate, up] = if gate_is_first { [0, 1] } else { [1, 0] };
-                let weights = |i: usize| self.plan.nodes[at + i].source(self.graph, 0);
+                let weights = |i: usize| self.plan.nodes[at + i].memory.source(self.graph, 0);
                 let products = Products {
                     gate: weights(gate),
                     up: weights(up),
@@ -380,8 +396,11 @@ impl PlanRun<'_> {
                         .activations(node, thread)
                         .expect("only matmuls with quantized activations are fused"),
                     is_skinny: node.activations.is_some_and(|q| q.storage == Storage::PerThread),
-                    x_ne: node.source(self.graph, 1).ne(),
-                    ids: (self.graph.tensor(node.id).op == Op::MulMatId).then(|| node.source(self.graph, 2)),
+                    x_ne: node.memory.source(self.graph, 1).ne(),
+                    ids: match self.graph.tensor(node.memory.id).op {
+                        Op::MulMatId => Some(node.memory.source(self.graph, 2)),
+                        _ => None,
+                    },
                 };
                 return matmul_glu(self.task(&self.plan.nodes[at + 2], queue, share, thread), &products, f);
             }
@@ -392,7 +411,7 @@ impl PlanRun<'_> {
     /// Returns the quantized activations of a matmul, or `None` if the matmul reads f32.
     fn activations<'a>(&'a self, node: &'a PlannedNode, thread: &Thread<'a>) -> Option<QuantizedRows<'a>> {
         let quantized = node.activations?;
-        let x = node.source(self.graph, 1);
+        let x = node.memory.source(self.graph, 1);
         // SAFETY: a thread quantizes into its own buffer only between tasks. Shared rows and rows stored in
         // place are written in an earlier phase.
         Some(unsafe { quantized.rows(&x, &self.quantized, thread.worker.ith) })
@@ -408,7 +427,7 @@ impl PlanRun<'_> {
         let ith = thread.worker.ith;
         Task {
             graph: self.graph,
-            node: self.graph.tensor(node.id),
+            node: self.graph.tensor(node.memory.id),
             planned: node,
             share,
             queue,
@@ -416,7 +435,7 @@ impl PlanRun<'_> {
             // disjoint chunks. Earlier accesses to the operands and the result are in earlier phases, and
             // later accesses in later phases, which start only after every thread has left this phase. A
             // thread whose chunk was stolen accesses neither the operands nor the result.
-            target: unsafe { node.target(self.graph, share) },
+            target: unsafe { node.memory.target(self.graph, share) },
             // SAFETY: each thread only accesses its own part, and the slice of the previous task has been
             // dropped.
             scratch: unsafe { self.parts.of_thread(ith) },

@@ -5,47 +5,11 @@
 use kernels::{BF16_STEP, GgmlType, Precision};
 
 use super::activations::{Quantization, QuantizedCache, Storage};
-use super::ops;
+use super::ops::mul_mat::is_skinny;
+use super::plan::Fusion;
 use super::view::{MemRange, locate, may_overlap};
 use crate::backend::{GraphView, MemoryMap};
-use crate::graph::{Op, Tensor, TensorId, Unary};
-
-/// A group of adjacent nodes that are computed together.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Fusion {
-    /// A sum followed by its RMS norm.
-    AddRmsNorm {
-        /// Epsilon of the norm.
-        eps: f32,
-        /// True if the sum has other readers and must be stored, too.
-        stores_sum: bool,
-    },
-    /// A matmul with few columns, and the sum of its result and another tensor. The matmul's result is not
-    /// stored.
-    MatmulAdd {
-        /// Index of the other tensor among the operands of the sum.
-        other: usize,
-    },
-    /// Two matmuls with the same activations, combined as `f(gate) * up`. Neither matmul's result is stored.
-    MatmulGlu {
-        f: Unary,
-        /// True if the first matmul is the gate.
-        gate_is_first: bool,
-    },
-}
-
-/// Maximum number of nodes in a fusion.
-pub(super) const MAX_FUSED: usize = 3;
-
-impl Fusion {
-    /// Returns the number of fused nodes.
-    pub(super) fn n_nodes(&self) -> usize {
-        match self {
-            Fusion::AddRmsNorm { .. } | Fusion::MatmulAdd { .. } => 2,
-            Fusion::MatmulGlu { .. } => 3,
-        }
-    }
-}
+use crate::graph::{Op, Tensor, TensorId};
 
 /// Number of following nodes to search for the readers of a result.
 const NEAR: usize = 16;
@@ -99,7 +63,10 @@ impl FusionContext<'_> {
             return None;
         }
         let stores_sum = self.view.uses.n_readers(first) > 1;
-        (!stores_sum || !at_norm.overlaps(&at_sum)).then_some(Fusion::AddRmsNorm { eps, stores_sum })
+        if stores_sum && at_norm.overlaps(&at_sum) {
+            return None;
+        }
+        Some(Fusion::AddRmsNorm { eps, stores_sum })
     }
 
     /// Returns the fusion of a matmul and a residual sum.
@@ -111,8 +78,8 @@ impl FusionContext<'_> {
         let graph = self.view.graph;
         let (product, sum) = (graph.tensor(first), graph.tensor(second));
         let activations = Quantization::for_matmul(graph, product, self.precision)?;
-        let is_skinny = activations.storage == Storage::PerThread && ops::is_skinny(graph, product);
-        if sum.op != Op::Add || !is_skinny || self.view.uses.n_readers(first) != 1 {
+        let has_few_columns = activations.storage == Storage::PerThread && is_skinny(graph, product);
+        if sum.op != Op::Add || !has_few_columns || self.view.uses.n_readers(first) != 1 {
             return None;
         }
         let other = usize::from(sum.src[0] == Some(first));
@@ -123,7 +90,10 @@ impl FusionContext<'_> {
         let is_row_by_row = product.ne == sum.ne && repeats_rows && is_list;
         let at = self.find(second)?;
         let are_disjoint = self.is_disjoint_from_reads(&at, product);
-        (sum.src[1 - other] == Some(first) && is_row_by_row && are_disjoint).then_some(Fusion::MatmulAdd { other })
+        if sum.src[1 - other] != Some(first) || !is_row_by_row || !are_disjoint {
+            return None;
+        }
+        Some(Fusion::MatmulAdd { other })
     }
 
     /// Returns true if `at` overlaps nothing that threads read while they compute a matmul.
@@ -167,13 +137,16 @@ impl FusionContext<'_> {
         let are_alike = are_alike && (a.op == Op::MulMatId || a.ne[2..] == [1, 1]);
         let activations = Quantization::for_matmul(graph, a, self.precision)?;
         let share_activations = Quantization::for_matmul(graph, b, self.precision) == Some(activations);
-        let is_few_or_many = activations.storage == Storage::Shared || a.op == Op::MulMatId || ops::is_skinny(graph, a);
+        let is_few_or_many = activations.storage == Storage::Shared || a.op == Op::MulMatId || is_skinny(graph, a);
+        if !is_of_both || !are_alike || !share_activations || !is_few_or_many {
+            return None;
+        }
         let at = self.find(last)?;
-        // Evaluated only if the second node is a matmul like the first.
-        let are_disjoint =
-            is_of_both && are_alike && [a, b].iter().all(|product| self.is_disjoint_from_reads(&at, product));
-        (is_of_both && are_alike && share_activations && is_few_or_many && are_disjoint)
-            .then_some(Fusion::MatmulGlu { f, gate_is_first })
+        if [a, b].iter().all(|product| self.is_disjoint_from_reads(&at, product)) {
+            Some(Fusion::MatmulGlu { f, gate_is_first })
+        } else {
+            None
+        }
     }
 
     /// Returns the tensor through which matmuls read norm `id`, if every thread should recompute the norm
@@ -192,7 +165,14 @@ impl FusionContext<'_> {
             return None;
         }
         let after = after.take(NEAR);
-        let product = |id: TensorId| Some(graph.tensor(id)).filter(|node| matches!(node.op, Op::MulMat | Op::MulMatId));
+        let product = |id: TensorId| {
+            let node = graph.tensor(id);
+            if matches!(node.op, Op::MulMat | Op::MulMatId) {
+                Some(node)
+            } else {
+                None
+            }
+        };
         let mut products = after.clone().filter_map(product);
         let read = products.find_map(|product| self.as_full_view(id, product.source(1)))?;
         let wants_own = |product: &Tensor| {
@@ -271,7 +251,11 @@ impl FusionContext<'_> {
         let fits_in_place = form.fits_in_place(result, &at) && part.is_none_or(|n| form.can_store_row_parts(n));
         let uses = self.view.uses;
         let is_read_so = n_alike == uses.n_readers(read) && (read == last || uses.n_readers(last) == 1);
-        (form.storage == Storage::Shared && is_read_so && are_disjoint && fits_in_place).then_some((read, form))
+        if form.storage == Storage::Shared && is_read_so && are_disjoint && fits_in_place {
+            Some((read, form))
+        } else {
+            None
+        }
     }
 
     /// Returns `read` if it is `result` or a reshaped view of all of it.
@@ -279,7 +263,11 @@ impl FusionContext<'_> {
         let graph = self.view.graph;
         let (of, view) = (graph.tensor(result), graph.tensor(read));
         let is_reshaped = view.view == Some((result, 0)) && view.is_contiguous() && view.nelements() == of.nelements();
-        (read == result || is_reshaped).then_some(read)
+        if read == result || is_reshaped {
+            Some(read)
+        } else {
+            None
+        }
     }
 
     fn find(&self, id: TensorId) -> Option<MemRange> {

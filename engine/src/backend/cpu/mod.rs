@@ -1,148 +1,30 @@
 //! CPU backend: a thread pool that executes graphs together, with the compute routines of the `kernels`
 //! crate.
+//!
+//! Modules, from the lowest layer up:
+//! - [`futex`], [`phases`] (barriers and work stealing), [`pool`] (threads), [`queue`] (chunks of work),
+//! - [`scratch`], [`barriers`] (memory conflicts), [`view`] (operands as slices), [`activations`] (quantized
+//!   operands), [`interleaved`] (weight layout), [`weight_prefetch`],
+//! - [`plan`] (nodes ready to run), [`ops`] (one module per family of ops),
+//! - [`fuse`] (fusion of nodes), [`planner`], [`compute`] (execution of a plan), [`device`].
 
 mod activations;
 mod barriers;
 mod compute;
+mod device;
+mod error;
 mod fuse;
 mod futex;
 mod interleaved;
 mod ops;
 mod phases;
 mod plan;
+mod planner;
 mod pool;
 mod queue;
 mod scratch;
 mod view;
 mod weight_prefetch;
 
-use std::sync::Arc;
-
-use self::compute::CpuBackend;
-use self::interleaved::INTERLEAVED;
+pub use self::device::{CpuDevice, CpuRegistry};
 pub use self::pool::ThreadPool;
-use super::host::{self, DirectUpload, HostBuffer, HostBytes};
-use super::machine::machine_memory;
-use super::{
-    Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Registry, Upload,
-    WeightStorage,
-};
-use crate::graph::{Graph, Layout, TensorId};
-
-const NAME: &str = "cpu";
-
-/// The registry of CPU devices. Contains exactly one device, the host CPU.
-pub struct CpuRegistry {
-    device: Arc<dyn Device>,
-}
-
-impl CpuRegistry {
-    /// Creates the registry.
-    pub fn new() -> CpuRegistry {
-        CpuRegistry {
-            device: Arc::new(CpuDevice),
-        }
-    }
-}
-
-impl Default for CpuRegistry {
-    fn default() -> CpuRegistry {
-        CpuRegistry::new()
-    }
-}
-
-impl Registry for CpuRegistry {
-    fn name(&self) -> &str {
-        "CPU"
-    }
-
-    fn devices(&self) -> Vec<Arc<dyn Device>> {
-        vec![self.device.clone()]
-    }
-}
-
-/// The host CPU.
-pub struct CpuDevice;
-
-impl Device for CpuDevice {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn description(&self) -> String {
-        let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = processor_name(&text).unwrap_or(std::env::consts::ARCH);
-        format!("{model} ({})", kernels::isa().name())
-    }
-
-    fn kind(&self) -> DeviceKind {
-        DeviceKind::Cpu
-    }
-
-    fn memory(&self) -> (usize, usize) {
-        machine_memory()
-    }
-
-    fn buffer_type(&self) -> Arc<dyn BufferType> {
-        host::host_buffer_type()
-    }
-
-    fn buffer_from_host(&self, keep: HostBytes) -> Option<Box<dyn Buffer>> {
-        Some(Box::new(HostBuffer::over(keep)))
-    }
-
-    fn supports_buffer_type(&self, buffer_type: &dyn BufferType) -> bool {
-        buffer_type.is_host()
-    }
-
-    fn weight_storage(&self) -> Vec<WeightStorage> {
-        let storage = |layout| WeightStorage {
-            buffer_type: self.buffer_type(),
-            layout,
-        };
-        [INTERLEAVED, Layout::Plain].map(storage).to_vec()
-    }
-
-    fn upload(&self, mut buffer: Box<dyn Buffer>) -> Result<Box<dyn Upload>, BackendError> {
-        if let Some(buffer) = buffer.as_any_mut().downcast_mut::<HostBuffer>() {
-            buffer.use_huge_pages();
-        }
-        Ok(Box::new(DirectUpload(buffer)))
-    }
-
-    fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {
-        ops::check(graph, node).is_ok()
-    }
-
-    fn backend(self: Arc<Self>, params: &BackendParams) -> Result<Box<dyn Backend>, BackendError> {
-        Ok(Box::new(CpuBackend::new(self, params)?))
-    }
-}
-
-fn error(message: String) -> BackendError {
-    BackendError::Device {
-        device: NAME.to_string(),
-        message,
-    }
-}
-
-/// Returns the processor name in the contents of `/proc/cpuinfo`.
-fn processor_name(text: &str) -> Option<&str> {
-    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
-    let (_, name) = fields.find(|(key, _)| matches!(key.trim(), "model name" | "Processor" | "cpu model"))?;
-    Some(name.trim()).filter(|name| !name.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cpu_description_names_the_processor() {
-        let text = "processor\t: 0\nmodel name\t: Fast CPU @ 2:1\nflags: a b\n";
-        assert_eq!(processor_name(text), Some("Fast CPU @ 2:1"));
-        assert_eq!(processor_name("processor : 0\n"), None);
-        let description = CpuDevice.description();
-        assert!(description.contains(kernels::isa().name()), "{description}");
-    }
-}

@@ -16,11 +16,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::futex::Futex;
-use super::pool::Abandoned;
 
 /// Spin iterations that a thread waits for another thread's chunk before it steals the chunk. Longer than a
 /// chunk usually takes.
 const PATIENCE: u32 = 1024;
+
+/// Error: the run ended early, so every worker must return.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Abandoned;
 
 /// Membership of a thread in a phase.
 pub(super) struct PhaseSlot {
@@ -66,7 +69,7 @@ const NODE_BITS: u32 = 22;
 impl Chunk {
     /// Packs the chunk into a word, or returns `None` if a field does not fit.
     fn to_word(&self) -> Option<u64> {
-        let part = |x: usize, bits: u32| (x >> bits == 0).then_some(x as u64);
+        let part = |x: usize, bits: u32| if x >> bits == 0 { Some(x as u64) } else { None };
         let node = part(self.node, NODE_BITS)?;
         let start = part(self.range.start, START_BITS)?;
         let len = part(self.range.len(), LEN_BITS)?;
@@ -101,7 +104,8 @@ impl StealSlot {
 
     /// Returns the offered chunk as a token for [`StealSlot::take`].
     fn seen(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|word| word & OFFERED != 0)
+        let word = self.0.load(Ordering::Relaxed);
+        if word & OFFERED != 0 { Some(word) } else { None }
     }
 
     /// Returns true if the chunk `seen` is still offered.

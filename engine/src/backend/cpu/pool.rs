@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use super::error::error;
 use super::futex::Futex;
-use super::phases::{Chunk, PhaseSlot, Phases, StealSlot};
+use super::phases::{Abandoned, Chunk, PhaseSlot, Phases, StealSlot};
 use crate::backend::BackendError;
 
 /// A thread's handle to the current run.
@@ -28,10 +29,6 @@ pub(super) struct Worker<'a> {
     offers: &'a [StealSlot],
     cancel: &'a AtomicBool,
 }
-
-/// Error: the run ended early, so every worker must return.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Abandoned;
 
 impl Worker<'_> {
     /// Enters the current phase. All writes of earlier phases are visible afterwards.
@@ -144,7 +141,7 @@ impl ThreadPool {
     /// Creates a pool of `n_threads` threads. The calling thread of a run counts as one, so `n_threads - 1`
     /// threads are started.
     pub fn new(n_threads: usize) -> Result<ThreadPool, BackendError> {
-        let failed = |e| super::error(format!("cannot start {n_threads} threads: {e}"));
+        let failed = |e| error(format!("cannot start {n_threads} threads: {e}"));
         ThreadPool::start(n_threads).map_err(failed)
     }
 

@@ -122,7 +122,13 @@ impl WorkQueue<'_> {
     fn take_of(&self, ith: usize, n: usize, most: usize) -> Option<Range<usize>> {
         let range = WorkShare { ith, nth: self.nth }.of(n);
         let some = |taken: usize| ((range.len() - taken) / PARTS).clamp(1, most);
-        let next = |taken: usize| (taken < range.len()).then(|| range.len().min(taken + some(taken)));
+        let next = |taken: usize| {
+            if taken < range.len() {
+                Some(range.len().min(taken + some(taken)))
+            } else {
+                None
+            }
+        };
         let counter = self.taken.of(ith);
         let taken = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
         next(taken).map(|end| range.start + taken..range.start + end)

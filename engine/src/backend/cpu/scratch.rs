@@ -12,6 +12,22 @@ const LINE: usize = 16;
 #[repr(C, align(64))]
 struct Line([f32; LINE]);
 
+/// Scratch memory in floats.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ScratchSize {
+    pub(super) per_thread: usize,
+    pub(super) shared: usize,
+}
+
+impl ScratchSize {
+    pub(super) fn max(self, other: ScratchSize) -> ScratchSize {
+        ScratchSize {
+            per_thread: self.per_thread.max(other.per_thread),
+            shared: self.shared.max(other.shared),
+        }
+    }
+}
+
 /// The scratch memory. Parts of different threads are in different cache lines.
 #[derive(Default)]
 pub(super) struct Scratch {
@@ -21,11 +37,10 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Grows the memory to `n_threads` parts of `per_thread` floats and a shared part. Returns false if the
-    /// allocation fails.
-    pub(super) fn ensure(&mut self, n_threads: usize, per_thread: usize, shared: usize) -> bool {
-        self.per_thread = self.per_thread.max(per_thread.div_ceil(LINE));
-        self.shared = self.shared.max(shared.div_ceil(LINE));
+    /// Grows the memory to `size` for `n_threads` threads. Returns false if the allocation fails.
+    pub(super) fn ensure(&mut self, n_threads: usize, size: ScratchSize) -> bool {
+        self.per_thread = self.per_thread.max(size.per_thread.div_ceil(LINE));
+        self.shared = self.shared.max(size.shared.div_ceil(LINE));
         let total = self
             .per_thread
             .checked_mul(n_threads)

@@ -1,6 +1,6 @@
 //! Operands as slices: the only module that turns addresses into memory that ops may access.
 //!
-//! [`PlannedNode::new`] checks that every operand is within its buffer, and that the result overlaps no
+//! [`NodeMemory::new`] checks that every operand is within its buffer, and that the result overlaps no
 //! operand, except the first operand exactly if the op can run in place. Ops then access [`Source`]s, which
 //! return shared slices of rows, and one [`Target`], which returns exclusive slices of the rows of a share.
 
@@ -10,54 +10,25 @@ use std::slice;
 
 use kernels::GgmlType;
 
-use super::activations::Quantization;
 use super::barriers::Access;
-use super::fuse::Fusion;
+use super::error::NAME;
 use super::queue::WorkShare;
 use crate::backend::{BackendError, HostRange, MemoryMap};
 use crate::graph::{Graph, MAX_SRC, Op, Repack, Tensor, TensorId};
 
-/// A node whose operands have been resolved to addresses.
-pub(super) struct PlannedNode {
+/// Addresses of the operands and the result of a node.
+#[derive(Clone, Copy)]
+pub(super) struct NodeMemory {
     pub(super) id: TensorId,
     target: NonNull<u8>,
     sources: [Option<NonNull<u8>>; MAX_SRC],
-    /// True for a small node: a single thread computes all small nodes of a phase.
-    pub(super) solo: bool,
-    /// Fusion with the next nodes of the plan, if any.
-    pub(super) fusion: Option<Fusion>,
-    /// Quantized form in which to store the result; `None` for f32.
-    pub(super) stores: Option<Quantization>,
-    /// Quantization of a matmul's activations; `None` for f32.
-    pub(super) activations: Option<Quantization>,
-    /// Index of the plan's norm that threads recompute to get the matmul's activations.
-    pub(super) norm: Option<usize>,
-    /// True if a matmul with f32 activations may accumulate in [any
-    /// order](kernels::MatMul::allow_reassociation).
-    pub(super) allow_reassociation: bool,
-    /// Version of the quantized activations, to detect whether a thread's buffer holds them.
-    pub(super) activations_number: u32,
-    pub(super) part: NodePart,
-    /// True if the node's function supports [stealing](super::queue::WorkQueue::finish) of its chunks.
-    pub(super) offers: bool,
 }
 
-/// Step of a node that threads execute in a phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodePart {
-    /// Computation of the node.
-    Compute,
-    /// Quantization of a matmul's activations into the shared buffer.
-    Quantize,
-    /// Merge of partial attention results.
-    Merge,
-}
-
-// SAFETY: a planned node consists of addresses and plain data. Access through the addresses is governed by
-// `source` and `target`.
-unsafe impl Send for PlannedNode {}
+// SAFETY: the struct consists of addresses and plain data. Access through the addresses is governed by `source`
+// and `target`.
+unsafe impl Send for NodeMemory {}
 // SAFETY: shared access follows the same rules as `Send` above: `source` and `target` govern it.
-unsafe impl Sync for PlannedNode {}
+unsafe impl Sync for NodeMemory {}
 
 /// Memory range of a tensor.
 pub(super) struct MemRange {
@@ -91,7 +62,7 @@ impl MemRange {
     }
 }
 
-impl PlannedNode {
+impl NodeMemory {
     /// Resolves the operands of a node whose types and shapes were checked, and appends the node's memory
     /// accesses to `accesses`.
     ///
@@ -101,7 +72,7 @@ impl PlannedNode {
         memory: &MemoryMap,
         id: TensorId,
         accesses: &mut Vec<Access>,
-    ) -> Result<PlannedNode, BackendError> {
+    ) -> Result<NodeMemory, BackendError> {
         let node = graph.tensor(id);
         let target = locate(graph, memory, id)?;
         if !target.writable {
@@ -140,38 +111,11 @@ impl PlannedNode {
             sources[i] = Some(place.start);
             accesses.push(place.access(written));
         }
-        Ok(PlannedNode {
+        Ok(NodeMemory {
             id,
             target: target.start,
             sources,
-            solo: false,
-            fusion: None,
-            stores: None,
-            activations: None,
-            norm: None,
-            allow_reassociation: false,
-            activations_number: 0,
-            part: NodePart::Compute,
-            offers: false,
         })
-    }
-
-    /// Returns a copy of this node for another step.
-    pub(super) fn part(&self, part: NodePart) -> PlannedNode {
-        PlannedNode {
-            id: self.id,
-            target: self.target,
-            sources: self.sources,
-            solo: self.solo,
-            fusion: None,
-            stores: self.stores,
-            activations: self.activations,
-            norm: self.norm,
-            allow_reassociation: self.allow_reassociation,
-            activations_number: self.activations_number,
-            part,
-            offers: false,
-        }
     }
 
     /// Returns operand `i`. Panics if the node has no such operand, which `rules::check` excludes.
@@ -241,7 +185,7 @@ fn is_aligned(t: &Tensor, place: &MemRange) -> bool {
 
 fn invalid_tensor(tensor: &Tensor, what: &str) -> BackendError {
     BackendError::Device {
-        device: super::NAME.to_string(),
+        device: NAME.to_string(),
         message: format!("{} ({}) {what}", tensor.name, tensor.op.name()),
     }
 }
@@ -292,7 +236,7 @@ impl<'a> Source<'a> {
         if self.tensor.ty != GgmlType::F32 || !self.tensor.has_dense_rows() || !at.is_aligned() {
             return None;
         }
-        // SAFETY: the row is within the operand's buffer (checked in `PlannedNode::new` and `at`), no thread
+        // SAFETY: the row is within the operand's buffer (checked in `NodeMemory::new` and `at`), no thread
         // writes it in this phase, and every bit pattern is a valid f32.
         Some(unsafe { slice::from_raw_parts(at.as_ptr(), self.tensor.ne[0]) })
     }
@@ -311,13 +255,13 @@ impl<'a> Source<'a> {
         if t.ty == GgmlType::F32 {
             for (i0, x) in out.iter_mut().enumerate() {
                 // SAFETY: the element is aligned and within the operand's buffer (checked in
-                // `PlannedNode::new`), and no thread writes the element in this phase.
+                // `NodeMemory::new`), and no thread writes the element in this phase.
                 *x = unsafe { at.add(i0 * t.nb[0]).cast::<f32>().read_unaligned() };
             }
             return;
         }
         for (i0, x) in out.iter_mut().enumerate() {
-            // SAFETY: the element is within the operand's buffer (checked in `PlannedNode::new`), and no
+            // SAFETY: the element is within the operand's buffer (checked in `NodeMemory::new`), and no
             // thread writes the element in this phase. Rows of block-quantized types are contiguous, checked
             // by the rules.
             let element = unsafe { slice::from_raw_parts(at.add(i0 * t.nb[0]).as_ptr(), t.ty.block_bytes()) };
@@ -329,7 +273,7 @@ impl<'a> Source<'a> {
     pub(super) fn bytes(&self, n: usize) -> &'a [u8] {
         assert!(self.tensor.is_contiguous() && n <= self.tensor.nbytes());
         // SAFETY: `n` is at most the tensor's size (asserted), which is within the buffer (checked in
-        // `PlannedNode::new`). No thread writes there in this phase.
+        // `NodeMemory::new`). No thread writes there in this phase.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), n) }
     }
 
@@ -354,7 +298,7 @@ impl<'a> Source<'a> {
         if from != out.as_ptr() {
             // SAFETY: the elements are in bounds (asserted in `address_of_floats`). `out` is either exactly
             // the operand's elements, excluded here, or does not overlap them (checked in
-            // `PlannedNode::new`).
+            // `NodeMemory::new`).
             unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
         }
     }
@@ -382,7 +326,7 @@ impl<'a> Source<'a> {
         let t = self.tensor;
         assert!(t.has_dense_rows() && n > 0 && i[d - 1] + n <= t.ne[d]);
         let len = (n - 1) * t.nb[d] + t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
-        // SAFETY: the last row is within the operand's buffer (checked in `PlannedNode::new`), and so is
+        // SAFETY: the last row is within the operand's buffer (checked in `NodeMemory::new`), and so is
         // everything before it. No thread writes there in this phase.
         unsafe { slice::from_raw_parts(self.at([0, i[0], i[1], i[2]]).as_ptr(), len) }
     }
@@ -395,7 +339,7 @@ impl<'a> Source<'a> {
         assert!(t.has_dense_rows() && is_inside(1) && is_inside(2) && i[2] < t.ne[3]);
         let row_bytes = t.ne[0] / t.ty.block_size() * t.ty.block_bytes();
         let len = (n[0] - 1) * t.nb[1] + (n[1] - 1) * t.nb[2] + row_bytes;
-        // SAFETY: the last row is within the operand's buffer (checked in `PlannedNode::new`), and so is
+        // SAFETY: the last row is within the operand's buffer (checked in `NodeMemory::new`), and so is
         // everything before it. No thread writes there in this phase.
         unsafe { slice::from_raw_parts(self.at([0, i[0], i[1], i[2]]).as_ptr(), len) }
     }
@@ -445,7 +389,7 @@ impl<'a> Source<'a> {
     /// Returns an element of an i32 operand.
     pub(super) fn i32(&self, i: [usize; 4]) -> i32 {
         assert_eq!(self.tensor.ty, GgmlType::I32);
-        // SAFETY: the element is aligned and within the operand's buffer (checked in `PlannedNode::new`).
+        // SAFETY: the element is aligned and within the operand's buffer (checked in `NodeMemory::new`).
         unsafe { self.at(i).cast::<i32>().read() }
     }
 
@@ -454,7 +398,7 @@ impl<'a> Source<'a> {
         let t = self.tensor;
         assert!(t.is_contiguous() && matches!(t.ty, GgmlType::I32 | GgmlType::I64));
         assert_eq!(size_of::<T>(), t.ty.block_bytes());
-        // SAFETY: the elements are aligned and within the operand's buffer (checked in `PlannedNode::new`),
+        // SAFETY: the elements are aligned and within the operand's buffer (checked in `NodeMemory::new`),
         // and no thread writes them in this phase.
         unsafe { slice::from_raw_parts(self.start.cast::<T>().as_ptr(), t.nelements()) }
     }
@@ -463,7 +407,7 @@ impl<'a> Source<'a> {
     pub(super) fn float(&self, i: [usize; 4]) -> f32 {
         let ty = self.tensor.ty;
         assert!(!ty.is_quantized());
-        // SAFETY: the element is within the operand's buffer (checked in `PlannedNode::new` and `at`).
+        // SAFETY: the element is within the operand's buffer (checked in `NodeMemory::new` and `at`).
         let element = unsafe { slice::from_raw_parts(self.at(i).as_ptr(), ty.block_bytes()) };
         let mut x = 0.0;
         kernels::dequantize_row(ty, element, slice::from_mut(&mut x));
@@ -477,14 +421,14 @@ impl<'a> Source<'a> {
         assert!((0..4).all(|d| i[d] < t.ne[d]), "{i:?} is beyond {:?}", t.ne);
         let offset: usize = (0..4).map(|d| i[d] * t.nb[d]).sum();
         // SAFETY: the indices are in bounds (asserted), and the whole tensor is within its buffer (checked in
-        // `PlannedNode::new`).
+        // `NodeMemory::new`).
         unsafe { self.start.add(offset) }
     }
 }
 
 /// The result of a node for one share of the work.
 ///
-/// Only one `Target` exists per share and node (see [`PlannedNode::target`]). Consuming it for the share's
+/// Only one `Target` exists per share and node (see [`NodeMemory::target`]). Consuming it for the share's
 /// rows therefore yields exclusive slices.
 pub(super) struct Target<'a> {
     pub(super) tensor: &'a Tensor,
@@ -523,7 +467,7 @@ impl<'a> Target<'a> {
         assert!(tensor.ty == ty && size_of::<T>() == ty.block_bytes() && tensor.is_contiguous() && len > 0);
         share.of(n.div_ceil(len)).map(move |i| {
             let first = i * len;
-            // SAFETY: the chunk is aligned and within the result's buffer (checked in `PlannedNode::new`).
+            // SAFETY: the chunk is aligned and within the result's buffer (checked in `NodeMemory::new`).
             // Chunks do not overlap, shares are disjoint, and `self` is consumed, so this is the only slice
             // of the chunk. Operands that overlap it are not read as slices (see `Source::row`).
             let piece = unsafe { slice::from_raw_parts_mut(start.cast::<T>().add(first).as_ptr(), len.min(n - first)) };
@@ -538,7 +482,7 @@ impl<'a> Target<'a> {
     pub(super) unsafe fn row(&self, i: usize) -> &'a mut [f32] {
         let t = self.tensor;
         assert!(self.is_float_list && i < t.nrows());
-        // SAFETY: in bounds (asserted) and aligned (checked in `PlannedNode::new`), and no other slice of the
+        // SAFETY: in bounds (asserted) and aligned (checked in `NodeMemory::new`), and no other slice of the
         // row is alive (function contract).
         unsafe { slice::from_raw_parts_mut(self.start.cast::<f32>().add(i * t.ne[0]).as_ptr(), t.ne[0]) }
     }
@@ -550,7 +494,7 @@ impl<'a> Target<'a> {
     pub(super) unsafe fn part(&self, range: Range<usize>) -> &'a mut [f32] {
         let t = self.tensor;
         assert!(self.is_float_list && range.start <= range.end && range.end <= t.nelements());
-        // SAFETY: in bounds (asserted) and aligned (checked in `PlannedNode::new`), and no other slice of the
+        // SAFETY: in bounds (asserted) and aligned (checked in `NodeMemory::new`), and no other slice of the
         // elements is alive (function contract).
         unsafe { slice::from_raw_parts_mut(self.start.cast::<f32>().add(range.start).as_ptr(), range.len()) }
     }
@@ -615,7 +559,7 @@ impl<'a> States<'a> {
         assert!(t.ty == GgmlType::F32 && t.is_contiguous() && cell < t.ne[1]);
         assert!(range.start <= range.end && range.end <= t.ne[0]);
         // SAFETY: the elements are in bounds (asserted), aligned, and writable (checked in
-        // `PlannedNode::new`). No other slice of them is alive (function contract).
+        // `NodeMemory::new`). No other slice of them is alive (function contract).
         unsafe {
             let start = self.start.cast::<f32>().add(cell * t.ne[0] + range.start);
             slice::from_raw_parts_mut(start.as_ptr(), range.len())

@@ -6,15 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kernels::Precision;
 
-use super::CudaDevice;
 use super::buffer::{CudaBuffer, foreign};
 use super::context::{DeviceMemory, Event, Staging, Stream, device_error};
-use super::device::DeviceState;
 use super::driver::CudaError;
 use super::fuse;
 use super::input_errors::{ErrorWatch, WatchedStream};
 use super::ops::{self, Unplanned};
 use super::plan::{CudaPlan, Launch, Planner, Scratch, ScratchAreas};
+use super::state::DeviceState;
 use crate::backend::{
     Backend, BackendError, Buffer, Device, GraphView, MemoryMap, PendingRead, Plan, check_range, rules,
 };
@@ -47,7 +46,7 @@ pub(super) struct CudaBackend {
 
 impl CudaBackend {
     pub(super) fn new(
-        device: Arc<CudaDevice>,
+        device: Arc<dyn Device>,
         ready: Arc<DeviceState>,
         precision: Precision,
     ) -> Result<CudaBackend, BackendError> {
@@ -85,12 +84,14 @@ impl CudaBackend {
         }
         if most.total() > self.scratch.sizes.total() {
             let memory = DeviceMemory::new(&self.ready.context, most.total());
-            let memory = memory.map_err(|error| match error.is_out_of_memory() {
-                true => BackendError::OutOfMemory {
+            let memory = memory.map_err(|error| {
+                if !error.is_out_of_memory() {
+                    return self.failed(error);
+                }
+                BackendError::OutOfMemory {
                     buffer_type: self.device.name().to_owned(),
                     bytes: most.total(),
-                },
-                false => self.failed(error),
+                }
             })?;
             self.scratch = Scratch {
                 memory: Arc::new(memory),

@@ -53,12 +53,14 @@ impl BufferType for CudaBufferType {
     }
 
     fn allocate(&self, size: usize) -> Result<Box<dyn Buffer>, BackendError> {
-        let failed = |error: CudaError| match error.is_out_of_memory() {
-            true => BackendError::OutOfMemory {
+        let failed = |error: CudaError| {
+            if !error.is_out_of_memory() {
+                return device_error(&self.name, &error);
+            }
+            BackendError::OutOfMemory {
                 buffer_type: self.name.to_string(),
                 bytes: size,
-            },
-            false => device_error(&self.name, &error),
+            }
         };
         let memory = DeviceMemory::new(&self.context, size).map_err(failed)?;
         if size > 0 {

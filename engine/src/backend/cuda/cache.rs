@@ -85,8 +85,10 @@ impl Cache {
 fn read(path: &Path) -> Option<CString> {
     let entry = fs::read_to_string(path).ok()?;
     let (hash, ptx) = entry.split_once('\n')?;
-    let is_whole = hash == Hash::of([ptx]).to_hex();
-    CString::new(ptx).ok().filter(|_| is_whole)
+    if hash != Hash::of([ptx]).to_hex() {
+        return None;
+    }
+    CString::new(ptx).ok()
 }
 
 /// Writes an entry atomically, so that readers see either all of it or nothing.

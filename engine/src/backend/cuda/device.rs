@@ -12,6 +12,7 @@ use super::library::Library;
 use super::ops;
 use super::parts::IN_PARTS;
 use super::raw::{Compiler, Driver, Missing, cu};
+use super::state::DeviceState;
 use crate::backend::{
     Backend, BackendError, BackendParams, Buffer, BufferType, Device, DeviceKind, MemoryMap, Upload, WeightStorage,
 };
@@ -48,19 +49,14 @@ impl Properties {
 
     /// Returns the reason why the device cannot run the kernels, or `None` if it can.
     pub(super) fn error(&self) -> Option<String> {
-        let (major, minor) = (self.capability / 10, self.capability % 10);
-        (self.capability < MIN_CAPABILITY).then(|| {
-            let name = &self.name;
-            format!("{name} has compute capability {major}.{minor}; 8.0 or newer is required")
-        })
+        if self.capability >= MIN_CAPABILITY {
+            return None;
+        }
+        let (name, major, minor) = (&self.name, self.capability / 10, self.capability % 10);
+        Some(format!(
+            "{name} has compute capability {major}.{minor}; 8.0 or newer is required"
+        ))
     }
-}
-
-/// Context, streams and kernels of a device in use.
-pub(super) struct DeviceState {
-    pub(super) context: Arc<Context>,
-    pub(super) library: Library,
-    buffer_type: Arc<CudaBufferType>,
 }
 
 /// A CUDA GPU.

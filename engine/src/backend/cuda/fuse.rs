@@ -9,34 +9,15 @@
 mod accesses;
 mod heads;
 mod matmul;
-
-use std::collections::HashMap;
-use std::ops::Range;
+mod pass;
 
 use kernels::{GgmlType, Precision};
 
-use super::buffer::CudaBuffer;
+use self::pass::FusionPass;
+pub(super) use self::pass::{ScratchOffsets, Steps};
 use super::ops::{self, MAX_ADDED, Normed, QuantizedAttention, Step};
 use crate::backend::{GraphView, MemoryMap};
-use crate::graph::{Graph, Op, Tensor, TensorId};
-
-/// Results relocated to scratch memory, with their byte offsets there.
-pub(super) type ScratchOffsets = HashMap<TensorId, usize>;
-
-/// Number of following nodes to search for members of a step.
-const NEAR: usize = 16;
-
-/// Maximum size in bytes of simultaneously relocated results. Results with few columns are smaller.
-const MAX_MOVED: usize = 4 << 20;
-
-/// Steps computed for a split of the graph.
-#[derive(Default)]
-pub(super) struct Steps {
-    pub(super) steps: Vec<Step>,
-    pub(super) moved: ScratchOffsets,
-    /// Scratch memory for relocated results, in bytes.
-    pub(super) moved_bytes: usize,
-}
+use crate::graph::{Op, TensorId};
 
 /// Finds the steps for a list of nodes, all of which passed `ops::check`.
 pub(super) fn steps(view: &GraphView<'_>, memory: &MemoryMap, precision: Precision) -> Steps {
@@ -50,50 +31,7 @@ pub(super) fn steps(view: &GraphView<'_>, memory: &MemoryMap, precision: Precisi
     pass.found
 }
 
-/// State of the fusion pass.
-struct FusionPass<'a> {
-    graph: &'a Graph,
-    view: &'a GraphView<'a>,
-    memory: &'a MemoryMap,
-    precision: Precision,
-    /// Nodes that need computation, in order.
-    nodes: Vec<TensorId>,
-    positions: HashMap<TensorId, usize>,
-    /// Readers of each tensor, including views. A node that reads a tensor twice is listed twice.
-    readers: HashMap<TensorId, Vec<TensorId>>,
-    /// True for nodes that belong to a step.
-    taken: Vec<bool>,
-    /// Position of the last reader of a relocated result.
-    moved_until: usize,
-    /// Bytes of scratch memory in use for relocated results.
-    moved_bytes: usize,
-    found: Steps,
-}
-
-impl<'a> FusionPass<'a> {
-    fn new(view: &'a GraphView<'a>, memory: &'a MemoryMap, precision: Precision) -> FusionPass<'a> {
-        let nodes: Vec<TensorId> = view.computing().collect();
-        let mut readers: HashMap<TensorId, Vec<TensorId>> = HashMap::new();
-        for &node in view.nodes {
-            for source in view.graph.tensor(node).sources() {
-                readers.entry(source).or_default().push(node);
-            }
-        }
-        FusionPass {
-            graph: view.graph,
-            view,
-            memory,
-            precision,
-            positions: nodes.iter().enumerate().map(|(i, &id)| (id, i)).collect(),
-            taken: vec![false; nodes.len()],
-            readers,
-            nodes,
-            moved_until: 0,
-            moved_bytes: 0,
-            found: Steps::default(),
-        }
-    }
-
+impl FusionPass<'_> {
     /// Finds the step that begins with node `i`, and marks its nodes as taken.
     fn step(&mut self, i: usize) -> Step {
         let node = self.graph.tensor(self.nodes[i]);
@@ -111,43 +49,6 @@ impl<'a> FusionPass<'a> {
                 step
             }
             None => Step::Node(self.nodes[i]),
-        }
-    }
-
-    fn tensor(&self, i: usize) -> &'a Tensor {
-        self.graph.tensor(self.nodes[i])
-    }
-
-    /// Returns the positions of the next [`NEAR`] nodes starting at `i` that belong to no step yet.
-    fn near(&self, i: usize) -> impl Iterator<Item = usize> + '_ {
-        (i..self.nodes.len()).take(NEAR).filter(|&at| !self.taken[at])
-    }
-
-    /// Returns the nodes that read a result or views of it. Returns `None` if it also has readers outside
-    /// this split.
-    fn readers_of(&self, id: TensorId) -> Option<Vec<usize>> {
-        let mut found = Vec::new();
-        let mut left = vec![id];
-        while let Some(id) = left.pop() {
-            let readers = self.readers.get(&id).map_or(&[][..], |readers| readers);
-            if readers.len() != self.view.uses.n_readers(id) {
-                return None;
-            }
-            for reader in readers {
-                match self.positions.get(reader) {
-                    Some(&at) => found.push(at),
-                    None => left.push(*reader),
-                }
-            }
-        }
-        Some(found)
-    }
-
-    /// Returns the only reader of a result, if that belongs to no step yet.
-    fn only_reader(&self, id: TensorId) -> Option<usize> {
-        match self.readers_of(id)?[..] {
-            [at] if !self.taken[at] => Some(at),
-            _ => None,
         }
     }
 
@@ -183,12 +84,13 @@ impl<'a> FusionPass<'a> {
         let (id, sum) = (self.nodes[i], self.tensor(i));
         let (a, b) = (self.graph.tensor(sum.source(0)), self.graph.tensor(sum.source(1)));
         let suits = b.ty == GgmlType::F32 && b.ne[0] == sum.ne[0] && sum.ne[0] <= MAX_ADDED && a.ne == sum.ne;
-        let is_norm = |&at: &usize| {
+        let is_norm = |at: usize| {
             let t = self.tensor(at);
             matches!(t.op, Op::RmsNorm { .. }) && t.src[0] == Some(id) && t.src[1] != Some(id)
         };
         // The norm must directly follow the sum.
-        self.near(i + 1).next().filter(|at| suits && is_norm(at))
+        let next = self.near(i + 1).next()?;
+        if suits && is_norm(next) { Some(next) } else { None }
     }
 
     /// Checks that the memory of a sum and its norm permits fusion. Each block computes a row of both, and a
@@ -196,13 +98,11 @@ impl<'a> FusionPass<'a> {
     fn sum_may_be_normed(&self, sum: TensorId, norm: TensorId, stores_sum: bool) -> bool {
         let operands = [self.graph.tensor(sum).source(0), self.graph.tensor(sum).source(1)];
         let weight = self.graph.tensor(norm).src[1];
-        let stores = [stores_sum.then_some(sum), Some(norm)];
-        let mut stores = stores.into_iter().flatten();
-        let is_valid = stores.all(|to| {
+        let may_store = |to: TensorId| {
             operands.iter().all(|&from| self.is_disjoint_or_same(to, from))
                 && weight.is_none_or(|w| self.is_disjoint(to, w))
-        });
-        is_valid && (!stores_sum || self.is_disjoint(sum, norm))
+        };
+        may_store(norm) && (!stores_sum || (may_store(sum) && self.is_disjoint(sum, norm)))
     }
 
     /// Finds a step with attention and the quantization of its result, if a matmul reads it next.
@@ -211,13 +111,12 @@ impl<'a> FusionPass<'a> {
         let rows = self.rounded_rows(attention, i)?;
         let (t, u) = (self.graph.tensor(attention), self.graph.tensor(rows));
         let is_whole = u.view.is_none_or(|(_, offset)| offset == 0) && u.ne == [t.ne[0] * t.ne[1], t.ne[2], 1, 1];
-        let may = is_whole && t.is_contiguous() && u.is_contiguous() && t.ne[0].is_multiple_of(ops::ROUNDED_TOGETHER);
-        may.then(|| {
-            (
-                Step::QuantizedAttention(QuantizedAttention { attention, rows }),
-                vec![i],
-            )
-        })
+        let has_groups = t.ne[0].is_multiple_of(ops::ROUNDED_TOGETHER);
+        if !is_whole || !t.is_contiguous() || !u.is_contiguous() || !has_groups {
+            return None;
+        }
+        let step = Step::QuantizedAttention(QuantizedAttention { attention, rows });
+        Some((step, vec![i]))
     }
 
     /// Returns the tensor that the next matmul reading the result of node `i` takes as integers: the result
@@ -230,15 +129,10 @@ impl<'a> FusionPass<'a> {
         });
         let product = products.next()?;
         let (weights, address) = (self.graph.tensor(product.source(0)), self.address(product.source(0))?);
-        let takes = ops::takes_integers(self.precision, weights, address) && ops::has_few_columns(self.graph, product);
-        product.src[1].filter(|_| takes)
-    }
-
-    /// Returns the address of a tensor's first byte.
-    fn address(&self, id: TensorId) -> Option<u64> {
-        let home = self.graph.home(id)?;
-        let buffer = self.memory.get(home.buffer).ok()?;
-        let ours = buffer.as_any().downcast_ref::<CudaBuffer>()?;
-        Some(ours.memory().address() + home.offset as u64)
+        if ops::takes_integers(self.precision, weights, address) && ops::has_few_columns(self.graph, product) {
+            product.src[1]
+        } else {
+            None
+        }
     }
 }

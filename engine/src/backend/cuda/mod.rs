@@ -8,7 +8,8 @@
 //!   [`library`] (kernels of a device, compiled on first use),
 //! - [`counters`] (counters of the emulated driver),
 //! - [`input_errors`] (invalid input found by kernels), [`buffer`], [`parts`] (weight layout), [`ops`]
-//!   (kernels for each node), [`fuse`] (fusion of nodes), [`plan`], [`backend`], [`device`].
+//!   (kernels for each node), [`fuse`] (fusion of nodes), [`plan`], [`state`] (resources that backends share), [`backend`],
+//!   [`device`].
 
 mod backend;
 mod buffer;
@@ -28,6 +29,7 @@ mod plan;
 mod raw;
 mod shipped;
 mod specializations;
+mod state;
 
 use std::sync::{Arc, OnceLock};
 

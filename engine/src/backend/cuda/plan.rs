@@ -181,10 +181,11 @@ impl Target for Planner<'_> {
         if !address.is_multiple_of(alignment) {
             return Err(self.error(format!("{name} is not aligned to {alignment} bytes")));
         }
-        let written = written.then(|| address..address + tensor.nbytes() as u64);
-        let overlaps = |a: &Range<u64>, b: &Range<u64>| a.start < b.end && b.start < a.end;
-        if let (Some(written), Some(Columns { rows, .. })) = (&written, &self.plan.columns)
-            && overlaps(written, rows)
+        let end = address + tensor.nbytes() as u64;
+        if written
+            && let Some(Columns { rows, .. }) = &self.plan.columns
+            && address < rows.end
+            && rows.start < end
         {
             self.plan.columns = None;
         }

@@ -28,9 +28,10 @@ pub(super) fn attention(o: &Operands, p: &Attention) -> Array {
         let (h, t) = (n % n_head, n / n_head);
         let h_kv = h / (n_head / n_head_kv);
         for (j, score) in weights.iter_mut().enumerate() {
-            *score = match is_visible(o, p, [h_kv, t, j]) {
-                true => score_of(o, p, [h, h_kv, t, j]),
-                false => f64::NEG_INFINITY,
+            *score = if is_visible(o, p, [h_kv, t, j]) {
+                score_of(o, p, [h, h_kv, t, j])
+            } else {
+                f64::NEG_INFINITY
             };
         }
         softmax_with_sink(&mut weights, o.sinks.as_ref().map(|s| s.at([h, 0, 0, 0])));

@@ -124,16 +124,16 @@ impl Device for ReferenceDevice {
     }
 
     fn weight_storage(&self) -> Vec<WeightStorage> {
-        let layouts = self
-            .interleaves
-            .then_some(INTERLEAVED)
-            .into_iter()
-            .chain([Layout::Plain]);
+        let layouts = if self.interleaves {
+            vec![INTERLEAVED, Layout::Plain]
+        } else {
+            vec![Layout::Plain]
+        };
         let storage = |layout| WeightStorage {
             buffer_type: self.buffer_type(),
             layout,
         };
-        layouts.map(storage).collect()
+        layouts.into_iter().map(storage).collect()
     }
 
     fn supports_op(&self, graph: &Graph, node: TensorId, _: &MemoryMap) -> bool {

@@ -13,15 +13,20 @@ pub(super) fn index_scores(q: &Array, k: &Array, visible: &Visible, weights: Opt
     let sees = |t: usize, j: usize| visible.lists(t, j) && visible.cell_pos.data[j] <= visible.pos.data[t];
     let product = |h: usize, t: usize, j: usize| dot(q.row([0, h, t, 0]), k.row([0, 0, j, 0]));
     match weights {
-        None => q.derive([n_kv, n_head, n_tokens, 1], |[j, h, t, _]| match sees(t, j) {
-            true => product(h, t, j),
-            false => f64::NEG_INFINITY,
+        None => q.derive([n_kv, n_head, n_tokens, 1], |[j, h, t, _]| {
+            if sees(t, j) {
+                product(h, t, j)
+            } else {
+                f64::NEG_INFINITY
+            }
         }),
-        Some(weights) => q.derive([n_kv, n_tokens, 1, 1], |[j, t, ..]| match sees(t, j) {
-            true => (0..n_head)
+        Some(weights) => q.derive([n_kv, n_tokens, 1, 1], |[j, t, ..]| {
+            if !sees(t, j) {
+                return f64::NEG_INFINITY;
+            }
+            (0..n_head)
                 .map(|h| weights.at([h, t, 0, 0]) * product(h, t, j).max(0.0))
-                .sum(),
-            false => f64::NEG_INFINITY,
+                .sum()
         }),
     }
 }

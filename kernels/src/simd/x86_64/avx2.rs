@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::int256::Avx2Int;
 use super::methods;
-use crate::simd::{IntSimd, Simd};
+use super::transpose::transpose;
+use crate::simd::Simd;
 
 /// A register of eight floats.
 #[derive(Clone, Copy)]
@@ -167,9 +167,9 @@ impl Simd for Avx2 {
             _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), lanes), lanes)
         };
         fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) -> () = {
-            let rows = std::array::from_fn(|i| Avx2Int::load(from.add(i * from_stride).cast()));
-            for (i, column) in Avx2Int::transpose(rows).into_iter().enumerate() {
-                column.store(to.add(i * to_stride).cast());
+            let rows = std::array::from_fn(|i| _mm256_loadu_si256(from.add(i * from_stride).cast()));
+            for (i, column) in transpose(rows).into_iter().enumerate() {
+                _mm256_storeu_si256(to.add(i * to_stride).cast(), column);
             }
         };
     }

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use super::avx2::Avx2;
 use super::methods;
 use super::pair_dots::add_pairs_vex;
+use super::transpose::transpose;
 use crate::simd::IntSimd;
 
 /// A register of 32 bytes. `P` selects the dot-product instructions.
@@ -261,33 +262,7 @@ impl<P: DotProduct> IntSimd for Int256<P> {
         };
         fn transpose(registers: [Self; 8]) -> [Self; 8] = {
             let [a, b, c, d, e, f, g, h] = registers;
-            // Interleave pairs of registers, then groups of four, within each half; then exchange the halves.
-            let (ab, ab_high) = (_mm256_unpacklo_epi32(a.0, b.0), _mm256_unpackhi_epi32(a.0, b.0));
-            let (cd, cd_high) = (_mm256_unpacklo_epi32(c.0, d.0), _mm256_unpackhi_epi32(c.0, d.0));
-            let (ef, ef_high) = (_mm256_unpacklo_epi32(e.0, f.0), _mm256_unpackhi_epi32(e.0, f.0));
-            let (gh, gh_high) = (_mm256_unpacklo_epi32(g.0, h.0), _mm256_unpackhi_epi32(g.0, h.0));
-            let first = [
-                _mm256_unpacklo_epi64(ab, cd),
-                _mm256_unpackhi_epi64(ab, cd),
-                _mm256_unpacklo_epi64(ab_high, cd_high),
-                _mm256_unpackhi_epi64(ab_high, cd_high),
-            ];
-            let second = [
-                _mm256_unpacklo_epi64(ef, gh),
-                _mm256_unpackhi_epi64(ef, gh),
-                _mm256_unpacklo_epi64(ef_high, gh_high),
-                _mm256_unpackhi_epi64(ef_high, gh_high),
-            ];
-            [
-                Self::new(_mm256_permute2x128_si256::<0x20>(first[0], second[0])),
-                Self::new(_mm256_permute2x128_si256::<0x20>(first[1], second[1])),
-                Self::new(_mm256_permute2x128_si256::<0x20>(first[2], second[2])),
-                Self::new(_mm256_permute2x128_si256::<0x20>(first[3], second[3])),
-                Self::new(_mm256_permute2x128_si256::<0x31>(first[0], second[0])),
-                Self::new(_mm256_permute2x128_si256::<0x31>(first[1], second[1])),
-                Self::new(_mm256_permute2x128_si256::<0x31>(first[2], second[2])),
-                Self::new(_mm256_permute2x128_si256::<0x31>(first[3], second[3])),
-            ]
+            transpose([a.0, b.0, c.0, d.0, e.0, f.0, g.0, h.0]).map(Self::new)
         };
         fn add32(self, other: Self) -> Self = Self::new(_mm256_add_epi32(self.0, other.0));
         fn sub32(self, other: Self) -> Self = Self::new(_mm256_sub_epi32(self.0, other.0));

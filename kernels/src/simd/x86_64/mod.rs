@@ -6,6 +6,7 @@ pub(crate) mod avx512;
 pub(crate) mod dots512;
 pub(crate) mod int256;
 mod pair_dots;
+mod transpose;
 
 /// Implements methods of [`Simd`](super::Simd), [`IntSimd`](super::IntSimd), and
 /// [`DotProduct`](int256::DotProduct) as expressions over intrinsics.

@@ -4,134 +4,63 @@ use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
 use super::tools::{self, ToolKinds, grouped, text_arguments};
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, generating, max_tokens, shown};
+use crate::api::{ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, generating, max_tokens, shown};
+use crate::app::App;
+use crate::chat::Conversation;
+use crate::chat::messages::messages;
 use crate::http::Client;
-use crate::messages::messages;
 use crate::scheduler::Request;
-use crate::service::{Conversation, ModelService};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field {
-        name: "input",
-        form: FieldType::Any,
-        doc: "User prompt, or a list of items: messages, tool calls (`function_call`, `custom_tool_call`) and their results (`function_call_output`, `custom_tool_call_output`).",
-    },
-    Field {
-        name: "model",
-        form: FieldType::Text,
-        doc: "Model name; selects a model if the server has several.",
-    },
-    Field {
-        name: "instructions",
-        form: FieldType::Text,
-        doc: "System prompt for this response only.",
-    },
-    Field {
-        name: "previous_response_id",
-        form: FieldType::Text,
-        doc: "Continue a stored response. The server keeps the last 512 responses in memory.",
-    },
-    Field {
-        name: "store",
-        form: FieldType::Flag,
-        doc: "Store the response (true).",
-    },
-    Field {
-        name: "max_output_tokens",
-        form: FieldType::Integer,
-        doc: "Maximum completion tokens, including reasoning.",
-    },
-    Field {
-        name: "stream",
-        form: FieldType::Flag,
-        doc: "Stream the output (false; in Ollama's API true).",
-    },
-    Field {
-        name: "text",
-        form: FieldType::Object,
-        doc: "`format`: an object with `type` `text`, `json_object`, or `json_schema` with a `schema`.",
-    },
-    Field {
-        name: "reasoning",
-        form: FieldType::Object,
-        doc: "`effort`: reasoning effort, if the chat template supports it; `none` disables reasoning.",
-    },
-    Field {
-        name: "tools",
-        form: FieldType::List,
-        doc: "Tools: functions, functions grouped in a `namespace`, and `custom` tools with string input. Other types are ignored with a warning.",
-    },
-    Field {
-        name: "tool_choice",
-        form: FieldType::Any,
-        doc: "`auto` (default), `none`, `required`, or `{\"type\": \"function\", \"name\": …}`.",
-    },
-    Field {
-        name: "parallel_tool_calls",
-        form: FieldType::Flag,
-        doc: "Allow several tool calls in one completion (true).",
-    },
-    Field {
-        name: "background",
-        form: FieldType::Flag,
-        doc: "Must be false; background responses are not supported.",
-    },
-    Field {
-        name: "truncation",
-        form: FieldType::Ignored,
-        doc: "Ignored; a prompt that does not fit is rejected.",
-    },
-    Field {
-        name: "include",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "metadata",
-        form: FieldType::Object,
-        doc: "Metadata, returned unchanged in the response.",
-    },
-    Field {
-        name: "stream_options",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "max_tool_calls",
-        form: FieldType::Ignored,
-        doc: "Ignored; the client runs the tools.",
-    },
-    Field {
-        name: "user",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "safety_identifier",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "prompt_cache_key",
-        form: FieldType::Ignored,
-        doc: "Ignored; prefix caching is automatic.",
-    },
-    Field {
-        name: "prompt_cache_retention",
-        form: FieldType::Ignored,
-        doc: "Ignored; cache entries are evicted when memory is needed.",
-    },
-    Field {
-        name: "service_tier",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
-    Field {
-        name: "client_metadata",
-        form: FieldType::Ignored,
-        doc: "Ignored.",
-    },
+    Field::any(
+        "input",
+        "User prompt, or a list of items: messages, tool calls (`function_call`, `custom_tool_call`) and their results (`function_call_output`, `custom_tool_call_output`).",
+    ),
+    Field::text("model", "Model name; selects a model if the server has several."),
+    Field::text("instructions", "System prompt for this response only."),
+    Field::text(
+        "previous_response_id",
+        "Continue a stored response. The server keeps the last 512 responses in memory.",
+    ),
+    Field::flag("store", "Store the response (true)."),
+    Field::integer("max_output_tokens", "Maximum completion tokens, including reasoning."),
+    Field::flag("stream", "Stream the output (false; in Ollama's API true)."),
+    Field::object(
+        "text",
+        "`format`: an object with `type` `text`, `json_object`, or `json_schema` with a `schema`.",
+    ),
+    Field::object(
+        "reasoning",
+        "`effort`: reasoning effort, if the chat template supports it; `none` disables reasoning.",
+    ),
+    Field::list(
+        "tools",
+        "Tools: functions, functions grouped in a `namespace`, and `custom` tools with string input. Other types are ignored with a warning.",
+    ),
+    Field::any(
+        "tool_choice",
+        "`auto` (default), `none`, `required`, or `{\"type\": \"function\", \"name\": …}`.",
+    ),
+    Field::flag(
+        "parallel_tool_calls",
+        "Allow several tool calls in one completion (true).",
+    ),
+    Field::flag("background", "Must be false; background responses are not supported."),
+    Field::ignored("truncation", "Ignored; a prompt that does not fit is rejected."),
+    Field::ignored("include", "Ignored."),
+    Field::object("metadata", "Metadata, returned unchanged in the response."),
+    Field::ignored("stream_options", "Ignored."),
+    Field::ignored("max_tool_calls", "Ignored; the client runs the tools."),
+    Field::ignored("user", "Ignored."),
+    Field::ignored("safety_identifier", "Ignored."),
+    Field::ignored("prompt_cache_key", "Ignored; prefix caching is automatic."),
+    Field::ignored(
+        "prompt_cache_retention",
+        "Ignored; cache entries are evicted when memory is needed.",
+    ),
+    Field::ignored("service_tier", "Ignored."),
+    Field::ignored("client_metadata", "Ignored."),
 ];
 
 /// A parsed Responses request.
@@ -154,7 +83,7 @@ pub struct ParsedRequest {
 
 /// Parses a Responses request.
 pub fn read(
-    service: &ModelService,
+    app: &App,
     client: Client,
     body: Map<String, Json>,
 ) -> ApiResult<(ParsedRequest, Conversation, Request, Option<Grammar>)> {
@@ -162,7 +91,7 @@ pub fn read(
     let mut fields = Fields::new(body, &[FIELDS, GENERATION_FIELDS], true)?;
     fields.text("model")?;
     fields.object("metadata")?;
-    let mut request = generating(&mut fields, &service.params.defaults)?;
+    let mut request = generating(&mut fields, &app.service.params.defaults)?;
     request.max_tokens = max_tokens(&mut fields, &["max_output_tokens"], 1)?;
     if fields.flag("background")?.unwrap_or(false) {
         return Err(ApiError::field(
@@ -180,7 +109,7 @@ pub fn read(
                     "no stored response with this id; it may have expired",
                 )
             };
-            service.responses.get(client, &id).ok_or_else(unknown)?.history
+            app.responses.get(client, &id).ok_or_else(unknown)?.history
         }
     };
     history.extend(items(fields.take("input"))?);
@@ -282,7 +211,7 @@ fn add(history: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
             add_call(history, &item["call_id"], &name, arguments);
         }
         "custom_tool_call" => {
-            let Some(name) = item["name"].as_str().filter(|_| item["input"].is_string()) else {
+            let (Some(name), Json::String(_)) = (item["name"].as_str(), &item["input"]) else {
                 return Err("a custom_tool_call has no name or no input".to_owned());
             };
             add_call(history, &item["call_id"], name, &text_arguments(&item["input"]));

@@ -15,7 +15,7 @@ pub enum Item {
     /// Tool call.
     Call {
         id: String,
-        /// Id by which the tool result refers to the call.
+        /// Id of the call, which its tool result repeats.
         call_id: String,
         /// Name of the function in the prompt.
         name: String,
@@ -198,6 +198,9 @@ impl Items {
 
     /// Returns the output as a chat message.
     pub fn message(&self) -> Option<Json> {
+        if self.all.is_empty() {
+            return None;
+        }
         let (mut content, mut thought, mut calls) = (String::new(), String::new(), Vec::new());
         for item in &self.all {
             match item {
@@ -221,7 +224,7 @@ impl Items {
         if !thought.is_empty() {
             message["reasoning_content"] = thought.into();
         }
-        (!self.all.is_empty()).then_some(message)
+        Some(message)
     }
 
     fn open(&mut self, item: Item) -> Vec<Event> {
@@ -234,8 +237,9 @@ impl Items {
     }
 
     fn close(&mut self) -> Vec<Event> {
-        let Some(item) = self.all.last().filter(|_| self.is_open) else {
-            return Vec::new();
+        let item = match self.all.last() {
+            Some(item) if self.is_open => item,
+            _ => return Vec::new(),
         };
         let mut events = match item {
             Item::Reasoning { text, .. } => {

@@ -2,11 +2,9 @@
 
 mod input;
 mod items;
-mod store;
 mod tools;
 
 pub use input::FIELDS;
-pub use store::ResponseStore;
 
 use std::sync::Arc;
 
@@ -15,9 +13,10 @@ use axum::extract::{Path, State};
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::{ApiError, ApiResult};
-use crate::http::{App, Body, Client, EventEncoder, Shared, blocking, json, stream, unique, warned};
+use crate::app::{App, Shared};
+use crate::chat::{OutputDelta, OutputStream, Usage};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
 use crate::openai::counted;
-use crate::output::{OutputDelta, OutputStream, Usage};
 use crate::scheduler::Finish;
 use input::ParsedRequest;
 use items::{Item, Items};
@@ -56,7 +55,7 @@ pub async fn responses(State(app): State<Shared>, Extension(client): Extension<C
 /// Handles `POST /v1/responses/input_tokens`.
 pub async fn count(State(app): State<Shared>, Extension(client): Extension<Client>, Body(body): Body) -> ApiResult {
     blocking(move || {
-        let (_, conversation, _, grammar) = input::read(&app.service, client, body)?;
+        let (_, conversation, _, grammar) = input::read(&app, client, body)?;
         counted(&app.service, conversation, grammar.as_ref())
     })
     .await
@@ -68,8 +67,8 @@ pub async fn response(
     Extension(client): Extension<Client>,
     Path(id): Path<String>,
 ) -> ApiResult {
-    let found = app.service.responses.get(client, &id);
-    found.map(|kept| json(&kept.response)).ok_or_else(|| unknown(&id))
+    let found = app.responses.get(client, &id);
+    found.map(|stored| json(&stored.response)).ok_or_else(|| unknown(&id))
 }
 
 /// Handles `DELETE /v1/responses/{id}`.
@@ -78,10 +77,10 @@ pub async fn forget(
     Extension(client): Extension<Client>,
     Path(id): Path<String>,
 ) -> ApiResult {
-    match app.service.responses.remove(client, &id) {
-        true => Ok(json(&json!({ "id": id, "object": "response", "deleted": true }))),
-        false => Err(unknown(&id)),
+    if !app.responses.remove(client, &id) {
+        return Err(unknown(&id));
     }
+    Ok(json(&json!({ "id": id, "object": "response", "deleted": true })))
 }
 
 fn unknown(id: &str) -> ApiError {
@@ -92,12 +91,11 @@ fn unknown(id: &str) -> ApiError {
 }
 
 fn ask(app: &App, client: Client, id: Arc<str>, body: Map<String, Json>) -> ApiResult<(OutputStream, ParsedRequest)> {
-    let service = &app.service;
-    let (mut request_fields, conversation, mut request, grammar) = input::read(service, client, body)?;
+    let (mut request_fields, conversation, mut request, grammar) = input::read(app, client, body)?;
     request.client = client.0;
     request.id = Some(id);
     request_fields.max_tokens = request.max_tokens;
-    let completion = service.start_chat(conversation, request, grammar.as_ref(), true)?;
+    let completion = app.service.start_chat(conversation, request, grammar.as_ref(), true)?;
     Ok((completion, request_fields))
 }
 
@@ -146,7 +144,6 @@ impl ResponseStream {
             let mut history = self.request_fields.history.clone();
             history.extend(self.items.message());
             self.app
-                .service
                 .responses
                 .insert(self.client, &self.id, history, response.clone());
         }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Fields};
-use crate::tools::{ToolChoice, Tools, checked};
+use crate::chat::tools::{ToolChoice, Tools, checked};
 
 /// Parameter name under which the model passes the input of a custom tool.
 const INPUT: &str = "input";
@@ -75,9 +75,10 @@ pub fn read(fields: &mut Fields) -> ApiResult<ParsedTools> {
         }
     }
     let others: Vec<String> = others;
-    let ignored_fields = match others.is_empty() {
-        true => Vec::new(),
-        false => vec![format!("tools of types {}", others.join(" "))],
+    let ignored_fields = if others.is_empty() {
+        Vec::new()
+    } else {
+        vec![format!("tools of types {}", others.join(" "))]
     };
     let tools = match choice(fields.take("tool_choice"))? {
         None => None,
@@ -148,10 +149,10 @@ fn group(tool: &Json, list: &mut Vec<Json>, kinds: &mut ToolKinds) -> ApiResult<
     };
     let namespace = tool["name"].as_str().ok_or_else(wrong)?;
     for tool in tool["tools"].as_array().ok_or_else(wrong)? {
-        let name = tool["name"]
-            .as_str()
-            .filter(|_| tool["type"] == "function")
-            .ok_or_else(wrong)?;
+        if tool["type"] != "function" {
+            return Err(wrong());
+        }
+        let name = tool["name"].as_str().ok_or_else(wrong)?;
         let known = grouped(namespace, name);
         let mut of_group = tool.clone();
         of_group["name"] = known.as_str().into();

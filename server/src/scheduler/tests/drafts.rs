@@ -35,9 +35,10 @@ impl Drafter for Failing {
         drafts: &mut Vec<Token>,
     ) -> Result<(), engine::context::DecodeError> {
         self.1 += 1;
-        match self.1.is_multiple_of(3) {
-            true => Err(engine::context::DecodeError::Cancelled),
-            false => self.0.draft(text, token, n, drafts),
+        if self.1.is_multiple_of(3) {
+            Err(engine::context::DecodeError::Cancelled)
+        } else {
+            self.0.draft(text, token, n, drafts)
         }
     }
 

@@ -1,6 +1,7 @@
 //! The exported driver functions. Functions with a suffix such as `_v2` have the signatures of current CUDA
 //! headers.
 
+mod capture;
 mod control;
 mod device;
 pub mod error;
@@ -9,6 +10,7 @@ mod memory;
 mod module;
 mod pinned;
 mod report;
+mod run;
 mod state;
 mod stream;
 mod work;

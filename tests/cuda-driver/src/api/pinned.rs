@@ -2,7 +2,7 @@
 //! program with a missing wait reads stale data.
 
 use super::error::Error;
-use super::state::{Driver, Outcome};
+use super::state::{Driver, Outcome, PendingCopy, Pinned};
 use crate::device::memory::View;
 use crate::device::order::Clock;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -12,23 +12,6 @@ use std::ffi::c_void;
 const PAGE: usize = 4096;
 /// `CU_MEMHOSTALLOC_DEVICEMAP`: kernels can access the allocation.
 const MAPPED: u32 = 2;
-
-/// A pinned allocation.
-pub struct Pinned {
-    /// Address and size of the allocation.
-    pub view: View,
-    /// True if kernels may access the memory. Copies to mapped memory are immediately visible.
-    pub is_mapped: bool,
-    layout: Layout,
-}
-
-/// A copy to pinned memory that the host has not waited for yet.
-pub struct PendingCopy {
-    stream: u64,
-    time: u64,
-    to: u64,
-    bytes: Vec<u8>,
-}
 
 impl Driver {
     /// Allocates zeroed pinned memory.

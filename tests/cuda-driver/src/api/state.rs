@@ -1,12 +1,11 @@
 //! The state of the driver, behind one lock. Concurrent calls are serialized, and work runs when it is
 //! submitted.
 
+use super::capture::{Capture, Graph};
 use super::error::Error;
-use super::graph::{Capture, Graph};
-use super::pinned::{PendingCopy, Pinned};
 use super::work::Counts;
 use crate::device::config::Config;
-use crate::device::memory::Memory;
+use crate::device::memory::{Memory, View};
 use crate::device::order::{Clock, StreamOrder};
 use crate::exec::grid::Worker;
 use crate::exec::inst::Kernel;
@@ -22,6 +21,23 @@ pub type Handle = *mut c_void;
 
 /// Result of a driver call.
 pub type Outcome<T = ()> = Result<T, Error>;
+
+/// A pinned allocation.
+pub struct Pinned {
+    /// Address and size of the allocation.
+    pub view: View,
+    /// True if kernels may access the memory. Copies to mapped memory are immediately visible.
+    pub is_mapped: bool,
+    pub layout: std::alloc::Layout,
+}
+
+/// A copy to pinned memory that the host has not waited for yet.
+pub struct PendingCopy {
+    pub stream: u64,
+    pub time: u64,
+    pub to: u64,
+    pub bytes: Vec<u8>,
+}
 
 /// The state of the driver.
 pub struct Driver {

@@ -1,7 +1,7 @@
 //! Driver functions for streams and events.
 
+use super::capture::Capture;
 use super::error::Error;
-use super::graph::Capture;
 use super::state::{Driver, Event, Handle, LEGACY, Outcome, Stream};
 use super::work::Work;
 use super::{driver_functions, write_result};

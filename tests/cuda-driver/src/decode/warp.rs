@@ -3,8 +3,8 @@
 use super::opcode::Opcode;
 use super::{Decoder, Result};
 use crate::exec::inst::{Access, Action, Barrier, BarrierOp, Class, Exchange, ExchangeKind};
+use crate::exec::inst::{Matrix, Multiply};
 use crate::exec::lanes::{SINK, Slot, TRUE};
-use crate::exec::matrix::{Matrix, Multiply};
 use crate::exec::scalar::Scalar::{self, *};
 use crate::ptx::{Operand, Space};
 

@@ -6,18 +6,8 @@ use super::half::{pair_of_sums, sum_of};
 use super::inst::{Access, AsyncCopy, Atomic, AtomicOp};
 use super::lanes::{LANES, Lane, bits, read, write};
 use super::scalar::Scalar::{self, *};
-use super::warp::Warp;
+use super::warp::{Copy, Warp};
 use crate::ptx::Space;
-
-/// A pending asynchronous copy from global to shared memory.
-pub struct Copy {
-    lane: u32,
-    /// Number of the lane's copy group.
-    group: u32,
-    address: u64,
-    bytes: [u8; 16],
-    len: u32,
-}
 
 impl Warp {
     fn addresses(&self, access: &Access) -> [u64; LANES] {

@@ -1,7 +1,6 @@
 //! Decoded instructions and kernels.
 
 use super::lanes::{AluFn, Args, Slot};
-use super::matrix::Matrix;
 use super::scalar::Scalar;
 use crate::ptx::Space;
 
@@ -264,4 +263,40 @@ pub struct Kernel {
     pub max_threads: Option<u32>,
     /// True if blocks must have exactly `max_threads` threads (`.reqntid`).
     pub exact_threads: bool,
+}
+
+/// A warp-level matrix instruction.
+pub enum Matrix {
+    /// Multiply-accumulate D = A B + C (`mma.sync`).
+    Multiply(Multiply),
+    /// Load from shared memory of one 8 x 8 matrix of 16-bit elements per register. The flag selects
+    /// transposition.
+    Load(Access, bool),
+    /// Store to shared memory of 8 x 8 matrices. The flag selects transposition.
+    Store(Access, bool),
+    /// Transposition of an 8 x 8 matrix in registers (`movmatrix`).
+    Transpose(Slot, Slot),
+}
+
+/// The parameters of `mma.sync`.
+pub struct Multiply {
+    /// Rows of A, 8 or 16. B always has 8 columns.
+    pub m: usize,
+    /// Number of columns of A and rows of B.
+    pub k: usize,
+    /// Element types of the matrices A and B.
+    pub kinds: [Scalar; 2],
+    /// Element type of C and D: f16, f32, or s32.
+    pub sum: Scalar,
+    /// True to saturate integer sums instead of wrapping.
+    pub saturate: bool,
+    /// Registers of the matrices D, A, B, and C.
+    pub registers: [Vec<Slot>; 4],
+}
+
+impl Multiply {
+    /// Returns the number of multiply-add operations.
+    pub fn operations(&self) -> u64 {
+        (self.m * 8 * self.k) as u64
+    }
 }

@@ -10,52 +10,16 @@
 
 use super::env::{Env, WarpAccess};
 use super::fault::Fault;
-use super::inst::Access;
+use super::inst::{Access, Matrix, Multiply};
 use super::lanes::{ALL, LANES, Slot, read, write};
 use super::scalar::Scalar::{self, *};
 use super::scalar::{bf16_to_f32, f16_to_f32, f32_to_f16};
 use super::warp::Warp;
 
-/// A warp-level matrix instruction.
-pub enum Matrix {
-    /// Multiply-accumulate D = A B + C (`mma.sync`).
-    Multiply(Multiply),
-    /// Load from shared memory of one 8 x 8 matrix of 16-bit elements per register. The flag selects
-    /// transposition.
-    Load(Access, bool),
-    /// Store to shared memory of 8 x 8 matrices. The flag selects transposition.
-    Store(Access, bool),
-    /// Transposition of an 8 x 8 matrix in registers (`movmatrix`).
-    Transpose(Slot, Slot),
-}
-
-/// The parameters of `mma.sync`.
-pub struct Multiply {
-    /// Rows of A, 8 or 16. B always has 8 columns.
-    pub m: usize,
-    /// Number of columns of A and rows of B.
-    pub k: usize,
-    /// Element types of the matrices A and B.
-    pub kinds: [Scalar; 2],
-    /// Element type of C and D: f16, f32, or s32.
-    pub sum: Scalar,
-    /// True to saturate integer sums instead of wrapping.
-    pub saturate: bool,
-    /// Registers of the matrices D, A, B, and C.
-    pub registers: [Vec<Slot>; 4],
-}
-
 /// Matrix A in row-major order, with up to 32 columns.
 type Wide<T> = [[T; 32]; 16];
 /// Matrix B, C, or D in row-major order, with 8 columns.
 type Narrow<T> = [[T; 8]; 32];
-
-impl Multiply {
-    /// Returns the number of multiply-add operations.
-    pub fn operations(&self) -> u64 {
-        (self.m * 8 * self.k) as u64
-    }
-}
 
 impl Warp {
     /// Executes a matrix instruction. All 32 lanes have arrived.

@@ -1,7 +1,6 @@
 //! A warp: its registers, and the groups of lanes that are at the same instruction. The group at the lowest
 //! instruction runs first, so that diverged lanes reconverge.
 
-use super::access::Copy;
 use super::env::Env;
 use super::fault::{Fault, Kind};
 use super::inst::{Action, Barrier, Inst};
@@ -32,6 +31,16 @@ enum Step {
     Diverged,
     /// The lanes are at a block barrier.
     Barrier(Barrier),
+}
+
+/// A pending asynchronous copy from global to shared memory.
+pub struct Copy {
+    pub lane: u32,
+    /// Number of the lane's copy group.
+    pub group: u32,
+    pub address: u64,
+    pub bytes: [u8; 16],
+    pub len: u32,
 }
 
 /// The state of a warp.

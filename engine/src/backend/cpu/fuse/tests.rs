@@ -10,9 +10,10 @@ use kernels::{ActivationForm, activation_form, quantize_row};
 
 use super::*;
 use crate::backend::cpu::interleaved::INTERLEAVED;
-use crate::backend::cpu::plan::{CpuPlan, Planner};
+use crate::backend::cpu::plan::CpuPlan;
+use crate::backend::cpu::planner::Planner;
 use crate::backend::{BackendError, BackendParams, Usage, device};
-use crate::graph::{BufferSlice, Graph, Layout, Tensor, Uses};
+use crate::graph::{BufferSlice, Graph, Layout, Tensor, Unary, Uses};
 use crate::sched::{Observer, SchedParams, Scheduler};
 
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -383,9 +384,8 @@ impl Gated {
     fn matmul_fusion(&self, precision: Precision) -> Option<Fusion> {
         let plan = self.plan(precision);
         let is_first = |id: TensorId| self.products.contains(&id);
-        plan.nodes
-            .iter()
-            .find_map(|node| node.fusion.filter(|_| is_first(node.id)))
+        let mut firsts = plan.nodes.iter().filter(|node| is_first(node.memory.id));
+        firsts.find_map(|node| node.fusion)
     }
 
     /// Returns the result after computing the nodes in one plan (`together`) or each in its own plan.

@@ -2,7 +2,7 @@
 
 use kernels::rows;
 
-use super::Task;
+use super::task::Task;
 use crate::backend::cpu::view::Source;
 use crate::graph::Unary;
 
@@ -90,7 +90,11 @@ fn repeats_after(a: &Source<'_>, b: &Source<'_>) -> Option<usize> {
     let (ne_a, ne_b) = (a.ne(), b.ne());
     let same = ne_a.iter().zip(&ne_b).take_while(|(a, b)| a == b).count();
     let is_repeated = same > 0 && ne_b[same..].iter().all(|&n| n == 1);
-    (is_repeated && a.is_float_list() && b.is_float_list()).then(|| ne_b.iter().product())
+    if is_repeated && a.is_float_list() && b.is_float_list() {
+        Some(ne_b.iter().product())
+    } else {
+        None
+    }
 }
 
 /// Applies `f` to chunks of the operand.

@@ -11,10 +11,10 @@ use kernels::{MatMul, matmul, matmul_scratch};
 
 use super::elementwise::{glu_in_place, glu_of};
 use super::mul_mat::{self, Experts, Grid, LEAST_COLUMNS, Operand, SKINNY_MAX_RESULTS, SkinnyMatmul, Tile, weights};
-use super::{NodeExit, ScratchSize, Task};
+use super::task::{NodeExit, Task};
 use crate::backend::cpu::activations::{Quantization, QuantizedRows};
 use crate::backend::cpu::queue::WorkQueue;
-use crate::backend::cpu::scratch::take;
+use crate::backend::cpu::scratch::{ScratchSize, take};
 use crate::backend::cpu::view::{Source, Target};
 use crate::graph::{Graph, Op, Tensor, Unary};
 
@@ -45,7 +45,8 @@ pub(in crate::backend::cpu) struct Products<'a> {
 }
 
 impl Products<'_> {
-    /// Returns true if activations prepared for one matmul can be reused by the other; see [`MatMul::again`].
+    /// Returns true if activations prepared for one matmul can be reused by the other; see
+    /// [`MatMul::reuse_prepared_x`].
     fn are_alike(&self) -> bool {
         self.gate.tensor.ty == self.up.tensor.ty
     }
@@ -149,7 +150,7 @@ fn some_at_a_time(columns: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         } else {
             columns.end
         };
-        (first < next).then_some(first..next)
+        if first < next { Some(first..next) } else { None }
     })
 }
 

@@ -3,9 +3,9 @@
 
 use kernels::{Activations, MatMul, WeightLayout, matmul, matmul_scratch};
 
+use super::task::Task;
 use super::visible::Visible;
-use super::{ScratchSize, Task};
-use crate::backend::cpu::scratch::take;
+use crate::backend::cpu::scratch::{ScratchSize, take};
 use crate::graph::{Graph, Tensor};
 
 /// Number of cells to multiply with a token's queries at a time.
@@ -51,7 +51,7 @@ pub(super) fn index_scores(task: Task<'_>) {
         let row = |row: usize| {
             let at = task.target.tile(t * n_rows + row, 1, cells.clone());
             // SAFETY: `Target::tile` checks the bounds. The queue gave this chunk to one thread, operands do
-            // not overlap the result (checked in `PlannedNode::new`), and only one slice is alive at a time.
+            // not overlap the result (checked in `NodeMemory::new`), and only one slice is alive at a time.
             unsafe { std::slice::from_raw_parts_mut(at, cells.len()) }
         };
         (0..n_rows).for_each(|r| row(r).fill(f32::NEG_INFINITY));

@@ -1,6 +1,6 @@
 //! Ops that copy elements: `cont`, `repeat`, and `concat`.
 
-use super::Task;
+use super::task::Task;
 use crate::backend::cpu::view::{RowIndex, row_index};
 
 /// Copies the operand into a contiguous result, one operand row at a time. The result may have a different

@@ -16,116 +16,17 @@ mod reduce;
 mod rope;
 mod rows;
 mod select;
+mod task;
 mod visible;
 mod wkv;
 
-use std::fmt;
-
-use super::activations::QuantizedRows;
-use super::fuse::Fusion;
+pub(super) use self::task::{KernelError, NodeExit, Task};
 use super::interleaved::INTERLEAVED;
-use super::pool::Abandoned;
-use super::queue::{Stolen, WorkQueue, WorkShare};
-use super::scratch::Shared;
-use super::view::{MemRange, NodePart, PlannedNode, Source, Target};
-use super::weight_prefetch::Weights;
+use super::plan::{Fusion, NodePart};
+use super::scratch::ScratchSize;
+use super::view::Source;
 use crate::backend::rules::{self, Unsupported};
-use crate::graph::{Graph, Op, Tensor, TensorId};
-
-/// A node to compute, as seen by one thread.
-pub(super) struct Task<'a> {
-    pub(super) graph: &'a Graph,
-    pub(super) node: &'a Tensor,
-    pub(super) planned: &'a PlannedNode,
-    /// The part of the node to compute. Functions of ops that [take pieces](takes_pieces) ignore the share
-    /// and take work from the queue instead.
-    pub(super) share: WorkShare,
-    pub(super) queue: &'a WorkQueue<'a>,
-    pub(super) target: Target<'a>,
-    /// This thread's scratch memory: at least [`ScratchSize::per_thread`] floats, uninitialized.
-    pub(super) scratch: &'a mut [f32],
-    /// Shared scratch memory: at least [`ScratchSize::shared`] floats, uninitialized.
-    pub(super) shared: Shared<'a>,
-    /// The quantized second operand of a matmul, or `None` if the matmul reads f32.
-    pub(super) activations: Option<QuantizedRows<'a>>,
-}
-
-impl<'a> Task<'a> {
-    fn source(&self, i: usize) -> Source<'a> {
-        self.planned.source(self.graph, i)
-    }
-
-    fn optional(&self, i: usize) -> Option<Source<'a>> {
-        self.node.src[i].map(|_| self.source(i))
-    }
-}
-
-/// Reason why a thread could not finish a node.
-pub(super) enum NodeExit {
-    Abandoned,
-    Stolen,
-    KernelError(KernelError),
-}
-
-impl From<Stolen> for NodeExit {
-    fn from(_: Stolen) -> NodeExit {
-        NodeExit::Stolen
-    }
-}
-
-impl From<Abandoned> for NodeExit {
-    fn from(_: Abandoned) -> NodeExit {
-        NodeExit::Abandoned
-    }
-}
-
-impl From<KernelError> for NodeExit {
-    fn from(fault: KernelError) -> NodeExit {
-        NodeExit::KernelError(fault)
-    }
-}
-
-/// Invalid input found while computing a node.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum KernelError {
-    /// A row or expert index is outside the table.
-    IndexOutOfRange { row: i64, rows: usize },
-}
-
-impl fmt::Display for KernelError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            KernelError::IndexOutOfRange { row, rows } => {
-                write!(f, "index {row} is out of range for a table of {rows} rows")
-            }
-        }
-    }
-}
-
-/// Converts `row` to an index, which must be less than `rows`.
-fn row_number(row: impl Into<i64>, rows: usize) -> Result<usize, KernelError> {
-    let row = row.into();
-    usize::try_from(row)
-        .ok()
-        .filter(|&r| r < rows)
-        .ok_or(KernelError::IndexOutOfRange { row, rows })
-}
-
-/// Scratch memory in floats.
-#[derive(Clone, Copy, Default)]
-pub(super) struct ScratchSize {
-    pub(super) per_thread: usize,
-    pub(super) shared: usize,
-}
-
-impl ScratchSize {
-    pub(super) fn max(self, other: ScratchSize) -> ScratchSize {
-        ScratchSize {
-            per_thread: self.per_thread.max(other.per_thread),
-            shared: self.shared.max(other.shared),
-        }
-    }
-}
+use crate::graph::{Graph, Op, TensorId};
 
 /// Checks that this backend can compute the node.
 ///
@@ -232,22 +133,6 @@ pub(super) fn takes_pieces(op: Op) -> bool {
         op,
         Op::MulMat | Op::MulMatId | Op::Attention(_) | Op::Recur(_) | Op::IndexScores
     )
-}
-
-/// Returns true if threads may steal work of a matmul with these weights, given that each thread has the
-/// quantized activations in its own buffer.
-pub(super) fn is_stealable(graph: &Graph, node: &Tensor, weights: &MemRange) -> bool {
-    weights.is_read_only() && mul_mat::is_stealable(graph, node)
-}
-
-/// Returns true if a dense matmul has few columns; see [`mul_mat::SkinnyMatmul`].
-pub(super) fn is_skinny(graph: &Graph, node: &Tensor) -> bool {
-    mul_mat::is_skinny(graph, node)
-}
-
-/// Returns the weights of a dense matmul, divided into the chunks that threads take.
-pub(super) fn next_weights(graph: &Graph, product: &PlannedNode) -> Weights {
-    mul_mat::next_weights(graph, product)
 }
 
 /// Computes a share of a node.

@@ -5,11 +5,11 @@ use std::ops::Range;
 use kernels::rows::add_in_place;
 use kernels::{Activations, MAX_TILE_ROWS, MIN_TILE_ROWS, MatMul, PANEL_ROWS, WeightLayout, matmul, matmul_scratch};
 
-use super::{KernelError, NodeExit, ScratchSize, Task, row_number};
+use super::task::{KernelError, NodeExit, Task, row_number};
 use crate::backend::cpu::activations::{QuantizedRows, row_floats, tile_row_floats};
 use crate::backend::cpu::queue::{Stolen, WorkQueue};
-use crate::backend::cpu::scratch::take;
-use crate::backend::cpu::view::{PlannedNode, RowIndex, Source};
+use crate::backend::cpu::scratch::{ScratchSize, take};
+use crate::backend::cpu::view::{MemRange, NodeMemory, RowIndex, Source};
 use crate::backend::cpu::weight_prefetch::Weights;
 use crate::graph::{Graph, Op, Tensor};
 
@@ -67,14 +67,19 @@ pub(super) fn results_by_experts(node: &Tensor) -> usize {
 
 /// Returns true if the matmul is dense and has few columns. Each chunk is then first computed in the thread's
 /// scratch buffer, which must also contain the quantized activations.
-pub(super) fn is_skinny(graph: &Graph, node: &Tensor) -> bool {
+pub(in crate::backend::cpu) fn is_skinny(graph: &Graph, node: &Tensor) -> bool {
     let x = graph.tensor(node.source(1));
     node.op == Op::MulMat && x.nrows() == x.ne[1] && x.ne[1] <= GATHER
 }
 
-/// Returns true if each chunk of a matmul is first computed in the thread's scratch buffer, which must also
-/// contain the quantized activations.
-pub(super) fn is_stealable(graph: &Graph, node: &Tensor) -> bool {
+/// Returns true if threads may steal work of a matmul with these weights, given that each thread has the
+/// quantized activations in its own buffer.
+///
+/// The weights must be constant, and each chunk must first be computed in the thread's scratch buffer.
+pub(in crate::backend::cpu) fn is_stealable(graph: &Graph, node: &Tensor, weights: &MemRange) -> bool {
+    if !weights.is_read_only() {
+        return false;
+    }
     match node.op {
         Op::MulMat => is_skinny(graph, node),
         Op::MulMatId => node.ne[1] * node.ne[2] <= GATHER,
@@ -83,7 +88,7 @@ pub(super) fn is_stealable(graph: &Graph, node: &Tensor) -> bool {
 }
 
 /// Returns the weights of a dense matmul, divided into the chunks that threads take.
-pub(super) fn next_weights(graph: &Graph, product: &PlannedNode) -> Weights {
+pub(in crate::backend::cpu) fn next_weights(graph: &Graph, product: &NodeMemory) -> Weights {
     let w = product.source(graph, 0);
     let n_rows = w.ne()[1];
     Weights {
@@ -119,7 +124,7 @@ pub(super) fn mul_mat(task: Task<'_>) -> Result<(), Stolen> {
                 };
                 // SAFETY: `Target::tile` checks the bounds of the result. No other thread takes this chunk of
                 // rows and columns, hence no other thread writes there. The operands do not overlap the
-                // result, checked in `PlannedNode::new`.
+                // result, checked in `NodeMemory::new`.
                 unsafe { matmul(&args, out, target.tensor.ne[0], scratch) };
             };
             let columns = tile.columns.clone();
@@ -213,11 +218,12 @@ impl Grid {
     pub(super) fn tiles(self, pieces: Range<usize>) -> impl Iterator<Item = Tile> {
         let mut next = pieces.start;
         std::iter::from_fn(move || {
-            (next < pieces.end).then(|| {
-                let (tile, n) = self.tile(next..pieces.end);
-                next += n;
-                tile
-            })
+            if next >= pieces.end {
+                return None;
+            }
+            let (tile, n) = self.tile(next..pieces.end);
+            next += n;
+            Some(tile)
         })
     }
 
@@ -305,7 +311,7 @@ impl<const N: usize> SkinnyMatmul<'_, N> {
 fn mul_mat_stealable(task: Task<'_>) -> Result<(), Stolen> {
     let target = task.target;
     let products = SkinnyMatmul {
-        weights: [task.planned.source(task.graph, 0)],
+        weights: [task.planned.memory.source(task.graph, 0)],
         x: task
             .activations
             .expect("only matmuls with quantized activations are stealable"),

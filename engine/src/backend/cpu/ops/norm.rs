@@ -3,8 +3,9 @@
 use kernels::rows;
 
 use super::elementwise::combine;
-use super::{ScratchSize, Task};
-use crate::backend::cpu::activations::Quantization;
+use super::task::Task;
+use crate::backend::cpu::activations::{Quantization, RowSource};
+use crate::backend::cpu::scratch::ScratchSize;
 use crate::backend::cpu::view::{RowIndex, Source, Target, row_index};
 use crate::graph::Tensor;
 
@@ -16,9 +17,8 @@ pub(in crate::backend::cpu) struct RmsNorm<'a> {
     pub(in crate::backend::cpu) eps: f32,
 }
 
-impl RmsNorm<'_> {
-    /// Computes row `i`, numbered as if the rows were contiguous. `scratch` holds two rows.
-    pub(in crate::backend::cpu) fn row<'s>(&self, i: usize, scratch: &'s mut [f32]) -> &'s [f32] {
+impl RowSource for RmsNorm<'_> {
+    fn activations<'s>(&'s self, i: usize, scratch: &'s mut [f32]) -> &'s [f32] {
         let ne = self.x.ne();
         let (weight_row, row) = scratch.split_at_mut(ne[0]);
         let (weight, row) = (self.weight.map(|w| w.row([0; 3], weight_row)), &mut row[..ne[0]]);

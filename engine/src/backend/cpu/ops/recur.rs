@@ -7,8 +7,9 @@ use kernels::{recurrent, rows};
 use super::compress::Compress;
 use super::lane_step::LaneStep;
 use super::linear_attention::{self, Heads};
-use super::{KernelError, ScratchSize, Task, row_number, wkv};
-use crate::backend::cpu::scratch::take;
+use super::task::{KernelError, Task, row_number};
+use super::wkv;
+use crate::backend::cpu::scratch::{ScratchSize, take};
 use crate::backend::cpu::view::{Source, States, Target};
 use crate::graph::{Graph, Lanes, MAX_SRC, Recurrence, Tensor};
 
@@ -49,7 +50,7 @@ pub(super) fn recur(task: Task<'_>, recurrence: Recurrence) -> Result<(), Kernel
     let op = |i: usize| task.source(FIRST + i);
     let walk = CellOrder {
         lanes: lanes_of(task.graph, task.node, recurrence),
-        states: task.planned.states(task.graph),
+        states: task.planned.memory.states(task.graph),
         from: task.source(1).list(),
         to: task.source(2).list(),
     };
@@ -237,9 +238,10 @@ impl<'a> SsmScan<'a> {
     }
 
     fn step(&self, step: LaneStep<'_>) {
-        match self.p == 1 && self.g == 1 && self.a.ne()[0] == self.n {
-            true => self.channels(step),
-            false => self.heads(step),
+        if self.p == 1 && self.g == 1 && self.a.ne()[0] == self.n {
+            self.channels(step);
+        } else {
+            self.heads(step);
         }
     }
 

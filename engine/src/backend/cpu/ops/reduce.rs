@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::{ScratchSize, Task};
+use super::task::Task;
+use crate::backend::cpu::scratch::ScratchSize;
 use crate::graph::{Graph, Tensor};
 
 pub(super) fn sum_rows(task: Task<'_>) {

@@ -4,8 +4,8 @@ use std::f64::consts::PI;
 
 use kernels::rope as kernel;
 
-use super::{ScratchSize, Task};
-use crate::backend::cpu::scratch::take;
+use super::task::Task;
+use crate::backend::cpu::scratch::{ScratchSize, take};
 use crate::backend::cpu::view::Source;
 use crate::graph::{ROPE_AXES, Rope, RopeKind, Tensor};
 
@@ -54,7 +54,7 @@ pub(super) fn attention_temperature(task: Task<'_>, scale: f32, length: usize, o
 
 /// Computes the position-independent part of each pair's angle: frequency factor and YaRN mix.
 fn fill_pairs(divisors: &mut [f32], mix: &mut [f32], p: &Rope, factors: Option<Source<'_>>) {
-    let ramp = (p.ext_factor != 0.0).then(|| ramp(p));
+    let ramp = if p.ext_factor == 0.0 { None } else { Some(ramp(p)) };
     for (i, (divisor, mix)) in divisors.iter_mut().zip(mix).enumerate() {
         *divisor = factors.map_or(1.0, |f| f.float([i, 0, 0, 0]));
         *mix = ramp.map_or(0.0, |(low, high)| {

@@ -2,7 +2,7 @@
 
 use kernels::GgmlType;
 
-use super::{KernelError, Task, row_number};
+use super::task::{KernelError, Task, row_number};
 use crate::backend::cpu::view::RowIndex;
 use crate::graph::{Layout, NO_ROW, NgramHash};
 

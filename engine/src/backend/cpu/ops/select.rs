@@ -1,8 +1,8 @@
 //! Sparse attention: selects blocks of cells by score, and finds cells by position.
 
+use super::task::Task;
 use super::visible::Visible;
-use super::{ScratchSize, Task};
-use crate::backend::cpu::scratch::take;
+use crate::backend::cpu::scratch::{ScratchSize, take};
 use crate::graph::{BlockRule, Blocks, Graph, Tensor};
 
 /// Sentinel for a missing block, slot, or cell.
@@ -143,7 +143,8 @@ pub(super) fn select_blocks(task: Task<'_>, blocks: &Blocks) {
         for (cell, slot) in visible.seen(t).zip(&mut *slots) {
             let at = visible.cell_pos[cell] - origin;
             let counts = matches!(blocks.rule, BlockRule::Best { .. }) || at % size == size - 1;
-            *slot = table.add(at / size, counts.then_some(scores[cell])) as i32;
+            let score = if counts { Some(scores[cell]) } else { None };
+            *slot = table.add(at / size, score) as i32;
         }
         table.choose(blocks, visible.pos[t].saturating_sub(origin) / size);
         let chosen = visible

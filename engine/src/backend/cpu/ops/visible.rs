@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Task;
+use super::task::Task;
 use crate::graph::PAGE;
 
 /// The operands described by [`crate::graph::VisibleCells`]. Invalid tables never yield cells outside the

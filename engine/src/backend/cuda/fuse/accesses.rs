@@ -1,7 +1,12 @@
 //! Memory accesses of nodes, and whether nodes may be reordered.
 
-use super::{FusionPass, MAX_MOVED, Range};
+use std::ops::Range;
+
+use super::pass::FusionPass;
 use crate::graph::TensorId;
+
+/// Maximum size in bytes of simultaneously relocated results. Results with few columns are smaller.
+const MAX_MOVED: usize = 4 << 20;
 
 /// Returns true if two ranges intersect.
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
@@ -46,8 +51,7 @@ impl FusionPass<'_> {
     /// step. `stores` is true if the node's result is written to its home.
     pub(super) fn can_move_to(&self, first: usize, at: usize, members: &[usize], stores: bool) -> bool {
         let reads: Vec<Range<u64>> = self.tensor(at).sources().map(|id| self.place(id)).collect();
-        let writes = self.writes(at).filter(|_| stores);
-        let writes: Vec<Range<u64>> = writes.collect();
+        let writes: Vec<Range<u64>> = if stores { self.writes(at).collect() } else { Vec::new() };
         let mut between = (first..at).filter(|k| !self.taken[*k] && !members.contains(k));
         between.all(|k| {
             let their_reads = self.tensor(k).sources().map(|id| self.place(id));

@@ -3,7 +3,7 @@
 use kernels::GgmlType;
 
 use super::super::ops::{Heads, MAX_HEAD, MAX_SECTIONS, Section, Step};
-use super::FusionPass;
+use super::pass::FusionPass;
 use crate::graph::{Op, TensorId};
 
 /// A section and the positions of its nodes.
@@ -56,11 +56,14 @@ impl FusionPass<'_> {
             self.can_move_to(i, member, &members, is_last)
         });
         let is_valid = all.iter().all(|found| self.may_be_computed(&found.section)) && first_comes && members.len() > 1;
+        if !is_valid {
+            return None;
+        }
         let heads = Heads {
             turned: all[0].section.rope?,
             sections: all.into_iter().map(|found| found.section).collect(),
         };
-        is_valid.then_some((Step::Heads(heads), members))
+        Some((Step::Heads(heads), members))
     }
 
     /// Returns the section that node `at` rotates, or normalizes and then rotates.
@@ -109,7 +112,11 @@ impl FusionPass<'_> {
         let is_whole = rows.ne == [t.ne[0] * t.ne[1], t.ne[2], 1, 1] && rows.is_contiguous() && t.is_contiguous();
         let of_heads = rows.view.is_some_and(|(owner, offset)| owner == heads && offset == 0);
         let has_blocks = t.ne[0].is_multiple_of(node.ty.block_size());
-        (node.op == Op::SetRows && is_whole && of_heads && has_blocks).then_some(at)
+        if node.op == Op::SetRows && is_whole && of_heads && has_blocks {
+            Some(at)
+        } else {
+            None
+        }
     }
 
     /// Returns the section of heads of this size that node `at` writes to a table.
@@ -118,7 +125,9 @@ impl FusionPass<'_> {
         let x = node.source(0);
         let t = self.graph.tensor(x);
         let has_heads = t.ne[0].is_multiple_of(size) && size.is_multiple_of(node.ty.block_size());
-        let suits = has_heads && t.ne[1..] == [n_tokens, 1, 1] && t.ty == GgmlType::F32;
+        if !has_heads || t.ne[1..] != [n_tokens, 1, 1] || t.ty != GgmlType::F32 {
+            return None;
+        }
         let section = Section {
             x,
             n_head: t.ne[0] / size,
@@ -126,7 +135,7 @@ impl FusionPass<'_> {
             rope: None,
             set_rows: Some(self.nodes[at]),
         };
-        suits.then(|| Found {
+        Some(Found {
             section,
             members: vec![at],
         })

@@ -3,7 +3,7 @@
 use kernels::GgmlType;
 
 use super::super::ops::{MAX_ADDS, Part, Products, Step};
-use super::FusionPass;
+use super::pass::FusionPass;
 use crate::graph::{Op, TensorId};
 
 /// Maximum number of matmuls per step.
@@ -56,6 +56,9 @@ impl FusionPass<'_> {
                 .flatten()
                 .chain([&v, &w])
                 .all(|&read| self.is_disjoint(self.nodes[at_glu], read));
+        if !is_valid {
+            return None;
+        }
         let part = |product: TensorId| Part {
             product,
             adds: [None; MAX_ADDS],
@@ -66,7 +69,7 @@ impl FusionPass<'_> {
             glu: Some(f),
             rounds: self.rounded_rows(self.nodes[at_glu], at_glu).is_some(),
         };
-        is_valid.then_some((Step::Products(products), members))
+        Some((Step::Products(products), members))
     }
 
     /// Finds all matmuls with the same columns that can run at position `i`, and relocates their results.
@@ -109,7 +112,10 @@ impl FusionPass<'_> {
         let is_valid = self.can_move_to(i, last, &found.members, true)
             && product.sources().all(|read| self.is_disjoint(result, read))
             && adds.iter().all(|&add| self.is_disjoint_or_same(result, add));
-        (!adds.is_empty() && is_valid).then(|| step_of(vec![found]))
+        if adds.is_empty() || !is_valid {
+            return None;
+        }
+        Some(step_of(vec![found]))
     }
 
     /// Returns the matmul at `at` with as many following sums as can run at the position of node `first`.
@@ -153,7 +159,11 @@ impl FusionPass<'_> {
             .positions
             .get(&owner)
             .is_none_or(|&at| at < first || self.taken[at]);
-        (reads_directly && repeats && t.ty == GgmlType::F32 && is_there).then_some((at, added))
+        if reads_directly && repeats && t.ty == GgmlType::F32 && is_there {
+            Some((at, added))
+        } else {
+            None
+        }
     }
 }
 

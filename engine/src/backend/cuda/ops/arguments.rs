@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Task, Unplanned, size};
+use super::unplanned::{Unplanned, size};
 use crate::graph::Tensor;
 
 /// A tensor.
@@ -49,10 +49,13 @@ impl TensorArg {
     pub(in super::super) fn as_rows(mut self) -> TensorArg {
         let element = self.nb[0];
         let row = element * i64::from(self.ne[0]);
-        let dense = (1..4).try_fold(row, |nb, d| {
-            (self.ne[d] == 1 || self.nb[d] == nb).then(|| nb * i64::from(self.ne[d]))
+        let mut stride = row;
+        let is_dense = (1..4).all(|d| {
+            let is_next = self.ne[d] == 1 || self.nb[d] == stride;
+            stride *= i64::from(self.ne[d]);
+            is_next
         });
-        if dense.is_some() {
+        if is_dense {
             let rows: i32 = self.ne[1..].iter().product();
             self.ne = [self.ne[0], rows, 1, 1];
             self.nb = [element, row, 0, 0];
@@ -80,59 +83,4 @@ impl TensorArg {
 pub(super) struct ErrorArg {
     pub(super) record: u64,
     pub(super) node: u32,
-}
-
-/// Cells visible to each token, laid out like the struct in `visible.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct VisibleArg {
-    cell_pos: u64,
-    pos: u64,
-    table: u64,
-    starts: u64,
-    pages: u64,
-    masks: u64,
-    n_kv: i32,
-    n_starts: i32,
-    n_entries: i32,
-    padding: i32,
-}
-
-impl VisibleArg {
-    /// Creates the argument for a node with such operands, which must be contiguous lists.
-    pub(super) fn new(task: &mut Task<'_>) -> Result<VisibleArg, Unplanned> {
-        let at = task.node.op.visible_cells().ok_or("the op has no cell operands")?;
-        if !at.list().iter().all(|&i| task.operand(i).is_contiguous()) {
-            return Err("a list of cells is not contiguous".into());
-        }
-        let list = at.map(|i| task.source(i));
-        let (starts, pages) = (list.starts?, list.pages?);
-        Ok(VisibleArg {
-            n_kv: task.operand(at.cell_pos).ne[0] as i32,
-            n_starts: starts.ne[0],
-            n_entries: pages.ne[0],
-            cell_pos: list.cell_pos?.data,
-            pos: list.pos?.data,
-            table: list.table?.data,
-            starts: starts.data,
-            pages: pages.data,
-            masks: list.masks?.data,
-            padding: 0,
-        })
-    }
-
-    /// Returns the number of entries in all page tables.
-    pub(super) fn n_pages(&self) -> usize {
-        self.n_entries as usize
-    }
-
-    /// Returns the maximum number of page tables.
-    pub(super) fn n_tables(&self) -> usize {
-        (self.n_starts as usize).saturating_sub(1)
-    }
-
-    /// Returns the number of cells, listed or not.
-    pub(super) fn n_cells(&self) -> usize {
-        self.n_kv as usize
-    }
 }

@@ -1,14 +1,18 @@
 //! Attention over page tables.
 
+mod params;
 mod tiles;
 
-use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
 
+use self::params::{NearBiases, Params};
 use self::tiles::Tiles;
 use super::super::kernel::{ATTENTION, Kernel, Value};
-use super::arguments::{TensorArg, VisibleArg};
-use super::{Task, Unplanned, integers, size};
+use super::arguments::TensorArg;
+use super::integers;
+use super::task::Task;
+use super::unplanned::{Unplanned, size};
+use super::visible::VisibleArg;
 use crate::graph::{Attention, Buckets, Op, Tensor, TensorId, Window};
 
 /// Warps per thread block.
@@ -21,36 +25,6 @@ const MAX_FLOATS: usize = 80;
 
 /// Shared memory per block that is available without opting in, in bytes.
 const SHARED: usize = 48 << 10;
-
-/// Row of the bias table for each distance, eight per word: the distances with their own rows, and a few
-/// more.
-type NearBiases = [[u8; 8]; 17];
-
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    q: TensorArg,
-    k: TensorArg,
-    v: TensorArg,
-    y: TensorArg,
-    biases: TensorArg,
-    sinks: TensorArg,
-    selection: TensorArg,
-    visible: VisibleArg,
-    scale: f32,
-    softcap: f32,
-    max_bias: f32,
-    causal: i32,
-    window: i32,
-    window_size: i32,
-    compressed_from: i32,
-    side: i32,
-    near: NearBiases,
-    parts: u64,
-    rounded: u64,
-    n_parts: i32,
-    padding: i32,
-}
 
 /// Attention whose results are also quantized for integer matmuls.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -135,8 +109,11 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention, rounds: Option<TensorId>)
     let (k_arg, v_arg, visible) = (task.source(at.k)?, task.source(at.v)?, VisibleArg::new(task)?);
     let y = task.result()?;
     // The tile kernel stores results in pairs of floats.
-    let tiles = y.has_vectors(size_of::<f32>(), 2 * size_of::<f32>());
-    let tiles = tiles.then(|| Tiles::of(task, p, [&k_arg, &v_arg], &visible)).flatten();
+    let tiles = if y.has_vectors(size_of::<f32>(), 2 * size_of::<f32>()) {
+        Tiles::of(task, p, [&k_arg, &v_arg], &visible)
+    } else {
+        None
+    };
     let (window, window_size) = window(p.window);
     let n_buckets = at.biases.map_or(0, |i| task.operand(i).ne[1]);
     let (side, near) = buckets(p.buckets, n_buckets);
@@ -151,7 +128,7 @@ pub(super) fn plan(task: &mut Task<'_>, p: &Attention, rounds: Option<TensorId>)
         1 => 0,
         _ => (task.target).scratch(size_of::<f32>() * n_tokens * n_head * n_parts * (dv + 2))?,
     };
-    let rounds = rounds.filter(|_| tiles.is_none());
+    let rounds = if tiles.is_none() { rounds } else { None };
     let params = Params {
         q: task.source(at.q)?,
         k: k_arg,

@@ -5,7 +5,8 @@ use kernels::GgmlType;
 
 use super::super::kernel::{COPIES, Kernel, NGRAM, QUANTIZE};
 use super::arguments::TensorArg;
-use super::{THREADS, Task, Unplanned, size};
+use super::task::{THREADS, Task};
+use super::unplanned::{Unplanned, size};
 use crate::graph::{NO_ROW, NgramHash, Op};
 
 #[repr(C)]

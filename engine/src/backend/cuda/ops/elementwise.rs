@@ -4,7 +4,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::super::kernel::{ELEMENTWISE, Kernel, Value};
 use super::arguments::TensorArg;
-use super::{Task, Unplanned, size};
+use super::task::Task;
+use super::unplanned::{Unplanned, size};
 use crate::graph::{Op, Unary};
 
 #[repr(C)]
@@ -32,14 +33,14 @@ pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Unplanned> {
         Op::Repeat => (kernel("unary", "repeat").with_int("CONSTANTS", 1), [0.0; 2]),
         _ => return Err("not an element-wise op".into()),
     };
-    let has_two = task.has(1);
-    let kernel = match has_two {
-        true => kernel.with_type("B", task.operand(1).ty),
-        false => kernel,
+    let kernel = if task.has(1) {
+        kernel.with_type("B", task.operand(1).ty)
+    } else {
+        kernel
     };
     let params = Params {
         a: task.source(0)?,
-        b: task.optional(has_two.then_some(1))?,
+        b: task.source_or_none(1)?,
         y: task.result()?,
         c,
         n: size(task.node.nelements())?,

@@ -5,9 +5,10 @@ use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
 
 use super::super::kernel::{HEADS, Kernel};
-use super::arguments::TensorArg;
+use super::arguments::{ErrorArg, TensorArg};
 use super::rope::{self, RopeArg};
-use super::{ErrorArg, Task, Unplanned, size};
+use super::task::Task;
+use super::unplanned::{Unplanned, size};
 use crate::graph::{NO_ROW, Op, TensorId};
 
 /// Heads of one kind (query, key, or value).

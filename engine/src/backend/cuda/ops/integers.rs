@@ -5,7 +5,8 @@ use kernels::{GgmlType, Precision};
 
 use super::super::kernel::{Kernel, QUANTIZE_COLUMNS};
 use super::arguments::TensorArg;
-use super::{ColumnForm, Task, Unplanned, size};
+use super::task::{ColumnForm, Task};
+use super::unplanned::{Unplanned, size};
 use crate::graph::Tensor;
 
 /// Types that `dots.cuh` supports: all quantized types.

@@ -1,14 +1,14 @@
 //! Matmuls: row by row for few columns, in tiles for many columns.
 
 use bytemuck::{Pod, Zeroable};
-use kernels::GgmlType;
 
-use super::super::kernel::{GROUP, Kernel, MUL_MAT, Value};
-use super::super::parts::kernel_type;
+use super::super::kernel::{GROUP, Kernel, MUL_MAT};
 use super::arguments::TensorArg;
+use super::decoder::decoder;
 use super::skinny::{self, Products};
+use super::task::Task;
 use super::tensor::{self, Groups, Tile};
-use super::{Task, Unplanned, size};
+use super::unplanned::{Unplanned, size};
 use crate::graph::{Graph, Op, Tensor};
 
 /// Maximum number of columns for which a warp computes all elements of a row.
@@ -51,19 +51,6 @@ const MAX_GROUPS: usize = 8192;
 
 /// Alignment of columns in scratch memory, in bytes.
 const ALIGNMENT: usize = 256;
-
-/// Returns the decoder type for weights. Floats are read in vectors if aligned.
-pub(super) fn decoder(weights: &Tensor, w: &TensorArg) -> Value {
-    if let Some(name) = kernel_type(weights.ty).filter(|_| !weights.layout.is_plain()) {
-        return Value::Word(name);
-    }
-    match weights.ty {
-        GgmlType::F32 if w.has_vectors(4, 16) => Value::Word("f32x4"),
-        GgmlType::F16 if w.has_vectors(2, 16) => Value::Word("f16x8"),
-        GgmlType::BF16 if w.has_vectors(2, 16) => Value::Word("bf16x8"),
-        ty => Value::Type(ty),
-    }
-}
 
 pub(super) fn mul_mat(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let (w, x, y) = (task.source(0)?, task.source(1)?, task.result()?);

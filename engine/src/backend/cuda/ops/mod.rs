@@ -4,6 +4,7 @@
 mod arguments;
 mod attention;
 mod copies;
+mod decoder;
 mod elementwise;
 mod heads;
 mod integers;
@@ -13,88 +14,27 @@ mod rope;
 mod rows;
 mod select;
 mod skinny;
+mod task;
 mod tensor;
+mod unplanned;
+mod visible;
 
-use bytemuck::{Pod, bytes_of};
 use kernels::{GgmlType, Precision};
 
-use self::arguments::ErrorArg;
 pub(super) use self::arguments::TensorArg;
 pub(super) use self::attention::{QuantizedAttention, ROUNDED_TOGETHER};
 pub(super) use self::heads::{Heads, MAX_HEAD, MAX_SECTIONS, Section};
 pub(super) use self::matmul::{has_few_columns, pays_to_bring_weights};
 pub(super) use self::rows::{MAX_ADDED, Normed};
 pub(super) use self::skinny::{MAX_ADDS, Part, Products};
+use self::task::Task;
+pub(super) use self::task::{COLUMNS_ALIGNMENT, ColumnForm, Target};
+pub(super) use self::unplanned::Unplanned;
 use super::context::LaunchShape;
 use super::kernel::Kernel;
 use super::parts::IN_PARTS;
-use crate::backend::BackendError;
 use crate::backend::rules::{self, Unsupported};
 use crate::graph::{Graph, Op, Tensor, TensorId};
-
-/// Threads per block of kernels with one thread per element.
-const THREADS: u32 = 256;
-
-/// Alignment of column buffers in bytes.
-pub(super) const COLUMNS_ALIGNMENT: usize = 256;
-
-/// Maximum number of blocks in the second and third dimension of a grid.
-const MAX_BLOCKS: u32 = 65535;
-
-/// Reason why a node was not planned.
-#[derive(Debug)]
-pub(super) enum Unplanned {
-    /// No kernel supports the node.
-    Unsupported(Unsupported),
-    /// Planning failed.
-    Error(BackendError),
-}
-
-impl From<Unsupported> for Unplanned {
-    fn from(error: Unsupported) -> Unplanned {
-        Unplanned::Unsupported(error)
-    }
-}
-
-impl From<BackendError> for Unplanned {
-    fn from(error: BackendError) -> Unplanned {
-        Unplanned::Error(error)
-    }
-}
-
-/// Quantized form of columns for matmuls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ColumnForm {
-    /// 16-bit integers in two parts, with scales and sums.
-    Integers,
-    /// bf16 values.
-    Bfloats,
-}
-
-/// Receives launches and provides the addresses of operands.
-pub(super) trait Target {
-    /// Returns the address of a tensor's first byte after checking its bounds, and that it is writable if
-    /// `written`.
-    fn address(&mut self, id: TensorId, written: bool) -> Result<u64, Unplanned>;
-
-    /// Returns the address of scratch memory for use by the node's kernels.
-    fn scratch(&mut self, bytes: usize) -> Result<u64, Unplanned>;
-
-    /// Returns the required precision of matmuls.
-    fn precision(&self) -> Precision;
-
-    /// Returns the address of the converted columns of a tensor, and true if the caller must convert them
-    /// first.
-    ///
-    /// Integer columns use a different buffer than those requested before, which may still be in use.
-    fn columns(&mut self, of: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Unplanned>;
-
-    /// Returns the address of the error record, and the node's index in it.
-    fn error_record(&mut self, node: TensorId) -> (u64, u32);
-
-    /// Appends a kernel launch.
-    fn launch(&mut self, kernel: Kernel, shape: LaunchShape, parameters: &[u8]) -> Result<(), Unplanned>;
-}
 
 /// Memory that a node needs in addition to its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -284,85 +224,5 @@ pub(super) fn plan_step(graph: &Graph, step: &Step, target: &mut dyn Target) -> 
         Step::Products(products) => skinny::plan(&mut task, products),
         Step::Heads(heads) => heads::plan(&mut task, heads),
         Step::QuantizedAttention(attended) => attention::plan_attended(&mut task, attended),
-    }
-}
-
-/// A node that is being planned.
-struct Task<'a> {
-    graph: &'a Graph,
-    id: TensorId,
-    node: &'a Tensor,
-    target: &'a mut dyn Target,
-}
-
-impl<'a> Task<'a> {
-    /// Returns operand `i` of the node.
-    fn operand(&self, i: usize) -> &'a Tensor {
-        self.graph.tensor(self.node.source(i))
-    }
-
-    fn has(&self, i: usize) -> bool {
-        self.node.src[i].is_some()
-    }
-
-    /// Returns operand `i` as a kernel argument.
-    fn source(&mut self, i: usize) -> Result<TensorArg, Unplanned> {
-        let id = self.node.source(i);
-        TensorArg::new(self.graph.tensor(id), self.target.address(id, false)?)
-    }
-
-    /// Returns operand `i` as a kernel argument, or [`TensorArg::NONE`].
-    fn optional(&mut self, i: Option<usize>) -> Result<TensorArg, Unplanned> {
-        i.map_or(Ok(TensorArg::NONE), |i| self.source(i))
-    }
-
-    /// Returns operand `i`, which the op modifies, as a kernel argument.
-    fn state(&mut self, i: usize) -> Result<TensorArg, Unplanned> {
-        let id = self.node.source(i);
-        TensorArg::new(self.graph.tensor(id), self.target.address(id, true)?)
-    }
-
-    /// Returns the result as a kernel argument.
-    fn result(&mut self) -> Result<TensorArg, Unplanned> {
-        TensorArg::new(self.node, self.target.address(self.id, true)?)
-    }
-
-    fn fault(&mut self) -> ErrorArg {
-        let (record, node) = self.target.error_record(self.id);
-        ErrorArg { record, node }
-    }
-
-    /// Launches a kernel with one thread for each of `n` elements.
-    fn for_each(&mut self, kernel: Kernel, n: u32, parameters: &impl Pod) -> Result<(), Unplanned> {
-        self.launch(kernel, [n.div_ceil(THREADS), 1, 1], THREADS, parameters)
-    }
-
-    /// Launches a kernel without dynamic shared memory.
-    fn launch(&mut self, kernel: Kernel, grid: [u32; 3], block: u32, parameters: &impl Pod) -> Result<(), Unplanned> {
-        self.launch_with(kernel, grid, block, 0, parameters)
-    }
-
-    /// Launches a kernel with `shared` bytes of dynamic shared memory per block.
-    fn launch_with(
-        &mut self,
-        kernel: Kernel,
-        grid: [u32; 3],
-        block: u32,
-        shared: u32,
-        parameters: &impl Pod,
-    ) -> Result<(), Unplanned> {
-        if grid[1] > MAX_BLOCKS || grid[2] > MAX_BLOCKS {
-            return Err("the grid is too large".into());
-        }
-        self.target
-            .launch(kernel, LaunchShape { grid, block, shared }, bytes_of(parameters))
-    }
-}
-
-/// Converts a size or count to the type that kernels take.
-fn size(n: usize) -> Result<u32, Unplanned> {
-    match i32::try_from(n) {
-        Ok(n) => Ok(n.unsigned_abs()),
-        Err(_) => Err("sizes below 2^31".into()),
     }
 }

@@ -4,7 +4,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::super::kernel::{Kernel, RECUR};
 use super::arguments::TensorArg;
-use super::{Task, Unplanned, size};
+use super::task::Task;
+use super::unplanned::{Unplanned, size};
 use crate::graph::{LinearAttention, Recurrence};
 
 /// Index of the recurrence's first own operand, after the states and the two cell lists.

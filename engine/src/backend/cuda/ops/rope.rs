@@ -6,7 +6,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::super::kernel::{Kernel, ROPE};
 use super::arguments::TensorArg;
-use super::{Task, Unplanned, size};
+use super::task::Task;
+use super::unplanned::{Unplanned, size};
 use crate::graph::{ROPE_AXES, Rope, RopeKind};
 
 /// Parameters of the RoPE angles, laid out like the struct in `rope.cuh`.
@@ -41,14 +42,13 @@ struct Params {
 /// Returns the angles for a task's node.
 pub(super) fn angles(task: &mut Task<'_>, p: &Rope) -> Result<RopeArg, Unplanned> {
     let (low, high) = ramp(p);
-    let has_factors = task.has(2);
     let mut sections = [0; ROPE_AXES];
     for (to, from) in sections.iter_mut().zip(p.sections) {
         *to = size(from)? as i32;
     }
     Ok(RopeArg {
         positions: task.source(1)?,
-        factors: task.optional(has_factors.then_some(2))?,
+        factors: task.source_or_none(2)?,
         step: p.freq_base.powf(-2.0 / p.n_dims as f32),
         freq_scale: p.freq_scale,
         ext_factor: p.ext_factor,

@@ -5,7 +5,9 @@ use kernels::GgmlType;
 
 use super::super::kernel::{Kernel, ROWS};
 use super::arguments::TensorArg;
-use super::{Task, Unplanned, integers, size};
+use super::integers;
+use super::task::Task;
+use super::unplanned::{Unplanned, size};
 use crate::graph::{Op, TensorId};
 
 #[repr(C)]
@@ -63,9 +65,13 @@ pub(super) fn plan(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let x = task.operand(0);
     let n_rows = size(x.nrows())?;
     let threads = threads_of(x.ne[0])?;
+    let (x, w) = (
+        task.source(0)?,
+        if weighted { task.source(1)? } else { TensorArg::NONE },
+    );
     let params = Params {
-        x: task.source(0)?,
-        w: task.optional(weighted.then_some(1))?,
+        x,
+        w,
         y: task.result()?,
         c,
         i,
@@ -122,7 +128,7 @@ pub(super) fn plan_normed(task: &mut Task<'_>, normed: &Normed) -> Result<(), Un
     let [n, ..] = task.node.ne;
     let mut params = Params {
         y: task.result()?,
-        w: task.optional(task.has(1).then_some(1))?,
+        w: task.source_or_none(1)?,
         c: eps,
         ..Params::zeroed()
     };

@@ -4,8 +4,10 @@ use bytemuck::{Pod, Zeroable};
 use kernels::GgmlType;
 
 use super::super::kernel::{Kernel, SELECT, TOP};
-use super::arguments::{TensorArg, VisibleArg};
-use super::{THREADS, Task, Unplanned, size};
+use super::arguments::TensorArg;
+use super::task::{THREADS, Task};
+use super::unplanned::{Unplanned, size};
+use super::visible::VisibleArg;
 use crate::graph::{BlockRule, Blocks, Op, PAGE};
 
 /// Maximum number of values of a row to sort. Their keys must fit in shared memory.
@@ -95,7 +97,7 @@ fn index_scores(task: &mut Task<'_>) -> Result<(), Unplanned> {
     let params = Params {
         q: task.source(0)?,
         k: task.source(1)?,
-        weights: task.optional(has_weights.then_some(8))?,
+        weights: task.source_or_none(8)?,
         by_head: (!has_weights).into(),
         ..params_of(task)?
     };

@@ -4,10 +4,12 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::super::kernel::{Kernel, MUL_VEC, MUL_VEC_INT, Value};
-use super::arguments::TensorArg;
+use super::arguments::{ErrorArg, TensorArg};
+use super::decoder::decoder;
 use super::elementwise::function;
-use super::matmul::decoder;
-use super::{ErrorArg, Task, Unplanned, integers, size};
+use super::integers;
+use super::task::Task;
+use super::unplanned::{Unplanned, size};
 use crate::graph::{Op, TensorId, Unary};
 
 /// A matmul and the nodes fused with it.
@@ -134,9 +136,10 @@ fn form_and_arg(task: &mut Task<'_>, part: &Part) -> Result<(Form, PartArg), Unp
             *arg = added.repeated_to(y.ne);
         }
     }
-    let form = match integers::suits(task.target.precision(), weights, &w) {
-        true => Form::Integers(decoder(weights, &w)),
-        false => Form::Floats(decoder(weights, &w)),
+    let form = if integers::suits(task.target.precision(), weights, &w) {
+        Form::Integers(decoder(weights, &w))
+    } else {
+        Form::Floats(decoder(weights, &w))
     };
     Ok((form, PartArg { w, y, adds }))
 }
@@ -187,9 +190,10 @@ fn launch(
     };
     params.parts[..parts.len()].copy_from_slice(parts);
     let [_, n, n2, n3] = task.node.ne;
-    let (columns, grid) = match by_ids {
-        true => (1, [size(n)?, size(n2)?]),
-        false => (n.next_power_of_two(), [1, size(n2 * n3)?]),
+    let (columns, grid) = if by_ids {
+        (1, [size(n)?, size(n2)?])
+    } else {
+        (n.next_power_of_two(), [1, size(n2 * n3)?])
     };
     if by_ids {
         let ErrorArg { record, node } = task.fault();
@@ -216,9 +220,10 @@ fn launch(
         (None, _) => (parts.len(), rows),
     };
     let rounds = glu.is_some_and(|glu| glu.rounds) && may_round(form, &parts[0].y, (grid[0] * grid[1]) as usize);
-    let turns = match rounds {
-        true => integers::GROUP as u32 / rows,
-        false => turns_of(form, &parts[..n_parts], rows),
+    let turns = if rounds {
+        integers::GROUP as u32 / rows
+    } else {
+        turns_of(form, &parts[..n_parts], rows)
     };
     params.turns = turns as i32;
     let mut n_blocks = 0;

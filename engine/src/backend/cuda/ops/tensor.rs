@@ -6,8 +6,9 @@ use kernels::{GgmlType, Precision};
 
 use super::super::kernel::{Kernel, MUL_MAT_TENSOR, ROUND_COLUMNS};
 use super::arguments::TensorArg;
-use super::matmul::decoder;
-use super::{ColumnForm, Task, Unplanned, size};
+use super::decoder::decoder;
+use super::task::{ColumnForm, Task};
+use super::unplanned::{Unplanned, size};
 use crate::graph::Tensor;
 
 /// A tile of `mul_mat_tensor.cu`: rows and columns of a block, and of each warp's part.

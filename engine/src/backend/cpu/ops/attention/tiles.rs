@@ -10,67 +10,12 @@ use kernels::attention::tiles::{
     self as kernel, OperandPage, ScoreOperands, SoftmaxState, TILE_QUERIES, ValueOperands, WeightOperands,
 };
 
+use super::operands::{Operands, cache_rows};
+use super::scratch::{AttentionScratch, TileScratch};
+use super::sizes::{AttentionUnit, MAX_UNIT, MOST_PAGES, pages_together};
 use super::state::State;
-use super::{AttentionScratch, AttentionUnit, MAX_UNIT, Operands, Sizes, cache_rows};
 use crate::backend::cpu::ops::visible::Page;
-use crate::backend::cpu::scratch::take;
 use crate::graph::PAGE;
-
-/// Maximum number of pages to pack together.
-pub(super) const MOST_PAGES: usize = 8;
-
-/// Maximum size in bytes of keys to pack together, except that one page is always allowed. Keys, values,
-/// scores, and weights then fit in the L2 cache.
-const KEY_BYTES: usize = 512 << 10;
-
-/// Returns the number of pages to pack together, for keys of `dk` elements.
-fn pages_together(dk: usize) -> usize {
-    (KEY_BYTES / kernel::bytes_of_keys(dk, 1)).clamp(1, MOST_PAGES)
-}
-
-/// Memory for packed operands and scores.
-pub(super) struct TileScratch<'a> {
-    pub(super) queries: &'a mut [u8],
-    keys: &'a mut [u8],
-    values: &'a mut [u8],
-    weights: &'a mut [u8],
-    scores: &'a mut [f32],
-}
-
-impl<'a> TileScratch<'a> {
-    pub(super) fn new(scratch: &mut &'a mut [f32], s: &Sizes) -> TileScratch<'a> {
-        let [queries, keys, values, weights, scores] = Self::sizes(s).map(|floats| take(scratch, floats));
-        TileScratch {
-            queries: bytemuck::cast_slice_mut(queries),
-            keys: bytemuck::cast_slice_mut(keys),
-            values: bytemuck::cast_slice_mut(values),
-            weights: bytemuck::cast_slice_mut(weights),
-            scores,
-        }
-    }
-
-    /// Returns the total size in floats.
-    pub(super) fn floats(s: &Sizes) -> usize {
-        Self::sizes(s).iter().sum()
-    }
-
-    /// Returns the sizes in floats of queries, keys, values, weights, and scores.
-    fn sizes(s: &Sizes) -> [usize; 5] {
-        if !s.by_tiles {
-            return [0; 5];
-        }
-        let (n, n_pages) = (TILE_QUERIES, pages_together(s.dk));
-        // The kernel reads past the end of queries that do not fill their last tile.
-        let queries = kernel::bytes_of_queries(s.max_queries() + n, s.dk);
-        let (keys, values) = (
-            kernel::bytes_of_keys(s.dk, n_pages),
-            kernel::bytes_of_values(s.dv, n_pages),
-        );
-        let bytes = [queries, keys, values, kernel::bytes_of_weights(n, n_pages)];
-        let [queries, keys, values, weights] = bytes.map(|bytes| bytes.div_ceil(size_of::<f32>()));
-        [queries, keys, values, weights, kernel::n_scores(n, n_pages)]
-    }
-}
 
 /// Range of page table entries, with the cells that the tokens of a unit see in these pages.
 struct Pages<'a> {
@@ -106,8 +51,9 @@ fn range_seen(any: &[u64]) -> Option<Range<usize>> {
 fn runs_seen(any: &[u64]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut end = 0;
     any.chunk_by(|a, b| (*a == 0) == (*b == 0)).filter_map(move |run| {
+        let start = end;
         end += run.len();
-        (run[0] != 0).then_some(end - run.len()..end)
+        if run[0] == 0 { None } else { Some(start..end) }
     })
 }
 
@@ -125,7 +71,11 @@ impl Operands<'_> {
         let together = pages_together(self.s.dk);
         for first in entries.clone().step_by(together) {
             let end = entries.end.min(first + together);
-            let of_head = (end < entries.end).then(|| (unit.head, self.visible.page(end)));
+            let next = if end < entries.end {
+                Some((unit.head, self.visible.page(end)))
+            } else {
+                next
+            };
             let mut seen = [0u64; MAX_UNIT * MOST_PAGES];
             let seen = &mut seen[..unit.tokens().len() * (end - first)];
             for (i, entry) in (first..end).enumerate() {
@@ -137,7 +87,7 @@ impl Operands<'_> {
                 any: seen_by_any(seen, end - first),
                 seen,
             };
-            if self.prepare(unit, &pages, of_head.or(next), workspace) {
+            if self.prepare(unit, &pages, next, workspace) {
                 self.attend_to_pages(unit, &pages, state, workspace);
             } else {
                 self.attend_one_by_one(unit, &pages, state, workspace);
@@ -156,19 +106,22 @@ impl Operands<'_> {
     ) -> bool {
         let n_pages = pages.len();
         for (page, entry) in pages.entries.clone().enumerate() {
-            let wanted = pages.any[page];
-            if wanted == 0 {
+            if pages.any[page] == 0 {
                 continue;
             }
             #[cfg(test)]
             for count in [&super::tests::N_SCORED, &super::tests::N_PREPARED] {
                 count.set(count.get() + 1);
             }
-            let next = match page + 1 < n_pages {
-                true => Some((unit.head, self.visible.page(entry + 1))),
-                false => next,
+            let next = if page + 1 < n_pages {
+                Some((unit.head, self.visible.page(entry + 1)))
+            } else {
+                next
             };
             let (at, of_entry) = (OperandPage { page, n_pages }, self.visible.page(entry));
+            // All rows of the page, also those that this unit does not see: values share a scale, which must not
+            // depend on the division into units and thereby on the number of threads.
+            let wanted = of_entry.mask;
             let keys = cache_rows(&self.k, unit.head, 1, &of_entry, next);
             if !kernel::pack_keys(&keys, wanted, at, workspace.tiles.keys, workspace.kernel) {
                 return false;

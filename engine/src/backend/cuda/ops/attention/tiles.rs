@@ -3,9 +3,11 @@
 use kernels::{GgmlType, Precision};
 
 use super::super::super::kernel::{ATTENTION_TILES, Kernel, Value};
-use super::super::arguments::{TensorArg, VisibleArg};
-use super::super::{Task, Unplanned, size};
-use super::Params;
+use super::super::arguments::TensorArg;
+use super::super::task::Task;
+use super::super::unplanned::{Unplanned, size};
+use super::super::visible::VisibleArg;
+use super::params::Params;
 use crate::graph::{Attention, Tensor};
 
 /// Minimum number of tokens, in total and per page table, for the tile kernel. The rows of a tile are tokens
@@ -47,10 +49,11 @@ pub(super) struct Tiles {
 /// Returns the decoder type for keys or values that are read in parts of `n` elements.
 fn decoder(t: &Tensor, arg: &TensorArg, n: usize) -> Option<Value> {
     match t.ty {
-        GgmlType::F16 => arg.has_vectors(2, 16).then_some(Value::Word("f16x8")),
-        GgmlType::BF16 => arg.has_vectors(2, 16).then_some(Value::Word("bf16x8")),
+        GgmlType::F16 if arg.has_vectors(2, 16) => Some(Value::Word("f16x8")),
+        GgmlType::BF16 if arg.has_vectors(2, 16) => Some(Value::Word("bf16x8")),
+        ty if ty.is_quantized() && n.is_multiple_of(ty.block_size()) && t.has_dense_rows() => Some(Value::Type(ty)),
         // f32 caches require exact results.
-        ty => (ty.is_quantized() && n.is_multiple_of(ty.block_size()) && t.has_dense_rows()).then_some(Value::Type(ty)),
+        _ => None,
     }
 }
 

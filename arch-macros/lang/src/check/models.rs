@@ -1,0 +1,93 @@
+//! Checks `models { … }` and `model_is("…")`: published models that their sizes identify.
+
+use proc_macro2::Ident;
+use syn::{Expr, Lit, LitStr};
+
+use super::{Checker, ModelSym};
+use crate::ast::ModelDecl;
+use crate::builtins::Ty;
+use crate::diag::did_you_mean;
+use crate::model::{Scalar, ScalarKind};
+use crate::parse::bare;
+use crate::sym::Dim;
+
+impl Checker<'_> {
+    /// Declares the models. Runs before any other section, so that their conditions use built-in symbols only.
+    pub(super) fn model_block(&mut self, models: &[ModelDecl]) {
+        for m in models {
+            let name = m.name.value();
+            if self.models.iter().any(|other| other.name.value() == name) {
+                self.errors.at(&m.name, format!("model {name:?} is declared twice"));
+                continue;
+            }
+            let cond = self.scalar_of(&m.cond, Ty::Bool);
+            let cond = match cond {
+                Some(c) if c.per_layer => self.error(
+                    &m.cond,
+                    "the condition differs by layer; a model is identified by sizes that all layers share",
+                ),
+                cond => cond,
+            };
+            self.models.push(ModelSym {
+                name: m.name.clone(),
+                cond,
+                used: m.inherited,
+            });
+        }
+    }
+
+    /// Checks `model_is("27B")`.
+    pub(super) fn model_is(&mut self, at: &Ident, args: &[&Expr]) -> Option<Scalar> {
+        let name = match args {
+            [arg] => text_of(arg),
+            _ => None,
+        };
+        let found = name.and_then(|name| self.models.iter_mut().find(|m| m.name == *name));
+        let (Some(name), Some(model)) = (name, found) else {
+            return self.unknown_model(at, name);
+        };
+        model.used = true;
+        let (text, cond) = (name.value(), model.cond.clone()?);
+        Some(Scalar {
+            kind: ScalarKind::Model(Box::new(cond)),
+            ty: Ty::Bool,
+            per_layer: false,
+            text: format!("model_is({text:?})"),
+            dim: Dim::default(),
+        })
+    }
+
+    fn unknown_model(&mut self, at: &Ident, name: Option<&LitStr>) -> Option<Scalar> {
+        // Any model may be meant, so none is also reported as unused.
+        self.models.iter_mut().for_each(|m| m.used = true);
+        let Some(name) = name else {
+            return self.error(
+                at,
+                "`model_is` takes the name of a model in quotes, as declared in `models`",
+            );
+        };
+        let text = name.value();
+        let names: Vec<String> = self.models.iter().map(|m| m.name.value()).collect();
+        let hint = did_you_mean(&text, names.iter().map(String::as_str));
+        self.error(name, format!("no model named {text:?} in `models`{hint}"))
+    }
+
+    /// Reports models that no condition uses.
+    pub(super) fn unused_models(&mut self) {
+        for model in self.models.iter().filter(|m| !m.used) {
+            let message = format!("model {:?} is never used", model.name.value());
+            self.errors.at(&model.name, message);
+        }
+    }
+}
+
+/// Returns the string if the expression is a string literal.
+fn text_of(expr: &Expr) -> Option<&LitStr> {
+    match bare(expr) {
+        Expr::Lit(lit) => match &lit.lit {
+            Lit::Str(text) => Some(text),
+            _ => None,
+        },
+        _ => None,
+    }
+}

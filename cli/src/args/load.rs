@@ -1,0 +1,30 @@
+//! Arguments for loading a model.
+
+use clap::Args;
+
+use super::placement::{LOADING, PlacementArgs};
+
+/// Model loading options.
+#[derive(Clone, Debug, Args)]
+pub struct LoadArgs {
+    #[command(flatten)]
+    pub placement: PlacementArgs,
+    /// Read all weights into memory instead of mapping the file
+    #[arg(long, hide_short_help = true, help_heading = LOADING)]
+    pub no_mmap: bool,
+    /// Lock the weights in memory
+    #[arg(long, hide_short_help = true, help_heading = LOADING)]
+    pub mlock: bool,
+    /// Loading mode by llama.cpp name (-lm)
+    ///
+    /// `none` is --no-mmap, `mmap+mlock` is --mlock, and `mlock` is both. `auto` and `mmap` are the default.
+    #[arg(long, value_name = "MODE", value_parser = ["auto", "none", "mmap", "mlock", "mmap+mlock"],
+          conflicts_with_all = ["no_mmap", "mlock"], hide_short_help = true, help_heading = LOADING)]
+    pub load_mode: Option<String>,
+    /// Check all weights and reject a file with NaN or infinite values
+    #[arg(long, hide_short_help = true, help_heading = LOADING)]
+    pub check_tensors: bool,
+    /// Load multi-token prediction layers, too.
+    #[arg(skip)]
+    pub mtp: bool,
+}

@@ -1,0 +1,184 @@
+//! The command line: all commands with their arguments.
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::commands;
+use crate::commands::arch::ArchArgs;
+use crate::commands::batch::BatchArgs;
+use crate::commands::bench::args::BenchArgs;
+use crate::commands::devices::DevicesArgs;
+use crate::commands::doctor::DoctorArgs;
+use crate::commands::embed::EmbedArgs;
+use crate::commands::generate::{CompletionsArgs, ManArgs};
+use crate::commands::inspect::InspectArgs;
+use crate::commands::logits::LogitsArgs;
+use crate::commands::models::{ListArgs, PsArgs, PullArgs, RmArgs};
+use crate::commands::run::args::RunArgs;
+use crate::commands::serve::args::ServeArgs;
+use crate::commands::synth::SynthArgs;
+use crate::commands::tokenize::TokenizeArgs;
+use crate::failure::Outcome;
+use crate::log::LogOptions;
+use crate::terminal::OutputStyle;
+
+/// Run language models from GGUF files
+#[derive(Debug, Parser)]
+#[command(name = "llama", version, args_override_self = true, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "one value per process")]
+pub enum Command {
+    /// Answer a prompt, or start a chat if no prompt is given
+    #[command(visible_alias = "cli")]
+    Run(RunArgs),
+    /// Serve models over the OpenAI, Anthropic, Ollama and llama-server APIs
+    #[command(visible_alias = "server")]
+    Serve(ServeArgs),
+    /// Process a JSONL file of requests in parallel
+    Batch(BatchArgs),
+    /// Show the metadata and tensors of a GGUF file
+    #[command(visible_alias = "show")]
+    Inspect(InspectArgs),
+    /// Compute embeddings, compare texts, or rerank documents
+    Embed(EmbedArgs),
+    /// Tokenize a string
+    Tokenize(TokenizeArgs),
+    /// List, show and check model architectures
+    Arch(ArchArgs),
+    /// Write the logits of every position of a token sequence to a file
+    Logits(LogitsArgs),
+    /// Benchmark prefill and decoding
+    Bench(BenchArgs),
+    /// Write a model file with random weights, for benchmarks
+    Synth(SynthArgs),
+    /// Download models
+    Pull(PullArgs),
+    /// List local models
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Remove downloaded models
+    Rm(RmArgs),
+    /// List running llama processes and their models
+    Ps(PsArgs),
+    /// List available devices, and why others are unavailable
+    Devices(DevicesArgs),
+    /// Report this machine's capabilities and how a model would run on it
+    Doctor(DoctorArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Write man pages
+    #[command(hide = true)]
+    Man(ManArgs),
+    /// Print the Markdown reference of all commands
+    #[command(hide = true)]
+    Reference,
+}
+
+impl Command {
+    /// Returns the style of the output.
+    pub fn style(&self) -> OutputStyle {
+        match self {
+            Command::Run(args) => args.display.style(),
+            Command::Serve(args) => args.log.style(),
+            _ => OutputStyle::default(),
+        }
+    }
+
+    /// Returns the options of the log, with the opened log file.
+    pub fn log(&self) -> Outcome<LogOptions> {
+        match self {
+            Command::Run(args) => args.display.log(),
+            Command::Serve(args) => args.log.log(),
+            _ => Ok(LogOptions::default()),
+        }
+    }
+}
+
+/// Runs a command.
+pub fn dispatch(command: Command) -> Outcome {
+    match command {
+        Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Arch(args) => commands::arch::run(&args),
+        Command::Reference => commands::reference::run(Cli::command()),
+        Command::Completions(args) => commands::generate::completions(&args, Cli::command()),
+        Command::Man(args) => commands::generate::man(&args, Cli::command()),
+        Command::Run(args) => commands::run::run(&args),
+        Command::Serve(args) => commands::serve::run(args, Cli::command()),
+        Command::Batch(args) => commands::batch::run(&args),
+        Command::Tokenize(args) => commands::tokenize::run(&args),
+        Command::Embed(args) => commands::embed::run(&args),
+        Command::Logits(args) => commands::logits::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Pull(args) => commands::models::pull(&args),
+        Command::List(args) => commands::models::list(&args),
+        Command::Rm(args) => commands::models::rm(&args),
+        Command::Ps(args) => commands::models::ps(&args),
+        Command::Devices(args) => commands::devices::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Synth(args) => commands::synth::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::arch::draw::Drawing;
+
+    #[test]
+    fn clap_declaration_is_valid() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn old_flag_spellings_equal_new_ones() {
+        for (command, old, new) in [
+            ("run", &["--allow-loops"][..], &["--no-loop-detection"][..]),
+            ("run", &["--rollback", "3"], &["--state-checkpoints", "3"]),
+            ("run", &["--session", "s"], &["--prompt-cache", "s"]),
+            (
+                "run",
+                &["--session", "s", "--session-read-only"],
+                &["--prompt-cache", "s", "--prompt-cache-ro"],
+            ),
+            ("run", &["--lookup"], &["--prompt-lookup"]),
+            ("serve", &["--lookup"], &["--prompt-lookup"]),
+            ("serve", &["--max-waiting", "7"], &["--max-queue", "7"]),
+            ("serve", &["--prompt-step", "50"], &["--prefill-budget-ms", "50"]),
+            ("serve", &["--drain", "5"], &["--shutdown-timeout", "5"]),
+        ] {
+            let parse = |args: &[&str]| {
+                let line = [&["llama", command], args].concat();
+                let cli = Cli::try_parse_from(line).unwrap_or_else(|e| panic!("{args:?}: {e}"));
+                format!("{:?}", cli.command)
+            };
+            assert_eq!(parse(old), parse(new), "{old:?}");
+            assert_ne!(parse(old), parse(&[]), "{old:?}");
+            let mut program = Cli::command();
+            let command = program.find_subcommand_mut(command).expect("the command exists");
+            let help = command.render_long_help().to_string();
+            assert!(
+                !help.contains(&format!("{} ", old[0])) && help.contains(new[0]),
+                "{old:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn arch_prefers_subcommands_over_architecture_names() {
+        let arch = |args: &[&str]| {
+            let args = ["llama", "arch"].iter().chain(args);
+            match Cli::try_parse_from(args).map(|cli| cli.command) {
+                Ok(Command::Arch(args)) => Some(args),
+                _ => None,
+            }
+        };
+        assert!(arch(&[]).is_some_and(|a| a.name.is_none() && a.command.is_none()));
+        assert!(arch(&["qwen3", "--draw", "dot"]).is_some_and(|a| a.draw == Some(Drawing::Dot)));
+        assert!(arch(&["list"]).is_some_and(|a| a.command.is_some()));
+        assert!(arch(&["--draw", "dot"]).is_none(), "--draw requires an architecture");
+    }
+}

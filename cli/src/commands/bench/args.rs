@@ -1,0 +1,92 @@
+//! Arguments of `llama bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use kernels::GgmlType;
+
+use crate::args::values::{cache_type, positive, sequences, threads};
+use crate::args::{HubArgs, LoadArgs, PrecisionArg};
+
+/// Arguments of `llama bench`.
+#[derive(Debug, Args)]
+#[command(args_override_self = true, after_help = BENCH_NOTES)]
+pub struct BenchArgs {
+    /// GGUF file (may be repeated) [default: the default model]
+    #[arg(short, long, value_name = "FILE")]
+    pub model: Vec<PathBuf>,
+    /// Prompt lengths in tokens, separated by commas; 0: no prefill test
+    #[arg(short = 'p', long, value_name = "N", default_value = "512", value_delimiter = ',')]
+    pub n_prompt: Vec<usize>,
+    /// Tokens to generate, separated by commas; 0: no decode test
+    #[arg(short = 'n', long, value_name = "N", default_value = "128", value_delimiter = ',')]
+    pub n_gen: Vec<usize>,
+    /// Tokens already in the context before each test, separated by commas
+    #[arg(short = 'd', long, value_name = "N", default_value = "0", value_delimiter = ',')]
+    pub n_depth: Vec<usize>,
+    /// Numbers of parallel sequences (-np), separated by commas
+    #[arg(long, value_name = "N", default_value = "1", value_delimiter = ',', value_parser = sequences)]
+    pub n_parallel: Vec<usize>,
+    /// Thread counts, separated by commas [default: one per core]
+    #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = threads)]
+    pub threads: Vec<usize>,
+    /// Measured repetitions of each test, after one warmup run
+    #[arg(short, long, value_name = "N", default_value = "5", value_parser = positive)]
+    pub repetitions: usize,
+    /// Logical batch size: maximum tokens per decode call
+    #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive)]
+    pub batch_size: usize,
+    /// Physical batch size (-ub): maximum tokens per ubatch
+    #[arg(long, value_name = "N", default_value = "512", value_parser = positive)]
+    pub ubatch_size: usize,
+    /// Data type of the K cache (-ctk)
+    ///
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
+    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type)]
+    pub cache_type_k: GgmlType,
+    /// Data type of the V cache (-ctv)
+    ///
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
+    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
+    pub cache_type_v: GgmlType,
+    /// Precision of activations in matmuls with quantized weights
+    ///
+    /// `exact` uses f32 and `high` uses 16-bit integers. `fast` also uses 8-bit integers (bf16 with AMX) in
+    /// batches of at least 32 tokens, and bf16 on GPUs from 9 tokens on.
+    #[arg(long, value_name = "MODE", default_value = "fast")]
+    pub precision: PrecisionArg,
+    /// Print a per-op time profile after each test
+    #[arg(long, conflicts_with = "compare")]
+    pub profile: bool,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub output: BenchFormat,
+    /// Shell command that runs the same tests with another engine
+    ///
+    /// The command must print JSON like `llama-bench -o json`. For several sequences, it must print JSON
+    /// lines like `llama-batched-bench --output-format jsonl`, which measures generation after its prompts
+    /// (-d). The command runs after each repetition, and speeds are compared round by round.
+    #[arg(long, value_name = "COMMAND")]
+    pub compare: Option<String>,
+    #[command(flatten)]
+    pub hub: HubArgs,
+    #[command(flatten)]
+    pub load: LoadArgs,
+}
+
+const BENCH_NOTES: &str = "Speeds are medians. Memory traffic (weights and KV cache) is compared with the read bandwidth of the same number of threads. \
+    Multiply-adds are compared with peak f32, integer and bf16 rates. All peaks are measured just before each test. \
+    With --compare, peaks are measured in each round and their median is used.";
+
+/// Output formats of `llama bench`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchFormat {
+    /// Aligned columns
+    Table,
+    /// JSON list of objects
+    Json,
+    /// Comma-separated values
+    Csv,
+    /// Markdown table
+    Md,
+}

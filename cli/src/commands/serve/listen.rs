@@ -1,0 +1,77 @@
+//! Opens the listening socket of the server: TCP, optionally with TLS, or a Unix socket.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use server::http::{Listener, tls};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use super::args::ServeArgs;
+use crate::failure::{Failure, Outcome};
+
+/// Starts listening. Also returns the address for messages.
+pub fn listen(args: &ServeArgs, has_keys: bool, runtime: &Runtime) -> Outcome<(Listener, String)> {
+    if args.host.ends_with(".sock") {
+        return socket(args, runtime);
+    }
+    let address = address(args, has_keys)?;
+    let certificate = args.ssl_cert_file.as_ref().zip(args.ssl_key_file.as_ref());
+    let acceptor = certificate
+        .map(|(certificate, key)| tls(certificate, key))
+        .transpose()
+        .map_err(|e| Failure::from(e).of_option("--ssl-cert-file and --ssl-key-file:"))?;
+    let listener = runtime.block_on(TcpListener::bind(address)).map_err(|e| {
+        Failure::new(format_args!(
+            "cannot listen on {address}: {e}; use --port to choose another port"
+        ))
+    })?;
+    let address = listener.local_addr()?;
+    Ok(match acceptor {
+        None => (
+            Listener::Tcp(listener),
+            format!("http://{address}{}/v1", args.api_prefix),
+        ),
+        Some(acceptor) => (
+            Listener::Tls(listener, acceptor),
+            format!("https://{address}{}/v1", args.api_prefix),
+        ),
+    })
+}
+
+/// Returns the address to listen on. A non-loopback address requires an API key or `--insecure`.
+fn address(args: &ServeArgs, has_keys: bool) -> Outcome<SocketAddr> {
+    let (host, port) = (&args.host, args.port);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let wrong = |e: &dyn std::fmt::Display| Failure::new(format_args!("--host {host}: {e}"));
+    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|e| wrong(&e))?.collect();
+    let address = *addresses.first().ok_or_else(|| wrong(&"no address found"))?;
+    if !address.ip().is_loopback() && !has_keys && !args.insecure {
+        return Err(Failure::new(format_args!(
+            "--host {host} accepts connections from other machines; set --api-key, or --insecure to allow access without a key"
+        )));
+    }
+    Ok(address)
+}
+
+#[cfg(unix)]
+fn socket(args: &ServeArgs, runtime: &Runtime) -> Outcome<(Listener, String)> {
+    let path = &args.host;
+    // A socket without a listener is left over from a killed server.
+    let is_socket =
+        std::fs::symlink_metadata(path).is_ok_and(|file| std::os::unix::fs::FileTypeExt::is_socket(&file.file_type()));
+    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
+        std::fs::remove_file(path)?;
+    }
+    let bind = async { tokio::net::UnixListener::bind(path) };
+    let listener = runtime.block_on(bind);
+    let listener = listener.map_err(|e| Failure::new(format_args!("cannot listen on {path}: {e}")))?;
+    Ok((Listener::Unix(listener), format!("Unix socket {path}")))
+}
+
+#[cfg(not(unix))]
+fn socket(args: &ServeArgs, _: &Runtime) -> Outcome<(Listener, String)> {
+    let path = &args.host;
+    Err(Failure::new(format_args!(
+        "--host {path}: Unix sockets are not supported on this system"
+    )))
+}

@@ -1,0 +1,130 @@
+//! Loads a model with everything needed to serve it, for `llama serve` and `llama batch`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::backend::ThreadPool;
+use engine::context::{Context, ContextParams, MAX_SEQUENCES};
+use engine::model::Model;
+use engine::speculate::DraftController;
+use llama::parts::reserve_drafts;
+use server::api::{Defaults, limit};
+use server::app::App;
+use server::chat::ChatParams;
+use server::scheduler::{Scheduler, Settings, Speculation};
+use server::service::{ModelService, ServiceParams};
+
+use crate::args::{LoadArgs, ServingArgs};
+use crate::drafting::Source;
+use crate::failure::{Failure, Outcome};
+use crate::loading::no_context;
+use crate::version;
+
+/// Default context size in tokens, if the training context is not smaller.
+const DEFAULT_CONTEXT: usize = 8192;
+
+/// Maximum sequences with drafts by a model or MTP layer, which need memory each.
+const MAX_DRAFTED: usize = 8;
+
+/// Loads a model with everything needed to serve it.
+pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
+    let mut params = args.context.params();
+    params.n_seq_max = (2 * args.n_parallel).min(MAX_SEQUENCES);
+    params.n_batch = params.n_batch.max(args.n_parallel);
+    params.n_outputs_max = params.n_seq_max;
+    let plain = params.clone();
+    let speculation = args.speculation.resolved()?;
+    if speculation.is_wanted() {
+        reserve_drafts(&mut params, args.n_parallel, speculation.mtp);
+    }
+    let memory = params.memory(args.context.ctx_size.unwrap_or(DEFAULT_CONTEXT));
+    let load = LoadArgs {
+        mtp: speculation.mtp,
+        ..args.load.clone()
+    };
+    let model = load.load(path, args.context.precision, Some(memory))?;
+    let n_train = model.base().n_ctx_train();
+    params.n_ctx = args.context.ctx_size.unwrap_or(DEFAULT_CONTEXT.min(n_train.max(1)));
+    // Generation and embedding contexts take turns on one thread pool.
+    let n_threads = params.n_threads.max(params.n_threads_batch);
+    params.thread_pool = Some(Arc::new(ThreadPool::new(n_threads)?));
+    let settings = Settings {
+        n_parallel: args.n_parallel.min(params.n_batch),
+        max_waiting: args.max_queue,
+        t_step: Duration::from_millis(args.prefill_budget_ms),
+        ..Settings::default()
+    };
+    let scheduler = if Scheduler::encodes(&model) {
+        Scheduler::idle(model.clone(), settings)
+    } else {
+        let mut context = Context::new(model.clone(), &params).map_err(|e| no_context(&model, e))?;
+        if args.defaults.lora_init_without_apply {
+            args.adapters.without_effect().apply(&mut context)?
+        } else {
+            args.adapters.apply(&mut context)?
+        }
+        let source = Source {
+            speculation: &speculation,
+            hub: &args.hub,
+            load: &args.load,
+            context: &args.context,
+        };
+        let drafters = source.drafters(&context, settings.n_parallel.min(MAX_DRAFTED))?;
+        let speculation = drafters.map(|drafters| Speculation {
+            controller: DraftController::new(speculation.draft_max.into()),
+            drafters,
+        });
+        Scheduler::speculating(context, settings, speculation)?
+    };
+    let service = served_params(args, path, &model)?;
+    let chat = chat_params(args)?;
+    let embedding = ContextParams {
+        pooling: args.pooling,
+        n_outputs_max: 0,
+        n_ctx: params.n_ctx,
+        thread_pool: params.thread_pool,
+        ..plain
+    };
+    let service = ModelService::new(scheduler, service, chat);
+    let service = service.map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
+    // Report constraint errors at startup instead of on the first request.
+    service.constraint(None).map_err(|e| Failure::new(e.message))?;
+    Ok(App::new(service, embedding))
+}
+
+/// Returns the settings of chats.
+fn chat_params(args: &ServingArgs) -> Outcome<ChatParams> {
+    Ok(ChatParams {
+        template: args.template.source()?,
+        variables: args.template.variables(),
+        raw_output: args.defaults.skip_chat_parsing,
+        split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,
+        reasoning_budget: usize::try_from(args.template.reasoning_budget).ok(),
+        reasoning_message: args.template.reasoning_budget_message.clone(),
+    })
+}
+
+/// Returns the settings of the service and the defaults of its requests.
+fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<ServiceParams> {
+    let sampler = args.sampler.params(model)?;
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let mut names = args.alias.iter().map(|name| name.trim().to_owned());
+    let first = names.next().filter(|name| !name.is_empty()).or(stem);
+    Ok(ServiceParams {
+        name: first.unwrap_or_else(|| "model".to_owned()),
+        aliases: names.filter(|name| !name.is_empty()).collect(),
+        defaults: Defaults {
+            sampler,
+            stop: args.defaults.reverse_prompt.clone(),
+            ignore_eos: args.defaults.ignore_eos,
+            max_tokens: args.predict.map(limit),
+            grammar: args.defaults.grammar.grammar()?.map(|(_, grammar)| grammar),
+        },
+        show_special_tokens: args.defaults.special,
+        suffix_first: args.defaults.spm_infill,
+        slot_save_path: None,
+        adapters: args.adapters.names(),
+        build: version::short(),
+    })
+}

@@ -1,0 +1,59 @@
+//! Style of the output: colors and animations. Also prints replies of interactive commands.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
+
+/// Style that the options select.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OutputStyle {
+    /// Colors on standard output; `None` enables them on capable terminals.
+    pub colors: Option<bool>,
+    /// Colors on stderr; `None` enables them on capable terminals.
+    pub log_colors: Option<bool>,
+    /// Disable animations and progress bars.
+    pub is_simple: bool,
+}
+
+/// Standard stream that may be a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output, for results.
+    Out,
+    /// Standard error, for messages.
+    Err,
+}
+
+static STYLE: OnceLock<OutputStyle> = OnceLock::new();
+
+/// Sets the style. Only the first call has an effect.
+pub fn init(style: OutputStyle) {
+    let _ = STYLE.set(style);
+}
+
+fn style() -> OutputStyle {
+    STYLE.get().copied().unwrap_or_default()
+}
+
+/// Prints a reply of an interactive command to stderr. Unlike `eprintln!`, does not panic if stderr is closed.
+pub fn reply(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Returns true if animations and progress bars are disabled.
+pub fn is_simple() -> bool {
+    style().is_simple
+}
+
+/// Returns true if output must not contain escape sequences.
+pub fn is_plain(stream: Stream) -> bool {
+    let (colors, is_terminal) = match stream {
+        Stream::Out => (style().colors, io::stdout().is_terminal()),
+        Stream::Err => (style().log_colors, io::stderr().is_terminal()),
+    };
+    let has_no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    match colors {
+        Some(colors) => !colors,
+        None => has_no_color || !is_terminal,
+    }
+}

@@ -1,0 +1,140 @@
+//! A node that is being planned, and the target of its launches.
+
+use bytemuck::{Pod, bytes_of};
+use kernels::Precision;
+
+use super::super::context::LaunchShape;
+use super::super::kernel::Kernel;
+use super::arguments::{ErrorArg, TensorArg};
+use super::unplanned::Unplanned;
+use crate::graph::{Graph, Tensor, TensorId};
+
+/// Threads per block of kernels with one thread per element.
+pub(super) const THREADS: u32 = 256;
+
+/// Alignment of column buffers in bytes.
+pub(in super::super) const COLUMNS_ALIGNMENT: usize = 256;
+
+/// Maximum number of blocks in the second and third dimension of a grid.
+const MAX_BLOCKS: u32 = 65535;
+
+/// Quantized form of columns for matmuls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum ColumnForm {
+    /// 16-bit integers in two parts, with scales and sums.
+    Integers,
+    /// bf16 values.
+    Bfloats,
+}
+
+/// Receives launches and provides the addresses of operands.
+pub(in super::super) trait Target {
+    /// Returns the address of a tensor's first byte after checking its bounds, and that it is writable if
+    /// `written`.
+    fn address(&mut self, id: TensorId, written: bool) -> Result<u64, Unplanned>;
+
+    /// Returns the address of scratch memory for use by the node's kernels.
+    fn scratch(&mut self, bytes: usize) -> Result<u64, Unplanned>;
+
+    /// Returns the required precision of matmuls.
+    fn precision(&self) -> Precision;
+
+    /// Returns the address of the converted columns of a tensor, and true if the caller must convert them
+    /// first.
+    ///
+    /// Integer columns use a different buffer than those requested before, which may still be in use.
+    fn columns(&mut self, of: &TensorArg, form: ColumnForm, bytes: usize) -> Result<(u64, bool), Unplanned>;
+
+    /// Returns the address of the error record, and the node's index in it.
+    fn error_record(&mut self, node: TensorId) -> (u64, u32);
+
+    /// Appends a kernel launch.
+    fn launch(&mut self, kernel: Kernel, shape: LaunchShape, parameters: &[u8]) -> Result<(), Unplanned>;
+}
+
+/// A node that is being planned.
+pub(super) struct Task<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) id: TensorId,
+    pub(super) node: &'a Tensor,
+    pub(super) target: &'a mut dyn Target,
+}
+
+impl<'a> Task<'a> {
+    /// Returns operand `i` of the node.
+    pub(super) fn operand(&self, i: usize) -> &'a Tensor {
+        self.graph.tensor(self.node.source(i))
+    }
+
+    pub(super) fn has(&self, i: usize) -> bool {
+        self.node.src[i].is_some()
+    }
+
+    /// Returns operand `i` as a kernel argument.
+    pub(super) fn source(&mut self, i: usize) -> Result<TensorArg, Unplanned> {
+        let id = self.node.source(i);
+        TensorArg::new(self.graph.tensor(id), self.target.address(id, false)?)
+    }
+
+    /// Returns operand `i` as a kernel argument, or [`TensorArg::NONE`].
+    pub(super) fn optional(&mut self, i: Option<usize>) -> Result<TensorArg, Unplanned> {
+        i.map_or(Ok(TensorArg::NONE), |i| self.source(i))
+    }
+
+    /// Returns operand `i` as a kernel argument, or [`TensorArg::NONE`] if the node does not have it.
+    pub(super) fn source_or_none(&mut self, i: usize) -> Result<TensorArg, Unplanned> {
+        if self.has(i) {
+            self.source(i)
+        } else {
+            Ok(TensorArg::NONE)
+        }
+    }
+
+    /// Returns operand `i`, which the op modifies, as a kernel argument.
+    pub(super) fn state(&mut self, i: usize) -> Result<TensorArg, Unplanned> {
+        let id = self.node.source(i);
+        TensorArg::new(self.graph.tensor(id), self.target.address(id, true)?)
+    }
+
+    /// Returns the result as a kernel argument.
+    pub(super) fn result(&mut self) -> Result<TensorArg, Unplanned> {
+        TensorArg::new(self.node, self.target.address(self.id, true)?)
+    }
+
+    pub(super) fn fault(&mut self) -> ErrorArg {
+        let (record, node) = self.target.error_record(self.id);
+        ErrorArg { record, node }
+    }
+
+    /// Launches a kernel with one thread for each of `n` elements.
+    pub(super) fn for_each(&mut self, kernel: Kernel, n: u32, parameters: &impl Pod) -> Result<(), Unplanned> {
+        self.launch(kernel, [n.div_ceil(THREADS), 1, 1], THREADS, parameters)
+    }
+
+    /// Launches a kernel without dynamic shared memory.
+    pub(super) fn launch(
+        &mut self,
+        kernel: Kernel,
+        grid: [u32; 3],
+        block: u32,
+        parameters: &impl Pod,
+    ) -> Result<(), Unplanned> {
+        self.launch_with(kernel, grid, block, 0, parameters)
+    }
+
+    /// Launches a kernel with `shared` bytes of dynamic shared memory per block.
+    pub(super) fn launch_with(
+        &mut self,
+        kernel: Kernel,
+        grid: [u32; 3],
+        block: u32,
+        shared: u32,
+        parameters: &impl Pod,
+    ) -> Result<(), Unplanned> {
+        if grid[1] > MAX_BLOCKS || grid[2] > MAX_BLOCKS {
+            return Err("the grid is too large".into());
+        }
+        self.target
+            .launch(kernel, LaunchShape { grid, block, shared }, bytes_of(parameters))
+    }
+}

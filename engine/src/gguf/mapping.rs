@@ -1,0 +1,180 @@
+//! Contents of a file: mapped, or read into memory.
+
+use std::fs::{self, File};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use bytemuck::{Pod, Zeroable};
+use memmap2::{Advice, Mmap, UncheckedAdvice};
+use rayon::prelude::*;
+
+use super::GgufError;
+use crate::backend::{BackendError, HostMemory};
+
+/// Contents of a file, mapped or in owned memory. The first byte is aligned to at least 64 bytes.
+#[derive(Debug)]
+pub struct Mapping(Memory);
+
+#[derive(Debug)]
+enum Memory {
+    Mapped { map: Mmap, file: File, path: PathBuf },
+    Owned { lines: Vec<AlignedBlock>, len: usize },
+}
+
+/// 64-byte unit of owned memory, so that tensor data meets the alignment of the SIMD kernels.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct AlignedBlock([u8; 64]);
+
+/// Bytes that a thread reads per call.
+const PIECE: usize = 1 << 20;
+
+impl Mapping {
+    /// Maps a file read-only. Pages are read from disk on first access.
+    ///
+    /// The file must not be truncated while it is mapped: access to a page beyond the new end raises SIGBUS.
+    /// [`HostMemory::check`] compares the file length before each decode call and returns an error if the
+    /// file shrank. Truncation during a decode call cannot be detected. Use [`Mapping::read`] if the file may
+    /// change.
+    ///
+    /// # Errors
+    /// [`GgufError::NotAFile`] or [`GgufError::Io`].
+    pub fn open(path: &Path) -> Result<Mapping, GgufError> {
+        let file = open_regular(path)?;
+        // SAFETY: the map is private and read-only. The documentation above requires that no process
+        // truncates the file while it is mapped.
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| GgufError::Io {
+            action: "map the file",
+            error,
+        })?;
+        let path = path.to_owned();
+        Ok(Mapping(Memory::Mapped { map, file, path }))
+    }
+
+    /// Reads a whole file into memory.
+    ///
+    /// # Errors
+    /// [`GgufError::NotAFile`] or [`GgufError::Io`].
+    pub fn read(path: &Path) -> Result<Mapping, GgufError> {
+        use std::io::Read;
+        let io = read_error;
+        let mut file = open_regular(path)?;
+        let len = usize::try_from(file.metadata().map_err(io)?.len()).unwrap_or(usize::MAX);
+        let mut lines = Vec::new();
+        lines
+            .try_reserve_exact(len.div_ceil(size_of::<AlignedBlock>()))
+            .map_err(|e| io(std::io::Error::new(std::io::ErrorKind::OutOfMemory, e)))?;
+        lines.resize(len.div_ceil(size_of::<AlignedBlock>()), AlignedBlock::zeroed());
+        file.read_exact(&mut bytemuck::cast_slice_mut(&mut lines)[..len])
+            .map_err(io)?;
+        Ok(Mapping(Memory::Owned { lines, len }))
+    }
+
+    /// Copies `bytes` into aligned owned memory.
+    pub fn from_bytes(bytes: &[u8]) -> Mapping {
+        let mut lines = vec![AlignedBlock::zeroed(); bytes.len().div_ceil(size_of::<AlignedBlock>())];
+        bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
+        Mapping(Memory::Owned {
+            lines,
+            len: bytes.len(),
+        })
+    }
+
+    /// Returns the bytes of the whole file.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.0 {
+            Memory::Mapped { map, .. } => map,
+            Memory::Owned { lines, len } => &bytemuck::cast_slice(lines)[..*len],
+        }
+    }
+
+    /// Returns the bytes of `range`. A mapped file is read into `scratch`, so its pages do not enter the
+    /// resident set and read errors are returned instead of raising SIGBUS.
+    ///
+    /// # Panics
+    /// If the range ends beyond [`Mapping::bytes`].
+    pub fn read_at<'a>(&'a self, range: Range<usize>, scratch: &'a mut Vec<u8>) -> Result<&'a [u8], GgufError> {
+        let Memory::Mapped { map, file, .. } = &self.0 else {
+            return Ok(&self.bytes()[range]);
+        };
+        assert!(range.start <= range.end && range.end <= map.len());
+        scratch.resize(range.len(), 0);
+        let pieces = scratch.par_chunks_mut(PIECE).enumerate();
+        pieces
+            .try_for_each(|(i, piece)| file.read_exact_at(piece, (range.start + i * PIECE) as u64))
+            .map_err(read_error)?;
+        Ok(scratch)
+    }
+
+    /// Starts asynchronous readahead of these bytes of a mapped file (`MADV_WILLNEED`).
+    pub fn prefetch(&self, range: Range<usize>) {
+        if let Some((map, range)) = self.mapped_part(range) {
+            // Only a hint: without readahead, pages are read on first access.
+            let _ = map.advise_range(Advice::WillNeed, range.start, range.len());
+        }
+    }
+
+    /// Drops the pages of a mapped file that contain these bytes from the resident set. They stay in the page
+    /// cache and are mapped again on the next access.
+    pub fn release(&self, range: Range<usize>) {
+        if let Some((map, range)) = self.mapped_part(range) {
+            // SAFETY: the pages are file-backed and never written, so a later access reads identical bytes;
+            // `mapped_part` clamps the range to the map.
+            let released = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len()) };
+            // Locked pages cannot be released and stay resident.
+            let _ = released;
+        }
+    }
+
+    /// Returns the map and the part of `range` inside the map.
+    fn mapped_part(&self, range: Range<usize>) -> Option<(&Mmap, Range<usize>)> {
+        let Memory::Mapped { map, .. } = &self.0 else {
+            return None;
+        };
+        let range = range.start..range.end.min(map.len());
+        (!range.is_empty()).then_some((map, range))
+    }
+}
+
+fn read_error(error: std::io::Error) -> GgufError {
+    GgufError::Io {
+        action: "read the file",
+        error,
+    }
+}
+
+impl AsRef<[u8]> for Mapping {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl HostMemory for Mapping {
+    fn check(&self) -> Result<(), BackendError> {
+        let Memory::Mapped { map, file, path } = &self.0 else {
+            return Ok(());
+        };
+        let found = file.metadata().map_or(0, |m| m.len());
+        if found >= map.len() as u64 {
+            return Ok(());
+        }
+        Err(BackendError::Shrunk {
+            path: path.clone(),
+            expected: map.len(),
+            found,
+        })
+    }
+}
+
+/// Opens a regular file. The type is checked first because opening a pipe would block until a writer appears.
+fn open_regular(path: &Path) -> Result<File, GgufError> {
+    let io = |error| GgufError::Io {
+        action: "open the file",
+        error,
+    };
+    if !fs::metadata(path).map_err(io)?.is_file() {
+        return Err(GgufError::NotAFile);
+    }
+    File::open(path).map_err(io)
+}

@@ -1,0 +1,14 @@
+//! Numbers that several layers share: the page size of attention, and the columns from which on another
+//! algorithm is faster.
+
+/// Maximum cells of the KV cache per page of attention, one bit of a `u64` each.
+pub const KEYS: usize = 64;
+
+/// Minimum rows of activations for the cheaper forms of [`Precision::Fast`](crate::Precision::Fast). Below
+/// this number (short prompts, decoding a few sequences, verifying drafts) results equal those of
+/// [`Precision::High`](crate::Precision::High).
+pub const FAST_COLUMNS: usize = 32;
+
+/// Minimum columns for 16-bit panels with weights in file layout, and with interleaved weights on CPUs whose
+/// only VNNI is AVX-VNNI. From this number on, unpacking the weights once pays for itself.
+pub(crate) const PANEL_COLUMNS: usize = 9;

@@ -1,0 +1,42 @@
+//! State of the handlers of one model.
+
+use std::sync::Arc;
+
+use engine::builder::Pooling;
+use engine::context::ContextParams;
+
+use crate::embedder::Embedder;
+use crate::response_store::ResponseStore;
+use crate::service::ModelService;
+
+/// State shared by all handlers of one model.
+pub struct App {
+    /// Runs completions and chats.
+    pub service: ModelService,
+    /// Computes embeddings.
+    pub embedder: Embedder,
+    /// Computes reranking scores.
+    pub ranker: Embedder,
+    /// Stored responses of `/v1/responses`.
+    pub responses: ResponseStore,
+}
+
+/// Shared state that handlers receive.
+pub type Shared = Arc<App>;
+
+impl App {
+    /// Creates the state of a served model. `embedding` configures the contexts for embeddings.
+    pub fn new(service: ModelService, embedding: ContextParams) -> App {
+        let model = service.model();
+        let ranking = ContextParams {
+            pooling: Some(Pooling::Rank),
+            ..embedding.clone()
+        };
+        App {
+            embedder: Embedder::new(model.clone(), embedding),
+            ranker: Embedder::new(model.clone(), ranking),
+            responses: ResponseStore::default(),
+            service,
+        }
+    }
+}

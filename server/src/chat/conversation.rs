@@ -1,0 +1,25 @@
+//! The conversation of a request.
+
+use engine::chat::Message;
+use serde_json::{Map, Value as Json};
+
+use super::tools::Tools;
+
+/// A chat conversation from which a prompt is rendered.
+#[derive(Clone, Debug, Default)]
+pub struct Conversation {
+    /// Messages, oldest first.
+    pub messages: Vec<Message>,
+    /// Variables of the chat template.
+    pub variables: Map<String, Json>,
+    /// The completion continues the last message.
+    pub continues_last: bool,
+    /// The completion starts without reasoning, so that its grammar applies from the first token.
+    pub skip_reasoning: bool,
+    /// Reasoning budget in tokens; negative: unlimited.
+    pub budget: Option<i64>,
+    /// Text appended to reasoning that is cut off; overrides [`ChatParams::reasoning_message`](super::ChatParams::reasoning_message).
+    pub budget_message: Option<String>,
+    /// Tools that the model may call.
+    pub tools: Option<Tools>,
+}

@@ -1,0 +1,266 @@
+//! Format of the prompts and of the output of one model.
+
+use std::sync::Arc;
+
+use engine::chat::{Budget, ChatError, Marks, ReasoningSplit, ReasoningTags};
+use engine::grammar::{Constraint, Grammar};
+use engine::model::Model;
+use engine::sample::Token;
+use engine::vocab::{TokenAttr, Vocab};
+use llama::parts::PromptTemplate;
+use serde_json::{Map, Value as Json};
+
+use super::conversation::Conversation;
+use super::parser::OutputParser;
+use super::tools::{CallSyntax, HARMONY_FINAL, Harmony, ToolCallParser, ToolFormat, Tools, as_text, generic_format};
+use crate::api::{ApiError, ApiResult};
+use crate::constraints::Constraints;
+
+/// Settings of chats with a model.
+#[derive(Clone, Debug, Default)]
+pub struct ChatParams {
+    /// Chat template that overrides the template of the model file.
+    pub template: Option<String>,
+    /// Default variables of the chat template.
+    pub variables: Map<String, Json>,
+    /// Output is not split into reasoning, content and tool calls.
+    pub raw_output: bool,
+    /// Reasoning is split off from content.
+    pub split_reasoning: bool,
+    /// Default reasoning budget in tokens; `None`: unlimited.
+    pub reasoning_budget: Option<usize>,
+    /// Text appended to reasoning that is cut off at the budget.
+    pub reasoning_message: String,
+}
+
+/// Rendered and tokenized prompt.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    pub text: String,
+    pub tokens: Vec<Token>,
+    /// Reasoning tags that the completion may contain.
+    pub tags: Option<ReasoningTags>,
+}
+
+/// Chat template, reasoning tags and tool-call syntax of a model.
+pub struct ChatFormat {
+    params: ChatParams,
+    model: Arc<Model>,
+    template: Option<PromptTemplate>,
+    tags: Option<ReasoningTags>,
+    /// Syntax of tool calls.
+    calls: Option<Arc<ToolFormat>>,
+    /// True if the chat template renders tools; otherwise a system instruction describes them.
+    template_has_tools: bool,
+    /// Control tokens that delimit tool calls and reasoning.
+    delimiters: Arc<[Token]>,
+}
+
+impl ChatFormat {
+    /// Detects the format of a model from its chat template. A model without template cannot chat.
+    ///
+    /// # Errors
+    /// Returns an error if the template is invalid.
+    pub fn new(model: Arc<Model>, params: ChatParams) -> Result<ChatFormat, ChatError> {
+        let vocab = model.vocab();
+        let template = match &params.template {
+            Some(source) => PromptTemplate::new(source, vocab),
+            None => PromptTemplate::of_model(model.metadata(), vocab),
+        };
+        let template = match template {
+            Ok(template) => Some(template),
+            Err(ChatError::NoTemplate) => None,
+            Err(error) => return Err(error),
+        };
+        let tags = template.as_ref().and_then(PromptTemplate::tags);
+        let calls = template.as_ref().and_then(|t| ToolFormat::of(t.template(), t.source()));
+        let template_has_tools = calls.is_some();
+        let calls = calls.or_else(|| template.as_ref().map(|_| generic_format()));
+        let mut marks = calls.as_ref().map(ToolFormat::marks).unwrap_or_default();
+        if let Some((open, close)) = tags {
+            marks += open;
+            marks += close;
+        }
+        let delimiters = vocab.tokenize(&marks, false, true);
+        let delimiters = delimiters.into_iter().filter(|&token| is_control(vocab, token));
+        Ok(ChatFormat {
+            delimiters: delimiters.collect(),
+            params,
+            template,
+            tags,
+            calls: calls.map(Arc::new),
+            template_has_tools,
+            model,
+        })
+    }
+
+    /// Returns the Jinja source of the chat template, or an empty string.
+    pub fn template(&self) -> &str {
+        self.template.as_ref().map_or("", PromptTemplate::source)
+    }
+
+    /// Returns true if the chat template renders tools and the format of its tool calls is known.
+    pub fn supports_tools(&self) -> bool {
+        self.template_has_tools
+    }
+
+    /// Returns true if the chat template has reasoning tags.
+    pub fn has_reasoning_tags(&self) -> bool {
+        self.tags.is_some()
+    }
+
+    /// Returns true if the model writes messages in Harmony channels.
+    pub fn is_harmony(&self) -> bool {
+        self.calls
+            .as_ref()
+            .is_some_and(|format| format.form == CallSyntax::Harmony)
+    }
+
+    /// Renders and tokenizes the prompt of a conversation.
+    pub fn prompt(&self, conversation: &Conversation) -> ApiResult<Prompt> {
+        let Some(template) = &self.template else {
+            return Err(ApiError::invalid(
+                "this model has no chat template and cannot process messages; use /v1/completions",
+            ));
+        };
+        let mut variables = self.params.variables.clone();
+        variables.extend(conversation.variables.clone());
+        let tools = conversation.tools.as_ref();
+        if let Some(tools) = tools
+            && self.template_has_tools
+        {
+            variables.insert("tools".to_owned(), tools.list.clone().into());
+        }
+        if conversation.skip_reasoning {
+            template.disable_reasoning(&mut variables);
+        }
+        let messages = &conversation.messages[..];
+        let (messages, prefix) = match messages {
+            [before @ .., last] if conversation.continues_last => (before, last.content.as_str()),
+            messages => (messages, ""),
+        };
+        let as_text = if self.template_has_tools {
+            None
+        } else {
+            as_text(messages, tools)
+        };
+        let messages = as_text.as_deref().unwrap_or(messages);
+        let rendered = template.template().render(messages, true, &variables);
+        let mut text = rendered.map_err(|e| ApiError::invalid(e.to_string()))?;
+        if conversation.skip_reasoning {
+            if tools.is_none() && self.is_harmony() {
+                text += HARMONY_FINAL;
+            }
+            template.close_reasoning(&mut text);
+        }
+        text += prefix;
+        let prompt = template.tokenized(self.model.vocab(), text);
+        let splits = self.params.split_reasoning && prefix.is_empty();
+        Ok(Prompt {
+            text: prompt.text,
+            tokens: prompt.tokens,
+            tags: if splits { self.tags } else { None },
+        })
+    }
+
+    /// Returns the parser for the output of a prompt. `splits` enables splitting off reasoning.
+    pub fn parser(&self, prompt: &Prompt, tools: Option<&Tools>, splits: bool) -> OutputParser {
+        if self.params.raw_output {
+            return OutputParser::none();
+        }
+        if self.is_harmony() {
+            let functions = tools.map_or_else(|| Arc::new([]) as Arc<[_]>, Tools::functions);
+            let parallel = tools.is_none_or(|tools| tools.parallel);
+            return OutputParser::Harmony(Harmony::new(functions, parallel, &prompt.text));
+        }
+        let calls = self.calls.as_ref().zip(tools);
+        OutputParser::Tags {
+            reasoning: ReasoningSplit::new(if splits { prompt.tags } else { None }, &prompt.text),
+            calls: calls.map(|(format, tools)| ToolCallParser::new(format.clone(), tools.functions(), tools.parallel)),
+        }
+    }
+
+    /// Returns the reasoning budget of a completion, if it has one or `is_controlled` allows ending the
+    /// reasoning later.
+    pub fn budget(&self, prompt: &Prompt, conversation: &Conversation, is_controlled: bool) -> Option<Budget> {
+        if conversation.skip_reasoning || conversation.continues_last {
+            return None;
+        }
+        let n = match conversation.budget {
+            Some(n) => usize::try_from(n).ok(),
+            None => self.params.reasoning_budget,
+        };
+        let n = match n {
+            None if is_controlled => usize::MAX,
+            n => n?,
+        };
+        let marks = if self.is_harmony() {
+            Marks::Channels {
+                calls: conversation.tools.is_some(),
+            }
+        } else {
+            Marks::Tags(self.tags?)
+        };
+        let message = conversation.budget_message.as_ref();
+        let message = message.unwrap_or(&self.params.reasoning_message);
+        Some(Budget::new(marks, &prompt.text, n, message))
+    }
+
+    /// Returns the control tokens whose text the parser of a completion needs; `None` if the completion has
+    /// neither tool calls nor reasoning. The output omits other control tokens.
+    pub fn delimiters(&self, prompt: &Prompt, tools: Option<&Tools>, budget: Option<&Budget>) -> Option<Arc<[Token]>> {
+        if self.is_harmony() || tools.is_some() || prompt.tags.is_some() || budget.is_some() {
+            Some(self.delimiters.clone())
+        } else {
+            None
+        }
+    }
+
+    /// Returns the grammar of a required tool call; `None` if the request does not require a call.
+    ///
+    /// # Errors
+    /// Returns an error if an argument schema cannot be compiled.
+    pub fn required_call_grammar(
+        &self,
+        tools: Option<&Tools>,
+        constraints: &Constraints,
+    ) -> ApiResult<Option<Grammar>> {
+        let Some((format, tools)) = self.calls.as_ref().zip(tools) else {
+            return Ok(None);
+        };
+        let Some((grammar, schemas)) = tools.grammar(format, self.model.vocab())? else {
+            return Ok(None);
+        };
+        for schema in schemas {
+            constraints.constraint(&schema)?;
+        }
+        Ok(Some(grammar))
+    }
+
+    /// Returns a constraint that activates when the model starts a tool call. `None` if there are no tools or
+    /// a schema cannot be compiled.
+    pub fn voluntary_call_constraint(
+        &self,
+        prompt: &Prompt,
+        tools: Option<&Tools>,
+        splits: bool,
+        constraints: &Constraints,
+    ) -> Option<Constraint> {
+        let (format, tools) = self.calls.as_ref().zip(tools)?;
+        let can_be_compiled = |schema: &Grammar| constraints.constraint(schema).is_ok();
+        let (grammar, mut trigger) = tools.lazy_grammar(format, self.model.vocab(), &can_be_compiled)?;
+        if let Some((open, close)) = prompt.tags
+            && splits
+            && !self.is_harmony()
+        {
+            trigger.starts_in_prefix = prompt.text.trim_end().ends_with(open);
+            trigger.prefix = Some((open.to_owned(), close.to_owned()));
+        }
+        constraints.constraint(&grammar).ok()?.lazily(trigger).ok()
+    }
+}
+
+/// Returns true for control tokens that do not end the output.
+pub fn is_control(vocab: &Vocab, token: Token) -> bool {
+    vocab.attr(token).intersects(TokenAttr::CONTROL) && !vocab.is_eog(token)
+}

@@ -1,0 +1,35 @@
+//! Chats: from the messages of a request to the parsed output of the model.
+//!
+//! ```text
+//!  request fields ─[messages, tools]─► Conversation
+//!                                           │
+//!                                      ChatFormat            template, reasoning tags and call syntax of the model
+//!                                           │
+//!                  ┌────────────────────────┼───────────────────────┐
+//!                  ▼                        ▼                       ▼
+//!         Prompt (text, tokens)   call grammar, budget         OutputParser
+//!                  │                        │                       │
+//!                  └─────► scheduler ◄──────┘                       ▼
+//!                              └─Event: text of each token─► OutputStream ─OutputDelta─► API
+//! ```
+//!
+//! - [`messages`], [`tools`]: readers of the messages and tools of a request
+//! - [`Conversation`]: a request that is independent of its API
+//! - [`ChatFormat`]: renders prompts, and chooses grammar, reasoning budget and parser
+//! - [`OutputParser`]: splits the text of one completion into [`OutputEvent`]s: reasoning, content, calls
+//! - [`OutputStream`]: merges the scheduler events of all choices into [`OutputDelta`]s with usage counts;
+//!   completions without a chat use it with a parser that treats all output as content
+
+mod conversation;
+mod event;
+mod format;
+pub mod messages;
+mod output;
+mod parser;
+pub mod tools;
+
+pub use conversation::Conversation;
+pub use event::{Call, OutputEvent};
+pub use format::{ChatFormat, ChatParams, Prompt, is_control};
+pub use output::{Choice, OutputDelta, OutputStream, Usage};
+pub use parser::OutputParser;

@@ -1,0 +1,75 @@
+//! Splits model output into reasoning, content and tool calls while it streams.
+
+use std::convert::Infallible;
+
+use engine::chat::{ReasoningSplit, Segment};
+
+use super::event::OutputEvent;
+use super::tools::{Harmony, ToolCallParser};
+
+/// Incremental parser of one completion.
+#[derive(Clone, Debug)]
+pub enum OutputParser {
+    /// Reasoning between tags, followed by content with tool calls.
+    Tags {
+        /// Splits reasoning from the content.
+        reasoning: ReasoningSplit,
+        /// Splits off tool calls; `None` if the request has no tools.
+        calls: Option<ToolCallParser>,
+    },
+    /// Parser of the Harmony format, with messages in channels.
+    Harmony(Harmony),
+}
+
+impl OutputParser {
+    /// Returns a parser that treats all output as content.
+    pub fn none() -> OutputParser {
+        OutputParser::Tags {
+            reasoning: ReasoningSplit::new(None, ""),
+            calls: None,
+        }
+    }
+
+    /// Parses the next piece of output and returns the events that are certain. With `is_last`, flushes the
+    /// remaining output.
+    pub fn push(&mut self, text: &str, is_last: bool) -> Vec<OutputEvent> {
+        let mut events = Vec::new();
+        match self {
+            OutputParser::Harmony(harmony) => {
+                harmony.push(text, &mut events);
+                if is_last {
+                    harmony.finish(&mut events);
+                }
+            }
+            OutputParser::Tags { reasoning, calls } => {
+                let (mut thought, mut content) = (String::new(), String::new());
+                let mut take = |segment: Segment, text: &str| -> Result<(), Infallible> {
+                    match segment {
+                        Segment::Reasoning => thought.push_str(text),
+                        Segment::Answer => content.push_str(text),
+                        Segment::Tag | Segment::Gap => {}
+                    }
+                    Ok(())
+                };
+                let Ok(()) = reasoning.push(text, &mut take);
+                if is_last {
+                    let Ok(()) = reasoning.finish(&mut take);
+                }
+                if !thought.is_empty() {
+                    events.push(OutputEvent::Reasoning(thought));
+                }
+                match calls {
+                    Some(calls) => {
+                        calls.push(&content, &mut events);
+                        if is_last {
+                            calls.finish(&mut events);
+                        }
+                    }
+                    None if content.is_empty() => {}
+                    None => events.push(OutputEvent::Text(content)),
+                }
+            }
+        }
+        events
+    }
+}

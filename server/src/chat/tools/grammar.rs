@@ -1,0 +1,449 @@
+//! Grammars for required tool calls, built from the format of calls and the argument schemas.
+
+use std::fmt::Write;
+
+use engine::grammar::Grammar;
+use engine::vocab::{TokenAttr, Vocab};
+use serde_json::{Map, Value as Json, json};
+
+use super::definition::{Function, Tools};
+use super::format::{CallSyntax, Marker, ToolFormat};
+use crate::api::{ApiError, ApiResult};
+
+/// Maximum schema depth that is enforced for values that are not JSON.
+const MAX_DEPTH: usize = 8;
+/// Whitespace allowed inside a document that the model writes unprompted.
+const WHITE_SPACE: &str = r"[ ]|\n[ \t]{0,20}";
+/// Maximum number of arguments in arbitrary order; the rules track them in a 64-bit set.
+const MAX_UNORDERED: usize = 63;
+
+impl Tools {
+    /// Returns the grammar of a required call and the argument schemas, which the caller must check
+    /// individually.
+    pub fn grammar(&self, format: &ToolFormat, vocab: &Vocab) -> ApiResult<Option<(Grammar, Vec<Grammar>)>> {
+        let required_functions = self.required_functions();
+        if required_functions.is_empty() {
+            return Ok(None);
+        }
+        let schemas = required_functions
+            .iter()
+            .map(|f| Grammar::JsonSchema(f.schema().to_string()))
+            .collect();
+        let mut rules = Rules::new(vocab);
+        let mut calls = Vec::with_capacity(required_functions.len());
+        for function in &required_functions {
+            calls.push(rules.call(function, format)?);
+        }
+        let (open, close) = (rules.literal(&format.open), rules.literal(&format.close));
+        let text = format!(
+            "%llguidance {{}}\nstart: {open} call {close}\ncall: {}\n{}",
+            calls.join(" | "),
+            rules.text
+        );
+        Ok(Some((Grammar::Gbnf(text), schemas)))
+    }
+}
+
+/// Grammar rules in llguidance's notation.
+pub(super) struct Rules<'a> {
+    vocab: &'a Vocab,
+    text: String,
+    n: usize,
+    /// Lets the model choose whitespace, and the order of arguments that are not JSON.
+    is_loose: bool,
+}
+
+impl<'a> Rules<'a> {
+    /// Creates an empty set of strict rules.
+    pub fn new(vocab: &'a Vocab) -> Rules<'a> {
+        Rules {
+            vocab,
+            text: String::new(),
+            n: 0,
+            is_loose: false,
+        }
+    }
+
+    /// Creates an empty set of rules for calls that the model starts unprompted.
+    pub fn loose(vocab: &'a Vocab) -> Rules<'a> {
+        Rules {
+            is_loose: true,
+            ..Rules::new(vocab)
+        }
+    }
+
+    /// Returns the rules.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Adds a rule and returns its name.
+    fn rule(&mut self, attributes: &str, body: &str) -> String {
+        let name = format!("r{}", self.n);
+        self.n += 1;
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(self.text, "{name}{attributes}: {body}");
+        name
+    }
+
+    /// Returns a literal in which control tokens are written by id; empty for an empty text.
+    pub fn literal(&self, text: &str) -> String {
+        let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
+        let tokens = self.vocab.tokenize(text, false, true).into_iter();
+        for token in tokens.filter(|&t| self.vocab.attr(t).intersects(TokenAttr::CONTROL)) {
+            let name = self.vocab.text(token);
+            let Some((before, behind)) = rest.split_once(name.as_ref()) else {
+                continue;
+            };
+            plain.push_str(before);
+            if !plain.is_empty() {
+                parts.push(Json::from(std::mem::take(&mut plain)).to_string());
+            }
+            parts.push(format!("<[{token}]>"));
+            rest = behind;
+        }
+        plain.push_str(rest);
+        if !plain.is_empty() {
+            parts.push(Json::from(plain).to_string());
+        }
+        parts.join(" ")
+    }
+
+    fn gap(&self, gap: &Marker) -> String {
+        let before = self.literal(&gap.before);
+        let Some(after) = &gap.after else { return before };
+        let mark = self.literal(after);
+        if mark.contains("<[") {
+            format!("{before} /[A-Za-z0-9]{{1,9}}/ {mark}")
+        } else {
+            // A single regular expression; a separate pattern for arbitrary text would match the start of the
+            // marker.
+            format!("{before} /[A-Za-z0-9]{{1,9}}{}/", escaped(after))
+        }
+    }
+
+    /// Adds a rule for a JSON document.
+    fn json(&mut self, mut schema: Json) -> String {
+        schema["x-guidance"] = if self.is_loose {
+            json!({ "whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE })
+        } else {
+            json!({ "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": " })
+        };
+        self.rule("", &format!("%json {schema}"))
+    }
+
+    /// Adds a rule for a call with its markers.
+    fn call(&mut self, function: &Function, format: &ToolFormat) -> ApiResult<String> {
+        let body = self.body(function, format)?;
+        let (head, tail) = (self.literal(&format.head), self.literal(&format.tail));
+        Ok(self.rule("", &format!("{head} {body} {tail}")))
+    }
+
+    /// Adds a rule for a call without markers.
+    pub fn body(&mut self, function: &Function, format: &ToolFormat) -> ApiResult<String> {
+        let name = self.literal(&function.name);
+        let body = match &format.form {
+            CallSyntax::Object { name, arguments, ids } => {
+                let mut schema = object(function, name.as_deref(), arguments, ids);
+                if self.is_loose && name.is_some() && schema["properties"].get("id").is_none() {
+                    // Some models write the id last.
+                    schema["properties"]["id"] = id_schema();
+                }
+                self.json(schema)
+            }
+            CallSyntax::Named { middle } => format!("{name} {} {}", self.gap(middle), self.json(function.schema())),
+            CallSyntax::Harmony => {
+                let head = format!(
+                    "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>",
+                    function.name
+                );
+                format!("{} {}", self.literal(&head), self.json(function.schema()))
+            }
+            CallSyntax::Tagged { begin, key, value, end } => {
+                let mut pairs = Vec::new();
+                for property in properties(function)? {
+                    let value = format!("{} {}", self.gap(value), self.tagged(&property, end));
+                    let pair = format!("{} {} {value}", self.literal(key), self.literal(&property.name));
+                    pairs.push((self.rule("", &pair), property.is_required));
+                }
+                format!("{name} {} {}", self.gap(begin), self.listed(&pairs, ""))
+            }
+            CallSyntax::Bare { quote } => format!("{name} {}", self.bare_object(&function.schema(), quote, 0)),
+            CallSyntax::Python => {
+                let mut items = Vec::new();
+                for property in properties(function)? {
+                    let value = self.python(property.schema);
+                    items.push((
+                        format!("{} \"=\" {value}", self.literal(&property.name)),
+                        property.is_required,
+                    ));
+                }
+                format!("{name} \"(\" {} \")\"", self.listed(&items, ", "))
+            }
+        };
+        Ok(self.rule("", &body))
+    }
+
+    /// Adds a rule for a Harmony call, from the function name on.
+    pub fn harmony_call(&mut self, function: &Function) -> String {
+        let (name, arguments) = (self.literal(&function.name), self.json(function.schema()));
+        let [channel, constrain, message] =
+            ["<|channel|>", "<|constrain|>", "<|message|>"].map(|mark| self.literal(mark));
+        let head =
+            format!("(WS? {channel} \"commentary\")? (WS? {constrain} WS? \"json\" | WS \"json\")? WS? {message}");
+        self.rule("", &format!("{name} {head} {arguments}"))
+    }
+
+    /// Returns a rule body for comma-separated items: required items first, or any order in loose rules.
+    fn listed(&mut self, items: &[(String, bool)], comma: &str) -> String {
+        if self.is_loose && items.len() <= MAX_UNORDERED {
+            return self.unordered(items, comma);
+        }
+        if comma.is_empty() {
+            let item = |(item, is_required): &(String, bool)| format!("{item}{}", if *is_required { "" } else { "?" });
+            return items.iter().map(item).collect::<Vec<_>>().join(" ");
+        }
+        ordered(items, comma)
+    }
+
+    /// Adds rules for items in any order, each at most once. The rule parameter has one bit per item.
+    fn unordered(&mut self, items: &[(String, bool)], comma: &str) -> String {
+        if items.is_empty() {
+            return String::new();
+        }
+        let mut items: Vec<_> = items.iter().collect();
+        items.sort_by_key(|(_, is_required)| !is_required);
+        let n_required = items.iter().filter(|(_, is_required)| *is_required).count();
+        let (first, next) = (format!("r{}", self.n), format!("r{}", self.n + 1));
+        self.n += 2;
+        for (name, comma) in [(&first, ""), (&next, comma)] {
+            let end = match n_required {
+                0 => "\"\"".to_owned(),
+                n => format!("\"\" %if is_ones([0:{n}])"),
+            };
+            let _ = write!(self.text, "{name}::_: {end}");
+            let comma = if comma.is_empty() {
+                String::new()
+            } else {
+                format!("{comma:?} ")
+            };
+            for (i, (item, _)) in items.iter().enumerate() {
+                let _ = write!(self.text, "\n  | {comma}{item} {next}::set_bit({i}) %if bit_clear({i})");
+            }
+            self.text.push('\n');
+        }
+        format!("{first}::0x0")
+    }
+
+    /// Returns a rule body for an unquoted value and the marker after it.
+    fn tagged(&mut self, property: &Property, end: &str) -> String {
+        let mark = self.literal(end);
+        if let Some(texts) = texts(&property.schema) {
+            let texts: Vec<String> = texts.iter().map(|text| self.literal(text)).collect();
+            return format!("({}) {mark}", texts.join(" | "));
+        }
+        if property.schema["type"] != "string" {
+            let value = self.json(property.schema.clone());
+            return format!("{value} {mark}");
+        }
+        self.text_until(&mark)
+    }
+
+    /// Returns a rule body for arbitrary text up to a marker.
+    fn text_until(&mut self, mark: &str) -> String {
+        if mark.starts_with('"') && !mark.contains("<[") {
+            self.rule(&format!("[suffix={mark}]"), "/(?s:.*)/")
+        } else {
+            let text = self.rule("", "/(?s:.*)/");
+            format!("{text} {mark}")
+        }
+    }
+
+    /// Returns a rule body for a Python value, if loose; otherwise JSON.
+    fn python(&mut self, schema: Json) -> String {
+        let json = self.json(schema.clone());
+        let quoted = |text: &&str| Json::from(format!("'{text}'")).to_string();
+        let is_plain = |text: &&str| !text.contains(['\'', '\\']);
+        let other = match (texts(&schema), schema["type"].as_str()) {
+            (Some(texts), _) => texts
+                .iter()
+                .filter(|text| is_plain(text))
+                .map(quoted)
+                .collect::<Vec<_>>()
+                .join(" | "),
+            (None, Some("string")) => r"/'([^'\\\n]|\\['\\nt])*'/".to_owned(),
+            (None, Some("boolean")) => "\"True\" | \"False\"".to_owned(),
+            _ => String::new(),
+        };
+        if self.is_loose && !other.is_empty() {
+            format!("({json} | {other})")
+        } else {
+            json
+        }
+    }
+
+    /// Returns a rule body for a value with unquoted keys and specially quoted strings.
+    fn bare(&mut self, schema: &Json, quote: &str, depth: usize) -> String {
+        let mark = self.literal(quote);
+        if let Some(texts) = texts(schema) {
+            let texts: Vec<String> = texts.iter().map(|text| self.literal(text)).collect();
+            return format!("({mark} ({}) {mark})", texts.join(" | "));
+        }
+        match schema["type"].as_str() {
+            Some("string") => format!("({mark} {})", self.text_until(&mark)),
+            Some("array") if depth < MAX_DEPTH => {
+                let item = self.bare(&schema["items"], quote, depth + 1);
+                format!("(\"[\" ({item} (\",\" {item})*)? \"]\")")
+            }
+            Some("object") if depth < MAX_DEPTH => self.bare_object(schema, quote, depth + 1),
+            Some("integer" | "number" | "boolean" | "null") => self.json(schema.clone()),
+            _ => format!(
+                "({mark} {} | /-?[0-9]+(\\.[0-9]+)?/ | \"true\" | \"false\" | \"null\")",
+                self.text_until(&mark)
+            ),
+        }
+    }
+
+    fn bare_object(&mut self, schema: &Json, quote: &str, depth: usize) -> String {
+        let mut items = Vec::new();
+        for property in properties_of(schema).unwrap_or_default() {
+            let value = self.bare(&property.schema, quote, depth);
+            items.push((
+                format!("{} {value}", self.literal(&format!("{}:", property.name))),
+                property.is_required,
+            ));
+        }
+        let body = format!("\"{{\" {} \"}}\"", self.listed(&items, ","));
+        self.rule("", &body)
+    }
+}
+
+/// Returns a rule body for comma-separated items, required items first.
+fn ordered(items: &[(String, bool)], comma: &str) -> String {
+    let mut items: Vec<_> = items.iter().collect();
+    items.sort_by_key(|(_, is_required)| !is_required);
+    let behind = |from: usize| {
+        let rest = items[from..].iter();
+        let rest = rest.map(|(item, is_required)| format!("({comma:?} {item}){}", if *is_required { "" } else { "?" }));
+        rest.collect::<Vec<_>>().join(" ")
+    };
+    match items.first() {
+        None => String::new(),
+        Some((first, true)) => format!("{first} {}", behind(1)),
+        Some(_) => {
+            let begin = |i: usize| format!("{} {}", items[i].0, behind(i + 1));
+            let all: Vec<String> = (0..items.len()).map(begin).collect();
+            format!("({})?", all.join(" | "))
+        }
+    }
+}
+
+/// Returns the strings of a `const` or `enum` schema.
+fn texts(schema: &Json) -> Option<Vec<&str>> {
+    if let Some(text) = schema["const"].as_str() {
+        return Some(vec![text]);
+    }
+    let list = schema["enum"].as_array()?;
+    list.iter()
+        .map(Json::as_str)
+        .collect::<Option<Vec<_>>>()
+        .filter(|list| !list.is_empty())
+}
+
+/// Returns the schema of a call object. Definitions used by the arguments move to the root.
+fn object(function: &Function, name: Option<&str>, arguments: &str, ids: &[String]) -> Json {
+    let mut schema = function.schema();
+    let mut call = json!({});
+    for key in ["$defs", "definitions"] {
+        if let Some(found) = schema.as_object_mut().and_then(|schema| schema.remove(key)) {
+            call[key] = found;
+        }
+    }
+    let id = id_schema();
+    let mut properties = Map::new();
+    properties.extend(ids.iter().map(|key| (key.clone(), id.clone())));
+    match name {
+        Some(key) => {
+            properties.insert(key.to_owned(), json!({ "const": function.name }));
+            properties.insert(arguments.to_owned(), schema);
+        }
+        None => _ = properties.insert(function.name.clone(), schema),
+    }
+    call["type"] = "object".into();
+    call["required"] = properties.keys().cloned().collect::<Vec<_>>().into();
+    call["properties"] = properties.into();
+    call["additionalProperties"] = false.into();
+    call
+}
+
+fn id_schema() -> Json {
+    json!({ "type": "string", "pattern": "^[A-Za-z0-9]{1,9}$" })
+}
+
+/// Escapes all characters of a text that are special in regular expressions.
+fn escaped(text: &str) -> String {
+    let one = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_string()
+        } else {
+            format!("\\x{{{:x}}}", u32::from(c))
+        }
+    };
+    text.chars().map(one).collect()
+}
+
+/// An argument of a function.
+struct Property {
+    name: String,
+    schema: Json,
+    is_required: bool,
+}
+
+fn properties(function: &Function) -> ApiResult<Vec<Property>> {
+    let refused = || {
+        let what = format!(
+            "the parameters of {:?} must list `properties`, because this model writes each argument separately",
+            function.name
+        );
+        ApiError::field("tools", what)
+    };
+    properties_of(&function.schema()).ok_or_else(refused)
+}
+
+/// Returns the properties of an object schema, each with the definitions it may reference. `None` if the
+/// schema is defined by combinators.
+fn properties_of(schema: &Json) -> Option<Vec<Property>> {
+    if ["$ref", "anyOf", "oneOf", "allOf"]
+        .iter()
+        .any(|key| schema.get(key).is_some())
+    {
+        return None;
+    }
+    let Some(listed) = schema.get("properties") else {
+        return Some(Vec::new());
+    };
+    let is_required = |name: &String| {
+        schema["required"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(|n| n == name))
+    };
+    let property = |(name, property): (&String, &Json)| {
+        // The schema `true` accepts any value.
+        let mut property = if property.is_object() {
+            property.clone()
+        } else {
+            json!({})
+        };
+        for key in ["$defs", "definitions"] {
+            if let Some(found) = schema.get(key) {
+                property[key] = found.clone();
+            }
+        }
+        Property {
+            name: name.clone(),
+            schema: property,
+            is_required: is_required(name),
+        }
+    };
+    Some(listed.as_object()?.iter().map(property).collect())
+}

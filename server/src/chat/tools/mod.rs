@@ -1,0 +1,28 @@
+//! Tool calling.
+//!
+//! - [`definition`]: tools and tool choice of a request
+//! - [`format`]: how a model writes calls, detected from its chat template; [`generic`]: the format of models
+//!   whose template does not render tools
+//! - [`grammar`], [`lazy`]: grammars of required and of voluntary calls
+//! - [`call_parser`]: splits calls from streamed text; [`header`], [`literal`], [`markers`], [`scan`]: its parts
+//! - [`harmony`]: parser of GPT-OSS' format, with messages for reasoning, content and calls
+
+mod call_parser;
+mod definition;
+mod format;
+mod generic;
+mod grammar;
+mod harmony;
+mod header;
+mod lazy;
+mod literal;
+mod markers;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+pub use call_parser::ToolCallParser;
+pub use definition::{Function, ToolChoice, Tools, checked, tools};
+pub use format::{CallSyntax, ToolFormat};
+pub use generic::{as_text, generic_format};
+pub use harmony::{FINAL as HARMONY_FINAL, Harmony};

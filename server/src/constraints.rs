@@ -1,0 +1,72 @@
+//! Compiled output constraints of one model.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use engine::grammar::{Compiler, Constraint, Grammar, GrammarError};
+use engine::model::Model;
+
+use crate::api::{ApiError, ApiResult};
+
+/// Compiles constraints for one model and caches the most recently used ones.
+pub struct Constraints {
+    model: Arc<Model>,
+    /// Compiler, built on first use because it scans the whole vocabulary.
+    compiler: OnceLock<Result<Compiler, GrammarError>>,
+    /// Compiled constraints, most recently used last.
+    cached: Mutex<Vec<(Grammar, Constraint)>>,
+}
+
+/// Maximum number of cached constraints.
+const MAX_CACHED: usize = 32;
+/// Maximum size in bytes of a grammar whose constraint is cached.
+const MAX_CACHED_LEN: usize = 64 << 10;
+
+impl Constraints {
+    /// Creates an empty cache.
+    pub fn new(model: Arc<Model>) -> Constraints {
+        Constraints {
+            model,
+            compiler: OnceLock::new(),
+            cached: Mutex::default(),
+        }
+    }
+
+    /// Returns the constraint of a grammar. Compiles it if it is not cached, so call it on a blocking thread.
+    pub fn constraint(&self, grammar: &Grammar) -> ApiResult<Constraint> {
+        if let Some(cached) = self.cached(grammar) {
+            return Ok(cached);
+        }
+        let refused = |e: &GrammarError| ApiError {
+            code: Some("invalid_grammar"),
+            ..ApiError::invalid(format!("cannot constrain the output: {e}"))
+        };
+        let (vocab, n_vocab) = (self.model.vocab(), self.model.base().n_vocab());
+        let make = || Compiler::new(vocab, n_vocab);
+        let compiler = self.compiler.get_or_init(make).as_ref().map_err(refused)?;
+        let made = compiler.compile(grammar, vocab).map_err(|e| refused(&e))?;
+        if length(grammar) <= MAX_CACHED_LEN {
+            let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+            if cached.len() == MAX_CACHED {
+                cached.remove(0);
+            }
+            cached.push((grammar.clone(), made.clone()));
+        }
+        Ok(made)
+    }
+
+    fn cached(&self, grammar: &Grammar) -> Option<Constraint> {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = cached.iter().position(|(known, _)| known == grammar)?;
+        let found = cached.remove(at);
+        let constraint = found.1.clone();
+        cached.push(found);
+        Some(constraint)
+    }
+}
+
+fn length(grammar: &Grammar) -> usize {
+    match grammar {
+        Grammar::Gbnf(text) | Grammar::JsonSchema(text) | Grammar::Regex(text) => text.len(),
+        Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
+    }
+}

@@ -1,0 +1,296 @@
+//! The pool: loads models on first use, and unloads the least recently used ones.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::Router;
+use axum::http::StatusCode;
+use tokio::sync::OwnedMutexGuard;
+
+use super::entry::ModelEntry;
+use super::headers::Headers;
+use crate::api::{ApiError, ApiResult};
+use crate::app::App;
+use crate::router::model_routes;
+
+/// Loads a model, or returns an error message.
+pub type Load = dyn Fn(&ModelEntry) -> Result<App, String> + Send + Sync;
+
+/// Settings for serving several models.
+pub struct ModelPoolParams {
+    /// Configured models.
+    pub models: Vec<ModelEntry>,
+    /// Maximum number of loaded models.
+    pub max_loaded: usize,
+    /// Maximum total file size of loaded models in bytes. A larger model is loaded alone.
+    pub max_bytes: u64,
+    /// Load a model on its first completion request; otherwise only `/models/load` does.
+    pub autoload: bool,
+    /// Build identification, such as the version.
+    pub build: String,
+}
+
+/// Several models and the state of the loaded ones.
+pub struct ModelPool {
+    pub(super) params: ModelPoolParams,
+    load: Box<Load>,
+    loaded: Mutex<Vec<Loaded>>,
+    /// Locked during a load; models are loaded one at a time.
+    load_lock: Arc<tokio::sync::Mutex<()>>,
+    clock: AtomicU64,
+    is_closed: AtomicBool,
+    pub(super) headers: Headers,
+}
+
+/// A loaded model.
+#[derive(Clone)]
+pub(super) struct Loaded {
+    pub name: String,
+    pub app: Arc<App>,
+    pub routes: Router,
+    /// Time of the last use.
+    pub used: u64,
+    n_bytes: u64,
+    n_in_flight: Arc<AtomicUsize>,
+}
+
+/// Counts a request as in flight until its response ends.
+pub(super) struct InFlightGuard(Arc<AtomicUsize>);
+
+impl InFlightGuard {
+    fn new(n: &Arc<AtomicUsize>) -> InFlightGuard {
+        n.fetch_add(1, Ordering::AcqRel);
+        InFlightGuard(n.clone())
+    }
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl ModelPool {
+    /// Creates the pool without loading a model.
+    pub fn new(params: ModelPoolParams, load: Box<Load>) -> Arc<ModelPool> {
+        Arc::new(ModelPool {
+            params,
+            load,
+            loaded: Mutex::default(),
+            load_lock: Arc::default(),
+            clock: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+            headers: Headers::default(),
+        })
+    }
+
+    /// Returns the number of configured models.
+    pub fn n_models(&self) -> usize {
+        self.params.models.len()
+    }
+
+    /// Loads a model ahead of its first request.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no model has this name, or if loading fails.
+    pub async fn preload(self: &Arc<ModelPool>, name: &str) -> ApiResult<()> {
+        self.get(name, true).await.map(drop)
+    }
+
+    /// Unloads a model. Returns false if it is not loaded.
+    pub(super) async fn unload(&self, name: &str) -> ApiResult<bool> {
+        let model_entry = self.model_entry(name)?;
+        let unloaded = {
+            let mut all = self.lock();
+            let Some(i) = all.iter().position(|loaded| loaded.name == model_entry.name) else {
+                return Ok(false);
+            };
+            if all[i].n_in_flight.load(Ordering::Acquire) > 0 {
+                return Err(ApiError {
+                    status: StatusCode::CONFLICT,
+                    retry_after: Some(5),
+                    ..ApiError::invalid(format!("the model {:?} is in use", model_entry.name))
+                });
+            }
+            all.swap_remove(i)
+        };
+        drop_blocking(unloaded).await;
+        Ok(true)
+    }
+
+    /// Stops accepting requests and loading models.
+    pub fn close(&self) {
+        // Set under the lock, so that a load that finishes later sees the flag.
+        let all = self.lock();
+        self.is_closed.store(true, Ordering::Release);
+        all.iter().for_each(|loaded| loaded.app.service.scheduler.close());
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_closed.load(Ordering::Acquire)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Loaded>> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn all(&self) -> Vec<Loaded> {
+        self.lock().clone()
+    }
+
+    /// Returns a loaded model. With `is_use`, marks it as most recently used.
+    pub(super) fn find(&self, name: &str, is_use: bool) -> Option<(Loaded, InFlightGuard)> {
+        let mut all = self.lock();
+        let found = all.iter_mut().find(|loaded| loaded.name == name)?;
+        if is_use {
+            found.used = self.clock.fetch_add(1, Ordering::Relaxed);
+        }
+        // Counted under the lock, so that the model cannot be unloaded as idle in between.
+        Some((found.clone(), InFlightGuard::new(&found.n_in_flight)))
+    }
+
+    /// Returns the model with this name or alias.
+    pub(super) fn model_entry(&self, name: &str) -> ApiResult<&ModelEntry> {
+        let models = &self.params.models;
+        let by_alias = || {
+            models
+                .iter()
+                .find(|model_entry| model_entry.aliases.iter().any(|alias| alias == name))
+        };
+        models
+            .iter()
+            .find(|model_entry| model_entry.name == name)
+            .or_else(by_alias)
+            .ok_or_else(|| {
+                let known: Vec<&str> = models
+                    .iter()
+                    .map(|model_entry| model_entry.name.as_str())
+                    .take(20)
+                    .collect();
+                let more = if models.len() > known.len() { " and more" } else { "" };
+                let name: String = name.chars().take(128).collect();
+                let message = format!("unknown model {name:?}; available: {}{more}", known.join(", "));
+                ApiError {
+                    code: Some("model_not_found"),
+                    param: Some("model".to_owned()),
+                    ..ApiError::not_found(message)
+                }
+            })
+    }
+
+    /// Returns a model. Loads it if necessary and `may_load` is true.
+    pub(super) async fn get(self: &Arc<ModelPool>, name: &str, may_load: bool) -> ApiResult<(Loaded, InFlightGuard)> {
+        let model_entry = self.model_entry(name)?.clone();
+        if let Some(found) = self.find(&model_entry.name, true) {
+            return Ok(found);
+        }
+        if !may_load {
+            return Err(not_loaded(&model_entry.name, "load it with POST /models/load"));
+        }
+        let model_entry = self.downloaded(model_entry).await?;
+        let load_lock = self.load_lock.clone().lock_owned().await;
+        if let Some(found) = self.find(&model_entry.name, true) {
+            return Ok(found);
+        }
+        // A separate task, because dropping this future on a client disconnect must not abort the load.
+        let loading = tokio::spawn(self.clone().load_next(model_entry, load_lock));
+        loading
+            .await
+            .unwrap_or_else(|_| Err(ApiError::server("internal error: loading the model panicked")))
+    }
+
+    /// Returns the entry of a model with its files, downloading them if necessary. Other models can be loaded
+    /// meanwhile.
+    async fn downloaded(&self, model_entry: ModelEntry) -> ApiResult<ModelEntry> {
+        if let Some(download) = model_entry.download.clone() {
+            let name = model_entry.name.clone();
+            let refused = |why: String| ApiError::unprocessable(format!("cannot download the model {name:?}: {why}"));
+            let done = tokio::task::spawn_blocking(move || download.wait()).await;
+            done.map_err(|_| refused("internal error during the download".to_owned()))?
+                .map_err(refused)?;
+        }
+        Ok(model_entry.now().into_owned())
+    }
+
+    async fn load_next(
+        self: Arc<ModelPool>,
+        model_entry: ModelEntry,
+        _turn: OwnedMutexGuard<()>,
+    ) -> ApiResult<(Loaded, InFlightGuard)> {
+        if !self.is_open() {
+            return Err(ApiError::unavailable("the server is shutting down"));
+        }
+        self.evict_for(model_entry.n_bytes).await?;
+        let (pool, of_load) = (self.clone(), model_entry.clone());
+        let done = tokio::task::spawn_blocking(move || (pool.load)(&of_load)).await;
+        let ModelEntry { name, n_bytes, .. } = model_entry;
+        let refused = |why: String| ApiError::unprocessable(format!("cannot load the model {name:?}: {why}"));
+        let app = done
+            .map_err(|_| refused("internal error while loading".to_owned()))?
+            .map_err(refused)?;
+        let app = Arc::new(app);
+        let n_in_flight = Arc::default();
+        let in_flight = InFlightGuard::new(&n_in_flight);
+        let made = Loaded {
+            routes: model_routes(app.clone()),
+            used: self.clock.fetch_add(1, Ordering::Relaxed),
+            name,
+            app,
+            n_bytes,
+            n_in_flight,
+        };
+        let mut all = self.lock();
+        if !self.is_open() {
+            made.app.service.scheduler.close();
+        }
+        all.push(made.clone());
+        Ok((made, in_flight))
+    }
+
+    /// Unloads idle models until a model of `n_bytes` fits the limits.
+    async fn evict_for(&self, n_bytes: u64) -> ApiResult<()> {
+        loop {
+            let unloaded = {
+                let mut all = self.lock();
+                let n_used = all.iter().fold(n_bytes, |n, loaded| n.saturating_add(loaded.n_bytes));
+                if all.is_empty() || all.len() < self.params.max_loaded && n_used <= self.params.max_bytes {
+                    return Ok(());
+                }
+                let pinned = |name: &str| {
+                    self.params
+                        .models
+                        .iter()
+                        .any(|model_entry| model_entry.is_pinned && model_entry.name == name)
+                };
+                let idle = all
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, l)| l.n_in_flight.load(Ordering::Acquire) == 0 && !pinned(&l.name));
+                let oldest = idle.min_by_key(|(_, loaded)| loaded.used).map(|(i, _)| i);
+                oldest.map(|i| all.swap_remove(i))
+            };
+            let Some(unloaded) = unloaded else {
+                let message = "cannot load another model: all loaded models are in use";
+                return Err(ApiError {
+                    retry_after: Some(5),
+                    ..ApiError::unavailable(message)
+                });
+            };
+            drop_blocking(unloaded).await;
+        }
+    }
+}
+
+/// Drops a model on a blocking thread, because its scheduler thread must be joined.
+async fn drop_blocking(unloaded: Loaded) {
+    let _ = tokio::task::spawn_blocking(move || drop(unloaded)).await;
+}
+
+/// Returns the error for a request to a model that is not loaded.
+pub(super) fn not_loaded(name: &str, how: &str) -> ApiError {
+    ApiError {
+        code: Some("model_not_loaded"),
+        ..ApiError::unavailable(format!("the model {name:?} is not loaded; {how}"))
+    }
+}

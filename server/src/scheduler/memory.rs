@@ -1,0 +1,216 @@
+//! Memory of the scheduler: the context, and the tokens that it holds in each sequence. Cached sequences are
+//! evicted when their cells are needed.
+
+use std::path::Path;
+
+use engine::context::{Context, MemoryError, StateError};
+
+use super::command::{CommandError, CommandResult, Slot};
+use super::sequences::{Match, Sequences};
+use crate::metrics::Gauges;
+
+/// A context, with the tokens in its sequences.
+pub struct Memory {
+    pub context: Context,
+    pub sequences: Sequences,
+}
+
+impl Memory {
+    /// Creates the memory of an empty context.
+    pub fn new(context: Context) -> Memory {
+        Memory {
+            sequences: Sequences::new(context.params().n_seq_max),
+            context,
+        }
+    }
+
+    /// Removes all sequences.
+    pub fn clear(&mut self) {
+        self.context.clear();
+        self.sequences = Sequences::new(self.context.params().n_seq_max);
+    }
+
+    /// Returns a sequence with the common prefix: the matching sequence, if it is idle and holds little else,
+    /// otherwise a copy that shares the prefix.
+    pub fn reuse(&mut self, found: Match) -> Option<usize> {
+        let Match { seq, n_common, is_idle } = found;
+        let n_held = self.sequences.tokens_of(seq).len();
+        let has_little_else = n_held - n_common <= n_held / 4;
+        let other = if is_idle && has_little_else {
+            None
+        } else {
+            self.take_empty_sequence(Some(seq))
+        };
+        match other {
+            None if is_idle => {
+                self.truncate(seq, n_common);
+                Some(seq)
+            }
+            None => None,
+            Some(other) => {
+                // Some memories cannot share a partial sequence; its tokens are then recomputed.
+                if self.context.seq_cp(seq, other, ..).is_ok() {
+                    self.sequences.copy(seq, other);
+                    self.truncate(other, n_common);
+                }
+                Some(other)
+            }
+        }
+    }
+
+    /// Truncates a sequence to `keep` tokens, or to fewer if the memory cannot restore that position.
+    pub fn truncate(&mut self, seq: usize, keep: usize) {
+        if keep >= self.sequences.tokens_of(seq).len() {
+            return;
+        }
+        let left = match self.context.seq_rm(seq, keep..) {
+            Ok(()) => keep,
+            // Recurrent states are saved at some positions only.
+            Err(MemoryError::StateForgotten { available, .. }) => {
+                let before = available.into_iter().rev().find(|&at| at < keep);
+                before.filter(|&at| self.context.seq_rm(seq, at..).is_ok()).unwrap_or(0)
+            }
+            // A sliding window may no longer contain the tokens before the cut.
+            Err(_) => 0,
+        };
+        if left == 0 {
+            self.erase(seq);
+        }
+        self.sequences.truncate(seq, left);
+    }
+
+    /// Removes all tokens of a sequence.
+    pub fn erase(&mut self, seq: usize) {
+        let removed = self.context.seq_rm(seq, ..);
+        debug_assert!(
+            removed.is_ok(),
+            "removing a whole sequence always succeeds: {removed:?}"
+        );
+        self.sequences.clear(seq);
+    }
+
+    /// Returns an empty sequence; evicts the least recently used idle sequence if necessary.
+    pub fn take_empty_sequence(&mut self, but: Option<usize>) -> Option<usize> {
+        if let Some(seq) = self.sequences.free() {
+            return Some(seq);
+        }
+        let seq = self.sequences.oldest_idle(but)?;
+        self.erase(seq);
+        Some(seq)
+    }
+
+    /// Returns the number of free cells.
+    pub fn n_free(&self) -> usize {
+        if self.context.is_limited() {
+            self.context.n_ctx() - self.context.n_used()
+        } else {
+            usize::MAX
+        }
+    }
+
+    /// Evicts cached sequences until `n` cells are free; false if that is impossible.
+    pub fn free_cells(&mut self, n: usize) -> bool {
+        while self.n_free() < n {
+            let Some(seq) = self.sequences.oldest_idle(None) else {
+                return false;
+            };
+            self.erase(seq);
+        }
+        true
+    }
+
+    /// Returns the numbers of used and free cells and sequences. `n_waiting` is the number of queued requests.
+    pub fn gauges(&self, n_waiting: usize) -> Gauges {
+        let (n_running, n_kept) = self.sequences.n_busy_and_idle();
+        Gauges {
+            n_running,
+            n_waiting,
+            n_kept,
+            n_used: self.context.n_used(),
+            // Sequences with a common prefix share its cells.
+            n_busy: self.sequences.n_busy_tokens().min(self.context.n_used()),
+            n_ctx: self.context.n_ctx(),
+            is_limited: self.context.is_limited(),
+        }
+    }
+}
+
+/// Slots: sequences as clients see them.
+impl Memory {
+    /// Returns the state of all sequences.
+    pub fn slots(&self) -> Vec<Slot> {
+        let slot = |id: usize| Slot {
+            is_busy: self.sequences.is_busy(id),
+            n_held: self.sequences.tokens_of(id).len(),
+        };
+        (0..self.sequences.len()).map(slot).collect()
+    }
+
+    /// Saves a sequence to a file; returns its number of tokens.
+    pub fn save_slot(&mut self, id: usize, path: &Path) -> CommandResult<usize> {
+        self.check_slot(id)?;
+        let tokens = self.sequences.tokens_of(id).to_vec();
+        if tokens.is_empty() {
+            return Err(CommandError::Empty { id });
+        }
+        self.context.save_seq_session(id, path, &tokens)?;
+        Ok(tokens.len())
+    }
+
+    /// Restores a sequence from a file; returns its number of tokens.
+    pub fn restore_slot(&mut self, id: usize, path: &Path) -> CommandResult<usize> {
+        self.check_idle(id)?;
+        self.erase(id);
+        let tokens = match self.context.load_seq_session(id, path) {
+            Err(error) => match missing_cells(&error) {
+                Some(n) if self.free_cells(n) => self.context.load_seq_session(id, path)?,
+                _ => return Err(error.into()),
+            },
+            Ok(tokens) => tokens,
+        };
+        // A file from another program may be inconsistent.
+        if tokens.len() != self.context.n_past(id) {
+            self.erase(id);
+            return Err(CommandError::Empty { id });
+        }
+        self.sequences.take(id);
+        self.sequences.extend(id, &tokens);
+        self.sequences.release(id);
+        Ok(tokens.len())
+    }
+
+    /// Erases a sequence; returns the number of removed tokens.
+    pub fn erase_slot(&mut self, id: usize) -> CommandResult<usize> {
+        self.check_idle(id)?;
+        let n = self.sequences.tokens_of(id).len();
+        self.erase(id);
+        Ok(n)
+    }
+
+    fn check_slot(&self, id: usize) -> CommandResult<()> {
+        let n = self.sequences.len();
+        if id < n {
+            Ok(())
+        } else {
+            Err(CommandError::NoSlot { id, n })
+        }
+    }
+
+    fn check_idle(&self, id: usize) -> CommandResult<()> {
+        self.check_slot(id)?;
+        if self.sequences.is_busy(id) {
+            Err(CommandError::Busy { id })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Returns the number of cells that a state needs, if too few were free.
+fn missing_cells(error: &StateError) -> Option<usize> {
+    match error {
+        StateError::NoRoom { needed, .. } => Some(*needed),
+        StateError::InFile { error, .. } => missing_cells(error),
+        _ => None,
+    }
+}
