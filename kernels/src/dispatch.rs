@@ -16,7 +16,7 @@ use crate::generic::attention::{self, Brain, Element, Float, Half, InPlace, Scor
 use crate::generic::blocks;
 use crate::generic::decode_attention::{self, Heads, QueryTile};
 use crate::generic::float_panels::{self, PanelTile, PanelTiles};
-use crate::generic::products::{self, Product, Tile, Tiles};
+use crate::generic::products::{self, FloatFormat, Product, Tile, Tiles};
 use crate::generic::recurrent::{self, ChannelScan, Scan, Wkv6, Wkv7};
 use crate::generic::{rope, rows};
 use crate::layout::block::Block;
@@ -149,8 +149,6 @@ pub(crate) struct TypeKernels {
     /// Matmul with many columns, which adds in a different order.
     pub panels: unsafe fn(&Product),
     pub dequantize: unsafe fn(*const u8, *mut f32, usize),
-    pub dot: unsafe fn(*const u8, *const f32, usize) -> f32,
-    pub axpy: unsafe fn(f32, *const u8, *mut f32, usize),
     pub quantize: Option<QuantizeRow>,
 }
 
@@ -319,24 +317,28 @@ macro_rules! instantiate {
                 unsafe { products::matvec::<$V, D>(product) }
             }
 
-            #[$attribute]
+            const fn float_format<D: Decode<$V>>() -> FloatFormat {
+                FloatFormat {
+                    ty: D::TYPE,
+                    dequantize: dequantize_type::<D>,
+                }
+            }
+
             unsafe fn matmul<D: Decode<$V>>(product: &Product) {
-                // SAFETY: the caller upholds the contract of `products::matmul`; `$attribute` enables the
-                // instructions of `$V`.
-                unsafe { products::matmul::<$V, D>(product, TILES) }
+                // SAFETY: the caller upholds the contract of `products::matmul`.
+                unsafe { products::matmul(product, &const { float_format::<D>() }, TILES) }
+            }
+
+            unsafe fn panels<D: Decode<$V>>(product: &Product) {
+                // SAFETY: the caller upholds the contract of `multiply_panels`.
+                unsafe { multiply_panels(product, &const { float_format::<D>() }) }
             }
 
             #[$attribute]
-            unsafe fn panels<D: Decode<$V>>(product: &Product) {
-                // SAFETY: both callees require the invariants of `Product`; `$attribute` enables the
-                // instructions of `$V`.
-                unsafe {
-                    if const { float_panels::is_for(D::TYPE) } {
-                        float_panels::multiply::<$V, D>(product, PANEL_TILES)
-                    } else {
-                        matmul::<D>(product)
-                    }
-                }
+            unsafe fn multiply_panels(product: &Product, format: &FloatFormat) {
+                // SAFETY: the caller upholds the contract of `float_panels::multiply`; `$attribute` enables
+                // the instructions of `$V`.
+                unsafe { float_panels::multiply::<$V>(product, format, PANEL_TILES) }
             }
 
             #[$attribute]
@@ -344,20 +346,6 @@ macro_rules! instantiate {
                 // SAFETY: the caller upholds the contract of `blocks::dequantize`; `$attribute` enables the
                 // instructions of `$V`.
                 unsafe { blocks::dequantize::<$V, D>(p, out, n) }
-            }
-
-            #[$attribute]
-            unsafe fn dot_type<D: Decode<$V>>(p: *const u8, x: *const f32, n: usize) -> f32 {
-                // SAFETY: the caller upholds the contract of `blocks::dot`; `$attribute` enables the
-                // instructions of `$V`.
-                unsafe { blocks::dot::<$V, D>(p, x, n) }
-            }
-
-            #[$attribute]
-            unsafe fn axpy_type<D: Decode<$V>>(a: f32, p: *const u8, y: *mut f32, n: usize) {
-                // SAFETY: the caller upholds the contract of `blocks::axpy`; `$attribute` enables the
-                // instructions of `$V`.
-                unsafe { blocks::axpy::<$V, D>(a, p, y, n) }
             }
 
             #[$attribute]
@@ -371,10 +359,8 @@ macro_rules! instantiate {
                 TypeKernels {
                     matvec: matvec::<D>,
                     matmul: matmul::<D>,
-                    panels: panels::<D>,
+                    panels: if float_panels::is_for(D::TYPE) { panels::<D> } else { matmul::<D> },
                     dequantize: dequantize_type::<D>,
-                    dot: dot_type::<D>,
-                    axpy: axpy_type::<D>,
                     quantize,
                 }
             }

@@ -1,11 +1,10 @@
-//! Operations on rows of floats, and on rows of other types together with rows of floats.
+//! Operations on rows of floats.
 //!
 //! Functions panic if lengths disagree. Sums use many lanes, so their rounding errors resemble those of
 //! pairwise summation.
 
-use crate::GgmlType;
 use crate::dispatch::kernels;
-use crate::lengths::{check_lengths, same_length};
+use crate::lengths::same_length;
 
 /// Returns `sum_i a[i] * b[i]`.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -71,20 +70,6 @@ pub fn scale_add_outer(c: &[f32], a: &[f32], d: &[f32], x: &mut [f32]) {
     );
     // SAFETY: `x` has `c.len()` rows of `d.len()` floats, asserted above; `kernels()` matches this CPU.
     unsafe { (kernels().scale_add_outer)(c.as_ptr(), a.as_ptr(), c.len(), d.as_ptr(), x.as_mut_ptr(), d.len()) }
-}
-
-/// Returns `sum_i row[i] * x[i]` for a row of any type that can be dequantized. `row` may be unaligned.
-pub fn dot_row(ty: GgmlType, row: &[u8], x: &[f32]) -> f32 {
-    check_lengths(ty, row.len(), x.len());
-    // SAFETY: `check_lengths` checked both lengths; `kernels()` matches this CPU.
-    unsafe { (kernels().for_type(ty).dot)(row.as_ptr(), x.as_ptr(), x.len()) }
-}
-
-/// Computes `y[i] += a * row[i]` for a row of any type that can be dequantized. `row` may be unaligned.
-pub fn axpy_row(ty: GgmlType, a: f32, row: &[u8], y: &mut [f32]) {
-    check_lengths(ty, row.len(), y.len());
-    // SAFETY: `check_lengths` checked both lengths; `kernels()` matches this CPU.
-    unsafe { (kernels().for_type(ty).axpy)(a, row.as_ptr(), y.as_mut_ptr(), y.len()) }
 }
 
 /// Replaces `x` by `softmax(scale * x)`. A row of only negative infinities becomes NaN.

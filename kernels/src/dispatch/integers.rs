@@ -7,8 +7,8 @@ use crate::generic::integers::{self, I16Chunk};
 use crate::generic::interleaved8;
 use crate::generic::interleaved8_zmm;
 use crate::generic::pack::{
-    self, FillGroups, GROUPS, I8Values, I16Values, IntFormat, PanelChunk, PanelValues, RowChunk, ShiftedI8Values,
-    UnpackRow,
+    self, FillGroups, GROUPS, I8Values, I16Values, IntFormat, PanelChunk, PanelValues, RowChunk, RowFormat,
+    ShiftedI8Values, UnpackRow,
 };
 use crate::generic::panel_products::{self, PanelProduct};
 use crate::generic::rows_zmm;
@@ -121,8 +121,11 @@ macro_rules! products {
 }
 
 /// Instantiates the generic integer kernels for a register type in functions that enable its instructions.
+///
+/// - `$groups`: numbers of columns multiplied at a time by row groups.
+/// - `$rows`: numbers of columns multiplied at a time by rows in file layout.
 macro_rules! instantiate {
-    ($module:ident, $V:ty, [$($n:literal)*], $attribute:meta) => {
+    ($module:ident, $V:ty, [$($groups:literal)*], [$($rows:literal)*], $attribute:meta) => {
         pub(super) mod $module {
             use super::*;
 
@@ -155,7 +158,7 @@ macro_rules! instantiate {
                 // enables the instructions of `$V`.
                 unsafe { int_products::add_columns::<$V, N>(w, x, x_stride, sums) }
             }
-            const COLUMNS: &ColumnKernels = &[$( add_columns::<$n> ),*];
+            const COLUMNS: &ColumnKernels = &[$( add_columns::<$rows> ),*];
 
             #[$attribute]
             pub(super) unsafe fn matvec<D: Unpack<$V>>(product: &IntProduct) {
@@ -165,10 +168,15 @@ macro_rules! instantiate {
             }
 
             #[$attribute]
-            unsafe fn matmul<D: Unpack<$V>>(product: &IntProduct) {
+            unsafe fn multiply_rows(product: &IntProduct, format: &RowFormat) {
                 // SAFETY: the caller upholds the contract of `int_products::matmul`; `$attribute` enables the
                 // instructions of `$V`.
-                unsafe { int_products::matmul::<$V, D>(product, COLUMNS) }
+                unsafe { int_products::matmul::<$V>(product, COLUMNS, format) }
+            }
+
+            unsafe fn matmul<D: Unpack<$V>>(product: &IntProduct) {
+                // SAFETY: the caller upholds the contract of `multiply_rows`.
+                unsafe { multiply_rows(product, &const { RowFormat::of::<$V, D>(unpack::<D>) }) }
             }
 
             #[$attribute]
@@ -184,18 +192,19 @@ macro_rules! instantiate {
 
             pub(super) const fn group_kernels<D: UnpackGroup<$V>>() -> GroupKernels {
                 GroupKernels {
-                    columns: &const { [columns::<D, 1>, columns::<D, 2>, columns::<D, 3>, columns::<D, 4>] },
+                    columns: &const { [$( columns::<D, $groups> ),*] },
                     fill: FillGroups {
                         words: fill_panel::<D, I16Values>,
                         signed: fill_panel::<D, I8Values>,
-                        shifted: fill_panel::<D, ShiftedI8Values>,
+                        shifted: pack::no_panel,
                     },
                 }
             }
 
             pub(super) const fn type_kernels<D: Unpack<$V>>(groups: Option<GroupKernels>) -> IntTypeKernels {
                 IntTypeKernels {
-                    matvec: matvec::<D>,
+                    // For arrays, unpacking in registers saves at most a fifth, which is not worth its code.
+                    matvec: if <$V>::UNROLLED { matvec::<D> } else { matmul::<D> },
                     matmul: matmul::<D>,
                     unpack: unpack::<D>,
                     integers: IntFormat::of::<$V, D>(),
@@ -291,6 +300,7 @@ macro_rules! instantiate_vnni {
                 GroupKernels {
                     columns: &const { [$( columns::<D, $n> ),*] },
                     fill: FillGroups {
+                        signed: pack::no_panel,
                         shifted: fill_panel::<D>,
                         ..base.fill
                     },
@@ -310,9 +320,9 @@ macro_rules! instantiate_vnni {
     };
 }
 
-instantiate!(scalar, PortableInt, [1 2], inline(never));
+instantiate!(scalar, PortableInt, [1], [1 2], inline(never));
 #[cfg(target_arch = "x86_64")]
-instantiate!(avx2, Avx2Int, [1 2 3 4], target_feature(enable = "avx2,fma,f16c"));
+instantiate!(avx2, Avx2Int, [1 2 3 4], [1 2 3 4], target_feature(enable = "avx2,fma,f16c"));
 #[cfg(target_arch = "x86_64")]
 instantiate_vnni!(
     avx_vnni,

@@ -1,4 +1,4 @@
-//! Decoding of blocks to registers of floats, with sinks that store, multiply, or accumulate them.
+//! Decoding of blocks to registers of floats, with sinks that store or multiply them.
 //!
 //! A single decoder per type serves all operations, because decoders only pass registers to a [`Sink`]:
 //!
@@ -7,7 +7,6 @@
 //!     w = decode(block)            # register by register
 //!     sink.put(at, w)              # Store: out[at] = w
 //!                                  # Dot:   sum += w * x[at]
-//!                                  # AddTo: y[at] += a * w
 //!     sink.advance(block size)
 //! ```
 
@@ -79,55 +78,6 @@ pub(crate) unsafe fn dequantize<V: Simd, D: Decode<V>>(p: *const u8, out: *mut f
     unsafe { decode_row!(D, V, p, n, sink) }
 }
 
-/// Sink that adds the weights times a factor to memory.
-struct AddTo<V> {
-    y: *mut f32,
-    factor: V,
-}
-
-impl<V> AddTo<V> {
-    #[inline(always)]
-    unsafe fn advance(&mut self, n: usize) {
-        // SAFETY: the sink was created for at least `n` more elements.
-        self.y = unsafe { self.y.add(n) };
-    }
-}
-
-impl<V: Simd> Sink<V> for AddTo<V> {
-    #[inline(always)]
-    unsafe fn put(&mut self, at: usize, weights: V) {
-        // SAFETY: `at + LANES` elements fit the sink (function contract).
-        unsafe {
-            weights
-                .mul_add(self.factor, V::load(self.y.add(at)))
-                .store(self.y.add(at))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn put_partial(&mut self, at: usize, n: usize, weights: V) {
-        // SAFETY: `at + n` elements fit the sink (function contract).
-        unsafe {
-            let sum = weights.mul_add(self.factor, V::load_partial(self.y.add(at), n));
-            sum.store_partial(self.y.add(at), n);
-        }
-    }
-}
-
-/// Computes `y[i] += a * w[i]` for the `n` elements, whole blocks, at `p`.
-///
-/// # Safety
-/// - The CPU supports `V`.
-/// - `p` is valid for reads of the blocks of `n` elements, and `y` for reads and writes of `n` floats.
-#[inline(always)]
-pub(crate) unsafe fn axpy<V: Simd, D: Decode<V>>(a: f32, p: *const u8, y: *mut f32, n: usize) {
-    // SAFETY: `p` holds `n` elements, and `y` has `n` floats (function contract).
-    unsafe {
-        let mut sink = AddTo { y, factor: V::splat(a) };
-        decode_row!(D, V, p, n, sink)
-    }
-}
-
 /// Sink that computes the dot product of weights and activations. Two alternating sums hide the latency of
 /// additions.
 #[derive(Clone, Copy)]
@@ -178,20 +128,5 @@ impl<V: Simd> Sink<V> for Dot<V> {
     unsafe fn put_partial(&mut self, at: usize, n: usize, weights: V) {
         // SAFETY: `x` has at least `at + n` more floats (contract of the sink).
         self.add(weights, unsafe { V::load_partial(self.x.add(at), n) });
-    }
-}
-
-/// Computes `sum_i w[i] * x[i]` for the `n` elements, whole blocks, at `p`.
-///
-/// # Safety
-/// - The CPU supports `V`.
-/// - `p` is valid for reads of the blocks of `n` elements, and `x` of `n` floats.
-#[inline(always)]
-pub(crate) unsafe fn dot<V: Simd, D: Decode<V>>(p: *const u8, x: *const f32, n: usize) -> f32 {
-    // SAFETY: `p` holds `n` elements, and `x` has `n` floats (function contract).
-    unsafe {
-        let mut sink = Dot::<V>::new(x);
-        decode_row!(D, V, p, n, sink);
-        sink.total().sum()
     }
 }

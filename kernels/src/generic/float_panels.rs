@@ -18,11 +18,8 @@
 //!             out += sums
 //! ```
 
-use super::blocks::dequantize;
-use super::products::Product;
+use super::products::{FloatFormat, Product};
 use crate::GgmlType;
-use crate::layout::block::bytes_of;
-use crate::layout::decode::Decode;
 use crate::simd::Simd;
 
 /// Minimum columns for which transposing the weights pays off; half as many gain only 3 %.
@@ -77,10 +74,10 @@ pub(crate) type PanelTiles = [unsafe fn(&PanelTile)];
 /// columns.
 ///
 /// # Safety
-/// - The CPU supports `V`.
+/// - The CPU supports `V`, and the weights have the format `format`, whose type [is supported](is_for).
 /// - `p` satisfies the invariants of [`Product`], and `p.panel` has [`FLOAT_PANEL_SCRATCH`] floats.
 #[inline(always)]
-pub(crate) unsafe fn multiply<V: Simd, D: Decode<V>>(p: &Product, tiles: &PanelTiles) {
+pub(crate) unsafe fn multiply<V: Simd>(p: &Product, format: &FloatFormat, tiles: &PanelTiles) {
     let rows = GROUPS * V::LANES;
     // SAFETY: `p.panel` has `2 * MAX_ROWS * BLOCK` floats (function contract).
     let (decoded, panel) = unsafe { (p.panel, p.panel.add(MAX_ROWS * BLOCK)) };
@@ -92,14 +89,14 @@ pub(crate) unsafe fn multiply<V: Simd, D: Decode<V>>(p: &Product, tiles: &PanelT
             // SAFETY: rows `i..i + m` are below `p.m` and elements `c..c + k` below `p.k`. The transposition
             // may read other floats of the scratch memory; their products are never stored.
             unsafe {
-                let w = p.w.add(i * p.row_stride + bytes_of::<D>(c));
-                let is_plain = D::TYPE == GgmlType::F32 && p.row_stride.is_multiple_of(size_of::<f32>());
+                let w = p.w.add(i * p.row_stride + c * format.ty.block_bytes());
+                let is_plain = format.ty == GgmlType::F32 && p.row_stride.is_multiple_of(size_of::<f32>());
                 // Transposition reads 8 x 8 squares.
                 let (from, stride) = if is_plain && m.is_multiple_of(8) && k.is_multiple_of(8) {
                     (w.cast(), p.row_stride / size_of::<f32>())
                 } else {
                     for r in 0..m {
-                        dequantize::<V, D>(w.add(r * p.row_stride), decoded.add(r * BLOCK), k);
+                        (format.dequantize)(w.add(r * p.row_stride), decoded.add(r * BLOCK), k);
                     }
                     (decoded.cast_const(), BLOCK)
                 };

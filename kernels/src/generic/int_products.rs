@@ -18,10 +18,13 @@
 //!
 //! Sums within a run are exact. Runs are accumulated in f32 in an order that depends only on the length of a
 //! row. Hence the bits of a result do not depend on the other rows and columns.
+//!
+//! `matmul` is shared by all types: it unpacks through [`RowFormat::unpack`].
 
 use std::mem::MaybeUninit;
 
 use super::integers::{I16Chunk, I16Header};
+use super::pack::{IntFormat, RowChunk, RowFormat};
 use super::streams::Streams;
 use crate::layout::block::bytes_of;
 use crate::layout::runs::{CHUNK, RUN, RUNS, Scales, Unpack};
@@ -54,19 +57,6 @@ pub(crate) struct IntProduct {
     pub scratch: *mut f32,
     /// See [`MatMul::reuse_prepared_x`](crate::MatMul::reuse_prepared_x).
     pub reuse_prepared_x: bool,
-}
-
-impl IntProduct {
-    /// Returns the matmul restricted to rows from row `i` on.
-    #[inline(always)]
-    pub(super) fn rows_from(&self, i: usize) -> IntProduct {
-        IntProduct {
-            w: self.w.wrapping_add(i * self.row_stride),
-            m: self.m - i,
-            out: self.out.wrapping_add(i),
-            ..*self
-        }
-    }
 }
 
 /// Rows multiplied at a time by one column, each part of its own memory stream.
@@ -116,7 +106,7 @@ pub(crate) unsafe fn matvec<V: IntSimd, D: Unpack<V>>(p: &IntProduct) {
             for c in (0..whole).step_by(CHUNK) {
                 // Compute all scales first. Their latency is hidden by the work on other rows.
                 for s in 0..STREAMS {
-                    prefetch::<V, D, PREFETCH_DISTANCE>(w[s]);
+                    prefetch::<V, PREFETCH_DISTANCE>(w[s], bytes_of::<D>(CHUNK));
                     D::scales(w[s], RUNS, &mut scales[s / 2][s % 2]);
                 }
                 for s in (0..STREAMS).step_by(2) {
@@ -150,7 +140,8 @@ pub(super) unsafe fn finish<V: IntSimd, D: Unpack<V>>(
     let whole = p.k / CHUNK * CHUNK;
     // SAFETY: the remaining runs end at `k`, and `streams.row(s, i) < m` for the streams that have a row.
     unsafe {
-        if whole < p.k {
+        // Blocks of a whole chunk leave no remainder, so no code for it is compiled.
+        if const { D::TYPE.block_size() < CHUNK } && whole < p.k {
             for s in 0..STREAMS {
                 sums[s] = add_tail::<V, D>(w[s], (p.k - whole) / RUN, chunk(p.x, whole), sums[s]);
             }
@@ -192,8 +183,14 @@ unsafe fn add_chunks<V: IntSimd, D: Unpack<V>>(
         let mut second = [sums[1], times_mins::<V>(D::HAS_MINS, mins_of::<V, D>(&scales[1]), x)];
         each_of_8!(V, i => {
             let x = activations::<V>(x, i);
-            first = [first[1], add_run::<V>(widened::<V, D>(w[0], i), x, scale_of::<V, D>(&scales[0], i), first[0])];
-            second = [second[1], add_run::<V>(widened::<V, D>(w[1], i), x, scale_of::<V, D>(&scales[1], i), second[0])];
+            first = [
+                first[1],
+                add_run::<V>(widened::<V, D>(w[0], i), x, spread_scale::<V>(D::BY_16, &scales[0], i), first[0]),
+            ];
+            second = [
+                second[1],
+                add_run::<V>(widened::<V, D>(w[1], i), x, spread_scale::<V>(D::BY_16, &scales[1], i), second[0]),
+            ];
         });
         [first[0].add(first[1]), second[0].add(second[1])]
     }
@@ -215,7 +212,7 @@ unsafe fn add_tail<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, x: *cons
             let next = add_run::<V>(
                 widened::<V, D>(w, i),
                 activations::<V>(x, i),
-                scale_of::<V, D>(&scales, i),
+                spread_scale::<V>(D::BY_16, &scales, i),
                 sums[0],
             );
             sums = [sums[1], next];
@@ -224,13 +221,13 @@ unsafe fn add_tail<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, x: *cons
     }
 }
 
-/// Prefetches one chunk's worth of bytes, `PREFETCH_DISTANCE` bytes after `w`.
+/// Prefetches `bytes` bytes, a chunk's worth, `PREFETCH_DISTANCE` bytes after `w`.
 ///
 /// # Safety
 /// The CPU supports `V`.
 #[inline(always)]
-pub(super) unsafe fn prefetch<V: IntSimd, D: Unpack<V>, const PREFETCH_DISTANCE: usize>(w: *const u8) {
-    for line in 0..bytes_of::<D>(CHUNK).div_ceil(LINE) {
+pub(super) unsafe fn prefetch<V: IntSimd, const PREFETCH_DISTANCE: usize>(w: *const u8, bytes: usize) {
+    for line in 0..bytes.div_ceil(LINE) {
         // SAFETY: a prefetch may take any address.
         unsafe { V::prefetch(w.wrapping_add(PREFETCH_DISTANCE + line * LINE)) };
     }
@@ -257,10 +254,10 @@ unsafe fn widened<V: IntSimd, D: Unpack<V>>(w: *const u8, i: usize) -> [V; 2] {
 /// # Safety
 /// The CPU supports `V`.
 #[inline(always)]
-unsafe fn scale_of<V: IntSimd, D: Unpack<V>>(scales: &Scales, i: usize) -> V::Float {
+unsafe fn spread_scale<V: IntSimd>(by_16: bool, scales: &Scales, i: usize) -> V::Float {
     // SAFETY: the CPU supports `V` (function contract).
     unsafe {
-        if D::BY_16 {
+        if by_16 {
             V::broadcast_halves(&scales.scales, i)
         } else {
             V::Float::splat(scales.scales[0][i])
@@ -341,10 +338,10 @@ pub(crate) type ColumnKernels = [AddColumns];
 /// Multiplies by several columns. Each chunk of a row is unpacked to memory once per [`COLUMNS`] columns.
 ///
 /// # Safety
-/// - The CPU supports `V`.
+/// - The CPU supports `V`, and the weights have the format `format`.
 /// - `p` satisfies the invariants of [`IntProduct`].
 #[inline(always)]
-pub(crate) unsafe fn matmul<V: IntSimd, D: Unpack<V>>(p: &IntProduct, columns: &ColumnKernels) {
+pub(crate) unsafe fn matmul<V: IntSimd>(p: &IntProduct, columns: &ColumnKernels, format: &RowFormat) {
     let streams = Streams::new(p.m);
     let mut unpacked = [const { MaybeUninit::uninit() }; COLUMN_STREAMS];
     for j in (0..p.n).step_by(COLUMNS) {
@@ -357,7 +354,7 @@ pub(crate) unsafe fn matmul<V: IntSimd, D: Unpack<V>>(p: &IntProduct, columns: &
                 ..*p
             };
             for i in 0..streams.n_steps() {
-                rows_times_columns::<V, D>(&part, &streams, i, columns, &mut unpacked);
+                rows_times_columns::<V>(&part, &streams, i, columns, format, &mut unpacked);
             }
         }
     }
@@ -366,26 +363,30 @@ pub(crate) unsafe fn matmul<V: IntSimd, D: Unpack<V>>(p: &IntProduct, columns: &
 /// Multiplies the rows of one step of the streams by up to [`COLUMNS`] columns.
 ///
 /// # Safety
-/// - The CPU supports `V`.
+/// - The CPU supports `V`, and the weights have the format `format`.
 /// - `p` satisfies the invariants of [`IntProduct`], and `p.n <= COLUMNS`.
 #[inline(always)]
-unsafe fn rows_times_columns<V: IntSimd, D: Unpack<V>>(
+unsafe fn rows_times_columns<V: IntSimd>(
     p: &IntProduct,
     streams: &Streams<COLUMN_STREAMS>,
     i: usize,
     columns: &ColumnKernels,
+    format: &RowFormat,
     unpacked: &mut [MaybeUninit<Unpacked>; COLUMN_STREAMS],
 ) {
     let (n, w) = (streams.len(i), streams.rows(p.w, p.row_stride, i));
     let mut sums = [[Sum([0.0; 8]); COLUMNS]; COLUMN_STREAMS];
-    // SAFETY: rows are below `m`, chunks below `k`, and columns below `p.n`; `unpack` initializes the chunks
+    let mut row = RowChunk::default();
+    // SAFETY: rows are below `m`, chunks below `k`, and columns below `p.n`; `widen` initializes the chunks
     // before they are read.
     unsafe {
         for c in (0..p.k).step_by(CHUNK) {
+            let runs = RUNS.min((p.k - c) / RUN);
             for s in 0..n {
-                let w = w[s].add(bytes_of::<D>(c));
-                prefetch::<V, D, PREFETCH_DISTANCE>(w);
-                unpack::<V, D>(w, RUNS.min((p.k - c) / RUN), unpacked[s].as_mut_ptr());
+                let w = w[s].add(c / CHUNK * format.chunk_bytes);
+                prefetch::<V, PREFETCH_DISTANCE>(w, format.chunk_bytes);
+                (format.unpack)(w, runs, &mut row);
+                widen::<V>(&row, &format.integers, runs, unpacked[s].as_mut_ptr());
             }
             for j in (0..p.n).step_by(columns.len()) {
                 let x = chunk(p.x.add(j * p.x_stride), c);
@@ -409,48 +410,51 @@ unsafe fn rows_times_columns<V: IntSimd, D: Unpack<V>>(
     }
 }
 
-/// Unpacks the first `runs` runs of a chunk.
+/// Widens the integers of the first `runs` runs of a chunk to 16 bits, and spreads its scales.
 ///
 /// # Safety
 /// - The CPU supports `V`.
-/// - `w` is valid for reads of `runs` runs, and `to` for writes.
+/// - `to` is valid for writes.
 #[inline(always)]
-unsafe fn unpack<V: IntSimd, D: Unpack<V>>(w: *const u8, runs: usize, to: *mut Unpacked) {
-    // SAFETY: `w` has `runs` runs, and `to` is valid for writes (function contract).
+unsafe fn widen<V: IntSimd>(row: &RowChunk, integers: &IntFormat, runs: usize, to: *mut Unpacked) {
+    let mins = &row.scales.mins;
+    // SAFETY: the caller upholds the contract of `widen_runs`.
     unsafe {
-        let mut scales = Scales::default();
-        if runs == RUNS {
-            D::scales(w, RUNS, &mut scales);
-            // Force each scale to be read from memory at its use; see `in_memory`.
-            let scales = std::hint::black_box(&scales);
-            each_of_8!(V, i => { unpack_run::<V, D>(w, i, scales, to) });
-        } else {
-            D::scales(w, runs, &mut scales);
-            for i in 0..runs {
-                unpack_run::<V, D>(w, i, &scales, to);
-            }
+        match (integers.by_16, integers.signed) {
+            (false, false) => widen_runs::<V, false, false>(row, runs, to),
+            (false, true) => widen_runs::<V, false, true>(row, runs, to),
+            (true, false) => widen_runs::<V, true, false>(row, runs, to),
+            (true, true) => widen_runs::<V, true, true>(row, runs, to),
         }
-        let [first, second] = mins_of::<V, D>(&scales);
-        (*to).mins = [*first, *second];
+        (*to).mins = [mins[0], mins[usize::from(integers.by_16)]];
         (*to).runs = runs;
-        (*to).has_mins = D::HAS_MINS;
+        (*to).has_mins = integers.has_mins;
     }
 }
 
-/// Unpacks run `i` of a chunk.
+/// Widens the integers of the first `runs` runs of a chunk. `BY_16`: half runs have their own scales.
 ///
 /// # Safety
 /// - The CPU supports `V`.
-/// - `w` points to a chunk that has run `i`, and `to` is valid for writes.
+/// - `to` is valid for writes.
 #[inline(always)]
-unsafe fn unpack_run<V: IntSimd, D: Unpack<V>>(w: *const u8, i: usize, scales: &Scales, to: *mut Unpacked) {
-    // SAFETY: run `i` is readable at `w`, and `to` is valid for writes (function contract).
-    unsafe {
-        let values = widened::<V, D>(w, i);
-        values[0].store((&raw mut (*to).values[i][0]).cast());
-        values[1].store((&raw mut (*to).values[i][1]).cast());
-        scale_of::<V, D>(scales, i).store((&raw mut (*to).scales[i]).cast());
-    }
+unsafe fn widen_runs<V: IntSimd, const BY_16: bool, const SIGNED: bool>(
+    row: &RowChunk,
+    runs: usize,
+    to: *mut Unpacked,
+) {
+    each_of_8!(V, i => {
+        if i < runs {
+            // SAFETY: `values[i]` has 32 bytes, and `to` is valid for writes (function contract).
+            unsafe {
+                let values = V::load(row.values[i].as_ptr());
+                let values = if SIGNED { values.widen_signed() } else { values.widen() };
+                values[0].store((&raw mut (*to).values[i][0]).cast());
+                values[1].store((&raw mut (*to).values[i][1]).cast());
+                spread_scale::<V>(BY_16, &row.scales, i).store((&raw mut (*to).scales[i]).cast());
+            }
+        }
+    });
 }
 
 /// Adds the products of an unpacked chunk with `N` columns, with the same floating-point operations as

@@ -127,7 +127,8 @@ unsafe fn multiply_by<V: IntSimd, D: UnpackGroup<V>, T: Accumulate, const N: usi
             }
         }
         let order = Schedule::streamed(p);
-        if N == 1 && order.group_bytes <= SHORT_GROUP_BYTES && order.stream_len == 1 {
+        // One stream is not worth its code where computing takes longer than reading.
+        if const { N == 1 && V::UNROLLED } && order.group_bytes <= SHORT_GROUP_BYTES && order.stream_len == 1 {
             multiply_with::<V, D, SumsByGroup<V, D, T, N, 1>, 1>(p, &Schedule::new(p, 1));
         } else {
             multiply_with::<V, D, SumsByGroup<V, D, T, N, STREAMS>, STREAMS>(p, &order);
@@ -600,10 +601,55 @@ unsafe fn fill_run<V: IntSimd, D: UnpackGroup<V>, F: PanelValues>(
     group: usize,
     to: &mut PanelChunk<F>,
 ) {
+    let integers = &const { IntFormat::of::<V, D>() };
+    // SAFETY: the run's 8 words are readable at `p` (function contract).
+    unsafe {
+        if V::UNROLLED {
+            to.values.store_run(i, group, run_words::<V, D>(p, i), integers);
+        } else {
+            let words = portable_run_words::<V, D>(p, i);
+            store_portable_run(i, group, words, integers, to);
+        }
+    }
+}
+
+/// Unpacks the words of run `i` of a group.
+///
+/// # Safety
+/// The CPU supports `V`, and `p` is valid for a chunk of a row group with more than `i` runs.
+#[inline(always)]
+unsafe fn run_words<V: IntSimd, D: UnpackGroup<V>>(p: *const u8, i: usize) -> [V; WORDS] {
     // SAFETY: the run's 8 words are readable at `p` (function contract).
     unsafe {
         let mut words = [V::splat(0); WORDS];
         each_of_8!(V, j => { words[j] = D::group_values(p, i, j) });
-        to.values.store_run(i, group, words, &const { IntFormat::of::<V, D>() });
+        words
     }
+}
+
+/// [`run_words`] as a function that all forms of panels share. Portable code can be called, because it needs no
+/// target features.
+///
+/// # Safety
+/// The contract of [`run_words`] holds.
+#[inline(never)]
+unsafe fn portable_run_words<V: IntSimd, D: UnpackGroup<V>>(p: *const u8, i: usize) -> [V; WORDS] {
+    // SAFETY: the caller upholds the contract of `run_words`.
+    unsafe { run_words::<V, D>(p, i) }
+}
+
+/// [`PanelValues::store_run`] as a function that all types share.
+///
+/// # Safety
+/// The CPU supports `V`.
+#[inline(never)]
+unsafe fn store_portable_run<V: IntSimd, F: PanelValues>(
+    run: usize,
+    group: usize,
+    words: [V; WORDS],
+    integers: &IntFormat,
+    to: &mut PanelChunk<F>,
+) {
+    // SAFETY: the CPU supports `V` (function contract).
+    unsafe { to.values.store_run(run, group, words, integers) }
 }

@@ -8,15 +8,17 @@
 //!            ymm: group 0 (8 rows)      ymm: group 1 (8 rows)
 //! zmm =    | w0[0..4] .. w7[0..4]   |  | w8[0..4] .. w15[0..4]  |
 //!
-//! DoubleWidthSums: 2 groups in 1 zmm        TwoRegisterSums: 4 groups in 2 zmm
-//! for run:                                  for run:
-//!     for word in 0..8:                         unpack all 8 words of 4 groups
-//!         zmm = join(group 0, group 1)          for byte in (high, low):
-//!         for column, byte in (low, high):          for word in 0..8, column:
-//!             sum[byte] += dot4(zmm, x)                 sum += dot4(zmm[0..2], x)    # x is broadcast once
-//!     total = low + 256 * high                      sum <<= 8 after the high bytes
+//! for run:
+//!     for word in 0..8:
+//!         zmm = join(group 0, group 1)
+//!         for column, byte in (low, high):
+//!             sum[byte] += dot4(zmm, x)
+//!     total = low + 256 * high
 //!     sums += f32(total - zero * sum(x)) * scale
 //! ```
+//!
+//! Four groups in two registers would share each broadcast of an activation, but their unpacked words would not
+//! fit the registers: on Zen 4 that is up to 1.16 times as slow with 4 to 8 columns.
 //!
 //! Panels for many columns are filled in the same way ([`fill_panel`]).
 
@@ -25,11 +27,11 @@ use std::mem::MaybeUninit;
 
 use super::int_products::{IntProduct, each_of_8};
 use super::integers::I16Header;
-use super::interleaved8::{GroupSums, WORDS, has_mins, multiply, multiply_with, prefetch, sums_row, word};
+use super::interleaved8::{GroupSums, has_mins, multiply, multiply_with, prefetch, sums_row, word};
 use super::interleaved8_schedule::{GroupChunk, Schedule};
 use super::pack::{GROUPS, IntFormat, PanelChunk, SIGN, ShiftedI8Values};
 use crate::layout::groups::{GROUP_ROWS, GroupScales, Interleaved, LANES, UnpackGroup, bytes_in_group};
-use crate::layout::runs::{CHUNK, RUN, Unpack};
+use crate::layout::runs::{CHUNK, RUN};
 use crate::simd::dots::{ByteDots, DoubleWidth};
 use crate::simd::{IntSimd, Simd};
 
@@ -40,17 +42,8 @@ const fn is_bandwidth_bound<D: Interleaved>(n: usize) -> bool {
     n <= 2 && 8 * bytes_in_group::<D>(CHUNK) >= 4 * GROUP_ROWS * CHUNK
 }
 
-/// Minimum columns for four groups at a time in two registers, which share each activation load.
-const FOUR_GROUP_COLUMNS: usize = 3;
-
-/// Returns true if four groups at a time pay off for `n` columns and rows of `k` elements. With 3 or 4
-/// columns short rows are 2 to 4 % slower (576 elements in SmolLM2).
-const fn use_four_groups(n: usize, k: usize) -> bool {
-    n >= 5 || n >= FOUR_GROUP_COLUMNS && k >= 1024
-}
-
 /// Multiplies like [`interleaved8::multiply`](multiply), with two groups joined in one register `W` of twice
-/// the width, or four in two registers, where that is faster.
+/// the width where that is faster.
 ///
 /// # Safety
 /// The CPU supports `V` and `W`, `p` satisfies the invariants of [`IntProduct`], and `p.n >= N`.
@@ -58,16 +51,10 @@ const fn use_four_groups(n: usize, k: usize) -> bool {
 pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize>(
     p: &IntProduct,
 ) {
-    // SAFETY: the caller upholds the contract of `multiply_with`; `fours` and `rest` split the `p.m` rows.
+    // SAFETY: the caller upholds the contract of `multiply_with`.
     unsafe {
         if const { is_bandwidth_bound::<D>(N) } {
             multiply::<V, D, N>(p);
-        } else if const { N >= FOUR_GROUP_COLUMNS } && use_four_groups(N, p.k) {
-            // Four groups at a time, then the remaining rows.
-            let m = p.m / (4 * GROUP_ROWS) * (4 * GROUP_ROWS);
-            let (fours, rest) = (IntProduct { m, ..*p }, p.rows_from(m));
-            multiply_with::<V, D, TwoRegisterSums<V, W, D, N>, 4>(&fours, &Schedule::streamed(&fours));
-            multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(&rest, &Schedule::streamed(&rest));
         } else {
             multiply_with::<V, D, DoubleWidthSums<V, W, D, N>, 2>(p, &Schedule::streamed(p));
         }
@@ -76,7 +63,7 @@ pub(crate) unsafe fn multiply_double_width<V: IntSimd, W: DoubleWidth<V>, D: Unp
 
 /// Sums of two groups with `N` columns, in one register per column.
 struct DoubleWidthSums<V: IntSimd, W: DoubleWidth<V>, D, const N: usize> {
-    sums: [[W::Float; 1]; N],
+    sums: [W::Float; N],
     by: PhantomData<(V, D)>,
 }
 
@@ -86,7 +73,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
         const { assert!(<<W as ByteDots>::Float as Simd>::LANES == 2 * LANES) };
         DoubleWidthSums {
             // SAFETY: the CPU supports `W` (function contract).
-            sums: unsafe { [[W::Float::splat(0.0)]; N] },
+            sums: unsafe { [W::Float::splat(0.0); N] },
             by: PhantomData,
         }
     }
@@ -107,7 +94,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
             }
             if has_mins::<V, D>() {
                 for j in 0..N {
-                    self.sums[j][0] = self.sums[j][0].add(mins[j]);
+                    self.sums[j] = self.sums[j].add(mins[j]);
                 }
             }
         }
@@ -115,8 +102,19 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums
 
     #[inline(always)]
     unsafe fn store_results(&self, p: &IntProduct, rows: [usize; 2]) {
-        // SAFETY: the caller upholds the contract of `store_results`.
-        unsafe { store_results(p, &self.sums, rows) }
+        for (j, sums) in self.sums.iter().enumerate() {
+            let mut both = [[0.0f32; LANES]; GROUPS];
+            // SAFETY: `rows[g] + 8 <= p.m` and `j < N <= p.n`, so the 8 floats of each group are within the
+            // output (function contract); `both` has 16 floats.
+            unsafe {
+                let scale = W::Float::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
+                sums.mul(scale).store(both.as_flattened_mut().as_mut_ptr());
+                for g in 0..GROUPS {
+                    let out = p.out.add(j * p.out_stride + rows[g]);
+                    out.cast::<[f32; LANES]>().write_unaligned(both[g]);
+                }
+            }
+        }
     }
 }
 
@@ -145,7 +143,7 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
                     let zero_correction = W::broadcast((&raw const (*column).totals[sums_at][i]).cast());
                     total = total.sub32(zero_correction.shl32(zero.trailing_zeros()));
                 }
-                self.sums[j][0] = total.floats().mul_add(scale, self.sums[j][0]);
+                self.sums[j] = total.floats().mul_add(scale, self.sums[j]);
                 if has_mins::<V, D>() {
                     let min = W::join_floats(GroupScales::min(first, at), GroupScales::min(second, at));
                     let sum_of_x = (&raw const (*column).sums[sums_at][i]).read_unaligned();
@@ -190,236 +188,6 @@ impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> DoubleWid
             totals
         }
     }
-}
-
-/// Minimum columns for which the high and the low bytes of activations are accumulated one after the other in
-/// the same registers. With fewer columns each sum would wait for the previous one.
-const SEQUENTIAL_COLUMNS: usize = 5;
-
-/// Sums of four groups with `N` columns, in two registers per column. Each activation is broadcast once for
-/// both.
-struct TwoRegisterSums<V: IntSimd, W: DoubleWidth<V>, D, const N: usize> {
-    sums: [[W::Float; 2]; N],
-    by: PhantomData<(V, D)>,
-}
-
-/// An unpacked run of four groups: the bytes of each word, and the scales of the run's halves. Types with one
-/// scale per run set only the first half.
-struct UnpackedRun<W: ByteDots> {
-    words: [[W; 2]; WORDS],
-    scales: [[W::Float; 2]; 2],
-}
-
-impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> GroupSums<4> for TwoRegisterSums<V, W, D, N> {
-    #[inline(always)]
-    unsafe fn new() -> Self {
-        TwoRegisterSums {
-            // SAFETY: the CPU supports `W` (function contract).
-            sums: unsafe { [[W::Float::splat(0.0); 2]; N] },
-            by: PhantomData,
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn add_chunk(&mut self, part: &GroupChunk<4>) {
-        // SAFETY: `i < part.runs`, and the scales of those runs are set (function contract).
-        unsafe {
-            for i in 0..part.runs {
-                prefetch::<V, D, 4>(part, i);
-                let weights = Self::unpack(part, i);
-                self.add_totals(part, i, 0, &weights);
-                if D::BY_16 {
-                    self.add_totals(part, i, 1, &weights);
-                }
-            }
-            if has_mins::<V, D>() {
-                self.add_mins(part);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store_results(&self, p: &IntProduct, rows: [usize; 4]) {
-        // SAFETY: the caller upholds the contract of `store_results`.
-        unsafe { store_results(p, &self.sums, rows) }
-    }
-}
-
-/// Writes the sums to `p.out`. Each of the `R` registers holds two groups; `rows` holds the first row of each
-/// group.
-///
-/// # Safety
-/// - The CPU supports `F`.
-/// - `rows[g] + 8 <= p.m`, and `p` satisfies the invariants of [`IntProduct`] with at least `N` columns.
-#[inline(always)]
-unsafe fn store_results<F: Simd, const N: usize, const R: usize, const G: usize>(
-    p: &IntProduct,
-    sums: &[[F; R]; N],
-    rows: [usize; G],
-) {
-    const { assert!(F::LANES == 2 * LANES && G == 2 * R) };
-    for (j, column_sums) in sums.iter().enumerate() {
-        let mut sums = [[0.0f32; LANES]; G];
-        // SAFETY: `rows[g] + 8 <= p.m` and `j < N` (function contract); `sums` has `R` registers of 16
-        // floats.
-        unsafe {
-            let scale = F::splat(I16Header::scale_at(p.x.add(j * p.x_stride)));
-            let to = sums.as_flattened_mut().as_mut_ptr();
-            for r in 0..R {
-                column_sums[r].mul(scale).store(to.add(r * 2 * LANES));
-            }
-            for g in 0..G {
-                let out = p.out.add(j * p.out_stride + rows[g]);
-                out.cast::<[f32; LANES]>().write_unaligned(sums[g]);
-            }
-        }
-    }
-}
-
-impl<V: IntSimd, W: DoubleWidth<V>, D: UnpackGroup<V>, const N: usize> TwoRegisterSums<V, W, D, N> {
-    /// Unpacks run `i`.
-    ///
-    /// # Safety
-    /// - The CPU supports `V` and `W`.
-    /// - `part` describes a chunk with more than `i` runs whose scales are set.
-    #[inline(always)]
-    unsafe fn unpack(part: &GroupChunk<4>, i: usize) -> UnpackedRun<W> {
-        // SAFETY: `i < part.runs`, so the run's 8 words are readable and its scales are set (function
-        // contract).
-        unsafe {
-            let mut words = [[W::zero(); 2]; WORDS];
-            each_of_8!(V, word => {
-                let mut values = [V::splat(0); 4];
-                for g in 0..4 {
-                    let bytes = D::group_values(part.w[g], i, word);
-                    values[g] = if D::SIGNED { bytes.xor(V::splat(SIGN)) } else { bytes };
-                }
-                words[word] = [W::join(values[0], values[1]), W::join(values[2], values[3])];
-            });
-            let mut scales = [[W::Float::splat(0.0); 2]; 2];
-            for half in 0..scales_per_run::<V, D>() {
-                let at = if D::BY_16 { 2 * i + half } else { i };
-                for r in 0..2 {
-                    let (first, second) = (part.scales.add(2 * r), part.scales.add(2 * r + 1));
-                    scales[half][r] = W::join_floats(GroupScales::scale(first, at), GroupScales::scale(second, at));
-                }
-            }
-            UnpackedRun { words, scales }
-        }
-    }
-
-    /// Adds the products that share one scale (run `i` or its half `half`), with the same bits as
-    /// [`DoubleWidthSums`].
-    ///
-    /// # Safety
-    /// - The CPU supports `V` and `W`.
-    /// - `part` describes a chunk with more than `i` runs.
-    #[inline(always)]
-    unsafe fn add_totals(&mut self, part: &GroupChunk<4>, i: usize, half: usize, weights: &UnpackedRun<W>) {
-        let zero = if D::SIGNED { SIGN } else { D::ZERO };
-        let sums_at = sums_row::<V, D>(half);
-        // SAFETY: `i < part.runs` and `c < N`, so the activations and their totals are readable (function
-        // contract).
-        unsafe {
-            let mut sums = [[W::zero(); 2]; N];
-            Self::add_dots::<1>(part, i, half, weights, &mut sums);
-            for c in 0..N {
-                for r in 0..2 {
-                    sums[c][r] = sums[c][r].shl32(8);
-                }
-            }
-            if const { N >= SEQUENTIAL_COLUMNS } {
-                Self::add_dots::<0>(part, i, half, weights, &mut sums);
-            } else {
-                let mut low = [[W::zero(); 2]; N];
-                Self::add_dots::<0>(part, i, half, weights, &mut low);
-                for c in 0..N {
-                    for r in 0..2 {
-                        sums[c][r] = sums[c][r].add32(low[c][r]);
-                    }
-                }
-            }
-            for c in 0..N {
-                for r in 0..2 {
-                    let mut total = sums[c][r];
-                    if zero > 0 {
-                        let zero_correction = W::broadcast((&raw const (*part.column(c)).totals[sums_at][i]).cast());
-                        total = total.sub32(zero_correction.shl32(zero.trailing_zeros()));
-                    }
-                    let sum = &mut self.sums[c][r];
-                    *sum = total.floats().mul_add(weights.scales[half][r], *sum);
-                }
-            }
-        }
-    }
-
-    /// Adds the products with the low bytes (`HIGH` = 0) or high bytes (`HIGH` = 1) of the activations.
-    ///
-    /// # Safety
-    /// - The CPU supports `V` and `W`.
-    /// - `part` describes a chunk with more than `i` runs.
-    #[inline(always)]
-    unsafe fn add_dots<const HIGH: usize>(
-        part: &GroupChunk<4>,
-        i: usize,
-        half: usize,
-        weights: &UnpackedRun<W>,
-        sums: &mut [[W; 2]; N],
-    ) {
-        let words = const { WORDS / scales_per_run::<V, D>() };
-        for word in half * words..(half + 1) * words {
-            for c in 0..N {
-                // SAFETY: `word < 8` and `HIGH < 2`, so the 4 bytes are within the column's 64 bytes of run
-                // `i`.
-                let x = unsafe {
-                    let x = (&raw const (*part.column(c)).parts[i]).cast::<u8>();
-                    W::broadcast(x.add(RUN * HIGH + 4 * word))
-                };
-                for r in 0..2 {
-                    sums[c][r] = sums[c][r].add_dots(weights.words[word][r], x);
-                }
-            }
-            // Compute word by word instead of column by column, so that sums do not wait for each other.
-            for c in 1..N {
-                [sums[c - 1][0], sums[c][0]] = W::compute_together([sums[c - 1][0], sums[c][0]]);
-            }
-        }
-    }
-
-    /// Adds the minimums of a chunk times the sums of the activations.
-    ///
-    /// # Safety
-    /// - The CPU supports `V` and `W`.
-    /// - `part` describes a chunk whose minimums are set.
-    #[inline(always)]
-    unsafe fn add_mins(&mut self, part: &GroupChunk<4>) {
-        let scales_per_run = scales_per_run::<V, D>();
-        // SAFETY: `at` is below the number of minimums set for `part.runs` runs (function contract).
-        unsafe {
-            let mut mins = [[W::Float::splat(0.0); 2]; N];
-            for at in 0..scales_per_run * part.runs {
-                let (i, sums_at) = (at / scales_per_run, sums_row::<V, D>(at % scales_per_run));
-                for r in 0..2 {
-                    let (first, second) = (part.scales.add(2 * r), part.scales.add(2 * r + 1));
-                    let min = W::join_floats(GroupScales::min(first, at), GroupScales::min(second, at));
-                    for j in 0..N {
-                        let sum_of_x = (&raw const (*part.column(j)).sums[sums_at][i]).read_unaligned();
-                        mins[j][r] = min.mul_add(W::Float::splat(sum_of_x), mins[j][r]);
-                    }
-                }
-            }
-            for j in 0..N {
-                for r in 0..2 {
-                    self.sums[j][r] = self.sums[j][r].add(mins[j][r]);
-                }
-            }
-        }
-    }
-}
-
-/// Returns the number of scales per run.
-const fn scales_per_run<V: IntSimd, D: Unpack<V>>() -> usize {
-    if D::BY_16 { 2 } else { 1 }
 }
 
 /// Fills a panel of [`ShiftedI8Values`] like [`fill_panel`](super::interleaved8::fill_panel), both groups at

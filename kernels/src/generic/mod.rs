@@ -1,8 +1,8 @@
 //! Algorithms of the kernels, written once over the traits of [`simd`](crate::simd) (registers) and
 //! [`layout`](crate::layout) (formats of weights).
 //!
-//! All functions are `#[inline(always)]`. They are compiled as part of the functions that `dispatch`
-//! instantiates for each instruction set, so the compiler may use its instructions.
+//! Functions that use registers are `#[inline(always)]`. They are compiled as part of the functions that
+//! `dispatch` instantiates for each instruction set, so the compiler may use its instructions.
 //!
 //! The matmul modules, by the number of columns `n` and the form of the activations:
 //!

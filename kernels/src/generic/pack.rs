@@ -27,6 +27,7 @@
 //! ([`PANEL_COLUMNS`](crate::limits::PANEL_COLUMNS)).
 
 use crate::GgmlType;
+use crate::layout::block::bytes_of;
 use crate::layout::groups::LANES;
 use crate::layout::runs::{CHUNK, HALVES, RUN, RUNS, Scales, Unpack};
 use crate::simd::IntSimd;
@@ -103,7 +104,7 @@ impl IntFormat {
 #[repr(C, align(32))]
 pub(crate) struct RowChunk {
     pub scales: Scales,
-    values: [[u8; RUN]; RUNS],
+    pub(super) values: [[u8; RUN]; RUNS],
 }
 
 /// Unpacks the first `runs` runs of a row's chunk.
@@ -124,6 +125,24 @@ pub(crate) unsafe fn unpack_row<V: IntSimd, D: Unpack<V>>(p: *const u8, runs: us
 
 /// Function pointer to an instantiation of [`unpack_row`].
 pub(crate) type UnpackRow = unsafe fn(*const u8, usize, &mut RowChunk);
+
+/// Rows of some type in file layout, with the function that unpacks them.
+pub(crate) struct RowFormat {
+    pub integers: IntFormat,
+    /// Size of a chunk of a row in bytes.
+    pub chunk_bytes: usize,
+    pub unpack: UnpackRow,
+}
+
+impl RowFormat {
+    pub(crate) const fn of<V: IntSimd, D: Unpack<V>>(unpack: UnpackRow) -> RowFormat {
+        RowFormat {
+            integers: IntFormat::of::<V, D>(),
+            chunk_bytes: bytes_of::<D>(CHUNK),
+            unpack,
+        }
+    }
+}
 
 /// Weights of a matmul and the functions that unpack them.
 ///
@@ -165,12 +184,21 @@ pub(crate) enum RowLayout {
 /// Function pointer to an instantiation of [`fill_panel`](super::interleaved8::fill_panel).
 pub(crate) type FillPanel<F> = unsafe fn([*const u8; GROUPS], usize, &mut PanelChunk<F>);
 
-/// Functions that fill a panel from row groups, one per form of its integers.
+/// Functions that fill a panel from row groups, one per form of its integers. An instruction set multiplies
+/// either signed or shifted bytes (see [`SUMS_IN_I16`](crate::simd::dots::ByteDots::SUMS_IN_I16)).
 #[derive(Clone, Copy)]
 pub(crate) struct FillGroups {
     pub words: FillPanel<I16Values>,
     pub signed: FillPanel<I8Values>,
     pub shifted: FillPanel<ShiftedI8Values>,
+}
+
+/// Takes the place of a [`FillPanel`] for a form of integers that an instruction set never multiplies.
+///
+/// # Panics
+/// Always.
+pub(crate) unsafe fn no_panel<F>(_: [*const u8; GROUPS], _: usize, _: &mut PanelChunk<F>) {
+    unreachable!("the instruction set multiplies panels of another form");
 }
 
 /// A chunk of [`PANEL_ROWS`] rows, with integers in the form `F`. Runs beyond the end of a row are

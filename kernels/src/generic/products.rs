@@ -14,7 +14,7 @@
 //! The order of additions for a result does not depend on the other rows and columns, so splitting rows
 //! between threads changes nothing.
 
-use super::blocks::{Dot, dequantize};
+use super::blocks::Dot;
 use super::streams::Streams;
 use crate::GgmlType;
 use crate::layout::block::bytes_of;
@@ -127,13 +127,20 @@ unsafe fn dot_rows<V: Simd, D: Decode<V>>(rows: [*const u8; ROWS], n: usize, x: 
     }
 }
 
+/// Rows of some type, with the function that decodes them.
+pub(crate) struct FloatFormat {
+    pub ty: GgmlType,
+    /// Decodes elements, whole blocks, to floats.
+    pub dequantize: unsafe fn(*const u8, *mut f32, usize),
+}
+
 /// Multiplies by several columns. A panel of rows is decoded to memory and multiplied in register tiles.
 ///
 /// # Safety
-/// - The CPU supports `V` and the instruction set of `tiles`.
+/// - The CPU supports the instruction set of `tiles` and `format`, and the weights have this format.
 /// - `p` satisfies the invariants of [`Product`], and `p.panel` has the floats of [`panel_size`].
-#[inline(always)]
-pub(crate) unsafe fn matmul<V: Simd, D: Decode<V>>(p: &Product, tiles: &Tiles) {
+pub(crate) unsafe fn matmul(p: &Product, format: &FloatFormat, tiles: &Tiles) {
+    let (block_size, block_bytes) = (format.ty.block_size(), format.ty.block_bytes());
     let (rows, stride) = panel_size(p.k);
     let n_blocks = p.k.div_ceil(BLOCK_K).max(1);
     // A multiple of every register width, so that only the last block has a remainder.
@@ -147,17 +154,17 @@ pub(crate) unsafe fn matmul<V: Simd, D: Decode<V>>(p: &Product, tiles: &Tiles) {
             // both ([`panel_size`]).
             unsafe {
                 let w = p.w.add(i * p.row_stride);
-                let panel = if D::TYPE == GgmlType::F32 && p.row_stride.is_multiple_of(size_of::<f32>()) {
+                let panel = if format.ty == GgmlType::F32 && p.row_stride.is_multiple_of(size_of::<f32>()) {
                     let stride = p.row_stride / size_of::<f32>();
                     let w = w.cast::<f32>().add(c);
                     Panel { w, stride, i, m, c, k }
                 } else {
-                    // Round down to whole steps of the decoder.
-                    let first = c / D::STEP * D::STEP;
-                    let end = (c + k).next_multiple_of(D::STEP).min(p.k);
+                    // Decode whole quantization blocks.
+                    let first = c / block_size * block_size;
+                    let end = (c + k).next_multiple_of(block_size).min(p.k);
                     for r in 0..m {
-                        let w = w.add(r * p.row_stride + bytes_of::<D>(first));
-                        dequantize::<V, D>(w, p.panel.add(r * stride), end - first);
+                        let w = w.add(r * p.row_stride + first / block_size * block_bytes);
+                        (format.dequantize)(w, p.panel.add(r * stride), end - first);
                     }
                     let w = p.panel.add(c - first).cast_const();
                     Panel { w, stride, i, m, c, k }

@@ -68,7 +68,7 @@ pub(crate) unsafe fn matvec<V: IntSimd, W: DoubleWidth<V>, D: Unpack<V>>(p: &Int
                 let x = Columns::<W>::new::<V, D>(chunk(p.x, c));
                 // Compute all scales first. Their latency is hidden by the work on other rows.
                 for s in 0..STREAMS {
-                    prefetch::<V, D, PREFETCH_DISTANCE>(w[s]);
+                    prefetch::<V, PREFETCH_DISTANCE>(w[s], bytes_of::<D>(CHUNK));
                     D::scales(w[s], RUNS, &mut scales[s]);
                 }
                 // Force each scale to be read from memory at its use.

@@ -97,7 +97,11 @@ pub(crate) trait DoubleWidth<V: IntSimd>: ByteDots {
 impl<V: IntSimd> ByteDots for V {
     type Float = V::Float;
 
-    const COLUMNS: usize = if V::REGISTERS > 16 { 6 } else { 4 };
+    const COLUMNS: usize = match V::REGISTERS {
+        0..16 => 2,
+        16 => 4,
+        _ => 6,
+    };
     const QUERIES: usize = if V::REGISTERS > 16 { 8 } else { 4 };
     const SUMS_IN_I16: bool = !V::HAS_DOT4;
 

@@ -37,6 +37,8 @@ impl PortableInt {
 impl IntSimd for PortableInt {
     type Float = Portable;
     const UNROLLED: bool = false;
+    // Each takes two of the 16 registers of the baseline.
+    const REGISTERS: usize = 8;
 
     #[inline(always)]
     unsafe fn load(p: *const u8) -> Self {

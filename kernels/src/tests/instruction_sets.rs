@@ -6,10 +6,10 @@ use super::*;
 use crate::ActivationForm;
 use crate::interleaved::{GROUP_ROWS, can_interleave, interleave, interleaved_bytes};
 
-/// Number of weight rows: four groups, which some kernels multiply at a time, plus one group.
+/// Number of weight rows: an odd number of groups, because some kernels multiply two at a time.
 const ROWS: usize = 5 * GROUP_ROWS;
 
-/// Maximum elements of a row, enough that four groups are multiplied at a time even for few columns.
+/// Maximum elements of a row: several chunks.
 const MOST: usize = 1024;
 
 /// Returns blocks with ordinary weights and with the largest and smallest ones.
