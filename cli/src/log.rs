@@ -23,8 +23,12 @@ use crate::terminal::{self, Stream};
 /// Target of hints, which are dimmed on terminals.
 pub const HINT: &str = "llama::hint";
 
-/// Prefix of the targets of the project. Events of other crates are not printed.
+/// Prefix of the targets of the command line, the server, and the library. Events of other crates are not
+/// printed.
 const OURS: &str = "llama";
+
+/// Prefix of the engine's targets.
+const ENGINE: &str = "engine";
 
 /// Logs a hint, dimmed on terminals.
 macro_rules! hint {
@@ -92,7 +96,13 @@ pub fn level_of_number(n: u8) -> LevelFilter {
 
 /// Starts the log. Only the first call has an effect.
 pub fn init(options: LogOptions) {
-    let is_ours = || filter_fn(|metadata: &Metadata<'_>| metadata.target().starts_with(OURS));
+    // The command line prints the engine's warnings itself, so the engine's events only add details for debugging.
+    let is_verbose = options.level >= LevelFilter::DEBUG;
+    let is_ours = || {
+        filter_fn(move |metadata: &Metadata<'_>| {
+            metadata.target().starts_with(OURS) || is_verbose && metadata.target().starts_with(ENGINE)
+        })
+    };
     let to_file = options.file.map(|file| {
         let layer = tracing_subscriber::fmt::layer().event_format(options.format);
         // Write errors, such as a full disk, must not stop generation.

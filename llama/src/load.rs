@@ -15,7 +15,7 @@ pub fn usable_gpus(mut on_unusable: impl FnMut(&dyn Device, &BackendError)) -> V
         }
         let allocated = device.buffer_type().allocate(0);
         if let Err(error) = &allocated {
-            tracing::warn!(device = device.name(), %error, "cannot use a GPU");
+            tracing::debug!(device = device.name(), %error, "cannot use a GPU");
             on_unusable(&**device, error);
         }
         allocated.is_ok()
@@ -31,7 +31,7 @@ pub fn load_or_use_cpu(path: &Path, params: &mut LoadParams) -> (Result<Model, M
         return (loaded, None);
     };
     let message = error.to_string();
-    tracing::warn!(%error, "a device failed; loading the model into host memory");
+    tracing::debug!(%error, "a device failed; loading the model into host memory");
     params.placement.devices.clear();
     params.on_vocab = None;
     (Model::load(path, archs::ALL, params), Some(message))

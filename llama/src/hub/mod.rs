@@ -231,7 +231,7 @@ impl Hub {
         if !rest.is_empty() {
             let n_bytes = rest.iter().map(|(blob, _)| blob.len()).sum();
             let text = name.to_string();
-            tracing::info!(model = text, n_files = rest.len(), n_bytes, "downloading a model");
+            tracing::debug!(model = text, n_files = rest.len(), n_bytes, "downloading a model");
             self.observer.send(Event::Download { name: &text, n_bytes });
             self.fetch_all(&rest)?;
         }

@@ -1,4 +1,4 @@
-//! State of the fusion pass: the nodes of a split, their readers, and the steps found so far.
+//! State of the fusion pass: the nodes of a split, their readers, and the steps.
 
 use std::collections::HashMap;
 

@@ -174,6 +174,22 @@ fn may_round(form: Form, y: &TensorArg, n_columns: usize) -> bool {
     matches!(form, Form::Integers(_)) && is_dense && has_blocks
 }
 
+/// Returns the kernel that multiplies operands of this form, and the rows that a block computes at a time.
+fn kernel_for(form: Form, x: &TensorArg) -> (Kernel, u32) {
+    match form {
+        Form::Integers(decoder) => {
+            let kernel = Kernel::new(&MUL_VEC_INT, "mul_vec_int").with("TYPE", decoder);
+            (kernel, integers::ROWS)
+        }
+        Form::Floats(decoder) => {
+            // Vectors of floats and blocks stored in parts have runs, too.
+            let has_runs = !matches!(decoder, Value::Type(ty) if !ty.is_quantized());
+            let kernel = Kernel::new(&MUL_VEC, "mul_vec").with("TYPE", decoder);
+            (kernel.with_int("X4", (has_runs && x.has_vectors(4, 16)).into()), ROWS)
+        }
+    }
+}
+
 /// Launches parts with the same decoder.
 fn launch(
     task: &mut Task<'_>,
@@ -199,19 +215,10 @@ fn launch(
         let ErrorArg { record, node } = task.fault();
         (params.ids, params.fault, params.node) = (task.source(2)?, record, node);
     }
-    let (kernel, rows) = match form {
-        Form::Integers(decoder) => {
-            params.columns = integers::columns(task, x)?;
-            let kernel = Kernel::new(&MUL_VEC_INT, "mul_vec_int").with("TYPE", decoder);
-            (kernel, integers::ROWS)
-        }
-        Form::Floats(decoder) => {
-            // Vectors of floats and blocks stored in parts have runs, too.
-            let has_runs = !matches!(decoder, Value::Type(ty) if !ty.is_quantized());
-            let kernel = Kernel::new(&MUL_VEC, "mul_vec").with("TYPE", decoder);
-            (kernel.with_int("X4", (has_runs && x.has_vectors(4, 16)).into()), ROWS)
-        }
-    };
+    if let Form::Integers(_) = form {
+        params.columns = integers::columns(task, x)?;
+    }
+    let (kernel, rows) = kernel_for(form, x);
     // In a gated unit, a block computes the rows of both matrices: half as many rows in integers, and one
     // matrix after the other in floats.
     let (n_parts, rows) = match (glu, form) {
