@@ -176,7 +176,7 @@ impl Hub {
         for blob in &entry.blobs {
             if !blob.is_known() && !blob.verify(&self.verification(), &self.cancel)? {
                 let name = entry.name.to_string();
-                tracing::warn!(model = name, path = %blob.path.display(), "discarding a corrupt file of the cache");
+                tracing::debug!(model = name, path = %blob.path.display(), "discarding a corrupt file of the cache");
                 self.observer.send(Event::Corrupt { name: &name });
                 blob.discard();
                 return Ok(false);
