@@ -1,7 +1,7 @@
 //! `llama bench`: measures prefill and decoding, compared with the machine's peak rates and with another
 //! engine.
 //!
-//! - [`args`]: arguments
+//! - [`args`][]: arguments
 //! - [`case`]: one test with its context
 //! - [`work`]: minimum bytes and multiply-adds of a test
 //! - [`limits`], [`system`]: peak rates, memory and energy counters

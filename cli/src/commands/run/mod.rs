@@ -1,6 +1,6 @@
 //! `llama run`: answers one prompt or starts a chat.
 //!
-//! - [`args`]: arguments
+//! - [`args`][]: arguments
 //! - [`session`]: a loaded model with a context
 //! - [`conversation`]: messages and the prompts rendered from them
 //! - [`answer`], [`reasoning`], [`markdown`]: generation and terminal rendering of responses

@@ -1,6 +1,6 @@
 //! `llama serve`: serves models over HTTP.
 //!
-//! - [`args`]: arguments
+//! - [`args`][]: arguments
 //! - [`listen`]: listening sockets
 //! - [`model_pool`], [`preset`]: several models, with options in a file
 
