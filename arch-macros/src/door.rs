@@ -97,9 +97,10 @@ impl Layout {
             self.text.extend(std::iter::repeat_n('\n', line - self.line));
             (self.line, self.column) = (line, 1);
         }
-        let gap = match line == self.line && column >= self.column {
-            true => column - self.column,
-            false => usize::from(!self.joint),
+        let gap = if line == self.line && column >= self.column {
+            column - self.column
+        } else {
+            usize::from(!self.joint)
         };
         self.text.extend(std::iter::repeat_n(' ', gap));
         self.column += gap;
@@ -150,11 +151,11 @@ impl Spans {
     /// declaration.
     fn of(&self, place: Place) -> Span {
         let start = place.start();
+        if place.file() != self.text {
+            return Span::call_site();
+        }
         let known = self.at.get(&(start.line, start.column));
-        known
-            .filter(|_| place.file() == self.text)
-            .copied()
-            .unwrap_or_else(Span::call_site)
+        known.copied().unwrap_or_else(Span::call_site)
     }
 
     fn back(&self, tokens: Tokens) -> TokenStream {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::{Error, Result};
 
-/// Writes messages to a file.
+/// Writes messages to a file. An error leaves the previous content of the file unchanged.
 ///
 /// # Errors
 /// [`Error::Conversation`] if the file cannot be written.
@@ -22,7 +22,13 @@ pub fn save_messages(messages: &[Message], file: &Path) -> Result<()> {
         Json::Object(object)
     };
     let json: Json = messages.iter().map(object).collect();
-    fs::write(file, format!("{json:#}\n")).map_err(|e| error(file, &e))
+    let mut new = file.as_os_str().to_owned();
+    new.push(".tmp");
+    let written = fs::write(&new, format!("{json:#}\n")).and_then(|()| fs::rename(&new, file));
+    written.map_err(|e| {
+        let _ = fs::remove_file(&new);
+        error(file, &e)
+    })
 }
 
 /// Reads messages from a file that [`save_messages`] has written.

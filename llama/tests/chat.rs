@@ -62,6 +62,22 @@ fn saved_conversation_is_loaded_unchanged() {
 }
 
 #[test]
+fn failed_save_keeps_previous_conversation() {
+    let model = chat_model();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("chat.json");
+    let mut chat = model.chat().system("abc").max_tokens(5).start().unwrap();
+    chat.save(&file).unwrap();
+    let before = std::fs::read(&file).unwrap();
+    // The new content is written to this path first.
+    std::fs::create_dir(directory.path().join("chat.json.tmp")).unwrap();
+    collect(&mut chat, "one two");
+    let error = chat.save(&file).unwrap_err();
+    assert!(matches!(error, Error::Conversation { .. }), "{error}");
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+}
+
+#[test]
 fn second_question_reuses_cached_conversation() {
     let model = chat_model();
     let mut chat = model

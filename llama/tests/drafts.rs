@@ -26,8 +26,9 @@ fn drafts_do_not_change_text() {
         Drafts::Text("one two three".to_owned()),
         Drafts::Model(model.clone()),
     ] {
-        let (text, _) = complete(Some(drafts.clone()));
+        let (text, n_drafts) = complete(Some(drafts.clone()));
         assert_eq!(text, plain, "{drafts:?}");
+        assert!(n_drafts > 0, "{drafts:?} made no drafts");
     }
 }
 

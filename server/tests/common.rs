@@ -245,17 +245,16 @@ pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App,
         t_stuck: options.t_stuck,
         ..Settings::default()
     };
-    let scheduler = match Scheduler::encodes(&model) {
-        true => Scheduler::idle(model, settings),
-        false => {
-            let context = Context::new(model, &params).expect("a context");
-            let drafter = options.drafter.lock().expect("no panic").take();
-            let speculation = drafter.map(|drafter| Speculation {
-                controller: DraftController::by_tokens(1),
-                drafters: Drafters::Some(vec![drafter]),
-            });
-            Scheduler::speculating(context, settings, speculation).expect("a scheduler")
-        }
+    let scheduler = if Scheduler::encodes(&model) {
+        Scheduler::idle(model, settings)
+    } else {
+        let context = Context::new(model, &params).expect("a context");
+        let drafter = options.drafter.lock().expect("no panic").take();
+        let speculation = drafter.map(|drafter| Speculation {
+            controller: DraftController::by_tokens(1),
+            drafters: Drafters::Some(vec![drafter]),
+        });
+        Scheduler::speculating(context, settings, speculation).expect("a scheduler")
     };
     let service = ServiceParams {
         name: name.to_owned(),

@@ -40,9 +40,10 @@ fn names<'a>(text: &mut String, label: &str, fields: impl IntoIterator<Item = &'
 fn row<S>(route: &Route<S>) -> String {
     let (first, others) = route.paths.split_first().expect("a route has a path");
     let others: Vec<String> = others.iter().map(|path| format!("`{path}`")).collect();
-    let others = match others.is_empty() {
-        true => String::new(),
-        false => format!(" ({})", others.join(", ")),
+    let others = if others.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", others.join(", "))
     };
     format!("| `{} {first}`{others} | {} |\n", route.method, cell(route.doc))
 }

@@ -125,14 +125,13 @@ pub fn seeded_file(name: &str, ty: Option<GgmlType>) -> Vec<u8> {
     for t in header.tensors() {
         let data = &bytes[header.data_offset() + t.offset..][..t.bytes];
         let is_matrix = t.shape().len() > 1 && t.ne[0].is_multiple_of(ty.block_size()) && t.ty == GgmlType::F32;
-        let (ty, data) = match is_matrix {
-            false => (t.ty, data.to_vec()),
-            true => {
-                let floats: Vec<f32> = data.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
-                let mut blocks = vec![0; ty.row_bytes(floats.len()).unwrap()];
-                kernels::quantize_row(ty, &floats, &mut blocks);
-                (ty, blocks)
-            }
+        let (ty, data) = if is_matrix {
+            let floats: Vec<f32> = data.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+            let mut blocks = vec![0; ty.row_bytes(floats.len()).unwrap()];
+            kernels::quantize_row(ty, &floats, &mut blocks);
+            (ty, blocks)
+        } else {
+            (t.ty, data.to_vec())
         };
         writer.add_tensor(t.name.as_str(), ty, t.shape(), data).unwrap();
     }

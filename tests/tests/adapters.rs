@@ -69,9 +69,12 @@ impl File {
                     for i in 0..n_in {
                         // Adapters of embedding tables are transposed: `a` has one row per table row.
                         let sum: f32 = (0..rank)
-                            .map(|r| match pair.is_table {
-                                false => a[r * n_in + i] * b[o * rank + r],
-                                true => a[o * rank + r] * b[i * rank + r],
+                            .map(|r| {
+                                if pair.is_table {
+                                    a[o * rank + r] * b[i * rank + r]
+                                } else {
+                                    a[r * n_in + i] * b[o * rank + r]
+                                }
                             })
                             .sum();
                         w[(e * n_out + o) * n_in + i] += factor * sum;
@@ -131,9 +134,10 @@ fn adapter_file(arch: &str, pairs: &mut [Pair], ty: GgmlType) -> Vec<u8> {
         .set("adapter.lora.alpha", ALPHA);
     for pair in pairs {
         let [n_in, n_out, n_expert] = pair.ne;
-        let (a_ne, b_ne) = match pair.is_table {
-            false => ([n_in, pair.rank, n_expert], [pair.rank, n_out, n_expert]),
-            true => ([pair.rank, n_out, 1], [pair.rank, n_in, 1]),
+        let (a_ne, b_ne) = if pair.is_table {
+            ([pair.rank, n_out, 1], [pair.rank, n_in, 1])
+        } else {
+            ([n_in, pair.rank, n_expert], [pair.rank, n_out, n_expert])
         };
         for (values, ne, suffix) in [(&mut pair.a, a_ne, "lora_a"), (&mut pair.b, b_ne, "lora_b")] {
             let ne = &ne[..if n_expert > 1 { 3 } else { 2 }];

@@ -336,10 +336,11 @@ fn graph(header: &Gguf, encoder: bool) -> Graph {
 #[test]
 fn alternative_shapes_are_accepted() {
     let declared = |field: &'static str, shape: &[usize]| {
-        let header = header_with(&sizes(), true, |name, declared| match name == field {
-            true => shape.to_vec(),
-            false => declared,
-        });
+        let header = header_with(
+            &sizes(),
+            true,
+            |name, declared| if name == field { shape.to_vec() } else { declared },
+        );
         declare_header(&header, Path::new("all-ops.gguf"), &ARCH, "all-ops").map(|(_, _, rows)| rows)
     };
     let rows = declared("more_embd", &[48, 30]).expect("tables may have more rows than tokens");

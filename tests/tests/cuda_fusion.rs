@@ -49,13 +49,12 @@ impl Sketch {
         let mut random = SplitMix64(self.contents.len() as u64 + 1);
         let floats: Vec<f32> = (0..ne.iter().product()).map(|_| random.uniform(-0.9, 0.9)).collect();
         let mut bytes = vec![0; ty.row_bytes(floats.len()).expect("rows are whole blocks")];
-        match kernels::can_quantize(ty) {
-            true => kernels::quantize_row(ty, &floats, &mut bytes),
-            false => {
-                bytes
-                    .chunks_exact_mut(ty.block_bytes())
-                    .for_each(|block| random_block(ty, block, &mut random));
-            }
+        if kernels::can_quantize(ty) {
+            kernels::quantize_row(ty, &floats, &mut bytes)
+        } else {
+            bytes
+                .chunks_exact_mut(ty.block_bytes())
+                .for_each(|block| random_block(ty, block, &mut random));
         }
         self.leaf(ty, ne, bytes)
     }

@@ -198,7 +198,10 @@ fn analyze_decl(decl: ast::Decl, library: &dyn Library, mut errors: Errors) -> A
         })
     });
     let (faults, sources) = errors.finish_with_sources();
-    let result = arch.filter(|_| faults.is_empty()).ok_or(faults);
+    let result = match arch {
+        Some(arch) if faults.is_empty() => Ok(arch),
+        _ => Err(faults),
+    };
     Analyzed { name, result, sources }
 }
 

@@ -97,9 +97,12 @@ impl Library for Directory {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
         let usual: String = name.chars().map(plain).collect();
         let declares = |s: &Source| declared_name(&s.text) == Some(name);
-        let parent = || match usual == name {
-            true => self.read(format!("{PARENTS}/{name}.rs")),
-            false => None,
+        let parent = || {
+            if usual == name {
+                self.read(format!("{PARENTS}/{name}.rs"))
+            } else {
+                None
+            }
         };
         self.read(format!("{usual}.rs"))
             .filter(declares)

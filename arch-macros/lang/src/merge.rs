@@ -11,7 +11,11 @@ pub fn merge(parent: Decl, child: Decl, errors: &mut Errors) -> Decl {
     let mut given_hparams: Vec<String> = parent.given_hparams.into_iter().filter(|n| !own(n)).collect();
     given_hparams.extend(child.given_hparams);
     // `mtp` belongs to the graph next to it: a child with its own graph does not inherit `mtp`.
-    let mtp = child.mtp.or(parent.mtp.filter(|_| child.graph.is_none()));
+    let mtp = if child.mtp.is_some() || child.graph.is_some() {
+        child.mtp
+    } else {
+        parent.mtp
+    };
     Decl {
         given_hparams,
         needs: child.needs.into_iter().chain(parent.needs).collect(),

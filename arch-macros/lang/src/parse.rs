@@ -444,9 +444,12 @@ fn tensor(first: Ident, input: ParseStream<'_>, overrides: bool) -> syn::Result<
         gguf.extend(names.iter().map(own));
     }
     let dims = dims(input)?;
-    let instead = after_or(input, |input| match input.peek(LitStr) {
-        true => input.parse().map(Instead::Name),
-        false => input.parse().map(Instead::Tensor),
+    let instead = after_or(input, |input| {
+        if input.peek(LitStr) {
+            input.parse().map(Instead::Name)
+        } else {
+            input.parse().map(Instead::Tensor)
+        }
     })?;
     input.parse::<Token![;]>()?;
     let tensor = |((name, optional), gguf)| {

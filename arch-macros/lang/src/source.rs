@@ -180,9 +180,10 @@ impl SourceMap {
         let (line, column) = range.line_column();
         let text = file.and_then(|f| f.text.lines().nth(line - 1)).unwrap_or_default();
         let end = range.end.end();
-        let last = match end.line == line {
-            true => end.column,
-            false => text.trim_end().chars().count(),
+        let last = if end.line == line {
+            end.column
+        } else {
+            text.trim_end().chars().count()
         };
         Place {
             file: file.map_or_else(String::new, |f| f.name.clone()),

@@ -41,9 +41,10 @@ fn compare(cases: Vec<Case>) {
                     }
                     let mut prepared = Prepared::new(case, device.clone(), in_place);
                     let got = prepared.compute(n_threads).unwrap_or_else(|e| panic!("{case:?}: {e}"));
-                    let error = match hides {
-                        true => nmse_of_seen(&got, &want),
-                        false => nmse(&want, &got),
+                    let error = if hides {
+                        nmse_of_seen(&got, &want)
+                    } else {
+                        nmse(&want, &got)
                     };
                     if error.is_nan() || error > case.limit {
                         let how = format!("{} threads{}", n_threads, if in_place { ", in place" } else { "" });

@@ -463,10 +463,13 @@ impl Checker<'_> {
             ParamKind::OfFirstLayer => self.declared(op, param, expr, &[Kind::Vector], true, &mut operand)?,
             ParamKind::Experts => self.declared(op, param, expr, &[Kind::Experts], param.some, &mut operand)?,
             ParamKind::Activation => Arg::Activation(Operation::new(self.activation(expr)?, Range::of(expr).start)),
-            ParamKind::Word(ty, words) => match self.code(expr) {
-                true => Arg::Scalar(self.scalar_of(expr, Ty::Int)?),
-                false => Arg::Word(Named::new(self.word(param, ty, words, expr)?, Range::of(expr).start)),
-            },
+            ParamKind::Word(ty, words) => {
+                if self.code(expr) {
+                    Arg::Scalar(self.scalar_of(expr, Ty::Int)?)
+                } else {
+                    Arg::Word(Named::new(self.word(param, ty, words, expr)?, Range::of(expr).start))
+                }
+            }
             ParamKind::Window => self.window(expr)?,
         };
         Some((arg, operand))

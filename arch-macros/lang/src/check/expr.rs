@@ -401,12 +401,13 @@ impl Checker<'_> {
         if !b.shape.broadcasts_to(&a.shape) {
             let (left, right) = (&a.shape, &b.shape);
             let of_heads = left.rank() == 3 && right.rank() == 2 && left.dim(1) == right.dim(0);
-            let hint = match of_heads {
-                true => format!(
+            let hint = if of_heads {
+                format!(
                     "; to get one number per head, use `heads(…, {0})`, which has the shape [1, {0}, T]",
                     right.dim(0)
-                ),
-                false => " (the right operand may have fewer dimensions, or dimensions of size 1)".to_owned(),
+                )
+            } else {
+                " (the right operand may have fewer dimensions, or dimensions of size 1)".to_owned()
             };
             let message = format!("`{}`: shapes {left} and {right} do not match{hint}", op.symbol());
             return self.error(at, message);

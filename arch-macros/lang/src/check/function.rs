@@ -306,9 +306,10 @@ impl Checker<'_> {
     pub(super) fn function_names(&self) -> Vec<model::FunctionNames> {
         let names = |f: &Function| {
             let options: Vec<Ident> = f.options.iter().map(|o| o.name.clone()).collect();
-            let uses = match f.inherited {
-                true => Vec::new(),
-                false => options::uses(&f.body, &|word| options.contains(word)),
+            let uses = if f.inherited {
+                Vec::new()
+            } else {
+                options::uses(&f.body, &|word| options.contains(word))
             };
             model::FunctionNames {
                 name: f.name.clone(),

@@ -353,7 +353,7 @@ impl Checker<'_> {
                 self.layers(0, None, each)
             }
         };
-        stmt.filter(|_| self.errors.len() == faults)
+        if self.errors.len() == faults { stmt } else { None }
     }
 
     /// Checks a loop over layers.

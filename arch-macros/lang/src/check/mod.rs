@@ -26,7 +26,7 @@ use facts::Fact;
 pub fn check(decl: &Decl, errors: &mut Errors) -> Option<Arch> {
     let before = errors.len();
     let arch = Checker::new(errors).arch(decl);
-    arch.filter(|_| errors.len() == before)
+    if errors.len() == before { arch } else { None }
 }
 
 /// Context of an expression, which determines the names that it may use.

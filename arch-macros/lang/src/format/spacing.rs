@@ -20,10 +20,13 @@ pub fn spaced(trees: &[Tree], i: usize) -> bool {
     match next.kind {
         TokenKind::Group('(', _) => !is_name(last) && !is_closed(last),
         // `gate: linear [n_embd -> n_ff]` has sizes; `x[a..b]` has a range.
-        TokenKind::Group('[', _) => match is_name(last) {
-            true => i >= 2 && trees[i - 2].is(":"),
-            false => !is_closed(last),
-        },
+        TokenKind::Group('[', _) => {
+            if is_name(last) {
+                i >= 2 && trees[i - 2].is(":")
+            } else {
+                !is_closed(last)
+            }
+        }
         _ => true,
     }
 }

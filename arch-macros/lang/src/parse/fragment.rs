@@ -98,9 +98,10 @@ fn needed(input: ParseStream<'_>) -> syn::Result<Needed> {
     }
     input.parse::<Token![:]>()?;
     let kind = input.parse()?;
-    Ok(match input.peek(token::Bracket) {
-        true => Needed::Tensor(kind, Box::new(dims(input)?)),
-        false => Needed::Hparam(kind),
+    Ok(if input.peek(token::Bracket) {
+        Needed::Tensor(kind, Box::new(dims(input)?))
+    } else {
+        Needed::Hparam(kind)
     })
 }
 

@@ -163,9 +163,10 @@ impl Observer for Watch {
     fn show(&mut self, graph: &Graph, node: TensorId, data: &[u8]) -> ControlFlow<()> {
         let name = graph.tensor(node).name.base;
         self.seen.lock().unwrap().push((name, data.to_vec()));
-        match name == self.stop_at {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        if name == self.stop_at {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     }
 }
@@ -423,25 +424,26 @@ fn asynchronous_backends_are_synchronized_and_copy_in_queue() {
         s.compute(&lab.graph).unwrap();
         let text = notes.lock().unwrap().join("\n");
         assert_eq!(read(&mut s, &lab.graph, out), expected);
-        match accepts_copies {
-            false => insta::assert_snapshot!(text, @r"
-            gpu synchronizes
-            gpu computes
-            cpu synchronizes
-            gpu synchronizes
-            cpu computes
-            gpu synchronizes
-            cpu synchronizes
-            gpu computes
-            "),
-            true => insta::assert_snapshot!(text, @r"
+        if accepts_copies {
+            insta::assert_snapshot!(text, @r"
             gpu synchronizes
             gpu computes
             cpu queues a copy from gpu
             cpu computes
             gpu queues a copy from cpu
             gpu computes
-            "),
+            ")
+        } else {
+            insta::assert_snapshot!(text, @r"
+            gpu synchronizes
+            gpu computes
+            cpu synchronizes
+            gpu synchronizes
+            cpu computes
+            gpu synchronizes
+            cpu synchronizes
+            gpu computes
+            ")
         }
     }
 }

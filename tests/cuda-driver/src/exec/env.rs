@@ -350,7 +350,10 @@ impl Env<'_> {
         let is_ascending = touch.mask == u32::MAX && touch.addresses.is_sorted_by(|a, b| a < b);
         // Reads are checked before writes because the accesses of one instruction are unordered.
         for (is_write, is_performed) in [(false, touch.reads), (true, touch.writes)] {
-            for lane in touch.lanes().filter(|_| is_performed) {
+            if !is_performed {
+                continue;
+            }
+            for lane in touch.lanes() {
                 let address = touch.addresses[lane];
                 let thread = touch.thread(lane);
                 let is_repeated = is_write && !is_ascending && self.is_repeated(touch, lane);

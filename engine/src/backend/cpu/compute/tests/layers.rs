@@ -42,9 +42,9 @@ impl Layers {
         let ids = g.input(I32, [1, n, 1, 1], "ids");
         // A computed tensor, so that a sum may overwrite it.
         let mut h = g.scale(x, 2.0, 0.0).unwrap();
-        let sum = |g: &mut Graph, h: TensorId, product: TensorId| match form.product_first {
-            true => g.add(product, h).unwrap(),
-            false => g.add(h, product).unwrap(),
+        let sum = |g: &mut Graph, h: TensorId, product: TensorId| {
+            let [a, b] = if form.product_first { [product, h] } else { [h, product] };
+            g.add(a, b).unwrap()
         };
         let norm = |g: &mut Graph, weights: &mut Weights, h: TensorId| {
             let weight = weights.add(g, F32, [WIDTH, 1, 1, 1]);
@@ -228,9 +228,10 @@ fn layer_of_few_tokens_takes_five_phases() {
             let case = format!("{n} tokens, {form:?}");
             let layers = Layers::new(n, form);
             let plan = layers.plan(2);
-            let (n_norms, n_phases) = match form.read_norms {
-                false => (2 * LAYERS + 1, 5 * LAYERS + 2),
-                true => (0, 7 * LAYERS + 2),
+            let (n_norms, n_phases) = if form.read_norms {
+                (0, 7 * LAYERS + 2)
+            } else {
+                (2 * LAYERS + 1, 5 * LAYERS + 2)
             };
             assert_eq!(plan.norms.len(), n_norms, "{case}");
             assert_eq!(plan.phases.len(), n_phases, "{case}");
