@@ -268,12 +268,16 @@ pub struct WeightOperands<'a> {
     pub group: usize,
     /// Number of queries of the first token before these.
     pub before: usize,
+    /// Values written by [`pack_values`] for all pages that a token sees.
+    pub values: &'a [u8],
+    /// Number of elements per value.
+    pub d: usize,
     /// Softmax state of the queries.
     pub running: SoftmaxState<'a>,
 }
 
 /// Performs a [`softmax_step`](super::softmax_step()) over the scores of some pages. The weights are written
-/// to `out` as an operand of [`add_values`].
+/// to `out` as an operand of [`add_values`] with the same values.
 ///
 /// # Panics
 /// If a slice is too short, or the CPU has no such kernels.
@@ -294,6 +298,8 @@ pub(crate) unsafe fn weights_with(kernels: &'static Kernels, operands: WeightOpe
         seen,
         group,
         before,
+        values,
+        d,
         running,
     } = operands;
     let (n, tiles) = (running.max.len(), kernels.tiled_attention());
@@ -309,7 +315,13 @@ pub(crate) unsafe fn weights_with(kernels: &'static Kernels, operands: WeightOpe
         "expected masks for the tokens of {n} queries, found {} words",
         seen.len()
     );
+    assert!(
+        tiles.bytes_of_values(d, n_pages) <= values.len(),
+        "packed values have only {} bytes",
+        values.len()
+    );
     check_pages(&pages, n_pages);
+    let of_values = &values[start(values)..];
     let start = start(out);
     let softmax = Softmax {
         n_queries: n,
@@ -330,6 +342,8 @@ pub(crate) unsafe fn weights_with(kernels: &'static Kernels, operands: WeightOpe
         softmax,
         n_pages,
         first: pages.start,
+        values: of_values.as_ptr(),
+        d,
     };
     // SAFETY: all slices have `n` queries, `seen` has their tokens, and the pages exist, as checked above;
     // the CPU supports the kernels (function contract).

@@ -6,18 +6,21 @@
 //! packed keys (32 keys x pairs of elements)          packed values (32 columns x pairs of cells)
 //! pair 0 | k0[0..2] k1[0..2] .. k31[0..2] |          pair 0 | v0[c] v1[c]  for c in 0..32 |
 //! pair 1 | k0[2..4] k1[2..4] ..           |          pair 1 | v2[c] v3[c]  ..             |
-//!   ..   scales of the keys                            ..   scale of the 32 columns
+//!   ..   scales of the keys                            ..   scales of the cells and their inverses
 //!
 //! scores:   s[key]  = sum over pairs of q[pair] . k[pair]  * scale_q * scale_k      # i32, exact
-//! softmax:  p[cell] = round(8191 * exp(s - max of page)), scale per page
-//! values:   o[col] += sum over pairs of p[pair] . v[pair]  * scale_p * scale_v      # i32, exact
+//! softmax:  p[cell] = exp(s - max of page)
+//!           w[cell] = round(8191 * p[cell] * scale_v[cell] / max of page), scale per page
+//! values:   o[col] += sum over pairs of w[pair] . v[pair]  * scale_w                # i32, exact
 //! ```
 //!
 //! The number of bits is chosen so that sums fit 32 bits:
 //!
 //! - Queries and keys have one scale each and up to 16 bits, depending on their length.
-//! - Weights have 13 bits relative to the largest weight of the page.
-//! - Values have 12 bits and a sign relative to the largest value in [`COLUMNS`] columns.
+//! - Values have 12 bits and a sign relative to the largest element of their cell.
+//! - Weights include the scales of the values, and have 13 bits relative to the largest such weight of the page.
+//!
+//! A cell that a query does not see has no influence on the query's result, not even by rounding.
 
 use super::attention::{add_to_sum, page_maxima, update_max};
 use super::functions::{ExpApprox16, ExpNonPositive, Function};
@@ -79,11 +82,17 @@ pub(crate) const fn key_bytes(d: usize) -> usize {
     KEYS * (pairs(d) * PAIR + size_of::<f32>())
 }
 
-/// Returns the size in bytes of a page of packed values: the pairs of each [`COLUMNS`] columns and a scale.
+/// Returns the size in bytes of a page of packed values: the pairs of each [`COLUMNS`] columns, then the scales
+/// of all cells and the inverses of the scales.
 pub(crate) const fn value_bytes(d: usize) -> usize {
+    value_scales_at(d) + 2 * KEYS * size_of::<f32>()
+}
+
+/// Returns the offset in bytes of the scales in a page of packed values.
+const fn value_scales_at(d: usize) -> usize {
     d.div_ceil(COLUMNS) * COLUMN_BYTES
 }
-const COLUMN_BYTES: usize = KEYS / 2 * ROW + LINE;
+const COLUMN_BYTES: usize = KEYS / 2 * ROW;
 
 /// Returns the distance in bytes between the weights of two queries for `n_pages` pages: integers, and a
 /// scale per page.
@@ -238,8 +247,8 @@ unsafe fn transpose<V: Simd>(rows: *const u8, d: usize, to: *mut u8) {
     }
 }
 
-/// Packs the values of a page, with zeros for rows whose bit in `mask` is clear. Returns false if a value
-/// is not finite.
+/// Packs the values of a page. Rows whose bit in `mask` is clear get zeros and the scale 0. Returns false if a
+/// value is not finite.
 ///
 /// # Safety
 /// - The CPU supports `V`.
@@ -255,41 +264,43 @@ pub(crate) unsafe fn pack_values<V: Simd>(values: &PageRows) -> bool {
             return false;
         }
         let out = values.out.add(values.page * value_bytes(d));
+        let [scales, inverses] = &mut *out.add(value_scales_at(d)).cast::<[[f32; KEYS]; 2]>();
+        for i in 0..KEYS {
+            (scales[i], inverses[i]) = (0.0, 0.0);
+            if values.mask >> i & 1 == 1 {
+                scales[i] = scale_of::<V>(rows.add(i * d), d, VALUE_MAX);
+                inverses[i] = 1.0 / scales[i];
+            }
+        }
         for c in (0..d).step_by(COLUMNS) {
-            pack_columns::<V>(rows.add(c), d, COLUMNS.min(d - c), out.add(c / COLUMNS * COLUMN_BYTES));
+            let to = out.add(c / COLUMNS * COLUMN_BYTES);
+            pack_columns::<V>(rows.add(c), d, COLUMNS.min(d - c), inverses, to);
         }
     }
     true
 }
 
-/// Packs `n <= COLUMNS` columns of the values. Missing columns are zero.
+/// Packs `n <= COLUMNS` columns of the values, each row times its element of `inverses`. Missing columns are
+/// zero.
 ///
 /// # Safety
 /// - The CPU supports `V`.
 /// - `rows` is valid for reads of `n` floats in each of [`KEYS`] rows, and `out` for writes of the packed
 ///   columns.
 #[inline(always)]
-unsafe fn pack_columns<V: Simd>(rows: *const f32, stride: usize, n: usize, out: *mut u8) {
+unsafe fn pack_columns<V: Simd>(rows: *const f32, stride: usize, n: usize, inverses: &[f32; KEYS], out: *mut u8) {
     // SAFETY: `load` reads only the first `n` columns of each row, and `out` has `COLUMN_BYTES` bytes
     // (function contract).
     unsafe {
-        let mut largest = V::splat(0.0);
-        for row in 0..KEYS {
-            for c in (0..COLUMNS).step_by(V::LANES) {
-                largest = largest.max(load::<V>(rows.wrapping_add(row * stride), c, n).abs());
-            }
-        }
-        let scale = scale_for(largest.largest(), VALUE_MAX);
-        let inverse = V::splat(1.0 / scale);
         for pair in 0..KEYS / 2 {
             let even = rows.wrapping_add(2 * pair * stride);
             let odd = even.wrapping_add(stride);
+            let [of_even, of_odd] = [2 * pair, 2 * pair + 1].map(|i| V::splat(inverses[i]));
             for c in (0..COLUMNS).step_by(V::LANES) {
                 let (even, odd) = (load::<V>(even, c, n), load::<V>(odd, c, n));
-                V::store_i16_pairs(even.mul(inverse), odd.mul(inverse), out.add(pair * ROW + c * PAIR));
+                V::store_i16_pairs(even.mul(of_even), odd.mul(of_odd), out.add(pair * ROW + c * PAIR));
             }
         }
-        *out.add(KEYS / 2 * ROW).cast::<f32>() = scale;
     }
 }
 
@@ -409,7 +420,19 @@ fn scales_of(row: *mut u8, n_pages: usize) -> *mut f32 {
     row.wrapping_add(n_pages * KEYS * size_of::<i16>()).cast()
 }
 
-/// Converts the scores of query `q` to integer weights with a scale per page, and returns their sum.
+/// Smallest divisor of the weights of a page: its inverse times [`WEIGHT_MAX`] is finite.
+const MIN_LARGEST: f32 = 1e-33;
+
+/// Upper bound of the weights of hidden cells, which become zero: scores of negative infinity have the smallest
+/// result of [`ExpApprox16`].
+const HIDDEN: f32 = 1e-37;
+
+/// Converts the scores of query `q` to integer weights with a scale per page, and returns the sum of the
+/// weights. The scores are overwritten.
+///
+/// The sum includes the rounding of the weights, so that rounding does not change the size of equal values. The
+/// rounding of a cell with small values is limited to that of a cell whose scale is the largest weight: it
+/// would change the sum more than the result.
 ///
 /// # Safety
 /// - The CPU supports `V`.
@@ -430,19 +453,32 @@ unsafe fn store_weights<V: Simd>(w: &TileWeights, q: usize) -> f32 {
                 *scales.add(page) = 0.0;
                 continue;
             }
-            let scale = ExpNonPositive::apply(V::splat(page_max - max)).mul(V::splat(1.0 / WEIGHT_MAX));
+            let values = w.values.add((w.first + page) * value_bytes(w.d));
+            let of_values = values.add(value_scales_at(w.d)).cast::<f32>();
+            let inverses = of_values.add(KEYS);
             let scores = s.scores.add(q * s.stride + page * KEYS);
-            let mut page_sum = V::splat(0.0);
+            let (mut page_sum, mut largest) = (V::splat(0.0), V::splat(MIN_LARGEST));
             for at in (0..KEYS).step_by(V::LANES) {
                 let weight = ExpApprox16::apply(V::load(scores.add(at)).sub(V::splat(page_max)));
-                // Sum the rounded weights that values are multiplied by, so that equal values keep their
-                // size.
-                let weight = weight.mul(V::splat(WEIGHT_MAX)).round();
-                weight.store_i16(to.add(at * size_of::<i16>()));
                 page_sum = page_sum.add(weight);
+                let seen = V::splat(0.0).max(weight.sub(V::splat(HIDDEN)));
+                let scaled = seen.mul(V::load(of_values.add(at)));
+                largest = largest.max(scaled);
+                scaled.store(scores.add(at));
             }
+            let largest = largest.largest();
+            let (steps, step) = (V::splat(WEIGHT_MAX / largest), V::splat(largest / WEIGHT_MAX));
+            let most = V::splat(1.0 / largest);
+            for at in (0..KEYS).step_by(V::LANES) {
+                let exact = V::load(scores.add(at)).mul(steps);
+                let weight = exact.round();
+                weight.store_i16(to.add(at * size_of::<i16>()));
+                let inverse = V::load(inverses.add(at)).min(most);
+                page_sum = weight.sub(exact).mul_add(step.mul(inverse), page_sum);
+            }
+            let scale = ExpNonPositive::apply(V::splat(page_max - max));
             sum = page_sum.mul_add(scale, sum);
-            *scales.add(page) = normal(scale.largest());
+            *scales.add(page) = normal(scale.largest() * (largest / WEIGHT_MAX));
         }
         sum.sum()
     }
@@ -463,15 +499,14 @@ pub(crate) unsafe fn values<D: ByteDots, const N: usize>(v: &TileValues) {
         for page in v.first..v.first + v.n {
             for c in (0..v.d).step_by(COLUMNS) {
                 let columns = v.values.add(page * value_bytes(v.d) + c / COLUMNS * COLUMN_BYTES);
-                let scale = *columns.add(KEYS / 2 * ROW).cast::<f32>();
                 for q in (0..v.n_queries).step_by(N) {
                     let weights = v.weights.add(q * stride);
                     for at in (0..COLUMNS.min(v.d - c)).step_by(2 * D::Float::LANES) {
                         let sums = products::<D, N>(weights.add(page * row), stride, columns.add(at * PAIR), KEYS / 2);
                         for (i, sums) in sums.into_iter().enumerate().take(v.n_queries - q) {
                             let factor = if page == v.first { *v.factors.add(q + i) } else { 1.0 };
-                            let page_max = *scales_of(weights.add(i * stride).cast_mut(), v.n_pages).add(page);
-                            add::<D>(v, q + i, c + at, sums, factor, normal(page_max * scale));
+                            let scale = *scales_of(weights.add(i * stride).cast_mut(), v.n_pages).add(page);
+                            add::<D>(v, q + i, c + at, sums, factor, scale);
                         }
                     }
                 }

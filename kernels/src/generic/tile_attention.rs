@@ -124,6 +124,9 @@ pub(crate) struct TileWeights {
     /// Number of pages of the operand, and the first processed page.
     pub n_pages: usize,
     pub first: usize,
+    /// Values packed by [`pack_values`], with `d` elements each. Integer weights include their scales.
+    pub values: *const u8,
+    pub d: usize,
 }
 
 /// Operands for the weighted sums of the values of some pages.

@@ -163,6 +163,8 @@ impl Case {
             seen: &self.seen,
             group: GROUP,
             before: 0,
+            values,
+            d: self.dv,
             running: SoftmaxState {
                 max: &mut all.max,
                 sum: &mut all.sum,
@@ -233,25 +235,22 @@ impl Case {
                 kernels.isa,
                 got.sum[q]
             );
-            // Weights are off by half a step of the largest weight of their page, values by half a step of
-            // the largest value of some columns.
+            // Values are off by half a step of their largest element. Weights times these steps are off by half a
+            // step of the largest such product of the page.
             let mut expected = vec![0.25 * before; self.dv];
-            let mut bound = vec![1e-5 * (0.25 * before) + 1e-37; self.dv];
+            let mut bound = vec![1e-5 * (0.25 * before) + 1e-36; self.dv];
             for page in PAGES {
                 let cells = seen.iter().filter(|at| at.0 == page);
-                let top = cells.clone().map(score).fold(f32::NEG_INFINITY, f32::max);
-                let step = weight(top) / 8191.0 / 2.0;
-                let largest = (0..KEYS)
-                    .filter(|i| self.any(page) >> i & 1 == 1)
-                    .flat_map(|i| self.values[page - 1].row(i).iter().map(|x| x.abs()))
-                    .fold(0.0f32, f32::max);
+                let row = |at: &(usize, usize)| self.values[page - 1].row(at.1);
+                let step = |at| f64::from(row(at).iter().fold(0.0f32, |a, x| a.max(x.abs()))) / 4095.0;
+                let scaled = cells.clone().map(|at| weight(score(at)) * step(at));
+                let largest = scaled.fold(0.0, f64::max) / 8191.0 / 2.0;
                 for at in cells {
-                    let weight = weight(score(at));
-                    for (c, value) in self.values[page - 1].row(at.1).iter().enumerate() {
-                        let value = f64::from(*value);
+                    let (weight, step) = (weight(score(at)), step(at));
+                    for (c, value) in row(at).iter().map(|x| f64::from(*x)).enumerate() {
                         expected[c] += weight * value;
-                        bound[c] +=
-                            (step + 4e-5 * weight) * value.abs() + (weight + step) * f64::from(largest) / 4095.0 / 2.0;
+                        let steps = if step > 0.0 { value.abs() / step } else { 0.0 };
+                        bound[c] += (steps + 0.5) * largest + 4e-5 * weight * value.abs() + weight * step / 2.0;
                     }
                 }
             }
@@ -289,6 +288,37 @@ fn int_attention_error_is_bounded_by_half_steps() {
                 case.check_gathered(kernels, &scores, &got);
             }
         }
+    }
+}
+
+/// Checks that rows that a query does not see change nothing, not even the rounding of its result.
+#[test]
+fn int_attention_ignores_hidden_values() {
+    for kernels in int_kernels() {
+        let mut case = Case::new(GgmlType::F32, (33, KEYS, 80, 40));
+        let [keys, values] = case.prepare(kernels).expect("keys and values are finite");
+        let scores = case.scores(kernels, &keys);
+        let before = case.gather(kernels, &scores, &values);
+        let hidden = |case: &Case, q| (0..KEYS).find(|i| !case.seen_by(q).contains(&(2, *i)));
+        let mut n_hidden = 0;
+        for q in 0..case.n() {
+            let Some(i) = hidden(&case, q) else { continue };
+            n_hidden += 1;
+            for x in [1e30, 0.0] {
+                case.values[1].set(i, 3, x);
+                let [_, values] = case.prepare(kernels).expect("keys and values are finite");
+                let after = case.gather(kernels, &scores, &values);
+                let of_query = |all: &Gathered| (all.sum[q], all.values[q * 40..(q + 1) * 40].to_vec());
+                assert_eq!(
+                    of_query(&after),
+                    of_query(&before),
+                    "{:?} query {q}, cell {i}: {x}",
+                    kernels.isa
+                );
+            }
+            case = Case::new(GgmlType::F32, (33, KEYS, 80, 40));
+        }
+        assert!(n_hidden > 20, "{n_hidden}");
     }
 }
 

@@ -133,6 +133,8 @@ fn tile_softmax_weights_have_8_bits() {
             seen: &seen,
             group,
             before,
+            values: &vec![0; kernels.tiled_attention().bytes_of_values(1, 3)],
+            d: 1,
             running: SoftmaxState {
                 max: &mut max,
                 sum: &mut sum,

@@ -106,7 +106,8 @@ impl Operands<'_> {
     ) -> bool {
         let n_pages = pages.len();
         for (page, entry) in pages.entries.clone().enumerate() {
-            if pages.any[page] == 0 {
+            let wanted = pages.any[page];
+            if wanted == 0 {
                 continue;
             }
             #[cfg(test)]
@@ -119,9 +120,6 @@ impl Operands<'_> {
                 next
             };
             let (at, of_entry) = (OperandPage { page, n_pages }, self.visible.page(entry));
-            // All rows of the page, also those that this unit does not see: values share a scale, which must not
-            // depend on the division into units and thereby on the number of threads.
-            let wanted = of_entry.mask;
             let keys = cache_rows(&self.k, unit.head, 1, &of_entry, next);
             if !kernel::pack_keys(&keys, wanted, at, workspace.tiles.keys, workspace.kernel) {
                 return false;
@@ -176,6 +174,8 @@ impl Operands<'_> {
             seen,
             group,
             before: queries.start % group,
+            values: workspace.tiles.values,
+            d: s.dv,
             running: SoftmaxState {
                 max: &mut state.max[queries.clone()],
                 sum: &mut state.sum[queries.clone()],
