@@ -83,6 +83,12 @@ impl Generator {
         }
     }
 
+    /// Returns false while a thread computes the tokens that a slow grammar allows. [`Generator::next`] would
+    /// wait for the thread.
+    pub fn is_ready(&mut self) -> bool {
+        !self.forced.is_empty() || self.chain.is_ready()
+    }
+
     /// Samples the next token from `logits`, of shape `[n_vocab]`, and appends the text that is certain to
     /// `out`. Incomplete characters and possible stop strings are withheld until a later token.
     ///

@@ -36,10 +36,6 @@ impl Constraints {
         if let Some(cached) = self.cached(grammar) {
             return Ok(cached);
         }
-        let refused = |e: &GrammarError| ApiError {
-            code: Some("invalid_grammar"),
-            ..ApiError::invalid(format!("cannot constrain the output: {e}"))
-        };
         let (vocab, n_vocab) = (self.model.vocab(), self.model.base().n_vocab());
         let make = || Compiler::new(vocab, n_vocab);
         let compiler = self.compiler.get_or_init(make).as_ref().map_err(refused)?;
@@ -61,6 +57,20 @@ impl Constraints {
         let constraint = found.1.clone();
         cached.push(found);
         Some(constraint)
+    }
+}
+
+fn refused(error: &GrammarError) -> ApiError {
+    let message = format!("cannot constrain the output: {error}");
+    if matches!(error, GrammarError::Busy(_)) {
+        return ApiError {
+            retry_after: Some(5),
+            ..ApiError::unavailable(message)
+        };
+    }
+    ApiError {
+        code: Some("invalid_grammar"),
+        ..ApiError::invalid(message)
     }
 }
 

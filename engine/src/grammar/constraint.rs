@@ -6,15 +6,17 @@ use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
 use super::lazy::{Lazy, Trigger};
+use super::masks::Masks;
 use super::{GrammarError, refused};
 use crate::vocab::Token;
 
 /// Grammar state of a sequence. Clones advance independently.
 #[derive(Clone)]
 pub struct Constraint {
-    matcher: Matcher,
+    masks: Masks,
     n_tokens: usize,
-    pending: Option<PendingMatcher>,
+    /// A faster matcher that is being compiled.
+    pending: Option<Arc<Mutex<Option<Matcher>>>>,
     lazy: Option<Box<Lazy>>,
 }
 
@@ -32,27 +34,20 @@ impl AllowedTokens {
     }
 }
 
-/// A faster matcher that is being compiled, and the tokens that it must consume when it is ready.
-#[derive(Clone)]
-struct PendingMatcher {
-    matcher: Arc<Mutex<Option<Matcher>>>,
-    text: Vec<Token>,
-}
-
 /// Handle that upgrades a constraint and its clones to a faster matcher.
 pub struct MatcherUpgrade(Arc<Mutex<Option<Matcher>>>);
 
 impl MatcherUpgrade {
     /// Provides the faster matcher. `constraint` must be the same grammar in its initial state.
     pub fn put(self, constraint: Constraint) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(constraint.matcher);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(constraint.masks.begin().clone());
     }
 }
 
 impl Constraint {
     pub(super) fn new(matcher: Matcher, n_tokens: usize) -> Constraint {
         Constraint {
-            matcher,
+            masks: Masks::new(matcher),
             n_tokens,
             pending: None,
             lazy: None,
@@ -64,8 +59,8 @@ impl Constraint {
     ///
     /// Fails if the tokenizer environment is unavailable. Must be called before any token is accepted.
     pub fn lazily(self, trigger: Trigger) -> Result<Constraint, GrammarError> {
-        let env = self.matcher.tok_env().map_err(|e| refused(&e.to_string()))?;
-        let lazy = Lazy::new(trigger, self.matcher.clone(), env);
+        let env = self.masks.begin().tok_env().map_err(|e| refused(&e.to_string()))?;
+        let lazy = Lazy::new(trigger, self.masks.begin().clone(), env);
         Ok(Constraint {
             lazy: Some(Box::new(lazy)),
             ..self
@@ -80,86 +75,94 @@ impl Constraint {
     /// Returns a constraint that switches to a faster matcher once [`MatcherUpgrade::put`] provides one.
     pub fn upgrade_when_ready(self) -> (Constraint, MatcherUpgrade) {
         let matcher = Arc::new(Mutex::new(None));
-        let pending = PendingMatcher {
-            matcher: matcher.clone(),
-            text: Vec::new(),
-        };
         let constraint = Constraint {
-            pending: Some(pending),
+            pending: Some(matcher.clone()),
             ..self
         };
         (constraint, MatcherUpgrade(matcher))
     }
 
+    /// Returns true if [`Constraint::allowed`] returns at once. Otherwise, a thread computes the allowed tokens,
+    /// which takes more than 20 ms. Dropping the constraint cancels the thread.
+    pub fn is_ready(&mut self) -> bool {
+        if self.is_free() {
+            return true;
+        }
+        self.upgrade();
+        let is_ready = self.masks.is_ready();
+        if is_ready {
+            self.release_if_complete();
+        }
+        is_ready
+    }
+
     /// Returns the allowed next tokens. If the output is complete, returns the end-of-generation tokens. Call
     /// only if [`Constraint::is_free`] is false. After an error, all further calls fail.
+    ///
+    /// # Errors
+    /// [`GrammarError::TooSlow`] after one second, or after ten seconds for all calls that take more than 20 ms.
     pub fn allowed(&mut self) -> Result<AllowedTokens, GrammarError> {
         self.upgrade();
-        let mask = self.matcher.compute_mask_or_eos();
+        let mask = self.masks.take()?;
+        self.release_if_complete();
         Ok(AllowedTokens {
-            mask: mask.map_err(|e| refused(&e.to_string()))?,
+            mask: if self.is_free() {
+                SimpleVob::alloc_ones(self.n_tokens)
+            } else {
+                mask
+            },
             n_tokens: self.n_tokens,
         })
     }
 
     /// Advances the grammar state by a token.
     pub fn accept(&mut self, token: Token) -> Result<(), GrammarError> {
-        let Some(lazy) = &mut self.lazy else {
-            return self.consume(token);
-        };
-        if !lazy.is_free() {
-            self.consume(token)?;
-        } else if let Some(begun) = lazy.push(token) {
-            self.matcher = begun;
-        } else {
-            return Ok(());
+        match &mut self.lazy {
+            Some(lazy) if lazy.is_free() => match lazy.push(token) {
+                Some(begun) => self.masks = Masks::new(begun),
+                None => return Ok(()),
+            },
+            _ => self.masks.accept(token)?,
         }
-        if self.is_complete()
-            && let Some(lazy) = &mut self.lazy
-        {
-            lazy.release();
-        }
+        self.release_if_complete();
         Ok(())
     }
 
-    fn consume(&mut self, token: Token) -> Result<(), GrammarError> {
-        if self.matcher.is_stopped() && !self.matcher.is_error() {
-            return Ok(());
+    /// Ends the part of a lazy constraint once its grammar is complete.
+    fn release_if_complete(&mut self) {
+        if let Some(lazy) = &mut self.lazy
+            && !lazy.is_free()
+            && self.masks.is_complete()
+        {
+            lazy.release();
         }
-        self.matcher.consume_token(token).map_err(|e| refused(&e.to_string()))?;
-        if let Some(pending) = &mut self.pending {
-            pending.text.push(token);
-        }
-        Ok(())
     }
 
     /// Returns true if the output, or the current part of a lazy constraint, may end here.
     pub fn is_complete(&mut self) -> bool {
-        self.matcher.is_accepting().unwrap_or(false) || (self.matcher.is_stopped() && !self.matcher.is_error())
+        self.masks.is_complete()
     }
 
     /// Resets the constraint to its initial state.
-    pub fn reset(&mut self) -> Result<(), GrammarError> {
-        if let Some(pending) = &mut self.pending {
-            pending.text.clear();
-        }
+    pub fn reset(&mut self) {
         if let Some(lazy) = &mut self.lazy {
             lazy.reset();
         }
-        self.matcher.reset().map_err(|e| refused(&e.to_string()))
+        self.masks.reset();
     }
 
-    /// Switches to the faster matcher if it is ready. A matcher with an error is kept.
+    /// Computes the next masks as those of a slow grammar.
+    #[cfg(test)]
+    pub(super) fn always_on_a_thread(&mut self) {
+        self.masks.slow_down();
+    }
+
+    /// Switches to the faster matcher if it is ready.
     fn upgrade(&mut self) {
-        if self.matcher.is_error() {
-            return;
-        }
         let Some(pending) = &self.pending else { return };
-        let faster = pending.matcher.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(mut faster) = faster {
-            if faster.consume_tokens(&pending.text).is_ok() {
-                self.matcher = faster;
-            }
+        let faster = pending.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(faster) = faster {
+            self.masks.replace(&faster);
             self.pending = None;
         }
     }

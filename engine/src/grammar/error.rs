@@ -1,5 +1,7 @@
 //! Errors of compiling and applying grammars.
 
+use std::time::Duration;
+
 /// Error while compiling or applying a grammar.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GrammarError {
@@ -29,6 +31,17 @@ pub enum GrammarError {
         /// Maximum length in bytes.
         allowed: usize,
     },
+    /// The grammar takes too long.
+    #[error("{work} took longer than {} s; write the grammar without ambiguous or deeply repeated parts", .limit.as_secs())]
+    TooSlow {
+        /// Work that was cancelled.
+        work: &'static str,
+        /// Time limit of the work.
+        limit: Duration,
+    },
+    /// Other grammars are being compiled.
+    #[error("{0} other grammars are being compiled; try again in a moment")]
+    Busy(usize),
     /// The grammar matches nothing, exceeds a resource limit, or was rejected by llguidance.
     #[error("{0}")]
     Refused(String),

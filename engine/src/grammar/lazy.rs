@@ -2,10 +2,12 @@
 //! where the grammar is complete. All other output is unconstrained.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use llguidance::Matcher;
 use llguidance::toktrie::{TokEnv, TokTrie};
 
+use super::limit::limited;
 use crate::vocab::Token;
 
 /// Conditions under which a part of the output becomes constrained.
@@ -28,6 +30,8 @@ pub struct Trigger {
 const SEPARATORS: &[u8] = b",; \n\t\r";
 /// Maximum number of bytes to recognize a part without a marker.
 const MAX_HEAD: usize = 1024;
+/// Time limit for finding out whether a part has started.
+const PER_PART: Duration = Duration::from_millis(50);
 
 /// Scans unconstrained output for the start of a part.
 #[derive(Clone)]
@@ -199,7 +203,7 @@ impl Lazy {
         let mut tokens = self.env.tok_trie().greedy_tokenize(&self.text[at..end]);
         tokens.extend(whole.iter().map(|&(token, _)| token));
         let mut matcher = self.begin.clone();
-        let n = matcher.try_consume_tokens(&tokens).ok()?;
+        let n = limited(&mut matcher, PER_PART, |matcher| matcher.try_consume_tokens(&tokens)).ok()?;
         if n == tokens.len() && !matcher.is_error() {
             Some(matcher)
         } else {

@@ -2,25 +2,33 @@
 //!
 //! - [`gbnf`], [`chars`]: parser for GBNF, llama.cpp's notation
 //! - [`runs`], [`lark`]: conversion to the notation of llguidance, which computes token masks
+//! - [`compilation`]: time limit of compilations
 //! - [`schema`]: detection of unsupported JSON schema features
 //! - [`tokens`]: the model's vocabulary in llguidance's format
 //! - [`constraint`]: grammar state of a sequence
+//! - [`masks`], [`limit`]: token masks within time limits, off the caller's thread if they take long
 //! - [`lazy`]: grammars that constrain only parts of the output
 //!
-//! Unsupported grammar features are errors and are never ignored. Size, depth, and work are bounded, so
+//! Unsupported grammar features are errors and are never ignored. Size, depth, work, and time are bounded, so
 //! grammars may come from untrusted clients.
 
 mod chars;
+mod compilation;
 mod constraint;
 mod error;
 mod gbnf;
 mod lark;
 mod lazy;
+mod limit;
+mod masks;
 mod runs;
 mod schema;
 #[cfg(test)]
 mod tests;
 mod tokens;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::TokEnv;
@@ -31,6 +39,7 @@ use crate::vocab::Vocab;
 pub use constraint::{AllowedTokens, Constraint, MatcherUpgrade};
 pub use error::GrammarError;
 pub use lazy::Trigger;
+use limit::limited;
 
 /// Maximum length of a grammar in bytes.
 pub const MAX_LEN: usize = 1 << 20;
@@ -58,7 +67,7 @@ pub enum Grammar {
 
 /// Compiles grammars for a model's vocabulary.
 pub struct Compiler {
-    factory: ParserFactory,
+    factory: Arc<ParserFactory>,
     n_tokens: usize,
 }
 
@@ -91,31 +100,39 @@ impl Compiler {
         limits.step_lexer_fuel = STEP_FUEL;
         limits.verbose_errors = false;
         Ok(Compiler {
-            factory,
+            factory: Arc::new(factory),
             n_tokens: n_logits,
         })
     }
 
     /// Compiles a grammar to a constraint in its initial state.
+    ///
+    /// # Errors
+    /// [`GrammarError::TooSlow`] after five seconds.
     pub fn compile(&self, grammar: &Grammar, vocab: &Vocab) -> Result<Constraint, GrammarError> {
         check_length(grammar)?;
-        let compile = || {
-            let top = translate(grammar, vocab)?;
-            let parser = panic_utils::catch_unwind(std::panic::AssertUnwindSafe(|| self.factory.create_parser(top)));
-            let mut matcher = Matcher::new(parser);
-            match matcher.get_error() {
-                Some(message) => Err(refused(&message)),
-                None => match matcher.compute_mask_or_eos() {
-                    Ok(mask) if mask.is_zero() => {
-                        Err(GrammarError::Refused("the grammar matches no output".to_owned()))
-                    }
-                    Ok(_) => Ok(matcher),
-                    Err(e) => Err(refused(&e.to_string())),
-                },
-            }
-        };
-        let matcher = on_a_large_stack(compile)?;
+        let top = on_a_large_stack(|| translate(grammar, vocab))?;
+        let factory = self.factory.clone();
+        let matcher = compilation::run(move || matcher(&factory, top))?;
         Ok(Constraint::new(matcher, self.n_tokens))
+    }
+}
+
+/// Creates a matcher and computes its first mask.
+fn matcher(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher, GrammarError> {
+    let parser = panic_utils::catch_unwind(AssertUnwindSafe(|| factory.create_parser(grammar)));
+    let mut matcher = Matcher::new(parser).into_cancellable();
+    if let Some(message) = matcher.get_error() {
+        return Err(refused(&message));
+    }
+    let mask = limited(&mut matcher, compilation::LIMIT, Matcher::compute_mask_or_eos);
+    if matcher.is_cancelled() {
+        return Err(compilation::too_slow());
+    }
+    match mask {
+        Ok(mask) if mask.is_zero() => Err(GrammarError::Refused("the grammar matches no output".to_owned())),
+        Ok(_) => Ok(matcher),
+        Err(e) => Err(refused(&e.to_string())),
     }
 }
 

@@ -21,6 +21,8 @@ const MAX_STEPS: usize = 4_000_000;
 const MAX_WRITTEN_OUT: u32 = 16;
 /// Maximum depth of rule references that are inlined in repetitions.
 const MAX_INLINED: usize = 8;
+/// Maximum number of alternatives of a repetition after inlining.
+const MAX_CHOICES: usize = 1024;
 
 /// Converts repetitions of character classes to runs, including classes among other alternatives.
 pub fn find(rules: &mut Rules) {
@@ -38,7 +40,9 @@ fn with_runs(node: Node, rules: &[Node]) -> Node {
         Node::Alt(nodes) => Node::Alt(all(nodes)),
         Node::Repeat(inner, min, max) => {
             let mut choices = Vec::new();
-            flatten(&inner, rules, MAX_INLINED, &mut choices);
+            if !flatten(&inner, rules, MAX_INLINED, &mut choices) {
+                return Node::Repeat(Box::new(with_runs(*inner, rules)), min, max);
+            }
             let mut set = CharSet::default();
             let mut rest = Vec::new();
             for choice in choices {
@@ -67,14 +71,17 @@ fn with_runs(node: Node, rules: &[Node]) -> Node {
     }
 }
 
-/// Collects the alternatives of a node, inlining rules and groups.
-fn flatten(node: &Node, rules: &[Node], depth: usize, out: &mut Vec<Node>) {
+/// Collects the alternatives of a node, inlining rules and groups. Returns false if there are too many.
+fn flatten(node: &Node, rules: &[Node], depth: usize, out: &mut Vec<Node>) -> bool {
     match node {
-        Node::Alt(nodes) => nodes.iter().for_each(|n| flatten(n, rules, depth, out)),
+        Node::Alt(nodes) => nodes.iter().all(|n| flatten(n, rules, depth, out)),
         Node::Rule(number) if depth > 0 && matches!(rules[*number], Node::Char(_) | Node::Alt(_) | Node::Rule(_)) => {
-            flatten(&rules[*number], rules, depth - 1, out);
+            flatten(&rules[*number], rules, depth - 1, out)
         }
-        other => out.push(other.clone()),
+        other => {
+            out.push(other.clone());
+            out.len() <= MAX_CHOICES
+        }
     }
 }
 
@@ -156,7 +163,13 @@ impl Positions {
             return None;
         }
         let mut ends = vec![Ends::default(); rules.bodies.len()];
+        let mut steps = 0;
         loop {
+            let n_ends: usize = ends.iter().map(|ends| 1 + ends.first.len() + ends.last.len()).sum();
+            steps += n_ends + self.sets.len();
+            if steps > MAX_STEPS {
+                return None;
+            }
             let mut next = 0;
             let new: Vec<Ends> = rules
                 .bodies

@@ -90,6 +90,12 @@ impl SamplerChain {
         }
     }
 
+    /// Returns false while a thread computes the tokens that a slow grammar allows. [`SamplerChain::sample`]
+    /// would wait for the thread.
+    pub fn is_ready(&mut self) -> bool {
+        self.samplers.iter_mut().all(|s| s.is_ready())
+    }
+
     /// Selects the next token for `logits`, of shape `[n_vocab]`. Call [`SamplerChain::accept`] with the
     /// token afterwards.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Token, SampleError> {

@@ -85,10 +85,13 @@ impl Sampler for Constrained {
 
     fn accept_prompt(&mut self, _token: Token) {}
 
+    fn is_ready(&mut self) -> bool {
+        self.error.is_some() || self.constraint.is_ready()
+    }
+
     fn reset(&mut self) {
         self.error = None;
-        let result = self.constraint.reset();
-        self.note(result);
+        self.constraint.reset();
     }
 
     fn error(&self) -> Option<SampleError> {

@@ -33,6 +33,11 @@ pub trait Sampler: CopySampler + Send {
         self.accept(token);
     }
 
+    /// Returns false while a thread prepares the next [`Sampler::apply`], which would wait for it.
+    fn is_ready(&mut self) -> bool {
+        true
+    }
+
     /// Returns the reason why no candidate is left, if this sampler failed.
     fn error(&self) -> Option<SampleError> {
         None

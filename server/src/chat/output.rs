@@ -23,6 +23,8 @@ pub struct OutputStream {
     /// Index of the first choice of the current prompt.
     first: usize,
     n_open: usize,
+    /// The request failed because it is unsuitable.
+    is_refused: bool,
     /// Token usage of the finished parts.
     pub usage: Usage,
 }
@@ -135,6 +137,7 @@ impl OutputStream {
             pieces: VecDeque::new(),
             first: 0,
             n_open,
+            is_refused: false,
             usage: Usage::default(),
         }
     }
@@ -158,6 +161,17 @@ impl OutputStream {
                 }
             }
         }
+    }
+
+    /// Returns the error of a request that failed with this message.
+    pub fn error(&self, text: String) -> ApiError {
+        if self.is_refused {
+            return ApiError {
+                code: Some("invalid_grammar"),
+                ..ApiError::invalid(text)
+            };
+        }
+        ApiError::server(text)
     }
 
     /// Collects all deltas. Returns the choices in order, or the error of the request.
@@ -189,7 +203,7 @@ impl OutputStream {
                     }
                 }
                 OutputDelta::End { choice, finish, .. } => choices[choice].finish = Some(finish),
-                OutputDelta::Failed(text) => return Err(ApiError::server(text)),
+                OutputDelta::Failed(text) => return Err(self.error(text)),
             }
         }
         Ok((choices, prompts))
@@ -238,6 +252,10 @@ impl OutputStream {
                 }
             }
             Event::Failed(text) => self.fail(text),
+            Event::Refused(text) => {
+                self.is_refused = true;
+                self.fail(text);
+            }
         }
     }
 

@@ -107,7 +107,7 @@ async fn run(app: Shared, client: Client, body: Map<String, Json>, kind: Complet
                 logprobs.extend(logprob);
             }
             OutputDelta::End { finish, .. } => encoder.finish = Some(finish),
-            OutputDelta::Failed(text) => return Err(ApiError::server(text)),
+            OutputDelta::Failed(text) => return Err(completion.error(text)),
             OutputDelta::Prompt { .. } | OutputDelta::Call { .. } | OutputDelta::Arguments { .. } => {}
         }
         if encoder.is_over() {

@@ -1,11 +1,12 @@
 //! The scheduler thread: decodes running sequences first, then prefills prompts in chunks, in one context.
 //!
 //! This module has the loop and its steps. [`admission`] starts queued jobs, [`drafting`] decodes with drafts,
-//! and [`commands`] runs commands.
+//! [`postponed`] keeps the logits of jobs with slow grammars, and [`commands`] runs commands.
 
 mod admission;
 mod commands;
 mod drafting;
+mod postponed;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,6 @@ use engine::speculate::Decoded;
 
 use super::command::{Reply, Slot};
 use super::drafts::{CompletionId, Drafts};
-use super::generation::Step;
 use super::logprobs::logprob;
 use super::memory::Memory;
 use super::prefill_budget::{PrefillBudget, SMALL_BATCH, divide};
@@ -55,6 +55,8 @@ struct Running {
     seq: usize,
     n_cached: usize,
     started: Instant,
+    /// Logits of the next token, which cannot be sampled yet.
+    postponed: Option<Vec<f32>>,
 }
 
 impl Running {
@@ -148,6 +150,7 @@ impl Batcher {
         for command in self.inbox.commands() {
             self.execute(command);
         }
+        self.sample_postponed();
         self.apply_pending_scales();
         if self.pending_scales.is_empty() {
             self.admit_jobs();
@@ -155,6 +158,7 @@ impl Batcher {
         self.inbox.set_waiting(self.waiting.len());
         self.decode_step();
         self.prompt_step();
+        self.rest_while_postponed();
         self.publish_gauges();
         true
     }
@@ -394,17 +398,12 @@ impl Batcher {
         }
         let mut finished = Vec::new();
         for (at, row) in rows {
-            let job = &mut self.running[at].job;
-            let generation = &mut job.generations[0];
-            let logits = self.memory.context.logits(row).unwrap_or_default();
+            let generation = &mut self.running[at].job.generations[0];
             if generation.is_prompt_only() {
                 generation.end(Finish::Limit);
                 finished.push(at);
-                continue;
-            }
-            match generation.next(logits, self.model.vocab(), &mut self.candidates) {
-                Step::On(token) => job.tokens.push(token),
-                Step::Over => finished.push(at),
+            } else if !self.sample(at, row) {
+                finished.push(at);
             }
         }
         finished
@@ -475,6 +474,7 @@ impl Batcher {
                 seq,
                 n_cached,
                 started: Instant::now(),
+                postponed: None,
             });
         }
         first..self.running.len()

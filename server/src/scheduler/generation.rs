@@ -92,6 +92,12 @@ impl Generation {
         let _ = self.events.send(event);
     }
 
+    /// Returns false while a thread computes the tokens that a slow grammar allows. [`Generation::next`] would
+    /// wait for the thread.
+    pub fn is_ready(&mut self) -> bool {
+        self.generator.is_ready()
+    }
+
     /// Samples the next token from `logits` `[n_vocab]` and sends it to the client.
     pub fn next(&mut self, logits: &[f32], vocab: &Vocab, candidates: &mut Candidates) -> Step {
         let mut text = String::new();
@@ -151,7 +157,10 @@ impl Generation {
     }
 
     fn cannot(&mut self, error: &SampleError) -> Step {
-        self.send(Event::Failed(error.to_string()));
+        self.send(match error {
+            SampleError::Grammar(error) => Event::Refused(format!("cannot constrain the output: {error}")),
+            error => Event::Failed(error.to_string()),
+        });
         Step::Over
     }
 

@@ -111,6 +111,8 @@ pub enum Event {
     },
     /// The request failed with this message.
     Failed(String),
+    /// The request turned out to be unsuitable; the message gives the reason.
+    Refused(String),
 }
 
 impl Event {

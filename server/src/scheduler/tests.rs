@@ -71,7 +71,7 @@ fn drain_events(events: &mut UnboundedReceiver<Event>, output: &mut Output) -> b
                 output.drafted.n_drafts += drafted.n_drafts;
                 output.drafted.n_right += drafted.n_right;
             }
-            Ok(Event::Failed(text)) => output.failed = Some(text),
+            Ok(Event::Failed(text) | Event::Refused(text)) => output.failed = Some(text),
             Err(TryRecvError::Empty) => return false,
             Err(TryRecvError::Disconnected) => return true,
         }

@@ -43,7 +43,7 @@ pub async fn responses(State(app): State<Shared>, Extension(client): Extension<C
     } else {
         while let Some(piece) = completion.next().await {
             if let OutputDelta::Failed(text) = piece {
-                return Err(ApiError::server(text));
+                return Err(completion.error(text));
             }
             encoder.piece(piece, &completion.usage);
         }

@@ -63,6 +63,7 @@ impl Batcher {
             seq,
             n_cached,
             started: Instant::now(),
+            postponed: None,
         });
     }
 

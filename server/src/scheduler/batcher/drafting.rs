@@ -69,6 +69,10 @@ impl Batcher {
         self.metrics.n_drafts.add(n_drafts);
         let continues = loop {
             let logits = self.memory.context.logits(row).unwrap_or_default();
+            if !generation.is_ready() {
+                running.postponed = Some(logits.to_vec());
+                break true;
+            }
             let token = match generation.next(logits, self.model.vocab(), &mut self.candidates) {
                 Step::On(token) => token,
                 Step::Over => break false,

@@ -1,0 +1,115 @@
+//! Time limits for llguidance, which bounds the number of its steps but not their duration. A watchdog thread
+//! cancels the work of a matcher that exceeds its limit.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use llguidance::{CancellationHandle, Matcher};
+
+/// Runs `work` on a matcher and cancels it after `limit`. A cancelled matcher fails all further calls.
+pub fn limited<T>(matcher: &mut Matcher, limit: Duration, work: impl FnOnce(&mut Matcher) -> T) -> T {
+    let Some(handle) = matcher.cancellation_handle() else {
+        return work(matcher);
+    };
+    let _watched = WATCHDOG.watch(handle, limit);
+    work(matcher)
+}
+
+static WATCHDOG: Watchdog = Watchdog {
+    state: Mutex::new(State {
+        watched: Vec::new(),
+        n_watched: 0,
+        thread: Thread::None,
+    }),
+    wake: Condvar::new(),
+};
+
+/// Period of the checks, and thereby the precision of the limits.
+const TICK: Duration = Duration::from_millis(5);
+/// Number of checks without work after which the thread sleeps until there is some.
+const IDLE_TICKS: usize = 200;
+
+struct Watchdog {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+struct State {
+    watched: Vec<Watched>,
+    /// Number of all watched calls so far, which identifies the next one.
+    n_watched: u64,
+    thread: Thread,
+}
+
+struct Watched {
+    id: u64,
+    end: Instant,
+    handle: CancellationHandle,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Thread {
+    /// Not started.
+    None,
+    Running,
+    /// Waiting for [`Watchdog::wake`].
+    Asleep,
+}
+
+/// Removes a watched call when the call ends.
+struct Guard(u64);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        WATCHDOG.lock().watched.retain(|watched| watched.id != self.0);
+    }
+}
+
+impl Watchdog {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&'static self, handle: CancellationHandle, limit: Duration) -> Guard {
+        let mut state = self.lock();
+        let id = state.n_watched;
+        state.n_watched += 1;
+        let end = Instant::now() + limit;
+        state.watched.push(Watched { id, end, handle });
+        match state.thread {
+            Thread::Running => {}
+            Thread::Asleep => {
+                state.thread = Thread::Running;
+                self.wake.notify_one();
+            }
+            Thread::None => {
+                let thread = std::thread::Builder::new().name("grammar-limits".to_owned());
+                // Without the thread, there are no limits until the next attempt to start it.
+                if thread.spawn(|| self.run()).is_ok() {
+                    state.thread = Thread::Running;
+                }
+            }
+        }
+        Guard(id)
+    }
+
+    fn run(&self) {
+        let mut n_idle = 0;
+        loop {
+            let mut state = self.lock();
+            n_idle = if state.watched.is_empty() { n_idle + 1 } else { 0 };
+            if n_idle > IDLE_TICKS {
+                state.thread = Thread::Asleep;
+                let woken = self.wake.wait_while(state, |state| state.thread == Thread::Asleep);
+                drop(woken);
+                n_idle = 0;
+                continue;
+            }
+            let now = Instant::now();
+            let over = state.watched.iter().filter(|watched| watched.end <= now);
+            over.for_each(|watched| watched.handle.cancel());
+            drop(state);
+            std::thread::sleep(TICK);
+        }
+    }
+}
