@@ -45,6 +45,7 @@ impl ControlVector {
         if !problems.is_empty() {
             return Err(AdapterError::Tensors { path, problems });
         }
+        file.mapping().check_unchanged()?;
         if directions.iter().all(Option::is_none) {
             let expected = "direction.*";
             return Err(AdapterError::Empty { path, expected });

@@ -92,6 +92,8 @@ impl LoraAdapter {
             path: path.clone(),
             source,
         })?;
+        let digest = digest(file, alpha, &pairs);
+        file.mapping().check_unchanged()?;
         tracing::debug!(path = %path.display(), n_terms = pairs.len(), alpha, "loaded a LoRA adapter");
         Ok(LoraAdapter {
             path,
@@ -100,7 +102,7 @@ impl LoraAdapter {
             terms: terms(&pairs, &placed.leafs),
             buffers: placed.buffers,
             ignored,
-            digest: digest(file, alpha, &pairs),
+            digest,
         })
     }
 

@@ -100,6 +100,18 @@ pub enum BackendError {
         /// Current size.
         found: u64,
     },
+    /// A page of a mapped file could not be read.
+    #[error("{}: the file could not be read while in use: it was truncated, or its disk has an error; load the model again", .path.display())]
+    Unreadable {
+        /// Path of the file.
+        path: std::path::PathBuf,
+    },
+    /// A mapped file was written while in use.
+    #[error("{}: the file was changed while in use; load the model again", .path.display())]
+    Overwritten {
+        /// Path of the file.
+        path: std::path::PathBuf,
+    },
     /// The computation was cancelled through its flag.
     #[error("cancelled")]
     Cancelled,

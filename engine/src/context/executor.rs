@@ -68,6 +68,8 @@ impl Executor {
             }
         }
         step.finish()?;
+        // A file that was truncated in the meantime has been read as zeros.
+        self.check_weights()?;
         cells.commit();
         Ok(None)
     }
@@ -137,7 +139,7 @@ impl Executor {
         }
     }
 
-    /// Checks that mapped weight files were not truncated.
+    /// Checks that mapped weight files were not truncated or written.
     fn check_weights(&self) -> Result<(), DecodeError> {
         let mut buffers = self.model.buffers().iter();
         Ok(buffers.try_for_each(|buffer| buffer.check())?)

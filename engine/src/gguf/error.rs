@@ -105,8 +105,11 @@ pub enum GgufError {
     /// `general.alignment` is not a u32.
     #[error("key \"{}\": expected u32, found {found}", super::KEY_ALIGNMENT)]
     AlignmentType { found: ValueType },
-    /// `general.alignment` is not a power of two.
-    #[error("key \"{}\": expected a power of two, found {found}", super::KEY_ALIGNMENT)]
+    /// `general.alignment` is not a power of two, or too large.
+    #[error(
+        "key \"{}\": expected a power of two up to 65536, found {found}",
+        super::KEY_ALIGNMENT
+    )]
     BadAlignment { found: u32 },
 
     /// A required key is missing.

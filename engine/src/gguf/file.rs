@@ -50,6 +50,7 @@ impl GgufFile {
                 present,
             });
         }
+        mapping.check_unchanged()?;
         Ok(GgufFile {
             path: path.to_owned(),
             header,

@@ -4,12 +4,14 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use bytemuck::{Pod, Zeroable};
 use memmap2::{Advice, Mmap, UncheckedAdvice};
 use rayon::prelude::*;
 
 use super::GgufError;
+use super::faults::Guarded;
 use crate::backend::{BackendError, HostMemory};
 
 /// Contents of a file, mapped or in owned memory. The first byte is aligned to at least 64 bytes.
@@ -18,8 +20,18 @@ pub struct Mapping(Memory);
 
 #[derive(Debug)]
 enum Memory {
-    Mapped { map: Mmap, file: File, path: PathBuf },
-    Owned { lines: Vec<AlignedBlock>, len: usize },
+    Mapped {
+        /// Dropped before the map, whose addresses it guards.
+        guard: Guarded,
+        map: Mmap,
+        file: File,
+        path: PathBuf,
+        modified: Option<SystemTime>,
+    },
+    Owned {
+        lines: Vec<AlignedBlock>,
+        len: usize,
+    },
 }
 
 /// 64-byte unit of owned memory, so that tensor data meets the alignment of the SIMD kernels.
@@ -33,23 +45,30 @@ const PIECE: usize = 1 << 20;
 impl Mapping {
     /// Maps a file read-only. Pages are read from disk on first access.
     ///
-    /// The file must not be truncated while it is mapped: access to a page beyond the new end raises SIGBUS.
-    /// [`HostMemory::check`] compares the file length before each decode call and returns an error if the
-    /// file shrank. Truncation during a decode call cannot be detected. Use [`Mapping::read`] if the file may
-    /// change.
+    /// The file should not change while it is mapped. [`HostMemory::check`], which runs before and after each
+    /// decode call, returns an error if the file was truncated or written. Access to a page beyond the new end
+    /// reads zeros, and the check fails from then on. Use [`Mapping::read`] if the file may change.
+    ///
+    /// The first call installs a handler for SIGBUS, which passes other signals on to the handler before it.
     ///
     /// # Errors
     /// [`GgufError::NotAFile`] or [`GgufError::Io`].
     pub fn open(path: &Path) -> Result<Mapping, GgufError> {
         let file = open_regular(path)?;
-        // SAFETY: the map is private and read-only. The documentation above requires that no process
-        // truncates the file while it is mapped.
+        let modified = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        // SAFETY: the map is private and read-only. Reads of missing pages are handled by `guard`. A process that
+        // writes to the file can change bytes, which all readers treat as untrusted.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| GgufError::Io {
             action: "map the file",
             error,
         })?;
-        let path = path.to_owned();
-        Ok(Mapping(Memory::Mapped { map, file, path }))
+        Ok(Mapping(Memory::Mapped {
+            guard: Guarded::new(&map),
+            map,
+            file,
+            path: path.to_owned(),
+            modified,
+        }))
     }
 
     /// Reads a whole file into memory.
@@ -107,6 +126,12 @@ impl Mapping {
         Ok(scratch)
     }
 
+    /// Returns an error if a mapped file was truncated or written since it was mapped, so that bytes that were
+    /// read since then may belong to no state of the file.
+    pub fn check_unchanged(&self) -> Result<(), GgufError> {
+        self.check().map_err(|error| read_error(std::io::Error::other(error)))
+    }
+
     /// Starts asynchronous readahead of these bytes of a mapped file (`MADV_WILLNEED`).
     pub fn prefetch(&self, range: Range<usize>) {
         if let Some((map, range)) = self.mapped_part(range) {
@@ -152,18 +177,34 @@ impl AsRef<[u8]> for Mapping {
 
 impl HostMemory for Mapping {
     fn check(&self) -> Result<(), BackendError> {
-        let Memory::Mapped { map, file, path } = &self.0 else {
+        let Memory::Mapped {
+            guard,
+            map,
+            file,
+            path,
+            modified,
+        } = &self.0
+        else {
             return Ok(());
         };
-        let found = file.metadata().map_or(0, |m| m.len());
-        if found >= map.len() as u64 {
-            return Ok(());
+        let path = || path.clone();
+        let now = file.metadata();
+        let found = now.as_ref().map_or(0, |m| m.len());
+        if found < map.len() as u64 {
+            let expected = map.len();
+            return Err(BackendError::Shrunk {
+                path: path(),
+                expected,
+                found,
+            });
         }
-        Err(BackendError::Shrunk {
-            path: path.clone(),
-            expected: map.len(),
-            found,
-        })
+        if guard.is_damaged() {
+            return Err(BackendError::Unreadable { path: path() });
+        }
+        if found > map.len() as u64 || now.and_then(|m| m.modified()).ok() != *modified {
+            return Err(BackendError::Overwritten { path: path() });
+        }
+        Ok(())
     }
 }
 

@@ -14,7 +14,8 @@
 //! before use. The parser never panics, and it allocates at most a small multiple of the bytes parsed.
 
 pub mod error;
-pub mod file;
+pub mod faults;
+mod file;
 pub mod logits;
 pub mod mapping;
 pub mod metadata;

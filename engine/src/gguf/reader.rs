@@ -86,7 +86,8 @@ impl Gguf {
         Mapping::open(path)
             .and_then(|mapping| {
                 let bytes = mapping.bytes();
-                Gguf::parse_header(&bytes[..bytes.len().min(MAX_HEADER)])
+                let header = Gguf::parse_header(&bytes[..bytes.len().min(MAX_HEADER)])?;
+                mapping.check_unchanged().map(|()| header)
             })
             .map_err(|e| e.in_file(path))
     }
@@ -388,11 +389,14 @@ impl ValueReader<'_, '_, '_> {
     }
 }
 
+/// Maximum alignment. Padding between tensors grows with it.
+const MAX_ALIGNMENT: u32 = 1 << 16;
+
 /// Returns `general.alignment`, or the default if the key is missing.
 pub(super) fn read_alignment(metadata: &Metadata) -> Result<usize, GgufError> {
     match metadata.get(KEY_ALIGNMENT) {
         None => Ok(DEFAULT_ALIGNMENT),
-        Some(Value::U32(n)) if n.is_power_of_two() => Ok(*n as usize),
+        Some(Value::U32(n)) if n.is_power_of_two() && *n <= MAX_ALIGNMENT => Ok(*n as usize),
         Some(&Value::U32(found)) => Err(GgufError::BadAlignment { found }),
         Some(other) => Err(GgufError::AlignmentType {
             found: other.value_type(),

@@ -50,6 +50,9 @@ pub(super) fn upload(
     let pieces: Vec<Vec<Piece>> = (0..rows.len()).map(|i| plan.place(set, rows, placement, i)).collect();
     let transfer = Transfer::new(set, params, rows.iter().zip(&pieces), plan.n_mapped);
     let buffers = plan.fill(&transfer, placement)?;
+    for shard in set.shards() {
+        shard.mapping().check_unchanged().map_err(|e| e.in_file(shard.path()))?;
+    }
     let leafs = rows
         .iter()
         .zip(&pieces)

@@ -1,6 +1,7 @@
 //! Module tests: hand-made invalid files, real headers, and random files.
 
 mod bad_files;
+mod changes;
 mod properties;
 mod real_files;
 
