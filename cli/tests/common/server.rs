@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -20,6 +21,8 @@ pub enum Reply {
     Bytes(Vec<u8>),
     /// Send these bytes, then nothing until the client gives up.
     Silence(Vec<u8>),
+    /// Send the first bytes at once and the others one by one, with this time between them.
+    Trickle(Vec<u8>, usize, Duration),
 }
 
 /// A server that runs until the test process exits.
@@ -86,6 +89,13 @@ fn serve(mut stream: TcpStream, answer: &dyn Fn(&Request) -> Reply, seen: &Mutex
         Reply::Silence(bytes) => {
             let _ = stream.write_all(&bytes);
             let _ = stream.read(&mut byte);
+        }
+        Reply::Trickle(bytes, n_first, pause) => {
+            let _ = stream.write_all(&bytes[..n_first]);
+            let _ = bytes[n_first..].iter().try_for_each(|byte| {
+                std::thread::sleep(pause);
+                stream.write_all(&[*byte])
+            });
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Files of the download cache: locking, downloading and verification.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+#[cfg(unix)]
+use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
 use super::client::Client;
@@ -70,7 +72,14 @@ impl Blob {
             return Ok(());
         }
         let part = self.path.with_extension("incomplete");
-        let has_beginning = fs::metadata(&part).is_ok_and(|m| m.len() > 0);
+        let begun = fs::symlink_metadata(&part).ok();
+        if begun.as_ref().is_some_and(|m| !m.is_file()) {
+            // Writing to the target of a link would destroy another file.
+            let _ = fs::remove_file(&part);
+        }
+        let n_begun = begun.filter(|m| m.is_file()).map_or(0, |m| m.len());
+        let has_beginning = n_begun > 0;
+        check_space(&self.path, self.len.saturating_sub(n_begun))?;
         let transfer = Transfer {
             client,
             url,
@@ -101,10 +110,7 @@ impl Blob {
     /// Waits for the lock. The locking protocol is the same as in other programs that share the cache.
     fn hold(&self, observer: &Observer, stop: &CancelHandle) -> HubResult<File> {
         let cannot = |e| HubError::new(format_args!("cannot lock {}: {e}", self.lock.display()));
-        let file = File::options()
-            .create(true)
-            .write(true)
-            .truncate(false)
+        let file = without_links(File::options().create(true).write(true).truncate(false))
             .open(&self.lock)
             .map_err(cannot)?;
         let mut was_told = false;
@@ -141,6 +147,37 @@ impl Blob {
             let _ = fs::write(path, date);
         }
     }
+}
+
+/// Lets files be opened only if they are files: links and pipes are errors.
+pub fn without_links(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // Opening a pipe would otherwise wait for its reader.
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    }
+    options
+}
+
+/// Checks that the file system of a file has room for `n` more bytes.
+fn check_space(path: &Path, n: u64) -> HubResult {
+    #[cfg(unix)]
+    {
+        let directory = path.parent().unwrap_or(path);
+        // A file system that does not tell its free space reports errors when it is full.
+        let Ok(space) = rustix::fs::statvfs(directory) else {
+            return Ok(());
+        };
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        if free < n {
+            return Err(HubError::new(format_args!(
+                "{}: the download needs {n} bytes, but the file system has only {free} free bytes",
+                directory.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Renames a complete file. It is synced first, so that the final name never refers to a partial file, even

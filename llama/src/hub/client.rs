@@ -1,7 +1,7 @@
 //! HTTP requests to a model hub: redirects, authentication and retries.
 
 use std::io::{self, Read};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ureq::http::{HeaderMap, Uri};
 use ureq::{Agent, Body};
@@ -16,6 +16,8 @@ pub struct RetryPolicy {
     pub connect: Duration,
     /// Timeout between two reads, after which a connection is considered dead.
     pub read: Duration,
+    /// Period in which a download must receive [`MIN_BYTES`], or its attempt fails.
+    pub trickle: Duration,
     /// Maximum consecutive attempts without progress.
     pub attempts: u32,
     /// Delay before the first retry; doubled for each further retry.
@@ -29,6 +31,7 @@ impl Default for RetryPolicy {
         RetryPolicy {
             connect: Duration::from_secs(10),
             read: Duration::from_secs(30),
+            trickle: Duration::from_secs(20),
             attempts: 5,
             pause: Duration::from_secs(1),
             longest_pause: Duration::from_secs(120),
@@ -36,10 +39,15 @@ impl Default for RetryPolicy {
     }
 }
 
+/// Minimum number of bytes of a download in [`RetryPolicy::trickle`].
+pub const MIN_BYTES: u64 = 8 << 10;
 /// Maximum number of redirects.
 const MAX_REDIRECTS: usize = 8;
 /// Maximum size of a text response in bytes.
 const MAX_TEXT: u64 = 16 << 20;
+
+/// Maximum time to read a text response.
+const MAX_TEXT_TIME: Duration = Duration::from_secs(60);
 
 /// Client for a hub, with its credentials.
 #[derive(Clone)]
@@ -154,18 +162,7 @@ impl Client {
     pub fn text(&self, url: &str, stop: &CancelHandle) -> HubResult<String> {
         let mut attempts = Attempts::new(&self.retry);
         loop {
-            let read = |answer: Answer| {
-                let mut text = String::new();
-                let mut reader = answer.body.into_reader().take(MAX_TEXT + 1);
-                match reader.read_to_string(&mut text) {
-                    Ok(_) if text.len() as u64 > MAX_TEXT => Err(RequestError::Permanent(HubError::new(format_args!(
-                        "{url}: the response is too long"
-                    )))),
-                    Ok(_) => Ok(text),
-                    Err(e) => Err(RequestError::Transient(format!("{url}: {e}"), None)),
-                }
-            };
-            match self.get(url, &[]).and_then(read) {
+            match self.get(url, &[]).and_then(|answer| read_text(answer, url, stop)) {
                 Ok(text) => return Ok(text),
                 Err(error) => attempts.after(error, stop)?,
             }
@@ -198,6 +195,31 @@ impl Client {
             ))),
             408 | 429 | 500..=504 => RequestError::Transient(format!("{url}: status {status}{detail}"), after),
             _ => RequestError::Permanent(HubError::new(format_args!("{url}: unexpected status {status}{detail}"))),
+        }
+    }
+}
+
+/// Reads a text response within limits on its length and time.
+fn read_text(answer: Answer, url: &str, stop: &CancelHandle) -> Result<String, RequestError> {
+    let permanent = |reason: &str| RequestError::Permanent(HubError::new(format_args!("{url}: {reason}")));
+    let start = Instant::now();
+    let mut reader = answer.body.into_reader();
+    let (mut bytes, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+    loop {
+        let n = reader.read(&mut buffer);
+        let n = n.map_err(|e| RequestError::Transient(format!("{url}: {e}"), None))?;
+        if stop.is_cancelled() {
+            return Err(RequestError::Permanent(HubError::Cancelled));
+        }
+        if n == 0 {
+            return String::from_utf8(bytes).map_err(|_| permanent("the response is not text"));
+        }
+        bytes.extend_from_slice(&buffer[..n]);
+        if bytes.len() as u64 > MAX_TEXT {
+            return Err(permanent("the response is too long"));
+        }
+        if start.elapsed() > MAX_TEXT_TIME {
+            return Err(permanent("the response takes too long"));
         }
     }
 }

@@ -1,11 +1,18 @@
 //! Selects the files of a repository that a model name refers to.
 
+use std::collections::HashMap;
+
 use super::name::Name;
 
 /// Default quantizations, in order of preference.
 const PREFERRED: &[&str] = &[
     "Q4_K_M", "MXFP4", "Q4_K_S", "Q4_0", "Q5_K_M", "Q4_1", "Q6_K", "Q8_0", "BF16", "F16",
 ];
+
+/// Maximum number of shards of a model.
+const MAX_SHARDS: u32 = 1000;
+/// Maximum number of files that an error lists.
+const MAX_LISTED: usize = 20;
 
 /// Returns the files of the model that `name` refers to, first shard first. The error lists the available
 /// files.
@@ -36,14 +43,18 @@ fn not_there(name: &Name, models: &[&str]) -> String {
     let mut quants: Vec<&str> = models.iter().filter_map(|path| quant(path)).collect();
     quants.sort_unstable();
     quants.dedup();
+    let listed = |names: &[&str]| match names.len() {
+        0..=MAX_LISTED => names.join(", "),
+        n => format!("{}, and {} more", names[..MAX_LISTED].join(", "), n - MAX_LISTED),
+    };
     match (&name.file, &name.quant) {
         _ if models.is_empty() => format!("{repo} has no GGUF files"),
-        (Some(file), _) => format!("{repo} has no GGUF file {file:?}; available: {}", models.join(", ")),
+        (Some(file), _) => format!("{repo} has no GGUF file {file:?}; available: {}", listed(models)),
         (None, Some(quant)) if quants.is_empty() => format!(
             "{repo} has no file with {quant} in its name; available: {}",
-            models.join(", ")
+            listed(models)
         ),
-        (None, Some(quant)) => format!("{repo} has no {quant}; available: {}", quants.join(", ")),
+        (None, Some(quant)) => format!("{repo} has no {quant}; available: {}", listed(&quants)),
         (None, None) => format!("{repo} has no model file"),
     }
 }
@@ -113,10 +124,14 @@ fn shards<'a>(first: &'a str, models: &[&'a str]) -> Result<Vec<&'a str>, String
     let Some((stem, _, n)) = part(first) else {
         return Ok(vec![first]);
     };
+    if n > MAX_SHARDS {
+        return Err(format!("a file number below {}", MAX_SHARDS + 1));
+    }
+    let models: HashMap<&str, &'a str> = models.iter().map(|path| (*path, *path)).collect();
     let extension = &first[first.len() - ".gguf".len()..];
     let names = (1..=n).map(|no| format!("{stem}-{no:05}-of-{n:05}{extension}"));
     names
-        .map(|name| models.iter().copied().find(|path| *path == name).ok_or(name))
+        .map(|name| models.get(name.as_str()).copied().ok_or(name))
         .collect()
 }
 
@@ -138,6 +153,26 @@ mod tests {
 
     fn chosen(name: &str, paths: &[&'static str]) -> Result<Vec<&'static str>, String> {
         files(&Name::parse(name).unwrap(), paths)
+    }
+
+    #[test]
+    fn thousands_of_files_are_selected_in_time() {
+        let name = |text: &str| Name::parse(text).unwrap();
+        let start = std::time::Instant::now();
+        let many: Vec<String> = (1..=90_000).map(|i| format!("m-Q4_K_M-{i:05}-of-90000.gguf")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(
+            files(&name("u/r"), &many)
+                .unwrap_err()
+                .contains("a file number below 1001")
+        );
+        let shards: Vec<String> = (1..=1000).map(|i| format!("m-Q4_K_M-{i:05}-of-01000.gguf")).collect();
+        let others: Vec<String> = (0..80_000).map(|i| format!("m{i}-Q{i}_{i}.gguf")).collect();
+        let all: Vec<&str> = others.iter().chain(&shards).map(String::as_str).collect();
+        assert_eq!(files(&name("u/r"), &all).unwrap().len(), 1000);
+        let error = files(&name("u/r:Q9_X"), &all).unwrap_err();
+        assert!(error.ends_with(" more") && error.len() < 2000, "{error}");
+        assert!(start.elapsed().as_secs() < 20);
     }
 
     #[test]

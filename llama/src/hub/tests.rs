@@ -27,6 +27,7 @@ fn hub_at(address: &str, dir: &TempDir) -> Hub {
     let retry = RetryPolicy {
         connect: Duration::from_secs(5),
         read: Duration::from_millis(300),
+        trickle: Duration::from_millis(400),
         attempts: 3,
         pause: Duration::from_millis(1),
         longest_pause: Duration::from_secs(5),
@@ -164,6 +165,63 @@ fn partial_download_of_earlier_run_is_resumed_or_discarded() {
         assert_eq!(requests.len(), if beginning.len() == 1000 && !verify { 2 } else { 1 });
         assert_eq!(range_start(&requests[0]), (beginning.len() == 1000).then_some(1000));
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn partial_download_that_is_a_link_or_a_pipe_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, hub) = hub_of(&dir, |request, bytes| Reply::Bytes(file(request, bytes)));
+    let victim = dir.path().join("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    let blobs = dir.path().join("hub/models--u--r/blobs");
+    std::fs::create_dir_all(&blobs).unwrap();
+    let part = blobs.join(format!("{}.incomplete", sha256(&content(0))));
+    std::os::unix::fs::symlink(&victim, part).unwrap();
+    assert_eq!(std::fs::read(hub.model(&name("u/r")).unwrap()).unwrap(), content(0));
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, hub) = hub_of(&dir, |request, bytes| Reply::Bytes(file(request, bytes)));
+    let locks = dir.path().join("hub/.locks/models--u--r");
+    std::fs::create_dir_all(&locks).unwrap();
+    let lock = locks.join(format!("{}.lock", sha256(&content(0))));
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &lock,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    assert!(message(hub.model(&name("u/r"))).contains("cannot lock"));
+}
+
+#[test]
+fn download_that_trickles_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, hub) = hub_of(&dir, |request, bytes| {
+        Reply::Trickle(file(request, bytes), 1000, Duration::from_millis(20))
+    });
+    let start = std::time::Instant::now();
+    let text = message(hub.model(&name("u/r")));
+    assert!(text.contains("received only"), "{text}");
+    assert!(start.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn download_that_does_not_fit_is_refused_before_it_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let hash = "a".repeat(64);
+    let server = Server::start(move |_| {
+        let large = format!(
+            r#"{{"sha": "{COMMIT}", "siblings": [{{"rfilename": "m.gguf", "lfs": {{"sha256": "{hash}", "size": {}}}}}]}}"#,
+            1_u64 << 60
+        );
+        Reply::Bytes(response("200 OK", &[], large.as_bytes()))
+    });
+    let text = message(hub_at(&server.address, &dir).model(&name("u/r")));
+    assert!(text.contains("free bytes"), "{text}");
+    assert_eq!(server.requests("resolve").len(), 0);
 }
 
 #[test]

@@ -3,10 +3,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::time::Instant;
 
 use ureq::http::HeaderMap;
 
-use super::client::{Answer, Attempts, Client, RequestError};
+use super::blob::without_links;
+use super::client::{Answer, Attempts, Client, MIN_BYTES, RequestError};
 use super::progress::Bar;
 use super::{HubError, HubResult};
 use crate::CancelHandle;
@@ -65,7 +67,7 @@ impl Transfer<'_> {
 
     /// Returns the number of downloaded bytes.
     fn there(&self) -> u64 {
-        fs::metadata(self.part).map_or(0, |m| m.len())
+        fs::symlink_metadata(self.part).map_or(0, |m| m.len())
     }
 
     fn attempt(&self, there: u64, share: &mut Share, stop: &CancelHandle) -> Result<(), RequestError> {
@@ -87,6 +89,7 @@ impl Transfer<'_> {
         // One extra byte suffices to detect a wrong length.
         let mut body = answer.body.into_reader().take(self.len - start + 1);
         let mut buffer = vec![0; 1 << 17];
+        let (mut period, mut first_of_period) = (Instant::now(), start);
         while start <= self.len {
             if stop.is_cancelled() {
                 return Err(RequestError::Permanent(HubError::Cancelled));
@@ -101,6 +104,15 @@ impl Transfer<'_> {
             file.write_all(&buffer[..n_valid]).map_err(|e| self.cannot_write(&e))?;
             start += n as u64;
             share.set(start.min(self.len));
+            if period.elapsed() >= self.client.retry.trickle {
+                if start - first_of_period < MIN_BYTES && start < self.len {
+                    let seconds = period.elapsed().as_secs_f64();
+                    let n = start - first_of_period;
+                    let slow = format!("{}: received only {n} bytes in {seconds:.0} s", self.url);
+                    return Err(RequestError::Transient(slow, None));
+                }
+                (period, first_of_period) = (Instant::now(), start);
+            }
         }
         if start > self.len {
             let _ = fs::remove_file(self.part);
@@ -152,7 +164,7 @@ impl Transfer<'_> {
 
     fn open(&self, start: u64) -> Result<File, RequestError> {
         let open = || {
-            let file = OpenOptions::new().create(true).append(true).open(self.part)?;
+            let file = without_links(OpenOptions::new().create(true).append(true)).open(self.part)?;
             file.set_len(start)?;
             Ok(file)
         };
