@@ -18,6 +18,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::printable::printable;
 use crate::terminal::{self, Stream};
 
 /// Target of hints, which are dimmed on terminals.
@@ -215,6 +216,7 @@ where
         let mut record = Record::default();
         event.record(&mut record);
         let line = self.line(event.metadata(), record);
+        let line = printable(&line);
         if self.has_colors && !self.is_jsonl && event.metadata().target() == HINT {
             writeln!(out, "\x1b[2m{line}\x1b[0m")
         } else {
@@ -271,6 +273,23 @@ mod tests {
             logged(log(true, true, false), || info!("a \"b\"\n")),
             "{\"level\":\"info\",\"message\":\"a \\\"b\\\"\\n\"}\n"
         );
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        let emit = || info!(name = "\u{9b}2J", "arch \u{1b}[31mred\u{1b}[0m\nnext");
+        let plain = LogFormat::default();
+        assert_eq!(
+            logged(plain, emit),
+            "arch \\u001b[31mred\\u001b[0m\nnext name=\"\\u009b2J\"\n"
+        );
+        let json = LogFormat {
+            is_jsonl: true,
+            ..plain
+        };
+        let line = logged(json, emit);
+        assert!(line.trim_end().chars().all(|c| !c.is_control()), "{line:?}");
+        assert_eq!(serde_json::from_str::<Json>(&line).unwrap()["name"], "\u{9b}2J");
     }
 
     #[test]

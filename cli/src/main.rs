@@ -5,8 +5,8 @@
 //! - [`commands`]: implementations of the subcommands, with their arguments
 //! - [`hub`], [`fetch`]: model downloads, the default model
 //! - [`loading`], [`adapters`], [`grammar`], [`drafting`], [`serving`]: models with what the options ask for
-//! - [`input`], [`interrupt`], [`failure`], [`log`], [`terminal`], [`progress`], [`dirs`], [`format`], [`version`]: text
-//!   from files, Ctrl-C, errors, logging, colors, directories, formatting, version
+//! - [`input`], [`interrupt`], [`failure`], [`log`], [`terminal`], [`progress`], [`dirs`], [`format`],
+//!   [`printable`], [`version`]: text from files, Ctrl-C, errors, logging, colors, directories, formatting, version
 
 mod adapters;
 mod args;
@@ -27,6 +27,7 @@ mod llama_cpp;
 mod loading;
 mod log;
 mod naming;
+mod printable;
 mod progress;
 mod serving;
 mod suggest;

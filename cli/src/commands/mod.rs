@@ -19,7 +19,13 @@ pub mod tokenize;
 
 use std::io::{self, BufWriter, StdoutLock};
 
-/// Returns buffered standard output. Callers must flush it to detect write errors.
-fn stdout() -> BufWriter<StdoutLock<'static>> {
-    BufWriter::with_capacity(1 << 16, io::stdout().lock())
+use crate::printable::PrintableWriter;
+
+/// Standard output of a command.
+type Output = BufWriter<PrintableWriter<StdoutLock<'static>>>;
+
+/// Returns buffered standard output, which escapes control characters. Callers must flush it to detect write
+/// errors.
+fn stdout() -> Output {
+    BufWriter::with_capacity(1 << 16, PrintableWriter::new(io::stdout().lock()))
 }
