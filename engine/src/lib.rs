@@ -29,6 +29,7 @@ pub mod chat;
 pub mod conformance;
 pub mod context;
 mod digest;
+pub mod finite;
 pub mod gguf;
 pub mod grammar;
 pub mod graph;

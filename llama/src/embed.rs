@@ -4,6 +4,7 @@ use std::sync::PoisonError;
 
 use engine::builder::Pooling;
 use engine::context::{Batch, Context, ContextParams, DecodeError, SeqSet};
+use engine::finite::check_finite;
 use engine::sample::Token;
 
 use crate::{Error, Model, Result};
@@ -123,6 +124,7 @@ fn vectors(context: &mut Context, inputs: &[Vec<Token>]) -> Result<Vec<Vec<f32>>
         }
         for seq in 0..now.len() {
             let vector = context.embedding(seq).ok_or(Error::NoEmbeddings)?;
+            check_finite(vector).map_err(|e| Error::Embedding { reason: e.to_string() })?;
             vectors.push(normalized(vector));
         }
         rest = later;

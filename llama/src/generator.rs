@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use engine::chat::{Budget, ReasoningTags};
+use engine::finite::check_logits;
 use engine::sample::{SampleError, SamplerChain, Token};
 use engine::vocab::{TextStream, Vocab};
 
@@ -100,7 +101,10 @@ impl Generator {
         }
         let token = match self.forced.pop_front() {
             Some(token) => token,
-            None => self.chain.sample(logits)?,
+            None => {
+                check_logits(logits)?;
+                self.chain.sample(logits)?
+            }
         };
         self.chain.accept(token);
         if vocab.is_eog(token) {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::builder::Pooling;
 use engine::context::{Context, ContextParams};
+use engine::finite::check_finite;
 use engine::model::Model;
 use engine::sample::Token;
 use llama::parts::{MAX_TEXTS, decode_texts, default_pooling, n_fitting, normalized};
@@ -94,11 +95,10 @@ impl Embedder {
             if let Some(rejected) = context.rejected().first() {
                 return Err(failed(&rejected.error));
             }
-            vectors.extend(
-                (0..now.len())
-                    .filter_map(|seq| context.embedding(seq))
-                    .map(<[f32]>::to_vec),
-            );
+            for vector in (0..now.len()).filter_map(|seq| context.embedding(seq)) {
+                check_finite(vector).map_err(|e| failed(&e))?;
+                vectors.push(vector.to_vec());
+            }
             rest = later;
         }
         Ok(vectors)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use engine::builder::Pooling;
 use engine::context::{Context, ContextParams, DecodeError};
+use engine::finite::check_finite;
 use engine::model::Model;
 use engine::sample::Token;
 use llama::parts::{MAX_TEXTS, decode_texts, default_pooling, n_fitting};
@@ -258,7 +259,9 @@ fn embed_batch(context: &mut Context, pooling: Pooling, inputs: &[Vec<Token>]) -
             _ => context.embedding(seq).map(<[f32]>::to_vec).into_iter().collect(),
         }
     });
-    Ok(vectors.collect())
+    let vectors: Vec<Vec<Vec<f32>>> = vectors.collect();
+    vectors.iter().flatten().try_for_each(|vector| check_finite(vector))?;
+    Ok(vectors)
 }
 
 /// Divides a vector by its norm of order `p`; order 0 leaves it unchanged. Zero vectors remain zero.

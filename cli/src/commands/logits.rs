@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use engine::conformance::{context_for, logits_of};
 use engine::context::ContextParams;
+use engine::finite::check_finite;
 use engine::gguf::logits::Logits;
 use engine::sample::Token;
 use kernels::GgmlType;
@@ -93,6 +94,7 @@ pub fn run(args: &LogitsArgs) -> Outcome {
     let mut context = context_for(model, tokens.len(), &params)?;
     args.adapters.apply(&mut context)?;
     let values = logits_of(&mut context, &tokens)?;
+    check_finite(&values)?;
     let n_vocab = values.len() / tokens.len();
     let logits = Logits::new(tokens.iter().map(|&t| t as i32).collect(), n_vocab, values)?;
     write(&logits, &args.output)

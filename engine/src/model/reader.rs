@@ -88,7 +88,14 @@ impl<'a> HparamReader<'a> {
     }
 
     /// Reads a finite number.
+    ///
+    /// Numbers whose key ends in `epsilon` are added to a variance, so they must be from 0 to 1.
     pub fn f32(&mut self, key: &str, default: Option<f32>) -> f32 {
+        if key.ends_with("epsilon") {
+            return self.scalar(key, default, "a number from 0 to 1", |v| {
+                as_f32(v).filter(|epsilon| (0.0..=1.0).contains(epsilon))
+            });
+        }
         self.scalar(key, default, "a finite number", as_f32)
     }
 

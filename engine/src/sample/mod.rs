@@ -91,6 +91,9 @@ pub enum SampleError {
     /// The output cannot continue within the grammar.
     #[error("cannot satisfy the grammar: {0}")]
     Grammar(#[source] crate::grammar::GrammarError),
+    /// A logit is not a number.
+    #[error("cannot sample a token: {0}")]
+    NotFinite(#[from] crate::finite::NotFinite),
     /// Every logit is NaN, negative infinity, or masked.
     #[error("no token can be sampled: all {n_vocab} logits are NaN, negative infinity, or masked")]
     NoCandidate {
