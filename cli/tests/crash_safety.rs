@@ -134,7 +134,7 @@ fn slot_file_is_complete_or_absent_after_kill() {
         let body = format!("{{\"filename\": \"{name}\"}}");
         write!(
             stream,
-            "POST /slots/0?action=save HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n{body}",
+            "POST /slots/0?action=save HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         )
         .expect("the server reads");
@@ -172,7 +172,7 @@ fn slot_file_is_complete_or_absent_after_random_kills() {
         assert!(Slots::ask(&server, "restore", "first").starts_with("HTTP/1.1 200"));
         let before = slots.names();
         let mut stream = TcpStream::connect(&server.address).expect("a connection");
-        let head = "POST /slots/0?action=save HTTP/1.1\r\nHost: test\r\nContent-Length: 21";
+        let head = "POST /slots/0?action=save HTTP/1.1\r\nHost: localhost\r\nContent-Length: 21";
         write!(stream, "{head}\r\n\r\n{{\"filename\": \"other\"}}").expect("the server reads");
         // Kill the server when a new file appears, or slightly later.
         let start = Instant::now();

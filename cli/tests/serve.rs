@@ -46,7 +46,7 @@ impl Serving {
         let length = body.len();
         write!(
             stream,
-            "{head} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+            "{head} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
         )
         .expect("the server reads");
         let mut response = String::new();
@@ -127,7 +127,7 @@ fn seeded_output_is_independent_of_other_requests() {
         let body = format!("{{\"prompt\": \"number {i}\", \"seed\": {i}, \"stream\": true, \"ignore_eos\": true}}");
         let mut stream = TcpStream::connect(&server.address).expect("a connection");
         let head = format!(
-            "POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n",
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         stream
@@ -545,7 +545,7 @@ fn unix_socket_of_killed_server_is_replaced() {
         let mut stream = UnixStream::connect(&path).expect("a connection");
         write!(
             stream,
-            "GET /health HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+            "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )
         .expect("the server reads");
         let mut said = String::new();

@@ -1,7 +1,7 @@
 //! Middleware for every request: authentication, CORS, request ids and logging.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use tower_http::services::ServeDir;
 use tracing::info;
 
 use crate::api::ApiError;
-use crate::http::{Client, cors, unique};
+use crate::http::{Charge, Client, cors, site, unique};
 use crate::openapi::OPENAPI_ROUTES;
 use crate::routes::ROUTES;
 use crate::web::File;
@@ -43,6 +43,18 @@ pub struct AccessPolicy {
 }
 
 impl AccessPolicy {
+    /// Checks the headers that browsers set, on all routes.
+    fn check_site(&self, request: &Request) -> Result<(), ApiError> {
+        let (headers, listed) = (request.headers(), &self.origins);
+        site::check_repeated(headers)?;
+        site::check_site(request.method(), headers, listed)?;
+        // Pages have no API key, and a public server may have any name. Probes of its health may use any, too.
+        if self.is_public || !self.keys.is_empty() || PUBLIC.contains(&request.uri().path()) {
+            return Ok(());
+        }
+        site::check_host(headers, request.uri(), listed)
+    }
+
     /// Returns true for static files, which need no API key. Paths of routes never count as files.
     fn is_file(&self, method: &Method, path: &str) -> bool {
         let Some(folder) = &self.folder else {
@@ -55,13 +67,24 @@ impl AccessPolicy {
         let name = first_part(&decoded);
         let mut routes = ROUTES.iter().chain(OPENAPI_ROUTES);
         let is_route = routes.any(|route| route.paths.iter().any(|path| first_part(path) == name));
-        let is_safe = |part: &str| !part.contains(['\\', '\0']) && part != "..";
-        if is_route || !decoded.split('/').all(is_safe) {
-            return false;
-        }
-        let file = folder.join(decoded.trim_start_matches('/'));
-        file.is_file() || file.join("index.html").is_file()
+        !is_route && is_servable(folder, &decoded)
     }
+}
+
+/// Returns true for files in the folder: neither hidden ones nor those that a link outside of the folder leads
+/// to.
+fn is_servable(folder: &Path, path: &str) -> bool {
+    let is_plain = |part: &str| !part.contains(['\\', '\0']) && (!part.starts_with('.') || part == ".well-known");
+    if !path.split('/').all(is_plain) {
+        return false;
+    }
+    let file = folder.join(path.trim_start_matches('/'));
+    let file = if file.is_dir() { file.join("index.html") } else { file };
+    // Both paths have no links.
+    let (Ok(file), Ok(folder)) = (file.canonicalize(), folder.canonicalize()) else {
+        return false;
+    };
+    file.is_file() && file.starts_with(folder)
 }
 
 /// Returns the first part of a path.
@@ -83,10 +106,7 @@ const PUBLIC: [&str; 3] = ["/health", "/v1/health", "/ready"];
 pub fn guarded(routes: Router, policy: AccessPolicy) -> Router {
     let prefix = policy.prefix.clone();
     let routes = match &policy.folder {
-        Some(folder) => {
-            let files = ServeDir::new(folder).call_fallback_on_method_not_allowed(true);
-            routes.fallback_service(files.fallback(not_found.into_service()))
-        }
+        Some(folder) => with_files(routes, folder),
         None => routes.fallback(not_found),
     };
     let routes = routes.method_not_allowed_fallback(method_not_allowed);
@@ -97,6 +117,20 @@ pub fn guarded(routes: Router, policy: AccessPolicy) -> Router {
     Router::new()
         .fallback(strip_prefix_and_route)
         .with_state((prefix.into(), routes))
+}
+
+/// Adds the files of a folder at all paths without a route.
+fn with_files(routes: Router, folder: &Path) -> Router {
+    let files = ServeDir::new(folder).call_fallback_on_method_not_allowed(true);
+    let files = files.fallback(not_found.into_service());
+    let folder: Arc<Path> = folder.into();
+    routes.fallback(move |request: Request| async move {
+        let path = percent_decode_str(request.uri().path()).decode_utf8_lossy();
+        if !is_servable(&folder, &path) {
+            return not_found(request).await.into_response();
+        }
+        files.oneshot(request).await.into_response()
+    })
 }
 
 /// Strips the path prefix and dispatches the request.
@@ -211,15 +245,19 @@ async fn authorize(State(policy): State<Arc<AccessPolicy>>, mut request: Request
         Ok(Some(_)) => cors::preflight(&method, request.headers()),
         _ => None,
     };
-    let admitted = match &origin {
-        Err(error) => Err(error.clone()),
-        Ok(_) if policy.is_file(&method, &path) => Ok(Client::default()),
-        Ok(_) => admitted(&policy.keys, request.headers(), &path),
+    let site = policy.check_site(&request);
+    let admitted = match (&origin, &site) {
+        (Err(error), _) | (_, Err(error)) => Err(error.clone()),
+        _ if policy.is_file(&method, &path) => Ok(Client::default()),
+        _ => admitted(&policy.keys, request.headers(), &path),
     };
+    let request_memory = Arc::new(Charge::default());
     let mut response = match (asks, admitted) {
         (Some(response), _) => response,
         (None, Ok(client)) => {
             request.extensions_mut().insert(client);
+            // Counts until the response starts, because `request_memory` lives as long.
+            request.extensions_mut().insert(request_memory.clone());
             next.run(request).await
         }
         (None, Err(error)) => error.into_response(),
@@ -294,6 +332,41 @@ mod tests {
             (HeaderName::from_static(name), HeaderValue::from_static(value))
         };
         pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn files_outside_of_the_folder_and_hidden_files_are_not_served() {
+        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (root, secret) = (folder.path(), outside.path().join("secret"));
+        std::fs::create_dir_all(root.join("sub/.git")).unwrap();
+        std::fs::create_dir_all(root.join(".well-known")).unwrap();
+        for file in ["a.txt", ".env", "sub/index.html", "sub/.git/config", ".well-known/x"] {
+            std::fs::write(root.join(file), "x").unwrap();
+        }
+        std::fs::write(&secret, "x").unwrap();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::symlink;
+            symlink(&secret, root.join("link")).unwrap();
+            symlink(outside.path(), root.join("dir")).unwrap();
+            symlink(root.join("a.txt"), root.join("b.txt")).unwrap();
+            assert!(is_servable(root, "/b.txt"));
+        }
+        for path in ["/a.txt", "/sub/", "/sub", "/sub/index.html", "/.well-known/x"] {
+            assert!(is_servable(root, path), "{path}");
+        }
+        for path in [
+            "/.env",
+            "/sub/.git/config",
+            "/link",
+            "/dir/secret",
+            "/../secret",
+            "/none",
+            "/",
+            "/a.txt\0",
+        ] {
+            assert!(!is_servable(root, path), "{path}");
+        }
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn oversized_head_is_rejected() {
     let server = Server::new();
     let mut stream = server.connect();
     let line = format!("X-Filler: {}\r\n", "x".repeat(1000));
-    let _ = stream.write_all(b"GET /health HTTP/1.1\r\nHost: test\r\n");
+    let _ = stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n");
     let n_sent = (0..10_000)
         .take_while(|_| stream.write_all(line.as_bytes()).is_ok())
         .count();
@@ -146,6 +146,57 @@ fn stalled_reader_does_not_block_others() {
     drop(lazy);
     server.rest();
     is_well(&server);
+}
+
+/// Requests responses until their data fills the buffers, and reads none of them.
+fn client_that_never_reads(server: &Server) -> std::net::TcpStream {
+    let mut stream = server.connect();
+    stream.set_nonblocking(true).unwrap();
+    let request = head("GET", "/openapi.json", &[], 0);
+    for _ in 0..400 {
+        // The server stops reading while it cannot write.
+        if stream.write(&request).is_err() {
+            break;
+        }
+    }
+    stream
+}
+
+#[test]
+fn clients_that_never_read_are_disconnected() {
+    let server = Server::with(Options {
+        listen: ListenParams {
+            t_write: Duration::from_millis(300),
+            ..ListenParams::default()
+        },
+        ..Options::default()
+    });
+    let mut stream = client_that_never_reads(&server);
+    std::thread::sleep(Duration::from_secs(2));
+    stream.set_nonblocking(false).unwrap();
+    // What was buffered arrives, then the connection ends.
+    let n_read = std::io::copy(&mut stream, &mut std::io::sink());
+    assert!(n_read.is_err() || n_read.is_ok_and(|n| n < 400 * 20_000));
+    is_well(&server);
+}
+
+#[test]
+fn unused_connections_make_place_for_new_ones() {
+    let server = Server::with(Options {
+        listen: ListenParams {
+            max_connections: 4,
+            ..ListenParams::default()
+        },
+        ..Options::default()
+    });
+    let silent: Vec<_> = (0..2).map(|_| server.connect()).collect();
+    let unread: Vec<_> = (0..2).map(|_| client_that_never_reads(&server)).collect();
+    std::thread::sleep(Duration::from_millis(1200));
+    // Every place is taken by a client that asks nothing or does not read, whose write limit is far away.
+    for _ in 0..4 {
+        is_well(&server);
+    }
+    drop((silent, unread));
 }
 
 /// Clients disconnect before the first byte, in the queue, or during a completion; the server cancels their

@@ -77,6 +77,21 @@ impl ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
+    /// Returns the 413 error for a request body whose values need too much memory.
+    pub fn too_complex(max: usize) -> ApiError {
+        let max = max >> 20;
+        let message = format!("the values in the request body need more than {max} MiB of memory; send fewer values");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    }
+
+    /// Returns the 503 error for a request body that does not fit into memory beside those of other requests.
+    pub fn bodies_in_flight() -> ApiError {
+        ApiError {
+            retry_after: Some(1),
+            ..ApiError::unavailable("too many large request bodies are in flight; try again in a moment")
+        }
+    }
+
     /// Returns the 415 error for a compressed request body.
     pub fn encoded() -> ApiError {
         let message = "unsupported content-encoding: send the request body uncompressed";

@@ -1,18 +1,28 @@
-//! Request bodies: JSON objects with limits on size and time.
+//! Request bodies: JSON objects with limits on size, memory, and time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::{Body as Incoming, Bytes as Data};
 use axum::extract::{FromRequest, Request};
 use axum::http::header;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde_json::{Map, Value as Json};
+use tokio::sync::Semaphore;
 
+use super::charge::Charge;
+use super::parse::parse;
 use crate::api::{ApiError, ApiResult, shown};
 
 /// Maximum size in bytes.
 const MAX_LEN: usize = 16 << 20;
 /// Maximum time until the body is complete.
 const MAX_TIME: Duration = Duration::from_secs(30);
+
+/// Maximum length of a body that is parsed at once. Longer bodies would delay other connections.
+const MAX_SMALL: usize = 64 << 10;
+/// Number of long bodies that are parsed at the same time.
+static PARSERS: Semaphore = Semaphore::const_new(2);
 
 /// Fields of a JSON object.
 pub struct Body(pub Map<String, Json>);
@@ -34,7 +44,7 @@ impl<S: Send + Sync> FromRequest<S> for Body {
 }
 
 /// Raw body.
-pub struct Bytes(pub axum::body::Bytes);
+pub struct Bytes(pub Data);
 
 impl<S: Send + Sync> FromRequest<S> for Bytes {
     type Rejection = ApiError;
@@ -45,18 +55,29 @@ impl<S: Send + Sync> FromRequest<S> for Bytes {
         {
             return Err(ApiError::encoded());
         }
-        let limited = Limited::new(request.into_body(), MAX_LEN);
-        let collected = tokio::time::timeout(MAX_TIME, limited.collect()).await;
-        let collected = collected.map_err(|_| ApiError::too_slow())?;
-        let bytes = collected.map_err(|e| {
-            if e.is::<LengthLimitError>() {
-                ApiError::too_large(MAX_LEN)
-            } else {
-                ApiError::invalid("the request body was truncated")
-            }
-        })?;
-        Ok(Bytes(bytes.to_bytes()))
+        let charge = charge_of(&request);
+        let collected = tokio::time::timeout(MAX_TIME, collect(request.into_body(), &charge)).await;
+        collected.map_err(|_| ApiError::too_slow())?.map(Bytes)
     }
+}
+
+/// Returns the memory of the request, which the middleware created.
+fn charge_of(request: &Request) -> Arc<Charge> {
+    request.extensions().get().cloned().unwrap_or_default()
+}
+
+async fn collect(mut body: Incoming, charge: &Charge) -> ApiResult<Data> {
+    let mut collected = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| ApiError::invalid("the request body was truncated"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if collected.len() + data.len() > MAX_LEN {
+            return Err(ApiError::too_large(MAX_LEN));
+        }
+        charge.add(data.len())?;
+        collected.extend_from_slice(&data);
+    }
+    Ok(collected.into())
 }
 
 /// JSON value of any type; an empty body is null.
@@ -66,14 +87,17 @@ impl<S: Send + Sync> FromRequest<S> for AnyBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<AnyBody, ApiError> {
+        let charge = charge_of(&request);
         let Bytes(bytes) = Bytes::from_request(request, state).await?;
         if bytes.is_empty() {
             return Ok(AnyBody(Json::Null));
         }
-        // `serde_json` limits the nesting depth.
-        let parsed = serde_json::from_slice(&bytes);
-        let wrong = |e| ApiError::invalid(format!("the request body is not valid JSON: {e}"));
-        parsed.map_err(wrong).map(AnyBody)
+        if bytes.len() <= MAX_SMALL {
+            return parse(&bytes, &charge).map(AnyBody);
+        }
+        // The semaphore is never closed.
+        let _permit = PARSERS.acquire().await;
+        blocking(move || parse(&bytes, &charge).map(AnyBody)).await
     }
 }
 

@@ -38,7 +38,7 @@ pub fn origin(headers: &HeaderMap, listed: &[String], is_public: bool) -> Result
 }
 
 /// Returns true for IP addresses and for names that always resolve to this machine.
-fn is_this_machine(host: &str) -> bool {
+pub(super) fn is_this_machine(host: &str) -> bool {
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
     let name = match host.rsplit_once(':') {
         Some((name, port)) if is_port(port) && !name.ends_with(':') => name,

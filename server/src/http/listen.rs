@@ -2,27 +2,31 @@
 
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
+
+use super::places::{Place, Places};
 
 /// Connection limits.
 #[derive(Clone, Debug)]
 pub struct ListenParams {
-    /// Maximum concurrent connections; further connections wait in the backlog.
+    /// Maximum concurrent connections. Further connections replace those without a request, or wait in the
+    /// backlog.
     pub max_connections: usize,
     /// Maximum time to receive a request head.
     pub t_head: Duration,
+    /// Maximum time that a write waits for a client that does not read.
+    pub t_write: Duration,
     /// Maximum time for running requests during shutdown.
     pub t_drain: Duration,
 }
@@ -32,6 +36,7 @@ impl Default for ListenParams {
         ListenParams {
             max_connections: 1024,
             t_head: Duration::from_secs(20),
+            t_write: Duration::from_secs(30),
             t_drain: Duration::from_secs(30),
         }
     }
@@ -59,6 +64,17 @@ enum Accepted {
     Unix(tokio::net::UnixStream),
 }
 
+impl Accepted {
+    /// Returns the address of the client; `None` for Unix sockets.
+    fn address(&self) -> Option<IpAddr> {
+        match self {
+            Accepted::Tcp(stream) | Accepted::Tls(stream, _) => stream.peer_addr().ok().map(|peer| peer.ip()),
+            #[cfg(unix)]
+            Accepted::Unix(_) => None,
+        }
+    }
+}
+
 impl Listener {
     async fn accept(&self) -> io::Result<Accepted> {
         // Send small writes immediately. Failure only delays them.
@@ -84,7 +100,7 @@ pub async fn serve(
     end: impl Future<Output = ()>,
 ) -> io::Result<bool> {
     let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(params.max_connections));
+    let places = Places::new(params.max_connections);
     let mut end = pin!(end);
     let mut builder = http1::Builder::new();
     builder
@@ -93,46 +109,65 @@ pub async fn serve(
         .max_buf_size(MAX_HEAD);
     loop {
         let next = async {
-            let permit = places.clone().acquire_owned().await;
-            (permit, listener.accept().await)
+            let accepted = listener.accept().await?;
+            let place = places.take(accepted.address()).await;
+            io::Result::Ok((place, accepted))
         };
-        let (permit, accepted) = tokio::select! {
+        let next = tokio::select! {
             next = next => next,
             () = &mut end => break,
         };
         // The client disconnected, or file descriptors are exhausted. Retry after a pause.
-        let Ok(accepted) = accepted else {
+        let Ok((place, accepted)) = next else {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (builder, routes, watcher, t_head) = (builder.clone(), routes.clone(), graceful.watcher(), params.t_head);
+        let server = Connections {
+            builder: builder.clone(),
+            routes: routes.clone(),
+            t_write: params.t_write,
+        };
+        let (watcher, t_head) = (graceful.watcher(), params.t_head);
         tokio::spawn(async move {
             match accepted {
-                Accepted::Tcp(stream) => serve_connection(stream, &builder, routes, watcher).await,
+                Accepted::Tcp(stream) => server.serve(stream, place, watcher).await,
                 Accepted::Tls(stream, tls) => {
                     // Drop connections whose TLS handshake fails or times out.
-                    if let Ok(Ok(stream)) = tokio::time::timeout(t_head, tls.accept(stream)).await {
-                        serve_connection(stream, &builder, routes, watcher).await;
+                    let handshake = tokio::time::timeout(t_head, tls.accept(stream));
+                    let shaken = tokio::select! {
+                        shaken = handshake => shaken,
+                        () = place.lost() => return,
+                    };
+                    if let Ok(Ok(stream)) = shaken {
+                        server.serve(stream, place, watcher).await;
                     }
                 }
                 #[cfg(unix)]
-                Accepted::Unix(stream) => serve_connection(stream, &builder, routes, watcher).await,
+                Accepted::Unix(stream) => server.serve(stream, place, watcher).await,
             }
-            drop(permit);
         });
     }
     drop(listener);
     Ok(tokio::time::timeout(params.t_drain, graceful.shutdown()).await.is_ok())
 }
 
-/// Serves the requests of one connection.
-async fn serve_connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    builder: &http1::Builder,
+/// Settings of all connections.
+struct Connections {
+    builder: http1::Builder,
     routes: Router,
-    watcher: Watcher,
-) {
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    // Connection errors affect only this client.
-    let _ = watcher.watch(connection).await;
+    t_write: Duration,
+}
+
+impl Connections {
+    /// Serves the requests of one connection.
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, place: Place, watcher: Watcher) {
+        let stream = TokioIo::new(place.stream(stream, self.t_write));
+        let answer = service_fn(|request| place.answer(self.routes.clone(), request));
+        let connection = self.builder.serve_connection(stream, answer);
+        // Connection errors affect only this client.
+        tokio::select! {
+            _ = watcher.watch(connection) => {}
+            () = place.lost() => {}
+        }
+    }
 }

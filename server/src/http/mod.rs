@@ -1,12 +1,17 @@
 //! HTTP layer: connections, request bodies and streaming responses.
 
 mod body;
+mod charge;
 pub(crate) mod cors;
 mod listen;
+mod parse;
+mod places;
+pub(crate) mod site;
 mod stream;
 mod tls;
 
 pub use body::{AnyBody, Body, Bytes, blocking};
+pub(crate) use charge::Charge;
 pub use cors::ANY as ANY_ORIGIN;
 pub use listen::{ListenParams, Listener, serve};
 pub use stream::{EventEncoder, stream};

@@ -17,7 +17,7 @@ use tower::ServiceExt;
 use super::pool::{InFlightGuard, Loaded, ModelPool, not_loaded};
 use crate::api::{ApiError, ApiResult, Field, Fields};
 use crate::guard::{AccessPolicy, guarded};
-use crate::http::{Body as HttpBody, Bytes, Client, blocking, json};
+use crate::http::{Body as HttpBody, Bytes, Charge, Client, blocking, json};
 use crate::native::{check_health, exposition, readiness};
 use crate::ollama;
 use crate::openapi::{OPENAPI_ROUTES, OpenApi};
@@ -215,7 +215,10 @@ async fn forward(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiRes
         _ => pool.params.autoload,
     };
     let (mut parts, body) = request.into_parts();
-    let Bytes(bytes) = Bytes::from_request(Request::new(body), &()).await?;
+    let charge = parts.extensions.get::<Arc<Charge>>().cloned().unwrap_or_default();
+    let mut of_body = Request::new(body);
+    of_body.extensions_mut().insert(charge.clone());
+    let Bytes(bytes) = Bytes::from_request(of_body, &()).await?;
     let name = match name_of(&bytes).or(named_in_query) {
         Some(name) => name,
         None => pool.default_name()?,
@@ -229,6 +232,7 @@ async fn forward(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiRes
     let client = parts.extensions.remove::<Client>().unwrap_or_default();
     parts.extensions.clear();
     parts.extensions.insert(client);
+    parts.extensions.insert(charge);
     let request = Request::from_parts(parts, Body::from(bytes));
     let Ok(response) = loaded.routes.oneshot(request).await as Result<Response, Infallible>;
     let (head, body) = response.into_parts();
