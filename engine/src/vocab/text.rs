@@ -46,9 +46,10 @@ impl TextStream {
         None
     }
 
-    /// Writes the withheld text to `out` when no more tokens follow.
+    /// Writes the withheld text to `out` when no more tokens follow. The first bytes of a character whose other tokens
+    /// are missing are dropped.
     pub fn finish(&mut self, out: &mut String) {
-        self.characters.flush(&mut self.withheld);
+        self.characters = Utf8Stream::new();
         out.push_str(&self.withheld);
         self.withheld.clear();
     }
@@ -103,6 +104,30 @@ mod tests {
         assert_eq!(run(&["abab"], &["aba", "bab"]), (vec![], Some("abab")));
         assert_eq!(run(&["abc"], &["ab"]), (vec!["ab".into()], None));
         assert_eq!(run(&[""], &["a"]), (vec!["a".into()], None));
+    }
+
+    #[test]
+    fn incomplete_character_at_end_is_dropped() {
+        let finished = |pieces: &[&[u8]], stops: &[&str]| {
+            let mut stream = TextStream::new(stops.iter().map(ToString::to_string).collect());
+            let mut out = String::new();
+            for piece in pieces {
+                assert_eq!(stream.push(piece, &mut out), None);
+            }
+            stream.finish(&mut out);
+            out
+        };
+        let emoji = "😀".as_bytes();
+        for n in 1..4 {
+            assert_eq!(finished(&[b"a", &emoji[..n]], &[]), "a");
+            assert_eq!(finished(&[b"User", &emoji[..n]], &["User:"]), "User");
+        }
+        assert_eq!(finished(&[&emoji[..1], &emoji[1..]], &[]), "😀");
+        assert_eq!(
+            finished(&[b"\xff", &emoji[..2]], &[]),
+            "\u{fffd}",
+            "invalid bytes are shown"
+        );
     }
 
     #[test]
