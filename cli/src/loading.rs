@@ -7,7 +7,7 @@ use engine::backend::reference::ReferenceDevice;
 use engine::backend::{self, Device};
 use engine::builder::MemoryParams;
 use engine::context::ContextError;
-use engine::gguf::Value;
+use engine::gguf::{FileKind, Gguf, Value};
 use engine::model::{DeviceLayers, LoadParams, Model, ModelError, PlacementParams, SplitMode, VocabHook};
 use llama::parts::{load_or_use_cpu, usable_gpus};
 use tracing::warn;
@@ -174,6 +174,16 @@ fn warn_of_another_arch(model: &Model) {
     if let Some(of_file) = of_file.filter(|name| *name != taken_for) {
         warn!("the file's architecture is {of_file}, but it is loaded as {taken_for}; output may be meaningless");
     }
+}
+
+/// Returns an error if the header is that of another kind of file.
+pub fn check_kind(path: &Path, header: &Gguf, expected: &[FileKind]) -> Outcome {
+    let kind = FileKind::of(&header.metadata, header.tensors().len());
+    if expected.contains(&kind) {
+        return Ok(());
+    }
+    let path = path.to_owned();
+    Err(ModelError::NotAModel { path, kind }.into())
 }
 
 /// Creates the error for a context that does not fit in memory.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::common::{Ended, Home, ended, fixtures, root};
 use engine::gguf::logits::{Logits, nmse};
-use engine::gguf::{GgufFile, GgufWriter, split};
+use engine::gguf::{Gguf, GgufFile, GgufWriter, split};
 use kernels::GgmlType;
 
 const TOKENS: &str = "1,2,3,4,5,6,7,8";
@@ -431,6 +431,94 @@ fn lora(home: &Home, model: &str, b: f32) -> String {
     text(path)
 }
 
+/// Writes a file with the metadata that llama.cpp's tools give to files that are not models.
+fn other_file(home: &Home, name: &str, metadata: &[(&str, &str)], tensors: &[&str]) -> String {
+    let mut writer = GgufWriter::new();
+    for (key, value) in metadata {
+        writer.set(*key, *value);
+    }
+    for tensor in tensors {
+        writer.add_tensor(*tensor, GgmlType::F32, &[4], vec![0; 16]).unwrap();
+    }
+    let path = home.path(name);
+    writer.write_file(&path).unwrap();
+    text(path)
+}
+
+#[test]
+fn files_that_are_not_models_are_named() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let llama = ("general.architecture", "llama");
+    let file = |name, metadata: &[_], tensors: &[_]| other_file(&home, name, metadata, tensors);
+    let vocab = home.path("vocab.gguf");
+    let mut writer = GgufWriter::new();
+    for (key, value) in Gguf::open_header(&model).unwrap().metadata.iter() {
+        writer.set(key, value.clone());
+    }
+    writer.write_file(&vocab).unwrap();
+    let vocab = text(vocab);
+    for (path, parts) in [
+        (lora(&home, &model, 1.0), ["is a LoRA adapter, not a model", "--lora"]),
+        (
+            file(
+                "mmproj.gguf",
+                &[("general.type", "mmproj"), ("general.architecture", "clip")],
+                &["v.a"],
+            ),
+            ["is a multimodal projector (mmproj), not a model", "language model"],
+        ),
+        (
+            file("clip.gguf", &[("general.architecture", "clip")], &["v.a"]),
+            ["is a multimodal projector", "images"],
+        ),
+        (
+            file(
+                "imatrix.gguf",
+                &[("general.type", "imatrix")],
+                &["blk.0.ffn_up.weight.in_sum2"],
+            ),
+            ["is an importance matrix (imatrix), not a model", "quantization"],
+        ),
+        (
+            file(
+                "vector.gguf",
+                &[("general.architecture", "controlvector")],
+                &["direction.1"],
+            ),
+            ["is a control vector, not a model", "--control-vector"],
+        ),
+        (
+            vocab.clone(),
+            ["is a vocabulary without weights, not a model", "llama tokenize"],
+        ),
+    ] {
+        let parts = [path.as_str(), parts[0], parts[1]];
+        for args in [
+            &["run", &path, "abc"][..],
+            &["serve", &path, "--port", "0"],
+            &["embed", &path, "abc"],
+            &["bench", "-m", &path],
+            &["inspect", &path, "--plan"],
+            &["run", &model, "abc", "--draft", &path],
+        ] {
+            ended(home.llama(args)).fails_saying(&parts);
+        }
+        let tokens = ended(home.llama(&["tokenize", &path, "abc"]));
+        if path == vocab {
+            assert_eq!(
+                tokens.succeeds(),
+                ended(home.llama(&["tokenize", &model, "abc"])).succeeds()
+            );
+        } else {
+            tokens.fails_saying(&parts);
+        }
+    }
+    // A file that is merely incomplete still lists what it lacks.
+    let incomplete = file("incomplete.gguf", &[llama], &["token_embd.weight"]);
+    ended(home.llama(&["run", &incomplete, "abc"])).fails_saying(&["llama.block_count"]);
+}
+
 #[test]
 fn lora_scale_is_applied() {
     let home = Home::new();
@@ -449,7 +537,12 @@ fn lora_scale_is_applied() {
     assert_eq!(values(&home, &model, &["--lora", &format!("{one}=0")]), plain);
     let fails = |args: &[&str], parts: &[&str]| logits(&home, &model, args).fails_saying(parts);
     fails(&["--lora", "missing.gguf"], &["missing.gguf"]);
-    fails(&["--lora", &model], &["general.type"]);
+    fails(&["--lora", &model], &["is a model, not a LoRA adapter"]);
+    fails(&["--control-vector", &model], &["is a model, not a control vector"]);
+    fails(
+        &["--control-vector", &two],
+        &["is a LoRA adapter, not a control vector"],
+    );
     for bad in [format!("{one}:much"), one.clone()] {
         let refused = logits(&home, &model, &["--lora-scaled", &bad]);
         assert!(
@@ -504,7 +597,7 @@ fn control_vector_applies_to_layer_range() {
     fails(&["--control-vector", &path, range, "2", "1"], &[range, "[2, 1]"]);
     fails(&["--control-vector", &path, range, "99", "99"], &[range]);
     fails(&["--control-vector", "missing.gguf"], &["missing.gguf"]);
-    fails(&["--control-vector", &model], &["direction"]);
+    fails(&["--control-vector", &model], &["is a model, not a control vector"]);
     fails(&[range, "1", "1"], &[range, "--control-vector"]);
     assert_eq!(
         logits(&home, &model, &["--control-vector", &path, range, "1"]).status,

@@ -551,10 +551,7 @@ fn mismatched_lora_is_rejected_by_name() {
         ("blk.0.attn_q.weight.lora_b", &[4, 256]),
     ];
     for (keys, failure) in [
-        (
-            ["model", "lora", "llama"],
-            "key `general.type`: expected `adapter`, found `model`",
-        ),
+        (["model", "lora", "llama"], "the file is a model, not a LoRA adapter"),
         (
             ["adapter", "other", "llama"],
             "key `adapter.type`: expected `lora`, found `other`",

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use engine::backend::{self, Device};
 use engine::gguf::split::SplitInfo;
-use engine::gguf::{Gguf, GgufSet};
+use engine::gguf::{FileKind, Gguf, GgufSet};
 use engine::model::{self, DeviceLayers, LoadParams, LoadPlan, PlacementParams};
 use kernels::GgmlType;
 use serde::Serialize;
@@ -15,6 +15,7 @@ use crate::args::PlanArgs;
 use crate::commands::stdout;
 use crate::failure::Outcome;
 use crate::format;
+use crate::loading::check_kind;
 
 /// Output of a plan.
 pub struct Output {
@@ -50,7 +51,10 @@ pub fn run(args: &PlanArgs, output: Output, file: &Path, header: &Gguf) -> Outco
 pub fn plan(file: &Path, header: &Gguf, params: &LoadParams) -> Outcome<LoadPlan> {
     let split = SplitInfo::from_metadata(&header.metadata).map_err(|e| e.in_file(file))?;
     Ok(match split {
-        None => model::plan(header, file, archs::ALL, params)?,
+        None => {
+            check_kind(file, header, &[FileKind::Model])?;
+            model::plan(header, file, archs::ALL, params)?
+        }
         Some(_) => model::plan_set(&GgufSet::open(file)?, archs::ALL, params)?,
     })
 }

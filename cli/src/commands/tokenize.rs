@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use engine::gguf::Gguf;
+use engine::gguf::{FileKind, Gguf};
 use engine::sample::Token;
 use engine::vocab::Vocab;
 
@@ -13,6 +13,7 @@ use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::fetch;
 use crate::input;
+use crate::loading::check_kind;
 use crate::naming::model_and_texts;
 
 /// Arguments of `llama tokenize`.
@@ -59,6 +60,7 @@ pub fn run(args: &TokenizeArgs) -> Outcome {
     }
     let path = fetch::model(model.as_deref(), &args.hub)?;
     let header = Gguf::open_header(&path)?;
+    check_kind(&path, &header, &[FileKind::Model, FileKind::Vocabulary])?;
     let vocab = Vocab::load(&header).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
     let text = match text {
         Some(text) => text,

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use kernels::GgmlType;
 
-use crate::gguf::{GgufFile, TensorInfo};
+use crate::gguf::{FileKind, GgufFile, TensorInfo};
 use crate::model::Model;
 
+use super::error::check_file_kind;
 use super::{AdapterError, AdapterMismatch};
 
 const PREFIX: &str = "direction.";
@@ -32,6 +33,11 @@ impl ControlVector {
 
     /// Loads a control vector from an open file, which may be in memory.
     pub fn from_file(file: &GgufFile, model: &Model) -> Result<ControlVector, AdapterError> {
+        // Files of other tools may have no metadata.
+        let has = |key| file.header().metadata.contains(key);
+        if has("general.type") || has("general.architecture") {
+            check_file_kind(file, FileKind::ControlVector)?;
+        }
         let path = file.path().to_owned();
         let (n_embd, n_layer) = (model.base().n_embd(), model.base().n_layer());
         let mut directions = vec![None; n_layer];

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use kernels::GgmlType;
 
 use crate::backend::BackendError;
-use crate::gguf::GgufError;
+use crate::gguf::{FileKind, GgufError, GgufFile};
 
 /// An error that can occur when loading an adapter.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +15,13 @@ pub enum AdapterError {
     /// The file is not a valid GGUF file, or a key is missing.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// The file is a model or belongs to a model in another way.
+    #[error("{}: the file is {found}, not {expected}", .path.display())]
+    FileKind {
+        path: PathBuf,
+        expected: FileKind,
+        found: FileKind,
+    },
     /// A metadata key has an unexpected value.
     #[error("{}: key `{key}`: expected `{expected}`, found `{found}`", .path.display())]
     Kind {
@@ -43,6 +50,19 @@ pub enum AdapterError {
     /// Allocating or uploading the tensors failed.
     #[error("{}: {source}", .path.display())]
     Backend { path: PathBuf, source: BackendError },
+}
+
+/// Checks the kind of a file, whose keys and tensors would otherwise be reported as wrong.
+pub(super) fn check_file_kind(file: &GgufFile, expected: FileKind) -> Result<(), AdapterError> {
+    let header = file.header();
+    match FileKind::of(&header.metadata, header.tensors().len()) {
+        found if found == expected => Ok(()),
+        found => Err(AdapterError::FileKind {
+            path: file.path().to_owned(),
+            expected,
+            found,
+        }),
+    }
 }
 
 /// Mismatch between a tensor of an adapter and the model.

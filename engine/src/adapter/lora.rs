@@ -12,9 +12,10 @@ use std::sync::{Arc, Weak};
 use crate::backend::{BackendError, Buffer};
 use crate::builder::{AdaptedUse, WeightId};
 use crate::digest::Digest;
-use crate::gguf::{GgufFile, TensorInfo};
+use crate::gguf::{FileKind, GgufFile, TensorInfo};
 use crate::model::{Consumer, Model, TableRow};
 
+use super::error::check_file_kind;
 use super::place::{PendingLeaf, PlacedLeaf, PlacedLeaves, place};
 use super::{AdapterError, AdapterMismatch};
 
@@ -64,7 +65,7 @@ impl LoraAdapter {
     /// Loads an adapter from an open file, which may be in memory.
     pub fn from_file(file: &GgufFile, model: &Arc<Model>) -> Result<LoraAdapter, AdapterError> {
         let path = file.path().to_owned();
-        check_kind(file, "general.type", "adapter")?;
+        check_file_kind(file, FileKind::Adapter)?;
         check_kind(file, "adapter.type", "lora")?;
         let arch: String = model.metadata().require("general.architecture")?;
         check_kind(file, "general.architecture", &arch)?;

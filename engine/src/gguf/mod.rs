@@ -5,6 +5,7 @@
 //! - [`metadata`]: an ordered map from keys to values
 //! - [`reader`]: parses and validates the header (metadata and tensor table)
 //! - [`mod@file`]: a mapped file with its header and tensor data
+//! - [`kind`]: models, adapters, and other kinds of files
 //! - [`split`]: models split into several files
 //! - [`writer`]: writes metadata and tensors to a file
 //! - [`seeded`]: tiny models with weights derived from tensor names; [`logits`]: their reference logits
@@ -15,7 +16,8 @@
 
 pub mod error;
 pub mod faults;
-mod file;
+pub mod file;
+pub mod kind;
 pub mod logits;
 pub mod mapping;
 pub mod metadata;
@@ -30,6 +32,7 @@ mod tests;
 
 pub use error::GgufError;
 pub use file::GgufFile;
+pub use kind::FileKind;
 pub use mapping::Mapping;
 pub use metadata::Metadata;
 pub use reader::{Gguf, TensorInfo};

@@ -6,7 +6,7 @@ use kernels::GgmlType;
 
 use crate::backend::BackendError;
 use crate::builder::BuildError;
-use crate::gguf::GgufError;
+use crate::gguf::{FileKind, GgufError};
 use crate::vocab::VocabError;
 
 use super::nearest::did_you_mean;
@@ -19,6 +19,13 @@ pub enum ModelError {
     /// The GGUF file is invalid.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// The file belongs to a model, but is not a model.
+    #[error("{}: the file is {kind}, not a model; {}", .path.display(), .kind.advice())]
+    NotAModel {
+        path: PathBuf,
+        /// Kind of the file.
+        kind: FileKind,
+    },
     /// `general.architecture` names an unknown architecture.
     #[error(
         "{}: unsupported architecture `{found}`{}; list supported ones with `llama arch list`, or override it with `--arch NAME`",

@@ -9,7 +9,7 @@ use crate::builder::{
     BuildError, BuildGraph, BuildParams, BuildTables, Builder, Built, GraphOutput, GraphPart, Inputs, KvSpec,
     MemorySpecs, WeightLeaf,
 };
-use crate::gguf::{Gguf, GgufFile, GgufSet, Metadata, Value};
+use crate::gguf::{FileKind, Gguf, GgufFile, GgufSet, Metadata, Value};
 use crate::graph::{BufferId, BufferSlice, Graph, Layout, Name, Op, TensorId, dense_bytes};
 use crate::vocab::{Token, Vocab};
 
@@ -103,6 +103,7 @@ impl Model {
         let path = set.first().path().to_owned();
         apply_overrides(set.metadata_mut(), &params.overrides);
         params.report(&path, 0.0)?;
+        check_kind(set.metadata(), set.n_tensors(), &path)?;
         let (arch, prefix) = load_arch(set.metadata(), &path, archs, params.arch.as_deref())?;
         let table = TensorTable::of_set(&set);
         let (base, graph, rows) = declare(set.metadata(), table, &path, arch, &prefix, params.mtp)?;
@@ -330,12 +331,15 @@ pub fn declare_header(
 
 /// Plans the placement of a model given its header; tensor data may be missing.
 pub fn plan(header: &Gguf, path: &Path, archs: &[Registered], params: &LoadParams) -> Result<LoadPlan, ModelError> {
+    // A header without tensors may be a draft, to which the caller adds the missing tensors.
+    check_kind(&header.metadata, header.tensors().len().max(1), path)?;
     plan_table(&header.metadata, TensorTable::new(header), path, archs, params)
 }
 
 /// Like [`plan`], for a complete model in one or more files.
 pub fn plan_set(set: &GgufSet, archs: &[Registered], params: &LoadParams) -> Result<LoadPlan, ModelError> {
     let (table, path) = (TensorTable::of_set(set), set.first().path());
+    check_kind(set.metadata(), set.n_tensors(), path)?;
     plan_table(set.metadata(), table, path, archs, params)
 }
 
@@ -471,6 +475,18 @@ fn declare(
 fn apply_overrides(metadata: &mut Metadata, overrides: &[(String, Value)]) {
     for (key, value) in overrides {
         metadata.insert(key.as_str(), value.clone());
+    }
+}
+
+/// Rejects adapters, projectors and other files that belong to a model, whose keys and tensors would be reported as
+/// missing.
+fn check_kind(metadata: &Metadata, n_tensors: usize, path: &Path) -> Result<(), ModelError> {
+    match FileKind::of(metadata, n_tensors) {
+        FileKind::Model => Ok(()),
+        kind => Err(ModelError::NotAModel {
+            path: path.to_owned(),
+            kind,
+        }),
     }
 }
 
