@@ -16,7 +16,7 @@ mod template;
 pub mod values;
 
 pub use adapter::{AdapterArgs, ScaledFile};
-pub use context::{ContextArgs, PrecisionArg};
+pub use context::{BatchSizeArgs, CacheTypeArgs, ContextArgs, PrecisionArg, PrecisionArgs, UbatchSizeArgs};
 pub use display::{DisplayArgs, LogArgs};
 pub use grammar::GrammarArgs;
 pub use hub::HubArgs;

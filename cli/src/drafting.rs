@@ -39,7 +39,7 @@ impl Source<'_> {
                 let memory = self.context.params().memory(context.n_ctx());
                 let path = &self.hub.file_of(path)?;
                 let load = self.load.of_draft(&speculation.placement);
-                let model = load.load(path, self.context.precision, Some(memory))?;
+                let model = load.load(path, self.context.precision.mode, Some(memory))?;
                 let cannot = |e| Failure::new(format_args!("{}: {e}", path.display()));
                 let models = DraftModel::several(model, context, n).map_err(cannot)?;
                 Drafters::Some(models.into_iter().map(|m| Box::new(m) as Box<dyn Drafter>).collect())

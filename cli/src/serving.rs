@@ -43,7 +43,7 @@ pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
         mtp: speculation.mtp,
         ..args.load.clone()
     };
-    let model = load.load(path, args.context.precision, Some(memory))?;
+    let model = load.load(path, args.context.precision.mode, Some(memory))?;
     let n_train = model.base().n_ctx_train();
     params.n_ctx = args.context.ctx_size.unwrap_or(DEFAULT_CONTEXT.min(n_train.max(1)));
     // Generation and embedding contexts take turns on one thread pool.

@@ -27,28 +27,12 @@ pub struct ContextArgs {
     /// Threads for prefill (-tb) [default: --threads]
     #[arg(long, value_name = "N", value_parser = threads, allow_negative_numbers = true, hide_short_help = true)]
     pub threads_batch: Option<usize>,
-    /// Logical batch size: maximum tokens per decode call
-    #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive, hide_short_help = true)]
-    pub batch_size: usize,
-    /// Physical batch size (-ub): maximum tokens per ubatch
-    #[arg(long, value_name = "N", default_value = "512", value_parser = positive, hide_short_help = true)]
-    pub ubatch_size: usize,
-    /// Precision of activations in matmuls with quantized weights
-    ///
-    /// `exact` uses f32 and `high` uses 16-bit integers. `fast` also uses 8-bit integers (bf16 with AMX) in
-    /// batches of at least 32 tokens, and bf16 on GPUs from 9 tokens on.
-    #[arg(long, value_name = "MODE", default_value = "fast", hide_short_help = true)]
-    pub precision: PrecisionArg,
-    /// Data type of the K cache (-ctk)
-    ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
-    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
-    pub cache_type_k: GgmlType,
-    /// Data type of the V cache (-ctv)
-    ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
-    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
-    pub cache_type_v: GgmlType,
+    #[command(flatten)]
+    pub batch: BatchSizeArgs,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
+    #[command(flatten)]
+    pub cache: CacheTypeArgs,
     /// RoPE base frequency [default: from the model]
     #[arg(long, value_name = "BASE", value_parser = positive_float, hide_short_help = true)]
     pub rope_freq_base: Option<f32>,
@@ -97,13 +81,13 @@ impl ContextArgs {
         let by_factor = self.rope_scale.map(|factor| 1.0 / factor);
         ContextParams {
             n_ctx: self.ctx_size.unwrap_or(DEFAULT_CONTEXT),
-            n_batch: self.batch_size,
-            n_ubatch: self.ubatch_size.min(self.batch_size),
+            n_batch: self.batch.size,
+            n_ubatch: self.batch.ubatch(),
             n_threads: self.threads.unwrap_or(defaults.n_threads),
             n_threads_batch: self.threads_batch.or(self.threads).unwrap_or(defaults.n_threads_batch),
-            precision: self.precision.into(),
-            type_k: self.cache_type_k,
-            type_v: self.cache_type_v,
+            precision: self.precision.mode.into(),
+            type_k: self.cache.k,
+            type_v: self.cache.v,
             rope_freq_base: self.rope_freq_base,
             rope_freq_scale: by_kind.or(self.rope_freq_scale).or(by_factor),
             yarn_ext_factor: ext_factor,
@@ -114,6 +98,63 @@ impl ContextArgs {
             ..defaults
         }
     }
+}
+
+/// Batch size options.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct BatchSizeArgs {
+    /// Logical batch size: maximum tokens per decode call
+    #[arg(short = 'b', long = "batch-size", id = "batch_size", value_name = "N", default_value = "2048", value_parser = positive, hide_short_help = true)]
+    pub size: usize,
+    #[command(flatten)]
+    pub physical: UbatchSizeArgs,
+}
+
+impl BatchSizeArgs {
+    /// Returns the maximum tokens per ubatch. An ubatch is at most as large as a batch.
+    pub fn ubatch(&self) -> usize {
+        self.physical.size.min(self.size)
+    }
+}
+
+/// Physical batch size option.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct UbatchSizeArgs {
+    /// Physical batch size (-ub): maximum tokens per ubatch
+    #[arg(long = "ubatch-size", id = "ubatch_size", value_name = "N", alias = "ubatch", default_value = "512", value_parser = positive, hide_short_help = true)]
+    pub size: usize,
+}
+
+/// KV cache options.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct CacheTypeArgs {
+    /// Data type of the K cache (-ctk)
+    ///
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
+    #[arg(long = "cache-type-k", id = "cache_type_k", value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
+    pub k: GgmlType,
+    /// Data type of the V cache (-ctv)
+    ///
+    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
+    #[arg(long = "cache-type-v", id = "cache_type_v", value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type, hide_short_help = true)]
+    pub v: GgmlType,
+}
+
+/// Precision option.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct PrecisionArgs {
+    /// Precision of activations in matmuls with quantized weights
+    ///
+    /// `exact` uses f32 and `high` uses 16-bit integers. `fast` also uses 8-bit integers (bf16 with AMX) in
+    /// batches of at least 32 tokens, and bf16 on GPUs from 9 tokens on.
+    #[arg(
+        long = "precision",
+        id = "precision",
+        value_name = "MODE",
+        default_value = "fast",
+        hide_short_help = true
+    )]
+    pub mode: PrecisionArg,
 }
 
 /// Precision of activations in matmuls with quantized weights.

@@ -3,10 +3,9 @@
 use clap::Args;
 use engine::builder::MemoryParams;
 use engine::model::LoadParams;
-use kernels::GgmlType;
 
-use super::values::{cache_type, context_size, positive, sequences};
-use super::{HubArgs, PlacementArgs};
+use super::values::{context_size, sequences};
+use super::{BatchSizeArgs, CacheTypeArgs, HubArgs, PlacementArgs};
 use crate::failure::Outcome;
 
 /// Model, context and placement options for a memory plan.
@@ -20,22 +19,10 @@ pub struct PlanArgs {
     /// Number of sequences to plan for (-np)
     #[arg(long, value_name = "N", default_value = "1", value_parser = sequences)]
     pub n_parallel: usize,
-    /// Logical batch size: maximum tokens per decode call
-    #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive)]
-    pub batch_size: usize,
-    /// Physical batch size (-ub): maximum tokens per ubatch
-    #[arg(long, value_name = "N", default_value = "512", value_parser = positive)]
-    pub ubatch_size: usize,
-    /// Data type of the K cache (-ctk)
-    ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
-    pub cache_type_k: GgmlType,
-    /// Data type of the V cache (-ctv)
-    ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
-    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
-    pub cache_type_v: GgmlType,
+    #[command(flatten)]
+    pub batch: BatchSizeArgs,
+    #[command(flatten)]
+    pub cache: CacheTypeArgs,
     #[command(flatten)]
     pub hub: HubArgs,
     #[command(flatten)]
@@ -48,11 +35,11 @@ impl PlanArgs {
         let defaults = MemoryParams::default();
         let memory = MemoryParams {
             n_ctx: self.ctx_size.unwrap_or(defaults.n_ctx),
-            n_batch: self.batch_size,
-            n_ubatch: self.ubatch_size.min(self.batch_size),
+            n_batch: self.batch.size,
+            n_ubatch: self.batch.ubatch(),
             n_seq_max: self.n_parallel,
-            type_k: self.cache_type_k,
-            type_v: self.cache_type_v,
+            type_k: self.cache.k,
+            type_v: self.cache.v,
             ..defaults
         };
         let mut params = self.placement.params(Some(memory))?;

@@ -13,7 +13,7 @@ use engine::sample::Token;
 use llama::parts::{MAX_TEXTS, decode_texts, default_pooling, n_fitting};
 
 use crate::args::values::{pooling_mode, positive, threads};
-use crate::args::{AdapterArgs, HubArgs, LoadArgs, PrecisionArg};
+use crate::args::{AdapterArgs, HubArgs, LoadArgs, PrecisionArgs};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
 use crate::naming::model_and_texts;
@@ -65,12 +65,8 @@ pub struct EmbedArgs {
     pub load: LoadArgs,
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Precision of activations in matmuls with quantized weights
-    ///
-    /// `exact` uses f32 and `high` uses 16-bit integers. `fast` also uses 8-bit integers (bf16 with AMX) in
-    /// batches of at least 32 tokens, and bf16 on GPUs from 9 tokens on.
-    #[arg(long, value_name = "MODE", default_value = "fast")]
-    pub precision: PrecisionArg,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
     /// Number of threads [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
@@ -121,7 +117,7 @@ pub fn run(args: &EmbedArgs) -> Outcome {
     let (model, words) = model_and_texts(args.model.as_deref(), &args.hub, args.words.clone())?;
     let texts = texts(args, words)?;
     let path = fetch::model(model.as_deref(), &args.hub)?;
-    let model = args.load.load(&path, args.precision, None)?;
+    let model = args.load.load(&path, args.precision.mode, None)?;
     let pooling = pooling(args, &model);
     let inputs = inputs(args, &model, &path, &texts)?;
     let vectors = embed(args, &model, pooling, &inputs)?;
@@ -223,7 +219,7 @@ fn embed(args: &EmbedArgs, model: &Arc<Model>, pooling: Pooling, inputs: &[Vec<T
         n_seq_max: inputs.len().min(MAX_TEXTS),
         n_threads,
         n_threads_batch: n_threads,
-        precision: args.precision.into(),
+        precision: args.precision.mode.into(),
         pooling: Some(pooling),
         ..defaults
     };

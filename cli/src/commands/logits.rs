@@ -10,10 +10,9 @@ use engine::context::ContextParams;
 use engine::finite::check_finite;
 use engine::gguf::logits::Logits;
 use engine::sample::Token;
-use kernels::GgmlType;
 
-use crate::args::values::{cache_type, positive, threads};
-use crate::args::{AdapterArgs, HubArgs, LoadArgs, PrecisionArg};
+use crate::args::values::threads;
+use crate::args::{AdapterArgs, CacheTypeArgs, HubArgs, LoadArgs, PrecisionArgs, UbatchSizeArgs};
 use crate::failure::{Failure, Outcome};
 use crate::input;
 
@@ -42,25 +41,12 @@ pub struct LogitsArgs {
     pub load: LoadArgs,
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Precision of activations in matmuls with quantized weights
-    ///
-    /// `exact` uses f32 and `high` uses 16-bit integers. `fast` also uses 8-bit integers (bf16 with AMX) in
-    /// batches of at least 32 tokens, and bf16 on GPUs from 9 tokens on.
-    #[arg(long, value_name = "MODE", default_value = "fast")]
-    pub precision: PrecisionArg,
-    /// Data type of the K cache (-ctk)
-    ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
-    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type)]
-    pub cache_type_k: GgmlType,
-    /// Data type of the V cache (-ctv)
-    ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
-    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
-    pub cache_type_v: GgmlType,
-    /// Physical batch size (-ub): maximum tokens per ubatch
-    #[arg(long, value_name = "N", alias = "ubatch", default_value = "512", value_parser = positive)]
-    pub ubatch_size: usize,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
+    #[command(flatten)]
+    pub cache: CacheTypeArgs,
+    #[command(flatten)]
+    pub ubatch: UbatchSizeArgs,
     /// Number of threads [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
@@ -77,12 +63,12 @@ pub fn run(args: &LogitsArgs) -> Outcome {
     let defaults = ContextParams::default();
     let n_threads = args.threads.unwrap_or(defaults.n_threads);
     let params = ContextParams {
-        n_ubatch: args.ubatch_size,
+        n_ubatch: args.ubatch.size,
         n_threads,
         n_threads_batch: n_threads,
-        precision: args.precision.into(),
-        type_k: args.cache_type_k,
-        type_v: args.cache_type_v,
+        precision: args.precision.mode.into(),
+        type_k: args.cache.k,
+        type_v: args.cache.v,
         ..defaults
     };
     let model = args.first.iter().chain(&args.model).next();
@@ -90,7 +76,7 @@ pub fn run(args: &LogitsArgs) -> Outcome {
     let model = model.ok_or_else(|| Failure::new("no model given"))?;
     let model = args
         .load
-        .load(&model, args.precision, Some(params.memory(tokens.len())))?;
+        .load(&model, args.precision.mode, Some(params.memory(tokens.len())))?;
     let mut context = context_for(model, tokens.len(), &params)?;
     args.adapters.apply(&mut context)?;
     let values = logits_of(&mut context, &tokens)?;

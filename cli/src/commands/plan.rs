@@ -215,7 +215,7 @@ pub fn change(file: &Path, header: &Gguf, args: &PlanArgs, planned: &LoadPlan) -
     };
     let mut args = args.clone();
     let mut flags = String::new();
-    let caches = [("-ctk", &mut args.cache_type_k), ("-ctv", &mut args.cache_type_v)];
+    let caches = [("-ctk", &mut args.cache.k), ("-ctv", &mut args.cache.v)];
     for (flag, ty) in caches.into_iter().filter(|(_, ty)| is_above_q8_0(**ty)) {
         *ty = GgmlType::Q8_0;
         flags += &format!(" {flag} q8_0");

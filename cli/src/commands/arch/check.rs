@@ -13,13 +13,17 @@ use kernels::{GgmlType, Precision};
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use super::{check_declaration, check_file};
-use crate::args::values::{cache_type, positive, positive_float_64, threads};
-use crate::args::{LoadArgs, PrecisionArg};
+use crate::args::values::{positive_float_64, threads};
+use crate::args::{CacheTypeArgs, LoadArgs, PrecisionArg, UbatchSizeArgs};
 use crate::failure::{Failure, Outcome};
 
-/// Arguments of `llama arch check`.
+/// Arguments of `llama arch check`. Recorded logits were computed with f32 caches.
 #[derive(Debug, Args)]
-#[command(args_override_self = true)]
+#[command(
+    args_override_self = true,
+    mut_arg("cache_type_k", |arg| arg.default_value("f32")),
+    mut_arg("cache_type_v", |arg| arg.default_value("f32"))
+)]
 pub struct CheckArgs {
     /// Model files, or with --fixtures configurations such as llama-moe [default: all]
     ///
@@ -39,19 +43,10 @@ pub struct CheckArgs {
     /// Skip architectures without a declaration instead of failing
     #[arg(long)]
     pub known: bool,
-    /// Data type of the K cache (-ctk)
-    ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
-    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f32", value_parser = cache_type)]
-    pub cache_type_k: GgmlType,
-    /// Data type of the V cache (-ctv)
-    ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
-    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f32", value_parser = cache_type)]
-    pub cache_type_v: GgmlType,
-    /// Physical batch size (-ub): maximum tokens per ubatch
-    #[arg(long, value_name = "N", alias = "ubatch", default_value = "512", value_parser = positive)]
-    pub ubatch_size: usize,
+    #[command(flatten)]
+    pub cache: CacheTypeArgs,
+    #[command(flatten)]
+    pub ubatch: UbatchSizeArgs,
     /// Maximum normalized mean squared error [default: 1e-8 with f32 caches, else 1e-4]
     #[arg(long, value_name = "X", value_parser = positive_float_64)]
     pub limit: Option<f64>,
@@ -74,17 +69,17 @@ pub fn run(args: &CheckArgs) -> Outcome {
         seed: args.seed,
         load: args.load.params(PrecisionArg::Exact, None)?,
         context: ContextParams {
-            n_ubatch: args.ubatch_size,
+            n_ubatch: args.ubatch.size,
             // Configurations run in parallel, so each uses one thread.
             n_threads: 1,
             n_threads_batch: 1,
             precision: Precision::Exact,
-            type_k: args.cache_type_k,
-            type_v: args.cache_type_v,
+            type_k: args.cache.k,
+            type_v: args.cache.v,
             ..ContextParams::default()
         },
     };
-    let is_exact = (args.cache_type_k, args.cache_type_v) == (GgmlType::F32, GgmlType::F32);
+    let is_exact = (args.cache.k, args.cache.v) == (GgmlType::F32, GgmlType::F32);
     let limit = args.limit.unwrap_or(if is_exact { 1e-8 } else { 1e-4 });
     let Some(dir) = &args.fixtures else {
         return check_files(args, &params, limit);

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use kernels::GgmlType;
 
-use crate::args::values::{cache_type, positive, sequences, threads};
-use crate::args::{HubArgs, LoadArgs, PrecisionArg};
+use crate::args::values::{positive, sequences, threads};
+use crate::args::{BatchSizeArgs, CacheTypeArgs, HubArgs, LoadArgs, PrecisionArgs};
 
 /// Arguments of `llama bench`.
 #[derive(Debug, Args)]
@@ -33,28 +32,12 @@ pub struct BenchArgs {
     /// Measured repetitions of each test, after one warmup run
     #[arg(short, long, value_name = "N", default_value = "5", value_parser = positive)]
     pub repetitions: usize,
-    /// Logical batch size: maximum tokens per decode call
-    #[arg(short, long, value_name = "N", default_value = "2048", value_parser = positive)]
-    pub batch_size: usize,
-    /// Physical batch size (-ub): maximum tokens per ubatch
-    #[arg(long, value_name = "N", default_value = "512", value_parser = positive)]
-    pub ubatch_size: usize,
-    /// Data type of the K cache (-ctk)
-    ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
-    #[arg(long, value_name = "TYPE", alias = "ctk", default_value = "f16", value_parser = cache_type)]
-    pub cache_type_k: GgmlType,
-    /// Data type of the V cache (-ctv)
-    ///
-    /// Values: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl.
-    #[arg(long, value_name = "TYPE", alias = "ctv", default_value = "f16", value_parser = cache_type)]
-    pub cache_type_v: GgmlType,
-    /// Precision of activations in matmuls with quantized weights
-    ///
-    /// `exact` uses f32 and `high` uses 16-bit integers. `fast` also uses 8-bit integers (bf16 with AMX) in
-    /// batches of at least 32 tokens, and bf16 on GPUs from 9 tokens on.
-    #[arg(long, value_name = "MODE", default_value = "fast")]
-    pub precision: PrecisionArg,
+    #[command(flatten)]
+    pub batch: BatchSizeArgs,
+    #[command(flatten)]
+    pub cache: CacheTypeArgs,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
     /// Print a per-op time profile after each test
     #[arg(long, conflicts_with = "compare")]
     pub profile: bool,

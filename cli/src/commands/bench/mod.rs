@@ -89,7 +89,7 @@ impl Loaded {
     fn open(path: &Path, args: &BenchArgs) -> Outcome<Loaded> {
         system::reset_peak_memory();
         let start = Instant::now();
-        let model = args.load.load(path, args.precision, None)?;
+        let model = args.load.load(path, args.precision.mode, None)?;
         if model.arch().encoder {
             return Err(Failure::new(format_args!(
                 "{}: {} is an encoder-decoder model, which `llama bench` does not support",
@@ -136,11 +136,11 @@ fn default_threads() -> usize {
 /// Returns the context parameters common to all tests.
 fn params(args: &BenchArgs) -> ContextParams {
     ContextParams {
-        n_batch: args.batch_size,
-        n_ubatch: args.ubatch_size.min(args.batch_size),
-        type_k: args.cache_type_k,
-        type_v: args.cache_type_v,
-        precision: args.precision.into(),
+        n_batch: args.batch.size,
+        n_ubatch: args.batch.ubatch(),
+        type_k: args.cache.k,
+        type_v: args.cache.v,
+        precision: args.precision.mode.into(),
         ..ContextParams::default()
     }
 }

@@ -182,7 +182,7 @@ impl Session {
         // The grammar compiles while weights load and the prompt is processed.
         let pending = args.grammar.pending()?;
         let hook = pending.as_ref().map(Pending::hook);
-        let model = load.load_and(path, args.context.precision, Some(memory), hook)?;
+        let model = load.load_and(path, args.context.precision.mode, Some(memory), hook)?;
         let constraint = pending.map(Pending::started).transpose()?;
         let can_shrink = args.context.ctx_size.is_none() && args.load.placement.fit == "on";
         let n_ctx_min = if can_shrink { args.context.fit_ctx } else { usize::MAX };
