@@ -94,15 +94,23 @@ fn is_for_run(first: &str) -> bool {
 
 /// Returns the subcommand that a command line selects, or the program itself.
 pub fn command_of<'a>(program: &'a Command, args: &[OsString]) -> &'a Command {
+    let path = path_of(program, args);
+    let nested = |command: &'a Command, name: &String| command.find_subcommand(name).unwrap_or(command);
+    path.iter().fold(program, nested)
+}
+
+/// Returns the names of the nested subcommands that a command line selects.
+pub fn path_of(program: &Command, args: &[OsString]) -> Vec<String> {
     let words = args.iter().skip(1).map_while(|arg| arg.to_str());
-    let mut command = program;
+    let (mut command, mut path) = (program, Vec::new());
     for word in words {
-        match command.find_subcommand(word) {
-            Some(nested) => command = nested,
-            None => break,
-        }
+        let Some(nested) = command.find_subcommand(word) else {
+            break;
+        };
+        path.push(nested.get_name().to_owned());
+        command = nested;
     }
-    command
+    path
 }
 
 /// Returns true if `text` is a flag whose value may start with a hyphen.

@@ -1,50 +1,105 @@
-//! Flags set through environment variables. `LLAMA_ARG_CTX_SIZE` sets `--ctx-size` unless the flag is given.
-//! If llama.cpp uses another variable name, such as `LLAMA_ARG_BATCH`, that variable is the fallback.
+//! Flags set through environment variables. `LLAMA_ARG_CTX_SIZE` sets `--ctx-size` unless the command line sets
+//! this flag or a flag that excludes it. If llama.cpp uses another variable name, such as `LLAMA_ARG_BATCH`, that
+//! variable is the fallback. A false value of a boolean variable sets the negated flag. Empty variables are unset.
+
+mod given;
+mod variables;
 
 use std::ffi::OsString;
 
-use clap::builder::BoolishValueParser;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, Id};
 use kernels::Isa;
 
+use crate::args::values::boolean;
+use crate::argv;
 use crate::failure::{Failure, Outcome};
-use crate::llama_cpp;
+use given::Given;
+use variables::{is_set, is_switch, names, opposite, switch_parser};
 
-/// Prefix of the environment variables for flags.
-const PREFIX: &str = "LLAMA_ARG_";
-
-/// Binds the flags of a command and its subcommands to environment variables.
-pub fn with_variables(command: Command) -> Command {
-    command
-        .mut_args(|arg| {
-            match names(&arg)
-                .into_iter()
-                .reduce(|a, b| if !is_set(&a) && is_set(&b) { b } else { a })
-            {
-                Some(name) => with_variable(arg, name),
-                None => arg,
-            }
-        })
-        .mut_subcommands(with_variables)
+/// Binds the flags of the command that `line` selects to environment variables, except flags that `line` overrides.
+pub fn with_variables(program: Command, line: &[OsString]) -> Command {
+    let bound = bound(&program, line);
+    let path = argv::path_of(&program, line);
+    bind(program, &path, bound)
 }
 
-/// Returns the variables of a flag in order of precedence: its own, llama.cpp's, and those of its old
-/// spellings.
-fn names(arg: &Arg) -> Vec<String> {
-    let Some(flag) = arg.get_long() else {
-        return Vec::new();
-    };
-    let theirs = llama_cpp::variable_of(flag).map(str::to_owned);
-    let old = arg.get_all_aliases().unwrap_or_default().into_iter().map(variable);
-    [variable(flag)].into_iter().chain(theirs).chain(old).collect()
+fn bind(mut command: Command, path: &[String], bound: Vec<(Id, Source)>) -> Command {
+    if let Some((name, rest)) = path.split_first() {
+        return command.mut_subcommand(name, |nested| bind(nested, rest, bound));
+    }
+    for (id, source) in bound {
+        command = command.mut_arg(id, |arg| source.bind(arg));
+    }
+    command
+}
+
+/// Returns the flags of the selected command that variables set.
+fn bound(program: &Command, line: &[OsString]) -> Vec<(Id, Source)> {
+    let command = argv::command_of(program, line);
+    let all: Vec<&Arg> = command.get_arguments().collect();
+    let mut bound: Vec<(&Arg, Source)> = all
+        .iter()
+        .filter_map(|&arg| Some((arg, Source::of(arg, &all)?)))
+        .collect();
+    if !bound.is_empty() {
+        let given = Given::of(program, line);
+        bound.retain(|(arg, _)| !given.overrides(arg));
+    }
+    bound
+        .into_iter()
+        .map(|(arg, source)| (arg.get_id().clone(), source))
+        .collect()
+}
+
+/// An environment variable that sets a flag.
+struct Source {
+    variable: String,
+    /// A false value sets the flag.
+    is_negated: bool,
+}
+
+impl Source {
+    /// Returns the variable of a flag, if the variable is set. `all` are the flags of the command.
+    fn of(arg: &Arg, all: &[&Arg]) -> Option<Source> {
+        // These flags print information and exit.
+        if matches!(arg.get_long(), None | Some("help" | "version")) {
+            return None;
+        }
+        let source = |names: Vec<String>, is_negated| {
+            let variable = names.into_iter().find(|name| is_set(name))?;
+            Some(Source { variable, is_negated })
+        };
+        let own = source(names(arg), false);
+        if !is_switch(arg) {
+            return own;
+        }
+        let source = own.or_else(|| source(opposite(arg, all)?, true))?;
+        // A false flag is an absent flag. An invalid value is reported by clap.
+        let is_on = std::env::var(&source.variable).ok().and_then(|value| boolean(&value));
+        if is_on == Some(source.is_negated) {
+            None
+        } else {
+            Some(source)
+        }
+    }
+
+    fn bind(&self, arg: Arg) -> Arg {
+        let arg = if is_switch(&arg) {
+            arg.value_parser(switch_parser(self.is_negated))
+        } else {
+            arg
+        };
+        arg.env(&self.variable).hide_env(true)
+    }
 }
 
 /// A flag set through an environment variable.
 #[derive(Debug)]
 pub struct FromVariable {
-    flag: String,
+    /// Spellings of the flag.
+    flags: Vec<String>,
     variable: String,
     values: Vec<String>,
 }
@@ -64,8 +119,11 @@ pub fn set_by_variables(program: &Command, matches: &ArgMatches) -> Vec<FromVari
     };
     let of_arg = |arg: &Arg| {
         let values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
+        let long = arg.get_long()?;
+        let short = arg.get_short().map(|short| format!("-{short}"));
+        let letters = argv::short_form(long).map(str::to_owned);
         Some(FromVariable {
-            flag: format!("--{}", arg.get_long()?),
+            flags: [format!("--{long}")].into_iter().chain(short).chain(letters).collect(),
             variable: arg.get_env()?.to_string_lossy().into_owned(),
             values: values.map(|value| value.to_string_lossy().into_owned()).collect(),
         })
@@ -73,20 +131,23 @@ pub fn set_by_variables(program: &Command, matches: &ArgMatches) -> Vec<FromVari
     command.get_arguments().filter(is_set).filter_map(of_arg).collect()
 }
 
+/// Values that many flags have, so that they do not identify a flag in a message.
+const COMMON_VALUES: [&str; 6] = ["true", "false", "auto", "off", "none", "default"];
+
 impl FromVariable {
     /// Returns true if an error message is about this flag: it contains the flag or one of its values.
     fn is_mentioned(&self, message: &str) -> bool {
-        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        let mut words = message.split(|c| !is_word(c));
-        let is_specific = |value: &&String| {
-            value.len() > 2 && value.parse::<f64>().is_err() && !matches!(value.as_str(), "true" | "false" | "auto")
+        let has_word = |wanted: &str| {
+            let is_letter = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+            let mut words = message.split(|c| !is_letter(c));
+            words.any(|word| word.trim_end_matches(['.', '-']) == wanted)
         };
-        let has_value = self
-            .values
-            .iter()
-            .filter(is_specific)
-            .any(|value| message.contains(value.as_str()));
-        has_value || words.any(|word| word == self.flag)
+        let is_specific = |value: &&String| value.len() > 2 && !COMMON_VALUES.contains(&value.as_str());
+        let has_value = self.values.iter().filter(is_specific).any(|value| {
+            let is_number = value.parse::<f64>().is_ok();
+            has_word(value) || (!is_number && message.contains(value.as_str()))
+        });
+        has_value || self.flags.iter().any(|flag| has_word(flag))
     }
 }
 
@@ -104,26 +165,33 @@ pub fn name_variables(message: String, given: &[FromVariable]) -> String {
     }
 }
 
-/// Replaces the flag in a clap error by its environment variable, unless the flag is on the command line.
-pub fn name_variable(mut error: clap::Error, command: &Command, args: &[OsString]) -> clap::Error {
-    let Some(ContextValue::String(invalid)) = error.get(ContextKind::InvalidArg) else {
-        return error;
+/// Replaces the flags in a clap error that environment variables set by these variables. Only such flags of `command`
+/// are bound to a variable.
+pub fn name_variable(mut error: clap::Error, command: &Command) -> clap::Error {
+    let bound = || {
+        let variables = command.get_arguments().filter_map(|arg| Some((arg, arg.get_env()?)));
+        variables.map(|(arg, variable)| (arg.to_string(), variable.to_string_lossy().into_owned()))
     };
-    let is_given = |arg: &Arg| {
-        let long = arg.get_long().map(|long| format!("--{long}"));
-        let short = arg.get_short().map(|short| format!("-{short}"));
-        args.iter().filter_map(|text| text.to_str()).any(|text| {
-            let is_long = long.as_ref().is_some_and(|long| text.split('=').next() == Some(long));
-            is_long || short.as_ref().is_some_and(|short| text.starts_with(short))
-        })
+    let named = |flag: &str| match bound().find(|(shown, _)| shown == flag) {
+        Some((_, variable)) => format!("{variable} ({flag})"),
+        None => flag.to_owned(),
     };
-    let variable = command
-        .get_arguments()
-        .find(|arg| arg.to_string() == *invalid && !is_given(arg))
-        .and_then(|arg| arg.get_env()?.to_str().filter(|name| is_set(name)));
-    if let Some(name) = variable {
-        let named = format!("{name} ({invalid})");
-        error.insert(ContextKind::InvalidArg, ContextValue::String(named));
+    for kind in [ContextKind::InvalidArg, ContextKind::PriorArg] {
+        let renamed = match error.get(kind) {
+            Some(ContextValue::String(flag)) => ContextValue::String(named(flag)),
+            Some(ContextValue::Strings(flags)) => ContextValue::Strings(flags.iter().map(|flag| named(flag)).collect()),
+            _ => continue,
+        };
+        error.insert(kind, renamed);
+    }
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        // A flag that a variable sets may be the one that requires another flag.
+        let tips: Vec<_> = bound()
+            .map(|(flag, variable)| format!("{variable} sets {flag}").into())
+            .collect();
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
     }
     error
 }
@@ -142,24 +210,4 @@ pub fn check_instruction_set() -> Outcome {
         "{INSTRUCTION_SET}: unknown instruction set `{name}`; expected one of {}",
         Isa::ALL.map(Isa::name).join(", ")
     )))
-}
-
-fn with_variable(arg: Arg, name: String) -> Arg {
-    match arg.get_long() {
-        // These flags print information and exit.
-        Some("help" | "version") => arg,
-        _ if matches!(arg.get_action(), ArgAction::SetTrue) => {
-            // In the environment, a boolean flag takes 1, on, yes or true, or their opposites.
-            arg.value_parser(BoolishValueParser::new()).env(name).hide_env(true)
-        }
-        _ => arg.env(name).hide_env(true),
-    }
-}
-
-fn is_set(name: &str) -> bool {
-    std::env::var_os(name).is_some()
-}
-
-fn variable(flag: &str) -> String {
-    format!("{PREFIX}{}", flag.to_ascii_uppercase().replace('-', "_"))
 }

@@ -33,7 +33,7 @@ impl PlacementArgs {
         let placement = PlacementParams {
             n_layers: match self.n_gpu_layers {
                 Some(n) => n,
-                None if self.fit == "on" => DeviceLayers::Auto,
+                None if self.fit => DeviceLayers::Auto,
                 None => DeviceLayers::Count(usize::MAX),
             },
             tensor_split: self.tensor_split.clone(),

@@ -66,15 +66,17 @@ fn run(command: Command) -> Outcome {
 
 /// Parses the command line and environment variables. Also returns the flags that environment variables set.
 fn parse() -> Result<(Cli, Vec<FromVariable>), clap::Error> {
-    let mut command = environment::with_variables(Cli::command()).version(version::short());
+    let mut command = Cli::command().version(version::short());
     // Listing devices is slow, so only `--version` does it.
     if std::env::args_os().nth(1).is_some_and(|arg| arg == "--version") {
         command = command.long_version(version::long());
     }
     let args = argv::normalize(std::env::args_os(), &command)?;
+    let mut command = environment::with_variables(command, &args);
     let matches = command.try_get_matches_from_mut(&args);
-    let matches = matches.map_err(|e| environment::name_variable(e, argv::command_of(&command, &args), &args))?;
+    let matches = matches.map_err(|e| environment::name_variable(e, argv::command_of(&command, &args)))?;
     let from_variables = environment::set_by_variables(&command, &matches);
-    let cli = Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut command))?;
+    // The error ends with the usage of the selected command.
+    let cli = Cli::from_arg_matches(&matches).map_err(|e| e.format(&mut argv::command_of(&command, &args).clone()))?;
     Ok((cli, from_variables))
 }

@@ -27,8 +27,8 @@ pub fn model_and_texts(
     }
 }
 
-/// A path to a missing file must not be taken for a prompt.
-fn names_a_model(text: &str) -> bool {
+/// Returns true if a positional argument is a model. A path to a missing file must not be taken for a prompt.
+pub fn names_a_model(text: &str) -> bool {
     let looks_like_a_path = !text.contains(char::is_whitespace) && text.contains(MAIN_SEPARATOR);
     Path::new(text).is_file()
         || Name::meant(text).is_some()

@@ -284,6 +284,114 @@ fn environment_variables_set_missing_flags() {
 }
 
 #[test]
+fn flags_override_variables_that_exclude_them() {
+    let home = Home::new();
+    let model = home.model_with_text("llama", None);
+    let run = |variables: &[(&str, &str)], args: &[&str]| {
+        let mut command = home.llama(&[&["run"], args, &SHORT].concat());
+        command.envs(variables.iter().copied());
+        ended(command)
+    };
+    let expected = run(&[], &[&model, "abc"]).succeeds().to_owned();
+    let other = [
+        ("LLAMA_ARG_HF_REPO", "user/none"),
+        ("LLAMA_ARG_HF_FILE", "none.gguf"),
+        ("LLAMA_ARG_MODEL", "/none.gguf"),
+        ("LLAMA_ARG_CHOICE", "x"),
+    ];
+    let free = ["--regex", "[^x]*"];
+    let free = run(&[], &[&[&model, "abc"], &free[..]].concat()).succeeds().to_owned();
+    for args in [
+        &["-m", &model, "abc"][..],
+        &[&model, "abc"],
+        &["-m", &model, "-p", "abc"],
+    ] {
+        assert_eq!(run(&other[..3], args).succeeds(), expected, "{args:?}");
+        let args = [args, &["--regex", "[^x]*"]].concat();
+        assert_eq!(run(&other, &args).succeeds(), free, "{args:?}");
+    }
+    // Of two variables, neither takes precedence.
+    let model_variable = [("LLAMA_ARG_MODEL", model.as_str())];
+    assert_eq!(run(&model_variable, &["abc"]).succeeds(), expected);
+    let both = run(&[model_variable[0], other[0]], &["abc"]);
+    both.fails_saying(&["only one model", "LLAMA_ARG_MODEL", "LLAMA_ARG_HF_REPO"]);
+    let grammars = [("LLAMA_ARG_GRAMMAR", "root ::= \"a\""), ("LLAMA_ARG_REGEX", "a")];
+    let both = run(&grammars, &[&model, "abc"]);
+    assert!(
+        both.status == 2 && both.err.contains("LLAMA_ARG_GRAMMAR") && both.err.contains("LLAMA_ARG_REGEX"),
+        "{}",
+        both.err
+    );
+}
+
+#[test]
+fn errors_name_the_variable_of_a_value() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let run = |variable: (&str, &str), args: &[&str]| {
+        let mut command = home.llama(&[&["run", &model, "abc"], args].concat());
+        command.env(variable.0, variable.1);
+        ended(command)
+    };
+    for variable in [
+        ("LLAMA_ARG_CTX_SIZE", "2000000000"),
+        ("LLAMA_ARG_LORA", "/none.gguf"),
+        ("LLAMA_ARG_GRAMMAR", "root ::= ("),
+        ("LLAMA_ARG_DEVICE", "no-such"),
+        ("LLAMA_ARG_SPEC_DRAFT_MODEL", "/none.gguf"),
+        ("LLAMA_ARG_CHAT_TEMPLATE_FILE", "/none.jinja"),
+    ] {
+        run(variable, &[]).fails_saying(&[variable.0]);
+    }
+    let on_line = run(("LLAMA_ARG_DEVICE", "cuda"), &["--device", "no-such"]);
+    assert!(!on_line.err.contains("set by"), "{}", on_line.err);
+    for (variable, part) in [
+        (("LLAMA_ARG_CTX_SIZE", "much"), "'LLAMA_ARG_CTX_SIZE (--ctx-size <N>)'"),
+        (("LLAMA_ARG_TEMP", "hot"), "'LLAMA_ARG_TEMP (--temp <N>)'"),
+        (("LLAMA_ARG_TEMPERATURE", "hot"), "'LLAMA_ARG_TEMPERATURE (--temp <N>)'"),
+        (
+            ("LLAMA_ARG_HF_FILE", "a.gguf"),
+            "LLAMA_ARG_HF_FILE sets --hf-file <PATH>",
+        ),
+        (
+            ("LLAMA_ARG_CHAT_TEMPLATE_KWARGS", "[]"),
+            "LLAMA_ARG_CHAT_TEMPLATE_KWARGS (--chat",
+        ),
+    ] {
+        let mut command = home.llama(&["run", "-p", "abc"]);
+        command.env(variable.0, variable.1);
+        let refused = ended(command);
+        assert!(
+            refused.status == 2 && refused.err.contains(part),
+            "{variable:?}: {}",
+            refused.err
+        );
+    }
+}
+
+#[test]
+fn sampler_errors_end_with_usage_of_their_command() {
+    let home = Home::new();
+    for command in ["run", "serve"] {
+        for (flag, value, expected) in [
+            ("--top-p", "1.5", "expected 0 to 1"),
+            ("--temp", "hot", "expected a finite number"),
+            ("--seed", "x", "expected an integer from 0"),
+            ("--samplers", "best", "temperature"),
+            ("--logit-bias", "x", "TOKEN+BIAS"),
+        ] {
+            let refused = ended(home.llama(&[command, "a.gguf", flag, value]));
+            assert_eq!(refused.status, 2, "{}", refused.err);
+            let invalid = format!("invalid value '{value}' for '{flag} <");
+            for part in [invalid.as_str(), expected] {
+                assert!(refused.err.contains(part), "{part:?} in {}", refused.err);
+            }
+            assert!(!refused.err.contains("llama <COMMAND>"), "{}", refused.err);
+        }
+    }
+}
+
+#[test]
 fn variables_of_old_flag_spellings_are_accepted() {
     let home = Home::new();
     let model = home.model("llama-dense", None);

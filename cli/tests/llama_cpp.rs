@@ -109,6 +109,120 @@ fn llama_cpp_variables_are_accepted() {
     assert!(said(&theirs, &["-ub", "4"]).contains("ubatch size 4"));
 }
 
+/// The values are those that llama.cpp's `is_truthy`, `is_falsey` and `is_autoy` accept.
+#[test]
+fn on_off_values_of_llama_cpp_are_accepted() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let said = |variables: &[(&str, &str)], args: &[&str]| {
+        let mut command = home.llama(&[&["-m", &model, "-p", "abc"], &SHORT[..], args].concat());
+        command.envs(variables.iter().copied());
+        ended(command)
+    };
+    for (value, is_off) in [
+        ("on", false),
+        ("true", false),
+        ("enabled", false),
+        ("1", false),
+        ("auto", false),
+        ("-1", false),
+        ("off", true),
+        ("false", true),
+        ("disabled", true),
+        ("0", true),
+    ] {
+        for ended in [
+            said(&[("LLAMA_ARG_FLASH_ATTN", value)], &[]),
+            said(&[], &[&format!("--flash-attn={value}")]),
+        ] {
+            ended.succeeds();
+            assert_eq!(
+                ended.err.contains("-fa off has no effect"),
+                is_off,
+                "{value}: {}",
+                ended.err
+            );
+        }
+        for flag in ["--color", "--log-colors", "--reasoning"] {
+            said(&[], &[&format!("{flag}={value}")]).succeeds();
+        }
+        if !["auto", "-1"].contains(&value) {
+            said(&[], &["--fit", value]).succeeds();
+        }
+    }
+    for (flag, value) in [("--fit", "auto"), ("--flash-attn", "perhaps"), ("--color", "")] {
+        let refused = said(&[], &[&format!("{flag}={value}")]);
+        assert_eq!(refused.status, 2, "{flag}={value}");
+    }
+}
+
+#[test]
+fn boolean_variables_set_or_negate_flags() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let run = |variable: &str, value: &str| {
+        let mut command = home.llama(&[&["-m", &model, "-p", "abc"], &SHORT[..]].concat());
+        command.env(variable, value);
+        ended(command)
+    };
+    for (variable, value, has_stats) in [
+        ("LLAMA_ARG_NO_STATS", "1", false),
+        ("LLAMA_ARG_NO_STATS", "enabled", false),
+        ("LLAMA_ARG_NO_STATS", "0", true),
+        ("LLAMA_ARG_NO_STATS", "", true),
+        ("LLAMA_ARG_STATS", "false", false),
+        ("LLAMA_ARG_STATS", "disabled", false),
+        ("LLAMA_ARG_STATS", "on", true),
+        ("LLAMA_ARG_PERF", "0", false),
+        ("LLAMA_ARG_SHOW_TIMINGS", "off", false),
+        ("LLAMA_ARG_SHOW_TIMINGS", "True", true),
+        ("LLAMA_ARG_NO_PERF", "1", false),
+        ("LLAMA_ARG_MMAP", "0", true),
+        ("LLAMA_ARG_MLOCK", "false", true),
+        ("LLAMA_ARG_CTX_SIZE", "", true),
+    ] {
+        let ended = run(variable, value);
+        ended.succeeds();
+        assert_eq!(
+            ended.err.contains("tok/s"),
+            has_stats,
+            "{variable}={value}: {}",
+            ended.err
+        );
+    }
+    // --mmap does not exist, so the variable sets --no-mmap, which --load-mode excludes.
+    let refused = |variables: &[(&str, &str)]| {
+        let mut command = home.llama(&["-m", &model, "-p", "abc"]);
+        command.envs(variables.iter().copied());
+        let refused = ended(command);
+        assert_eq!(refused.status, 2, "{variables:?}: {}", refused.err);
+        refused.err
+    };
+    let error = refused(&[("LLAMA_ARG_MMAP", "0"), ("LLAMA_ARG_LOAD_MODE", "mmap")]);
+    assert!(
+        error.contains("LLAMA_ARG_MMAP") && error.contains("LLAMA_ARG_LOAD_MODE"),
+        "{error}"
+    );
+    let error = refused(&[("LLAMA_ARG_NO_STATS", "perhaps")]);
+    assert!(error.contains("LLAMA_ARG_NO_STATS (--no-stats)"), "{error}");
+}
+
+#[test]
+fn numbers_of_llama_cpp_for_automatic_values_are_accepted() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let plain = run(&home, &model, &[]).succeeds().to_owned();
+    for args in [
+        ["-t", "0"],
+        ["-t", "-1"],
+        ["-ngl", "-1"],
+        ["-ngl", "-2"],
+        ["-dev", "none"],
+    ] {
+        assert_eq!(run(&home, &model, &args).succeeds(), plain, "{args:?}");
+    }
+}
+
 #[test]
 fn every_cache_type_works() {
     let home = Home::new();

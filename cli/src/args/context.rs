@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use engine::context::ContextParams;
 use kernels::{GgmlType, Precision};
 
-use super::values::{at_least_0, cache_type, context_size, positive, positive_float, threads};
+use super::values::{Toggle, at_least_0, cache_type, context_size, positive, positive_float, threads};
 
 /// Default context size in tokens.
 const DEFAULT_CONTEXT: usize = 4096;
@@ -64,8 +64,8 @@ pub struct ContextArgs {
     #[arg(long, value_name = "X", value_parser = positive_float, hide_short_help = true)]
     pub yarn_beta_fast: Option<f32>,
     /// Flash attention (-fa): on, off or auto; always on
-    #[arg(long, value_name = "MODE", value_parser = ["on", "off", "auto", "1", "0"], default_value = "auto", hide = true)]
-    pub flash_attn: String,
+    #[arg(long, value_name = "MODE", ignore_case = true, default_value = "auto", hide = true)]
+    pub flash_attn: Toggle,
 }
 
 impl ContextArgs {

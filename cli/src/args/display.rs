@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tracing::level_filters::LevelFilter;
 
+use super::values::Toggle;
 use crate::failure::{Failure, Outcome};
 use crate::log::{LogFormat, LogOptions, level_of_number};
 use crate::terminal::OutputStyle;
@@ -44,8 +45,14 @@ pub struct DisplayArgs {
     /// Colored output (-co)
     ///
     /// `auto` uses colors on terminals unless NO_COLOR is set.
-    #[arg(long, value_name = "MODE", value_parser = ["on", "off", "auto"], default_value = "auto", hide_short_help = true)]
-    pub color: String,
+    #[arg(
+        long,
+        value_name = "MODE",
+        ignore_case = true,
+        default_value = "auto",
+        hide_short_help = true
+    )]
+    pub color: Toggle,
     /// Read chat input as plain lines, without editor, colors or animations
     #[arg(long, hide_short_help = true)]
     pub simple_io: bool,
@@ -93,8 +100,14 @@ pub struct LogArgs {
     #[arg(long, hide_short_help = true)]
     pub no_log_timestamps: bool,
     /// Colored log messages
-    #[arg(long, value_name = "MODE", value_parser = ["on", "off", "auto"], default_value = "auto", hide_short_help = true)]
-    pub log_colors: String,
+    #[arg(
+        long,
+        value_name = "MODE",
+        ignore_case = true,
+        default_value = "auto",
+        hide_short_help = true
+    )]
+    pub log_colors: Toggle,
 }
 
 impl DisplayArgs {
@@ -123,18 +136,9 @@ impl DisplayArgs {
             };
         }
         OutputStyle {
-            colors: chosen(&self.color),
+            colors: self.color.choice(),
             ..self.log.style()
         }
-    }
-}
-
-/// Returns the explicit color choice, or `None` for `auto`.
-fn chosen(how: &str) -> Option<bool> {
-    match how {
-        "on" => Some(true),
-        "off" => Some(false),
-        _ => None,
     }
 }
 
@@ -164,7 +168,7 @@ impl LogArgs {
     /// Returns the style of the log.
     pub fn style(&self) -> OutputStyle {
         OutputStyle {
-            log_colors: chosen(&self.log_colors),
+            log_colors: self.log_colors.choice(),
             ..OutputStyle::default()
         }
     }

@@ -1,11 +1,11 @@
 //! Arguments for placing a model on devices.
 
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use engine::gguf::Value;
 use engine::model::{DeviceLayers, TensorOverride};
 use regex_lite::Regex;
 
-use super::values::finite;
+use super::values::{finite, on_off};
 
 /// Help heading of the options.
 pub const LOADING: &str = "Loading";
@@ -21,21 +21,21 @@ pub struct PlacementArgs {
     pub override_kv: Vec<(String, Value)>,
     /// Devices (-dev) for layers, comma-separated [default: all GPUs]
     ///
-    /// `cuda` selects all CUDA GPUs, and `reference:MIB` a simulated device with this much memory. The CPU is
-    /// always available.
+    /// `cuda` selects all CUDA GPUs, `none` no GPU, and `reference:MIB` a simulated device with this much memory.
+    /// The CPU is always available.
     #[arg(long, value_name = "LIST", value_parser = device_list, hide_short_help = true, help_heading = LOADING)]
     pub device: Option<DeviceList>,
     /// Layers on GPUs (-ngl): a number, all, or auto (as many as fit) [default: auto]
     ///
     /// The last layers are placed first, and the output counts as one layer. If --device names only GPUs, it
     /// is an error if no layer fits.
-    #[arg(long, value_name = "N", alias = "gpu-layers", value_parser = device_layers, hide_short_help = true, help_heading = LOADING)]
+    #[arg(long, value_name = "N", alias = "gpu-layers", value_parser = device_layers, allow_negative_numbers = true, hide_short_help = true, help_heading = LOADING)]
     pub n_gpu_layers: Option<DeviceLayers>,
     /// Fit layers and the default context size into free device memory
     ///
     /// Only applies without -ngl. `off` places all layers on the devices.
-    #[arg(long, value_name = "MODE", value_parser = ["on", "off"], default_value = "on", hide_short_help = true, help_heading = LOADING)]
-    pub fit: String,
+    #[arg(long, value_name = "MODE", action = ArgAction::Set, value_parser = on_off(), ignore_case = true, default_value = "on", hide_short_help = true, help_heading = LOADING)]
+    pub fit: bool,
     /// MiB to leave free on each device when fitting (-fitt) [default: 256]
     #[arg(long, value_name = "MIB", hide_short_help = true, help_heading = LOADING)]
     pub fit_target: Option<usize>,
@@ -98,7 +98,7 @@ pub struct DraftPlacementArgs {
     #[arg(long, value_name = "LIST", value_parser = device_list, requires = "draft", hide_short_help = true)]
     pub device_draft: Option<DeviceList>,
     /// Layers of the draft model on devices (-ngld) [default: --n-gpu-layers]
-    #[arg(long, value_name = "N", alias = "gpu-layers-draft", value_parser = device_layers, requires = "draft", hide_short_help = true)]
+    #[arg(long, value_name = "N", alias = "gpu-layers-draft", value_parser = device_layers, allow_negative_numbers = true, requires = "draft", hide_short_help = true)]
     pub n_gpu_layers_draft: Option<DeviceLayers>,
 }
 
@@ -146,6 +146,8 @@ impl DeviceList {
 }
 
 fn device_list(text: &str) -> Result<DeviceList, String> {
+    // llama.cpp's name for the CPU alone.
+    let text = if text == "none" { "cpu" } else { text };
     let names: Vec<_> = text.split(',').map(|name| name.trim().to_owned()).collect();
     if names.iter().any(String::is_empty) {
         return Err("expected device names, separated by commas".to_owned());
@@ -153,10 +155,11 @@ fn device_list(text: &str) -> Result<DeviceList, String> {
     Ok(DeviceList(names))
 }
 
+/// Parses a number of layers. Like llama.cpp, -1 is `auto` and -2 is `all`.
 fn device_layers(text: &str) -> Result<DeviceLayers, String> {
     match text {
-        "auto" => Ok(DeviceLayers::Auto),
-        "all" => Ok(DeviceLayers::Count(usize::MAX)),
+        "auto" | "-1" => Ok(DeviceLayers::Auto),
+        "all" | "-2" => Ok(DeviceLayers::Count(usize::MAX)),
         _ => match text.parse() {
             Ok(n) => Ok(DeviceLayers::Count(n)),
             Err(_) => Err("expected a number of layers, `auto` or `all`".to_owned()),
@@ -230,6 +233,8 @@ mod tests {
         assert_eq!(device_layers("7"), Ok(DeviceLayers::Count(7)));
         assert_eq!(device_layers("all"), Ok(DeviceLayers::Count(usize::MAX)));
         assert_eq!(device_layers("auto"), Ok(DeviceLayers::Auto));
-        assert!(device_layers("-1").is_err() && device_layers("").is_err());
+        assert_eq!(device_layers("-1"), Ok(DeviceLayers::Auto));
+        assert_eq!(device_layers("-2"), Ok(DeviceLayers::Count(usize::MAX)));
+        assert!(device_layers("-3").is_err() && device_layers("").is_err());
     }
 }

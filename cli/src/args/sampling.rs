@@ -1,7 +1,6 @@
 //! Sampling flags, generated from the engine's parameter table, and logit biases by token text.
 
 use clap::builder::{Str, StyledStr};
-use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use engine::model::Model;
 use engine::sample::{LogitBias, NumberRange, PARAMS, ParamDef, Recommended, SampleError, SamplerParams, Token};
@@ -70,6 +69,7 @@ fn flag(def: &'static ParamDef) -> Arg {
         } else {
             "N"
         })
+        .value_parser(move |text: &str| checked(def, text))
         .allow_negative_numbers(true)
         .hide_short_help(!COMMON.contains(&def.flag))
         .action(if def.repeatable {
@@ -78,6 +78,15 @@ fn flag(def: &'static ParamDef) -> Arg {
             ArgAction::Set
         });
     if def.flag == "seed" { arg.short('s') } else { arg }
+}
+
+/// Checks one value of a parameter.
+fn checked(def: &ParamDef, text: &str) -> Result<String, String> {
+    match SamplerParams::default().set(def.name, &[text]) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(SampleError::Param { allowed, .. }) => Err(format!("expected {allowed}")),
+        Err(e) => Err(e.to_string()),
+    }
 }
 
 impl clap::FromArgMatches for SamplerArgs {
@@ -89,14 +98,9 @@ impl clap::FromArgMatches for SamplerArgs {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         for def in PARAMS {
-            let Some(values) = matches.get_many::<String>(def.flag) else {
-                continue;
-            };
-            let given = SamplerArgs(vec![(def.name, values.cloned().collect())]);
-            given
-                .apply(&mut SamplerParams::default())
-                .map_err(|e| clap::Error::raw(ErrorKind::ValueValidation, format!("--{}: {e}\n", def.flag)))?;
-            self.0.extend(given.0);
+            if let Some(values) = matches.get_many::<String>(def.flag) {
+                self.0.push((def.name, values.cloned().collect()));
+            }
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::values::Toggle;
 use crate::failure::Outcome;
 use crate::input;
 
@@ -26,8 +27,15 @@ pub struct TemplateArgs {
     #[arg(long, value_name = "JSON", value_parser = json_object, hide_short_help = true)]
     pub chat_template_kwargs: Option<serde_json::Map<String, serde_json::Value>>,
     /// Turn reasoning on or off, if the template supports it; auto: template default
-    #[arg(long, value_name = "MODE", value_parser = ["on", "off", "auto"], default_value = "auto", alias = "think", hide_short_help = true)]
-    pub reasoning: String,
+    #[arg(
+        long,
+        value_name = "MODE",
+        ignore_case = true,
+        default_value = "auto",
+        alias = "think",
+        hide_short_help = true
+    )]
+    pub reasoning: Toggle,
     /// Reasoning effort, such as low, medium or high, if the template supports it
     ///
     /// `default` leaves the choice to the template.
@@ -73,8 +81,8 @@ impl TemplateArgs {
     /// Returns the template variables that the flags set.
     pub fn variables(&self) -> serde_json::Map<String, serde_json::Value> {
         let mut variables = self.chat_template_kwargs.clone().unwrap_or_default();
-        if self.reasoning != "auto" {
-            variables.insert("enable_thinking".to_owned(), (self.reasoning == "on").into());
+        if let Some(is_on) = self.reasoning.choice() {
+            variables.insert("enable_thinking".to_owned(), is_on.into());
         }
         if let Some(level) = self.reasoning_effort.as_ref().filter(|level| *level != "default") {
             variables.insert("reasoning_effort".to_owned(), level.as_str().into());

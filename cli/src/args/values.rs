@@ -1,8 +1,74 @@
 //! Value parsers shared by several commands.
 
+use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use engine::builder::Pooling;
 use engine::context::{ContextParams, MAX_SEQUENCES};
 use kernels::GgmlType;
+
+/// Words for true, in lower case. The first one is shown in help; llama.cpp accepts the first four.
+const ON: [&str; 7] = ["on", "true", "1", "enabled", "yes", "t", "y"];
+/// Words for false, in lower case. The first one is shown in help; llama.cpp accepts the first four.
+const OFF: [&str; 7] = ["off", "false", "0", "disabled", "no", "f", "n"];
+
+/// Parses a boolean of an environment variable or a preset file. Case is ignored.
+pub fn boolean(text: &str) -> Option<bool> {
+    let is_in = |words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    if is_in(&ON) {
+        Some(true)
+    } else if is_in(&OFF) {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+fn on() -> PossibleValue {
+    PossibleValue::new(ON[0]).aliases(ON.into_iter().skip(1))
+}
+
+fn off() -> PossibleValue {
+    PossibleValue::new(OFF[0]).aliases(OFF.into_iter().skip(1))
+}
+
+/// Returns a parser of `on` and `off`, which also accepts their synonyms.
+pub fn on_off() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new([on(), off()]).map(|text| boolean(&text) == Some(true))
+}
+
+/// Setting that is on, off or chosen automatically.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Toggle {
+    On,
+    Off,
+    #[default]
+    Auto,
+}
+
+impl Toggle {
+    /// Returns the explicit choice, or `None` for `auto`.
+    pub fn choice(self) -> Option<bool> {
+        match self {
+            Toggle::On => Some(true),
+            Toggle::Off => Some(false),
+            Toggle::Auto => None,
+        }
+    }
+}
+
+impl ValueEnum for Toggle {
+    fn value_variants<'a>() -> &'a [Toggle] {
+        &[Toggle::On, Toggle::Off, Toggle::Auto]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(match self {
+            Toggle::On => on(),
+            Toggle::Off => off(),
+            Toggle::Auto => PossibleValue::new("auto").alias("-1"),
+        })
+    }
+}
 
 /// Supported data types of the KV cache.
 const CACHE_TYPES: &[GgmlType] = &[
@@ -35,9 +101,9 @@ pub fn positive(text: &str) -> Result<usize, String> {
 /// Upper bound on thread counts; guards against typos.
 const MAX_THREADS: usize = 1024;
 
-/// Parses a thread count.
+/// Parses a thread count; 0 and -1 both mean one thread per core.
 pub fn threads(text: &str) -> Result<usize, String> {
-    if text == "-1" {
+    if matches!(text, "0" | "-1") {
         return Ok(ContextParams::default().n_threads);
     }
     let n = text.parse().ok().filter(|n| (1..=MAX_THREADS).contains(n));
@@ -86,4 +152,30 @@ pub fn pooling_mode(text: &str) -> Result<Pooling, String> {
 /// Parses a finite f32.
 pub fn finite(text: &str) -> Option<f32> {
     text.parse().ok().filter(|x: &f32| x.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words that llama.cpp's `is_truthy`, `is_falsey` and `is_autoy` accept.
+    #[test]
+    fn toggle_accepts_words_of_llama_cpp() {
+        let toggle = |text| <Toggle as ValueEnum>::from_str(text, true);
+        for (words, value) in [
+            (&["on", "enabled", "true", "1", "True", "YES"][..], Toggle::On),
+            (&["off", "disabled", "false", "0", "False"], Toggle::Off),
+            (&["auto", "-1"], Toggle::Auto),
+        ] {
+            for word in words {
+                assert_eq!(toggle(word), Ok(value), "{word}");
+                if let Some(choice) = value.choice() {
+                    assert_eq!(boolean(word), Some(choice), "{word}");
+                }
+            }
+        }
+        for word in ["", "2", "perhaps", "autos"] {
+            assert!(toggle(word).is_err() && boolean(word).is_none(), "{word}");
+        }
+    }
 }

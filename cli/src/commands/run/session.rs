@@ -16,6 +16,7 @@ use llama::{CancelHandle, Error, Finish, Stats};
 use tracing::warn;
 
 use super::args::RunArgs;
+use crate::args::values::Toggle;
 use crate::args::{LoadArgs, SpeculationArgs};
 use crate::drafting::Source;
 use crate::failure::{Failure, Outcome};
@@ -184,10 +185,10 @@ impl Session {
         let hook = pending.as_ref().map(Pending::hook);
         let model = load.load_and(path, args.context.precision.mode, Some(memory), hook)?;
         let constraint = pending.map(Pending::started).transpose()?;
-        let can_shrink = args.context.ctx_size.is_none() && args.load.placement.fit == "on";
+        let can_shrink = args.context.ctx_size.is_none() && args.load.placement.fit;
         let n_ctx_min = if can_shrink { args.context.fit_ctx } else { usize::MAX };
         let mut context = fitting_context(&model, &mut params, n_ctx_min)?;
-        if matches!(args.context.flash_attn.as_str(), "off" | "0") {
+        if args.context.flash_attn == Toggle::Off {
             warn!("-fa off has no effect: attention never materializes the score matrix");
         }
         if args.context.ctx_size.is_some() {

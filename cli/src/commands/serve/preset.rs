@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use clap::{Arg, Command, FromArgMatches};
 
 use super::args::ServeArgs;
+use crate::args::values::boolean;
 use crate::llama_cpp::{CompatOption, IgnoredOption, Support, has_flag};
 use crate::{argv, environment};
 
@@ -44,7 +45,6 @@ impl Presets {
     /// Parses a preset file with the options of `llama serve` in `program`. Options in `line`, the command line,
     /// override the file.
     pub fn parse(text: &str, line: &[OsString], program: Command) -> Result<Presets, String> {
-        let program = environment::with_variables(program);
         let sections = sections(text)?;
         let own = Section::default();
         let all = sections.iter().find(|section| section.name == ALL).unwrap_or(&own);
@@ -173,11 +173,7 @@ fn takes_value(serve: &Command, name: &str) -> bool {
 }
 
 fn is_true(value: &str) -> Option<bool> {
-    match value.to_ascii_lowercase().as_str() {
-        "true" | "on" | "yes" | "1" | "enabled" | "" => Some(true),
-        "false" | "off" | "no" | "0" | "disabled" => Some(false),
-        _ => None,
-    }
+    if value.is_empty() { Some(true) } else { boolean(value) }
 }
 
 fn no_flag(key: &str, value: &str) -> String {
@@ -193,7 +189,8 @@ fn serve_args(line: Vec<OsString>, program: &Command) -> Result<ServeArgs, Strin
         first.trim_start_matches("error: ").to_owned()
     };
     let line = argv::normalize(line, program).map_err(|e| sentence(&e))?;
-    let matches = program.clone().try_get_matches_from(line).map_err(|e| sentence(&e))?;
+    let program = environment::with_variables(program.clone(), &line);
+    let matches = program.try_get_matches_from(line).map_err(|e| sentence(&e))?;
     match matches.subcommand() {
         Some(("serve", matches)) => ServeArgs::from_arg_matches(matches).map_err(|e| sentence(&e)),
         _ => Err("expected options of `llama serve`".to_owned()),
