@@ -186,6 +186,19 @@ pub fn check_kind(path: &Path, header: &Gguf, expected: &[FileKind]) -> Outcome 
     Err(ModelError::NotAModel { path, kind }.into())
 }
 
+/// Warns if `n_threads` exceeds the number of CPUs. The threads wait for each other after each operation, so threads
+/// without a CPU slow all others down.
+pub fn warn_of_threads(n_threads: usize) {
+    let n_cpus = std::thread::available_parallelism().map_or(usize::MAX, |n| n.get());
+    if n_threads > n_cpus {
+        warn!(
+            "{} on {} are slower than one per CPU; use -t {n_cpus}",
+            format::plural(n_threads, "thread"),
+            format::plural(n_cpus, "CPU")
+        );
+    }
+}
+
 /// Creates the error for a context that does not fit in memory.
 pub fn no_context(model: &Model, error: ContextError) -> Failure {
     let ContextError::KvMemory { n_ctx, bytes, .. } = error else {

@@ -18,7 +18,7 @@ use server::service::{ModelService, ServiceParams};
 use crate::args::{LoadArgs, ServingArgs};
 use crate::drafting::Source;
 use crate::failure::{Failure, Outcome};
-use crate::loading::no_context;
+use crate::loading::{no_context, warn_of_threads};
 use crate::version;
 
 /// Default context size in tokens, if the training context is not smaller.
@@ -33,6 +33,7 @@ pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
     params.n_seq_max = (2 * args.n_parallel).min(MAX_SEQUENCES);
     params.n_batch = params.n_batch.max(args.n_parallel);
     params.n_outputs_max = params.n_seq_max;
+    warn_of_threads(params.n_threads.max(params.n_threads_batch));
     let plain = params.clone();
     let speculation = args.speculation.resolved()?;
     if speculation.is_wanted() {

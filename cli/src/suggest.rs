@@ -4,6 +4,22 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use engine::model::nearest_names;
 
+/// Names of other programs' commands, each with the command that does the same.
+const SYNONYMS: [(&str, &str); 12] = [
+    ("chat", "run"),
+    ("ask", "run"),
+    ("generate", "run"),
+    ("complete", "run"),
+    ("start", "serve"),
+    ("download", "pull"),
+    ("fetch", "pull"),
+    ("models", "list"),
+    ("info", "inspect"),
+    ("embeddings", "embed"),
+    ("remove", "rm"),
+    ("delete", "rm"),
+];
+
 /// Adds similar command names to an unknown-command error.
 pub fn commands(mut error: clap::Error, program: &Command) -> clap::Error {
     let typed = match error.get(ContextKind::InvalidSubcommand) {
@@ -15,7 +31,11 @@ pub fn commands(mut error: clap::Error, program: &Command) -> clap::Error {
         .filter(|c| !c.is_hide_set())
         .map(|c| c.get_name())
         .collect();
-    let mut near = nearest_names(&typed, known.iter().copied());
+    let synonym = SYNONYMS.iter().find(|(name, _)| *name == typed);
+    let mut near = match synonym {
+        Some((_, command)) => vec![(*command).to_owned()],
+        None => nearest_names(&typed, known.iter().copied()),
+    };
     if near.is_empty() {
         // Transposed letters count as two edits, so compare sorted letters, too.
         let sorted = |name: &str| {

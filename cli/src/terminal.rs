@@ -1,7 +1,9 @@
-//! Style of the output: colors and animations. Also prints replies of interactive commands.
+//! Standard output, and its style: colors and animations. Also prints replies of interactive commands.
+
+mod closed;
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::sync::OnceLock;
 
 /// Style that the options select.
@@ -33,6 +35,35 @@ pub fn init(style: OutputStyle) {
 
 fn style() -> OutputStyle {
     STYLE.get().copied().unwrap_or_default()
+}
+
+/// Standard output for results. Writing fails if the stream was closed at startup.
+pub struct Output(StdoutLock<'static>);
+
+/// Returns standard output.
+pub fn output() -> Output {
+    Output(io::stdout().lock())
+}
+
+/// Returns an error if standard output was closed at startup, so that a result would be lost.
+pub fn check_output() -> io::Result<()> {
+    if closed::is_stdout_closed() {
+        return Err(io::Error::other(
+            "cannot write to standard output: the stream is closed",
+        ));
+    }
+    Ok(())
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        check_output()?;
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// Prints a reply of an interactive command to stderr. Unlike `eprintln!`, does not panic if stderr is closed.

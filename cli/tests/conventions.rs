@@ -81,6 +81,10 @@ fn mistyped_command_gets_suggestion() {
         assert_eq!(refused.status, 2);
         assert!(refused.err.contains(&format!("'{meant}'")), "{typed}: {}", refused.err);
     }
+    for (typed, meant) in [("chat", "run"), ("download", "pull"), ("delete", "rm")] {
+        let refused = ended(home.llama(&[typed]));
+        assert!(refused.err.contains(&format!("'{meant}'")), "{typed}: {}", refused.err);
+    }
     let refused = ended(home.llama(&["xyzzy"]));
     assert!(!refused.err.contains("similar"), "{}", refused.err);
     for (asked, same) in [
@@ -388,6 +392,37 @@ fn sampler_errors_end_with_usage_of_their_command() {
             }
             assert!(!refused.err.contains("llama <COMMAND>"), "{}", refused.err);
         }
+    }
+}
+
+#[test]
+fn too_many_threads_print_a_warning() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    let err = |args: &[&str]| {
+        let ended = ended(home.llama(args));
+        ended.succeeds();
+        ended.err
+    };
+    let n_cpus = std::thread::available_parallelism().unwrap().get();
+    let fine = n_cpus.to_string();
+    let run = ["run", &model, "abc", "-n", "1", "--no-stats"];
+    assert_eq!(err(&[&run[..], &["-t", &fine]].concat()), "");
+    let warning = format!("on {n_cpus} CPU");
+    let many = (n_cpus + 3).to_string();
+    for args in [
+        &[&run[..], &["-t", &many]].concat()[..],
+        &[&run[..], &["-tb", &many]].concat(),
+        &["embed", &model, "abc", "-t", &many],
+        &["logits", &model, "--tokens", "1", "-o", "/dev/null", "-t", &many],
+        &["bench", "-m", &model, "-p", "1", "-n", "0", "-r", "1", "-t", &many],
+    ] {
+        let said = err(args);
+        let n_warnings = said.matches(&warning).count();
+        assert!(
+            n_warnings == 1 && said.contains(&format!("-t {n_cpus}")),
+            "{args:?}: {said}"
+        );
     }
 }
 

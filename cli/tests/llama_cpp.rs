@@ -372,9 +372,9 @@ fn reasoning_ends_when_budget_is_exhausted() {
         .split_once("\nenough\n</think>")
         .unwrap_or_else(|| panic!("{cut:?}"));
     assert!(free.starts_with(thought) && !thought.is_empty(), "{free:?} {cut:?}");
-    assert!(answer(&["--reasoning-budget", "0"]).starts_with("\n</think>"));
+    assert!(answer(&["--reasoning-budget", "0"]).starts_with("<think>\n</think>"));
     // The closing tag is a special token and is printed anyway.
-    assert_eq!(answer(&["--reasoning-budget", "0", "-n", "2"]), "\n</think>\n");
+    assert_eq!(answer(&["--reasoning-budget", "0", "-n", "2"]), "<think>\n</think>\n");
     assert_eq!(answer(&["--reasoning-budget", "-1"]), free);
     assert!(!answer(&["--reasoning-budget", "0", "--hide-reasoning"]).contains("think"));
 }

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::process::Stdio;
 
-use engine::gguf::{Gguf, GgufWriter, StringArray, seeded};
+use engine::gguf::{Array, Gguf, GgufWriter, StringArray, seeded};
 
 use crate::common::{Home, ended, ended_with_input, fixtures};
 
@@ -198,6 +198,150 @@ fn closed_stdout_is_success() {
     child.stdout.take().unwrap().read_exact(&mut first).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+/// Runs a shell command line in which `llama` is the binary.
+fn in_shell(home: &Home, line: &str) -> crate::common::Ended {
+    let llama = home.llama(&[]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args([
+        "-c",
+        &line.replace("llama ", &format!("'{}' ", llama.get_program().display())),
+    ]);
+    shell.stdin(Stdio::null());
+    for (name, value) in llama.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    ended(shell)
+}
+
+#[test]
+fn stdout_closed_at_start_is_an_error() {
+    let home = Home::new();
+    let model = home.model("llama-dense", None);
+    for line in [
+        format!("llama run '{model}' hi -n 2"),
+        format!("llama tokenize '{model}' hi"),
+        format!("llama inspect '{model}'"),
+        format!("llama embed '{model}' hi"),
+        "llama devices".to_owned(),
+    ] {
+        in_shell(&home, &format!("{line} >&-")).fails_saying(&["cannot write to standard output", "closed"]);
+        let null = in_shell(&home, &format!("{line} >/dev/null"));
+        assert_eq!((null.status, null.out.as_str()), (0, ""), "{line}: {}", null.err);
+    }
+    // Nothing is written to standard output.
+    let file = home.path("logits");
+    let line = format!("llama logits '{model}' --tokens 1 -o '{}' >&-", file.display());
+    in_shell(&home, &line).succeeds();
+}
+
+#[test]
+fn answer_cut_inside_a_character_has_whole_characters() {
+    let home = Home::new();
+    // Token 120 is "a" with the first byte of an emoji, and byte-level BPE shows this byte as `ð`.
+    let bytes = ::tests::text_model_with("gpt2", None, |metadata| {
+        let tokens = metadata
+            .get("tokenizer.ggml.tokens")
+            .and_then(|tokens| tokens.as_array());
+        let Some(Array::String(tokens)) = tokens else {
+            panic!("the tokens are strings")
+        };
+        let text = |i| String::from_utf8(tokens[i].to_vec()).unwrap();
+        let tokens: Vec<String> = (0..128)
+            .map(|i| if i == 120 { "að".to_owned() } else { text(i) })
+            .collect();
+        metadata.insert("tokenizer.ggml.tokens", tokens.iter().collect::<StringArray>());
+    });
+    let path = home.path("cut.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    let args = [
+        "run",
+        path.to_str().unwrap(),
+        "hi",
+        "--no-stats",
+        "--logit-bias",
+        "120+inf",
+    ];
+    let answer = |n: &str| {
+        ended(home.llama(&[&args[..], &["-n", n]].concat()))
+            .succeeds()
+            .to_owned()
+    };
+    assert_eq!(answer("1"), "a\n");
+    // The second token makes the first character invalid, which is shown.
+    assert_eq!(answer("2"), "a\u{fffd}a\n");
+}
+
+#[test]
+fn reasoning_on_a_pipe_has_both_tags() {
+    let home = Home::new();
+    let template = "{{ messages[0].content }}{% if false %}</think>{% endif %}<think>\n";
+    let model = home.model_with_text("gpt2", Some(template));
+    let answer = |args: &[&str]| {
+        let fixed = [
+            "run",
+            &model,
+            "abc",
+            "--no-stats",
+            "-n",
+            "2",
+            "--temp",
+            "0",
+            "--reasoning-budget",
+            "0",
+        ];
+        ended(home.llama(&[&fixed[..], args].concat())).succeeds().to_owned()
+    };
+    assert_eq!(answer(&[]), "<think>\n</think>\n");
+    // The prompt that is printed contains the opening tag.
+    assert_eq!(answer(&["--display-prompt"]), "abc<think>\n</think>\n");
+    assert_eq!(answer(&["--hide-reasoning"]), "");
+    assert!(!answer(&["--raw"]).contains("<think>"));
+}
+
+/// The fallback model is cached with a stamp of its checksum, so another file of its length takes its place.
+#[cfg(target_os = "linux")]
+fn cache_fallback_model(home: &Home) {
+    const LEN: u64 = 98_362_432;
+    const SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
+    let cache = home.path(".cache/llama");
+    std::fs::create_dir_all(&cache).unwrap();
+    let path = cache.join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    std::fs::copy(home.model("llama-dense", None), &path).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(LEN).unwrap();
+    let modified = file.metadata().unwrap().modified().unwrap();
+    let nanos = modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    let stamp = cache.join("SmolLM2-135M-Instruct.Q4_1.gguf.verified");
+    std::fs::write(stamp, format!("{SHA256} {LEN} {nanos}\n")).unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn cached_fallback_model_is_used_by_run_but_not_by_serve() {
+    let home = Home::new();
+    cache_fallback_model(&home);
+    let run = |args: &[&str]| ended(home.llama(&[&["run", "abc", "-n", "1", "--no-stats"], args].concat()));
+    let quiet = run(&[]);
+    quiet.succeeds();
+    assert_eq!(
+        quiet.err, "",
+        "the fallback model is only announced when it is downloaded"
+    );
+    assert!(run(&["-v"]).err.contains("using the tiny fallback model"));
+    std::fs::write(home.path("in.jsonl"), "{}\n").unwrap();
+    let (input, output) = (home.path("in.jsonl"), home.path("out.jsonl"));
+    for args in [
+        &["serve", "--port", "0"][..],
+        &["batch", input.to_str().unwrap(), output.to_str().unwrap()],
+    ] {
+        ended(home.llama(args)).fails_saying(&["no model given", "qwen3:0.6b", "MODEL.gguf"]);
+    }
+    ended(home.llama(&["serve", "--offline", "--port", "0"])).fails_saying(&["no model given", "--offline"]);
 }
 
 #[test]

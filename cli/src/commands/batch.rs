@@ -68,7 +68,7 @@ pub fn run(args: &BatchArgs) -> Outcome {
         info!("{}: all requests have been processed", to.display());
         return Ok(());
     }
-    let path = fetch::model(args.model.as_deref(), &args.serving.hub)?;
+    let path = fetch::model_to_serve(args.model.as_deref(), &args.serving.hub)?;
     let app = app(&args.serving, &path)?;
     let n_at_once = 2 * app.service.scheduler.settings().n_parallel;
     let routes = router(Arc::new(app), AccessPolicy::default());

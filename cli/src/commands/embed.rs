@@ -16,6 +16,7 @@ use crate::args::values::{pooling_mode, positive, threads};
 use crate::args::{AdapterArgs, HubArgs, LoadArgs, PrecisionArgs};
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
+use crate::loading::warn_of_threads;
 use crate::naming::model_and_texts;
 use crate::{fetch, format, input, interrupt};
 
@@ -223,6 +224,7 @@ fn embed(args: &EmbedArgs, model: &Arc<Model>, pooling: Pooling, inputs: &[Vec<T
         pooling: Some(pooling),
         ..defaults
     };
+    warn_of_threads(n_threads);
     let mut context = Context::new(model.clone(), &params)?;
     args.adapters.apply(&mut context)?;
     let stop = interrupt::listen();

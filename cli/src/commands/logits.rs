@@ -15,6 +15,7 @@ use crate::args::values::threads;
 use crate::args::{AdapterArgs, CacheTypeArgs, HubArgs, LoadArgs, PrecisionArgs, UbatchSizeArgs};
 use crate::failure::{Failure, Outcome};
 use crate::input;
+use crate::loading::warn_of_threads;
 
 /// Arguments of `llama logits`.
 #[derive(Debug, Args)]
@@ -71,6 +72,7 @@ pub fn run(args: &LogitsArgs) -> Outcome {
         type_v: args.cache.v,
         ..defaults
     };
+    warn_of_threads(params.n_threads.max(params.n_threads_batch));
     let model = args.first.iter().chain(&args.model).next();
     let model = args.hub.file(model.map(PathBuf::as_path))?;
     let model = model.ok_or_else(|| Failure::new("no model given"))?;

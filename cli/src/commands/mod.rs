@@ -17,15 +17,13 @@ pub mod serve;
 pub mod synth;
 pub mod tokenize;
 
-use std::io::{self, BufWriter, StdoutLock};
+use std::io::BufWriter;
 
 use crate::printable::PrintableWriter;
-
-/// Standard output of a command.
-type Output = BufWriter<PrintableWriter<StdoutLock<'static>>>;
+use crate::terminal::{self, Output};
 
 /// Returns buffered standard output, which escapes control characters. Callers must flush it to detect write
 /// errors.
-fn stdout() -> Output {
-    BufWriter::with_capacity(1 << 16, PrintableWriter::new(io::stdout().lock()))
+fn stdout() -> BufWriter<PrintableWriter<Output>> {
+    BufWriter::with_capacity(1 << 16, PrintableWriter::new(terminal::output()))
 }

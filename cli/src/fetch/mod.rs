@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tracing::info;
+use tracing::{debug, info};
 
 use crate::args::HubArgs;
 use crate::failure::{Failure, Outcome};
@@ -94,6 +94,30 @@ pub fn model(given: Option<&Path>, hub: &HubArgs) -> Outcome<PathBuf> {
     }
 }
 
+/// Returns the file of the given model, or of the default model. Does not use the fallback model: a server with it
+/// would not be the one that the user expects.
+pub fn model_to_serve(given: Option<&Path>, args: &HubArgs) -> Outcome<PathBuf> {
+    if let Some(path) = args.file(given)? {
+        return Ok(path);
+    }
+    let no_model = |why: &str| {
+        Failure::new(format_args!(
+            "no model given, and the default model {DEFAULT_NAME} cannot be downloaded: {why}; \
+             name a model, such as MODEL.gguf or user/repo:Q4_K_M, or use --models-dir"
+        ))
+    };
+    let name = Name::parse(DEFAULT_NAME).ok_or_else(|| no_model("unknown name"))?;
+    let hub = Hub::new(args)?;
+    if let Some(path) = hub.cached(&name)? {
+        return Ok(path);
+    }
+    if args.offline {
+        return Err(no_model("offline mode is on (--offline)"));
+    }
+    hub.has(&name).map_err(|why| no_model(&why))?;
+    hub.pull(&name)
+}
+
 /// Default model if the hub is reachable.
 const DEFAULT_NAME: &str = "qwen3:0.6b";
 
@@ -113,11 +137,16 @@ pub fn default_model(args: &HubArgs) -> Outcome<PathBuf> {
             Err(why) => info!("cannot download {DEFAULT_NAME}: {why}"),
         }
     }
+    let is_first_use = !has_fallback();
     let path = fallback_model(args.offline)?;
-    hint!(
-        "using the tiny fallback model {}; for better responses, try `llama run {DEFAULT_NAME}` or a model file",
-        DEFAULT_MODEL.name
-    );
+    let name = DEFAULT_MODEL.name;
+    if is_first_use {
+        hint!(
+            "using the tiny fallback model {name}; for better responses, try `llama run {DEFAULT_NAME}` or a model file"
+        );
+    } else {
+        debug!("using the tiny fallback model {name}");
+    }
     Ok(path)
 }
 

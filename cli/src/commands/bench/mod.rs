@@ -32,6 +32,7 @@ use engine::model::Model;
 
 use crate::commands::stdout;
 use crate::failure::{Failure, Outcome};
+use crate::loading::warn_of_threads;
 use crate::{fetch, interrupt};
 
 use args::BenchArgs;
@@ -55,6 +56,9 @@ pub fn run(args: &BenchArgs) -> Outcome {
     let tests = tests(args);
     if tests.is_empty() {
         return Err(Failure::new("nothing to measure: -p and -n are both 0"));
+    }
+    if let Some(&n_threads) = args.threads.iter().max() {
+        warn_of_threads(n_threads);
     }
     let baseline = args.compare.as_deref().map(Baseline::new);
     let mut out = stdout();

@@ -56,7 +56,7 @@ fn markdown(conversation: &Conversation, args: &RunArgs) -> Option<Markdown> {
 
 /// Writes and flushes text, so that users and programs can follow the output.
 pub fn print_piece(piece: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = terminal::output();
     out.write_all(piece.as_bytes())?;
     out.flush()
 }
@@ -74,6 +74,9 @@ pub fn speak(session: &mut Session, conversation: &Conversation, args: &RunArgs)
     let mut emit = print_piece;
     let markdown = markdown(conversation, args);
     let mut shown = Shown::new(show, conversation.tags(), &text, &mut emit).with_markdown(markdown);
+    if !args.display.display_prompt {
+        shown = shown.with_opening_tag(conversation.tags(), &text);
+    }
     let turn = session.complete(&tokens, bounds(conversation, &text, args), &mut |piece| {
         shown.push(piece)
     });

@@ -23,7 +23,7 @@ use tracing::{Level, debug};
 
 use crate::failure::{Failure, Outcome};
 use crate::naming::model_and_texts;
-use crate::{fetch, format, input};
+use crate::{fetch, format, input, terminal};
 use answer::{print_piece, report, speak};
 use args::RunArgs;
 use conversation::Conversation;
@@ -31,6 +31,7 @@ use session::Session;
 
 /// Answers the prompt, or runs a chat.
 pub fn run(args: &RunArgs) -> Outcome {
+    terminal::check_output()?;
     let (model, prompt) = model_and_prompt(args)?;
     // Find the model before reading standard input.
     let path = args.hub.file(model.as_deref())?;

@@ -38,6 +38,8 @@ impl Show {
 pub struct Shown<'a> {
     out: Out<'a>,
     split: ReasoningSplit,
+    /// Opening tag at the end of the prompt, to be written before the response.
+    opening: String,
 }
 
 /// Output side of [`Shown`].
@@ -57,6 +59,7 @@ impl<'a> Shown<'a> {
         let tags = if show == Show::Plain { None } else { tags };
         Shown {
             split: ReasoningSplit::new(tags, prompt),
+            opening: String::new(),
             out: Out {
                 emit,
                 show,
@@ -74,7 +77,23 @@ impl<'a> Shown<'a> {
         self
     }
 
+    /// Writes the opening tag before the response if the prompt ends with it, so that no closing tag is alone.
+    #[must_use]
+    pub fn with_opening_tag(mut self, tags: Option<ReasoningTags>, prompt: &str) -> Shown<'a> {
+        if let Some((open, _)) = tags
+            && prompt.trim_end().ends_with(open)
+            && let Some(at) = prompt.rfind(open)
+        {
+            self.opening = prompt[at..].to_owned();
+        }
+        self
+    }
+
     pub fn push(&mut self, text: &str) -> io::Result<()> {
+        if !self.opening.is_empty() && !text.is_empty() {
+            let opening = std::mem::take(&mut self.opening);
+            self.out.write(Segment::Tag, &opening)?;
+        }
         self.split.push(text, |segment, text| self.out.write(segment, text))
     }
 
@@ -163,6 +182,33 @@ mod tests {
         assert_eq!(shown(Show::Hidden, "<think>\n", text), "Yes.");
         assert_eq!(shown(Show::Dimmed, "<think>", text), "\x1b[2mEasy.</think>\x1b[0mYes.");
         assert_eq!(shown(Show::Hidden, "<think>\n\n</think>\n\n", "Yes."), "Yes.");
+    }
+
+    #[test]
+    fn opening_tag_of_prompt_is_written_before_reasoning() {
+        let shown = |show, prompt: &str, text: &str| {
+            let mut out = String::new();
+            let mut emit = |text: &str| {
+                out.push_str(text);
+                Ok(())
+            };
+            let mut shown = Shown::new(show, THINK, prompt, &mut emit).with_opening_tag(THINK, prompt);
+            shown.push("").unwrap();
+            text.split("").for_each(|piece| shown.push(piece).unwrap());
+            shown.finish().unwrap();
+            out
+        };
+        let text = "Easy.\n</think>\n\nYes.";
+        assert_eq!(shown(Show::Plain, "<user>a<think>\n", text), format!("<think>\n{text}"));
+        assert_eq!(
+            shown(Show::Dimmed, "<think>", text),
+            "\x1b[2m<think>Easy.\n</think>\x1b[0m\n\nYes."
+        );
+        assert_eq!(shown(Show::Hidden, "<think>\n", text), "Yes.");
+        for prompt in ["", "<think>\n\n</think>\n\n", "say <think> twice"] {
+            assert_eq!(shown(Show::Plain, prompt, text), text);
+        }
+        assert_eq!(shown(Show::Plain, "<think>\n", ""), "");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::args::{LoadArgs, SpeculationArgs};
 use crate::drafting::Source;
 use crate::failure::{Failure, Outcome};
 use crate::grammar::{Pending, Prepared, named_error};
-use crate::loading::no_context;
+use crate::loading::{no_context, warn_of_threads};
 use crate::log::hint;
 use crate::{format, interrupt, progress};
 
@@ -175,6 +175,7 @@ impl Session {
         if speculation.is_wanted() {
             parts::reserve_drafts(&mut params, 1, speculation.mtp);
         }
+        warn_of_threads(params.n_threads.max(params.n_threads_batch));
         let memory = params.memory(params.n_ctx);
         let load = LoadArgs {
             mtp: speculation.mtp,

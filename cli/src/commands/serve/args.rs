@@ -12,7 +12,7 @@ use crate::args::{LogArgs, ServingArgs};
 pub struct ServeArgs {
     /// GGUF file or model name, such as qwen3:0.6b or user/repo:Q4_K_M
     ///
-    /// Without a model, the default model is used. It is downloaded on first use.
+    /// Without a model, the default model qwen3:0.6b is used. It is downloaded on first use.
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     pub first: Option<PathBuf>,
     /// GGUF file or model name; replaces MODEL

@@ -112,7 +112,7 @@ fn of_several(
 
 /// Creates the routes for one model.
 fn of_model(args: &ServeArgs, gate: AccessPolicy, place: &str, start: Instant) -> Outcome<(Router, Close)> {
-    let path = fetch::model(args.first.as_deref().or(args.model.as_deref()), &args.serving.hub)?;
+    let path = fetch::model_to_serve(args.first.as_deref().or(args.model.as_deref()), &args.serving.hub)?;
     let mut app = app(&args.serving, &path)?;
     app.service.params.slot_save_path = args.slot_save_path.clone();
     let (name, n_ctx) = (&app.service.params.name, app.service.n_ctx());
