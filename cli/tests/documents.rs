@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::common::server::{Reply, Server, file, listing};
 use crate::common::terminal::Terminal;
-use crate::common::{Home, root};
+use crate::common::{Home, ended, root};
 
 const DOCUMENTS: [&str; 2] = ["README.md", "docs/guide.md"];
 
@@ -352,6 +352,29 @@ fn commands_of_documents_run() {
 #[ignore = "downloads two models, 190 MB"]
 fn commands_of_documents_print_the_output_shown() {
     run_all(true);
+}
+
+/// Unlike times, the figures of a plan hold on every machine, because the example selects the instruction set.
+#[test]
+fn plan_of_guide_is_exact() {
+    let all = examples("docs/guide.md");
+    let example = all.iter().find(|e| e.command.contains("--plan")).expect("a plan");
+    let args = example
+        .command
+        .strip_prefix("LLAMA_CPU_ISA=avx2 llama ")
+        .expect("an instruction set");
+    let args: Vec<&str> = args.split(' ').collect();
+    let mut command = Home::new().llama(&args);
+    command.env("LLAMA_CPU_ISA", "avx2").current_dir(root());
+    let ended = ended(command);
+    let real: Vec<&str> = ended.succeeds().lines().collect();
+    let shown: Vec<&str> = example
+        .output
+        .iter()
+        .map(String::as_str)
+        .filter(|line| *line != "…")
+        .collect();
+    assert!(shown.len() > 5 && real.starts_with(&shown), "{shown:#?}\n{real:#?}");
 }
 
 #[test]
