@@ -8,6 +8,7 @@ mod chat_templates;
 mod counting;
 mod cuda;
 mod gguf_memory;
+mod jinja;
 mod layer;
 mod layouts;
 mod once;

@@ -1,43 +1,48 @@
 //! The `tojson` filter of `transformers`: Python's `json.dumps` without HTML escaping.
 
-use super::meter::{LimitReached, MAX_DEPTH, spend};
-use super::ops::float_text;
-use minijinja::value::{Kwargs, ValueKind};
+use super::args::{bind, flag, integer, invalid, required};
+use super::collections::sorted;
+use super::meter::spend;
+use super::numbers::{Number, number};
+use super::repr::float_text;
+use super::values::{Kind, deep, items, kind, type_name};
 use minijinja::{Error, ErrorKind, State, Value};
 use std::fmt::Write;
 
 /// Maximum indentation width.
 const MAX_INDENT: usize = 64;
 
-/// Implements `value | tojson(indent=none, ensure_ascii=false, separators=none, sort_keys=false)`.
-pub(super) fn tojson(state: &mut State, value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
-    let indent = indent.or(kwargs.get("indent")?).filter(|v| !v.is_none());
-    let indent = match indent.map(|v| v.as_i64()) {
-        None => None,
-        Some(n) => {
-            let n = n.and_then(|n| usize::try_from(n).ok()).filter(|n| *n <= MAX_INDENT);
-            Some(n.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "indent must be 0 to 64"))?)
-        }
+/// Implements `value | tojson(ensure_ascii=false, indent=none, separators=none, sort_keys=false)`.
+pub(super) fn tojson(state: &mut State, args: &[Value]) -> Result<Value, Error> {
+    let [value, ensure_ascii, indent, separators, sort_keys] =
+        bind(args, ["", "ensure_ascii", "indent", "separators", "sort_keys"])?;
+    let indent = match indent {
+        Some(text) if text.as_str().is_some() => text.as_str().map(str::to_owned),
+        indent => integer(indent)?.map(|n| " ".repeat(usize::try_from(n).unwrap_or(0).min(MAX_INDENT + 1))),
     };
-    let separators: Option<Vec<String>> = kwargs.get("separators")?;
-    let (item, key) = match separators.as_deref() {
-        Some([item, key]) => (item.clone(), key.clone()),
-        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "separators must be a pair")),
-        None => (if indent.is_some() { "," } else { ", " }.into(), ": ".into()),
+    if indent.as_ref().is_some_and(|indent| indent.len() > MAX_INDENT) {
+        return Err(invalid("indent must be at most 64"));
+    }
+    let separators = match separators.filter(|pair| !pair.is_none()) {
+        Some(pair) => items(state, &pair)?,
+        None => vec![
+            Value::from(if indent.is_some() { "," } else { ", " }),
+            Value::from(": "),
+        ],
     };
-    let ensure_ascii = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
-    let sort_keys = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    kwargs.assert_all_used()?;
+    let [Some(item), Some(key)] = [0, 1].map(|i| separators.get(i).and_then(Value::as_str).map(str::to_owned)) else {
+        return Err(invalid("separators must be a pair of strings"));
+    };
     let mut writer = Writer {
         out: String::new(),
         paid: 0,
         indent,
         item,
         key,
-        ensure_ascii,
-        sort_keys,
+        ensure_ascii: flag(&ensure_ascii),
+        sort_keys: flag(&sort_keys),
     };
-    writer.value(state, value, 0)?;
+    writer.value(state, &required(value)?, 0)?;
     Ok(Value::from(writer.out))
 }
 
@@ -45,7 +50,7 @@ struct Writer {
     out: String,
     /// Bytes of `out` that were charged to the budget.
     paid: usize,
-    indent: Option<usize>,
+    indent: Option<String>,
     /// Separators between items, and between key and value.
     item: String,
     key: String,
@@ -57,43 +62,32 @@ impl Writer {
     fn value(&mut self, state: &mut State, value: &Value, depth: usize) -> Result<(), Error> {
         spend(state, 32 + (self.out.len() - self.paid) as u64)?;
         self.paid = self.out.len();
-        if depth > MAX_DEPTH {
-            return Err(LimitReached {
-                what: "levels of nesting in a value",
-                limit: MAX_DEPTH as u64,
+        deep(depth)?;
+        match kind(value) {
+            Kind::Undefined | Kind::None => self.out.push_str("null"),
+            Kind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            Kind::Int | Kind::Float => self.number(value)?,
+            Kind::List | Kind::Tuple => self.list(state, value, depth)?,
+            Kind::Dict => self.map(state, value, depth)?,
+            Kind::Str => self.string(value.as_str().unwrap_or_default()),
+            Kind::Range | Kind::Object => {
+                let message = format!("Object of type {} is not JSON serializable", type_name(value));
+                return Err(Error::new(ErrorKind::BadSerialization, message));
             }
-            .into());
-        }
-        match value.kind() {
-            ValueKind::Undefined | ValueKind::None => self.out.push_str("null"),
-            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.number(value)?,
-            ValueKind::Seq | ValueKind::Iterable => self.list(state, value, depth)?,
-            ValueKind::Map => self.map(state, value, depth)?,
-            _ => match value.as_str() {
-                Some(text) => self.string(text),
-                None => {
-                    return Err(Error::new(
-                        ErrorKind::BadSerialization,
-                        format!("{} cannot be serialized as JSON", value.kind()),
-                    ));
-                }
-            },
         }
         Ok(())
     }
 
     fn number(&mut self, value: &Value) -> Result<(), Error> {
-        if value.is_integer() {
-            return write!(self.out, "{value}").map_err(|_| Error::from(ErrorKind::WriteFailure));
-        }
-        self.out
-            .push_str(&match float_text(f64::try_from(value.clone())?).as_str() {
+        match number(value) {
+            Some(Number::Float(x)) => self.out.push_str(&match float_text(x).as_str() {
                 "nan" => "NaN".into(),
                 "inf" => "Infinity".into(),
                 "-inf" => "-Infinity".into(),
                 text => text.to_string(),
-            });
+            }),
+            _ => write!(self.out, "{value}").map_err(|_| Error::from(ErrorKind::WriteFailure))?,
+        }
         Ok(())
     }
 
@@ -111,18 +105,27 @@ impl Writer {
     fn map(&mut self, state: &mut State, map: &Value, depth: usize) -> Result<(), Error> {
         self.out.push('{');
         let mut empty = true;
-        let mut keys = super::ops::items(state, map)?;
+        let mut keys = items(state, map)?;
         if self.sort_keys {
-            keys.sort();
+            keys = sorted(state, &keys, false)?
+                .into_iter()
+                .map(|i| keys[i].clone())
+                .collect();
         }
         for key in keys {
             self.next_item(&mut empty, depth);
-            match key.as_str() {
-                Some(text) => self.string(text),
-                None => {
+            match kind(&key) {
+                Kind::Str => self.string(key.as_str().unwrap_or_default()),
+                Kind::None | Kind::Bool | Kind::Int | Kind::Float => {
                     self.out.push('"');
-                    self.value(state, &key, MAX_DEPTH)?;
+                    self.value(state, &key, 0)?;
                     self.out.push('"');
+                }
+                _ => {
+                    return Err(invalid(format!(
+                        "keys must be strings or numbers, not {}",
+                        type_name(&key)
+                    )));
                 }
             }
             self.out.push_str(&self.key);
@@ -148,9 +151,9 @@ impl Writer {
     }
 
     fn new_line(&mut self, depth: usize) {
-        if let Some(indent) = self.indent {
+        if let Some(indent) = &self.indent {
             self.out.push('\n');
-            self.out.extend(std::iter::repeat_n(' ', indent * depth));
+            self.out.push_str(&indent.repeat(depth));
         }
     }
 

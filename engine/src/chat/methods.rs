@@ -1,161 +1,195 @@
-//! Python's methods of strings, dictionaries, and lists.
+//! Python's methods of strings.
 
-use super::meter::{Visit, charge_new, spend, visit};
-use super::ops::{items, write_text};
-use minijinja::value::{Kwargs, ValueKind, from_args};
+use super::args::{bind, flag, integer, invalid, required, text as text_arg};
+use super::collections::{self, Found};
+use super::meter::spend;
+use super::printf;
+use super::repr::{is_printable, write_text};
+use super::values::{Kind, charge_new, items, kind, list, tuple};
 use minijinja::{Error, ErrorKind, State, Value};
+use unicode_normalization::UnicodeNormalization;
 
 /// Calls a method that minijinja's value does not provide.
 pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let result = match value.kind() {
-        ValueKind::String => {
+    let result = match kind(value) {
+        Kind::Str => {
             let text = value.as_str().unwrap_or_default();
             // Every method reads the string once. Methods that create larger strings charge separately.
             spend(state, text.len() as u64)?;
             string_method(state, text, method, args)?
         }
-        ValueKind::Map => map_method(state, value, method, args)?,
-        ValueKind::Seq | ValueKind::Iterable => list_method(state, value, method, args)?,
+        Kind::Dict => collections::dict_method(state, value, method, args)?,
+        Kind::List | Kind::Tuple | Kind::Range => collections::list_method(state, value, method, args)?,
         _ => None,
     };
     let result = result.ok_or_else(|| Error::from(ErrorKind::UnknownMethod))?;
-    if value.kind() == ValueKind::String {
+    if kind(value) == Kind::Str {
         charge_new(state, &result)?;
     }
     Ok(result)
 }
 
-type Found = Result<Option<Value>, Error>;
-
 fn string_method(state: &mut State, text: &str, method: &str, args: &[Value]) -> Found {
     let value = match method {
         "strip" | "lstrip" | "rstrip" => strip(text, method, args)?,
         "upper" => none(args, || text.to_uppercase())?,
-        "lower" | "casefold" => none(args, || text.to_lowercase())?,
+        "lower" => none(args, || text.to_lowercase())?,
+        "casefold" => none(args, || text.to_lowercase().replace('ß', "ss"))?,
         "title" => none(args, || title(text))?,
         "capitalize" => none(args, || capitalize(text))?,
         "swapcase" => none(args, || text.chars().flat_map(swap_case).collect::<String>())?,
-        "startswith" => Value::from(any_of(args, |affix| text.starts_with(affix))?),
-        "endswith" => Value::from(any_of(args, |affix| text.ends_with(affix))?),
-        "removeprefix" => from_args::<(&str,)>(args).map(|(p,)| text.strip_prefix(p).unwrap_or(text).into())?,
-        "removesuffix" => from_args::<(&str,)>(args).map(|(s,)| text.strip_suffix(s).unwrap_or(text).into())?,
+        "startswith" => Value::from(any_of(text, args, |text, affix| text.starts_with(affix))?),
+        "endswith" => Value::from(any_of(text, args, |text, affix| text.ends_with(affix))?),
+        "removeprefix" => one(args, |prefix| text.strip_prefix(prefix).unwrap_or(text).into())?,
+        "removesuffix" => one(args, |suffix| text.strip_suffix(suffix).unwrap_or(text).into())?,
         "split" | "rsplit" => split(text, method == "rsplit", args)?,
-        "splitlines" => split_lines(text, args)?,
+        "splitlines" => {
+            let [keep_ends] = bind(args, ["keepends"])?;
+            split_lines(text, flag(&keep_ends))
+        }
         "partition" | "rpartition" => partition(text, method == "rpartition", args)?,
         "replace" => return replace(state, text, args).map(Some),
-        "join" => return join(state, text, args).map(Some),
+        "join" => {
+            let [parts] = bind(args, [""])?;
+            let parts = items(state, &required(parts)?)?;
+            if let Some(part) = parts.iter().find(|part| part.as_str().is_none()) {
+                return Err(invalid(format!("join expects strings, found {}", part.kind())));
+            }
+            return join_items(state, text, parts).map(Some);
+        }
         "find" | "index" | "rfind" | "rindex" => find(text, method, args)?,
-        "count" => from_args::<(&str,)>(args).map(|(part,)| count(text, part).into())?,
-        "isdigit" | "isnumeric" | "isdecimal" => all(text, args, char::is_numeric)?,
-        "isalpha" => all(text, args, char::is_alphabetic)?,
-        "isalnum" => all(text, args, char::is_alphanumeric)?,
-        "isspace" => all(text, args, char::is_whitespace)?,
-        "isupper" => none(args, || is_cased(text, char::is_uppercase, char::is_lowercase))?,
-        "islower" => none(args, || is_cased(text, char::is_lowercase, char::is_uppercase))?,
-        "format" => return format(state, text, args).map(Some),
+        "count" => {
+            let (text, [part]) = part_of(text, args)?;
+            Value::from(count(text, &part))
+        }
+        "center" | "ljust" | "rjust" => justify(state, text, method, args)?,
+        "zfill" => {
+            let [width] = bind(args, [""])?;
+            zero_filled(state, text, integer(width)?.unwrap_or(0))?
+        }
+        "expandtabs" => {
+            let [size] = bind(args, ["tabsize"])?;
+            expand_tabs(state, text, integer(size)?.unwrap_or(8))?
+        }
+        "format" => return printf::format(state, text, args).map(Some),
+        name if name.starts_with("is") => return is(text, name, args),
         _ => return Ok(None),
     };
     Ok(Some(value))
 }
 
-fn map_method(state: &mut State, map: &Value, method: &str, args: &[Value]) -> Found {
-    // For calls, methods take precedence over map items of the same name, as in Python.
-    let value = match method {
-        "get" => {
-            let (key, default): (&Value, Option<Value>) = from_args(args)?;
-            visit(
-                state,
-                key,
-                Visit {
-                    text: true,
-                    no_namespace: false,
-                },
-            )?;
-            let found = map.get_item(key).ok().filter(|v| !v.is_undefined());
-            found.unwrap_or_else(|| default.unwrap_or_else(|| Value::from(())))
+fn is(text: &str, name: &str, args: &[Value]) -> Found {
+    let all = |holds: fn(char) -> bool| !text.is_empty() && text.chars().all(holds);
+    let holds = match name {
+        "isdecimal" => all(|c| c.is_numeric() && std::iter::once(c).nfkc().eq(std::iter::once(c)) && is_digit(c)),
+        "isdigit" => all(is_digit),
+        "isnumeric" => all(char::is_numeric),
+        "isalpha" => all(char::is_alphabetic),
+        "isalnum" => all(char::is_alphanumeric),
+        "isspace" => all(is_space),
+        "isprintable" => text.chars().all(is_printable),
+        "isascii" => text.is_ascii(),
+        "isupper" => is_upper(text),
+        "islower" => is_lower(text),
+        "istitle" => is_title(text),
+        "isidentifier" => {
+            let is_start = |c: char| c == '_' || c.is_alphabetic();
+            text.starts_with(is_start) && text.chars().all(|c| c == '_' || c.is_alphanumeric())
         }
-        "keys" | "values" | "items" => {
-            from_args::<()>(args)?;
-            let mut list = Vec::new();
-            for key in items(state, map)? {
-                spend(state, 64)?;
-                list.push(match method {
-                    "keys" => key,
-                    "values" => map.get_item(&key)?,
-                    _ => Value::from(vec![key.clone(), map.get_item(&key)?]),
-                });
-            }
-            let list = Value::from(list);
-            if method == "items" {
-                // A list of lists increases the nesting depth.
-                visit(state, &list, Visit::default())?;
-            }
-            list
-        }
-        "copy" => none(args, || map.clone())?,
         _ => return Ok(None),
     };
-    Ok(Some(value))
+    none(args, || holds).map(Some)
 }
 
-fn list_method(state: &mut State, list: &Value, method: &str, args: &[Value]) -> Found {
-    let value = match method {
-        "count" | "index" => {
-            let (wanted,): (&Value,) = from_args(args)?;
-            visit(
-                state,
-                list,
-                Visit {
-                    text: true,
-                    no_namespace: false,
-                },
-            )?;
-            let mut positions = list
-                .try_iter()?
-                .enumerate()
-                .filter(|(_, item)| item == wanted)
-                .map(|(i, _)| i);
-            match method {
-                "count" => Value::from(positions.count()),
-                _ => Value::from(positions.next().ok_or_else(|| invalid("value not found in list"))?),
-            }
+/// Returns true for digits, including superscripts.
+fn is_digit(c: char) -> bool {
+    let mut normal = std::iter::once(c).nfkc();
+    match (normal.next(), normal.next()) {
+        (Some(first), None) => c.is_numeric() && !first.is_alphabetic(),
+        _ => false,
+    }
+}
+
+/// Returns true if `str.isupper` holds.
+pub(super) fn is_upper(text: &str) -> bool {
+    text.contains(char::is_uppercase) && !text.contains(char::is_lowercase)
+}
+
+/// Returns true if `str.islower` holds.
+pub(super) fn is_lower(text: &str) -> bool {
+    text.contains(char::is_lowercase) && !text.contains(char::is_uppercase)
+}
+
+fn is_title(text: &str) -> bool {
+    let (mut in_word, mut has_word) = (false, false);
+    for c in text.chars() {
+        if c.is_uppercase() && in_word || c.is_lowercase() && !in_word {
+            return false;
         }
-        "copy" => none(args, || list.clone())?,
-        _ => return Ok(None),
-    };
-    Ok(Some(value))
+        in_word = c.is_uppercase() || c.is_lowercase();
+        has_word |= in_word;
+    }
+    has_word
 }
 
-fn invalid(message: &'static str) -> Error {
-    Error::new(ErrorKind::InvalidOperation, message)
+/// Returns true for Python's white space.
+pub(super) fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
 /// Returns the result of a method without arguments.
 fn none<T: Into<Value>>(args: &[Value], result: impl FnOnce() -> T) -> Result<Value, Error> {
-    from_args::<()>(args)?;
+    let [] = bind(args, [])?;
     Ok(result().into())
 }
 
-fn all(text: &str, args: &[Value], holds: impl Fn(char) -> bool) -> Result<Value, Error> {
-    none(args, || !text.is_empty() && text.chars().all(holds))
+/// Returns the result of a method with one string.
+fn one(args: &[Value], result: impl FnOnce(&str) -> Value) -> Result<Value, Error> {
+    let arg = bind(args, [""])?;
+    match text_arg(&arg[0])? {
+        Some(text) => Ok(result(text)),
+        None => Err(Error::from(ErrorKind::MissingArgument)),
+    }
 }
 
-fn is_cased(text: &str, wanted: fn(char) -> bool, other: fn(char) -> bool) -> bool {
-    text.contains(wanted) && !text.contains(other)
+/// Returns the part of a text between two optional bounds in characters, and a string argument before them.
+fn part_of<'a>(text: &'a str, args: &[Value]) -> Result<(&'a str, [String; 1]), Error> {
+    let [part, start, end] = bind(args, ["", "", ""])?;
+    let part = text_arg(&part)?
+        .ok_or_else(|| Error::from(ErrorKind::MissingArgument))?
+        .to_owned();
+    Ok((bounded(text, integer(start)?, integer(end)?), [part]))
+}
+
+/// Returns the part of a text between two bounds in characters; negative ones count from the end.
+fn bounded(text: &str, start: Option<i64>, end: Option<i64>) -> &str {
+    if start.is_none() && end.is_none() {
+        return text;
+    }
+    let n = text.chars().count() as i64;
+    let at = |bound: i64| {
+        let i = if bound < 0 { bound.saturating_add(n) } else { bound }.clamp(0, n);
+        text.char_indices().nth(i as usize).map_or(text.len(), |(at, _)| at)
+    };
+    let (start, end) = (start.map_or(0, at), end.map_or(text.len(), at));
+    text.get(start..end).unwrap_or_default()
 }
 
 /// Returns true if the predicate holds for the argument, or for any element of a tuple argument.
-fn any_of(args: &[Value], holds: impl Fn(&str) -> bool) -> Result<bool, Error> {
-    let (affix,): (&Value,) = from_args(args)?;
+fn any_of(text: &str, args: &[Value], holds: impl Fn(&str, &str) -> bool) -> Result<bool, Error> {
+    let [affix, start, end] = bind(args, ["", "", ""])?;
+    let (affix, text) = (required(affix)?, bounded(text, integer(start)?, integer(end)?));
     if let Some(affix) = affix.as_str() {
-        return Ok(holds(affix));
+        return Ok(holds(text, affix));
+    }
+    if kind(&affix) != Kind::Tuple {
+        return Err(invalid("expected a string or a tuple of strings"));
     }
     for affix in affix.try_iter()? {
-        if holds(
-            affix
-                .as_str()
-                .ok_or_else(|| invalid("expected a string or a tuple of strings"))?,
-        ) {
+        let affix = affix
+            .as_str()
+            .ok_or_else(|| invalid("expected a string or a tuple of strings"))?;
+        if holds(text, affix) {
             return Ok(true);
         }
     }
@@ -163,8 +197,9 @@ fn any_of(args: &[Value], holds: impl Fn(&str) -> bool) -> Result<bool, Error> {
 }
 
 fn strip(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let (chars,): (Option<&str>,) = from_args(args)?;
-    let strips = |c: char| chars.map_or(c.is_whitespace(), |chars| chars.contains(c));
+    let [chars] = bind(args, [""])?;
+    let chars = text_arg(&chars)?;
+    let strips = |c: char| chars.map_or(is_space(c), |chars| chars.contains(c));
     Ok(Value::from(match method {
         "strip" => text.trim_matches(strips),
         "lstrip" => text.trim_start_matches(strips),
@@ -173,15 +208,12 @@ fn strip(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
 }
 
 fn split(text: &str, from_end: bool, args: &[Value]) -> Result<Value, Error> {
-    let (separator, max, kwargs): (Option<&str>, Option<i64>, Kwargs) = from_args(args)?;
-    let separator = separator.or(kwargs.get("sep")?);
-    let max = max
-        .or(kwargs.get("maxsplit")?)
+    let [separator, max] = bind(args, ["sep", "maxsplit"])?;
+    let max = integer(max)?
         .and_then(|max| usize::try_from(max).ok())
         .unwrap_or(usize::MAX);
-    kwargs.assert_all_used()?;
     let n = max.saturating_add(1);
-    let mut parts: Vec<&str> = match (separator, from_end) {
+    let mut parts: Vec<&str> = match (text_arg(&separator)?, from_end) {
         (Some(""), _) => return Err(invalid("empty separator")),
         (Some(separator), false) => text.splitn(n, separator).collect(),
         (Some(separator), true) => text.rsplitn(n, separator).collect(),
@@ -191,25 +223,20 @@ fn split(text: &str, from_end: bool, args: &[Value]) -> Result<Value, Error> {
     if from_end {
         parts.reverse();
     }
-    Ok(Value::from_iter(parts))
+    Ok(list(parts.into_iter().map(Value::from).collect()))
 }
 
 /// Splits at white space, at most `max` times; the rest is not split.
 fn split_words(text: &str, max: usize) -> Vec<&str> {
     let mut parts = Vec::new();
-    let mut rest = text.trim_start();
-    while !rest.is_empty() {
-        let end = if parts.len() < max {
-            rest.find(char::is_whitespace).unwrap_or(rest.len())
-        } else {
-            rest.len()
-        };
-        parts.push(if parts.len() < max {
-            &rest[..end]
-        } else {
-            rest.trim_end()
-        });
-        rest = rest[end..].trim_start();
+    let mut rest = text.trim_start_matches(is_space);
+    while !rest.is_empty() && parts.len() < max {
+        let end = rest.find(is_space).unwrap_or(rest.len());
+        parts.push(&rest[..end]);
+        rest = rest[end..].trim_start_matches(is_space);
+    }
+    if !rest.is_empty() {
+        parts.push(rest);
     }
     parts
 }
@@ -217,50 +244,56 @@ fn split_words(text: &str, max: usize) -> Vec<&str> {
 /// Splits at white space from the end, at most `max` times; the last part comes first.
 fn rsplit_words(text: &str, max: usize) -> Vec<&str> {
     let mut parts = Vec::new();
-    let mut rest = text.trim_end();
-    while !rest.is_empty() {
-        let word = rest
-            .char_indices()
-            .rev()
-            .find(|(_, c)| c.is_whitespace())
-            .map_or(0, |(i, c)| i + c.len_utf8());
-        let start = if parts.len() < max { word } else { 0 };
-        parts.push(if parts.len() < max {
-            &rest[start..]
-        } else {
-            rest.trim_start()
-        });
-        rest = rest[..start].trim_end();
+    let mut rest = text.trim_end_matches(is_space);
+    while !rest.is_empty() && parts.len() < max {
+        let spaces = rest.char_indices().rev().find(|(_, c)| is_space(*c));
+        let start = spaces.map_or(0, |(i, c)| i + c.len_utf8());
+        parts.push(&rest[start..]);
+        rest = rest[..start].trim_end_matches(is_space);
+    }
+    if !rest.is_empty() {
+        parts.push(rest);
     }
     parts
 }
 
-fn split_lines(text: &str, args: &[Value]) -> Result<Value, Error> {
-    let (keep_ends, kwargs): (Option<bool>, Kwargs) = from_args(args)?;
-    let keep_ends = keep_ends.or(kwargs.get("keepends")?).unwrap_or(false);
-    kwargs.assert_all_used()?;
-    let cut = |line: &str| {
-        if keep_ends {
-            return line.len();
-        }
-        line.strip_suffix('\n')
-            .map_or(line, |l| l.strip_suffix('\r').unwrap_or(l))
-            .len()
+fn split_lines(text: &str, keep_ends: bool) -> Value {
+    let is_end = |c: char| {
+        matches!(
+            c,
+            '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
     };
-    Ok(Value::from_iter(
-        text.split_inclusive('\n').map(|line| Value::from(&line[..cut(line)])),
-    ))
+    let mut lines = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(is_end).unwrap_or(rest.len());
+        let n_end = match rest[end..].chars().next() {
+            Some('\r') if rest[end + 1..].starts_with('\n') => 2,
+            Some(c) => c.len_utf8(),
+            None => 0,
+        };
+        lines.push(Value::from(&rest[..if keep_ends { end + n_end } else { end }]));
+        rest = &rest[end + n_end..];
+    }
+    list(lines)
 }
 
 fn partition(text: &str, from_end: bool, args: &[Value]) -> Result<Value, Error> {
-    let (separator,): (&str,) = from_args(args)?;
-    let parts = match (text.split_once(separator), text.rsplit_once(separator)) {
-        (Some((a, b)), _) if !from_end => [a, separator, b],
-        (_, Some((a, b))) if from_end => [a, separator, b],
-        _ if from_end => ["", "", text],
-        _ => [text, "", ""],
+    let separator = bind(args, [""])?;
+    let separator = text_arg(&separator[0])?.filter(|separator| !separator.is_empty());
+    let separator = separator.ok_or_else(|| invalid("empty separator"))?;
+    let found = if from_end {
+        text.rsplit_once(separator)
+    } else {
+        text.split_once(separator)
     };
-    Ok(Value::from_iter(parts))
+    let parts = match found {
+        Some((a, b)) => [a, separator, b],
+        None if from_end => ["", "", text],
+        None => [text, "", ""],
+    };
+    Ok(tuple(parts.map(Value::from).to_vec()))
 }
 
 fn count(text: &str, part: &str) -> usize {
@@ -271,71 +304,118 @@ fn count(text: &str, part: &str) -> usize {
 }
 
 fn replace(state: &mut State, text: &str, args: &[Value]) -> Result<Value, Error> {
-    let (from, to, max): (&str, &str, Option<i64>) = from_args(args)?;
-    let max = max.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
-    let n = count(text, from).min(max) as u64;
-    spend(state, n.saturating_mul(to.len() as u64))?;
-    Ok(Value::from(text.replacen(from, to, n as usize)))
-}
-
-fn join(state: &mut State, separator: &str, args: &[Value]) -> Result<Value, Error> {
-    let (list,): (&Value,) = from_args(args)?;
-    let list = items(state, list)?;
-    join_items(state, separator, list)
+    let [from, to, max] = bind(args, ["old", "new", "count"])?;
+    let missing = || Error::from(ErrorKind::MissingArgument);
+    let (from, to) = (
+        text_arg(&from)?.ok_or_else(missing)?,
+        text_arg(&to)?.ok_or_else(missing)?,
+    );
+    let max = integer(max)?
+        .and_then(|max| usize::try_from(max).ok())
+        .unwrap_or(usize::MAX);
+    let n = count(text, from).min(max);
+    spend(state, (n as u64).saturating_mul(to.len() as u64))?;
+    Ok(Value::from(text.replacen(from, to, n)))
 }
 
 /// Joins the string representations of values.
-pub(super) fn join_items(state: &mut State, separator: &str, list: Vec<Value>) -> Result<Value, Error> {
+pub(super) fn join_items(state: &mut State, separator: &str, parts: Vec<Value>) -> Result<Value, Error> {
     let mut out = String::new();
-    for (i, item) in list.iter().enumerate() {
+    for (i, part) in parts.iter().enumerate() {
         if i > 0 {
             spend(state, separator.len() as u64)?;
             out.push_str(separator);
         }
-        write_text(state, &mut out, item)?;
+        write_text(state, &mut out, part)?;
     }
     Ok(Value::from(out))
 }
 
 /// Returns the position in characters. If not found, returns -1, or an error for `index` and `rindex`.
 fn find(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let (part,): (&str,) = from_args(args)?;
+    let (searched, [part]) = part_of(text, args)?;
     let byte = if method.starts_with('r') {
-        text.rfind(part)
+        searched.rfind(&part)
     } else {
-        text.find(part)
+        searched.find(&part)
     };
+    // Both texts are parts of the same string, so their addresses give the offset.
+    let start = searched.as_ptr() as usize - text.as_ptr() as usize;
     match byte {
-        Some(byte) => Ok(Value::from(text[..byte].chars().count())),
-        None if method.ends_with("find") => Ok(Value::from(-1)),
-        None => Err(invalid("substring not found")),
+        Some(byte) if start <= text.len() => Ok(Value::from(text[..start + byte].chars().count())),
+        _ if method.ends_with("find") => Ok(Value::from(-1)),
+        _ => Err(invalid("substring not found")),
     }
 }
 
-/// Implements `"{} {}".format(a, b)`, without format specifications.
-fn format(state: &mut State, text: &str, args: &[Value]) -> Result<Value, Error> {
-    let mut out = String::new();
-    let mut args = args.iter();
-    let mut rest = text;
-    while let Some(at) = rest.find(['{', '}']) {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        if let Some(after) = rest.strip_prefix("{}") {
-            write_text(
-                state,
-                &mut out,
-                args.next().ok_or_else(|| invalid("too few arguments for `format`"))?,
-            )?;
-            rest = after;
-        } else if rest.starts_with("{{") || rest.starts_with("}}") {
-            out.push_str(&rest[..1]);
-            rest = &rest[2..];
-        } else {
-            return Err(invalid("format fields other than {} are not supported"));
+fn justify(state: &mut State, text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let [width, fill] = bind(args, ["", ""])?;
+    let fill = text_arg(&fill)?.unwrap_or(" ");
+    let missing = missing(state, text, integer(width)?.unwrap_or(0))?;
+    let left = match method {
+        "ljust" => 0,
+        "rjust" => missing,
+        // An odd rest goes to the left if the width is odd.
+        _ => missing / 2 + (missing & (missing + text.chars().count()) & 1),
+    };
+    Ok(Value::from(format!(
+        "{}{text}{}",
+        fill.repeat(left),
+        fill.repeat(missing - left)
+    )))
+}
+
+/// Returns the number of characters that a text lacks to a width, and charges for them.
+pub(super) fn missing(state: &mut State, text: &str, width: i64) -> Result<usize, Error> {
+    let missing = usize::try_from(width).unwrap_or(0).saturating_sub(text.chars().count());
+    spend(state, (missing as u64).saturating_mul(4))?;
+    Ok(missing)
+}
+
+fn zero_filled(state: &mut State, text: &str, width: i64) -> Result<Value, Error> {
+    let zeros = "0".repeat(missing(state, text, width)?);
+    let n_sign = usize::from(text.starts_with(['+', '-']));
+    Ok(Value::from(format!("{}{zeros}{}", &text[..n_sign], &text[n_sign..])))
+}
+
+fn expand_tabs(state: &mut State, text: &str, size: i64) -> Result<Value, Error> {
+    let size = usize::try_from(size).unwrap_or(0);
+    spend(state, (count(text, "\t") as u64).saturating_mul(size as u64))?;
+    let (mut out, mut column) = (String::new(), 0);
+    for c in text.chars() {
+        match c {
+            '\t' if size > 0 => {
+                let n = size - column % size;
+                out.extend(std::iter::repeat_n(' ', n));
+                column += n;
+            }
+            '\t' => {}
+            '\n' | '\r' => {
+                out.push(c);
+                column = 0;
+            }
+            c => {
+                out.push(c);
+                column += 1;
+            }
         }
     }
-    out.push_str(rest);
     Ok(Value::from(out))
+}
+
+/// Returns a character in title case.
+fn title_case(c: char) -> String {
+    match c {
+        'Ǆ' | 'ǅ' | 'ǆ' => "ǅ".into(),
+        'Ǉ' | 'ǈ' | 'ǉ' => "ǈ".into(),
+        'Ǌ' | 'ǋ' | 'ǌ' => "ǋ".into(),
+        'Ǳ' | 'ǲ' | 'ǳ' => "ǲ".into(),
+        c => {
+            let mut upper = c.to_uppercase();
+            let first = upper.next().into_iter();
+            first.chain(upper.flat_map(char::to_lowercase)).collect()
+        }
+    }
 }
 
 fn title(text: &str) -> String {
@@ -345,17 +425,18 @@ fn title(text: &str) -> String {
         if in_word {
             out.extend(c.to_lowercase());
         } else {
-            out.extend(c.to_uppercase());
+            out.push_str(&title_case(c));
         }
         in_word = c.is_alphabetic();
     }
     out
 }
 
-fn capitalize(text: &str) -> String {
+/// Returns a text with its first character in title case and the others in lower case.
+pub(super) fn capitalize(text: &str) -> String {
     let mut chars = text.chars();
-    let first = chars.next().into_iter().flat_map(char::to_uppercase);
-    first.chain(chars.flat_map(char::to_lowercase)).collect()
+    let first = chars.next().map(title_case).unwrap_or_default();
+    first + &chars.as_str().to_lowercase()
 }
 
 fn swap_case(c: char) -> Vec<char> {

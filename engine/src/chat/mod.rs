@@ -1,22 +1,39 @@
 //! Chat templates: render messages to a prompt.
 //!
 //! A chat template is a Jinja program from an untrusted file. The environment matches the `transformers`
-//! library: `trim_blocks`, `lstrip_blocks`, lenient undefined values, Python's string methods,
-//! `raise_exception`, `strftime_now`, and `tojson` with Python's separators. Instructions, memory, nesting,
-//! and output are limited. A template that exceeds a limit fails with [`ChatError::Limit`] and can neither
-//! hang nor abort the process.
+//! library: `trim_blocks`, `lstrip_blocks`, lenient undefined values, Python's operators and methods,
+//! `raise_exception`, `strftime_now` in local time, and `tojson` with Python's separators. minijinja parses and
+//! runs templates; `lower` replaces its operators, and this module provides all filters, tests, and functions.
+//! Templates can change lists and dictionaries, as in llama.cpp.
+//!
+//! Instructions, memory, nesting, and output are limited. A template that exceeds a limit fails with
+//! [`ChatError::Limit`] and can neither hang nor abort the process.
 
+mod args;
 mod budget;
+mod collections;
+mod compare;
+mod filters;
+mod functions;
 mod json;
+mod literal;
+mod lower;
 mod meter;
+mod method_names;
 mod methods;
+mod numbers;
 mod ops;
+mod predicates;
+mod printf;
 mod reasoning;
+mod repr;
 mod runtime;
 mod template;
 #[cfg(test)]
 mod tests;
+mod text_filters;
 mod time;
+mod values;
 
 pub use budget::{Budget, Marks};
 pub use reasoning::{ReasoningSplit, ReasoningTags, Segment, reasoning_tags};
@@ -81,6 +98,17 @@ pub enum ChatError {
         /// Description of the error.
         message: String,
     },
+    /// A template was given by a name that is neither built in nor in the file.
+    #[error("there is no chat template named {name:?}; expected Jinja source or one of: {known}")]
+    UnknownName {
+        /// Unknown name.
+        name: String,
+        /// Known names, separated by commas.
+        known: String,
+    },
+    /// The template renders the same text for all messages of a user.
+    #[error("the chat template does not contain the user's message; expected a Jinja template that prints `messages`")]
+    NoUser,
     /// The template rejected the messages with `raise_exception`.
     #[error("the chat template rejected the messages: {message}")]
     Rejected {

@@ -1,72 +1,219 @@
-//! Metered operators of the template language that create values, and Python's string representation of
-//! values.
+//! Operators of the template language with Python's semantics.
 
-use super::meter::{self, LimitReached, Visit, charge_new, spend, visit};
-use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, State, Value};
-use std::fmt::Write;
+use super::args::{Call, invalid};
+use super::compare::{contains, equal, order};
+use super::lower;
+use super::meter::{NODE, spend};
+use super::method_names::has_method;
+use super::numbers::{Number, float, int, number};
+use super::printf::percent;
+use super::repr::{escaped, write_text};
+use super::values::{
+    BoundMethod, Kind, Visit, fresh, hashable, items, iterable, kind, list, text_len, tuple, type_name, visit,
+};
+use minijinja::{Error, State, Value};
 
-/// Returns the operators as functions.
-pub(super) fn operators() -> [(&'static str, Value); 5] {
-    [
-        (meter::ADD, Value::from_function(add)),
-        (meter::MUL, Value::from_function(mul)),
-        (meter::POW, Value::from_function(pow)),
-        (meter::CONCAT, Value::from_function(concat)),
-        (meter::SLICE, Value::from_function(slice)),
+/// Returns the filters that replace operators.
+pub(super) fn operators() -> Vec<(&'static str, Call)> {
+    vec![
+        (lower::ADD, |state, args| add(state, &args[0], &args[1])),
+        (lower::SUB, |_, args| {
+            arithmetic("-", &args[0], &args[1], i128::checked_sub, |x, y| x - y)
+        }),
+        (lower::MUL, |state, args| mul(state, &args[0], &args[1])),
+        (lower::DIV, |_, args| div(&args[0], &args[1])),
+        (lower::FLOOR_DIV, |_, args| floor_div(&args[0], &args[1])),
+        (lower::REM, |state, args| rem(state, &args[0], &args[1])),
+        (lower::POW, |_, args| pow(&args[0], &args[1])),
+        (lower::NEG, |_, args| {
+            arithmetic("-", &Value::from(0), &args[0], i128::checked_sub, |_, y| -y)
+        }),
+        (lower::CONCAT, |state, args| concat(state, &args[0], &args[1])),
+        (lower::COMPARE, compare_all),
+        (lower::ITEM, |state, args| item(state, &args[0], &args[1])),
+        (lower::SLICE, slice),
+        (lower::ATTRIBUTE, |_, args| attribute(&args[0], &args[1])),
+        (lower::FRESH, |state, args| {
+            let copy = fresh(state, &args[0])?;
+            read(state, &copy)?;
+            Ok(copy)
+        }),
+        (lower::READ, |state, args| {
+            read(state, &args[0]).map(|()| args[0].clone())
+        }),
+        (lower::ITERATED, |state, args| {
+            iterable(&args[0])?;
+            // A loop over a dictionary copies its keys first.
+            let n = if kind(&args[0]) == Kind::Dict {
+                args[0].len().unwrap_or(1)
+            } else {
+                1
+            };
+            spend(state, NODE * n as u64)?;
+            Ok(args[0].clone())
+        }),
+        (lower::SPREAD, |state, args| match kind(&args[0]) {
+            Kind::Dict => Ok(args[0].clone()),
+            _ => items(state, &args[0]).map(list),
+        }),
+        (lower::STORED, |state, args| {
+            let how = Visit {
+                stores: true,
+                ..Visit::default()
+            };
+            visit(state, &args[0], how).map(|()| args[0].clone())
+        }),
     ]
 }
 
+/// Charges for everything inside a value.
+fn read(state: &mut State, value: &Value) -> Result<(), Error> {
+    visit(state, value, Visit::default())
+}
+
 fn add(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
-    if let (Some(a), Some(b)) = (a.as_str(), b.as_str()) {
-        spend(state, (a.len() + b.len()) as u64)?;
-        return Ok(Value::from([a, b].concat()));
+    if let (Some(x), Some(y)) = (a.as_str(), b.as_str()) {
+        spend(state, (x.len() + y.len()) as u64)?;
+        if a.is_safe() || b.is_safe() {
+            return add_safe(state, a, b);
+        }
+        return Ok(Value::from([x, y].concat()));
     }
-    if is_list(a) && is_list(b) {
-        let mut list = items(state, a)?;
-        list.extend(items(state, b)?);
-        return Ok(Value::from(list));
+    match (kind(a), kind(b)) {
+        (Kind::List, Kind::List) | (Kind::Tuple, Kind::Tuple) => {
+            let mut all = items(state, a)?;
+            all.extend(items(state, b)?);
+            Ok(if kind(a) == Kind::List { list(all) } else { tuple(all) })
+        }
+        _ => arithmetic("+", a, b, i128::checked_add, |x, y| x + y),
     }
-    match numbers(a, b) {
-        Some(Numbers::Int(x, y)) => x.checked_add(y).map(int).ok_or_else(|| impossible("+", a, b)),
-        Some(Numbers::Float(x, y)) => Ok(Value::from(x + y)),
-        None => Err(impossible("+", a, b)),
+}
+
+/// Adds strings of which one is marked as safe; the other is escaped.
+fn add_safe(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
+    let mut sum = String::new();
+    for text in [a, b] {
+        let safe = if text.is_safe() {
+            text.clone()
+        } else {
+            escaped(text.as_str().unwrap_or_default())
+        };
+        write_text(state, &mut sum, &safe)?;
     }
+    Ok(Value::from_safe_string(sum))
 }
 
 fn mul(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
-    let (sequence, times) = if a.as_str().is_some() || is_list(a) {
-        (a, b)
-    } else {
-        (b, a)
+    let is_sequence = |value: &Value| matches!(kind(value), Kind::Str | Kind::List | Kind::Tuple);
+    let (sequence, times) = if is_sequence(a) { (a, b) } else { (b, a) };
+    let count = match number(times) {
+        Some(Number::Int(n)) => n.clamp(0, i128::from(u32::MAX)) as u64,
+        _ => return arithmetic("*", a, b, i128::checked_mul, |x, y| x * y),
     };
-    if let (Some(text), Some(n)) = (sequence.as_str(), times.as_i64()) {
-        let n = n.max(0) as u64;
-        spend(state, n.saturating_mul(text.len() as u64))?;
-        return Ok(Value::from(text.repeat(n as usize)));
+    if let Some(text) = sequence.as_str() {
+        spend(state, count.saturating_mul(text.len() as u64))?;
+        return Ok(Value::from(text.repeat(if text.is_empty() {
+            0
+        } else {
+            count as usize
+        })));
     }
-    if let (true, Some(n)) = (is_list(sequence), times.as_i64()) {
-        let one = items(state, sequence)?;
-        let n = n.max(0) as u64;
-        spend(state, n.saturating_mul(one.len() as u64 * 32))?;
-        return Ok(Value::from_iter((0..n).flat_map(|_| one.iter().cloned())));
+    if !is_sequence(sequence) {
+        return arithmetic("*", a, b, i128::checked_mul, |x, y| x * y);
     }
-    match numbers(a, b) {
-        Some(Numbers::Int(x, y)) => x.checked_mul(y).map(int).ok_or_else(|| impossible("*", a, b)),
-        Some(Numbers::Float(x, y)) => Ok(Value::from(x * y)),
-        None => Err(impossible("*", a, b)),
+    let one = items(state, sequence)?;
+    spend(state, count.saturating_mul(one.len() as u64 * NODE))?;
+    let count = if one.is_empty() { 0 } else { count };
+    let all = (0..count).flat_map(|_| one.iter().cloned()).collect();
+    Ok(if kind(sequence) == Kind::List {
+        list(all)
+    } else {
+        tuple(all)
+    })
+}
+
+fn arithmetic(
+    op: &str,
+    a: &Value,
+    b: &Value,
+    ints: fn(i128, i128) -> Option<i128>,
+    floats: fn(f64, f64) -> f64,
+) -> Result<Value, Error> {
+    match (number(a), number(b)) {
+        (Some(Number::Int(x)), Some(Number::Int(y))) => match ints(x, y) {
+            Some(n) => Ok(int(n)),
+            None => Err(invalid(format!("the result of {op} exceeds 128 bits"))),
+        },
+        (Some(x), Some(y)) => Ok(Value::from(floats(float(x), float(y)))),
+        _ => Err(impossible(op, a, b)),
     }
 }
 
-fn pow(_: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
-    match numbers(a, b) {
-        Some(Numbers::Int(x, y)) if y >= 0 => {
-            let power = u32::try_from(y).ok().and_then(|y| x.checked_pow(y));
-            power.map(int).ok_or_else(|| impossible("**", a, b))
+fn impossible(op: &str, a: &Value, b: &Value) -> Error {
+    invalid(format!(
+        "unsupported operand types for {op}: '{}' and '{}'",
+        type_name(a),
+        type_name(b)
+    ))
+}
+
+fn nonzero(op: &str, a: &Value, b: &Value) -> Result<(Number, Number), Error> {
+    match (number(a), number(b)) {
+        (Some(_), Some(y)) if float(y) == 0.0 => Err(invalid("division by zero")),
+        (Some(x), Some(y)) => Ok((x, y)),
+        _ => Err(impossible(op, a, b)),
+    }
+}
+
+fn div(a: &Value, b: &Value) -> Result<Value, Error> {
+    let (x, y) = nonzero("/", a, b)?;
+    Ok(Value::from(float(x) / float(y)))
+}
+
+fn floor_div(a: &Value, b: &Value) -> Result<Value, Error> {
+    Ok(match nonzero("//", a, b)? {
+        (Number::Int(x), Number::Int(y)) => {
+            int(x.wrapping_div(y) - i128::from(x.wrapping_rem(y) != 0 && (x < 0) != (y < 0)))
         }
-        Some(Numbers::Int(x, y)) => Ok(Value::from((x as f64).powf(y as f64))),
-        Some(Numbers::Float(x, y)) => Ok(Value::from(x.powf(y))),
-        None => Err(impossible("**", a, b)),
+        (x, y) => Value::from((float(x) / float(y)).floor()),
+    })
+}
+
+fn rem(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
+    if let Some(format) = a.as_str() {
+        return percent(state, format, b);
+    }
+    Ok(match nonzero("%", a, b)? {
+        (Number::Int(x), Number::Int(y)) => {
+            let rest = x.wrapping_rem(y);
+            int(if rest != 0 && (rest < 0) != (y < 0) {
+                rest + y
+            } else {
+                rest
+            })
+        }
+        (x, y) => {
+            let (x, y) = (float(x), float(y));
+            let rest = x % y;
+            Value::from(if rest != 0.0 && (rest < 0.0) != (y < 0.0) {
+                rest + y
+            } else {
+                rest
+            })
+        }
+    })
+}
+
+fn pow(a: &Value, b: &Value) -> Result<Value, Error> {
+    match (number(a), number(b)) {
+        (Some(Number::Int(x)), Some(Number::Int(y))) if y >= 0 => {
+            let power = u32::try_from(y).ok().and_then(|y| x.checked_pow(y));
+            power
+                .map(int)
+                .ok_or_else(|| invalid("the result of ** exceeds 128 bits"))
+        }
+        (Some(x), Some(y)) => Ok(Value::from(float(x).powf(float(y)))),
+        _ => Err(impossible("**", a, b)),
     }
 }
 
@@ -78,52 +225,119 @@ fn concat(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
     Ok(Value::from(text))
 }
 
+/// Implements `a < b < c`, with the operators as strings between the operands.
+fn compare_all(state: &mut State, args: &[Value]) -> Result<Value, Error> {
+    let mut left = &args[0];
+    for pair in args[1..].chunks_exact(2) {
+        let right = &pair[1];
+        let holds = match pair[0].as_str().unwrap_or_default() {
+            "==" => equal(state, left, right)?,
+            "!=" => !equal(state, left, right)?,
+            "in" => contains(state, right, left)?,
+            "not in" => !contains(state, right, left)?,
+            op => {
+                let order = order(state, left, right, op)?;
+                match (op, order) {
+                    (_, None) => false,
+                    ("<", Some(order)) => order.is_lt(),
+                    ("<=", Some(order)) => order.is_le(),
+                    (">", Some(order)) => order.is_gt(),
+                    (_, Some(order)) => order.is_ge(),
+                }
+            }
+        };
+        if !holds {
+            return Ok(Value::from(false));
+        }
+        left = right;
+    }
+    Ok(Value::from(true))
+}
+
+/// Implements `value[key]`.
+pub(super) fn item(state: &mut State, value: &Value, key: &Value) -> Result<Value, Error> {
+    spend(state, text_len(key))?;
+    match kind(value) {
+        Kind::Undefined => return Err(Error::from(minijinja::ErrorKind::UndefinedError)),
+        Kind::Dict => {
+            hashable(key)?;
+            let found = value.get_item(key)?;
+            if !found.is_undefined() {
+                return Ok(found);
+            }
+        }
+        Kind::Str | Kind::List | Kind::Tuple | Kind::Range => {
+            let index = match number(key) {
+                Some(Number::Int(i)) => Some(i),
+                _ => None,
+            };
+            if let Some(i) = index {
+                if kind(value) == Kind::Str {
+                    spend(state, text_len(value))?;
+                }
+                let i = i64::try_from(i).unwrap_or(i64::MAX);
+                return value.get_item(&Value::from(i));
+            }
+        }
+        _ => return value.get_item(key),
+    }
+    // Like Jinja, a missing item is looked up as an attribute.
+    if key.as_str().is_some() {
+        attribute(value, key)
+    } else {
+        Ok(Value::UNDEFINED)
+    }
+}
+
+/// Looks up an attribute that may be a method.
+fn attribute(value: &Value, name: &Value) -> Result<Value, Error> {
+    let name = name.as_str().unwrap_or_default();
+    if has_method(kind(value), name) {
+        let value = value.clone();
+        return Ok(Value::from_object(BoundMethod {
+            value,
+            name: name.to_owned(),
+        }));
+    }
+    value.get_attr(name)
+}
+
 /// Implements `value[start:stop:step]` for strings and sequences, with Python's semantics.
-fn slice(state: &mut State, value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Value, Error> {
-    let bound = |v: &Value| {
-        if v.is_none() || v.is_undefined() {
-            return Ok(None);
-        }
-        v.as_i64()
-            .map(Some)
-            .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "slice bounds must be integers"))
+fn slice(state: &mut State, args: &[Value]) -> Result<Value, Error> {
+    let bound = |v: &Value| match number(v) {
+        _ if v.is_none() || v.is_undefined() => Ok(None),
+        Some(Number::Int(i)) => Ok(Some(i64::try_from(i).unwrap_or(if i > 0 {
+            i64::MAX
+        } else {
+            i64::MIN
+        }))),
+        _ => Err(invalid("slice bounds must be integers")),
     };
-    let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
+    let value = &args[0];
+    let (start, stop, step) = (bound(&args[1])?, bound(&args[2])?, bound(&args[3])?.unwrap_or(1));
     if step == 0 {
-        return Err(Error::new(ErrorKind::InvalidOperation, "slice step must not be 0"));
+        return Err(invalid("slice step must not be 0"));
     }
-    if let Some(text) = value.as_str() {
-        spend(state, text.len() as u64)?;
-        if text.is_ascii() {
-            let bytes = text.as_bytes();
-            return Ok(Value::from(
-                indices(bytes.len(), start, stop, step)
-                    .map(|i| char::from(bytes[i]))
-                    .collect::<String>(),
-            ));
+    match kind(value) {
+        Kind::Str => {
+            let text = value.as_str().unwrap_or_default();
+            spend(state, text.len() as u64)?;
+            let chars: Vec<char> = text.chars().collect();
+            let selected = indices(chars.len(), start, stop, step).map(|i| chars[i]);
+            Ok(Value::from(selected.collect::<String>()))
         }
-        let chars: Vec<char> = text.chars().collect();
-        return Ok(Value::from(
-            indices(chars.len(), start, stop, step)
-                .map(|i| chars[i])
-                .collect::<String>(),
-        ));
+        Kind::Undefined | Kind::None => Ok(list(Vec::new())),
+        Kind::List | Kind::Tuple | Kind::Range => {
+            let all = items(state, value)?;
+            let selected = indices(all.len(), start, stop, step).map(|i| all[i].clone()).collect();
+            Ok(if kind(value) == Kind::Tuple {
+                tuple(selected)
+            } else {
+                list(selected)
+            })
+        }
+        _ => Err(invalid(format!("cannot slice a value of type {}", type_name(value)))),
     }
-    if value.is_undefined() || value.is_none() {
-        return Ok(Value::from(Vec::<Value>::new()));
-    }
-    if !is_list(value) {
-        return Err(Error::new(
-            ErrorKind::InvalidOperation,
-            format!("cannot slice a value of type {}", value.kind()),
-        ));
-    }
-    let list = items(state, value)?;
-    Ok(Value::from(
-        indices(list.len(), start, stop, step)
-            .map(|i| list[i].clone())
-            .collect::<Vec<_>>(),
-    ))
 }
 
 /// Returns the indices that a slice of a sequence of length `len` selects.
@@ -139,178 +353,4 @@ fn indices(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl
     std::iter::successors(Some(start), move |i| i.checked_add(step))
         .take_while(inside)
         .map(|i| i as usize)
-}
-
-/// Returns the items of a sequence and charges for them.
-pub(super) fn items(state: &mut State, list: &Value) -> Result<Vec<Value>, Error> {
-    let mut items = Vec::new();
-    for item in list.try_iter()? {
-        spend(state, 32)?;
-        items.push(item);
-    }
-    Ok(items)
-}
-
-fn is_list(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
-}
-
-enum Numbers {
-    Int(i128, i128),
-    Float(f64, f64),
-}
-
-fn numbers(a: &Value, b: &Value) -> Option<Numbers> {
-    let int = |v: &Value| {
-        if is_float(v) {
-            return None;
-        }
-        i128::try_from(v.clone()).ok()
-    };
-    let float = |v: &Value| f64::try_from(v.clone()).ok();
-    match (int(a), int(b)) {
-        (Some(a), Some(b)) => Some(Numbers::Int(a, b)),
-        _ => Some(Numbers::Float(float(a)?, float(b)?)),
-    }
-}
-
-fn is_float(value: &Value) -> bool {
-    value.kind() == ValueKind::Number && !value.is_integer()
-}
-
-fn int(n: i128) -> Value {
-    i64::try_from(n).map_or_else(|_| Value::from(n), Value::from)
-}
-
-fn impossible(op: &str, a: &Value, b: &Value) -> Error {
-    Error::new(
-        ErrorKind::InvalidOperation,
-        format!("unsupported operands: {} {op} {}", a.kind(), b.kind()),
-    )
-}
-
-/// Returns the string representation that `{{ value }}` prints, and charges for it.
-pub(super) fn text_of(state: &mut State, value: &Value) -> Result<String, Error> {
-    let mut text = String::new();
-    write_text(state, &mut text, value)?;
-    Ok(text)
-}
-
-/// Appends a value's string representation, like Python's `str`.
-pub(super) fn write_text(state: &mut State, out: &mut String, value: &Value) -> Result<(), Error> {
-    match value.as_str() {
-        Some(text) => {
-            spend(state, text.len() as u64)?;
-            out.push_str(text);
-            Ok(())
-        }
-        None => write_repr(state, out, value, 0),
-    }
-}
-
-/// Appends a value's representation, like Python's `repr`.
-fn write_repr(state: &mut State, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
-    if depth > meter::MAX_DEPTH {
-        return Err(LimitReached {
-            what: "levels of nesting in a value",
-            limit: meter::MAX_DEPTH as u64,
-        }
-        .into());
-    }
-    let before = out.len();
-    match value.kind() {
-        ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
-        ValueKind::Seq | ValueKind::Iterable => {
-            let tuple = value.is_tuple();
-            out.push(if tuple { '(' } else { '[' });
-            let mut n = 0;
-            for item in value.try_iter()? {
-                out.push_str(if n == 0 { "" } else { ", " });
-                write_repr(state, out, &item, depth + 1)?;
-                n += 1;
-            }
-            out.push_str(if tuple && n == 1 { "," } else { "" });
-            out.push(if tuple { ')' } else { ']' });
-            return spend(state, 32);
-        }
-        ValueKind::Map => {
-            out.push('{');
-            for (n, key) in value.try_iter()?.enumerate() {
-                out.push_str(if n == 0 { "" } else { ", " });
-                write_repr(state, out, &key, depth + 1)?;
-                out.push_str(": ");
-                write_repr(state, out, &value.get_item(&key)?, depth + 1)?;
-            }
-            out.push('}');
-            return spend(state, 32);
-        }
-        ValueKind::Number if is_float(value) => out.push_str(&float_text(f64::try_from(value.clone())?)),
-        // Numbers, booleans, none, and undefined take a few bytes.
-        _ => write!(out, "{value}").map_err(|_| Error::from(ErrorKind::WriteFailure))?,
-    }
-    spend(state, 32 + (out.len() - before) as u64)
-}
-
-fn write_quoted(out: &mut String, text: &str) {
-    let quote = if text.contains('\'') && !text.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
-    out.push(quote);
-    for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\\' => out.push_str("\\\\"),
-            c if c == quote => out.extend(['\\', c]),
-            c => out.push(c),
-        }
-    }
-    out.push(quote);
-}
-
-/// Formats a float like Python, always with a fraction or an exponent.
-pub(super) fn float_text(x: f64) -> String {
-    if x.is_nan() {
-        return "nan".into();
-    }
-    if x.is_infinite() {
-        return if x > 0.0 { "inf" } else { "-inf" }.into();
-    }
-    let magnitude = x.abs();
-    if magnitude != 0.0 && !(1e-4..1e16).contains(&magnitude) {
-        let text = format!("{x:e}");
-        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-        let (sign, digits) = exponent
-            .strip_prefix('-')
-            .map_or(('+', exponent), |digits| ('-', digits));
-        return format!("{mantissa}e{sign}{digits:0>2}");
-    }
-    let text = x.to_string();
-    if text.contains('.') { text } else { text + ".0" }
-}
-
-/// Wraps a minijinja function so that its arguments and result are charged.
-///
-/// With `deep`, the function may read or nest everything inside its arguments, so all of it is visited.
-pub(super) fn metered(function: Value, deep: bool) -> impl Fn(&mut State, &[Value]) -> Result<Value, Error> {
-    move |state, args| {
-        if !deep {
-            let result = function.call(state, args)?;
-            charge_new(state, &result)?;
-            return Ok(result);
-        }
-        let everything = || Visit {
-            text: true,
-            no_namespace: false,
-        };
-        for arg in args {
-            visit(state, arg, everything())?;
-        }
-        let result = function.call(state, args)?;
-        visit(state, &result, everything())?;
-        Ok(result)
-    }
 }

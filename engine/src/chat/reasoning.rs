@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn reasoning_tags_come_from_template_source() {
-        assert_eq!(tags("{{ '</think>' }}"), THINK);
+        assert_eq!(tags("{{ messages[0].content }}{{ '</think>' }}"), THINK);
         assert_eq!(tags("<thought>{{ messages[0].content }}"), None);
     }
 

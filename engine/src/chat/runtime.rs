@@ -2,25 +2,26 @@
 //! stack.
 
 use super::ChatError;
-use super::json::tojson;
-use super::meter::{self, LimitReached, spend, visit};
-use super::methods::{self, join_items};
-use super::ops::{items, metered, operators, text_of};
+use super::args::{Call, bind, required};
+use super::filters::filters;
+use super::functions::functions;
+use super::lower::{NAME, program};
+use super::meter::{self, LimitReached, spend};
+use super::methods;
+use super::ops::operators;
+use super::predicates::predicates;
+use super::repr::{escaped, text_of};
 use super::time::strftime;
-use minijinja::machinery::{CompiledTemplate, TemplateConfig, make_string_output};
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, ValueOrKwargs};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters, functions, tests};
-use std::sync::Arc;
+use super::values::text_len;
+use minijinja::machinery::make_string_output;
+use minijinja::value::{Rest, ValueOrKwargs};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 use std::time::SystemTime;
 
 /// Stack size for rendering, sufficient for the maximum nesting in debug and release builds.
 const STACK_BYTES: usize = 64 << 20;
 /// Maximum depth of macros, loops, and conditions, as counted by minijinja.
 const MAX_RECURSION: usize = 200;
-/// Maximum width for the `indent` filter.
-const MAX_INDENT: u64 = 256;
-const NAME: &str = "chat_template";
 
 /// Arguments of a call; named arguments are one value at the end.
 type Args = Rest<ValueOrKwargs>;
@@ -38,195 +39,55 @@ pub(super) fn environment(now: fn() -> SystemTime) -> Environment<'static> {
     env.set_unknown_method_callback(methods::call);
     env.set_formatter(|out, state, value| {
         let text = text_of(state, value)?;
+        if matches!(state.auto_escape(), AutoEscape::Html) && !value.is_safe() {
+            spend(state, text.len() as u64 * 6)?;
+            let text = escaped(&text);
+            return out.write_str(text.as_str().unwrap_or_default()).map_err(Error::from);
+        }
         out.write_str(&text).map_err(Error::from)
     });
-    for (name, function) in meter::checks().into_iter().chain(operators()) {
-        env.add_global(name, function);
+    for (name, function) in functions() {
+        env.add_function(name, move |state: &mut State, args: Args| {
+            metered(state, function, &args.into_values())
+        });
     }
-    add_functions(&mut env, now);
-    add_filters(&mut env);
-    add_tests(&mut env);
-    env
-}
-
-fn add_functions(env: &mut Environment<'static>, now: fn() -> SystemTime) {
+    for (name, filter) in operators().into_iter().chain(filters()) {
+        env.add_filter(name, move |state: &mut State, args: Args| {
+            on_value(state, filter, &args.into_values())
+        });
+    }
+    for (name, test) in predicates() {
+        env.add_test(name, move |state: &mut State, args: Args| {
+            on_value(state, test, &args.into_values()).map(|holds| holds.is_true())
+        });
+    }
     env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
     });
-    env.add_function("strftime_now", move |format: &str| strftime(format, now()));
-    // `range` is lazy and limited to 100000 numbers.
-    env.add_function("range", functions::range);
-    let dict = metered(Value::from_function(functions::dict), true);
-    env.add_function("dict", move |state: &mut State, args: Args| {
-        dict(state, &args.into_values())
+    env.add_function("strftime_now", move |args: Args| {
+        let [format] = bind(&args.into_values(), ["format"])?;
+        let format = required(format)?;
+        strftime(format.as_str().unwrap_or_default(), now()).map(Value::from)
     });
-    env.add_function("namespace", |state: &mut State, args: Args| {
-        let args = args.into_values();
-        for arg in &args {
-            visit(
-                state,
-                arg,
-                meter::Visit {
-                    text: false,
-                    no_namespace: true,
-                },
-            )?;
-        }
-        Value::from_function(functions::namespace).call(state, &args)
-    });
+    env
 }
 
-/// Adds minijinja's metered filters, and reimplementations where Python differs or where the result can be
-/// much larger than the input.
-fn add_filters(env: &mut Environment<'static>) {
-    env.add_filter("tojson", tojson);
-    env.add_filter("string", |state: &mut State, value: Value| text_of(state, &value));
-    for name in ["length", "count"] {
-        // The length of an undefined value is 0 in Jinja.
-        env.add_filter(name, |value: Value| {
-            if value.is_undefined() {
-                Ok(0)
-            } else {
-                filters::length(&value)
-            }
-        });
+/// Calls a filter or a test, whose first argument is its value.
+fn on_value(state: &mut State, call: Call, args: &[Value]) -> Result<Value, Error> {
+    if args.is_empty() {
+        return Err(Error::from(ErrorKind::MissingArgument));
     }
-    env.add_filter(
-        "join",
-        |state: &mut State, list: Value, separator: Option<String>, kwargs: Kwargs| {
-            let attribute: Option<String> = kwargs.get("attribute")?;
-            kwargs.assert_all_used()?;
-            let mut list = items(state, &list)?;
-            if let Some(name) = attribute {
-                list = list.iter().map(|item| item.get_attr(&name)).collect::<Result<_, _>>()?;
-            }
-            join_items(state, separator.as_deref().unwrap_or_default(), list)
-        },
-    );
-    env.add_filter("replace", |state: &mut State, text: Value, args: Args| {
-        let text = Value::from(text_of(state, &text)?);
-        methods::call(state, &text, "replace", &args.into_values())
-    });
-    env.add_filter("trim", |state: &mut State, text: Value, args: Args| {
-        let text = Value::from(text_of(state, &text)?);
-        methods::call(state, &text, "strip", &args.into_values())
-    });
-    env.add_filter("items", |state: &mut State, map: Value| {
-        methods::call(state, &map, "items", &[])
-    });
-    env.add_filter("indent", |state: &mut State, text: Value, args: Args| {
-        let text = text_of(state, &text)?;
-        let args = args.into_values();
-        // The width is the first argument or a named one; named arguments are passed as a map.
-        let width = args.first().map(|a| {
-            a.get_attr("width")
-                .ok()
-                .filter(|w| !w.is_undefined())
-                .unwrap_or(a.clone())
-        });
-        let width = width.and_then(|w| w.as_i64()).unwrap_or(4).unsigned_abs();
-        if width > MAX_INDENT {
-            return Err(Error::from(LimitReached {
-                what: "columns of indentation",
-                limit: MAX_INDENT,
-            }));
-        }
-        spend(state, width * (text.matches('\n').count() as u64 + 1))?;
-        let args: Vec<Value> = std::iter::once(Value::from(text)).chain(args).collect();
-        Value::from_function(filters::indent).call(state, &args)
-    });
-    for (name, function, deep) in filter_table() {
-        let call = metered(function, deep);
-        env.add_filter(name, move |state: &mut State, args: Args| {
-            call(state, &args.into_values())
-        });
-    }
+    metered(state, call, args)
 }
 
-/// Returns name, function, and whether the filter may read or nest everything in its arguments.
-fn filter_table() -> Vec<(&'static str, Value, bool)> {
-    macro_rules! table {
-        ($($name:literal => $function:ident, $deep:literal;)*) => {
-            vec![$(($name, Value::from_function(filters::$function), $deep)),*]
-        };
-    }
-    table! {
-        "abs" => abs, false;
-        "attr" => attr, false;
-        "bool" => bool, false;
-        "capitalize" => capitalize, false;
-        "d" => default, false;
-        "default" => default, false;
-        "dictsort" => dictsort, true;
-        "e" => escape, false;
-        "escape" => escape, false;
-        "first" => first, false;
-        "float" => float, false;
-        "int" => int, false;
-        "last" => last, false;
-        "list" => list, false;
-        "lower" => lower, false;
-        "map" => map, false;
-        "max" => max, true;
-        "min" => min, true;
-        "reject" => reject, false;
-        "rejectattr" => rejectattr, false;
-        "reverse" => reverse, false;
-        "round" => round, false;
-        "safe" => safe, false;
-        "select" => select, false;
-        "selectattr" => selectattr, false;
-        "sort" => sort, true;
-        "sum" => sum, true;
-        "title" => title, false;
-        "unique" => unique, true;
-        "upper" => upper, false;
-    }
-}
-
-fn add_tests(env: &mut Environment<'static>) {
-    macro_rules! table {
-        ($($name:literal => $function:ident, $deep:literal;)*) => {
-            [$(($name, Value::from_function(tests::$function), $deep)),*]
-        };
-    }
-    let table = table! {
-        "boolean" => is_boolean, false;
-        "defined" => is_defined, false;
-        "divisibleby" => is_divisibleby, false;
-        "eq" => is_eq, true;
-        "equalto" => is_eq, true;
-        "==" => is_eq, true;
-        "even" => is_even, false;
-        "false" => is_false, false;
-        "float" => is_float, false;
-        "ge" => is_ge, true;
-        "gt" => is_gt, true;
-        "in" => is_in, true;
-        "integer" => is_integer, false;
-        "iterable" => is_iterable, false;
-        "le" => is_le, true;
-        "lower" => is_lower, false;
-        "lt" => is_lt, true;
-        "mapping" => is_mapping, false;
-        "ne" => is_ne, true;
-        "!=" => is_ne, true;
-        "none" => is_none, false;
-        "number" => is_number, false;
-        "odd" => is_odd, false;
-        "sameas" => is_sameas, true;
-        "sequence" => is_sequence, false;
-        "string" => is_string, false;
-        "true" => is_true, false;
-        "undefined" => is_undefined, false;
-        "upper" => is_upper, false;
-    };
-    for (name, function, deep) in table {
-        let call = metered(function, deep);
-        env.add_test(name, move |state: &mut State, args: Args| {
-            call(state, &args.into_values()).map(|v| v.is_true())
-        });
-    }
+/// Calls a function and charges for the bytes of its arguments and its result.
+fn metered(state: &mut State, call: Call, args: &[Value]) -> Result<Value, Error> {
+    let n: u64 = args.iter().map(text_len).sum();
+    spend(state, n)?;
+    let result = call(state, args)?;
+    // New lists are charged where they are created.
+    spend(state, meter::NODE + text_len(&result))?;
+    Ok(result)
 }
 
 /// Checks a template. After success, [`render`] can execute it.
@@ -238,30 +99,16 @@ pub(super) fn compile(source: &str) -> Result<(), ChatError> {
 pub(super) fn render(env: &Environment<'static>, source: &str, root: &Value) -> Result<String, ChatError> {
     on_own_stack(|| {
         let run = || -> Result<String, Error> {
-            let program = program(source)?;
+            let instructions = program(source)?;
             let mut text = String::new();
             let mut out = make_string_output(&mut text);
             let blocks = Default::default();
-            let instructions = &program.instructions;
-            minijinja::machinery::eval(env, instructions, root.clone(), &blocks, &mut out, AutoEscape::None)?;
+            minijinja::machinery::eval(env, &instructions, root.clone(), &blocks, &mut out, AutoEscape::None)?;
             drop(out);
             Ok(text)
         };
         run().map_err(chat_error)
     })
-}
-
-/// Compiles a template and inserts the checks.
-fn program(source: &str) -> Result<CompiledTemplate<'_>, Error> {
-    // `transformers` uses these settings for chat templates.
-    let syntax_config = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-    let config = TemplateConfig {
-        syntax_config,
-        default_auto_escape: Arc::new(|_| AutoEscape::None),
-    };
-    let mut program = CompiledTemplate::new(NAME, source, &config)?;
-    program.instructions = meter::rewrite(&program.instructions)?;
-    Ok(program)
 }
 
 /// Runs a closure on a thread with a large stack, because the parser, the compiler, and values recurse.

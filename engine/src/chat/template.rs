@@ -1,11 +1,12 @@
 //! Chat template of a model: detection of its features, and rendering of prompts.
 
 use super::meter::{BASE_BUDGET, BUDGET, BUDGET_PER_BYTE};
-use super::{ChatError, Message, runtime};
+use super::time::strftime;
+use super::{ChatError, Message, runtime, values};
 use crate::gguf::Metadata;
 use crate::vocab::{Token, Vocab};
 use minijinja::{Environment, Value};
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 use std::borrow::Cow;
 use std::time::SystemTime;
 
@@ -23,6 +24,7 @@ const USER_MARK: &str = "~U-83d2~";
 pub struct ChatTemplate {
     source: String,
     env: Environment<'static>,
+    now: fn() -> SystemTime,
     bos: String,
     eos: String,
     has_system: bool,
@@ -38,6 +40,14 @@ pub enum Delta {
     Suffix(String),
     /// The prompt does not start with the context's text; this is the whole prompt.
     Full(String),
+}
+
+/// Result of a rendering that should contain a text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Yes,
+    No,
+    Failed,
 }
 
 impl ChatTemplate {
@@ -71,12 +81,13 @@ impl ChatTemplate {
                 limit: MAX_SOURCE as u64,
             });
         }
-        let source = without_generation_tags(source).into_owned();
+        let source = normalized(&without_generation_tags(source));
         runtime::compile(&source)?;
         let (env, bos, eos) = (runtime::environment(now), bos.to_string(), eos.to_string());
         let mut template = ChatTemplate {
             source,
             env,
+            now,
             bos,
             eos,
             has_system: true,
@@ -88,29 +99,47 @@ impl ChatTemplate {
     }
 
     /// Detects the template's features by rendering simple messages. Errors other than limits count as
-    /// missing features, because a real call may pass variables that the template needs.
+    /// missing features, because a real call may pass variables that the template needs. A template that
+    /// renders all of them without the user's text is an error.
     fn probe(&mut self) -> Result<(), ChatError> {
-        let shows = |template: &ChatTemplate, messages: &[Message], mark: &str| match template.render_as_is(
-            messages,
-            true,
-            &Map::new(),
-        ) {
-            Ok(text) => Ok(text.contains(mark)),
-            Err(limit @ ChatError::Limit { .. }) => Err(limit),
-            Err(_) => Ok(false),
-        };
         let user = Message::user(USER_MARK);
-        if !shows(self, std::slice::from_ref(&user), USER_MARK)? {
-            self.content_is_list = true;
-            self.content_is_list = shows(self, std::slice::from_ref(&user), USER_MARK)?;
-        }
         let system = Message::system(SYSTEM_MARK);
-        self.has_system = shows(self, &[system.clone(), user.clone()], SYSTEM_MARK)?;
+        let (alone, both) = ([user.clone()], [system.clone(), user.clone()]);
+        if self.shows(&alone, USER_MARK)? != Shown::Yes {
+            self.content_is_list = true;
+            self.content_is_list = self.shows(&alone, USER_MARK)? == Shown::Yes;
+        }
+        let is_lost = |shown| shown == Shown::No;
+        if is_lost(self.shows(&alone, USER_MARK)?) && is_lost(self.shows(&both, USER_MARK)?) {
+            return Err(ChatError::NoUser);
+        }
+        self.has_system = self.shows(&both, SYSTEM_MARK)? == Shown::Yes;
         let second = [Message::system("a"), system.clone(), user.clone()];
         let last = [user.clone(), Message::assistant("a"), user, system];
-        self.has_later_system =
-            self.has_system && shows(self, &second, SYSTEM_MARK)? && shows(self, &last, SYSTEM_MARK)?;
+        self.has_later_system = self.has_system
+            && self.shows(&second, SYSTEM_MARK)? == Shown::Yes
+            && self.shows(&last, SYSTEM_MARK)? == Shown::Yes;
         Ok(())
+    }
+
+    /// Renders messages and looks for a text. The representation of a list of parts does not count.
+    fn shows(&self, messages: &[Message], mark: &str) -> Result<Shown, ChatError> {
+        let rendered = match self.render_as_is(messages, true, &Map::new()) {
+            // Some templates need tools.
+            Err(error) if !matches!(error, ChatError::Limit { .. }) => {
+                let function =
+                    json!({"name": "f", "description": "-", "parameters": {"type": "object", "properties": {}}});
+                let tools = json!([{"type": "function", "function": function}]);
+                self.render_as_is(messages, true, &Map::from_iter([("tools".to_owned(), tools)]))
+            }
+            rendered => rendered,
+        };
+        match rendered {
+            Ok(text) if text.contains(mark) && !text.contains("'type': 'text'") => Ok(Shown::Yes),
+            Ok(_) => Ok(Shown::No),
+            Err(limit @ ChatError::Limit { .. }) => Err(limit),
+            Err(_) => Ok(Shown::Failed),
+        }
     }
 
     /// Returns true if the template supports the system role. Otherwise [`ChatTemplate::render`] prepends
@@ -184,14 +213,14 @@ impl ChatTemplate {
         let budget = BASE_BUDGET
             .saturating_add(BUDGET_PER_BYTE.saturating_mul(size as u64))
             .min(i64::MAX as u64);
-        for name in ["tools", "documents"]
-            .into_iter()
-            .filter(|name| !extras.contains_key(*name))
-        {
-            root.push((Value::from(name), Value::from(())));
-        }
+        let defaults = self.defaults().into_iter();
+        root.extend(
+            defaults
+                .filter(|(name, _)| !extras.contains_key(*name))
+                .map(|(name, value)| (Value::from(name), value)),
+        );
         let own = [
-            ("messages", Value::from(messages)),
+            ("messages", values::list(messages)),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
             ("bos_token", Value::from(&self.bos)),
             ("eos_token", Value::from(&self.eos)),
@@ -201,11 +230,26 @@ impl ChatTemplate {
         runtime::render(&self.env, &self.source, &Value::from_pairs(root))
     }
 
+    /// Returns the variables that templates get from other programs unless the caller sets them.
+    fn defaults(&self) -> [(&'static str, Value); 5] {
+        let now = (self.now)();
+        // A time that cannot be formatted is left undefined.
+        let time = |format| strftime(format, now).map_or(Value::UNDEFINED, Value::from);
+        [
+            ("tools", Value::from(())),
+            ("documents", Value::from(())),
+            ("enable_thinking", Value::from(true)),
+            ("date_string", time("%d %b %Y")),
+            ("datetime", time("%b %d %Y %H:%M:%S GMT")),
+        ]
+    }
+
     fn message(&self, message: &Message, size: &mut usize) -> Result<Value, ChatError> {
         *size += message.role.len() + message.content.len() + 64;
         let content = if self.content_is_list {
             let part = [("type", "text"), ("text", message.content.as_str())];
-            Value::from(vec![Value::from_pairs(part)])
+            let part = part.map(|(name, value)| (Value::from(name), Value::from(value)));
+            values::list(vec![values::dict(part)])
         } else {
             Value::from(&message.content)
         };
@@ -216,7 +260,7 @@ impl ChatTemplate {
         for (name, value) in &message.fields {
             fields.push((Value::from(name), value_of(value, size, 0)?));
         }
-        Ok(Value::from_pairs(fields))
+        Ok(values::dict(fields))
     }
 }
 
@@ -292,21 +336,24 @@ fn value_of(json: &Json, size: &mut usize, depth: usize) -> Result<Value, ChatEr
             *size += text.len();
             Value::from(text)
         }
-        Json::Array(items) => Value::from(
-            items
-                .iter()
-                .map(|item| value_of(item, size, depth + 1))
-                .collect::<Result<Vec<_>, _>>()?,
-        ),
+        Json::Array(items) => {
+            let items = items.iter().map(|item| value_of(item, size, depth + 1));
+            values::list(items.collect::<Result<_, _>>()?)
+        }
         Json::Object(fields) => {
             let mut pairs = Vec::with_capacity(fields.len());
             for (name, value) in fields {
                 *size += name.len();
                 pairs.push((Value::from(name), value_of(value, size, depth + 1)?));
             }
-            Value::from_pairs(pairs)
+            values::dict(pairs)
         }
     })
+}
+
+/// Converts all line ends to newlines, as Jinja does.
+fn normalized(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// Replaces `{% generation %}` tags, which mark the model's output for training, by a condition that is

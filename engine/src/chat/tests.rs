@@ -25,9 +25,10 @@ fn check(source: &str, messages: &[Message], expected: &str) {
     );
 }
 
-/// Renders a template without messages.
+/// Renders a template without messages, which therefore need not be printed.
 fn eval(source: &str) -> Result<String, ChatError> {
-    ChatTemplate::new(source, "<s>", "</s>")?.render(&[], false, &Map::new())
+    let source = format!("{{% for m in messages %}}{{{{ m.content }}}}{{% endfor +%}}{source}");
+    ChatTemplate::new(&source, "<s>", "</s>")?.render(&[], false, &Map::new())
 }
 
 #[track_caller]
@@ -75,11 +76,17 @@ fn llama3() {
 
 #[test]
 fn llama3_uses_current_date() {
-    let source = "{%- set today = date_string | default(strftime_now('%d %b %Y')) if strftime_now is defined %}Today: {{ today }}";
+    let source = "{%- set today = date_string | default(strftime_now('%d %b %Y')) if strftime_now is defined %}Today: {{ today }}\
+        {% for m in messages %}{{ m.content }}{% endfor %}";
     let clock = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_735_689_599);
     let template = ChatTemplate::with_clock(source, "", "", clock).unwrap();
     let render = |extras: Json| template.render(&[], false, extras.as_object().unwrap());
-    assert_eq!(render(json!({})).as_deref(), Ok("Today: 31 Dec 2024"));
+    // Both values are local times, at most a day from the UTC date.
+    let today = render(json!({})).unwrap();
+    assert!(
+        ["Today: 31 Dec 2024", "Today: 01 Jan 2025"].contains(&today.as_str()),
+        "{today}"
+    );
     assert_eq!(render(json!({"date_string": "now"})).as_deref(), Ok("Today: now"));
 }
 
@@ -335,7 +342,7 @@ fn string_methods_match_python() {
         ),
         (
             "{{ 'a-b-c'.rsplit('-', 1) }}{{ ' a  b c '.split(none, 1) }}{{ 'a b  c '.rsplit(none, 1) }}",
-            "['a-b', 'c']['a', 'b c']['a b', 'c']",
+            "['a-b', 'c']['a', 'b c ']['a b', 'c']",
         ),
         (
             "{{ 'a-b-c'.split('-', maxsplit=1)[1] }}{{ 'ab'.split('-')[-1] }}",
@@ -362,8 +369,8 @@ fn string_methods_match_python() {
             "True False True True",
         ),
         (
-            "{{ ', '.join(['a', 1, none]) }} {{ 'a\nb\r\nc'.splitlines() }}",
-            "a, 1, None ['a', 'b', 'c']",
+            "{{ ', '.join(['a', 'b']) }} {{ 'a\nb\r\nc'.splitlines() }}",
+            "a, b ['a', 'b', 'c']",
         ),
         (
             "{{ 'prefix-x'.removeprefix('prefix-') }} {{ 'x.py'.removesuffix('.py') }}",
@@ -371,7 +378,7 @@ fn string_methods_match_python() {
         ),
         (
             "{{ 'a=b=c'.partition('=') }} {{ 'a=b=c'.rpartition('=') }}",
-            "['a', '=', 'b=c'] ['a=b', '=', 'c']",
+            "('a', '=', 'b=c') ('a=b', '=', 'c')",
         ),
         ("{{ '{} and {{}} {}'.format(1, 'b') }}", "1 and {} b"),
         (
@@ -507,7 +514,14 @@ fn invalid_templates_are_rejected() {
     assert_eq!(error(" \n"), ChatError::NoTemplate);
     assert!(matches!(error("ok\n{% if %}"), ChatError::Syntax { line: Some(2), .. }));
     assert!(matches!(error("{% include 'other' %}"), ChatError::Syntax { .. }));
-    assert!(matches!(error("{% block a %}{% endblock %}"), ChatError::Syntax { .. }));
+    assert!(matches!(error("{{ self.a() }}"), ChatError::Syntax { .. }));
+    for lost in [
+        "chatml",
+        "{{ bos_token }}",
+        "{% for m in messages %}{{ m.role }}{% endfor %}",
+    ] {
+        assert_eq!(error(lost), ChatError::NoUser);
+    }
     assert_eq!(
         error(&"x".repeat(1 << 20)),
         ChatError::Limit {
@@ -581,7 +595,23 @@ fn hostile_templates_exceed_limits() {
         "{% set a = range(99999) | list %}{% for i in range(99999) %}{{ a | sort | first }}{% endfor %}".into(),
         "{{ 'x'[0:'y'] }}".into(),
         "{{ 'x'[::0] }}".into(),
-        "{% for i in [1] %}{{ loop.changed(i) }}{% endfor %}".into(),
+        "{% set l = [1] %}{% for i in range(99999) %}{% for j in range(99999) %}{% set _ = l.append(l) %}{% endfor %}{% endfor %}".into(),
+        "{% set l = [] %}{% set _ = l.append((l,)) %}".into(),
+        "{% set d = {} %}{% set _ = d.update(a=[d]) %}".into(),
+        "{% set l = [] %}{% set _ = l.append(l.append) %}".into(),
+        "{% set l = [] %}{% set _ = l.append(cycler(l)) %}".into(),
+        "{% set l = [] %}{% set _ = l.append(namespace(l=l)) %}".into(),
+        "{% set ns = namespace(l=[0]) %}{% for i in range(99999) %}{% set l = [i] %}{% set _ = ns.l.append(l) %}{% set ns.l = l %}{% endfor %}\
+         {% set a = [1] %}{% for i in range(99999) %}{% for j in range(999) %}{% set _ = a.extend(a) %}{% endfor %}{% endfor %}"
+            .into(),
+        "{% set a = range(99999) | list %}{% for i in range(99999) %}{% set _ = a.insert(0, a.pop(0)) %}{% endfor %}".into(),
+        "{{ '%99999999d' % 1 }}".into(),
+        "{{ '{:99999999}'.format(1) }}".into(),
+        "{% for i in range(99999) %}{% for j in range(99999) %}{{ '%99999d' % 1 }}{% endfor %}{% endfor %}".into(),
+        "{{ 'a' | center(1000000000) }}".into(),
+        "{{ 'a'.ljust(1000000000) }}".into(),
+        "{{ range(1000000000) }}".into(),
+        "{{ strftime_now('%9999999d') }}".into(),
     ];
     for source in &cases {
         let start = std::time::Instant::now();

@@ -1,123 +1,81 @@
-//! `strftime_now`: formats the current date in UTC.
+//! `strftime_now`: formats the current local time.
 
-use std::fmt::Write;
+use super::args::invalid;
+use minijinja::Error;
+use std::ffi::{CString, c_char};
+use std::mem::MaybeUninit;
 use std::time::{Duration, SystemTime};
 
-const DAYS: [&str; 7] = [
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-];
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
+/// Maximum length of a formatted time in bytes.
+const MAX_BYTES: usize = 16 << 10;
 
-/// Formats a time with the conversions of Python's `strftime` for parts of date and time. Other conversions
-/// are copied unchanged.
-pub(super) fn strftime(format: &str, now: SystemTime) -> String {
-    let since = now
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO)
-        .as_secs();
-    let (days, second) = ((since / 86_400) as i64, since % 86_400);
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    let week_day = DAYS[(days + 4).rem_euclid(7) as usize];
-    let month_name = MONTHS[month as usize - 1];
-    let year_day = days - days_before(year) + 1;
-    let half = if hour < 12 { "AM" } else { "PM" };
-    let hour_12 = (hour + 11) % 12 + 1;
+/// Formats a time in the local time zone, like `datetime.now().strftime(format)` in Python.
+pub(super) fn strftime(format: &str, now: SystemTime) -> Result<String, Error> {
+    let since = since_epoch(now);
+    formatted(format, &broken_down(since, libc::localtime_r)?, since.subsec_micros())
+}
 
-    let mut out = String::with_capacity(format.len() + 16);
+fn since_epoch(now: SystemTime) -> Duration {
+    now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)
+}
+
+type Convert = unsafe extern "C" fn(*const libc::time_t, *mut libc::tm) -> *mut libc::tm;
+
+/// Converts a time to year, month, day, and so on.
+fn broken_down(since: Duration, convert: Convert) -> Result<libc::tm, Error> {
+    let seconds = libc::time_t::try_from(since.as_secs()).map_err(|_| invalid("the time is out of range"))?;
+    let mut time = MaybeUninit::uninit();
+    // SAFETY: both pointers are valid during the call. A result that is not null says that `time` was written.
+    unsafe {
+        if convert(&raw const seconds, time.as_mut_ptr()).is_null() {
+            return Err(invalid("the time is out of range"));
+        }
+        Ok(time.assume_init())
+    }
+}
+
+fn formatted(format: &str, time: &libc::tm, micros: u32) -> Result<String, Error> {
+    // A mark at the end distinguishes an empty result from a buffer that is too small.
+    let format = with_python_conversions(format, micros) + ".";
+    let format = CString::new(format).map_err(|_| invalid("the format of a time contains a zero byte"))?;
+    let mut buffer = vec![0u8; 256];
+    while buffer.len() <= MAX_BYTES {
+        // SAFETY: the buffer has the given length, `format` ends with a zero byte, and `time` is initialized.
+        let n = unsafe {
+            libc::strftime(
+                buffer.as_mut_ptr().cast::<c_char>(),
+                buffer.len(),
+                format.as_ptr(),
+                time,
+            )
+        };
+        if n > 0 {
+            buffer.truncate(n - 1);
+            return String::from_utf8(buffer).map_err(|_| invalid("a formatted time is not UTF-8"));
+        }
+        buffer.resize(buffer.len() * 4, 0);
+    }
+    Err(invalid(format!("a formatted time exceeds {MAX_BYTES} bytes")))
+}
+
+/// Replaces the conversions that Python does itself: microseconds, and the time zone, which its `now` lacks.
+fn with_python_conversions(format: &str, micros: u32) -> String {
+    let mut out = String::with_capacity(format.len() + 8);
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
         if c != '%' {
             out.push(c);
             continue;
         }
-        // `%-d` omits the zero padding.
-        let mut conversion = chars.next();
-        let padded = conversion != Some('-');
-        if !padded {
-            conversion = chars.next();
-        }
-        let mut number = |n: u64, width: usize| {
-            let width = if padded { width } else { 0 };
-            // Writing to a string cannot fail.
-            let _ = write!(out, "{n:0width$}");
-        };
-        match conversion {
-            Some('Y') => number(year.unsigned_abs(), 4),
-            Some('y') => number(year.unsigned_abs() % 100, 2),
-            Some('m') => number(month, 2),
-            Some('d') => number(day, 2),
-            Some('H') => number(hour, 2),
-            Some('I') => number(hour_12, 2),
-            Some('M') => number(minute, 2),
-            Some('S') => number(second, 2),
-            Some('j') => number(year_day.unsigned_abs(), 3),
-            Some('B') => out.push_str(month_name),
-            Some('b' | 'h') => out.push_str(&month_name[..3]),
-            Some('A') => out.push_str(week_day),
-            Some('a') => out.push_str(&week_day[..3]),
-            Some('p') => out.push_str(half),
-            Some('Z') => out.push_str("UTC"),
-            Some('z') => out.push_str("+0000"),
-            Some('F') => out.push_str(&format!("{year:04}-{month:02}-{day:02}")),
-            Some('T') => out.push_str(&format!("{hour:02}:{minute:02}:{second:02}")),
-            Some('%') => out.push('%'),
-            other => {
-                out.push('%');
-                out.extend(if padded { None } else { Some('-') }.into_iter().chain(other));
-            }
+        match chars.next() {
+            Some('z' | 'Z') => {}
+            Some('f') => out.push_str(&format!("{micros:06}")),
+            Some(c) => out.extend(['%', c]),
+            // C leaves the meaning of a final percent sign open.
+            None => out.push_str("%%"),
         }
     }
     out
-}
-
-/// Returns the days from 1970-01-01 to the first day of a Gregorian year.
-fn days_before(year: i64) -> i64 {
-    let y = year - 1;
-    y * 365 + y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400) - 719_162
-}
-
-/// Converts days since 1970-01-01 to year, month, and day; months and days start at 1.
-fn civil(days: i64) -> (i64, u64, u64) {
-    // 400 years have 146097 days, so the estimate is at most one year off.
-    let mut year = 1970 + days * 400 / 146_097;
-    while days_before(year) > days {
-        year -= 1;
-    }
-    while days_before(year + 1) <= days {
-        year += 1;
-    }
-    let leap = days_before(year + 1) - days_before(year) == 366;
-    let lengths = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut left = (days - days_before(year)) as u64;
-    let mut month = 1;
-    for length in lengths {
-        if left < length {
-            break;
-        }
-        left -= length;
-        month += 1;
-    }
-    (year, month, left + 1)
 }
 
 #[cfg(test)]
@@ -126,30 +84,38 @@ mod tests {
 
     #[test]
     fn strftime_formats_known_dates() {
-        let at = |secs| SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
+        let at = |format: &str, secs| {
+            let since = Duration::from_secs(secs);
+            formatted(format, &broken_down(since, libc::gmtime_r).unwrap(), 7).unwrap()
+        };
         let full = "%A %d %B %Y %H:%M:%S %j";
-        assert_eq!(strftime(full, at(0)), "Thursday 01 January 1970 00:00:00 001");
-        assert_eq!(strftime(full, at(951_782_399)), "Monday 28 February 2000 23:59:59 059");
-        assert_eq!(strftime(full, at(951_782_400)), "Tuesday 29 February 2000 00:00:00 060");
+        assert_eq!(at(full, 0), "Thursday 01 January 1970 00:00:00 001");
+        assert_eq!(at(full, 951_782_399), "Monday 28 February 2000 23:59:59 059");
+        assert_eq!(at(full, 951_782_400), "Tuesday 29 February 2000 00:00:00 060");
+        assert_eq!(at(full, 1_735_689_599), "Tuesday 31 December 2024 23:59:59 366");
         assert_eq!(
-            strftime(full, at(1_735_689_599)),
-            "Tuesday 31 December 2024 23:59:59 366"
+            at(
+                "%d %b %Y, %-d/%-m/%y %I %p|%e|%U|%x|%D|%X|%V|%u",
+                1_722_470_400 + 46_800
+            ),
+            "01 Aug 2024, 1/8/24 01 PM| 1|30|08/01/24|08/01/24|13:00:00|31|4"
         );
         assert_eq!(
-            strftime("%d %b %Y, %-d/%-m/%y %I %p", at(1_722_470_400 + 46_800)),
-            "01 Aug 2024, 1/8/24 01 PM"
+            at("%F %T.%f 100%%%z%Z", 1_000_000_000),
+            "2001-09-09 01:46:40.000007 100%"
         );
-        assert_eq!(
-            strftime("%F %T 100%% %q %-", at(1_000_000_000)),
-            "2001-09-09 01:46:40 100% %q %-"
-        );
+        assert_eq!((at("", 0), at("%", 0)), (String::new(), "%".to_owned()));
+        let time = broken_down(Duration::ZERO, libc::gmtime_r).unwrap();
+        assert!(formatted("%900000d", &time, 0).is_err() && formatted("\0", &time, 0).is_err());
     }
 
     #[test]
-    fn civil_inverts_days_before() {
-        for year in [1970, 1999, 2000, 2100, 2400] {
-            assert_eq!(civil(days_before(year)), (year, 1, 1));
-            assert_eq!(civil(days_before(year) - 1), (year - 1, 12, 31));
-        }
+    fn local_time_agrees_with_its_offset() {
+        let since = since_epoch(SystemTime::now());
+        let local = broken_down(since, libc::localtime_r).unwrap();
+        let shifted = since.as_secs() as i64 + local.tm_gmtoff;
+        let shifted = broken_down(Duration::from_secs(shifted as u64), libc::gmtime_r).unwrap();
+        let all = "%F %T";
+        assert_eq!(formatted(all, &local, 0).unwrap(), formatted(all, &shifted, 0).unwrap());
     }
 }
