@@ -53,6 +53,7 @@ pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
     let settings = Settings {
         n_parallel: args.n_parallel.min(params.n_batch),
         max_waiting: args.max_queue,
+        shares_cache: args.share_cache,
         t_step: Duration::from_millis(args.prefill_budget_ms),
         ..Settings::default()
     };
@@ -114,6 +115,7 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
     let first = names.next().filter(|name| !name.is_empty()).or(stem);
     Ok(ServiceParams {
         name: first.unwrap_or_else(|| "model".to_owned()),
+        path: path.to_owned(),
         aliases: names.filter(|name| !name.is_empty()).collect(),
         defaults: Defaults {
             sampler,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::chat::{Budget, ReasoningTags};
 use engine::finite::check_logits;
-use engine::sample::{SampleError, SamplerChain, Token};
+use engine::sample::{Candidates, SampleError, SamplerChain, Token};
 use engine::vocab::{TextStream, Vocab};
 
 /// Control tokens that appear in the output as their names.
@@ -118,6 +118,11 @@ impl Generator {
         let stop = self.text.push(bytes, out);
         let end = stop.map(|stop| OutputEnd::Stop(stop.to_owned()));
         Ok(Sampled { token, end })
+    }
+
+    /// Returns the candidates that the samplers left for the last sampled token.
+    pub fn candidates(&self) -> &Candidates {
+        self.chain.candidates()
     }
 
     /// Appends the withheld text to `out` at the end of the output, unless a stop string ended the output.

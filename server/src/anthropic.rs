@@ -375,6 +375,7 @@ pub fn error_json(error: &ApiError, request_id: &str) -> Json {
         (413, _) => "request_too_large",
         (500 | 501, _) => "api_error",
         (503, _) => "overloaded_error",
+        _ if error.too_long.is_some() => "invalid_request_error",
         (_, kind) => kind,
     };
     let message = match error.too_long.as_deref() {

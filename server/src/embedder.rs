@@ -59,21 +59,37 @@ impl Embedder {
 
     /// Computes an embedding of length 1 for each input. Blocks until the batch is done.
     pub fn embed(&self, texts: &[Vec<Token>]) -> ApiResult<Vec<Vec<f32>>> {
-        if matches!(self.params.pooling, Some(Pooling::None | Pooling::Rank)) {
+        if self.params.pooling == Some(Pooling::None) {
+            return Err(ApiError::invalid(
+                "with --pooling none, each token has an embedding; POST /embedding returns them",
+            ));
+        }
+        let vectors = self.vectors(texts)?;
+        Ok(vectors.iter().flatten().map(|vector| normalized(vector)).collect())
+    }
+
+    /// Computes the vectors of each input: one, or one per token without pooling.
+    pub fn vectors(&self, texts: &[Vec<Token>]) -> ApiResult<Vec<Vec<Vec<f32>>>> {
+        if self.params.pooling == Some(Pooling::Rank) {
             return Err(ApiError::unsupported("this model does not produce embeddings"));
         }
-        let vectors = self.compute(texts, "input")?;
-        Ok(vectors.iter().map(|vector| normalized(vector)).collect())
+        self.compute(texts, "input")
+    }
+
+    /// Returns true if each token has an embedding, because there is no pooling.
+    pub fn is_per_token(&self) -> bool {
+        self.params.pooling == Some(Pooling::None)
     }
 
     /// Computes a relevance score for each input, a query joined with a document. Needs a reranking model.
     pub fn rank(&self, texts: &[Vec<Token>]) -> ApiResult<Vec<f32>> {
         let vectors = self.compute(texts, "documents")?;
-        Ok(vectors.iter().filter_map(|vector| vector.first().copied()).collect())
+        let scores = vectors.iter().flatten().filter_map(|vector| vector.first().copied());
+        Ok(scores.collect())
     }
 
-    /// Computes the pooled output of each input. `name` is the request field reported in errors.
-    fn compute(&self, texts: &[Vec<Token>], name: &str) -> ApiResult<Vec<Vec<f32>>> {
+    /// Computes the output of each input, pooled or per token. `name` is the request field reported in errors.
+    fn compute(&self, texts: &[Vec<Token>], name: &str) -> ApiResult<Vec<Vec<Vec<f32>>>> {
         self.check(texts, name)?;
         let mut slot = self.context.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |e: &dyn std::fmt::Display| ApiError::server(format!("cannot compute embeddings: {e}"));
@@ -95,9 +111,19 @@ impl Embedder {
             if let Some(rejected) = context.rejected().first() {
                 return Err(failed(&rejected.error));
             }
-            for vector in (0..now.len()).filter_map(|seq| context.embedding(seq)) {
-                check_finite(vector).map_err(|e| failed(&e))?;
-                vectors.push(vector.to_vec());
+            let mut first = 0;
+            for (seq, text) in now.iter().enumerate() {
+                let rows = first..first + text.len();
+                first = rows.end;
+                let of_text: Vec<&[f32]> = if self.is_per_token() {
+                    rows.filter_map(|row| context.logits(row)).collect()
+                } else {
+                    context.embedding(seq).into_iter().collect()
+                };
+                for vector in &of_text {
+                    check_finite(vector).map_err(|e| failed(&e))?;
+                }
+                vectors.push(of_text.into_iter().map(<[f32]>::to_vec).collect());
             }
             rest = later;
         }
@@ -112,7 +138,10 @@ impl Embedder {
             }
             if text.len() > n_max {
                 let n = text.len();
-                let mut error = ApiError::field(name, format_args!("input {i} has {n} tokens; the maximum is {n_max}"));
+                let mut error = ApiError::field(
+                    name,
+                    format_args!("input {i} is too large: {n} tokens, at most {n_max}"),
+                );
                 error.code = Some("context_length_exceeded");
                 return Err(error);
             }

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Counters and histograms since the start of the server. Gauges are in [`Gauges`].
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub struct Metrics {
     pub n_drafts: Counter,
     /// Number of drafted tokens that were accepted.
     pub n_right: Counter,
+    /// Number of sequences of drafted tokens that were verified.
+    pub n_draft_sequences: Counter,
     /// Time of steps that include prefill, in microseconds.
     pub t_prompt: Counter,
     /// Time of decode-only steps, in microseconds.
@@ -150,6 +152,7 @@ impl Default for Metrics {
             n_generated: Counter::default(),
             n_drafts: Counter::default(),
             n_right: Counter::default(),
+            n_draft_sequences: Counter::default(),
             t_prompt: Counter::default(),
             t_decode: Counter::default(),
             n_decode: Counter::default(),
@@ -169,6 +172,13 @@ impl Default for Metrics {
 }
 
 impl Metrics {
+    /// Returns the start of the counters in seconds since the Unix epoch.
+    pub fn start_time(&self) -> u64 {
+        let start = SystemTime::now().checked_sub(self.started.elapsed());
+        let since = start.and_then(|start| start.duration_since(UNIX_EPOCH).ok());
+        since.unwrap_or_default().as_secs()
+    }
+
     /// Marks the start of a scheduler step.
     pub fn begin_step(&self) {
         let now = micros(self.started.elapsed()).max(1);

@@ -76,8 +76,13 @@ fn operation<S>(route: &Route<S>, path: &str) -> Json {
         |name: &str| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
     let mut parameters: Vec<Json> = in_path.map(parameter).collect();
     let query = |(name, values, doc): &(&str, &[&str], &str)| {
-        let schema = json!({ "type": "string", "enum": values });
-        json!({ "name": name, "in": "query", "required": true, "description": doc, "schema": schema })
+        let mut schema = json!({ "type": "string" });
+        if !values.is_empty() {
+            schema["enum"] = (*values).into();
+        }
+        // Only the operation on a slot has no default.
+        let required = *name == "action";
+        json!({ "name": name, "in": "query", "required": required, "description": doc, "schema": schema })
     };
     parameters.extend(route.query.iter().map(query));
     if !parameters.is_empty() {

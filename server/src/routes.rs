@@ -83,11 +83,31 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "GET",
         paths: &["/v1/responses/{id}"],
-        doc: "Returns a stored response.",
+        doc: "Returns a stored response, or repeats its events.",
         fields: &[],
         sampling: false,
-        query: &[],
+        query: &[
+            ("stream", &["true", "false"], "Repeat the events of the response."),
+            (
+                "starting_after",
+                &[],
+                "Number of the event after which the stream starts.",
+            ),
+        ],
         router: || get(openai::response),
+    },
+    Route {
+        method: "GET",
+        paths: &["/v1/responses/{id}/input_items"],
+        doc: "Lists the input items of a stored response.",
+        fields: &[],
+        sampling: false,
+        query: &[
+            ("order", &["asc", "desc"], "Order of the items (desc)."),
+            ("limit", &[], "Maximum number of items, up to 100 (20)."),
+            ("after", &[], "Id of the item after which the list starts."),
+        ],
+        router: || get(openai::input_items),
     },
     Route {
         method: "DELETE",
@@ -249,7 +269,7 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
-        paths: &["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"],
+        paths: &["/v1/rerank", "/v2/rerank", "/rerank", "/v1/reranking", "/reranking"],
         doc: "Scores documents against a query; requires a reranking model.",
         fields: &[native::RERANK_FIELDS],
         sampling: false,

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use engine::chat::ChatError;
 use engine::grammar::{Constraint, Grammar};
 use engine::model::Model;
-use engine::sample::Token;
+use engine::sample::{LogitBias, Token};
 use engine::vocab::Vocab;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -22,6 +22,8 @@ use crate::scheduler::{Event, Request, Scheduler, SubmitError};
 pub struct ServiceParams {
     /// Name reported to clients.
     pub name: String,
+    /// Path of the model file.
+    pub path: PathBuf,
     /// Further names that clients may use.
     pub aliases: Vec<String>,
     /// Defaults for fields that a request does not set.
@@ -165,8 +167,18 @@ impl ModelService {
         Ok(self.chat.prompt(&conversation)?.tokens.len())
     }
 
+    /// Moves the biases of texts to the sampling parameters: each applies to all tokens of its text.
+    pub fn resolve_biases(&self, request: &mut Request) {
+        for (text, bias) in std::mem::take(&mut request.text_biases) {
+            let tokens = self.vocab().tokenize(&text, false, false);
+            let biases = tokens.into_iter().map(|token| LogitBias { token, bias });
+            request.sampler.logit_bias.extend(biases);
+        }
+    }
+
     /// Starts a completion of a prompt.
     pub fn submit(&self, mut request: Request) -> Result<UnboundedReceiver<Event>, SubmitError> {
+        self.resolve_biases(&mut request);
         if !self.special.is_empty() {
             request.shown = self.special.clone();
         }

@@ -257,6 +257,7 @@ pub fn app(options: &Options, path: &std::path::Path, name: &str) -> Result<App,
         Scheduler::speculating(context, settings, speculation).expect("a scheduler")
     };
     let service = ServiceParams {
+        path: path.to_owned(),
         name: name.to_owned(),
         aliases: vec![format!("{name}-again")],
         defaults: Defaults {

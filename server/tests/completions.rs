@@ -88,7 +88,7 @@ fn prompt_logprobs_match_generation() {
     let near = |a: &Json, b: &Json| (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-3;
     assert!((1..n).all(|i| near(&all[i], &list("token_logprobs")[i])));
     server.refused("/v1/completions", &json!({"prompt": "a", "max_tokens": 0}), 400);
-    server.refused("/v1/completions", &json!({"prompt": "a", "best_of": 99}), 400);
+    server.refused("/v1/completions", &json!({"prompt": "a", "best_of": 129}), 400);
     server.refused(
         "/v1/completions",
         &json!({"prompt": "a", "best_of": 3, "stream": true}),
@@ -207,7 +207,7 @@ fn embeddings_support_float_and_base64() {
         .collect();
     assert_eq!(floats, vector);
     for (name, value) in [
-        ("dimensions", json!(7)),
+        ("dimensions", json!(0)),
         ("encoding_format", json!("hex")),
         ("input", json!([])),
         ("input", json!([[]])),

@@ -329,6 +329,6 @@ fn embedding_route_wraps_vectors_in_lists() {
     }
     let again = server.ask("/embedding", &json!({"input": ["hello", "there"]}));
     assert_eq!(again, vectors);
-    server.refused("/embedding", &json!({"content": "a", "embd_normalize": -1}), 400);
+    server.refused("/embedding", &json!({"content": "a", "embd_normalize": -2}), 400);
     server.refused("/embedding", &json!({"content": "a", "input": "a"}), 400);
 }

@@ -322,3 +322,155 @@ fn reasoning_items_reach_template() {
         prompt(json!([request, message]))
     );
 }
+
+/// The second turn of a client that refers to the items of the first response instead of repeating them.
+#[test]
+fn item_references_stand_for_stored_items() {
+    let server = Server::with(Options {
+        template: Some(TEMPLATE),
+        n_ctx: 4096,
+        keys: vec!["one".to_owned(), "two".to_owned()],
+        ..Options::default()
+    });
+    let ask = |key: &str, input: Json| {
+        let body = json!({"input": input, "max_output_tokens": 8, "temperature": 0});
+        let response = server.request("POST", PATH, &[("x-api-key", key)], body.to_string().as_bytes());
+        (response.status, response.json())
+    };
+    let (_, first) = ask("one", json!("hello"));
+    let item = &first["output"][0];
+    let turn = |item: Json| json!([{"role": "user", "content": "hello"}, item, {"role": "user", "content": "again"}]);
+    let by_reference = turn(json!({"type": "item_reference", "id": item["id"]}));
+    let (_, second) = ask("one", by_reference.clone());
+    let (_, repeated) = ask("one", turn(item.clone()));
+    assert_eq!(second["output"][0]["content"], repeated["output"][0]["content"]);
+    assert_eq!(second["usage"]["input_tokens"], repeated["usage"]["input_tokens"]);
+    // References to input items of an earlier request, and to nothing.
+    let path = format!("{PATH}/{}/input_items", second["id"].as_str().unwrap());
+    let listed = server.request("GET", &path, &[("x-api-key", "one")], b"").json();
+    let of_user = listed["data"][2]["id"].clone();
+    assert_eq!(ask("one", json!([{"type": "item_reference", "id": of_user}])).0, 200);
+    let (status, error) = ask("one", turn(json!({"type": "item_reference", "id": "msg_none"})));
+    assert_eq!((status, &error["error"]["param"]), (400, &json!("input[1]")), "{error}");
+    assert_eq!(ask("two", by_reference).0, 400, "items of another key are not found");
+}
+
+#[test]
+fn input_items_are_listed_in_pages() {
+    let server = server();
+    let input = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"type": "message", "role": "user", "content": "c", "id": "mine"}]);
+    let response = server.ask(PATH, &json!({"input": input, "max_output_tokens": 4}));
+    let list = |query: &str| {
+        let path = format!("{PATH}/{}/input_items{query}", response["id"].as_str().unwrap());
+        let response = server.get(&path);
+        (response.status, response.json())
+    };
+    let contents = |list: &Json| -> String {
+        let items = list["data"].as_array().unwrap().iter();
+        items.map(|item| item["content"].as_str().unwrap().to_owned()).collect()
+    };
+    let (_, all) = list("");
+    assert_eq!((contents(&all).as_str(), &all["has_more"]), ("cba", &json!(false)));
+    assert_eq!((&all["first_id"], &all["object"]), (&json!("mine"), &json!("list")));
+    assert!(
+        all["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|item| item["id"].is_string() && item["type"] == "message")
+    );
+    let (_, page) = list("?order=asc&limit=1");
+    assert_eq!((contents(&page).as_str(), &page["has_more"]), ("a", &json!(true)));
+    let after = format!("?order=asc&after={}", page["last_id"].as_str().unwrap());
+    assert_eq!(contents(&list(&after).1), "bc");
+    for wrong in ["?limit=0", "?limit=101", "?order=up", "?after=none"] {
+        assert_eq!(list(wrong).0, 400, "{wrong}");
+    }
+    assert_eq!(server.get("/v1/responses/none/input_items").status, 404);
+    let text = server.ask(PATH, &json!({"input": "hello", "max_output_tokens": 4}));
+    let path = format!("{PATH}/{}/input_items", text["id"].as_str().unwrap());
+    assert_eq!(
+        server.get(&path).json()["data"][0]["content"][0],
+        json!({"type": "input_text", "text": "hello"})
+    );
+}
+
+/// A stored response repeats its events, from any of them on, whether or not it was streamed.
+#[test]
+fn stored_events_are_repeated() {
+    let server = server();
+    for stream in [true, false] {
+        let body =
+            json!({"input": "hello", "max_output_tokens": 6, "ignore_eos": true, "temperature": 0, "stream": stream});
+        let first = server.post(PATH, &body);
+        let id = if stream {
+            let events = first.body.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+            serde_json::from_str::<Json>(events).unwrap()["response"]["id"].clone()
+        } else {
+            first.json()["id"].clone()
+        };
+        let again = |query: &str| server.get(&format!("{PATH}/{}?stream=true{query}", id.as_str().unwrap()));
+        let all = again("");
+        assert_eq!(all.header("content-type"), Some("text/event-stream"));
+        if stream {
+            assert_eq!(all.body, first.body);
+        }
+        let rest = again("&starting_after=2").body;
+        assert!(
+            all.body.ends_with(&rest)
+                && rest.contains("\"sequence_number\":3")
+                && !rest.contains("\"sequence_number\":2,")
+        );
+        let last = all.body.trim_end().rsplit("data: ").next().unwrap();
+        let last: Json = serde_json::from_str(last).unwrap();
+        assert_eq!(
+            (&last["type"], &last["response"]["id"]),
+            (&json!("response.incomplete"), &id)
+        );
+        assert_eq!(again("&starting_after=x").status, 400);
+    }
+}
+
+#[test]
+fn logprobs_are_returned_and_verbosity_is_reported() {
+    let server = server();
+    let body = |stream: bool| {
+        json!({"input": "hello", "max_output_tokens": 6, "ignore_eos": true, "temperature": 0, "stream": stream,
+        "include": ["message.output_text.logprobs", "reasoning.encrypted_content"], "top_logprobs": 2})
+    };
+    let part = server.ask(PATH, &body(false))["output"][0]["content"][0].clone();
+    let logprobs = part["logprobs"].as_array().unwrap();
+    let text: String = logprobs.iter().map(|one| one["token"].as_str().unwrap()).collect();
+    assert_eq!((logprobs.len(), part["text"].as_str()), (6, Some(text.as_str())));
+    assert!(
+        logprobs
+            .iter()
+            .all(|one| one["logprob"].as_f64() <= Some(0.0) && one["top_logprobs"][1]["bytes"].is_array())
+    );
+    let events = events(&server, &body(true));
+    let deltas = events
+        .iter()
+        .filter(|event| event["type"] == "response.output_text.delta");
+    let of_deltas: Vec<Json> = deltas
+        .flat_map(|event| event["logprobs"].as_array().unwrap().clone())
+        .collect();
+    // The second request finds its prompt in the cache, which rounds differently.
+    let tokens = |list: &[Json]| -> Vec<Json> { list.iter().map(|one| one["token"].clone()).collect() };
+    assert_eq!(tokens(&of_deltas), tokens(logprobs));
+    let done = events
+        .iter()
+        .find(|event| event["type"] == "response.output_text.done")
+        .unwrap();
+    assert_eq!(done["logprobs"], json!(of_deltas));
+    let plain = |more: Json| {
+        let mut body = json!({"input": "hello", "max_output_tokens": 2});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let response = server.post(PATH, &body);
+        (response.header("warning").map(str::to_owned), response.json())
+    };
+    let (warning, response) = plain(json!({"text": {"verbosity": "low"}}));
+    assert!(warning.unwrap().contains("text.verbosity"));
+    assert_eq!(response["output"][0]["content"][0]["logprobs"], json!([]));
+    assert!(plain(json!({"top_logprobs": 2})).0.unwrap().contains("top_logprobs"));
+    assert_eq!(plain(json!({"text": {"verbosity": "medium"}})).0, None);
+}

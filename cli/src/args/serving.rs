@@ -20,6 +20,11 @@ pub struct ServingArgs {
     /// Maximum queued requests; more requests get status 429
     #[arg(long, alias = "max-waiting", value_name = "N", default_value = "256", value_parser = positive)]
     pub max_queue: usize,
+    /// Share cached prompts and slots between all API keys
+    ///
+    /// Without this option, requests reuse only the cached prompts of their own key.
+    #[arg(long, hide_short_help = true)]
+    pub share_cache: bool,
     /// Prefill budget per step in ms while other requests are decoding
     #[arg(
         long,

@@ -171,6 +171,10 @@ impl From<CommandError> for ApiError {
                 status: StatusCode::CONFLICT,
                 ..ApiError::invalid(message)
             },
+            CommandError::Foreign { .. } => ApiError {
+                status: StatusCode::FORBIDDEN,
+                ..ApiError::invalid(message)
+            },
             CommandError::Empty { .. } => ApiError::invalid(message),
             CommandError::State(_) => ApiError::unprocessable(message),
             CommandError::Over => ApiError::unavailable(message),
@@ -186,6 +190,7 @@ impl From<SubmitError> for ApiError {
                 too_long: Some(Box::new((n_prompt, n_ctx))),
                 code: Some("context_length_exceeded"),
                 param: Some("messages".to_owned()),
+                kind: "exceed_context_size_error",
                 ..ApiError::invalid(message)
             },
             SubmitError::Choices { .. } => ApiError::field("n", message),

@@ -37,7 +37,10 @@ pub const GENERATION_FIELDS: &[Field] = &[
         "Let `/v1/chat/completions/control` end the reasoning of this completion (false).",
     ),
     Field::ignored("timings_per_token", "Ignored; the final event has timings."),
-    Field::ignored("return_progress", "Ignored; the final event has timings."),
+    Field::flag(
+        "return_progress",
+        "Send events with the progress of the prompt; with `stream` (false).",
+    ),
     Field::ignored("verbose", "Ignored."),
     Field::ignored(
         "sse_ping_interval",
@@ -94,13 +97,14 @@ impl Defaults {
 /// Reads the fields into a request without a prompt.
 pub fn generating(fields: &mut Fields, defaults: &Defaults) -> ApiResult<Request> {
     let mut request = Request::new(Vec::new());
-    request.sampler = sampler(fields, &defaults.sampler)?;
+    (request.sampler, request.text_biases) = sampler(fields, &defaults.sampler)?;
     request.stop = match fields.given("stop") {
         None => defaults.stop.clone(),
         Some(_) => stops(fields)?,
     };
     request.ignore_eos = fields.flag("ignore_eos")?.unwrap_or(defaults.ignore_eos);
     request.reuse = fields.flag("cache_prompt")?.unwrap_or(true);
+    request.progress = fields.flag("return_progress")?.unwrap_or(false);
     request.reasoning_control = fields.flag("reasoning_control")?.unwrap_or(false);
     let priority = fields.integer("priority")?.unwrap_or(0);
     request.priority = priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
@@ -148,13 +152,19 @@ pub fn between(name: &str, value: Option<i64>, least: i64, most: i64) -> ApiResu
     }
 }
 
-fn sampler(fields: &mut Fields, defaults: &SamplerParams) -> ApiResult<SamplerParams> {
-    let mut params = defaults.clone();
+/// Reads the sampling parameters, and biases of texts.
+fn sampler(fields: &mut Fields, defaults: &SamplerParams) -> ApiResult<(SamplerParams, Vec<(String, f32)>)> {
+    let (mut params, mut texts_with_bias) = (defaults.clone(), Vec::new());
     for def in PARAMS {
         let name = name_of(def);
         let Some(value) = fields.take(name) else { continue };
         if def.name == "logit_bias" {
-            params.logit_bias.extend(biases(&value)?);
+            for (key, bias) in biases(&value)? {
+                match key {
+                    BiasKey::Token(token) => params.logit_bias.push(LogitBias { token, bias }),
+                    BiasKey::Text(text) => texts_with_bias.push((text, bias)),
+                }
+            }
             continue;
         }
         let found = shown(&value);
@@ -179,31 +189,49 @@ fn sampler(fields: &mut Fields, defaults: &SamplerParams) -> ApiResult<SamplerPa
         params.set(def.name, &texts).map_err(|e| ApiError::field(name, e))?;
     }
     params.check().map_err(|e| ApiError::invalid(e.to_string()))?;
-    Ok(params)
+    Ok((params, texts_with_bias))
+}
+
+/// Key of a logit bias.
+#[derive(Debug, PartialEq)]
+enum BiasKey {
+    Token(Token),
+    /// All tokens of this text.
+    Text(String),
 }
 
 /// Parses logit biases: OpenAI's object keyed by token id, or llama.cpp's list of pairs, in which `false`
-/// bans a token.
-fn biases(value: &Json) -> ApiResult<Vec<LogitBias>> {
+/// bans a token. Both may have texts in place of token ids.
+fn biases(value: &Json) -> ApiResult<Vec<(BiasKey, f32)>> {
     let wrong = |what: &dyn std::fmt::Display| {
-        ApiError::field("logit_bias", format_args!("expected numbers by token id, found {what}"))
+        ApiError::field(
+            "logit_bias",
+            format_args!("expected numbers by token id or text, found {what}"),
+        )
     };
-    let bias = |token: Option<Token>, bias: &Json| -> Option<LogitBias> {
+    let bias = |key: Option<BiasKey>, bias: &Json| -> Option<(BiasKey, f32)> {
         let bias = match bias {
             Json::Bool(false) => f32::NEG_INFINITY,
             bias => bias.as_f64().filter(|x| x.is_finite())? as f32,
         };
-        Some(LogitBias { token: token?, bias })
+        Some((key?, bias))
     };
-    let id = |value: &Json| value.as_u64().and_then(|id| Token::try_from(id).ok());
+    let key = |value: &Json| match value {
+        Json::String(text) => Some(BiasKey::Text(text.clone())),
+        value => value.as_u64().and_then(|id| Some(BiasKey::Token(id.try_into().ok()?))),
+    };
     match value {
-        Json::Object(by_token) => {
-            let read = |(token, value): (&String, &Json)| bias(token.parse().ok(), value).ok_or_else(|| wrong(token));
-            by_token.iter().map(read).collect()
+        Json::Object(by_key) => {
+            let key = |text: &str| match text.parse() {
+                Ok(token) => BiasKey::Token(token),
+                Err(_) => BiasKey::Text(text.to_owned()),
+            };
+            let read = |(text, value): (&String, &Json)| bias(Some(key(text)), value).ok_or_else(|| wrong(text));
+            by_key.iter().map(read).collect()
         }
         Json::Array(pairs) => {
             let read = |pair: &Json| match pair.as_array().map(Vec::as_slice) {
-                Some([token, value]) => bias(id(token), value),
+                Some([token, value]) => bias(key(token), value),
                 _ => None,
             };
             pairs.iter().map(|pair| read(pair).ok_or_else(|| wrong(pair))).collect()
@@ -264,7 +292,7 @@ mod tests {
             (json!({"seed": -2}), "seed"),
             (json!({"stop": 3}), "stop"),
             (json!({"stop": vec!["a"; 17]}), "stop"),
-            (json!({"logit_bias": {"a": 1}}), "logit_bias"),
+            (json!({"logit_bias": {"a": "b"}}), "logit_bias"),
             (json!({"logit_bias": [[1]]}), "logit_bias"),
             (json!({"samplers": [1]}), "samplers"),
         ] {
@@ -280,6 +308,9 @@ mod tests {
         assert_eq!(of(json!({"5": -1.5})), expected);
         assert_eq!(of(json!([[5, -1.5]])), expected);
         assert_eq!(of(json!([[5, false]]))[0].bias, f32::NEG_INFINITY);
+        let texts = |body| read(json!({ "logit_bias": body })).unwrap().text_biases;
+        assert_eq!(texts(json!([[" the ", -100], [5, 1]])), [(" the ".to_owned(), -100.0)]);
+        assert_eq!(texts(json!({" the ": -100, "5": 1})), [(" the ".to_owned(), -100.0)]);
     }
 
     #[test]

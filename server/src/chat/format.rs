@@ -145,7 +145,9 @@ impl ChatFormat {
             as_text(messages, tools)
         };
         let messages = as_text.as_deref().unwrap_or(messages);
-        let rendered = template.template().render(messages, true, &variables);
+        let rendered = template
+            .template()
+            .render(messages, !conversation.without_answer, &variables);
         let mut text = rendered.map_err(|e| ApiError::invalid(e.to_string()))?;
         if conversation.skip_reasoning {
             if tools.is_none() && self.is_harmony() {

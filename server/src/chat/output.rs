@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::event::{Call, OutputEvent};
 use super::parser::OutputParser;
 use crate::api::{ApiError, ApiResult};
-use crate::scheduler::{Event, Finish, PromptDone, TokenLogprob};
+use crate::scheduler::{Event, Finish, PromptDone, PromptProgress, TokenLogprob};
 
 /// Output of one or more prompts, streamed one prompt after the other.
 pub struct OutputStream {
@@ -86,6 +86,15 @@ pub enum OutputDelta {
     Failed(String),
 }
 
+/// Item of an output stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StreamItem {
+    /// A piece of the output.
+    Delta(OutputDelta),
+    /// Progress of the prompt whose first choice has this index.
+    Progress(usize, PromptProgress),
+}
+
 /// Token counts and times, summed over all prompts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
@@ -103,6 +112,34 @@ pub struct Usage {
     pub t_prompt: Duration,
     /// Time from the first to the last token of the slowest choice.
     pub t_generated: Duration,
+}
+
+impl Usage {
+    /// Returns the usage without an earlier part.
+    pub fn since(&self, before: &Usage) -> Usage {
+        Usage {
+            n_prompt: self.n_prompt - before.n_prompt,
+            n_cached: self.n_cached - before.n_cached,
+            n_generated: self.n_generated - before.n_generated,
+            drafted: Drafted {
+                n_drafts: self.drafted.n_drafts - before.drafted.n_drafts,
+                n_right: self.drafted.n_right - before.drafted.n_right,
+            },
+            n_reasoning: self.n_reasoning - before.n_reasoning,
+            t_prompt: self.t_prompt.saturating_sub(before.t_prompt),
+            t_generated: self.t_generated,
+        }
+    }
+
+    /// Returns the usage of a prompt in progress.
+    pub fn of_progress(progress: &PromptProgress) -> Usage {
+        Usage {
+            n_prompt: progress.n_done,
+            n_cached: progress.n_cached,
+            t_prompt: progress.t_prompt,
+            ..Usage::default()
+        }
+    }
 }
 
 /// A complete choice.
@@ -147,14 +184,24 @@ impl OutputStream {
         self.parsers.len()
     }
 
-    /// Returns the next delta, or `None` at the end.
+    /// Returns the next delta, or `None` at the end. Progress is skipped.
     pub async fn next(&mut self) -> Option<OutputDelta> {
         loop {
+            if let StreamItem::Delta(delta) = self.next_item().await? {
+                return Some(delta);
+            }
+        }
+    }
+
+    /// Returns the next delta or progress, or `None` at the end.
+    pub async fn next_item(&mut self) -> Option<StreamItem> {
+        loop {
             if let Some(piece) = self.pieces.pop_front() {
-                return Some(piece);
+                return Some(StreamItem::Delta(piece));
             }
             let prompt = self.prompts.front_mut()?;
             match prompt.events.recv().await {
+                Some(Event::Progress(progress)) => return Some(StreamItem::Progress(self.first, progress)),
                 Some(event) => self.take(event),
                 None => {
                     self.fail("the model has stopped after an internal error; restart the server".to_owned());
@@ -251,6 +298,7 @@ impl OutputStream {
                     self.next_prompt();
                 }
             }
+            Event::Progress(_) => {}
             Event::Failed(text) => self.fail(text),
             Event::Refused(text) => {
                 self.is_refused = true;

@@ -7,6 +7,8 @@ use crate::api::ApiError;
 
 /// CORS value that allows all origins.
 pub const ANY: &str = "*";
+/// CORS value that allows all origins on this machine.
+const LOCAL: &str = "localhost";
 
 /// Returns the origin of a cross-origin request; `None` for same-origin requests and non-browser clients.
 ///
@@ -28,7 +30,7 @@ pub fn origin(headers: &HeaderMap, listed: &[String], is_public: bool) -> Result
     if is_own && (is_public || host.is_some_and(is_this_machine)) {
         return Ok(None);
     }
-    if listed.iter().any(|known| known == ANY || known == name) {
+    if listed.iter().any(|known| is_listed(known, name)) {
         return Ok(Some(value.clone()));
     }
     Err(ApiError {
@@ -37,13 +39,64 @@ pub fn origin(headers: &HeaderMap, listed: &[String], is_public: bool) -> Result
     })
 }
 
+/// Returns true if an entry of the list allows an origin. In an entry, `*` stands for all origins, for the first
+/// labels of a host name (`https://*.example.org`), or for the port (`http://localhost:*`). The entry
+/// `localhost` stands for all origins on this machine.
+fn is_listed(entry: &str, origin: &str) -> bool {
+    if entry == ANY || entry == origin {
+        return true;
+    }
+    let Some((scheme, host)) = origin.split_once("://") else {
+        return false;
+    };
+    let (name, port) = split_port(host);
+    if entry == LOCAL {
+        let address = name
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse::<std::net::IpAddr>();
+        return name == LOCAL || address.is_ok_and(|address| address.is_loopback());
+    }
+    let Some((entry_scheme, entry_host)) = entry.split_once("://") else {
+        return false;
+    };
+    let (entry_name, entry_port) = match entry_host.strip_suffix(":*") {
+        Some(entry_name) => (entry_name, None),
+        None => {
+            let (entry_name, entry_port) = split_port(entry_host);
+            (entry_name, Some(entry_port))
+        }
+    };
+    let is_name = match entry_name.strip_prefix("*.") {
+        Some(domain) => (name.strip_suffix(domain).and_then(|labels| labels.strip_suffix('.')))
+            .is_some_and(|labels| !labels.is_empty()),
+        None => name == entry_name,
+    };
+    scheme == entry_scheme && is_name && entry_port.is_none_or(|entry_port| entry_port == port)
+}
+
+/// Returns true for a list entry that [`origin`] understands.
+pub fn is_entry(entry: &str) -> bool {
+    let is_host = |(scheme, host): (&str, &str)| {
+        let host = host.strip_suffix(":*").unwrap_or(host);
+        let host = host.strip_prefix("*.").unwrap_or(host);
+        !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '*'])
+    };
+    entry == ANY || entry == LOCAL || entry.split_once("://").is_some_and(is_host)
+}
+
+/// Splits a host into its name and its port, which may be missing.
+fn split_port(host: &str) -> (&str, Option<&str>) {
+    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    match host.rsplit_once(':') {
+        Some((name, port)) if is_port(port) && !name.ends_with(':') => (name, Some(port)),
+        _ => (host, None),
+    }
+}
+
 /// Returns true for IP addresses and for names that always resolve to this machine.
 pub(super) fn is_this_machine(host: &str) -> bool {
-    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if is_port(port) && !name.ends_with(':') => name,
-        _ => host,
-    };
+    let (name, _) = split_port(host);
     let address = name
         .strip_prefix('[')
         .and_then(|name| name.strip_suffix(']'))
@@ -110,6 +163,53 @@ mod tests {
             );
             assert_eq!(taken(HOST, Some(of_page), &["x", of_page]), Some(true));
             assert_eq!(taken(HOST, Some(of_page), &[ANY]), Some(true));
+        }
+    }
+
+    #[test]
+    fn wildcards_match_ports_and_subdomains() {
+        for (entry, allowed, refused) in [
+            ("http://localhost:*", "http://localhost:5173", "https://localhost:5173"),
+            (
+                "http://localhost:*",
+                "http://localhost",
+                "http://localhost.evil.example:80",
+            ),
+            (
+                "https://*.example.org",
+                "https://a.b.example.org",
+                "https://example.org",
+            ),
+            (
+                "https://*.example.org",
+                "https://a.example.org",
+                "https://evilexample.org",
+            ),
+            (
+                "https://*.example.org",
+                "https://x.example.org",
+                "https://x.example.org:8443",
+            ),
+            (
+                "https://*.example.org:*",
+                "https://x.example.org:8443",
+                "https://x.example.org.evil",
+            ),
+            ("localhost", "http://[::1]:3000", "http://localhost.evil.example"),
+            ("localhost", "http://127.0.0.1", "http://10.0.0.1"),
+        ] {
+            assert!(is_entry(entry), "{entry}");
+            assert!(is_listed(entry, allowed) && !is_listed(entry, refused), "{entry}");
+        }
+        for wrong in [
+            "https://*",
+            "https://a.*.org",
+            "https://example.org/x",
+            "example.org",
+            "*.org",
+            "http://*:*",
+        ] {
+            assert!(!is_entry(wrong), "{wrong}");
         }
     }
 

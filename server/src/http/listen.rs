@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::future::{BoxFuture, select_all};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -15,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use super::idle::{AnsweringBody, HeadLimit, Phase};
 use super::places::{Place, Places};
 
 /// Connection limits.
@@ -27,6 +29,8 @@ pub struct ListenParams {
     pub t_head: Duration,
     /// Maximum time that a write waits for a client that does not read.
     pub t_write: Duration,
+    /// Maximum time between two requests on a connection.
+    pub t_idle: Duration,
     /// Maximum time for running requests during shutdown.
     pub t_drain: Duration,
 }
@@ -37,6 +41,8 @@ impl Default for ListenParams {
             max_connections: 1024,
             t_head: Duration::from_secs(20),
             t_write: Duration::from_secs(30),
+            // Longer than the pools of usual clients and reverse proxies keep connections.
+            t_idle: Duration::from_secs(120),
             t_drain: Duration::from_secs(30),
         }
     }
@@ -54,6 +60,8 @@ pub enum Listener {
     /// Listener on a Unix domain socket.
     #[cfg(unix)]
     Unix(tokio::net::UnixListener),
+    /// Several listeners; at least one.
+    Several(Vec<Listener>),
 }
 
 /// Accepted connection, before the TLS handshake.
@@ -76,7 +84,11 @@ impl Accepted {
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<Accepted> {
+    fn accept(&self) -> BoxFuture<'_, io::Result<Accepted>> {
+        Box::pin(self.accept_next())
+    }
+
+    async fn accept_next(&self) -> io::Result<Accepted> {
         // Send small writes immediately. Failure only delays them.
         let without_delay = |stream: TcpStream| {
             let _ = stream.set_nodelay(true);
@@ -87,6 +99,10 @@ impl Listener {
             Listener::Tls(listener, tls) => Accepted::Tls(without_delay(listener.accept().await?.0), tls.clone()),
             #[cfg(unix)]
             Listener::Unix(listener) => Accepted::Unix(listener.accept().await?.0),
+            Listener::Several(listeners) => {
+                let each = listeners.iter().map(Listener::accept);
+                select_all(each).await.0?
+            }
         })
     }
 }
@@ -105,7 +121,7 @@ pub async fn serve(
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(params.t_head)
+        .header_read_timeout(params.t_idle)
         .max_buf_size(MAX_HEAD);
     loop {
         let next = async {
@@ -125,6 +141,7 @@ pub async fn serve(
         let server = Connections {
             builder: builder.clone(),
             routes: routes.clone(),
+            t_head: params.t_head,
             t_write: params.t_write,
         };
         let (watcher, t_head) = (graceful.watcher(), params.t_head);
@@ -155,15 +172,20 @@ pub async fn serve(
 struct Connections {
     builder: http1::Builder,
     routes: Router,
+    t_head: Duration,
     t_write: Duration,
 }
 
 impl Connections {
     /// Serves the requests of one connection.
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, place: Place, watcher: Watcher) {
-        let stream = TokioIo::new(place.stream(stream, self.t_write));
-        let answer = service_fn(|request| place.answer(self.routes.clone(), request));
-        let connection = self.builder.serve_connection(stream, answer);
+        let phase = Phase::default();
+        let stream = HeadLimit::new(place.stream(stream, self.t_write), phase.clone(), self.t_head);
+        let answer = service_fn(|request| {
+            let (answering, response) = (phase.begin(), place.answer(self.routes.clone(), request));
+            async move { (response.await).map(|response| response.map(|body| AnsweringBody::new(body, answering))) }
+        });
+        let connection = self.builder.serve_connection(TokioIo::new(stream), answer);
         // Connection errors affect only this client.
         tokio::select! {
             _ = watcher.watch(connection) => {}

@@ -3,6 +3,7 @@
 mod body;
 mod charge;
 pub(crate) mod cors;
+mod idle;
 mod listen;
 mod parse;
 mod places;
@@ -12,7 +13,7 @@ mod tls;
 
 pub use body::{AnyBody, Body, Bytes, blocking};
 pub(crate) use charge::Charge;
-pub use cors::ANY as ANY_ORIGIN;
+pub use cors::{ANY as ANY_ORIGIN, is_entry as is_origin_entry};
 pub use listen::{ListenParams, Listener, serve};
 pub use stream::{EventEncoder, stream};
 pub use tls::{TlsError, tls};

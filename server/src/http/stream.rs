@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::chat::{OutputDelta, OutputStream, Usage};
+use crate::chat::{OutputDelta, OutputStream, StreamItem, Usage};
+use crate::scheduler::PromptProgress;
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -27,6 +28,12 @@ pub trait EventEncoder: Send + 'static {
 
     /// Encodes an output delta as a stream event.
     fn piece(&mut self, piece: OutputDelta, usage: &Usage) -> String;
+
+    /// Encodes the progress of the prompt whose first choice is `choice`.
+    fn progress(&mut self, choice: usize, progress: &PromptProgress) -> String {
+        let _ = (choice, progress);
+        String::new()
+    }
 
     /// Returns true if no further output is needed. The completion is then cancelled and the stream ends
     /// normally.
@@ -78,7 +85,7 @@ pub fn stream(output: OutputStream, encoder: impl EventEncoder) -> Response {
 /// Returns the next non-empty piece of the stream.
 async fn next(output: &mut OutputStream, encoder: &mut impl EventEncoder) -> (String, Stage) {
     loop {
-        let Ok(piece) = tokio::time::timeout(MAX_SILENCE, output.next()).await else {
+        let Ok(piece) = tokio::time::timeout(MAX_SILENCE, output.next_item()).await else {
             match encoder.pause() {
                 "" => continue,
                 text => return (text.to_owned(), Stage::Going),
@@ -87,7 +94,10 @@ async fn next(output: &mut OutputStream, encoder: &mut impl EventEncoder) -> (St
         let Some(piece) = piece else {
             return (encoder.end(&output.usage), Stage::Over);
         };
-        let text = encoder.piece(piece, &output.usage);
+        let text = match piece {
+            StreamItem::Delta(piece) => encoder.piece(piece, &output.usage),
+            StreamItem::Progress(choice, progress) => encoder.progress(choice, &progress),
+        };
         if encoder.is_over() {
             return (text + &encoder.end(&output.usage), Stage::Over);
         }

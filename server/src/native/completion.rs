@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::indent::Indent;
 use super::infill::{INFILL_FIELDS, read_infill};
+use super::settings::settings_json;
 use crate::api::{
     ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, KnownFields, STRUCTURE_FIELDS, between, generating, limit,
     structure, text_of,
@@ -14,12 +15,17 @@ use crate::api::{
 use crate::app::{App, Shared};
 use crate::chat::{OutputDelta, OutputParser, OutputStream, Usage};
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, warned};
-use crate::openai::{chat_logprob_json, event, failed, prompts, timings_json};
-use crate::scheduler::{Finish, TokenLogprob};
+use crate::openai::{
+    Prompts, chat_logprob_json, event, failed, probability_json, progress_json, prompt_list, timings_json,
+};
+use crate::scheduler::{Finish, LogprobSource, PromptProgress, Request, TokenLogprob};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
-    Field::any("prompt", "String or list of tokens."),
+    Field::any(
+        "prompt",
+        "String, list of tokens and strings, or object with `prompt_string`. A list of these returns a list of responses.",
+    ),
     Field::integer(
         "n_predict",
         "Maximum completion tokens; -1: until the model stops or the context is full (`-n`).",
@@ -28,7 +34,11 @@ pub const FIELDS: &[Field] = &[
     Field::flag("stream", "Stream the output (false; in Ollama's API true)."),
     Field::integer(
         "n_probs",
-        "Return log probabilities of tokens and of this number of alternatives, up to 20 (0).",
+        "Return log probabilities of tokens and of this number of alternatives, up to 1024 (0).",
+    ),
+    Field::flag(
+        "post_sampling_probs",
+        "Return the probabilities that the samplers leave instead (false).",
     ),
     Field::integer(
         "n_indent",
@@ -38,7 +48,10 @@ pub const FIELDS: &[Field] = &[
         "response_fields",
         "Response fields to return, such as `content` or `timings/prompt_n`; each keeps its path as key (all).",
     ),
-    Field::flag("return_tokens", "Return the output tokens in `tokens` (false)."),
+    Field::flag(
+        "return_tokens",
+        "Return the output tokens in `tokens`; streams always have them (false).",
+    ),
     Field::ignored("t_max_prompt_ms", "Ignored; prefill always completes."),
     Field::ignored("n_keep", "Ignored; prompts are never truncated."),
     Field::ignored("n_discard", "Ignored; prompts are never truncated."),
@@ -49,6 +62,10 @@ pub const FIELDS: &[Field] = &[
 
 /// Maximum number of entries in `response_fields`.
 const MAX_NAMES: usize = 64;
+/// Maximum number of prompts per request.
+const MAX_PROMPTS: usize = 256;
+/// Maximum number of alternative tokens per position.
+const MAX_PROBABILITIES: i64 = 1024;
 
 /// Kind of completion.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,14 +75,17 @@ enum CompletionKind {
 }
 
 struct ResponseMeta {
-    prompt: Json,
-    prompt_tokens: Vec<Token>,
-    logprobs: bool,
+    prompts: Prompts,
+    /// Source of the returned probabilities; `None` returns none.
+    probabilities: Option<LogprobSource>,
     /// Return the output tokens.
     tokens: bool,
+    is_stream: bool,
     n_indent: usize,
     /// Names of the response fields to return; `None` returns all.
     only: Option<Vec<String>>,
+    /// Settings of the request, as `generation_settings`.
+    settings: Json,
     /// Names of ignored fields for the warning header.
     ignored_fields: Vec<String>,
 }
@@ -86,39 +106,32 @@ pub async fn infill(State(app): State<Shared>, Extension(client): Extension<Clie
 
 async fn run(app: Shared, client: Client, body: Map<String, Json>, kind: CompletionKind) -> ApiResult {
     let shared_app = app.clone();
-    let (mut completion, meta, is_stream) = blocking(move || ask(&shared_app, client, body, kind)).await?;
-    let ignored_fields = meta.ignored_fields.clone();
+    let (mut completion, meta) = blocking(move || ask(&shared_app, client, body, kind)).await?;
+    let (ignored_fields, is_list) = (meta.ignored_fields.clone(), meta.prompts.is_list);
     let mut encoder = CompletionStream {
-        indent: Indent::new(meta.n_indent),
-        finish: None,
+        answer: Answer::new(0, &meta, Usage::default()),
         app,
         meta,
     };
-    if is_stream {
+    if encoder.meta.is_stream {
         return Ok(warned(stream(completion, encoder), &ignored_fields));
     }
-    let (mut content, mut logprobs) = (String::new(), Vec::new());
+    let mut bodies = Vec::new();
     while let Some(piece) = completion.next().await {
-        match piece {
-            OutputDelta::Text {
-                content: text, logprob, ..
-            } => {
-                content += &encoder.indent.push(&text, false);
-                logprobs.extend(logprob);
-            }
-            OutputDelta::End { finish, .. } => encoder.finish = Some(finish),
-            OutputDelta::Failed(text) => return Err(completion.error(text)),
-            OutputDelta::Prompt { .. } | OutputDelta::Call { .. } | OutputDelta::Arguments { .. } => {}
+        if let OutputDelta::Failed(text) = piece {
+            return Err(completion.error(text));
         }
+        bodies.extend(encoder.take(piece, &completion.usage));
         if encoder.is_over() {
+            bodies.push(encoder.last(&completion.usage));
             break;
         }
     }
-    content += &encoder.indent.push("", true);
-    let mut body = encoder.last(&completion.usage);
-    body["content"] = content.into();
-    encoder.add(&mut body, &logprobs);
-    Ok(warned(json(&encoder.only(body)), &ignored_fields))
+    let body = match bodies.pop() {
+        Some(body) if !is_list => body,
+        last => bodies.into_iter().chain(last).collect::<Vec<Json>>().into(),
+    };
+    Ok(warned(json(&body), &ignored_fields))
 }
 
 fn ask(
@@ -126,7 +139,7 @@ fn ask(
     Client(client): Client,
     body: Map<String, Json>,
     kind: CompletionKind,
-) -> ApiResult<(OutputStream, ResponseMeta, bool)> {
+) -> ApiResult<(OutputStream, ResponseMeta)> {
     let service = &app.service;
     let tables: &[&[Field]] = match kind {
         CompletionKind::Plain => &[FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS],
@@ -134,51 +147,71 @@ fn ask(
     };
     let known = KnownFields { tables, sampling: true };
     let (mut fields, ignored_fields) = Fields::lenient(body, known, "field")?;
-    let prompt = fields.given("prompt").cloned().unwrap_or_default();
     let mut request = generating(&mut fields, &service.params.defaults)?;
     request.client = client;
-    request.prompt = match kind {
-        CompletionKind::Infill => read_infill(&mut fields)?.prompt(service)?,
-        CompletionKind::Plain => match &mut prompts(&mut fields, "prompt", 1, service)?[..] {
-            [prompt] => std::mem::take(prompt),
-            _ => return Err(ApiError::field("prompt", "expected one string or one list of tokens")),
+    let prompts = match kind {
+        CompletionKind::Infill => Prompts {
+            tokens: vec![read_infill(&mut fields)?.prompt(service)?],
+            is_list: false,
         },
+        CompletionKind::Plain => prompt_list(&mut fields, "prompt", MAX_PROMPTS, service)?,
     };
     let (n_predict, max_tokens) = (fields.integer("n_predict")?, fields.integer("max_tokens")?);
     request.max_tokens = n_predict.or(max_tokens).map(limit);
-    let n_probs = between("n_probs", fields.integer("n_probs")?, 0, 20)?;
-    let n_probs = n_probs.filter(|&n| n > 0);
+    let is_stream = fields.flag("stream")?.unwrap_or(false);
     let tokens = fields.flag("return_tokens")?.unwrap_or(false);
-    // Events carry token ids only with log probabilities.
-    request.logprobs = match n_probs {
-        None if tokens => Some(0),
-        n_probs => n_probs,
-    };
+    let probabilities = probabilities(&mut fields, &mut request, tokens || is_stream)?;
     // Negative values count as 0.
     let n_indent = fields.integer("n_indent")?.and_then(|n| usize::try_from(n).ok());
+    if n_indent.is_some_and(|n| n > 0) && prompts.tokens.len() > 1 {
+        return Err(ApiError::field("n_indent", "cannot be combined with several prompts"));
+    }
     let only = only(&mut fields)?;
-    let is_stream = fields.flag("stream")?.unwrap_or(false);
     request.constraint = service.constraint(structure(&mut fields)?.as_ref())?;
     fields.finish()?;
+    service.resolve_biases(&mut request);
     let meta = ResponseMeta {
-        prompt,
-        prompt_tokens: request.prompt.clone(),
-        logprobs: n_probs.is_some(),
+        settings: settings_json(service, &request, is_stream),
+        probabilities,
         tokens,
+        is_stream,
         n_indent: n_indent.unwrap_or(0),
         only,
         ignored_fields,
+        prompts,
     };
-    let submitted = service.submit(request);
-    let events = submitted.map_err(|e| ApiError {
-        param: Some("prompt".to_owned()),
-        ..e.into()
-    })?;
-    Ok((
-        OutputStream::new(vec![(events, 1)], &OutputParser::none()),
-        meta,
-        is_stream,
-    ))
+    let submit = |prompt: &Vec<Token>| -> ApiResult<_> {
+        let request = Request {
+            prompt: prompt.clone(),
+            ..request.clone()
+        };
+        let submitted = service.submit(request).map_err(|e| ApiError {
+            param: Some("prompt".to_owned()),
+            ..e.into()
+        });
+        submitted.map(|events| (events, 1))
+    };
+    let submitted = meta.prompts.tokens.iter().map(submit).collect::<ApiResult<Vec<_>>>()?;
+    Ok((OutputStream::new(submitted, &OutputParser::none()), meta))
+}
+
+/// Reads the fields of probabilities into the request. Returns their source if the response has them.
+fn probabilities(fields: &mut Fields, request: &mut Request, wants_tokens: bool) -> ApiResult<Option<LogprobSource>> {
+    let n_probs = between("n_probs", fields.integer("n_probs")?, 0, MAX_PROBABILITIES)?;
+    let source = match fields.flag("post_sampling_probs")? {
+        Some(true) => LogprobSource::Samplers,
+        _ => LogprobSource::Model,
+    };
+    match n_probs {
+        Some(n) if n > 0 => {
+            (request.logprobs, request.logprob_source) = (Some(n), source);
+            return Ok(Some(source));
+        }
+        // Events carry token ids only with log probabilities.
+        _ if wants_tokens => (request.logprobs, request.logprob_source) = (Some(0), LogprobSource::Ids),
+        _ => {}
+    }
+    Ok(None)
 }
 
 /// Reads `response_fields`; an empty list selects all.
@@ -191,55 +224,124 @@ fn only(fields: &mut Fields) -> ApiResult<Option<Vec<String>>> {
     names.ok_or_else(wrong).map(Some)
 }
 
-/// A completion in progress.
+/// A response in progress.
 struct CompletionStream {
     app: Shared,
     meta: ResponseMeta,
-    indent: Indent,
-    finish: Option<Finish>,
+    answer: Answer,
 }
 
-impl CompletionStream {
-    /// Returns the final response object.
-    fn last(&self, usage: &Usage) -> Json {
-        let (stop_type, word) = match &self.finish {
+/// Answer to the current prompt.
+struct Answer {
+    /// Index of the prompt.
+    index: usize,
+    indent: Indent,
+    finish: Option<Finish>,
+    /// Text and log probabilities that are returned at the end; a stream has sent them before.
+    content: String,
+    logprobs: Vec<TokenLogprob>,
+    has_new_line: bool,
+    /// Usage of the earlier prompts.
+    before: Usage,
+}
+
+impl Answer {
+    fn new(index: usize, meta: &ResponseMeta, before: Usage) -> Answer {
+        Answer {
+            index,
+            indent: Indent::new(meta.n_indent),
+            finish: None,
+            content: String::new(),
+            logprobs: Vec::new(),
+            has_new_line: false,
+            before,
+        }
+    }
+
+    fn stop(&self) -> (&'static str, &str) {
+        match &self.finish {
             _ if self.indent.is_over() => ("limit", ""),
             None => ("none", ""),
             Some(Finish::Model(_)) => ("eos", ""),
             Some(Finish::Stop(word)) => ("word", word.as_str()),
             Some(Finish::Limit | Finish::ContextFull) => ("limit", ""),
-        };
-        let prompt = match &self.meta.prompt {
-            Json::String(text) => text.clone(),
-            _ => self
-                .app
-                .service
-                .vocab()
-                .detokenize(&self.meta.prompt_tokens, false, true),
-        };
-        json!({
-            "index": 0,
-            "content": "",
+        }
+    }
+}
+
+impl CompletionStream {
+    /// Adds a piece of output. Returns the object of a stream's event, or the final object of a prompt.
+    fn take(&mut self, piece: OutputDelta, usage: &Usage) -> Option<Json> {
+        match piece {
+            OutputDelta::Text { content, logprob, .. } => {
+                let content = self.answer.indent.push(&content, false);
+                self.answer.has_new_line |= content.contains('\n');
+                if self.meta.is_stream {
+                    let mut part = self.part(content);
+                    self.add(&mut part, logprob.as_slice(), true);
+                    return Some(part);
+                }
+                self.answer.content += &content;
+                self.answer.logprobs.extend(logprob);
+                None
+            }
+            OutputDelta::End { finish, .. } => {
+                self.answer.finish = Some(finish);
+                let last = self.last(usage);
+                self.answer = Answer::new(self.answer.index + 1, &self.meta, usage.clone());
+                Some(last)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the object of an event before the end.
+    fn part(&self, content: String) -> Json {
+        json!({ "index": self.answer.index, "content": content, "tokens": [], "stop": false })
+    }
+
+    /// Returns the final object of the current prompt.
+    fn last(&mut self, usage: &Usage) -> Json {
+        let usage = usage.since(&self.answer.before);
+        self.answer.content += &self.answer.indent.push("", true);
+        let answer = &self.answer;
+        let (stop_type, word) = answer.stop();
+        let service = &self.app.service;
+        let prompt = self.meta.prompts.tokens.get(answer.index).map(Vec::as_slice);
+        let mut last = json!({
+            "index": answer.index,
+            "content": answer.content,
+            "tokens": [],
             "stop": true,
-            "model": self.app.service.params.name,
-            "prompt": prompt,
+            "model": service.params.name,
+            "prompt": service.vocab().detokenize(prompt.unwrap_or_default(), false, true),
+            "generation_settings": self.meta.settings,
+            "has_new_line": answer.has_new_line,
             "tokens_predicted": usage.n_generated,
             "tokens_evaluated": usage.n_prompt,
             "tokens_cached": usage.n_cached,
-            "truncated": false,
+            "truncated": answer.finish == Some(Finish::ContextFull),
             "stop_type": stop_type,
             "stopping_word": word,
-            "timings": timings_json(usage),
-        })
+            "timings": timings_json(&usage),
+        });
+        if !self.meta.is_stream {
+            self.add(&mut last, &answer.logprobs, self.meta.tokens);
+        }
+        self.only(last)
     }
 
     /// Adds log probabilities and token ids, if requested.
-    fn add(&self, body: &mut Json, logprobs: &[TokenLogprob]) {
-        if self.meta.logprobs {
-            let probability = |l: &TokenLogprob| chat_logprob_json(self.app.service.vocab(), l);
+    fn add(&self, body: &mut Json, logprobs: &[TokenLogprob], tokens: bool) {
+        if let Some(source) = self.meta.probabilities {
+            let vocab = self.app.service.vocab();
+            let probability = |l: &TokenLogprob| match source {
+                LogprobSource::Samplers => probability_json(vocab, l),
+                _ => chat_logprob_json(vocab, l),
+            };
             body["completion_probabilities"] = logprobs.iter().map(probability).collect::<Vec<_>>().into();
         }
-        if self.meta.tokens {
+        if tokens {
             body["tokens"] = logprobs.iter().map(|l| l.token).collect::<Vec<_>>().into();
         }
     }
@@ -256,36 +358,30 @@ impl CompletionStream {
 }
 
 impl EventEncoder for CompletionStream {
-    fn piece(&mut self, piece: OutputDelta, _: &Usage) -> String {
-        match piece {
-            OutputDelta::Prompt { .. } | OutputDelta::Call { .. } | OutputDelta::Arguments { .. } => String::new(),
-            OutputDelta::Text { content, logprob, .. } => {
-                let content = self.indent.push(&content, false);
-                let mut meta = json!({ "index": 0, "content": content, "stop": false });
-                if let Some(logprob) = logprob {
-                    self.add(&mut meta, &[logprob]);
-                }
-                event(&meta)
-            }
-            OutputDelta::End { finish, .. } => {
-                self.finish = Some(finish);
-                String::new()
-            }
-            OutputDelta::Failed(text) => failed(&text),
+    fn piece(&mut self, piece: OutputDelta, usage: &Usage) -> String {
+        if let OutputDelta::Failed(text) = piece {
+            return failed(&text);
         }
+        self.take(piece, usage).map_or_else(String::new, |body| event(&body))
+    }
+
+    fn progress(&mut self, choice: usize, progress: &PromptProgress) -> String {
+        let mut part = json!({ "index": choice, "content": "", "tokens": [], "stop": false });
+        part["prompt_progress"] = progress_json(progress);
+        part["timings"] = timings_json(&Usage::of_progress(progress));
+        event(&part)
     }
 
     fn is_over(&self) -> bool {
-        self.indent.is_over()
+        self.answer.indent.is_over()
     }
 
     fn end(&mut self, usage: &Usage) -> String {
-        // The failure event was already sent.
-        if self.finish.is_none() && !self.is_over() {
-            return String::new();
+        // The last event of each prompt was already sent.
+        if self.is_over() {
+            event(&self.last(usage))
+        } else {
+            String::new()
         }
-        let mut last = self.last(usage);
-        last["content"] = self.indent.push("", true).into();
-        event(&self.only(last))
     }
 }

@@ -17,10 +17,13 @@ pub const FIELDS: &[Field] = &[
     Field::any("input", "Alias of `content`."),
     Field::integer(
         "embd_normalize",
-        "Normalization; must be 2 (Euclidean), the only supported value.",
+        "Normalization: -1 none, 0 to the largest value 32760, 1 by the sum of absolute values, 2 Euclidean, more: the norm of this order (2).",
     ),
     Field::ignored("model", "Ignored."),
 ];
+
+/// Highest order of a norm.
+const MAX_ORDER: i64 = 64;
 
 /// Handles `POST /embedding`. Each embedding is wrapped in a list, as in llama-server, whose list may have an
 /// element per token.
@@ -30,11 +33,10 @@ pub async fn embedding(State(app): State<Shared>, Body(body): Body) -> ApiResult
 
 fn embed(app: &App, mut fields: Fields) -> ApiResult {
     let service = &app.service;
-    if fields.integer("embd_normalize")?.is_some_and(|how| how != 2) {
-        return Err(ApiError::field(
-            "embd_normalize",
-            "unsupported normalization: expected 2 (Euclidean)",
-        ));
+    let order = fields.integer("embd_normalize")?;
+    if order.is_some_and(|order| !(-1..=MAX_ORDER).contains(&order)) {
+        let why = format_args!("expected -1 to {MAX_ORDER}, found {}", order.unwrap_or(0));
+        return Err(ApiError::field("embd_normalize", why));
     }
     let name = match (fields.given("content"), fields.given("input")) {
         (Some(_), Some(_)) => return Err(ApiError::field("input", "cannot be combined with content")),
@@ -43,8 +45,56 @@ fn embed(app: &App, mut fields: Fields) -> ApiResult {
     };
     let texts = prompts(&mut fields, name, MAX_TEXTS, service)?;
     fields.finish()?;
-    let vectors = app.embedder.embed(&texts)?;
-    let told = vectors.into_iter().enumerate();
-    let told = told.map(|(index, vector)| json!({ "index": index, "embedding": [vector] }));
+    let vectors = app.embedder.vectors(&texts)?;
+    // As in llama-server, the vectors of tokens are not normalized.
+    let order = if app.embedder.is_per_token() {
+        -1
+    } else {
+        order.unwrap_or(2)
+    };
+    let told = vectors.into_iter().enumerate().map(|(index, mut vectors)| {
+        vectors.iter_mut().for_each(|vector| normalize(vector, order));
+        json!({ "index": index, "embedding": vectors })
+    });
     Ok(json(&told.collect::<Vec<Json>>().into()))
+}
+
+/// Divides a vector by its norm of this order; -1 leaves it unchanged, and 0 scales its largest value to 32760.
+/// Zero vectors remain zero.
+fn normalize(vector: &mut [f32], order: i64) {
+    let sizes = vector.iter().map(|x| f64::from(x.abs()));
+    let norm = match order {
+        -1 => return,
+        0 => sizes.fold(0.0, f64::max) / 32760.0,
+        order => {
+            let order = order as f64;
+            sizes.map(|x| x.powf(order)).sum::<f64>().powf(1.0 / order)
+        }
+    };
+    if norm > 0.0 {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normalize_divides_by_the_requested_norm() {
+        let by = |order| {
+            let mut vector = [3.0, -4.0, 0.0];
+            normalize(&mut vector, order);
+            vector
+        };
+        assert_eq!(by(-1), [3.0, -4.0, 0.0]);
+        assert_eq!(by(0), [24570.0, -32760.0, 0.0]);
+        assert_eq!(by(1), [3.0 / 7.0, -4.0 / 7.0, 0.0]);
+        assert_eq!(by(2), [0.6, -0.8, 0.0]);
+        let cubic = 91_f64.cbrt();
+        assert!((f64::from(by(3)[0]) - 3.0 / cubic).abs() < 1e-6);
+        let mut zero = [0.0; 2];
+        normalize(&mut zero, 2);
+        assert_eq!(zero, [0.0; 2]);
+    }
 }

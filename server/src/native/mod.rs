@@ -5,6 +5,7 @@ mod embedding;
 mod indent;
 mod infill;
 mod rerank;
+mod settings;
 mod slots;
 mod state;
 mod tokenize;
@@ -14,7 +15,7 @@ pub use embedding::{FIELDS as EMBEDDING_FIELDS, embedding};
 pub use infill::INFILL_FIELDS;
 pub use rerank::{FIELDS as RERANK_FIELDS, rerank};
 pub use slots::{SLOT_FIELDS, adapters, set_adapter_scales, slot, slots};
-pub use state::{check_health, exposition, health, metrics, props, readiness, ready};
+pub use state::{check_health, exposition, health, metrics, metrics_of, props, props_json, readiness, ready};
 pub use tokenize::{
     DETOKENIZE_FIELDS, TEMPLATE_FIELDS, TOKENIZE_FIELDS, apply_template, detokenize, tokenize, tokenizer_info,
 };

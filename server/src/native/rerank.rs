@@ -1,4 +1,5 @@
-//! Reranking: `/v1/rerank`, in the format of Jina's API.
+//! Reranking: `/v1/rerank`, in the format of Jina's and Cohere's APIs. Requests with `texts` get the format of
+//! Text Embeddings Inference.
 
 use axum::extract::State;
 use engine::sample::Token;
@@ -6,13 +7,22 @@ use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, Fields, between, text_of};
 use crate::app::{App, Shared};
-use crate::http::{Body, json};
+use crate::http::{Body, json, unique};
 use crate::openai::{MAX_TEXTS, prompt_usage, with_embedder};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
     Field::text("query", "Query string."),
     Field::list("documents", "Strings or objects with `text`, up to 2048."),
+    Field::list(
+        "texts",
+        "The documents in requests to Text Embeddings Inference; the response is then a list of `index` and `score`.",
+    ),
+    Field::flag("return_text", "With `texts`, return them with their scores (false)."),
+    Field::ignored("raw_scores", "Ignored; scores are never converted."),
+    Field::ignored("truncate", "Ignored; an input that does not fit is rejected."),
+    Field::ignored("max_tokens_per_doc", "Ignored; an input that does not fit is rejected."),
+    Field::ignored("priority", "Ignored."),
     Field::integer("top_n", "Number of best documents to return (all)."),
     Field::flag("return_documents", "Return the documents with their scores (false)."),
     Field::text("model", "Model name; must be a reranking model."),
@@ -30,8 +40,10 @@ fn rank(app: &App, mut fields: Fields) -> ApiResult {
     let query = fields
         .text("query")?
         .ok_or_else(|| ApiError::field("query", "missing; expected a string"))?;
-    let list = fields
-        .list("documents")?
+    let (documents, texts) = (fields.list("documents")?, fields.list("texts")?);
+    let is_tei = documents.is_none() && texts.is_some();
+    let list = documents
+        .or(texts)
         .ok_or_else(|| ApiError::field("documents", "missing; expected a list of documents"))?;
     if list.is_empty() || list.len() > MAX_TEXTS {
         return Err(ApiError::field(
@@ -46,7 +58,8 @@ fn rank(app: &App, mut fields: Fields) -> ApiResult {
     };
     let documents: Vec<String> = list.into_iter().map(text).collect::<Option<_>>().ok_or_else(wrong)?;
     let top_n = between("top_n", fields.integer("top_n")?, 1, i64::MAX)?.unwrap_or(usize::MAX);
-    let tells_documents = fields.flag("return_documents")?.unwrap_or(false);
+    let flags = [fields.flag("return_documents")?, fields.flag("return_text")?];
+    let tells_documents = flags.contains(&Some(true));
     fields.finish()?;
     let pairs = documents
         .iter()
@@ -56,16 +69,23 @@ fn rank(app: &App, mut fields: Fields) -> ApiResult {
     let mut ranked: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
     let result = |(index, score): (usize, f32)| {
-        let mut result = json!({ "index": index, "relevance_score": score });
-        if tells_documents {
-            result["document"] = json!({ "text": documents[index] });
+        let text = documents[index].as_str();
+        match (is_tei, tells_documents) {
+            (true, true) => json!({ "index": index, "score": score, "text": text }),
+            (true, false) => json!({ "index": index, "score": score }),
+            (false, true) => json!({ "index": index, "relevance_score": score, "document": { "text": text } }),
+            (false, false) => json!({ "index": index, "relevance_score": score }),
         }
-        result
     };
+    let results: Vec<Json> = ranked.into_iter().take(top_n).map(result).collect();
+    if is_tei {
+        return Ok(json(&results.into()));
+    }
     Ok(json(&json!({
+        "id": unique("rerank-"),
         "object": "list",
         "model": service.params.name,
-        "results": ranked.into_iter().take(top_n).map(result).collect::<Vec<_>>(),
+        "results": results,
         "usage": prompt_usage(&pairs),
     })))
 }

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use axum::Extension;
 use axum::extract::{Path, State};
 use axum::http::Uri;
 use serde_json::{Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Field, text_of};
 use crate::app::{App, Shared};
-use crate::http::{AnyBody, json};
+use crate::http::{AnyBody, Client, json};
 use crate::scheduler::Slot;
 
 /// Fields of `/slots/{id}`.
@@ -19,17 +20,23 @@ pub const SLOT_FIELDS: &[Field] = &[Field::text(
 )];
 
 /// Handles `GET /slots`.
-pub async fn slots(State(app): State<Shared>) -> ApiResult {
+pub async fn slots(State(app): State<Shared>, Extension(client): Extension<Client>) -> ApiResult {
     let n_ctx = app.service.n_ctx();
     // Encoder models have no slots.
-    let slots = app.service.scheduler.slots().await.unwrap_or_default();
+    let slots = app.service.scheduler.slots(client.0).await.unwrap_or_default();
     let slot = |(id, slot): (usize, &Slot)| json!({ "id": id, "n_ctx": n_ctx, "is_processing": slot.is_busy, "n_held": slot.n_held });
     let slots: Vec<Json> = slots.iter().enumerate().map(slot).collect();
     Ok(json(&slots.into()))
 }
 
 /// Handles `POST /slots/{id}`.
-pub async fn slot(State(app): State<Shared>, Path(id): Path<String>, uri: Uri, AnyBody(body): AnyBody) -> ApiResult {
+pub async fn slot(
+    State(app): State<Shared>,
+    Extension(client): Extension<Client>,
+    Path(id): Path<String>,
+    uri: Uri,
+    AnyBody(body): AnyBody,
+) -> ApiResult {
     let id: usize = id
         .parse()
         .map_err(|_| ApiError::not_found("invalid slot id: expected an integer"))?;
@@ -38,21 +45,21 @@ pub async fn slot(State(app): State<Shared>, Path(id): Path<String>, uri: Uri, A
     let mut pairs = uri.query().unwrap_or_default().split('&');
     match pairs.find_map(|pair| pair.strip_prefix("action=")) {
         Some("erase") => {
-            let n = scheduler.erase_slot(id).await?;
+            let n = scheduler.erase_slot(id, client.0).await?;
             Ok(json(&json!({ "id_slot": id, "n_erased": n })))
         }
         Some("save") => {
-            let (name, path) = file(&app, body)?;
-            let n = scheduler.save_slot(id, path.clone()).await?;
+            let (name, path) = file(&app, client, body)?;
+            let n = scheduler.save_slot(id, client.0, path.clone()).await?;
             let n_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
             Ok(json(
                 &json!({ "id_slot": id, "filename": name, "n_saved": n, "n_written": n_bytes, "timings": { "save_ms": ms() } }),
             ))
         }
         Some("restore") => {
-            let (name, path) = file(&app, body)?;
+            let (name, path) = file(&app, client, body)?;
             let n_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
-            let n = scheduler.restore_slot(id, path).await?;
+            let n = scheduler.restore_slot(id, client.0, path).await?;
             Ok(json(
                 &json!({ "id_slot": id, "filename": name, "n_restored": n, "n_read": n_bytes, "timings": { "restore_ms": ms() } }),
             ))
@@ -61,8 +68,9 @@ pub async fn slot(State(app): State<Shared>, Path(id): Path<String>, uri: Uri, A
     }
 }
 
-/// Returns the path of the requested file inside the slot directory.
-fn file(app: &App, body: Json) -> ApiResult<(String, PathBuf)> {
+/// Returns the path of the requested file inside the slot directory. Each API key has a directory of its own
+/// there, unless the keys share the cache.
+fn file(app: &App, Client(client): Client, body: Json) -> ApiResult<(String, PathBuf)> {
     let Some(folder) = &app.service.params.slot_save_path else {
         return Err(ApiError::unsupported(
             "saving slots is disabled; enable it with --slot-save-path",
@@ -77,7 +85,15 @@ fn file(app: &App, body: Json) -> ApiResult<(String, PathBuf)> {
             "expected a name of letters, digits, '.', '-' and '_' that does not start with '.'",
         ));
     }
-    let path = folder.join(&name);
+    let path = match app.service.scheduler.settings().cache_owner(client) {
+        0 => folder.join(&name),
+        owner => {
+            let own = folder.join(format!("key-{owner}"));
+            let failed = |e: std::io::Error| ApiError::unprocessable(format!("cannot create {}: {e}", own.display()));
+            std::fs::create_dir_all(&own).map_err(failed)?;
+            own.join(&name)
+        }
+    };
     Ok((name, path))
 }
 

@@ -3,16 +3,17 @@
 use std::fmt::Write;
 
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use engine::sample::PARAMS;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, NO_LIMIT, name_of};
+use super::settings::{limit_json, sampler_json};
+use crate::api::{ApiError, ApiResult};
 use crate::app::Shared;
 use crate::http::json;
 use crate::metrics::{Counter, Gauges, Histogram, Metrics};
 use crate::scheduler::Scheduler;
+use crate::service::ModelService;
 
 /// Handles `GET /health`.
 pub async fn health(State(app): State<Shared>) -> ApiResult {
@@ -54,34 +55,43 @@ pub fn readiness(is_open: bool) -> Response {
 
 /// Handles `GET /props`.
 pub async fn props(State(app): State<Shared>) -> Response {
-    let service = &app.service;
-    let settings = PARAMS.iter().map(|def| {
-        let text = (def.get)(&service.params.defaults.sampler);
-        let value = serde_json::from_str::<Json>(&text).ok().filter(Json::is_number);
-        (name_of(def).to_owned(), value.unwrap_or(text.into()))
-    });
-    let limit = service.max_tokens();
-    let limit = if limit == NO_LIMIT { json!(-1) } else { json!(limit) };
-    let limits = ["n_predict", "max_tokens"].map(|name| (name.to_owned(), limit.clone()));
+    json(&props_json(&app.service))
+}
+
+/// Returns the properties of a loaded model.
+pub fn props_json(service: &ModelService) -> Json {
+    let mut settings = sampler_json(&service.params.defaults.sampler);
+    let limit = limit_json(service.max_tokens());
+    settings.extend(["n_predict", "max_tokens"].map(|name| (name.to_owned(), limit.clone())));
     let text = |token: Option<u32>| token.map(|token| service.vocab().text(token).into_owned());
-    json(&json!({
+    json!({
         "default_generation_settings": {
             "n_ctx": service.n_ctx(),
-            "params": settings.chain(limits).collect::<Map<String, Json>>(),
+            "params": settings,
         },
         "total_slots": service.scheduler.settings().n_parallel,
         "model_alias": service.params.name,
+        "model_path": service.params.path,
         "chat_template": service.chat.template(),
         "bos_token": text(service.vocab().bos()),
         "eos_token": text(service.vocab().eos()),
         "modalities": { "vision": false, "audio": false },
         "build_info": service.params.build,
-    }))
+        "is_sleeping": false,
+    })
 }
+
+/// Header with the start of the counters in seconds since the Unix epoch, as in llama-server.
+const START_TIME: HeaderName = HeaderName::from_static("process-start-time-unix");
 
 /// Handles `GET /metrics` for a single model.
 pub async fn metrics(State(app): State<Shared>) -> Response {
-    page(&[(&app.service.scheduler, &app.service.params.name)], false)
+    metrics_of(&app.service.scheduler, &app.service.params.name)
+}
+
+/// Returns the metrics of the only model of a server.
+pub fn metrics_of(scheduler: &Scheduler, name: &str) -> Response {
+    page(&[(scheduler, name)], false)
 }
 
 /// Returns the metrics of several models, with a `model` label on each line.
@@ -166,6 +176,21 @@ const LLAMACPP: &[Metric] = &[
         "llamacpp:n_tokens_max",
         "Largest number of tokens in a sequence.",
         |n| count(&n.metrics.n_tokens_max),
+    ),
+    counter(
+        "llamacpp:spec_decode_num_draft_tokens_total",
+        "Drafted tokens that were verified.",
+        |n| count(&n.metrics.n_drafts),
+    ),
+    counter(
+        "llamacpp:spec_decode_num_accepted_tokens_total",
+        "Drafted tokens that were accepted.",
+        |n| count(&n.metrics.n_right),
+    ),
+    counter(
+        "llamacpp:spec_decode_num_drafts_total",
+        "Sequences of drafted tokens that were verified.",
+        |n| count(&n.metrics.n_draft_sequences),
     ),
     gauge(
         "llamacpp:n_busy_slots_per_decode",
@@ -299,8 +324,15 @@ fn page(models: &[(&Scheduler, &str)], are_named: bool) -> Response {
         |m| &m.queued,
         "Time from a request to the start of prefill.",
     );
-    let content = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (content, page.text).into_response()
+    let started = page.models.iter().map(|now| now.metrics.start_time()).min();
+    let headers = [
+        (
+            header::CONTENT_TYPE,
+            "text/plain; version=0.0.4; charset=utf-8".to_owned(),
+        ),
+        (START_TIME, started.unwrap_or(0).to_string()),
+    ];
+    (headers, page.text).into_response()
 }
 
 struct Exposition<'a> {

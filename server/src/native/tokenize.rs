@@ -45,6 +45,10 @@ pub const TEMPLATE_FIELDS: &[Field] = &[
         "continue_final_message",
         "Continue the last message, which must have role `assistant` (false).",
     ),
+    Field::flag(
+        "add_generation_prompt",
+        "End the prompt with the start of a new assistant message (the opposite of `continue_final_message`).",
+    ),
     Field::list("tools", "Tool definitions."),
     MODEL,
 ];
@@ -123,8 +127,14 @@ pub async fn tokenizer_info(State(app): State<Shared>) -> Response {
 pub async fn apply_template(State(app): State<Shared>, Body(body): Body) -> ApiResult {
     blocking(move || {
         let mut fields = Fields::new(body, &[TEMPLATE_FIELDS], false)?;
-        let (conversation, _) = conversation(&mut fields)?;
+        let starts_answer = fields.flag("add_generation_prompt")?;
+        let (mut conversation, _) = conversation(&mut fields)?;
         fields.finish()?;
+        if starts_answer == Some(true) && conversation.continues_last {
+            let why = "must be false with continue_final_message";
+            return Err(ApiError::field("add_generation_prompt", why));
+        }
+        conversation.without_answer = starts_answer == Some(false) && !conversation.continues_last;
         let prompt = app.service.chat.prompt(&conversation)?;
         Ok(json(&json!({ "prompt": prompt.text })))
     })

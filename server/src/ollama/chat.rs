@@ -9,15 +9,17 @@ use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
 use super::{error_json, now};
-use crate::api::{ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, generating, limit};
+use crate::api::{
+    ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, between, generating, limit,
+};
 use crate::app::{App, Shared};
 use crate::chat::messages::messages;
 use crate::chat::tools::{ToolChoice, Tools, checked};
 use crate::chat::{Call, Choice, Conversation, OutputDelta, OutputParser, OutputStream, Usage};
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, warned};
 use crate::infill::InfillPrompt;
-use crate::openai::finish_reason;
-use crate::scheduler::{Finish, Request};
+use crate::openai::{chat_logprob_json, finish_reason};
+use crate::scheduler::{Finish, Request, TokenLogprob};
 use crate::service::ModelService;
 
 /// Fields of `/api/chat`.
@@ -32,6 +34,8 @@ pub const CHAT_FIELDS: &[Field] = &[
     FORMAT,
     OPTIONS,
     THINK,
+    LOGPROBS,
+    TOP_LOGPROBS,
     KEEP_ALIVE,
 ];
 
@@ -53,9 +57,16 @@ pub const GENERATE_FIELDS: &[Field] = &[
     FORMAT,
     OPTIONS,
     THINK,
+    LOGPROBS,
+    TOP_LOGPROBS,
     KEEP_ALIVE,
 ];
 
+const LOGPROBS: Field = Field::flag("logprobs", "Return log probabilities of the output tokens (false).");
+const TOP_LOGPROBS: Field = Field::integer(
+    "top_logprobs",
+    "Number of alternative tokens with log probabilities, up to 20 (0).",
+);
 const MODEL: Field = Field::text("model", "Model name; selects a model if the server has several.");
 const STREAM: Field = Field::flag("stream", "Stream the output (false; in Ollama's API true).");
 const FORMAT: Field = Field::any("format", "`json`, or a JSON schema that the output must match.");
@@ -67,7 +78,10 @@ const THINK: Field = Field::any(
     "think",
     "Enable reasoning (boolean) or set its effort (string), if the chat template supports it.",
 );
-const KEEP_ALIVE: Field = Field::ignored("keep_alive", "Ignored; the model stays loaded.");
+const KEEP_ALIVE: Field = Field::any(
+    "keep_alive",
+    "Time until the idle model is unloaded, such as `5m` or seconds; 0 unloads it now. Only with several models or `--sleep-idle-seconds`.",
+);
 
 /// Options in addition to the shared generation fields.
 const OPTION_FIELDS: &[Field] = &[
@@ -166,11 +180,15 @@ async fn respond(app: Shared, interface: Interface, started: StartedRequest) -> 
         reasoning,
         calls,
         finish,
-        ..
+        logprobs,
     } = choices.pop().unwrap_or_default();
     let mut whole = piece(&app, &meta, &content, &reasoning);
     if !calls.is_empty() {
         whole["message"]["tool_calls"] = calls.iter().map(call_json).collect::<Vec<_>>().into();
+    }
+    if !logprobs.is_empty() {
+        let one = |(logprob, _): &(TokenLogprob, usize)| chat_logprob_json(app.service.vocab(), logprob);
+        whole["logprobs"] = logprobs.iter().map(one).collect::<Vec<_>>().into();
     }
     finished(&mut whole, &meta, finish.as_ref(), &completion.usage);
     Ok(json(&whole))
@@ -259,6 +277,8 @@ impl CommonFields {
 /// Reads the fields that both routes share.
 fn common(fields: &mut Fields, service: &ModelService, client: Client) -> ApiResult<CommonFields> {
     fields.text("model")?;
+    // The pool has read this field.
+    fields.take("keep_alive");
     let is_stream = fields.flag("stream")?.unwrap_or(true);
     let grammar = match fields.take("format") {
         None => None,
@@ -271,6 +291,10 @@ fn common(fields: &mut Fields, service: &ModelService, client: Client) -> ApiRes
     let (mut options, ignored_fields) = of_options(options)?;
     let mut request = generating(&mut options, &service.params.defaults)?;
     request.max_tokens = options.integer("num_predict")?.map(limit);
+    let n_top = between("top_logprobs", fields.integer("top_logprobs")?, 0, 20)?;
+    if fields.flag("logprobs")?.unwrap_or(false) {
+        request.logprobs = Some(n_top.unwrap_or(0));
+    }
     options.finish()?;
     request.client = client.0;
     let started = StartedRequest {
@@ -407,8 +431,17 @@ impl EventEncoder for Stream {
     fn piece(&mut self, meta: OutputDelta, _: &Usage) -> String {
         match meta {
             OutputDelta::Prompt { .. } => String::new(),
-            OutputDelta::Text { content, reasoning, .. } => {
-                self.called() + &line(&piece(&self.app, &self.meta, &content, &reasoning))
+            OutputDelta::Text {
+                content,
+                reasoning,
+                logprob,
+                ..
+            } => {
+                let mut part = piece(&self.app, &self.meta, &content, &reasoning);
+                if let Some(logprob) = logprob {
+                    part["logprobs"] = vec![chat_logprob_json(self.app.service.vocab(), &logprob)].into();
+                }
+                self.called() + &line(&part)
             }
             OutputDelta::Call { name, .. } => {
                 let before = self.called();

@@ -8,16 +8,19 @@ use serde_json::json;
 use crate::api::{ApiResult, Field, Fields};
 use crate::app::{App, Shared};
 use crate::http::{Body, json};
-use crate::openai::{MAX_TEXTS, check_dimensions, prompts, with_embedder};
+use crate::openai::{MAX_TEXTS, dimensions, prompts, shortened, with_embedder};
 
 /// Fields of `/api/embed`.
 pub const EMBED_FIELDS: &[Field] = &[
     Field::text("model", "Model name; selects a model if the server has several."),
     Field::any("input", "String or list of strings."),
     Field::flag("truncate", "Truncate inputs that are too long for the model (true)."),
-    Field::integer("dimensions", "Must equal the embedding size of the model."),
+    Field::integer(
+        "dimensions",
+        "Length of the embeddings, which are shortened and normalized again (the embedding size of the model).",
+    ),
     Field::ignored("options", "Ignored."),
-    Field::ignored("keep_alive", "Ignored; the model stays loaded."),
+    Field::ignored("keep_alive", "Time until the idle model is unloaded; see `/api/chat`."),
 ];
 
 /// Fields of `/api/embeddings`, the deprecated form.
@@ -28,7 +31,7 @@ pub const EMBEDDINGS_FIELDS: &[Field] = &[
         "Input string. If empty, the server only confirms that the model is loaded.",
     ),
     Field::ignored("options", "Ignored."),
-    Field::ignored("keep_alive", "Ignored; the model stays loaded."),
+    Field::ignored("keep_alive", "Time until the idle model is unloaded; see `/api/chat`."),
 ];
 
 /// Handles `POST /api/embeddings`.
@@ -58,14 +61,14 @@ fn embed_one(app: &App, mut fields: Fields) -> ApiResult {
 fn embed_all(app: &App, mut fields: Fields) -> ApiResult {
     let (start, service) = (Instant::now(), &app.service);
     fields.text("model")?;
-    check_dimensions(&mut fields, service.model().base().n_embd())?;
+    let n_dimensions = dimensions(&mut fields, service.model().base().n_embd())?;
     let truncate = fields.flag("truncate")?.unwrap_or(true);
     let mut texts = prompts(&mut fields, "input", MAX_TEXTS, service)?;
     fields.finish()?;
     if truncate {
         texts.iter_mut().for_each(|text| text.truncate(app.embedder.n_max()));
     }
-    let vectors = app.embedder.embed(&texts)?;
+    let vectors = shortened(app.embedder.embed(&texts)?, n_dimensions);
     Ok(json(&json!({
         "model": service.params.name,
         "embeddings": vectors,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::completions::MAX_TOP;
 use super::logprobs::chat_logprob_json;
-use super::{DONE, counted, event, failed, finish_reason, includes_usage, timings_json, usage_json};
+use super::{DONE, counted, event, failed, finish_reason, includes_usage, progress_json, timings_json, usage_json};
 use crate::api::{
     ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating, limit, max_tokens,
     structure,
@@ -17,7 +17,7 @@ use crate::chat::messages::{can_continue, messages};
 use crate::chat::tools::tools;
 use crate::chat::{Choice, Conversation, OutputDelta, Usage};
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
-use crate::scheduler::{Finish, Request, TokenLogprob};
+use crate::scheduler::{Finish, MAX_CHOICES, PromptProgress, Request, TokenLogprob};
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
@@ -39,7 +39,10 @@ pub const FIELDS: &[Field] = &[
     Field::ignored("n_keep", "Ignored; conversations are never truncated."),
     Field::ignored("n_discard", "Ignored; conversations are never truncated."),
     Field::ignored("n_cache_reuse", "Ignored; cached prefixes of any length are reused."),
-    Field::integer("n", "Number of choices, at most `--n-parallel` (1)."),
+    Field::integer(
+        "n",
+        "Number of choices, up to 128 (1). Choices above `--n-parallel` wait for the others.",
+    ),
     Field::flag("stream", "Stream the output (false; in Ollama's API true)."),
     Field::object(
         "stream_options",
@@ -248,6 +251,7 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
         variables,
         continues_last: fields.flag("continue_final_message")?.unwrap_or(false),
         skip_reasoning: false,
+        without_answer: false,
         budget: match (
             fields.integer("reasoning_budget_tokens")?,
             fields.integer("thinking_budget_tokens")?,
@@ -283,8 +287,7 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
     let id = unique("chatcmpl-");
     request.id = Some(id.as_str().into());
     request.max_tokens = asked.or(fields.integer("n_predict")?.map(limit));
-    let n_parallel = service.scheduler.settings().n_parallel;
-    request.n = between("n", fields.integer("n")?, 1, n_parallel as i64)?.unwrap_or(1);
+    request.n = between("n", fields.integer("n")?, 1, MAX_CHOICES as i64)?.unwrap_or(1);
     let n_top = between("top_logprobs", fields.integer("top_logprobs")?, 0, MAX_TOP)?;
     match (fields.flag("logprobs")?.unwrap_or(false), n_top) {
         (true, n_top) => request.logprobs = Some(n_top.unwrap_or(0)),
@@ -347,8 +350,16 @@ impl Stream {
 }
 
 impl EventEncoder for Stream {
+    fn progress(&mut self, choice: usize, progress: &PromptProgress) -> String {
+        let choice = json!({ "index": choice, "delta": {}, "logprobs": null, "finish_reason": null });
+        let mut chunk = head(&self.app, &self.meta, "chat.completion.chunk", vec![choice]);
+        chunk["prompt_progress"] = progress_json(progress);
+        chunk["timings"] = timings_json(&Usage::of_progress(progress));
+        event(&chunk)
+    }
+
     fn begin(&mut self) -> String {
-        let role = || json!({ "role": "assistant", "content": "" });
+        let role = || json!({ "role": "assistant", "content": null });
         let chunks = (0..self.meta.n).map(|choice| self.chunk(choice, role(), Json::Null, None));
         chunks.collect()
     }

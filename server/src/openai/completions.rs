@@ -6,16 +6,17 @@ use engine::sample::Token;
 use serde_json::{Value as Json, json};
 
 use super::logprobs::{LogprobLists, token_text};
-use super::{DONE, event, failed, finish_reason, includes_usage, timings_json, usage_json};
+use super::prompts::prompts;
+use super::{DONE, event, failed, finish_reason, includes_usage, progress_json, timings_json, usage_json};
 use crate::api::{
-    ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating, integer_of,
-    max_tokens, structure, text_of,
+    ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating, limit, max_tokens,
+    structure,
 };
 use crate::app::{App, Shared};
 use crate::chat::{Choice, OutputDelta, OutputParser, OutputStream, Usage};
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique};
 use crate::infill::InfillPrompt;
-use crate::scheduler::{PromptDone, Request, TokenLogprob};
+use crate::scheduler::{MAX_CHOICES, PromptDone, PromptProgress, Request, TokenLogprob};
 use crate::service::ModelService;
 
 /// Request fields.
@@ -26,7 +27,8 @@ pub const FIELDS: &[Field] = &[
     ),
     Field::text("model", "Model name; selects a model if the server has several."),
     Field::integer("max_tokens", "Maximum completion tokens; 0 only evaluates the prompt."),
-    Field::integer("n", "Choices per prompt, at most `--n-parallel` (1)."),
+    Field::integer("n", "Choices per prompt, up to 128 (1)."),
+    Field::integer("n_predict", "llama-server's name of `max_tokens`; negative: unlimited."),
     Field::integer(
         "best_of",
         "Completions generated per prompt; the `n` with the highest mean log probability are returned (`n`). Not with `stream`.",
@@ -51,7 +53,7 @@ pub const FIELDS: &[Field] = &[
 /// Maximum number of prompts per request.
 const MAX_PROMPTS: usize = 256;
 /// Maximum number of alternative tokens per position.
-pub(super) const MAX_TOP: i64 = 20;
+pub const MAX_TOP: i64 = 20;
 
 /// Request settings that affect only the format of the response.
 struct ResponseMeta {
@@ -171,16 +173,16 @@ fn ask(
         None => prompts(&mut fields, "prompt", MAX_PROMPTS, service)?,
         Some(suffix) => gaps(&mut fields, suffix, service)?,
     };
-    let n_parallel = service.scheduler.settings().n_parallel;
-    request.n = between("n", fields.integer("n")?, 1, n_parallel as i64)?.unwrap_or(1);
+    request.n = between("n", fields.integer("n")?, 1, MAX_CHOICES as i64)?.unwrap_or(1);
     let n_told = request.n;
-    let best_of = between("best_of", fields.integer("best_of")?, n_told as i64, n_parallel as i64)?;
+    let best_of = between("best_of", fields.integer("best_of")?, n_told as i64, MAX_CHOICES as i64)?;
     request.n = best_of.unwrap_or(n_told);
     let echo = fields.flag("echo")?.unwrap_or(false);
     if echo && suffix.is_some() {
         return Err(ApiError::field("echo", "cannot be combined with suffix"));
     }
-    request.max_tokens = max_tokens(&mut fields, &["max_tokens"], i64::from(!echo))?;
+    let n_predict = fields.integer("n_predict")?.map(limit);
+    request.max_tokens = max_tokens(&mut fields, &["max_tokens"], i64::from(!echo))?.or(n_predict);
     request.logprobs = between("logprobs", fields.integer("logprobs")?, 0, MAX_TOP)?;
     request.prompt_logprobs = echo && request.logprobs.is_some();
     let logprobs = request.logprobs.is_some();
@@ -234,44 +236,6 @@ fn gaps(fields: &mut Fields, suffix: &str, service: &ModelService) -> ApiResult<
     texts.into_iter().map(|text| gap(text).prompt(service)).collect()
 }
 
-/// Reads prompts given as strings or as tokens.
-pub fn prompts(fields: &mut Fields, name: &str, max: usize, service: &ModelService) -> ApiResult<Vec<Vec<Token>>> {
-    let wrong = || {
-        ApiError::field(
-            name,
-            "expected a string, a list of strings, a list of tokens, or a list of token lists",
-        )
-    };
-    let token = |value: &Json| integer_of(value).and_then(|id| Token::try_from(id).ok());
-    let tokens = |list: &[Json]| list.iter().map(token).collect::<Option<Vec<Token>>>();
-    let all = match fields
-        .take(name)
-        .ok_or_else(|| ApiError::field(name, "missing; expected a string or tokens"))?
-    {
-        Json::String(text) => vec![service.tokens(&text)],
-        Json::Array(list) if list.is_empty() => return Err(wrong()),
-        Json::Array(list) if list[0].is_number() => vec![tokens(&list).ok_or_else(wrong)?],
-        Json::Array(list) if list.len() > max => {
-            return Err(ApiError::field(
-                name,
-                format_args!("expected at most {max}, found {}", list.len()),
-            ));
-        }
-        Json::Array(list) => {
-            let one = |value: Json| match value {
-                Json::Array(list) => tokens(&list),
-                value => text_of(value).map(|text| service.tokens(&text)),
-            };
-            list.into_iter()
-                .map(one)
-                .collect::<Option<Vec<_>>>()
-                .ok_or_else(wrong)?
-        }
-        _ => return Err(wrong()),
-    };
-    Ok(all)
-}
-
 struct Stream {
     app: Shared,
     meta: ResponseMeta,
@@ -302,6 +266,13 @@ impl Stream {
 }
 
 impl EventEncoder for Stream {
+    fn progress(&mut self, choice: usize, progress: &PromptProgress) -> String {
+        let choice = json!({ "index": choice, "text": "", "logprobs": null, "finish_reason": null });
+        let mut chunk = head(&self.app, &self.meta, vec![choice]);
+        chunk["prompt_progress"] = progress_json(progress);
+        event(&chunk)
+    }
+
     fn piece(&mut self, piece: OutputDelta, _: &Usage) -> String {
         match piece {
             OutputDelta::Prompt { choice, done } => {

@@ -4,9 +4,10 @@ use axum::extract::State;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use engine::sample::Token;
+use llama::parts::normalized;
 use serde_json::{Map, Value as Json, json};
 
-use crate::api::{ApiError, ApiResult, Field, Fields};
+use crate::api::{ApiError, ApiResult, Field, Fields, between};
 use crate::app::{App, Shared};
 use crate::embedder::Embedder;
 use crate::http::{Body, blocking, json};
@@ -23,25 +24,31 @@ pub const FIELDS: &[Field] = &[
         "encoding_format",
         "`float` (default), or `base64` of little-endian 32-bit floats.",
     ),
-    Field::integer("dimensions", "Must equal the embedding size of the model."),
+    Field::integer(
+        "dimensions",
+        "Length of the embeddings, which are shortened and normalized again; for models trained so (the embedding size of the model).",
+    ),
     Field::ignored("user", "Ignored."),
 ];
 
 /// Maximum number of inputs per request.
 pub const MAX_TEXTS: usize = 2048;
 
-/// Reads `dimensions`, which must equal the embedding size of the model.
+/// Reads `dimensions`, the length of the embeddings.
 ///
 /// # Errors
-/// If the field has another value; embeddings are never shortened.
-pub fn check_dimensions(fields: &mut Fields, n_embd: usize) -> Result<(), ApiError> {
-    match fields.integer("dimensions")? {
-        Some(n) if usize::try_from(n) != Ok(n_embd) => {
-            let why = format_args!("this model has {n_embd} dimensions, found {n}");
-            Err(ApiError::field("dimensions", why))
-        }
-        _ => Ok(()),
-    }
+/// If the length is not from 1 to `n_embd`.
+pub fn dimensions(fields: &mut Fields, n_embd: usize) -> ApiResult<Option<usize>> {
+    between("dimensions", fields.integer("dimensions")?, 1, n_embd as i64)
+}
+
+/// Shortens embeddings to their first `n` components, and normalizes them again.
+pub fn shortened(vectors: Vec<Vec<f32>>, n: Option<usize>) -> Vec<Vec<f32>> {
+    let Some(n) = n else { return vectors };
+    vectors
+        .iter()
+        .map(|vector| normalized(&vector[..n.min(vector.len())]))
+        .collect()
 }
 
 /// Handles a request once `which` embedder is free. `known` lists the accepted fields.
@@ -71,7 +78,7 @@ pub async fn embeddings(State(app): State<Shared>, Body(body): Body) -> ApiResul
 fn embed(app: &App, mut fields: Fields) -> ApiResult {
     let service = &app.service;
     fields.text("model")?;
-    check_dimensions(&mut fields, service.model().base().n_embd())?;
+    let n_dimensions = dimensions(&mut fields, service.model().base().n_embd())?;
     let is_base64 = match fields.text("encoding_format")?.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -79,7 +86,7 @@ fn embed(app: &App, mut fields: Fields) -> ApiResult {
     };
     let texts: Vec<Vec<Token>> = prompts(&mut fields, "input", MAX_TEXTS, service)?;
     fields.finish()?;
-    let vectors = app.embedder.embed(&texts)?;
+    let vectors = shortened(app.embedder.embed(&texts)?, n_dimensions);
     let data = vectors.iter().enumerate().map(|(index, vector)| {
         let embedding: Json = if is_base64 {
             let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();

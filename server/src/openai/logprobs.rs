@@ -13,20 +13,30 @@ pub fn token_text(vocab: &Vocab, token: Token) -> String {
 
 /// Formats a log probability for a chat completion.
 pub fn chat_logprob_json(vocab: &Vocab, logprob: &TokenLogprob) -> Json {
+    rated(vocab, logprob, ["logprob", "top_logprobs"], |logprob| logprob)
+}
+
+/// Formats a probability after sampling, as in llama-server. Tokens of probability 0 are left out.
+pub fn probability_json(vocab: &Vocab, logprob: &TokenLogprob) -> Json {
+    let mut possible = logprob.clone();
+    possible.top.retain(|(_, logprob)| logprob.exp() > 0.0);
+    rated(vocab, &possible, ["prob", "top_probs"], f32::exp)
+}
+
+/// Formats a token and its alternatives; `names` are the fields of the value and of the list.
+fn rated(vocab: &Vocab, logprob: &TokenLogprob, names: [&str; 2], value: fn(f32) -> f32) -> Json {
     let one = |token: Token, logprob: f32| {
-        json!({
+        let mut one = json!({
+            "id": token,
             "token": token_text(vocab, token),
-            "logprob": logprob,
             "bytes": vocab.token_to_piece(token, true),
-        })
+        });
+        one[names[0]] = value(logprob).into();
+        one
     };
     let mut told = one(logprob.token, logprob.logprob);
-    let top: Vec<Json> = logprob
-        .top
-        .iter()
-        .map(|&(token, logprob)| one(token, logprob))
-        .collect();
-    told["top_logprobs"] = top.into();
+    let top = logprob.top.iter().map(|&(token, logprob)| one(token, logprob));
+    told[names[1]] = top.collect::<Vec<Json>>().into();
     told
 }
 

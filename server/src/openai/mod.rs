@@ -6,17 +6,19 @@ mod control;
 mod embeddings;
 mod logprobs;
 mod models;
+mod prompts;
 mod responses;
 
 pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation, count as count_chat};
-pub use completions::{FIELDS as COMPLETION_FIELDS, completions, prompts};
+pub use completions::{FIELDS as COMPLETION_FIELDS, MAX_TOP, completions};
 pub use control::{FIELDS as CONTROL_FIELDS, control};
 pub use embeddings::{
-    FIELDS as EMBEDDING_FIELDS, MAX_TEXTS, check_dimensions, embeddings, prompt_usage, with_embedder,
+    FIELDS as EMBEDDING_FIELDS, MAX_TEXTS, dimensions, embeddings, prompt_usage, shortened, with_embedder,
 };
-pub use logprobs::chat_logprob_json;
+pub use logprobs::{chat_logprob_json, probability_json};
 pub use models::{model, model_json, models};
-pub use responses::{FIELDS as RESPONSE_FIELDS, count as count_response, forget, response, responses};
+pub use prompts::{Prompts, prompt_list, prompts};
+pub use responses::{FIELDS as RESPONSE_FIELDS, count as count_response, forget, input_items, response, responses};
 
 use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
@@ -24,7 +26,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::api::{ApiError, ApiResult};
 use crate::chat::{Conversation, Usage};
 use crate::http::json as json_response;
-use crate::scheduler::Finish;
+use crate::scheduler::{Finish, PromptProgress};
 use crate::service::ModelService;
 
 /// Returns OpenAI's finish reason.
@@ -56,6 +58,7 @@ pub fn timings_json(usage: &Usage) -> Json {
             n as f64 / time * 1e3
         }
     };
+    let per_token = |n: usize, time: f64| if n == 0 { 0.0 } else { time / n as f64 };
     let n_computed = usage.n_prompt - usage.n_cached;
     let (t_prompt, t_generated) = (ms(usage.t_prompt), ms(usage.t_generated));
     // Prefill produces the first token.
@@ -64,9 +67,11 @@ pub fn timings_json(usage: &Usage) -> Json {
         "cache_n": usage.n_cached,
         "prompt_n": n_computed,
         "prompt_ms": t_prompt,
+        "prompt_per_token_ms": per_token(n_computed, t_prompt),
         "prompt_per_second": rate(n_computed, t_prompt),
         "predicted_n": usage.n_generated,
         "predicted_ms": t_generated,
+        "predicted_per_token_ms": per_token(n_timed, t_generated),
         "predicted_per_second": rate(n_timed, t_generated),
     });
     if usage.drafted.n_drafts > 0 {
@@ -74,6 +79,16 @@ pub fn timings_json(usage: &Usage) -> Json {
         timings["draft_n_accepted"] = usage.drafted.n_right.into();
     }
     timings
+}
+
+/// Formats the progress of a prompt as llama-server's `prompt_progress`.
+pub fn progress_json(progress: &PromptProgress) -> Json {
+    json!({
+        "total": progress.n_prompt,
+        "cache": progress.n_cached,
+        "processed": progress.n_done,
+        "time_ms": progress.t_prompt.as_secs_f64() * 1e3,
+    })
 }
 
 /// Returns the number of prompt tokens of a conversation. `grammar` is the grammar of the request.

@@ -10,7 +10,7 @@ mod postponed;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::context::{Batch, Context, SeqSet};
 use engine::model::Model;
@@ -23,7 +23,7 @@ use super::logprobs::logprob;
 use super::memory::Memory;
 use super::prefill_budget::{PrefillBudget, SMALL_BATCH, divide};
 use super::queue::{Inbox, Job};
-use super::request::{Event, Finish, PromptDone};
+use super::request::{Event, Finish, PromptDone, PromptProgress};
 use super::settings::Settings;
 use crate::metrics::{Gauges, Metrics};
 
@@ -33,7 +33,7 @@ const MAX_ROWS: usize = 32;
 /// State of the scheduler thread.
 pub struct Batcher {
     model: Arc<Model>,
-    memory: Memory,
+    pub(super) memory: Memory,
     /// State of speculative decoding, if enabled.
     drafts: Option<Drafts>,
     settings: Settings,
@@ -64,6 +64,24 @@ impl Running {
     fn completion_id(&self) -> Option<CompletionId> {
         let generation = self.job.generations.first()?;
         Some((self.job.arrival, generation.choice))
+    }
+
+    /// Reports that `n_done` tokens of the prompt are processed, if the request asks for it.
+    fn report_progress(&self, n_done: usize) {
+        let job = &self.job;
+        if job.wants_progress && !job.prompt_done_sent {
+            let is_first = n_done == self.n_cached;
+            job.generations[0].send(Event::Progress(PromptProgress {
+                n_prompt: job.n_prompt,
+                n_cached: self.n_cached,
+                n_done,
+                t_prompt: if is_first {
+                    Duration::ZERO
+                } else {
+                    self.started.elapsed()
+                },
+            }));
+        }
     }
 }
 
@@ -163,9 +181,9 @@ impl Batcher {
         true
     }
 
-    /// Returns the state of all sequences.
-    pub fn slots(&self) -> Vec<Slot> {
-        self.memory.slots()
+    /// Returns the state of all sequences, as their owner sees it.
+    pub fn slots(&self, owner: u64) -> Vec<Slot> {
+        self.memory.slots(owner)
     }
 
     /// Updates the gauges.
@@ -347,6 +365,10 @@ impl Batcher {
                 drafts.follow(running.seq, decoded);
             }
         }
+        for part in &parts {
+            let running = &self.running[part.at];
+            running.report_progress(part.from + part.n);
+        }
         let finished = self.sample_complete(&parts);
         self.finish_jobs(finished, failed);
     }
@@ -460,8 +482,8 @@ impl Batcher {
                 continue;
             }
             self.memory.sequences.copy(from, seq);
-            self.memory.sequences.take(seq);
             let job = &self.running[at].job;
+            self.memory.sequences.take(seq, job.owner, job.n_prompt);
             let job = Job {
                 tokens: job.tokens.clone(),
                 generations: vec![generation],

@@ -8,21 +8,23 @@ use tokio::sync::oneshot;
 /// A command with the channel for its result.
 pub enum Command {
     /// Reports the state of all sequences.
-    Slots { reply: Reply<Vec<Slot>> },
+    Slots { owner: u64, reply: Reply<Vec<Slot>> },
     /// Saves a sequence to a file; replies with its number of tokens.
     SaveSlot {
         id: usize,
+        owner: u64,
         path: PathBuf,
         reply: Reply<usize>,
     },
     /// Restores a sequence from a file; replies with its number of tokens.
     RestoreSlot {
         id: usize,
+        owner: u64,
         path: PathBuf,
         reply: Reply<usize>,
     },
     /// Erases a sequence; replies with the number of removed tokens.
-    EraseSlot { id: usize, reply: Reply<usize> },
+    EraseSlot { id: usize, owner: u64, reply: Reply<usize> },
     /// Ends the reasoning of a client's request. Replies with whether the request was reasoning; `None` if no
     /// such request is queued or running.
     EndReasoning {
@@ -50,7 +52,7 @@ pub type Reply<T> = oneshot::Sender<CommandResult<T>>;
 pub struct Slot {
     /// True if a request is using the sequence.
     pub is_busy: bool,
-    /// Number of tokens in the sequence.
+    /// Number of tokens in the sequence; 0 if they belong to another owner.
     pub n_held: usize,
 }
 
@@ -68,6 +70,12 @@ pub enum CommandError {
     /// A request is using the slot.
     #[error("slot {id} is busy")]
     Busy {
+        /// Requested slot.
+        id: usize,
+    },
+    /// The slot has tokens of another API key.
+    #[error("slot {id} belongs to another API key; use another slot, or start the server with --share-cache")]
+    Foreign {
         /// Requested slot.
         id: usize,
     },

@@ -10,8 +10,8 @@ use engine::vocab::Vocab;
 use llama::parts::{Generator, OutputEnd, ShownTokens};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::logprobs::logprob;
-use super::request::{Event, Finish};
+use super::logprobs::{logprob, sampled_logprob};
+use super::request::{Event, Finish, LogprobSource, TokenLogprob};
 use crate::metrics::Metrics;
 
 /// State of one completion.
@@ -38,6 +38,8 @@ pub struct Limits {
     pub t_max: Option<Duration>,
     /// Report log probabilities, with this number of most likely tokens.
     pub logprobs: Option<usize>,
+    /// Source of the log probabilities.
+    pub source: LogprobSource,
 }
 
 /// Result of sampling a token.
@@ -109,7 +111,7 @@ impl Generation {
         let (token, end) = (sampled.token, sampled.end);
         let is_end = end == Some(OutputEnd::EndOfGeneration);
         let logprob = match self.limits.logprobs {
-            Some(n_top) if !is_end => Some(logprob(logits, token, n_top, candidates)),
+            Some(n_top) if !is_end => Some(self.logprob(logits, token, n_top, candidates)),
             _ => None,
         };
         if !text.is_empty() || logprob.is_some() {
@@ -133,6 +135,19 @@ impl Generation {
             None => return Step::On(token),
         }
         Step::Over
+    }
+
+    /// Returns the log probability of the sampled token from the requested source.
+    fn logprob(&self, logits: &[f32], token: Token, n_top: usize, candidates: &mut Candidates) -> TokenLogprob {
+        match self.limits.source {
+            LogprobSource::Model => logprob(logits, token, n_top, candidates),
+            LogprobSource::Samplers => sampled_logprob(self.generator.candidates().as_slice(), token, n_top),
+            LogprobSource::Ids => TokenLogprob {
+                token,
+                logprob: 0.0,
+                top: Vec::new(),
+            },
+        }
     }
 
     /// Ends the completion and sends the reason to the client.

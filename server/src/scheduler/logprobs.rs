@@ -1,6 +1,6 @@
 //! Log probabilities under the model's unmodified logits.
 
-use engine::sample::{Candidates, Token};
+use engine::sample::{Candidate, Candidates, Token};
 
 use super::request::TokenLogprob;
 
@@ -22,6 +22,25 @@ pub fn logprob(logits: &[f32], token: Token, n_top: usize, candidates: &mut Cand
     TokenLogprob {
         token,
         logprob: logits.get(token as usize).map_or(LOG_ZERO, |&logit| of(logit)),
+        top,
+    }
+}
+
+/// Returns the log probability of a token, and of the `n_top` most likely tokens, under the candidates that the
+/// samplers left. A token that is no candidate was not sampled but set, so its probability is 1.
+pub fn sampled_logprob(left: &[Candidate], token: Token, n_top: usize) -> TokenLogprob {
+    let max = left.iter().fold(f32::NEG_INFINITY, |max, c| max.max(c.logit));
+    let weight = |c: &Candidate| f64::from(c.logit - max).exp();
+    let sum: f64 = left.iter().map(weight).filter(|weight| weight.is_finite()).sum();
+    let of = |c: &Candidate| finite((f64::from(c.logit - max) - sum.ln()) as f32);
+    let mut top: Vec<(Token, f32)> = (left.iter().filter(|c| c.logit > f32::NEG_INFINITY))
+        .map(|c| (c.token, of(c)))
+        .collect();
+    top.sort_by(|a, b| b.1.total_cmp(&a.1));
+    top.truncate(n_top);
+    TokenLogprob {
+        token,
+        logprob: left.iter().find(|c| c.token == token).map_or(0.0, of),
         top,
     }
 }
@@ -54,6 +73,20 @@ mod tests {
         assert_eq!(found.logprob, found.top[2].1);
         assert_eq!(logprob(&logits, 3, 0, &mut candidates).logprob, LOG_ZERO);
         assert_eq!(logprob(&logits, 99, 0, &mut candidates).logprob, LOG_ZERO);
+    }
+
+    #[test]
+    fn sampled_logprobs_are_those_of_the_remaining_candidates() {
+        let candidate = |token: Token, logit: f32| Candidate { token, logit, p: 0.0 };
+        let left = [candidate(4, 1.0), candidate(9, 1.0), candidate(2, f32::NEG_INFINITY)];
+        let found = sampled_logprob(&left, 9, 10);
+        assert!((found.logprob.exp() - 0.5).abs() < 1e-6);
+        assert_eq!(found.top.iter().map(|t| t.0).collect::<Vec<_>>(), [4, 9]);
+        assert_eq!(
+            sampled_logprob(&left, 7, 0).logprob,
+            0.0,
+            "a token that was set is certain"
+        );
     }
 
     #[test]

@@ -9,6 +9,9 @@ use super::command::{CommandError, CommandResult, Slot};
 use super::sequences::{Match, Sequences};
 use crate::metrics::Gauges;
 
+/// Maximum number of prompt tokens that a sequence may lose if a similar prompt overwrites it.
+const MAX_LOST: usize = 8;
+
 /// A context, with the tokens in its sequences.
 pub struct Memory {
     pub context: Context,
@@ -30,16 +33,19 @@ impl Memory {
         self.sequences = Sequences::new(self.context.params().n_seq_max);
     }
 
-    /// Returns a sequence with the common prefix: the matching sequence, if it is idle and holds little else,
-    /// otherwise a copy that shares the prefix.
+    /// Returns a sequence with the common prefix: the matching sequence if it is idle and has no other tokens,
+    /// otherwise a copy that shares the prefix. Without a free sequence, a conversation that goes on overwrites
+    /// its generated tokens, and others replace the least recently used sequence.
     pub fn reuse(&mut self, found: Match) -> Option<usize> {
         let Match { seq, n_common, is_idle } = found;
-        let n_held = self.sequences.tokens_of(seq).len();
-        let has_little_else = n_held - n_common <= n_held / 4;
-        let other = if is_idle && has_little_else {
-            None
-        } else {
-            self.take_empty_sequence(Some(seq))
+        if is_idle && self.sequences.tokens_of(seq).len() == n_common {
+            return Some(seq);
+        }
+        let goes_on = is_idle && n_common + MAX_LOST >= self.sequences.n_prompt_of(seq);
+        let other = match self.sequences.free() {
+            None if goes_on => None,
+            None => self.take_empty_sequence(Some(seq)),
+            free => free,
         };
         match other {
             None if is_idle => {
@@ -52,6 +58,9 @@ impl Memory {
                 if self.context.seq_cp(seq, other, ..).is_ok() {
                     self.sequences.copy(seq, other);
                     self.truncate(other, n_common);
+                }
+                if goes_on {
+                    self.sequences.supersede(seq);
                 }
                 Some(other)
             }
@@ -137,18 +146,21 @@ impl Memory {
 
 /// Slots: sequences as clients see them.
 impl Memory {
-    /// Returns the state of all sequences.
-    pub fn slots(&self) -> Vec<Slot> {
+    /// Returns the state of all sequences. Those of other owners look empty.
+    pub fn slots(&self, owner: u64) -> Vec<Slot> {
         let slot = |id: usize| Slot {
             is_busy: self.sequences.is_busy(id),
-            n_held: self.sequences.tokens_of(id).len(),
+            n_held: match self.sequences.owner_of(id) {
+                Some(other) if other == owner => self.sequences.tokens_of(id).len(),
+                _ => 0,
+            },
         };
         (0..self.sequences.len()).map(slot).collect()
     }
 
     /// Saves a sequence to a file; returns its number of tokens.
-    pub fn save_slot(&mut self, id: usize, path: &Path) -> CommandResult<usize> {
-        self.check_slot(id)?;
+    pub fn save_slot(&mut self, id: usize, owner: u64, path: &Path) -> CommandResult<usize> {
+        self.check_slot(id, owner)?;
         let tokens = self.sequences.tokens_of(id).to_vec();
         if tokens.is_empty() {
             return Err(CommandError::Empty { id });
@@ -158,8 +170,8 @@ impl Memory {
     }
 
     /// Restores a sequence from a file; returns its number of tokens.
-    pub fn restore_slot(&mut self, id: usize, path: &Path) -> CommandResult<usize> {
-        self.check_idle(id)?;
+    pub fn restore_slot(&mut self, id: usize, owner: u64, path: &Path) -> CommandResult<usize> {
+        self.check_idle(id, owner)?;
         self.erase(id);
         let tokens = match self.context.load_seq_session(id, path) {
             Err(error) => match missing_cells(&error) {
@@ -173,31 +185,34 @@ impl Memory {
             self.erase(id);
             return Err(CommandError::Empty { id });
         }
-        self.sequences.take(id);
+        self.sequences.take(id, owner, tokens.len());
         self.sequences.extend(id, &tokens);
         self.sequences.release(id);
         Ok(tokens.len())
     }
 
     /// Erases a sequence; returns the number of removed tokens.
-    pub fn erase_slot(&mut self, id: usize) -> CommandResult<usize> {
-        self.check_idle(id)?;
+    pub fn erase_slot(&mut self, id: usize, owner: u64) -> CommandResult<usize> {
+        self.check_idle(id, owner)?;
         let n = self.sequences.tokens_of(id).len();
         self.erase(id);
         Ok(n)
     }
 
-    fn check_slot(&self, id: usize) -> CommandResult<()> {
+    /// Checks that a slot exists, and that no other owner has tokens in it.
+    fn check_slot(&self, id: usize, owner: u64) -> CommandResult<()> {
         let n = self.sequences.len();
-        if id < n {
-            Ok(())
-        } else {
-            Err(CommandError::NoSlot { id, n })
+        if id >= n {
+            return Err(CommandError::NoSlot { id, n });
+        }
+        match self.sequences.owner_of(id) {
+            Some(other) if other != owner => Err(CommandError::Foreign { id }),
+            _ => Ok(()),
         }
     }
 
-    fn check_idle(&self, id: usize) -> CommandResult<()> {
-        self.check_slot(id)?;
+    fn check_idle(&self, id: usize, owner: u64) -> CommandResult<()> {
+        self.check_slot(id, owner)?;
         if self.sequences.is_busy(id) {
             Err(CommandError::Busy { id })
         } else {

@@ -45,8 +45,11 @@ use drafts::Drafts;
 pub use drafts::{Drafters, Speculation};
 use generation::{Generation, Limits};
 use queue::{Inbox, Job};
-pub use request::{Event, Finish, PromptDone, Request, SubmitError, TokenLogprob};
+pub use request::{Event, Finish, LogprobSource, PromptDone, PromptProgress, Request, SubmitError, TokenLogprob};
 pub use settings::Settings;
+
+/// Maximum number of choices of a request.
+pub const MAX_CHOICES: usize = 128;
 
 /// Error when a scheduler is started.
 #[derive(Debug, thiserror::Error)]
@@ -192,6 +195,7 @@ impl Scheduler {
             max_tokens: self.max_tokens(request.max_tokens),
             t_max: request.t_max,
             logprobs: request.logprobs,
+            source: request.logprob_source,
         };
         let first = self.chain(&request)?;
         let generation = |choice: usize| -> Result<Generation, SubmitError> {
@@ -209,20 +213,23 @@ impl Scheduler {
                 self.metrics.clone(),
             ))
         };
-        let generations = (0..request.n).map(generation).collect::<Result<_, _>>()?;
+        let mut generations = (0..request.n).map(generation).collect::<Result<Vec<_>, _>>()?;
         let prompt_logprobs = if request.prompt_logprobs {
             Some((request.logprobs.unwrap_or(0), Vec::new()))
         } else {
             None
         };
+        let others = generations.split_off(request.n.min(self.settings.n_parallel));
         let job = Job {
             n_prompt: request.prompt.len(),
             generations,
             // The logits of cached tokens are not available.
             reuse: request.reuse && !request.prompt_logprobs,
             prompt_logprobs,
+            wants_progress: request.progress,
             id: request.id,
             client: request.client,
+            owner: self.settings.cache_owner(request.client),
             priority: request.priority,
             tokens: request.prompt,
             arrival: 0,
@@ -231,8 +238,32 @@ impl Scheduler {
             n_overtaken: 0,
             prompt_done_sent: false,
         };
-        self.inbox.push(job, self.settings.max_waiting, self.retry_after())?;
+        let mut jobs = vec![job];
+        jobs.extend(self.later_jobs(&jobs[0], others));
+        self.inbox.push(jobs, self.settings.max_waiting, self.retry_after())?;
         Ok(receiver)
+    }
+
+    /// Returns the jobs of the choices that exceed the parallel sequences. They usually find their prompt in the
+    /// cache.
+    fn later_jobs(&self, first: &Job, choices: Vec<Generation>) -> Vec<Job> {
+        let mut choices = choices.into_iter();
+        let mut jobs = Vec::new();
+        loop {
+            let generations: Vec<Generation> = choices.by_ref().take(self.settings.n_parallel).collect();
+            if generations.is_empty() {
+                return jobs;
+            }
+            jobs.push(Job {
+                generations,
+                prompt_logprobs: None,
+                id: first.id.clone(),
+                tokens: first.tokens.clone(),
+                // The first job reports the prompt.
+                prompt_done_sent: true,
+                ..*first
+            });
+        }
     }
 
     /// Returns the counters.
@@ -264,24 +295,28 @@ impl Scheduler {
         self.inbox.close();
     }
 
-    /// Returns the state of all sequences.
-    pub async fn slots(&self) -> CommandResult<Vec<Slot>> {
-        self.run(|reply| Command::Slots { reply }).await
+    /// Returns the state of all sequences, as `client` sees it.
+    pub async fn slots(&self, client: u64) -> CommandResult<Vec<Slot>> {
+        let owner = self.settings.cache_owner(client);
+        self.run(|reply| Command::Slots { owner, reply }).await
     }
 
-    /// Saves a sequence to a file; returns its number of tokens.
-    pub async fn save_slot(&self, id: usize, path: PathBuf) -> CommandResult<usize> {
-        self.run(|reply| Command::SaveSlot { id, path, reply }).await
+    /// Saves a sequence of `client` to a file; returns its number of tokens.
+    pub async fn save_slot(&self, id: usize, client: u64, path: PathBuf) -> CommandResult<usize> {
+        let owner = self.settings.cache_owner(client);
+        self.run(|reply| Command::SaveSlot { id, owner, path, reply }).await
     }
 
-    /// Restores a sequence from a file; returns its number of tokens.
-    pub async fn restore_slot(&self, id: usize, path: PathBuf) -> CommandResult<usize> {
-        self.run(|reply| Command::RestoreSlot { id, path, reply }).await
+    /// Restores a sequence of `client` from a file; returns its number of tokens.
+    pub async fn restore_slot(&self, id: usize, client: u64, path: PathBuf) -> CommandResult<usize> {
+        let owner = self.settings.cache_owner(client);
+        self.run(|reply| Command::RestoreSlot { id, owner, path, reply }).await
     }
 
-    /// Erases a sequence; returns the number of removed tokens.
-    pub async fn erase_slot(&self, id: usize) -> CommandResult<usize> {
-        self.run(|reply| Command::EraseSlot { id, reply }).await
+    /// Erases a sequence of `client`; returns the number of removed tokens.
+    pub async fn erase_slot(&self, id: usize, client: u64) -> CommandResult<usize> {
+        let owner = self.settings.cache_owner(client);
+        self.run(|reply| Command::EraseSlot { id, owner, reply }).await
     }
 
     /// Ends the reasoning of a client's request. Returns whether the request was reasoning; `None` if no such
@@ -326,7 +361,7 @@ impl Scheduler {
             return Err(SubmitError::Encoder { arch });
         }
         let (n_prompt, n_vocab) = (request.prompt.len(), self.model.base().n_vocab());
-        let max = self.settings.n_parallel;
+        let max = MAX_CHOICES;
         if n_prompt == 0 {
             return Err(SubmitError::EmptyPrompt);
         }

@@ -23,10 +23,14 @@ pub struct Job {
     /// Log probabilities of the prompt so far, with the number of most likely tokens; `None` if not
     /// requested.
     pub prompt_logprobs: Option<(usize, Vec<TokenLogprob>)>,
+    /// Report the progress of the prompt.
+    pub wants_progress: bool,
     /// Id of the request, if any.
     pub id: Option<Arc<str>>,
     /// Client id.
     pub client: u64,
+    /// Owner of the cached tokens.
+    pub owner: u64,
     /// Priority; higher values start first.
     pub priority: i32,
     /// Sequence number of arrival.
@@ -105,8 +109,9 @@ struct InboxState {
 }
 
 impl Inbox {
-    /// Adds a job, or returns an error if `max_waiting` jobs are queued.
-    pub fn push(&self, mut job: Job, max_waiting: usize, retry_after: Duration) -> Result<(), SubmitError> {
+    /// Adds the jobs of a request, or returns an error if `max_waiting` jobs are queued. Only the first job of a
+    /// request counts.
+    pub fn push(&self, jobs: Vec<Job>, max_waiting: usize, retry_after: Duration) -> Result<(), SubmitError> {
         let mut state = self.lock();
         if state.is_closed || state.is_over {
             return Err(SubmitError::Closed);
@@ -115,10 +120,12 @@ impl Inbox {
         if n_waiting >= max_waiting {
             return Err(SubmitError::Busy { n_waiting, retry_after });
         }
-        job.arrival = state.n_arrived;
-        state.n_arrived += 1;
-        state.n_waiting += 1;
-        state.new.push(job);
+        for job in jobs {
+            let arrival = state.n_arrived;
+            state.n_arrived += 1;
+            state.n_waiting += 1;
+            state.new.push(Job { arrival, ..job });
+        }
         self.arrived.notify_one();
         Ok(())
     }
@@ -204,8 +211,10 @@ mod tests {
             generations: Vec::new(),
             reuse: true,
             prompt_logprobs: None,
+            wants_progress: false,
             id: None,
             client,
+            owner: client,
             priority,
             arrival,
             arrived: Instant::now(),
@@ -226,7 +235,7 @@ mod tests {
     #[test]
     fn full_queue_rejects_requests() {
         let (inbox, wait) = (Inbox::default(), Duration::from_secs(3));
-        let push = |max| inbox.push(job(0, 0, 0), max, wait);
+        let push = |max| inbox.push(vec![job(0, 0, 0)], max, wait);
         push(2).unwrap();
         push(2).unwrap();
         assert!(matches!(push(2), Err(SubmitError::Busy { n_waiting: 2, .. })));

@@ -30,8 +30,14 @@ pub struct Request {
     pub shown: Arc<[Token]>,
     /// Report the log probability of each token and of this number of most likely tokens.
     pub logprobs: Option<usize>,
+    /// Source of the reported probabilities.
+    pub logprob_source: LogprobSource,
     /// Report log probabilities of prompt tokens, too.
     pub prompt_logprobs: bool,
+    /// Report the progress of the prompt.
+    pub progress: bool,
+    /// Biases of the tokens of texts; the service adds them to the sampling parameters.
+    pub text_biases: Vec<(String, f32)>,
     /// Reuse cached prefixes.
     pub reuse: bool,
     /// Client id for fair scheduling: among equal priorities, clients with fewer running requests are served
@@ -64,7 +70,10 @@ impl Request {
             ignore_eos: false,
             shown: Arc::new([]),
             logprobs: None,
+            logprob_source: LogprobSource::Model,
             prompt_logprobs: false,
+            progress: false,
+            text_biases: Vec::new(),
             reuse: true,
             client: 0,
             priority: 0,
@@ -77,9 +86,23 @@ impl Request {
     }
 }
 
+/// Source of the reported probabilities of tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogprobSource {
+    /// The model's unmodified logits.
+    #[default]
+    Model,
+    /// The candidates that the samplers left.
+    Samplers,
+    /// None: only the token ids are reported.
+    Ids,
+}
+
 /// Event of a request. The last event of each choice is [`Event::End`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// Part of the prompt has been processed. The first of these events precedes the first step.
+    Progress(PromptProgress),
     /// The prompt has been processed.
     Prompt(PromptDone),
     /// A token was generated.
@@ -120,6 +143,19 @@ impl Event {
     pub fn decode_failed(error: &DecodeError) -> Event {
         Event::Failed(format!("cannot run the model: {error}"))
     }
+}
+
+/// Progress of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PromptProgress {
+    /// Prompt tokens.
+    pub n_prompt: usize,
+    /// Prompt tokens found in the cache.
+    pub n_cached: usize,
+    /// Processed prompt tokens, including those found in the cache.
+    pub n_done: usize,
+    /// Time since the first prefill step.
+    pub t_prompt: Duration,
 }
 
 /// Statistics of a processed prompt.
@@ -176,19 +212,21 @@ pub enum SubmitError {
         n_vocab: usize,
     },
     /// The prompt exceeds the context.
-    #[error("the prompt has {n_prompt} tokens, but the context has {n_ctx} for prompt and completion together")]
+    #[error(
+        "the prompt has {n_prompt} tokens, which exceeds the available context size of {n_ctx} tokens for prompt and completion together"
+    )]
     TooLong {
         /// Prompt tokens.
         n_prompt: usize,
         /// Capacity of the context in tokens.
         n_ctx: usize,
     },
-    /// More choices than parallel sequences.
+    /// No choices, or too many.
     #[error("{n} choices requested, expected 1 to {max}")]
     Choices {
         /// Requested choices.
         n: usize,
-        /// Parallel sequences.
+        /// Maximum number of choices.
         max: usize,
     },
     /// Invalid sampling parameters.

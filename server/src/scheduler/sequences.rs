@@ -1,6 +1,8 @@
 //! Tokens in each sequence of the context, and their use as a prefix cache. Finished sequences remain cached
 //! until their cells are needed; the least recently used sequence is evicted first.
 
+use std::cmp::Reverse;
+
 use engine::sample::Token;
 
 /// All sequences of a context, by id.
@@ -12,6 +14,10 @@ pub struct Sequences {
 struct Sequence {
     /// Tokens in memory, from position 0.
     tokens: Vec<Token>,
+    /// Owner of the tokens: only requests of this owner reuse them.
+    owner: u64,
+    /// Length of the prompt of the last request; the tokens behind it were generated.
+    n_prompt: usize,
     state: State,
 }
 
@@ -41,6 +47,8 @@ impl Sequences {
     pub fn new(n: usize) -> Sequences {
         let free = || Sequence {
             tokens: Vec::new(),
+            owner: 0,
+            n_prompt: 0,
             state: State::Free,
         };
         Sequences {
@@ -57,6 +65,17 @@ impl Sequences {
     /// Returns true if a request is using the sequence.
     pub fn is_busy(&self, seq: usize) -> bool {
         self.all[seq].state == State::Busy
+    }
+
+    /// Returns the owner of a sequence; `None` if the sequence is free.
+    pub fn owner_of(&self, seq: usize) -> Option<u64> {
+        let sequence = &self.all[seq];
+        (sequence.state != State::Free).then_some(sequence.owner)
+    }
+
+    /// Returns the length of the last prompt in a sequence.
+    pub fn n_prompt_of(&self, seq: usize) -> usize {
+        self.all[seq].n_prompt
     }
 
     /// Returns the tokens in a sequence.
@@ -79,16 +98,19 @@ impl Sequences {
         self.all[to].tokens = self.all[from].tokens.clone();
     }
 
-    /// Returns the sequence with the longest common prefix; idle sequences win ties.
-    pub fn best_match(&self, prompt: &[Token]) -> Option<Match> {
-        let matched = self.all.iter().enumerate().map(|(seq, s)| Match {
+    /// Returns the sequence of `owner` with the longest common prefix. Among equals, idle sequences win, then
+    /// sequences with few other tokens.
+    pub fn best_match(&self, prompt: &[Token], owner: u64) -> Option<Match> {
+        let owned = self.all.iter().enumerate().filter(|(_, s)| s.owner == owner);
+        let matched = owned.map(|(seq, s)| Match {
             seq,
             n_common: s.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count(),
             is_idle: matches!(s.state, State::Idle(_)),
         });
+        let n_held = |seq: usize| self.all[seq].tokens.len();
         matched
             .filter(|m| m.n_common > 0)
-            .max_by_key(|m| (m.n_common, m.is_idle, std::cmp::Reverse(m.seq)))
+            .max_by_key(|m| (m.n_common, m.is_idle, Reverse(n_held(m.seq)), Reverse(m.seq)))
     }
 
     /// Returns an empty sequence.
@@ -105,9 +127,16 @@ impl Sequences {
         idle.min().map(|(_, seq)| seq)
     }
 
-    /// Marks a sequence as in use.
-    pub fn take(&mut self, seq: usize) {
-        self.all[seq].state = State::Busy;
+    /// Marks a sequence as in use by a request of `owner` with a prompt of `n_prompt` tokens.
+    pub fn take(&mut self, seq: usize, owner: u64, n_prompt: usize) {
+        let sequence = &mut self.all[seq];
+        (sequence.owner, sequence.n_prompt) = (owner, n_prompt);
+        sequence.state = State::Busy;
+    }
+
+    /// Makes an idle sequence the first to be evicted, because its conversation continues in another one.
+    pub fn supersede(&mut self, seq: usize) {
+        self.all[seq].state = State::Idle(0);
     }
 
     /// Marks a sequence as cached, or as free if it is empty.
@@ -147,7 +176,7 @@ mod tests {
     fn with(texts: &[&[Token]]) -> Sequences {
         let mut all = Sequences::new(texts.len() + 1);
         for (seq, text) in texts.iter().enumerate() {
-            all.take(seq);
+            all.take(seq, 0, text.len());
             all.extend(seq, text);
         }
         all
@@ -156,7 +185,7 @@ mod tests {
     #[test]
     fn best_match_prefers_longest_then_idle() {
         let mut all = with(&[&[1, 2, 3], &[1, 2, 3, 4], &[1, 2, 3], &[9]]);
-        let found = |all: &Sequences, prompt: &[Token]| all.best_match(prompt).map(|m| (m.seq, m.n_common));
+        let found = |all: &Sequences, prompt: &[Token]| all.best_match(prompt, 0).map(|m| (m.seq, m.n_common));
         assert_eq!(found(&all, &[1, 2, 3, 4, 5]), Some((1, 4)));
         assert_eq!(found(&all, &[1, 2, 3]), Some((0, 3)));
         all.release(2);
@@ -164,6 +193,11 @@ mod tests {
         assert_eq!(found(&all, &[7]), None);
         all.clear(1);
         assert_eq!(found(&all, &[1, 2, 3, 4, 5]), Some((2, 3)));
+        assert_eq!(
+            all.best_match(&[1, 2, 3], 1),
+            None,
+            "another owner's tokens are not reused"
+        );
     }
 
     #[test]
@@ -172,12 +206,14 @@ mod tests {
         assert_eq!((all.oldest_idle(None), all.n_busy_and_idle()), (None, (3, 0)));
         [1, 0, 2].into_iter().for_each(|seq| all.release(seq));
         assert_eq!((all.oldest_idle(None), all.oldest_idle(Some(1))), (Some(1), Some(0)));
-        all.take(1);
+        all.take(1, 0, 1);
         all.release(1);
         assert_eq!(all.oldest_idle(None), Some(0));
+        all.supersede(2);
+        assert_eq!(all.oldest_idle(None), Some(2));
         assert_eq!((all.free(), all.n_busy_and_idle()), (Some(3), (0, 3)));
         // An empty sequence is not cached.
-        all.take(3);
+        all.take(3, 0, 1);
         all.release(3);
         assert_eq!(all.free(), Some(3));
     }

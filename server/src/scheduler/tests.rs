@@ -1,6 +1,7 @@
 //! Scheduler tests with tiny models, one step at a time. Completions must not depend on concurrent requests,
 //! and finished requests must release all resources.
 
+mod cache;
 mod drafts;
 
 use ::tests::{context, model};
@@ -49,6 +50,7 @@ struct Output {
     tokens: Vec<Vec<Token>>,
     ends: Vec<(usize, Finish)>,
     failed: Option<String>,
+    progress: Vec<PromptProgress>,
     drafted: engine::speculate::Drafted,
 }
 
@@ -71,6 +73,7 @@ fn drain_events(events: &mut UnboundedReceiver<Event>, output: &mut Output) -> b
                 output.drafted.n_drafts += drafted.n_drafts;
                 output.drafted.n_right += drafted.n_right;
             }
+            Ok(Event::Progress(progress)) => output.progress.push(progress),
             Ok(Event::Failed(text) | Event::Refused(text)) => output.failed = Some(text),
             Err(TryRecvError::Empty) => return false,
             Err(TryRecvError::Disconnected) => return true,
@@ -257,8 +260,11 @@ fn choices_share_prompt_with_separate_seeds() {
             assert!(output.tokens[..i].iter().all(|other| other != tokens));
         }
         assert!(matches!(
-            scheduler.submit(request(1, 5)),
-            Err(SubmitError::Choices { n: 5, max: 4 })
+            scheduler.submit(request(1, MAX_CHOICES + 1)),
+            Err(SubmitError::Choices {
+                n: 129,
+                max: MAX_CHOICES
+            })
         ));
         assert!(matches!(
             scheduler.submit(request(1, 0)),

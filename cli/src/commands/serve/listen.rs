@@ -5,6 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use server::http::{Listener, tls};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tracing::info;
 
 use super::args::ServeArgs;
 use crate::failure::{Failure, Outcome};
@@ -14,38 +15,49 @@ pub fn listen(args: &ServeArgs, has_keys: bool, runtime: &Runtime) -> Outcome<(L
     if args.host.ends_with(".sock") {
         return socket(args, runtime);
     }
-    let address = address(args, has_keys)?;
     let certificate = args.ssl_cert_file.as_ref().zip(args.ssl_key_file.as_ref());
     let acceptor = certificate
         .map(|(certificate, key)| tls(certificate, key))
         .transpose()
         .map_err(|e| Failure::from(e).of_option("--ssl-cert-file and --ssl-key-file:"))?;
-    let listener = runtime.block_on(TcpListener::bind(address)).map_err(|e| {
-        Failure::new(format_args!(
-            "cannot listen on {address}: {e}; use --port to choose another port"
-        ))
-    })?;
-    let address = listener.local_addr()?;
-    Ok(match acceptor {
-        None => (
-            Listener::Tcp(listener),
-            format!("http://{address}{}/v1", args.api_prefix),
-        ),
-        Some(acceptor) => (
-            Listener::Tls(listener, acceptor),
-            format!("https://{address}{}/v1", args.api_prefix),
-        ),
-    })
+    let (mut listeners, mut port, mut place) = (Vec::new(), args.port, String::new());
+    for host in args.host.split(',').map(str::trim) {
+        let address = address(host, port, has_keys || args.insecure)?;
+        let listener = runtime.block_on(TcpListener::bind(address)).map_err(|e| {
+            Failure::new(format_args!(
+                "cannot listen on {address}: {e}; use --port to choose another port"
+            ))
+        })?;
+        let address = listener.local_addr()?;
+        // With --port 0, the first address chooses the port.
+        port = address.port();
+        let (listener, scheme) = match &acceptor {
+            None => (Listener::Tcp(listener), "http"),
+            Some(acceptor) => (Listener::Tls(listener, acceptor.clone()), "https"),
+        };
+        listeners.push(listener);
+        let url = format!("{scheme}://{address}{}/v1", args.api_prefix);
+        if place.is_empty() {
+            place = url;
+        } else {
+            info!("listening at {url}, too");
+        }
+    }
+    Ok((Listener::Several(listeners), place))
 }
 
-/// Returns the address to listen on. A non-loopback address requires an API key or `--insecure`.
-fn address(args: &ServeArgs, has_keys: bool) -> Outcome<SocketAddr> {
-    let (host, port) = (&args.host, args.port);
+/// Returns the address to listen on. A non-loopback address must be allowed by an API key or `--insecure`.
+fn address(host: &str, port: u16, allows_others: bool) -> Outcome<SocketAddr> {
+    if host.ends_with(".sock") {
+        return Err(Failure::new(format_args!(
+            "--host {host}: a Unix socket cannot be combined with other addresses"
+        )));
+    }
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let wrong = |e: &dyn std::fmt::Display| Failure::new(format_args!("--host {host}: {e}"));
     let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|e| wrong(&e))?.collect();
     let address = *addresses.first().ok_or_else(|| wrong(&"no address found"))?;
-    if !address.ip().is_loopback() && !has_keys && !args.insecure {
+    if !address.ip().is_loopback() && !allows_others {
         return Err(Failure::new(format_args!(
             "--host {host} accepts connections from other machines; set --api-key, or --insecure to allow access without a key"
         )));

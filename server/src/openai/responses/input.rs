@@ -4,18 +4,19 @@ use engine::grammar::Grammar;
 use serde_json::{Map, Value as Json, json};
 
 use super::tools::{self, ToolKinds, grouped, text_arguments};
-use crate::api::{ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, generating, max_tokens, shown};
+use crate::api::{ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, between, generating, max_tokens, shown};
 use crate::app::App;
 use crate::chat::Conversation;
 use crate::chat::messages::messages;
-use crate::http::Client;
+use crate::http::{Client, unique};
+use crate::openai::MAX_TOP;
 use crate::scheduler::Request;
 
 /// Request fields.
 pub const FIELDS: &[Field] = &[
     Field::any(
         "input",
-        "User prompt, or a list of items: messages, tool calls (`function_call`, `custom_tool_call`) and their results (`function_call_output`, `custom_tool_call_output`).",
+        "User prompt, or a list of items: messages, tool calls (`function_call`, `custom_tool_call`) and their results (`function_call_output`, `custom_tool_call_output`). An `item_reference` stands for an item of a stored response.",
     ),
     Field::text("model", "Model name; selects a model if the server has several."),
     Field::text("instructions", "System prompt for this response only."),
@@ -28,7 +29,7 @@ pub const FIELDS: &[Field] = &[
     Field::flag("stream", "Stream the output (false; in Ollama's API true)."),
     Field::object(
         "text",
-        "`format`: an object with `type` `text`, `json_object`, or `json_schema` with a `schema`.",
+        "`format`: an object with `type` `text`, `json_object`, or `json_schema` with a `schema`. `verbosity` other than `medium` is ignored with a warning.",
     ),
     Field::object(
         "reasoning",
@@ -48,7 +49,14 @@ pub const FIELDS: &[Field] = &[
     ),
     Field::flag("background", "Must be false; background responses are not supported."),
     Field::ignored("truncation", "Ignored; a prompt that does not fit is rejected."),
-    Field::ignored("include", "Ignored."),
+    Field::list(
+        "include",
+        "`message.output_text.logprobs`: return log probabilities of the output tokens. Others are ignored.",
+    ),
+    Field::integer(
+        "top_logprobs",
+        "Number of alternative tokens with log probabilities, up to 20 (0).",
+    ),
     Field::object("metadata", "Metadata, returned unchanged in the response."),
     Field::ignored("stream_options", "Ignored."),
     Field::ignored("max_tool_calls", "Ignored; the client runs the tools."),
@@ -73,6 +81,8 @@ pub struct ParsedRequest {
     pub max_tokens: Option<usize>,
     /// Messages of the conversation, without instructions.
     pub history: Vec<Json>,
+    /// Input items of the request, each with an id.
+    pub input: Vec<Json>,
     /// Request fields repeated in the response.
     pub echo: Json,
     /// Names of ignored fields for the warning header.
@@ -112,19 +122,30 @@ pub fn read(
             app.responses.get(client, &id).ok_or_else(unknown)?.history
         }
     };
-    history.extend(items(fields.take("input"))?);
-    let grammar = format(fields.object("text")?)?;
+    let input = items(fields.take("input"), |id| app.responses.item(client, id))?;
+    history.extend(messages_of(&input)?);
+    let mut ignored_fields = logprobs(&mut fields, &mut request)?;
+    let text = fields.object("text")?.unwrap_or_default();
+    if text
+        .get("verbosity")
+        .is_some_and(|word| !word.is_null() && word != "medium")
+    {
+        ignored_fields.push("text.verbosity".to_owned());
+    }
+    let grammar = format(text)?;
     let variables = reasoning(fields.object("reasoning")?)?;
     let read = tools::read(&mut fields)?;
+    ignored_fields.extend(read.ignored_fields);
     let instructions = fields.text("instructions")?.filter(|text| !text.is_empty());
     let request_fields = ParsedRequest {
         is_stream: fields.flag("stream")?.unwrap_or(false),
         is_stored: fields.flag("store")?.unwrap_or(true),
         max_tokens: None,
         echo,
-        ignored_fields: read.ignored_fields,
+        ignored_fields,
         kinds: read.kinds,
         history,
+        input,
     };
     fields.finish()?;
     let system = instructions.map(|text| json!({ "role": "system", "content": text }));
@@ -147,7 +168,7 @@ fn echo(body: &Map<String, Json>) -> Json {
     let defaults = json!({
         "instructions": null, "metadata": {}, "parallel_tool_calls": true, "previous_response_id": null,
         "reasoning": { "effort": null, "summary": null }, "store": true, "temperature": null, "text": { "format": { "type": "text" } },
-        "tool_choice": "auto", "tools": [], "top_p": null, "truncation": "disabled", "background": false, "user": null,
+        "tool_choice": "auto", "tools": [], "top_logprobs": 0, "top_p": null, "truncation": "disabled", "background": false, "user": null,
     });
     let mut echo = defaults;
     if let Json::Object(fields) = &mut echo {
@@ -160,28 +181,70 @@ fn echo(body: &Map<String, Json>) -> Json {
     echo
 }
 
-/// Converts input items to chat messages.
-fn items(input: Option<Json>) -> ApiResult<Vec<Json>> {
-    match input {
-        None => Err(ApiError::field(
-            "input",
-            "missing; expected a string or a list of items",
-        )),
-        Some(Json::String(text)) => Ok(vec![json!({ "role": "user", "content": text })]),
-        Some(Json::Array(list)) => {
-            let mut history = Vec::with_capacity(list.len());
-            for (i, item) in list.into_iter().enumerate() {
-                add(&mut history, item).map_err(|what| ApiError::field(&format!("input[{i}]"), what))?;
-            }
-            // Reasoning that is not followed by a message or a call is dropped.
-            history.retain(|message| !is_thought(message));
-            Ok(history)
-        }
-        Some(other) => Err(ApiError::field(
-            "input",
-            format_args!("expected a string or a list of items, found {}", shown(&other)),
-        )),
+/// Reads the fields of log probabilities into the request. Returns warnings.
+fn logprobs(fields: &mut Fields, request: &mut Request) -> ApiResult<Vec<String>> {
+    let n_top = between("top_logprobs", fields.integer("top_logprobs")?, 0, MAX_TOP)?;
+    let include = fields.list("include")?.unwrap_or_default();
+    if include.iter().any(|part| part == "message.output_text.logprobs") {
+        request.logprobs = Some(n_top.unwrap_or(0));
+    } else if n_top.is_some_and(|n| n > 0) {
+        return Ok(vec!["top_logprobs without include".to_owned()]);
     }
+    Ok(Vec::new())
+}
+
+/// Reads the input items. Each gets a type and an id, and references are replaced by the items that `stored`
+/// returns.
+fn items(input: Option<Json>, stored: impl Fn(&str) -> Option<Json>) -> ApiResult<Vec<Json>> {
+    let list = match input {
+        None => {
+            let why = "missing; expected a string or a list of items";
+            return Err(ApiError::field("input", why));
+        }
+        Some(Json::String(text)) => {
+            let part = json!({ "type": "input_text", "text": text });
+            vec![json!({ "type": "message", "role": "user", "content": [part] })]
+        }
+        Some(Json::Array(list)) => list,
+        Some(other) => {
+            let why = format_args!("expected a string or a list of items, found {}", shown(&other));
+            return Err(ApiError::field("input", why));
+        }
+    };
+    let mut items = Vec::with_capacity(list.len());
+    for (i, mut item) in list.into_iter().enumerate() {
+        let wrong = |what: &str| ApiError::field(&format!("input[{i}]"), what);
+        if !item.is_object() {
+            return Err(wrong("expected an object"));
+        }
+        if item["type"] == "item_reference" {
+            let id = item["id"]
+                .as_str()
+                .ok_or_else(|| wrong("an item_reference has no id"))?;
+            let unknown =
+                "no stored response has an item with this id; it may have expired, or its request set `store` to false";
+            item = stored(id).ok_or_else(|| wrong(unknown))?;
+        }
+        if item["type"].is_null() {
+            item["type"] = "message".into();
+        }
+        if item["id"].is_null() {
+            item["id"] = unique("item_").into();
+        }
+        items.push(item);
+    }
+    Ok(items)
+}
+
+/// Converts input items to chat messages.
+fn messages_of(items: &[Json]) -> ApiResult<Vec<Json>> {
+    let mut history = Vec::with_capacity(items.len());
+    for (i, item) in items.iter().enumerate() {
+        add(&mut history, item.clone()).map_err(|what| ApiError::field(&format!("input[{i}]"), what))?;
+    }
+    // Reasoning that is not followed by a message or a call is dropped.
+    history.retain(|message| !is_thought(message));
+    Ok(history)
 }
 
 fn add(history: &mut Vec<Json>, mut item: Json) -> Result<(), String> {
@@ -256,8 +319,8 @@ fn is_thought(message: &Json) -> bool {
 }
 
 /// Returns the grammar of the `text.format` field.
-fn format(text: Option<Map<String, Json>>) -> ApiResult<Option<Grammar>> {
-    let Some(format) = text.and_then(|mut text| text.remove("format")) else {
+fn format(mut text: Map<String, Json>) -> ApiResult<Option<Grammar>> {
+    let Some(format) = text.remove("format").filter(|format| !format.is_null()) else {
         return Ok(None);
     };
     match (format["type"].as_str(), format.get("schema")) {

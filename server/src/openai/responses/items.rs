@@ -11,7 +11,12 @@ pub enum Item {
     /// Reasoning.
     Reasoning { id: String, text: String },
     /// Message item with text content.
-    Message { id: String, text: String },
+    Message {
+        id: String,
+        text: String,
+        /// Log probabilities of the tokens, if requested.
+        logprobs: Vec<Json>,
+    },
     /// Tool call.
     Call {
         id: String,
@@ -44,9 +49,9 @@ impl Item {
                 };
                 json!({ "id": id, "type": "reasoning", "summary": [], "content": content, "status": status })
             }
-            Item::Message { id, text } => {
+            Item::Message { id, text, logprobs } => {
                 let content = if status == "completed" {
-                    json!([part(text)])
+                    json!([part(text, logprobs)])
                 } else {
                     json!([])
                 };
@@ -87,8 +92,8 @@ impl Item {
 }
 
 /// Returns a content part of a message.
-fn part(text: &str) -> Json {
-    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
+fn part(text: &str, logprobs: &[Json]) -> Json {
+    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs })
 }
 
 /// Output items of a response in progress.
@@ -97,6 +102,8 @@ pub struct Items {
     /// All items; the last item may be open.
     pub all: Vec<Item>,
     is_open: bool,
+    /// Log probabilities of tokens whose text is still incomplete.
+    pending: Vec<Json>,
     kinds: ToolKinds,
 }
 
@@ -130,8 +137,9 @@ impl Items {
         events
     }
 
-    /// Appends content; returns the events.
-    pub fn text(&mut self, delta: &str) -> Vec<Event> {
+    /// Appends content and the log probability of its token; returns the events.
+    pub fn text(&mut self, delta: &str, logprob: Option<Json>) -> Vec<Event> {
+        self.pending.extend(logprob);
         if delta.is_empty() {
             return Vec::new();
         }
@@ -139,10 +147,12 @@ impl Items {
         if !(self.is_open && matches!(self.all.last(), Some(Item::Message { .. }))) {
             events = self.open_message();
         }
-        if let Some(Item::Message { text, .. }) = self.all.last_mut() {
+        let new = std::mem::take(&mut self.pending);
+        if let Some(Item::Message { text, logprobs, .. }) = self.all.last_mut() {
             *text += delta;
+            logprobs.extend_from_slice(&new);
         }
-        let data = self.at(json!({ "content_index": 0, "delta": delta, "logprobs": [] }));
+        let data = self.at(json!({ "content_index": 0, "delta": delta, "logprobs": new }));
         events.push(("response.output_text.delta", data));
         events
     }
@@ -151,14 +161,16 @@ impl Items {
         let mut events = self.open(Item::Message {
             id: unique("msg_"),
             text: String::new(),
+            logprobs: Vec::new(),
         });
-        let data = self.at(json!({ "content_index": 0, "part": part("") }));
+        let data = self.at(json!({ "content_index": 0, "part": part("", &[]) }));
         events.push(("response.content_part.added", data));
         events
     }
 
     /// Opens a tool call; returns the events.
     pub fn call(&mut self, name: String) -> Vec<Event> {
+        self.pending.clear();
         let kind = self.kinds.get(&name).cloned();
         let prefix = if kind == Some(ToolKind::Text) { "ctc_" } else { "fc_" };
         self.open(Item::Call {
@@ -248,14 +260,14 @@ impl Items {
                     self.at(json!({ "content_index": 0, "text": text })),
                 )]
             }
-            Item::Message { text, .. } => vec![
+            Item::Message { text, logprobs, .. } => vec![
                 (
                     "response.output_text.done",
-                    self.at(json!({ "content_index": 0, "text": text, "logprobs": [] })),
+                    self.at(json!({ "content_index": 0, "text": text, "logprobs": logprobs })),
                 ),
                 (
                     "response.content_part.done",
-                    self.at(json!({ "content_index": 0, "part": part(text) })),
+                    self.at(json!({ "content_index": 0, "part": part(text, logprobs) })),
                 ),
             ],
             Item::Call {

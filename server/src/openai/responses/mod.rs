@@ -10,13 +10,16 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::{Path, State};
+use axum::http::{Uri, header};
+use axum::response::IntoResponse;
 use serde_json::{Map, Value as Json, json};
 
 use crate::api::{ApiError, ApiResult};
 use crate::app::{App, Shared};
 use crate::chat::{OutputDelta, OutputStream, Usage};
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
-use crate::openai::counted;
+use crate::openai::{chat_logprob_json, counted};
+use crate::response_store::StoredResponse;
 use crate::scheduler::Finish;
 use input::ParsedRequest;
 use items::{Item, Items};
@@ -37,17 +40,21 @@ pub async fn responses(State(app): State<Shared>, Extension(client): Extension<C
         request_fields,
         finish: None,
         n_events: 0,
+        log: String::new(),
     };
     let response = if is_stream {
         stream(completion, encoder)
     } else {
+        encoder.begin();
         while let Some(piece) = completion.next().await {
             if let OutputDelta::Failed(text) = piece {
                 return Err(completion.error(text));
             }
             encoder.piece(piece, &completion.usage);
         }
-        json(&encoder.done(&completion.usage))
+        let response = encoder.done(&completion.usage);
+        encoder.finished(&response);
+        json(&response)
     };
     Ok(warned(response, &ignored_fields))
 }
@@ -61,14 +68,72 @@ pub async fn count(State(app): State<Shared>, Extension(client): Extension<Clien
     .await
 }
 
-/// Handles `GET /v1/responses/{id}`.
+/// Handles `GET /v1/responses/{id}`. With `stream=true`, repeats the events of the response, after the one
+/// numbered `starting_after`.
 pub async fn response(
     State(app): State<Shared>,
     Extension(client): Extension<Client>,
     Path(id): Path<String>,
+    uri: Uri,
 ) -> ApiResult {
-    let found = app.responses.get(client, &id);
-    found.map(|stored| json(&stored.response)).ok_or_else(|| unknown(&id))
+    let stored = app.responses.get(client, &id).ok_or_else(|| unknown(&id))?;
+    if query(&uri, "stream") != Some("true") {
+        return Ok(json(&stored.response));
+    }
+    let after = match query(&uri, "starting_after") {
+        None => 0,
+        Some(number) => {
+            let wrong = |_| ApiError::field("starting_after", "expected the number of an event");
+            number.parse::<usize>().map_err(wrong)? + 1
+        }
+    };
+    let gone = "the events of this response are no longer stored; retrieve it without `stream`";
+    let log = stored.events.ok_or_else(|| ApiError::field("stream", gone))?;
+    let rest: String = log.split_inclusive("\n\n").skip(after).collect();
+    let content = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+    ];
+    Ok((content, rest).into_response())
+}
+
+/// Handles `GET /v1/responses/{id}/input_items`.
+pub async fn input_items(
+    State(app): State<Shared>,
+    Extension(client): Extension<Client>,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> ApiResult {
+    let mut items = app.responses.get(client, &id).ok_or_else(|| unknown(&id))?.input;
+    match query(&uri, "order") {
+        None | Some("desc") => items.reverse(),
+        Some("asc") => {}
+        Some(_) => return Err(ApiError::field("order", "expected asc or desc")),
+    }
+    if let Some(after) = query(&uri, "after") {
+        let at = items.iter().position(|item| item["id"] == after);
+        let at = at.ok_or_else(|| ApiError::field("after", "the response has no item with this id"))?;
+        items.drain(..=at);
+    }
+    let limit = query(&uri, "limit").map_or(Ok(20), str::parse::<usize>);
+    let limit = limit.ok().filter(|limit| (1..=100).contains(limit));
+    let limit = limit.ok_or_else(|| ApiError::field("limit", "expected 1 to 100"))?;
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    let id_of = |item: Option<&Json>| item.map_or(Json::Null, |item| item["id"].clone());
+    Ok(json(&json!({
+        "object": "list",
+        "first_id": id_of(items.first()),
+        "last_id": id_of(items.last()),
+        "has_more": has_more,
+        "data": items,
+    })))
+}
+
+/// Returns the value of a query parameter.
+fn query<'a>(uri: &'a Uri, name: &str) -> Option<&'a str> {
+    let mut pairs = uri.query().unwrap_or_default().split('&');
+    pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
 /// Handles `DELETE /v1/responses/{id}`.
@@ -109,6 +174,8 @@ struct ResponseStream {
     items: Items,
     finish: Option<Finish>,
     n_events: usize,
+    /// All events so far, for a stored response.
+    log: String,
 }
 
 impl ResponseStream {
@@ -132,29 +199,46 @@ impl ResponseStream {
         response
     }
 
-    /// Returns the finished response and stores it.
+    /// Returns the finished response.
     fn done(&self, usage: &Usage) -> Json {
         let status = match self.finish {
             Some(Finish::Limit | Finish::ContextFull) => "incomplete",
             _ => "completed",
         };
         let output = self.items.all.iter().map(Item::json).collect();
-        let response = self.response(status, output, Some(usage));
+        self.response(status, output, Some(usage))
+    }
+
+    /// Returns the last event of a finished response, and stores the response.
+    fn finished(&mut self, response: &Json) -> String {
+        let kind = match self.finish {
+            Some(Finish::Limit | Finish::ContextFull) => "response.incomplete",
+            _ => "response.completed",
+        };
+        let last = self.event(kind, json!({ "response": response }));
         if self.request_fields.is_stored {
             let mut history = self.request_fields.history.clone();
             history.extend(self.items.message());
-            self.app
-                .responses
-                .insert(self.client, &self.id, history, response.clone());
+            let stored = StoredResponse {
+                history,
+                input: self.request_fields.input.clone(),
+                events: Some(std::mem::take(&mut self.log)),
+                response: response.clone(),
+            };
+            self.app.responses.insert(self.client, &self.id, stored);
         }
-        response
+        last
     }
 
     fn event(&mut self, kind: &str, mut data: Json) -> String {
         data["type"] = kind.into();
         data["sequence_number"] = self.n_events.into();
         self.n_events += 1;
-        format!("event: {kind}\ndata: {data}\n\n")
+        let event = format!("event: {kind}\ndata: {data}\n\n");
+        if self.request_fields.is_stored {
+            self.log += &event;
+        }
+        event
     }
 
     fn events(&mut self, all: Vec<(&'static str, Json)>) -> String {
@@ -172,9 +256,21 @@ impl EventEncoder for ResponseStream {
     fn piece(&mut self, piece: OutputDelta, _: &Usage) -> String {
         let events = match piece {
             OutputDelta::Prompt { .. } => Vec::new(),
-            OutputDelta::Text { reasoning, content, .. } => {
+            OutputDelta::Text {
+                reasoning,
+                content,
+                logprob,
+                ..
+            } => {
                 let mut events = self.items.reasoning(&reasoning);
-                events.extend(self.items.text(&content));
+                // Only tokens of the content have log probabilities.
+                let logprob = match logprob {
+                    Some(logprob) if reasoning.is_empty() || !content.is_empty() => {
+                        Some(chat_logprob_json(self.app.service.vocab(), &logprob))
+                    }
+                    _ => None,
+                };
+                events.extend(self.items.text(&content, logprob));
                 events
             }
             OutputDelta::Call { name, .. } => self.items.call(name),
@@ -194,15 +290,11 @@ impl EventEncoder for ResponseStream {
 
     fn end(&mut self, usage: &Usage) -> String {
         // The failure event was already sent.
-        let Some(finish) = &self.finish else {
+        if self.finish.is_none() {
             return String::new();
-        };
-        let kind = match finish {
-            Finish::Limit | Finish::ContextFull => "response.incomplete",
-            _ => "response.completed",
-        };
+        }
         let response = self.done(usage);
-        self.event(kind, json!({ "response": response }))
+        self.finished(&response)
     }
 }
 

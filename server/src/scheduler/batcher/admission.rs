@@ -58,13 +58,15 @@ impl Batcher {
             self.metrics.queued.observe(job.arrived.elapsed());
         }
         job.n_overtaken = 0;
-        self.running.push(Running {
+        let running = Running {
             job,
             seq,
             n_cached,
             started: Instant::now(),
             postponed: None,
-        });
+        };
+        running.report_progress(n_cached);
+        self.running.push(running);
     }
 
     /// Returns a sequence with the longest cached prefix of the job's tokens and enough free cells for the
@@ -76,7 +78,7 @@ impl Batcher {
         // The last token is always computed because its logits are needed.
         let reusable = &job.tokens[..job.tokens.len() - 1];
         let found = if job.reuse {
-            self.memory.sequences.best_match(reusable)
+            self.memory.sequences.best_match(reusable, job.owner)
         } else {
             None
         };
@@ -84,7 +86,7 @@ impl Batcher {
             Some(found) => self.memory.reuse(found)?,
             None => self.memory.take_empty_sequence(None)?,
         };
-        self.memory.sequences.take(seq);
+        self.memory.sequences.take(seq, job.owner, job.n_prompt);
         let n_uncomputed = job.tokens.len() - self.memory.sequences.tokens_of(seq).len();
         let growth = match self.running.len() {
             0 => 0,

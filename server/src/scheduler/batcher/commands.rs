@@ -7,10 +7,10 @@ impl Batcher {
     /// Runs a command. Changes of adapter scales may wait for later steps.
     pub(super) fn execute(&mut self, command: Command) {
         match command {
-            Command::Slots { reply } => send(reply, Ok(self.memory.slots())),
-            Command::SaveSlot { id, path, reply } => send(reply, self.memory.save_slot(id, &path)),
-            Command::RestoreSlot { id, path, reply } => send(reply, self.memory.restore_slot(id, &path)),
-            Command::EraseSlot { id, reply } => send(reply, self.memory.erase_slot(id)),
+            Command::Slots { owner, reply } => send(reply, Ok(self.memory.slots(owner))),
+            Command::SaveSlot { id, owner, path, reply } => send(reply, self.memory.save_slot(id, owner, &path)),
+            Command::RestoreSlot { id, owner, path, reply } => send(reply, self.memory.restore_slot(id, owner, &path)),
+            Command::EraseSlot { id, owner, reply } => send(reply, self.memory.erase_slot(id, owner)),
             Command::EndReasoning { client, id, reply } => send(reply, Ok(self.end_reasoning(client, &id))),
             Command::AdapterScales { reply } => {
                 let scales = self.memory.context.adapters().iter().map(|(_, scale)| *scale);

@@ -67,6 +67,7 @@ impl Batcher {
         self.memory.sequences.extend(seq, &[token]);
         generation.drafted.n_drafts += n_drafts;
         self.metrics.n_drafts.add(n_drafts);
+        self.metrics.n_draft_sequences.add(usize::from(n_drafts > 0));
         let continues = loop {
             let logits = self.memory.context.logits(row).unwrap_or_default();
             if !generation.is_ready() {

@@ -277,7 +277,7 @@ fn rejected_drafts_leave_no_state() {
         assert_eq!(output.tokens[0], plain[..output.tokens[0].len()], "{name}");
         drop(dropped);
         batcher.step(false);
-        let tokens_of: usize = batcher.slots().iter().map(|slot| slot.n_held).sum();
+        let tokens_of: usize = batcher.slots(0).iter().map(|slot| slot.n_held).sum();
         assert_eq!(
             tokens_of,
             50 + output.tokens[0].len() - 1,

@@ -1,0 +1,140 @@
+//! Time limit of request heads. Between requests, a kept connection may be idle for much longer.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody};
+use hyper::body::{Bytes, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+/// Phase of a connection: even between requests, odd while a request is answered. Each change increments it.
+#[derive(Clone, Default)]
+pub struct Phase(Arc<AtomicUsize>);
+
+impl Phase {
+    /// Marks that a request is answered until the returned value is dropped.
+    pub fn begin(&self) -> Answering {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        Answering(self.clone())
+    }
+
+    fn now(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A request that is being answered.
+pub struct Answering(Phase);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// A stream that fails if a request head is incomplete `t_head` after its first byte.
+pub struct HeadLimit<T> {
+    stream: T,
+    phase: Phase,
+    t_head: Duration,
+    /// Phase in which a head began, and its time limit.
+    head: Option<(usize, Pin<Box<Sleep>>)>,
+}
+
+impl<T> HeadLimit<T> {
+    /// Wraps a stream.
+    pub fn new(stream: T, phase: Phase, t_head: Duration) -> HeadLimit<T> {
+        HeadLimit {
+            stream,
+            phase,
+            t_head,
+            head: None,
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for HeadLimit<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let now = self.phase.now();
+        // The head is complete once its request is answered.
+        if self.head.as_ref().is_some_and(|(phase, _)| *phase != now) {
+            self.head = None;
+        }
+        let n_before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > n_before && now.is_multiple_of(2) && self.head.is_none() {
+            self.head = Some((now, Box::pin(sleep(self.t_head))));
+        }
+        if let Some((_, limit)) = &mut self.head
+            && read.is_pending()
+        {
+            ready!(limit.as_mut().poll(cx));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for HeadLimit<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+}
+
+/// A response body; its request is answered until the body is dropped.
+pub struct AnsweringBody {
+    body: Body,
+    _answering: Answering,
+}
+
+impl AnsweringBody {
+    /// Wraps a body.
+    pub fn new(body: Body, answering: Answering) -> AnsweringBody {
+        AnsweringBody {
+            body,
+            _answering: answering,
+        }
+    }
+}
+
+impl HttpBody for AnsweringBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

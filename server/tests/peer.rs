@@ -1,0 +1,362 @@
+//! llama-server's requests, as its own tests and clients send them.
+
+use serde_json::{Value as Json, json};
+
+use crate::common::{Options, Server};
+
+fn number(value: &Json) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("a number: {value}"))
+}
+
+/// Returns the JSON events of a stream of `/completion`.
+fn events(server: &Server, body: &Json) -> Vec<Json> {
+    let events = server.events("/completion", body);
+    let read = |event: &String| serde_json::from_str(event).expect("JSON");
+    events.iter().filter(|event| *event != "[DONE]").map(read).collect()
+}
+
+#[test]
+fn list_of_prompts_returns_list_of_responses() {
+    let server = Server::new();
+    let ask = |prompt: Json| {
+        let body = json!({"prompt": prompt, "n_predict": 6, "ignore_eos": true});
+        server.ask("/completion", &body)
+    };
+    let tokens = |text: &str| {
+        let body = json!({"content": text, "add_special": true});
+        server.ask("/tokenize", &body)["tokens"].clone()
+    };
+    let alone = [ask(json!("once upon")), ask(json!("a lion"))];
+    assert!(
+        alone
+            .iter()
+            .all(|body| body["index"] == 0 && body["generation_settings"].is_object())
+    );
+    for prompts in [
+        json!(["once upon", "a lion"]),
+        json!([tokens("once upon"), {"prompt_string": "a lion"}]),
+        json!([{"prompt_string": "once upon", "multimodal_data": []}, tokens("a lion")]),
+    ] {
+        let both = ask(prompts);
+        for (i, alone) in alone.iter().enumerate() {
+            assert_eq!(both[i]["index"], i);
+            for name in ["content", "prompt", "tokens_evaluated", "tokens_predicted", "stop_type"] {
+                assert_eq!(both[i][name], alone[name], "{name}");
+            }
+        }
+        assert_eq!(both.as_array().map(Vec::len), Some(2));
+    }
+    // One prompt in a list is a list; tokens and strings can be mixed in one prompt.
+    assert_eq!(ask(json!(["once upon"]))[0]["content"], alone[0]["content"]);
+    let mut mixed = tokens("once").as_array().unwrap().clone();
+    mixed.push(json!(" upon"));
+    assert_eq!(ask(json!(mixed))["content"], ask(json!("once upon"))["content"]);
+    for wrong in [
+        json!([]),
+        json!([[]]),
+        json!({}),
+        json!([true]),
+        json!({"prompt_string": "a", "multimodal_data": ["x"]}),
+    ] {
+        let error = server.refused("/completion", &json!({ "prompt": wrong }), 400);
+        assert_eq!(error["param"], "prompt", "{error}");
+    }
+    let two = json!({"prompt": ["a", "b"], "n_indent": 2});
+    assert_eq!(server.refused("/completion", &two, 400)["param"], "n_indent");
+}
+
+#[test]
+fn streamed_list_of_prompts_ends_each_prompt() {
+    let server = Server::new();
+    let body =
+        |stream: bool| json!({"prompt": ["once upon", "a lion"], "n_predict": 6, "ignore_eos": true, "stream": stream});
+    let whole = server.ask("/completion", &body(false));
+    let events = events(&server, &body(true));
+    for i in 0..2 {
+        let of_prompt: Vec<&Json> = events.iter().filter(|event| event["index"] == i).collect();
+        let (last, before) = of_prompt.split_last().unwrap();
+        let text: String = of_prompt.iter().filter_map(|event| event["content"].as_str()).collect();
+        assert_eq!(text, whole[i]["content"].as_str().unwrap());
+        let n_tokens: usize = before
+            .iter()
+            .filter_map(|event| event["tokens"].as_array().map(Vec::len))
+            .sum();
+        assert_eq!(n_tokens, 6, "each event has the ids of its tokens");
+        assert!(before.iter().all(|event| event["stop"] == false));
+        assert_eq!((&last["stop"], &last["tokens_predicted"]), (&json!(true), &json!(6)));
+        assert_eq!(last["timings"]["predicted_n"], 6);
+    }
+}
+
+#[test]
+fn response_has_settings_tokens_and_times() {
+    let server = Server::new();
+    let body = json!({"prompt": "once upon", "n_predict": 6, "temperature": 0.5, "seed": 7, "ignore_eos": true, "logit_bias": [[5, false], [6, 1.5]]});
+    let answer = server.ask("/completion", &body);
+    let settings = &answer["generation_settings"];
+    assert_eq!(
+        [
+            &settings["n_predict"],
+            &settings["seed"],
+            &settings["temperature"],
+            &settings["stream"],
+            &settings["n_probs"]
+        ],
+        [&json!(6), &json!(7), &json!(0.5), &json!(false), &json!(0)]
+    );
+    let biases = settings["logit_bias"].as_array().unwrap();
+    assert_eq!(
+        biases[..2],
+        [json!({"token": 5, "bias": null}), json!({"token": 6, "bias": 1.5})]
+    );
+    assert!(
+        biases.len() > 2 && biases[2..].iter().all(|bias| bias["bias"].is_null()),
+        "end tokens are banned"
+    );
+    assert_eq!((&answer["tokens"], &answer["truncated"]), (&json!([]), &json!(false)));
+    assert!(answer["has_new_line"].is_boolean());
+    for name in [
+        "prompt_per_token_ms",
+        "prompt_per_second",
+        "predicted_per_token_ms",
+        "predicted_per_second",
+    ] {
+        assert!(number(&answer["timings"][name]) > 0.0, "{name}");
+    }
+    let full = server.ask(
+        "/completion",
+        &json!({"prompt": "a", "n_predict": -1, "ignore_eos": true}),
+    );
+    assert_eq!(
+        (&full["truncated"], &full["stop_type"]),
+        (&json!(true), &json!("limit"))
+    );
+    let props = server.get("/props").json();
+    assert!(props["model_path"].as_str().unwrap().ends_with("tiny.gguf"), "{props}");
+}
+
+#[test]
+fn probabilities_have_token_ids() {
+    let server = Server::new();
+    let body = |more: Json| {
+        let mut body = json!({"prompt": "once upon", "n_predict": 3, "n_probs": 30, "temperature": 0.8, "top_k": 5, "seed": 1, "return_tokens": true});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let raw = server.ask("/completion", &body(json!({})));
+    for (i, token) in raw["completion_probabilities"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(token["id"], raw["tokens"][i]);
+        assert_eq!(token["top_logprobs"].as_array().map(Vec::len), Some(30));
+        assert!(token["top_logprobs"][0]["id"].is_u64() && number(&token["logprob"]) <= 0.0);
+    }
+    let sampled = server.ask("/completion", &body(json!({"post_sampling_probs": true})));
+    assert_eq!(sampled["content"], raw["content"]);
+    for token in sampled["completion_probabilities"].as_array().unwrap() {
+        let top = token["top_probs"].as_array().unwrap();
+        let sum: f64 = top.iter().map(|one| number(&one["prob"])).sum();
+        assert!(top.len() <= 5 && (sum - 1.0).abs() < 1e-5, "{sum}");
+        let own = top
+            .iter()
+            .find(|one| one["id"] == token["id"])
+            .expect("the token itself");
+        assert_eq!(own["prob"], token["prob"]);
+    }
+    let refused = server.refused("/completion", &json!({"prompt": "a", "n_probs": 1025}), 400);
+    assert_eq!(refused["param"], "n_probs");
+}
+
+/// Biases of texts equal those of their tokens, in all APIs.
+#[test]
+fn logit_bias_accepts_texts() {
+    let server = Server::new();
+    let first = server.ask(
+        "/completion",
+        &json!({"prompt": "once", "n_predict": 1, "return_tokens": true}),
+    );
+    let token = first["tokens"][0].clone();
+    let text = server.ask("/detokenize", &json!({"tokens": [token]}))["content"].clone();
+    let tokens = server.ask("/tokenize", &json!({"content": text}))["tokens"].clone();
+    let by_id: Vec<Json> = tokens
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|token| json!([token, false]))
+        .collect();
+    let with = |bias: Json| {
+        let body = json!({"prompt": "once", "n_predict": 4, "logit_bias": bias});
+        server.ask("/completion", &body)["content"].clone()
+    };
+    let by_text = with(json!([[text, false]]));
+    assert_eq!(by_text, with(json!(by_id)));
+    assert_eq!(with(json!({text.as_str().unwrap(): -1e6})), by_text);
+    let body = |bias: Json| json!({"prompt": "once", "max_tokens": 4, "logit_bias": bias});
+    let of_openai = server.ask("/v1/completions", &body(json!([[text, false]])));
+    assert_eq!(of_openai["choices"][0]["text"], by_text);
+}
+
+/// Streams report the progress of the prompt if the request asks for it.
+#[test]
+fn progress_of_prompt_is_streamed_on_request() {
+    let server = Server::with(Options {
+        n_ctx: 4096,
+        ..Options::default()
+    });
+    let text = "once upon a time ".repeat(60);
+    let told = events(
+        &server,
+        &json!({"prompt": text, "n_predict": 2, "stream": true, "return_progress": true}),
+    );
+    let progress: Vec<&Json> = told
+        .iter()
+        .map(|event| &event["prompt_progress"])
+        .filter(|p| p.is_object())
+        .collect();
+    assert!(progress.len() > 2, "{progress:?}");
+    assert_eq!(
+        (&progress[0]["processed"], &progress[0]["cache"]),
+        (&json!(0), &json!(0))
+    );
+    assert_eq!(progress.last().unwrap()["processed"], progress[0]["total"]);
+    assert_eq!(told[0]["timings"]["prompt_ms"], 0.0);
+    let chat = json!({"messages": [{"role": "user", "content": text}], "max_tokens": 2, "stream": true, "return_progress": true});
+    let of_chat = server.events("/v1/chat/completions", &chat);
+    assert!(of_chat.iter().any(|event| event.contains("prompt_progress")));
+    let plain = events(&server, &json!({"prompt": "a b", "n_predict": 2, "stream": true}));
+    assert!(plain.iter().all(|event| event.get("prompt_progress").is_none()));
+}
+
+#[test]
+fn template_can_end_without_an_answer() {
+    let server = Server::new();
+    let prompt = |more: Json| {
+        let mut body = json!({"messages": [{"role": "user", "content": "hello"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.ask("/apply-template", &body)["prompt"].clone()
+    };
+    assert_eq!(prompt(json!({"add_generation_prompt": false})), "<user>hello");
+    assert_eq!(prompt(json!({"add_generation_prompt": true})), "<user>hello<assistant>");
+    assert_eq!(prompt(json!({})), "<user>hello<assistant>");
+}
+
+#[test]
+fn embeddings_take_mixed_inputs_and_are_shortened() {
+    let server = Server::new();
+    let vectors = |body: Json| server.ask("/v1/embeddings", &body)["data"].clone();
+    let parts = json!({"content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]});
+    let all = vectors(json!({"input": ["hello", parts, {"prompt_string": "hello"}, [1, 2, "a"]]}));
+    assert_eq!(all.as_array().map(Vec::len), Some(4));
+    assert!((1..3).all(|i| all[i]["embedding"] == all[0]["embedding"]));
+    for wrong in [
+        json!({"content": "a"}),
+        json!({"content": [{"type": "image_url"}]}),
+        json!([]),
+    ] {
+        server.refused("/v1/embeddings", &json!({ "input": wrong }), 400);
+    }
+    let floats = |value: &Json| -> Vec<f64> { value.as_array().unwrap().iter().map(number).collect() };
+    let (whole, short) = (
+        floats(&all[0]["embedding"]),
+        floats(&vectors(json!({"input": "hello", "dimensions": 8}))[0]["embedding"]),
+    );
+    let length = whole[..8].iter().map(|x| x * x).sum::<f64>().sqrt();
+    assert_eq!(short.len(), 8);
+    assert!(
+        short
+            .iter()
+            .zip(&whole)
+            .all(|(short, x)| (short - x / length).abs() < 1e-6)
+    );
+    let of_ollama = server.ask("/api/embed", &json!({"input": "hello", "dimensions": 8}));
+    assert_eq!(floats(&of_ollama["embeddings"][0]), short);
+    let refused = server.refused("/v1/embeddings", &json!({"input": "a", "dimensions": 100_000}), 400);
+    assert_eq!(refused["param"], "dimensions");
+    let plain = server.ask("/embedding", &json!({"content": "hello", "embd_normalize": -1}));
+    let largest = server.ask("/embedding", &json!({"content": "hello", "embd_normalize": 0}));
+    let most = floats(&largest[0]["embedding"][0])
+        .iter()
+        .fold(0.0, |most: f64, x| most.max(x.abs()));
+    assert!((most - 32760.0).abs() < 0.01, "{most}");
+    let size = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
+    assert!((size(&floats(&plain[0]["embedding"][0])) - 1.0).abs() > 1e-3);
+}
+
+/// Choices above `n_parallel` wait for the others.
+#[test]
+fn more_choices_than_parallel_sequences_are_answered() {
+    let server = Server::with(Options {
+        n_parallel: 2,
+        ..Options::default()
+    });
+    let body = |n: usize, seed: u64, stream: bool| json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, "ignore_eos": true, "temperature": 1.0, "seed": seed, "n": n, "stream": stream});
+    let path = "/v1/chat/completions";
+    let all = server.ask(path, &body(5, 3, false));
+    assert_eq!(all["choices"].as_array().map(Vec::len), Some(5));
+    assert_eq!(
+        (&all["usage"]["completion_tokens"], &all["usage"]["prompt_tokens"]),
+        (&json!(25), &json!(22))
+    );
+    for i in 0..5 {
+        let alone = server.ask(path, &body(1, 3 + i as u64, false));
+        assert_eq!(
+            alone["choices"][0]["message"]["content"], all["choices"][i]["message"]["content"],
+            "{i}"
+        );
+    }
+    let streamed = server.events(path, &body(5, 3, true));
+    let n_ends = streamed
+        .iter()
+        .filter(|event| event.contains("\"finish_reason\":\"length\""))
+        .count();
+    assert_eq!(n_ends, 5);
+    let refused = server.refused(path, &body(129, 3, false), 400);
+    assert_eq!(refused["param"], "n");
+    server.rest();
+}
+
+/// Clients with different API keys share neither cached prompts nor slots.
+#[test]
+fn caches_and_slots_belong_to_an_api_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::with(Options {
+        keys: vec!["one".to_owned(), "two".to_owned()],
+        slot_save_path: Some(folder.path().to_owned()),
+        ..Options::default()
+    });
+    let post = |key: &str, path: &str, body: Json| {
+        let response = server.request("POST", path, &[("x-api-key", key)], body.to_string().as_bytes());
+        (response.status, response.json())
+    };
+    let cached = |key: &str| {
+        let body = json!({"prompt": "once upon a time there was", "n_predict": 2, "ignore_eos": true});
+        number(&post(key, "/completion", body).1["tokens_cached"])
+    };
+    // The last token of the prompt is always computed.
+    let n_prompt = 22.0;
+    assert_eq!([cached("one"), cached("two"), cached("one")], [0.0, 0.0, n_prompt]);
+    let held = |key: &str| {
+        let slots = server.request("GET", "/slots", &[("x-api-key", key)], b"").json();
+        let slots = slots.as_array().unwrap().clone();
+        slots
+            .iter()
+            .position(|slot| number(&slot["n_held"]) > 0.0)
+            .expect("a slot")
+    };
+    let (of_one, of_two) = (held("one"), held("two"));
+    assert_ne!(of_one, of_two);
+    let act = |key: &str, id: usize, action: &str| {
+        post(
+            key,
+            &format!("/slots/{id}?action={action}"),
+            json!({"filename": "a.bin"}),
+        )
+        .0
+    };
+    assert_eq!(
+        ["erase", "save", "restore"].map(|action| act("two", of_one, action)),
+        [403; 3]
+    );
+    assert_eq!(act("one", of_one, "save"), 200);
+    assert_ne!(act("two", of_two, "restore"), 200, "the file belongs to the first key");
+    assert_eq!(act("one", of_one, "restore"), 200);
+    assert_eq!(act("one", of_one, "erase"), 200);
+}
