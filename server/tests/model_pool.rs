@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
@@ -36,8 +37,23 @@ impl Models {
         Models::of(max_loaded, keys, autoload, None)
     }
 
+    /// Unloads models after `ms` milliseconds without requests.
+    fn sleeping(ms: u64) -> Models {
+        Models::idling(3, &[], true, None, Some(Duration::from_millis(ms)))
+    }
+
     /// Creates the server with an additional model.
     fn of(max_loaded: usize, keys: &[&str], autoload: bool, more: Option<ModelEntry>) -> Models {
+        Models::idling(max_loaded, keys, autoload, more, None)
+    }
+
+    fn idling(
+        max_loaded: usize,
+        keys: &[&str],
+        autoload: bool,
+        more: Option<ModelEntry>,
+        t_idle: Option<Duration>,
+    ) -> Models {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = |name: &str| folder.path().join(format!("{name}.gguf"));
         for name in ["a", "b", "c"] {
@@ -64,6 +80,7 @@ impl Models {
             models: models.into_iter().chain(more).collect(),
             max_loaded,
             max_bytes: u64::MAX,
+            t_idle,
             autoload,
             build: "test".to_owned(),
         };
@@ -454,4 +471,70 @@ fn ollama_lists_are_complete() {
     let loaded = list("/api/ps");
     assert_eq!((loaded.len(), &loaded[0]["digest"]), (1, &b["digest"]));
     assert_eq!(loaded[0]["context_length"], 1024);
+}
+
+/// Idle models are unloaded, and the next request loads them again; requests for state do not.
+#[test]
+fn idle_models_sleep_until_the_next_request() {
+    let models = Models::sleeping(600);
+    let status = |name: &str| {
+        let (_, list) = models.send("GET", "/v1/models", "");
+        let found = list["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|model| model["id"] == name)
+            .cloned();
+        found.unwrap()["status"]["value"].as_str().unwrap().to_owned()
+    };
+    let wait_for_sleep = |name: &str| {
+        for _ in 0..400 {
+            if status(name) == "unloaded" {
+                return;
+            }
+            // State is asked for, which must not keep the model awake.
+            models.send("GET", &format!("/props?model={name}"), "");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{name} stays loaded");
+    };
+    let props = |name: &str| models.send("GET", &format!("/props?model={name}"), "");
+    assert_eq!([models.ask("a").0, models.ask("b").0], [200; 2]);
+    assert_eq!(props("b").1["is_sleeping"], false);
+    wait_for_sleep("b");
+    assert_eq!(status("a"), "loaded", "a pinned model stays");
+    let (code, asleep) = props("b");
+    assert_eq!(
+        (code, &asleep["is_sleeping"], &asleep["model_alias"]),
+        (200, &json!(true), &json!("b"))
+    );
+    assert_eq!(props("c").0, 503, "a model that was never loaded has no properties");
+    assert_eq!((models.ask("b").0, status("b").as_str()), (200, "loaded"));
+}
+
+/// Ollama's `keep_alive` decides when its model is unloaded.
+#[test]
+fn keep_alive_unloads_the_model_or_keeps_it() {
+    let models = Models::new(3, &[]);
+    let load = |name: &str, keep_alive: Json| {
+        let body = json!({"model": name, "messages": [], "keep_alive": keep_alive}).to_string();
+        assert_eq!(models.send("POST", "/api/chat", &body).0, 200);
+    };
+    let loaded = || {
+        let (_, list) = models.send("GET", "/api/ps", "");
+        list["models"].as_array().unwrap().len()
+    };
+    load("b", json!("5m"));
+    load("c", json!(-1));
+    assert_eq!(loaded(), 2);
+    load("b", json!(0));
+    for _ in 0..200 {
+        if loaded() == 1 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(loaded(), 1);
+    load("b", json!("5m"));
+    assert_eq!(loaded(), 2);
 }

@@ -110,5 +110,4 @@ const IGNORED: &[Group] = &[
     ),
     group(&[], &["--sse-ping-interval"], "event streams send a keep-alive after 15 idle seconds"),
     group(&["--prefill-assistant", "--no-prefill-assistant"], &[], "set `continue_final_message` in requests instead"),
-    group(&[], &["--sleep-idle-seconds"], "idle models stay loaded and use no CPU time"),
 ];

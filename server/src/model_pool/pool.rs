@@ -1,16 +1,21 @@
 //! The pool: loads models on first use, and unloads the least recently used ones.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
+use serde_json::Value as Json;
 use tokio::sync::OwnedMutexGuard;
 
+use super::activity::{Activity, InFlightGuard};
 use super::entry::ModelEntry;
 use super::headers::Headers;
 use crate::api::{ApiError, ApiResult};
 use crate::app::App;
+use crate::native::props_json;
 use crate::router::model_routes;
 
 /// Loads a model, or returns an error message.
@@ -24,6 +29,8 @@ pub struct ModelPoolParams {
     pub max_loaded: usize,
     /// Maximum total file size of loaded models in bytes. A larger model is loaded alone.
     pub max_bytes: u64,
+    /// Time without requests after which a model is unloaded, unless it is pinned; `None`: never.
+    pub t_idle: Option<Duration>,
     /// Load a model on its first completion request; otherwise only `/models/load` does.
     pub autoload: bool,
     /// Build identification, such as the version.
@@ -38,6 +45,9 @@ pub struct ModelPool {
     /// Locked during a load; models are loaded one at a time.
     load_lock: Arc<tokio::sync::Mutex<()>>,
     clock: AtomicU64,
+    /// Properties of models at the time when they were unloaded as idle.
+    slept: Mutex<HashMap<String, Json>>,
+    watches_idle: AtomicBool,
     is_closed: AtomicBool,
     pub(super) headers: Headers,
 }
@@ -51,24 +61,11 @@ pub(super) struct Loaded {
     /// Time of the last use.
     pub used: u64,
     n_bytes: u64,
-    n_in_flight: Arc<AtomicUsize>,
+    pub activity: Arc<Activity>,
 }
 
-/// Counts a request as in flight until its response ends.
-pub(super) struct InFlightGuard(Arc<AtomicUsize>);
-
-impl InFlightGuard {
-    fn new(n: &Arc<AtomicUsize>) -> InFlightGuard {
-        n.fetch_add(1, Ordering::AcqRel);
-        InFlightGuard(n.clone())
-    }
-}
-
-impl Drop for InFlightGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
+/// Time between checks for idle models.
+const IDLE_CHECK: Duration = Duration::from_millis(200);
 
 impl ModelPool {
     /// Creates the pool without loading a model.
@@ -79,6 +76,8 @@ impl ModelPool {
             loaded: Mutex::default(),
             load_lock: Arc::default(),
             clock: AtomicU64::new(0),
+            slept: Mutex::default(),
+            watches_idle: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             headers: Headers::default(),
         })
@@ -106,7 +105,7 @@ impl ModelPool {
             let Some(i) = all.iter().position(|loaded| loaded.name == model_entry.name) else {
                 return Ok(false);
             };
-            if all[i].n_in_flight.load(Ordering::Acquire) > 0 {
+            if all[i].activity.is_busy() {
                 return Err(ApiError {
                     status: StatusCode::CONFLICT,
                     retry_after: Some(5),
@@ -147,7 +146,7 @@ impl ModelPool {
             found.used = self.clock.fetch_add(1, Ordering::Relaxed);
         }
         // Counted under the lock, so that the model cannot be unloaded as idle in between.
-        Some((found.clone(), InFlightGuard::new(&found.n_in_flight)))
+        Some((found.clone(), found.activity.begin(is_use)))
     }
 
     /// Returns the model with this name or alias.
@@ -230,15 +229,16 @@ impl ModelPool {
             .map_err(|_| refused("internal error while loading".to_owned()))?
             .map_err(refused)?;
         let app = Arc::new(app);
-        let n_in_flight = Arc::default();
-        let in_flight = InFlightGuard::new(&n_in_flight);
+        let activity = Activity::new();
+        let in_flight = activity.begin(true);
+        self.watch_idle();
         let made = Loaded {
             routes: model_routes(app.clone()),
             used: self.clock.fetch_add(1, Ordering::Relaxed),
             name,
             app,
             n_bytes,
-            n_in_flight,
+            activity,
         };
         let mut all = self.lock();
         if !self.is_open() {
@@ -246,6 +246,55 @@ impl ModelPool {
         }
         all.push(made.clone());
         Ok((made, in_flight))
+    }
+
+    /// Starts the task that unloads models whose idle time is over. It ends with the pool.
+    fn watch_idle(self: &Arc<ModelPool>) {
+        if self.watches_idle.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let pool = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(IDLE_CHECK).await;
+                let Some(pool) = pool.upgrade().filter(|pool| pool.is_open()) else {
+                    return;
+                };
+                for unloaded in pool.take_idle() {
+                    drop_blocking(unloaded).await;
+                }
+            }
+        });
+    }
+
+    /// Removes the models whose idle time is over, and stores their properties.
+    fn take_idle(&self) -> Vec<Loaded> {
+        let is_pinned = |name: &str| {
+            self.params
+                .models
+                .iter()
+                .any(|entry| entry.is_pinned && entry.name == name)
+        };
+        let mut all = self.lock();
+        let idle: Vec<Loaded> = all
+            .extract_if(.., |loaded| {
+                loaded.activity.is_expired(self.params.t_idle) && !is_pinned(&loaded.name)
+            })
+            .collect();
+        let mut slept = self.slept.lock().unwrap_or_else(PoisonError::into_inner);
+        for loaded in &idle {
+            let mut props = props_json(&loaded.app.service);
+            props["is_sleeping"] = true.into();
+            slept.insert(loaded.name.clone(), props);
+        }
+        idle
+    }
+
+    /// Returns the properties of a model that was unloaded as idle.
+    pub(super) fn slept(&self, name: &str) -> Option<Json> {
+        let name = &self.model_entry(name).ok()?.name;
+        let slept = self.slept.lock().unwrap_or_else(PoisonError::into_inner);
+        slept.get(name).cloned()
     }
 
     /// Unloads idle models until a model of `n_bytes` fits the limits.
@@ -266,7 +315,7 @@ impl ModelPool {
                 let idle = all
                     .iter()
                     .enumerate()
-                    .filter(|(_, l)| l.n_in_flight.load(Ordering::Acquire) == 0 && !pinned(&l.name));
+                    .filter(|(_, l)| !l.activity.is_busy() && !pinned(&l.name));
                 let oldest = idle.min_by_key(|(_, loaded)| loaded.used).map(|(i, _)| i);
                 oldest.map(|i| all.swap_remove(i))
             };

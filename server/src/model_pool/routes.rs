@@ -1,6 +1,7 @@
 //! Routing for several models: aggregated routes, and dispatch by model name.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
@@ -11,14 +12,16 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, get, on, post};
 use futures_util::StreamExt;
 use percent_encoding::percent_decode_str;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value as Json, json};
 use tower::ServiceExt;
 
-use super::pool::{InFlightGuard, Loaded, ModelPool, not_loaded};
+use super::activity::{InFlightGuard, KeepAlive};
+use super::pool::{Loaded, ModelPool, not_loaded};
 use crate::api::{ApiError, ApiResult, Field, Fields};
 use crate::guard::{AccessPolicy, guarded};
 use crate::http::{Body as HttpBody, Bytes, Charge, Client, blocking, json};
-use crate::native::{check_health, exposition, readiness};
+use crate::native::{check_health, exposition, metrics_of, readiness};
 use crate::ollama;
 use crate::openapi::{OPENAPI_ROUTES, OpenApi};
 use crate::router::{with, with_page};
@@ -167,6 +170,9 @@ async fn metrics(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiRes
         return forward(State(pool), request).await;
     }
     let all = pool.all();
+    if let ([only], 1) = (&all[..], pool.n_models()) {
+        return Ok(metrics_of(&only.app.service.scheduler, &only.name));
+    }
     let schedulers = all
         .iter()
         .map(|loaded| (&loaded.app.service.scheduler, loaded.name.as_str()));
@@ -219,15 +225,30 @@ async fn forward(State(pool): State<Arc<ModelPool>>, request: Request) -> ApiRes
     let mut of_body = Request::new(body);
     of_body.extensions_mut().insert(charge.clone());
     let Bytes(bytes) = Bytes::from_request(of_body, &()).await?;
-    let name = match name_of(&bytes).or(named_in_query) {
+    let named = Named::of(&bytes);
+    let name = match named
+        .model
+        .or(named.name)
+        .filter(|name| !name.is_empty())
+        .or(named_in_query)
+    {
         Some(name) => name,
         None => pool.default_name()?,
     };
     let (loaded, in_flight) = if parts.method == Method::POST {
         pool.get(&name, may_load).await?
     } else {
-        pool.get_loaded(&name)?
+        match pool.get_loaded(&name) {
+            // The properties of a sleeping model are known, and do not wake it.
+            Err(_) if parts.uri.path() == "/props" && pool.slept(&name).is_some() => {
+                return Ok(json(&pool.slept(&name).unwrap_or_default()));
+            }
+            found => found?,
+        }
     };
+    if let Some(keep_alive) = named.keep_alive.as_ref().and_then(KeepAlive::of_json) {
+        loaded.activity.keep(keep_alive);
+    }
     // The inner router would append its path parameters to the existing ones.
     let client = parts.extensions.remove::<Client>().unwrap_or_default();
     parts.extensions.clear();
@@ -255,13 +276,67 @@ fn in_query(request: &Request, name: &str) -> Option<String> {
     Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
 }
 
-/// Returns the model name in a request body.
-fn name_of(body: &[u8]) -> Option<String> {
-    #[derive(serde::Deserialize)]
-    struct Named {
-        model: Option<String>,
-        name: Option<String>,
+/// Fields of a request body that concern the pool.
+#[derive(Default, serde::Deserialize)]
+struct Named {
+    model: Option<String>,
+    name: Option<String>,
+    #[serde(default, deserialize_with = "scalar")]
+    keep_alive: Option<Json>,
+}
+
+/// Reads a number or a text. Other values are skipped, because they could need much memory.
+fn scalar<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    struct Scalar;
+
+    impl<'de> Visitor<'de> for Scalar {
+        type Value = Option<Json>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number or a text")
+        }
+
+        fn visit_i64<E>(self, value: i64) -> Result<Option<Json>, E> {
+            Ok(Some(value.into()))
+        }
+
+        fn visit_u64<E>(self, value: u64) -> Result<Option<Json>, E> {
+            Ok(Some(value.into()))
+        }
+
+        fn visit_f64<E>(self, value: f64) -> Result<Option<Json>, E> {
+            Ok(Some(value.into()))
+        }
+
+        fn visit_str<E>(self, value: &str) -> Result<Option<Json>, E> {
+            Ok(Some(value.into()))
+        }
+
+        fn visit_bool<E>(self, _: bool) -> Result<Option<Json>, E> {
+            Ok(None)
+        }
+
+        fn visit_unit<E>(self) -> Result<Option<Json>, E> {
+            Ok(None)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Option<Json>, A::Error> {
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(None)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Option<Json>, A::Error> {
+            while object.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            Ok(None)
+        }
     }
-    let named: Named = serde_json::from_slice(body).ok()?;
-    named.model.or(named.name).filter(|name| !name.is_empty())
+
+    deserializer.deserialize_any(Scalar)
+}
+
+impl Named {
+    /// Reads the fields; other bodies have none.
+    fn of(body: &[u8]) -> Named {
+        serde_json::from_slice(body).unwrap_or_default()
+    }
 }

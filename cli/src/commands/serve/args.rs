@@ -36,13 +36,18 @@ pub struct ServeArgs {
     /// Model to load at startup and never unload (may be repeated, or comma-separated)
     #[arg(long, value_name = "NAME", value_delimiter = ',', hide_short_help = true)]
     pub models_pin: Vec<String>,
+    /// Seconds without requests after which a model is unloaded; -1: never
+    ///
+    /// The next request loads the model again. Pinned models stay loaded.
+    #[arg(long, value_name = "SECONDS", default_value_t = -1, allow_negative_numbers = true, hide_short_help = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub sleep_idle_seconds: i64,
     /// Load models only on POST /models/load, not on first use
     #[arg(long, overrides_with = "models_autoload", hide_short_help = true)]
     pub no_models_autoload: bool,
     /// Load models on first use (default)
     #[arg(long, overrides_with = "no_models_autoload", hide = true)]
     pub models_autoload: bool,
-    /// Listen address; a name ending in .sock is a Unix socket
+    /// Listen addresses, comma-separated; a name ending in .sock is a Unix socket
     ///
     /// An address that other machines can reach requires --api-key or --insecure.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]

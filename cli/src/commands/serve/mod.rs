@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use clap::Command;
 use server::guard::AccessPolicy;
-use server::http::{ANY_ORIGIN, ListenParams, Listener, serve};
+use server::http::{ANY_ORIGIN, ListenParams, Listener, is_origin_entry, serve};
 use server::router::{Router, router};
 use tokio::sync::watch;
 use tracing::info;
@@ -67,6 +67,8 @@ pub fn run(args: ServeArgs, program: Command) -> Outcome {
     };
     let (routes, close) = if args.serves_several() {
         of_several(args, program, gate, &runtime, &place, start)?
+    } else if args.sleep_idle_seconds >= 0 {
+        of_sleeper(args, gate, &runtime, &place, start)?
     } else {
         of_model(args, gate, &place, start)?
     };
@@ -105,6 +107,25 @@ fn of_several(
     info!(
         "serving {} at {place}, ready in {:.2} s",
         format::plural(models.n_models(), "model"),
+        start.elapsed().as_secs_f64()
+    );
+    Ok((models.routes(gate), Box::new(move || models.close())))
+}
+
+/// Creates the routes for one model that is unloaded while it is idle.
+fn of_sleeper(
+    args: &'static ServeArgs,
+    gate: AccessPolicy,
+    runtime: &tokio::runtime::Runtime,
+    place: &str,
+    start: Instant,
+) -> Outcome<(Router, Close)> {
+    let path = fetch::model(args.first.as_deref().or(args.model.as_deref()), &args.serving.hub)?;
+    let (models, name) = model_pool::sleeper(args, path);
+    let loaded = runtime.block_on(models.preload(&name));
+    loaded.map_err(|e| Failure::new(e.message))?;
+    info!(
+        "serving {name} at {place}, ready in {:.2} s",
         start.elapsed().as_secs_f64()
     );
     Ok((models.routes(gate), Box::new(move || models.close())))
@@ -275,10 +296,9 @@ fn check_origins(args: &ServeArgs, has_keys: bool) -> Outcome {
                 "--cors-origins '*' lets every web page use the model; set --api-key, or --insecure to allow access without a key",
             ));
         }
-        let is_origin = |(form, host): (&str, &str)| !form.is_empty() && !host.is_empty() && !host.contains('/');
-        if origin != ANY_ORIGIN && !origin.split_once("://").is_some_and(is_origin) {
+        if !is_origin_entry(origin) {
             return Err(Failure::new(format_args!(
-                "--cors-origins {origin}: expected '*' or an origin without a path, such as https://example.org or http://127.0.0.1:3000"
+                "--cors-origins {origin}: expected '*', localhost, or an origin without a path, such as https://example.org, https://*.example.org or http://127.0.0.1:*"
             )));
         }
     }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Command;
 use engine::backend::installed_memory;
@@ -64,6 +65,7 @@ pub fn pool(args: &'static ServeArgs, program: Command) -> Outcome<(Arc<ModelPoo
             args.models_max
         },
         max_bytes: max_bytes(),
+        t_idle: t_idle(args),
         autoload: !args.no_models_autoload,
         build: version::short(),
     };
@@ -77,6 +79,36 @@ pub fn pool(args: &'static ServeArgs, program: Command) -> Outcome<(Arc<ModelPoo
         Ok(app)
     };
     Ok((ModelPool::new(params, Box::new(load)), first))
+}
+
+/// Creates a pool of one model, which is unloaded while it is idle. Also returns the name of the model.
+pub fn sleeper(args: &'static ServeArgs, path: PathBuf) -> (Arc<ModelPool>, String) {
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let mut names = args.serving.alias.iter().map(|name| name.trim().to_owned());
+    let first = names.next().filter(|name| !name.is_empty()).or(stem);
+    let name = first.unwrap_or_else(|| "model".to_owned());
+    let params = ModelPoolParams {
+        models: vec![ModelEntry {
+            aliases: names.filter(|name| !name.is_empty()).collect(),
+            ..model_entry(name.clone(), path)
+        }],
+        max_loaded: 1,
+        max_bytes: u64::MAX,
+        t_idle: t_idle(args),
+        autoload: true,
+        build: version::short(),
+    };
+    let load = move |model_entry: &ModelEntry| {
+        let mut app = app(&args.serving, &model_entry.path).map_err(sentence)?;
+        app.service.params.slot_save_path = args.slot_save_path.clone();
+        Ok(app)
+    };
+    (ModelPool::new(params, Box::new(load)), name)
+}
+
+/// Returns the idle time after which models are unloaded.
+fn t_idle(args: &ServeArgs) -> Option<Duration> {
+    u64::try_from(args.sleep_idle_seconds).ok().map(Duration::from_secs)
 }
 
 /// Applies a preset to an existing model, or adds a new model. A hub model is downloaded on first use unless
