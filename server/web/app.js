@@ -4,6 +4,7 @@
 
 import { begin, pause, take } from './completion.js';
 import { get, post, stream } from './api.js';
+import { isLoaded, startModel } from './models.js';
 import { requestBody } from './settings.js';
 import { keep, kept } from './store.js';
 import { addMessage, children, newChat, path, show, title } from './tree.js';
@@ -103,8 +104,7 @@ export class App extends EventTarget {
 
   /** The model of the shown chat. */
   model() {
-    const find = (id) => this.models.find((model) => model.id === id);
-    return find(this.current.model) ?? find(kept('model', null)) ?? this.models.find(isLoaded) ?? this.models[0] ?? null;
+    return startModel(this.models, [this.current.model, kept('model', null)]);
   }
 
   /** Selects a model for this chat and for new chats. */
@@ -178,16 +178,17 @@ export class App extends EventTarget {
   }
 
   /** Sends a user message and requests a completion. */
-  send(content) {
+  send(content, files = []) {
     const { current } = this;
-    const said = addMessage(current, current.leaf, { role: 'user', content });
+    const said = addMessage(current, current.leaf, { role: 'user', content, ...(files.length > 0 ? { files } : {}) });
     return this.#answer(current, said.id);
   }
 
   /** Adds an edited version of a message. An edited user message requests a new completion. */
   edit(node, content) {
     const { current } = this;
-    const { id } = addMessage(current, node.parent, { role: node.role, content, ...(node.role === 'assistant' ? { finish: 'edited' } : {}) });
+    const more = { ...(node.role === 'assistant' ? { finish: 'edited' } : {}), ...(node.files ? { files: node.files } : {}) };
+    const { id } = addMessage(current, node.parent, { role: node.role, content, ...more });
     if (node.role === 'user') {
       return this.#answer(current, id);
     }
@@ -301,11 +302,6 @@ export class App extends EventTarget {
   title(chat = this.current) {
     return title(chat);
   }
-}
-
-/** Returns true if a model is loaded; always true for a server with a single model. */
-function isLoaded(model) {
-  return Boolean(model) && (model.status?.value ?? 'loaded') === 'loaded';
 }
 
 function sleep(ms, signal) {

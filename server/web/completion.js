@@ -12,6 +12,11 @@ export function begin(node, now) {
 export function take(node, chunk, now) {
   const { stats } = node;
   const [choice] = chunk.choices ?? [];
+  if (chunk.prompt_progress) {
+    const { total, cache, processed } = chunk.prompt_progress;
+    Object.assign(stats, { prompt: total, cached: cache, processed });
+    return;
+  }
   const { content, reasoning_content: reasoning } = choice?.delta ?? {};
   delete node.waits;
   if (content || reasoning) {
@@ -47,6 +52,15 @@ export function rate(stats) {
   }
   const seconds = (stats?.last - stats?.first) / 1000;
   return stats?.generated > 1 && seconds > 0 ? (stats.generated - 1) / seconds : null;
+}
+
+/** Returns the processed part of a prompt from 0 to 1 while it is not complete; `null` if unknown or complete. */
+export function progress(stats) {
+  const { prompt, cached, processed, first } = stats ?? {};
+  if (first !== undefined || processed === undefined || processed >= prompt) {
+    return null;
+  }
+  return (processed - cached) / (prompt - cached);
 }
 
 /** Returns the context tokens of a prompt and its completion; `null` if unknown. */

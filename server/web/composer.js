@@ -1,5 +1,7 @@
 // Message input, with generation speed and context usage.
 
+import { validFiles } from './attachments.js';
+import { chip } from './chips.js';
 import { filled, rate } from './completion.js';
 import { byId, h, icon } from './dom.js';
 import { notice } from './notices.js';
@@ -14,6 +16,8 @@ export class Composer {
   #area = byId('question');
   #send = byId('send');
   #figures = byId('figures');
+  #chips = byId('chips');
+  #files = [];
   #chat;
 
   constructor(app) {
@@ -51,6 +55,8 @@ export class Composer {
     if (this.#chat !== current.id) {
       this.#chat = current.id;
       this.#area.value = kept(this.#draft(current), '');
+      this.#files = validFiles(kept(`${this.#draft(current)}.files`, []));
+      this.#showChips();
       this.#grow();
     }
     this.#show();
@@ -58,6 +64,7 @@ export class Composer {
 
   #changed() {
     keep(this.#draft(this.#app.current), this.#area.value || null);
+    keep(`${this.#draft(this.#app.current)}.files`, this.#files.length > 0 ? this.#files : null);
     this.#grow();
     this.#show();
   }
@@ -85,13 +92,15 @@ export class Composer {
       return;
     }
     const text = this.#area.value.trim();
-    if (text === '') {
+    const files = this.#files;
+    if (text === '' && files.length === 0) {
       return;
     }
-    keep(this.#draft(this.#app.current), null);
     this.#area.value = '';
-    this.#grow();
-    this.#app.send(text);
+    this.#files = [];
+    this.#changed();
+    this.#showChips();
+    this.#app.send(text, files);
     this.focus();
   }
 
@@ -111,19 +120,23 @@ export class Composer {
       } else if (/[\0\uFFFD]/.test(text)) {
         notice(`${file.name} is not a text file.`);
       } else {
-        this.#insert(file.name, text);
+        this.#files = [...this.#files, { name: file.name, text }];
       }
     }
+    this.#changed();
+    this.#showChips();
     this.focus();
   }
 
-  #insert(name, text) {
-    // A fence that is longer than any fence in the text.
-    const ticks = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
-    const fence = '`'.repeat(ticks + 1);
-    const before = this.#area.value.trimEnd();
-    this.#area.value = `${before}${before && '\n\n'}${name}:\n${fence}\n${text.trimEnd()}\n${fence}\n`;
-    this.#changed();
+  #showChips() {
+    const remove = (file) => {
+      this.#files = this.#files.filter((other) => other !== file);
+      this.#changed();
+      this.#showChips();
+      this.focus();
+    };
+    this.#chips.replaceChildren(...this.#files.map((file) => chip(file, () => remove(file))));
+    this.#chips.hidden = this.#files.length === 0;
   }
 
   #show() {
@@ -137,7 +150,7 @@ export class Composer {
       this.#send.dataset.icon = label;
       this.#send.replaceChildren(icon(running ? 'stop' : 'send'));
     }
-    this.#send.disabled = !running && this.#area.value.trim() === '';
+    this.#send.disabled = !running && this.#area.value.trim() === '' && this.#files.length === 0;
     this.#showFigures(running);
   }
 

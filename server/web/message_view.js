@@ -1,6 +1,7 @@
 // Message view with its actions.
 
-import { rate } from './completion.js';
+import { chip } from './chips.js';
+import { progress, rate } from './completion.js';
 import { h, iconButton } from './dom.js';
 import { copyButton, showRich } from './rich.js';
 import { place } from './tree.js';
@@ -29,6 +30,7 @@ function speedLabel(stats) {
 export class MessageView {
   #app;
   #node;
+  #chips = h('div', { class: 'chips' });
   #text = h('div', { class: 'text' });
   #thought = h('div', { class: 'thought-text' });
   #summary = h('summary');
@@ -41,7 +43,7 @@ export class MessageView {
     this.#node = node;
     const isUser = node.role === 'user';
     const name = h('h2', { class: 'visually-hidden' }, isUser ? 'You said' : 'The model answered');
-    this.element = h('article', { class: `message ${node.role}`, 'data-id': node.id }, name, isUser ? null : this.#details, this.#text, this.#note, this.#actions);
+    this.element = h('article', { class: `message ${node.role}`, 'data-id': node.id }, name, isUser ? this.#chips : this.#details, this.#text, this.#note, this.#actions);
     this.#details.addEventListener('toggle', () => this.update());
     this.update();
   }
@@ -63,6 +65,8 @@ export class MessageView {
     this.element.setAttribute('aria-busy', isRunning);
     if (node.role === 'user') {
       this.#text.textContent = node.content;
+      this.#text.hidden = node.content === '';
+      this.#chips.replaceChildren(...(node.files ?? []).map((file) => chip(file)));
     } else {
       showRich(this.#text, node.content);
       this.#showThought(isRunning);
@@ -89,15 +93,16 @@ export class MessageView {
   }
 
   #showNote(isRunning) {
-    const { error, waits, content, reasoning, finish, role } = this.#node;
-    const key = JSON.stringify([error, waits, isRunning, content === '', Boolean(reasoning), finish]);
+    const { error, waits, content, reasoning, finish, role, stats } = this.#node;
+    const done = isRunning ? progress(stats) : null;
+    const key = JSON.stringify([error, waits, isRunning, content === '', Boolean(reasoning), finish, done]);
     if (role === 'user' || this.#note.dataset.key === key) {
       return;
     }
     this.#note.dataset.key = key;
     this.#note.replaceChildren();
     if (isRunning) {
-      this.#note.append(...this.#whileRunning());
+      this.#note.append(...this.#whileRunning(done));
     } else if (error) {
       const retry = h('button', { type: 'button', class: 'small-button', onclick: () => this.#app.retry(this.#node) }, 'Try again');
       this.#note.append(h('div', { class: 'error', role: 'alert' }, h('span', {}, sentence(error)), retry));
@@ -108,7 +113,7 @@ export class MessageView {
     }
   }
 
-  #whileRunning() {
+  #whileRunning(done) {
     const { waits, content, reasoning } = this.#node;
     if (waits) {
       return [h('span', { class: 'muted' }, waits)];
@@ -119,6 +124,10 @@ export class MessageView {
     if (reasoning) {
       const title = 'End reasoning and start the response';
       return [h('button', { type: 'button', class: 'small-button', title, onclick: () => this.#app.answerNow() }, 'Answer now')];
+    }
+    if (done !== null) {
+      const words = `Reading the prompt: ${Math.floor(done * 100)} %`;
+      return [h('span', { class: 'reading' }, h('progress', { value: done, max: 1, 'aria-label': 'Prompt read' }), words)];
     }
     return [h('span', { class: 'waiting' }, h('span', { class: 'visually-hidden' }, 'Waiting for the response'), h('i'), h('i'), h('i'))];
   }

@@ -1,5 +1,7 @@
 // Settings of a chat. One table defines the form, the validation and the request fields; unset settings are not sent.
 
+import { fullText } from './attachments.js';
+
 /**
  * `kind`: `number` with `min`, `max` and `step`; `text`; `lines`, a list; `json`; `choice` of `options`, pairs of value and label.
  * `field`: the request field, if it differs from `name`.
@@ -127,14 +129,16 @@ export function valid(settings) {
 /** Returns the request for `messages`. The last message is the user's, or an assistant message to continue. */
 export function requestBody(model, settings, messages) {
   const { system, json_schema: schema, ...fields } = valid(settings);
-  const said = messages.map(({ role, content, reasoning }) =>
-    role === 'assistant' && reasoning ? { role, content, reasoning_content: reasoning } : { role, content },
-  );
+  const said = messages.map(({ role, reasoning, ...message }) => {
+    const content = fullText(message);
+    return role === 'assistant' && reasoning ? { role, content, reasoning_content: reasoning } : { role, content };
+  });
   const body = {
     ...(model ? { model } : {}),
     messages: system ? [{ role: 'system', content: system }, ...said] : said,
     stream: true,
     stream_options: { include_usage: true },
+    return_progress: true,
     reasoning_control: true,
     ...fields,
   };

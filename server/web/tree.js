@@ -1,5 +1,7 @@
 // A chat is a tree of messages. Edited and regenerated messages are siblings, so no version is lost.
 
+import { validFiles, withoutFiles } from './attachments.js';
+
 const ROLES = ['user', 'assistant'];
 
 /** Returns a unique id. */
@@ -70,16 +72,19 @@ export function place(chat, id) {
   return { ids, at: ids.indexOf(id) };
 }
 
-/** Returns the title of a chat, or the start of its first message. */
+/** Returns the title of a chat, or the start of its first message; of a message without words, the name of its file. */
 export function title(chat) {
   const [first] = children(chat, null);
-  const words = (chat.title || first?.content || 'New chat').trim().replace(/\s+/g, ' ');
+  // A title needs only the start; texts with files are long.
+  const typed = withoutFiles((first?.content ?? '').slice(0, 4000));
+  const file = first?.files?.[0]?.name ?? first?.content.split(':\n')[0];
+  const words = (chat.title || typed || file || 'New chat').trim().replace(/\s+/g, ' ');
   return words.length > 60 ? `${words.slice(0, 59).trimEnd()}…` : words;
 }
 
 /** Returns true if a chat's title or messages contain all words. */
 export function matches(chat, words) {
-  const texts = [chat.title, ...Object.values(chat.nodes).map((node) => node.content)];
+  const texts = [chat.title, ...Object.values(chat.nodes).flatMap(({ content, files = [] }) => [content, ...files.map(({ name }) => name)])];
   const text = texts.join('\n').toLowerCase();
   return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
@@ -130,6 +135,10 @@ function importedChat(from) {
     const added = addMessage(chat, parent, { role: node.role, content: node.content }, time);
     for (const name of ['reasoning', 'model', 'finish'].filter((name) => typeof node[name] === 'string')) {
       added[name] = node[name];
+    }
+    const files = validFiles(node.files);
+    if (files.length > 0) {
+      added.files = files;
     }
     if (typeof node.stats === 'object' && node.stats !== null) {
       const stats = Object.entries(node.stats).filter(([, value]) => Number.isFinite(value));

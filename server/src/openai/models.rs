@@ -45,6 +45,7 @@ pub fn model_json(service: &ModelService) -> Json {
             "n_ctx": service.n_ctx(),
             "n_ctx_train": model.base().n_ctx_train(),
             "n_embd": model.base().n_embd(),
+            "has_chat_template": !service.chat.template().is_empty(),
             "n_params": model.n_params(),
             "size": model.n_bytes(),
         },

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { begin, filled, pause, rate, take } from '../completion.js';
+import { begin, filled, pause, progress, rate, take } from '../completion.js';
 
 const delta = (fields, finish = null) => ({ model: 'tiny', choices: [{ delta: fields, finish_reason: finish }] });
 
@@ -19,6 +19,22 @@ test('stream chunks extend the message', () => {
   take(node, delta({}, 'length'), 3000);
   take(node, { choices: [], usage: { prompt_tokens: 10, completion_tokens: 4 }, timings: { predicted_per_second: 7 } }, 3100);
   assert.deepEqual([node.finish, rate(node.stats), filled(node.stats), node.model], ['length', 7, 14, 'tiny']);
+});
+
+test('progress of the prompt is known, and the context in use after a stop', () => {
+  const node = { content: '' };
+  begin(node, 1000);
+  assert.equal(progress(node.stats), null);
+  const at = (processed) => ({ choices: [{ delta: {} }], prompt_progress: { total: 100, cache: 20, processed }, timings: { predicted_per_second: 0 } });
+  take(node, at(20), 1100);
+  assert.equal(progress(node.stats), 0);
+  take(node, at(60), 1200);
+  assert.equal(progress(node.stats), 0.5);
+  take(node, at(100), 1300);
+  assert.equal(progress(node.stats), null);
+  take(node, delta({ content: 'Hel' }), 2000);
+  take(node, delta({ content: 'lo' }), 2500);
+  assert.deepEqual([filled(node.stats), node.stats.cached], [102, 20], 'without the final chunk');
 });
 
 test('speed is null before the first tokens', () => {

@@ -12,16 +12,24 @@ test('unset settings are not sent', () => {
     messages: [{ role: 'user', content: 'hi' }],
     stream: true,
     stream_options: { include_usage: true },
+    return_progress: true,
     reasoning_control: true,
   });
 });
 
 test('settings become fields of the request', () => {
   const settings = { system: 'be brief', temperature: 0, top_k: 5, stop: ['a', 'b'], reasoning_effort: 'none', json_schema: '{"type":"object"}' };
-  const { messages, stream, stream_options: _, reasoning_control: __, ...fields } = requestBody(null, settings, question);
+  const { messages, stream, stream_options: _, return_progress: ___, reasoning_control: __, ...fields } = requestBody(null, settings, question);
   assert.deepEqual(messages[0], { role: 'system', content: 'be brief' });
   assert.deepEqual(fields, { temperature: 0, top_k: 5, stop: ['a', 'b'], reasoning_effort: 'none', json_schema: { type: 'object' } });
   assert.equal(stream, true);
+});
+
+test('attached files precede the typed text', () => {
+  const files = [{ name: 'a.md', text: 'x\n```\ny\n```\n' }, { name: 'b.txt', text: 'z' }];
+  const { messages } = requestBody('tiny', {}, [{ ...question[0], files }, { role: 'user', content: '', files: [files[1]] }]);
+  assert.equal(messages[0].content, 'a.md:\n````\nx\n```\ny\n```\n````\n\nb.txt:\n```\nz\n```\n\nhi');
+  assert.deepEqual(messages[1], { role: 'user', content: 'b.txt:\n```\nz\n```' });
 });
 
 test('final assistant message is continued', () => {

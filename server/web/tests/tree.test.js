@@ -44,6 +44,29 @@ test('title falls back to the first message', () => {
   assert.equal(title(newChat()), 'New chat');
 });
 
+test('title has neither files nor their contents', () => {
+  const titled = (fields) => {
+    const chat = newChat();
+    addMessage(chat, null, { role: 'user', ...fields });
+    return title(chat);
+  };
+  const files = [{ name: 'report.txt', text: 'many lines' }];
+  assert.equal(titled({ content: 'What is wrong?', files }), 'What is wrong?');
+  assert.equal(titled({ content: '', files }), 'report.txt');
+  // Messages of earlier versions contain their files.
+  assert.equal(titled({ content: 'Look:\n\nreport.txt:\n```\nmany\nlines\n```\n' }), 'Look:');
+  assert.equal(titled({ content: `long.txt:\n\`\`\`\n${'line\n'.repeat(5000)}\`\`\`\n\nWhy?` }), 'long.txt');
+  assert.equal(titled({ content: 'a.md:\n````\n```\nx\n```\n````\n' }), 'a.md');
+});
+
+test('import restores attached files', () => {
+  const chat = newChat();
+  addMessage(chat, null, { role: 'user', content: 'a', files: [{ name: 'n', text: 't', html: '<b>' }, { name: 1 }] });
+  const [back] = imported(JSON.stringify(exported([chat])));
+  assert.deepEqual(path(back)[0].files, [{ name: 'n', text: 't' }]);
+  assert.ok(matches(chat, 'n'));
+});
+
 test('search covers all versions', () => {
   const { chat } = grown();
   assert.ok(matches(chat, 'OTHER yes'));
