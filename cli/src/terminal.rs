@@ -38,11 +38,11 @@ fn style() -> OutputStyle {
 }
 
 /// Standard output for results. Writing fails if the stream was closed at startup.
-pub struct Output(StdoutLock<'static>);
+pub struct CheckedStdout(StdoutLock<'static>);
 
 /// Returns standard output.
-pub fn output() -> Output {
-    Output(io::stdout().lock())
+pub fn output() -> CheckedStdout {
+    CheckedStdout(io::stdout().lock())
 }
 
 /// Returns an error if standard output was closed at startup, so that a result would be lost.
@@ -55,7 +55,7 @@ pub fn check_output() -> io::Result<()> {
     Ok(())
 }
 
-impl Write for Output {
+impl Write for CheckedStdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         check_output()?;
         self.0.write(bytes)

@@ -445,54 +445,53 @@ fn other_file(home: &Home, name: &str, metadata: &[(&str, &str)], tensors: &[&st
     text(path)
 }
 
+/// Writes a file of each kind other than models, and returns its path with parts of its error.
+fn other_files(home: &Home, model: &str) -> Vec<(String, [&'static str; 2])> {
+    let file = |name, metadata: &[_], tensor| other_file(home, name, metadata, &[tensor]);
+    let projector = [("general.type", "mmproj"), ("general.architecture", "clip")];
+    let vector = [("general.architecture", "controlvector")];
+    let statistics = "blk.0.ffn_up.weight.in_sum2";
+    vec![
+        (lora(home, model, 1.0), ["is a LoRA adapter, not a model", "--lora"]),
+        (
+            file("mmproj.gguf", &projector, "v.a"),
+            ["is a multimodal projector (mmproj), not a model", "language model"],
+        ),
+        (
+            file("clip.gguf", &projector[1..], "v.a"),
+            ["is a multimodal projector", "images"],
+        ),
+        (
+            file("imatrix.gguf", &[("general.type", "imatrix")], statistics),
+            ["is an importance matrix (imatrix), not a model", "quantization"],
+        ),
+        (
+            file("vector.gguf", &vector, "direction.1"),
+            ["is a control vector, not a model", "--control-vector"],
+        ),
+        (
+            vocabulary(home, model),
+            ["is a vocabulary without weights, not a model", "llama tokenize"],
+        ),
+    ]
+}
+
+/// Writes the metadata of a model without its tensors.
+fn vocabulary(home: &Home, model: &str) -> String {
+    let path = home.path("vocab.gguf");
+    let mut writer = GgufWriter::new();
+    for (key, value) in Gguf::open_header(model).unwrap().metadata.iter() {
+        writer.set(key, value.clone());
+    }
+    writer.write_file(&path).unwrap();
+    text(path)
+}
+
 #[test]
 fn files_that_are_not_models_are_named() {
     let home = Home::new();
     let model = home.model("llama-dense", None);
-    let llama = ("general.architecture", "llama");
-    let file = |name, metadata: &[_], tensors: &[_]| other_file(&home, name, metadata, tensors);
-    let vocab = home.path("vocab.gguf");
-    let mut writer = GgufWriter::new();
-    for (key, value) in Gguf::open_header(&model).unwrap().metadata.iter() {
-        writer.set(key, value.clone());
-    }
-    writer.write_file(&vocab).unwrap();
-    let vocab = text(vocab);
-    for (path, parts) in [
-        (lora(&home, &model, 1.0), ["is a LoRA adapter, not a model", "--lora"]),
-        (
-            file(
-                "mmproj.gguf",
-                &[("general.type", "mmproj"), ("general.architecture", "clip")],
-                &["v.a"],
-            ),
-            ["is a multimodal projector (mmproj), not a model", "language model"],
-        ),
-        (
-            file("clip.gguf", &[("general.architecture", "clip")], &["v.a"]),
-            ["is a multimodal projector", "images"],
-        ),
-        (
-            file(
-                "imatrix.gguf",
-                &[("general.type", "imatrix")],
-                &["blk.0.ffn_up.weight.in_sum2"],
-            ),
-            ["is an importance matrix (imatrix), not a model", "quantization"],
-        ),
-        (
-            file(
-                "vector.gguf",
-                &[("general.architecture", "controlvector")],
-                &["direction.1"],
-            ),
-            ["is a control vector, not a model", "--control-vector"],
-        ),
-        (
-            vocab.clone(),
-            ["is a vocabulary without weights, not a model", "llama tokenize"],
-        ),
-    ] {
+    for (path, parts) in other_files(&home, &model) {
         let parts = [path.as_str(), parts[0], parts[1]];
         for args in [
             &["run", &path, "abc"][..],
@@ -505,17 +504,16 @@ fn files_that_are_not_models_are_named() {
             ended(home.llama(args)).fails_saying(&parts);
         }
         let tokens = ended(home.llama(&["tokenize", &path, "abc"]));
-        if path == vocab {
-            assert_eq!(
-                tokens.succeeds(),
-                ended(home.llama(&["tokenize", &model, "abc"])).succeeds()
-            );
+        if path.ends_with("vocab.gguf") {
+            let expected = ended(home.llama(&["tokenize", &model, "abc"]));
+            assert_eq!(tokens.succeeds(), expected.succeeds());
         } else {
             tokens.fails_saying(&parts);
         }
     }
     // A file that is merely incomplete still lists what it lacks.
-    let incomplete = file("incomplete.gguf", &[llama], &["token_embd.weight"]);
+    let llama = [("general.architecture", "llama")];
+    let incomplete = other_file(&home, "incomplete.gguf", &llama, &["token_embd.weight"]);
     ended(home.llama(&["run", &incomplete, "abc"])).fails_saying(&["llama.block_count"]);
 }
 

@@ -200,7 +200,7 @@ fn closed_stdout_is_success() {
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
 }
 
-/// Runs a shell command line in which `llama` is the binary.
+/// Runs a shell command line, with the binary as `llama`.
 fn in_shell(home: &Home, line: &str) -> crate::common::Ended {
     let llama = home.llama(&[]);
     let mut shell = std::process::Command::new("sh");

@@ -288,7 +288,8 @@ impl Drop for Server {
 
 /// Returns a request head.
 pub fn head(method: &str, path: &str, headers: &[(&str, &str)], len: usize) -> Vec<u8> {
-    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len}\r\n");
+    let mut head =
+        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len}\r\n");
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }

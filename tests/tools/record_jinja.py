@@ -834,6 +834,7 @@ CHANGES = [
     "{% set ns=namespace(a={}, l=[]) %}{% set _ = ns.a.update({'x':1}) %}{% for i in range(3) %}{% set _ = ns.l.append(i) %}{% endfor %}{{ ns.a }}{{ ns.l }}",
     "{% set l=[1,2] %}{% if l.append(3) %}x{% endif %}{{ l|length }}", "{% set _ = messages.append({'role':'x'}) %}{{ messages|length }}",
     "{% set _ = messages[0].update({'role':'y'}) %}{{ messages[0].role }}", "{% set a=[[]] %}{% set _ = a[0].append(1) %}{{ a }}",
+    "{% set i=[] %}{% set o=[i,(i,),{'i':i}] %}{% set _ = i.append(1) %}{{ o }}", "{{ [range(2), namespace(a=1), dict(b=2)] }}",
     "{% set d={'l':[]} %}{% set _ = d.l.append(1) %}{% set _ = d['l'].append(2) %}{{ d }}",
 ]
 MESSAGES = [{"role": "user", "content": "Hi"}]

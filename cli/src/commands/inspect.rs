@@ -15,6 +15,7 @@ use crate::args::PlanArgs;
 use crate::commands::{plan, stdout};
 use crate::failure::{Failure, Outcome};
 use crate::format;
+use crate::printable::printable;
 
 /// Arguments of `llama inspect`.
 #[derive(Debug, Args)]

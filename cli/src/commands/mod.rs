@@ -20,10 +20,10 @@ pub mod tokenize;
 use std::io::BufWriter;
 
 use crate::printable::PrintableWriter;
-use crate::terminal::{self, Output};
+use crate::terminal::{self, CheckedStdout};
 
 /// Returns buffered standard output, which escapes control characters. Callers must flush it to detect write
 /// errors.
-fn stdout() -> BufWriter<PrintableWriter<Output>> {
+fn stdout() -> BufWriter<PrintableWriter<CheckedStdout>> {
     BufWriter::with_capacity(1 << 16, PrintableWriter::new(terminal::output()))
 }

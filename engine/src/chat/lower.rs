@@ -107,14 +107,7 @@ impl<'s> Lower<'s> {
                 Stmt::EmitExpr(Spanned::new(ast::EmitExpr { expr }, s.span()))
             }
             Stmt::ForLoop(s) => Stmt::ForLoop(Spanned::new(self.for_loop(s)?, s.span())),
-            Stmt::IfCond(s) => {
-                let cond = ast::IfCond {
-                    expr: self.expr(&s.expr)?,
-                    true_body: self.body(&s.true_body)?,
-                    false_body: self.body(&s.false_body)?,
-                };
-                Stmt::IfCond(Spanned::new(cond, s.span()))
-            }
+            Stmt::IfCond(s) => Stmt::IfCond(Spanned::new(self.if_cond(s)?, s.span())),
             Stmt::WithBlock(s) => {
                 let assign = |(target, value): &(Expr<'s>, Expr<'s>)| Ok((target_of(target)?, self.expr(value)?));
                 let assignments = s.assignments.iter().map(assign).collect::<Result<_, Error>>()?;
@@ -179,6 +172,26 @@ impl<'s> Lower<'s> {
         })
     }
 
+    fn if_cond(&mut self, s: &Spanned<ast::IfCond<'s>>) -> Result<ast::IfCond<'s>, Error> {
+        Ok(ast::IfCond {
+            expr: self.expr(&s.expr)?,
+            true_body: self.body(&s.true_body)?,
+            false_body: self.body(&s.false_body)?,
+        })
+    }
+
+    fn chain(&mut self, e: &Spanned<ast::Compare<'s>>) -> Result<Expr<'s>, Error> {
+        if e.ops.len() > MAX_COMPARISONS {
+            return Err(Error::new(ErrorKind::SyntaxError, "too many chained comparisons"));
+        }
+        let mut args = Vec::with_capacity(2 * e.ops.len());
+        for op in &e.ops {
+            args.push(constant(operator(op.op), e.span()));
+            args.push(self.expr(&op.expr)?);
+        }
+        Ok(apply(COMPARE, self.expr(&e.expr)?, args, e.span()))
+    }
+
     /// Moves the defaults of parameters into the body, where they can refer to preceding parameters.
     fn macro_decl(&mut self, s: &Spanned<ast::Macro<'s>>) -> Result<ast::Macro<'s>, Error> {
         let args = s.args.iter().map(target_of).collect::<Result<Vec<_>, _>>()?;
@@ -232,17 +245,7 @@ impl<'s> Lower<'s> {
             }
             Expr::UnaryOp(e) => self.unary(e)?,
             Expr::BinOp(e) => self.binary(e)?,
-            Expr::Compare(e) => {
-                if e.ops.len() > MAX_COMPARISONS {
-                    return Err(Error::new(ErrorKind::SyntaxError, "too many chained comparisons"));
-                }
-                let mut args = Vec::with_capacity(2 * e.ops.len());
-                for op in &e.ops {
-                    args.push(constant(operator(op.op), span));
-                    args.push(self.expr(&op.expr)?);
-                }
-                apply(COMPARE, self.expr(&e.expr)?, args, span)
-            }
+            Expr::Compare(e) => self.chain(e)?,
             Expr::IfExpr(e) => {
                 let cond = ast::IfExpr {
                     test_expr: self.expr(&e.test_expr)?,

@@ -89,7 +89,7 @@ fn add(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Adds strings of which one is marked as safe; the other is escaped.
+/// Adds two strings and escapes the one that is not marked as safe.
 fn add_safe(state: &mut State, a: &Value, b: &Value) -> Result<Value, Error> {
     let mut sum = String::new();
     for text in [a, b] {

@@ -67,17 +67,7 @@ pub(super) fn percent(state: &mut State, text: &str, values: &Value) -> Result<V
             chars.next();
             key = Some(name);
         }
-        let mut spec = Spec::default();
-        while let Some(flag) = chars.next_if(|c| "#0- +".contains(*c)) {
-            match flag {
-                '#' => spec.alternate = true,
-                '0' if spec.align.is_none() => (spec.fill, spec.align) = ('0', Some('=')),
-                '-' => (spec.fill, spec.align) = (' ', Some('<')),
-                '+' => spec.sign = '+',
-                ' ' if spec.sign != '+' => spec.sign = ' ',
-                _ => {}
-            }
-        }
+        let mut spec = flags(&mut chars);
         let mut count = |chars: &mut std::iter::Peekable<std::str::Chars>| {
             if chars.next_if_eq(&'*').is_some() {
                 let n = next
@@ -114,6 +104,22 @@ pub(super) fn percent(state: &mut State, text: &str, values: &Value) -> Result<V
         return Err(invalid("not all arguments converted during string formatting"));
     }
     Ok(Value::from(out))
+}
+
+/// Reads the flags of a conversion.
+fn flags(chars: &mut std::iter::Peekable<std::str::Chars>) -> Spec {
+    let mut spec = Spec::default();
+    while let Some(flag) = chars.next_if(|c| "#0- +".contains(*c)) {
+        match flag {
+            '#' => spec.alternate = true,
+            '0' if spec.align.is_none() => (spec.fill, spec.align) = ('0', Some('=')),
+            '-' => (spec.fill, spec.align) = (' ', Some('<')),
+            '+' => spec.sign = '+',
+            ' ' if spec.sign != '+' => spec.sign = ' ',
+            _ => {}
+        }
+    }
+    spec
 }
 
 fn digits(chars: &mut std::iter::Peekable<std::str::Chars>) -> String {
@@ -268,9 +274,12 @@ fn general(x: f64, precision: usize, is_default: bool, keeps_zeros: bool) -> Str
         .split_once('e')
         .and_then(|(_, e)| e.parse().ok())
         .unwrap_or(0);
-    let without_zeros = |text: &str| match text.contains('.') && !keeps_zeros {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text.to_owned(),
+    let without_zeros = |text: &str| {
+        if text.contains('.') && !keeps_zeros {
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        } else {
+            text.to_owned()
+        }
     };
     let limit = precision as i64 - i64::from(is_default);
     if exponent < -4 || exponent >= limit {

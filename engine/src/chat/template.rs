@@ -6,8 +6,11 @@ use super::{ChatError, Message, runtime, values};
 use crate::gguf::Metadata;
 use crate::vocab::{Token, Vocab};
 use minijinja::{Environment, Value};
+use serde::Serialize;
+use serde_json::ser::Formatter;
 use serde_json::{Map, Value as Json, json};
 use std::borrow::Cow;
+use std::io::{self, Write};
 use std::time::SystemTime;
 
 /// GGUF key of the chat template.
@@ -31,6 +34,8 @@ pub struct ChatTemplate {
     /// Whether the template supports system messages after other messages.
     has_later_system: bool,
     content_is_list: bool,
+    /// The template needs the arguments of tool calls as JSON text instead of an object.
+    arguments_are_text: bool,
 }
 
 /// Difference between a context's text and a new prompt.
@@ -93,6 +98,7 @@ impl ChatTemplate {
             has_system: true,
             has_later_system: true,
             content_is_list: false,
+            arguments_are_text: false,
         };
         template.probe()?;
         Ok(template)
@@ -119,6 +125,23 @@ impl ChatTemplate {
         self.has_later_system = self.has_system
             && self.shows(&second, SYSTEM_MARK)? == Shown::Yes
             && self.shows(&last, SYSTEM_MARK)? == Shown::Yes;
+        self.probe_arguments()
+    }
+
+    /// Detects templates that fail if the arguments of a tool call are an object, but not if they are text.
+    fn probe_arguments(&mut self) -> Result<(), ChatError> {
+        if !self.source.contains("tool_calls") {
+            return Ok(());
+        }
+        let mut called = Message::assistant("");
+        let function = json!({"name": "f", "arguments": {"a": "b"}});
+        let calls = json!([{"id": "aB3dE5gH7", "type": "function", "function": function}]);
+        called.fields.insert("tool_calls".to_owned(), calls);
+        let messages = [Message::user(USER_MARK), called];
+        if self.shows(&messages, USER_MARK)? == Shown::Failed {
+            self.arguments_are_text = true;
+            self.arguments_are_text = self.shows(&messages, USER_MARK)? != Shown::Failed;
+        }
         Ok(())
     }
 
@@ -258,7 +281,11 @@ impl ChatTemplate {
             (Value::from("content"), content),
         ];
         for (name, value) in &message.fields {
-            fields.push((Value::from(name), value_of(value, size, 0)?));
+            let value = match name.as_str() {
+                "tool_calls" if self.arguments_are_text => value_of(&with_text_arguments(value)?, size, 0)?,
+                _ => value_of(value, size, 0)?,
+            };
+            fields.push((Value::from(name), value));
         }
         Ok(values::dict(fields))
     }
@@ -312,6 +339,44 @@ fn in_turn(messages: &[Message]) -> Option<Vec<Message>> {
         Some(joined)
     } else {
         None
+    }
+}
+
+/// Returns tool calls whose arguments are JSON text.
+fn with_text_arguments(calls: &Json) -> Result<Json, ChatError> {
+    let mut calls = calls.clone();
+    for call in calls.as_array_mut().into_iter().flatten() {
+        let arguments = call
+            .get_mut("function")
+            .and_then(|function| function.get_mut("arguments"));
+        if let Some(arguments) = arguments.filter(|arguments| arguments.is_object()) {
+            *arguments = python_text(arguments)?.into();
+        }
+    }
+    Ok(calls)
+}
+
+/// Returns JSON with the separators of Python's `json.dumps`.
+fn python_text(value: &Json) -> Result<String, ChatError> {
+    let mut out = Vec::new();
+    let written = value.serialize(&mut serde_json::Serializer::with_formatter(&mut out, PythonFormatter));
+    let text = written.ok().and_then(|()| String::from_utf8(out).ok());
+    text.ok_or(ChatError::Engine)
+}
+
+struct PythonFormatter;
+
+impl Formatter for PythonFormatter {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        out.write_all(if first { b"" } else { b", " })
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        out.write_all(if first { b"" } else { b", " })
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
     }
 }
 

@@ -90,6 +90,16 @@ fn llama3_uses_current_date() {
     assert_eq!(render(json!({"date_string": "now"})).as_deref(), Ok("Today: now"));
 }
 
+#[test]
+fn templates_get_thinking_and_time() {
+    let source = "{% for m in messages %}{{ m.content }}{% endfor %}{{ enable_thinking }} {{ date_string|length }} {{ datetime[:6] == date_string[3:6] ~ ' ' ~ date_string[:2] }}";
+    let template = template(source);
+    let render = |extras: Json| template.render(&[], false, extras.as_object().unwrap());
+    assert_eq!(render(json!({})).as_deref(), Ok("True 11 True"));
+    let own = json!({"enable_thinking": false, "date_string": "1 May", "datetime": "May 1"});
+    assert_eq!(render(own).as_deref(), Ok("False 5 False"));
+}
+
 /// Gemma 2 has no system role and requires alternating user and model turns.
 const GEMMA: &str = "{{ bos_token }}{% for m in messages %}\
     {% if m.role not in ('user', 'assistant') %}{{ raise_exception('no ' ~ m.role ~ ' role') }}{% endif %}\
@@ -318,6 +328,19 @@ fn content_may_be_list_of_parts() {
 }
 
 #[test]
+fn arguments_of_calls_may_be_text() {
+    let source = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ '<' + c.function.arguments + '>' }}{% endfor %}{% endfor %}";
+    let mut called = Message::assistant("");
+    let calls = json!([{"function": {"name": "f", "arguments": {"a": [1, "ä"], "b": {}}}}]);
+    called.fields.insert("tool_calls".into(), calls);
+    check(
+        source,
+        &[Message::user("u"), called],
+        "u<{\"a\": [1, \"ä\"], \"b\": {}}>",
+    );
+}
+
+#[test]
 fn smollm2() {
     // The SmolLM2 template, which adds a default system message.
     let source = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
@@ -540,6 +563,41 @@ fn invalid_templates_are_rejected() {
     );
 }
 
+#[track_caller]
+fn fails_soon(sources: &[String]) {
+    for source in sources {
+        let start = std::time::Instant::now();
+        let result = eval(source);
+        assert!(result.is_err(), "{source}: {} bytes", result.unwrap().len());
+        assert!(start.elapsed() < Duration::from_secs(60), "{source}");
+    }
+}
+
+/// Containers cannot contain themselves, grow without bound, or be moved too often; widths are limited.
+#[test]
+fn hostile_containers_and_widths_exceed_limits() {
+    let cases: [String; _] = [
+        "{% set l = [1] %}{% for i in range(99999) %}{% for j in range(99999) %}{% set _ = l.append(l) %}{% endfor %}{% endfor %}".into(),
+        "{% set l = [] %}{% set _ = l.append((l,)) %}".into(),
+        "{% set d = {} %}{% set _ = d.update(a=[d]) %}".into(),
+        "{% set l = [] %}{% set _ = l.append(l.append) %}".into(),
+        "{% set l = [] %}{% set _ = l.append(cycler(l)) %}".into(),
+        "{% set l = [] %}{% set _ = l.append(namespace(l=l)) %}".into(),
+        "{% set ns = namespace(l=[0]) %}{% for i in range(99999) %}{% set l = [i] %}{% set _ = ns.l.append(l) %}{% set ns.l = l %}{% endfor %}\
+         {% set a = [1] %}{% for i in range(99999) %}{% for j in range(999) %}{% set _ = a.extend(a) %}{% endfor %}{% endfor %}"
+            .into(),
+        "{% set a = range(99999) | list %}{% for i in range(99999) %}{% set _ = a.insert(0, a.pop(0)) %}{% endfor %}".into(),
+        "{{ '%99999999d' % 1 }}".into(),
+        "{{ '{:99999999}'.format(1) }}".into(),
+        "{% for i in range(99999) %}{% for j in range(99999) %}{{ '%99999d' % 1 }}{% endfor %}{% endfor %}".into(),
+        "{{ 'a' | center(1000000000) }}".into(),
+        "{{ 'a'.ljust(1000000000) }}".into(),
+        "{{ range(1000000000) }}".into(),
+        "{{ strftime_now('%9999999d') }}".into(),
+    ];
+    fails_soon(&cases);
+}
+
 /// Each template would hang, exhaust memory, or overflow the stack without the limits.
 #[test]
 fn hostile_templates_exceed_limits() {
@@ -595,30 +653,8 @@ fn hostile_templates_exceed_limits() {
         "{% set a = range(99999) | list %}{% for i in range(99999) %}{{ a | sort | first }}{% endfor %}".into(),
         "{{ 'x'[0:'y'] }}".into(),
         "{{ 'x'[::0] }}".into(),
-        "{% set l = [1] %}{% for i in range(99999) %}{% for j in range(99999) %}{% set _ = l.append(l) %}{% endfor %}{% endfor %}".into(),
-        "{% set l = [] %}{% set _ = l.append((l,)) %}".into(),
-        "{% set d = {} %}{% set _ = d.update(a=[d]) %}".into(),
-        "{% set l = [] %}{% set _ = l.append(l.append) %}".into(),
-        "{% set l = [] %}{% set _ = l.append(cycler(l)) %}".into(),
-        "{% set l = [] %}{% set _ = l.append(namespace(l=l)) %}".into(),
-        "{% set ns = namespace(l=[0]) %}{% for i in range(99999) %}{% set l = [i] %}{% set _ = ns.l.append(l) %}{% set ns.l = l %}{% endfor %}\
-         {% set a = [1] %}{% for i in range(99999) %}{% for j in range(999) %}{% set _ = a.extend(a) %}{% endfor %}{% endfor %}"
-            .into(),
-        "{% set a = range(99999) | list %}{% for i in range(99999) %}{% set _ = a.insert(0, a.pop(0)) %}{% endfor %}".into(),
-        "{{ '%99999999d' % 1 }}".into(),
-        "{{ '{:99999999}'.format(1) }}".into(),
-        "{% for i in range(99999) %}{% for j in range(99999) %}{{ '%99999d' % 1 }}{% endfor %}{% endfor %}".into(),
-        "{{ 'a' | center(1000000000) }}".into(),
-        "{{ 'a'.ljust(1000000000) }}".into(),
-        "{{ range(1000000000) }}".into(),
-        "{{ strftime_now('%9999999d') }}".into(),
     ];
-    for source in &cases {
-        let start = std::time::Instant::now();
-        let result = eval(source);
-        assert!(result.is_err(), "{source}: {} bytes", result.unwrap().len());
-        assert!(start.elapsed() < Duration::from_secs(60), "{source}");
-    }
+    fails_soon(&cases);
     assert_eq!(
         eval(loops),
         Err(ChatError::Limit {

@@ -238,7 +238,7 @@ fn truncate(state: &mut State, args: &[Value]) -> Result<Value, Error> {
     if length < n_end {
         return Err(invalid("the length is less than that of the end"));
     }
-    let n = value.len().map_or_else(|| source.chars().count(), |n| n);
+    let n = value.len().unwrap_or_else(|| source.chars().count());
     match kind(&value) {
         Kind::Undefined => return Ok(Value::from(source)),
         Kind::Str | Kind::List | Kind::Tuple | Kind::Dict | Kind::Range if n <= length.saturating_add(leeway) => {
@@ -352,7 +352,6 @@ fn wrapped(line: &str, width: usize, breaks: bool, hyphens: bool) -> Vec<String>
         }
         while breaks && !is_space && count(&chunk) > width {
             let room = width.saturating_sub(count(&current));
-            let room = if room == 0 { 0 } else { room };
             let at = chunk.char_indices().nth(room).map_or(chunk.len(), |(at, _)| at);
             current.push_str(&chunk[..at]);
             chunk.drain(..at);

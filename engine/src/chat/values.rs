@@ -113,16 +113,15 @@ pub(super) fn dict(entries: impl IntoIterator<Item = (Value, Value)>) -> Value {
     Value::from_object(Dict(Mutex::new(entries.into_iter().collect())))
 }
 
-/// Copies a literal of the template, so that each evaluation creates new containers.
+/// Converts a literal of the template, so that each evaluation creates new containers.
 pub(super) fn fresh(state: &mut State, value: &Value) -> Result<Value, Error> {
     spend(state, NODE)?;
-    match value.kind() {
-        ValueKind::Seq if value.is_tuple() => Ok(value.clone()),
-        ValueKind::Seq => {
+    match kind(value) {
+        Kind::List if value.downcast_object_ref::<List>().is_none() => {
             let items = value.try_iter()?.map(|item| fresh(state, &item));
             Ok(list(items.collect::<Result<_, _>>()?))
         }
-        ValueKind::Map if value.downcast_object_ref::<Dict>().is_none() => {
+        _ if value.kind() == ValueKind::Map && is_literal(value) => {
             let mut entries = Entries::default();
             for key in value.try_iter()? {
                 hashable(&key)?;
@@ -133,6 +132,12 @@ pub(super) fn fresh(state: &mut State, value: &Value) -> Result<Value, Error> {
         }
         _ => Ok(value.clone()),
     }
+}
+
+/// Returns true for minijinja's own maps, which literals create.
+fn is_literal(map: &Value) -> bool {
+    map.as_object()
+        .is_some_and(|object| object.type_name().contains("indexmap::"))
 }
 
 /// Returns an error if a value cannot be a key.
