@@ -32,17 +32,45 @@ pub fn read_whole(path: &Path) -> Outcome<String> {
     if path.as_os_str() == "-" {
         return whole_standard_input();
     }
-    let bytes = fs::read(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
-    text_of(bytes, &path.display())
+    text_of(bytes_of(path)?, &path.display())
 }
 
+/// Reads a file without changing its line ends; `-` is standard input.
+pub fn read_unchanged(path: &Path) -> Outcome<String> {
+    if path.as_os_str() == "-" {
+        return whole_standard_input();
+    }
+    decoded(bytes_of(path)?, &path.display())
+}
+
+fn bytes_of(path: &Path) -> Outcome<Vec<u8>> {
+    fs::read(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))
+}
+
+/// Decodes a text file, as Python reads one: without a byte order mark, and with newlines as line ends.
 fn text_of(bytes: Vec<u8>, name: &dyn Display) -> Outcome<String> {
-    String::from_utf8(bytes).map_err(|_| Failure::new(format_args!("{name}: invalid UTF-8")))
+    let text = decoded(bytes, name)?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    Ok(text.replace("\r\n", "\n").replace('\r', "\n"))
+}
+
+fn decoded(bytes: Vec<u8>, name: &dyn Display) -> Outcome<String> {
+    let is_utf16 = bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff");
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        let what = if is_utf16 {
+            "UTF-16 text".to_owned()
+        } else {
+            format!("invalid UTF-8 at byte {at}")
+        };
+        Failure::new(format_args!("{name}: {what}; convert it to UTF-8"))
+    })
 }
 
 fn without_line_feed(mut text: String) -> String {
-    let end = text.strip_suffix("\r\n").or_else(|| text.strip_suffix('\n'));
-    text.truncate(end.map_or(text.len(), str::len));
+    if text.ends_with('\n') {
+        text.pop();
+    }
     text
 }
 
@@ -74,6 +102,15 @@ pub fn unescaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_has_no_byte_order_mark_and_one_kind_of_line_end() {
+        let read = |bytes: &[u8]| text_of(bytes.to_vec(), &"x").map_err(|e| format!("{e:?}"));
+        assert_eq!(read(b"\xef\xbb\xbfa\r\nb\rc\n").as_deref(), Ok("a\nb\nc\n"));
+        assert_eq!(without_line_feed("a\n\n".to_owned()), "a\n");
+        assert!(read(b"\xff\xfea\0").is_err_and(|e| e.contains("UTF-16")));
+        assert!(read(b"ab\xff").is_err_and(|e| e.contains("at byte 2")));
+    }
 
     #[test]
     fn unescaped_replaces_escape_sequences() {

@@ -159,7 +159,7 @@ fn whole_prompt(args: &RunArgs, prompt: Option<String>) -> Outcome<Option<String
     let prompt = prompt.map(|prompt| args.text(&prompt));
     let file = match (&args.file, &args.binary_file) {
         (Some(path), _) => Some(input::read(path)?),
-        (None, Some(path)) => Some(input::read_whole(path)?),
+        (None, Some(path)) => Some(input::read_unchanged(path)?),
         (None, None) if prompt.is_some() && !io::stdin().is_terminal() => {
             Some(input::standard_input()?).filter(|text| !text.trim().is_empty())
         }
