@@ -99,6 +99,7 @@ pub fn app(args: &ServingArgs, path: &Path) -> Outcome<App> {
 fn chat_params(args: &ServingArgs) -> Outcome<ChatParams> {
     Ok(ChatParams {
         template: args.template.source()?,
+        parses_content: args.template.parse_special_content,
         variables: args.template.variables(),
         raw_output: args.defaults.skip_chat_parsing,
         split_reasoning: args.reasoning_format != "none" && !args.template.hide_reasoning,

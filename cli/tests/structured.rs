@@ -82,6 +82,8 @@ fn invalid_constraints_are_rejected() {
         (["--grammar-file", "/no/such"], &["/no/such"]),
         (["-r", ""], &["-r must not be empty"]),
         (["--chat-template", "{% if %}"], &["--raw"]),
+        (["--chat-template", "nosuch"], &["nosuch", "chatml"]),
+        (["--chat-template", "{{ bos_token }}"], &["the user's message"]),
     ] {
         let refused = run(&home, &model, &args);
         assert_eq!((refused.status, refused.out.as_str()), (1, ""), "{args:?}");
@@ -145,7 +147,8 @@ fn template_flags_replace_template_and_variables() {
         ended.succeeds().strip_suffix('\n').unwrap_or_default().to_owned()
     };
     assert_eq!(of(&[]), raw("abc"));
-    assert_eq!(of(&["--chat-template", jinja]), raw("abcy"));
+    // As in llama-server, templates that can think do so by default.
+    assert_eq!(of(&["--chat-template", jinja]), raw("abcx"));
     assert_eq!(of(&["--chat-template-file", &path, "--reasoning", "on"]), raw("abcx"));
     assert_eq!(of(&["--chat-template-file", &path, "--reasoning", "off"]), raw("abcy"));
     assert_eq!(
@@ -156,6 +159,15 @@ fn template_flags_replace_template_and_variables() {
             r#"{"more": 12, "enable_thinking": true}"#
         ]),
         raw("abcx12")
+    );
+    let windows = file(
+        "w.jinja",
+        &format!("\u{feff}{{% if true %}}\r\n{jinja}{{% endif %}}\r\n"),
+    );
+    assert_eq!(of(&["--chat-template-file", &windows]), raw("abcx"));
+    assert_eq!(
+        of(&["--chat-template", "chatml"]),
+        raw("<|im_start|>user\nabc<|im_end|>\n<|im_start|>assistant\n")
     );
     let system = file("s.txt", "be\\nkind\n");
     let with_system = "{% for m in messages %}{{ m.content }};{% endfor %}";

@@ -87,7 +87,7 @@ impl Chat {
     pub(crate) fn start(mut builder: ChatBuilder) -> Result<Chat> {
         let model = builder.model.engine().clone();
         let template = match &builder.chat.template {
-            Some(source) => PromptTemplate::new(source, model.vocab())?,
+            Some(source) => PromptTemplate::given(source, model.metadata(), model.vocab())?,
             None => PromptTemplate::of_model(model.metadata(), model.vocab())?,
         };
         let (session, settings, cancel) = builder.build()?;
@@ -185,18 +185,12 @@ impl Chat {
 
     fn prompt(&self) -> Result<Prompt> {
         let vocab = self.session.vocab();
-        let prompt = self.template.prompt(vocab, &self.messages, &self.variables)?;
-        if !self.settings.is_constrained() {
-            return Ok(prompt);
-        }
+        let mut rendered = self.template.rendered(vocab, &self.messages, true, &self.variables)?;
         // A constrained response contains no reasoning.
-        let mut text = prompt.text.clone();
-        self.template.close_reasoning(&mut text);
-        Ok(if text == prompt.text {
-            prompt
-        } else {
-            self.template.tokenized(vocab, text)
-        })
+        if self.settings.is_constrained() {
+            self.template.close_reasoning(&mut rendered);
+        }
+        Ok(self.template.tokenized(vocab, rendered))
     }
 
     fn begin(&mut self, prompt: &Prompt) -> Result<Generation> {

@@ -68,6 +68,7 @@ mod saved;
 mod session;
 mod stats;
 mod template;
+mod template_names;
 
 pub use builder::Builder;
 pub use cancel::CancelHandle;

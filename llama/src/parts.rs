@@ -5,7 +5,7 @@
 //!
 //! - [`ARCHITECTURES`]: the built-in architectures
 //! - [`sampler_chain`]: samplers with the banned tokens of a model
-//! - [`PromptTemplate`]: chat template with reasoning tags
+//! - [`PromptTemplate`]: chat template with reasoning tags; [`Rendered`], [`Prompt`]: its results
 //! - [`PendingConstraint`]: grammar that is compiled on another thread
 //! - [`Generator`]: tokens to text, with stop strings and reasoning budget
 //! - [`Session`]: context with cached prefix, context shift, and speculative decoding
@@ -25,4 +25,4 @@ pub use crate::load::{load_or_use_cpu, usable_gpus};
 pub use crate::sampling::sampler_chain;
 pub use crate::saved::{load_messages, save_messages};
 pub use crate::session::{Generation, GenerationParams, Session, fitting_context};
-pub use crate::template::{Prompt, PromptTemplate};
+pub use crate::template::{Prompt, PromptTemplate, Rendered};

@@ -26,14 +26,23 @@ pub fn capabilities_of(metadata: &Metadata) -> Vec<&'static str> {
     let text = |key: &str| metadata.optional::<&str>(key).ok().flatten();
     let arch = text("general.architecture").unwrap_or_default();
     let is_causal = metadata.optional::<bool>(&format!("{arch}.attention.causal"));
-    let source = text("tokenizer.chat_template").unwrap_or_default();
     let is_encoder = is_causal.ok().flatten() == Some(false);
-    match ChatTemplate::new(source, "", "") {
-        Ok(template) => capabilities(
-            is_encoder,
-            ToolFormat::of(&template, source).is_some(),
-            reasoning_tags(&template, source).is_some(),
-        ),
-        Err(_) => capabilities(is_encoder, false, false),
-    }
+    let template = |source: &'static str| {
+        let source = text(source)?;
+        Some((ChatTemplate::new(source, "", "").ok()?, source))
+    };
+    let default = template("tokenizer.chat_template").or_else(|| template("tokenizer.chat_template.default"));
+    let with_tools = template("tokenizer.chat_template.tool_use");
+    let has_tools = |found: &Option<(ChatTemplate, &str)>| {
+        let format = found
+            .as_ref()
+            .and_then(|(template, source)| ToolFormat::of(template, source));
+        format.is_some()
+    };
+    let has_reasoning = |(template, source): &(ChatTemplate, &str)| reasoning_tags(template, source).is_some();
+    capabilities(
+        is_encoder,
+        has_tools(&with_tools) || has_tools(&default),
+        default.as_ref().or(with_tools.as_ref()).is_some_and(has_reasoning),
+    )
 }

@@ -338,16 +338,24 @@ fn reasoning_is_split_from_content() {
 }
 
 #[test]
-fn model_without_template_rejects_messages() {
+fn model_without_template_uses_chatml() {
     let server = Server::with(Options {
         template: None,
         ..Options::default()
     });
-    let error = server.refused("/v1/chat/completions", &hello(), 400);
-    assert!(
-        error["message"].as_str().unwrap().contains("no chat template"),
-        "{error}"
+    let prompt = server.ask(
+        "/apply-template",
+        &json!({"messages": [{"role": "user", "content": "Hi"}]}),
     );
+    assert_eq!(
+        prompt["prompt"],
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    );
+    server.ask("/v1/chat/completions", &hello());
+}
+
+#[test]
+fn failing_template_rejects_messages() {
     let server = Server::with(Options {
         template: Some("{{ raise_exception('only poems') }}"),
         ..Options::default()

@@ -12,7 +12,7 @@ use crate::input;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Chat template")]
 pub struct TemplateArgs {
-    /// Jinja chat template; replaces the model's own
+    /// Jinja chat template or the name of one, such as chatml; replaces the model's own
     #[arg(
         long,
         value_name = "JINJA",
@@ -23,6 +23,11 @@ pub struct TemplateArgs {
     /// File with a Jinja chat template; replaces the model's own
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub chat_template_file: Option<PathBuf>,
+    /// Parse special tokens such as <|im_end|> in the content of messages
+    ///
+    /// By default, they are text, so that a message cannot contain another turn.
+    #[arg(long, hide_short_help = true)]
+    pub parse_special_content: bool,
     /// Extra template variables as JSON, such as {"enable_thinking": false}
     #[arg(long, value_name = "JSON", value_parser = json_object, hide_short_help = true)]
     pub chat_template_kwargs: Option<serde_json::Map<String, serde_json::Value>>,
@@ -72,7 +77,7 @@ impl TemplateArgs {
     pub fn source(&self) -> Outcome<Option<String>> {
         match &self.chat_template_file {
             Some(path) => Ok(Some(
-                input::read(path).map_err(|e| e.of_option("--chat-template-file"))?,
+                input::read_whole(path).map_err(|e| e.of_option("--chat-template-file"))?,
             )),
             None => Ok(self.chat_template.clone()),
         }

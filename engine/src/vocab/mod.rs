@@ -29,6 +29,7 @@ mod partition;
 mod plamo2;
 mod pre;
 mod prefixes;
+mod protected;
 mod roles;
 mod rwkv;
 mod source;
@@ -286,6 +287,16 @@ impl Vocab {
     ///
     /// Returns no tokens if the vocabulary has no texts.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+        let partition = if parse_special {
+            &self.all_specials
+        } else {
+            &self.user_defined
+        };
+        self.tokenize_parts(text, add_special, partition, None)
+    }
+
+    /// Tokenizes the text between the special tokens of a partition, without the character `mark`.
+    fn tokenize_parts(&self, text: &str, add_special: bool, partition: &Partition, mark: Option<char>) -> Vec<Token> {
         let mut out = Vec::new();
         if matches!(self.tokenizer, Tokenizer::None) {
             return out;
@@ -293,11 +304,6 @@ impl Vocab {
         if add_special && self.options.add_bos {
             out.extend(self.bos());
         }
-        let partition = if parse_special {
-            &self.all_specials
-        } else {
-            &self.user_defined
-        };
         // The space prefix applies at the start of the text and after every special token.
         let mut begins = true;
         for fragment in partition.split(text) {
@@ -307,7 +313,8 @@ impl Vocab {
                     begins = true;
                 }
                 Fragment::Text(range) => {
-                    self.tokenize_plain(&text[range], begins && self.options.add_space_prefix, &mut out);
+                    let fragment = protected::without_mark(&text[range], mark);
+                    self.tokenize_plain(&fragment, begins && self.options.add_space_prefix, &mut out);
                     begins = false;
                 }
             }

@@ -91,6 +91,12 @@ impl Partition {
         fragments
     }
 
+    /// Returns the special tokens in a text with the ranges that they cover, left to right.
+    pub fn matches(&self, text: &str) -> Vec<(Range<usize>, Token)> {
+        let placed = self.place(text.as_bytes()).into_iter();
+        placed.map(|placed| (placed.taken, placed.token)).collect()
+    }
+
     /// Returns the matched tokens with the ranges they cover, left to right.
     fn place(&self, text: &[u8]) -> Vec<Placed> {
         if self.specials.is_empty() {

@@ -9,6 +9,7 @@ use engine::sample::Token;
 use engine::vocab::{TokenAttr, Vocab};
 use llama::parts::PromptTemplate;
 use serde_json::{Map, Value as Json};
+use tracing::warn;
 
 use super::conversation::Conversation;
 use super::parser::OutputParser;
@@ -19,8 +20,11 @@ use crate::constraints::Constraints;
 /// Settings of chats with a model.
 #[derive(Clone, Debug, Default)]
 pub struct ChatParams {
-    /// Chat template that overrides the template of the model file.
+    /// Chat template that overrides the template of the model file: Jinja source, or the name of a template of
+    /// the file or of a built-in template.
     pub template: Option<String>,
+    /// Special tokens in the content of messages are parsed; by default they are text.
+    pub parses_content: bool,
     /// Default variables of the chat template.
     pub variables: Map<String, Json>,
     /// Output is not split into reasoning, content and tool calls.
@@ -47,6 +51,12 @@ pub struct ChatFormat {
     params: ChatParams,
     model: Arc<Model>,
     template: Option<PromptTemplate>,
+    /// The template is ChatML, because the file has none.
+    is_fallback: bool,
+    /// Format of requests with tools, if the file has a separate template for them.
+    with_tools: Option<Box<ChatFormat>>,
+    /// Problem of the template with tools.
+    tool_problem: Option<String>,
     tags: Option<ReasoningTags>,
     /// Syntax of tool calls.
     calls: Option<Arc<ToolFormat>>,
@@ -57,23 +67,52 @@ pub struct ChatFormat {
 }
 
 impl ChatFormat {
-    /// Detects the format of a model from its chat template. A model without template cannot chat.
+    /// Detects the format of a model from its chat template. A model that generates text, but has no template,
+    /// gets ChatML.
     ///
     /// # Errors
     /// Returns an error if the template is invalid.
     pub fn new(model: Arc<Model>, params: ChatParams) -> Result<ChatFormat, ChatError> {
-        let vocab = model.vocab();
+        let (vocab, metadata) = (model.vocab(), model.metadata());
         let template = match &params.template {
-            Some(source) => PromptTemplate::new(source, vocab),
-            None => PromptTemplate::of_model(model.metadata(), vocab),
+            Some(given) => PromptTemplate::given(given, metadata, vocab),
+            None => PromptTemplate::of_model(metadata, vocab),
         };
+        let encodes = model.arch().encoder || model.bidirectional();
+        let is_fallback = matches!(template, Err(ChatError::NoTemplate)) && !encodes;
         let template = match template {
-            Ok(template) => Some(template),
+            Err(ChatError::NoTemplate) if is_fallback => Some(PromptTemplate::chatml(vocab)?),
             Err(ChatError::NoTemplate) => None,
-            Err(error) => return Err(error),
+            template => Some(template?),
         };
+        if is_fallback {
+            warn!(
+                "the model has no chat template (tokenizer.chat_template); chats use ChatML; set another with --chat-template"
+            );
+        }
+        let mut template = template.map(|template| template.parsing_content(params.parses_content));
+        let for_tools = template.as_mut().and_then(PromptTemplate::take_for_tools);
+        let with_tools = for_tools.map(|template| ChatFormat::of(model.clone(), params.clone(), Some(template)));
+        let mut format = ChatFormat::of(model, params, template);
+        format.is_fallback = is_fallback;
+        format.with_tools = with_tools.map(Box::new);
+        if let Some(problem) = format.tool_problem() {
+            warn!(
+                "the chat template supports tools, but {problem}; tools are described by general instructions instead"
+            );
+        }
+        Ok(format)
+    }
+
+    fn of(model: Arc<Model>, params: ChatParams, template: Option<PromptTemplate>) -> ChatFormat {
+        let vocab = model.vocab();
         let tags = template.as_ref().and_then(PromptTemplate::tags);
-        let calls = template.as_ref().and_then(|t| ToolFormat::of(t.template(), t.source()));
+        let detected = template.as_ref().map(|t| ToolFormat::detect(t.template(), t.source()));
+        let (calls, tool_problem) = match detected {
+            None => (None, None),
+            Some(Ok(calls)) => (calls, None),
+            Some(Err(problem)) => (None, Some(problem)),
+        };
         let template_has_tools = calls.is_some();
         let calls = calls.or_else(|| template.as_ref().map(|_| generic_format()));
         let mut marks = calls.as_ref().map(ToolFormat::marks).unwrap_or_default();
@@ -83,25 +122,45 @@ impl ChatFormat {
         }
         let delimiters = vocab.tokenize(&marks, false, true);
         let delimiters = delimiters.into_iter().filter(|&token| is_control(vocab, token));
-        Ok(ChatFormat {
+        ChatFormat {
             delimiters: delimiters.collect(),
             params,
             template,
+            is_fallback: false,
+            with_tools: None,
+            tool_problem,
             tags,
             calls: calls.map(Arc::new),
             template_has_tools,
             model,
-        })
+        }
     }
 
-    /// Returns the Jinja source of the chat template, or an empty string.
+    /// Returns the format of requests with or without tools.
+    fn of_request(&self, tools: Option<&Tools>) -> &ChatFormat {
+        match (&self.with_tools, tools) {
+            (Some(format), Some(_)) => format,
+            _ => self,
+        }
+    }
+
+    /// Returns the problem of the template with tools, if general instructions replace its own format.
+    pub fn tool_problem(&self) -> Option<&str> {
+        let format = self.with_tools.as_deref().unwrap_or(self);
+        format.tool_problem.as_deref()
+    }
+
+    /// Returns the Jinja source of the chat template, or an empty string if the model has none.
     pub fn template(&self) -> &str {
-        self.template.as_ref().map_or("", PromptTemplate::source)
+        match &self.template {
+            Some(template) if !self.is_fallback => template.source(),
+            _ => "",
+        }
     }
 
     /// Returns true if the chat template renders tools and the format of its tool calls is known.
     pub fn supports_tools(&self) -> bool {
-        self.template_has_tools
+        self.with_tools.as_deref().unwrap_or(self).template_has_tools
     }
 
     /// Returns true if the chat template has reasoning tags.
@@ -118,6 +177,10 @@ impl ChatFormat {
 
     /// Renders and tokenizes the prompt of a conversation.
     pub fn prompt(&self, conversation: &Conversation) -> ApiResult<Prompt> {
+        self.of_request(conversation.tools.as_ref()).own_prompt(conversation)
+    }
+
+    fn own_prompt(&self, conversation: &Conversation) -> ApiResult<Prompt> {
         let Some(template) = &self.template else {
             return Err(ApiError::invalid(
                 "this model has no chat template and cannot process messages; use /v1/completions",
@@ -145,18 +208,17 @@ impl ChatFormat {
             as_text(messages, tools)
         };
         let messages = as_text.as_deref().unwrap_or(messages);
-        let rendered = template
-            .template()
-            .render(messages, !conversation.without_answer, &variables);
-        let mut text = rendered.map_err(|e| ApiError::invalid(e.to_string()))?;
+        let vocab = self.model.vocab();
+        let rendered = template.rendered(vocab, messages, !conversation.without_answer, &variables);
+        let mut rendered = rendered.map_err(|e| ApiError::invalid(e.to_string()))?;
         if conversation.skip_reasoning {
             if tools.is_none() && self.is_harmony() {
-                text += HARMONY_FINAL;
+                rendered.push(HARMONY_FINAL);
             }
-            template.close_reasoning(&mut text);
+            template.close_reasoning(&mut rendered);
         }
-        text += prefix;
-        let prompt = template.tokenized(self.model.vocab(), text);
+        rendered.push_content(prefix, template, vocab);
+        let prompt = template.tokenized(vocab, rendered);
         let splits = self.params.split_reasoning && prefix.is_empty();
         Ok(Prompt {
             text: prompt.text,
@@ -167,6 +229,10 @@ impl ChatFormat {
 
     /// Returns the parser for the output of a prompt. `splits` enables splitting off reasoning.
     pub fn parser(&self, prompt: &Prompt, tools: Option<&Tools>, splits: bool) -> OutputParser {
+        self.of_request(tools).own_parser(prompt, tools, splits)
+    }
+
+    fn own_parser(&self, prompt: &Prompt, tools: Option<&Tools>, splits: bool) -> OutputParser {
         if self.params.raw_output {
             return OutputParser::none();
         }
@@ -185,6 +251,7 @@ impl ChatFormat {
     /// Returns the reasoning budget of a completion, if it has one or `is_controlled` allows ending the
     /// reasoning later.
     pub fn budget(&self, prompt: &Prompt, conversation: &Conversation, is_controlled: bool) -> Option<Budget> {
+        let format = self.of_request(conversation.tools.as_ref());
         if conversation.skip_reasoning || conversation.continues_last {
             return None;
         }
@@ -196,12 +263,12 @@ impl ChatFormat {
             None if is_controlled => usize::MAX,
             n => n?,
         };
-        let marks = if self.is_harmony() {
+        let marks = if format.is_harmony() {
             Marks::Channels {
                 calls: conversation.tools.is_some(),
             }
         } else {
-            Marks::Tags(self.tags?)
+            Marks::Tags(format.tags?)
         };
         let message = conversation.budget_message.as_ref();
         let message = message.unwrap_or(&self.params.reasoning_message);
@@ -211,6 +278,10 @@ impl ChatFormat {
     /// Returns the control tokens whose text the parser of a completion needs; `None` if the completion has
     /// neither tool calls nor reasoning. The output omits other control tokens.
     pub fn delimiters(&self, prompt: &Prompt, tools: Option<&Tools>, budget: Option<&Budget>) -> Option<Arc<[Token]>> {
+        self.of_request(tools).own_delimiters(prompt, tools, budget)
+    }
+
+    fn own_delimiters(&self, prompt: &Prompt, tools: Option<&Tools>, budget: Option<&Budget>) -> Option<Arc<[Token]>> {
         if self.is_harmony() || tools.is_some() || prompt.tags.is_some() || budget.is_some() {
             Some(self.delimiters.clone())
         } else {
@@ -227,7 +298,7 @@ impl ChatFormat {
         tools: Option<&Tools>,
         constraints: &Constraints,
     ) -> ApiResult<Option<Grammar>> {
-        let Some((format, tools)) = self.calls.as_ref().zip(tools) else {
+        let Some((format, tools)) = self.of_request(tools).calls.as_ref().zip(tools) else {
             return Ok(None);
         };
         let Some((grammar, schemas)) = tools.grammar(format, self.model.vocab())? else {
@@ -248,12 +319,13 @@ impl ChatFormat {
         splits: bool,
         constraints: &Constraints,
     ) -> Option<Constraint> {
-        let (format, tools) = self.calls.as_ref().zip(tools)?;
+        let chat = self.of_request(tools);
+        let (format, tools) = chat.calls.as_ref().zip(tools)?;
         let can_be_compiled = |schema: &Grammar| constraints.constraint(schema).is_ok();
         let (grammar, mut trigger) = tools.lazy_grammar(format, self.model.vocab(), &can_be_compiled)?;
         if let Some((open, close)) = prompt.tags
             && splits
-            && !self.is_harmony()
+            && !chat.is_harmony()
         {
             trigger.starts_in_prefix = prompt.text.trim_end().ends_with(open);
             trigger.prefix = Some((open.to_owned(), close.to_owned()));

@@ -73,6 +73,7 @@ pub fn props_json(service: &ModelService) -> Json {
         "model_alias": service.params.name,
         "model_path": service.params.path,
         "chat_template": service.chat.template(),
+        "chat_template_tool_problem": service.chat.tool_problem(),
         "bos_token": text(service.vocab().bos()),
         "eos_token": text(service.vocab().eos()),
         "modalities": { "vision": false, "audio": false },

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use engine::chat::{ChatError, Message, ReasoningTags};
-use engine::gguf::Value;
 use engine::model::Model;
 use engine::sample::Token;
 use engine::vocab::Vocab;
 use llama::parts::{PromptTemplate, load_messages, save_messages};
 use serde_json::{Map, Value as Json};
+use tracing::warn;
 
 use crate::args::TemplateArgs;
 use crate::failure::{Failure, Outcome};
@@ -24,8 +24,7 @@ pub struct Conversation {
 impl Conversation {
     /// Creates an empty conversation. With `raw`, the chat template is not applied.
     pub fn new(model: &Model, raw: bool, system: Option<&str>, args: &TemplateArgs) -> Outcome<Conversation> {
-        let source = if raw { None } else { template_source(model, args)? };
-        let template = template(model, source.as_deref().unwrap_or_default())?;
+        let template = if raw { None } else { template(model, args)? };
         let mut conversation = Conversation {
             template,
             variables: args.variables(),
@@ -155,16 +154,25 @@ impl Conversation {
     }
 }
 
-/// Returns the Jinja template given on the command line, or the model's own.
-fn template_source(model: &Model, args: &TemplateArgs) -> Outcome<Option<String>> {
-    let of_file = model.metadata().get("tokenizer.chat_template").and_then(Value::as_str);
-    Ok(args.source()?.or(of_file.map(str::to_owned)))
-}
-
-/// Parses a template; `None` if the model has none.
-fn template(model: &Model, source: &str) -> Outcome<Option<PromptTemplate>> {
-    match PromptTemplate::new(source, model.vocab()) {
-        Ok(template) => Ok(Some(template)),
+/// Returns the template given on the command line, or the model's own; `None` if there is none. A model that
+/// knows the tokens of ChatML gets that template.
+fn template(model: &Model, args: &TemplateArgs) -> Outcome<Option<PromptTemplate>> {
+    let (metadata, vocab) = (model.metadata(), model.vocab());
+    let template = match args.source()? {
+        Some(given) => PromptTemplate::given(&given, metadata, vocab),
+        None => PromptTemplate::of_model(metadata, vocab),
+    };
+    let template = match template {
+        Err(ChatError::NoTemplate) if vocab.tokenize("<|im_start|>", false, true).len() == 1 => {
+            warn!(
+                "the model has no chat template; its vocabulary has the tokens of ChatML, which is used instead (--raw: none)"
+            );
+            PromptTemplate::chatml(vocab)
+        }
+        template => template,
+    };
+    match template {
+        Ok(template) => Ok(Some(template.parsing_content(args.parse_special_content))),
         Err(ChatError::NoTemplate) => Ok(None),
         Err(e) => Err(Failure::new(format_args!(
             "{e}; use --raw to run without a chat template"

@@ -110,25 +110,58 @@ impl ToolFormat {
     /// Detects the format of a template. `None` if the template does not render tools or its format is not
     /// supported.
     pub fn of(template: &ChatTemplate, source: &str) -> Option<ToolFormat> {
+        ToolFormat::detect(template, source).ok().flatten()
+    }
+
+    /// Detects the format of a template. `None` if the template does not render tools.
+    ///
+    /// # Errors
+    /// Returns a description of the problem if the template renders tools, but not in a supported way.
+    pub fn detect(template: &ChatTemplate, source: &str) -> Result<Option<ToolFormat>, String> {
         let schema = json!({"type": "object", "properties": {A: {"type": "string", "description": "-"}, B: {"type": "integer", "description": "-"}}, "required": [A]});
         let tool = |name: &str| json!({"type": "function", "function": {"name": name, "description": "-", "parameters": schema}});
         let with = Map::from_iter([("tools".to_owned(), json!([tool(F), tool(G)]))]);
         let user = || Message::user("~U-5a0e~");
-        let render = |messages: &[Message], ask: bool| template.render(messages, ask, &with).ok();
         // A template that omits tools could still render calls, but its model was not trained to make them.
-        let prompt = render(&[user()], true)?;
-        if !prompt.contains(F) {
-            return None;
+        let prompt = match template.render(&[user()], true, &with) {
+            Ok(prompt) if prompt.contains(F) => prompt,
+            Ok(_) => return Ok(None),
+            // Without tools, the template fails as well, and requests report the error.
+            Err(_) if template.render(&[user()], true, &Map::new()).is_err() => return Ok(None),
+            Err(error) => return Err(format!("it fails with tools: {error}")),
+        };
+        let mut failure = None;
+        let mut render = |messages: &[Message]| match template.render(messages, false, &with) {
+            Ok(text) => Some(text),
+            Err(error) => {
+                failure.get_or_insert(error.to_string());
+                None
+            }
+        };
+        let format = ToolFormat::rendered(&mut render, &user(), &prompt, source);
+        match (format, failure) {
+            (Some(format), _) => Ok(Some(format)),
+            (None, Some(error)) => Err(format!("it fails with tool calls: {error}")),
+            (None, None) => Err("the form of its tool calls is not known".to_owned()),
         }
-        let events = render(&[user(), Message::assistant(CONTENT)], false)?;
+    }
+
+    /// Detects the format from renderings of tool calls after a prompt.
+    fn rendered(
+        render: &mut impl FnMut(&[Message]) -> Option<String>,
+        user: &Message,
+        prompt: &str,
+        source: &str,
+    ) -> Option<ToolFormat> {
+        let events = render(&[user.clone(), Message::assistant(CONTENT)])?;
         let (before, behind) = events.split_once(CONTENT)?;
         if before.ends_with("<|channel|>final<|message|>") {
             return Some(ToolFormat::new(CallSyntax::Harmony));
         }
-        let called = |n: usize| {
-            let text = render(&[user(), calling(n)], false)?;
+        let mut called = |n: usize| {
+            let text = render(&[user.clone(), calling(n)])?;
             let n_said = without_open_tag(common_start(&text, before)).len();
-            let n_prompt = without_open_tag(common_start(&text, &prompt)).len();
+            let n_prompt = without_open_tag(common_start(&text, prompt)).len();
             let text = &text[n_said.max(n_prompt)..];
             let whole = text.strip_suffix(behind);
             let whole = whole.or_else(|| text.trim_end().strip_suffix(behind.trim_end()));
@@ -364,5 +397,29 @@ impl Marker {
             before: before.to_owned(),
             after: after.map(str::to_owned),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsupported_tools_are_a_problem_instead_of_missing() {
+        let detect = |tools: &str, calls: &str| {
+            let source = format!(
+                "{{% if tools %}}{tools}{{% endif %}}{{% for m in messages %}}<{{{{ m.role }}}}>{{{{ m.content }}}}\
+                 {{% for c in m.tool_calls or [] %}}{calls}{{% endfor %}}<|end|>{{% endfor %}}"
+            );
+            ToolFormat::detect(&ChatTemplate::new(&source, "", "").unwrap(), &source)
+        };
+        let (shown, name) = ("{{ tools | tojson }}", "{{ c.function.name }}");
+        assert_eq!(detect("", name), Ok(None));
+        let fails = detect("{{ raise_exception('no tools') }}", name).unwrap_err();
+        assert!(fails.contains("no tools"), "{fails}");
+        let fails = detect(shown, "{{ raise_exception('no calls') }}").unwrap_err();
+        assert!(fails.contains("no calls"), "{fails}");
+        let twice = format!("{name} calls {name} with {{{{ c.function.arguments | tojson }}}}");
+        assert!(detect(shown, &twice).unwrap_err().contains("form"));
     }
 }
