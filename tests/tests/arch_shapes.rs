@@ -116,7 +116,7 @@ arch_macros::arch! {
             let projected = wo(attn + again + far + few + fewer + seen);
             let unbiased = linear_without_bias(wo, attn) * first_layer(attn_norm);
             let capped = softcap(clamp(projected + unbiased, -8.0, 8.0), 5.0);
-            let probs = softmax(capped);
+            let probs = softmax(capped) * top_mask(capped, 2);
             let sum = sum_rows(probs);
             let shared = probs / sum;
             let left = shared[..n_part] * 1.0;

@@ -184,9 +184,13 @@ pub enum HparamItem {
         cond: Expr,
         /// Error message shown when the condition is false.
         text: LitStr,
+        /// Written `warn` instead of `check`: files that violate the condition load with a warning.
+        only_warns: bool,
     },
     /// `without n_swa, …;`: hyper-parameters that are not inherited.
     Without(Vec<Ident>),
+    /// `without check "text";`: the inherited check with this message is dropped.
+    WithoutCheck(LitStr),
 }
 
 impl HparamItem {
@@ -194,7 +198,7 @@ impl HparamItem {
     pub fn name(&self) -> Option<&Ident> {
         match self {
             HparamItem::Key { name, .. } | HparamItem::Let { name, .. } => Some(name),
-            HparamItem::Check { .. } | HparamItem::Without(_) => None,
+            HparamItem::Check { .. } | HparamItem::Without(_) | HparamItem::WithoutCheck(_) => None,
         }
     }
 }

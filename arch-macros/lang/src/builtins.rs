@@ -179,6 +179,7 @@ pub static RESERVED: &[(&str, &str)] = &[
     ("layers", "the list of layers in the expansion"),
     ("has", "the test for the presence of an optional tensor"),
     ("model_is", "the test for a published model"),
+    ("given", "the test for a key of the file"),
 ];
 
 /// Returns the meaning of `name` if it is reserved.

@@ -263,7 +263,19 @@ fn read_hparam(arch: &Arch, h: &Hparam, r: &Ident) -> TokenStream {
                 quote!(let #name: #ty = #expr;)
             }
         }
-        Hparam::Check { cond, text } => {
+        Hparam::Check {
+            cond,
+            text,
+            only_warns: true,
+        } => {
+            let expr = emit(cond, Scope::Load);
+            if cond.per_layer {
+                quote!(let #il = (0..#base.n_layer_loaded()).all(|#il| #expr); #r.warn(#il, #text);)
+            } else {
+                quote!(#r.warn(#expr, #text);)
+            }
+        }
+        Hparam::Check { cond, text, .. } => {
             let expr = emit(cond, Scope::Load);
             let found = found_values(arch, cond);
             let check = quote!(#r.check(#expr, #text, &[#(#found),*]));

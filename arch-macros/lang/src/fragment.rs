@@ -51,7 +51,7 @@ pub fn expand(decl: &mut Decl, library: &dyn Library, errors: &mut Errors) {
     decl.fragments.append(&mut expander.used);
     let (removals, own) = std::mem::take(&mut decl.hparams)
         .into_iter()
-        .partition(|item| matches!(item, HparamItem::Without(_)));
+        .partition(|item| matches!(item, HparamItem::Without(_) | HparamItem::WithoutCheck(_)));
     decl.hparams = removals;
     decl.given_hparams = not_own(&expander.hparams, &own);
     decl.hparams
@@ -194,7 +194,7 @@ impl Expander<'_> {
             .errors
             .sources
             .parse_other(&source.file, &source.text, Origin::Fragment, by);
-        let read = tokens.map_err(syn::Error::from).and_then(|tokens| {
+        let read = tokens.and_then(|tokens| {
             let Some(tokens) = parse::macro_tokens(tokens, "fragment")? else {
                 let message = format!("{} contains no `fragment! {{ … }}`", source.file);
                 return Err(syn::Error::new(u.name.span(), message));

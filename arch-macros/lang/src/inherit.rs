@@ -10,7 +10,7 @@ use crate::ast::Decl;
 use crate::diag::{Errors, did_you_mean};
 use crate::fragment;
 use crate::library::{Library, Source};
-use crate::merge::{merge, removed_hparams, removed_tensors};
+use crate::merge::{merge, removed_checks, removed_hparams, removed_tensors};
 use crate::model::Ancestor;
 use crate::parse;
 use crate::source::{Origin, Range};
@@ -67,7 +67,6 @@ fn parent(
     let tokens = errors
         .sources
         .parse_other(&source.file, &source.text, origin, Range::of(like));
-    let tokens = tokens.map_err(syn::Error::from);
     let tokens = match tokens.and_then(parse::declaration) {
         Ok(Some(tokens)) => tokens,
         Ok(None) => {
@@ -92,6 +91,12 @@ fn parent(
 fn nothing_inherited(decl: &Decl, errors: &mut Errors) {
     let mut names = removed_hparams(&decl.hparams);
     names.extend(removed_tensors(&decl.tensors));
+    for text in removed_checks(&decl.hparams) {
+        errors.at(
+            text,
+            "`without check` has no effect: the declaration inherits nothing; add `like: \"…\";`",
+        );
+    }
     for name in names {
         errors.at(
             name,

@@ -15,6 +15,7 @@
 //! in [`words`]. [`format`] is the formatter.
 
 pub mod ast;
+mod braces;
 pub mod builtins;
 mod check;
 mod codegen;
@@ -99,7 +100,7 @@ pub fn check_file(file: &str, text: &str, library: &dyn Library) -> Vec<Diagnost
 /// abstract parent.
 pub fn compile_file(file: &str, text: &str, library: &dyn Library) -> Result<Option<model::Arch>, Vec<Diagnostic>> {
     let mut errors = Errors::new();
-    let tokens = errors.sources.parse_own(file, text).map_err(syn::Error::from);
+    let tokens = errors.sources.parse_own(file, text);
     match tokens.and_then(content) {
         Ok(Some(Content::Arch(tokens))) => analyze(tokens, library, errors).result.map(Some),
         Ok(Some(Content::Parent(tokens))) => {

@@ -1,5 +1,7 @@
 //! Lints: well-formed code that is most likely a mistake. A finding is an error.
 
+mod duplicate_name;
+mod unknown_key;
 mod unknown_tensor;
 
 use crate::diag::Errors;
@@ -19,7 +21,13 @@ struct Subject<'a> {
 type Finding = (Range, String);
 
 /// All lints. Each adds its findings to a list.
-const LINTS: [fn(&Subject<'_>, &mut Vec<Finding>); 3] = [half_rotated, no_residual, unknown_tensor::find];
+const LINTS: [fn(&Subject<'_>, &mut Vec<Finding>); 5] = [
+    half_rotated,
+    no_residual,
+    unknown_tensor::find,
+    unknown_key::find,
+    duplicate_name::find,
+];
 
 /// Runs all lints and records their findings as errors.
 pub fn check(arch: &Arch, library: &dyn Library, errors: &mut Errors) {

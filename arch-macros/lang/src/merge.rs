@@ -1,6 +1,7 @@
 //! Merges two declarations. Items of the child replace inherited items.
 
 use proc_macro2::{Ident, Span};
+use syn::LitStr;
 
 use crate::ast::{Decl, Function, GroupDecl, HparamItem, ModelDecl, TensorItem, tensor_names};
 use crate::diag::{Errors, did_you_mean};
@@ -63,6 +64,15 @@ pub fn removed_hparams(items: &[HparamItem]) -> Vec<&Ident> {
     names.flatten().collect()
 }
 
+/// Returns the messages of the checks listed after `without check`.
+pub fn removed_checks(items: &[HparamItem]) -> Vec<&LitStr> {
+    let texts = items.iter().filter_map(|item| match item {
+        HparamItem::WithoutCheck(text) => Some(text),
+        _ => None,
+    });
+    texts.collect()
+}
+
 /// Replaces inherited items of the same name in their position and appends the others. Items that precede a
 /// replacement in the child are inserted before it, because defaults and derived values refer only to
 /// preceding items.
@@ -79,11 +89,25 @@ pub fn merge_hparams(mut inherited: Vec<HparamItem>, own: Vec<HparamItem>, error
             nothing_to_remove(name, "hyper-parameter", &all, errors);
         }
     }
+    for text in removed_checks(&own) {
+        let is_it = |item: &HparamItem| matches!(item, HparamItem::Check { text: t, .. } if t.value() == text.value());
+        if inherited.iter().any(is_it) {
+            inherited.retain(|item| !is_it(item));
+        } else {
+            let all = inherited.iter().filter_map(|item| match item {
+                HparamItem::Check { text, .. } => Some(text.value()),
+                _ => None,
+            });
+            let all: Vec<String> = all.collect();
+            let hint = did_you_mean(&text.value(), all.iter().map(String::as_str));
+            errors.at(text, format!("no inherited check with this message{hint}"));
+        }
+    }
     let mut new = Vec::new();
     // A name declared twice in the child replaces only once; the checker reports the second.
     let mut seen: Vec<Ident> = Vec::new();
     for item in own {
-        if matches!(item, HparamItem::Without(_)) {
+        if matches!(item, HparamItem::Without(_) | HparamItem::WithoutCheck(_)) {
             continue;
         }
         let name = item.name().filter(|name| !seen.contains(name)).cloned();

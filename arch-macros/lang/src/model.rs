@@ -14,6 +14,8 @@ use crate::sym::{Dim, Shape};
 pub struct Arch {
     /// Value of `general.architecture` in matching files.
     pub name: String,
+    /// Location of the name in the declaration.
+    pub name_span: Span,
     /// Ancestors of the declaration (`like:`), nearest first.
     pub ancestors: Vec<Ancestor>,
     /// Files of the fragments used, relative to the crate's manifest.
@@ -172,8 +174,10 @@ pub enum Hparam {
     Check {
         /// Condition; a per-layer condition must hold in every layer.
         cond: Scalar,
-        /// Error message shown if the condition is false.
+        /// Message shown if the condition is false.
         text: String,
+        /// The message is a warning.
+        only_warns: bool,
     },
 }
 
@@ -377,7 +381,9 @@ impl Scalar {
         let opposite = match &self.kind {
             ScalarKind::Binary(op, a, b) => op.opposite().map(|op| format!("{} {} {}", a.text, op.symbol(), b.text)),
             ScalarKind::Not(a) => Some(a.text.clone()),
-            ScalarKind::Hparam(_) | ScalarKind::Has(_) | ScalarKind::Model(_) => Some(format!("!{}", self.text)),
+            ScalarKind::Hparam(_) | ScalarKind::Has(_) | ScalarKind::Model(_) | ScalarKind::Given(_) => {
+                Some(format!("!{}", self.text))
+            }
             _ => None,
         };
         opposite.unwrap_or_else(|| format!("!({})", self.text))
@@ -418,6 +424,8 @@ pub enum ScalarKind {
     Has(Ident),
     /// `model_is("27B")`, with the condition of the model.
     Model(Box<Scalar>),
+    /// `given(n_swa)`: true if the file has the key.
+    Given(String),
     /// Rust code over hyperparameters: `rust!(expression)`.
     Rust(TokenStream),
 }

@@ -59,6 +59,7 @@ const GATINGS: &[(&str, &str)] = &[
     ("softmax", "Softmax"),
     ("sigmoid", "Sigmoid"),
     ("softmax_weight", "SoftmaxWeight"),
+    ("none", "None"),
 ];
 
 const fn op(name: &'static str, params: &'static [Param], shape: ShapeRule, emit: Emit, doc: &'static str) -> OpSpec {
@@ -159,7 +160,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         attention_temperature,
         Emit::Method("attention_temperature"),
-        "position-dependent factors for queries, 1 + scale * ln(floor((p + offset) / length) + 1) at position p: [1, 1, T]",
+        "factors of queries, 1 + scale * ln(floor((p + offset) / length) + 1) at position p: [1, 1, T]",
     ),
     OpSpec {
         in_layer: true,
@@ -307,8 +308,8 @@ pub static OPS: &[OpSpec] = &[
             &[tensor("x"), positional("n", Int)],
             last_tokens,
             Emit::Method("last_tokens"),
-            "x [c, T] of the last n tokens of the sequence, oldest first, from layer state -> [c, n, T]. Entries before \
-             the start of the sequence are unspecified",
+            "x [c, T] of the last n tokens, oldest first, from layer state -> [c, n, T]. Entries before the start of the \
+             sequence are unspecified",
         )
     },
     OpSpec {
@@ -346,7 +347,7 @@ pub static OPS: &[OpSpec] = &[
             X,
             same_as_x,
             Emit::Method("token_shift"),
-            "token shift of RWKV: returns x [c, T] of the preceding token, kept as layer state; zeros for the first token",
+            "x [c, T] of the preceding token, from layer state; zeros for the first token",
         )
     },
     OpSpec {
@@ -458,7 +459,7 @@ pub static OPS: &[OpSpec] = &[
         moe,
         Emit::FullStruct("moe", "MoeArgs"),
         "mixture of experts: sum over the n_used experts with the largest `router` logits [n_expert, T]. Their weights \
-         follow from `gating`, are normalized if `norm_weights`, and are multiplied by `scale`; `weigh_input` applies \
+         follow from `gating` (`none`: the logits), are normalized if `norm_weights`, and are multiplied by `scale`; `weigh_input` applies \
          them to x. `selection` [n_expert, T] replaces the logits for the selection, `selection_bias` is added for it, \
          and `ids` [n_used, T] skips it. Only the n_groups_used best of n_groups are eligible. `gate_up` has gates and \
          ups in one tensor. `limit` clamps gates and ups; `act_limit` clamps gates after the activation (0: off). With \
@@ -492,6 +493,13 @@ pub static OPS: &[OpSpec] = &[
         softmax_heads,
         Emit::Method("softmax_heads"),
         "softmax over the heads: [d, n, T] -> [d, n, T]",
+    ),
+    op(
+        "top_mask",
+        &[tensor("x"), positional("n", Int)],
+        same_as_x,
+        Emit::Method("top_mask"),
+        "1 for the n largest values of dimension 0, 0 for the others",
     ),
     op(
         "sum_rows",
@@ -538,7 +546,7 @@ pub static OPS: &[OpSpec] = &[
         ],
         same_as_x,
         Emit::Method("sinkhorn"),
-        "Sinkhorn normalization: softmax, then `iterations` alternating divisions by row and column sums; each row of x [n * n, T] becomes an approximately doubly stochastic matrix",
+        "Sinkhorn normalization of each row of x [n * n, T]: softmax, then `iterations` alternating divisions by row and column sums",
     ),
     op(
         "row",
@@ -554,7 +562,7 @@ pub static OPS: &[OpSpec] = &[
             &[positional("w", ParamKind::OfFirstLayer)],
             weight,
             Emit::Method("weight"),
-            "the first layer's tensor of this name, for layers whose own tensor may be absent",
+            "the first layer's tensor of this name",
         )
     },
     op(
@@ -562,7 +570,7 @@ pub static OPS: &[OpSpec] = &[
         &[positional("w", ParamKind::Linear), tensor("x")],
         linear_without_bias,
         Emit::Method("linear_without_bias"),
-        "w(x) without the bias, even if the file has one",
+        "w(x) without the bias",
     ),
     op(
         "sum_heads",

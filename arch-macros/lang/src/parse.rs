@@ -24,7 +24,8 @@
 //!
 //! hparam    = IDENT ":" type "=" STRING [ "or" EXPR ] ";"
 //!           | "let" IDENT "=" EXPR ";"
-//!           | "check" EXPR "," STRING ";"
+//!           | ( "check" | "warn" ) EXPR "," STRING ";"              (* a file without the property: error, warning *)
+//!           | "without" "check" STRING ";"                          (* the message of an inherited check *)
 //!           | without ;
 //! without   = "without" IDENT { "," IDENT } ";" ;                   (* with "like" only *)
 //! type      = scalar | "[" scalar [ ";" EXPR ".." ] "]" | "pattern" | "dense_first" | IDENT ;     (* IDENT: an option of a fragment *)
@@ -283,14 +284,18 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
         return Ok(HparamItem::Let { name, value });
     }
     let name: Ident = input.parse()?;
-    if name == "check" && !input.peek(Token![:]) {
+    if (name == "check" || name == "warn") && !input.peek(Token![:]) {
         let cond = input.parse()?;
         input.parse::<Token![,]>()?;
         let text = input.parse()?;
         input.parse::<Token![;]>()?;
-        return Ok(HparamItem::Check { cond, text });
+        let only_warns = name == "warn";
+        return Ok(HparamItem::Check { cond, text, only_warns });
     }
     if name == "without" && !input.peek(Token![:]) {
+        if input.peek(Ident) && input.peek2(LitStr) {
+            return removed_check(input);
+        }
         return names(input).map(HparamItem::Without);
     }
     input.parse::<Token![:]>()?;
@@ -331,6 +336,20 @@ fn hparam(input: ParseStream<'_>) -> syn::Result<HparamItem> {
         key,
         default,
     })
+}
+
+/// Parses `check "text";` after `without`.
+fn removed_check(input: ParseStream<'_>) -> syn::Result<HparamItem> {
+    let word: Ident = input.parse()?;
+    if word != "check" {
+        return Err(syn::Error::new(
+            word.span(),
+            "expected `check` before the message of a check",
+        ));
+    }
+    let text = input.parse()?;
+    input.parse::<Token![;]>()?;
+    Ok(HparamItem::WithoutCheck(text))
 }
 
 /// Parses `n..` and returns `n`; `what` describes the expected input.

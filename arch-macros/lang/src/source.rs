@@ -10,6 +10,8 @@ use std::str::FromStr;
 use proc_macro2::{LexError, Span, TokenStream};
 use quote::ToTokens;
 
+use crate::braces;
+
 /// A range of tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
@@ -106,7 +108,7 @@ pub struct SourceMap {
 
 impl SourceMap {
     /// Parses the file of the declaration.
-    pub fn parse_own(&mut self, name: &str, text: &str) -> Result<TokenStream, LexError> {
+    pub fn parse_own(&mut self, name: &str, text: &str) -> syn::Result<TokenStream> {
         self.parse(name, text, Origin::Own, None)
     }
 
@@ -117,18 +119,12 @@ impl SourceMap {
         text: &str,
         origin: Origin,
         brought_by: Range,
-    ) -> Result<TokenStream, LexError> {
+    ) -> syn::Result<TokenStream> {
         self.parse(name, text, origin, Some(brought_by))
     }
 
-    fn parse(
-        &mut self,
-        name: &str,
-        text: &str,
-        origin: Origin,
-        brought_by: Option<Range>,
-    ) -> Result<TokenStream, LexError> {
-        let tokens = TokenStream::from_str(text);
+    fn parse(&mut self, name: &str, text: &str, origin: Origin, brought_by: Option<Range>) -> syn::Result<TokenStream> {
+        let tokens = TokenStream::from_str(text).map_err(|e| lexical_error(text, &e));
         let first = match &tokens {
             Ok(tokens) => tokens.clone().into_iter().next().map(|t| t.span()),
             Err(e) => Some(e.span()),
@@ -195,6 +191,26 @@ impl SourceMap {
     }
 }
 
+/// Returns the error of a text that is no sequence of tokens, at the delimiter that is not closed.
+fn lexical_error(text: &str, error: &LexError) -> syn::Error {
+    let Some((at, delimiter)) = braces::unbalanced(text) else {
+        return syn::Error::new(error.span(), "unexpected character");
+    };
+    let message = if "([{".contains(delimiter) {
+        format!("this `{delimiter}` is never closed")
+    } else {
+        format!("this `{delimiter}` closes nothing")
+    };
+    // Only a parsed token has a span: a text of the same length that is blank but for one token.
+    let blank = |c: char| if c == '\n' { '\n' } else { ' ' };
+    let before: String = text[..at].chars().map(blank).collect();
+    let span = TokenStream::from_str(&format!("{before};"))
+        .ok()
+        .and_then(|tokens| tokens.into_iter().next())
+        .map_or_else(|| error.span(), |token| token.span());
+    syn::Error::new(span, message)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,6 +239,7 @@ mod tests {
     fn unlexable_text_error_has_location() {
         let mut sources = SourceMap::default();
         let fault = sources.parse_own("my.rs", "a {\n (\n}").unwrap_err();
-        assert_eq!(sources.place(fault.span().into()).file, "my.rs");
+        assert_eq!(sources.place(fault.span().into()).to_string(), "my.rs:2:2");
+        assert_eq!(fault.to_string(), "this `(` is never closed");
     }
 }

@@ -10,6 +10,8 @@ use crate::builtins;
 struct Atom {
     rank: usize,
     text: String,
+    /// Symbol and divisor, if the atom is a quotient without a remainder.
+    quotient: Option<Box<(String, Dim)>>,
 }
 
 /// A size: a sum of terms, each an integer times a product of atoms.
@@ -17,6 +19,39 @@ struct Atom {
 pub struct Dim {
     /// Maps the sorted atoms of a product to its nonzero coefficient.
     terms: BTreeMap<Vec<Atom>, i128>,
+}
+
+/// A symbol that every accepted file makes a multiple of `divisor`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Multiple {
+    symbol: Atom,
+    divisor: Dim,
+}
+
+impl Multiple {
+    /// Returns the fact that `whole % divisor == 0`, or `None` if `whole` is not a symbol.
+    pub fn new(whole: &Dim, divisor: &Dim) -> Option<Multiple> {
+        let mut terms = whole.terms.iter();
+        match (terms.next(), terms.next()) {
+            (Some((atoms, 1)), None) if atoms.len() == 1 => Some(Multiple {
+                symbol: atoms[0].clone(),
+                divisor: divisor.clone(),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Returns the quotient as an atom.
+    fn quotient(&self) -> Dim {
+        let symbol = Dim::term(vec![self.symbol.clone()], 1);
+        let mut quotient = symbol.div(&self.divisor);
+        let of = Box::new((self.symbol.text.clone(), self.divisor.clone()));
+        if let Some((mut atoms, c)) = quotient.terms.pop_first() {
+            atoms.iter_mut().for_each(|atom| atom.quotient = Some(of.clone()));
+            quotient.insert(atoms, c);
+        }
+        quotient
+    }
 }
 
 impl Dim {
@@ -44,7 +79,8 @@ impl Dim {
     fn atom(text: String) -> Dim {
         // The batch dimension prints last, declared hyper-parameters before it, and builtins first.
         let rank = if text == "T" { usize::MAX } else { builtins::rank(&text) };
-        Dim::term(vec![Atom { rank, text }], 1)
+        let quotient = None;
+        Dim::term(vec![Atom { rank, text, quotient }], 1)
     }
 
     fn term(atoms: Vec<Atom>, coefficient: i128) -> Dim {
@@ -65,7 +101,7 @@ impl Dim {
     pub fn add(&self, other: &Dim) -> Dim {
         let mut sum = self.clone();
         other.terms.iter().for_each(|(atoms, &c)| sum.insert(atoms.clone(), c));
-        sum
+        sum.normalized()
     }
 
     pub fn sub(&self, other: &Dim) -> Dim {
@@ -74,10 +110,14 @@ impl Dim {
             .terms
             .iter()
             .for_each(|(atoms, &c)| difference.insert(atoms.clone(), c.saturating_neg()));
-        difference
+        difference.normalized()
     }
 
     pub fn mul(&self, other: &Dim) -> Dim {
+        self.expanded(other).normalized()
+    }
+
+    fn expanded(&self, other: &Dim) -> Dim {
         let mut product = Dim::default();
         for (a, &ca) in &self.terms {
             for (b, &cb) in &other.terms {
@@ -87,6 +127,81 @@ impl Dim {
             }
         }
         product
+    }
+
+    /// Returns the normal form of a size with exact quotients: without them if possible, so that `2 * (n / 2)`
+    /// becomes `n`; otherwise in terms of the quotient, so that `n - (n / 2)` becomes `(n / 2)`.
+    fn normalized(self) -> Dim {
+        let quotients: BTreeMap<&Atom, &(String, Dim)> = (self.terms.keys().flatten())
+            .filter_map(|atom| Some((atom, atom.quotient.as_deref()?)))
+            .collect();
+        let mut dim = self.clone();
+        for (atom, (symbol, divisor)) in quotients {
+            let quotient = Dim::term(vec![atom.clone()], 1);
+            let in_parts = dim.replaced(|a| a.text == *symbol, &divisor.expanded(&quotient));
+            let whole = Dim::atom(symbol.clone());
+            dim = in_parts.folded(atom, divisor, &whole).unwrap_or(in_parts);
+        }
+        dim
+    }
+
+    /// Returns the size with each atom that matches replaced.
+    fn replaced(&self, is: impl Fn(&Atom) -> bool, by: &Dim) -> Dim {
+        let mut out = Dim::default();
+        for (atoms, &c) in &self.terms {
+            let (matching, rest): (Vec<Atom>, Vec<Atom>) = atoms.iter().cloned().partition(|a| is(a));
+            let term = matching
+                .iter()
+                .fold(Dim::term(rest, c), |product, _| product.expanded(by));
+            term.terms.into_iter().for_each(|(atoms, c)| out.insert(atoms, c));
+        }
+        out
+    }
+
+    /// Returns the size with every `divisor * quotient` replaced by `whole`, or `None` if a quotient would remain.
+    fn folded(&self, quotient: &Atom, divisor: &Dim, whole: &Dim) -> Option<Dim> {
+        let mut out = Dim::default();
+        for (atoms, &c) in &self.terms {
+            let (quotients, rest): (Vec<Atom>, Vec<Atom>) = atoms.iter().cloned().partition(|a| a == quotient);
+            let mut term = Dim::term(rest, c);
+            for _ in &quotients {
+                term = term.div_exact(divisor)?.expanded(whole);
+            }
+            term.terms.into_iter().for_each(|(atoms, c)| out.insert(atoms, c));
+        }
+        Some(out)
+    }
+
+    /// Returns the quotient if the algebra, or one of `multiples`, shows that there is no remainder.
+    pub fn div_known(&self, divisor: &Dim, multiples: &[Multiple]) -> Option<Dim> {
+        let by_multiple = |m: &Multiple| {
+            let rest = self.div_exact(&Dim::term(vec![m.symbol.clone()], 1))?;
+            let factor = m.divisor.div_exact(divisor)?;
+            Some(rest.mul(&factor).mul(&m.quotient()))
+        };
+        let exact = self.div_exact(divisor).or_else(|| self.div_by_quotient(divisor));
+        exact.or_else(|| multiples.iter().find_map(by_multiple))
+    }
+
+    /// Divides by a size with an exact quotient: `n / (n / 2)` is 2.
+    fn div_by_quotient(&self, divisor: &Dim) -> Option<Dim> {
+        let of_atom = |atom: &Atom| {
+            let (symbol, by) = atom.quotient.as_deref()?;
+            let whole = by.expanded(&Dim::term(vec![atom.clone()], 1));
+            let quotient = self.replaced(|a| a.text == *symbol, &whole).div_exact(divisor)?;
+            Some(quotient.normalized())
+        };
+        divisor.terms.keys().flatten().find_map(of_atom)
+    }
+
+    /// Returns true if the size exceeds `limit` for all positive values of the symbols, except those that are 0.
+    pub fn exceeds(&self, limit: &Dim, is_zero: impl Fn(&str) -> bool) -> bool {
+        let excess = self.sub(limit);
+        let mut terms = excess
+            .terms
+            .iter()
+            .filter(|(atoms, _)| !atoms.iter().any(|a| is_zero(&a.text)));
+        terms.clone().next().is_some() && terms.all(|(_, &c)| c > 0)
     }
 
     /// Returns the quotient if `divisor` equals `self` or is a single term that divides every term.
@@ -272,6 +387,39 @@ mod tests {
         assert_eq!(Dim::constant(7).div(&Dim::constant(2)), Dim::constant(3));
         assert_eq!(Dim::constant(7).div(&Dim::constant(0)).to_string(), "(7 / 0)");
         assert_eq!(s("a").div(&s("b").mul(&s("c"))).to_string(), "(a / (b * c))");
+    }
+
+    #[test]
+    fn known_multiples_divide_exactly() {
+        let (n, two, d) = (s("n_head"), Dim::constant(2), s("head_dim"));
+        let facts = [Multiple::new(&n, &two).unwrap()];
+        let half = n.div_known(&two, &facts).unwrap();
+        assert_eq!(half.to_string(), "(n_head / 2)");
+        assert_eq!(half.mul(&two), n);
+        assert_eq!(half.add(&half), n);
+        assert_eq!(n.sub(&half), half);
+        assert_eq!(n.mul(&d).div_known(&two, &facts), Some(half.mul(&d)));
+        assert_eq!(half.mul(&d).mul(&two), n.mul(&d));
+        assert_eq!(n.div_known(&Dim::constant(4), &facts), None);
+        assert_eq!(s("n_ff").div_known(&two, &facts), None);
+        let facts = [Multiple::new(&s("n_embd"), &n).unwrap()];
+        let width = s("n_embd").div_known(&n, &facts).unwrap();
+        assert_eq!(width.mul(&n), s("n_embd"));
+        assert_eq!(s("n_embd").div_known(&width, &[]), Some(n.clone()));
+        let facts = [Multiple::new(&n, &Dim::constant(4)).unwrap()];
+        assert_eq!(n.div_known(&two, &facts).unwrap().to_string(), "2 * (n_head / 4)");
+        assert_eq!(Multiple::new(&n.mul(&d), &two), None);
+    }
+
+    #[test]
+    fn size_exceeds_what_it_contains() {
+        let (never, n_ff) = (|_: &str| false, s("n_ff"));
+        assert!(n_ff.mul(&Dim::constant(2)).exceeds(&n_ff, never));
+        assert!(n_ff.add(&Dim::constant(1)).exceeds(&n_ff, never));
+        assert!(n_ff.add(&s("n_rot")).exceeds(&n_ff, never));
+        assert!(!n_ff.add(&s("n_rot")).exceeds(&n_ff, |symbol| symbol == "n_rot"));
+        assert!(!n_ff.exceeds(&n_ff, never));
+        assert!(!n_ff.exceeds(&s("n_embd"), never));
     }
 
     #[test]

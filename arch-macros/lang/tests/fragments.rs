@@ -582,7 +582,7 @@ fn files_are_checked_without_building() {
         "{found:#?}"
     );
     let faults = arch_lang::check_file("my.rs", "arch! { name: \"x\"; ( }", &library());
-    assert_eq!(faults[0].place.to_string(), "my.rs:1:22");
+    assert_eq!(faults[0].place.to_string(), "my.rs:1:20");
     let faults = arch_lang::check_file("my.rs", "fn main() {}", &library());
     assert_eq!(faults[0].message, "my.rs contains no `arch! { … }`");
 }

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 /// Modules, lowest layer first. A directory with a module's name belongs to the module.
-const LAYERS: [&str; 24] = [
-    "words", "spans", "source", "diag", "format", "ast", "parse", "library", "builtins", "sym", "ops", "paths",
-    "model", "options", "forward", "merge", "fragment", "inherit", "check", "lint", "flow", "codegen", "report", "lib",
+const LAYERS: [&str; 25] = [
+    "braces", "words", "spans", "source", "diag", "format", "ast", "parse", "library", "builtins", "sym", "ops",
+    "paths", "model", "options", "forward", "merge", "fragment", "inherit", "check", "lint", "flow", "codegen",
+    "report", "lib",
 ];
 
 /// Returns the modules that a file refers to by `crate::`.

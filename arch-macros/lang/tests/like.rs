@@ -14,7 +14,7 @@ rope: neox;
 hparams {
     eps: f32 = "attention.layer_norm_rms_epsilon";
     scale: f32 = "attention.scale" or 1.0;
-    let twice = scale * 2.0;
+    let twice = scale * 2.0; check eps > 0.0, "eps must be positive";
 }
 tensors {
     token_embd: embed "token_embd" [n_embd, n_vocab];
@@ -120,7 +120,11 @@ fn faults(text: &str) -> Vec<String> {
 #[test]
 fn child_expands_like_merged_declaration() {
     let graph = &BASE[BASE.find("graph {").unwrap()..BASE.find("test {").unwrap()];
-    let cases: [(&str, &[(&str, &str)]); 9] = [
+    let cases: [(&str, &[(&str, &str)]); 10] = [
+        (
+            "hparams { without check \"eps must be positive\"; }",
+            &[("check eps > 0.0, \"eps must be positive\";", "")],
+        ),
         ("", &[]),
         ("rope: norm;", &[("rope: neox", "rope: norm")]),
         (
@@ -141,8 +145,8 @@ fn child_expands_like_merged_declaration() {
             &[
                 ("\"attention.scale\" or 1.0;", "\"other\";"),
                 (
-                    "let twice = scale * 2.0;",
-                    "gain: f32 = \"gain\" or 3.0; let twice = scale * gain; check n_ff > 1, \"wide\";",
+                    "let twice = scale * 2.0; check eps > 0.0, \"eps must be positive\";",
+                    "gain: f32 = \"gain\" or 3.0; let twice = scale * gain; check eps > 0.0, \"eps must be positive\"; check n_ff > 1, \"wide\";",
                 ),
             ],
         ),
@@ -264,6 +268,20 @@ fn errors_in_parent_are_reported_at_like() {
                 "nrm: no inherited tensor named `nrm`; did you mean `norm`?",
                 "x: no inherited tensor named `x`",
             ],
+        ),
+        (
+            "like: \"base\"; hparams { without check \"eps must be positiv\"; }",
+            vec!["\"eps must be positiv\": no inherited check with this message; did you mean `eps must be positive`?"],
+        ),
+        (
+            "hparams { without check \"eps must be positive\"; }",
+            vec![
+                "\"eps must be positive\": `without check` has no effect: the declaration inherits nothing; add `like: \"…\";`",
+            ],
+        ),
+        (
+            "like: \"base\"; hparams { without chekc \"eps must be positive\"; }",
+            vec!["chekc: expected `check` before the message of a check"],
         ),
         (
             "hparams { without eps; } tensors { without output; }",

@@ -85,6 +85,9 @@ fn half_rotated_attention_is_reported() {
 /// Library with two files next to the declaration.
 struct Beside;
 
+/// Contents of the second file.
+const OTHER: &str = "//! Another.\narch! {\n name: \"other\";\n n_x: usize = \"attention.window_length\" or 0;\n token_embd: embed [n];\n output?, wq, wk, wo: linear [n];\n attn_norm: vector [n];\n ignore \"up\", \"down\"; }";
+
 impl arch_lang::Library for Beside {
     fn find(&self, _: &str) -> Option<arch_lang::Source> {
         None
@@ -104,12 +107,16 @@ impl arch_lang::Library for Beside {
 
     fn files(&self) -> Box<dyn Iterator<Item = arch_lang::Source> + '_> {
         let own = BASE.replace("attn_norm", "atn_norm");
-        let other = "//! Another.\narch! {\n name: \"other\";\n token_embd: embed [n];\n output?, wq, wk, wo: linear [n];\n attn_norm: vector [n];\n ignore \"up\", \"down\"; }";
+        let other = OTHER;
         let texts = [own, other.to_owned()].into_iter();
-        Box::new(texts.map(|text| arch_lang::Source {
-            file: String::new(),
-            text,
-        }))
+        Box::new(
+            texts
+                .zip(["base.rs", "other.rs"])
+                .map(|(text, file)| arch_lang::Source {
+                    file: file.to_owned(),
+                    text,
+                }),
+        )
     }
 }
 
@@ -132,5 +139,92 @@ fn unknown_tensor_names_are_reported() {
     assert_eq!(
         found(text.replace("attn_norm", "pre_mixer_norm").replace("HEAD\n", "\n")),
         none
+    );
+}
+
+#[test]
+fn misspelled_keys_are_reported() {
+    let text = BASE.replace("let (q, k) = HEADS;", ROTATED).replace("GRAPH", ADDED);
+    let found = |key: &str| -> Vec<String> {
+        let hparams = format!("eps: f32 = \"attention.layer_norm_rms_epsilon\"; n_own: usize = \"{key}\" or 2;");
+        let text = text
+            .replace("HEAD\n", "\n")
+            .replace("eps: f32 = \"attention.layer_norm_rms_epsilon\";", &hparams)
+            .replace(
+                "x += wo(attention(q, k, k));",
+                "x += wo(attention(q, k, k)) * (1.0 * n_own);",
+            );
+        let compiled = arch_lang::compile_with(TokenStream::from_str(&text).unwrap(), &Beside);
+        compiled.err().unwrap_or_default().iter().map(common::shown).collect()
+    };
+    let none = Vec::<String>::new();
+    assert_eq!(found("attention.window_length"), none);
+    assert_eq!(found("mixer.rank"), none, "a name that resembles no known key is new");
+    assert_eq!(
+        found("attention.windw_length"),
+        [
+            "n_own: no other architecture reads the key \"attention.windw_length\"; did you mean \"attention.window_length\"?"
+        ]
+    );
+    // Keys of built-in symbols are known, too.
+    assert_eq!(
+        found("attention.haed_count"),
+        ["n_own: no other architecture reads the key \"attention.haed_count\"; did you mean \"attention.head_count\"?"]
+    );
+}
+
+#[test]
+fn name_of_another_file_is_reported() {
+    let text = BASE.replace("let (q, k) = HEADS;", ROTATED).replace("GRAPH", ADDED);
+    let text = text
+        .replace("HEAD\n", "\n")
+        .replace("name: \"base\"", "name: \"other\"");
+    // The file under test is `other.rs` or a third file; `base.rs` has the first name.
+    let compiled = arch_lang::compile_with(TokenStream::from_str(&text).unwrap(), &Twice);
+    let found: Vec<String> = compiled.err().unwrap_or_default().iter().map(common::shown).collect();
+    assert_eq!(
+        found,
+        ["\"other\": the name \"other\" is declared in `a.rs` and `b.rs`; names must be unique"]
+    );
+}
+
+/// Library of two files that declare the same name.
+struct Twice;
+
+impl arch_lang::Library for Twice {
+    fn find(&self, _: &str) -> Option<arch_lang::Source> {
+        None
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn fragment(&self, _: &str) -> Option<arch_lang::Source> {
+        None
+    }
+
+    fn fragments(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn files(&self) -> Box<dyn Iterator<Item = arch_lang::Source> + '_> {
+        // A library may list a file twice.
+        Box::new(["a.rs", "b.rs", "a.rs"].into_iter().map(|file| arch_lang::Source {
+            file: file.to_owned(),
+            text: OTHER.to_owned(),
+        }))
+    }
+}
+
+#[test]
+fn unclosed_brace_is_reported_where_it_opens() {
+    let text = "//! About.\n\narch! {\n    name: \"x\";\n\n    tensors {\n        layer {\n            a: vector [n_embd];\n    }\n\n    graph {\n    }\n}\n";
+    let found = arch_lang::check_file("archs/x.rs", text, &());
+    let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(shown.len(), 1, "{shown:?}");
+    assert!(
+        shown[0].starts_with("archs/x.rs:7:15: this `{` is never closed"),
+        "{shown:?}"
     );
 }

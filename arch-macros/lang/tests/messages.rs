@@ -123,6 +123,34 @@ fn every_mistake_reports_expected_messages() {
     assert_eq!(text.lines().count(), now.lines().count());
 }
 
+/// Returns the base declaration with a check and with halves of its heads.
+fn with_halves(check: &str, half: &str) -> Vec<String> {
+    let checks = format!("{check} check n_swa > 0 || n_layer < 100");
+    let halves = format!(
+        "let h = layer_norm(x, ffn_norm, eps); let first = wq(h)[..{half} * head_dim];
+         x += wo(concat(first, first)); let z = merge(heads(wq(h), 2 * ({half}))); x += wo(z);"
+    );
+    let source = BASE
+        .replace("check n_swa > 0 || n_layer < 100", &checks)
+        .replace("let h = layer_norm(x, ffn_norm, eps);", &halves);
+    faults(&source)
+}
+
+#[test]
+fn checked_multiple_divides_sizes_exactly() {
+    let check = "check n_head % 2 == 0, \"attention.head_count must be even\";";
+    assert_eq!(with_halves(check, "n_head / 2"), Vec::<String>::new());
+    let both = "check n_swa > 1 && n_head % 2 == 0, \"attention.head_count must be even\";";
+    assert_eq!(with_halves(both, "n_head / 2"), Vec::<String>::new());
+    assert!(!with_halves("", "n_head / 2").is_empty());
+    // A warning accepts files without the property, and `||` implies neither side.
+    let warning = "warn n_head % 2 == 0, \"attention.head_count should be even\";";
+    assert!(!with_halves(warning, "n_head / 2").is_empty());
+    let either = "check n_swa > 1 || n_head % 2 == 0, \"attention.head_count must be even\";";
+    assert!(!with_halves(either, "n_head / 2").is_empty());
+    assert!(!with_halves(check, "n_head / 3").is_empty());
+}
+
 /// `mtp` can use tensors of multi-token prediction layers, and `layer` runs one iteration of the layer loop.
 #[test]
 fn mtp_can_call_layer_loop() {
@@ -159,7 +187,7 @@ fn errors_are_reported_together_in_source_order() {
         .replace("n_layer: 2, ", "");
     let list = arch_lang::compile(TokenStream::from_str(&source).unwrap()).unwrap_err();
     let places: Vec<_> = list.iter().map(|d| d.line_column()).collect();
-    assert_eq!(list.len(), 4, "{list:?}");
+    assert_eq!(list.len(), 3, "{list:?}");
     assert!(places.is_sorted(), "{places:?}");
     let line = 1 + source.lines().position(|l| l.contains("wx(attention(")).unwrap();
     let column = 1 + source.lines().nth(line - 1).unwrap().find("wx").unwrap();

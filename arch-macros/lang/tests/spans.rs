@@ -38,7 +38,7 @@ fn computing(tokens: TokenStream) -> TokenStream {
             .unwrap_or_default()
     };
     let kept = |(i, token): (usize, &TokenTree)| match token {
-        TokenTree::Group(_) if [":", "shared_selection"].contains(&word(i.checked_sub(1)).as_str()) => None,
+        TokenTree::Group(_) if [":", "shared_selection", "given"].contains(&word(i.checked_sub(1)).as_str()) => None,
         TokenTree::Group(g) => {
             let is_rust = word(i.checked_sub(2)) == "rust";
             let inside = g.stream().into_iter().skip(usize::from(is_rust)).collect();
@@ -54,7 +54,7 @@ fn names(tokens: TokenStream) -> Vec<Ident> {
     let mut names = Vec::new();
     idents(computing(tokens), &mut names);
     let keywords = [
-        "let", "for", "in", "if", "else", "true", "false", "rust", "has", "model_is", "_",
+        "let", "for", "in", "if", "else", "true", "false", "rust", "has", "model_is", "given", "none", "_",
     ];
     names.retain(|n| !keywords.iter().any(|k| n == k));
     names

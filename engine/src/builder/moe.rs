@@ -17,6 +17,8 @@ pub enum Gating {
     SoftmaxWeight,
     /// Square root of the softplus of each logit, then selection.
     SqrtSoftplus,
+    /// The router returns the weights themselves.
+    None,
 }
 
 impl Gating {
@@ -208,7 +210,8 @@ impl Builder<'_> {
         self.reshape(masked, [n_expert, n_tokens, 1, 1])
     }
 
-    fn top_mask(&mut self, x: TensorId, k: usize) -> TensorId {
+    /// Marks the `k` largest values of each row by 1 and the others by 0.
+    pub fn top_mask(&mut self, x: TensorId, k: usize) -> TensorId {
         let y = self.g.top_mask(x, k);
         self.ok(y, x)
     }
@@ -223,7 +226,7 @@ impl Builder<'_> {
         let probs = match args.gating {
             Gating::Softmax => self.softmax(args.router),
             Gating::Sigmoid => self.unary(Unary::Sigmoid, args.router),
-            Gating::SoftmaxWeight => args.router,
+            Gating::SoftmaxWeight | Gating::None => args.router,
             Gating::SqrtSoftplus => {
                 let x = self.unary(Unary::Softplus, args.router);
                 self.unary(Unary::Sqrt, x)

@@ -106,7 +106,8 @@ impl Model {
         check_kind(set.metadata(), set.n_tensors(), &path)?;
         let (arch, prefix) = load_arch(set.metadata(), &path, archs, params.arch.as_deref())?;
         let table = TensorTable::of_set(&set);
-        let (base, graph, rows) = declare(set.metadata(), table, &path, arch, &prefix, params.mtp)?;
+        let declared = declare(set.metadata(), table, &path, arch, &prefix, params.mtp)?;
+        let ((base, graph, rows), of_keys) = declared;
         let vocab = Arc::new(load_vocab(set.first().header(), &path)?);
         if let Some(hook) = &params.on_vocab {
             hook(&vocab, base.n_vocab());
@@ -123,7 +124,7 @@ impl Model {
             check_values(&set, &rows, params)?;
         }
         let of_vocab = vocab.warnings().iter().filter(|warning| !warning.is_corrected());
-        let mut warnings: Vec<_> = of_vocab.map(ToString::to_string).collect();
+        let mut warnings: Vec<_> = of_vocab.map(ToString::to_string).chain(of_keys).collect();
         if params.placement.repack && !placement.repacks() {
             warnings.push(NO_ROOM.to_owned());
         }
@@ -326,7 +327,8 @@ pub fn declare_header(
     arch: &'static Architecture,
     prefix: &str,
 ) -> Result<DeclaredModel, ModelError> {
-    declare(&header.metadata, TensorTable::new(header), path, arch, prefix, false)
+    let declared = declare(&header.metadata, TensorTable::new(header), path, arch, prefix, false)?;
+    Ok(declared.0)
 }
 
 /// Plans the placement of a model given its header; tensor data may be missing.
@@ -353,7 +355,7 @@ fn plan_table(
     let mut metadata = metadata.clone();
     apply_overrides(&mut metadata, &params.overrides);
     let (arch, prefix) = load_arch(&metadata, path, archs, params.arch.as_deref())?;
-    let (base, graph, rows) = declare(&metadata, table, path, arch, &prefix, params.mtp)?;
+    let ((base, graph, rows), _) = declare(&metadata, table, path, arch, &prefix, params.mtp)?;
     let needs = probe(arch, &base, graph.as_ref(), &rows, path)?;
     let outline = ModelOutline::new(arch, &base, graph.as_ref(), &rows, &needs);
     let impossible = |source| ModelError::Placement {
@@ -425,6 +427,7 @@ fn tensor_placement(row: &TableRow, parts: &[RowPart], placement: &Placement) ->
 /// Common hyperparameters, graph builder, and tensor table.
 pub type DeclaredModel = (Base, Box<dyn BuildGraph>, Vec<TableRow>);
 
+/// Reads the hyperparameters and matches the tensors. Also returns warnings about keys that the file lacks.
 fn declare(
     metadata: &Metadata,
     mut table: TensorTable<'_>,
@@ -432,7 +435,7 @@ fn declare(
     arch: &'static Architecture,
     prefix: &str,
     mtp: bool,
-) -> Result<DeclaredModel, ModelError> {
+) -> Result<(DeclaredModel, Vec<String>), ModelError> {
     let mut reader = HparamReader::with_mtp(metadata, prefix, mtp && arch.mtp);
     let base = reader.base();
     if arch.needs_sections() || (arch.rope_with_sections.is_some() && base.has_sections()) {
@@ -445,6 +448,7 @@ fn declare(
     } else {
         (arch.load)(&mut reader, &mut table)
     };
+    let warnings = std::mem::take(&mut reader.warnings);
     let errors = reader.into_errors();
     let graph = match graph {
         Some(graph) if errors.is_empty() => graph,
@@ -462,7 +466,7 @@ fn declare(
                 n_tensors = rows.len(),
                 "read the hyper-parameters and tensors of a model"
             );
-            Ok((base, graph, rows))
+            Ok(((base, graph, rows), warnings))
         }
         Err(errors) => Err(ModelError::Tensors {
             path: path.to_owned(),

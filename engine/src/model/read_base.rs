@@ -30,6 +30,7 @@ impl<'a> HparamReader<'a> {
             n_layer: 0,
             n_layer_loaded: 0,
             errors: Vec::new(),
+            warnings: Vec::new(),
         };
         let base = Base::read(&mut r, mtp);
         r.base = Some(base);
@@ -133,9 +134,6 @@ impl RopeScaling {
         let n_ctx_train = r.usize("context_length", Some(0));
         let ext = r.f32("rope.scaling.yarn_ext_factor", Some(-1.0));
         let freq_base = r.f32("rope.freq_base", Some(10000.0));
-        if freq_base <= 0.0 {
-            r.contradiction(format!("rope.freq_base: expected a positive number, found {freq_base}"));
-        }
         if factor < 0.0 || factor.is_subnormal() {
             r.contradiction(format!(
                 "rope.scaling.factor (or rope.scale_linear): expected a positive number or 0 (none), found {factor}"

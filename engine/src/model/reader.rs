@@ -55,6 +55,8 @@ pub struct HparamReader<'a> {
     /// Number of layers to load.
     pub(super) n_layer_loaded: usize,
     pub(super) errors: Vec<HparamError>,
+    /// Warnings about files that lack what decides.
+    pub(super) warnings: Vec<String>,
 }
 
 impl<'a> HparamReader<'a> {
@@ -82,21 +84,30 @@ impl<'a> HparamReader<'a> {
         condition
     }
 
+    /// Records a warning unless `condition` holds.
+    pub fn warn(&mut self, condition: bool, text: &str) {
+        if !condition {
+            self.warnings.push(text.to_owned());
+        }
+    }
+
+    /// Returns true if the file has the key.
+    pub fn has(&self, key: &str) -> bool {
+        self.metadata.contains(&self.full(key))
+    }
+
     /// Reads a count or size.
     pub fn usize(&mut self, key: &str, default: Option<usize>) -> usize {
         self.scalar(key, default, "a non-negative integer", as_usize)
     }
 
-    /// Reads a finite number.
-    ///
-    /// Numbers whose key ends in `epsilon` are added to a variance, so they must be from 0 to 1.
+    /// Reads a finite number; an epsilon or a rotary base must be positive.
     pub fn f32(&mut self, key: &str, default: Option<f32>) -> f32 {
-        if key.ends_with("epsilon") {
-            return self.scalar(key, default, "a number from 0 to 1", |v| {
-                as_f32(v).filter(|epsilon| (0.0..=1.0).contains(epsilon))
-            });
+        if is_positive(key) {
+            self.scalar(key, default, "a positive number", |v| as_f32(v).filter(|&x| x > 0.0))
+        } else {
+            self.scalar(key, default, "a finite number up to 1e30", as_f32)
         }
-        self.scalar(key, default, "a finite number", as_f32)
     }
 
     /// Reads a bool.
@@ -379,9 +390,18 @@ fn as_usize(v: &Value) -> Option<usize> {
     v.as_u64().and_then(|n| usize::try_from(n).ok())
 }
 
-/// Rejects infinity and NaN: files disable an option by omitting the key or by storing 0.
+/// Largest magnitude of a number in a file. Its products with activations are finite.
+const MAX_F32: f32 = 1e30;
+
+/// Rejects infinity, NaN, and numbers whose products overflow or vanish: files disable an option by omitting the key
+/// or by storing 0.
 fn as_f32(v: &Value) -> Option<f32> {
-    v.as_f32().filter(|f| f.is_finite())
+    v.as_f32().filter(|f| f.abs() <= MAX_F32 && !f.is_subnormal())
+}
+
+/// Returns true for keys of divisors: epsilons of norms and rotary bases.
+fn is_positive(key: &str) -> bool {
+    key.ends_with("epsilon") || key.contains("freq_base")
 }
 
 /// Bools are stored as bools or as the integers 0 and 1.
@@ -508,6 +528,48 @@ mod tests {
             errors(&m),
             ["key `x.block_count`: expected 1 to 1024, found 1152921504606846976"]
         );
+    }
+
+    #[test]
+    fn numbers_out_of_range_name_key_and_value() {
+        for (key, value, expected) in [
+            ("attention.layer_norm_rms_epsilon", -1.0, "a positive number"),
+            ("attention.layer_norm_epsilon", 0.0, "a positive number"),
+            ("attention.layer_norm_epsilon", f32::NAN, "a positive number"),
+            ("hyper_connection.epsilon", 1e-40, "a positive number"),
+            ("rope.freq_base_swa", -10.0, "a positive number"),
+            ("logit_scale", 1e38, "a finite number up to 1e30"),
+            ("logit_scale", f32::INFINITY, "a finite number up to 1e30"),
+        ] {
+            let full = format!("x.{key}");
+            let m = metadata(&[(full.as_str(), Value::F32(value))]);
+            let mut r = HparamReader::new(&m, "x");
+            r.f32(key, Some(1.0));
+            let messages: Vec<_> = r.into_errors().iter().map(ToString::to_string).collect();
+            let found = Value::F32(value).describe();
+            assert_eq!(messages, [format!("key `{full}`: expected {expected}, found {found}")]);
+        }
+        let m = metadata(&[
+            ("x.logit_scale", Value::F32(-1e30)),
+            ("x.rope.freq_base_swa", Value::F32(5e6)),
+        ]);
+        let mut r = HparamReader::new(&m, "x");
+        assert_eq!(
+            (r.f32("logit_scale", None), r.f32("rope.freq_base_swa", None)),
+            (-1e30, 5e6)
+        );
+        assert!(!r.failed());
+    }
+
+    #[test]
+    fn warnings_do_not_fail() {
+        let m = metadata(&[("x.a", Value::U32(1))]);
+        let mut r = HparamReader::new(&m, "x");
+        assert!(r.has("a") && !r.has("b"));
+        r.warn(true, "a is missing");
+        r.warn(false, "b is missing");
+        assert!(!r.failed());
+        assert_eq!(r.warnings, ["b is missing"]);
     }
 
     #[test]

@@ -24,6 +24,9 @@ impl Checker<'_> {
         if name == "has" {
             return self.has(&name, &args).map(Lowered::Scalar);
         }
+        if name == "given" {
+            return self.given(&name, &args).map(Lowered::Scalar);
+        }
         if name == "model_is" {
             return self.model_is(&name, &args).map(Lowered::Scalar);
         }
@@ -88,6 +91,10 @@ impl Checker<'_> {
                     "`{name}` is a computed value, not a tensor or operation; only tensors and operations can be called"
                 ),
             );
+        }
+        self.unknown_callee = true;
+        if let Some(near) = nearest(&name.to_string(), names.iter().map(String::as_str)) {
+            self.mention(Ident::new(near, name.span()).to_token_stream());
         }
         self.unknown(name, "operation or tensor", names)
     }
@@ -289,6 +296,7 @@ impl Checker<'_> {
             op,
             operands,
             at: name.to_token_stream(),
+            multiples: &self.multiples,
             errors: self.errors,
         };
         let shape = (op.shape)(&mut call)?;
@@ -453,7 +461,11 @@ impl Checker<'_> {
             }
             ParamKind::Float | ParamKind::Epsilon(_) => Arg::Scalar(self.number(op, param, expr, Ty::Float)?),
             ParamKind::Bool => Arg::Scalar(self.number(op, param, expr, Ty::Bool)?),
-            ParamKind::RmsWeight | ParamKind::NormWeight => {
+            ParamKind::RmsWeight => {
+                self.without_bias(op, expr)?;
+                self.declared(op, param, expr, &[Kind::Vector], false, &mut operand)?
+            }
+            ParamKind::NormWeight => {
                 self.declared(op, param, expr, &[Kind::Norm, Kind::Vector], false, &mut operand)?
             }
             ParamKind::Vector => {
@@ -473,6 +485,24 @@ impl Checker<'_> {
             ParamKind::Window => self.window(expr)?,
         };
         Some((arg, operand))
+    }
+
+    /// Reports a `norm`, whose bias the operation would drop.
+    fn without_bias(&mut self, op: &OpSpec, expr: &Expr) -> Option<()> {
+        let tensor = plain_name(expr).and_then(|name| self.find_tensor(&name.to_string()));
+        match tensor.map(|i| (i, *self.tensors[i].tensor.kind)) {
+            Some((i, Kind::Norm)) => {
+                self.tensors[i].used = true;
+                let message = format!(
+                    "`{}` has no bias, but `{}` is declared as `norm`, which has one; use `layer_norm`, or declare a \
+                     `vector`",
+                    op.name,
+                    expr.to_token_stream()
+                );
+                self.error(expr, message)
+            }
+            _ => Some(()),
+        }
     }
 
     /// Checks `if cond { value }`, an argument that is passed only if a condition holds.
@@ -662,7 +692,8 @@ impl Checker<'_> {
         );
         let start = from.as_ref().map_or_else(|| Dim::constant(0), |s| s.dim.clone());
         let stop = to.as_ref().map_or_else(|| value.shape.dim(0), |s| s.dim.clone());
-        let beyond = |a: &Dim, b: &Dim| matches!((a.as_constant(), b.as_constant()), (Some(a), Some(b)) if a > b);
+        let is_zero = |symbol: &str| self.facts.contains(&(format!("{symbol} == 0"), true));
+        let beyond = |a: &Dim, b: &Dim| a.exceeds(b, is_zero);
         if beyond(&start, &stop) || beyond(&stop, &value.shape.dim(0)) || start == stop {
             return self.error(
                 range,

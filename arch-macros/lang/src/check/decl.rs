@@ -59,6 +59,7 @@ impl Checker<'_> {
         let tensors = self.tensors.drain(..).map(|t| t.tensor).collect();
         Some(Arch {
             name: name?,
+            name_span: decl.name.as_ref().map_or_else(Span::call_site, |n| n.span()),
             ancestors: Vec::new(),
             fragments: Vec::new(),
             rope: rope?.0,
@@ -221,12 +222,16 @@ impl Checker<'_> {
                     }));
                 }
                 // `Without` items were removed when the declarations were merged.
-                HparamItem::Without(_) => {}
-                HparamItem::Check { cond, text } => {
+                HparamItem::Without(_) | HparamItem::WithoutCheck(_) => {}
+                HparamItem::Check { cond, text, only_warns } => {
                     let cond = self.scalar_of(cond, Ty::Bool);
+                    if !only_warns {
+                        cond.iter().for_each(|c| facts::multiples(c, &mut self.multiples));
+                    }
                     out.extend(cond.map(|cond| Hparam::Check {
                         cond,
                         text: text.value(),
+                        only_warns: *only_warns,
                     }));
                 }
             }
@@ -628,6 +633,9 @@ impl Checker<'_> {
 
     fn unused(&mut self, given_hparams: &[String]) {
         self.unused_models();
+        if self.unknown_callee {
+            return;
+        }
         for t in &self.tensors {
             if !t.used {
                 let message = format!(

@@ -10,7 +10,7 @@ use crate::builtins::{self, Builtin, Epsilon, Ty};
 use crate::model::{Arg, Block, Kind, Named, Operation, SCALAR_FNS, Scalar, ScalarKind, ScalarOp, Value, ValueKind};
 use crate::ops;
 use crate::parse::{bare, block_of, plain_name};
-use crate::sym::{Dim, Shape};
+use crate::sym::{Dim, Multiple, Shape};
 
 /// Result of checking an expression.
 pub enum Lowered {
@@ -36,7 +36,7 @@ impl Checker<'_> {
     pub fn convert(&mut self, s: Scalar, ty: Ty, at: &Expr) -> Option<Scalar> {
         match (s.ty, ty) {
             (a, b) if a == b => Some(s),
-            (Ty::Int, Ty::Float) if drops_remainder(&s) => {
+            (Ty::Int, Ty::Float) if drops_remainder(&s, &self.multiples) => {
                 let message = format!(
                     "`{}` divides integers, which drops the remainder, before the conversion to `f32`; write `1.0 * a / b`, \
                      or bind the quotient with `let` if this is intended",
@@ -379,7 +379,10 @@ impl Checker<'_> {
             ScalarOp::Add => s.dim = a.dim.add(&b.dim),
             ScalarOp::Sub => s.dim = a.dim.sub(&b.dim),
             ScalarOp::Mul => s.dim = a.dim.mul(&b.dim),
-            ScalarOp::Div => s.dim = a.dim.div(&b.dim),
+            ScalarOp::Div => {
+                let exact = a.dim.div_known(&b.dim, &self.multiples);
+                s.dim = exact.unwrap_or_else(|| a.dim.div(&b.dim));
+            }
             _ => {}
         }
         Some(s)
@@ -629,11 +632,12 @@ fn product(a: Value, b: Value) -> ValueKind {
 }
 
 /// Returns true if an integer expression contains a division that may drop a remainder.
-fn drops_remainder(s: &Scalar) -> bool {
+fn drops_remainder(s: &Scalar, multiples: &[Multiple]) -> bool {
+    let drops = |part: &Scalar| drops_remainder(part, multiples);
     match &s.kind {
-        ScalarKind::Binary(ScalarOp::Div, a, b) => a.dim.div_exact(&b.dim).is_none(),
-        ScalarKind::Binary(_, a, b) | ScalarKind::If(_, a, b) => drops_remainder(a) || drops_remainder(b),
-        ScalarKind::Call(_, args) => args.iter().any(drops_remainder),
+        ScalarKind::Binary(ScalarOp::Div, a, b) => a.dim.div_known(&b.dim, multiples).is_none(),
+        ScalarKind::Binary(_, a, b) | ScalarKind::If(_, a, b) => drops(a) || drops(b),
+        ScalarKind::Call(_, args) => args.iter().any(drops),
         _ => false,
     }
 }

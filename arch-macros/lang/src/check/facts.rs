@@ -5,6 +5,7 @@ use proc_macro2::Ident;
 
 use crate::builtins::Ty;
 use crate::model::{Scalar, ScalarKind, ScalarOp};
+use crate::sym::Multiple;
 
 /// A condition in normal form, and its value.
 pub type Fact = (String, bool);
@@ -38,6 +39,22 @@ pub fn mtp(truth: bool) -> Fact {
 /// Returns the fact that an optional tensor is present.
 pub fn presence(tensor: &Ident) -> Fact {
     (format!("has({tensor})"), true)
+}
+
+/// Collects the sizes that a true condition makes multiples of others: `n % 2 == 0`, also joined by `&&`.
+pub fn multiples(cond: &Scalar, out: &mut Vec<Multiple>) {
+    match &cond.kind {
+        ScalarKind::Binary(ScalarOp::And, a, b) => {
+            multiples(a, out);
+            multiples(b, out);
+        }
+        ScalarKind::Binary(ScalarOp::Eq, rest, zero) if matches!(zero.kind, ScalarKind::Int(0)) => {
+            if let ScalarKind::Binary(ScalarOp::Rem, whole, divisor) = &rest.kind {
+                out.extend(Multiple::new(&whole.dim, &divisor.dim));
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Returns true if the two lists of facts contradict each other.

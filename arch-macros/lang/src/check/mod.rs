@@ -18,7 +18,7 @@ use crate::ast::{Decl, Function};
 use crate::builtins::{self, Epsilon, Ty};
 use crate::diag::{Errors, did_you_mean};
 use crate::model::{Arch, Group, Scalar, Tensor, Var, VarId};
-use crate::sym::{Dim, Shape};
+use crate::sym::{Dim, Multiple, Shape};
 
 use facts::Fact;
 
@@ -134,6 +134,8 @@ struct Checker<'e> {
     in_mtp: bool,
     /// Facts that hold in the current context.
     facts: Vec<Fact>,
+    /// Sizes that a `check` makes multiples of others.
+    multiples: Vec<Multiple>,
     place: Place,
     /// Reported pairs of a tensor's conditions and the facts at its use.
     wrong_ifs: Vec<(Vec<Fact>, Vec<Fact>)>,
@@ -146,6 +148,9 @@ struct Checker<'e> {
     called: Vec<String>,
     /// Functions being checked, outermost first.
     inside: Vec<String>,
+    /// True after a call of an undeclared name. Items that only the intended callee uses are then not reported
+    /// as unused.
+    unknown_callee: bool,
 }
 
 impl<'e> Checker<'e> {
@@ -167,6 +172,7 @@ impl<'e> Checker<'e> {
             encoded: false,
             in_mtp: false,
             facts: Vec::new(),
+            multiples: Vec::new(),
             place: Place::Hparams,
             wrong_ifs: Vec::new(),
             unknown_names: Vec::new(),
@@ -174,6 +180,7 @@ impl<'e> Checker<'e> {
             functions: Vec::new(),
             called: Vec::new(),
             inside: Vec::new(),
+            unknown_callee: false,
         }
     }
 

@@ -3,12 +3,13 @@
 use proc_macro2::Ident;
 use syn::{Expr, Lit, LitStr};
 
-use super::{Checker, ModelSym};
+use super::expr::derived;
+use super::{Checker, ModelSym, Place};
 use crate::ast::ModelDecl;
 use crate::builtins::Ty;
 use crate::diag::did_you_mean;
 use crate::model::{Scalar, ScalarKind};
-use crate::parse::bare;
+use crate::parse::{bare, plain_name};
 use crate::sym::Dim;
 
 impl Checker<'_> {
@@ -55,6 +56,29 @@ impl Checker<'_> {
             text: format!("model_is({text:?})"),
             dim: Dim::default(),
         })
+    }
+
+    /// Checks `given(n_swa)`, which is true if the file has the key of a hyper-parameter.
+    pub(super) fn given(&mut self, at: &Ident, args: &[&Expr]) -> Option<Scalar> {
+        if self.place != Place::Hparams {
+            return self.error(at, "`given` is only available in `hparams`; bind its result with `let`");
+        }
+        let [arg] = args else {
+            return self.error(
+                at,
+                "`given` takes the name of one hyper-parameter that is read from a key",
+            );
+        };
+        let index = plain_name(arg).and_then(|name| self.find_hparam(&name.to_string()));
+        let Some((index, key)) = index.and_then(|i| Some((i, self.hparams[i].key.clone()?))) else {
+            return self.error(
+                arg,
+                "`given` takes the name of a hyper-parameter that is read from a key",
+            );
+        };
+        self.use_hparam(index);
+        let text = format!("given({})", self.hparams[index].name);
+        Some(derived(ScalarKind::Given(key), Ty::Bool, text, &[]))
     }
 
     fn unknown_model(&mut self, at: &Ident, name: Option<&LitStr>) -> Option<Scalar> {

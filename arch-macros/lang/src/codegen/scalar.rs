@@ -100,6 +100,10 @@ pub fn emit(s: &Scalar, place: Scope) -> TokenStream {
             quote!(if #c { #a } else { #b })
         }
         ScalarKind::Rust(body) => quote!((#body)),
+        ScalarKind::Given(key) => {
+            let r = own("r");
+            quote!(#r.has(#key))
+        }
         ScalarKind::Model(cond) => {
             let cond = emit(cond, place);
             quote!((#cond))

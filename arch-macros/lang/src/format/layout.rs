@@ -27,7 +27,7 @@ const BLOCKS: [&str; 13] = [
 ];
 
 /// Keywords before a list. Continuation lines align with the first entry of the list.
-const LISTS: [&str; 4] = ["use", "without", "ignore", "check"];
+const LISTS: [&str; 5] = ["use", "without", "ignore", "check", "warn"];
 
 /// First bytes of the tokens before which the formatter inserts a line break.
 pub type Breaks = BTreeSet<usize>;

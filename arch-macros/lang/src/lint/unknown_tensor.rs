@@ -72,7 +72,7 @@ fn in_quotes(line: &str) -> impl Iterator<Item = &str> {
 
 /// Returns true if `name` is likely a typo of `known`. Parts that a letter or number distinguishes (`attn_q`,
 /// `attn_k`) count as different names.
-fn is_slip(name: &str, known: &str) -> bool {
+pub(super) fn is_slip(name: &str, known: &str) -> bool {
     let is_break = |c: char| c == '_' || c == '.';
     if name.replace(is_break, "") == known.replace(is_break, "") {
         return name != known;

@@ -4,7 +4,7 @@ use proc_macro2::TokenStream;
 
 use super::OpSpec;
 use crate::diag::Errors;
-use crate::sym::{Dim, Shape};
+use crate::sym::{Dim, Multiple, Shape};
 
 /// A call whose shape is being computed.
 pub struct Call<'a> {
@@ -13,6 +13,8 @@ pub struct Call<'a> {
     pub operands: Vec<OpOperand>,
     /// Tokens of the operation's name.
     pub at: TokenStream,
+    /// Sizes that the declaration makes multiples of others.
+    pub multiples: &'a [Multiple],
     /// Collects errors.
     pub errors: &'a mut Errors,
 }

@@ -17,7 +17,7 @@ pub struct Param {
 pub enum ParamKind {
     /// Computed tensor, or a vector used as an operand.
     Tensor,
-    /// Declared `norm` or `vector`, passed as a vector.
+    /// Declared `vector`.
     RmsWeight,
     /// Declared `norm` or `vector`, passed as a norm.
     NormWeight,
@@ -130,8 +130,8 @@ impl ParamKind {
     pub fn describe(self) -> &'static str {
         match self {
             ParamKind::Tensor => "a tensor",
-            ParamKind::RmsWeight | ParamKind::NormWeight => "a declared norm or vector",
-            ParamKind::Vector => "a declared vector",
+            ParamKind::NormWeight => "a declared norm or vector",
+            ParamKind::RmsWeight | ParamKind::Vector => "a declared vector",
             ParamKind::Experts => "declared experts",
             ParamKind::Linear => "a declared linear",
             ParamKind::OfFirstLayer => "a declared layer vector",

@@ -1,7 +1,7 @@
 //! Shape rules of the operations: one function each, which reports errors through the call.
 
 use super::Call;
-use crate::sym::{Dim, Shape};
+use crate::sym::{Dim, Multiple, Shape};
 
 pub(super) fn same_as_x(c: &mut Call<'_>) -> Option<Shape> {
     c.shape("x")
@@ -18,11 +18,14 @@ pub(super) fn heads(c: &mut Call<'_>) -> Option<Shape> {
     if x.rank() != 1 && !c.rank("x", 2, "[n * d, T]", "") {
         return None;
     }
-    let Some(d) = x.dim(0).div_exact(&n) else {
-        let message = format!(
-            "`heads` splits dimension 0 into {n} equal heads, but {} is not a multiple of {n}",
-            x.dim(0)
-        );
+    let Some(d) = x.dim(0).div_known(&n, c.multiples) else {
+        let whole = x.dim(0);
+        let hint = match Multiple::new(&whole, &n) {
+            Some(_) => format!("; if it is one in every file, add `check {whole} % {n} == 0, \"…\";` to `hparams`"),
+            None => String::new(),
+        };
+        let message =
+            format!("`heads` splits dimension 0 into {n} equal heads, but {whole} is not a multiple of {n}{hint}");
         c.fail("n", message);
         return None;
     };

@@ -1,0 +1,22 @@
+//! Finds an architecture name that several files declare.
+
+use std::collections::BTreeSet;
+
+use super::{Finding, Subject};
+use crate::library::declared_name;
+
+/// Finds a name that a second file declares. A model file could not be assigned to one of them.
+pub fn find(subject: &Subject<'_>, found: &mut Vec<Finding>) {
+    let name = &subject.arch.name;
+    let same = subject.library.files().filter(|s| declared_name(&s.text) == Some(name));
+    // A library may list a file twice.
+    let files: BTreeSet<String> = same.map(|s| format!("`{}`", s.file)).collect();
+    if files.len() > 1 {
+        let files: Vec<String> = files.into_iter().collect();
+        let message = format!(
+            "the name {name:?} is declared in {}; names must be unique",
+            files.join(" and ")
+        );
+        found.push((subject.arch.name_span.into(), message));
+    }
+}
