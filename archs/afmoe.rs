@@ -6,6 +6,11 @@ arch_macros::arch! {
     name: "afmoe";
     rope: neox;
 
+    hparams {
+        warn given(norm_weights),
+             "expert_weights_norm is missing: weights of experts are not normalized, but those of published models are";
+    }
+
     tensors {
         use tied_output, sliding_window(length = 0, period = 4);
 

@@ -1,5 +1,5 @@
 //! BERT and its sentence encoders (MiniLM, BGE, E5, GTE): bidirectional attention, learned positions,
-//! post-norm blocks, and GELU.
+//! post-norm blocks, and the exact GELU.
 
 arch_macros::arch! {
     name: "bert";
@@ -22,7 +22,7 @@ arch_macros::arch! {
         layer {
             use self_attention;
             attn_output_norm: norm [n_embd];
-            use plain_ffn;
+            use plain_ffn(activation = gelu_erf);
             layer_output_norm: norm [n_embd];
         }
     }

@@ -7,6 +7,7 @@ arch_macros::arch! {
 
     hparams {
         clamp_kqv: f32 = "attention.clamp_kqv";
+        check clamp_kqv >= 0.0, "attention.clamp_kqv must not be negative";
     }
 
     tensors {

@@ -5,13 +5,13 @@ arch_macros::arch! {
     name: "dots1";
     like: "bailingmoe2";
 
+    // Like its parent's, the gating function has no default: published models use sigmoid.
     hparams {
         let n_ff_shexp = n_ff_exp;
-        gating_func: usize = "expert_gating_func" or 1;
     }
 
     test {
         n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384,
-        n_shared: 1
+        n_shared: 1, gating_func: 2
     }
 }

@@ -1,5 +1,5 @@
 //! EXAONE 4: norms after attention and the feed-forward network instead of before, RMS norms per query and
-//! key head. The 32B model has sliding windows and applies rotary positions only in those layers.
+//! key head. A model with sliding windows, such as the 32B model, applies rotary positions only in their layers.
 
 arch_macros::arch! {
     name: "exaone4";
@@ -10,9 +10,10 @@ arch_macros::arch! {
     }
 
     hparams {
-        // Only the 32B model uses the window; files of smaller models may also have the key.
-        let is_swa = model_is("32B") && swa_pattern;
-        let use_rope = !model_is("32B") || swa_pattern;
+        // Files of the smaller published model may have a window, but only those with windows list their layers.
+        let has_windows = model_is("32B") || (n_swa > 0 && given(swa_pattern));
+        let is_swa = has_windows && swa_pattern;
+        let use_rope = !has_windows || swa_pattern;
     }
 
     tensors {

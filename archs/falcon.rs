@@ -12,7 +12,7 @@ arch_macros::arch! {
             attn_norm:    norm "attn_norm"   [n_embd];
             attn_norm_2?: norm "attn_norm_2" [n_embd];
             use self_attention;
-            use plain_ffn;
+            use plain_ffn(activation = gelu_erf);
         }
     }
 

@@ -7,11 +7,17 @@ arch_macros::arch! {
 
     models {
         "27B": n_layer == 62;
+        "published": n_layer == 18 || n_layer == 24 || n_layer == 26 || n_layer == 34 || n_layer == 48 || n_layer == 62;
     }
 
     hparams {
-        // Only this model scales by the width per head instead of the head size.
-        let kq_scale = if model_is("27B") { 1.0 / sqrt(1.0 * n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
+        scale_of_file: f32 = "attention.scale" or 0.0;
+        // Most files do not contain the scale. Only the 27B model scales by the width per head instead of the head
+        // size.
+        let usual_scale = if model_is("27B") { 1.0 / sqrt(1.0 * n_embd / n_head) } else { 1.0 / sqrt(head_dim) };
+        let kq_scale = if scale_of_file > 0.0 { scale_of_file } else { usual_scale };
+        warn given(scale_of_file) || model_is("published"),
+             "attention.scale is missing: scores are scaled by the head size, but models of this depth may have another query_pre_attn_scalar";
     }
 
     tensors {

@@ -9,7 +9,6 @@ arch_macros::arch! {
     hparams {
         n_swa: usize = "attention.sliding_window";
         n_dense: usize = "dense_2_feat_out" or 0;
-        without kq_scale;
     }
 
     tensors {
@@ -21,7 +20,8 @@ arch_macros::arch! {
         let x = token_embd[tokens] * sqrt(n_embd);
         for layer {
             let h = rms_norm(x, attn_norm);
-            let attn = attend(h, base = rope_base, rope_scale = rope_scale, window = symmetric(n_swa, is_swa));
+            let attn = attend(h, base = rope_base, rope_scale = rope_scale, scale = kq_scale,
+                              window = symmetric(n_swa, is_swa));
             x += rms_norm(attn, attn_post_norm);
             x += rms_norm(ffn(rms_norm(x, ffn_norm), act = gelu), ffn_post_norm);
         }

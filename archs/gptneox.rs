@@ -5,6 +5,10 @@ arch_macros::arch! {
     name: "gptneox";
     rope: neox;
 
+    models {
+        "20B": n_layer == 44 && n_embd == 6144;
+    }
+
     hparams {
         parallel: bool = "use_parallel_residual";
     }
@@ -18,6 +22,9 @@ arch_macros::arch! {
             use plain_ffn;
         }
     }
+
+    // The 20B model approximates GELU by tanh, and its files do not say so.
+    fn ffn(x) { down(if model_is("20B") { gelu(up(x)) } else { gelu_erf(up(x)) }) }
 
     graph {
         let x = token_embd[tokens];

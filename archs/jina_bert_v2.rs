@@ -19,7 +19,7 @@ arch_macros::arch! {
         }
     }
 
-    fn ffn(x) { down(if has(gate) { gelu(gate(x)) * up(x) } else { gelu(up(x)) }) }
+    fn ffn(x) { down(if has(gate) { gelu_erf(gate(x)) * up(x) } else { gelu_erf(up(x)) }) }
 
     fn queries(x) {
         heads(if has(q_norm) { layer_norm(wq(x), q_norm) } else { wq(x) }, n_head)

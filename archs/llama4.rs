@@ -11,8 +11,8 @@ arch_macros::arch! {
     }
 
     hparams {
-        // All models were trained with this chunk size, regardless of the file's value; 0 disables chunks.
-        let n_chunk = 8192;
+        // The temperature grows with every such number of positions.
+        let temperature_length = 8192;
         let rotated = n_swa == 0 || (il + 1) % 4 != 0;
         let has_qk_norm = !model_is("Maverick");
         check n_expert > 0, "expert_count must not be 0";
@@ -50,9 +50,9 @@ arch_macros::arch! {
                 q = rotate(q);
                 k = rotate(k);
             } else {
-                q = q * attention_temperature(0.1, n_chunk, 1.0);
+                q = q * attention_temperature(0.1, temperature_length, 1.0);
             }
-            x += wo(attention(q, k, heads(wv(h), n_head_kv), window = chunked(n_chunk, is_swa)));
+            x += wo(attention(q, k, heads(wv(h), n_head_kv), window = chunked(n_swa, is_swa)));
             let h = rms_norm(x, ffn_norm);
             if has_experts {
                 let scores = router(h);

@@ -18,9 +18,10 @@ arch_macros::arch! {
         }
     }
 
-    fn norm_dt(x) { if norms { rms_norm(x) } else { x } }
-    fn norm_b(x) { if norms { rms_norm(x) } else { x } }
-    fn norm_c(x) { if norms { rms_norm(x) } else { x } }
+    // FalconMamba has a separate epsilon for these norms, which files do not contain.
+    fn norm_dt(x) { if norms { rms_norm(x, 0.000001) } else { x } }
+    fn norm_b(x) { if norms { rms_norm(x, 0.000001) } else { x } }
+    fn norm_c(x) { if norms { rms_norm(x, 0.000001) } else { x } }
 
     graph {
         let x = token_embd[tokens];

@@ -13,6 +13,7 @@ arch_macros::arch! {
         check n_decision == 0, "decision heads are not supported: decision_block_count must be 0";
         let gates_silu = act == "silu" || act == "swish" || act == "swiglu";
         let gates_relu = act == "reglu";
+        let approximates_gelu = act == "gelu_pytorch_tanh" || act == "gelu_new" || act == "gelu_fast";
     }
 
     tensors {
@@ -42,15 +43,17 @@ arch_macros::arch! {
                 x += ffn(h, act = silu);
             } else if gates_relu {
                 x += ffn(h, act = relu);
-            } else {
+            } else if approximates_gelu {
                 x += ffn(h, act = gelu);
+            } else {
+                x += ffn(h, act = gelu_erf);
             }
         }
         layer_norm(x, output_norm)
     }
 
     rank(mean) {
-        let h = if has(cls) { gelu(cls(pooled)) } else { pooled };
+        let h = if has(cls) { gelu_erf(cls(pooled)) } else { pooled };
         if has(cls) && has(cls_norm) {
             h = layer_norm(h, cls_norm);
         }

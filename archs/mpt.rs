@@ -41,7 +41,7 @@ arch_macros::arch! {
         }
         for layer {
             x += attend(layer_norm(x, attn_norm), rotated = false, alibi = alibi);
-            let h = gelu(up(layer_norm(x, ffn_norm)));
+            let h = gelu_erf(up(layer_norm(x, ffn_norm)));
             if has(act_div) {
                 h = h / act_div;
             }

@@ -23,10 +23,10 @@ arch_macros::arch! {
 
     fn ffn(x) {
         if moe_every > 0 && il % moe_every == 1 {
-            moe(x, router = router(x), up = up_exps, down = down_exps, act = gelu, gating = softmax,
+            moe(x, router = router(x), up = up_exps, down = down_exps, act = gelu_erf, gating = softmax,
                 n_used = n_expert_used, norm_weights = false)
         } else {
-            down(gelu(up(x)))
+            down(gelu_erf(up(x)))
         }
     }
 

@@ -7,8 +7,8 @@ arch_macros::arch! {
 
     hparams {
         n_ff_exp: [usize] = "expert_feed_forward_length";
-        gating_func: usize = "expert_gating_func" or 1;
-        check gating_func <= 4, "expert_gating_func must be 1 to 4";
+        gating_func: usize = "expert_gating_func";
+        check gating_func > 0 && gating_func <= 4, "expert_gating_func must be 1 to 4";
         // All layers have rotary positions in models without windows and in a model with four layers.
         let rotated = n_swa == 0 || n_layer == 4 || il % 4 != 0;
     }
@@ -34,5 +34,5 @@ arch_macros::arch! {
         output(rms_norm(x, output_norm))
     }
 
-    test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384 }
+    test { n_embd: 256, n_head: 2, n_layer: 2, n_ff: 384, n_vocab: 128, n_expert: 2, n_expert_used: 2, n_ff_exp: 384, gating_func: 2 }
 }

@@ -3,6 +3,7 @@
 fragment! {
     hparams {
         clamp_kqv: f32 = "attention.clamp_kqv" or 0.0;
+        check clamp_kqv >= 0.0, "attention.clamp_kqv must not be negative";
     }
 
     tensors {

@@ -1,14 +1,14 @@
 //! Feed-forward network without a gate.
 
 fragment! {
-    options(width = n_ff);
+    options(width = n_ff, activation = gelu);
 
     tensors {
         up:   linear "ffn_up"   [n_embd -> width];
         down: linear "ffn_down" [width -> n_embd];
     }
 
-    fn ffn(x: [n_embd, T], act = gelu) {
+    fn ffn(x: [n_embd, T], act = activation) {
         down(act(up(x)))
     }
 }

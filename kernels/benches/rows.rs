@@ -175,6 +175,11 @@ const ROW_OPS: &[RowOp] = &[
         run: |o| rows::gelu_mul(&o.x, &o.y, &mut o.out),
     },
     RowOp {
+        name: "gelu_erf_mul",
+        bytes: |n| 12 * n,
+        run: |o| rows::gelu_erf_mul(&o.x, &o.y, &mut o.out),
+    },
+    RowOp {
         name: "rope_halves",
         bytes: |n| 12 * n,
         run: |o| rotate(o, rope::rotate_halves),

@@ -194,8 +194,10 @@ macro_rules! row_kernels {
             fn rows::silu(x: *const f32, out: *mut f32, n: usize) -> ();
             fn rows::softplus(x: *const f32, out: *mut f32, n: usize) -> ();
             fn rows::gelu(x: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::gelu_erf(x: *const f32, out: *mut f32, n: usize) -> ();
             fn rows::silu_mul(gate: *const f32, up: *const f32, out: *mut f32, n: usize) -> ();
             fn rows::gelu_mul(gate: *const f32, up: *const f32, out: *mut f32, n: usize) -> ();
+            fn rows::gelu_erf_mul(gate: *const f32, up: *const f32, out: *mut f32, n: usize) -> ();
             fn rows::rms_norm(x: *const f32, weight: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
             fn rows::norm(x: *const f32, eps: f32, out: *mut f32, n: usize) -> ();
             fn rows::softmax(x: *mut f32, factor: f32, n: usize) -> ();

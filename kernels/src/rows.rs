@@ -121,10 +121,14 @@ element_wise! {
     softplus, softplus_in_place(x);
     /// Computes `out[i] = x[i] / 2 * (1 + tanh(sqrt(2 / pi) * (x[i] + 0.044715 x[i]^3)))`.
     gelu, gelu_in_place(x);
+    /// Computes `out[i] = x[i] / 2 * (1 + erf(x[i] / sqrt(2)))`.
+    gelu_erf, gelu_erf_in_place(x);
     /// Computes `out[i] = silu(gate[i]) * up[i]`.
     silu_mul, silu_mul_in_place(gate, up);
     /// Computes `out[i] = gelu(gate[i]) * up[i]`.
     gelu_mul, gelu_mul_in_place(gate, up);
+    /// Computes `out[i] = gelu_erf(gate[i]) * up[i]`.
+    gelu_erf_mul, gelu_erf_mul_in_place(gate, up);
 }
 
 /// Computes `out[i] = x[i] / sqrt(mean(x^2) + eps)`, multiplied by `weight[i]` if given.

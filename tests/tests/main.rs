@@ -15,6 +15,7 @@ mod cuda_kernels;
 mod cuda_multi_gpu;
 mod cuda_rounding;
 mod cuda_shipped;
+mod deciding_keys;
 mod deploy;
 mod developer_documents;
 mod devices;

@@ -1,4 +1,4 @@
-//! Compares logits with llama.cpp for configurations and architectures without fixtures.
+//! Compares logits with llama.cpp or transformers for configurations and architectures without fixtures.
 //! `data/recorded/README.md` describes how they were recorded.
 
 use engine::conformance::{all_logits, fixtures, tokens};
@@ -22,6 +22,8 @@ fn recorded_configurations_match() {
         let (recorded, found): (Vec<f32>, Vec<f32>) = said.into_iter().unzip();
         let error = nmse(&recorded, &found);
         println!("{name} {error:.2e}");
-        assert!(error <= 1e-8, "{name}: {error:.2e}");
+        // llama.cpp rounds to f32, transformers computed in 64 bits.
+        let bound = if name.ends_with("-transformers") { 1e-10 } else { 1e-8 };
+        assert!(error <= bound, "{name}: {error:.2e}");
     }
 }

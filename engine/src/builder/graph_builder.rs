@@ -78,7 +78,7 @@ pub struct Builder<'a> {
     last_name: Name,
     error: Option<BuildError>,
     /// Activation function and the function that replaces it.
-    replacement: Option<(Unary, UnaryReplacement)>,
+    replacement: Option<(&'static [Unary], UnaryReplacement)>,
 }
 
 /// Adds the nodes that replace an activation.
@@ -443,15 +443,15 @@ impl<'a> Builder<'a> {
         self.ok(y, gate)
     }
 
-    /// Computes `by(x)` instead of `f(x)` from now on, to emulate the rounding of another engine. Within
-    /// `by`, `f` is not replaced.
-    pub(crate) fn replace_unary(&mut self, f: Unary, by: UnaryReplacement) {
-        self.replacement = Some((f, by));
+    /// Computes `by(x)` instead of the functions `of` from now on, to emulate the rounding of another engine.
+    /// Within `by`, nothing is replaced.
+    pub(crate) fn replace_unary(&mut self, of: &'static [Unary], by: UnaryReplacement) {
+        self.replacement = Some((of, by));
     }
 
     /// Returns the replacement of `f(x)`, if [`Builder::replace_unary`] registered one.
     fn replaced(&mut self, f: Unary, x: TensorId) -> Option<TensorId> {
-        let replacement = self.replacement.take_if(|(of, _)| *of == f)?;
+        let replacement = self.replacement.take_if(|(of, _)| of.contains(&f))?;
         let y = (replacement.1)(self, x);
         self.replacement = Some(replacement);
         Some(y)

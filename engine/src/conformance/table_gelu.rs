@@ -1,34 +1,39 @@
-//! GELU as in ggml's CPU backend: from a table of f16 values.
+//! GELU as in ggml's CPU backend: from a table of f16 values of the tanh approximation.
 //!
-//! Between -10 and 10, operand and result are rounded to f16; outside, the result is 0 or the operand. The
-//! model's graph computes this with ordinary ops, so backends need no support for it.
+//! llama.cpp computes the exact GELU of published models (BERT, Falcon, GPT-NeoX) from this table, too, so both
+//! functions are replaced. Between -10 and 10, operand and result are rounded to f16; outside, the result is 0 or
+//! the operand. The model's graph computes this with ordinary ops, so backends need no support for it.
 
 use crate::builder::{BuildGraph, Builder};
 use crate::graph::{TensorId, Unary};
 
-/// A graph with every exact GELU replaced by the table's.
+/// A graph with every GELU, exact or approximated, replaced by the table's.
 pub(super) struct TableGelu(pub(super) Box<dyn BuildGraph>);
 
 impl BuildGraph for TableGelu {
     fn build(&self, b: &mut Builder<'_>) -> TensorId {
-        b.replace_unary(Unary::Gelu, table_gelu);
+        use_table(b);
         self.0.build(b)
     }
 
     fn encode(&self, b: &mut Builder<'_>) -> Option<TensorId> {
-        b.replace_unary(Unary::Gelu, table_gelu);
+        use_table(b);
         self.0.encode(b)
     }
 
     fn embedding(&self, b: &mut Builder<'_>, pooled: TensorId) -> Option<TensorId> {
-        b.replace_unary(Unary::Gelu, table_gelu);
+        use_table(b);
         self.0.embedding(b, pooled)
     }
 
     fn rank(&self, b: &mut Builder<'_>, pooled: TensorId) -> Option<TensorId> {
-        b.replace_unary(Unary::Gelu, table_gelu);
+        use_table(b);
         self.0.rank(b, pooled)
     }
+}
+
+fn use_table(b: &mut Builder<'_>) {
+    b.replace_unary(&[Unary::Gelu, Unary::GeluErf], table_gelu);
 }
 
 /// Upper end of the GELU table's input range.

@@ -155,7 +155,7 @@ macro_rules! element_wise {
     )* };
 }
 
-use super::functions::{Add, Gated, Gelu, Mul, Sigmoid, Silu, Softplus};
+use super::functions::{Add, Gated, Gelu, GeluErf, Mul, Sigmoid, Silu, Softplus};
 
 element_wise! {
     /// Computes `out[i] = e^x[i]`.
@@ -168,6 +168,8 @@ element_wise! {
     softplus(x) = map Softplus;
     /// Computes `out[i] = gelu(x[i])` in the tanh approximation.
     gelu(x) = map Gelu;
+    /// Computes `out[i] = x[i] * Phi(x[i])`, the exact GELU.
+    gelu_erf(x) = map GeluErf;
     /// Computes `out[i] = a[i] + b[i]`.
     add(a, b) = map2 Add;
     /// Computes `out[i] = a[i] * b[i]`.
@@ -176,6 +178,8 @@ element_wise! {
     silu_mul(gate, up) = map2 Gated<Silu>;
     /// Computes `out[i] = gelu(gate[i]) * up[i]`.
     gelu_mul(gate, up) = map2 Gated<Gelu>;
+    /// Computes `out[i] = gelu_erf(gate[i]) * up[i]`.
+    gelu_erf_mul(gate, up) = map2 Gated<GeluErf>;
 }
 
 /// Computes `y[i] += a * x[i]`.

@@ -31,6 +31,22 @@ fn reductions_match_f64() {
     }
 }
 
+/// Returns the probability that a standard normal variable is below `x`, by a series near 0 and by a continued
+/// fraction in the tails.
+fn normal_below(x: f64) -> f64 {
+    let density = (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    if x.abs() < 3.0 {
+        let (mut term, mut sum) = (x, x);
+        for n in 1..100 {
+            term *= x * x / f64::from(2 * n + 1);
+            sum += term;
+        }
+        return 0.5 + density * sum;
+    }
+    let tail = density / (1..200).rev().fold(x.abs(), |rest, k| x.abs() + f64::from(k) / rest);
+    if x < 0.0 { tail } else { 1.0 - tail }
+}
+
 /// Compares an element-wise kernel, both out of place and in place, with its definition in double precision.
 fn check_map(
     isa: Isa,
@@ -79,6 +95,8 @@ fn element_wise_matches_f64() {
                 let softplus = |_, x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
                 check_map(k.isa, "softplus", &a, |x, out| (k.softplus)(x, out, n), softplus);
                 check_map(k.isa, "gelu", &a, |x, out| (k.gelu)(x, out, n), |_, x| gelu(x));
+                let exact = |_, x: f64| x * normal_below(x);
+                check_map(k.isa, "gelu_erf", &a, |x, out| (k.gelu_erf)(x, out, n), exact);
                 check_map(
                     k.isa,
                     "silu_mul",
@@ -92,6 +110,13 @@ fn element_wise_matches_f64() {
                     &a,
                     |x, out| (k.gelu_mul)(x, b, out, n),
                     |i, x| gelu(x) * up(i),
+                );
+                check_map(
+                    k.isa,
+                    "gelu_erf_mul",
+                    &a,
+                    |x, out| (k.gelu_erf_mul)(x, b, out, n),
+                    |i, x| x * normal_below(x) * up(i),
                 );
                 check_map(k.isa, "mul", &a, |x, out| (k.mul)(x, b, out, n), |i, x| x * up(i));
                 check_map(

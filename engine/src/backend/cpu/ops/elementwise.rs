@@ -38,6 +38,7 @@ pub(super) fn glu_of(f: Unary, gate: &[f32], up: &[f32], out: &mut [f32]) {
     match f {
         Unary::Silu => rows::silu_mul(gate, up, out),
         Unary::Gelu => rows::gelu_mul(gate, up, out),
+        Unary::GeluErf => rows::gelu_erf_mul(gate, up, out),
         _ => {
             out.copy_from_slice(gate);
             glu_in_place(f, out, up);
@@ -50,6 +51,7 @@ pub(super) fn glu_in_place(f: Unary, gate: &mut [f32], up: &[f32]) {
     match f {
         Unary::Silu => rows::silu_mul_in_place(gate, up),
         Unary::Gelu => rows::gelu_mul_in_place(gate, up),
+        Unary::GeluErf => rows::gelu_erf_mul_in_place(gate, up),
         _ => {
             function(f)(gate);
             rows::mul_in_place(gate, up);
@@ -131,20 +133,8 @@ pub(super) fn function(f: Unary) -> fn(&mut [f32]) {
         Unary::ReluSqr => |row| each(row, |x| x.max(0.0) * x.max(0.0)),
         Unary::Silu => rows::silu_in_place,
         Unary::Gelu => rows::gelu_in_place,
-        Unary::GeluErf => |row| each(row, gelu_erf),
+        Unary::GeluErf => rows::gelu_erf_in_place,
         Unary::GeluQuick => |row| each(row, |x| x / (1.0 + (-1.702 * x).exp())),
         Unary::Softplus => rows::softplus_in_place,
     }
-}
-
-fn gelu_erf(x: f32) -> f32 {
-    0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
-}
-
-/// Approximates the error function within 1.5e-7 (Abramowitz and Stegun, 7.1.26).
-fn erf(x: f32) -> f32 {
-    const A: [f32; 5] = [0.254_829_6, -0.284_496_72, 1.421_413_8, -1.453_152, 1.061_405_4];
-    let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
-    let series = A.iter().rev().fold(0.0, |sum, a| (sum + a) * t);
-    (1.0 - series * (-x * x).exp()).copysign(x)
 }
