@@ -10,8 +10,6 @@ arch_macros::arch! {
         // DeepSeek V2 Lite, GigaChat 3 10B, and Kanana 2 30B.
         "Lite": n_layer == 27 || n_layer == 26 || (n_layer == 48 && n_vocab == 128256);
         "GLM 4.7 Flash": (n_layer == 47 || n_layer == 48) && n_vocab == 154880;
-        // Version 2 has at most 160 experts, unnormalized weights, and softmax.
-        "V3": n_expert > 160;
     }
 
     hparams {
@@ -32,10 +30,6 @@ arch_macros::arch! {
         let magnitude = if rope_yarn && log_mul != 0.0 { attn_factor / sharper } else { attn_factor };
         let mscale = magnitude * sharper * (1.0 + log_mul * ln(1.0 / rope_freq_scale));
         let kq_scale = mscale * mscale / sqrt(mla_head_dim_k);
-        warn given(gating_func) || !model_is("V3"),
-             "expert_gating_func is missing: the router uses softmax, but published models of this size use sigmoid (2)";
-        warn given(norm_weights) || !model_is("V3"),
-             "expert_weights_norm is missing: weights of experts are not normalized, but those of published models of this size are";
     }
 
     tensors {

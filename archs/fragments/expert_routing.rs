@@ -11,6 +11,9 @@ fragment! {
         // A missing key or 0 selects the architecture's default: 1 is softmax, 2 is sigmoid.
         let gating = if gating_func == 0 { default_gating } else { gating_func };
         norm_weights: bool = "expert_weights_norm" or false;
+        // DeepSeek V2 has softmax and up to 160 experts; larger models have sigmoid.
+        warn given(gating_func) || gating != 1 || n_expert <= 160,
+             "expert_gating_func is missing: the router uses softmax, but published models of this size use sigmoid (2)";
         weights_scale: f32 = "expert_weights_scale" or 1.0;
         n_group: usize = "expert_group_count" or 1;
         n_group_used: usize = "expert_group_used_count" or 1;

@@ -127,7 +127,7 @@ mod tests {
     fn block_without_end_is_found_by_indentation() {
         let text = "arch! {\n    tensors {\n        layer {\n            a: b;\n    }\n    graph {\n    }\n}\n";
         assert_eq!(line(text), Some(3));
-        assert_eq!(unbalanced("f(\n  g(\n)"), Some((5, '(')));
+        assert_eq!(unbalanced("f(\n  g(\n)"), Some((6, '(')));
         assert_eq!(unbalanced("x = (a + b;\n}"), Some((4, '(')));
         assert_eq!(unbalanced("a }"), Some((2, '}')));
     }

@@ -201,7 +201,7 @@ fn lexical_error(text: &str, error: &LexError) -> syn::Error {
     } else {
         format!("this `{delimiter}` closes nothing")
     };
-    // Only a parsed token has a span: a text of the same length that is blank but for one token.
+    // Only a parsed token has a span: a text of the same length that is blank except for one token.
     let blank = |c: char| if c == '\n' { '\n' } else { ' ' };
     let before: String = text[..at].chars().map(blank).collect();
     let span = TokenStream::from_str(&format!("{before};"))
