@@ -1,4 +1,5 @@
-//! Every declaration's `test { … }` block produces a model file that loads and passes its self-checks.
+//! Every declaration's `test { … }` block produces a model file that loads and passes its self-checks, with
+//! all optional tensors and biases.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +20,7 @@ fn check(registered: &Registered) -> Result<(), String> {
     if bare.tensors.len() > draft.tensors.len() {
         return Err("the bare model has more tensors than the full model".to_owned());
     }
+    draft.add_biases(arch, archs::ALL, |_| true);
     if let Some((_, scale)) = SMALLER_WEIGHTS.iter().find(|(name, _)| *name == arch.name) {
         draft.metadata.insert(seeded::KEY_SCALE, Value::F32(*scale));
     }

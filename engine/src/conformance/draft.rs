@@ -77,6 +77,36 @@ impl Draft {
         Ok(draft)
     }
 
+    /// Adds a bias to each norm, projection, and stack of experts that can have one and that `wants` selects.
+    /// Returns the names of these tensors without layer and `.weight`.
+    pub fn add_biases(
+        &mut self,
+        arch: &'static Architecture,
+        archs: &[Registered],
+        wants: impl Fn(&TensorDecl) -> bool,
+    ) -> Vec<&'static str> {
+        let kinds = ["norm", "linear", "experts"];
+        let candidates = arch.tensors.iter().filter(|t| kinds.contains(&t.kind) && wants(t));
+        candidates.filter(|t| self.add_bias(t, archs)).map(|t| t.gguf).collect()
+    }
+
+    /// Adds the biases of a declared tensor in all its layers. Returns false if it has none.
+    fn add_bias(&mut self, t: &TensorDecl, archs: &[Registered]) -> bool {
+        let mut trial = self.clone();
+        let weights = self.names_of(t).into_iter().filter(|name| self.has(name));
+        let biases = weights.filter_map(|name| Some(format!("{}.bias", name.strip_suffix(".weight")?)));
+        let biases: Vec<String> = biases.filter(|name| !self.has(name)).collect();
+        // `settle` determines the shape.
+        trial.tensors.extend(biases.iter().map(|name| (name.clone(), vec![1])));
+        // A declaration may ignore a bias, which then keeps its shape.
+        let has_shape = |trial: &Draft, bias: &String| trial.tensors.iter().any(|(n, ne)| n == bias && *ne != [1]);
+        let added = !biases.is_empty() && trial.settle(archs).is_ok() && biases.iter().all(|b| has_shape(&trial, b));
+        if added {
+            *self = trial;
+        }
+        added
+    }
+
     /// Returns the architecture's name.
     pub fn arch(&self) -> &str {
         let name = self.metadata.get("general.architecture");

@@ -27,6 +27,9 @@ pub struct SeedArgs {
     /// Omit optional tensors
     #[arg(long)]
     pub bare: bool,
+    /// Add biases to these tensors, such as attn_q,ffn_norm, or to `all` that can have one
+    #[arg(long, value_name = "TENSORS", value_delimiter = ',')]
+    pub bias: Vec<String>,
     /// Seed of the random weights
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -52,6 +55,7 @@ pub fn run(args: &SeedArgs) -> Outcome {
 fn seed(out: &mut dyn Write, registered: &Registered, args: &SeedArgs) -> Outcome {
     let arch = registered.arch;
     let mut draft = Draft::of_declaration(arch, archs::ALL, !args.bare)?;
+    add_biases(&mut draft, registered, &args.bias)?;
     // Published implementations compute the exact GELU instead of an f16 table.
     draft.metadata.insert(KEY_GELU, "exact");
     if let Some(scale) = args.weight_scale {
@@ -78,6 +82,23 @@ fn seed(out: &mut dyn Write, registered: &Registered, args: &SeedArgs) -> Outcom
         write!(out, ", without {}", left_out.join(", "))?;
     }
     Ok(writeln!(out)?)
+}
+
+/// Adds the biases that `--bias` names.
+fn add_biases(draft: &mut Draft, registered: &Registered, names: &[String]) -> Outcome {
+    let arch = registered.arch;
+    let all = names.iter().any(|name| name == "all");
+    let added = draft.add_biases(arch, archs::ALL, |t| all || names.iter().any(|name| name == t.gguf));
+    match names
+        .iter()
+        .find(|name| *name != "all" && !added.contains(&name.as_str()))
+    {
+        Some(name) => Err(Failure::new(format_args!(
+            "--bias: `{name}` is no tensor of {} that can have a bias; see `llama arch {}`",
+            arch.name, arch.name
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Returns true if a full tensor name is an instance of the declared name `gguf` in any layer.
