@@ -48,6 +48,10 @@ fragment! {
         rms_norm(q_a(x), q_a_norm)
     }
 
+    fn compressed_keys(c: [kv_rank, T]) {
+        rms_norm(c, kv_a_norm)
+    }
+
     fn latent_queries(x: [n_embd, T]) {
         heads(if low_rank_queries { q_b(compressed_queries(x)) } else { q_proj(x) }, n_head)
     }
@@ -58,7 +62,7 @@ fragment! {
             q = rope(q, offset = n_nope, ..);
         }
         let kv = kv_a(x);
-        let c_kv = rms_norm(kv[..kv_rank], kv_a_norm);
+        let c_kv = compressed_keys(kv[..kv_rank]);
         if has(kv_b) {
             let kv_heads = heads(kv_b(c_kv), n_head);
             let k = if n_rot > 0 {

@@ -8,13 +8,18 @@ it. The model is built from the keys of the file, with the weights of the file, 
 writes: its tensors have type F32, F16 or I32.
 
 `--set expert_dim=64` sets a size that the usual keys do not contain (JSON or a string). `--name` maps a parameter without a usual name to its
-tensor; `{}` is the layer number:
+tensors; each `{}` of the parameter is a number, and `{}` of a tensor is the first of them, the layer:
 
     --name 'model.layers.{}.self_attn.qkv_proj=blk.{}.attn_q,blk.{}.attn_k,blk.{}.attn_v'    concatenated
     --name 'model.layers.{}.self_attn.q_proj=blk.{}.attn_q|halves'                            transformed
+    --name 'model.layers.{}.mlps.{}.up_proj=blk.{2*i+j}.ffn_up'                               of the numbers i and j
+    --name 'model.layers.{}.self_attn.kv_b_proj=blk.{}.attn_k_b|transpose,blk.{}.attn_v_b'    concatenated per head
 
-`|halves` reorders the rows from interleaved RoPE pairs (`rope: norm`) to the half-split order of most published models. `|minus-one` is for norms
-that add 1 to the published weights, `|log` for the logarithm of negated values (A of Mamba), and `|transpose` for a transposed matrix.
+Tensors are concatenated along their rows, in stacks along those of each matrix. The matrices of a stack follow each other in a parameter with a
+dimension less. Each tensor may have changes of its own: `|halves` reorders the rows from interleaved RoPE pairs (`rope: norm`) to the half-split
+order of most published models, with `|halves:N` for heads of N rows. `|minus-one` is for norms that add 1 to the published weights, `|log` for
+the logarithm of negated values (A of Mamba), `|transpose` for a transposed matrix or stack of them, and `|pad` for a parameter with more rows, or
+matrices in a stack, than the tensor; the rest is 0.
 
 Needs: pip install torch transformers numpy (about 5 GB with torch's libraries; a CPU is enough).
 """
@@ -142,9 +147,9 @@ def configuration(gguf, args):
         settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
     if "num_key_value_heads" not in settings and hasattr(known, "num_key_value_heads"):
         settings["num_key_value_heads"] = settings["num_attention_heads"]
-    for name, tensor in (("attention_bias", "attn_q.bias"), ("mlp_bias", "ffn_up.bias")):
+    for name, biases in (("attention_bias", ("attn_q.bias", "attn_q_a.bias")), ("mlp_bias", ("ffn_up.bias",))):
         if hasattr(known, name):
-            settings[name] = any(t.endswith(tensor) for t in gguf.tensors)
+            settings[name] = any(tensor.endswith(biases) for tensor in gguf.tensors)
     if hasattr(known, "rope_parameters"):
         settings["rope_parameters"] = {"rope_type": "default", "rope_theta": gguf.key("rope.freq_base") or 10000.0}
     experts = [t for name, t in gguf.tensors.items() if name.endswith("ffn_down_exps.weight")]
@@ -161,18 +166,41 @@ def configuration(gguf, args):
     return AutoConfig.for_model(args.type, **settings)
 
 
-def changed(values, change, head_dim):
+def changed(values, change, head_dim, expected):
     """A tensor's values as the published model has them."""
+    change, _, argument = change.partition(":")
     if change == "minus-one":
         return values - 1
     if change == "log":
         return np.log(-values)
     if change == "transpose":
-        return values.T
+        return np.swapaxes(values, -1, -2)
+    if change == "pad":
+        return np.concatenate([values, np.zeros((expected[0] - len(values), *values.shape[1:]))])
     if change == "halves":
-        pairs = values.reshape(values.shape[0] // head_dim, head_dim // 2, 2, *values.shape[1:])
+        size = int(argument or head_dim)
+        pairs = values.reshape(values.shape[0] // size, size // 2, 2, *values.shape[1:])
         return pairs.swapaxes(1, 2).reshape(values.shape)
-    sys.exit(f"no change `{change}`: expected halves, minus-one, log or transpose")
+    sys.exit(f"no change `{change}`: expected halves, minus-one, log, pad or transpose")
+
+
+def numbered(tensor, numbers):
+    """The name of a tensor with the numbers of its parameter: the first for `{}`, both as i and j in `{2*i+j}`."""
+
+    def number(match):
+        text = match[1] or "i"
+        if not re.fullmatch(r"[0-9ij+*() -]+", text):
+            sys.exit(f"--name: {match[0]} of `{tensor}` is no expression of i and j")
+        return str(eval(text, {"__builtins__": {}}, dict(zip("ij", numbers))))
+
+    return re.sub(r"{([^}]*)}", number, tensor)
+
+
+def joined(arrays, expected):
+    """The value of a parameter: arrays joined along the rows of each matrix, without the dimension of a stack if the parameter has none."""
+    value = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-2 if arrays[0].ndim > 1 else 0)
+    flat = (value.shape[0] * value.shape[1], *value.shape[2:]) if value.ndim > 1 else value.shape
+    return value.reshape(flat) if flat == tuple(expected) else value
 
 
 def weights(gguf, model, args):
@@ -189,13 +217,13 @@ def weights(gguf, model, args):
         base, dot, suffix = parameter.rpartition(".")
         if suffix not in ("weight", "bias"):
             base, dot, suffix = parameter, "", ""
-        number = re.search(r"\.(\d+)\.", base)
-        pattern = base.replace(number[0], ".{}.", 1) if number else base
+        numbers = [int(n) for n in re.findall(r"(?<=\.)\d+(?=\.|$)", base)]
+        pattern = re.sub(r"(?<=\.)\d+(?=\.|$)", "{}", base)
         if pattern not in names:
             faults.append(f"--name '{pattern}=…' for the parameter {parameter} {list(expected.shape)}")
             continue
-        sources, _, change = names[pattern].partition("|")
-        parts = [s.replace("{}", number[1] if number else "") for s in sources.split(",")]
+        sources = [source.split("|") for source in names[pattern].split(",")]
+        parts = [numbered(tensor, numbers) for tensor, *_ in sources]
         if suffix != "" or parts[0] not in gguf.tensors:
             parts = [f"{part}.{suffix or 'weight'}" for part in parts]
         if parameter == "lm_head.weight" and parts[0] not in gguf.tensors:
@@ -210,8 +238,10 @@ def weights(gguf, model, args):
             continue
         unused.difference_update(parts)
         arrays = [gguf.tensors[part].astype(np.float64) for part in parts]
-        value = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-2 if arrays[0].ndim > 1 else 0)
-        value = changed(value, change, head_dim) if change else value
+        for i, (_, *changes) in enumerate(sources):
+            for change in changes:
+                arrays[i] = changed(arrays[i], change, head_dim, expected.shape)
+        value = joined(arrays, expected.shape)
         squeezed = lambda shape: [n for n in shape if n != 1]
         if squeezed(value.shape) != squeezed(expected.shape):
             found = f"{list(value.shape)} from {', '.join(parts)}"
@@ -236,6 +266,7 @@ def main():
     # A language model has no classifier head.
     parser.add_argument("--ignore", action="append", default=[r"cls\..*"], metavar="TENSOR", help="tensor that is not used")
     parser.add_argument("--tokens", type=int, default=96, metavar="N", help="length of the sequence [default: 96]")
+    parser.add_argument("--without-token", type=int, metavar="N", help="token that the model treats differently, such as padding")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write [default: MODEL.logits]")
     args = parser.parse_args()
     gguf = Gguf(args.model)
@@ -247,7 +278,8 @@ def main():
     model.load_state_dict(weights(gguf, model, args), strict=True)
     n_vocab = config.vocab_size
     # Distinct tokens, if the vocabulary is large enough.
-    tokens = [(i * 37 + 11) % n_vocab for i in range(args.tokens)]
+    tokens = [token for i in range(args.tokens + n_vocab) if (token := (i * 37 + 11) % n_vocab) != args.without_token]
+    tokens = tokens[: args.tokens]
     with torch.no_grad():
         result = model(input_ids=torch.tensor([tokens]))
     values = (result.logits if "logits" in result else result.last_hidden_state)[0].to(torch.float32).numpy()

@@ -193,7 +193,10 @@ impl Flow<'_> {
             ValueKind::Var(var) => return self.of_var[var.0],
             ValueKind::Encoded(_) => return self.encoded,
             ValueKind::Hidden(_) => return self.hidden,
-            ValueKind::Embed(w, by) => (format!("{}[{}]", self.weight(w.it), by.name()), vec![]),
+            ValueKind::Embed(w, by, skipped) => {
+                let skipped = skipped.as_ref().map_or(String::new(), |s| format!(" + {}", s.text));
+                (format!("{}[{}{skipped}]", self.weight(w.it), by.name()), vec![])
+            }
             ValueKind::Linear(w, x) => (format!("linear {}", self.weight(w.it)), vec![self.value(x)]),
             ValueKind::Weight(w) => (self.weight(w.it), vec![]),
             ValueKind::Op(op, args) => self.op(op, args),

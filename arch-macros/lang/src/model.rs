@@ -660,7 +660,7 @@ pub struct Value {
 pub enum RowsBy {
     /// `w[tokens]`
     Tokens,
-    /// `w[positions]`
+    /// `w[positions]`, or `w[positions + n]` with the number of skipped rows
     Positions,
 }
 
@@ -679,8 +679,8 @@ impl RowsBy {
 pub enum ValueKind {
     /// Variable.
     Var(Named<VarId>),
-    /// Rows of an `embed`, such as `w[tokens]`.
-    Embed(Named<usize>, Named<RowsBy>),
+    /// Rows of an `embed`, such as `w[tokens]`, and the number of leading rows that the input skips.
+    Embed(Named<usize>, Named<RowsBy>, Option<Scalar>),
     /// `encoded`, the result of the encoder.
     Encoded(Span),
     /// `hidden`, the hidden states of the preceding tokens.

@@ -98,7 +98,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), maybe("w", NormWeight), epsilon(LAYER_NORM_EPS)],
         norm,
         Emit::Method("layer_norm"),
-        "layer norm over dimension 0: (x - mean(x)) / sqrt(var(x) + eps), times `w`, plus the norm's bias if the file has one",
+        "layer norm over dimension 0: (x - mean(x)) / sqrt(var(x) + eps), times `w`, plus the norm's bias, if any",
     ),
     op(
         "l2_norm",
@@ -206,7 +206,7 @@ pub static OPS: &[OpSpec] = &[
             ],
             attention_over,
             Emit::Struct("attention_over", "AttentionArgs"),
-            "attends to the keys and values that an earlier layer stored, with values of size dv and the same window: q \
+            "attends to the keys and values of an earlier layer, with values of size dv and the same window: q \
              [dk, n, T] -> [dv * n, T]",
         )
     },
@@ -253,7 +253,7 @@ pub static OPS: &[OpSpec] = &[
             Emit::Method("compress"),
             "running average of groups of n tokens per channel, weighted by softmax(gate + `position_bias`) over the \
              group: x and gate [w, T], `position_bias` [w, n] -> [width, T]. If w is 2 * width, the second half of the \
-             channels is averaged with the first half of the previous group's channels",
+             channels is averaged with the previous group's first half",
         )
     },
     OpSpec {
@@ -534,7 +534,7 @@ pub static OPS: &[OpSpec] = &[
         &[tensor("x"), tensor("m")],
         mix_heads,
         Emit::Method("mix_heads"),
-        "mixes heads: output head i is the sum over j of m[i + n * j] times head j: x [d, n, T], m [n * n, T] -> [d, n, T]",
+        "output head i is the sum over j of m[i + n * j] times head j: x [d, n, T], m [n * n, T] -> [d, n, T]",
     ),
     op(
         "sinkhorn",

@@ -50,7 +50,7 @@
 //! ```
 //!
 //! `EXPR` is a subset of Rust expressions: names, literals, `+ - * / %`, comparisons, `&& || !`, calls with
-//! `name = value` arguments, `w[tokens]`, `w[positions]`, `x[a..b]`, `if` expressions, and `rust!([dims] =>
+//! `name = value` arguments, `w[tokens]`, `w[positions + n]`, `x[a..b]`, `if` expressions, and `rust!([dims] =>
 //! expression)`. In `hparams`, `rust!(usize => expression)` computes a number from preceding values,
 //! including lists.
 

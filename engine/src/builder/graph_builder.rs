@@ -243,10 +243,16 @@ impl<'a> Builder<'a> {
         self.adapt_rows(table.0, tokens, x)
     }
 
-    /// Looks up learned position embeddings: `[n_embd, T]`. A context rejects positions beyond the table.
-    pub fn embed_positions(&mut self, table: Embed) -> TensorId {
-        let (rows, positions) = (self.leaf(table.0), self.positions());
-        let n_rows = self.g.tensor(rows).ne[1];
+    /// Looks up learned position embeddings: `[n_embd, T]`. The first `skipped` rows belong to no position. A
+    /// context rejects positions beyond the table.
+    pub fn embed_positions(&mut self, table: Embed, skipped: usize) -> TensorId {
+        let (mut rows, positions) = (self.leaf(table.0), self.positions());
+        let (ne, nb) = (self.g.tensor(rows).ne, self.g.tensor(rows).nb);
+        let n_rows = ne[1].saturating_sub(skipped);
+        if skipped > 0 {
+            let rest = self.g.view(rows, [ne[0], n_rows, 1, 1], nb, (ne[1] - n_rows) * nb[1]);
+            rows = self.ok(rest, rows);
+        }
         self.inputs.max_positions = Some(self.inputs.max_positions.map_or(n_rows, |n| n.min(n_rows)));
         let x = self.g.get_rows(rows, positions);
         self.ok(x, positions)

@@ -226,7 +226,8 @@ impl Builder<'_> {
         let probs = match args.gating {
             Gating::Softmax => self.softmax(args.router),
             Gating::Sigmoid => self.unary(Unary::Sigmoid, args.router),
-            Gating::SoftmaxWeight | Gating::None => args.router,
+            Gating::SoftmaxWeight => args.router,
+            Gating::None => self.dense(args.router),
             Gating::SqrtSoftplus => {
                 let x = self.unary(Unary::Softplus, args.router);
                 self.unary(Unary::Sqrt, x)

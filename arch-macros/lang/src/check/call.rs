@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, ExprCall, ExprIf, ExprIndex, ExprMacro, Token, bracketed};
+use syn::{BinOp, Expr, ExprCall, ExprIf, ExprIndex, ExprMacro, Token, bracketed};
 
 use super::expr::{Lowered, derived, plural};
 use super::{Bound, Checker, Place, facts};
@@ -634,15 +634,24 @@ impl Checker<'_> {
         if let Expr::Range(range) = &*index.index {
             return self.slice(&index.expr, range).map(Lowered::Tensor);
         }
-        let ids = plain_name(&index.index).map(|i| i.to_string());
+        let (ids, skipped) = match &*index.index {
+            Expr::Binary(sum) if matches!(sum.op, BinOp::Add(_)) => (&*sum.left, Some(&*sum.right)),
+            ids => (ids, None),
+        };
+        let name = plain_name(ids).map(|i| i.to_string());
         let Some(by) = [RowsBy::Tokens, RowsBy::Positions]
             .into_iter()
-            .find(|by| ids.as_deref() == Some(by.name()))
+            .find(|by| name.as_deref() == Some(by.name()) && (skipped.is_none() || *by == RowsBy::Positions))
         else {
             return self.error(
                 &index.index,
-                "expected `tokens`, `positions`, or a range such as `a..b`",
+                "expected `tokens`, `positions`, `positions + n`, or a range such as `a..b`",
             );
+        };
+        let at = Range::of(ids).start;
+        let skipped = match skipped {
+            Some(n) => Some(self.scalar_of(n, Ty::Int)?),
+            None => None,
         };
         let Some(name) = plain_name(&index.expr) else {
             return self.error(&index.expr, "expected the name of an `embed` tensor");
@@ -670,10 +679,7 @@ impl Checker<'_> {
         }
         let shape = Shape(vec![sym.tensor.dims[0].clone(), Dim::n_tokens()]);
         Some(Lowered::Tensor(Value {
-            kind: ValueKind::Embed(
-                Named::new(i, name.span()),
-                Named::new(by, Range::of(&index.index).start),
-            ),
+            kind: ValueKind::Embed(Named::new(i, name.span()), Named::new(by, at), skipped),
             shape,
         }))
     }

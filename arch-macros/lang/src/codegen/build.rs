@@ -252,14 +252,19 @@ impl Emitter<'_> {
                 let name = self.var_at(var);
                 quote!(#name)
             }
-            ValueKind::Embed(w, by) => {
+            ValueKind::Embed(w, by, skipped) => {
                 let w = self.handle(w);
-                let method = match by.it {
-                    RowsBy::Tokens => "embed",
-                    RowsBy::Positions => "embed_positions",
-                };
-                let method = Ident::new(method, by.at);
-                quote!(#b.#method(#w))
+                match by.it {
+                    RowsBy::Tokens => {
+                        let method = Ident::new("embed", by.at);
+                        quote!(#b.#method(#w))
+                    }
+                    RowsBy::Positions => {
+                        let method = Ident::new("embed_positions", by.at);
+                        let skipped = skipped.as_ref().map_or(quote!(0), |s| self.scalar(s));
+                        quote!(#b.#method(#w, #skipped))
+                    }
+                }
             }
             ValueKind::Linear(w, x) => {
                 let x = self.operand(x);
