@@ -29,6 +29,7 @@ mod layouts;
 mod many_sequences;
 mod mtp;
 mod next_token_layers;
+mod oracle;
 mod plan;
 mod real_models;
 mod recorded;

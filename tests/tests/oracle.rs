@@ -1,0 +1,74 @@
+//! Compares the engine with the published implementations of many families: `tools/oracle.py` makes tiny random
+//! models with `transformers` and converts them with llama.cpp's converter.
+
+use std::path::Path;
+use std::process::Command;
+
+use engine::conformance::all_logits;
+use engine::gguf::logits::Logits;
+use engine::model::Model;
+use tests::{exact, nmse};
+
+/// Largest NMSE to the published implementation in 64 bits. Rounding in 32 bits alone causes about 1e-12.
+const BOUND: f64 = 1e-10;
+
+/// Least number of families, so that a script that writes nothing cannot pass.
+const N_FAMILIES: usize = 60;
+
+/// Families with a larger NMSE: the bound, and its cause.
+const EXCEPTIONS: &[(&str, f64, &str)] = &[(
+    "glm",
+    2e-9,
+    "the converter writes a fixed epsilon in place of the configuration's",
+)];
+
+/// Returns the NMSE of a converted model to its recorded results.
+fn error_of(model: &Path) -> f64 {
+    let name = model.display();
+    let recorded = Logits::read(model.with_extension("logits")).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let params = exact();
+    let loaded = Model::load(model, archs::ALL, &params.load).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let tokens = engine::conformance::tokens(&recorded);
+    let found = all_logits(loaded.into(), &tokens, &params.context).unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(found.len(), recorded.values().len(), "{name}");
+    nmse(recorded.values(), &found)
+}
+
+#[test]
+#[ignore = "needs the Python packages torch and transformers, and downloads llama.cpp's converter (60 MB)"]
+fn published_families_match_transformers() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/oracle.py");
+    let python = std::env::var_os("LLAMA_PYTHON").unwrap_or_else(|| "python3".into());
+    let mut command = Command::new(python);
+    command.arg(script).arg(directory.path());
+    if let Some(source) = std::env::var_os("LLAMA_CPP_SOURCE") {
+        command.arg("--converter").arg(source);
+    }
+    let status = command.status().expect("Python runs");
+    assert!(status.success(), "the script made all models");
+
+    let files = std::fs::read_dir(directory.path()).expect("the directory is readable");
+    let mut models: Vec<_> = files.map(|file| file.expect("a readable entry").path()).collect();
+    models.retain(|path| path.extension().is_some_and(|extension| extension == "gguf"));
+    models.sort();
+    let mut failures = Vec::new();
+    for model in &models {
+        let family = model
+            .file_stem()
+            .and_then(|name| name.to_str())
+            .expect("a name in UTF-8");
+        let exception = EXCEPTIONS.iter().find(|(name, ..)| *name == family);
+        let error = error_of(model);
+        println!(
+            "{family:<20} {error:.1e} {}",
+            exception.map_or("", |(.., cause)| *cause)
+        );
+        // Fails for NaN, too.
+        if !(error <= exception.map_or(BOUND, |(_, bound, _)| *bound)) {
+            failures.push(format!("{family}: {error:.1e}"));
+        }
+    }
+    assert!(models.len() >= N_FAMILIES, "{} families", models.len());
+    assert!(failures.is_empty(), "{failures:?}");
+}
