@@ -3,7 +3,7 @@
 //! - [`gbnf`], [`chars`]: parser for GBNF, llama.cpp's notation
 //! - [`runs`], [`lark`]: conversion to the notation of llguidance, which computes token masks
 //! - [`compilation`]: time limit of compilations
-//! - [`schema`]: detection of unsupported JSON schema features
+//! - [`schema`]: rewrites JSON schemas into the enforceable subset
 //! - [`tokens`]: the model's vocabulary in llguidance's format
 //! - [`constraint`]: grammar state of a sequence
 //! - [`masks`], [`limit`]: token masks within time limits, off the caller's thread if they take long
@@ -40,6 +40,7 @@ pub use constraint::{AllowedTokens, Constraint, MatcherUpgrade};
 pub use error::GrammarError;
 pub use lazy::Trigger;
 use limit::limited;
+pub use schema::enforceable as enforceable_schema;
 
 /// Maximum length of a grammar in bytes.
 pub const MAX_LEN: usize = 1 << 20;
