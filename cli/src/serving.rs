@@ -124,6 +124,7 @@ fn served_params(args: &ServingArgs, path: &Path, model: &Model) -> Outcome<Serv
             ignore_eos: args.defaults.ignore_eos,
             max_tokens: args.predict.map(limit),
             grammar: args.defaults.grammar.grammar()?.map(|(_, grammar)| grammar),
+            strict_fields: args.defaults.strict_fields,
         },
         show_special_tokens: args.defaults.special,
         suffix_first: args.defaults.spm_infill,

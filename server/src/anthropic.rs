@@ -51,6 +51,10 @@ pub const FIELDS: &[Field] = &[
         "context_management",
         "Ignored with a warning; conversations are never truncated.",
     ),
+    Field::object(
+        "thread",
+        "Ignored with a warning; send the whole conversation with each request.",
+    ),
     Field::ignored("metadata", "Ignored."),
     Field::ignored("service_tier", "Ignored."),
     Field::ignored("cache_control", "Ignored; prefix caching is automatic."),
@@ -140,7 +144,11 @@ fn read(app: &App, body: Map<String, Json>) -> ApiResult<ParsedRequest> {
     request.max_tokens = max_tokens(&mut fields, &["max_tokens"], 1)?;
     let is_stream = fields.flag("stream")?.unwrap_or(false);
     let mut grammar = structure(&mut fields)?;
-    let (effort, format) = output(&mut fields)?;
+    let OutputConfig {
+        effort,
+        format,
+        ignored,
+    } = output(&mut fields)?;
     if format.is_some() && grammar.is_some() {
         return Err(ApiError::field(
             "output_config",
@@ -148,17 +156,20 @@ fn read(app: &App, body: Map<String, Json>) -> ApiResult<ParsedRequest> {
         ));
     }
     grammar = grammar.or(format);
-    let mut conversation = conversation(&mut fields)?;
+    let (mut conversation, mut ignored_fields) = conversation(&mut fields)?;
     let effort = effort.map(|effort| ("reasoning_effort".to_owned(), effort.into()));
     conversation.variables.extend(effort);
-    let mut ignored_fields = Vec::new();
+    ignored_fields.extend(ignored);
     if fields
         .object("context_management")?
         .is_some_and(|edits| !edits.is_empty())
     {
         ignored_fields.push("context_management".to_owned());
     }
-    fields.finish()?;
+    if fields.object("thread")?.is_some_and(|thread| !thread.is_empty()) {
+        ignored_fields.push("thread".to_owned());
+    }
+    ignored_fields.extend(fields.finish()?);
     Ok(ParsedRequest {
         conversation,
         request,
@@ -168,8 +179,16 @@ fn read(app: &App, body: Map<String, Json>) -> ApiResult<ParsedRequest> {
     })
 }
 
-/// Parses `output_config` into the reasoning effort and the grammar.
-fn output(fields: &mut Fields) -> ApiResult<(Option<String>, Option<Grammar>)> {
+/// Parsed `output_config`.
+struct OutputConfig {
+    effort: Option<String>,
+    format: Option<Grammar>,
+    /// Warnings about unknown keys.
+    ignored: Option<String>,
+}
+
+/// Parses `output_config`.
+fn output(fields: &mut Fields) -> ApiResult<OutputConfig> {
     let mut config = fields.object("output_config")?.unwrap_or_default();
     let wrong = |what: &str| ApiError::field("output_config", what);
     let given = |value: &Json| !value.is_null();
@@ -184,19 +203,27 @@ fn output(fields: &mut Fields) -> ApiResult<(Option<String>, Option<Grammar>)> {
             _ => return Err(wrong("format: expected type json_schema with a schema")),
         },
     };
-    match config.keys().next() {
-        None => Ok((effort, format)),
-        Some(_) => Err(wrong("unknown key: expected effort or format")),
-    }
+    let is_set = config.values().any(|value| !value.is_null());
+    Ok(OutputConfig {
+        effort,
+        format,
+        ignored: if is_set {
+            Some("further keys of output_config".to_owned())
+        } else {
+            None
+        },
+    })
 }
 
-/// Reads the messages, with the system prompt as the first message.
-fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
+/// Reads the messages, with the system prompt as the first message. Returns warnings about ignored content.
+fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, Vec<String>)> {
     fields.text("model")?;
     let list = fields
         .list("messages")?
         .ok_or_else(|| ApiError::field("messages", "missing; expected a list of messages"))?;
-    let mut history = messages::messages(list.into_iter().flat_map(plain).collect())?;
+    let list: Vec<Json> = list.into_iter().flat_map(plain).collect();
+    let mut ignored_fields = messages::omitted_parts(&list);
+    let mut history = messages::messages(list)?;
     if let Some(system) = fields.take("system") {
         let text = messages::text(instructions(system)).map_err(|what| ApiError::field("system", what))?;
         if !text.is_empty() {
@@ -221,15 +248,17 @@ fn conversation(fields: &mut Fields) -> ApiResult<Conversation> {
             Some(n) => Some(integer_of(n).filter(|&n| n >= 0).ok_or_else(wrong)?),
         };
     }
-    let tools = functions(fields)?;
-    Ok(Conversation {
+    let (tools, others) = functions(fields)?;
+    ignored_fields.extend(others);
+    let conversation = Conversation {
         tools,
         continues_last: history.last().is_some_and(can_continue),
         messages: history,
         variables,
         budget,
         ..Conversation::default()
-    })
+    };
+    Ok((conversation, ignored_fields))
 }
 
 /// Removes Claude Code's billing block from the system prompt. The block differs in every request and would
@@ -290,8 +319,8 @@ fn plain(mut message: Json) -> Vec<Json> {
     all
 }
 
-/// Reads the tools that the request declares.
-fn functions(fields: &mut Fields) -> ApiResult<Option<Tools>> {
+/// Reads the tools that the request declares. Returns a warning about tools that Anthropic's servers run.
+fn functions(fields: &mut Fields) -> ApiResult<(Option<Tools>, Option<String>)> {
     let list = fields.list("tools")?.unwrap_or_default();
     let choice = fields.object("tool_choice")?.unwrap_or_default();
     let wrong = || ApiError::field("tool_choice", "expected type auto, none, any, or tool with a name");
@@ -307,9 +336,13 @@ fn functions(fields: &mut Fields) -> ApiResult<Option<Tools>> {
         (Some("auto"), _) => ToolChoice::Auto,
         (Some("any"), _) => ToolChoice::Required,
         (Some("tool"), Some(name)) => ToolChoice::Named(name.to_owned()),
-        (Some("none"), _) => return Ok(None),
+        (Some("none"), _) => return Ok((None, None)),
         _ => return Err(wrong()),
     };
+    let kind = |tool: &Json| tool.get("type").and_then(Json::as_str).map(str::to_owned);
+    let (list, others): (Vec<Json>, Vec<Json>) = list
+        .into_iter()
+        .partition(|tool| kind(tool).is_none_or(|kind| kind == "custom" || kind == "function"));
     let function = |tool: Json| match tool.get("type").and_then(Json::as_str) {
         None | Some("custom") => {
             let fields = [
@@ -322,10 +355,20 @@ fn functions(fields: &mut Fields) -> ApiResult<Option<Tools>> {
                 .filter_map(|(from, to)| Some(((*to).to_owned(), tool.get(*from)?.clone())));
             json!({ "type": "function", "function": given.collect::<Map<String, Json>>() })
         }
-        // `checked` rejects Anthropic's built-in tools.
         Some(_) => tool,
     };
-    checked(list.into_iter().map(function).collect(), choice_of_tool, !is_single)
+    let word = |kind: String| -> String {
+        let is_word = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+        kind.chars().take(32).filter(is_word).collect()
+    };
+    let others: Vec<String> = others.iter().filter_map(kind).map(word).collect();
+    let warning = if others.is_empty() {
+        None
+    } else {
+        Some(format!("tools of types {}", others.join(" ")))
+    };
+    let tools = checked(list.into_iter().map(function).collect(), choice_of_tool, !is_single)?;
+    Ok((tools, warning))
 }
 
 /// Formats a tool call as a content block.

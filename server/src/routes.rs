@@ -30,7 +30,12 @@ pub const ROUTES: &[Route] = &[
         method: "POST",
         paths: &["/v1/chat/completions", "/chat/completions"],
         doc: "Creates a chat completion (OpenAI).",
-        fields: &[openai::CHAT_FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS],
+        fields: &[
+            openai::CHAT_FIELDS,
+            openai::REASONING_FIELDS,
+            GENERATION_FIELDS,
+            STRUCTURE_FIELDS,
+        ],
         sampling: true,
         query: &[],
         router: || post(openai::chat),

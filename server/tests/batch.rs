@@ -94,7 +94,7 @@ fn invalid_line_gets_error_result() {
     let mut stream = line(1);
     stream["body"]["stream"] = true.into();
     let mut wrong = line(2);
-    wrong["body"]["no_such_field"] = 1.into();
+    wrong["body"]["temperatur"] = 1.into();
     let mut elsewhere = line(3);
     elsewhere["url"] = "http://other.example/".into();
     let input = format!("no JSON\n\n{stream}\n{wrong}\n{{}}\n{elsewhere}\n{}", line(4));

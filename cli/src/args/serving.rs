@@ -85,6 +85,9 @@ pub struct DefaultsArgs {
     /// Order infill prompts as suffix, prefix, middle (SPM)
     #[arg(long, hide_short_help = true)]
     pub spm_infill: bool,
+    /// Reject requests with unknown fields that could change the output
+    #[arg(long, hide_short_help = true)]
+    pub strict_fields: bool,
     /// Load LoRA adapters with scale 0 until POST /lora-adapters changes it
     #[arg(long, hide_short_help = true)]
     pub lora_init_without_apply: bool,

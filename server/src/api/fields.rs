@@ -1,4 +1,4 @@
-//! Reader of the fields of one request, which rejects unknown fields by name.
+//! Reader of the fields of one request. Unknown fields are ignored with a warning; typos are rejected by name.
 
 use engine::model::nearest_names;
 use engine::sample::PARAMS;
@@ -13,18 +13,28 @@ use super::value::{integer_of, shown, text_of};
 #[derive(Debug)]
 pub struct Fields {
     given: Map<String, Json>,
+    /// Unknown fields that could change the output.
+    ignored: Vec<String>,
 }
 
 impl Fields {
-    /// Validates the field names of a body against the tables in `known` and, with `sampling`, the sampling
-    /// parameters. Null fields count as absent.
+    /// Compares the field names of a body with the tables in `known` and, with `sampling`, the sampling
+    /// parameters. Null fields count as absent. Fields of other servers are renamed to their equivalents or
+    /// ignored. Likely typos, and unknown fields without which the response would answer another request,
+    /// are rejected.
     pub fn new(given: Map<String, Json>, known: &[&[Field]], sampling: bool) -> ApiResult<Fields> {
-        let mut accepted = Map::new();
         let of_route = KnownFields {
             tables: known,
             sampling,
         };
-        for (name, value) in of_route.renamed(given)? {
+        Fields::of_route(given, of_route, "field")
+    }
+
+    fn of_route(given: Map<String, Json>, of_route: KnownFields, what: &str) -> ApiResult<Fields> {
+        let (known, sampling) = (of_route.tables, of_route.sampling);
+        let mut accepted = Map::new();
+        let (given, ignored) = of_route.split(of_route.renamed(given)?, what);
+        for (name, value) in given {
             let field = known
                 .iter()
                 .flat_map(|table| table.iter())
@@ -38,15 +48,36 @@ impl Fields {
                 }
             }
         }
-        Ok(Fields { given: accepted })
+        Ok(Fields {
+            given: accepted,
+            ignored,
+        })
     }
 
-    /// Reads a body whose client may send fields of other servers. Unknown fields are ignored and listed in
-    /// the returned warnings. Likely typos of known fields and fields that would change the output are
-    /// rejected. `what` names the kind of field in warnings.
+    /// Like [`Fields::new`], and returns the warnings about ignored fields. `what` names the kind of field in
+    /// warnings.
     pub fn lenient(given: Map<String, Json>, known: KnownFields, what: &str) -> ApiResult<(Fields, Vec<String>)> {
-        let (accepted, ignored_fields) = known.split(given, what);
-        Ok((Fields::new(accepted, known.tables, known.sampling)?, ignored_fields))
+        let fields = Fields::of_route(given, known, what)?;
+        let ignored = fields.ignored.clone();
+        Ok((fields, ignored))
+    }
+
+    /// Rejects a request with ignored fields, for servers in strict mode.
+    pub fn refuse_ignored(&self) -> ApiResult<()> {
+        match self.ignored.first() {
+            None => Ok(()),
+            Some(name) => Err(ApiError::invalid(format!(
+                "unknown {name}: it would be ignored, and this server runs with --strict-fields"
+            ))),
+        }
+    }
+
+    /// Adds the members of an object as fields, unless the request sets them itself.
+    pub fn merge(&mut self, members: Fields) {
+        for (name, value) in members.given {
+            self.given.entry(name).or_insert(value);
+        }
+        self.ignored.extend(members.ignored);
     }
 
     /// Returns a value without removing it.
@@ -117,10 +148,11 @@ impl Fields {
         read(value).ok_or_else(wrong).map(Some)
     }
 
-    /// Checks that every field was read. A known field that no handler reads is a bug in the server.
-    pub fn finish(self) -> ApiResult<()> {
+    /// Checks that every field was read, and returns the warnings about ignored fields. A known field that no
+    /// handler reads is a bug in the server.
+    pub fn finish(self) -> ApiResult<Vec<String>> {
         match self.given.keys().next() {
-            None => Ok(()),
+            None => Ok(self.ignored),
             Some(name) => Err(ApiError::server(format!(
                 "{name}: the field is known but not implemented"
             ))),
@@ -163,7 +195,6 @@ mod tests {
             fields(fine).unwrap().finish().unwrap();
         }
         assert!(fields(json!({"top_k": 3, "temperature": 1, "repeat_penalty": 1})).is_ok());
-        assert!(fields(json!({"temp": 3})).is_err());
     }
 
     #[test]
@@ -193,7 +224,7 @@ mod tests {
         let error = fields(json!({"repetition_penalty": 1.5, "repeat_penalty": 1.25})).unwrap_err();
         assert_eq!(error.param.as_deref(), Some("repeat_penalty"));
         assert!(
-            fields(json!({"guided_json": {}})).is_err(),
+            fields(json!({"guided_json": {"type": "object"}})).is_err(),
             "guided_json has no equivalent in this table"
         );
     }
@@ -201,7 +232,7 @@ mod tests {
     #[test]
     fn unknown_foreign_fields_are_ignored_and_reported() {
         let body =
-            json!({"stream": true, "typical": 1, "top_a": 0, "legacy_api": false, "smoothing": null, "very odd": 1});
+            json!({"stream": true, "typical": 1, "top_a": 0.5, "legacy_api": true, "smoothing": null, "very odd": 1});
         let (mut fields, mut ignored_fields) = read(body).unwrap();
         ignored_fields.sort();
         assert_eq!(ignored_fields, ["another field", "field legacy_api", "field top_a"]);
@@ -211,15 +242,61 @@ mod tests {
     }
 
     #[test]
-    fn relevant_foreign_fields_are_rejected() {
+    fn fields_with_another_input_or_restriction_are_rejected() {
         for (body, name) in [
             (json!({"strem": true}), "strem"),
             (json!({"n": 2}), "n"),
             (json!({"lora": [{"id": 0, "scale": 1}]}), "lora"),
-            (json!({"echo": true}), "echo"),
+            (json!({"image_data": [{"data": "", "id": 1}]}), "image_data"),
+            (json!({"response_format": {"type": "json_object"}}), "response_format"),
         ] {
             assert_eq!(read(body).unwrap_err().param.as_deref(), Some(name));
         }
         assert!(read(json!({"n": 1, "lora": [], "echo": false})).unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn foreign_fields_without_effect_are_ignored_silently() {
+        let body = json!({
+            "best_of": 1, "documents": [], "echo": false, "extra_headers": {}, "include_reasoning": true, "keep_alive": "5m",
+            "length_penalty": 1.0, "min_tokens": 0, "provider": {"order": ["x"]}, "request_id": "x", "return_token_ids": false,
+            "session_id": "x", "skip_special_tokens": true, "stop_token_ids": [], "ttl": 300, "usage": {"include": true},
+            "use_beam_search": false, "top_a": 0, "never_heard": "", "never_seen": {}, "truncate_prompt_tokens": -1,
+        });
+        assert_eq!(read(body).unwrap().1, [""; 0]);
+    }
+
+    #[test]
+    fn foreign_fields_with_effect_are_named() {
+        for (name, value) in [
+            ("best_of", json!(3)),
+            ("documents", json!([{"text": "a"}])),
+            ("echo", json!(true)),
+            ("include_reasoning", json!(false)),
+            ("length_penalty", json!(1.5)),
+            ("min_tokens", json!(4)),
+            ("skip_special_tokens", json!(false)),
+            ("stop_token_ids", json!([2])),
+            ("use_beam_search", json!(true)),
+            ("never_heard", json!(0)),
+        ] {
+            assert_eq!(read(json!({name: value})).unwrap().1, [format!("field {name}")]);
+        }
+    }
+
+    #[test]
+    fn synonyms_stand_for_the_known_name() {
+        let temperature = |body: Json| read(body).unwrap().0.number("temperature").unwrap();
+        assert_eq!(temperature(json!({"temp": 0.5})), Some(0.5));
+        assert_eq!(temperature(json!({"temp": 0.5, "temperature": 1})), Some(1.0));
+        assert_eq!(temperature(json!({"temp": 0.5, "temperature": null})), Some(0.5));
+    }
+
+    #[test]
+    fn strict_mode_rejects_ignored_fields() {
+        let check = |body: Json| read(body).unwrap().0.refuse_ignored();
+        assert!(check(json!({"best_of": 1, "ttl": 3})).is_ok());
+        let message = check(json!({"never_heard": 1})).unwrap_err().message;
+        assert!(message.contains("never_heard"), "{message}");
     }
 }

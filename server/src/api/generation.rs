@@ -80,6 +80,8 @@ pub struct Defaults {
     pub max_tokens: Option<usize>,
     /// Grammar for completions without tools.
     pub grammar: Option<Grammar>,
+    /// Whether to reject requests with unknown fields that could change the output.
+    pub strict_fields: bool,
 }
 
 impl Defaults {
@@ -96,6 +98,9 @@ impl Defaults {
 
 /// Reads the fields into a request without a prompt.
 pub fn generating(fields: &mut Fields, defaults: &Defaults) -> ApiResult<Request> {
+    if defaults.strict_fields {
+        fields.refuse_ignored()?;
+    }
     let mut request = Request::new(Vec::new());
     (request.sampler, request.text_biases) = sampler(fields, &defaults.sampler)?;
     request.stop = match fields.given("stop") {
@@ -118,13 +123,15 @@ pub fn generating(fields: &mut Fields, defaults: &Defaults) -> ApiResult<Request
     Ok(request)
 }
 
-/// Reads a token limit from the first of several alias fields that is set. Values below `least` are rejected.
+/// Reads a token limit from the first of several alias fields that is set. -1 means no limit; other values
+/// below `least` are rejected.
 pub fn max_tokens(fields: &mut Fields, names: &[&str], least: i64) -> ApiResult<Option<usize>> {
     let mut found = None;
     for name in names {
         let Some(n) = fields.integer(name)? else { continue };
         match usize::try_from(n) {
             Ok(limit) if n >= least => found = found.or(Some(limit)),
+            _ if n == -1 => found = found.or(Some(NO_LIMIT)),
             _ => {
                 return Err(ApiError::field(
                     name,
@@ -329,6 +336,7 @@ mod tests {
         assert_eq!(read(json!({"max_tokens": 0}), 0).unwrap(), Some(0));
         assert!(read(json!({"max_tokens": 0}), 1).is_err());
         assert!(read(json!({"max_tokens": -5}), 1).is_err());
+        assert_eq!(read(json!({"max_tokens": -1}), 1).unwrap(), Some(NO_LIMIT));
         assert_eq!([limit(0), limit(7), limit(-1)], [0, 7, NO_LIMIT]);
         let defaults_with = |max_tokens| Defaults {
             max_tokens,

@@ -1,8 +1,9 @@
 //! Parses chat messages in OpenAI's format into the messages of a chat template.
 
 use engine::chat::Message;
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
+use super::parts;
 use crate::api::{ApiError, ApiResult, shown, text_of};
 
 /// Parses a list of messages.
@@ -19,6 +20,23 @@ pub fn messages(list: Vec<Json>) -> ApiResult<Vec<Message>> {
 /// True if a completion can continue this message: role `assistant` and no tool calls.
 pub fn can_continue(message: &Message) -> bool {
     message.role == "assistant" && !message.fields.contains_key("tool_calls")
+}
+
+/// Returns true if clients of other servers mark this message as one to continue.
+pub fn continues(message: &Json) -> bool {
+    message["role"] == "assistant" && (message["prefix"] == true || message["partial"] == true)
+}
+
+/// Returns a warning for each kind of part that messages contain and that the model cannot read.
+pub fn omitted_parts(list: &[Json]) -> Vec<String> {
+    let mut kinds: Vec<String> = Vec::new();
+    for message in list {
+        parts::omitted(&message["content"], &mut kinds);
+        if parts::image_notes(&message["images"]).is_some() && !kinds.iter().any(|kind| kind == "images") {
+            kinds.push("images".to_owned());
+        }
+    }
+    kinds
 }
 
 fn message(i: usize, value: Json) -> ApiResult<Message> {
@@ -60,12 +78,28 @@ fn message(i: usize, value: Json) -> ApiResult<Message> {
             "name" | "tool_call_id" => {
                 message.fields.insert(name, value);
             }
-            // OpenAI models and proxies add these fields to messages, and clients send them back. They do not
-            // affect the prompt.
-            "refusal" | "annotations" | "audio" | "function_call" | "prefix" | "provider_specific_fields" => {}
+            "function_call" => {
+                let call = call(json!({ "type": "function", "function": value }));
+                let call = call.ok_or_else(|| wrong(".function_call", "expected an object with name and arguments"))?;
+                message.fields.entry("tool_calls").or_insert_with(|| vec![call].into());
+            }
+            // OpenAI models, proxies and stores of conversations add these fields, and clients send them back.
+            // They do not affect the prompt.
+            "annotations"
+            | "audio"
+            | "cache_control"
+            | "created_at"
+            | "id"
+            | "metadata"
+            | "partial"
+            | "prefix"
+            | "provider_specific_fields"
+            | "refusal"
+            | "timestamp" => {}
+            "images" => message.content += &parts::image_notes(&value).unwrap_or_default(),
+            // A chat template can read any field.
             _ => {
-                let name: String = name.chars().take(64).collect();
-                return Err(wrong(&format!(".{name}"), "unknown field"));
+                message.fields.insert(name, value);
             }
         }
     }
@@ -76,23 +110,8 @@ fn message(i: usize, value: Json) -> ApiResult<Message> {
 pub fn text(content: Json) -> Result<String, String> {
     match content {
         Json::String(text) => Ok(text),
-        Json::Array(parts) => parts.into_iter().map(part).collect(),
+        Json::Array(list) => list.into_iter().map(parts::text).collect(),
         other => Err(format!("expected a string or a list of parts, found {}", shown(&other))),
-    }
-}
-
-fn part(part: Json) -> Result<String, String> {
-    let Json::Object(mut fields) = part else {
-        return text_of(part).ok_or_else(|| "expected a list of objects".to_owned());
-    };
-    let kind = fields.remove("type").and_then(text_of).unwrap_or_default();
-    match (kind.as_str(), fields.remove("text")) {
-        ("text" | "input_text" | "output_text", Some(Json::String(text))) => Ok(text),
-        ("text" | "input_text" | "output_text", _) => Err("a text part has no `text`".to_owned()),
-        _ => {
-            let kind: String = kind.chars().take(32).collect();
-            Err(format!("unsupported part type {kind:?}; this model accepts text only"))
-        }
     }
 }
 
@@ -117,8 +136,6 @@ fn call(call: Json) -> Option<Json> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -129,7 +146,7 @@ mod tests {
             json!({"role": "user", "content": parts, "name": "me"}),
             json!({"role": "assistant", "content": null, "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"n\": 1}"}}],
-                "provider_specific_fields": {"refusal": null}}),
+                "provider_specific_fields": {"refusal": null}, "id": "m", "weight": 1}),
             json!({"role": "tool", "content": "7", "tool_call_id": "1"}),
         ]);
         let all = all.unwrap();
@@ -141,6 +158,11 @@ mod tests {
         assert!(!can_continue(&all[2]) && can_continue(&Message::assistant("a")) && !can_continue(&all[1]));
         assert_eq!(all[1].fields["name"], "me");
         assert_eq!(all[2].fields["tool_calls"][0]["function"]["arguments"]["n"], 1);
+        assert_eq!(all[2].fields["weight"], 1, "a template can read the field");
+        assert!(!all[2].fields.contains_key("id"));
+        let older = json!({"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}});
+        let older = messages(vec![older]).unwrap();
+        assert_eq!(older[0].fields["tool_calls"][0]["function"]["name"], "f");
     }
 
     #[test]
@@ -152,12 +174,12 @@ mod tests {
             (json!({"role": "user"}), "messages[0].content"),
             (json!({"role": "user", "content": 7}), "messages[0].content"),
             (
-                json!({"role": "user", "content": [{"type": "image_url"}]}),
+                json!({"role": "user", "content": [{"type": "text"}]}),
                 "messages[0].content",
             ),
             (
-                json!({"role": "user", "content": "a", "shout": true}),
-                "messages[0].shout",
+                json!({"role": "assistant", "function_call": 1}),
+                "messages[0].function_call",
             ),
             (
                 json!({"role": "assistant", "tool_calls": [{}]}),

@@ -26,6 +26,7 @@ mod format;
 pub mod messages;
 mod output;
 mod parser;
+mod parts;
 pub mod tools;
 
 pub use conversation::Conversation;

@@ -13,7 +13,7 @@ use crate::api::{
     ApiError, ApiResult, Field, FieldType, Fields, GENERATION_FIELDS, KnownFields, between, generating, limit,
 };
 use crate::app::{App, Shared};
-use crate::chat::messages::messages;
+use crate::chat::messages::{messages, omitted_parts};
 use crate::chat::tools::{ToolChoice, Tools, checked};
 use crate::chat::{Call, Choice, Conversation, OutputDelta, OutputParser, OutputStream, Usage};
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, warned};
@@ -197,20 +197,17 @@ async fn respond(app: Shared, interface: Interface, started: StartedRequest) -> 
 fn start_chat(app: &App, client: Client, body: Map<String, Json>) -> ApiResult<StartedRequest> {
     let service = &app.service;
     let mut fields = Fields::new(body, &[CHAT_FIELDS], false)?;
-    let common = common(&mut fields, service, client)?;
+    let mut common = common(&mut fields, service, client)?;
     let tools = checked(fields.list("tools")?.unwrap_or_default(), ToolChoice::Auto, true)?;
     let mut list = fields.list("messages")?.unwrap_or_default();
-    fields.finish()?;
+    common.started.ignored_fields.extend(omitted_parts(&list));
+    common.started.ignored_fields.extend(fields.finish()?);
     if list.is_empty() {
         return Ok(common.started);
     }
     for message in list.iter_mut().filter_map(Json::as_object_mut) {
         if let Some(thought) = message.remove("thinking") {
             message.insert("reasoning_content".to_owned(), thought);
-        }
-        // Some clients send an empty list of images.
-        if message.get("images") == Some(&Json::Array(Vec::new())) {
-            message.remove("images");
         }
     }
     common.respond(service, messages(list)?, tools)
@@ -226,7 +223,7 @@ fn start_generate(app: &App, client: Client, body: Map<String, Json>) -> ApiResu
         return Err(ApiError::field("images", "unsupported: this model accepts text only"));
     }
     let is_raw = fields.flag("raw")?.unwrap_or(false);
-    fields.finish()?;
+    common.started.ignored_fields.extend(fields.finish()?);
     if prompt.is_empty() && suffix.is_none() {
         return Ok(common.started);
     }

@@ -7,13 +7,16 @@ use serde_json::{Map, Value as Json, json};
 
 use super::completions::MAX_TOP;
 use super::logprobs::chat_logprob_json;
-use super::{DONE, counted, event, failed, finish_reason, includes_usage, progress_json, timings_json, usage_json};
+use super::reasoning::{FIELDS as REASONING_FIELDS, reasoning};
+use super::{
+    DONE, StreamUsage, counted, event, failed, finish_reason, progress_json, stream_usage, timings_json, usage_json,
+};
 use crate::api::{
     ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating, limit, max_tokens,
     structure,
 };
 use crate::app::{App, Shared};
-use crate::chat::messages::{can_continue, messages};
+use crate::chat::messages::{can_continue, continues, messages, omitted_parts};
 use crate::chat::tools::tools;
 use crate::chat::{Choice, Conversation, OutputDelta, Usage};
 use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
@@ -58,15 +61,6 @@ pub const FIELDS: &[Field] = &[
         "Variables of the chat template, such as `enable_thinking`.",
     ),
     Field::text(
-        "reasoning_effort",
-        "Reasoning effort, if the chat template supports it; `none` disables reasoning.",
-    ),
-    Field::integer(
-        "reasoning_budget_tokens",
-        "Maximum reasoning tokens, if the model has reasoning tags; -1: unlimited (`--reasoning-budget`).",
-    ),
-    Field::integer("thinking_budget_tokens", "Older name of `reasoning_budget_tokens`."),
-    Field::text(
         "reasoning_budget_message",
         "Text appended to reasoning that is cut off (`--reasoning-budget-message`).",
     ),
@@ -83,6 +77,11 @@ pub const FIELDS: &[Field] = &[
         "Start a new assistant message; the opposite of `continue_final_message`.",
     ),
     Field::list("tools", "Tool definitions."),
+    Field::list(
+        "functions",
+        "Older form of `tools`; calls are returned in `tool_calls`.",
+    ),
+    Field::any("function_call", "Older form of `tool_choice`."),
     Field::any(
         "tool_choice",
         "`auto` (default), `none`, `required`, or the function to call. Forced calls match the function's schema.",
@@ -100,6 +99,7 @@ pub const FIELDS: &[Field] = &[
         "prompt_cache_retention",
         "Ignored; cache entries are evicted when memory is needed.",
     ),
+    Field::object("extra_body", "Further fields of this table, as some clients send them."),
     Field::ignored("user", "Ignored."),
     Field::ignored("metadata", "Ignored."),
     Field::ignored("store", "Ignored; completions are not stored."),
@@ -111,6 +111,9 @@ pub const FIELDS: &[Field] = &[
         "Ignored; the predicted output does not change the result.",
     ),
 ];
+
+/// Tables of all request fields.
+const TABLES: &[&[Field]] = &[FIELDS, REASONING_FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS];
 
 /// A parsed Chat Completions request.
 struct ParsedRequest {
@@ -129,7 +132,7 @@ struct ParsedRequest {
 struct ResponseMeta {
     id: String,
     created: u64,
-    include_usage: bool,
+    usage: StreamUsage,
     logprobs: bool,
     n: usize,
 }
@@ -148,7 +151,12 @@ pub async fn chat(State(app): State<Shared>, Extension(client): Extension<Client
     let (mut completion, read) = blocking(begin).await?;
     let meta = read.meta;
     if read.is_stream {
-        return Ok(warned(stream(completion, Stream { app, meta }), &read.ignored_fields));
+        let encoder = Stream {
+            app,
+            meta,
+            usage: Json::Null,
+        };
+        return Ok(warned(stream(completion, encoder), &read.ignored_fields));
     }
     let (choices, _) = completion.whole().await?;
     let choice = |(index, choice): (usize, Choice)| {
@@ -233,33 +241,21 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
         .list("messages")?
         .ok_or_else(|| ApiError::field("messages", "missing; expected a list of messages"))?;
     let mut variables = fields.object("chat_template_kwargs")?.unwrap_or_default();
-    if let Some(effort) = fields.text("reasoning_effort")? {
-        if effort == "none" {
-            variables.insert("enable_thinking".to_owned(), false.into());
-        }
-        variables.insert("reasoning_effort".to_owned(), effort.into());
-    }
+    let budget = reasoning(fields, &mut variables)?;
     let splits = match fields.text("reasoning_format")?.as_deref() {
         None | Some("auto" | "deepseek") => true,
         Some("none") => false,
         Some(_) => return Err(ApiError::field("reasoning_format", "expected auto, deepseek or none")),
     };
     let tools = tools(fields)?;
+    let is_prefix = list.last().is_some_and(continues);
     let mut conversation = Conversation {
         tools,
         messages: messages(list)?,
         variables,
-        continues_last: fields.flag("continue_final_message")?.unwrap_or(false),
-        skip_reasoning: false,
-        without_answer: false,
-        budget: match (
-            fields.integer("reasoning_budget_tokens")?,
-            fields.integer("thinking_budget_tokens")?,
-        ) {
-            (Some(n), _) | (None, Some(n)) => Some(n),
-            (None, None) => None,
-        },
-        budget_message: None,
+        continues_last: fields.flag("continue_final_message")?.unwrap_or(is_prefix),
+        budget,
+        ..Conversation::default()
     };
     conversation.budget_message = fields.text("reasoning_budget_message")?;
     if fields.flag("add_generation_prompt")? == Some(conversation.continues_last) {
@@ -279,7 +275,11 @@ pub fn conversation(fields: &mut Fields) -> ApiResult<(Conversation, bool)> {
 
 fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult<ParsedRequest> {
     let service = &app.service;
-    let mut fields = Fields::new(body, &[FIELDS, GENERATION_FIELDS, STRUCTURE_FIELDS], true)?;
+    let mut fields = Fields::new(body, TABLES, true)?;
+    if let Some(more) = fields.object("extra_body")? {
+        fields.merge(Fields::new(more, TABLES, true)?);
+    }
+    let mut ignored_fields = warnings(&mut fields)?;
     fields.text("model")?;
     let mut request = generating(&mut fields, &service.params.defaults)?;
     request.client = client;
@@ -295,15 +295,14 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
         (false, Some(_)) => return Err(ApiError::field("top_logprobs", "requires logprobs: true")),
     }
     let is_stream = fields.flag("stream")?.unwrap_or(false);
-    let include_usage = includes_usage(fields.object("stream_options")?)?;
+    let usage = stream_usage(fields.object("stream_options")?)?;
     let grammar = structure(&mut fields)?;
     let (conversation, splits) = conversation(&mut fields)?;
-    let ignored_fields = ignored_fields(&mut fields)?;
-    fields.finish()?;
+    ignored_fields.extend(fields.finish()?);
     let meta = ResponseMeta {
         id,
         created: service.now(),
-        include_usage,
+        usage,
         logprobs: request.logprobs.is_some(),
         n: request.n,
     };
@@ -318,8 +317,9 @@ fn read(app: &App, Client(client): Client, body: Map<String, Json>) -> ApiResult
     })
 }
 
-/// Checks fields of OpenAI models that have no equivalent; returns the ignored ones.
-fn ignored_fields(fields: &mut Fields) -> ApiResult<Vec<String>> {
+/// Checks fields of OpenAI models that have no equivalent; returns the warnings about ignored ones and about
+/// omitted parts of messages.
+fn warnings(fields: &mut Fields) -> ApiResult<Vec<String>> {
     if fields
         .list("modalities")?
         .is_some_and(|list| list.iter().any(|one| one != "text"))
@@ -330,20 +330,26 @@ fn ignored_fields(fields: &mut Fields) -> ApiResult<Vec<String>> {
         ));
     }
     let verbosity = fields.text("verbosity")?.filter(|word| word != "medium");
-    Ok(verbosity.map(|_| "verbosity".to_owned()).into_iter().collect())
+    let mut warnings: Vec<String> = verbosity.map(|_| "verbosity".to_owned()).into_iter().collect();
+    if let Some(Json::Array(list)) = fields.given("messages") {
+        warnings.extend(omitted_parts(list));
+    }
+    Ok(warnings)
 }
 
 struct Stream {
     app: Shared,
     meta: ResponseMeta,
+    /// Value of `usage` in the next event.
+    usage: Json,
 }
 
 impl Stream {
     fn chunk(&self, choice: usize, delta: Json, logprobs: Json, finish: Option<&str>) -> String {
         let choice = json!({ "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish });
         let mut chunk = head(&self.app, &self.meta, "chat.completion.chunk", vec![choice]);
-        if self.meta.include_usage {
-            chunk["usage"] = Json::Null;
+        if self.meta.usage.is_included {
+            chunk["usage"] = self.usage.clone();
         }
         event(&chunk)
     }
@@ -364,7 +370,10 @@ impl EventEncoder for Stream {
         chunks.collect()
     }
 
-    fn piece(&mut self, piece: OutputDelta, _: &Usage) -> String {
+    fn piece(&mut self, piece: OutputDelta, usage: &Usage) -> String {
+        if self.meta.usage.is_continuous {
+            self.usage = usage_json(usage);
+        }
         match piece {
             OutputDelta::Prompt { .. } => String::new(),
             OutputDelta::Text {
@@ -405,7 +414,7 @@ impl EventEncoder for Stream {
     }
 
     fn end(&mut self, usage: &Usage) -> String {
-        if !self.meta.include_usage {
+        if !self.meta.usage.is_included {
             return DONE.to_owned();
         }
         let mut chunk = head(&self.app, &self.meta, "chat.completion.chunk", Vec::new());

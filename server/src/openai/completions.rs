@@ -7,14 +7,14 @@ use serde_json::{Value as Json, json};
 
 use super::logprobs::{LogprobLists, token_text};
 use super::prompts::prompts;
-use super::{DONE, event, failed, finish_reason, includes_usage, progress_json, timings_json, usage_json};
+use super::{DONE, StreamUsage, event, failed, finish_reason, progress_json, stream_usage, timings_json, usage_json};
 use crate::api::{
     ApiError, ApiResult, Field, Fields, GENERATION_FIELDS, STRUCTURE_FIELDS, between, generating, limit, max_tokens,
     structure,
 };
 use crate::app::{App, Shared};
 use crate::chat::{Choice, OutputDelta, OutputParser, OutputStream, Usage};
-use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique};
+use crate::http::{Body, Client, EventEncoder, blocking, json, stream, unique, warned};
 use crate::infill::InfillPrompt;
 use crate::scheduler::{MAX_CHOICES, PromptDone, PromptProgress, Request, TokenLogprob};
 use crate::service::ModelService;
@@ -59,7 +59,9 @@ pub const MAX_TOP: i64 = 20;
 struct ResponseMeta {
     id: String,
     created: u64,
-    include_usage: bool,
+    usage: StreamUsage,
+    /// Warnings about ignored fields.
+    ignored_fields: Vec<String>,
     logprobs: bool,
     /// Prompts to echo in the response.
     echo: Option<Vec<Vec<Token>>>,
@@ -76,15 +78,15 @@ pub async fn completions(
 ) -> ApiResult {
     let shared_app = app.clone();
     let (mut completion, meta, is_stream) = blocking(move || ask(&shared_app, client, body)).await?;
+    let ignored_fields = meta.ignored_fields.clone();
     if is_stream {
-        return Ok(stream(
-            completion,
-            Stream {
-                app,
-                meta,
-                n_chars: Vec::new(),
-            },
-        ));
+        let encoder = Stream {
+            app,
+            meta,
+            n_chars: Vec::new(),
+            usage: Json::Null,
+        };
+        return Ok(warned(stream(completion, encoder), &ignored_fields));
     }
     let (choices, prompts) = completion.whole().await?;
     let choices: Vec<Choice> = choices
@@ -108,7 +110,7 @@ pub async fn completions(
     let mut body = head(&app, &meta, choices);
     body["usage"] = usage_json(&completion.usage);
     body["timings"] = timings_json(&completion.usage);
-    Ok(json(&body))
+    Ok(warned(json(&body), &ignored_fields))
 }
 
 /// Returns the `n` choices with the highest mean log probability, best first; all choices in order if there
@@ -194,9 +196,9 @@ fn ask(
     if is_stream && request.n > n_told {
         return Err(ApiError::field("best_of", "cannot be combined with stream"));
     }
-    let include_usage = includes_usage(fields.object("stream_options")?)?;
+    let usage = stream_usage(fields.object("stream_options")?)?;
     request.constraint = service.constraint(structure(&mut fields)?.as_ref())?;
-    fields.finish()?;
+    let ignored_fields = fields.finish()?;
     let submitted = |prompt: &Vec<Token>| -> ApiResult<_> {
         let request = Request {
             prompt: prompt.clone(),
@@ -212,7 +214,8 @@ fn ask(
     let meta = ResponseMeta {
         id: unique("cmpl-"),
         created: service.now(),
-        include_usage,
+        usage,
+        ignored_fields,
         logprobs,
         echo: if echo { Some(prompts) } else { None },
         n: n_told,
@@ -241,6 +244,8 @@ struct Stream {
     meta: ResponseMeta,
     /// Number of sent characters by choice.
     n_chars: Vec<usize>,
+    /// Value of `usage` in the next event.
+    usage: Json,
 }
 
 impl Stream {
@@ -252,8 +257,8 @@ impl Stream {
         *self.n_chars(choice) += text.chars().count();
         let choice = json!({ "index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish });
         let mut chunk = head(&self.app, &self.meta, vec![choice]);
-        if self.meta.include_usage {
-            chunk["usage"] = Json::Null;
+        if self.meta.usage.is_included {
+            chunk["usage"] = self.usage.clone();
         }
         event(&chunk)
     }
@@ -273,7 +278,10 @@ impl EventEncoder for Stream {
         event(&chunk)
     }
 
-    fn piece(&mut self, piece: OutputDelta, _: &Usage) -> String {
+    fn piece(&mut self, piece: OutputDelta, usage: &Usage) -> String {
+        if self.meta.usage.is_continuous {
+            self.usage = usage_json(usage);
+        }
         match piece {
             OutputDelta::Prompt { choice, done } => {
                 let mut all = String::new();
@@ -305,7 +313,7 @@ impl EventEncoder for Stream {
     }
 
     fn end(&mut self, usage: &Usage) -> String {
-        if !self.meta.include_usage {
+        if !self.meta.usage.is_included {
             return DONE.to_owned();
         }
         let mut chunk = head(&self.app, &self.meta, Vec::new());

@@ -7,6 +7,7 @@ mod embeddings;
 mod logprobs;
 mod models;
 mod prompts;
+mod reasoning;
 mod responses;
 
 pub use chat::{FIELDS as CHAT_FIELDS, chat, conversation, count as count_chat};
@@ -18,6 +19,7 @@ pub use embeddings::{
 pub use logprobs::{chat_logprob_json, probability_json};
 pub use models::{model, model_json, models};
 pub use prompts::{Prompts, prompt_list, prompts};
+pub use reasoning::FIELDS as REASONING_FIELDS;
 pub use responses::{FIELDS as RESPONSE_FIELDS, count as count_response, forget, input_items, response, responses};
 
 use engine::grammar::Grammar;
@@ -112,21 +114,31 @@ pub fn failed(text: &str) -> String {
     event(&ApiError::server(text).to_json())
 }
 
-/// Returns true if `stream_options` requests a final usage event.
-fn includes_usage(options: Option<Map<String, Json>>) -> ApiResult<bool> {
-    let mut includes = false;
+/// Usage that a stream reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct StreamUsage {
+    /// The stream ends with an event with the token counts.
+    is_included: bool,
+    /// Each event has the token counts so far.
+    is_continuous: bool,
+}
+
+/// Reads `stream_options`.
+fn stream_usage(options: Option<Map<String, Json>>) -> ApiResult<StreamUsage> {
+    let mut usage = StreamUsage::default();
     for (name, value) in options.unwrap_or_default() {
-        match (name.as_str(), value.as_bool()) {
-            ("include_usage", Some(wanted)) => includes = wanted,
-            // Padding against traffic analysis; not needed on a loopback connection.
-            ("include_obfuscation", Some(_)) => {}
-            _ => {
-                return Err(ApiError::field(
-                    "stream_options",
-                    "expected an object with the boolean include_usage",
-                ));
-            }
+        let wanted = || {
+            let wrong = || ApiError::field("stream_options", format_args!("{name}: expected true or false"));
+            value.as_bool().ok_or_else(wrong)
+        };
+        match name.as_str() {
+            _ if value.is_null() => {}
+            "include_usage" => usage.is_included = wanted()?,
+            "continuous_usage_stats" => usage.is_continuous = wanted()?,
+            // Others concern the transport, such as OpenAI's padding against traffic analysis.
+            _ => {}
         }
     }
-    Ok(includes)
+    usage.is_continuous &= usage.is_included;
+    Ok(usage)
 }

@@ -42,9 +42,23 @@ const MAX_TOOLS: usize = 256;
 
 /// Reads the tools in OpenAI's format. `None` if the request has no tools or its tool choice is `none`.
 pub fn tools(fields: &mut Fields) -> ApiResult<Option<Tools>> {
-    let list = fields.list("tools")?.unwrap_or_default();
+    let mut list = fields.list("tools")?.unwrap_or_default();
+    if let Some(functions) = fields.list("functions")? {
+        list.extend(
+            functions
+                .into_iter()
+                .map(|f| json!({ "type": "function", "function": f })),
+        );
+    }
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    let choice = match fields.take("tool_choice") {
+    let choice = match (fields.take("tool_choice"), fields.take("function_call")) {
+        (None, None) => None,
+        (Some(choice), _) => Some(choice),
+        // The older form names the function directly.
+        (None, Some(Json::Object(named))) => Some(json!({ "function": named })),
+        (None, Some(word)) => Some(word),
+    };
+    let choice = match choice {
         None => ToolChoice::Auto,
         Some(Json::String(word)) => match word.as_str() {
             "auto" => ToolChoice::Auto,

@@ -137,7 +137,7 @@ pub fn read(
     let read = tools::read(&mut fields)?;
     ignored_fields.extend(read.ignored_fields);
     let instructions = fields.text("instructions")?.filter(|text| !text.is_empty());
-    let request_fields = ParsedRequest {
+    let mut request_fields = ParsedRequest {
         is_stream: fields.flag("stream")?.unwrap_or(false),
         is_stored: fields.flag("store")?.unwrap_or(true),
         max_tokens: None,
@@ -147,7 +147,7 @@ pub fn read(
         history,
         input,
     };
-    fields.finish()?;
+    request_fields.ignored_fields.extend(fields.finish()?);
     let system = instructions.map(|text| json!({ "role": "system", "content": text }));
     let conversation = Conversation {
         messages: messages(
