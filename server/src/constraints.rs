@@ -1,9 +1,12 @@
 //! Compiled output constraints of one model.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use engine::grammar::{Compiler, Constraint, Grammar, GrammarError};
 use engine::model::Model;
+use engine::sample::Token;
+use engine::vocab::Vocab;
 
 use crate::api::{ApiError, ApiResult};
 
@@ -40,6 +43,7 @@ impl Constraints {
         let make = || Compiler::new(vocab, n_vocab);
         let compiler = self.compiler.get_or_init(make).as_ref().map_err(refused)?;
         let made = compiler.compile(grammar, vocab).map_err(|e| refused(&e))?;
+        probe(&made, vocab).map_err(|e| refused(&e))?;
         if length(grammar) <= MAX_CACHED_LEN {
             let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
             if cached.len() == MAX_CACHED {
@@ -72,6 +76,35 @@ fn refused(error: &GrammarError) -> ApiError {
         code: Some("invalid_grammar"),
         ..ApiError::invalid(message)
     }
+/// Follows random output of a constraint for some tokens. A grammar whose masks exceed the limits of the parser is
+/// thereby rejected before the completion starts.
+fn probe(constraint: &Constraint, vocab: &Vocab) -> Result<(), GrammarError> {
+    /// Number of outputs, and of tokens of each.
+    const WALKS: u64 = 2;
+    const STEPS: usize = 24;
+    /// Time limit, which bounds the delay of a request.
+    const MAX_TIME: Duration = Duration::from_millis(100);
+    let begin = Instant::now();
+    let n_tokens = vocab.n_tokens();
+    for walk in 0..WALKS {
+        let (mut constraint, mut state) = (constraint.clone(), walk);
+        for _ in 0..STEPS {
+            if begin.elapsed() > MAX_TIME {
+                return Ok(());
+            }
+            let allowed = constraint.allowed()?;
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            let first = (state >> 33) as Token % n_tokens;
+            let mut tokens = (first..n_tokens).chain(0..first);
+            let Some(token) = tokens.find(|&token| allowed.has(token) && !vocab.is_eog(token)) else {
+                break;
+            };
+            constraint.accept(token)?;
+        }
+    }
+    Ok(())
 }
 
 fn length(grammar: &Grammar) -> usize {

@@ -133,20 +133,32 @@ impl ModelService {
         splits: bool,
     ) -> ApiResult<OutputStream> {
         let (chat, constraints) = (&self.chat, &self.constraints);
-        let call_grammar = chat.required_call_grammar(conversation.tools.as_ref(), constraints)?;
-        let grammar = self.grammar(grammar, &conversation);
-        if call_grammar.is_some() && grammar.is_some() {
-            return Err(ApiError::field("tool_choice", "cannot be combined with a grammar"));
+        let tools = conversation.tools.as_ref();
+        // A required call comes before a document, which the completion after the results of the call must match.
+        let call_grammar = chat.required_call_grammar(tools, constraints)?;
+        let document = self.grammar(grammar, &conversation);
+        if call_grammar.is_some() && matches!(document, Some(Grammar::Gbnf(_) | Grammar::Regex(_))) {
+            return Err(ApiError::field(
+                "tool_choice",
+                "cannot be combined with a grammar or a regular expression",
+            ));
         }
-        if grammar.is_some() && chat.is_harmony() {
+        let either = match (&call_grammar, document) {
+            (None, Some(document)) => chat.call_or_document_grammar(tools, document, constraints),
+            _ => None,
+        };
+        if call_grammar.is_none() && document.is_some() && chat.is_harmony() {
             // A constrained completion cannot contain tool calls.
             conversation.tools = None;
         }
-        if let Some(grammar) = call_grammar.as_ref().or(grammar) {
-            conversation.skip_reasoning = true;
-            request.constraint = Some(constraints.constraint(grammar)?);
-        }
+        let grammar = call_grammar.as_ref().or(either.as_ref()).or(document);
+        conversation.skip_reasoning = grammar.is_some() && !(splits && chat.can_reason(&conversation));
+        let constraint = grammar.map(|grammar| constraints.constraint(grammar)).transpose()?;
         let prompt = chat.prompt(&conversation)?;
+        request.constraint = match constraint {
+            Some(constraint) if !conversation.skip_reasoning => Some(chat.behind_reasoning(&prompt, constraint)?),
+            constraint => constraint,
+        };
         let tools = conversation.tools.as_ref();
         if request.constraint.is_none() {
             request.constraint = chat.voluntary_call_constraint(&prompt, tools, splits, constraints);
@@ -163,7 +175,8 @@ impl ModelService {
 
     /// Counts the prompt tokens of a conversation. `requested` is the grammar of the request.
     pub fn count(&self, mut conversation: Conversation, requested: Option<&Grammar>) -> ApiResult<usize> {
-        conversation.skip_reasoning |= self.grammar(requested, &conversation).is_some();
+        let is_constrained = self.grammar(requested, &conversation).is_some();
+        conversation.skip_reasoning |= is_constrained && !self.chat.can_reason(&conversation);
         Ok(self.chat.prompt(&conversation)?.tokens.len())
     }
 

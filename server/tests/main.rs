@@ -3,6 +3,7 @@
 mod anthropic;
 mod batch;
 mod chat;
+mod clients;
 mod common;
 mod completions;
 mod connections;

@@ -72,6 +72,11 @@ impl Constraint {
         self.lazy.as_ref().is_some_and(|lazy| lazy.is_free())
     }
 
+    /// Returns true if the grammar covers the end of the output, so that the output ends where it is complete.
+    pub fn covers_end(&self) -> bool {
+        self.lazy.as_ref().is_none_or(|lazy| lazy.covers_rest())
+    }
+
     /// Returns a constraint that switches to a faster matcher once [`MatcherUpgrade::put`] provides one.
     pub fn upgrade_when_ready(self) -> (Constraint, MatcherUpgrade) {
         let matcher = Arc::new(Mutex::new(None));
@@ -103,6 +108,10 @@ impl Constraint {
     /// [`GrammarError::TooSlow`] after one second, or after ten seconds for all calls that take more than 20 ms.
     pub fn allowed(&mut self) -> Result<AllowedTokens, GrammarError> {
         self.upgrade();
+        let opening = self.lazy.as_ref().and_then(|lazy| lazy.opening());
+        if let Some(opening) = opening {
+            return self.allowed_at_start(&opening);
+        }
         let mask = self.masks.take()?;
         self.release_if_complete();
         Ok(AllowedTokens {
@@ -115,14 +124,35 @@ impl Constraint {
         })
     }
 
+    /// Returns the tokens that continue the opening tag of the optional prefix or start the part that the grammar
+    /// covers.
+    fn allowed_at_start(&mut self, opening: &[Token]) -> Result<AllowedTokens, GrammarError> {
+        let lazy = self.lazy.as_ref().filter(|lazy| lazy.has_text());
+        let mut mask = match lazy {
+            None => self.masks.take()?,
+            Some(lazy) => match lazy.begun() {
+                Some(begun) => Masks::new(begun).take()?,
+                None => SimpleVob::alloc(self.n_tokens),
+            },
+        };
+        opening.iter().for_each(|&token| mask.allow_token(token));
+        Ok(AllowedTokens {
+            mask,
+            n_tokens: self.n_tokens,
+        })
+    }
+
     /// Advances the grammar state by a token.
     pub fn accept(&mut self, token: Token) -> Result<(), GrammarError> {
-        match &mut self.lazy {
-            Some(lazy) if lazy.is_free() => match lazy.push(token) {
-                Some(begun) => self.masks = Masks::new(begun),
-                None => return Ok(()),
-            },
-            _ => self.masks.accept(token)?,
+        let Some(lazy) = &mut self.lazy else {
+            return self.masks.accept(token);
+        };
+        if lazy.is_in_part() {
+            self.masks.accept(token)?;
+        } else if let Some(begun) = lazy.push(token) {
+            self.masks = Masks::new(begun);
+        } else {
+            return Ok(());
         }
         self.release_if_complete();
         Ok(())
@@ -131,7 +161,8 @@ impl Constraint {
     /// Ends the part of a lazy constraint once its grammar is complete.
     fn release_if_complete(&mut self) {
         if let Some(lazy) = &mut self.lazy
-            && !lazy.is_free()
+            && lazy.is_in_part()
+            && !lazy.covers_rest()
             && self.masks.is_complete()
         {
             lazy.release();
@@ -145,10 +176,13 @@ impl Constraint {
 
     /// Resets the constraint to its initial state.
     pub fn reset(&mut self) {
-        if let Some(lazy) = &mut self.lazy {
-            lazy.reset();
+        match &mut self.lazy {
+            None => self.masks.reset(),
+            Some(lazy) => {
+                lazy.reset();
+                self.masks = Masks::new(lazy.begin().clone());
+            }
         }
-        self.masks.reset();
     }
 
     /// Computes the next masks as those of a slow grammar.

@@ -24,6 +24,8 @@ pub struct Trigger {
     pub prefix: Option<(String, String)>,
     /// The output starts inside that prefix, because the prompt contains the opening tag.
     pub starts_in_prefix: bool,
+    /// The grammar covers all output except the prefix, which is optional. Marks and names do not apply.
+    pub covers_rest: bool,
 }
 
 /// Bytes that may separate parts.
@@ -77,7 +79,52 @@ impl Lazy {
 
     /// Returns true outside of parts.
     pub fn is_free(&self) -> bool {
-        self.place != Place::Part
+        match self.place {
+            Place::Part => false,
+            Place::Start => !self.trigger.covers_rest,
+            _ => true,
+        }
+    }
+
+    /// Returns true inside a part.
+    pub fn is_in_part(&self) -> bool {
+        self.place == Place::Part
+    }
+
+    /// Returns true if the grammar covers the end of the output.
+    pub fn covers_rest(&self) -> bool {
+        self.trigger.covers_rest
+    }
+
+    /// Returns the grammar in its initial state.
+    pub fn begin(&self) -> &Matcher {
+        &self.begin
+    }
+
+    /// Returns the tokens that continue the opening tag of an optional prefix; `None` if the place of the output is
+    /// known.
+    pub fn opening(&self) -> Option<Vec<Token>> {
+        let (Place::Start, Some((open, _))) = (self.place, &self.trigger.prefix) else {
+            return None;
+        };
+        if !self.trigger.covers_rest {
+            return None;
+        }
+        let trie = self.env.tok_trie();
+        let rest = open.as_bytes().strip_prefix(self.text.as_slice()).unwrap_or_default();
+        let plain = (1..=rest.len()).filter_map(|n| trie.token_id(&rest[..n]));
+        let special = trie.get_special_token(std::str::from_utf8(rest).unwrap_or_default());
+        Some(plain.chain(special).collect())
+    }
+
+    /// Returns true if output was pushed that belongs to no part yet.
+    pub fn has_text(&self) -> bool {
+        !self.text.is_empty()
+    }
+
+    /// Returns the grammar advanced over the pushed output; `None` if the output does not match.
+    pub fn begun(&self) -> Option<Matcher> {
+        self.fitting(0)
     }
 
     /// Resets to the start of the output.
@@ -108,6 +155,9 @@ impl Lazy {
         let bytes = bytes.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER]).unwrap_or(bytes);
         self.text.extend_from_slice(bytes);
         let trigger = self.trigger.clone();
+        if trigger.covers_rest {
+            return self.push_covered(&trigger);
+        }
         if self.place == Place::Start && !self.begins(&trigger) {
             return None;
         }
@@ -124,6 +174,38 @@ impl Lazy {
             self.go_on(Place::Part);
         }
         begun
+    }
+
+    /// Handles a token of output that the grammar covers from its start or from the end of the prefix on.
+    fn push_covered(&mut self, trigger: &Trigger) -> Option<Matcher> {
+        let Some((open, close)) = &trigger.prefix else {
+            return self.enter_part(0);
+        };
+        if self.place == Place::Start {
+            if self.text == open.as_bytes() {
+                self.go_on(Place::Prefix);
+                return None;
+            }
+            if open.as_bytes().starts_with(&self.text) {
+                return None;
+            }
+            return self.enter_part(0);
+        }
+        let Some(at) = find(&self.text, close.as_bytes()) else {
+            self.forget(self.text.len().saturating_sub(close.len()));
+            return None;
+        };
+        let end = at + close.len();
+        let n_space = n_of(&self.text[end..], |b| b.is_ascii_whitespace());
+        self.enter_part(end + n_space)
+    }
+
+    /// Returns the grammar advanced over the output from offset `at` on. Output that does not match is skipped,
+    /// because it is in the token that ends the prefix.
+    fn enter_part(&mut self, at: usize) -> Option<Matcher> {
+        let matcher = self.fitting(at).unwrap_or_else(|| self.begin.clone());
+        self.go_on(Place::Part);
+        Some(matcher)
     }
 
     /// Detects the prefix. Returns false while more output is needed.

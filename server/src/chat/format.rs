@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::chat::{Budget, ChatError, Marks, ReasoningSplit, ReasoningTags};
-use engine::grammar::{Constraint, Grammar};
+use engine::grammar::{Constraint, Grammar, Trigger};
 use engine::model::Model;
 use engine::sample::Token;
 use engine::vocab::{TokenAttr, Vocab};
@@ -308,6 +308,50 @@ impl ChatFormat {
             constraints.constraint(&schema)?;
         }
         Ok(Some(grammar))
+    }
+
+    /// Returns a grammar of either tool calls or a document. `None` if the request has no tools or the model's
+    /// format cannot be combined with a document.
+    pub fn call_or_document_grammar(
+        &self,
+        tools: Option<&Tools>,
+        document: &Grammar,
+        constraints: &Constraints,
+    ) -> Option<Grammar> {
+        let (format, tools) = self.calls.as_ref().zip(tools)?;
+        let can_be_compiled = |schema: &Grammar| constraints.constraint(schema).is_ok();
+        tools.calls_or_document(format, self.model.vocab(), &can_be_compiled, document)
+    }
+
+    /// Returns true if the model may reason before it answers a conversation.
+    pub fn can_reason(&self, conversation: &Conversation) -> bool {
+        let variable = |name: &str| {
+            let own = conversation.variables.get(name);
+            own.or_else(|| self.params.variables.get(name))
+        };
+        let is_disabled = variable("enable_thinking") == Some(&Json::Bool(false))
+            || variable("reasoning_effort").is_some_and(|effort| effort == "none")
+            || conversation.budget.or(self.params.reasoning_budget.map(|n| n as i64)) == Some(0);
+        let is_split = self.params.split_reasoning && !self.params.raw_output && !conversation.continues_last;
+        is_split && !is_disabled && self.tags.is_some()
+    }
+
+    /// Restricts a constraint to the output behind the reasoning, if the prompt allows reasoning.
+    pub fn behind_reasoning(&self, prompt: &Prompt, constraint: Constraint) -> ApiResult<Constraint> {
+        let Some((open, close)) = prompt.tags else {
+            return Ok(constraint);
+        };
+        let text = prompt.text.trim_end();
+        if text.ends_with(close) {
+            return Ok(constraint);
+        }
+        let trigger = Trigger {
+            prefix: Some((open.to_owned(), close.to_owned())),
+            starts_in_prefix: text.ends_with(open),
+            covers_rest: true,
+            ..Trigger::default()
+        };
+        constraint.lazily(trigger).map_err(|e| ApiError::server(e.to_string()))
     }
 
     /// Returns a constraint that activates when the model starts a tool call. `None` if there are no tools or

@@ -384,7 +384,7 @@ impl Scheduler {
         let is_bound = request
             .constraint
             .as_ref()
-            .is_some_and(|constraint| !constraint.is_free());
+            .is_some_and(|constraint| constraint.covers_end());
         let mut chain = sampler_chain(&self.model, &request.sampler, request.ignore_eos && !is_bound)?;
         request.prompt.iter().for_each(|&token| chain.accept_prompt(token));
         Ok(match &request.constraint {

@@ -136,3 +136,52 @@ start: "{" (" "? "name: " /[a-z]{1,9}/ ":") ("f:" | "ff:") /[0-9]{2}/ "}""#;
     assert!(long.is_free());
     assert_eq!(places(&long, "{name: x:f:12}"), NONE);
 }
+
+/// A grammar for all output behind optional reasoning.
+fn covered(open: &str, starts_in_prefix: bool) -> Constraint {
+    let trigger = Trigger {
+        prefix: Some((open.to_owned(), "</t>".to_owned())),
+        starts_in_prefix,
+        covers_rest: true,
+        ..Trigger::default()
+    };
+    gbnf("root ::= \"<a\" [0-9]").lazily(trigger).unwrap()
+}
+
+#[test]
+fn covering_grammar_starts_behind_optional_prefix() {
+    let start = covered("<t>", false);
+    let mut constraint = start.clone();
+    assert!(!constraint.is_free() && constraint.covers_end());
+    assert!(allows(&mut constraint, byte(b'<')) && !allows(&mut constraint, byte(b'x')));
+    assert!(!allows(&mut constraint, END));
+    assert_eq!(kept(&mut constraint, "<"), [0]);
+    assert!(allows(&mut constraint, byte(b't')) && allows(&mut constraint, byte(b'a')));
+    assert!(!allows(&mut constraint, byte(b'b')));
+    // Without the prefix.
+    let mut plain = constraint.clone();
+    assert_eq!(kept(&mut plain, "a7"), [0, 1]);
+    assert!(!plain.is_free() && allows(&mut plain, END) && !allows(&mut plain, byte(b'7')));
+    // With the prefix.
+    assert_eq!(kept(&mut constraint, "t>x <a </t"), [0, 1]);
+    assert!(constraint.is_free());
+    assert_eq!(kept(&mut constraint, ">"), NONE);
+    assert!(!constraint.is_free() && !allows(&mut constraint, byte(b't')));
+    assert_eq!(kept(&mut constraint, "<a1"), [0, 1, 2]);
+    assert!(!constraint.is_free() && allows(&mut constraint, END) && !allows(&mut constraint, byte(b'<')));
+    constraint.reset().unwrap();
+    assert!(allows(&mut constraint, byte(b'<')) && !allows(&mut constraint, byte(b'x')));
+}
+
+#[test]
+fn covering_grammar_starts_inside_prefix_of_prompt() {
+    let mut constraint = covered("<t>", true);
+    assert!(constraint.is_free() && constraint.covers_end());
+    assert_eq!(kept(&mut constraint, "thought</t>"), NONE);
+    assert!(!constraint.is_free() && !allows(&mut constraint, byte(b'x')) && !allows(&mut constraint, END));
+    // A special token opens the prefix by its name.
+    let mut special = covered("<tool>", false);
+    assert!(allows(&mut special, TOOL));
+    special.accept(TOOL).unwrap();
+    assert!(special.is_free());
+}

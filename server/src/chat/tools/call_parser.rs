@@ -8,9 +8,9 @@ use serde_json::Value as Json;
 use super::definition::Function;
 use super::format::{CallSyntax, Marker, ToolFormat};
 use super::header::{HeaderMatch, parse_header};
-use super::literal::value_of;
 use super::markers::{MAX_GAP, MarkerMatch, at_start, first_part, last_part};
 use super::scan::Scan;
+use super::types::ValueTypes;
 use crate::chat::event::{OutputEvent, push_arguments, push_text};
 
 /// Incremental parser for tool calls. Text that only resembles a call is passed through unchanged.
@@ -26,6 +26,12 @@ pub struct ToolCallParser {
     state: State,
     pending: String,
     scan: Scan,
+    /// Text was emitted.
+    has_text: bool,
+    /// A call ended, and no text followed.
+    is_after_call: bool,
+    /// Whitespace between the text and the call behind it, which is emitted if more text follows.
+    held: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +51,7 @@ enum State {
     },
     /// Value of an argument.
     Value {
-        kind: ArgumentType,
+        kind: ValueTypes,
         can_continue: bool,
     },
     /// After a call.
@@ -56,14 +62,10 @@ enum State {
     Over,
 }
 
-/// Type of an argument according to the schema.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ArgumentType {
-    /// A string.
-    Text,
-    /// Another or an unknown type.
-    Other,
-}
+/// Start of a value that markers delimit a second time, as in XML.
+const CDATA: &str = "<![CDATA[";
+/// End of such a value.
+const CDATA_END: &str = "]]>";
 
 /// Characters between calls, in addition to markers.
 const SEPARATORS: &[char] = &[',', ';', ' ', '\n', '\t', '\r'];
@@ -80,6 +82,9 @@ impl ToolCallParser {
             state: State::Start,
             pending: String::new(),
             scan: Scan::default(),
+            has_text: false,
+            is_after_call: false,
+            held: String::new(),
         }
     }
 
@@ -91,21 +96,40 @@ impl ToolCallParser {
 
     /// Appends the events of the remaining text at the end of the output.
     pub fn finish(&mut self, events: &mut Vec<OutputEvent>) {
-        let rest = std::mem::take(&mut self.pending);
         match self.state {
-            State::Start if self.n_calls > 0 && rest.trim().is_empty() => {}
-            State::Start | State::Text | State::Header => push_text(events, rest),
+            State::Start if self.n_calls > 0 && self.pending.trim().is_empty() => {}
+            State::Start | State::Text | State::Header => self.emit_text(self.pending.len(), events),
             // The end of the output may complete a call, but not a value.
             State::Arguments { .. } => push_arguments(events, "}"),
-            State::Json | State::Rest | State::Value { .. } | State::Over => {}
+            State::Value { kind, can_continue } => {
+                if self.value(kind, can_continue, true, events) {
+                    push_arguments(events, "}");
+                }
+            }
+            State::Json | State::Rest | State::Over => {}
             State::Behind | State::Between => {
                 let marks = [&self.format.tail, &self.format.close, &self.format.head];
-                let is_cut = marks.iter().any(|mark| at_start(&rest, mark) == MarkerMatch::Partial);
-                if !is_cut && !rest.trim_matches(SEPARATORS).is_empty() {
-                    push_text(events, rest);
+                let is_cut = marks
+                    .iter()
+                    .any(|mark| at_start(&self.pending, mark) == MarkerMatch::Partial);
+                if !is_cut && !self.pending.trim_matches(SEPARATORS).is_empty() {
+                    self.emit_text(self.pending.len(), events);
                 }
             }
         }
+        self.pending.clear();
+    }
+
+    /// Emits the first `n` bytes of the pending text. Whitespace around a call is emitted only between texts.
+    fn emit_text(&mut self, n: usize, events: &mut Vec<OutputEvent>) {
+        let text: String = self.pending.drain(..n).collect();
+        let text = match (std::mem::take(&mut self.is_after_call), self.has_text) {
+            (false, _) => text,
+            (true, true) => std::mem::take(&mut self.held) + &text,
+            (true, false) => text.trim_start().to_owned(),
+        };
+        self.has_text |= !text.trim().is_empty();
+        push_text(events, text);
     }
 
     /// Processes the pending text in the current state. Returns false if more text is needed.
@@ -116,7 +140,7 @@ impl ToolCallParser {
             State::Json => self.json(events),
             State::Rest => self.rest(),
             State::Arguments { is_first } => self.argument(is_first, events),
-            State::Value { kind, can_continue } => self.value(kind, can_continue, events),
+            State::Value { kind, can_continue } => self.value(kind, can_continue, false, events),
             State::Behind => self.behind(),
             State::Between => self.between(),
             State::Over => {
@@ -163,8 +187,8 @@ impl ToolCallParser {
         let n = self.pending[..n].trim_end().len();
         if n > 0 {
             self.state = State::Text;
+            self.emit_text(n, events);
         }
-        push_text(events, self.pending.drain(..n).collect());
         if found.is_some() {
             self.state = State::Header;
         }
@@ -182,7 +206,7 @@ impl ToolCallParser {
         }
         if self.state == State::Text || !text.is_empty() {
             self.state = State::Text;
-            push_text(events, std::mem::take(&mut self.pending));
+            self.emit_text(self.pending.len(), events);
         }
         false
     }
@@ -197,6 +221,11 @@ impl ToolCallParser {
             }
             HeaderMatch::Call { n, function, arguments } => (n, function, arguments),
         };
+        let n_space = self.pending.len() - self.pending.trim_start().len();
+        if self.has_text && !self.is_after_call {
+            self.held = self.pending[..n_space].to_owned();
+        }
+        self.is_after_call = true;
         self.pending.drain(..n);
         self.function = function;
         self.n_calls += 1;
@@ -227,7 +256,7 @@ impl ToolCallParser {
             .map(|t| t.len())
             .max();
         let n = trigger.or_else(|| text.chars().next().map(char::len_utf8)).unwrap_or(0);
-        push_text(events, self.pending.drain(..n_space + n).collect());
+        self.emit_text(n_space + n, events);
         self.state = State::Text;
     }
 
@@ -267,7 +296,7 @@ impl ToolCallParser {
                 KeyMatch::Not => {}
                 KeyMatch::Key { name, n: n_key } => {
                     self.pending.drain(..n + n_key);
-                    let kind = self.functions[self.function].kind(&name);
+                    let kind = ValueTypes::of(&self.functions[self.function].parameters, &name);
                     let comma = if is_first { "" } else { ", " };
                     push_arguments(events, &format!("{comma}{}: ", Json::from(name)));
                     self.state = State::Value {
@@ -288,43 +317,41 @@ impl ToolCallParser {
         true
     }
 
-    fn value(&mut self, kind: ArgumentType, can_continue: bool, events: &mut Vec<OutputEvent>) -> bool {
+    /// Parses a value. With `is_last`, the output ends behind the pending text. Returns true if the value ended.
+    fn value(&mut self, kind: ValueTypes, can_continue: bool, is_last: bool, events: &mut Vec<OutputEvent>) -> bool {
         let format = self.format.clone();
         let CallSyntax::Tagged { end, .. } = &format.form else {
             return false;
         };
-        let mark = first_part(end);
+        let begun = self.pending.trim_start();
+        let is_cdata = !can_continue && begun.starts_with(CDATA);
+        if !can_continue && !is_last && CDATA.starts_with(begun) {
+            return false;
+        }
+        let (n, found) = self.value_end(end, is_cdata, is_last);
         let space = &end[..end.len() - end.trim_start().len()];
-        let mut places = self
-            .pending
-            .match_indices(mark)
-            .map(|(at, _)| (at, at_start(&self.pending[at..], end)));
-        let (n, found) = match places.find(|(_, found)| *found != MarkerMatch::Not) {
-            Some((at, MarkerMatch::Whole(n_end))) => (at, Some(at + n_end)),
-            Some((at, _)) => (at, None),
-            None => (self.pending.len() - partial_match_len(&self.pending, mark), None),
-        };
         let text = &self.pending[..n];
         let text = match found {
             Some(_) => text.strip_suffix(space).unwrap_or(text),
             // The whitespace may belong to the marker.
             None => text.trim_end(),
         };
-        if kind == ArgumentType::Text {
+        let is_streamed = kind.is_text() && !is_cdata;
+        if is_streamed {
             let quoted = Json::from(text).to_string();
             let quoted = &quoted[1..quoted.len() - 1];
             push_arguments(events, if can_continue { "" } else { "\"" });
             push_arguments(events, quoted);
             push_arguments(events, if found.is_some() { "\"" } else { "" });
         } else if found.is_some() {
-            let value = value_of(text.trim()).unwrap_or_else(|| text.into());
-            push_arguments(events, &value.to_string());
+            let text = without_cdata(text);
+            push_arguments(events, &kind.value(&text).to_string());
         }
         let n_text = text.len();
         if let Some(end) = found {
             self.pending.drain(..end);
             self.state = State::Arguments { is_first: false };
-        } else if kind == ArgumentType::Text {
+        } else if is_streamed {
             self.pending.drain(..n_text);
             self.state = State::Value {
                 kind,
@@ -332,6 +359,47 @@ impl ToolCallParser {
             };
         }
         found.is_some()
+    }
+
+    /// Returns the length of the value, and the end of the marker behind it if that is certain. A marker ends the
+    /// value only if another argument or the end of the call follows; other markers are part of the value.
+    fn value_end(&self, end: &str, is_cdata: bool, is_last: bool) -> (usize, Option<usize>) {
+        let mark = first_part(end);
+        for (at, _) in self.pending.match_indices(mark) {
+            if is_cdata && !self.pending[..at].trim_end().ends_with(CDATA_END) {
+                continue;
+            }
+            match at_start(&self.pending[at..], end) {
+                MarkerMatch::Not => {}
+                MarkerMatch::Partial => return (at, None),
+                MarkerMatch::Whole(n) => match self.behind_value(&self.pending[at + n..]) {
+                    MarkerMatch::Whole(_) => return (at, Some(at + n)),
+                    MarkerMatch::Partial if is_last => return (at, Some(at + n)),
+                    MarkerMatch::Partial => return (at, None),
+                    MarkerMatch::Not => {}
+                },
+            }
+        }
+        (self.pending.len() - partial_match_len(&self.pending, mark), None)
+    }
+
+    /// Matches the text behind the marker of a value with the next argument and the end of the call.
+    fn behind_value(&self, rest: &str) -> MarkerMatch {
+        let marks = behind_arguments(&self.format);
+        if marks.is_empty() {
+            return MarkerMatch::Whole(0);
+        }
+        let CallSyntax::Tagged { key, .. } = &self.format.form else {
+            return MarkerMatch::Not;
+        };
+        let all = marks.iter().chain([key]);
+        let found: Vec<MarkerMatch> = all.map(|mark| at_start(rest, mark)).collect();
+        let whole = found.iter().find(|found| matches!(found, MarkerMatch::Whole(_)));
+        match whole {
+            Some(whole) => *whole,
+            None if rest.trim().is_empty() || found.contains(&MarkerMatch::Partial) => MarkerMatch::Partial,
+            None => MarkerMatch::Not,
+        }
     }
 
     fn behind(&mut self) -> bool {
@@ -365,11 +433,11 @@ impl ToolCallParser {
             }
         };
         (self.state, self.pending) = match (mark(&self.format.close), mark(&self.format.head)) {
-            (MarkerMatch::Whole(n), _) => (State::Start, rest[n..].trim_start().to_owned()),
+            (MarkerMatch::Whole(n), _) => (State::Start, rest[n..].to_owned()),
             (_, MarkerMatch::Whole(_)) => (State::Header, rest),
             (MarkerMatch::Partial, _) | (_, MarkerMatch::Partial) => return false,
             _ if is_next => (State::Header, rest),
-            _ => (State::Start, self.pending.trim_start().to_owned()),
+            _ => (State::Start, std::mem::take(&mut self.pending)),
         };
         true
     }
@@ -427,16 +495,33 @@ fn key_of(text: &str, value: &Marker) -> KeyMatch {
     KeyMatch::Key { name, n }
 }
 
-impl Function {
-    /// Returns the type of an argument according to the schema.
-    fn kind(&self, name: &str) -> ArgumentType {
-        let schema = &self.parameters["properties"][name];
-        let texts = |list: &Vec<Json>| !list.is_empty() && list.iter().all(Json::is_string);
-        let is_text = schema["type"] == "string" || schema["enum"].as_array().is_some_and(texts);
-        if is_text {
-            ArgumentType::Text
-        } else {
-            ArgumentType::Other
-        }
+/// Returns the markers that end a call behind its arguments: each tag, since models omit some of them. A tag of the
+/// last value can continue in the marker behind it.
+pub fn behind_arguments(format: &ToolFormat) -> Vec<String> {
+    let begin = format.tail.find(['<', '[']).unwrap_or(0);
+    let lead = &format.tail[..begin];
+    let tags = format.tail[begin..]
+        .split_whitespace()
+        .chain(format.close.split_whitespace());
+    let tags: Vec<String> = tags
+        .filter(|tag| tag.starts_with(['<', '[']))
+        .map(|tag| format!("{lead}{tag}"))
+        .collect();
+    if !tags.is_empty() {
+        return tags;
+    }
+    let ends = [&format.tail, &format.close].into_iter();
+    ends.filter(|end| !end.trim().is_empty()).cloned().collect()
+}
+
+/// Removes the delimiters of a `CDATA` section, and joins sections that were split because of its end marker.
+fn without_cdata(text: &str) -> std::borrow::Cow<'_, str> {
+    let inner = text
+        .trim()
+        .strip_prefix(CDATA)
+        .and_then(|text| text.strip_suffix(CDATA_END));
+    match inner {
+        None => text.into(),
+        Some(inner) => inner.replace("]]]]><![CDATA[>", CDATA_END).into(),
     }
 }

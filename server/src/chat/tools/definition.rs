@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value as Json, json};
+use engine::grammar::{GrammarError, enforceable_schema};
+use serde_json::{Map, Value as Json, json};
 
 use crate::api::{ApiError, ApiResult, Fields, text_of};
 
@@ -163,19 +164,49 @@ impl Function {
         }
     }
 
+    /// Returns the function with a schema of only those restrictions that a grammar can enforce. References lead to
+    /// `$defs`, so that the schema can be embedded in another one.
+    pub(super) fn enforceable(&self) -> Result<Function, GrammarError> {
+        let mut schema = enforceable_schema(&self.schema())?;
+        // Libraries write a recursive type as a reference to its definition.
+        if let Some(fields) = schema.as_object_mut()
+            && fields.keys().all(|key| key == "$ref" || key == "$defs")
+            && let Some(target) = fields.get("$ref").and_then(Json::as_str)
+            && let Some(Json::Object(mut root)) = target
+                .strip_prefix("#/$defs/")
+                .and_then(|name| fields.get("$defs")?.get(name).cloned())
+        {
+            root.extend(fields.remove("$defs").map(|defs| ("$defs".to_owned(), defs)));
+            schema = Json::Object(root);
+        }
+        Ok(Function {
+            name: self.name.clone(),
+            parameters: schema,
+        })
+    }
+
     /// Returns the function with `additionalProperties: false`, unless its schema controls additional
     /// properties. Models that are forced to call invent arguments. Voluntary calls are not restricted,
     /// because the model would put its content into another argument.
     pub(super) fn closed(&self) -> Function {
         let mut function = self.clone();
         if let Json::Object(schema) = &mut function.parameters
-            && schema.contains_key("properties")
+            && let Some(Json::Object(properties)) = schema.get("properties")
+            && requires_only(schema, properties)
             && !OPENING.iter().any(|key| schema.contains_key(*key))
         {
             schema.insert("additionalProperties".to_owned(), false.into());
         }
         function
     }
+}
+
+/// Returns true if a schema requires no property that it does not list.
+fn requires_only(schema: &Map<String, Json>, properties: &Map<String, Json>) -> bool {
+    let required = schema.get("required").and_then(Json::as_array).into_iter().flatten();
+    required
+        .filter_map(Json::as_str)
+        .all(|name| properties.contains_key(name))
 }
 
 /// Keywords that control additional properties, directly or through a subschema.
@@ -212,6 +243,7 @@ mod tests {
             ("additionalProperties", json!(true)),
             ("allOf", json!([{"properties": {"b": {}}}])),
             ("patternProperties", json!({"^x": {}})),
+            ("required", json!(["unlisted"])),
         ] {
             let mut open = named.clone();
             open[key] = value;

@@ -1,11 +1,13 @@
 //! Grammars for required tool calls, built from the format of calls and the argument schemas.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
 use engine::grammar::Grammar;
 use engine::vocab::{TokenAttr, Vocab};
 use serde_json::{Map, Value as Json, json};
 
+use super::call_parser::behind_arguments;
 use super::definition::{Function, Tools};
 use super::format::{CallSyntax, Marker, ToolFormat};
 use crate::api::{ApiError, ApiResult};
@@ -14,6 +16,8 @@ use crate::api::{ApiError, ApiResult};
 const MAX_DEPTH: usize = 8;
 /// Whitespace allowed inside a document that the model writes unprompted.
 const WHITE_SPACE: &str = r"[ ]|\n[ \t]{0,20}";
+/// Regular expression of whitespace within markers.
+const BLANKS: &str = r"[ \t\r\n]*";
 /// Maximum number of arguments in arbitrary order; the rules track them in a 64-bit set.
 const MAX_UNORDERED: usize = 63;
 
@@ -21,7 +25,18 @@ impl Tools {
     /// Returns the grammar of a required call and the argument schemas, which the caller must check
     /// individually.
     pub fn grammar(&self, format: &ToolFormat, vocab: &Vocab) -> ApiResult<Option<(Grammar, Vec<Grammar>)>> {
-        let required_functions = self.required_functions();
+        let mut required_functions = Vec::new();
+        for function in self.required_functions() {
+            let refused = |e| ApiError {
+                code: Some("invalid_grammar"),
+                ..ApiError::field(
+                    "tools",
+                    format_args!("cannot enforce the parameters of {:?}: {e}", function.name),
+                )
+            };
+            // A reference to the root becomes a definition, which must not be open, either.
+            required_functions.push(function.enforceable().map_err(refused)?.closed());
+        }
         if required_functions.is_empty() {
             return Ok(None);
         }
@@ -49,6 +64,8 @@ pub(super) struct Rules<'a> {
     vocab: &'a Vocab,
     text: String,
     n: usize,
+    /// Rules of the definitions that values with unquoted keys refer to, by name.
+    defs: HashMap<String, String>,
     /// Lets the model choose whitespace, and the order of arguments that are not JSON.
     is_loose: bool,
 }
@@ -60,6 +77,7 @@ impl<'a> Rules<'a> {
             vocab,
             text: String::new(),
             n: 0,
+            defs: HashMap::new(),
             is_loose: false,
         }
     }
@@ -123,7 +141,7 @@ impl<'a> Rules<'a> {
     }
 
     /// Adds a rule for a JSON document.
-    fn json(&mut self, mut schema: Json) -> String {
+    pub fn json(&mut self, mut schema: Json) -> String {
         schema["x-guidance"] = if self.is_loose {
             json!({ "whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE })
         } else {
@@ -161,14 +179,20 @@ impl<'a> Rules<'a> {
             }
             CallSyntax::Tagged { begin, key, value, end } => {
                 let mut pairs = Vec::new();
+                let behind = self.behind_marker(key, end, format);
                 for property in properties(function)? {
-                    let value = format!("{} {}", self.gap(value), self.tagged(&property, end));
+                    let value = format!("{} {}", self.gap(value), self.tagged(&property, end, &behind));
                     let pair = format!("{} {} {value}", self.literal(key), self.literal(&property.name));
                     pairs.push((self.rule("", &pair), property.is_required));
                 }
                 format!("{name} {} {}", self.gap(begin), self.listed(&pairs, ""))
             }
-            CallSyntax::Bare { quote } => format!("{name} {}", self.bare_object(&function.schema(), quote, 0)),
+            CallSyntax::Bare { quote } => {
+                let schema = function.schema();
+                // Each function has its own definitions.
+                self.defs.clear();
+                format!("{name} {}", self.bare_object(&schema, &schema, quote, 0))
+            }
             CallSyntax::Python => {
                 let mut items = Vec::new();
                 for property in properties(function)? {
@@ -235,8 +259,9 @@ impl<'a> Rules<'a> {
         format!("{first}::0x0")
     }
 
-    /// Returns a rule body for an unquoted value and the marker after it.
-    fn tagged(&mut self, property: &Property, end: &str) -> String {
+    /// Returns a rule body for an unquoted value and the marker after it. `behind` is the rule for text that
+    /// makes such a marker part of the value.
+    fn tagged(&mut self, property: &Property, end: &str, behind: &str) -> String {
         let mark = self.literal(end);
         if let Some(texts) = texts(&property.schema) {
             let texts: Vec<String> = texts.iter().map(|text| self.literal(text)).collect();
@@ -246,7 +271,37 @@ impl<'a> Rules<'a> {
             let value = self.json(property.schema.clone());
             return format!("{value} {mark}");
         }
-        self.text_until(&mark)
+        let text = self.text_until(&mark);
+        if mark.contains("<[") || behind.is_empty() {
+            return text;
+        }
+        format!("{text} ({behind} {text} | {mark})*")
+    }
+
+    /// Adds a rule for text behind the marker of a value that is no marker: of the next argument, of the end of the
+    /// call, or of a value.
+    /// Returns an empty text if the end of a call has no marker.
+    fn behind_marker(&mut self, key: &str, end: &str, format: &ToolFormat) -> String {
+        let marks = behind_arguments(format);
+        if marks.is_empty() {
+            return String::new();
+        }
+        // Texts that deviate from all markers, by the common part before. Whitespace in markers is optional.
+        let mut next: BTreeMap<String, BTreeSet<char>> = BTreeMap::new();
+        for mark in marks.iter().map(String::as_str).chain([key, end]) {
+            let mut begin = String::new();
+            for c in mark.chars().filter(|c| !c.is_whitespace()) {
+                next.entry(begin.clone()).or_default().insert(c);
+                begin.push(c);
+            }
+        }
+        let deviation = |(begin, next): (&String, &BTreeSet<char>)| {
+            let begin: String = begin.chars().map(|c| escaped(&c.to_string()) + BLANKS).collect();
+            let next: String = next.iter().map(|c| escaped(&c.to_string())).collect();
+            format!("{begin}[^{next}\\s]")
+        };
+        let all: Vec<String> = next.iter().map(deviation).collect();
+        self.rule("", &format!("/{BLANKS}({})/", all.join("|")))
     }
 
     /// Returns a rule body for arbitrary text up to a marker.
@@ -282,20 +337,32 @@ impl<'a> Rules<'a> {
         }
     }
 
-    /// Returns a rule body for a value with unquoted keys and specially quoted strings.
-    fn bare(&mut self, schema: &Json, quote: &str, depth: usize) -> String {
+    /// Returns a rule body for a value with unquoted keys and specially quoted strings. `root` has the definitions.
+    fn bare(&mut self, root: &Json, schema: &Json, quote: &str, depth: usize) -> String {
         let mark = self.literal(quote);
+        if let Some(name) = schema["$ref"].as_str() {
+            return self.bare_definition(root, name, quote);
+        }
         if let Some(texts) = texts(schema) {
             let texts: Vec<String> = texts.iter().map(|text| self.literal(text)).collect();
             return format!("({mark} ({}) {mark})", texts.join(" | "));
         }
+        if let Some(options) = schema["anyOf"].as_array()
+            && depth < MAX_DEPTH
+        {
+            let options: Vec<String> = options
+                .iter()
+                .map(|option| self.bare(root, option, quote, depth + 1))
+                .collect();
+            return format!("({})", options.join(" | "));
+        }
         match schema["type"].as_str() {
             Some("string") => format!("({mark} {})", self.text_until(&mark)),
             Some("array") if depth < MAX_DEPTH => {
-                let item = self.bare(&schema["items"], quote, depth + 1);
+                let item = self.bare(root, &schema["items"], quote, depth + 1);
                 format!("(\"[\" ({item} (\",\" {item})*)? \"]\")")
             }
-            Some("object") if depth < MAX_DEPTH => self.bare_object(schema, quote, depth + 1),
+            Some("object") if depth < MAX_DEPTH => self.bare_object(root, schema, quote, depth + 1),
             Some("integer" | "number" | "boolean" | "null") => self.json(schema.clone()),
             _ => format!(
                 "({mark} {} | /-?[0-9]+(\\.[0-9]+)?/ | \"true\" | \"false\" | \"null\")",
@@ -304,10 +371,27 @@ impl<'a> Rules<'a> {
         }
     }
 
-    fn bare_object(&mut self, schema: &Json, quote: &str, depth: usize) -> String {
+    /// Returns the rule of a definition, which may refer to itself.
+    fn bare_definition(&mut self, root: &Json, target: &str, quote: &str) -> String {
+        if let Some(known) = self.defs.get(target) {
+            return known.clone();
+        }
+        let name = format!("r{}", self.n);
+        self.n += 1;
+        self.defs.insert(target.to_owned(), name.clone());
+        let schema = root
+            .pointer(target.trim_start_matches('#'))
+            .cloned()
+            .unwrap_or_default();
+        let body = self.bare(root, &schema, quote, 0);
+        let _ = writeln!(self.text, "{name}: {body}");
+        name
+    }
+
+    fn bare_object(&mut self, root: &Json, schema: &Json, quote: &str, depth: usize) -> String {
         let mut items = Vec::new();
         for property in properties_of(schema).unwrap_or_default() {
-            let value = self.bare(&property.schema, quote, depth);
+            let value = self.bare(root, &property.schema, quote, depth);
             items.push((
                 format!("{} {value}", self.literal(&format!("{}:", property.name))),
                 property.is_required,
@@ -354,10 +438,8 @@ fn texts(schema: &Json) -> Option<Vec<&str>> {
 fn object(function: &Function, name: Option<&str>, arguments: &str, ids: &[String]) -> Json {
     let mut schema = function.schema();
     let mut call = json!({});
-    for key in ["$defs", "definitions"] {
-        if let Some(found) = schema.as_object_mut().and_then(|schema| schema.remove(key)) {
-            call[key] = found;
-        }
+    if let Some(found) = schema.as_object_mut().and_then(|schema| schema.remove("$defs")) {
+        call["$defs"] = found;
     }
     let id = id_schema();
     let mut properties = Map::new();
@@ -434,10 +516,8 @@ fn properties_of(schema: &Json) -> Option<Vec<Property>> {
         } else {
             json!({})
         };
-        for key in ["$defs", "definitions"] {
-            if let Some(found) = schema.get(key) {
-                property[key] = found.clone();
-            }
+        if let Some(found) = schema.get("$defs") {
+            property["$defs"] = found.clone();
         }
         Property {
             name: name.clone(),

@@ -1,11 +1,11 @@
 //! Grammars for voluntary tool calls, active from the marker of a call to its end. Other output is
 //! unconstrained.
 
-use engine::grammar::{Grammar, Trigger};
+use engine::grammar::{Grammar, Trigger, enforceable_schema};
 use engine::vocab::Vocab;
 use serde_json::{Value as Json, json};
 
-use super::definition::Tools;
+use super::definition::{Function, Tools};
 use super::format::{CallSyntax, ToolFormat};
 use super::grammar::Rules;
 use super::markers::{first_part, last_part};
@@ -30,21 +30,9 @@ impl Tools {
         vocab: &Vocab,
         can_be_kept: &dyn Fn(&Grammar) -> bool,
     ) -> Option<(Grammar, Trigger)> {
-        let mut functions = self.functions().to_vec();
-        for function in &mut functions {
-            if !can_be_kept(&Grammar::JsonSchema(function.schema().to_string())) {
-                function.parameters = json!({ "type": "object" });
-            }
-        }
+        let functions = self.kept_functions(can_be_kept);
         let mut rules = Rules::loose(vocab);
-        let mut calls = Vec::with_capacity(functions.len());
-        for function in &functions {
-            let call = match format.form {
-                CallSyntax::Harmony => rules.harmony_call(function),
-                _ => rules.body(function, format).ok()?,
-            };
-            calls.push(call);
-        }
+        let calls = calls(&functions, format, &mut rules)?;
         let call_starts = call_starts(format);
         let names = functions.iter().map(|function| match &format.form {
             CallSyntax::Object { .. } => Json::from(function.name.as_str()).to_string(),
@@ -73,6 +61,81 @@ impl Tools {
         );
         Some((Grammar::Gbnf(text), trigger))
     }
+
+    /// Returns a grammar of output that is either calls or a document. `None` if the calls or the document cannot
+    /// be part of a grammar.
+    pub fn calls_or_document(
+        &self,
+        format: &ToolFormat,
+        vocab: &Vocab,
+        can_be_kept: &dyn Fn(&Grammar) -> bool,
+        document: &Grammar,
+    ) -> Option<Grammar> {
+        if format.form == CallSyntax::Harmony {
+            return None;
+        }
+        let functions = self.kept_functions(can_be_kept);
+        let mut rules = Rules::loose(vocab);
+        let calls = calls(&functions, format, &mut rules)?;
+        let document = match document {
+            Grammar::JsonSchema(text) => {
+                let schema = serde_json::from_str(text).ok()?;
+                match enforceable_schema(&schema).ok()? {
+                    Json::Object(fields) => rules.json(fields.into()),
+                    _ => rules.json(json!({})),
+                }
+            }
+            Grammar::Choice(texts) => {
+                let texts: Vec<String> = texts.iter().map(|text| rules.literal(text)).collect();
+                format!("({})", texts.join(" | "))
+            }
+            Grammar::Regex(_) | Grammar::Gbnf(_) => return None,
+        };
+        let starts: Vec<String> = call_starts(format)
+            .iter()
+            .map(|begin| begin.rule(&rules, format, self.parallel))
+            .collect();
+        let more = if self.parallel { " (WS? one)*" } else { "" };
+        let close = match format.close.trim() {
+            "" => String::new(),
+            close => format!(" (WS? {})?", rules.literal(close)),
+        };
+        let tail = rules.literal(&format.tail);
+        let text = format!(
+            "%llguidance {{}}\nstart: one{more}{close} | {document}\none: {}\ncall: ({}) {tail}\n{SPACE}{}",
+            starts.join(" | "),
+            calls.join(" | "),
+            rules.text()
+        );
+        Some(Grammar::Gbnf(text))
+    }
+
+    /// Returns the functions with schemas that can be compiled. A function whose schema cannot be enforced accepts
+    /// any object.
+    fn kept_functions(&self, can_be_kept: &dyn Fn(&Grammar) -> bool) -> Vec<Function> {
+        let kept = |function: &Function| {
+            let kept = function.enforceable().ok();
+            let kept = kept.filter(|f| can_be_kept(&Grammar::JsonSchema(f.schema().to_string())));
+            kept.unwrap_or_else(|| Function {
+                name: function.name.clone(),
+                parameters: json!({ "type": "object" }),
+            })
+        };
+        self.functions().iter().map(kept).collect()
+    }
+}
+
+/// Adds a rule for a call of each function.
+fn calls(functions: &[Function], format: &ToolFormat, rules: &mut Rules<'_>) -> Option<Vec<String>> {
+    let mut calls = Vec::with_capacity(functions.len());
+    for function in functions {
+        let call = match format.form {
+            CallSyntax::Harmony => rules.harmony_call(function),
+            _ => rules.body(function, format).ok()?,
+        };
+        calls.push(call);
+    }
+    Some(calls)
 }
 
 /// Start of a call.
@@ -358,7 +421,10 @@ pub mod tests {
                 let vocab = vocab(&controls);
                 let initial = constraint(&tools(), &format, &vocab);
                 let ends = match &format.form {
-                    CallSyntax::Tagged { end, .. } => vec![end.clone()],
+                    // Alone, the marker of a value does not end a text.
+                    CallSyntax::Tagged { end, key, .. } => {
+                        vec![format!("{end}{}", format.tail), format!("{end}{key}"), end.clone()]
+                    }
                     CallSyntax::Bare { quote } => vec![quote.clone()],
                     _ => Vec::new(),
                 };

@@ -4,7 +4,8 @@
 //! - [`format`]: how a model writes calls, detected from its chat template; [`generic`]: the format of models
 //!   whose template does not render tools
 //! - [`grammar`], [`lazy`]: grammars of required and of voluntary calls
-//! - [`call_parser`]: splits calls from streamed text; [`header`], [`literal`], [`markers`], [`scan`]: its parts
+//! - [`call_parser`]: splits calls from streamed text; [`header`], [`literal`], [`markers`], [`scan`], [`types`]: its
+//!   parts
 //! - [`harmony`]: parser of GPT-OSS' format, with messages for reasoning, content and calls
 
 mod call_parser;
@@ -20,6 +21,7 @@ mod markers;
 mod scan;
 #[cfg(test)]
 mod tests;
+mod types;
 
 pub use call_parser::ToolCallParser;
 pub use definition::{Function, ToolChoice, Tools, checked, tools};

@@ -330,6 +330,93 @@ fn sloppy_calls_are_parsed() {
     assert_eq!(calls(&split(&llama, tagged, true)), [("f".to_owned(), json!({"a": 1}))]);
 }
 
+/// A marker inside a text argument belongs to the text, unless another argument or the end of the call follows.
+#[test]
+fn markers_inside_of_text_arguments_are_kept() {
+    for (family, written, events) in tagged_families() {
+        let source = template(&written);
+        let format = format(&source).unwrap();
+        let CallSyntax::Tagged { end, .. } = &format.form else {
+            unreachable!()
+        };
+        for inner in [
+            format!("a {} b", end.trim()),
+            format!("{} b", end.trim()),
+            format!("<x>{}</x>", end.trim()),
+            format!("a{0}{0}b{0} <c> d", end.trim()),
+        ] {
+            let written = filled(&events.replace("TEXT", &inner));
+            let found = split(&source, &written, true);
+            let wanted = [
+                ("f".to_owned(), json!({"t": inner, "a": 7, "l": [1, "x"]})),
+                ("g".to_owned(), json!({})),
+            ];
+            assert_eq!(calls(&found), wanted, "{family}: {written}");
+        }
+        for (section, value) in [
+            ("<![CDATA[a < b]]>".to_owned(), "a < b".to_owned()),
+            (format!("<![CDATA[x{}y]]>", end.trim()), format!("x{}y", end.trim())),
+            ("<![CDATA[]]]]><![CDATA[>]]>".to_owned(), "]]>".to_owned()),
+            ("<![CDAT".to_owned(), "<![CDAT".to_owned()),
+        ] {
+            let found = split(&source, &filled(&events.replace("TEXT", &section)), true);
+            assert_eq!(
+                calls(&found)[0].1,
+                json!({"t": value, "a": 7, "l": [1, "x"]}),
+                "{family}: {section}"
+            );
+        }
+    }
+}
+
+#[test]
+fn cut_text_argument_is_not_completed() {
+    let coder = template(&tagged_families()[0].1);
+    let begun = "<tool_call>\n<function=f>\n<parameter=t>\nx\n</parameter> y";
+    let events = split(&coder, begun, true);
+    let Some(OutputEvent::Arguments(arguments)) = events.last() else {
+        panic!("{events:?}")
+    };
+    assert!(serde_json::from_str::<Json>(arguments).is_err(), "{arguments}");
+    for rest in [
+        "",
+        "\n",
+        "\n</func",
+        "\n</function>",
+        "\n</tool_call>",
+        "\n</function>\n</tool_call>\n",
+    ] {
+        let whole = begun.replace("</parameter> y", &format!("</parameter>{rest}"));
+        assert_eq!(
+            calls(&split(&coder, &whole, true)),
+            [("f".to_owned(), json!({"t": "x"}))],
+            "{rest:?}"
+        );
+    }
+}
+
+#[test]
+fn blanks_between_texts_around_calls_are_kept() {
+    let hermes = template(&families()[0].1);
+    let call = "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>";
+    let contents = |written: &str| -> String {
+        let text = |event: OutputEvent| match event {
+            OutputEvent::Text(text) => text,
+            _ => String::new(),
+        };
+        split(&hermes, written, true).into_iter().map(text).collect()
+    };
+    for (written, content) in [
+        (format!("First, \n{call}then"), "First, \nthen"),
+        (format!("First,{call} then {call}\n"), "First, then"),
+        (format!("First.\n\n{call}\n{call}\n\nDone."), "First.\n\n\n\nDone."),
+        (format!("\n{call} Done."), "Done."),
+        (format!("{call}\n"), ""),
+    ] {
+        assert_eq!(contents(&written), content, "{written:?}");
+    }
+}
+
 /// Published templates by file name prefix, with the format of their calls.
 const PUBLISHED: &[(&str, &str)] = &[
     ("Apertus", "object"),

@@ -1,0 +1,399 @@
+//! Requests as client libraries of other servers send them.
+
+use serde_json::{Value as Json, json};
+
+use crate::common::{Options, Response, Server};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn hello(more: Json) -> Json {
+    let mut body = json!({"model": "x", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+#[track_caller]
+fn answered(server: &Server, path: &str, body: &Json) -> Response {
+    let response = server.post(path, body);
+    assert_eq!(response.status, 200, "{body}: {}", response.body);
+    response
+}
+
+#[track_caller]
+fn warning(server: &Server, path: &str, body: &Json) -> String {
+    let response = answered(server, path, body);
+    response.header("warning").unwrap_or_default().to_owned()
+}
+
+/// Fields that request the behavior of this server are accepted on every route, without a warning.
+#[test]
+fn fields_that_ask_for_nothing_are_ignored() {
+    let server = Server::new();
+    let fields = json!({
+        "best_of": 1, "documents": [], "echo": false, "include_reasoning": true, "include_stop_str_in_output": false,
+        "keep_alive": "5m", "length_penalty": 1.0, "min_tokens": 0, "provider": {"order": ["x"]}, "request_id": "x",
+        "return_token_ids": false, "session_id": "x", "skip_special_tokens": true, "stop_token_ids": [], "ttl": 300,
+        "usage": {"include": true}, "use_beam_search": false, "unheard_of": {},
+    });
+    let with = |mut body: Json| {
+        body.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        body
+    };
+    for (path, body) in [
+        (
+            CHAT,
+            hello(
+                json!({"enable_thinking": false, "think": false, "thinking": {"type": "disabled"}, "reasoning": {"effort": "low"}}),
+            ),
+        ),
+        (CHAT, hello(json!({"extra_body": {}, "functions": []}))),
+        ("/v1/messages", hello(json!({}))),
+        ("/v1/completions", json!({"prompt": "a", "max_tokens": 4})),
+        ("/v1/responses", json!({"input": "a", "max_output_tokens": 4})),
+        ("/completion", json!({"prompt": "a", "n_predict": 4})),
+    ] {
+        assert_eq!(warning(&server, path, &with(body)), "", "{path}");
+    }
+}
+
+#[test]
+fn fields_that_would_change_output_are_named() {
+    let server = Server::new();
+    let named = "299 - \"ignored: field min_tokens\"";
+    for (path, body) in [
+        (CHAT, hello(json!({"min_tokens": 3}))),
+        (CHAT, hello(json!({"min_tokens": 3, "stream": true}))),
+        (CHAT, hello(json!({"extra_body": {"min_tokens": 3}}))),
+        ("/v1/messages", hello(json!({"min_tokens": 3}))),
+        ("/v1/messages", hello(json!({"min_tokens": 3, "stream": true}))),
+        (
+            "/v1/completions",
+            json!({"prompt": "a", "max_tokens": 4, "min_tokens": 3}),
+        ),
+        (
+            "/v1/responses",
+            json!({"input": "a", "max_output_tokens": 4, "min_tokens": 3}),
+        ),
+        ("/completion", json!({"prompt": "a", "n_predict": 4, "min_tokens": 3})),
+        (
+            "/api/chat",
+            json!({"messages": [{"role": "user", "content": "a"}], "stream": false, "options": {"num_predict": 4}, "min_tokens": 3}),
+        ),
+    ] {
+        assert_eq!(warning(&server, path, &body), named, "{path}");
+    }
+    let error = server.refused(CHAT, &hello(json!({"conversation": "c"})), 400);
+    assert_eq!(error["param"], "conversation");
+}
+
+#[test]
+fn fields_with_equivalents_are_mapped() {
+    let server = Server::new();
+    let n_tokens = |body: &Json| server.ask(CHAT, body)["usage"]["completion_tokens"].clone();
+    let plain = json!({"messages": [{"role": "user", "content": "hello"}], "ignore_eos": true});
+    for name in ["max_new_tokens", "num_predict", "max_output_tokens"] {
+        let mut body = plain.clone();
+        body[name] = 3.into();
+        assert_eq!(n_tokens(&body), 3, "{name}");
+    }
+    let mut body = plain;
+    body["extra_body"] = json!({"max_tokens": 2});
+    assert_eq!(n_tokens(&body), 2);
+    let stopped = server.ask(CHAT, &hello(json!({"max_tokens": -1, "stop": ["w", "1", " "]})));
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+    let usage = json!({"include_usage": true, "continuous_usage_stats": true});
+    let events = server.events(CHAT, &hello(json!({"stream": true, "stream_options": usage})));
+    let event: Json = serde_json::from_str(&events[events.len() - 3]).unwrap();
+    assert_eq!(event["usage"]["completion_tokens"], 4, "{event}");
+}
+
+#[test]
+fn strict_server_rejects_fields_that_would_change_output() {
+    let mut options = Options::default();
+    options.defaults.strict_fields = true;
+    let server = Server::with(options);
+    answered(&server, CHAT, &hello(json!({"best_of": 1, "ttl": 3})));
+    for (path, body) in [
+        (CHAT, hello(json!({"min_tokens": 3}))),
+        ("/v1/messages", hello(json!({"min_tokens": 3}))),
+        ("/v1/responses", json!({"input": "a", "min_tokens": 3})),
+        ("/completion", json!({"prompt": "a", "min_tokens": 3})),
+    ] {
+        let response = server.post(path, &body);
+        assert!(
+            response.status == 400 && response.body.contains("min_tokens"),
+            "{}",
+            response.body
+        );
+    }
+}
+
+#[test]
+fn message_fields_and_parts_of_other_servers_are_accepted() {
+    let server = Server::new();
+    let prompt = |messages: Json| server.ask("/apply-template", &json!({ "messages": messages }))["prompt"].clone();
+    let plain = prompt(json!([{"role": "user", "content": "hi"}]));
+    let marked = json!({"role": "user", "content": "hi", "id": "msg_1", "cache_control": {"type": "ephemeral"}, "created_at": 1, "x": {}});
+    assert_eq!(prompt(json!([marked])), plain);
+    let refusal = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, {"role": "user", "content": "b"}]);
+    assert_eq!(prompt(refusal), "<user>a<assistant>no<user>b<assistant>");
+    let image = json!([{"type": "text", "text": "Look: "}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]);
+    let answer = answered(
+        &server,
+        CHAT,
+        &hello(json!({"messages": [{"role": "user", "content": image}]})),
+    );
+    assert_eq!(
+        answer.header("warning"),
+        Some("299 - \"ignored: content of type image_url\"")
+    );
+    let document = json!({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hello doc"}, "title": "t"});
+    let blocks = json!([document, {"type": "text", "text": "?"}]);
+    let answer = answered(
+        &server,
+        "/v1/messages",
+        &hello(json!({"messages": [{"role": "user", "content": blocks}]})),
+    );
+    assert_eq!(answer.header("warning"), None);
+    // An image in the result of a tool.
+    let result = json!([{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}]}]);
+    let messages = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}, {"role": "user", "content": result}]);
+    let answer = answered(&server, "/v1/messages", &hello(json!({ "messages": messages })));
+    assert_eq!(
+        answer.header("warning"),
+        Some("299 - \"ignored: content of type image\"")
+    );
+}
+
+#[test]
+fn tools_of_other_servers_are_left_out() {
+    let server = Server::new();
+    let tools = json!([{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}, {"name": "f", "input_schema": {"type": "object", "properties": {}}}]);
+    let left_out = "299 - \"ignored: tools of types web_search_20250305\"";
+    assert_eq!(
+        warning(&server, "/v1/messages", &hello(json!({ "tools": tools }))),
+        left_out
+    );
+    assert_eq!(
+        warning(&server, "/v1/messages", &hello(json!({"tools": [tools[0]]}))),
+        left_out
+    );
+    let forced = hello(json!({"tools": [tools[0]], "tool_choice": {"type": "any"}}));
+    assert_eq!(server.post("/v1/messages", &forced).status, 400);
+    let thread = hello(json!({"thread": {"type": "create"}, "tools": [tools[1]]}));
+    assert_eq!(warning(&server, "/v1/messages", &thread), "299 - \"ignored: thread\"");
+}
+
+/// Returns the arguments of the first call by the response of a route.
+fn arguments(path: &str, response: &Json) -> Json {
+    let text = |text: &Json| serde_json::from_str::<Json>(text.as_str().expect("arguments")).expect("JSON");
+    match path {
+        CHAT => text(&response["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]),
+        "/v1/messages" => {
+            let blocks = response["content"].as_array().expect("blocks");
+            blocks.iter().find(|block| block["type"] == "tool_use").expect("a call")["input"].clone()
+        }
+        _ => {
+            let items = response["output"].as_array().expect("items");
+            text(
+                &items
+                    .iter()
+                    .find(|item| item["type"] == "function_call")
+                    .expect("a call")["arguments"],
+            )
+        }
+    }
+}
+
+/// Returns a request that requires a call of a function with these parameters.
+fn requiring(path: &str, parameters: &Json, seed: usize) -> Json {
+    let function = json!({"name": "f", "description": "d", "parameters": parameters});
+    let messages = json!([{"role": "user", "content": "hello"}]);
+    let common = json!({"temperature": 1.0, "seed": seed, "logit_bias": {}});
+    let mut body = match path {
+        CHAT => {
+            json!({"messages": messages, "max_tokens": 900, "tools": [{"type": "function", "function": function}], "tool_choice": "required"})
+        }
+        "/v1/messages" => json!({"messages": messages, "max_tokens": 900, "tool_choice": {"type": "any"},
+            "tools": [{"name": "f", "description": "d", "input_schema": parameters}]}),
+        _ => {
+            let mut tool = function;
+            tool["type"] = "function".into();
+            json!({"input": "hello", "max_output_tokens": 900, "tools": [tool], "tool_choice": "required"})
+        }
+    };
+    body.as_object_mut()
+        .unwrap()
+        .extend(common.as_object().unwrap().clone());
+    body
+}
+
+/// A function's schema that refers to its root or to a part of it is enforced within the grammar of a call.
+#[test]
+fn recursive_tools_are_called_with_valid_arguments() {
+    let list = json!({"type": "object", "properties": {"v": {"type": "boolean"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+        "required": ["v", "next"], "additionalProperties": false});
+    let named = json!({"$defs": {"Node": list_of_definition()}, "$ref": "#/$defs/Node"});
+    let property = json!({"type": "object", "properties": {
+        "start": {"type": "object", "properties": {"id": {"type": "boolean"}}, "required": ["id"], "additionalProperties": false},
+        "end": {"$ref": "#/properties/start"}}, "required": ["start", "end"], "additionalProperties": false});
+    for template in [crate::common::TEMPLATE, TAGGED_CALLS, NAMED_CALLS] {
+        let server = Server::with(Options {
+            template: Some(template),
+            n_ctx: 4096,
+            ..Options::default()
+        });
+        for path in [CHAT, "/v1/messages", "/v1/responses"] {
+            for seed in 0..3 {
+                let ask = |parameters: &Json| {
+                    let response = server.ask(path, &requiring(path, parameters, seed));
+                    arguments(path, &response)
+                };
+                for parameters in [&list, &named] {
+                    let found = ask(parameters);
+                    assert!(is_list(&found), "{path}: {found}");
+                }
+                let found = ask(&property);
+                let is_id = |value: &Json| value["id"].is_boolean() && value.as_object().unwrap().len() == 1;
+                assert!(is_id(&found["start"]) && is_id(&found["end"]), "{path}: {found}");
+            }
+        }
+    }
+}
+
+fn list_of_definition() -> Json {
+    json!({"type": "object", "properties": {"v": {"type": "boolean"}, "next": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]}},
+        "required": ["v", "next"], "additionalProperties": false})
+}
+
+fn is_list(value: &Json) -> bool {
+    let Some(fields) = value.as_object() else { return false };
+    fields.len() == 2 && fields["v"].is_boolean() && (fields["next"].is_null() || is_list(&fields["next"]))
+}
+
+/// Template with one tag for each argument.
+const TAGGED_CALLS: &str = "{% if tools %}<s>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</s>{% endif %}\
+    {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n<function={{ c.function.name }}>\n\
+    {% for k, v in c.function.arguments.items() %}<parameter={{ k }}>\n{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>{% endfor %}</s>\n{% endfor %}\
+    {% if add_generation_prompt %}<assistant>{% endif %}";
+
+/// Template with the name outside of the arguments.
+const NAMED_CALLS: &str = "{% if tools %}<s>{% for t in tools %}{{ t | tojson }}\n{% endfor %}</s>{% endif %}\
+    {% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}[CALL]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}</s>\n{% endfor %}\
+    {% if add_generation_prompt %}<assistant>{% endif %}";
+
+fn is_empty(arguments: &Json) -> bool {
+    let read = serde_json::from_str::<Json>(arguments.as_str().unwrap_or_default());
+    read.is_ok_and(|arguments| arguments == json!({}))
+}
+
+/// With tools and a schema, the model calls a function or writes the document; a required call comes first.
+#[test]
+fn tools_and_response_format_allow_call_or_document() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "s", "strict": true, "schema": schema}});
+    let function = json!({"name": "now", "description": "d", "parameters": {"type": "object", "properties": {}, "additionalProperties": false}});
+    let tools = json!([{"type": "function", "function": function}]);
+    for template in [crate::common::TEMPLATE, TAGGED_CALLS, NAMED_CALLS] {
+        let server = Server::with(Options {
+            template: Some(template),
+            n_ctx: 4096,
+            ..Options::default()
+        });
+        let (mut n_calls, mut n_documents) = (0, 0);
+        for seed in 0..12 {
+            let more =
+                json!({"tools": tools, "response_format": format, "seed": seed, "temperature": 2.0, "max_tokens": 400});
+            let answer = server.ask(CHAT, &hello(more));
+            let choice = &answer["choices"][0];
+            match choice["message"]["tool_calls"].as_array() {
+                Some(calls) => {
+                    n_calls += 1;
+                    assert_eq!(calls[0]["function"]["name"], "now", "{answer}");
+                    if choice["finish_reason"] == "tool_calls" {
+                        assert!(
+                            calls.iter().all(|call| is_empty(&call["function"]["arguments"])),
+                            "{answer}"
+                        );
+                    }
+                }
+                None => {
+                    n_documents += 1;
+                    let document: Json = serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap();
+                    assert!(
+                        document["a"].is_boolean() && document.as_object().unwrap().len() == 1,
+                        "{answer}"
+                    );
+                }
+            }
+        }
+        assert!(
+            n_calls > 0 && n_documents > 0,
+            "{n_calls} calls, {n_documents} documents: {template}"
+        );
+        let more = json!({"tools": tools, "response_format": format, "tool_choice": "required", "max_tokens": 200});
+        let answer = server.ask(CHAT, &hello(more));
+        assert_eq!(
+            answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "now",
+            "{answer}"
+        );
+    }
+}
+
+#[test]
+fn schema_that_cannot_be_enforced_is_rejected_with_location() {
+    let server = Server::new();
+    let schema = json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}, "uniqueItems": true}}});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "s", "schema": schema}});
+    let error = server.refused(CHAT, &hello(json!({ "response_format": format })), 400);
+    assert!(error["message"].as_str().unwrap().contains("#/properties/a"), "{error}");
+    assert_eq!(error["code"], "invalid_grammar");
+    let error = server.refused(CHAT, &requiring(CHAT, &schema, 0), 400);
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("\"f\"") && message.contains("#/properties/a"),
+        "{error}"
+    );
+}
+
+/// A model that reasons does so before output that a schema restricts.
+#[test]
+fn constrained_answer_follows_reasoning() {
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>{% if enable_thinking is not false %}<think>\n{% else %}<think>\n\n</think>\n\n{% endif %}";
+    let server = Server::with(Options {
+        template: Some(template),
+        ..Options::default()
+    });
+    let schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false});
+    let is_document = |text: &str| serde_json::from_str::<Json>(text).is_ok_and(|document| document["a"].is_boolean());
+    let format = json!({"type": "json_schema", "json_schema": {"name": "s", "schema": schema}});
+    let more = json!({"response_format": format, "reasoning_budget_tokens": 6, "max_tokens": 200});
+    let message = server.ask(CHAT, &hello(more.clone()))["choices"][0]["message"].clone();
+    assert!(
+        !message["reasoning_content"].as_str().unwrap_or_default().is_empty(),
+        "{message}"
+    );
+    assert!(is_document(message["content"].as_str().unwrap()), "{message}");
+    let mut without = more.clone();
+    without["enable_thinking"] = false.into();
+    let message = server.ask(CHAT, &hello(without))["choices"][0]["message"].clone();
+    assert!(message.get("reasoning_content").is_none(), "{message}");
+    assert!(is_document(message["content"].as_str().unwrap()), "{message}");
+    // Reasoning that remains in the content would break the document.
+    let mut raw = more;
+    raw["reasoning_format"] = "none".into();
+    let message = server.ask(CHAT, &hello(raw))["choices"][0]["message"].clone();
+    assert!(is_document(message["content"].as_str().unwrap()), "{message}");
+    // A required call follows reasoning, too.
+    let mut body = requiring(CHAT, &schema, 1);
+    body["reasoning_budget_tokens"] = 6.into();
+    let message = server.ask(CHAT, &body)["choices"][0]["message"].clone();
+    assert!(
+        !message["reasoning_content"].as_str().unwrap_or_default().is_empty(),
+        "{message}"
+    );
+    let arguments = message["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    assert!(is_document(arguments), "{message}");
+}
