@@ -1,11 +1,14 @@
 //! Reads text from files and standard input.
 
 use std::fmt::Display;
-use std::fs;
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use crate::failure::{Failure, Outcome};
+
+/// Maximum size of a text in bytes. Devices such as `/dev/zero` never end.
+const MAX_LEN: u64 = 256 << 20;
 
 /// Reads standard input, without a trailing newline.
 pub fn standard_input() -> Outcome<String> {
@@ -14,12 +17,10 @@ pub fn standard_input() -> Outcome<String> {
 
 /// Reads standard input.
 pub fn whole_standard_input() -> Outcome<String> {
-    let mut bytes = Vec::new();
-    io::stdin()
-        .lock()
-        .read_to_end(&mut bytes)
-        .map_err(|e| Failure::new(format_args!("standard input: {e}")))?;
-    text_of(bytes, &"standard input")
+    text_of(
+        bounded(io::stdin().lock(), MAX_LEN, &"standard input")?,
+        &"standard input",
+    )
 }
 
 /// Reads a file, without a trailing newline; `-` is standard input.
@@ -44,7 +45,21 @@ pub fn read_unchanged(path: &Path) -> Outcome<String> {
 }
 
 fn bytes_of(path: &Path) -> Outcome<Vec<u8>> {
-    fs::read(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))
+    let file = File::open(path).map_err(|e| Failure::new(format_args!("{}: {e}", path.display())))?;
+    bounded(file, MAX_LEN, &path.display())
+}
+
+/// Reads at most `max` bytes; more are an error.
+fn bounded(from: impl Read, max: u64, name: &dyn Display) -> Outcome<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(max + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|e| Failure::new(format_args!("{name}: {e}")))?;
+    if bytes.len() as u64 > max {
+        let max = max >> 20;
+        return Err(Failure::new(format_args!("{name}: the text is larger than {max} MiB")));
+    }
+    Ok(bytes)
 }
 
 /// Decodes a text file, as Python reads one: without a byte order mark, and with newlines as line ends.
@@ -110,6 +125,13 @@ mod tests {
         assert_eq!(without_line_feed("a\n\n".to_owned()), "a\n");
         assert!(read(b"\xff\xfea\0").is_err_and(|e| e.contains("UTF-16")));
         assert!(read(b"ab\xff").is_err_and(|e| e.contains("at byte 2")));
+    }
+
+    #[test]
+    fn endless_input_is_an_error() {
+        let endless = bounded(io::repeat(0), 1 << 20, &"/dev/zero").map_err(|e| format!("{e:?}"));
+        assert!(endless.is_err_and(|e| e.contains("/dev/zero: the text is larger than 1 MiB")));
+        assert_eq!(bounded(&b"abc"[..], 3, &"x").ok(), Some(b"abc".to_vec()));
     }
 
     #[test]

@@ -218,7 +218,7 @@ fn arch_shows_families_windows_branches_and_both_graphs() {
         "sliding(n_swa) if is_swa",
         "base=rope_base",
         "if logit_cap > 0.0",
-        "\"27B\"  n_layer == 62",
+        "\"27B\"        n_layer == 62",
     ] {
         assert!(shown.succeeds().contains(part), "{part:?} in {}", shown.out);
     }

@@ -76,6 +76,8 @@ fn refused(error: &GrammarError) -> ApiError {
         code: Some("invalid_grammar"),
         ..ApiError::invalid(message)
     }
+}
+
 /// Follows random output of a constraint for some tokens. A grammar whose masks exceed the limits of the parser is
 /// thereby rejected before the completion starts.
 fn probe(constraint: &Constraint, vocab: &Vocab) -> Result<(), GrammarError> {

@@ -71,8 +71,7 @@ impl AccessPolicy {
     }
 }
 
-/// Returns true for files in the folder: neither hidden ones nor those that a link outside of the folder leads
-/// to.
+/// Returns true for files in the directory that are neither hidden nor reached by a link out of the directory.
 fn is_servable(folder: &Path, path: &str) -> bool {
     let is_plain = |part: &str| !part.contains(['\\', '\0']) && (!part.starts_with('.') || part == ".well-known");
     if !path.split('/').all(is_plain) {
@@ -119,7 +118,7 @@ pub fn guarded(routes: Router, policy: AccessPolicy) -> Router {
         .with_state((prefix.into(), routes))
 }
 
-/// Adds the files of a folder at all paths without a route.
+/// Adds the files of a directory at all paths without a route.
 fn with_files(routes: Router, folder: &Path) -> Router {
     let files = ServeDir::new(folder).call_fallback_on_method_not_allowed(true);
     let files = files.fallback(not_found.into_service());

@@ -98,7 +98,7 @@ impl Server {
 
     /// Starts a server with a custom listener, given a free port.
     pub fn on(options: Options, listener: impl FnOnce(TcpListener) -> Listener) -> Server {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let path = folder.path().join("tiny.gguf");
         std::fs::write(
             &path,

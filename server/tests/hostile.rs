@@ -174,7 +174,7 @@ fn clients_that_never_read_are_disconnected() {
     let mut stream = client_that_never_reads(&server);
     std::thread::sleep(Duration::from_secs(2));
     stream.set_nonblocking(false).unwrap();
-    // What was buffered arrives, then the connection ends.
+    // Buffered bytes arrive, then the connection ends.
     let n_read = std::io::copy(&mut stream, &mut std::io::sink());
     assert!(n_read.is_err() || n_read.is_ok_and(|n| n < 400 * 20_000));
     is_well(&server);

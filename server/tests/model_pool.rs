@@ -54,7 +54,7 @@ impl Models {
         more: Option<ModelEntry>,
         t_idle: Option<Duration>,
     ) -> Models {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary directory");
         let path = |name: &str| folder.path().join(format!("{name}.gguf"));
         for name in ["a", "b", "c"] {
             std::fs::write(path(name), tests::text_model("llama", Some(crate::common::TEMPLATE)))
@@ -395,7 +395,7 @@ fn show_does_not_load_model() {
 /// request.
 #[test]
 fn missing_model_is_downloaded_on_first_use() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let path = folder.path().join("far.gguf");
     std::fs::write(&path, tests::text_model("llama", Some(crate::common::TEMPLATE))).expect("writing a model");
     let n_fetches: Arc<AtomicUsize> = Arc::default();
@@ -492,7 +492,7 @@ fn idle_models_sleep_until_the_next_request() {
             if status(name) == "unloaded" {
                 return;
             }
-            // State is asked for, which must not keep the model awake.
+            // Requests for the state must not keep the model awake.
             models.send("GET", &format!("/props?model={name}"), "");
             std::thread::sleep(Duration::from_millis(50));
         }

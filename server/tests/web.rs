@@ -217,7 +217,7 @@ fn web_modules_pass_node_tests() {
 /// Static files need no API key; files outside the directory and paths of routes are not served.
 #[test]
 fn static_directory_replaces_web_ui() {
-    let outside = tempfile::tempdir().expect("a temporary folder");
+    let outside = tempfile::tempdir().expect("a temporary directory");
     let folder = outside.path().join("public");
     std::fs::create_dir_all(folder.join("sub dir")).expect("a folder");
     std::fs::create_dir_all(folder.join("v1")).expect("a folder");

@@ -2,6 +2,8 @@
 //! `data/recorded/README.md` describes how they were recorded.
 
 use engine::conformance::{all_logits, fixtures, tokens};
+use engine::gguf::{Gguf, GgufFile, seeded};
+use engine::model::Model;
 use tests::{data_dir, exact, nmse};
 
 #[test]
@@ -26,4 +28,50 @@ fn recorded_configurations_match() {
         let bound = if name.ends_with("-transformers") { 1e-10 } else { 1e-8 };
         assert!(error <= bound, "{name}: {error:.2e}");
     }
+}
+
+/// Biases without an effect on the logits: they change all scores of a query alike, because keys are not rotated.
+const WITHOUT_EFFECT: &[(&str, &str)] = &[
+    ("bert", "attn_k.bias"),
+    ("mpnet", "attn_k.bias"),
+    ("opt", "attn_k.bias"),
+    ("opt-after", "attn_k.bias"),
+];
+
+#[test]
+fn recordings_of_transformers_use_every_tensor() {
+    let all = fixtures(&data_dir().join("recorded")).expect("the directory is readable");
+    let (mut n_compared, mut wrong) = (0, Vec::new());
+    for fixture in all {
+        let Some(name) = fixture.name.strip_suffix("-transformers") else {
+            continue;
+        };
+        let header = Gguf::open_header(&fixture.header).expect("a sound header");
+        let recorded = fixture.recorded().expect("sound logits");
+        let bytes = seeded::seeded_model(&header, 1).expect("a small model");
+        let logits = |bytes: &[u8]| {
+            let params = exact();
+            let file = GgufFile::from_bytes(&fixture.header, bytes).expect("a sound file");
+            let model = Model::from_file(file, archs::ALL, &params.load).unwrap_or_else(|e| panic!("{name}: {e}"));
+            all_logits(model.into(), &tokens(&recorded), &params.context).unwrap_or_else(|e| panic!("{name}: {e}"))
+        };
+        let expected = logits(&bytes);
+        for tensor in header.tensors() {
+            let mut changed = bytes.clone();
+            let start = header.data_offset() + tensor.offset;
+            for value in changed[start..start + tensor.bytes].as_chunks_mut::<4>().0 {
+                *value = (-f32::from_le_bytes(*value)).to_le_bytes();
+            }
+            let has_effect = nmse(&expected, &logits(&changed)) > 1e-9;
+            let is_exempt = |(of, part): &(&str, &str)| *of == name && tensor.name.contains(part);
+            // A language model has no classifier, whose head the seed contains.
+            let exempt = tensor.name.starts_with("cls.") || WITHOUT_EFFECT.iter().any(is_exempt);
+            if has_effect == exempt {
+                wrong.push(format!("{name}: {} has an effect: {has_effect}", tensor.name));
+            }
+            n_compared += 1;
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(n_compared > 300, "{n_compared} tensors");
 }

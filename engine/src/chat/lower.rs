@@ -15,7 +15,7 @@ use ast::{BinOpKind, CallArg, CompareOpKind, Expr, Spanned, Stmt};
 /// Name of the template and its thread.
 pub(super) const NAME: &str = "chat_template";
 /// Maximum depth of an expression or statement, because compilation recurses.
-const MAX_NESTING: usize = 5000;
+const MAX_NESTING: usize = 1000;
 /// Maximum length of a chain such as `a < b < c`, because calls count their arguments with 16 bits.
 const MAX_COMPARISONS: usize = 1000;
 

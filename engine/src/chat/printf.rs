@@ -218,7 +218,7 @@ fn grouped(digits: &str, separator: Option<char>, size: usize) -> String {
     };
     let mut out = String::new();
     for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % size == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(size) {
             out.push(separator);
         }
         out.push(c);

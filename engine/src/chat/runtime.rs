@@ -31,6 +31,9 @@ type Args = Rest<ValueOrKwargs>;
 #[error("{0}")]
 struct Raised(String);
 
+/// Maximum number of characters in the message of an exception, which may contain whole conversations.
+const MAX_RAISED: usize = 1000;
+
 /// Creates the environment with everything except the variables of a rendering.
 pub(super) fn environment(now: fn() -> SystemTime) -> Environment<'static> {
     let mut env = Environment::empty();
@@ -61,7 +64,11 @@ pub(super) fn environment(now: fn() -> SystemTime) -> Environment<'static> {
             on_value(state, test, &args.into_values()).map(|holds| holds.is_true())
         });
     }
-    env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+    env.add_function("raise_exception", |mut message: String| -> Result<Value, Error> {
+        if let Some((end, _)) = message.char_indices().nth(MAX_RAISED) {
+            message.truncate(end);
+            message.push('…');
+        }
         Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
     });
     env.add_function("strftime_now", move |args: Args| {

@@ -561,6 +561,11 @@ fn invalid_templates_are_rejected() {
         eval("{{ raise_exception('no') }}"),
         Err(ChatError::Rejected { message: "no".into() })
     );
+    let long = eval("{{ raise_exception('ä' * 100000) }}");
+    assert!(
+        matches!(&long, Err(ChatError::Rejected { message }) if message.chars().count() == 1001),
+        "{long:?}"
+    );
 }
 
 #[track_caller]

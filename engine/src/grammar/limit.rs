@@ -36,7 +36,7 @@ struct Watchdog {
 
 struct State {
     watched: Vec<Watched>,
-    /// Number of all watched calls so far, which identifies the next one.
+    /// Number of all calls that were watched, which identifies the next one.
     n_watched: u64,
     thread: Thread,
 }

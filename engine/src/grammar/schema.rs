@@ -401,7 +401,7 @@ fn kind(value: &Value) -> &'static str {
 
 /// Returns the values that a schema accepts, if it lists them; `None` otherwise. Further restrictions can exclude
 /// some of the values.
-fn values<'v>(schema: &'v Value) -> Option<Vec<&'v Value>> {
+fn values(schema: &Value) -> Option<Vec<&Value>> {
     if let Some(value) = schema.get("const") {
         return Some(vec![value]);
     }

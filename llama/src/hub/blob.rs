@@ -1,15 +1,14 @@
 //! Files of the download cache: locking, downloading and verification.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-#[cfg(unix)]
-use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
 use super::client::Client;
+use super::links::without_links;
 use super::progress::{Bar, Event, Observer};
 use super::transfer::{Share, Transfer};
 use super::{HubError, HubResult};
@@ -147,17 +146,6 @@ impl Blob {
             let _ = fs::write(path, date);
         }
     }
-}
-
-/// Lets files be opened only if they are files: links and pipes are errors.
-pub fn without_links(options: &mut OpenOptions) -> &mut OpenOptions {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        // Opening a pipe would otherwise wait for its reader.
-        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
-    }
-    options
 }
 
 /// Checks that the file system of a file has room for `n` more bytes.

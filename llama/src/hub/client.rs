@@ -16,7 +16,7 @@ pub struct RetryPolicy {
     pub connect: Duration,
     /// Timeout between two reads, after which a connection is considered dead.
     pub read: Duration,
-    /// Period in which a download must receive [`MIN_BYTES`], or its attempt fails.
+    /// Length of a period; a download that receives fewer than [`MIN_BYTES`] per period fails.
     pub trickle: Duration,
     /// Maximum consecutive attempts without progress.
     pub attempts: u32,

@@ -19,6 +19,7 @@ mod cache;
 mod client;
 mod dirs;
 mod error;
+mod links;
 mod listing;
 mod name;
 mod progress;

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use ureq::http::HeaderMap;
 
-use super::blob::without_links;
 use super::client::{Answer, Attempts, Client, MIN_BYTES, RequestError};
+use super::links::without_links;
 use super::progress::Bar;
 use super::{HubError, HubResult};
 use crate::CancelHandle;

@@ -207,7 +207,7 @@ enum BiasKey {
     Text(String),
 }
 
-/// Parses logit biases: OpenAI's object keyed by token id, or llama.cpp's list of pairs, in which `false`
+/// Parses logit biases: OpenAI's object keyed by token id, or llama.cpp's list of pairs. The value `false`
 /// bans a token. Both may have texts in place of token ids.
 fn biases(value: &Json) -> ApiResult<Vec<(BiasKey, f32)>> {
     let wrong = |what: &dyn std::fmt::Display| {

@@ -17,6 +17,9 @@ use super::tools::{CallSyntax, HARMONY_FINAL, Harmony, ToolCallParser, ToolForma
 use crate::api::{ApiError, ApiResult};
 use crate::constraints::Constraints;
 
+/// Target of warnings; the command line prints events of targets with this prefix.
+const LOG: &str = "llama::chat";
+
 /// Settings of chats with a model.
 #[derive(Clone, Debug, Default)]
 pub struct ChatParams {
@@ -87,6 +90,7 @@ impl ChatFormat {
         };
         if is_fallback {
             warn!(
+                target: LOG,
                 "the model has no chat template (tokenizer.chat_template); chats use ChatML; set another with --chat-template"
             );
         }
@@ -98,6 +102,7 @@ impl ChatFormat {
         format.with_tools = with_tools.map(Box::new);
         if let Some(problem) = format.tool_problem() {
             warn!(
+                target: LOG,
                 "the chat template supports tools, but {problem}; tools are described by general instructions instead"
             );
         }
@@ -318,7 +323,7 @@ impl ChatFormat {
         document: &Grammar,
         constraints: &Constraints,
     ) -> Option<Grammar> {
-        let (format, tools) = self.calls.as_ref().zip(tools)?;
+        let (format, tools) = self.of_request(tools).calls.as_ref().zip(tools)?;
         let can_be_compiled = |schema: &Grammar| constraints.constraint(schema).is_ok();
         tools.calls_or_document(format, self.model.vocab(), &can_be_compiled, document)
     }
@@ -333,7 +338,8 @@ impl ChatFormat {
             || variable("reasoning_effort").is_some_and(|effort| effort == "none")
             || conversation.budget.or(self.params.reasoning_budget.map(|n| n as i64)) == Some(0);
         let is_split = self.params.split_reasoning && !self.params.raw_output && !conversation.continues_last;
-        is_split && !is_disabled && self.tags.is_some()
+        let format = self.of_request(conversation.tools.as_ref());
+        is_split && !is_disabled && format.tags.is_some()
     }
 
     /// Restricts a constraint to the output behind the reasoning, if the prompt allows reasoning.

@@ -42,7 +42,7 @@ pub struct HeadLimit<T> {
     stream: T,
     phase: Phase,
     t_head: Duration,
-    /// Phase in which a head began, and its time limit.
+    /// Phase at the start of a request head, and the time limit of the head.
     head: Option<(usize, Pin<Box<Sleep>>)>,
 }
 

@@ -42,7 +42,7 @@ pub struct Connection {
     opened: Instant,
     /// Time in milliseconds since `opened` when the last request ended.
     idle_since: AtomicU64,
-    /// The same for the time since when the client does not read; [`READS`] if it does.
+    /// Time in milliseconds since `opened` when the client stopped reading; [`READS`] while the client reads.
     blocked_since: AtomicU64,
     /// Closes the connection.
     end: Notify,

@@ -18,7 +18,7 @@ struct State {
     keep_alive: Option<KeepAlive>,
 }
 
-/// Time for which a model stays loaded after a request.
+/// Time that a model stays loaded after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepAlive {
     /// The model is not unloaded as idle.
@@ -96,7 +96,7 @@ impl Activity {
         self.n_in_flight.load(Ordering::Acquire) > 0
     }
 
-    /// Sets the time for which the model stays loaded after this and later requests.
+    /// Sets the time that the model stays loaded after this and later requests.
     pub fn keep(&self, keep_alive: KeepAlive) {
         self.lock().keep_alive = Some(keep_alive);
     }

@@ -119,7 +119,7 @@ pub fn failed(text: &str) -> String {
 struct StreamUsage {
     /// The stream ends with an event with the token counts.
     is_included: bool,
-    /// Each event has the token counts so far.
+    /// Each event has the current token counts.
     is_continuous: bool,
 }
 

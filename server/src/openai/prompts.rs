@@ -28,7 +28,7 @@ pub fn prompt_list(fields: &mut Fields, name: &str, max: usize, service: &ModelS
     let value = fields.take(name).ok_or_else(missing)?;
     let read = |value: &Json| prompt(value, service).map_err(|why| ApiError::field(name, why));
     match &value {
-        // A list of tokens, in which strings may stand, is one prompt.
+        // A list of tokens and strings is one prompt.
         Json::Array(list) if !list.iter().any(Json::is_number) => {
             if list.is_empty() || list.len() > max {
                 let found = list.len();

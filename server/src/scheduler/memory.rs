@@ -34,7 +34,7 @@ impl Memory {
     }
 
     /// Returns a sequence with the common prefix: the matching sequence if it is idle and has no other tokens,
-    /// otherwise a copy that shares the prefix. Without a free sequence, a conversation that goes on overwrites
+    /// otherwise a copy that shares the prefix. Without a free sequence, a continued conversation overwrites
     /// its generated tokens, and others replace the least recently used sequence.
     pub fn reuse(&mut self, found: Match) -> Option<usize> {
         let Match { seq, n_common, is_idle } = found;

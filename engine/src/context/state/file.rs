@@ -72,6 +72,9 @@ impl TempFile {
     fn create(&self) -> Result<File, StateError> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
+        // States contain the text of conversations.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options
             .open(&self.0)
             .map_err(StateError::io("cannot create the temporary file"))?;
@@ -156,6 +159,12 @@ mod tests {
         })
         .unwrap();
         assert_eq!(fs::read(at("a.bin")).unwrap(), b"new");
+        #[cfg(unix)]
+        {
+            let permissions = fs::metadata(at("a.bin")).unwrap().permissions();
+            let mode = std::os::unix::fs::PermissionsExt::mode(&permissions);
+            assert_eq!(mode & 0o777, 0o600);
+        }
         assert!(left.iter().all(|name| !at(name).exists()));
         assert!(others.iter().all(|name| at(name).exists()));
         assert!(at(".a.bin.7-7.tmp").exists(), "still locked by its writer");

@@ -21,7 +21,7 @@ const LAST: u32 = 0x10_FFFF;
 /// Range of characters, both ends included.
 type Range = (u32, u32);
 
-/// Returns a pattern of the strings in which `pattern` has no match.
+/// Returns a pattern of the strings without a match of `pattern`.
 pub fn complement(pattern: &str) -> Result<String, String> {
     let hir = regex_syntax::parse(pattern).map_err(|_| "unsupported pattern".to_owned())?;
     let nfa = Nfa::new(&hir)?;

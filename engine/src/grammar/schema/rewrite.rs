@@ -97,8 +97,8 @@ impl Bundler<'_> {
         if has_only(not, &["type"])
             && let Some(excluded) = types(not)
         {
-            let is_left =
-                |name: &&str| !excluded.contains(name) && !(*name == "integer" && excluded.contains(&"number"));
+            let is_number = |name: &str| name == "integer" && excluded.contains(&"number");
+            let is_left = |name: &&str| !excluded.contains(name) && !is_number(name);
             let left: Vec<&str> = own.iter().copied().filter(is_left).collect();
             // Integers are numbers.
             if left.is_empty() || excluded.contains(&"integer") && left.contains(&"number") {

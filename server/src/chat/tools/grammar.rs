@@ -104,7 +104,7 @@ impl<'a> Rules<'a> {
         name
     }
 
-    /// Returns a literal in which control tokens are written by id; empty for an empty text.
+    /// Returns a literal with control tokens written by id; empty for an empty text.
     pub fn literal(&self, text: &str) -> String {
         let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
         let tokens = self.vocab.tokenize(text, false, true).into_iter();

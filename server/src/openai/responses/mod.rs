@@ -174,7 +174,7 @@ struct ResponseStream {
     items: Items,
     finish: Option<Finish>,
     n_events: usize,
-    /// All events so far, for a stored response.
+    /// All sent events, for a stored response.
     log: String,
 }
 
