@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// Returns true for characters that a terminal obeys instead of showing, except line breaks and tabs, and for those
-/// that change the order of other characters.
-fn is_obeyed(c: char) -> bool {
+/// Returns true for control characters except line breaks and tabs, and for characters that change the text
+/// direction.
+fn is_control(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
         '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
@@ -17,12 +17,12 @@ fn is_obeyed(c: char) -> bool {
 
 /// Escapes control characters as in JSON.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_obeyed) {
+    if !text.contains(is_control) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        if is_obeyed(c) {
+        if is_control(c) {
             // Writing to a string cannot fail. All these characters have four digits.
             let _ = write!(out, "\\u{:04x}", c as u32);
         } else {

@@ -4,7 +4,7 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use engine::model::nearest_names;
 
-/// Names of other programs' commands, each with the command that does the same.
+/// Commands of other programs with the equivalent command.
 const SYNONYMS: [(&str, &str); 12] = [
     ("chat", "run"),
     ("ask", "run"),

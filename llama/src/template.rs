@@ -377,7 +377,7 @@ mod tests {
             "{}",
             safe.text
         );
-        // The content is tokenized as if it stood alone.
+        // Content is tokenized independently of the surrounding markers.
         let alone = vocab.tokenize(&format!("user\n{attack}"), false, false);
         assert!(safe.tokens.windows(alone.len()).any(|tokens| tokens == alone));
         let parsing = template.parsing_content(true);

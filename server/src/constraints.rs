@@ -78,8 +78,8 @@ fn refused(error: &GrammarError) -> ApiError {
     }
 }
 
-/// Follows random output of a constraint for some tokens. A grammar whose masks exceed the limits of the parser is
-/// thereby rejected before the completion starts.
+/// Follows random output of a constraint for some tokens. Rejects a grammar whose masks exceed the limits of the
+/// parser before the completion starts.
 fn probe(constraint: &Constraint, vocab: &Vocab) -> Result<(), GrammarError> {
     /// Number of outputs, and of tokens of each.
     const WALKS: u64 = 2;

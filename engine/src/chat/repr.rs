@@ -147,7 +147,7 @@ pub(super) fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
     }
-    // Rust's tables are those of Python. Behind another character, combining characters are printed.
+    // Rust and Python escape the same characters, except combining characters, which follow another one here.
     let mut buffer = [b'a'; 5];
     let n = 1 + c.encode_utf8(&mut buffer[1..]).len();
     let text = std::str::from_utf8(&buffer[..n]).unwrap_or_default();

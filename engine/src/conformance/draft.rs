@@ -78,7 +78,7 @@ impl Draft {
     }
 
     /// Adds a bias to each norm, projection, and stack of experts that can have one and that `wants` selects.
-    /// Returns the names of these tensors without layer and `.weight`.
+    /// Returns the names of the changed tensors without layer and `.weight`.
     pub fn add_biases(
         &mut self,
         arch: &'static Architecture,

@@ -185,7 +185,7 @@ impl Constraint {
         }
     }
 
-    /// Computes the next masks as those of a slow grammar.
+    /// Computes the next masks on a thread, as for a slow grammar.
     #[cfg(test)]
     pub(super) fn always_on_a_thread(&mut self) {
         self.masks.slow_down();

@@ -24,7 +24,7 @@ static WATCHDOG: Watchdog = Watchdog {
     wake: Condvar::new(),
 };
 
-/// Period of the checks, and thereby the precision of the limits.
+/// Period of the checks, which is the precision of the limits.
 const TICK: Duration = Duration::from_millis(5);
 /// Number of checks without work after which the thread sleeps until there is some.
 const IDLE_TICKS: usize = 200;

@@ -48,7 +48,7 @@ pub const MAX_LEN: usize = 1 << 20;
 const STACK: usize = 64 << 20;
 /// Maximum nesting depth in notations that third-party parsers handle.
 const MAX_DEPTH: usize = 200;
-/// Maximum parser items per mask. Masks have a time limit besides.
+/// Maximum parser items per mask. Each mask also has a time limit.
 const STEP_ITEMS: usize = 1_000_000;
 const STEP_FUEL: u64 = 1_000_000;
 

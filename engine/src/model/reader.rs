@@ -55,7 +55,7 @@ pub struct HparamReader<'a> {
     /// Number of layers to load.
     pub(super) n_layer_loaded: usize,
     pub(super) errors: Vec<HparamError>,
-    /// Warnings about files that lack what decides.
+    /// Warnings about missing keys that change the result.
     pub(super) warnings: Vec<String>,
 }
 

@@ -23,7 +23,7 @@ pub struct OutputStream {
     /// Index of the first choice of the current prompt.
     first: usize,
     n_open: usize,
-    /// The request failed because it is unsuitable.
+    /// The request failed because its constraint exceeds a limit.
     is_refused: bool,
     /// Token usage of the finished parts.
     pub usage: Usage,

@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody};
-use hyper::body::{Bytes, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
@@ -21,6 +19,11 @@ impl Phase {
     pub fn begin(&self) -> Answering {
         self.0.fetch_add(1, Ordering::AcqRel);
         Answering(self.clone())
+    }
+
+    /// Returns true while a request is answered.
+    pub fn is_answering(&self) -> bool {
+        !self.now().is_multiple_of(2)
     }
 
     fn now(&self) -> usize {
@@ -67,7 +70,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for HeadLimit<T> {
         }
         let n_before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > n_before && now.is_multiple_of(2) && self.head.is_none() {
+        if buf.filled().len() > n_before && !self.phase.is_answering() && self.head.is_none() {
             self.head = Some((now, Box::pin(sleep(self.t_head))));
         }
         if let Some((_, limit)) = &mut self.head
@@ -103,38 +106,5 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for HeadLimit<T> {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
-    }
-}
-
-/// A response body; its request is answered until the body is dropped.
-pub struct AnsweringBody {
-    body: Body,
-    _answering: Answering,
-}
-
-impl AnsweringBody {
-    /// Wraps a body.
-    pub fn new(body: Body, answering: Answering) -> AnsweringBody {
-        AnsweringBody {
-            body,
-            _answering: answering,
-        }
-    }
-}
-
-impl HttpBody for AnsweringBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::idle::{AnsweringBody, HeadLimit, Phase};
+use super::idle::HeadLimit;
 use super::places::{Place, Places};
 
 /// Connection limits.
@@ -179,12 +179,8 @@ struct Connections {
 impl Connections {
     /// Serves the requests of one connection.
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, place: Place, watcher: Watcher) {
-        let phase = Phase::default();
-        let stream = HeadLimit::new(place.stream(stream, self.t_write), phase.clone(), self.t_head);
-        let answer = service_fn(|request| {
-            let (answering, response) = (phase.begin(), place.answer(self.routes.clone(), request));
-            async move { (response.await).map(|response| response.map(|body| AnsweringBody::new(body, answering))) }
-        });
+        let stream = HeadLimit::new(place.stream(stream, self.t_write), place.phase(), self.t_head);
+        let answer = service_fn(|request| place.answer(self.routes.clone(), request));
         let connection = self.builder.serve_connection(TokioIo::new(stream), answer);
         // Connection errors affect only this client.
         tokio::select! {

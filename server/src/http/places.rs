@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::Sleep;
 use tower::ServiceExt;
+
+use super::idle::{Answering, Phase};
 
 /// Time after which a connection without a request, or one whose client does not read, may lose its place.
 const MIN_IDLE: Duration = Duration::from_secs(1);
@@ -37,8 +39,7 @@ pub struct Places {
 pub struct Connection {
     /// Network of the client; `None` for Unix sockets.
     address: Option<IpAddr>,
-    /// Number of requests whose response has not ended.
-    n_requests: AtomicUsize,
+    phase: Phase,
     opened: Instant,
     /// Time in milliseconds since `opened` when the last request ended.
     idle_since: AtomicU64,
@@ -94,7 +95,7 @@ impl Places {
         }
         let connection = Arc::new(Connection {
             address: address.map(network),
-            n_requests: AtomicUsize::new(0),
+            phase: Phase::default(),
             opened: Instant::now(),
             idle_since: AtomicU64::new(0),
             blocked_since: AtomicU64::new(READS),
@@ -135,7 +136,7 @@ impl Connection {
         let blocked_since = self.blocked_since.load(Ordering::Relaxed);
         let since = if blocked_since != READS {
             blocked_since
-        } else if self.n_requests.load(Ordering::Relaxed) == 0 {
+        } else if !self.phase.is_answering() {
             self.idle_since.load(Ordering::Relaxed)
         } else {
             return None;
@@ -156,6 +157,11 @@ impl Place {
         }
     }
 
+    /// Returns the phase of the connection.
+    pub fn phase(&self) -> Phase {
+        self.connection.phase.clone()
+    }
+
     /// Resolves when the connection loses its place.
     pub async fn lost(&self) {
         self.connection.end.notified().await;
@@ -167,8 +173,10 @@ impl Place {
         routes: Router,
         request: Request<Incoming>,
     ) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send + 'static {
-        self.connection.n_requests.fetch_add(1, Ordering::Relaxed);
-        let active = Active(self.connection.clone());
+        let active = Active {
+            connection: self.connection.clone(),
+            _answering: self.connection.phase.begin(),
+        };
         async move {
             let response = routes.oneshot(request).await?;
             Ok(response.map(|body| Body::new(HeldBody { body, _active: active })))
@@ -186,12 +194,16 @@ impl Drop for Place {
 }
 
 /// A request that is being answered.
-struct Active(Arc<Connection>);
+struct Active {
+    connection: Arc<Connection>,
+    _answering: Answering,
+}
 
 impl Drop for Active {
     fn drop(&mut self) {
-        self.0.idle_since.store(self.0.now(), Ordering::Relaxed);
-        self.0.n_requests.fetch_sub(1, Ordering::Relaxed);
+        // The phase changes after this, so that the connection is never idle with an earlier time.
+        let connection = &self.connection;
+        connection.idle_since.store(connection.now(), Ordering::Relaxed);
     }
 }
 

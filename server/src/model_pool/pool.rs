@@ -248,7 +248,7 @@ impl ModelPool {
         Ok((made, in_flight))
     }
 
-    /// Starts the task that unloads models whose idle time is over. It ends with the pool.
+    /// Starts the task that unloads idle models. The task ends when the pool is dropped.
     fn watch_idle(self: &Arc<ModelPool>) {
         if self.watches_idle.swap(true, Ordering::AcqRel) {
             return;

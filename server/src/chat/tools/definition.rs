@@ -164,8 +164,8 @@ impl Function {
         }
     }
 
-    /// Returns the function with a schema of only those restrictions that a grammar can enforce. References lead to
-    /// `$defs`, so that the schema can be embedded in another one.
+    /// Returns the function with its schema reduced to restrictions that a grammar can enforce. References point
+    /// into `$defs`, so that the schema can be embedded in another one.
     pub(super) fn enforceable(&self) -> Result<Function, GrammarError> {
         let mut schema = enforceable_schema(&self.schema())?;
         // Libraries write a recursive type as a reference to its definition.
